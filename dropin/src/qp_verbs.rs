@@ -71,7 +71,7 @@ impl Qp {
     /// The QP that a program's pointer belongs to.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: null.
+    /// [`Error::Invalid`](gdrcore_core::Error::Invalid): null.
     ///
     /// # Safety
     /// `p` is null or a live QP of ours.
@@ -161,7 +161,7 @@ const DC_CONTEXTS: usize = 8 << 20;
 /// A QP of libibverbs' own types that is in no table yet. Writes the granted sizes to `cap`.
 ///
 /// # Errors
-/// [`Error::Unsupported`]: no such type; [`Error::Invalid`]: XRC_RECV; those of [`make_as`].
+/// `Unsupported`: no such type; `Invalid`: XRC_RECV; those of [`make_as`].
 ///
 /// # Safety
 /// The program's pointers.
@@ -193,8 +193,7 @@ pub unsafe fn make(
 /// Writes the granted sizes to `cap`.
 ///
 /// # Errors
-/// [`Error::Invalid`]: an object that the type needs is missing, or a size is too large;
-/// [`Error::NoMemory`].
+/// `Invalid`: an object that the type needs is missing, or a size is too large; `NoMemory`.
 ///
 /// # Safety
 /// The program's pointers.

@@ -10,6 +10,7 @@ use crate::roce::peer_memory::PeerMemory;
 use crate::roce::rules::send::PreparedSend;
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
+use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status};
@@ -553,7 +554,9 @@ impl Guard<'_> {
                 continue;
             }
             let addr = t.peers[qp.conn.peer as usize].addr;
-            let waits = qp.conn.req.una_psn != qp.conn.req.max_psn || qp.conn.keep.tries > 0;
+            let opens = qp.dci.first().is_some_and(|a| a.phase == DcPhase::Opening);
+            let waits =
+                qp.conn.req.una_psn != qp.conn.req.max_psn || qp.conn.keep.tries > 0 || opens;
             if addr.gid != dst.gid || addr.port != dst.port || !waits {
                 continue;
             }

@@ -240,6 +240,19 @@ fn a_target_that_is_not_there_draws_nothing() {
 }
 
 #[test]
+fn an_icmp_error_explains_why_no_target_answers() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 8, retry: 1, ..dc() });
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    net.post(&a, write(&a, &b, 0, 100));
+    net.settle();
+    let (now, to) = (net.now, net.hosts[1].addr);
+    net.hosts[0].lock().peer_unreachable(now, &to, 111);
+    let wc = net.wait(0, a.scq, 1)[0];
+    assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);
+    assert_eq!(cause(&net, &a), (CauseCode::PeerUnreachable as u32, 111, 0));
+}
+
+#[test]
 fn a_target_that_ends_under_an_association_is_gone() {
     for restarts in [false, true] {
         let (mut net, a, b) = Net::pair(dc());

@@ -96,8 +96,8 @@ impl SoftDevice {
         }
     }
 
-    /// Finds links back to the initiators of DC that have come over one. An initiator without one is
-    /// answered through the port. Some system calls for each.
+    /// Finds links back to the initiators of DC that have come over one. An initiator without one
+    /// is answered through the port. Some system calls for each.
     #[cold]
     pub(super) fn link_contexts(&self, g: &mut Guard<'_>, port: &mut PortState) {
         while let Some((at, addr, qpn)) = g.next_unlinked() {

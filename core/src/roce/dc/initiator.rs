@@ -89,8 +89,8 @@ impl Transport {
         }
     }
 
-    /// [`Transport::transmit`] for a DCI: first what its association owes, then the requests for the
-    /// present target.
+    /// [`Transport::transmit`] for a DCI: first what its association owes, then the requests for
+    /// the present target.
     pub(super) fn transmit_initiator(
         &mut self,
         s: &Shared,
