@@ -225,7 +225,7 @@ FAULTS = [
     ("a request takes a reserved completion", R + "rules/cq.rs",
      "self.ring.free() > self.cq.reserved", "self.ring.free() > 0"),
     ("messages are accepted over a path that their peer does not use", R + "rules/receive.rs",
-     "&& peer.path.answers(path, mixed)", "&& (mixed || !mixed)"),
+     "&& peer.path.answers(path, mixed())", "&& (mixed() || !mixed())"),
     ("a WRITE into mapped memory overtakes earlier requests", R + "peer_write.rs",
      "r.acked == r.next && r.una_psn == r.max_psn && r.next_psn == r.max_psn", "true"),
     ("memory that ends in the middle of a copy counts as written", R + "peer_write.rs",

@@ -59,8 +59,15 @@ impl Transport {
 }
 
 impl Conn<'_> {
+    /// [`Conn::transmit`] out of line, for kinds whose peer changes.
+    #[inline(never)]
+    pub(super) fn transmit_associated(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        self.transmit(tx, now)
+    }
+
     /// [`Transport::transmit`] for a queue pair that has a peer.
-    pub(super) fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+    #[inline(always)]
+    fn transmit(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         let to = self.qp.conn.peer;
         let peer = &*self.peer;
         if peer.path != tx.path() {

@@ -114,7 +114,7 @@ impl Transport {
             }
             let before = self.qps[qi].conn.req.next_psn;
             let sent = match phase {
-                DcPhase::Open => self.conn(s, qi).transmit(tx, now),
+                DcPhase::Open => self.conn(s, qi).transmit_associated(tx, now),
                 _ => Sent::Idle,
             };
             let qp = &mut self.qps[qi];

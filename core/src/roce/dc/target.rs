@@ -335,7 +335,7 @@ impl Transport {
             }
             self.dc.list[at].owes = None;
         }
-        self.conn(s, qi).transmit(tx, now)
+        self.conn(s, qi).transmit_associated(tx, now)
     }
 
     /// The control message of a context, and its packet.

@@ -24,9 +24,9 @@ impl Conn<'_> {
         // is the peer's.
         let peer = &*self.peer;
         // Each side of an association of DC chooses its path by itself.
-        let mixed = self.common.mixed_paths || !self.qp.kind.has_fixed_peer();
+        let mixed = || self.common.mixed_paths || !self.qp.kind.has_fixed_peer();
         self.qp.conn.loopback && path == Path::Loopback
-            || peer.addr.gid == *gid && peer.path.answers(path, mixed)
+            || peer.addr.gid == *gid && peer.path.answers(path, mixed())
     }
 
     /// Whether a packet came from a UDP port from which the QP's peer does not send.
