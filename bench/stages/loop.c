@@ -16,6 +16,7 @@
  * finds it, and its next receive. mapped-hop: the same WRITE into shared memory of the target that
  * the initiator has mapped. udp-hop, udp-write-hop: the same over the socket, the SEND with 64
  * bytes. hop-empty, udp-empty: a poll there that finds nothing. fast-hop: hop by fast handles.
+ * dc-hop: hop from a DCI to a DCT, one of each at either end, over one association each way.
  */
 #include <gdrcore.h>
 
@@ -144,16 +145,23 @@ static struct end {
     struct gdrc_mr_attr attr;
     volatile uint64_t *data; /* 16 words of a memfd */
     int fd;
+    /* dc-hop: qp is a DCI, and this is what receives. */
+    gdrc_srq srq;
+    gdrc_qp dct;
+    gdrc_dc_wr to;
 } ends[2];
 static uint64_t hops;
 static uint32_t size = 8;
-static bool shared, udp;
+static bool shared, udp, dc;
 
 static void end_recv(struct end *e)
 {
     gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = size, .lkey = e->attr.lkey };
     gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
-    check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
+    if (dc)
+        check("post_recv", gdrc_post_srq_recv(e->ctx, e->srq, &wr, NULL));
+    else
+        check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
 }
 
 static void end_post(struct end *e, struct end *to, uint32_t opcode)
@@ -170,6 +178,7 @@ static void end_post(struct end *e, struct end *to, uint32_t opcode)
         wr.send_flags |= GDRC_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = to->attr.iova + 64;
     wr.wr.rdma.rkey = to->attr.rkey;
+    wr.ext.dc = e->to;
     check("post_send", gdrc_post_send(e->ctx, e->qp, &wr, NULL));
 }
 
@@ -182,6 +191,9 @@ static void op_hop(void)
         int n = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
         check("poll_cq", n < 0 ? n : n && wc.status ? -5 : 0);
         received = n && wc.opcode == GDRC_WC_OP_RECV;
+        /* The association: its answer comes to the sender. */
+        if (dc && !n)
+            check("progress", gdrc_progress(x->ctx));
     }
     end_recv(y);
 }
@@ -251,8 +263,38 @@ static void ends_mapped(void)
     }
 }
 
+/* A DCT beside the DCI of an end, and its endpoint. */
+static void end_target(struct end *e, struct gdrc_endpoint *at)
+{
+    struct gdrc_srq_attr attr = { .struct_size = sizeof attr, .max_wr = 64, .max_sge = 1 };
+    struct gdrc_qp_init init;
+    memset(&init, 0, sizeof init);
+    init.struct_size = sizeof init;
+    init.qp_type = GDRC_QPT_DCT;
+    init.pd = e->pd;
+    init.recv_cq = e->cq;
+    init.dc_key = 1;
+    check("srq_create", gdrc_srq_create(e->ctx, e->pd, &attr, &e->srq));
+    init.srq = e->srq;
+    check("qp_create", gdrc_qp_create(e->ctx, &init, &e->dct, NULL));
+    at->struct_size = sizeof *at;
+    check("endpoint", gdrc_endpoint_local(e->ctx, e->dct, NULL, at));
+    check("connect", gdrc_qp_connect(e->ctx, e->dct, at, NULL, NULL));
+}
+
+/* The way from an end to the DCT of another. */
+static void end_name(struct end *e, const struct gdrc_endpoint *target)
+{
+    struct gdrc_ah_attr to;
+    memset(&to, 0, sizeof to);
+    memcpy(to.dgid, target->gid, sizeof to.dgid);
+    e->to = (gdrc_dc_wr){ .dc_key = 1, .dctn = target->qpn };
+    check("ah_create", gdrc_ah_create(e->ctx, e->pd, &to, &e->to.ah));
+}
+
 static void ends_open(void)
 {
+    struct gdrc_endpoint targets[2];
     static const char *names[2] = { "soft:127.0.0.1:4841", "soft:127.0.0.2:4841" };
     struct gdrc_endpoint at[2];
     for (int i = 0; i < 2; i++) {
@@ -284,7 +326,7 @@ static void ends_open(void)
         struct gdrc_qp_init init;
         memset(&init, 0, sizeof init);
         init.struct_size = sizeof init;
-        init.qp_type = GDRC_QPT_RC;
+        init.qp_type = dc ? GDRC_QPT_DCI : GDRC_QPT_RC;
         init.pd = e->pd;
         init.send_cq = init.recv_cq = e->cq;
         init.cap = (struct gdrc_qp_cap){
@@ -299,7 +341,11 @@ static void ends_open(void)
         check("endpoint", gdrc_endpoint_local(e->ctx, e->qp, &e->mr, &at[i]));
         check("fast_get", gdrc_qp_fast_get(e->ctx, e->qp, &e->fast_qp));
         check("fast_get", gdrc_cq_fast_get(e->ctx, e->cq, &e->fast_cq));
+        if (dc)
+            end_target(e, &targets[i]);
     }
+    for (int i = 0; i < 2 && dc; i++)
+        end_name(&ends[i], &targets[!i]);
     for (int i = 0; i < 2; i++) {
         check("connect", gdrc_qp_connect(ends[i].ctx, ends[i].qp, &at[i], &at[!i], NULL));
         end_recv(&ends[i]);
@@ -330,6 +376,7 @@ static const struct {
             { "write-hop", op_write_hop },
             { "mapped-hop", op_write_hop },
             { "hop-empty", op_hop_empty },
+            { "dc-hop", op_hop },
             { "udp-hop", op_hop },
             { "udp-write-hop", op_write_hop },
             { "udp-empty", op_hop_empty },
@@ -352,7 +399,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3) {
         fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
-                        "mapped-hop|hop-empty|udp-hop|udp-write-hop|udp-empty|fast-hop "
+                        "mapped-hop|hop-empty|dc-hop|udp-hop|udp-write-hop|udp-empty|fast-hop "
                         "COUNT|time\n");
         return 2;
     }
@@ -381,6 +428,7 @@ int main(int argc, char **argv)
         join(other);
     }
     shared = !strcmp(argv[1], "mapped-hop");
+    dc = !strcmp(argv[1], "dc-hop");
     udp = !strncmp(argv[1], "udp-", 4);
     size = op == op_hop && udp ? 64 : 8;
     if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop)
