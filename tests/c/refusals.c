@@ -75,8 +75,8 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
     POINTER(
         "ibv_reg_mr: access REMOTE_WRITE: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE: EINVAL",
         (ibv_reg_mr)(pd, buf, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
-    POINTER("ibv_reg_mr: access 0x200: a region takes no 0x200: EINVAL",
-            (ibv_reg_mr)(pd, buf, 64, 512), EINVAL);
+    POINTER("ibv_reg_mr: access 0x400: a region takes no 0x400: EINVAL",
+            (ibv_reg_mr)(pd, buf, 64, 1024), EINVAL);
     POINTER("ibv_reg_mr_iova2: length 0x10: from iova 0xffffffffffffffff on it leaves the address "
             "space: EINVAL",
             ibv_reg_mr_iova2(pd, buf, 16, UINT64_MAX, 0), EINVAL);
