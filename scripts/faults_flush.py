@@ -34,7 +34,8 @@ FAULTS = [
      "engine"),
     ("the key of a FLUSH of no bytes is not looked at", R + "responder.rs",
      "        let opens = match flushes_region(run) {",
-     "        let opens = match flushes_region(run) {\n            _ if run.dma_len == 0 => Ok(()),",
+     "        let opens = match flushes_region(run) {\n"
+     "            _ if run.dma_len == 0 => Ok(()),",
      "engine"),
     ("the range of a FLUSH of a region is looked at", R + "responder.rs",
      "run.kind == Kind::Flush && Feth::of_word(run.imm).selectivity == Feth::MR",

@@ -11,7 +11,8 @@ use crate::verbs::types::{send_flags, wr_opcode, Sge};
 pub struct SendWqe {
     /// Of the work request.
     pub wr_id: u64,
-    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote address. BIND_MW: first byte of the window.
+    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote address. BIND_MW: first byte of the
+    /// window.
     pub remote_addr: u64,
     /// Atomics: compare or add. FLUSH: length of the range. UD: the address handle. BIND_MW: the
     /// window.
