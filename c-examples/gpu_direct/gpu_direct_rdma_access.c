@@ -134,13 +134,21 @@ static int lane_reset(struct gda_device *device, struct lane *lane)
     return 0;
 }
 
+/* DC: takes an initiator to RTS. */
+static int lane_start(struct gda_device *device, struct lane *lane)
+{
+    struct gdrc_endpoint end;
+    int err = dc_start(device, lane->qp, &end);
+    if (err)
+        gx_explain_call(&device->dev, err, "starting a DC initiator");
+    return err;
+}
+
 /* DC: makes an initiator ready again after a failure, or without the task that it has. */
 static int lane_renew(struct gda_device *device, struct lane *lane)
 {
-    struct gdrc_endpoint end;
     int err = lane_reset(device, lane);
-    if (!err && (err = dc_start(device, lane->qp, &end)) != 0)
-        gx_explain_call(&device->dev, err, "starting a DC initiator");
+    err = err ? err : lane_start(device, lane);
     lane->failed = err != 0;
     return err;
 }
@@ -149,7 +157,6 @@ static int lanes_open(struct gda_device *device)
 {
     for (unsigned i = 0; i < GDA_INITIATORS; i++) {
         struct lane *lane = &device->lanes[i];
-        struct gdrc_endpoint end;
         if (lane->qpn)
             continue;
         int err = dc_create(device, GDRC_QPT_DCI, 0, &lane->qp, &lane->qpn);
@@ -157,12 +164,10 @@ static int lanes_open(struct gda_device *device)
             gx_explain_call(&device->dev, err, "creating a DC initiator");
             return err;
         }
-        err = dc_start(device, lane->qp, &end);
+        err = lane_start(device, lane);
         lane->failed = err != 0;
-        if (err) {
-            gx_explain_call(&device->dev, err, "starting a DC initiator");
+        if (err)
             return err;
-        }
     }
     return 0;
 }

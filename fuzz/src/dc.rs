@@ -63,8 +63,9 @@ pub fn dc(data: &[u8]) -> Counters {
             let known = if plan & 0x20 == 0 { op } else { Opcode(input.u8() & 0x1f) };
             packet[0] = 0xc0 | known.0;
             packet[1] = 0x80 & input.u8();
-            packet.extend_from_slice(input.take(known.header_len().max(12) - 12));
-            packet.resize(12 + known.header_len().max(12) - 12, 0);
+            let headers = known.header_len().max(12);
+            packet.extend_from_slice(input.take(headers - 12));
+            packet.resize(headers, 0);
             if known.has_payload() {
                 packet.resize(packet.len() + (usize::from(input.u8()) & !3), 0x5a);
             }

@@ -16,8 +16,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A program that uses the drop-in in place of the system's libibverbs, on an address of its own.
 pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     let mut c = Command::new(program);
+    without_settings(&mut c);
     c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
+    c
+}
+
+/// A command gets none of the drop-in's settings from whoever runs the tests.
+pub(crate) fn without_settings(c: &mut Command) {
     for name in [
+        "GDRC_ADDRESS",
         "GDRC_DEVICE",
         "GDRC_PATH",
         "GDRC_PCAP",
@@ -29,7 +36,6 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     ] {
         c.env_remove(name);
     }
-    c
 }
 
 /// A free TCP port for the exchange that the tools make before their traffic.

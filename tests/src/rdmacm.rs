@@ -1,6 +1,7 @@
 //! Runs unmodified librdmacm programs under `gdrcore-run`: two sides of a tool, each on its own
 //! address.
 
+use crate::dropin::without_settings;
 use crate::library;
 use crate::patience;
 use crate::source::root;
@@ -32,17 +33,7 @@ pub fn command(
     program: impl AsRef<std::ffi::OsStr>,
 ) -> Command {
     let mut c = Command::new(launcher());
-    for name in [
-        "GDRC_ADDRESS",
-        "GDRC_DEVICE",
-        "GDRC_PATH",
-        "GDRC_PCAP",
-        "GDRC_STATS",
-        "GDRC_IDENTITY",
-        "LD_PRELOAD",
-    ] {
-        c.env_remove(name);
-    }
+    without_settings(&mut c);
     if let Some(a) = address {
         c.args(["--address", a]);
     }

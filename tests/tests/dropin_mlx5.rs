@@ -14,6 +14,10 @@ const DEBIANS: &str = "/usr/lib/x86_64-linux-gnu";
 /// The table of names.
 const TABLE: &str = "mlx5-debian-12.txt";
 
+/// Why [`linked`] has no program.
+const NOT_LINKED: &str =
+    "no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)";
+
 /// A program of `tests/c` that is linked to Debian's libmlx5; `None`: no compiler, headers or
 /// library.
 fn linked(name: &str, more: &[&str]) -> Option<(PathBuf, Scratch)> {
@@ -66,9 +70,7 @@ fn every_name_refuses_with_and_without_the_drop_in() {
 /// NVIDIA's library over the drop-in, as in a folder without ours.
 #[test]
 fn debians_libmlx5_refuses_our_device() {
-    let Some((program, dir)) = linked("mlx5_foreign", &[]) else {
-        skip!("no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)")
-    };
+    let Some((program, dir)) = linked("mlx5_foreign", &[]) else { skip!("{NOT_LINKED}") };
     let alone = dir.join("libibverbs.so.1");
     std::fs::copy(library::dropin().join("libibverbs.so.1"), alone).expect("a copy");
     let mut c = dropin::command(&program, &loopback(155, 2));
@@ -105,9 +107,7 @@ fn vendor_and_part_are_mlx5s_on_request_only() {
 
 #[test]
 fn calls_of_mlx5dv_do_what_a_program_expects() {
-    let Some((program, _dir)) = linked("dc_calls", &[]) else {
-        skip!("no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)")
-    };
+    let Some((program, _dir)) = linked("dc_calls", &[]) else { skip!("{NOT_LINKED}") };
     let address = loopback(155, 4);
     assert_ok(&run(&mut command(Some(&address), &["--mlx5"], &program), 30), "--mlx5");
     assert_ok(&run(command(Some(&address), &[], &program).arg("own"), 30), "own identity");
@@ -115,9 +115,7 @@ fn calls_of_mlx5dv_do_what_a_program_expects() {
 
 #[test]
 fn one_device_is_initiator_and_target() {
-    let Some((program, _dir)) = linked("dc_data", &[]) else {
-        skip!("no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)")
-    };
+    let Some((program, _dir)) = linked("dc_data", &[]) else { skip!("{NOT_LINKED}") };
     let done = run(&mut command(Some(&loopback(155, 5)), &["--mlx5", "--stats"], &program), 60);
     assert_ok(&done, "dc_data");
     assert!(counted(&done.output, "dc_opened") >= 4, "{}", done.output);
@@ -126,9 +124,7 @@ fn one_device_is_initiator_and_target() {
 /// As servers of GPU memory do: the client asks over TCP, the server writes by DC.
 #[test]
 fn a_server_writes_into_the_memory_of_who_asks() {
-    let Some((program, _dir)) = linked("dc_server", &["-lrdmacm"]) else {
-        skip!("no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)")
-    };
+    let Some((program, _dir)) = linked("dc_server", &["-lrdmacm"]) else { skip!("{NOT_LINKED}") };
     for (path, requests, bytes) in
         [("udp", 24, 10_000_000u64), ("shm", 24, 10_000_000), ("auto", 200, 4099)]
     {
@@ -160,9 +156,7 @@ fn a_server_writes_into_the_memory_of_who_asks() {
 /// a device of a target has contexts for (256).
 #[test]
 fn many_initiators_and_many_targets() {
-    let Some((program, _dir)) = linked("dc_crowd", &[]) else {
-        skip!("no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)")
-    };
+    let Some((program, _dir)) = linked("dc_crowd", &[]) else { skip!("{NOT_LINKED}") };
     let [targets, initiators] = [1, 2].map(|last| loopback(158, last));
     for crowd in ["64 1 20", "1 64 20", "16 16 10", "320 1 3", "300 4 2"] {
         let numbers: Vec<&str> = crowd.split(' ').collect();

@@ -65,14 +65,10 @@ impl Inner {
         match others {
             Ok(others) => Ok((peer, others)),
             Err(e) => {
-                self.peer_put(peer);
+                self.transport.peer_leave(peer);
                 Err(e)
             }
         }
-    }
-
-    pub(super) fn peer_put(&mut self, peer: u32) {
-        self.transport.peer_leave(peer);
     }
 
     pub(super) fn pd(&self, pd: Handle) -> Result<usize> {
@@ -325,9 +321,9 @@ impl Guard<'_> {
         inner.transport.common.ah_pool.free(i);
         let pd = &mut inner.transport.common.pds[a.pd as usize];
         pd.users = pd.users.saturating_sub(1);
-        inner.peer_put(a.peer);
+        inner.transport.peer_leave(a.peer);
         if a.others != NONE {
-            inner.peer_put(a.others);
+            inner.transport.peer_leave(a.others);
         }
         Ok(())
     }

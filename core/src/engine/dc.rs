@@ -97,7 +97,6 @@ impl Inner {
 
     /// A DC initiator begins a new life: no answer to an earlier one is for it.
     pub(super) fn begin_life(&mut self, qi: usize) {
-        self.transport.drop_replies_of(qi);
         let id = self.transport.dc.new_life();
         *self.transport.qps[qi].association() = Association { id, ..Association::default() };
     }

@@ -40,12 +40,11 @@ impl Inner {
     }
 
     /// Puts the queues and PSNs of a QP back to where RESET has them.
-    fn reset_qp(&mut self, s: &Shared, qi: usize) {
+    fn reset_qp(&mut self, s: &Shared, qi: usize, now: u64) {
         let t = &mut self.transport;
-        t.conn(s, qi).stop();
-        t.common.ready.clear(qi);
-        t.common.mem_wait.clear(qi);
-        t.common.cq_wait.clear(qi);
+        let mut c = t.conn(s, qi);
+        c.stop();
+        c.wait_for_nothing();
         // CQEs that were promised to receives which now end without one.
         let qp = &mut t.qps[qi];
         let resp = &qp.conn.resp;
@@ -75,19 +74,23 @@ impl Inner {
         qp.events = 0;
         t.common.event_qps.clear(qi);
         if peer != NONE {
-            self.peer_put(peer);
+            self.transport.peer_leave(peer);
         }
-        self.transport.common.memory.regions.unbind_qp(qpn);
+        let t = &mut self.transport;
+        t.common.memory.regions.unbind_qp(qpn);
+        match t.qps[qi].kind {
+            QpKind::Dct => t.free_contexts_of(s, qi, now, false),
+            QpKind::Dci => t.drop_replies_of(qi),
+            _ => {}
+        }
     }
 
     /// To RESET: only the PSN after the last one sent remains of the connection.
     fn enter_reset(&mut self, s: &Shared, qi: usize, now: u64) {
         // rxe rxe_qp.c rxe_qp_reset: RESET discards queued requests without completions.
-        self.reset_qp(s, qi);
-        match self.transport.qps[qi].kind {
-            QpKind::Dci => self.begin_life(qi),
-            QpKind::Dct => self.transport.free_contexts_of(s, qi, now, false),
-            _ => {}
+        self.reset_qp(s, qi, now);
+        if self.transport.qps[qi].kind == QpKind::Dci {
+            self.begin_life(qi);
         }
         let q = &mut self.transport.qps[qi];
         q.attr = QpAttr {
@@ -391,7 +394,7 @@ impl Inner {
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
         if old != NONE {
-            self.peer_put(old);
+            self.transport.peer_leave(old);
         }
         Ok(())
     }
@@ -648,12 +651,7 @@ impl Inner {
     /// # Errors
     /// [`Error::Busy`]: a thread posts to it right now; nothing has changed.
     pub(super) fn end_qp(&mut self, s: &Shared, now: u64, qi: usize) -> Result<()> {
-        s.close_qp(qi, || self.reset_qp(s, qi))?;
-        match self.transport.qps[qi].kind {
-            QpKind::Dct => self.transport.free_contexts_of(s, qi, now, false),
-            QpKind::Dci => self.transport.drop_replies_of(qi),
-            _ => {}
-        }
+        s.close_qp(qi, || self.reset_qp(s, qi, now))?;
         s.qp_pool.free(qi);
         let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::RESET);

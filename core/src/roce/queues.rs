@@ -301,6 +301,14 @@ impl Conn<'_> {
         self.common.cnp_owed.clear(self.qi);
     }
 
+    /// What a QP has waited for is of no interest any more: neither to send, nor memory, nor a CQ.
+    pub(crate) fn wait_for_nothing(&mut self) {
+        let Common { ready, mem_wait, cq_wait, .. } = &mut *self.common;
+        for set in [ready, mem_wait, cq_wait] {
+            set.clear(self.qi);
+        }
+    }
+
     /// Writes the state and its snapshot.
     pub(crate) fn set_state(&mut self, state: u32) {
         self.common.note_change();

@@ -578,10 +578,7 @@ impl Conn<'_> {
             self.peer.tx.on_timeout(now);
             self.peer.rx.on_timeout(now);
         }
-        if self.qp.kind == QpKind::Dci {
-            // Maybe it is the association that is gone.
-            self.qp.association().asks = true;
-        }
+        self.doubt_association();
         // The timer starts again when something leaves: a queue that waits for its share of the
         // window has sent nothing that could be left unanswered.
         self.rewind(psn);

@@ -434,8 +434,8 @@ impl Conn<'_> {
         let bytes = resp.offset as u32;
         let completes = run.last && (run.kind == Kind::Send || run.has_imm);
         let mut wc = completes.then(|| self.end_recv(run, bytes));
-        if self.qp.kind == QpKind::DcContext {
-            wc.iter_mut().for_each(|wc| wc.src_qp = self.qp.attr.dest_qp_num);
+        if let Some(wc) = wc.as_mut().filter(|_| self.qp.kind == QpKind::DcContext) {
+            wc.src_qp = self.qp.attr.dest_qp_num;
         }
         self.end_part(run, wc);
         self.owe_ack(now, run.n, run.ack_req);

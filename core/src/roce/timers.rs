@@ -91,10 +91,7 @@ impl Conn<'_> {
             req.probe_at = now.saturating_add(req.probe_wait);
             req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
-            if self.qp.kind == QpKind::Dci {
-                // Maybe it is the association that is gone.
-                self.qp.association().asks = true;
-            }
+            self.doubt_association();
         }
         let deadline = self.qp.conn.req.ack_deadline;
         if deadline != 0 && deadline <= now {

@@ -140,17 +140,6 @@ impl QpKind {
         }
     }
 
-    /// Whether its messages come into an SRQ that it has from its creation on, and can have nothing
-    /// else.
-    #[inline(always)]
-    pub const fn needs_srq(self) -> bool {
-        match self {
-            QpKind::Dct | QpKind::DcContext => true,
-            QpKind::Rc | QpKind::Uc | QpKind::Ud => false,
-            QpKind::XrcIni | QpKind::XrcTgt | QpKind::Dci => false,
-        }
-    }
-
     /// Whether it has a receive queue of its own, or one SRQ in place of it.
     #[inline(always)]
     pub const fn has_receives(self) -> bool {

@@ -262,7 +262,7 @@ fn a_target_that_ends_under_an_association_is_gone() {
         net.start_dc(&b, &dc());
         let before = net.now;
         if restarts {
-            net.hosts[1].lock().transport.dc.set_incarnation(77);
+            net.hosts[1].lock().transport.dc.incarnation = 77;
         }
         let wc = net.run_one(&a, write(&a, &b, 0, 100));
         assert_eq!(wc.status, wc_status::RETRY_EXC_ERR);

@@ -218,7 +218,7 @@ fn an_engine_with_the_same_numbers_executes_nothing_of_its_former_life() {
     let again = net.end(1, &Opts { kind: qp_type::DCT, ..o });
     assert_eq!(again.qpn, b.qpn, "as the seed has it");
     // As another engine would have it: the seed gave this one the old number.
-    net.hosts[1].lock().transport.dc.set_incarnation(4711);
+    net.hosts[1].lock().transport.dc.incarnation = 4711;
     net.start_dc(&again, &o);
     net.recv(&again, 9, &[(0, 8000)]);
     let wc = net.wait(0, a.scq, 1)[0];

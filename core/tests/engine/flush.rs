@@ -1,7 +1,6 @@
 //! FLUSH: answered when all that came before it on its queue pair has been placed.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use gdrcore_core::config::Config;
@@ -12,7 +11,7 @@ use gdrcore_core::wire::{Feth, Opcode, Reth};
 use gdrcore_core::Error;
 
 use crate::hostile::{refused, ACCESS};
-use crate::packet_loss::one_in;
+use crate::packet_loss::on_bad_wires;
 use crate::raw_packet::{answers, Raw};
 use crate::util::*;
 
@@ -280,9 +279,9 @@ fn a_duplicate_is_answered_and_its_key_is_of_no_interest() {
 }
 
 /// Some of them among others, whatever happens to packets: each shows what was before it.
-fn mixture(tap: impl FnMut(usize, &mut Vec<u8>) -> Fate + 'static) {
+fn mixture(tap: Tap) {
     let (mut net, a, b) = Net::pair(Opts { rd_atomic: 3, ..Opts::default() });
-    net.tap = Some(Box::new(tap));
+    net.tap = Some(tap);
     for i in 0..40u64 {
         let place = 4096 * i as usize;
         a.buf.put(place, &pattern(i, 3000));
@@ -315,19 +314,7 @@ fn mixture(tap: impl FnMut(usize, &mut Vec<u8>) -> Fate + 'static) {
 // rxe rxe_comp.c check_psn, READ
 #[test]
 fn each_ends_once_and_in_order_whatever_is_lost() {
-    mixture(|_, _| Fate::Deliver);
-    mixture(|_, _| Fate::Twice);
-    for n in [5, 7, 31] {
-        mixture(one_in(n));
-    }
-    for lost in [Opcode::RC_FLUSH, Opcode::RC_READ_RESPONSE_ONLY] {
-        // Each of them the first time.
-        let mut gone = HashSet::new();
-        mixture(move |_, p| match Opcode(p[0]) == lost && gone.insert(p[9..12].to_vec()) {
-            true => Fate::Drop,
-            false => Fate::Deliver,
-        });
-    }
+    on_bad_wires(mixture, [Opcode::RC_FLUSH, Opcode::RC_READ_RESPONSE_ONLY]);
 }
 
 // rxe rxe_comp.c do_read

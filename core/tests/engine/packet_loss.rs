@@ -1,5 +1,6 @@
 //! Losses, duplicates and late packets, one kind at a time; and programs that do not keep still.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use gdrcore_core::verbs::types::*;
@@ -82,6 +83,23 @@ pub fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
         } else {
             Fate::Deliver
         }
+    }
+}
+
+/// Runs a test on a good wire, on one where everything arrives twice, on some that lose packets,
+/// and on some that lose those of one opcode the first time.
+pub fn on_bad_wires(test: impl Fn(Tap), lost: [Opcode; 2]) {
+    test(Box::new(|_, _| Fate::Deliver));
+    test(Box::new(|_, _| Fate::Twice));
+    for n in [5, 7, 31] {
+        test(Box::new(one_in(n)));
+    }
+    for lost in lost {
+        let mut gone = HashSet::new();
+        test(Box::new(move |_, p| match Opcode(p[0]) == lost && gone.insert(p[9..12].to_vec()) {
+            true => Fate::Drop,
+            false => Fate::Deliver,
+        }));
     }
 }
 

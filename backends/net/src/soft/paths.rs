@@ -13,7 +13,8 @@ use gdrcore_core::engine::cm::ChoosePath;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle};
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::types::{AhAttr, Handle};
 
 impl SoftDevice {
     /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
@@ -52,13 +53,13 @@ impl SoftDevice {
     }
 
     /// Whether the address vector of a queue pair names its peer. That of DC has no destination:
-    /// programs leave the GID empty, or name one peer of many.
+    /// programs leave the GID empty, or name one peer of many. UD has none at all.
     ///
     /// # Errors
     /// `Error::StaleHandle`.
     pub(super) fn has_fixed_peer(&self, qp: Handle) -> Result<bool> {
         let (_, init) = self.lock()?.qp_query(qp)?;
-        Ok(!matches!(init.qp_type, qp_type::DCI | qp_type::DCT))
+        Ok(QpKind::of(init.qp_type).is_some_and(QpKind::has_fixed_peer))
     }
 
     /// The endpoint that an address vector names.

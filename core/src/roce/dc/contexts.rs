@@ -113,8 +113,8 @@ pub struct Contexts {
     pub(crate) numbers: RawSlice<u32>,
     /// Answers that wait to leave.
     pub(super) replies: Vec<Reply, REPLIES>,
-    /// Number of this engine's life.
-    pub(crate) incarnation: u64,
+    /// Number of this engine's life, drawn.
+    pub incarnation: u64,
     /// Numbers for the lives of initiators.
     random: Random,
     /// Wrong keys refused, and since when.
@@ -146,11 +146,6 @@ impl Contexts {
     /// Contexts that belong to an association.
     pub fn in_use(&self) -> usize {
         self.list.iter().filter(|context| !context.is_free()).count()
-    }
-
-    /// Makes this another life of the engine, for a test: a new engine draws its own number.
-    pub fn set_incarnation(&mut self, incarnation: u64) {
-        self.incarnation = incarnation;
     }
 
     /// QPNs that each context has.
@@ -196,9 +191,7 @@ impl Transport {
         c.flush_fences();
         c.release_cqe();
         c.set_state(qp_state::RESET);
-        for set in [&mut c.common.ready, &mut c.common.mem_wait, &mut c.common.cq_wait] {
-            set.clear(qi);
-        }
+        c.wait_for_nothing();
         let sent = c.qp.counters.sent_pkts;
         let recv = core::mem::take(&mut c.qp.conn.resp.recv);
         let peer = c.qp.conn.end(0, sent);

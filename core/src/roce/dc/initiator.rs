@@ -7,8 +7,9 @@ use crate::roce::txbuf::TxBuf;
 use crate::roce::Origin;
 use crate::verbs::association::{Association, DcPhase, DcTarget};
 use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
-use crate::verbs::req::{tx_block, WqeState};
+use crate::verbs::req::tx_block;
 use crate::verbs::shared::Shared;
 use crate::verbs::transition::is_unicast;
 use crate::verbs::types::wc_status;
@@ -229,7 +230,8 @@ impl Transport {
             DcPhase::Closing => (control(context, psn), DcEth::new(DcMessage::Close, qpn, a.id)),
             _ => return None,
         };
-        let sent = self.send_control(s, qi, tx, &run, &eth);
+        let to = self.qps[qi].conn.peer;
+        let sent = self.send_control(qi, to, tx, &run, &eth);
         if sent.is_none() {
             self.qps[qi].association().asks = false;
             let closes = a.phase == DcPhase::Closing;
@@ -243,14 +245,8 @@ impl Transport {
     /// The association is over on this side; the peer's record loses a user.
     fn leave(&mut self, s: &Shared, qi: usize) {
         self.conn(s, qi).forget_inflight();
-        let end = s.sq(qi, &self.common.key).end();
+        debug_assert!(!self.qps[qi].can_send() || self.is_drained(s, qi), "its PSNs are taken");
         let qp = &mut self.qps[qi];
-        let next = qp.conn.req.next;
-        if qp.can_send() && qp.conn.req.cur_pkt == 0 && next != end {
-            // The next request may have begun, and the window let nothing of it leave: it begins
-            // anew, with the path MTU of its association.
-            *qp.wqe(next) = WqeState::default();
-        }
         let peer = qp.conn.leave_peer();
         let limited = qp.attr.rate_limit_bytes_per_s != 0;
         qp.set_paced(limited);
@@ -290,7 +286,10 @@ impl Transport {
             let run = control(eth.qpn, c.qp.conn.req.next_psn);
             return self.reply(qi, from, run, close);
         }
-        if eth.version != DcEth::VERSION || eth.id != a.id || !c.is_control_of_peer(from) {
+        if eth.version != DcEth::VERSION
+            || eth.id != a.id
+            || !c.has_address_of_peer(&from.gid, from.path)
+        {
             return false;
         }
         match (eth.message, a.phase) {
@@ -317,7 +316,7 @@ impl Conn<'_> {
 
     /// Whether the next request must wait: it is for another target than the present one, or this
     /// one wants its context back.
-    #[cold]
+    #[inline(never)]
     pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let addr = DcAddr::read(sq.at(index).tail());
@@ -384,6 +383,13 @@ impl Conn<'_> {
         let anew = u64::from(eth.flags & DcEth::RESTARTED);
         let (status, cause) = (wc_status::RETRY_EXC_ERR, CauseCode::DcTargetGone);
         self.fail_request(now, index, status, cause, dctn, anew);
+    }
+
+    /// The peer is silent: maybe it is the association that is gone, so a DCI asks.
+    pub(in crate::roce) fn doubt_association(&mut self) {
+        if self.qp.kind == QpKind::Dci {
+            self.qp.association().asks = true;
+        }
     }
 
     /// The timer of a DCI: asks again, or gives up.

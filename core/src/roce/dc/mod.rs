@@ -14,7 +14,6 @@ mod target;
 
 use core::convert::Infallible;
 
-use super::conn::Conn;
 use super::run::Run;
 use super::txbuf::{Emission, TxBuf};
 use super::{Origin, Sent, Transport};
@@ -120,32 +119,27 @@ impl Transport {
         self.peers.get(self.qps[qi].conn.peer as usize).map(|p| p.path)
     }
 
-    /// Sends a control packet of a queue pair to its peer. `None`: it has left, or the path to the
-    /// peer is lost.
+    /// Sends a control packet of a queue pair to a peer, by index. `None`: it has left, or the path
+    /// to the peer is lost.
     fn send_control(
         &mut self,
-        s: &Shared,
         qi: usize,
+        to: u32,
         tx: &mut TxBuf<'_>,
         run: &Run,
         eth: &DcEth,
     ) -> Option<Sent> {
-        let to = self.qps[qi].conn.peer;
-        let mut c = self.connected(s, qi)?;
-        if c.peer.path != tx.path() {
-            return (c.peer.path != Path::Lost).then_some(Sent::OtherPath);
+        let peer = self.peers.get(to as usize)?;
+        if peer.path != tx.path() {
+            return (peer.path != Path::Lost).then_some(Sent::OtherPath);
         }
-        if !tx.aim(to, &c.peer.flow, c.peer.max_seg) || !emit_control(tx, run, eth) {
+        if !tx.aim(to, &peer.flow, peer.max_seg) || !emit_control(tx, run, eth) {
             return Some(Sent::Full);
         }
-        c.count_sent(1, run.wire_bytes(1, DcEth::LEN as u32));
+        let bytes = run.wire_bytes(1, DcEth::LEN as u32);
+        for c in [&mut self.qps[qi].counters, &mut self.common.counters] {
+            c.count_sent(1, bytes);
+        }
         None
-    }
-}
-
-impl Conn<'_> {
-    /// Whether a control packet comes from the peer of the queue pair.
-    fn is_control_of_peer(&self, from: &Origin) -> bool {
-        self.has_address_of_peer(&from.gid, from.path)
     }
 }

@@ -2,7 +2,7 @@
 //! does not know.
 
 use super::contexts::{Context, Reply};
-use super::{control, emit_control, Sent, Transport};
+use super::{control, Sent, Transport};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::txbuf::TxBuf;
@@ -292,19 +292,8 @@ impl Transport {
     pub(super) fn transmit_replies(&mut self, dct: usize, tx: &mut TxBuf<'_>) -> Sent {
         while let Some(at) = self.next_reply(dct) {
             let Reply { peer: to, run, eth, .. } = self.dc.replies[at];
-            let peer = &self.peers[to as usize];
-            let lost = peer.path == Path::Lost;
-            if peer.path != tx.path() && !lost {
-                return Sent::OtherPath;
-            }
-            if !lost {
-                if !tx.aim(to, &peer.flow, peer.max_seg) || !emit_control(tx, &run, &eth) {
-                    return Sent::Full;
-                }
-                let bytes = run.wire_bytes(1, DcEth::LEN as u32);
-                for c in [&mut self.qps[dct].counters, &mut self.common.counters] {
-                    c.count_sent(1, bytes);
-                }
+            if let Some(sent) = self.send_control(dct, to, tx, &run, &eth) {
+                return sent;
             }
             self.dc.replies.remove(at);
             self.peer_leave(to);
@@ -330,7 +319,8 @@ impl Transport {
         let context = self.dc.list[at];
         if let Some(message) = context.owes {
             let (run, eth) = self.control_of(&self.qps[qi], &context, message);
-            if let Some(sent) = self.send_control(s, qi, tx, &run, &eth) {
+            let to = self.qps[qi].conn.peer;
+            if let Some(sent) = self.send_control(qi, to, tx, &run, &eth) {
                 return sent;
             }
             self.dc.list[at].owes = None;
