@@ -16,7 +16,9 @@
  * finds it, and its next receive. mapped-hop: the same WRITE into shared memory of the target that
  * the initiator has mapped. udp-hop, udp-write-hop: the same over the socket, the SEND with 64
  * bytes. hop-empty, udp-empty: a poll there that finds nothing. fast-hop: hop by fast handles.
- * dc-hop: hop from a DCI to a DCT, one of each at either end, over one association each way.
+ * stream: hop in one direction only, eight messages and then the ACK and the completion of the
+ * last; counted by messages. udp-stream: over the socket. dc-hop, dc-stream, dc-udp-stream: from a
+ * DCI to a DCT, one of each at either end, over one association each way.
  */
 #include <gdrcore.h>
 
@@ -178,7 +180,8 @@ static void end_post(struct end *e, struct end *to, uint32_t opcode)
         wr.send_flags |= GDRC_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = to->attr.iova + 64;
     wr.wr.rdma.rkey = to->attr.rkey;
-    wr.ext.dc = e->to;
+    if (dc)
+        wr.ext.dc = e->to;
     check("post_send", gdrc_post_send(e->ctx, e->qp, &wr, NULL));
 }
 
@@ -196,6 +199,33 @@ static void op_hop(void)
             check("progress", gdrc_progress(x->ctx));
     }
     end_recv(y);
+}
+
+/* One message; the eighth is answered by the ACK of all. */
+static void op_stream(void)
+{
+    struct end *x = &ends[0], *y = &ends[1];
+    gdrc_sge sge = { .addr = (uintptr_t)&x->data[0], .length = size, .lkey = x->attr.lkey };
+    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = GDRC_WR_SEND };
+    bool last = ++hops % 8 == 0;
+    wr.send_flags = GDRC_SEND_INLINE | (last ? GDRC_SEND_SIGNALED : 0);
+    if (dc)
+        wr.ext.dc = x->to;
+    check("post_send", gdrc_post_send(x->ctx, x->qp, &wr, NULL));
+    gdrc_wc wc;
+    for (int received = 0; !received;) {
+        received = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
+        check("poll_cq", received < 0 ? received : received && wc.status ? -EIO : 0);
+        /* The association: its answer comes to the sender. */
+        if (dc && !received)
+            check("progress", gdrc_progress(x->ctx));
+    }
+    end_recv(y);
+    for (int ended = !last; !ended;) {
+        check("progress", gdrc_progress(y->ctx));
+        ended = gdrc_poll_cq(x->ctx, x->cq, 1, &wc);
+        check("poll_cq", ended < 0 ? ended : ended && wc.status ? -EIO : 0);
+    }
 }
 
 static void op_fast_hop(void)
@@ -377,6 +407,10 @@ static const struct {
             { "mapped-hop", op_write_hop },
             { "hop-empty", op_hop_empty },
             { "dc-hop", op_hop },
+            { "stream", op_stream },
+            { "udp-stream", op_stream },
+            { "dc-stream", op_stream },
+            { "dc-udp-stream", op_stream },
             { "udp-hop", op_hop },
             { "udp-write-hop", op_write_hop },
             { "udp-empty", op_hop_empty },
@@ -399,8 +433,8 @@ int main(int argc, char **argv)
 {
     if (argc != 3) {
         fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
-                        "mapped-hop|hop-empty|dc-hop|udp-hop|udp-write-hop|udp-empty|fast-hop "
-                        "COUNT|time\n");
+                        "mapped-hop|hop-empty|dc-hop|udp-hop|udp-write-hop|udp-empty|fast-hop|"
+                        "stream|udp-stream|dc-stream|dc-udp-stream COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -428,10 +462,11 @@ int main(int argc, char **argv)
         join(other);
     }
     shared = !strcmp(argv[1], "mapped-hop");
-    dc = !strcmp(argv[1], "dc-hop");
-    udp = !strncmp(argv[1], "udp-", 4);
+    dc = !strncmp(argv[1], "dc-", 3);
+    udp = strstr(argv[1], "udp-") != NULL;
     size = op == op_hop && udp ? 64 : 8;
-    if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop)
+    if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop ||
+        op == op_stream)
         ends_open();
     if (shared)
         ends_mapped();

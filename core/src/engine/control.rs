@@ -319,6 +319,7 @@ impl Guard<'_> {
         let (inner, _) = self.split();
         let a = core::mem::take(&mut inner.transport.common.ahs[i]);
         inner.transport.common.ah_pool.free(i);
+        inner.transport.common.ahs_ended += 1;
         let pd = &mut inner.transport.common.pds[a.pd as usize];
         pd.users = pd.users.saturating_sub(1);
         inner.transport.peer_leave(a.peer);

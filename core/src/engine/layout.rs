@@ -119,6 +119,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         srqs: p.srqs,
         ahs: p.ahs,
         ah_pool: p.ah_pool,
+        ahs_ended: 0,
         pds: p.pds,
         pd_pool: p.pd_pool,
         xrcds: p.xrcds,

@@ -2,13 +2,14 @@
 
 use super::{cm, Guard};
 use crate::counters::Counters;
-use crate::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
+use crate::roce::frame::record::{ack_behind, is_ack, is_dc, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
-use crate::roce::Origin;
+use crate::roce::{Origin, Transport};
 use crate::verbs::cause::CauseCode;
+use crate::verbs::shared::Shared;
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, Opcode, ICRC_LEN};
+use crate::wire::{Class, Flow, Opcode, ICRC_LEN};
 
 /// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
 /// identification, or counts the error.
@@ -44,6 +45,24 @@ fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
     let Some([ack, ..]) = data.get(seg..).filter(|rest| rest.len() <= seg) else { return false };
     let received = [Opcode::RC_SEND_ONLY, Opcode::RC_SEND_ONLY_IMM, Opcode::RC_WRITE_ONLY_IMM];
     *ack == Opcode::RC_ACK.0 && data.first().is_some_and(|op| received.contains(&Opcode(*op)))
+}
+
+/// Takes a packet that is whole and not marked, if it is a single message or its ACK.
+#[inline(always)]
+fn take_single(t: &mut Transport, s: &Shared, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    t.take_packet::<false>(s, now, from, packet) || take_single_of_dc(t, s, now, from, packet)
+}
+
+#[inline(never)]
+fn take_single_of_dc(
+    t: &mut Transport,
+    s: &Shared,
+    now: u64,
+    from: &Origin,
+    packet: &[u8],
+) -> bool {
+    let is_dc = packet.first().is_some_and(|op| Opcode(*op).class() == Class::Dc);
+    is_dc && t.take_packet::<true>(s, now, from, packet)
 }
 
 impl Guard<'_> {
@@ -135,7 +154,7 @@ impl Guard<'_> {
             if ident != expected && !inner.rx_flow.1.is_v6() {
                 inner.rx_ident = ident.wrapping_sub(number);
             }
-            if !ce && t.take_packet(s, late, &from, packet) {
+            if !ce && take_single(t, s, late, &from, packet) {
                 continue;
             }
             let Some((run, payload)) = read(packet, &mut t.common.counters) else { continue };
@@ -161,7 +180,7 @@ impl Guard<'_> {
     pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {
         let (inner, s) = self.split();
         let from = Origin { gid: src.gid, path: Path::Port, port: src.port };
-        inner.transport.take_packet(s, now, &from, packet)
+        take_single(&mut inner.transport, s, now, &from, packet)
     }
 
     /// As [`Guard::handle_packets`], for what came to a group that the port listens for.
@@ -211,7 +230,10 @@ impl Guard<'_> {
         rest: &[u8],
     ) -> usize {
         let (inner, s) = self.split();
-        inner.transport.take_record(s, now, gid, head, rest)
+        match is_dc(head) {
+            true => inner.transport.take_record::<true>(s, now, gid, head, rest),
+            false => inner.transport.take_record::<false>(s, now, gid, head, rest),
+        }
     }
 
     /// This thread polls the CQ at an index, which is empty. The first completion there may bypass

@@ -271,19 +271,20 @@ impl Guard<'_> {
     }
 
     /// As [`Guard::transmit_to_link`], with the handing over, for the QP whose doorbell was rung,
-    /// if it has one single message. The clock is read only if a timer is `wanted` at once, or
-    /// another request waits for one; otherwise [`Guard::arm_deferred_timer`] must follow, before
-    /// deadlines are asked for. False: nothing has changed.
+    /// if it has one single message. `DC`: it is a DCI, else RC. The clock is read only of DC, and
+    /// if a timer is `wanted` at once or another request waits for one; otherwise
+    /// [`Guard::arm_deferred_timer`] must follow, before deadlines are asked for. False: nothing
+    /// has changed.
     #[inline(always)]
-    pub fn send_single<L: Links>(
+    pub fn send_single<const DC: bool, L: Links>(
         &mut self,
         qi: usize,
         links: &mut L,
         wanted: bool,
-        clock: impl FnOnce() -> u64,
+        clock: impl Fn() -> u64,
     ) -> bool {
         let (inner, s) = self.split();
-        inner.transport.send_single(s, qi, links, wanted, clock)
+        inner.transport.send_single::<DC, L>(s, qi, links, wanted, clock)
     }
 
     /// Starts the timer of the request that was sent without a read of the clock.
@@ -296,12 +297,13 @@ impl Guard<'_> {
     /// As [`Guard::send_single`], through the port: writes the burst of [`Guard::transmit_to_port`]
     /// into `buf`, which the caller hands over. `None` also where others wait to send. `way`: the
     /// flow to an address and the identification of the first packet, if they differ from those of
-    /// the port's socket.
+    /// the port's socket. `DC`: it is a DCI, and the clock is read; else it is RC.
     #[inline]
-    pub fn prepare_packet(
+    pub fn prepare_packet<const DC: bool>(
         &mut self,
         qi: usize,
         buf: &mut [u8],
+        clock: impl Fn() -> u64,
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
     ) -> Option<(Burst, PreparedSend)> {
         let (inner, s) = self.split();
@@ -309,7 +311,7 @@ impl Guard<'_> {
         if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
-        let (prepared, peer, seg) = t.prepare_packet(s, qi, buf, way)?;
+        let (prepared, peer, seg) = t.prepare_packet::<DC>(s, qi, buf, clock, way)?;
         Some((Burst { dst: t.peers[peer].addr, len: prepared.len, seg }, prepared))
     }
 

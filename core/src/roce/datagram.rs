@@ -9,14 +9,13 @@ use super::Common;
 use super::{Origin, Sent, Transport};
 use crate::mem::TransferId;
 use crate::ring::SlotRef;
-use crate::verbs::association::DcTarget;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::objects::{Ah, Qp};
+use crate::verbs::objects::Ah;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::resp::Fence;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
-use crate::verbs::wqe::{DcAddr, SendWqe};
+use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::{ip, Class, Kind, Psn};
 
@@ -73,16 +72,8 @@ impl Transport {
 }
 
 impl Common {
-    /// The target of a request of a DC initiator; `None`: its address handle is none.
-    pub(super) fn dc_target(&self, qp: &Qp, addr: &DcAddr) -> Option<DcTarget> {
-        let ah = &self.ahs[self.ah_pool.check(addr.ah).ok()?];
-        let DcAddr { dctn, key, .. } = *addr;
-        let peer = self.datagram_peer(ah, dctn);
-        (ah.live && ah.pd == qp.pd).then_some(DcTarget { peer, dctn, key })
-    }
-
     /// The peer record for a datagram to a QPN at the address of a handle.
-    fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
+    pub(super) fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
         if ah.others != NONE && !self.owns(dest_qpn) {
             ah.others
         } else {

@@ -118,6 +118,8 @@ pub struct Common {
     pub ahs: Table<Ah>,
     /// Handles of AHs.
     pub ah_pool: crate::pool::Pool,
+    /// AHs that have ended.
+    pub ahs_ended: u64,
     /// Protection domains.
     pub pds: Table<Pd>,
     /// Handles of PDs.

@@ -56,10 +56,10 @@ impl Path {
     /// path. A link has one direction, so link numbers are not compared; the sender's address was
     /// checked when the link was made. `mixed`: each side chooses its path by itself, and one of
     /// them may have found no link.
-    pub fn answers(self, arrived: Path, mixed: bool) -> bool {
+    pub fn answers(self, arrived: Path, mixed: impl FnOnce() -> bool) -> bool {
         match (self, arrived) {
             (Path::Link(_), Path::Link(_)) => true,
-            (Path::Link(_), Path::Port) | (Path::Port, Path::Link(_)) => mixed,
+            (Path::Link(_), Path::Port) | (Path::Port, Path::Link(_)) => mixed(),
             (a, b) => a == b,
         }
     }
@@ -251,6 +251,7 @@ impl Transport {
 
 impl Peer {
     /// Whether a peer that is known to be a soft device may send from a UDP port.
+    #[inline(always)]
     pub(crate) fn sends_from(&self, port: u16) -> bool {
         port == self.addr.port || port != 0 && self.lanes.contains(&port)
     }

@@ -26,7 +26,7 @@ use crate::mem::{Access, RegisteredMemory};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, wc_status, wr_opcode};
+use crate::verbs::types::{access, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
 /// Bytes copied under one pin: an owner that revokes its memory waits for them.
@@ -92,7 +92,7 @@ impl Transport {
         let index = qp.conn.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);
-        if sq.end() != next || !qp.may_send_new() || !qp.conn.req.nothing_in_flight() {
+        if sq.end() != next || !qp.may_send_new::<false>() || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let slot = sq.at(index);
@@ -130,7 +130,8 @@ impl Transport {
             return false;
         }
         // After the copy, because its result would have to be kept across it.
-        let Some(ending) = prepare(s, key, cqs, qp, wqe, wc_status::SUCCESS) else { return false };
+        let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
+        let Some(ending) = prepare(s, key, cqs, qp, wqe, code, status) else { return false };
         for c in [&mut *counters, &mut qp.counters] {
             c.mapped_writes += 1;
         }
@@ -150,7 +151,7 @@ impl Transport {
     ) -> Option<MrAttr> {
         let qp = &self.qps[self.common.qp_of(qpn)?];
         let peer = self.peers.get(qp.conn.peer as usize)?;
-        let connected = qp.kind.has_single_path()
+        let connected = qp.kind.has_one_copy_writes()
             && qp.can_receive()
             && qp.attr.dest_qp_num == from_qpn
             && peer.addr.gid == *gid
@@ -177,7 +178,7 @@ impl Conn<'_> {
     /// Places the WRITEs that a doorbell brought, as long as they go into mapped memory. True:
     /// nothing else is to be sent. No time is needed, because nothing stays outstanding.
     pub(crate) fn write_peer(&mut self, memory: &mut dyn PeerMemory) -> bool {
-        if !self.qp.may_send_new() || !self.qp.conn.req.nothing_in_flight() {
+        if !self.qp.may_send_new::<false>() || !self.qp.conn.req.nothing_in_flight() {
             return false;
         }
         let mut turn = TURN;
@@ -206,7 +207,7 @@ impl Conn<'_> {
         let qp = &*self.qp;
         let index = qp.conn.req.next;
         if index == sq.end()
-            || !qp.kind.has_single_path()
+            || !qp.kind.has_one_copy_writes()
             || qp.is_paced()
             || qp.conn.req.cur_pkt != 0
         {

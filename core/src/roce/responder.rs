@@ -12,7 +12,6 @@ use super::run::Run;
 use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
 use crate::verbs::cause::CauseCode as Cause;
-use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
 use crate::verbs::types::wc_status::{self, SUCCESS};
@@ -433,10 +432,7 @@ impl Conn<'_> {
         resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::of(run.kind) });
         let bytes = resp.offset as u32;
         let completes = run.last && (run.kind == Kind::Send || run.has_imm);
-        let mut wc = completes.then(|| self.end_recv(run, bytes));
-        if let Some(wc) = wc.as_mut().filter(|_| self.qp.kind == QpKind::DcContext) {
-            wc.src_qp = self.qp.attr.dest_qp_num;
-        }
+        let wc = completes.then(|| self.end_recv(run, bytes));
         self.end_part(run, wc);
         self.owe_ack(now, run.n, run.ack_req);
     }

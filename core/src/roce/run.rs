@@ -181,11 +181,7 @@ impl Run {
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
             (_, kind) => WHOLE[kind as usize],
         };
-        match self.class {
-            Class::Xrc => op.of_xrc(),
-            Class::Dc => op.of_dc(),
-            _ => op,
-        }
+        op.of(self.class)
     }
 
     /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together:

@@ -1,5 +1,6 @@
 //! The association of a DC initiator: the target that it talks to now, and how far it is with it.
 
+use crate::verbs::wqe::DcAddr;
 use crate::verbs::NONE;
 
 /// What identifies the target of a request.
@@ -41,6 +42,9 @@ pub struct Association {
     pub phase: DcPhase,
     /// Its target, unless it is apart.
     pub target: DcTarget,
+    /// What the latest request for it named, and how many address handles had ended by then. As
+    /// long as no other has, a request that names the same is for the same target.
+    pub named: (DcAddr, u64),
     /// Its id: the life of the initiator, and a count.
     pub id: u64,
     /// The target's incarnation, once open.
@@ -72,6 +76,7 @@ impl Default for Association {
         Association {
             phase: DcPhase::Apart,
             target: DcTarget::NONE,
+            named: (DcAddr::default(), u64::MAX),
             id: 0,
             incarnation: 0,
             asks: false,
@@ -98,6 +103,12 @@ impl Association {
             DcPhase::Open | DcPhase::Closing => DcPhase::Closing,
         };
         self.asks = false;
+    }
+
+    /// Whether it was unused for so long that the target may have given the context to another.
+    #[inline(always)]
+    pub fn is_stale(&self, now: u64) -> bool {
+        now.saturating_sub(self.used_at) > self.lease_ns / 2
     }
 
     /// When something is to be done for it; `u64::MAX`: never.

@@ -101,9 +101,10 @@ impl QpKind {
         }
     }
 
-    /// Whether messages of one packet may go by the single path, and WRITEs by the copy of a peer.
+    /// Whether a WRITE may be one copy into the peer's memory, without a packet: within the engine,
+    /// or into memory that a peer shares.
     #[inline(always)]
-    pub const fn has_single_path(self) -> bool {
+    pub const fn has_one_copy_writes(self) -> bool {
         match self {
             QpKind::Rc => true,
             QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::XrcTgt => false,

@@ -18,7 +18,7 @@ use crate::wire::Psn;
 pub mod qp_block {
     /// It is not in RTS.
     pub const NOT_RTS: u32 = 1;
-    /// It is not RC: its kind has no single path.
+    /// It is not RC.
     pub const NOT_RC: u32 = 2;
     /// A limit of its rate applies.
     pub const PACED: u32 = 4;
@@ -101,7 +101,7 @@ impl Qp {
         self.state = state;
         self.attr.qp_state = state;
         self.set(qp_block::NOT_RTS, state != qp_state::RTS);
-        self.set(qp_block::NOT_RC, !self.kind.has_single_path());
+        self.set(qp_block::NOT_RC, self.kind != QpKind::Rc);
     }
 
     /// Whether a limit of its rate applies now.
@@ -129,7 +129,7 @@ impl Qp {
 
     /// Whether the bits of the three words agree with the fields that they stand for.
     pub fn blocks_are_true(&self) -> bool {
-        let (state, kind) = (self.state != qp_state::RTS, !self.kind.has_single_path());
+        let (state, kind) = (self.state != qp_state::RTS, self.kind != QpKind::Rc);
         let own = state == (self.blocks.is(qp_block::NOT_RTS))
             && kind == (self.blocks.is(qp_block::NOT_RC));
         own && self.conn.req.blocks_are_true() && self.conn.resp.blocks_are_true()
@@ -141,11 +141,24 @@ impl Qp {
         !self.blocks.is(qp_block::NOT_RTS | qp_block::NOT_RC)
     }
 
-    /// Whether the next request may take the single path: nothing is sent again, and no condition
-    /// holds it back or goes before it. The caller checks the peer's window and the request.
+    /// Whether it takes single messages of DC, or their ACKs: it is a context, or a DCI whose
+    /// target does not want its context back.
     #[inline(always)]
-    pub fn may_send_new(&self) -> bool {
-        (self.blocks.all()
+    pub fn takes_singles_of_dc(&self) -> bool {
+        match self.kind {
+            QpKind::DcContext => self.state == qp_state::RTR,
+            QpKind::Dci => self.state == qp_state::RTS && !self.dci[0].wanted,
+            _ => false,
+        }
+    }
+
+    /// Whether the next request may take the single path: nothing is sent again, and no condition
+    /// holds it back or goes before it. The caller checks the peer's window and the request. `DC`:
+    /// it is a DCI, whose association the caller checks, too; else it is RC.
+    #[inline(always)]
+    pub fn may_send_new<const DC: bool>(&self) -> bool {
+        let kind = if DC { qp_block::NOT_RC } else { 0 };
+        ((self.blocks.all() ^ kind)
             | self.conn.req.blocks()
             | self.conn.resp.blocks() & rx_block::BEFORE_REQUESTS)
             == 0

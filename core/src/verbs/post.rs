@@ -39,6 +39,8 @@ pub struct Posted {
     pub more: bool,
     /// The last one was a WRITE, which may pass in one step if nothing else waits.
     pub write: bool,
+    /// The QP is a DCI.
+    pub dc: bool,
 }
 
 /// Posts a list of send requests.
@@ -52,7 +54,7 @@ pub unsafe fn send(
     bad: &mut *const SendWr,
 ) -> (Posted, Result<()>) {
     // SAFETY: the caller's promise.
-    if let Some(posted) = unsafe { send_one(qp, wr) } {
+    if let Some(posted) = unsafe { send_one::<false>(qp, wr) } {
         *bad = core::ptr::null();
         return (posted, Ok(()));
     }
@@ -60,13 +62,13 @@ pub unsafe fn send(
     unsafe { send_list(qp, wr, bad) }
 }
 
-/// Fast path: one SEND or WRITE of one piece on a connected QP, with valid arguments. `None`:
-/// nothing was posted, and [`send_list`] is next.
+/// Fast path: one SEND or WRITE of one piece, with valid arguments, on a QP that is RC or UC, or
+/// (`DC`) a DCI. `None`: nothing was posted, and [`send_list`] is next.
 ///
 /// # Safety
 /// As for [`send`].
 #[inline(always)]
-pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
+pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
     if wr.is_null() {
         return None;
     }
@@ -77,8 +79,9 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
         && w.num_sge == 1
         && w.next.is_null()
         && !w.sg_list.is_null();
-    let of_plain_kind = qp.kind.load(Relaxed) <= qp_type::UC;
-    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_plain_kind {
+    let kind = qp.kind.load(Relaxed);
+    let of_this_kind = if DC { kind == qp_type::DCI } else { kind <= qp_type::UC };
+    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_this_kind {
         return None;
     }
     // SAFETY: one readable element, as the caller promises.
@@ -117,9 +120,13 @@ pub unsafe fn send_one(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
         wqe.remote_addr = r.remote_addr;
         wqe.rkey = r.rkey;
     }
+    if DC {
+        // SAFETY: as for `w`.
+        unsafe { write_target(slot.tail_mut(), wr) };
+    }
     side.publish(1);
     let more = w.flags & send_flags::MORE != 0;
-    Some(Posted { count: 1, more, write: w.opcode == wr_opcode::RDMA_WRITE })
+    Some(Posted { count: 1, more, write: !DC && w.opcode == wr_opcode::RDMA_WRITE, dc: DC })
 }
 
 const _: () = assert!(
@@ -168,7 +175,7 @@ pub unsafe fn send_list(
         return (Posted::default(), Err(not_ready(state)));
     }
     let mut free = side.free();
-    let mut posted = Posted::default();
+    let mut posted = Posted { dc: qp.kind() == QpKind::Dci, ..Posted::default() };
     let mut outcome = Ok(());
     while !wr.is_null() {
         // SAFETY: the caller promises that `wr` is readable.
@@ -186,7 +193,7 @@ pub unsafe fn send_list(
         }
         posted.count += 1;
         posted.more = head.flags & send_flags::MORE != 0;
-        posted.write = head.opcode == wr_opcode::RDMA_WRITE;
+        posted.write = !posted.dc && head.opcode == wr_opcode::RDMA_WRITE;
         if posted.count == free {
             // The engine may have released slots since: counts once more.
             free = side.free();
@@ -305,14 +312,23 @@ unsafe fn write_send(
         wqe.srqn = unsafe { (&raw const (*wr).remote_srqn).read_unaligned() } & 0xff_ffff;
     }
     if kind == QpKind::Dci && !local {
-        // SAFETY: the caller's promise; plain integers, whatever part of the union was written.
-        let dc = unsafe { (&raw const (*wr).ext.dc).read_unaligned() };
-        let to = DcAddr { ah: dc.ah, key: dc.dc_key, dctn: dc.dctn & 0xff_ffff };
-        to.write(slot.tail_mut());
+        // SAFETY: the caller's promise.
+        unsafe { write_target(slot.tail_mut(), wr) };
     }
     let wqe = slot.header_mut();
     // SAFETY: the caller's promise.
     unsafe { write_operands(wqe, wr, w.opcode, kind, length) }
+}
+
+/// Writes the target of a DCI's request to the end of its slot.
+///
+/// # Safety
+/// `wr` points to a readable, initialised struct.
+#[inline(always)]
+unsafe fn write_target(tail: &mut [u8], wr: *const SendWr) {
+    // SAFETY: the caller's promise; plain integers, whatever part of the union was written.
+    let dc = unsafe { (&raw const (*wr).ext.dc).read_unaligned() };
+    DcAddr { ah: dc.ah, key: dc.dc_key, dctn: dc.dctn & 0xff_ffff }.write(tail);
 }
 
 /// Writes the pieces of a request into the rest of its slot, or their bytes, of which there may be

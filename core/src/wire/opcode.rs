@@ -24,6 +24,19 @@ pub enum Class {
     Other,
 }
 
+impl Class {
+    /// What its opcodes are above those of RC that mean the same; 0 for classes that have opcodes
+    /// of their own.
+    #[inline(always)]
+    const fn above_rc(self) -> u8 {
+        match self {
+            Class::Xrc => XRC,
+            Class::Dc => DC,
+            Class::Rc | Class::Uc | Class::Rd | Class::Ud | Class::Cnp | Class::Other => 0,
+        }
+    }
+}
+
 /// Operation of a packet, whatever its place in the message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -376,6 +389,18 @@ impl Opcode {
     #[inline]
     pub const fn of_xrc(self) -> Opcode {
         Opcode(self.0 | XRC)
+    }
+
+    /// The opcode of a class for one of RC.
+    #[inline(always)]
+    pub const fn of(self, class: Class) -> Opcode {
+        Opcode(self.0 | class.above_rc())
+    }
+
+    /// The opcode of RC for one of a class; what is not of that class becomes none of RC's.
+    #[inline(always)]
+    pub const fn within(self, class: Class) -> Opcode {
+        Opcode(self.0 ^ class.above_rc())
     }
 
     /// The opcode of DC for one of RC.

@@ -7,6 +7,7 @@ use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::{Engine, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::peer_memory::PeerMemory;
+use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
@@ -786,8 +787,17 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
         out += &format!("  wqe {:?}\n", q.wqes[at]);
     }
     out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
-    let peer = &t.peers[q.conn.peer as usize];
-    out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
+    if let Some(peer) = t.peers.get(q.conn.peer as usize) {
+        out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
+    }
+    if let Some(association) = q.dci.first() {
+        out += &format!("  association {association:?}\n");
+    }
+    // Those of a DCT have the connections in its place.
+    for q in (0..t.qps.len()).map(|i| &t.qps[i]).filter(|q| q.kind == QpKind::DcContext) {
+        let conn = without(&MEMORY, &format!("{:?}", q.conn));
+        out += &format!("  context {} {conn} {:?}\n", q.state, q.counters);
+    }
     let bits = [
         &t.common.ready,
         &t.common.cq_wait,
@@ -801,6 +811,11 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
         let c = &t.common.cqs[index(cq)];
         out +=
             &format!("  cq {:?} {}\n", (c.reserved, c.armed), g.shared().cqs[index(cq)].ring.len());
+    }
+    if e.srq != 0 {
+        let (at, srq) = (index(e.srq), &t.common.srqs[index(e.srq)]);
+        let left = g.shared().srqs[at].rq.len();
+        out += &format!("  srq {left} limit {} events {}\n", srq.limit, srq.events);
     }
     let shared = &g.shared().qps[qi];
     out += &format!("  queues {} {}\n", shared.sq.len(), shared.rq.len());

@@ -24,7 +24,8 @@ use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::{CqShared, QpShared};
 use gdrcore_core::verbs::types::{
-    access, qp_attr_mask, qp_state, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+    access, qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr,
+    Wc,
 };
 
 /// The hot calls of [`Device`], for callers that have checked that this process opened the device.
@@ -61,8 +62,12 @@ impl SoftDevice {
         wr: *const SendWr,
         bad: &mut *const SendWr,
     ) -> Result<()> {
+        if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_to_target(qi, q, wr, bad) };
+        }
         // SAFETY: the caller's promise.
-        let Some(posted) = (unsafe { post::send_one(q, wr) }) else {
+        let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
             // SAFETY: as above.
             return unsafe { self.post_list(qi, q, wr, bad) };
         };
@@ -116,7 +121,28 @@ impl SoftDevice {
 }
 
 impl SoftDevice {
-    /// Posts more than one plain request.
+    /// Posts one plain request to a DCI.
+    ///
+    /// # Safety
+    /// That of [`Device::post_send`].
+    #[inline(never)]
+    unsafe fn post_to_target(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let Some(posted) = (unsafe { post::send_one::<true>(q, wr) }) else {
+            // SAFETY: as above.
+            return unsafe { self.post_list(qi, q, wr, bad) };
+        };
+        self.doorbell(qi, posted);
+        Ok(())
+    }
+
+    /// Posts what is not one plain request.
     ///
     /// # Safety
     /// That of [`Device::post_send`].

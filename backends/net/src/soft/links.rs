@@ -22,11 +22,16 @@ impl SoftDevice {
     /// Writes the single message that was just posted to a QP into the ring of its link, if nothing
     /// precedes it.
     #[inline(always)]
-    pub(super) fn send_single(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+    pub(super) fn send_single<const DC: bool>(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        qi: usize,
+    ) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
         // A sleeping helper must know until when it may sleep. Then the clock is read, once the
         // peer has the message.
-        g.send_single(qi, shm, !self.is_helper_awake(), now_ns)
+        g.send_single::<DC, _>(qi, shm, !self.is_helper_awake(), now_ns)
     }
 
     /// Writes the requests that were just posted to a QP into the ring of its link. Returns the

@@ -208,7 +208,7 @@ impl SoftDevice {
     fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
         let sent = posted.write
             && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
-            || self.send_at_once(&mut held, qi);
+            || self.send_at_once(&mut held, qi, posted.dc);
         // The round that follows delivers an event that the send has raised.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);
@@ -243,22 +243,36 @@ impl SoftDevice {
     }
 
     /// Sends the requests that were just posted to a QP, and looks for no other work. Returns false
-    /// if there is more to do.
+    /// if there is more to do. `dc`: it is a DCI.
     #[inline(always)]
-    fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
+    fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize, dc: bool) -> bool {
         let (g, port) = held.parts();
-        if self.send_single(g, port, qi) {
+        let sent = if dc {
+            self.send_single::<true>(g, port, qi)
+        } else {
+            self.send_single::<false>(g, port, qi)
+        };
+        if sent {
             if !self.is_helper_awake() {
                 self.notify_helper(g, now_ns(), Round::Send);
             }
             return !g.has_work();
         }
-        self.send_by_path(g, port, qi)
+        if dc {
+            self.send_by_path::<true>(g, port, qi)
+        } else {
+            self.send_by_path::<false>(g, port, qi)
+        }
     }
 
     #[inline(never)]
-    fn send_by_path(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
-        let now = port.send_single_packet(self, g, qi).or_else(|| match g.path_of(qi) {
+    fn send_by_path<const DC: bool>(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        qi: usize,
+    ) -> bool {
+        let now = port.send_single_packet::<DC>(self, g, qi).or_else(|| match g.path_of(qi) {
             Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
             Some(Path::Port) => port.send_posted(self, g, qi),
             _ => None,

@@ -87,7 +87,7 @@ impl<P: Port> PortState<P> {
     /// Sends the single message that was just posted to the QP at an index, if nothing precedes it.
     /// Returns the time.
     #[inline]
-    pub(super) fn send_single_packet(
+    pub(super) fn send_single_packet<const DC: bool>(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,
@@ -99,7 +99,7 @@ impl<P: Port> PortState<P> {
         };
         let own = net.own_flow();
         let mut has_own_flow = false;
-        let (burst, prepared) = g.prepare_packet(qi, net.tx_space()?, |peer| {
+        let (burst, prepared) = g.prepare_packet::<DC>(qi, net.tx_space()?, now_ns, |peer| {
             let OwnFlow { flow, ident, .. } = own.filter(|own| own.dst == endpoint(peer))?;
             has_own_flow = true;
             Some((flow, ident))

@@ -55,7 +55,7 @@ impl Port for UdpPort {
         self.connected().map(|(dst, flow, ident)| OwnFlow { dst, flow, ident })
     }
 
-    #[inline]
+    #[inline(always)]
     fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool {
         if own_flow {
             self.tx_connected(b)

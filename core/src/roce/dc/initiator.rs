@@ -4,7 +4,7 @@ use super::{control, Sent, Transport};
 use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, PROBE_NS};
 use crate::roce::txbuf::TxBuf;
-use crate::roce::Origin;
+use crate::roce::{Common, Origin};
 use crate::verbs::association::{Association, DcPhase, DcTarget};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
@@ -167,8 +167,7 @@ impl Transport {
                 (DcPhase::Open, Head::For(target)) if drained => {
                     if association.target != target {
                         association.phase = DcPhase::Closing;
-                    } else if now.saturating_sub(association.used_at) > association.lease_ns / 2 {
-                        // The target may have given the context to another: begins anew.
+                    } else if association.is_stale(now) {
                         association.phase = DcPhase::Leaving;
                     }
                     return;
@@ -306,6 +305,53 @@ impl Transport {
     }
 }
 
+impl Common {
+    /// The target of a request of a DC initiator; `None`: its address handle is none.
+    fn dc_target(&self, qp: &Qp, addr: &DcAddr) -> Option<DcTarget> {
+        let ah = &self.ahs[self.ah_pool.check(addr.ah).ok()?];
+        let DcAddr { dctn, key, .. } = *addr;
+        let peer = self.datagram_peer(ah, dctn);
+        (ah.live && ah.pd == qp.pd).then_some(DcTarget { peer, dctn, key })
+    }
+
+    /// Whether the association of a DC initiator is open and for the target of a request.
+    #[inline(always)]
+    fn is_associated(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+        let association = qp.association();
+        if association.phase != DcPhase::Open || association.wanted {
+            return false;
+        }
+        association.named == (*addr, self.ahs_ended) || self.names_target(qp, addr)
+    }
+
+    /// Whether a request names the target of the association; if so, that is noted.
+    #[inline(never)]
+    fn names_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+        let target = self.dc_target(qp, addr);
+        let association = qp.association();
+        let same = target == Some(association.target);
+        if same {
+            association.named = (*addr, self.ahs_ended);
+        }
+        same
+    }
+
+    /// Whether a request may leave by that association as it is: nothing is owed to the target, and
+    /// the target has it still.
+    #[inline(always)]
+    pub(in crate::roce) fn may_use_association(
+        &self,
+        qp: &mut Qp,
+        addr: &DcAddr,
+        now: u64,
+    ) -> bool {
+        self.is_associated(qp, addr) && {
+            let association = qp.association();
+            !association.asks && !association.is_stale(now)
+        }
+    }
+}
+
 impl Conn<'_> {
     /// Executes the request at the head of the queue, which has no target.
     fn execute_next(&mut self, now: u64, index: u32) {
@@ -314,17 +360,20 @@ impl Conn<'_> {
         self.execute_local(now, index, &wqe);
     }
 
+    /// Whether what has ended may let an initiator go on: to the next request, whose target may be
+    /// another, or away from a target that wants its context back.
+    pub(in crate::roce) fn may_go_on(&mut self) -> bool {
+        let waits = self.q.engine_sq(&self.common.key).end() != self.qp.conn.req.next;
+        self.qp.kind == QpKind::Dci && (waits || self.qp.association().wanted)
+    }
+
     /// Whether the next request must wait: it is for another target than the present one, or this
     /// one wants its context back.
     #[inline(never)]
     pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let addr = DcAddr::read(sq.at(index).tail());
-        let target = self.common.dc_target(self.qp, &addr);
-        let association = self.qp.association();
-        association.phase != DcPhase::Open
-            || association.wanted
-            || target != Some(association.target)
+        !self.common.is_associated(self.qp, &addr)
     }
 
     /// The target has a context for this initiator.

@@ -15,14 +15,14 @@ use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::wc_status::SUCCESS;
+use crate::verbs::types::{wc_opcode, wc_status::SUCCESS};
 use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle.
 #[inline(always)]
 fn is_local(qp: &Qp) -> bool {
     qp.conn.loopback
-        && qp.kind.has_single_path()
+        && qp.kind.has_one_copy_writes()
         && qp.conn.resp.blocks() == 0
         && !qp.conn.resp.ack_owed
 }
@@ -40,7 +40,8 @@ impl Transport {
         }
         let common = &mut self.common;
         let mut sq = q.engine_sq(&common.key);
-        let Some(Eligible { index, slot, op: Opcode::RC_WRITE_ONLY, run }) = qp.next_single(&sq)
+        let Some(Eligible { index, slot, op: Opcode::RC_WRITE_ONLY, run }) =
+            qp.next_single::<false>(&sq)
         else {
             return false;
         };
@@ -69,7 +70,7 @@ impl Transport {
             && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
             && is_local(b.qp);
-        if !connected || !b.accept_single(&run, bytes, payload) {
+        if !connected || !b.accept_single::<false>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -82,7 +83,8 @@ impl Transport {
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
-        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, SUCCESS) {
+        let code = wc_opcode::RDMA_WRITE;
+        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp, wqe, code, SUCCESS) {
             ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingUnsent, None);
             return true;
         }

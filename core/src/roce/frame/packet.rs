@@ -13,6 +13,7 @@ use crate::roce::rules::send::{Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
+use crate::verbs::wqe::DcAddr;
 use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
@@ -22,12 +23,14 @@ impl Transport {
     /// Writes the only waiting request of the QP at an index into `buf`, and behind it the ACK that
     /// the QP owes, if the request is single and goes through the port. `way`: see
     /// [`crate::engine::Guard::prepare_packet`]. Also returns the peer's index and the bytes of the
-    /// request's packet. [`Transport::commit_send`] follows. `None`: nothing has changed.
-    pub(crate) fn prepare_packet(
+    /// request's packet. [`Transport::commit_send`] follows. `None`: nothing has changed. `DC`: the
+    /// QP is a DCI, and the clock is read; else it is RC.
+    pub(crate) fn prepare_packet<const DC: bool>(
         &mut self,
         s: &Shared,
         qi: usize,
         buf: &mut [u8],
+        clock: impl Fn() -> u64,
         way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
     ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
@@ -36,7 +39,10 @@ impl Transport {
             return None;
         }
         let sq = q.engine_sq(&common.key);
-        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
+        if DC && !common.may_use_association(qp, &DcAddr::read(slot.tail()), clock()) {
+            return None;
+        }
         let wqe = slot.header();
         // With this many requests in flight it is batched with later ones.
         if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
@@ -45,7 +51,7 @@ impl Transport {
         let len = wqe.length as usize;
         let pad = pad_len(len);
         let size = packet_bytes(op, len);
-        let acks = qp.conn.resp.ack_owed;
+        let acks = !DC && qp.conn.resp.ack_owed;
         if acks && (peer.max_seg < 2 || size < ACK_LEN) {
             return None;
         }
@@ -76,13 +82,16 @@ impl Transport {
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
         c.single_left(&prepared);
+        if let Some(association) = c.qp.dci.first_mut() {
+            association.used_at = now;
+        }
         c.start_timers(now);
         c.arm();
     }
 
     /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or the
-    /// ACK of the only request in flight. False: nothing has changed.
-    pub(crate) fn take_packet(
+    /// ACK of the only request in flight. False: nothing has changed. `DC`: it is of DC.
+    pub(crate) fn take_packet<const DC: bool>(
         &mut self,
         s: &Shared,
         now: u64,
@@ -93,7 +102,7 @@ impl Transport {
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
         let single = matches!(
-            bth.opcode,
+            bth.opcode.within(if DC { Class::Dc } else { Class::Rc }),
             Opcode::RC_SEND_ONLY
                 | Opcode::RC_ACK
                 | Opcode::RC_WRITE_ONLY
@@ -105,7 +114,8 @@ impl Transport {
         }
         let qi = self.common.qp_of(bth.dest_qp.get());
         let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return false };
-        if !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
+        let takes = if DC { c.qp.takes_singles_of_dc() } else { c.qp.is_rc_in_rts() };
+        if !takes || !c.is_from_peer(from) {
             return false;
         }
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
@@ -119,7 +129,7 @@ impl Transport {
             }
             ended
         } else {
-            c.take_single(now, &run, packet_bytes(bth.opcode, payload.len()), payload)
+            c.take_single::<DC>(now, &run, packet_bytes(bth.opcode, payload.len()), payload)
         };
         if taken {
             c.qp.learn_port(from.port);

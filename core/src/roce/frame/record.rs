@@ -14,6 +14,7 @@ use crate::roce::run::{head_flags, memory_of_head, Head, Run};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
+use crate::verbs::wqe::DcAddr;
 use crate::verbs::NONE;
 use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
@@ -56,19 +57,26 @@ impl Transport {
     /// clock ([`Transport::arm_deferred_timer`]), because mostly the ACK comes before. At most one
     /// QP is deferred: `clock` is read at once if another one is, or if the timer is `wanted` now.
     /// False: nothing has changed.
+    ///
+    /// `DC`: the QP is a DCI, and the clock is read always; else it is RC.
     #[inline(always)]
-    pub(crate) fn send_single<L: Links>(
+    pub(crate) fn send_single<const DC: bool, L: Links>(
         &mut self,
         s: &Shared,
         qi: usize,
         links: &mut L,
         wanted: bool,
-        clock: impl FnOnce() -> u64,
+        clock: impl Fn() -> u64,
     ) -> bool {
         let Some(mut c) = self.connected(s, qi) else { return false };
-        let Some((prepared, frame)) = c.write_single(links) else { return false };
+        let Some((prepared, frame, now)) = c.write_single::<DC, L>(links, &clock) else {
+            return false;
+        };
         frame.commit(prepared.len);
         c.single_left(&prepared);
+        if DC {
+            c.qp.association().used_at = now;
+        }
         let timer_deferred = c.common.timer_deferred;
         if c.qp.conn.req.ack_deadline != 0 {
             // The ACK timer runs already, for an earlier request.
@@ -85,9 +93,9 @@ impl Transport {
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
     /// message in order, or the ACK of the only request in flight; also the ACK beside a message.
     /// `w`: the first words of `rest`, copied out. Returns the bytes taken; 0: nothing has changed;
-    /// [`ACK_BESIDE`]: only the ACK beside the message was taken.
+    /// [`ACK_BESIDE`]: only the ACK beside the message was taken. `DC`: it is a record of DC.
     #[inline(never)]
-    pub(crate) fn take_record(
+    pub(crate) fn take_record<const DC: bool>(
         &mut self,
         s: &Shared,
         now: u64,
@@ -96,11 +104,13 @@ impl Transport {
         rest: &[u8],
     ) -> usize {
         let h = Head::of(w);
-        let (op, flags, len) = (h.op, h.flags, h.payload as usize);
+        let class = if DC { Class::Dc } else { Class::Rc };
+        let (op, flags, len) = (h.op.within(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
         let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return 0 };
         let whole = flags & (WHOLE | head_flags::BECN) == WHOLE && h.n == 1;
-        if !c.qp.is_rc_in_rts() || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
+        let takes = if DC { c.qp.takes_singles_of_dc() } else { c.qp.is_rc_in_rts() };
+        if !takes || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
         let is_ack = op == Opcode::RC_ACK;
@@ -115,7 +125,12 @@ impl Transport {
         // The ACK beside a message comes first: the peer received before it sent. So a program with
         // one CQ for both queues sees its own request complete before the peer's reply, as with a
         // NIC. Beside a short message the ACK lies among the words that were copied out.
-        let psn = if is_ack { acked(h) } else { beside(w, end, rest.len()) };
+        let psn = match is_ack {
+            true => acked(Head { op, ..h }),
+            // No queue pair of DC sends both.
+            false if DC => None,
+            false => beside(w, end, rest.len()),
+        };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
         let mut taken = 0;
         if !is_ack {
@@ -133,10 +148,10 @@ impl Transport {
                 va,
                 rkey,
                 dma_len,
-                ..Run::new(Class::Rc, kind, h.dest_qpn, h.psn)
+                ..Run::new(class, kind, h.dest_qpn, h.psn)
             };
             let bytes = packet_bytes(op, len);
-            if c.take_single(now, &run, bytes, &rest[head..head + len]) {
+            if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
             } else if !acked {
                 return 0;
@@ -155,15 +170,20 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request, and the owed ACK, into room of its link. Changes nothing
-    /// else.
+    /// else. Returns the time as well, of DC only.
     #[inline(always)]
-    fn write_single<'p, L: Links>(
+    fn write_single<'p, const DC: bool, L: Links>(
         &mut self,
         links: &'p mut L,
-    ) -> Option<(PreparedSend, L::Frame<'p>)> {
+        clock: impl Fn() -> u64,
+    ) -> Option<(PreparedSend, L::Frame<'p>, u64)> {
         let qp = &mut *self.qp;
         let sq = self.q.engine_sq(&self.common.key);
-        let Eligible { index, slot, op, run } = qp.next_single(&sq)?;
+        let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
+        let now = if DC { clock() } else { 0 };
+        if DC && !self.common.may_use_association(qp, &DcAddr::read(slot.tail()), now) {
+            return None;
+        }
         let wqe = slot.header();
         let is_write = run.kind == Kind::Write;
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
@@ -198,7 +218,7 @@ impl Conn<'_> {
             let memory = memory_of_head(wqe.remote_addr, wqe.rkey, payload);
             record[HEAD_MIN..HEAD_MEMORY].copy_from_slice(memory.as_flattened());
         }
-        let acks = qp.conn.resp.ack_owed;
+        let acks = !DC && qp.conn.resp.ack_owed;
         if acks {
             let (psn, extra) = (qp.conn.resp.ack_psn, qp.conn.resp.ack_msn);
             let (op, flags, syndrome) = (Opcode::RC_ACK, WHOLE, ACK_UNLIMITED);
@@ -207,7 +227,7 @@ impl Conn<'_> {
         }
         let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
         let len = behind + if acks { HEAD_MIN } else { 0 };
-        Some((PreparedSend { len, qi, payload, bytes, acks }, frame))
+        Some((PreparedSend { len, qi, payload, bytes, acks }, frame, now))
     }
 }
 
@@ -231,6 +251,12 @@ pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
 #[inline(always)]
 pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(Head::of(w)).is_some()
+}
+
+/// Whether a record is of DC, by its first words.
+#[inline(always)]
+pub fn is_dc(w: &[u64; HEAD_MAX / 8]) -> bool {
+    Head::of(w).op.class() == Class::Dc
 }
 
 /// The PSN of the plain ACK for the same queue pair in the record at `at`, behind a message;

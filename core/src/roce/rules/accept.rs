@@ -2,10 +2,12 @@
 //! message.
 
 use super::cq::CqSide;
+use super::recv::{note_left, recv_queue};
 use crate::mem::{Access, KeyError, RegisteredMemory, Target};
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::resp::{rx_block, Resp};
 use crate::verbs::types::{access, wc_flags, wc_opcode, wc_status, Wc};
@@ -56,9 +58,26 @@ impl Qp {
         memory.regions.remote(rkey, pd, self.qpn, va, len, right)
     }
 
-    /// The completion of a receive request, whose message of `bytes` bytes ends with `run`.
+    /// The number that completions of receive requests have for the sender: a DC target has many.
     #[inline(always)]
-    pub(in crate::roce) fn recv_completion(&self, wr_id: u64, run: &Run, bytes: u32) -> Wc {
+    pub(in crate::roce) fn src_qp(&self) -> u32 {
+        if self.kind == QpKind::DcContext {
+            self.attr.dest_qp_num
+        } else {
+            0
+        }
+    }
+
+    /// The completion of a receive request, whose message of `bytes` bytes ends with `run`.
+    /// `src_qp`: [`Qp::src_qp`].
+    #[inline(always)]
+    pub(in crate::roce) fn recv_completion(
+        &self,
+        wr_id: u64,
+        run: &Run,
+        bytes: u32,
+        src_qp: u32,
+    ) -> Wc {
         // rxe rxe_resp.c do_complete: A receive completes with the bytes of its message, and its
         // immediate data or the key that was invalidated.
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
@@ -70,6 +89,7 @@ impl Qp {
             imm_data: run.imm,
             qp_num: self.wc_qpn,
             wc_flags: flag(run.has_imm, wc_flags::WITH_IMM) | flag(run.has_inv, wc_flags::WITH_INV),
+            src_qp,
             ..Wc::default()
         }
     }
@@ -101,16 +121,17 @@ impl Conn<'_> {
     }
 
     /// Takes a single message, a SEND or WRITE of the queue pair's own peer, and owes its ACK, if
-    /// it is in order and nothing blocks it. False: nothing has changed.
+    /// it is in order and nothing blocks it. False: nothing has changed. `DC`: it is a context of a
+    /// DC target; else it is RC.
     #[inline(always)]
-    pub(in crate::roce) fn take_single(
+    pub(in crate::roce) fn take_single<const DC: bool>(
         &mut self,
         now: u64,
         run: &Run,
         bytes: usize,
         payload: &[u8],
     ) -> bool {
-        let taken = self.accept_single(run, bytes, payload);
+        let taken = self.accept_single::<DC>(run, bytes, payload);
         if taken {
             self.owe_ack(now, 1, run.ack_req);
         }
@@ -120,7 +141,7 @@ impl Conn<'_> {
     /// Places a single message and completes it, if it is in order and nothing blocks it. False:
     /// nothing has changed. The caller owes the ACK. `bytes`: from BTH to ICRC.
     #[inline(always)]
-    pub(in crate::roce) fn accept_single(
+    pub(in crate::roce) fn accept_single<const DC: bool>(
         &mut self,
         run: &Run,
         bytes: usize,
@@ -149,12 +170,14 @@ impl Conn<'_> {
         }
         let receives = !writes | has_imm;
         if receives {
-            if qp.srq != NONE || qp.conn.resp.recv.taken {
+            // RC with an SRQ takes the general path.
+            if qp.conn.resp.recv.taken || !DC && qp.srq != NONE {
                 return false;
             }
             let cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
             let Some(mut cq) = cq else { return false };
-            let mut rq = self.q.engine_rq(&common.key);
+            let srq = if DC { qp.srq } else { NONE };
+            let mut rq = recv_queue(self.s, self.q, &common.key, srq);
             if rq.end() == rq.head() {
                 return false;
             }
@@ -178,7 +201,11 @@ impl Conn<'_> {
                 return false;
             }
             rq.release(1);
-            let wc = qp.recv_completion(wr_id, run, len as u32);
+            if DC {
+                note_left(self.s, &mut common.srqs, srq, rq.len());
+            }
+            let src_qp = if DC { qp.src_qp() } else { 0 };
+            let wc = qp.recv_completion(wr_id, run, len as u32, src_qp);
             cq.hand_over(self.s, &mut common.handoff, wc, run.solicited);
         } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
             return false;

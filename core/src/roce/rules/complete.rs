@@ -51,12 +51,14 @@ pub(in crate::roce) struct Ending<'a> {
     cq: Option<CqSide<'a>>,
     wr_id: u64,
     length: u64,
-    opcode: u16,
+    /// Its [`wc_opcode`].
+    code: u32,
     status: u32,
 }
 
 /// Finds room for the completion of a request, if it has one: it is signaled or has failed. `None`:
-/// there is no room now.
+/// there is no room now. `code`: its [`wc_opcode`]; a caller that takes few kinds of requests knows
+/// it for less.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
@@ -64,6 +66,7 @@ pub(in crate::roce) fn prepare<'a>(
     cqs: &'a mut Table<Cq>,
     qp: &Qp,
     wqe: &SendWqe,
+    code: u32,
     status: u32,
 ) -> Option<Ending<'a>> {
     let mut cq = None;
@@ -75,7 +78,7 @@ pub(in crate::roce) fn prepare<'a>(
         }
         cq = Some(side);
     }
-    Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, opcode: wqe.opcode, status })
+    Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, code, status })
 }
 
 /// State of a send queue when a request ends.
@@ -101,7 +104,9 @@ impl Conn<'_> {
     ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let slot = sq.at(qp.conn.req.una);
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, slot.header(), status);
+        let wqe = slot.header();
+        let code = wc_opcode_of(wqe.opcode);
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, code, status);
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, &mut common.counters, sq, left, None);
         true
@@ -121,7 +126,7 @@ impl Ending<'_> {
         left: Left,
         handoff: Option<&mut CompletionHandoff>,
     ) {
-        let code = wc_opcode_of(self.opcode);
+        let code = self.code;
         if self.status == wc_status::SUCCESS {
             count([counters, &mut qp.counters], code, self.length);
         }

@@ -26,7 +26,7 @@ impl Conn<'_> {
         // Each side of an association of DC chooses its path by itself.
         let mixed = || self.common.mixed_paths || !self.qp.kind.has_fixed_peer();
         self.qp.conn.loopback && path == Path::Loopback
-            || peer.addr.gid == *gid && peer.path.answers(path, mixed())
+            || peer.addr.gid == *gid && peer.path.answers(path, mixed)
     }
 
     /// Whether a packet came from a UDP port from which the QP's peer does not send.
@@ -86,8 +86,7 @@ impl Conn<'_> {
                 } else {
                     self.handle_request(now, run, payload);
                 }
-                if class == Class::Dc {
-                    // What has ended may let an initiator go on to its next target.
+                if class == Class::Dc && self.may_go_on() {
                     self.common.ready.set(self.qi);
                 }
                 if stood != (self.qp.conn.resp.epsn, self.qp.conn.req.una_psn) {

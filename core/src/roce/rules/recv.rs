@@ -3,11 +3,46 @@
 use core::sync::atomic::Ordering;
 
 use super::cq::CqSide;
+use crate::arena::Table;
 use crate::device::async_event;
+use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
+use crate::verbs::objects::Srq;
+use crate::verbs::shared::{EngineKey, QpShared, Shared};
 use crate::verbs::types::Wc;
+use crate::verbs::wqe::RecvWqe;
 use crate::verbs::NONE;
+
+/// The queue of receive requests of a queue pair: its own, or the SRQ at an index.
+#[inline(always)]
+pub(super) fn recv_queue<'a>(
+    s: &'a Shared,
+    q: &'a QpShared,
+    key: &'a EngineKey,
+    srq: u32,
+) -> EngineConsumer<'a, RecvWqe> {
+    match srq {
+        NONE => q.engine_rq(key),
+        srq => s.srq(srq as usize, key),
+    }
+}
+
+/// A request of an SRQ, by its index, was taken; `left` are left. [`NONE`]: it was of a queue pair.
+#[inline(always)]
+pub(super) fn note_left(s: &Shared, srqs: &mut Table<Srq>, srq: u32, left: u32) {
+    if srq == NONE {
+        return;
+    }
+    let Some(srq) = srqs.get_mut(srq as usize) else { return };
+    // rxe rxe_resp.c get_srq_wqe: An SRQ raises its limit event once, when fewer requests are left
+    // than the limit.
+    if srq.limit != 0 && left < srq.limit {
+        srq.limit = 0;
+        srq.events |= 1 << async_event::SRQ_LIMIT_REACHED;
+        s.notify.store(true, Ordering::Release);
+    }
+}
 
 impl Conn<'_> {
     /// Takes a receive request and reserves its CQE, unless that was done already. False: there is
@@ -28,10 +63,7 @@ impl Conn<'_> {
         };
         // Inside a message only the CQE may have been given back.
         if !recv.taken {
-            let mut queue = match qp.srq {
-                NONE => self.q.engine_rq(&common.key),
-                srq => self.s.srq(srq as usize, &common.key),
-            };
+            let mut queue = recv_queue(self.s, self.q, &common.key, qp.srq);
             let len = queue.len();
             if len == 0 {
                 return false;
@@ -44,15 +76,7 @@ impl Conn<'_> {
             let _ = recv.sges.extend_from_slice(slot.sges(wqe.num_sge as usize));
             (recv.taken, recv.failed) = (true, 0);
             queue.release(1);
-            if let Some(srq) = common.srqs.get_mut(qp.srq as usize) {
-                // rxe rxe_resp.c get_srq_wqe: An SRQ raises its limit event once, when fewer
-                // requests are left than the limit.
-                if srq.limit != 0 && len - 1 < srq.limit {
-                    srq.limit = 0;
-                    srq.events |= 1 << async_event::SRQ_LIMIT_REACHED;
-                    self.s.notify.store(true, Ordering::Release);
-                }
-            }
+            note_left(self.s, &mut common.srqs, qp.srq, len - 1);
         }
         recv.reserved = true;
         cq.reserve(self.qi);
@@ -82,7 +106,7 @@ impl Conn<'_> {
         self.count(|c| &mut c.rdma_recvs);
         let recv = &mut self.qp.conn.resp.recv;
         (recv.taken, recv.reserved) = (false, false);
-        self.qp.recv_completion(self.qp.conn.resp.recv.wr_id, run, bytes)
+        self.qp.recv_completion(self.qp.conn.resp.recv.wr_id, run, bytes, self.qp.src_qp())
     }
 
     /// Ends the receive in use with an error, behind those that came before it. The caller ends the

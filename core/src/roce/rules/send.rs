@@ -4,6 +4,7 @@ use crate::ring::{EngineConsumer, SlotRef};
 use crate::roce::conn::Conn;
 use crate::roce::peer::PROBE_NS;
 use crate::roce::run::Run;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::types::wr_opcode;
 use crate::verbs::wqe::SendWqe;
@@ -60,15 +61,20 @@ pub(in crate::roce) enum Charge {
 
 impl Qp {
     /// The only waiting request of the send queue, if it is single. The caller checks the peer's
-    /// window.
+    /// window. `DC`: the queue pair is a DCI, whose association the caller checks
+    /// ([`Conn::time_to_send`]); else it is RC.
     #[inline(always)]
-    pub(in crate::roce) fn next_single<'q>(
+    pub(in crate::roce) fn next_single<'q, const DC: bool>(
         &mut self,
         sq: &'q EngineConsumer<'_, SendWqe>,
     ) -> Option<Eligible<'q>> {
         let index = self.conn.req.next;
         let alone = sq.end() == index.wrapping_add(1);
-        if !alone || !self.may_send_new() || self.wqe(index).started {
+        if !alone
+            || (DC && self.kind != QpKind::Dci)
+            || !self.may_send_new::<DC>()
+            || self.wqe(index).started
+        {
             return None;
         }
         let slot = sq.at(index);
@@ -83,20 +89,19 @@ impl Qp {
             return None;
         }
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let op = Opcode(
-            if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY }.0
-                + (opcode & 1) as u8,
-        );
+        let rc = if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
+        let class = if DC { Class::Dc } else { Class::Rc };
+        let op = Opcode(rc.0 + (opcode & 1) as u8).of(class);
         let run = Run {
             solicited: wqe.is_solicited(),
             ack_req: true,
-            has_imm: op.has_imm(),
+            has_imm: opcode & 1 != 0,
             va: wqe.remote_addr,
             rkey: wqe.rkey,
             dma_len: wqe.length as u32,
             imm: wqe.imm,
             ..Run::new(
-                Class::Rc,
+                class,
                 if is_write { Kind::Write } else { Kind::Send },
                 self.attr.dest_qp_num,
                 self.conn.req.next_psn,

@@ -6,7 +6,7 @@ use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
-use crate::verbs::types::{wc_status, wr_opcode};
+use crate::verbs::types::{wc_opcode, wc_status, wr_opcode};
 use crate::verbs::NONE;
 use crate::wire::Psn;
 
@@ -48,11 +48,15 @@ impl Conn<'_> {
         let slot = sq.at(index);
         let wqe = slot.header();
         let ws = qp.wqe(index);
-        let plain = u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM;
+        let opcode = u32::from(wqe.opcode);
+        let plain = opcode <= wr_opcode::SEND_WITH_IMM;
         if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
             return false;
         }
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, wc_status::SUCCESS);
+        let writes = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
+        let code = if writes { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
+        let status = wc_status::SUCCESS;
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, code, status);
         let Some(ending) = ending else { return false };
         for c in [&mut common.counters, &mut qp.counters] {
             c.count_received(1, ACK_BYTES);

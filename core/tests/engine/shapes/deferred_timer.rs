@@ -14,7 +14,10 @@ fn a_timer_without_a_time_counts_from_the_next_look_at_the_clock() {
     let send = |net: &Net, e: &End, wanted, clock: &dyn Fn() -> u64| {
         net.post(e, Wr::new(wr_opcode::SEND).local(e, 0, 8));
         let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
-        assert!(net.lock(e).send_single(index(e.qp), &mut out, wanted, clock) && out.sent > 0);
+        assert!(
+            net.lock(e).send_single::<false, _>(index(e.qp), &mut out, wanted, clock)
+                && out.sent > 0
+        );
     };
     let deadline =
         |net: &Net, e: &End| net.lock(e).transport.qps[index(e.qp)].conn.req.ack_deadline;

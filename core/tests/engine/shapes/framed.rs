@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::run::{head_words, Run};
+use gdrcore_core::verbs::types::qp_type;
 use gdrcore_core::wire::{Flow, Kind, Opcode};
 
 use super::{same, World};
@@ -68,14 +69,20 @@ impl World {
     pub(super) fn ring(&mut self, end: usize) -> Option<Frame> {
         let e = &self.ends[end];
         let (qi, link, now) = (index(e.qp), self.ends[1 - end].host as u16, self.net.now);
+        let dc = e.kind == qp_type::DCI;
         let mut buf = vec![0; 20_000];
         let mut g = self.net.lock(e);
         if self.is_wire() {
             // A post that gets the lock leaves no mark.
             g.shared().active.drain(|_| {});
             let alone = g.may_send_alone(qi);
-            let prepared =
-                if self.single { g.prepare_packet(qi, &mut buf, |_| None) } else { None };
+            let prepared = match (self.single, dc) {
+                (false, _) => None,
+                (true, true) => g.prepare_packet::<true>(qi, &mut buf, || now, |_| None),
+                (true, false) => {
+                    g.prepare_packet::<false>(qi, &mut buf, || unreachable!("RC's clock"), |_| None)
+                }
+            };
             self.ways.sent += u64::from(prepared.is_some());
             self.ways.not_sent += u64::from(self.single && prepared.is_none());
             let burst = match prepared {
@@ -95,8 +102,12 @@ impl World {
         if self.single {
             // Every second one sets its timer at once, the others when the clock is read.
             let (mut out, wanted) = (Out { link, buf, sent: 0 }, self.ways.sent % 2 == 1);
-            let clock = || if wanted { now } else { unreachable!("the time is not wanted") };
-            if g.send_single(qi, &mut out, wanted, clock) {
+            let clock = || if wanted || dc { now } else { unreachable!("the time is not wanted") };
+            let sent = match dc {
+                true => g.send_single::<true, _>(qi, &mut out, wanted, clock),
+                false => g.send_single::<false, _>(qi, &mut out, wanted, clock),
+            };
+            if sent {
                 g.arm_deferred_timer(now);
                 self.ways.sent += 1;
                 return Some((end, out.buf[..out.sent].to_vec(), out.sent));
@@ -162,7 +173,7 @@ impl World {
                 packet[4] |= 0x80;
             }
             if self.single && !marked && flow.check(i as u16, &packet).is_ok() {
-                let acks = packet[0] == 0x11;
+                let acks = packet[0] & 0x1f == 0x11;
                 if g.take_packet(now, src, &packet) {
                     self.ways.acks += u64::from(acks);
                     self.ways.requests += u64::from(!acks);
@@ -204,7 +215,8 @@ impl World {
                     (self.ways.acks, beside) = (self.ways.acks + 1, 24);
                 } else if taken > 0 {
                     // An ACK alone, a request, or a request and the ACK beside it.
-                    let acks = data[taken - 24 + 4] == 0x11 && data[taken - 24..][..4] == [0; 4];
+                    let acks =
+                        data[taken - 24 + 4] & 0x1f == 0x11 && data[taken - 24..][..4] == [0; 4];
                     self.ways.acks += u64::from(acks);
                     self.ways.requests += u64::from(!acks || taken > 24);
                     data = &data[taken..];
@@ -233,6 +245,10 @@ impl World {
                     break;
                 }
             }
+        }
+        // The way back to a DCI is another link.
+        while let Some((at, ..)) = g.next_unlinked() {
+            g.set_context_link(at, self.ends[*from].host as u16);
         }
         if polls {
             let handed = g.finish_handoff().copied();

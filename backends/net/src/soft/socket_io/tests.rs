@@ -296,7 +296,7 @@ impl End {
             return false;
         }
         let port = &mut self.port;
-        let sent = port.send_single_packet(&self.host, &mut g, qi).is_some();
+        let sent = port.send_single_packet::<false>(&self.host, &mut g, qi).is_some();
         if !sent && port.send_posted(&self.host, &mut g, qi).is_none() {
             g.wake(qi);
         }

@@ -19,7 +19,7 @@ impl UdpPort {
 
     /// Sends the filled burst by the connected socket. Returns false if it was not sent, and has
     /// the ICRC of the port's own socket now: commit it and flush.
-    #[inline]
+    #[inline(always)]
     pub fn tx_connected(&mut self, b: &Burst) -> bool {
         if let Some(connected) = &mut self.connected {
             let fits = b.len.wrapping_sub(1) < MAX_BURST
