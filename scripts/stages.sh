@@ -3,7 +3,8 @@
 # (callgrind) and nanoseconds (the fastest of 20,000 batches of 50, divided by perf's samples).
 # Prints the tables of docs/records/PERFORMANCE.md.
 #
-# scripts/stages.sh [write|send|read|post|empty|clock|hop|fast-hop|dc-hop|stream|dc-stream|write:4096 ...]
+# scripts/stages.sh [OPERATION ...]: those of bench/stages/loop.c (write, send, read and empty if none
+# is named).
 #
 # Uses the release library of the target folder, or the one that LIBGDRCORE names.
 set -eu
