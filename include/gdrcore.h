@@ -1262,7 +1262,8 @@ typedef struct gdrc_qp_attr {
 
 /**
  * Creates a queue pair in state RESET, by the attributes in `inout` (struct_size set); at return
- * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL.
+ * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL; 0: a
+ * GDRC_QPT_DCT of a NIC has none before RTR (gdrc_endpoint_local).
  *
  * Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
  * protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
@@ -1453,6 +1454,9 @@ typedef struct gdrc_qp_connect_opts {
  * region's first address (the one that the peer must use), length and rkey. `out->struct_size`
  * must be set before the call. Call it once per connection, and pass the same struct to
  * gdrc_qp_connect as `local`.
+ *
+ * A GDRC_QPT_DCT of a NIC gets its number from gdrc_qp_connect, and `qpn` is 0 before: call this
+ * once more then, and send peers that.
  *
  * Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
  * call (randomness).
