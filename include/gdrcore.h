@@ -1418,7 +1418,7 @@ typedef struct gdrc_qp_connect_opts {
     uint32_t struct_size;
     /**
      * GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC;
-     * between soft devices FLUSH).
+     * where the devices have it FLUSH).
      */
     uint32_t access;
     /** ACK timeout code (14: 67 ms). */
@@ -2074,10 +2074,10 @@ typedef struct gdrc_recv_wr {
  *
  * Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
  * is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
- * more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
- * error, and every error of the peer, comes as a completion. Threads: one at a time per QP. Cost:
- * bounded; no allocation, no lock; a system call if packets leave by UDP. Source: IBTA verb Post
- * Send Request; ibv_post_send(3).
+ * more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
+ * device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
+ * comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a
+ * system call if packets leave by UDP. Source: IBTA verb Post Send Request; ibv_post_send(3).
  */
 int gdrc_post_send(struct gdrc_context *ctx,
                    struct gdrc_qp qp,

@@ -220,11 +220,13 @@ static int find_dc(struct gda_device *device)
     gdrc_qp qp;
     if (device->transport == GDA_RC)
         return 0;
+    char why[256];
     int err = dc_create(device, GDRC_QPT_DCI, 0, &qp, NULL);
-    if (err == -EOPNOTSUPP || err == -EINVAL)
-        gx_error("Start both sides with --transport rc.", "device %s has no DC (%s)",
-                 device->dev.name, gdrc_strerror(err));
-    else if (err)
+    if (err == -EOPNOTSUPP || err == -EINVAL) {
+        gdrc_error_detail(why, sizeof why);
+        gx_error("Start both sides with --transport rc.", "device %s has no DC: %s",
+                 device->dev.name, why);
+    } else if (err)
         gx_explain_call(&device->dev, err, "creating a DC initiator");
     return err ? err : gdrc_qp_destroy(device->dev.ctx, qp);
 }

@@ -323,6 +323,12 @@ int main(int argc, char **argv)
     connect_both();
     if (!has)
         return lacks();
+    /* Devices with both have on-demand paging, too. */
+    struct gdrc_mr_attr paged = { .struct_size = sizeof paged };
+    gdrc_mr on_demand;
+    MUST(gdrc_mr_reg(ctx, pd, bytes, sizeof bytes, RIGHTS | GDRC_ACCESS_ON_DEMAND, &on_demand,
+                     &paged) == 0 &&
+         gdrc_mr_dereg(ctx, on_demand) == 0);
     of_lists();
     of_fast_handles();
     of_bad_requests();

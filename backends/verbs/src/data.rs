@@ -338,6 +338,11 @@ impl VerbsDevice {
         mut wr: *const SendWr,
         bad: &mut *const SendWr,
     ) -> Result<()> {
+        if !qp.has_sends() {
+            *bad = wr;
+            let kind = qp_type::name(qp.kind());
+            return Err(refuse!(Invalid, "qp: {kind} has no send queue"));
+        }
         let mut left = qp.send_depth.load(Relaxed);
         while !wr.is_null() {
             let mut named = Named::default();
@@ -501,7 +506,7 @@ impl VerbsDevice {
         let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
         if depth == 0 && !qp.has_receives() {
             let kind = qp_type::name(qp.kind());
-            return Err(refuse!(Invalid, "qp: this {kind} has no receive queue of its own"));
+            return Err(refuse!(Invalid, "qp: this {kind} QP has no receive queue of its own"));
         }
         // SAFETY: our contract.
         unsafe { post_receives(self.opened.data.post_recv, object, sge, depth, wr, bad) }

@@ -181,6 +181,10 @@ impl VerbsDevice {
         let mut attr = QpAttr { qp_access_flags: attr.qp_access_flags & !unused, ..*attr };
         let kind = held.more().kind();
         let to = (set & mask::STATE != 0).then_some(attr.qp_state);
+        if kind == qp_type::DCI {
+            // It serves no peer, and mlx5 refuses any.
+            set &= !mask::ACCESS_FLAGS;
+        }
         if matches!(kind, qp_type::DCI | qp_type::DCT)
             && to == Some(qp_state::RTR)
             && set & mask::AV == 0

@@ -31,6 +31,9 @@ unsafe fn entry<F>(qp: *mut ibv_qp_ex, place: usize) -> Result<F, c_int> {
     Ok(unsafe { core::mem::transmute_copy::<*const c_void, F>(&found) })
 }
 
+/// Most pieces of inline data of one request: more than queue pairs of any driver have.
+const PIECES: usize = 64;
+
 /// Calls an entry that all releases have; it is null where the QP lacks the operation.
 macro_rules! call {
     ($qp:expr, $name:ident $(, $argument:expr)*) => {
@@ -166,6 +169,16 @@ fn pointer<T>(word: u64) -> *mut T {
     core::ptr::with_exposed_provenance_mut(word as usize)
 }
 
+/// The pieces of a request, which need not be aligned.
+///
+/// # Safety
+/// The list is readable.
+unsafe fn list(w: &SendWr) -> impl Iterator<Item = Sge> + '_ {
+    let n = usize::try_from(w.num_sge).unwrap_or(0);
+    // SAFETY: our contract; i < n.
+    (0..n).map(|i| unsafe { w.sg_list.add(i).read_unaligned() })
+}
+
 /// The 8 bytes of an ATOMIC WRITE.
 ///
 /// # Safety
@@ -184,18 +197,6 @@ unsafe fn word(w: &SendWr) -> [u8; 8] {
     word
 }
 
-/// The pieces of a request.
-///
-/// # Safety
-/// The list is readable.
-unsafe fn list(w: &SendWr) -> &[Sge] {
-    match usize::try_from(w.num_sge) {
-        // SAFETY: our contract.
-        Ok(n) if n > 0 => unsafe { core::slice::from_raw_parts(w.sg_list, n) },
-        _ => &[],
-    }
-}
-
 /// Gives the request its pieces.
 ///
 /// # Safety
@@ -209,22 +210,28 @@ unsafe fn pieces(ex: *mut ibv_qp_ex, w: &SendWr) -> Result<(), c_int> {
     }
     // SAFETY: our contract, for all that follows.
     unsafe {
-        let list = list(w);
-        if w.send_flags & send_flags::INLINE == 0 {
-            let first = list.as_ptr().cast::<ibv_sge>().cast_mut();
-            match list {
-                [one] => call!(ex, wr_set_sge, one.lkey, one.addr, one.length),
-                _ => call!(ex, wr_set_sge_list, list.len(), first),
+        let inline = w.send_flags & send_flags::INLINE != 0;
+        let one = if w.num_sge == 1 { list(w).next() } else { None };
+        match one {
+            Some(s) if inline => {
+                call!(ex, wr_set_inline_data, pointer(s.addr), s.length as usize)
             }
-            return Ok(());
+            Some(s) => call!(ex, wr_set_sge, s.lkey, s.addr, s.length),
+            None if inline => {
+                let none = ibv_data_buf { addr: core::ptr::null_mut(), length: 0 };
+                let (mut buffers, mut n) = ([none; PIECES], 0);
+                for s in list(w) {
+                    let to = buffers.get_mut(n).ok_or(libc::EINVAL)?;
+                    *to = ibv_data_buf { addr: pointer(s.addr), length: s.length as usize };
+                    n += 1;
+                }
+                call!(ex, wr_set_inline_data_list, n, buffers.as_ptr())
+            }
+            None => {
+                let n = usize::try_from(w.num_sge).unwrap_or(0);
+                call!(ex, wr_set_sge_list, n, w.sg_list.cast())
+            }
         }
-        if let [one] = list {
-            call!(ex, wr_set_inline_data, pointer(one.addr), one.length as usize);
-            return Ok(());
-        }
-        let buffer = |s: &Sge| ibv_data_buf { addr: pointer(s.addr), length: s.length as usize };
-        let buffers: Vec<ibv_data_buf> = list.iter().map(buffer).collect();
-        call!(ex, wr_set_inline_data_list, buffers.len(), buffers.as_ptr());
     }
     Ok(())
 }
