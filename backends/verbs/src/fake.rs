@@ -227,8 +227,10 @@ unsafe extern "C" fn cq_resize(_: Object, _: *mut u32) -> c_int {
     libc::EOPNOTSUPP
 }
 
-unsafe extern "C" fn srq_create(_: Object, _: u64, _: *mut SrqAttr, _: *mut Object) -> c_int {
-    libc::EOPNOTSUPP
+unsafe extern "C" fn srq_create(_: Object, _: u64, _: *mut SrqAttr, out: *mut Object) -> c_int {
+    // SAFETY: as above.
+    unsafe { out.write(object()) };
+    command()
 }
 
 unsafe extern "C" fn srq_modify(_: Object, _: u32) -> c_int {
@@ -267,7 +269,7 @@ unsafe extern "C" fn qp_create(
 ) -> c_int {
     // SAFETY: as above.
     let make = unsafe { make.read() };
-    if make.qp_type == qp_type::DCI {
+    if matches!(make.qp_type, qp_type::DCI | qp_type::DCT) {
         // SAFETY: as above.
         unsafe { (*why).set(format_args!("a fake has no DC; use RC")) };
         return libc::EOPNOTSUPP;

@@ -134,11 +134,27 @@ fn a_nic_without_xrc_and_dc_refuses_both() {
     lacks(nic.device.srq_create_xrc([nic.pd, 0, nic.cq], &attr).map(|_| ()), "no XRC");
     lacks(nic.create(qp_type::XRC_SEND).map(|_| ()), "XRC_SEND: this NIC has no XRC");
     lacks(nic.create(qp_type::XRC_RECV).map(|_| ()), "XRC_RECV: this NIC has no XRC");
-    let srq = nic.device.srq_create(nic.pd, &attr);
-    assert_eq!(srq.map(|_| ()), Err(Error::Unsupported), "this one makes none");
+    let srq = nic.device.srq_create(nic.pd, &attr).unwrap().0;
+    lacks(nic.device.srq_resize(srq, 8, None).map(|_| ()), "this NIC cannot resize SRQs");
+    lacks(nic.device.srq_number(srq).map(|_| ()), "driver gives this SRQ no number");
     assert_eq!(nic.create(qp_type::DCT), Err(Error::Invalid), "without an SRQ");
     // The words are the module's.
     lacks(nic.create(qp_type::DCI).map(|_| ()), "DCI: a fake has no DC; use RC");
+    let (pd, recv_cq) = (nic.pd, nic.cq);
+    let dct = QpInit { pd, recv_cq, srq, qp_type: qp_type::DCT, ..QpInit::default() };
+    lacks(nic.device.qp_create(&dct).map(|_| ()), "DCT: a fake has no DC; use RC");
+    // What was refused holds nothing.
+    assert_eq!(nic.device.srq_destroy(srq), Ok(()));
+}
+
+#[test]
+fn a_nic_that_resizes_srqs_is_asked() {
+    let _alone = fake::alone();
+    let nic = Nic::new(caps::SRQ_RESIZE, 45, 0);
+    let attr = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    let srq = nic.device.srq_create(nic.pd, &attr).unwrap().0;
+    assert_eq!(nic.device.srq_resize(srq, 0, None), Err(Error::Invalid));
+    assert_refused((nic.device.srq_resize(srq, 8, None).map(|_| ()), 0), "its driver refused it");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! * [`name`]: its device names.
 //! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
 //!   the table between the two.
-//! * [`open`]: device, port and GID, chosen or refused with a reason.
+//! * [`open`]: device, port and GID, chosen or refused with a reason; [`release`]: libibverbs'.
 //! * [`slots`]: handles; [`control`]: objects, of which [`qps`] has the queue pairs and [`xrc`]
 //!   those of XRC; [`recover`]: a QP back to RESET.
 //! * [`data`]: post and poll; [`extended`]: what `ibv_post_send` does not take; [`pinned`]: both
@@ -39,6 +39,7 @@ mod plain;
 mod qps;
 mod quick;
 mod recover;
+pub mod release;
 #[cfg(test)]
 mod removal;
 mod slots;

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_void, CStr};
 use core::mem::MaybeUninit;
+use gdrcore_verbs::release;
 use rdma_sys::ibv_get_device_name;
 
 /// The symbol by which gdrcore's own libibverbs is recognised.
@@ -66,15 +67,5 @@ pub fn release() -> u32 {
     }
     let path = file().and_then(|f| f.to_str().ok()).and_then(|f| std::fs::canonicalize(f).ok());
     let name = path.as_ref().and_then(|p| p.file_name()).and_then(|n| n.to_str());
-    name.map_or(0, release_of)
-}
-
-/// The release in a file's name, or 0.
-fn release_of(file: &str) -> u32 {
-    let Some(numbers) = file.strip_prefix("libibverbs.so.") else { return 0 };
-    let mut parts = numbers.split('.');
-    match [(); 5].map(|()| parts.next()) {
-        [Some("1"), Some(_), Some(release), Some(_), None] => release.parse().unwrap_or(0),
-        _ => 0,
-    }
+    name.map_or(0, release::of_file)
 }
