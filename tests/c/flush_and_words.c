@@ -198,9 +198,16 @@ static void of_fast_handles(void)
     memset(bytes, 0, 8);
     succeeded(24, GDRC_WC_OP_ATOMIC_WRITE);
     MUST(memcmp(bytes + HALF + 24, want, 8) == 0);
+    /* One that is not signalled has no completion; inline is what it is anyway. */
+    wr.send_flags = GDRC_SEND_INLINE;
+    wr.wr.rdma.remote_addr += 8;
+    memcpy(bytes, want, 8);
+    MUST(gdrc_qp_fast_post_send(fast, &wr, &bad) == 0);
     wr = flush(GDRC_FLUSH_GLOBAL, GDRC_FLUSH_RANGE, 32, 0);
+    wr.send_flags |= GDRC_SEND_FENCE;
     MUST(gdrc_qp_fast_post_send(fast, &wr, &bad) == 0);
     succeeded(32, GDRC_WC_OP_FLUSH);
+    MUST(memcmp(bytes + HALF + 32, want, 8) == 0);
     MUST(gdrc_qp_fast_put(fast) == 0);
 }
 
