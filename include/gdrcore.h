@@ -1262,7 +1262,8 @@ typedef struct gdrc_qp_attr {
 
 /**
  * Creates a queue pair in state RESET, by the attributes in `inout` (struct_size set); at return
- * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL.
+ * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL; 0: a
+ * GDRC_QPT_DCT of a NIC has none before RTR (gdrc_endpoint_local).
  *
  * Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
  * protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
@@ -1417,7 +1418,7 @@ typedef struct gdrc_qp_connect_opts {
     uint32_t struct_size;
     /**
      * GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC;
-     * between soft devices FLUSH).
+     * where the devices have it FLUSH).
      */
     uint32_t access;
     /** ACK timeout code (14: 67 ms). */
@@ -1453,6 +1454,9 @@ typedef struct gdrc_qp_connect_opts {
  * region's first address (the one that the peer must use), length and rkey. `out->struct_size`
  * must be set before the call. Call it once per connection, and pass the same struct to
  * gdrc_qp_connect as `local`.
+ *
+ * A GDRC_QPT_DCT of a NIC gets its number from gdrc_qp_connect, and `qpn` is 0 before: call this
+ * once more then, and send peers that.
  *
  * Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
  * call (randomness).
@@ -2070,10 +2074,10 @@ typedef struct gdrc_recv_wr {
  *
  * Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
  * is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
- * more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
- * error, and every error of the peer, comes as a completion. Threads: one at a time per QP. Cost:
- * bounded; no allocation, no lock; a system call if packets leave by UDP. Source: IBTA verb Post
- * Send Request; ibv_post_send(3).
+ * more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
+ * device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
+ * comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a
+ * system call if packets leave by UDP. Source: IBTA verb Post Send Request; ibv_post_send(3).
  */
 int gdrc_post_send(struct gdrc_context *ctx,
                    struct gdrc_qp qp,

@@ -107,13 +107,17 @@ static int dc_create(struct gda_device *device, uint32_t type, uint64_t key, gdr
     return gdrc_qp_create(device->dev.ctx, &init, out, qpn);
 }
 
-/* DC: from RESET to RTS, a target to RTR. It names no peer. */
+/*
+ * DC: from RESET to RTS, a target to RTR. It names no peer. A NIC numbers a target only then, so it
+ * is described once more.
+ */
 static int dc_start(struct gda_device *device, gdrc_qp qp, struct gdrc_endpoint *end)
 {
     memset(end, 0, sizeof *end);
     end->struct_size = sizeof *end;
     int err = gdrc_endpoint_local(device->dev.ctx, qp, NULL, end);
-    return err ? err : gdrc_qp_connect(device->dev.ctx, qp, end, NULL, NULL);
+    err = err ? err : gdrc_qp_connect(device->dev.ctx, qp, end, NULL, NULL);
+    return err ? err : gdrc_endpoint_local(device->dev.ctx, qp, NULL, end);
 }
 
 /* To RESET: requests under way end without completion and access no memory any more. */
@@ -216,11 +220,13 @@ static int find_dc(struct gda_device *device)
     gdrc_qp qp;
     if (device->transport == GDA_RC)
         return 0;
+    char why[256];
     int err = dc_create(device, GDRC_QPT_DCI, 0, &qp, NULL);
-    if (err == -EOPNOTSUPP || err == -EINVAL)
-        gx_error("Start both sides with --transport rc.", "device %s has no DC (%s)",
-                 device->dev.name, gdrc_strerror(err));
-    else if (err)
+    if (err == -EOPNOTSUPP || err == -EINVAL) {
+        gdrc_error_detail(why, sizeof why);
+        gx_error("Start both sides with --transport rc.", "device %s has no DC: %s",
+                 device->dev.name, why);
+    } else if (err)
         gx_explain_call(&device->dev, err, "creating a DC initiator");
     return err ? err : gdrc_qp_destroy(device->dev.ctx, qp);
 }

@@ -69,7 +69,7 @@ struct gda_event {
 
 /*
  * `address`: an address of this machine or a device name ("soft:192.0.2.1:4800"); NULL: the first
- * usable one. Returns NULL on failure, with GDA_DC also if the device has no DC, as a NIC.
+ * usable one. Returns NULL on failure, with GDA_DC also if the device has no DC.
  */
 struct gda_device *gda_open(const char *address, enum gda_transport transport);
 /* Also destroys the device's remaining objects. */

@@ -75,3 +75,9 @@ mod uverbs_commands;
 mod verb_result;
 mod worker;
 mod xrcd_verbs;
+
+/// Marks this libibverbs as gdrcore's own, for the verbs device, which takes it for no NIC's: the
+/// version of what is below this name.
+#[cfg_attr(not(test), no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static gdrcore_dropin_version: u32 = 1;

@@ -235,7 +235,7 @@ pub struct gdrc_qp_connect_opts {
     /// sizeof(struct gdrc_qp_connect_opts), set by the caller.
     pub struct_size: u32,
     /// GDRC_ACCESS_REMOTE_ and _FLUSH_ flags: what the peer may do (READ, WRITE and, on RC, ATOMIC;
-    /// between soft devices FLUSH).
+    /// where the devices have it FLUSH).
     pub access: u32,
     /// ACK timeout code (14: 67 ms).
     pub timeout: u32,

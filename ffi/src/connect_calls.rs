@@ -51,7 +51,7 @@ fn qp_connect(
     let r = if remote.is_null() || dc { None } else { Some(sized_in!(remote)) };
     let given = !opts.is_null();
     let o = sized_in_optional!(opts);
-    endpoint_calls::check(&l, "local")?;
+    endpoint_calls::check_local(&l)?;
     if let Some(r) = &r {
         endpoint_calls::check(r, "remote")?;
     }

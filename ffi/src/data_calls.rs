@@ -20,10 +20,10 @@ use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 ///
 /// Errors: -EAGAIN: the send queue is full: poll, post again from *bad; -EINVAL: num_sge or opcode
 /// is out of range, the QP's state or type does not allow it, stale handle, wr is NULL; -EMSGSIZE:
-/// more inline data than the QP has; -EBUSY: another thread posts to this QP. A local protection
-/// error, and every error of the peer, comes as a completion. Threads: one at a time per QP. Cost:
-/// bounded; no allocation, no lock; a system call if packets leave by UDP. Source: IBTA verb Post
-/// Send Request; ibv_post_send(3).
+/// more inline data than the QP has; -EBUSY: another thread posts to this QP; -EOPNOTSUPP: the
+/// device has no ATOMIC WRITE, or no FLUSH. A local protection error, and every error of the peer,
+/// comes as a completion. Threads: one at a time per QP. Cost: bounded; no allocation, no lock; a
+/// system call if packets leave by UDP. Source: IBTA verb Post Send Request; ibv_post_send(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_post_send(
     ctx: *mut gdrc_context,

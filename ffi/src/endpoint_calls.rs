@@ -88,6 +88,12 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
         Some((_, field, value, rule)) => Err(refuse!(Invalid, "{name}->{field} {value}: {rule}")),
     }
 }
+/// As [`check`], for the argument `local`: a DCT of a NIC has no number before RTR.
+pub(crate) fn check_local(e: &gdrc_endpoint) -> Result<()> {
+    let unnumbered = e.qpn == 0 && e.qp_type == GDRC_QPT_DCT;
+    check(&gdrc_endpoint { qpn: if unnumbered { 1 } else { e.qpn }, ..*e }, "local")
+}
+
 /// Types of queue pairs. The reason above names them.
 const QP_TYPES: [u32; 7] = [
     GDRC_QPT_RC,
@@ -176,6 +182,9 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
 /// region's first address (the one that the peer must use), length and rkey. `out->struct_size`
 /// must be set before the call. Call it once per connection, and pass the same struct to
 /// gdrc_qp_connect as `local`.
+///
+/// A GDRC_QPT_DCT of a NIC gets its number from gdrc_qp_connect, and `qpn` is 0 before: call this
+/// once more then, and send peers that.
 ///
 /// Errors: -EINVAL: stale handle, out is NULL or its struct_size 0. Threads: any. Cost: one system
 /// call (randomness).

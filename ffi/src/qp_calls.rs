@@ -23,7 +23,8 @@ pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
 }
 
 /// Creates a queue pair in state RESET, by the attributes in `inout` (struct_size set); at return
-/// its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL.
+/// its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL; 0: a
+/// GDRC_QPT_DCT of a NIC has none before RTR (gdrc_endpoint_local).
 ///
 /// Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
 /// protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with

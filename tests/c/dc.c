@@ -81,6 +81,8 @@ static gdrc_qp made(struct side *s, uint32_t type, struct gdrc_endpoint *end)
     MUST(gdrc_endpoint_local(s->ctx, qp, NULL, end) == 0);
     MUST(end->qp_type == type);
     MUST(gdrc_qp_connect(s->ctx, qp, end, NULL, NULL) == 0);
+    /* A NIC numbers a target at its way to RTR. */
+    MUST(gdrc_endpoint_local(s->ctx, qp, NULL, end) == 0 && end->qpn != 0);
     return qp;
 }
 

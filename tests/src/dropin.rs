@@ -32,6 +32,7 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_LID",
         "GDRC_IDENTITY",
         "GDRC_VERBOSE",
+        "GDRC_VERBS_ON_DROPIN",
         "LD_PRELOAD",
     ] {
         c.env_remove(name);

@@ -55,7 +55,7 @@ both "rdma_copy_file" \
     bin/rdma_copy/rdma_copy_file -d $A $to "$work/note"
 both "gpu_direct" "bin/gpu_direct/server -T rc -a $B -s 128k" bin/gpu_direct/client -T rc -a $A -c \
     -n 50 -s 100001 $to
-# A NIC has no DC: the server, whose default it is, ends at once and names the option.
+# This NIC has no DC: the server, whose default it is, ends at once and names the option.
 if said=$(timeout $((60 * patience)) bin/gpu_direct/server -a $B 2>&1) ||
     ! grep -q -- '--transport rc' <<<"$said"; then
     failed=$((failed + 1))

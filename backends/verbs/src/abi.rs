@@ -18,7 +18,7 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpCap, RecvWr, SendWr, Wc};
 /// First word of a table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcverb");
 /// Changes whenever anything in this file does.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The one symbol that the module exports: an [`Entry`].
 pub const ENTRY: &core::ffi::CStr = c"gdrcore_verbs_module";
 /// Longest name of an RDMA device, with its NUL (`IBV_SYSFS_NAME_MAX`).
@@ -60,6 +60,16 @@ pub mod caps {
     pub const MW_1: u32 = 4;
     /// Memory windows of type 2.
     pub const MW_2: u32 = 8;
+    /// XRC.
+    pub const XRC: u32 = 16;
+    /// SRQs that can be resized.
+    pub const SRQ_RESIZE: u32 = 32;
+    /// ATOMIC WRITE.
+    pub const ATOMIC_WRITE: u32 = 64;
+    /// FLUSH of type GLOBAL.
+    pub const FLUSH_GLOBAL: u32 = 128;
+    /// FLUSH of type PERSISTENT.
+    pub const FLUSH_PERSISTENT: u32 = 256;
 }
 
 /// Link layers.
@@ -112,6 +122,8 @@ pub struct Opened {
     pub max_ah: u32,
     /// READs and atomics that a QP serves.
     pub max_rd_atomic: u32,
+    /// Release of rdma-core that libibverbs is of; 0: not known.
+    pub release: u32,
 }
 
 // SAFETY: libibverbs' objects may be used by any thread; the caller ensures that they exist.
@@ -165,7 +177,7 @@ pub struct Memory {
     pub dmabuf: c_int,
 }
 
-/// Attributes of a new QP; the objects are libibverbs'.
+/// Attributes of a new QP; the objects are libibverbs'. Null: the type has none.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct QpMake {
@@ -177,10 +189,16 @@ pub struct QpMake {
     pub recv_cq: Object,
     /// `ibv_srq *` or null.
     pub srq: Object,
+    /// `ibv_xrcd *`, or null.
+    pub xrcd: Object,
+    /// Access key of a DCT.
+    pub dc_key: u64,
     /// Comes back in asynchronous events.
     pub cookie: u64,
-    /// As `ibv_qp_type`.
+    /// One of [`qp_type`](gdrcore_core::verbs::types::qp_type).
     pub qp_type: u32,
+    /// Opcodes wanted beside those of `ibv_post_send`, as bits.
+    pub extended: u32,
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
     /// The requested bounds; [`QpMade`] has the granted ones.
@@ -193,10 +211,26 @@ pub struct QpMake {
 pub struct QpMade {
     /// `ibv_qp *`.
     pub qp: Object,
-    /// Its number.
+    /// Its number; 0: it has none yet.
     pub qpn: u32,
+    /// Opcodes that [`Module::post_extended`] takes, as bits.
+    pub extended: u32,
     /// Sizes given.
     pub cap: QpCap,
+}
+
+/// Attributes of a new SRQ of an XRC domain; the objects are libibverbs'.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct XrcSrqMake {
+    /// `ibv_pd *`.
+    pub pd: Object,
+    /// `ibv_xrcd *`.
+    pub xrcd: Object,
+    /// `ibv_cq *` of its receives.
+    pub cq: Object,
+    /// Comes back in asynchronous events.
+    pub cookie: u64,
 }
 
 /// The GID by which a device sends.
@@ -221,7 +255,7 @@ pub struct Event {
     pub cookie: u64,
 }
 
-/// The reason of a failed open. Cut at its length.
+/// The reason of a failed call. Cut at its length.
 #[repr(C)]
 pub struct Text {
     used: u32,
@@ -341,16 +375,39 @@ pub struct Module {
         out: *mut Object,
     ) -> c_int,
     pub srq_modify: unsafe extern "C" fn(srq: Object, limit: u32) -> c_int,
+    /// `limit`: the new limit, or negative: as it is.
+    pub srq_resize: unsafe extern "C" fn(srq: Object, max_wr: u32, limit: i64) -> c_int,
+    pub srq_number: unsafe extern "C" fn(srq: Object, out: *mut u32) -> c_int,
     pub srq_query: unsafe extern "C" fn(srq: Object, out: *mut SrqAttr) -> c_int,
     pub srq_destroy: unsafe extern "C" fn(srq: Object) -> c_int,
-    pub qp_create: unsafe extern "C" fn(make: *const QpMake, out: *mut QpMade) -> c_int,
+    pub xrcd_open: unsafe extern "C" fn(context: Object, out: *mut Object) -> c_int,
+    pub xrcd_close: unsafe extern "C" fn(xrcd: Object) -> c_int,
+    pub srq_create_xrc: unsafe extern "C" fn(
+        make: *const XrcSrqMake,
+        attr: *mut SrqAttr,
+        out: *mut Object,
+    ) -> c_int,
+    /// `why` gets words only if the errno does not say enough.
+    pub qp_create: unsafe extern "C" fn(
+        context: Object,
+        make: *const QpMake,
+        out: *mut QpMade,
+        why: *mut Text,
+    ) -> c_int,
     pub qp_modify: unsafe extern "C" fn(
         qp: Object,
         attr: *const QpAttr,
         mask: u32,
         source: *const Source,
     ) -> c_int,
-    pub qp_query: unsafe extern "C" fn(qp: Object, out: *mut QpAttr) -> c_int,
+    /// `kind`: its type.
+    pub qp_query: unsafe extern "C" fn(qp: Object, kind: u32, out: *mut QpAttr) -> c_int,
+    /// The QP's number now; 0: it has none.
+    pub qp_number: unsafe extern "C" fn(qp: Object) -> u32,
+    /// Posts a list of requests that `ibv_post_send` does not take, all or none: those of a DCI,
+    /// and those of [`QpMade::extended`]. Address handles, windows and regions in it are
+    /// libibverbs' pointers.
+    pub post_extended: unsafe extern "C" fn(qp: Object, wr: *const SendWr) -> c_int,
     pub qp_destroy: unsafe extern "C" fn(qp: Object) -> c_int,
     /// Makes a non-blocking channel for the events of CQs, and returns its descriptor.
     pub channel_create:

@@ -1,13 +1,10 @@
 //! Implements the [`Device`] trait: checks each object here and makes it by libibverbs.
 
-use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::abi::{caps, Memory, QpMade, QpMake};
-use crate::data::plain_opcodes;
+use crate::abi::{caps, Memory};
 use crate::device::{VerbsDevice, ROCE_PORT};
-use crate::facts::Facts;
 use crate::objects::lock;
 use crate::slots::stale;
 use crate::sys::is_mapped;
@@ -16,32 +13,11 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::cause::{Cause, CauseCode};
+use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
-    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit,
-    RecvWr, SendWr, Wc, ACCESS_ALL, ACCESS_FLUSH, ACCESS_REMOTE_CHANGE,
+    access, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc, ACCESS_ALL,
+    ACCESS_FLUSH, ACCESS_REMOTE_CHANGE,
 };
-
-/// Refuses unknown access flags and forbidden combinations.
-fn check_access(flags: u32) -> Result<()> {
-    let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
-    if flags & !ACCESS_ALL != 0 {
-        let unknown = Flags(flags & !ACCESS_ALL, access::name);
-        return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
-    }
-    if flags & ACCESS_FLUSH != 0 {
-        let named = Flags(flags & ACCESS_FLUSH, access::name);
-        return Err(refuse!(Unsupported, "access {named}: soft devices alone have FLUSH"));
-    }
-    if needs_local_write && flags & access::LOCAL_WRITE == 0 {
-        let named = Flags(flags, access::name);
-        return Err(refuse!(
-            Invalid,
-            "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"
-        ));
-    }
-    Ok(())
-}
 
 impl Device for VerbsDevice {
     fn query(&self) -> Result<DeviceAttr> {
@@ -102,8 +78,16 @@ impl Device for VerbsDevice {
         self.end(&self.pds, pd, self.module.pd_dealloc)
     }
 
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        self.do_xrcd_alloc()
+    }
+
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.end(&self.xrcds, xrcd, self.module.xrcd_close)
+    }
+
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
-        check_access(reg.access)?;
+        self.check_access(reg.access)?;
         if reg.length == 0 {
             return Err(refuse!(Invalid, "length 0: a region has at least one byte"));
         }
@@ -284,17 +268,25 @@ impl Device for VerbsDevice {
             more.sge.store(given.max_sge, Relaxed);
             more.depth.store(given.max_wr, Relaxed);
             more.pd.store(pd, Relaxed);
+            more.xrcd.store(0, Relaxed);
+            more.cq.store(0, Relaxed);
             parent.adopt();
             Ok(srq)
         })?;
-        if attr.srq_limit != 0 {
-            // Providers ignore the limit of a create.
-            if let Err(e) = self.srq_modify(handle, attr.srq_limit) {
-                let _ = self.srq_destroy(handle);
-                return Err(e);
-            }
-        }
+        self.set_first_limit(handle, attr.srq_limit)?;
         Ok((handle, SrqAttr { srq_limit: attr.srq_limit, ..given }))
+    }
+
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.do_srq_create_xrc(of, attr)
+    }
+
+    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
+        self.do_srq_resize(srq, max_wr, limit)
+    }
+
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        self.do_srq_number(srq)
     }
 
     fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
@@ -316,109 +308,24 @@ impl Device for VerbsDevice {
         if !slot.is(srq) {
             return Err(stale(srq));
         }
-        let pd = slot.more.pd.load(Relaxed);
+        let of = [&slot.more.pd, &slot.more.xrcd, &slot.more.cq].map(|p| p.load(Relaxed));
         slot.more.post.enter()?;
         let outcome = self.end(&self.srqs, srq, self.module.srq_destroy);
         slot.more.post.leave();
         outcome?;
+        let [pd, xrcd, cq] = of;
         self.pds.disown(pd);
+        self.xrcds.disown(xrcd);
+        self.cqs.disown(cq);
         Ok(())
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        if matches!(init.qp_type, qp_type::XRC_SEND | qp_type::XRC_RECV) {
-            let kind = qp_type::name(init.qp_type);
-            return Err(refuse!(Unsupported, "qp_type {kind}: the verbs device has no XRC"));
-        }
-        if matches!(init.qp_type, qp_type::DCI | qp_type::DCT) {
-            let kind = qp_type::name(init.qp_type);
-            return Err(refuse!(Unsupported, "qp_type {kind}: the verbs device has no DC"));
-        }
-        if !matches!(init.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
-            return Err(refuse!(Invalid, "qp_type {}: RC (2), UC (3) or UD (4)", init.qp_type));
-        }
-        if init.sq_sig_all > 1 {
-            return Err(refuse!(Invalid, "sq_sig_all {}: 0 or 1", init.sq_sig_all));
-        }
-        let pd = self.pds.enter(init.pd)?;
-        let send_cq = self.cqs.enter(init.send_cq)?;
-        let recv_cq = self.cqs.enter(init.recv_cq)?;
-        let srq = if init.srq == 0 { None } else { Some(self.srqs.enter(init.srq)?) };
-        let mut made = MaybeUninit::<QpMade>::uninit();
-        let mut result = (0, init.cap);
-        let handle = self.add(&self.qps, |handle, more| {
-            let make = QpMake {
-                pd: pd.object(),
-                send_cq: send_cq.object(),
-                recv_cq: recv_cq.object(),
-                srq: srq.as_ref().map_or(null_mut(), |s| s.object()),
-                cookie: handle,
-                qp_type: init.qp_type,
-                sq_sig_all: init.sq_sig_all,
-                cap: init.cap,
-            };
-            // SAFETY: live objects, a writable result.
-            errno(unsafe { (self.module.qp_create)(&make, made.as_mut_ptr()) })?;
-            // SAFETY: written, as the call succeeded.
-            let made = unsafe { made.assume_init() };
-            let cap = made.cap;
-            more.plain.store(plain_opcodes(init.qp_type), Relaxed);
-            more.send_sge.store(cap.max_send_sge, Relaxed);
-            more.send_depth.store(cap.max_send_wr, Relaxed);
-            more.usual.prepare(plain_opcodes(init.qp_type), cap.max_send_sge);
-            more.inline.store(cap.max_inline_data, Relaxed);
-            more.recv_sge.store(cap.max_recv_sge, Relaxed);
-            more.recv_depth.store(if srq.is_some() { 0 } else { cap.max_recv_wr }, Relaxed);
-            more.kind.store(init.qp_type, Relaxed);
-            more.qpn.store(made.qpn, Relaxed);
-            more.sig_all.store(init.sq_sig_all, Relaxed);
-            more.pd.store(init.pd, Relaxed);
-            more.send_cq.store(init.send_cq, Relaxed);
-            more.recv_cq.store(init.recv_cq, Relaxed);
-            more.srq.store(init.srq, Relaxed);
-            *lock(&more.facts) = Facts::default();
-            more.drain.clear();
-            for parent in [&send_cq, &recv_cq] {
-                parent.adopt();
-            }
-            pd.adopt();
-            if let Some(srq) = &srq {
-                srq.adopt();
-            }
-            result = (made.qpn, cap);
-            Ok(made.qp)
-        })?;
-        Ok((handle, result.0, result.1))
+        self.do_qp_create(init)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, set: u32) -> Result<()> {
-        let held = self.qps.enter(qp)?;
-        if set & mask::RATE_LIMIT != 0 && attr.rate_limit_bytes_per_s != 0 {
-            return Err(refuse!(Unsupported, "rate_limit_bytes_per_s: the soft device only"));
-        }
-        if set & mask::AV != 0 {
-            self.reachable(&attr.ah)?;
-        }
-        if set & mask::PATH_MTU != 0 && attr.path_mtu > self.port.active_mtu && attr.path_mtu <= 5 {
-            let bytes = |code: u32| 128u64 << code.min(5);
-            let (path, link) = (bytes(attr.path_mtu), bytes(self.port.active_mtu));
-            self.note(held.more(), CauseCode::MtuExceeded, 0, (path, link));
-            let code = attr.path_mtu;
-            return Err(refuse!(
-                Invalid,
-                "path_mtu {code} ({path} bytes): the port's is {link} bytes"
-            ));
-        }
-        let set = set & !mask::RATE_LIMIT;
-        // As in many drivers, rights that no peer can use are no error of a QP.
-        let attr = &QpAttr { qp_access_flags: attr.qp_access_flags & !ACCESS_FLUSH, ..*attr };
-        // SAFETY: a live QP, readable attributes.
-        errno(unsafe { (self.module.qp_modify)(held.object(), attr, set, &self.source) })?;
-        lock(&held.more().facts).modified(attr, set);
-        if set & mask::STATE != 0 && attr.qp_state == qp_state::RESET {
-            held.more().drain.clear();
-        }
-        Ok(())
+        self.do_qp_modify(qp, attr, set)
     }
 
     fn qp_reset(&self, qp: Handle) -> Result<()> {
@@ -426,52 +333,11 @@ impl Device for VerbsDevice {
     }
 
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        let held = self.qps.enter(qp)?;
-        let mut attr = QpAttr::default();
-        // SAFETY: a live QP, a writable result.
-        errno(unsafe { (self.module.qp_query)(held.object(), &mut attr) })?;
-        let m = held.more();
-        // The port is chosen by the device: programs know one port, number 1.
-        attr.port_num = 1;
-        if attr.qp_state == qp_state::RESET {
-            // Not every driver keeps the PSN of the former connection.
-            attr.sq_psn = 0;
-        }
-        let init = QpInit {
-            xrcd: 0,
-            dc_key: 0,
-            pd: m.pd.load(Relaxed),
-            send_cq: m.send_cq.load(Relaxed),
-            recv_cq: m.recv_cq.load(Relaxed),
-            srq: m.srq.load(Relaxed),
-            qp_type: m.kind.load(Relaxed),
-            sq_sig_all: m.sig_all.load(Relaxed),
-            cap: attr.cap,
-        };
-        Ok((attr, init))
+        self.do_qp_query(qp)
     }
 
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
-        let slot = self.qps.slot(qp)?;
-        if !slot.is(qp) {
-            return Err(stale(qp));
-        }
-        let m = &slot.more;
-        m.send.enter()?;
-        let parents = [&m.pd, &m.send_cq, &m.recv_cq, &m.srq].map(|p| p.load(Relaxed));
-        let outcome = m.recv.enter().and_then(|()| {
-            let outcome = self.end(&self.qps, qp, self.module.qp_destroy);
-            m.recv.leave();
-            outcome
-        });
-        m.send.leave();
-        outcome?;
-        let [pd, send_cq, recv_cq, srq] = parents;
-        self.pds.disown(pd);
-        self.cqs.disown(send_cq);
-        self.cqs.disown(recv_cq);
-        self.srqs.disown(srq);
-        Ok(())
+        self.do_qp_destroy(qp)
     }
 
     fn qp_pin(&self, qp: Handle) -> Result<()> {
@@ -599,7 +465,7 @@ impl VerbsDevice {
     /// # Errors
     /// As for `mr_reg`; [`Error::Unsupported`]: the NIC or its driver supports no dma-buf.
     pub fn mr_reg_dmabuf(&self, reg: &MrReg, fd: i32) -> Result<(Handle, MrAttr)> {
-        check_access(reg.access)?;
+        self.check_access(reg.access)?;
         if reg.length == 0 || fd < 0 || reg.addr.checked_add(reg.length).is_none() {
             let (length, at) = (reg.length, reg.addr);
             return Err(refuse!(
@@ -615,6 +481,28 @@ impl VerbsDevice {
             dmabuf: fd,
         };
         self.register(reg, &memory)
+    }
+
+    /// Refuses unknown access flags, forbidden combinations, and what the NIC lacks.
+    fn check_access(&self, flags: u32) -> Result<()> {
+        let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
+        if flags & !ACCESS_ALL != 0 {
+            let unknown = Flags(flags & !ACCESS_ALL, access::name);
+            return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
+        }
+        let lacking = flags & ACCESS_FLUSH & !self.flush_rights();
+        if lacking != 0 {
+            let named = Flags(lacking, access::name);
+            return Err(refuse!(Unsupported, "access {named}: this NIC has no such FLUSH"));
+        }
+        if needs_local_write && flags & access::LOCAL_WRITE == 0 {
+            let named = Flags(flags, access::name);
+            return Err(refuse!(
+                Invalid,
+                "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"
+            ));
+        }
+        Ok(())
     }
 
     fn register(&self, reg: &MrReg, memory: &Memory) -> Result<(Handle, MrAttr)> {

@@ -1,39 +1,43 @@
 //! The data path: looks up the handle, checks the list, calls the provider.
 //!
 //! A plain list goes to the provider unchanged. Any other list is copied in chunks: requests that
-//! name objects (address handles of UD, windows and regions of BIND_MW) hold our handles where
-//! libibverbs expects pointers, and a list that is longer than the queue, or has a bad request in
-//! it, must stop at the right request.
+//! name objects (address handles of UD and DC, windows and regions of BIND_MW) hold our handles
+//! where libibverbs expects pointers, some need other calls ([`extended`]), and a list that is
+//! longer than the queue, or has a bad request in it, must stop at the right request.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::Object;
 use crate::device::VerbsDevice;
+use crate::extended;
 use crate::objects::{Ah, Mr, Mw, Qp};
 use crate::quick::{Empty, Polled, Posted};
+use crate::refused;
 use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::post::MAX_MESSAGE;
 use gdrcore_core::verbs::types::{
-    qp_type, send_flags, wr_opcode, BindMwWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc,
-    WrExt, WrOp,
+    flush_level, flush_type, qp_type, send_flags, wr_opcode, BindMwWr, DcWr, FlushWr, Handle,
+    MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc, WrExt, WrOp,
 };
-use gdrcore_core::{reason, refuse};
 
 /// Requests that are copied at a time.
 const CHUNK: usize = 8;
 /// After this many empty polls of a CQ, the kernel is asked whether the device still exists.
 const LOOK_EVERY: u32 = 1 << 14;
 
-/// Opcodes that a QP of this type supports, as bits.
+/// Opcodes that a QP of this type supports, as bits, except those of [`extended::BITS`].
 pub fn opcodes(kind: u32) -> u32 {
     let both = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
     let local = 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
     match kind {
-        qp_type::RC => 0x3FF,
+        qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => 0x3FF,
         qp_type::UC => {
             both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
         }
-        _ => both,
+        qp_type::UD => both,
+        _ => 0,
     }
 }
 
@@ -43,7 +47,7 @@ const NAMES_OBJECTS: u32 = 1 << wr_opcode::BIND_MW;
 /// Opcodes whose requests go to the provider unchanged.
 pub fn plain_opcodes(kind: u32) -> u32 {
     match kind {
-        qp_type::RC | qp_type::UC => opcodes(kind) & !NAMES_OBJECTS,
+        qp_type::RC | qp_type::UC | qp_type::XRC_SEND => opcodes(kind) & !NAMES_OBJECTS,
         _ => 0,
     }
 }
@@ -65,17 +69,35 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     if w.opcode > 31 || opcodes >> w.opcode & 1 == 0 {
         return Err(Wrong::Opcode);
     }
+    if w.opcode == wr_opcode::FLUSH {
+        // SAFETY: a union of integers only: every reading is a value.
+        let FlushWr { placement, level, length, .. } = unsafe { w.wr.flush };
+        let types = flush_type::GLOBAL | flush_type::PERSISTENT;
+        let known = placement != 0 && placement & !types == 0 && level <= flush_level::MR;
+        // Its list is not looked at.
+        return match known && (level == flush_level::MR || length <= MAX_MESSAGE) {
+            true => Ok(()),
+            false => Err(Wrong::Flush(placement, level, length)),
+        };
+    }
     if w.num_sge != 0 {
         if w.num_sge as u32 > qp.send_sge.load(Relaxed) || w.sg_list.is_null() {
             return Err(Wrong::List);
         }
-        if w.send_flags & send_flags::INLINE != 0 {
+        if w.send_flags & send_flags::INLINE != 0 && w.opcode != wr_opcode::ATOMIC_WRITE {
             // SAFETY: the caller's promise; num_sge is positive, being at most send_sge as
             // unsigned.
             let bytes = unsafe { total(w.sg_list, w.num_sge as usize) };
             if bytes > u64::from(qp.inline.load(Relaxed)) {
                 return Err(Wrong::Inline);
             }
+        }
+    }
+    if w.opcode == wr_opcode::ATOMIC_WRITE {
+        // SAFETY: as above.
+        match unsafe { total(w.sg_list, w.num_sge as usize) } {
+            8 => {}
+            bytes => return Err(Wrong::Word(bytes)),
         }
     }
     Ok(())
@@ -87,20 +109,16 @@ enum Wrong {
     Opcode,
     List,
     Inline,
+    /// An ATOMIC WRITE of so many bytes.
+    Word(u64),
+    /// Placement, level and length of a FLUSH.
+    Flush(u32, u32, u64),
 }
 
 impl Wrong {
     #[cold]
     fn refused(self, opcode: u32, n: i32, sge_max: u32, inline: u32) -> Error {
         match self {
-            Wrong::Opcode if matches!(opcode, wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH) => {
-                refuse!(
-                    Unsupported,
-                    "wr->opcode {}: libibverbs does not post it by ibv_post_send; soft devices \
-                     have it",
-                    wr_opcode::name(opcode)
-                )
-            }
             Wrong::Opcode => {
                 refuse!(
                     Invalid,
@@ -115,6 +133,14 @@ impl Wrong {
             Wrong::Inline => {
                 refuse!(MessageSize, "wr->sg_list: longer than max_inline_data, which is {inline}")
             }
+            Wrong::Word(bytes) => {
+                refuse!(Invalid, "wr->sg_list: {bytes} bytes; an ATOMIC WRITE has 8")
+            }
+            Wrong::Flush(placement, level, length) => refuse!(
+                Invalid,
+                "wr->wr.flush: placement {placement:#x} (1, 2 or both), level {level} (0 or 1), \
+                 length {length} (at most {MAX_MESSAGE})"
+            ),
         }
     }
 }
@@ -126,6 +152,9 @@ impl Wrong {
 /// The list and its entries are readable.
 unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
     let plain = qp.plain.load(Relaxed);
+    if plain == 0 {
+        return false;
+    }
     // One round more than there are requests: the last round finds the end.
     for _ in 0..=qp.send_depth.load(Relaxed) {
         // SAFETY: the caller's promise: null or readable.
@@ -145,20 +174,6 @@ fn check_recv(sge_max: u32, w: &RecvWr) -> Result<(), Wrong> {
         return Err(Wrong::List);
     }
     Ok(())
-}
-
-/// The error of a provider's post. Providers return ENOMEM for a full queue, some a negative
-/// number.
-#[cold]
-pub fn refused(rc: i32) -> Error {
-    match rc.saturating_abs() {
-        libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS => Error::Again,
-        libc::EIO => Error::NoDevice,
-        e => reason::refused(
-            Error::from_errno(e),
-            format_args!("wr: the NIC's driver refused it (errno {e})"),
-        ),
-    }
 }
 
 /// Posts a list of receives to `object`, whose queue holds `depth` requests of at most `sge_max`
@@ -233,6 +248,19 @@ struct Named<'d> {
     ah: [Option<Use<'d, Ah>>; CHUNK],
     mw: [Option<Use<'d, Mw>>; CHUNK],
     mr: [Option<Use<'d, Mr>>; CHUNK],
+}
+
+/// Makes a list of copied requests; returns its first.
+fn link(copies: &mut [SendWr]) -> *mut SendWr {
+    let n = copies.len();
+    let first: *mut SendWr = copies.as_mut_ptr();
+    for i in 0..n {
+        let last = i + 1 == n;
+        let next = if last { core::ptr::null() } else { first.wrapping_add(i + 1).cast_const() };
+        // SAFETY: i < n, inside `copies`.
+        unsafe { (*first.add(i)).next = next };
+    }
+    first
 }
 
 fn pointer(object: Object) -> Handle {
@@ -310,32 +338,34 @@ impl VerbsDevice {
         mut wr: *const SendWr,
         bad: &mut *const SendWr,
     ) -> Result<()> {
-        let all = opcodes(qp.kind.load(Relaxed));
+        if !qp.has_sends() {
+            *bad = wr;
+            let kind = qp_type::name(qp.kind());
+            return Err(refuse!(Invalid, "qp: {kind} has no send queue"));
+        }
         let mut left = qp.send_depth.load(Relaxed);
         while !wr.is_null() {
             let mut named = Named::default();
             let mut theirs = [core::ptr::null::<SendWr>(); CHUNK];
             let mut copies = [EMPTY; CHUNK];
-            let mut n = 0;
+            let (mut n, mut by_extended) = (0, false);
             let mut stop = Ok(());
             while n < CHUNK && !wr.is_null() {
+                // SAFETY: not null, so readable; one copy, so that what is checked is what is
+                // posted.
+                let mut w = unsafe { wr.read() };
+                let way = extended::takes(qp.kind(), w.opcode);
+                if n > 0 && way != by_extended {
+                    break;
+                }
+                by_extended = way;
                 let Some(fewer) = left.checked_sub(1) else {
                     stop = Err(Error::Again);
                     break;
                 };
                 left = fewer;
-                // SAFETY: not null, so readable; one copy, so that what is checked is what is
-                // posted.
-                let mut w = unsafe { wr.read() };
                 // SAFETY: as promised for its pieces.
-                let checked = unsafe { check_send(qp, all, &w) }.map_err(|wrong| {
-                    wrong.refused(
-                        w.opcode,
-                        w.num_sge,
-                        qp.send_sge.load(Relaxed),
-                        qp.inline.load(Relaxed),
-                    )
-                });
+                let checked = unsafe { self.check_any(qp, &w) };
                 stop = checked.and_then(|()| self.name_objects(qp, &mut w, &mut named, n));
                 if stop.is_err() {
                     break;
@@ -347,30 +377,51 @@ impl VerbsDevice {
             }
             *bad = wr;
             if n > 0 {
-                let first: *mut SendWr = copies.as_mut_ptr();
-                for i in 0..n {
-                    let next = if i + 1 < n {
-                        first.wrapping_add(i + 1).cast_const()
-                    } else {
-                        core::ptr::null()
-                    };
-                    // SAFETY: i < n <= CHUNK, inside `copies`.
-                    unsafe { (*first.add(i)).next = next };
-                }
+                let first = link(&mut copies[..n]);
                 let mut refused_at = core::ptr::null();
                 // SAFETY: a live QP of this provider and a checked list whose objects `named` keeps
                 // alive.
-                let rc = unsafe { (self.opened.data.post_send)(object, first, &mut refused_at) };
-                if rc != 0 {
+                let posted = unsafe {
+                    if by_extended {
+                        self.post_extended(object, first, n, &mut refused_at)
+                    } else {
+                        match (self.opened.data.post_send)(object, first, &mut refused_at) {
+                            0 => Ok(()),
+                            rc => Err(refused(rc)),
+                        }
+                    }
+                };
+                if let Err(e) = posted {
                     let at = (refused_at.addr().wrapping_sub(first.addr())) / size_of::<SendWr>();
                     *bad = theirs.get(at).copied().unwrap_or(theirs[0]);
-                    return Err(refused(rc));
+                    return Err(e);
                 }
             }
             stop?;
         }
         *bad = wr;
         Ok(())
+    }
+
+    /// Checks a request of any opcode that the QP may have.
+    ///
+    /// # Safety
+    /// As for [`check_send`].
+    unsafe fn check_any(&self, qp: &Qp, w: &SendWr) -> Result<()> {
+        let (kind, has) = (qp.kind(), qp.extended.load(Relaxed));
+        let all = opcodes(kind) | has & extended::BITS;
+        // SAFETY: our contract.
+        unsafe { check_send(qp, all, w) }.map_err(|wrong| match wrong {
+            Wrong::Opcode if extended::is_known(kind, w.opcode) => {
+                self.lacks_opcode(kind, w.opcode)
+            }
+            wrong => wrong.refused(
+                w.opcode,
+                w.num_sge,
+                qp.send_sge.load(Relaxed),
+                qp.inline.load(Relaxed),
+            ),
+        })
     }
 
     /// Puts libibverbs' pointers in place of the handles in `w`.
@@ -381,7 +432,15 @@ impl VerbsDevice {
         named: &mut Named<'d>,
         i: usize,
     ) -> Result<()> {
-        if qp.kind.load(Relaxed) == qp_type::UD {
+        let local = matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW);
+        if qp.kind() == qp_type::DCI && !local {
+            // SAFETY: a union of integers only: every reading is a value.
+            let dc = unsafe { w.ext.dc };
+            let ah = self.ahs.enter(dc.ah)?;
+            w.ext.dc = DcWr { ah: pointer(ah.object()), ..dc };
+            named.ah[i] = Some(ah);
+        }
+        if qp.kind() == qp_type::UD {
             // SAFETY: a union of integers only: every reading is a value.
             let ud = unsafe { w.wr.ud };
             let ah = self.ahs.enter(ud.ah)?;
@@ -445,6 +504,10 @@ impl VerbsDevice {
         bad: &mut *const RecvWr,
     ) -> Result<()> {
         let (sge, depth) = (qp.recv_sge.load(Relaxed), qp.recv_depth.load(Relaxed));
+        if depth == 0 && !qp.has_receives() {
+            let kind = qp_type::name(qp.kind());
+            return Err(refuse!(Invalid, "qp: this {kind} QP has no receive queue of its own"));
+        }
         // SAFETY: our contract.
         unsafe { post_receives(self.opened.data.post_recv, object, sge, depth, wr, bad) }
     }

@@ -41,6 +41,7 @@ pub struct VerbsDevice {
     pub(crate) mws: Slots<Mw>,
     pub(crate) mrs: Slots<Mr>,
     pub(crate) pds: Slots<()>,
+    pub(crate) xrcds: Slots<()>,
     pub(crate) channels: Slots<Channel>,
     pub(crate) module: &'static Module,
     pub(crate) port: Port,
@@ -130,7 +131,7 @@ impl VerbsDevice {
         let ready = events
             .watch(chosen.opened.channel_fd)
             .and_then(|()| events.watch(chosen.opened.async_fd));
-        let Tables { pds, mrs, mws, ahs, cqs, srqs, qps, channels } = tables;
+        let Tables { pds, xrcds, mrs, mws, ahs, cqs, srqs, qps, channels } = tables;
         let device = VerbsDevice {
             inline: inline(module, &chosen.opened, config.max_inline),
             scope_id: if is_link_local(&chosen.gid.gid) { chosen.gid.interface } else { 0 },
@@ -146,6 +147,7 @@ impl VerbsDevice {
             mws,
             mrs,
             pds,
+            xrcds,
             channels,
             module,
             config,
@@ -182,6 +184,9 @@ impl VerbsDevice {
         }
         for (h, _) in self.srqs.iter() {
             let _ = self.srq_destroy(h);
+        }
+        for (h, _) in self.xrcds.iter() {
+            let _ = self.xrcd_dealloc(h);
         }
         for (h, _) in self.ahs.iter() {
             let _ = self.ah_destroy(h);
@@ -299,14 +304,18 @@ fn inline(module: &Module, opened: &Opened, wanted: u32) -> u32 {
                 send_cq: cq,
                 recv_cq: cq,
                 srq: null_mut(),
+                xrcd: null_mut(),
+                dc_key: 0,
                 cookie: 0,
                 qp_type: qp_type::RC,
+                extended: 0,
                 sq_sig_all: 0,
                 cap,
             };
-            let mut made = MaybeUninit::<QpMade>::uninit();
-            // SAFETY: live objects and a writable result.
-            if unsafe { (module.qp_create)(&make, made.as_mut_ptr()) } == 0 {
+            let (mut made, mut why) = (MaybeUninit::<QpMade>::uninit(), Text::new());
+            let create = module.qp_create;
+            // SAFETY: live objects and writable results.
+            if unsafe { create(opened.context, &make, made.as_mut_ptr(), &mut why) } == 0 {
                 // SAFETY: written, as the call succeeded.
                 let made = unsafe { made.assume_init() };
                 found = made.cap.max_inline_data.min(wanted);

@@ -3,9 +3,11 @@
 //! * [`name`]: its device names.
 //! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
 //!   the table between the two.
-//! * [`open`]: device, port and GID, chosen or refused with a reason.
-//! * [`slots`]: handles; [`control`]: objects; [`recover`]: a QP back to RESET.
-//! * [`data`]: post and poll; [`pinned`]: the same without a lookup.
+//! * [`open`]: device, port and GID, chosen or refused with a reason; [`release`]: libibverbs'.
+//! * [`slots`]: handles; [`control`]: objects, of which [`qps`] has the queue pairs and [`xrc`]
+//!   those of XRC; [`recover`]: a QP back to RESET.
+//! * [`data`]: post and poll; [`extended`]: what `ibv_post_send` does not take; [`pinned`]: both
+//!   without a lookup.
 //! * [`events`]: waiting, and the kernel's events.
 //! * [`cause`]: why an operation failed; [`stats`]: counters.
 //! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
@@ -22,23 +24,30 @@ mod device;
 mod drain;
 mod event_set;
 mod events;
+mod extended;
 mod facts;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod lacking;
 mod load;
 pub mod name;
 mod objects;
 mod open;
 pub mod pinned;
 mod plain;
+mod qps;
 mod quick;
 mod recover;
+pub mod release;
 #[cfg(test)]
 mod removal;
 mod slots;
 mod stats;
 mod sys;
+mod xrc;
 
 pub use abi::Text;
-pub use data::refused;
 pub use device::VerbsDevice;
 pub use quick::{all_succeeded, Empty, Polled, Posted};
 
@@ -55,5 +64,19 @@ fn errno(rc: core::ffi::c_int) -> Result<()> {
             Error::from_errno(e),
             format_args!("the NIC or its driver refused it (errno {e})"),
         )),
+    }
+}
+
+/// The error of a provider's post. Providers return ENOMEM for a full queue, some a negative
+/// number.
+#[cold]
+pub fn refused(rc: i32) -> Error {
+    match rc.saturating_abs() {
+        libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS => Error::Again,
+        libc::EIO => Error::NoDevice,
+        e => reason::refused(
+            Error::from_errno(e),
+            format_args!("wr: the NIC's driver refused it (errno {e})"),
+        ),
     }
 }

@@ -57,6 +57,9 @@ pub(crate) struct Srq {
     pub(crate) sge: AtomicU32,
     pub(crate) depth: AtomicU32,
     pub(crate) pd: AtomicU64,
+    /// Of an XRC domain: the domain, and the CQ of its receives; else 0.
+    pub(crate) xrcd: AtomicU64,
+    pub(crate) cq: AtomicU64,
 }
 
 /// A queue pair.
@@ -69,6 +72,8 @@ pub(crate) struct Qp {
     pub(crate) usual: Plain,
     /// Opcodes whose requests go to the provider unchanged.
     pub(crate) plain: AtomicU32,
+    /// Opcodes whose requests are posted by the extended calls.
+    pub(crate) extended: AtomicU32,
     pub(crate) send_sge: AtomicU32,
     pub(crate) send_depth: AtomicU32,
     pub(crate) inline: AtomicU32,
@@ -82,6 +87,7 @@ pub(crate) struct Qp {
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
     pub(crate) srq: AtomicU64,
+    pub(crate) xrcd: AtomicU64,
     /// A reset in progress.
     pub(crate) drain: Drain,
     /// Attributes that a cause reports.
@@ -97,6 +103,7 @@ impl Qp {
             recv: Busy::new(),
             usual: Plain::new(),
             plain: zero(),
+            extended: zero(),
             send_sge: zero(),
             send_depth: zero(),
             inline: zero(),
@@ -109,6 +116,7 @@ impl Qp {
             send_cq: none(),
             recv_cq: none(),
             srq: none(),
+            xrcd: none(),
             drain: Drain::default(),
             facts: Mutex::new(Facts::default()),
         }
@@ -119,14 +127,25 @@ impl Qp {
         self.pd.load(Relaxed)
     }
 
-    /// Whether its requests name their peers.
-    pub(crate) fn is_datagram(&self) -> bool {
-        self.kind.load(Relaxed) == qp_type::UD
+    /// Its type.
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind.load(Relaxed)
     }
 
-    /// Whether its receives come from an SRQ.
-    pub(crate) fn has_srq(&self) -> bool {
-        self.srq.load(Relaxed) != 0
+    /// Whether its requests name their peers by address handles.
+    pub(crate) fn names_peers(&self) -> bool {
+        matches!(self.kind(), qp_type::UD | qp_type::DCI)
+    }
+
+    /// Whether it has a send queue.
+    pub(crate) fn has_sends(&self) -> bool {
+        !matches!(self.kind(), qp_type::XRC_RECV | qp_type::DCT)
+    }
+
+    /// Whether it has a receive queue of its own.
+    pub(crate) fn has_receives(&self) -> bool {
+        matches!(self.kind(), qp_type::RC | qp_type::UC | qp_type::UD)
+            && self.srq.load(Relaxed) == 0
     }
 }
 
@@ -138,6 +157,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Every table of a device.
 pub(crate) struct Tables {
     pub(crate) pds: Slots<()>,
+    pub(crate) xrcds: Slots<()>,
     pub(crate) mrs: Slots<Mr>,
     pub(crate) mws: Slots<Mw>,
     pub(crate) ahs: Slots<Ah>,
@@ -157,6 +177,7 @@ impl Tables {
         let zero = || AtomicU32::new(0);
         Ok(Tables {
             pds: Slots::carve(walk, 1, c.max_pd, || ())?,
+            xrcds: Slots::carve(walk, 9, c.max_pd, || ())?,
             mrs: Slots::carve(walk, 2, c.max_mr, || Mr {
                 pd: none(),
                 addr: none(),
@@ -179,6 +200,8 @@ impl Tables {
                 sge: zero(),
                 depth: zero(),
                 pd: none(),
+                xrcd: none(),
+                cq: none(),
             })?,
             qps: Slots::carve(walk, 7, c.max_qp, Qp::new)?,
             channels: Slots::carve(walk, 8, CHANNELS, || Channel { fd: AtomicI32::new(-1) })?,

@@ -21,7 +21,7 @@ pub enum Posted {
     Done,
     /// Nothing was done: take the full path.
     Declined,
-    /// The provider did not take all of it and returned this: for [`crate::data::refused`].
+    /// The provider did not take all of it and returned this: for [`crate::refused`].
     Refused(c_int),
 }
 

@@ -19,8 +19,8 @@ use crate::objects::Qp;
 use crate::slots::Use;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::types::{
-    qp_attr_mask as mask, qp_state, send_flags, wr_opcode, AhAttr, Handle, QpAttr, RecvWr, SendWr,
-    UdWr, Wc, WrOp,
+    qp_attr_mask as mask, qp_state, qp_type, send_flags, wr_opcode, AhAttr, DcWr, Handle, QpAttr,
+    RecvWr, SendWr, UdWr, Wc, WrExt, WrOp,
 };
 
 /// `wr_id` of a QP's markers: the complement of an address in this device's tables, which no
@@ -64,7 +64,7 @@ impl VerbsDevice {
         let qp = held.more();
         let mut now = QpAttr::default();
         // SAFETY: a live QP, a writable result.
-        errno(unsafe { (self.module.qp_query)(held.object(), &mut now) })?;
+        errno(unsafe { (self.module.qp_query)(held.object(), qp.kind(), &mut now) })?;
         if now.qp_state == qp_state::RESET {
             qp.drain.clear();
             return Ok(());
@@ -76,8 +76,14 @@ impl VerbsDevice {
                 (self.module.qp_modify)(held.object(), &attr, mask::STATE, &self.source)
             })
         };
-        let has_srq = qp.has_srq();
-        if !has_srq && !qp.drain.has(RECV_POSTED) {
+        let (sends, receives) = (qp.has_sends(), qp.has_receives());
+        if !sends && !receives {
+            // An XRC target or a DCT: what it receives for is an SRQ's.
+            to(qp_state::RESET)?;
+            self.renew_number(&held);
+            return Ok(());
+        }
+        if receives && !qp.drain.has(RECV_POSTED) {
             let wr = RecvWr {
                 wr_id: marker(qp, false),
                 next: core::ptr::null(),
@@ -97,15 +103,12 @@ impl VerbsDevice {
         }
         to(qp_state::ERR)?;
         if !qp.drain.has(SEND_POSTED) {
-            let ah = if qp.is_datagram() { self.own_ah(&held)? } else { null_mut() };
-            let wr = SendWr {
-                wr: WrOp {
-                    ud: UdWr {
-                        ah: ah.expose_provenance() as Handle,
-                        remote_qpn: 1,
-                        remote_qkey: 0,
-                    },
-                },
+            let ah = if qp.names_peers() { self.own_ah(&held)? } else { null_mut() };
+            let dci = qp.kind() == qp_type::DCI;
+            let name = ah.expose_provenance() as Handle;
+            let mut wr = SendWr {
+                wr: WrOp { ud: UdWr { ah: name, remote_qpn: 1, remote_qkey: 0 } },
+                ext: WrExt { dc: DcWr { ah: name, dc_key: 0, dctn: 1 } },
                 wr_id: marker(qp, true),
                 opcode: wr_opcode::SEND,
                 send_flags: send_flags::SIGNALED,
@@ -117,8 +120,13 @@ impl VerbsDevice {
                 qp.drain.add(SEND_POSTED);
                 // SAFETY: a live QP whose send side is ours; a list of one, which is not executed
                 // in ERR.
-                let rc = unsafe { (self.opened.data.post_send)(held.object(), &wr, &mut bad) };
-                if rc != 0 {
+                let posted = unsafe {
+                    match dci {
+                        true => self.post_extended(held.object(), &mut wr, 1, &mut bad).is_ok(),
+                        false => (self.opened.data.post_send)(held.object(), &wr, &mut bad) == 0,
+                    }
+                };
+                if !posted {
                     qp.drain.remove(SEND_POSTED);
                 }
                 qp.send.leave();
@@ -129,7 +137,7 @@ impl VerbsDevice {
             }
             entered?;
         }
-        let done = SEND_SEEN | if has_srq { 0 } else { RECV_SEEN };
+        let done = SEND_SEEN | if receives { RECV_SEEN } else { 0 };
         if !qp.drain.has(done) && !self.gone.load(Acquire) {
             return Err(Error::Again);
         }

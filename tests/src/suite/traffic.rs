@@ -122,9 +122,9 @@ fn atomic_write(t: Bench<'_>) -> Outcome {
     b.buffer.write(56, &[0xee; 24]);
     a.buffer.write(8, &[1, 2, 3, 4, 5, 6, 7, 8]);
     let posted = a.post(1, Op::AtomicWrite(64), 8, 8);
-    if t.kind == Kind::Verbs {
-        assert_eq!(posted, Err(Error::Unsupported), "libibverbs has no request for it");
-        return finish(a, b);
+    if t.kind == Kind::Verbs && posted == Err(Error::Unsupported) {
+        finish(a, b);
+        return Outcome::Skipped("the NIC has no ATOMIC WRITE".into());
     }
     posted.unwrap();
     a.buffer.write(8, &[0; 8]);

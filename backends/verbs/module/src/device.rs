@@ -1,18 +1,16 @@
 //! The module's functions for devices, ports and GIDs.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
-use core::mem::{transmute, zeroed, MaybeUninit};
-use core::ptr::null_mut;
+use core::mem::{transmute, zeroed};
 
-use crate::{code, last_errno};
+use crate::context_ops::operation;
+use crate::{code, last_errno, library};
 use gdrcore_verbs::abi::{
     caps, link, DataPath, GidEntry, Object, Opened, PollCq, Port, PostRecv, PostSend, ReqNotifyCq,
     Text, NAME_MAX,
 };
 use rdma_sys::*;
 
-/// The symbol by which gdrcore's own libibverbs is recognised.
-const DROPIN: &CStr = c"gdrcore_dropin_version";
 /// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function.
 /// rdma-core has it since version 32.
 const QUERY_GID_TABLE: &CStr = c"_ibv_query_gid_table";
@@ -23,38 +21,6 @@ const LAYER_ETHERNET: u32 = 2;
 /// `ibv_gid_type` of RoCE v2.
 const ROCE_V2: u32 = 2;
 
-/// A symbol of the libibverbs that this module is linked to.
-fn symbol(name: &CStr) -> *mut c_void {
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    let known: *const c_void =
-        (ibv_get_device_name as unsafe extern "C" fn(_) -> _) as *const c_void;
-    // SAFETY: any address may be asked about; `info` is writable.
-    if unsafe { libc::dladdr(known, info.as_mut_ptr()) } == 0 {
-        return null_mut();
-    }
-    // SAFETY: all-zero is valid, and dladdr filled it besides.
-    let file = unsafe { info.assume_init() }.dli_fname;
-    // SAFETY: dladdr's string, of an object that is loaded.
-    let library = unsafe { libc::dlopen(file, libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return null_mut();
-    }
-    // SAFETY: a live handle, a terminated name.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    // SAFETY: the handle counted once more a library that this module keeps loaded.
-    unsafe { libc::dlclose(library) };
-    found
-}
-
-/// Whether libibverbs is gdrcore's own, whose devices would lead back to this library.
-fn is_dropin() -> bool {
-    !symbol(DROPIN).is_null()
-}
-
-const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, \
-                    which has no NICs: open its device by the soft device's name, or \
-                    take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";
-
 /// The list of devices; freed when dropped.
 struct List {
     devices: *mut *mut ibv_device,
@@ -63,8 +29,8 @@ struct List {
 
 impl List {
     fn new(why: &mut Text) -> Result<List, c_int> {
-        if is_dropin() {
-            why.set(format_args!("{OURS}"));
+        if !library::may_be_used() {
+            why.set(format_args!("{}", library::OURS));
             return Err(libc::EOPNOTSUPP);
         }
         let mut count = 0;
@@ -243,16 +209,77 @@ type SrqRecvFn =
 type PollFn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
+/// The attributes of a device. Those that its driver or libibverbs does not know are 0.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn attributes(context: *mut ibv_context) -> Result<ibv_device_attr_ex, c_int> {
+    // SAFETY: plain data, all-zero is valid.
+    let mut ex: ibv_device_attr_ex = unsafe { zeroed() };
+    let mut rc = libc::EOPNOTSUPP;
+    // SAFETY: our contract.
+    if let Some(query) = unsafe { operation!(context, query_device_ex) } {
+        // SAFETY: as above, and a writable result of this size.
+        rc = code(unsafe { query(context, core::ptr::null(), &mut ex, size_of_val(&ex)) });
+    }
+    if rc == libc::EOPNOTSUPP {
+        // SAFETY: as above.
+        rc = code(unsafe { ibv_query_device(context, &mut ex.orig_attr) });
+    }
+    match rc {
+        0 => Ok(ex),
+        e => Err(e),
+    }
+}
+
+/// Bits of `device_cap_flags_ex` that headers do not name yet (`ib_uverbs_device_cap_flags` of the
+/// kernel).
+const FLUSH_GLOBAL: u64 = 1 << 38;
+const FLUSH_PERSISTENT: u64 = 1 << 39;
+const ATOMIC_WRITE: u64 = 1 << 40;
+
+/// What a device has, as bits of [`caps`].
+fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
+    let a = &ex.orig_attr;
+    let cap_flags = a.device_cap_flags;
+    let mut bits = 0;
+    if ex.odp_caps.general_caps & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0) != 0 {
+        bits |= caps::ODP;
+    }
+    if a.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE {
+        bits |= caps::ATOMICS;
+    }
+    let window_2 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+        | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+    if a.max_mw > 0 {
+        // A driver with windows has those of type 1, unless it is rxe, which does not refuse them
+        // here; the allocation shows it.
+        bits |= caps::MW_1;
+        if cap_flags & window_2 != 0 {
+            bits |= caps::MW_2;
+        }
+    }
+    for (flag, bit) in [
+        (ibv_device_cap_flags::IBV_DEVICE_XRC.0, caps::XRC),
+        (ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0, caps::SRQ_RESIZE),
+    ] {
+        bits |= if cap_flags & flag != 0 { bit } else { 0 };
+    }
+    for (flag, bit) in [
+        (FLUSH_GLOBAL, caps::FLUSH_GLOBAL),
+        (FLUSH_PERSISTENT, caps::FLUSH_PERSISTENT),
+        (ATOMIC_WRITE, caps::ATOMIC_WRITE),
+    ] {
+        bits |= if ex.device_cap_flags_ex & flag != 0 { bit } else { 0 };
+    }
+    bits
+}
+
 /// # Safety
 /// `context` is open and its device is `device`.
 unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<Opened, c_int> {
-    // SAFETY: plain data, all-zero is valid.
-    let mut ex: ibv_device_attr_ex = unsafe { zeroed() };
-    // SAFETY: an open context, a writable result.
-    let rc = code(unsafe { ibv_query_device_ex(context, core::ptr::null(), &mut ex) });
-    if rc != 0 {
-        return Err(rc);
-    }
+    // SAFETY: our contract.
+    let ex = unsafe { attributes(context)? };
     // SAFETY: open, as the caller promises.
     let (async_fd, ops) = unsafe { ((*context).async_fd, &(*context).ops) };
     let (Some(send), Some(recv), Some(srq), Some(poll), Some(arm)) =
@@ -275,24 +302,7 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
     // SAFETY: an open context.
     let (channel, channel_fd) = unsafe { new_channel(context)? };
     let a = &ex.orig_attr;
-    let cap_flags = a.device_cap_flags as u32;
-    let mut bits = 0;
-    if ex.odp_caps.general_caps & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0) != 0 {
-        bits |= caps::ODP;
-    }
-    if a.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE {
-        bits |= caps::ATOMICS;
-    }
-    let window_2 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
-        | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
-    if a.max_mw > 0 {
-        // A driver with windows has those of type 1, unless it is rxe, which does not refuse them
-        // here; the allocation shows it.
-        bits |= caps::MW_1;
-        if cap_flags & window_2 != 0 {
-            bits |= caps::MW_2;
-        }
-    }
+    let bits = caps_of(&ex);
     let n = |v: c_int| u32::try_from(v).unwrap_or(0);
     // SAFETY: the device of an open context.
     let guid = unsafe { ibv_get_device_guid(device) };
@@ -315,6 +325,7 @@ unsafe fn prepare(context: *mut ibv_context, device: *mut ibv_device) -> Result<
         max_srq: n(a.max_srq),
         max_ah: n(a.max_ah),
         max_rd_atomic: n(a.max_qp_rd_atom),
+        release: library::release(),
     })
 }
 
@@ -381,7 +392,7 @@ pub unsafe extern "C" fn gids(
     room: u32,
     count: *mut u32,
 ) -> c_int {
-    let query = symbol(QUERY_GID_TABLE);
+    let query = library::symbol(QUERY_GID_TABLE);
     if query.is_null() {
         // Without it RoCE v1 and v2 cannot be distinguished.
         return libc::ENOSYS;

@@ -1,17 +1,26 @@
 //! `libgdrcore_verbs.so`: libibverbs behind the table of [`gdrcore_verbs::abi`].
 //!
-//! * `convert`: attributes in either direction. * `device`: list, open, ports, GIDs. * `objects`:
-//!   all objects of an open device. * `events`: the kernel's events.
+//! * `library`: which libibverbs it is. `context_ops`: the operations of a context. `convert`:
+//!   attributes in either direction.
+//! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device, of which
+//!   `queue_pairs`, `qp_init` and, of DC, `mlx5` have the queue pairs.
+//! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
 //!
-//! No state: objects are libibverbs' own pointers, and the other side of the table manages their
-//! lifetime.
+//! No state but the addresses of libmlx5's functions: objects are libibverbs' own pointers, and the
+//! other side of the table manages their lifetime.
 
 #![cfg(feature = "ibverbs")]
 
+mod context_ops;
 mod convert;
 mod device;
 mod events;
+mod extended;
+mod library;
+mod mlx5;
 mod objects;
+mod qp_init;
+mod queue_pairs;
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -48,12 +57,19 @@ static MODULE: Module = Module {
     cq_destroy: objects::cq_destroy,
     srq_create: objects::srq_create,
     srq_modify: objects::srq_modify,
+    srq_resize: objects::srq_resize,
+    srq_number: objects::srq_number,
     srq_query: objects::srq_query,
     srq_destroy: objects::srq_destroy,
-    qp_create: objects::qp_create,
-    qp_modify: objects::qp_modify,
-    qp_query: objects::qp_query,
-    qp_destroy: objects::qp_destroy,
+    xrcd_open: objects::xrcd_open,
+    xrcd_close: objects::xrcd_close,
+    srq_create_xrc: objects::srq_create_xrc,
+    qp_create: queue_pairs::qp_create,
+    qp_modify: queue_pairs::qp_modify,
+    qp_query: queue_pairs::qp_query,
+    qp_number: queue_pairs::qp_number,
+    post_extended: extended::post_extended,
+    qp_destroy: queue_pairs::qp_destroy,
     channel_create: device::channel_create,
     channel_destroy: device::channel_destroy,
     cq_event: events::cq_event,

@@ -1,14 +1,17 @@
-//! The module's functions for objects of an open device: one call of libibverbs each.
+//! The module's functions for objects of an open device, except queue pairs: one call of libibverbs
+//! each.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
 
-use crate::convert::{ah_attr, cap, cap_of, qp_attr, qp_attr_of};
+use crate::code;
+use crate::context_ops::operation;
+use crate::convert::ah_attr;
 use crate::events::pointer;
-use crate::{code, last_errno};
+use crate::last_errno;
 use gdrcore_core::device::SrqAttr;
-use gdrcore_core::verbs::types::{AhAttr, QpAttr};
-use gdrcore_verbs::abi::{Memory, Object, QpMade, QpMake, Source};
+use gdrcore_core::verbs::types::AhAttr;
+use gdrcore_verbs::abi::{Memory, Object, Source, XrcSrqMake};
 use rdma_sys::*;
 
 /// Writes a new object, or returns the errno.
@@ -229,65 +232,92 @@ pub unsafe extern "C" fn srq_destroy(srq: Object) -> c_int {
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn qp_create(make: *const QpMake, out: *mut QpMade) -> c_int {
-    // SAFETY: the table's contract.
-    let m = unsafe { &*make };
-    let mut init = ibv_qp_init_attr {
-        qp_context: pointer(m.cookie),
-        send_cq: m.send_cq.cast(),
-        recv_cq: m.recv_cq.cast(),
-        srq: m.srq.cast(),
-        cap: cap(&m.cap),
-        qp_type: m.qp_type as _,
-        sq_sig_all: m.sq_sig_all as c_int,
-    };
-    // SAFETY: live objects, our own attributes.
-    let qp = unsafe { ibv_create_qp(m.pd.cast(), &mut init) };
-    if qp.is_null() {
-        return last_errno();
+pub unsafe extern "C" fn srq_resize(srq: Object, max_wr: u32, limit: i64) -> c_int {
+    let mut mask = ibv_srq_attr_mask::IBV_SRQ_MAX_WR;
+    let mut attr = ibv_srq_attr { max_wr, max_sge: 0, srq_limit: 0 };
+    if let Ok(limit) = u32::try_from(limit) {
+        mask |= ibv_srq_attr_mask::IBV_SRQ_LIMIT;
+        attr.srq_limit = limit;
     }
-    // SAFETY: a new QP, and the table's contract for the result.
-    unsafe { out.write(QpMade { qp: qp.cast(), qpn: (*qp).qp_num, cap: cap_of(&init.cap) }) };
-    0
+    // SAFETY: the table's contract; our own attributes.
+    code(unsafe { ibv_modify_srq(srq.cast(), &mut attr, mask.0 as c_int) })
 }
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn qp_modify(
-    qp: Object,
-    attr: *const QpAttr,
-    mask: u32,
-    source: *const Source,
+pub unsafe extern "C" fn srq_number(srq: Object, out: *mut u32) -> c_int {
+    let srq: *mut ibv_srq = srq.cast();
+    // SAFETY: the table's contract: a live SRQ, of an open context.
+    let Some(number) = (unsafe { operation!((*srq).context, get_srq_num) }) else {
+        return libc::EOPNOTSUPP;
+    };
+    // SAFETY: as above, and a writable result.
+    code(unsafe { number(srq, out) })
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn xrcd_open(context: Object, out: *mut Object) -> c_int {
+    let context: *mut ibv_context = context.cast();
+    // SAFETY: the table's contract.
+    let Some(open) = (unsafe { operation!(context, open_xrcd) }) else {
+        return libc::EOPNOTSUPP;
+    };
+    let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD
+        | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS;
+    // No file: a domain of this process alone.
+    let mut init = ibv_xrcd_init_attr { comp_mask: mask.0, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: the table's contract; our own attributes.
+    unsafe { made(open(context, &mut init), out) }
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn xrcd_close(xrcd: Object) -> c_int {
+    let xrcd: *mut ibv_xrcd = xrcd.cast();
+    // SAFETY: the table's contract: a live domain, of an open context.
+    let Some(close) = (unsafe { operation!((*xrcd).context, close_xrcd) }) else {
+        return libc::EOPNOTSUPP;
+    };
+    // SAFETY: as above.
+    code(unsafe { close(xrcd) })
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn srq_create_xrc(
+    make: *const XrcSrqMake,
+    attr: *mut SrqAttr,
+    out: *mut Object,
 ) -> c_int {
     // SAFETY: the table's contract, for both.
-    let (attr, source) = unsafe { (&*attr, &*source) };
-    let mut attr = qp_attr(attr, mask, source);
-    // SAFETY: a live QP, our own attributes.
-    code(unsafe { ibv_modify_qp(qp.cast(), &mut attr, mask as c_int) })
-}
-
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn qp_query(qp: Object, out: *mut QpAttr) -> c_int {
+    let (m, wanted) = unsafe { (&*make, *attr) };
+    let pd: *mut ibv_pd = m.pd.cast();
+    // SAFETY: a live PD, of an open context.
+    let context = unsafe { (*pd).context };
+    // SAFETY: as above.
+    let Some(create) = (unsafe { operation!(context, create_srq_ex) }) else {
+        return libc::EOPNOTSUPP;
+    };
     // SAFETY: plain data, all-zero is valid.
-    let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    // All attributes that a query can return for an RC QP; those that do not apply to the type are
-    // missing in the result.
-    let all = ((1 << 21) - 1) as c_int;
-    // SAFETY: a live QP, our own structs.
-    let rc = code(unsafe { ibv_query_qp(qp.cast(), &mut attr, all, &mut init) });
+    let mut init: ibv_srq_init_attr_ex = unsafe { zeroed() };
+    let mask = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE
+        | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD
+        | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_XRCD
+        | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_CQ;
+    init.srq_context = pointer(m.cookie);
+    init.attr = ibv_srq_attr { max_wr: wanted.max_wr, max_sge: wanted.max_sge, srq_limit: 0 };
+    init.comp_mask = mask.0;
+    init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
+    init.pd = pd;
+    init.xrcd = m.xrcd.cast();
+    init.cq = m.cq.cast();
+    // SAFETY: live objects, our own attributes; the table's contract for the result.
+    let rc = unsafe { made(create(context, &mut init), out) };
     if rc == 0 {
-        let mut found = qp_attr_of(&attr);
-        found.cap = cap_of(&init.cap);
+        let given = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
         // SAFETY: the table's contract.
-        unsafe { out.write(found) };
+        unsafe { attr.write(given) };
     }
     rc
-}
-
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn qp_destroy(qp: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_destroy_qp(qp.cast()) })
 }

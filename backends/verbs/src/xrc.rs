@@ -1,0 +1,113 @@
+//! XRC domains and their SRQs; sizes and numbers of any SRQ.
+
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::{caps, XrcSrqMake};
+use crate::device::VerbsDevice;
+use crate::errno;
+use gdrcore_core::device::{Device, SrqAttr};
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::types::Handle;
+
+impl VerbsDevice {
+    /// Refuses `what`, an argument, if the NIC has no XRC.
+    pub(crate) fn needs_xrc(&self, what: &str) -> Result<()> {
+        if self.opened.caps & caps::XRC == 0 {
+            return Err(refuse!(Unsupported, "{what}: this NIC has no XRC"));
+        }
+        Ok(())
+    }
+
+    /// See [`Device::xrcd_alloc`].
+    pub(crate) fn do_xrcd_alloc(&self) -> Result<Handle> {
+        self.needs_xrc("xrcd")?;
+        self.add(&self.xrcds, |_, ()| {
+            let mut xrcd = null_mut();
+            // SAFETY: an open context, a writable result.
+            errno(unsafe { (self.module.xrcd_open)(self.opened.context, &mut xrcd) })?;
+            Ok(xrcd)
+        })
+    }
+
+    /// See [`Device::srq_create_xrc`].
+    pub(crate) fn do_srq_create_xrc(
+        &self,
+        [pd_handle, xrcd_handle, cq_handle]: [Handle; 3],
+        attr: &SrqAttr,
+    ) -> Result<(Handle, SrqAttr)> {
+        self.needs_xrc("xrcd")?;
+        let pd = self.pds.enter(pd_handle)?;
+        let xrcd = self.xrcds.enter(xrcd_handle)?;
+        let cq = self.cqs.enter(cq_handle)?;
+        let mut given = *attr;
+        let handle = self.add(&self.srqs, |cookie, more| {
+            let mut srq = null_mut();
+            let make = XrcSrqMake { pd: pd.object(), xrcd: xrcd.object(), cq: cq.object(), cookie };
+            // SAFETY: live objects, readable and writable attributes, a writable result.
+            errno(unsafe { (self.module.srq_create_xrc)(&make, &mut given, &mut srq) })?;
+            more.sge.store(given.max_sge, Relaxed);
+            more.depth.store(given.max_wr, Relaxed);
+            more.pd.store(pd_handle, Relaxed);
+            more.xrcd.store(xrcd_handle, Relaxed);
+            more.cq.store(cq_handle, Relaxed);
+            pd.adopt();
+            xrcd.adopt();
+            cq.adopt();
+            Ok(srq)
+        })?;
+        self.set_first_limit(handle, attr.srq_limit)?;
+        Ok((handle, SrqAttr { srq_limit: attr.srq_limit, ..given }))
+    }
+
+    /// Sets the limit of a new SRQ, as providers ignore that of a create; destroys the SRQ if that
+    /// fails.
+    pub(crate) fn set_first_limit(&self, srq: Handle, limit: u32) -> Result<()> {
+        if limit == 0 {
+            return Ok(());
+        }
+        self.srq_modify(srq, limit).inspect_err(|_| {
+            let _ = self.srq_destroy(srq);
+        })
+    }
+
+    /// See [`Device::srq_resize`].
+    pub(crate) fn do_srq_resize(
+        &self,
+        srq: Handle,
+        max_wr: u32,
+        limit: Option<u32>,
+    ) -> Result<u32> {
+        let held = self.srqs.enter(srq)?;
+        if self.opened.caps & caps::SRQ_RESIZE == 0 {
+            return Err(refuse!(Unsupported, "max_wr: this NIC cannot resize SRQs"));
+        }
+        if max_wr == 0 {
+            return Err(refuse!(Invalid, "max_wr 0: at least 1"));
+        }
+        let limit = limit.map_or(-1, i64::from);
+        // SAFETY: a live SRQ.
+        errno(unsafe { (self.module.srq_resize)(held.object(), max_wr, limit) })?;
+        // The call returns no size.
+        let mut now = SrqAttr::default();
+        // SAFETY: a live SRQ, a writable result.
+        errno(unsafe { (self.module.srq_query)(held.object(), &mut now) })?;
+        held.more().depth.store(now.max_wr, Relaxed);
+        Ok(now.max_wr)
+    }
+
+    /// See [`Device::srq_number`].
+    pub(crate) fn do_srq_number(&self, srq: Handle) -> Result<u32> {
+        let held = self.srqs.enter(srq)?;
+        let mut number = 0;
+        // SAFETY: a live SRQ, a writable result.
+        match errno(unsafe { (self.module.srq_number)(held.object(), &mut number) }) {
+            Ok(()) => Ok(number),
+            Err(Error::Unsupported) => {
+                Err(refuse!(Unsupported, "srq: this NIC's driver gives this SRQ no number"))
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
