@@ -210,3 +210,44 @@ pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
     }
     std::fs::write(path, out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::root;
+
+    /// The frames of a capture that [`write_pcap`] has written.
+    fn frames(name: &str) -> Vec<Vec<u8>> {
+        let bytes = std::fs::read(root().join("tests/vm/evidence").join(name)).expect("a capture");
+        let (mut rest, mut frames) = (&bytes[24..], Vec::new());
+        while let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *rest {
+            let len = u32::from_le_bytes([a, b, c, d]) as usize;
+            frames.push(rest[16..16 + len].to_vec());
+            rest = &rest[16 + len..];
+        }
+        frames
+    }
+
+    #[test]
+    fn rxe_computes_the_icrc_of_a_flush_over_the_packet_twice() {
+        let mut flushes = 0;
+        for sent in frames("rxe_flush_icrc.pcap") {
+            let is_flush = Opcode(sent[bth(&sent).expect("a packet")]) == Opcode::RC_FLUSH;
+            flushes += usize::from(is_flush);
+            // By the library's code: all but FLUSHes are as the standard says.
+            assert_eq!(passes_without_ident(&sent), !is_flush);
+            let mut frame = sent.clone();
+            assert!(!swap_flush_icrc(&mut frame, true), "it is another one");
+            assert_eq!(swap_flush_icrc(&mut frame, false), is_flush);
+            assert!(passes_without_ident(&frame));
+            assert_eq!(swap_flush_icrc(&mut frame, true), is_flush);
+            let icrc = sent.len() - ICRC..;
+            assert_eq!(frame[icrc.clone()], sent[icrc]);
+            if is_flush {
+                *frame.last_mut().expect("bytes") ^= 1;
+                assert!(!swap_flush_icrc(&mut frame, false), "what is damaged stays so");
+            }
+        }
+        assert!(flushes > 0);
+    }
+}
