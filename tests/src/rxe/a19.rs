@@ -11,6 +11,7 @@ use super::forged;
 use super::guest::{give_way, Link};
 use super::headers::{numbered, scripted, sent, watched};
 use super::lab::Lab;
+use super::lossy::nothing_is_late;
 use super::mangle::{Fault, Mangler, Script};
 use super::packets::{Moment, Seen};
 use super::pair::Pair;
@@ -167,8 +168,15 @@ fn flushed(pair: &mut Pair, side: Side, len: usize, level: u32) -> Outcome<usize
     Ok(2)
 }
 
-/// Rounds of WRITE, FLUSH (if wanted), ATOMIC WRITE and READ with nothing waited for in between.
-fn mixture(pair: &mut Pair, side: Side, rounds: u64, flushes: bool) -> Outcome<usize> {
+/// Rounds of WRITE, FLUSH (if wanted), ATOMIC WRITE and READ with nothing waited for in between; on
+/// a wire that keeps packets back rxe's READs wait, for the reason of [`nothing_is_late`].
+fn mixture(
+    pair: &mut Pair,
+    side: Side,
+    rounds: u64,
+    flushes: bool,
+    late: Option<&Mangler>,
+) -> Outcome<usize> {
     const LEN: usize = 6000;
     let to = half(pair);
     for round in 0..rounds {
@@ -182,6 +190,12 @@ fn mixture(pair: &mut Pair, side: Side, rounds: u64, flushes: bool) -> Outcome<u
             ids.push(pair.post(side, flush(to, LEN, level), 0, 0)?);
         }
         ids.push(pair.post(side, Op::AtomicWrite((to + LEN) as u64), LEN, 8)?);
+        if let (Some(wire), Side::Rxe) = (late, side) {
+            for id in ids.drain(..) {
+                pair.succeed(side, id)?;
+            }
+            nothing_is_late(pair.link, wire)?;
+        }
         ids.push(pair.post(side, Op::Read(to as u64), to, LEN + 8)?);
         for id in ids {
             pair.succeed(side, id)?;
@@ -369,7 +383,10 @@ fn is_a19(view: &View<'_>) -> bool {
 /// Returns whether rxe was wrong: it sends another address, or does not answer twice.
 fn sent_again(link: &Link, wire: &Mangler, side: Side, op: Op, lost: Lost) -> Outcome<bool> {
     let word = matches!(op, Op::AtomicWrite(_));
-    let mut pair = Pair::new(link, Shape { retry_cnt: 2, ..shape(3, 8192) })?;
+    // Few where rxe is expected to use them up.
+    let few = lost == Lost::Answer && (side == Side::Rxe || !word);
+    let shape = Shape { retry_cnt: if few { 2 } else { 6 }, ..shape(3, 8192) };
+    let mut pair = Pair::new(link, shape)?;
     let (to, mut done) = (half(&pair), false);
     pair.set(side.other(), to, 4096, 0xEE)?;
     pair.word(side, 0, Some(0x1234))?;
@@ -397,17 +414,20 @@ fn sent_again(link: &Link, wire: &Mangler, side: Side, op: Op, lost: Lost) -> Ou
         .filter_map(Seen::view)
         .filter(|v| v.opcode().kind() == Kind::ReadResponse && Some(v.bth().psn.get()) == psn)
         .count();
+    let failed = wc.status != wc_status::SUCCESS;
+    let silent = failed && !word && lost == Lost::Answer && answers == 1;
     let evidence = match side {
+        // That it ends well is possible too: an ACK of the WRITE, sent again as well, ends it.
         Side::Rxe if !same => Some("rxe_sent_again"),
-        Side::Ours if !word && lost == Lost::Answer && answers == 1 => Some("rxe_flush_duplicate"),
+        Side::Ours if silent => Some("rxe_flush_duplicate"),
         _ => None,
     };
-    if let (Some(name), false) = (evidence, wc.status == wc_status::SUCCESS) {
+    if let Some(name) = evidence {
         wire.evidence(name, &seen)?;
         pair.end()?;
         return Ok(true);
     }
-    if wc.status != wc_status::SUCCESS || !same {
+    if failed || !same {
         return Err(format!("{asked:x?}, {answers} answers: {wc:?}"));
     }
     if word && pair.word(side.other(), to, None)? != 0x1234 {
@@ -462,7 +482,7 @@ fn bad_wires(report: &mut Report, link: &Link, wire: &Mangler) {
                 let mut pair = Pair::new(link, shape)?;
                 wire.watch();
                 wire.set(seed, if side == Side::Ours && !flushes { all } else { doubled });
-                let done = mixture(&mut pair, side, 8, flushes);
+                let done = mixture(&mut pair, side, 8, flushes, Some(wire));
                 wire.set(0, &[]);
                 let n = wire.explain(done)?;
                 pair.end()?;
@@ -546,7 +566,7 @@ pub fn all(report: &mut Report, link: &Link, wire: &Mangler, first: bool) {
         }
         report.both("RC WRITE, FLUSH, ATOMIC WRITE and READ at once", &what, |s| {
             let mut pair = Pair::new(link, shape)?;
-            let n = mixture(&mut pair, s, 4, true)?;
+            let n = mixture(&mut pair, s, 4, true, None)?;
             pair.end()?;
             Ok(n)
         });

@@ -98,8 +98,10 @@ pub fn numbered(seen: &[Seen], side: Side, n: usize) -> Outcome<()> {
             }
             _ => psn,
         };
-        if op.is_last() && ends.last() != Some(&(psn, end & 0xFF_FFFF)) {
-            ends.push((psn, end & 0xFF_FFFF));
+        let end = end & 0xFF_FFFF;
+        // A probe is the same packet again, or the rest of a READ.
+        if op.is_last() && ends.last().map(|last: &(u32, u32)| last.1) != Some(end) {
+            ends.push((psn, end));
         }
     }
     let mut answers = 0;
