@@ -3,8 +3,8 @@
 # (callgrind) and nanoseconds (the fastest of 20,000 batches of 50, divided by perf's samples).
 # Prints the tables of docs/records/PERFORMANCE.md.
 #
-# scripts/stages.sh [OPERATION ...]: those of bench/stages/loop.c (write, send, read and empty if none
-# is named).
+# scripts/stages.sh [OPERATION ...]: those of bench/stages/loop.c (if none is named, write, send,
+# read and empty).
 #
 # Uses the release library of the target folder, or the one that LIBGDRCORE names.
 set -eu

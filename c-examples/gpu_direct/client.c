@@ -151,7 +151,7 @@ static int run(struct session *s, const struct options *o)
         err = gx_conn_local_address(&s->conn, own, sizeof own);
     if (err)
         return err;
-    s->device = gda_open(o->address ? o->address : own, o->transport);
+    s->device = gda_open(o->address ? o->address : own, o->transport, GDA_INITIATORS);
     if (!s->device)
         return -ENODEV;
     s->conn.ctx = gda_context(s->device);

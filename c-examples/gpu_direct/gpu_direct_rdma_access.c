@@ -55,7 +55,8 @@ struct gda_device {
     uint32_t max_sge, send_wrs;
     struct gda_peer *peers[GDA_PEERS_MAX];
     /* DC: the initiators, made for the first peer with a buffer. */
-    struct lane lanes[GDA_INITIATORS];
+    struct lane lanes[GDA_INITIATORS_MAX];
+    unsigned initiators;
     struct address addresses[GDA_PEERS_MAX];
     struct waiting waiting[GDA_PEERS_MAX];
     unsigned first, count;
@@ -159,7 +160,7 @@ static int lane_renew(struct gda_device *device, struct lane *lane)
 
 static int lanes_open(struct gda_device *device)
 {
-    for (unsigned i = 0; i < GDA_INITIATORS; i++) {
+    for (unsigned i = 0; i < device->initiators; i++) {
         struct lane *lane = &device->lanes[i];
         if (lane->qpn)
             continue;
@@ -231,10 +232,15 @@ static int find_dc(struct gda_device *device)
     return err ? err : gdrc_qp_destroy(device->dev.ctx, qp);
 }
 
-struct gda_device *gda_open(const char *address, enum gda_transport transport)
+struct gda_device *gda_open(const char *address, enum gda_transport transport, unsigned initiators)
 {
     struct gda_device *device = calloc(1, sizeof *device);
     struct gdrc_config config;
+    if (initiators < 1 || initiators > GDA_INITIATORS_MAX) {
+        free(device);
+        gx_error("Take 1 to 64.", "%u DC initiators", initiators);
+        return NULL;
+    }
     memset(&config, 0, sizeof config);
     config.struct_size = sizeof config;
     config.ring_bytes = RING_BYTES;
@@ -243,6 +249,7 @@ struct gda_device *gda_open(const char *address, enum gda_transport transport)
         return NULL;
     }
     device->transport = transport;
+    device->initiators = initiators;
     device->max_sge = device->dev.attr.max_sge ? device->dev.attr.max_sge : 1;
     if (device->max_sge > GDA_PIECES_MAX)
         device->max_sge = GDA_PIECES_MAX;
@@ -265,7 +272,7 @@ void gda_close(struct gda_device *device)
         return;
     for (unsigned i = 0; i < GDA_PEERS_MAX; i++)
         gda_peer_destroy(device->peers[i]);
-    for (unsigned i = 0; i < GDA_INITIATORS; i++)
+    for (unsigned i = 0; i < device->initiators; i++)
         lane_destroy(device, &device->lanes[i]);
     if (device->own.end.qpn) {
         gdrc_qp_destroy(device->dev.ctx, device->target);
@@ -354,7 +361,7 @@ static int leave_lanes(struct gda_peer *peer)
 {
     struct gda_device *device = peer->device;
     int err = 0;
-    for (unsigned i = 0; i < GDA_INITIATORS; i++) {
+    for (unsigned i = 0; i < device->initiators; i++) {
         struct lane *lane = &device->lanes[i];
         if (lane->count && lane->peer == peer && lane_renew(device, lane))
             err = -EIO;
@@ -577,7 +584,7 @@ static int post_task(struct gda_device *device, struct lane *lane, const struct 
 static struct lane *idle_lane(struct gda_device *device, bool *busy)
 {
     *busy = false;
-    for (unsigned i = 0; i < GDA_INITIATORS; i++) {
+    for (unsigned i = 0; i < device->initiators; i++) {
         struct lane *lane = &device->lanes[i];
         if (lane->count)
             *busy = true;
@@ -654,7 +661,7 @@ int gda_submit(struct gda_device *device, const struct gda_task *task)
 
 static struct lane *find_lane(struct gda_device *device, uint32_t qpn)
 {
-    for (unsigned i = 0; i < GDA_INITIATORS && device->transport == GDA_DC; i++)
+    for (unsigned i = 0; i < device->initiators && device->transport == GDA_DC; i++)
         if (device->lanes[i].qpn == qpn)
             return &device->lanes[i];
     for (unsigned i = 0; i < GDA_PEERS_MAX; i++)

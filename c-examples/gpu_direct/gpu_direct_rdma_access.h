@@ -32,8 +32,12 @@ struct gda_peer;
 #define GDA_PIECES_MAX 256
 /* Most peers of a device. */
 #define GDA_PEERS_MAX 64
-/* DC initiators of a device: with DC so many tasks run at a time, further ones wait. */
+/*
+ * DC initiators of a device, by default and at most: a pool that all peers share. So many tasks run
+ * at a time, further ones wait.
+ */
 #define GDA_INITIATORS 4
+#define GDA_INITIATORS_MAX 64
 
 enum gda_transport { GDA_DC, GDA_RC };
 
@@ -69,9 +73,10 @@ struct gda_event {
 
 /*
  * `address`: an address of this machine or a device name ("soft:192.0.2.1:4800"); NULL: the first
- * usable one. Returns NULL on failure, with GDA_DC also if the device has no DC.
+ * usable one. `initiators`: of the pool, 1 to GDA_INITIATORS_MAX; no more than peers at work are of
+ * use. Returns NULL on failure, with GDA_DC also if the device has no DC.
  */
-struct gda_device *gda_open(const char *address, enum gda_transport transport);
+struct gda_device *gda_open(const char *address, enum gda_transport transport, unsigned initiators);
 /* Also destroys the device's remaining objects. */
 void gda_close(struct gda_device *device);
 /*

@@ -14,14 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CLIENTS_MAX 32
+#define CLIENTS_MAX 63
 /* Time within which a new connection must describe its buffer. */
 #define GREETING_NS (5 * 1000000000ull)
 #define SPIN_NS 50000u
 
 struct options {
     const char *address;
-    uint64_t iterations, size, port, pieces, debug;
+    uint64_t iterations, size, port, pieces, initiators, debug;
     bool persistent;
     enum gda_transport transport;
 };
@@ -60,6 +60,9 @@ static void usage(FILE *to)
             "example b7:00.0\n"
             "  -p, --port PORT         TCP port on that address (default %d)\n"
             "  -l, --sg-list-len N     split the local buffer into N pieces, 1 to %d (default 1)\n"
+            "  -i, --initiators N      DC initiators, a pool for all clients: so many tasks run at "
+            "a time (1 to %d,\n"
+            "                          default %d)\n"
             "  -T, --transport dc|rc   dc: the server's few DC initiators serve all clients, rc: a "
             "queue pair\n"
             "                          for each client, needed on a NIC; the same on both sides "
@@ -69,7 +72,7 @@ static void usage(FILE *to)
             "                          8: fail each client's first task on purpose, to see the "
             "recovery (default 0)\n"
             "  -h, --help              this text\n",
-            GD_PORT, GDA_PIECES_MAX);
+            GD_PORT, GDA_PIECES_MAX, GDA_INITIATORS_MAX, GDA_INITIATORS);
 }
 
 static void leave(struct server *s, struct client *c, const char *why)
@@ -332,6 +335,7 @@ int main(int argc, char **argv)
         { "size", required_argument, NULL, 's' },
         { "port", required_argument, NULL, 'p' },
         { "sg-list-len", required_argument, NULL, 'l' },
+        { "initiators", required_argument, NULL, 'i' },
         { "transport", required_argument, NULL, 'T' },
         { "persistent", no_argument, NULL, 'P' },
         { "debug", required_argument, NULL, 'D' },
@@ -343,10 +347,11 @@ int main(int argc, char **argv)
     };
     static struct server s;
     int bad = 0;
-    s.o = (struct options){ .size = 65536, .port = GD_PORT, .pieces = 1 };
+    s.o = (struct options){ .size = 65536, .port = GD_PORT, .pieces = 1,
+                            .initiators = GDA_INITIATORS };
     gx_program = "server";
     strcpy(s.kind, "host");
-    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:T:PD:u:h", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:i:T:PD:u:h", longs, NULL)) != -1;) {
         switch (c) {
         case 'a': s.o.address = optarg; break;
         case 'u':
@@ -364,6 +369,9 @@ int main(int argc, char **argv)
         case 'l':
             bad |= gx_parse_number(optarg, "--sg-list-len", 1, GDA_PIECES_MAX, &s.o.pieces);
             break;
+        case 'i':
+            bad |= gx_parse_number(optarg, "--initiators", 1, GDA_INITIATORS_MAX, &s.o.initiators);
+            break;
         case 'T': bad |= gd_parse_transport(optarg, &s.o.transport); break;
         case 'P': s.o.persistent = true; break;
         case 'D': bad |= gx_parse_number(optarg, "--debug", 0, 15, &s.o.debug); break;
@@ -378,7 +386,7 @@ int main(int argc, char **argv)
     if (bad)
         return GX_EXIT_USAGE;
     gx_catch_signals();
-    s.device = gda_open(s.o.address, s.o.transport);
+    s.device = gda_open(s.o.address, s.o.transport, (unsigned)s.o.initiators);
     if (!s.device)
         return GX_EXIT_FAILED;
     s.listener = gx_tcp_listen(gda_address(s.device), (uint16_t)s.o.port);

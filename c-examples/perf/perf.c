@@ -48,8 +48,11 @@ static void usage(FILE *to)
         "  -x, --gid-index N        which of the interface's addresses\n"
         "  -p, --port PORT          TCP port for the introduction (default %d)\n"
         "  -k, --keep               (server) serve one client after another\n"
-        "  -c, --connection TYPE    RC (default), UC or UD; WRITE: RC or UC; READ, atomics, "
-        "ATOMIC WRITE and FLUSH: RC\n"
+        "  -c, --connection TYPE    RC (default), UC, UD, XRC or DC; WRITE: not UD; READ, atomics, "
+        "ATOMIC WRITE and\n"
+        "                           FLUSH: RC, XRC or DC. XRC and DC: each end has targets with "
+        "SRQs beside its\n"
+        "                           queue pairs; DC is of soft devices only\n"
         "  -s, --size BYTES         message size (lat 2, bw 64k, atomics and ATOMIC WRITE 8, UD at "
         "most the path MTU)\n"
         "  -a, --all                sizes from 2 bytes to 8 MiB\n"
@@ -106,7 +109,10 @@ static int find_word(const char *text, const char *option, const char *const *wo
 
 static int option(struct options *o, int c, const char *text)
 {
-    static const char *const types[] = { "RC", "UC", "UD" };
+    static const char *const types[] = { "RC", "UC", "UD", "XRC", "DC" };
+    static const uint32_t of_types[] = {
+        GDRC_QPT_RC, GDRC_QPT_UC, GDRC_QPT_UD, GDRC_QPT_XRC_SEND, GDRC_QPT_DCI,
+    };
     static const char *const atomics[] = { "FETCH_AND_ADD", "CMP_AND_SWAP" };
     struct plan *p = &o->plan;
     uint64_t n = 0;
@@ -118,8 +124,8 @@ static int option(struct options *o, int c, const char *text)
     case 'p': return gx_parse_number(text, "--port", 1, 65535, &o->port);
     case 'k': o->keep = true; return 0;
     case 'c':
-        err = find_word(text, "--connection", types, 3, &word);
-        p->qp_type = err ? 0 : GDRC_QPT_RC + word;
+        err = find_word(text, "--connection", types, 5, &word);
+        p->qp_type = err ? 0 : of_types[word];
         return err;
     case 's': return gx_parse_size(text, "--size", 1, MAX_SIZE, &o->size);
     case 'a': o->all = true; return 0;
@@ -198,10 +204,10 @@ static int complete(struct options *o)
     bool lat = p->mode == MODE_LAT, out = p->verb <= VERB_WRITE, word = is_word(p);
     const char *hint = NULL;
     p->qp_type = p->qp_type ? p->qp_type : GDRC_QPT_RC;
-    if (!out && p->qp_type != GDRC_QPT_RC)
-        hint = "READ, atomics, ATOMIC WRITE and FLUSH exist on RC only.";
+    if (!out && !is_reliable(p->qp_type))
+        hint = "READ, atomics, ATOMIC WRITE and FLUSH exist on RC, XRC and DC only.";
     else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
-        hint = "WRITE exists on RC and UC.";
+        hint = "WRITE exists on all types but UD.";
     else if (lat && (p->bidir || p->qps > 1 || p->list > 1))
         hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q "
                "and -l.";
@@ -276,12 +282,13 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
-    bool good = p->verb < VERBS && p->mode <= MODE_BW && p->qp_type >= GDRC_QPT_RC &&
-                p->qp_type <= GDRC_QPT_UD && p->atomic <= 1 && p->qps - 1 < MAX_QPS &&
-                p->tx_depth - 1 < MAX_DEPTH && p->rx_depth - 1 < MAX_DEPTH &&
-                p->cq_mod - 1 < p->tx_depth && p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 &&
-                p->outs <= 128 && p->list - 1 < MAX_LIST && p->list <= p->tx_depth &&
-                p->timeout <= 31 && p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
+    bool type = (p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD) || has_targets(p->qp_type);
+    bool good = p->verb < VERBS && p->mode <= MODE_BW && type && p->atomic <= 1 &&
+                p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH &&
+                p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
+                p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 &&
+                p->list - 1 < MAX_LIST && p->list <= p->tx_depth && p->timeout <= 31 &&
+                p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
                 (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
 }

@@ -28,7 +28,8 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 
 /* Parameters that both ends must agree on: sent as text in the first message. */
 struct plan {
-    uint32_t verb, mode, qp_type, atomic;
+    uint32_t verb, mode, atomic;
+    uint32_t qp_type;     /* of the queue pairs that send: GDRC_QPT_XRC_SEND is XRC, _DCI is DC */
     uint32_t qps;         /* queue pairs */
     uint32_t tx_depth;    /* most work requests outstanding per queue pair */
     uint32_t rx_depth;    /* receives posted per queue pair */
@@ -45,12 +46,25 @@ struct plan {
     uint64_t max_size;    /* largest message of all runs */
 };
 
+/* XRC and DC: what receives, a queue pair of its own, with an SRQ. */
+struct target {
+    gdrc_qp qp;
+    gdrc_srq srq;
+    uint32_t srqn;        /* XRC: the SRQ's number */
+    uint64_t key;         /* DC: the access key */
+};
+
 /* A queue pair and its outstanding requests. */
 struct lane {
     gdrc_qp qp;
     gdrc_qp_fast *fast; /* for the measured loops; NULL: not yet */
-    struct gdrc_endpoint local, remote;
-    gdrc_ah ah;           /* UD */
+    struct gdrc_endpoint local, remote; /* XRC, DC: of the targets */
+    struct target target;
+    /* XRC, DC: of the queue pairs that send. */
+    struct gdrc_endpoint initiator, remote_initiator;
+    uint32_t remote_srqn; /* XRC: of the peer's SRQ */
+    uint64_t remote_key;  /* DC: of the peer's target */
+    gdrc_ah ah;           /* UD, DC */
     uint8_t *tx, *rx;     /* first slot of each; addresses only, where the buffer is a GPU's */
     uint64_t tx_addr, rx_addr, peer_rx_addr;
     uint64_t posted, done, received;
@@ -68,8 +82,8 @@ struct side {
     struct gx_mem mem;
     uint8_t *scratch;     /* a message, where the buffer is a GPU's */
     uint64_t words[MAX_LIST]; /* what ATOMIC WRITEs of one post call store */
+    gdrc_xrcd xrcd;       /* XRC */
     struct lane *lanes;
-    uint32_t ready_lanes; /* lanes whose QP exists */
     uint32_t tx_slots, rx_slots;
     size_t stride;
     /* The current run. */
@@ -102,6 +116,10 @@ struct outcome {
 };
 
 /* side.c */
+/* Whether a type of queue pair sends only, and targets receive: XRC and DC. */
+bool has_targets(uint32_t qp_type);
+/* Whether each message is acknowledged and comes once: all but UC and UD. */
+bool is_reliable(uint32_t qp_type);
 /* `kind`: of the buffer, for gx_mem_alloc; each end chooses its own. */
 int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, const char *kind);
 /* Exchanges endpoints over the connection and connects every queue pair. */

@@ -17,7 +17,13 @@ const char *verb_name(uint32_t verb)
 
 const char *type_name(uint32_t qp_type)
 {
-    return qp_type == GDRC_QPT_UD ? "UD" : qp_type == GDRC_QPT_UC ? "UC" : "RC";
+    switch (qp_type) {
+    case GDRC_QPT_UC: return "UC";
+    case GDRC_QPT_UD: return "UD";
+    case GDRC_QPT_XRC_SEND: return "XRC";
+    case GDRC_QPT_DCI: return "DC";
+    default: return "RC";
+    }
 }
 
 static int ascending(const void *a, const void *b)
@@ -143,7 +149,7 @@ void report_bandwidth(const struct plan *plan, enum format format, uint64_t size
                       const struct outcome *mine, const struct outcome *theirs)
 {
     /* Datagrams that the other end has not received do not count for the bandwidth. */
-    bool lossy = plan->verb == VERB_SEND && plan->qp_type != GDRC_QPT_RC;
+    bool lossy = plan->verb == VERB_SEND && !is_reliable(plan->qp_type);
     uint64_t messages = lossy ? theirs->received : mine->messages, sent = mine->messages;
     uint64_t ns = mine->ns;
     if (plan->bidir) {

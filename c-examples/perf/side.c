@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define UD_GRH 40u
 /*
@@ -19,8 +20,11 @@ void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *co
 {
     memset(config, 0, sizeof *config);
     config->struct_size = sizeof *config;
-    config->max_qp = plan->qps * sides > 128 ? plan->qps * sides : 0;
-    config->max_ah = plan->qps > 128 ? plan->qps : 0;
+    uint32_t lanes = plan->qps * sides, qps = has_targets(plan->qp_type) ? 2 * lanes : lanes;
+    config->max_qp = qps > 128 ? qps : 0;
+    config->max_ah = lanes > 128 ? lanes : 0;
+    config->max_srq = lanes > 16 && has_targets(plan->qp_type) ? lanes : 0;
+    config->max_dc_context = lanes > 256 && plan->qp_type == GDRC_QPT_DCI ? lanes : 0;
     config->max_inline = plan->inline_max > 256 ? plan->inline_max : 0;
     /*
      * For each: a request with its inline data, a receive and a completion; twice that, for
@@ -29,6 +33,67 @@ void plan_config(const struct plan *plan, uint32_t sides, struct gdrc_config *co
     uint64_t entry = 256 + plan->inline_max;
     config->ring_bytes =
         (8ull << 20) + 4 * sides * (uint64_t)plan->qps * (plan->tx_depth + plan->rx_depth) * entry;
+    if (plan->qp_type == GDRC_QPT_DCI)
+        config->ring_bytes += (uint64_t)(lanes > 256 ? lanes : 256) * 8192;
+}
+
+bool has_targets(uint32_t qp_type)
+{
+    return qp_type == GDRC_QPT_XRC_SEND || qp_type == GDRC_QPT_DCI;
+}
+
+bool is_reliable(uint32_t qp_type) { return qp_type != GDRC_QPT_UC && qp_type != GDRC_QPT_UD; }
+
+/* What receives: an SRQ of the lane's own, and a target for it. */
+static int create_target(struct side *side, struct target *t)
+{
+    const struct plan *plan = side->plan;
+    gdrc_context *ctx = side->dev->ctx;
+    struct gdrc_srq_attr attr = {
+        .struct_size = sizeof attr,
+        .max_wr = plan->rx_depth,
+        .max_sge = 1,
+    };
+    struct gdrc_qp_init init;
+    bool dc = plan->qp_type == GDRC_QPT_DCI;
+    memset(&init, 0, sizeof init);
+    init.struct_size = sizeof init;
+    if (dc && getrandom(&t->key, sizeof t->key, 0) != (ssize_t)sizeof t->key)
+        return -EIO;
+    int err = dc ? gdrc_srq_create(ctx, side->dev->pd, &attr, &t->srq)
+                 : gdrc_srq_create_xrc(ctx, side->dev->pd, side->xrcd, side->cq, &attr, &t->srq);
+    if (!err && !dc)
+        err = gdrc_srq_number(ctx, t->srq, &t->srqn);
+    if (err) {
+        gx_explain_call(side->dev, err, "creating an SRQ");
+        return err;
+    }
+    init.qp_type = dc ? GDRC_QPT_DCT : GDRC_QPT_XRC_RECV;
+    init.xrcd = side->xrcd;
+    if (dc) {
+        init.pd = side->dev->pd;
+        init.recv_cq = side->cq;
+        init.srq = t->srq;
+        init.dc_key = t->key;
+    }
+    err = gdrc_qp_create(ctx, &init, &t->qp, NULL);
+    if (err)
+        gx_explain_call(side->dev, err, "creating a target");
+    return err;
+}
+
+/* Describes a queue pair to the peer. */
+static int describe(struct side *side, gdrc_qp qp, const gdrc_mr *mr, struct gdrc_endpoint *out)
+{
+    const struct plan *plan = side->plan;
+    memset(out, 0, sizeof *out);
+    out->struct_size = sizeof *out;
+    int err = gdrc_endpoint_local(side->dev->ctx, qp, mr, out);
+    if (err)
+        gx_explain_call(side->dev, err, "describing the endpoint");
+    if (plan->mtu && plan->mtu < out->mtu)
+        out->mtu = plan->mtu;
+    return err;
 }
 
 static int create_lane(struct side *side, struct lane *lane)
@@ -39,34 +104,35 @@ static int create_lane(struct side *side, struct lane *lane)
     init.struct_size = sizeof init;
     init.qp_type = plan->qp_type;
     init.pd = side->dev->pd;
-    init.send_cq = init.recv_cq = side->cq;
+    init.send_cq = side->cq;
     init.cap.max_send_wr = plan->tx_depth;
-    init.cap.max_recv_wr = plan->rx_depth;
-    init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    init.cap.max_send_sge = 1;
     init.cap.max_inline_data = plan->inline_max;
+    bool targets = has_targets(plan->qp_type);
+    if (!targets) {
+        init.recv_cq = side->cq;
+        init.cap.max_recv_wr = plan->rx_depth;
+        init.cap.max_recv_sge = 1;
+    }
     int err = gdrc_qp_create(side->dev->ctx, &init, &lane->qp, NULL);
     if (err) {
         gx_explain_call(side->dev, err, "creating a queue pair");
         return err;
     }
-    side->ready_lanes++;
     err = gdrc_qp_fast_get(side->dev->ctx, lane->qp, &lane->fast);
     if (err) {
         gx_explain_call(side->dev, err, "getting its fast handle");
         return err;
     }
-    memset(&lane->local, 0, sizeof lane->local);
-    lane->local.struct_size = sizeof lane->local;
-    err = gdrc_endpoint_local(side->dev->ctx, lane->qp, &side->mr, &lane->local);
-    if (err) {
-        gx_explain_call(side->dev, err, "describing the endpoint");
-        return err;
-    }
+    if (targets)
+        err = create_target(side, &lane->target);
+    if (targets && !err)
+        err = describe(side, lane->qp, NULL, &lane->initiator);
+    if (!err)
+        err = describe(side, targets ? lane->target.qp : lane->qp, &side->mr, &lane->local);
     /* Each lane of the peer gets its own part of the buffer. */
     lane->local.addr = lane->rx_addr;
-    if (plan->mtu && plan->mtu < lane->local.mtu)
-        lane->local.mtu = plan->mtu;
-    return 0;
+    return err;
 }
 
 int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, const char *kind)
@@ -117,6 +183,10 @@ int side_open(struct side *side, struct gx_dev *dev, const struct plan *plan, co
         gx_explain_call(dev, err, "creating a completion queue");
         return err;
     }
+    if (plan->qp_type == GDRC_QPT_XRC_SEND && (err = gdrc_xrcd_alloc(dev->ctx, &side->xrcd))) {
+        gx_explain_call(dev, err, "allocating an XRC domain");
+        return err;
+    }
     side->lanes = calloc(plan->qps, sizeof *side->lanes);
     if (!side->lanes)
         return gx_error("Take fewer queue pairs.", "out of memory"), -ENOMEM;
@@ -148,6 +218,8 @@ int side_post_recv(struct side *side, uint32_t index, uint64_t number)
         .num_sge = 1,
     };
     const gdrc_recv_wr *bad;
+    if (has_targets(side->plan->qp_type))
+        return gdrc_post_srq_recv(side->dev->ctx, lane->target.srq, &wr, &bad);
     return gdrc_qp_fast_post_recv(lane->fast, &wr, &bad);
 }
 
@@ -155,14 +227,14 @@ static int connect_lane(struct side *side, uint32_t index)
 {
     const struct plan *plan = side->plan;
     struct lane *lane = &side->lanes[index];
-    bool ud = plan->qp_type == GDRC_QPT_UD;
+    bool dc = plan->qp_type == GDRC_QPT_DCI, named = dc || plan->qp_type == GDRC_QPT_UD;
     struct gdrc_qp_connect_opts opts;
     memset(&opts, 0, sizeof opts);
     opts.struct_size = sizeof opts;
     /* No timeout and no retries are valid choices too, so every attribute is set here. */
     opts.flags = GDRC_QP_CONNECT_EXACT;
     opts.access = GDRC_ACCESS_REMOTE_WRITE;
-    if (plan->qp_type == GDRC_QPT_RC)
+    if (is_reliable(plan->qp_type))
         opts.access |= GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC;
     if (plan->verb == VERB_FLUSH)
         opts.access |= GDRC_ACCESS_FLUSH_GLOBAL;
@@ -173,8 +245,14 @@ static int connect_lane(struct side *side, uint32_t index)
     opts.max_rd_atomic = plan->outs ? plan->outs : lane->remote.max_rd_atomic;
     opts.max_dest_rd_atomic = at_most(lane->local.max_rd_atomic, 255);
     lane->peer_rx_addr = lane->remote.addr;
-    int err = gdrc_qp_connect(side->dev->ctx, lane->qp, &lane->local, &lane->remote, &opts);
-    if (!err && ud) {
+    /* Of DC no queue pair has a peer: each request names one. */
+    bool targets = has_targets(plan->qp_type);
+    int err = gdrc_qp_connect(side->dev->ctx, lane->qp, targets ? &lane->initiator : &lane->local,
+                              dc ? NULL : &lane->remote, &opts);
+    if (!err && targets)
+        err = gdrc_qp_connect(side->dev->ctx, lane->target.qp, &lane->local,
+                              dc ? NULL : &lane->remote_initiator, &opts);
+    if (!err && named) {
         struct gdrc_ah_attr ah = {
             .scope_id = side->dev->attr.scope_id,
             .udp_port = (uint16_t)lane->remote.udp_port,
@@ -189,26 +267,56 @@ static int connect_lane(struct side *side, uint32_t index)
     return err;
 }
 
+/* An endpoint; XRC and DC: that of the target, that of what sends, the SRQ's number, the key. */
+#define WIRE GDRC_ENDPOINT_WIRE_BYTES
+#define WIRE_MAX (2 * WIRE + 12)
+
+static int pack(const struct lane *lane, bool targets, uint8_t *wire)
+{
+    int err = gdrc_endpoint_pack(&lane->local, wire);
+    if (!targets || err)
+        return err;
+    gx_put32(wire + 2 * WIRE, lane->target.srqn);
+    gx_put64(wire + 2 * WIRE + 4, lane->target.key);
+    return gdrc_endpoint_pack(&lane->initiator, wire + WIRE);
+}
+
+static int unpack(struct lane *lane, bool targets, const uint8_t *wire)
+{
+    memset(&lane->remote, 0, sizeof lane->remote);
+    lane->remote.struct_size = sizeof lane->remote;
+    int err = gdrc_endpoint_unpack(wire, &lane->remote);
+    if (!targets || err)
+        return err;
+    lane->remote_srqn = gx_get32(wire + 2 * WIRE);
+    lane->remote_key = gx_get64(wire + 2 * WIRE + 4);
+    memset(&lane->remote_initiator, 0, sizeof lane->remote_initiator);
+    lane->remote_initiator.struct_size = sizeof lane->remote_initiator;
+    return gdrc_endpoint_unpack(wire + WIRE, &lane->remote_initiator);
+}
+
 int side_connect(struct side *side, struct gx_conn *conn)
 {
-    uint8_t wire[GDRC_ENDPOINT_WIRE_BYTES];
+    uint8_t wire[WIRE_MAX];
+    bool targets = has_targets(side->plan->qp_type);
+    size_t length = targets ? WIRE_MAX : WIRE;
     int err = 0;
     side->conn_fd = conn->fd;
     for (uint32_t i = 0; i < side->plan->qps && !err; i++) {
         struct lane *lane = &side->lanes[i];
         if (!side->plan->mtu)
             gx_endpoint_fit(side->dev, conn, &lane->local);
-        err = gdrc_endpoint_pack(&lane->local, wire);
+        if (targets && !side->plan->mtu)
+            gx_endpoint_fit(side->dev, conn, &lane->initiator);
+        err = pack(lane, targets, wire);
         if (!err)
-            err = gx_conn_send(conn, GX_MSG_ENDPOINT, wire, sizeof wire, -1, "an endpoint");
+            err = gx_conn_send(conn, GX_MSG_ENDPOINT, wire, length, -1, "an endpoint");
         if (err)
             return err;
         int n = gx_conn_recv(conn, GX_MSG_ENDPOINT, wire, sizeof wire, GX_TIMEOUT_MS, "endpoint");
         if (n < 0)
             return n;
-        memset(&lane->remote, 0, sizeof lane->remote);
-        lane->remote.struct_size = sizeof lane->remote;
-        err = n == (int)sizeof wire ? gdrc_endpoint_unpack(wire, &lane->remote) : -EPROTO;
+        err = n == (int)length ? unpack(lane, targets, wire) : -EPROTO;
         if (err)
             gx_error("Build both sides from one source.",
                      "%s sent an endpoint that this version does not read: %s", conn->peer,
@@ -219,12 +327,20 @@ int side_connect(struct side *side, struct gx_conn *conn)
     return err;
 }
 
+static void introduce(struct lane *to, const struct lane *peer)
+{
+    to->remote = peer->local;
+    to->remote_initiator = peer->initiator;
+    to->remote_srqn = peer->target.srqn;
+    to->remote_key = peer->target.key;
+}
+
 int side_connect_pair(struct side *a, struct side *b)
 {
     int err = 0;
     for (uint32_t i = 0; i < a->plan->qps && !err; i++) {
-        a->lanes[i].remote = b->lanes[i].local;
-        b->lanes[i].remote = a->lanes[i].local;
+        introduce(&a->lanes[i], &b->lanes[i]);
+        introduce(&b->lanes[i], &a->lanes[i]);
         err = connect_lane(a, i);
         if (!err)
             err = connect_lane(b, i);
@@ -240,15 +356,26 @@ uint64_t side_largest(const struct side *side)
     return 128u << (lane->local.mtu < lane->remote.mtu ? lane->local.mtu : lane->remote.mtu);
 }
 
+static void destroy_lane(gdrc_context *ctx, struct lane *lane)
+{
+    gdrc_qp_fast_put(lane->fast);
+    if (lane->qp.handle)
+        gdrc_qp_destroy(ctx, lane->qp);
+    if (lane->target.qp.handle)
+        gdrc_qp_destroy(ctx, lane->target.qp);
+    if (lane->target.srq.handle)
+        gdrc_srq_destroy(ctx, lane->target.srq);
+    if (lane->ah.handle)
+        gdrc_ah_destroy(ctx, lane->ah);
+}
+
 void side_close(struct side *side)
 {
     gdrc_context *ctx = side->dev ? side->dev->ctx : NULL;
-    for (uint32_t i = 0; i < side->ready_lanes; i++) {
-        gdrc_qp_fast_put(side->lanes[i].fast);
-        gdrc_qp_destroy(ctx, side->lanes[i].qp);
-        if (side->lanes[i].ah.handle)
-            gdrc_ah_destroy(ctx, side->lanes[i].ah);
-    }
+    for (uint32_t i = 0; side->lanes && i < side->plan->qps; i++)
+        destroy_lane(ctx, &side->lanes[i]);
+    if (side->xrcd.handle)
+        gdrc_xrcd_dealloc(ctx, side->xrcd);
     gdrc_cq_fast_put(side->cq_fast);
     if (side->cq.handle)
         gdrc_cq_destroy(ctx, side->cq);

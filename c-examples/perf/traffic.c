@@ -107,7 +107,7 @@ static void check_received(struct side *side, const gdrc_wc *wc, uint32_t index,
         side->bad++;
     else if (checks(side)) {
         at = look_at(side, at, side->size);
-        if (!at || !(plan->qp_type == GDRC_QPT_RC
+        if (!at || !(is_reliable(plan->qp_type)
                          ? matches(at, side->size, side->lanes[index].received, index)
                          : whole(at, side->size, index)))
             side->bad++;
@@ -219,6 +219,14 @@ static void build(struct side *side, uint32_t index, uint64_t number, gdrc_send_
         wr->wr.rdma =
             (gdrc_rdma_wr){ .remote_addr = lane->peer_rx_addr + to, .rkey = lane->remote.rkey };
     }
+    if (plan->qp_type == GDRC_QPT_XRC_SEND)
+        wr->remote_srqn = lane->remote_srqn;
+    else if (plan->qp_type == GDRC_QPT_DCI)
+        wr->ext.dc = (gdrc_dc_wr){
+            .ah = lane->ah,
+            .dc_key = lane->remote_key,
+            .dctn = lane->remote.qpn,
+        };
     if (out && checks(side)) {
         fill(compose_at(side, lane->tx + from), side->size, number, index);
         put_at(side, lane->tx + from, side->size);
@@ -318,7 +326,7 @@ static int look_at_clock(struct side *side, bool moved)
      * gone.
      */
     if (side->active && now - side->moved_ns > SILENCE_NS) {
-        gx_error(side->plan->qp_type == GDRC_QPT_RC
+        gx_error(is_reliable(side->plan->qp_type)
                      ? "The other side may be stopped, or the network in between is down."
                      : "UC and UD do not repeat what the network lost: try again, or take RC.",
                  "nothing came for %d s", (int)(SILENCE_NS / 1000000000u));

@@ -26,7 +26,7 @@ pub struct Ah {
 ///
 /// # Errors
 /// `Error::Invalid`: no GRH (RoCE has no other addresses), another port than the only one, no such
-/// source GID.
+/// source GID. ENODATA: the entry of that source GID is unused.
 pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
     if a.port_num > 1 {
         return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", a.port_num));

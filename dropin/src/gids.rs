@@ -7,11 +7,16 @@
 //!
 //! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers
 //! exchange GIDs only.
+//!
+//! Like that of a NIC, the table is longer than what is in use. An unused entry is a GID of zeros
+//! and has no type; Linux answers ENODATA to whoever asks for it (`rdma_get_gid_attr`).
 
 use gdrcore_core::{refuse, Result};
 
-/// Entries of the table, all of them in use.
-pub const LEN: u32 = 4;
+/// Entries of the table.
+pub const LEN: u32 = 16;
+/// The first of them are in use.
+pub const USED: u32 = 4;
 /// The entry that the library itself chooses: the first of RoCE v2.
 pub const PREFERRED: u8 = 1;
 
@@ -32,20 +37,35 @@ impl GidType {
     }
 }
 
-/// The type of an entry.
+/// The type of an entry; `None`: it is unused.
 ///
 /// # Errors
 /// `Error::Invalid`: behind the end of the table.
-pub fn gid_type(index: u32) -> Result<GidType> {
+pub fn entry(index: u32) -> Result<Option<GidType>> {
     match index {
         LEN.. => Err(refuse!(
             Invalid,
             "sgid_index {index}: the table has {LEN} entries (0 to {})",
             LEN - 1
         )),
-        n if n % 2 == 0 => Ok(GidType::RoceV1),
-        _ => Ok(GidType::RoceV2),
+        USED.. => Ok(None),
+        n if n % 2 == 0 => Ok(Some(GidType::RoceV1)),
+        _ => Ok(Some(GidType::RoceV2)),
     }
+}
+
+/// The type of an entry that is in use.
+///
+/// # Errors
+/// `Error::Invalid`: behind the end of the table. ENODATA: unused.
+pub fn gid_type(index: u32) -> Result<GidType> {
+    entry(index)?.ok_or_else(|| {
+        refuse!(
+            Os(libc::ENODATA),
+            "sgid_index {index}: the entry is unused (0 to {} are in use)",
+            USED - 1
+        )
+    })
 }
 
 #[cfg(test)]
@@ -55,11 +75,20 @@ mod tests {
 
     #[test]
     fn usual_gid_indexes_exist() {
-        let kinds: Vec<_> = (0..LEN).map(|i| gid_type(i).unwrap()).collect();
+        let kinds: Vec<_> = (0..USED).map(|i| gid_type(i).unwrap()).collect();
         assert_eq!(kinds, [GidType::RoceV1, GidType::RoceV2, GidType::RoceV1, GidType::RoceV2]);
         assert_eq!(gid_type(PREFERRED.into()), Ok(GidType::RoceV2));
         for index in [LEN, 255, u32::MAX] {
             assert_eq!(gid_type(index), Err(Error::Invalid), "{index}");
+            assert_eq!(entry(index), Err(Error::Invalid), "{index}");
+        }
+    }
+
+    #[test]
+    fn unused_entries_have_no_type() {
+        for index in USED..LEN {
+            assert_eq!(entry(index), Ok(None), "{index}");
+            assert_eq!(gid_type(index), Err(Error::Os(libc::ENODATA)), "{index}");
         }
     }
 }

@@ -261,7 +261,7 @@ pub unsafe extern "C" fn query_port(
 /// An entry of the GID table.
 ///
 /// # Errors
-/// `Error::Invalid`: the index is too large.
+/// `Error::Invalid`: the index is too large. ENODATA: the entry is unused.
 fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
     Ok(ibv_gid_entry {
         gid: ibv_gid { raw: c.hca.attr.gid },
@@ -272,7 +272,7 @@ fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
     })
 }
 
-/// `ibv_query_gid`.
+/// `ibv_query_gid`. As in rdma-core, an unused entry is a GID of zeros.
 pub unsafe extern "C" fn query_gid(
     context: *mut ibv_context,
     port: u8,
@@ -282,12 +282,11 @@ pub unsafe extern "C" fn query_gid(
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid").number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        let entry = gid_entry(
-            c,
-            u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?,
-        )?;
+        let index =
+            u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?;
+        let raw = gids::entry(index)?.map_or([0; 16], |_| c.hca.attr.gid);
         // SAFETY: as above. The program's union may be less aligned than ours.
-        unsafe { copy_out(&entry.gid.raw, gid.cast(), 16)? };
+        unsafe { copy_out(&raw, gid.cast(), 16)? };
         Ok(0)
     }))
 }
@@ -326,16 +325,17 @@ pub unsafe extern "C" fn query_gid_table(
         if flags != 0 {
             return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
         }
-        // Like the kernel: all entries or none.
-        if max < gids::LEN as usize || entries.is_null() {
-            return Err(refuse!(Invalid, "max_entries {max}: the table has {} entries", gids::LEN));
+        // Like the kernel: all entries that are in use, or none.
+        if max < gids::USED as usize || entries.is_null() {
+            let used = gids::USED;
+            return Err(refuse!(Invalid, "max_entries {max}: {used} entries are in use"));
         }
-        for index in 0..gids::LEN {
+        for index in 0..gids::USED {
             let entry = gid_entry(c, index)?;
             // SAFETY: the program's array has `max` entries of `size` bytes each.
             unsafe { copy_out(&entry, entries.byte_add(index as usize * size).cast(), size)? };
         }
-        Ok(gids::LEN as isize)
+        Ok(gids::USED as isize)
     });
     r.unwrap_or_else(|e| {
         Verb("ibv_query_gid_table").refused(e);
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn query_gid_table(
 }
 
 /// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE
-/// v1).
+/// v1). As in rdma-core, that of an unused entry is 0.
 pub unsafe extern "C" fn query_gid_type(
     context: *mut ibv_context,
     port: u8,
@@ -354,9 +354,9 @@ pub unsafe extern "C" fn query_gid_type(
     // SAFETY: the program's pointers.
     Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
         check_port(port.into())?;
-        let found = gids::gid_type(index)?;
+        let found = gids::entry(index)?;
         // SAFETY: as above.
-        *unsafe { out(kind)? } = u32::from(found == gids::GidType::RoceV2);
+        *unsafe { out(kind)? } = u32::from(found == Some(gids::GidType::RoceV2));
         Ok(0)
     }))
 }

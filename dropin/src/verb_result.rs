@@ -37,6 +37,7 @@ fn errno_name(errno: i32) -> String {
         libc::ENODEV => "ENODEV",
         libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
         libc::EADDRINUSE => "EADDRINUSE",
+        libc::ENODATA => "ENODATA",
         libc::ETIMEDOUT => "ETIMEDOUT",
         libc::EOWNERDEAD => "EOWNERDEAD",
         libc::EBADF => "EBADF",

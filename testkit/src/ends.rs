@@ -9,8 +9,8 @@ use crate::patience;
 use crate::rng::Rng;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
-    access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, Handle, QpCap,
-    QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+    access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, FlushWr, Handle,
+    QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
 use std::time::{Duration, Instant};
@@ -101,6 +101,8 @@ pub enum Op {
     FetchAdd(u64, u64),
     /// ATOMIC WRITE to a remote offset.
     AtomicWrite(u64),
+    /// FLUSH at a remote offset: length, placement types, level.
+    Flush(u64, u64, u32, u32),
 }
 
 /// One QP and what it needs.
@@ -245,9 +247,13 @@ impl<'d> End<'d> {
         let Shape {
             qp_type, access, mtu, timeout, retry_cnt, rnr_retry, min_rnr_timer, kin, ..
         } = self.shape;
+        let remote = access::REMOTE_WRITE
+            | access::REMOTE_READ
+            | access::REMOTE_ATOMIC
+            | access::FLUSH_GLOBAL;
         Connection {
             qp_type,
-            access: access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC),
+            access: access & remote,
             qkey: self.qkey,
             mtu,
             ah: self.peer.ah,
@@ -316,6 +322,12 @@ impl<'d> End<'d> {
             }
             Op::FetchAdd(at, add) => (wr_opcode::ATOMIC_FETCH_AND_ADD, None, atomic(at, add, 0)),
             Op::AtomicWrite(to) => (wr_opcode::ATOMIC_WRITE, None, rdma(to)),
+            Op::Flush(at, length, placement, level) => {
+                let remote_addr = self.peer.addr.wrapping_add(at);
+                let rkey = self.peer.rkey;
+                let flush = FlushWr { remote_addr, rkey, placement, length, level };
+                (wr_opcode::FLUSH, None, WrOp { flush })
+            }
         };
         SendWr {
             wr_id,

@@ -37,19 +37,63 @@ static const char *line(const char *path)
 	return text;
 }
 
+/* A file that exists but cannot be read: it opens, and read(2) fails with EINVAL. */
+static int is_unreadable(const char *path)
+{
+	char text[16];
+	int fd = open(path, O_RDONLY);
+	int is = fd >= 0 && read(fd, text, sizeof(text)) < 0 && errno == EINVAL;
+
+	if (fd >= 0)
+		close(fd);
+	return is;
+}
+
+/*
+ * An unused entry of the GID table, as Linux shows it: a zero GID by ibv_query_gid and in sysfs,
+ * ENODATA where a type is wanted too.
+ */
+static void unused_gid(struct ibv_device *device, struct ibv_context *context, int i)
+{
+	static const char *const unreadable[] = { "types", "ndevs" };
+	struct ibv_gid_entry one;
+	union ibv_gid gid, zero = { 0 };
+	char path[512], text[64];
+
+	memset(&gid, 1, sizeof(gid));
+	CHECK(ibv_query_gid(context, 1, i, &gid) == 0 && memcmp(&gid, &zero, sizeof(gid)) == 0);
+	CHECK(ibv_query_gid_ex(context, 1, i, &one, 0) == ENODATA);
+	snprintf(path, sizeof(path), "%s/ports/1/gids/%d", device->ibdev_path, i);
+	CHECK(strcmp(line(path), "0000:0000:0000:0000:0000:0000:0000:0000") == 0);
+	for (int k = 0; k < 2; k++) {
+		snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/%s/%d", device->ibdev_path,
+			 unreadable[k], i);
+		CHECK(is_unreadable(path));
+		FILE *file = fopen(path, "r");
+		CHECK(file && !fgets(text, sizeof(text), file) && errno == EINVAL);
+		if (file)
+			fclose(file);
+		snprintf(path, sizeof(path), "ports/1/gid_attrs/%s/%d", unreadable[k], i);
+		CHECK(ibv_read_sysfs_file(device->ibdev_path, path, text, sizeof(text)) == -1);
+	}
+}
+
 /* The GID table is the same by every way of reading it. */
 static void gids(struct ibv_device *device)
 {
 	struct ibv_context *context = ibv_open_device(device);
-	struct ibv_gid_entry one, all[8];
+	struct ibv_gid_entry one, all[32];
 	struct ibv_port_attr port;
 	char path[512], want[64];
 	union ibv_gid gid;
+	int used;
 
 	CHECK(context && ibv_query_port(context, 1, &port) == 0);
-	CHECK(port.gid_tbl_len > 3 && ibv_query_gid_table(context, all, 8, 0) == port.gid_tbl_len);
-	CHECK(ibv_query_gid_table(context, all, port.gid_tbl_len - 1, 0) == -EINVAL);
-	for (int i = 0; i < port.gid_tbl_len; i++) {
+	used = ibv_query_gid_table(context, all, 32, 0);
+	CHECK(used > 3 && used < port.gid_tbl_len);
+	CHECK(ibv_query_gid_table(context, all, used, 0) == used);
+	CHECK(ibv_query_gid_table(context, all, used - 1, 0) == -EINVAL);
+	for (int i = 0; i < used; i++) {
 		CHECK(ibv_query_gid(context, 1, i, &gid) == 0);
 		CHECK(ibv_query_gid_ex(context, 1, i, &one, 0) == 0 && memcmp(&one, &all[i], sizeof(one)) == 0);
                 CHECK(memcmp(&one.gid, &gid, sizeof(gid)) == 0 && one.gid_index == (unsigned)i &&
@@ -65,6 +109,8 @@ static void gids(struct ibv_device *device)
 		snprintf(path, sizeof(path), "%s/ports/1/gid_attrs/ndevs/%d", device->ibdev_path, i);
 		CHECK(strcmp(line(path), if_indextoname(one.ndev_ifindex, want) ? want : "") == 0);
 	}
+	for (int i = used; i < port.gid_tbl_len; i++)
+		unused_gid(device, context, i);
 	CHECK(ibv_query_gid_ex(context, 1, port.gid_tbl_len, &one, 0) == EINVAL);
 	snprintf(path, sizeof(path), "%s/ports/1/gids/%d", device->ibdev_path, port.gid_tbl_len);
 	CHECK(open(path, O_RDONLY) < 0 && errno == ENOENT);

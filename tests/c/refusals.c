@@ -101,8 +101,11 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
     union ibv_gid gid;
     uint16_t pkey;
     struct ibv_port_attr port;
-    NUMBER("ibv_query_gid: sgid_index 9: the table has 4 entries (0 to 3): EINVAL",
-           ibv_query_gid(ctx, 1, 9, &gid), EINVAL);
+    NUMBER("ibv_query_gid: sgid_index 16: the table has 16 entries (0 to 15): EINVAL",
+           ibv_query_gid(ctx, 1, 16, &gid), EINVAL);
+    struct ibv_gid_entry entry;
+    NUMBER("ibv_query_gid_ex: sgid_index 9: the entry is unused (0 to 3 are in use): ENODATA",
+           ibv_query_gid_ex(ctx, 1, 9, &entry, 0), ENODATA);
     NUMBER("ibv_query_gid: port_num 2: the device has one port, 1: EINVAL",
            ibv_query_gid(ctx, 2, 0, &gid), EINVAL);
     NUMBER("ibv_query_pkey: index 1: the P_Key table has one entry, 0: EINVAL",
@@ -193,9 +196,13 @@ static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_c
            "grh.dgid and grh.sgid_index (LIDs: GDRC_LID=1): EINVAL",
            ibv_modify_qp(qp, &a, RTR_MASK), EINVAL);
     a.ah_attr.is_global = 1;
-    a.ah_attr.grh.sgid_index = 7;
-    NUMBER("ibv_modify_qp: INIT to RTR: sgid_index 7: the table has 4 entries (0 to 3): EINVAL",
+    a.ah_attr.grh.sgid_index = 17;
+    NUMBER("ibv_modify_qp: INIT to RTR: sgid_index 17: the table has 16 entries (0 to 15): EINVAL",
            ibv_modify_qp(qp, &a, RTR_MASK), EINVAL);
+    a.ah_attr.grh.sgid_index = 7;
+    NUMBER("ibv_modify_qp: INIT to RTR: sgid_index 7: the entry is unused (0 to 3 are in use): "
+           "ENODATA",
+           ibv_modify_qp(qp, &a, RTR_MASK), ENODATA);
     a.ah_attr.grh.sgid_index = 1;
     a.path_mtu = 9;
     want("ibv_modify_qp: INIT to RTR: path_mtu 9: a code from 1 (256 bytes) to ");

@@ -30,6 +30,8 @@ static int failed;
 #define NONE(call, with) CHECK((errno = 0, !(call)) && errno == (with))
 
 #define CLASS "/sys/class/infiniband"
+/* Entries of the GID table. */
+enum { GIDS = 16 };
 static char own[300], gids[400], state[400];
 
 static void by_path(void)
@@ -84,7 +86,7 @@ static void by_path(void)
 	FAILS(getxattr(state, "user.x", text, 1), ENOTSUP);
 	FAILS(llistxattr(own, text, 1), ENOTSUP);
 	for (int i = 0; i < 3; i++) {
-		const char *missing[] = {"/nothing", "/ports/2", "/ports/1/gids/4"};
+		const char *missing[] = {"/nothing", "/ports/2", "/ports/1/gids/16"};
 		snprintf(text, sizeof(text), "%s%s", own, missing[i]);
 		FAILS(stat(text, &st), ENOENT);
 		FAILS(open(text, O_RDONLY), ENOENT);
@@ -202,7 +204,7 @@ static void by_folder(void)
 		CHECK(fstatat(dirfd(d), e->d_name, &st, 0) == 0 && st.st_ino == e->d_ino);
 		n++;
 	}
-	CHECK(n == 4 && dots == 2);
+	CHECK(n == GIDS && dots == 2);
 	rewinddir(d);
 	CHECK(readdir64(d) && readdir64(d) && readdir64(d));
 	long at = telldir(d);
@@ -215,27 +217,27 @@ static void by_folder(void)
 	fd = open(gids, O_RDONLY | O_DIRECTORY);
 	CHECK((d = fdopendir(fd)) && readdir(d) && closedir(d) == 0);
 
-	CHECK(scandir(gids, &list, not_hidden, alphasort) == 4);
-	for (int i = 0; i < 4; i++) {
-		CHECK(list[i]->d_name[0] == '0' + i);
+	CHECK(scandir(gids, &list, not_hidden, alphasort) == GIDS);
+	for (int i = 0; i < GIDS; i++)
+		CHECK(i == 0 || strcmp(list[i - 1]->d_name, list[i]->d_name) < 0);
+	for (int i = 0; i < GIDS; i++)
 		free(list[i]);
-	}
 	free(list);
 	FAILS(scandir(state, &list, NULL, NULL), ENOTDIR);
 
 	glob_t found = {0};
 	snprintf(path, sizeof(path), CLASS "/*/ports/1/gids/[0-9]");
-        CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc % 4 == 0 &&
+        CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc % 10 == 0 &&
               strncmp(found.gl_pathv[0], CLASS "/", sizeof(CLASS)) == 0);
         snprintf(path, sizeof(path), "%s/nothing*", own);
 	CHECK(glob(path, GLOB_APPEND, NULL, &found) == GLOB_NOMATCH);
 	globfree(&found);
 
-        CHECK(nftw(gids, visit, 8, FTW_PHYS) == 0 && visits == 5 && files == 4 && folders == 1 &&
-              last_level == 1);
+        CHECK(nftw(gids, visit, 8, FTW_PHYS) == 0 && visits == GIDS + 1 && files == GIDS &&
+              folders == 1 && last_level == 1);
         visits = files = folders = 0;
-        CHECK(nftw(gids, visit, 8, FTW_PHYS | FTW_DEPTH) == 0 && visits == 5 && files == 4 &&
-              folders == 1 && last_level == 0);
+        CHECK(nftw(gids, visit, 8, FTW_PHYS | FTW_DEPTH) == 0 && visits == GIDS + 1 &&
+              files == GIDS && folders == 1 && last_level == 0);
         visits = files = folders = links = 0;
 	snprintf(path, sizeof(path), "%s/", own);
 	CHECK(nftw(path, visit, 8, FTW_PHYS) == 0 && files > 60 && folders > 8 && links == 2);
@@ -243,7 +245,7 @@ static void by_folder(void)
 	visits = files = folders = links = 0;
 	CHECK(nftw(path, visit, 8, 0) == 0 && files > 60 && folders > 8 && links == 0);
 	visits = files = 0;
-	CHECK(ftw(gids, visit_old, 8) == 0 && visits == 5 && files == 4);
+	CHECK(ftw(gids, visit_old, 8) == 0 && visits == GIDS + 1 && files == GIDS);
 	CHECK(nftw("/sys/class/net", visit, 8, FTW_PHYS) == 0);
 }
 
@@ -299,7 +301,7 @@ static void *many_times(void *none)
 
 		while (d && readdir(d))
 			n++;
-		CHECK(n == 6);
+		CHECK(n == GIDS + 2);
 		if (d)
 			closedir(d);
 		int fd = open(state, O_RDONLY);

@@ -375,20 +375,23 @@ static void counters(void) {
     drop(&b);
 }
 
-// Every entry of the GID table leads to the device, for either type of RoCE; behind the last one
-// there is none.
+// Every used entry of the GID table leads to the device, for either type of RoCE; behind them are
+// unused ones, which are no source of anything, and behind the last one there is none.
 static void gids(void) {
     struct side a, b;
     union ibv_gid gid;
     struct ibv_context *ctx = open_device();
     struct ibv_port_attr port;
-    CHECK(ibv_query_port(ctx, 1, &port) == 0 && port.gid_tbl_len > 3);
+    struct ibv_gid_entry used[16];
+    CHECK(ibv_query_port(ctx, 1, &port) == 0);
+    int in_use = ibv_query_gid_table(ctx, used, 16, 0);
+    CHECK(in_use > 3 && in_use < port.gid_tbl_len);
     int outside[] = {-1, port.gid_tbl_len, 255, 1 << 20};
     for (unsigned i = 0; i < sizeof outside / sizeof *outside; i++) {
         errno = 0;
         CHECK(ibv_query_gid(ctx, 1, outside[i], &gid) == -1 && errno == EINVAL);
     }
-    for (gid_index = 0; gid_index < port.gid_tbl_len; gid_index++) {
+    for (gid_index = 0; gid_index < in_use; gid_index++) {
         pair(&a, &b, IBV_QPT_RC, 0);
         transfer(&a, &b);
         struct ibv_qp_attr attr;
@@ -405,6 +408,8 @@ static void gids(void) {
         CHECK(ah && ibv_destroy_ah(ah) == 0);
         to.grh.sgid_index = port.gid_tbl_len;
         CHECK(!ibv_create_ah(a.pd, &to) && errno == EINVAL);
+        to.grh.sgid_index = in_use;
+        CHECK(!ibv_create_ah(a.pd, &to) && errno == ENODATA);
         drop(&a);
         drop(&b);
     }

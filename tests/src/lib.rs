@@ -9,6 +9,7 @@ pub mod etcd;
 pub mod far_end;
 pub mod feed;
 pub mod forge;
+pub mod huge_pages;
 pub mod lab;
 pub mod library;
 pub mod map;

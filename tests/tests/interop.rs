@@ -1,18 +1,20 @@
-//! Interoperation of our device with Linux's rxe, in a machine that this test boots; the cases are
+//! Interoperation of our device with Linux's rxe, in machines that this test boots; the cases are
 //! in `gdrcore_tests::rxe`.
 //!
 //! docs/records/INTEROP.md holds the latest results. `GDRC_BLESS=1 cargo test -p gdrcore-tests
 //! --test interop` writes it; without that, the page must list the features that were run.
 
-use gdrcore_tests::rxe::vm;
+use gdrcore_tests::rxe::run_all::NEWER;
+use gdrcore_tests::rxe::vm::{self, Release};
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{find, run, scratch, Scratch};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What this machine lacks; `None`: nothing.
-fn missing() -> Option<String> {
+/// What this machine lacks for one with that release; `None`: nothing.
+fn missing(release: Release) -> Option<String> {
     for tool in ["cc", "ip", "unshare", "apt-get", "dpkg"] {
         if find(tool).is_none() {
             return Some(format!("{tool} is not installed"));
@@ -28,7 +30,7 @@ fn missing() -> Option<String> {
     if !may.ok() {
         return Some(format!("no network namespace: {}", may.output.trim()));
     }
-    vm::prepare().err()
+    vm::prepare(release).err()
 }
 
 /// Options of `unshare` for a network namespace, and for a pid namespace, so that the machine ends
@@ -39,71 +41,120 @@ fn apart() -> [&'static str; 4] {
     [net, "-pf", "--mount-proc", "--kill-child"]
 }
 
-/// Heading of the part of docs/records/INTEROP.md that `scripts/interop_long.sh` writes.
+/// The parts of docs/records/INTEROP.md: the table, that of the later release, and the longer run,
+/// which `scripts/interop_long.sh` writes.
 const LONGER: &str = "## A longer run";
 
-/// The features of the table, in order; the longer run has a table of its own.
+fn parts(text: &str) -> [&str; 3] {
+    let longer = text.find(LONGER).unwrap_or(text.len());
+    let newer = text[..longer].find(NEWER).unwrap_or(longer);
+    [&text[..newer], &text[newer..longer], &text[longer..]]
+}
+
+/// The features of a table, in order.
 fn features(text: &str) -> Vec<String> {
-    let text = text.find(LONGER).map_or(text, |at| &text[..at]);
     let rows = text.lines().filter(|l| l.starts_with("| ") && !l.starts_with("| feature"));
     rows.map(|l| l.split(" | ").next().unwrap_or(l).to_string()).collect()
 }
 
-#[test]
-fn every_feature_works_between_our_device_and_rxe() {
-    if let Some(why) = missing() {
-        skip!("no machine with rxe: {why}");
+/// The machines take both processors, and both tests may write the page.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the program `interop` with a machine, in which are these programs of tests/vm; `cc` are
+/// arguments for their compiler. Returns the folder of its results.
+fn run_cases(what: &str, programs: &[&str], cc: &[&str]) -> Scratch {
+    let share = scratch(&format!("interop-{what}"));
+    for program in programs {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(share.join(program)).args(cc);
+        compiler.arg(root().join(format!("tests/vm/{program}.c"))).arg("-libverbs");
+        let built = run(&mut compiler, 60);
+        assert!(built.ok(), "{}", built.output);
     }
-    let share = scratch("interop");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(share.join("peer"));
-    cc.arg(root().join("tests/vm/peer.c")).arg("-libverbs");
-    let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
     let driver = Path::new(env!("CARGO_BIN_EXE_interop"));
     std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");
     let mut lab = Command::new("unshare");
-    lab.args(apart()).arg(driver).arg("lab").arg(&share);
+    lab.args(apart()).arg(driver).arg(what).arg(&*share);
     let done = run(&mut lab, 900);
     for line in done.output.lines().filter(|l| l.contains("FAILED") || l.starts_with("broken off"))
     {
         println!("{line}");
     }
     let said = done.output.lines().rev().find(|l| l.contains(" cases, ")).unwrap_or("no result");
-    println!("interop: {said}");
+    println!("interop {what}: {said}");
     assert!(done.ok(), "{said}; the output is in {}", share.display());
-    let now = std::fs::read_to_string(share.join("INTEROP.md")).expect("the report");
-    let path = root().join("docs/records/INTEROP.md");
+    share
+}
+
+/// The captures of a run: each must be in tests/vm/evidence, where `GDRC_BLESS` puts it, and be
+/// named in the report.
+fn check_evidence(share: &Path, report: &str) {
     let kept = root().join("tests/vm/evidence");
-    let evidence: Vec<_> =
-        std::fs::read_dir(share.join("evidence")).expect("captures").flatten().collect();
-    if std::env::var_os("GDRC_BLESS").is_some() {
-        // The longer run follows the table, and is made by another command.
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        let tail = old.find(LONGER).map_or("", |at| &old[at..]);
-        std::fs::write(&path, format!("{now}\n{tail}")).expect("docs/records/INTEROP.md");
-        std::fs::create_dir_all(&kept).expect("tests/vm/evidence");
-        for file in &evidence {
-            std::fs::copy(file.path(), kept.join(file.file_name())).expect("a capture");
-        }
-    }
-    for file in &evidence {
+    for file in std::fs::read_dir(share.join("evidence")).expect("captures").flatten() {
         let name = file.file_name();
+        if is_blessing() {
+            std::fs::create_dir_all(&kept).expect("tests/vm/evidence");
+            std::fs::copy(file.path(), kept.join(&name)).expect("a capture");
+        }
         assert!(
             kept.join(&name).exists(),
             "no capture {name:?} in {}: run this with GDRC_BLESS=1",
             kept.display()
         );
         assert!(
-            now.contains(name.to_string_lossy().as_ref()),
+            report.contains(name.to_string_lossy().as_ref()),
             "docs/records/INTEROP.md does not name {name:?}"
         );
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+}
+
+fn is_blessing() -> bool {
+    std::env::var_os("GDRC_BLESS").is_some()
+}
+
+/// Compares the features of part `n` of the page with those of the report that a run has written to
+/// its folder, or writes that part.
+fn compare(n: usize, share: &Path, report: &str) {
+    let now = std::fs::read_to_string(share.join(report)).expect("the report");
+    check_evidence(share, &now);
+    let path = root().join("docs/records/INTEROP.md");
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut all = parts(&text);
+    if is_blessing() {
+        all[n] = &now;
+        let all = all.map(str::trim_end).into_iter().filter(|p| !p.is_empty());
+        let text = all.collect::<Vec<_>>().join("\n\n") + "\n";
+        std::fs::write(&path, text).expect("docs/records/INTEROP.md");
+        return;
+    }
     assert_eq!(
-        features(&kept),
+        features(all[n]),
         features(&now),
         "docs/records/INTEROP.md is of other cases: run this with GDRC_BLESS=1"
     );
-    let _ = std::fs::remove_dir_all(&share);
+}
+
+#[test]
+fn every_feature_works_between_our_device_and_rxe() {
+    let _alone = alone();
+    if let Some(why) = missing(Release::Host) {
+        skip!("no machine with rxe: {why}");
+    }
+    let share = run_cases("lab", &["peer"], &[]);
+    compare(0, &share, "INTEROP.md");
+}
+
+/// What rxe has in later kernels only, with the kernel and the rdma-core of Debian 13.
+#[test]
+fn atomic_write_and_flush_work_between_our_device_and_a_newer_rxe() {
+    let _alone = alone();
+    if let Some(why) = missing(Release::Trixie) {
+        skip!("no machine with a newer rxe: {why}");
+    }
+    let headers = format!("-I{}", vm::headers(Release::Trixie));
+    let share = run_cases("newer", &["peer", "a19"], &["-DA19", &headers]);
+    compare(1, &share, "NEWER.md");
 }

@@ -2,7 +2,7 @@
 //! instructions per operation), and its messages where a part is missing.
 
 use gdrcore_tests::library;
-use gdrcore_tests::rxe::vm::{self, Vm};
+use gdrcore_tests::rxe::vm::{self, Release, Vm};
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, run, scratch};
@@ -28,7 +28,7 @@ fn missing() -> Option<String> {
     if !library::build().join("libgdrcore_verbs.so").exists() {
         return Some("libgdrcore_verbs.so is not built (make verbs)".into());
     }
-    vm::prepare().err()
+    vm::prepare(Release::Host).err()
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -85,7 +85,7 @@ fn behaviour_examples_and_cost_on_rxe() {
         &share.join("lib"),
         &["-D_GNU_SOURCE", "-lpthread"],
     );
-    let vm = Vm::start("pair", &share).unwrap_or_else(|e| panic!("{e}"));
+    let vm = Vm::start(Release::Host, "pair", &share).unwrap_or_else(|e| panic!("{e}"));
 
     let said = vm
         .run("cd /share && ./suite --device verbs:rxe0 --peer verbs:rxe1 2>&1", 600)

@@ -5,6 +5,8 @@
  * executes the requests of one TCP client, one line each, with a line of answer ("ok ..." or "err
  * ERRNO WHAT"). All checks are made by the client; this program only turns lines into verbs. It
  * ends when the client disconnects.
+ *
+ * Compiled with A19 and the headers of rdma-core 45 or newer, it has ATOMIC WRITE and FLUSH too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,6 +34,7 @@ struct end {
 	struct ibv_mr *mr;
 	struct ibv_ah *ah;
 	struct ibv_mw *mw;
+	struct ibv_mr *region;
 	uint8_t *buf;
 	uint64_t len;
 };
@@ -39,6 +42,12 @@ struct end {
 static struct end ends[ENDS];
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
+
+#ifdef A19
+#define FLUSH_RIGHTS IBV_ACCESS_FLUSH_GLOBAL
+#else
+#define FLUSH_RIGHTS 0
+#endif
 static FILE *io;
 
 /* The words of the current request, and the same as numbers. */
@@ -119,6 +128,29 @@ static int64_t pattern(uint8_t *at, uint64_t len, uint64_t seed, int write)
 	return -1;
 }
 
+/* A QP; with A19 one of RC has the two operations, which are posted by ibv_wr_ calls only. */
+static struct ibv_qp *new_qp(struct ibv_qp_init_attr *a)
+{
+#ifdef A19
+	if (a->qp_type == IBV_QPT_RC) {
+		struct ibv_qp_init_attr_ex x = {
+			.send_cq = a->send_cq,
+			.recv_cq = a->recv_cq,
+			.srq = a->srq,
+			.cap = a->cap,
+			.qp_type = a->qp_type,
+			.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+			.pd = pd,
+			.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ |
+					  IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_FLUSH |
+					  IBV_QP_EX_WITH_ATOMIC_WRITE,
+		};
+		return ibv_create_qp_ex(ctx, &x);
+	}
+#endif
+	return ibv_create_qp(pd, a);
+}
+
 /*
  * new TYPE BUFFER SEND_DEPTH RECV_DEPTH CQE SGE SRQ: SRQ 0 none, > 0 its depth, -(id + 1) CQ and
  * SRQ of that end.
@@ -140,7 +172,7 @@ static void new_end(void)
 		return fail(errno, "mmap");
 	e->mr = ibv_reg_mr(pd, e->buf, e->len,
 			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-				   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND);
+				   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | FLUSH_RIGHTS);
 	if (!e->mr)
 		return fail(errno, "ibv_reg_mr");
 	if (srq < 0) {
@@ -169,7 +201,7 @@ static void new_end(void)
                      .max_recv_sge = num(6),
                      .max_inline_data = 64 },
         };
-        e->qp = ibv_create_qp(pd, &a);
+        e->qp = new_qp(&a);
 	if (!e->qp)
 		return fail(errno, "ibv_create_qp");
 	ok("%d %u %lu %u", i, e->qp->qp_num, (unsigned long)(uintptr_t)e->buf, e->mr->rkey);
@@ -186,6 +218,8 @@ static void delete_end(struct end *e)
 		ibv_destroy_srq(e->own_srq);
 	if (e->own_cq)
 		ibv_destroy_cq(e->own_cq);
+	if (e->region)
+		ibv_dereg_mr(e->region);
 	ibv_dereg_mr(e->mr);
 	munmap(e->buf, e->len);
 	memset(e, 0, sizeof *e);
@@ -263,6 +297,31 @@ static void state(struct end *e)
 	ok("%d", a.qp_state);
 }
 
+#ifdef A19
+/*
+ * The requests of `send` whose OPCODE is ATOMIC WRITE, of the 8 bytes at OFFSET, or FLUSH, with A
+ * as its length, B as its types and, from bit 8 on, its level.
+ */
+static void post_a19(struct end *e)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(e->qp);
+	uint64_t n = num(2), offset = num(6), stride = num(8);
+	if (!qp || n < 1 || n > BATCH || !inside(e, offset, (n - 1) * stride + 8))
+		return fail(ERANGE, "send");
+	ibv_wr_start(qp);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t remote = num(9) + i * num(10);
+		qp->wr_id = num(3) + i;
+		qp->wr_flags = num(5);
+		if (num(4) == IBV_WR_ATOMIC_WRITE)
+			ibv_wr_atomic_write(qp, num(11), remote, e->buf + offset + i * stride);
+		else
+			ibv_wr_flush(qp, num(11), remote, num(13), num(14) & 0xFF, num(14) >> 8);
+	}
+	done(ibv_wr_complete(qp), "ibv_wr_complete");
+}
+#endif
+
 /*
  * send ID N WR_ID OPCODE FLAGS OFFSET LEN STRIDE REMOTE REMOTE_STRIDE KEY IMM A B: a chain of N
  * requests. Atomics take A (compare or add) and B (swap); UD takes REMOTE as QPN and KEY as Q_Key.
@@ -273,6 +332,10 @@ static void post_sends(struct end *e)
 	static struct ibv_send_wr wr[BATCH];
 	static struct ibv_sge sge[BATCH];
 	uint64_t n = num(2), offset = num(6), len = num(7), stride = num(8);
+#ifdef A19
+	if (num(4) == IBV_WR_ATOMIC_WRITE || num(4) == IBV_WR_FLUSH)
+		return post_a19(e);
+#endif
 	if (n < 1 || n > BATCH || !inside(e, offset, (n - 1) * stride + len))
 		return fail(ERANGE, "send");
 	memset(wr, 0, n * sizeof *wr);
@@ -400,6 +463,16 @@ static void bind_window(struct end *e)
 	ok("%u", wr.bind_mw.rkey);
 }
 
+/* region ID ACCESS: the buffer registered once more; answers its rkey. */
+static void region(struct end *e)
+{
+	if (!e->region)
+		e->region = ibv_reg_mr(pd, e->buf, e->len, num(2));
+	if (!e->region)
+		return fail(errno, "ibv_reg_mr");
+	ok("%u", e->region->rkey);
+}
+
 /* word ID OFFSET [VALUE]: answers the 8 bytes there, after a value was written, if one is given. */
 static void word(struct end *e)
 {
@@ -472,6 +545,12 @@ static void request(void)
 		return word(e);
 	if (!strcmp(w, "mw"))
 		return bind_window(e);
+	if (!strcmp(w, "region"))
+		return region(e);
+	if (!strcmp(w, "allow")) { /* ID ACCESS, on a QP in any state but RESET */
+		struct ibv_qp_attr a = { .qp_access_flags = num(2) };
+		return done(ibv_modify_qp(e->qp, &a, IBV_QP_ACCESS_FLAGS), w);
+	}
 	if (!strcmp(w, "state"))
 		return state(e);
 	if (!strcmp(w, "counter")) { /* ID NAME, of the device */

@@ -288,6 +288,48 @@ fn requests_under_way_at_another_target_go_first() {
     assert!(ends[1].buf.get(0, 200_000) == pattern(9, 200_000), "the WRITE sent what was read");
 }
 
+/// Round trips of the initiator on host 0 before the first packet of a READ leaves: each is some
+/// packets of its own and the answers to them.
+fn trips_before_a_read(seen: &[(usize, Kind)]) -> usize {
+    let before = seen.iter().take_while(|(_, kind)| *kind != Kind::ReadRequest);
+    let sides: Vec<bool> = before.map(|(from, _)| *from == 0).collect();
+    sides.windows(2).filter(|pair| pair[0] && !pair[1]).count()
+}
+
+// A change of the target takes a round trip for what is under way and one for the OPEN, however
+// many packets they have.
+#[test]
+fn a_change_of_the_target_takes_two_round_trips_at_most() {
+    for (under_way, most) in [(0, 1), (100, 2), (30_000, 2)] {
+        let (mut net, a, ends) = star(2, &dc());
+        let to: Vec<DcWr> = ends.iter().map(|b| net.target(&a, b)).collect();
+        net.ok(&a, write(&a, &ends[0], 0, 100).dc(to[0]));
+        let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let log = seen.clone();
+        net.tap = Some(Box::new(move |from, packet| {
+            let view = View::parse(&packet[..packet.len() - 4]).unwrap();
+            log.borrow_mut().push((from, view.opcode().kind()));
+            Fate::Deliver
+        }));
+        for round in 0..6 {
+            let (old, new) = (round % 2, 1 - round % 2);
+            seen.borrow_mut().clear();
+            let mut requests = 1;
+            if under_way > 0 {
+                net.post(&a, write(&a, &ends[old], 0, under_way).dc(to[old]));
+                requests += 1;
+            }
+            let read = Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 64).remote(&ends[new], 0);
+            net.post(&a, read.dc(to[new]));
+            let wc = net.wait(0, a.scq, requests);
+            assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
+            let trips = trips_before_a_read(&seen.borrow());
+            assert!((1..=most).contains(&trips), "{under_way} bytes under way: {:?}", seen);
+        }
+        assert_eq!(net.lock(&a).counters().dc_opened, 7);
+    }
+}
+
 #[test]
 fn local_requests_need_no_target() {
     let (mut net, a, b) = Net::pair(dc());

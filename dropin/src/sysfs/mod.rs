@@ -46,10 +46,11 @@ fn tree() -> Tree {
     Tree::new(&devices, &System.cpus())
 }
 
-/// The current contents of a file.
-fn text(content: &Content) -> String {
+/// The current contents of a file; `None`: it cannot be read.
+fn text(content: &Content) -> Option<String> {
     match content {
-        Content::Text(text) => text.clone(),
+        Content::Text(text) => Some(text.clone()),
+        Content::Unreadable => None,
         Content::Counter { device, name, unit } => {
             let state = STATE.lock();
             // The counters of a device that this process has not opened are 0.
@@ -57,7 +58,7 @@ fn text(content: &Content) -> String {
             let counters = open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default();
             let at = Counters::NAMES.iter().position(|n| n == name);
             let value = at.and_then(|i| counters.values().get(i).copied()).unwrap_or_default();
-            format!("{}\n", value / unit)
+            Some(format!("{}\n", value / unit))
         }
     }
 }
@@ -69,7 +70,7 @@ pub fn read(path: &str) -> Option<String> {
         return None;
     }
     match find(&tree(), &System, path, true) {
-        Ok(Resolved::Ours(_, Node::File(content))) => Some(text(&content)),
+        Ok(Resolved::Ours(_, Node::File(content))) => text(&content),
         _ => None,
     }
 }
@@ -214,7 +215,12 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
         Some(Node::File(_)) if writes => libc::EACCES,
         Some(Node::File(_)) if flags & libc::O_DIRECTORY != 0 => libc::ENOTDIR,
         Some(Node::Folder { .. }) => return file_of(path, "", flags),
-        Some(Node::File(content)) => return file_of(path, &text(content), flags),
+        Some(Node::File(content)) => {
+            return match text(content) {
+                Some(text) => file_of(path, &text, flags),
+                None => unreadable(flags),
+            }
+        }
         // Only libibverbs would open it.
         Some(Node::Device { .. }) => libc::ENXIO,
         Some(Node::Link(_)) => libc::ELOOP,
@@ -225,6 +231,17 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
 /// Seals of a file: its contents are final.
 const SEALS: c_int =
     libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+/// A descriptor on which read(2) fails with EINVAL: an epoll instance has no data. Programs that
+/// tell a missing file from an unused entry do so by where the error comes: the open succeeds.
+fn unreadable(flags: c_int) -> Result<c_int> {
+    let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::EPOLL_CLOEXEC } else { 0 };
+    // SAFETY: no memory is passed.
+    match unsafe { libc::epoll_create1(cloexec) } {
+        -1 => Err(crate::verb_result::last_error()),
+        fd => Ok(fd),
+    }
+}
 
 /// A descriptor from which a text can be read.
 fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {

@@ -38,6 +38,8 @@ pub enum Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
+    /// None: a read of the file fails with EINVAL.
+    Unreadable,
     /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a
     /// number.
     Counter {
@@ -272,8 +274,16 @@ impl Tree {
         self.text(&pkeys, "0", "0xffff");
         for index in 0..gids::LEN {
             let n = index.to_string();
+            let Ok(Some(kind)) = gids::entry(index) else {
+                // As the kernel shows an unused entry.
+                self.text(&gids, &n, &groups(&[0; 16]));
+                for folder in [&types, &ndevs] {
+                    self.put(&format!("{folder}/{n}"), Node::File(Content::Unreadable));
+                }
+                continue;
+            };
             self.text(&gids, &n, &groups(&d.gid));
-            self.text(&types, &n, gids::gid_type(index).map_or("", gids::GidType::name));
+            self.text(&types, &n, kind.name());
             if let Some(i) = &d.interface {
                 self.text(&ndevs, &n, &i.name);
             }

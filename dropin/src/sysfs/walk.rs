@@ -248,7 +248,7 @@ mod tests {
         let gdrc0 = "/sys/class/infiniband/gdrc0";
         for (path, errno) in [
             (format!("{gdrc0}/ports/2"), libc::ENOENT),
-            (format!("{gdrc0}/ports/1/gids/4"), libc::ENOENT),
+            (format!("{gdrc0}/ports/1/gids/16"), libc::ENOENT),
             (format!("{gdrc0}/ports/1/state/x"), libc::ENOTDIR),
             (format!("{gdrc0}/ports/1/state/"), libc::ENOTDIR),
             ("/dev/infiniband/rdma_cm/x".into(), libc::ENOTDIR),
@@ -267,7 +267,10 @@ mod tests {
         assert_eq!(names("/dev/infiniband"), ["rdma_cm", "uverbs1", "uverbs2", "uverbs3"]);
         assert_eq!(names(&format!("{CARD}/infiniband")), ["gdrc0", "gdrc2"]);
         assert_eq!(names(&format!("{CARD}/net")), ["eth0"]);
-        assert_eq!(names(&format!("{CARD}/infiniband/gdrc0/ports/1/gids")), ["0", "1", "2", "3"]);
+        for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+            let folder = format!("{CARD}/infiniband/gdrc0/ports/1/{folder}");
+            assert_eq!(names(&folder).len() as u32, crate::gids::LEN, "{folder}");
+        }
         assert!(names("/sys/class").contains(&"infiniband".into()));
         // Every name can be resolved, and every link has a target of ours or of the kernel.
         let mut todo = vec!["/sys/class/infiniband".to_string(), CARD.into()];

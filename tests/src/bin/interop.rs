@@ -4,6 +4,8 @@
 //!   our devices to a running `peer` at FAR. Words limit it to features that contain one of them.
 //! - `interop lab FOLDER [WORD...]` boots the machine first, with FOLDER (which contains `peer`) as
 //!   its `/share`. Needs a network namespace of its own.
+//! - `interop newer FOLDER [WORD...]` does the same with a machine of a later release, for what rxe
+//!   has there only.
 //! - `interop between INTERFACE FAR:PORT DEVICE [WORD...]` sends through a wire of its own, from a
 //!   tap device to INTERFACE.
 //! - `interop long FOLDER [MIB [LOSSY_MIB]]` does the longer run (20 GiB, and 1 GiB for each bad
@@ -29,7 +31,7 @@ fn main() {
     let (Some(far), Some(what)) = (arguments.next(), arguments.next()) else {
         eprintln!(
             "usage: interop FAR:PORT DEVICE[,DEVICE...] [WORD...], interop lab FOLDER \
-            [WORD...], interop long FOLDER [MIB [LOSSY_MIB]]"
+            [WORD...], interop newer FOLDER [WORD...], interop long FOLDER [MIB [LOSSY_MIB]]"
         );
         std::process::exit(2);
     };
@@ -51,6 +53,7 @@ fn main() {
     let more = if far == "between" { (arguments.next(), arguments.next()) } else { (None, None) };
     let mut report = Report::new(arguments.collect(), true);
     let done = match (far.as_str(), more) {
+        ("newer", _) => run_all::newer(&mut report, Path::new(&what)),
         ("lab", _) => run_all::everything(&mut report, Path::new(&what)),
         (_, (Some(peer), Some(device))) => run_all::bad_wires(&mut report, &what, &peer, &device),
         _ => against(&mut report, &far, &what),

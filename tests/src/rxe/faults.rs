@@ -51,7 +51,7 @@ fn reaches(pair: &Pair, side: Side, want: u32) -> Outcome<()> {
 
 /// Posts `op` and two WRITEs behind it. The first must complete with `status` and the others be
 /// flushed; the target's bytes must not change.
-fn refused(
+pub(super) fn refused(
     pair: &mut Pair,
     side: Side,
     op: Op,
@@ -77,7 +77,7 @@ fn refused(
 }
 
 /// One refusal over a connection of its own.
-fn refusal(
+pub(super) fn refusal(
     link: &Link,
     shape: Shape,
     case: impl FnOnce(&mut Pair) -> Outcome<usize>,
@@ -105,7 +105,7 @@ fn refused_with(
 
 /// Runs a case that ends with a NAK of `side`'s peer, and checks that the wire carried the NAK code
 /// that belongs to the status.
-fn with_nak<T>(
+pub(super) fn with_nak<T>(
     link: &Link,
     side: Side,
     status: u32,

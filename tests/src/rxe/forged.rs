@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::{qp_state, qp_type, wc_status};
 use gdrcore_core::wire::{Kind, Opcode};
 
 /// A change of a request's packets; packets of another kind stay as they are.
-type Change = fn(&mut [u8]);
+pub(super) type Change = fn(&mut [u8]);
 
 /// Replaces one opcode by another.
 fn opcode(roce: &mut [u8], from: u8, to: u8) {
@@ -25,8 +25,8 @@ fn opcode(roce: &mut [u8], from: u8, to: u8) {
 }
 
 /// Makes the address of an atomic misaligned.
-fn misalign(roce: &mut [u8]) {
-    if matches!(Opcode(roce[0]).kind(), Kind::CmpSwap | Kind::FetchAdd) {
+pub(super) fn misalign(roce: &mut [u8]) {
+    if matches!(Opcode(roce[0]).kind(), Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite) {
         roce[19] |= 4;
     }
 }
@@ -74,7 +74,7 @@ fn change(side: Side, how: Change, all: bool) -> Script {
 }
 
 /// The request must be refused with NAK 0x61, and the target's memory stay as it was.
-fn refused(
+pub(super) fn refused(
     link: &Link,
     wire: &Mangler,
     side: Side,
@@ -92,7 +92,7 @@ fn refused(
         pair.ends_with(side, id, wc_status::REM_INV_REQ_ERR).map(drop)
     })?;
     expect_nak(&seen, side.other(), 0x61)?;
-    if matches!(op, Op::FetchAdd(..) | Op::CmpSwap(..)) {
+    if matches!(op, Op::FetchAdd(..) | Op::CmpSwap(..) | Op::AtomicWrite(..)) {
         pair.untouched(side.other(), 0, 8, 0xEE)?;
     }
     let state = match side.other() {

@@ -50,7 +50,13 @@ pub fn naks(seen: &[Seen], side: Side) -> Vec<(u32, u8)> {
 pub fn is_request(roce: &[u8]) -> bool {
     matches!(
         Opcode(roce[0]).kind(),
-        Kind::Send | Kind::Write | Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd
+        Kind::Send
+            | Kind::Write
+            | Kind::ReadRequest
+            | Kind::CmpSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Flush
     )
 }
 
@@ -75,9 +81,16 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
         Ok(n)
     })?;
     pair.end()?;
+    numbered(&seen, side, n)?;
+    Ok(n)
+}
+
+/// Checks the answers to `n` messages of `side`: the MSN of each is the number of complete
+/// messages, and none limits credits.
+pub fn numbered(seen: &[Seen], side: Side, n: usize) -> Outcome<()> {
     // The PSN at which each message ended, and whether it counts from its request on.
     let mut ends = Vec::new();
-    for view in sent(&seen, side).filter(|s| s.is_request()).filter_map(Seen::view) {
+    for view in sent(seen, side).filter(|s| s.is_request()).filter_map(Seen::view) {
         let (psn, op) = (view.bth().psn.get(), view.opcode());
         let end = match view.reth() {
             Some(reth) if op.kind() == Kind::ReadRequest => {
@@ -85,12 +98,14 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
             }
             _ => psn,
         };
-        if op.is_last() && ends.last() != Some(&(psn, end & 0xFF_FFFF)) {
-            ends.push((psn, end & 0xFF_FFFF));
+        let end = end & 0xFF_FFFF;
+        // A probe is the same packet again, or the rest of a READ.
+        if op.is_last() && ends.last().map(|last: &(u32, u32)| last.1) != Some(end) {
+            ends.push((psn, end));
         }
     }
     let mut answers = 0;
-    for answer in sent(&seen, side.other()) {
+    for answer in sent(seen, side.other()) {
         let (Some(psn), Some(aeth)) = (answer.psn(), answer.aeth()) else { continue };
         let reached = |&&(first, last): &&(u32, u32)| {
             let upto = if last == first { last } else { first };
@@ -109,7 +124,7 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     if ends.len() != n || answers < n {
         return Err(format!("{n} messages: {} seen, {answers} answers", ends.len()));
     }
-    Ok(n)
+    Ok(())
 }
 
 /// Answers with limited credits, which neither stack sends by itself: the requester must go on,

@@ -2,7 +2,7 @@
 //! which it may configure.
 
 use super::mangle::Mangler;
-use super::vm::Vm;
+use super::vm::{Release, Vm};
 use super::{Guest, Outcome};
 use crate::tools::{run, Running};
 use std::cell::RefCell;
@@ -33,7 +33,7 @@ pub struct Lab {
 
 impl Lab {
     /// Boots the machine; `share` is the folder of programs that it sees.
-    pub fn new(share: &Path) -> Outcome<Lab> {
+    pub fn new(release: Release, share: &Path) -> Outcome<Lab> {
         let mangler = Mangler::start("gdr0").map_err(|e| format!("no tap device: {e}"))?;
         let mangler = mangler.keep_in(share.join("evidence"));
         ip("link set lo up")?;
@@ -42,7 +42,8 @@ impl Lab {
         for address in ["fd00:78::1", "fe80::1"] {
             ip(&format!("addr add {address}/64 dev gdr0 nodad"))?;
         }
-        let vm = Vm::start(&format!("net:socket,connect=127.0.0.1:{}", mangler.port()), share)?;
+        let net = format!("net:socket,connect=127.0.0.1:{}", mangler.port());
+        let vm = Vm::start(release, &net, share)?;
         vm.run("ip addr add fd00:78::2/64 dev eth0 nodad", 10)?;
         Ok(Lab { vm, mangler })
     }

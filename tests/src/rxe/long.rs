@@ -7,6 +7,7 @@ use super::lab::{Lab, DEVICES, PEER_PORT};
 use super::mangle::Fault;
 use super::pair::Pair;
 use super::side::Side;
+use super::vm::Release;
 use super::{cases, Link, Outcome};
 use crate::ends::Shape;
 use crate::soft::Soft;
@@ -76,7 +77,7 @@ fn leg(lab: &Lab, link: &Link, leg: &Leg) -> Outcome<Done> {
 /// Boots the machine and runs every part; returns the result as Markdown. `share` holds the far
 /// end's program. `clean` MiB cross the clean wire, `lossy` MiB each of the others.
 pub fn run(share: &Path, clean: u64, lossy: u64) -> Outcome<String> {
-    let lab = Lab::new(share)?;
+    let lab = Lab::new(Release::Host, share)?;
     let kernel = lab.vm.run("uname -r", 10)?;
     let (_program, guest) = lab.peer(PEER_PORT)?;
     let device = Soft::open(DEVICES[0], &Default::default()).map_err(|e| e.to_string())?;

@@ -19,7 +19,7 @@ const LEN: usize = 100_000;
 /// Waits until the wire holds no delayed packet. An ACK with the PSN of a READ's last packet ends
 /// the READ for rxe although packets of its response are missing (likewise for an atomic); a late
 /// copy of an earlier request causes such an ACK.
-fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
+pub(super) fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
     let end = deadline(60);
     while !wire.is_empty() {
         if Instant::now() > end {

@@ -4,7 +4,9 @@
 //! generator, marked as a congested switch would, changed by a test's script, and recorded. All
 //! other frames pass unchanged.
 
-use super::packets::{bth, mark, passes_without_ident, roce, set_icrc, write_pcap, Moment, Seen};
+use super::packets::{
+    bth, mark, passes_without_ident, roce, set_icrc, swap_flush_icrc, write_pcap, Moment, Seen,
+};
 use super::side::Side;
 use super::Outcome;
 use crate::rng::Rng;
@@ -58,6 +60,9 @@ struct Shared {
     late: AtomicU64,
     seed: AtomicU64,
     stop: AtomicBool,
+    /// Whether the ICRCs of FLUSHes are mended, and how many of rxe's were.
+    mends: AtomicBool,
+    mended: AtomicU64,
     script: Mutex<Option<Script>>,
     seen: Mutex<Option<VecDeque<Seen>>>,
 }
@@ -205,6 +210,17 @@ impl Mangler {
         write_pcap(&folder.join(format!("{name}.pcap")), seen).map_err(|e| e.to_string())
     }
 
+    /// From now on, or no more, gives rxe's FLUSHes the ICRC of the standard where it is that of
+    /// rxe (see [`swap_flush_icrc`]), and ours that of rxe, once one of rxe's has come.
+    pub fn mend(&self, on: bool) {
+        self.shared.mends.store(on, Relaxed);
+    }
+
+    /// How many FLUSHes of rxe had another ICRC than that of the standard.
+    pub fn mended(&self) -> u64 {
+        self.shared.mended.load(Relaxed)
+    }
+
     /// Number of RoCEv2 packets that crossed, and of those hit by each kind of fault.
     pub fn counts(&self) -> (u64, [u64; FAULTS]) {
         (
@@ -332,6 +348,7 @@ impl<'s> Lane<'s> {
                 set_icrc(&mut frame);
             }
         }
+        self.mend(&mut frame);
         let marks = self.shared.marks[self.from as usize].load(Relaxed);
         if marks > 0 && self.random(10_000) < u64::from(marks) {
             mark(&mut frame);
@@ -361,6 +378,18 @@ impl<'s> Lane<'s> {
             return self.keep_back(late, frame);
         }
         send(&frame);
+    }
+
+    fn mend(&self, frame: &mut [u8]) {
+        let shared = self.shared;
+        if !shared.mends.load(Relaxed) {
+            return;
+        }
+        match self.from {
+            Side::Rxe if swap_flush_icrc(frame, false) => _ = shared.mended.fetch_add(1, Relaxed),
+            Side::Ours if shared.mended.load(Relaxed) > 0 => _ = swap_flush_icrc(frame, true),
+            _ => {}
+        }
     }
 
     /// Flips one bit from byte `from` on. Not one of those, about one in 2^15, whose flip looks to

@@ -5,6 +5,7 @@
 //! [`Pair`] is a connection of one QP at either end. Its methods name the [`Side`] that acts, so
 //! that a case is written once and run in both directions. [`report::Report`] collects the results.
 
+pub mod a19;
 pub mod cases;
 pub mod cm;
 pub mod deep_queues;

@@ -2,7 +2,7 @@
 //! Wireshark.
 
 use super::side::Side;
-use gdrcore_core::wire::{Aeth, Flow, Kind, Syndrome, View};
+use gdrcore_core::wire::{Aeth, Flow, Kind, Opcode, Syndrome, View};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -133,6 +133,54 @@ pub fn set_icrc(frame: &mut [u8]) {
     flow.append_icrc(ident, &mut frame[range.start..range.end + ICRC]);
 }
 
+/// The ICRC of a frame: of its bytes with those masked that change on the way, and of its packet
+/// once more if `twice`. By the definition, bit by bit, not by the library's own code.
+fn icrc(frame: &[u8], twice: bool) -> Option<[u8; ICRC]> {
+    let ((udp, v6), range) = (udp(frame)?, roce(frame)?);
+    let mut masked = vec![0xFF; 8];
+    masked.extend_from_slice(&frame[ETHERNET..range.end]);
+    let (ip, udp, bth) = (8, 8 + udp - ETHERNET, 8 + range.start - ETHERNET);
+    if v6 {
+        masked[ip] |= 0x0F;
+        masked[ip + 1..ip + 4].fill(0xFF);
+        masked[ip + 7] = 0xFF;
+    } else {
+        for at in [1, 8, 10, 11] {
+            masked[ip + at] = 0xFF;
+        }
+    }
+    masked[udp + 6..udp + 8].fill(0xFF);
+    masked[bth + 4] = 0xFF;
+    let again = if twice { &frame[range] } else { &[] };
+    let crc = masked.iter().chain(again).fold(u32::MAX, |crc, byte| {
+        (0..8)
+            .fold(crc ^ u32::from(*byte), |c, _| c >> 1 ^ if c & 1 == 1 { 0xEDB8_8320 } else { 0 })
+    });
+    Some((!crc).to_le_bytes())
+}
+
+/// Replaces the ICRC of a FLUSH, if it is right, by one of the packet twice (`twice`), or the other
+/// way round. Returns whether it did.
+///
+/// Linux's rxe computes the ICRC of a FLUSH over the packet's bytes twice: its table of opcodes
+/// (rxe_opcode.c) gives that opcode no offset of the payload, so the payload begins at the BTH. It
+/// drops a FLUSH with the ICRC of the standard.
+pub fn swap_flush_icrc(frame: &mut [u8], twice: bool) -> bool {
+    let Some(range) = roce(frame) else { return false };
+    let place = range.end..range.end + ICRC;
+    if Opcode(frame[range.start]) != Opcode::RC_FLUSH {
+        return false;
+    }
+    let (Some(from), Some(to)) = (icrc(frame, !twice), icrc(frame, twice)) else { return false };
+    let is_right = frame[place.clone()] == from;
+    if is_right {
+        frame[place].copy_from_slice(&to);
+        // The UDP checksum, which is optional, covers those bytes.
+        frame[range.start - 2..range.start].fill(0);
+    }
+    is_right
+}
+
 /// Whether a receiver that does not see the identification takes the packet: its ICRC is right, or
 /// would be with another identification.
 pub fn passes_without_ident(frame: &[u8]) -> bool {
@@ -161,4 +209,45 @@ pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
         out.extend_from_slice(&s.frame);
     }
     std::fs::write(path, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::root;
+
+    /// The frames of a capture that [`write_pcap`] has written.
+    fn frames(name: &str) -> Vec<Vec<u8>> {
+        let bytes = std::fs::read(root().join("tests/vm/evidence").join(name)).expect("a capture");
+        let (mut rest, mut frames) = (&bytes[24..], Vec::new());
+        while let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *rest {
+            let len = u32::from_le_bytes([a, b, c, d]) as usize;
+            frames.push(rest[16..16 + len].to_vec());
+            rest = &rest[16 + len..];
+        }
+        frames
+    }
+
+    #[test]
+    fn rxe_computes_the_icrc_of_a_flush_over_the_packet_twice() {
+        let mut flushes = 0;
+        for sent in frames("rxe_flush_icrc.pcap") {
+            let is_flush = Opcode(sent[bth(&sent).expect("a packet")]) == Opcode::RC_FLUSH;
+            flushes += usize::from(is_flush);
+            // By the library's code: all but FLUSHes are as the standard says.
+            assert_eq!(passes_without_ident(&sent), !is_flush);
+            let mut frame = sent.clone();
+            assert!(!swap_flush_icrc(&mut frame, true), "it is another one");
+            assert_eq!(swap_flush_icrc(&mut frame, false), is_flush);
+            assert!(passes_without_ident(&frame));
+            assert_eq!(swap_flush_icrc(&mut frame, true), is_flush);
+            let icrc = sent.len() - ICRC..;
+            assert_eq!(frame[icrc.clone()], sent[icrc]);
+            if is_flush {
+                *frame.last_mut().expect("bytes") ^= 1;
+                assert!(!swap_flush_icrc(&mut frame, false), "what is damaged stays so");
+            }
+        }
+        assert!(flushes > 0);
+    }
 }

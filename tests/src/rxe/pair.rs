@@ -5,8 +5,10 @@ use super::side::Side;
 use super::Outcome;
 use crate::ends::{Address, End, Op, Shape, QKEY};
 use crate::patience::deadline;
+use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
-    access, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, Wc,
+    access, qp_attr_mask, qp_type, send_flags, wc_status, wr_opcode, Handle, MwBindInfo, QpAttr,
+    Wc, ACCESS_FLUSH,
 };
 use std::time::Instant;
 
@@ -29,6 +31,7 @@ pub struct Pair<'d, 'l> {
     /// The far half.
     pub far: Far,
     window: Option<Handle>,
+    region: Option<Handle>,
     next: u64,
 }
 
@@ -98,8 +101,8 @@ impl<'d, 'l> Pair<'d, 'l> {
             addr: addr as u64,
             rkey: rkey as u32,
         };
-        let remote =
-            shape.access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
+        let remote = shape.access
+            & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | ACCESS_FLUSH);
         link.request(&format!("init {id} {remote} {QKEY}"))?;
         let (mtu, index, near, rnr) = (shape.mtu, link.index, &link.near, shape.min_rnr_timer);
         link.request(&format!(
@@ -109,7 +112,14 @@ impl<'d, 'l> Pair<'d, 'l> {
         our.connect(own).map_err(text("our end to RTS"))?;
         let Shape { retry_cnt, rnr_retry, .. } = shape;
         link.request(&format!("rts {id} {} {far_timeout} {retry_cnt} {rnr_retry} 8", own.psn))?;
-        Ok(Pair { link, our, far: Far { id, own, done: Vec::new() }, window: None, next: 1 })
+        Ok(Pair {
+            link,
+            our,
+            far: Far { id, own, done: Vec::new() },
+            window: None,
+            region: None,
+            next: 1,
+        })
     }
 
     /// A request number that was not used yet.
@@ -263,6 +273,10 @@ impl<'d, 'l> Pair<'d, 'l> {
             ),
             Op::Read(from) => (wr_opcode::RDMA_READ, format!("{} 0 {key} 0 0 0", at(from))),
             Op::AtomicWrite(to) => (wr_opcode::ATOMIC_WRITE, format!("{} 0 {key} 0 0 0", at(to))),
+            Op::Flush(to, length, placement, level) => (
+                wr_opcode::FLUSH,
+                format!("{} 0 {key} 0 {length} {}", at(to), placement | level << 8),
+            ),
             Op::CmpSwap(a, c, s) => {
                 (wr_opcode::ATOMIC_CMP_AND_SWP, format!("{} 0 {key} 0 {c} {s}", at(a)))
             }
@@ -343,6 +357,29 @@ impl<'d, 'l> Pair<'d, 'l> {
         ))
     }
 
+    /// Gives the other side other rights on `side`'s QP.
+    pub fn allow(&mut self, side: Side, rights: u32) -> Outcome<()> {
+        if side == Side::Rxe {
+            return self.link.request(&format!("allow {} {rights}", self.far.id)).map(drop);
+        }
+        let attr = QpAttr { qp_access_flags: rights, ..QpAttr::default() };
+        let set = qp_attr_mask::ACCESS_FLAGS;
+        self.our.dev.qp_modify(self.our.qp, &attr, set).map_err(text("ACCESS_FLAGS"))
+    }
+
+    /// Registers `side`'s buffer once more, with these rights; returns the key.
+    pub fn region(&mut self, side: Side, rights: u32) -> Outcome<u32> {
+        if side == Side::Rxe {
+            return Ok(self.link.numbers(&format!("region {} {rights}", self.far.id))?[0] as u32);
+        }
+        let MrAttr { iova, length, .. } = self.our.attr;
+        let (pd, addr) = (self.our.pd, self.our.buffer.addr());
+        let reg = MrReg { pd, addr, length, iova, access: rights, provider: 0, cookie: 0 };
+        let (mr, attr) = self.our.dev.mr_reg(&reg).map_err(text("mr_reg"))?;
+        self.region = Some(mr);
+        Ok(attr.rkey)
+    }
+
     /// Binds a type 2 window of `side` to the first `len` bytes of its buffer; returns its key.
     pub fn window(&mut self, side: Side, len: u64) -> Outcome<u32> {
         let rights = access::REMOTE_WRITE | access::REMOTE_READ;
@@ -375,6 +412,9 @@ impl<'d, 'l> Pair<'d, 'l> {
         self.link.request(&format!("del {}", self.far.id))?;
         if let Some(mw) = self.window {
             self.our.dev.mw_dealloc(mw).map_err(text("mw_dealloc"))?;
+        }
+        if let Some(mr) = self.region {
+            self.our.dev.mr_dereg(mr).map_err(text("mr_dereg"))?;
         }
         self.our.destroy().map_err(text("destroy"))
     }

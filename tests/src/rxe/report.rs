@@ -197,12 +197,24 @@ captures named here are in tests/vm/evidence.
 impl Report {
     /// The whole document: conditions, table, notes.
     pub fn document(&self) -> String {
+        self.below(HEAD)
+    }
+
+    /// A part of the document with a heading of its own.
+    pub fn part(&self, heading: &str, about: &str) -> String {
+        self.below(&format!("{heading}\n\n{about}\n\n"))
+    }
+
+    fn below(&self, head: &str) -> String {
         let (cases, failed, open) = self.counts();
-        let mut out = format!("{HEAD}{}\n", self.table());
+        let mut out = format!("{head}{}\n", self.table());
         let _ = writeln!(
             out,
-            "{cases} cases, {failed} failed, {open} cells \
-             without a case of their own (they say why).\n"
+            "{cases} cases, {failed} failed{}.\n",
+            match open {
+                0 => String::new(),
+                n => format!(", {n} cells without a case of their own (they say why)"),
+            }
         );
         for note in &self.notes {
             let _ = writeln!(out, "- {note}");

@@ -7,29 +7,43 @@ use crate::tools::{run, Running};
 use std::path::Path;
 use std::process::Command;
 
+/// The software in a machine: that of the host's Debian release, or of a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The host's.
+    Host,
+    /// Debian 13: Linux 6.12 and rdma-core 56.
+    Trixie,
+}
+
 /// A running machine; dropping it ends it.
 pub struct Vm {
     name: String,
+    release: Release,
 }
 
 /// A command line of `vm.sh`.
-fn script(name: &str, arguments: &[&str]) -> Command {
+fn script(release: Release, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(root().join("tests/vm/vm.sh"));
     command
         .args(arguments)
         .env("VMLAB_NAME", name)
         .env("VMLAB_QUIET", "1")
         .env("VMLAB_LIFE", "10800");
+    match release {
+        Release::Host => command.env_remove("VMLAB_SUITE"),
+        Release::Trixie => command.env("VMLAB_SUITE", "trixie"),
+    };
     command.env("BOOT_LIMIT", (60 * patience::factor()).to_string());
     command
 }
 
 /// Downloads and builds the parts of the machine, once; cached. The error names the obstacle.
-pub fn prepare() -> Outcome<()> {
+pub fn prepare(release: Release) -> Outcome<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the machine is an x86-64 one".into());
     }
-    let done = run(&mut script("none", &["setup"]), 500);
+    let done = run(&mut script(release, "none", &["setup"]), 500);
     if done.ok() {
         return Ok(());
     }
@@ -37,9 +51,14 @@ pub fn prepare() -> Outcome<()> {
     Err(format!("tests/vm/vm.sh setup: {last}"))
 }
 
+/// The headers of a prepared machine's libibverbs; only a later release than the host's has them.
+pub fn headers(release: Release) -> String {
+    run(&mut script(release, "none", &["headers"]), 20).output.trim().to_string()
+}
+
 impl Vm {
     /// Boots a machine with the network `net` (see `vm.sh`) and the folder `share` as its `/share`.
-    pub fn start(net: &str, share: &Path) -> Outcome<Vm> {
+    pub fn start(release: Release, net: &str, share: &Path) -> Outcome<Vm> {
         // In a pid namespace of its own every test process has the same pid, so the number of the
         // namespace is added.
         let space = std::fs::metadata("/proc/self/ns/pid")
@@ -48,13 +67,14 @@ impl Vm {
         let share = share.to_string_lossy();
         let done = run(
             &mut script(
+                release,
                 &name,
                 &["start", "-n", net, "-a", "10.77.1.2/24", "-u", "4200", "-s", &share],
             ),
             90,
         );
         if done.ok() {
-            return Ok(Vm { name });
+            return Ok(Vm { name, release });
         }
         Err(format!("the machine did not start: {}", done.output))
     }
@@ -65,6 +85,7 @@ impl Vm {
         let factor = patience::factor();
         let limit = (seconds * factor).to_string();
         script(
+            self.release,
             &self.name,
             &["exec", "-t", &limit, &format!("export {}={factor}; {command}", patience::VARIABLE)],
         )
@@ -87,6 +108,6 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        run(&mut script(&self.name, &["stop"]), 20);
+        run(&mut script(self.release, &self.name, &["stop"]), 20);
     }
 }

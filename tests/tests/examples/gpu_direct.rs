@@ -116,6 +116,44 @@ fn a_client_that_is_killed_stops_no_other() {
     }
 }
 
+/// Clients come and go while a pool of two serves them all; in each wave one is killed.
+#[test]
+fn a_pool_serves_more_clients_than_it_has_initiators() {
+    let server = server("dc", 171, &["-i", "2"]);
+    for wave in 0..3 {
+        let clients: Vec<Running> = (0..6)
+            .map(|k| {
+                let kind = ["0", "1"][k % 2];
+                let (n, size) = [("60", "1M"), ("200", "65536")][k / 3];
+                Running::start(&mut client(
+                    "dc",
+                    172 + k as u32,
+                    171,
+                    &["-t", kind, "-n", n, "-s", size],
+                ))
+            })
+            .collect();
+        let kind = ["0", "1", "0"][wave];
+        let many = ["-n", "4000000000", "-s", "1M", "-D", "1", "-t", kind];
+        let mut dying = Running::start(&mut client("dc", 178, 171, &many));
+        dying.wait_for_output("task 5:");
+        dying.kill();
+        for client in clients {
+            let done = client.finish(LIMIT);
+            assert!(done.ok(), "wave {wave}: {:?}: {}", done.status, done.output);
+            assert!(done.output.contains("every byte checked"), "{}", done.output);
+        }
+        wait_for_count(&server, "closed the connection", wave + 1);
+    }
+    wait_for_count(&server, " is done: ", 18);
+    finish(server);
+    let path = library::examples().join("gpu_direct/server");
+    for wrong in ["0", "65", "x"] {
+        let done = run(Command::new(&path).args(["-i", wrong]), 10);
+        assert!(done.code() == Some(2) && done.output.contains("--initiators"), "{}", done.output);
+    }
+}
+
 #[test]
 fn different_transports_are_an_error_on_both_sides() {
     for (own, other, name) in [("dc", "rc", "DC"), ("rc", "dc", "RC")] {

@@ -188,3 +188,75 @@ fn perf_sends_the_requested_number_of_messages() {
     all.interrupt();
     assert_eq!(all.finish(LIMIT).code(), Some(130));
 }
+
+/// Tests, each with its arguments: every one that XRC and DC have, with the data checked where
+/// there is something to check.
+const WITH_TARGETS: &[&[&str]] = &[
+    &["send", "lat", "-C", "-s", "4097"],
+    &["send", "bw", "-C", "-b", "-q", "3", "-l", "4", "-s", "9000"],
+    &["write", "lat", "-s", "100"],
+    &["write", "bw", "-C", "-b", "-q", "3", "-s", "65536"],
+    &["read", "lat", "-C", "-s", "4097"],
+    &["read", "bw", "-C", "-b", "-s", "9000"],
+    &["atomic", "lat", "-C"],
+    &["atomic", "bw", "-C", "-q", "2", "-A", "CMP_AND_SWAP"],
+    &["atomic_write", "lat", "-C"],
+    &["atomic_write", "bw", "-C", "-b", "-q", "2"],
+    &["flush", "lat", "-s", "4096"],
+    &["flush", "bw", "-b", "-e"],
+];
+
+/// Runs a test, whose head names the type.
+fn measures(test: &[&str], kind: &str, more: &[&str], peer: Option<&str>) {
+    let mut client = Command::new(library::examples().join("perf/perf"));
+    client.args(more).args(test).args(["-c", kind, "-n", "60", "--json"]).args(peer);
+    let done = run(&mut client, 60);
+    let counted = if test[1] == "lat" { "\"iterations\":60," } else { "\"messages\":" };
+    assert!(done.ok(), "{kind} {test:?} {more:?}: {:?}: {}", done.status, done.output);
+    for said in [&format!("\"connection\":\"{kind}\""), counted] {
+        assert!(done.output.contains(said), "{kind} {test:?}: no {said}: {}", done.output);
+    }
+}
+
+#[test]
+fn perf_measures_over_xrc_and_dc_in_one_process() {
+    for kind in ["XRC", "DC"] {
+        for test in WITH_TARGETS {
+            measures(test, kind, &["-d", "loopback"], None);
+        }
+    }
+    let refused = run(
+        Command::new(library::examples().join("perf/perf"))
+            .args(["-d", "loopback", "read", "bw", "-c", "UC"]),
+        10,
+    );
+    assert!(refused.code() == Some(2) && refused.output.contains("RC, XRC and DC"), "{refused:?}");
+}
+
+#[test]
+fn perf_measures_over_xrc_and_dc_between_processes() {
+    let perf = library::examples().join("perf/perf");
+    for (path, port, last) in [("udp", "19990", 111), ("shm", "19991", 113)] {
+        let device = |last| format!("soft:{},path={path}", loopback(41, last));
+        let server = Running::start(
+            Command::new(&perf).args(["-k", "-d", &device(last)]).args(["-p", port]),
+        );
+        for kind in ["XRC", "DC"] {
+            for test in WITH_TARGETS {
+                let more = ["-d", &device(last + 1), "-p", port];
+                measures(test, kind, &more, Some(&loopback(41, last)));
+            }
+        }
+        // More initiators than a device has contexts for by default.
+        let more = ["-d", &device(last + 1), "-p", port];
+        measures(
+            &["send", "bw", "-C", "-q", "300", "-s", "8", "-t", "4"],
+            "DC",
+            &more,
+            Some(&loopback(41, last)),
+        );
+        server.interrupt();
+        let served = server.finish(LIMIT);
+        assert!(served.ok() && !served.output.contains("left open"), "{}", served.output);
+    }
+}
