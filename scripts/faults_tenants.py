@@ -70,7 +70,7 @@ FAULTS = [
      "self.common.memory.regions.invalidate(key, qp.pd, qp.qpn).map_err(bad).or(Ok(()))",
      "engine"),
     ("a queue pair serves as many READs as the device does", R + "responder.rs",
-     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());",
-     "resp.resources.len();",
+     "resp.resources.len().min(qp.attr.max_dest_rd_atomic.into())",
+     "resp.resources.len()",
      "engine"),
 ]

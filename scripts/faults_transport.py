@@ -15,8 +15,8 @@ REFUSALS = [
     ("a READ may come inside a message", R + "responder.rs",
      "if resp.incoming() != Incoming::Idle || too_long {", "if too_long {", "engine"),
     ("more READs are accepted than are served", R + "responder.rs",
-     "if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {",
-     "if depth == 0 {", "engine"),
+     "depth(qp) == 0 || answers_owed(qp) >= depth(qp)",
+     "depth(qp) == 0", "engine"),
     ("the key of a READ of 0 bytes is checked", R + "responder.rs",
      "        if len == 0 {\n            return Ok(Target::default());",
      "        if len == u32::MAX {\n            return Ok(Target::default());", "engine"),
@@ -56,4 +56,7 @@ BULK = [
      '"pxor {a}, {state}\\n",', "", "unit"),
     ("a copy that sums is not in the table of landing addresses", "core/src/mem/host/copy_crc.rs",
      'guard!("2b", "5b", "6b"),', "", "net"),
+    ("a refusal goes before the answers to earlier requests", R + "responder.rs",
+     "matches!(refusal, Nak(..)) && answers_owed(self.qp) > 0 && !too_many", "false",
+     "engine"),
 ]

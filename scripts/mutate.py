@@ -134,7 +134,7 @@ FAULTS = [
      "if if run.last { end != total } else { end >= total } {",
      "if end == u64::MAX && total == 1 {"),
     ("an atomic's duplicate is looked up under any key", R + "responder.rs",
-     "&& r.rkey == run.rkey", ""),
+     "&& (bare || r.rkey == run.rkey)", ""),
     ("a message may be longer than its receive buffer", R + "responder.rs",
      "if end > u64::from(recv.length) {", "if false {"),
     ("messages are not counted", R + "rules/accept.rs",

@@ -51,7 +51,8 @@ fn two_processes_are_clean_on_every_path() {
         let client = if both { server.clone() } else { loopback(42, 2 * k as u32 + 2) };
         let perf = |address: &str| {
             let mut c = watched(&bin.join("perf/perf"));
-            c.args(["-d", &format!("soft:{address},path={path}"), "-p", &port]);
+            // Under valgrind a peer is slow: 4 s of silence cost one of seven retries.
+            c.args(["-d", &format!("soft:{address},path={path}"), "-p", &port, "-u", "20"]);
             c
         };
         let what = format!("{path}, one address: {both}");

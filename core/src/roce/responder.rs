@@ -30,7 +30,7 @@ enum Refusal {
     /// NAK, with the cause and its two numbers; the QP fails. The receive request in use ends with
     /// the status, unless that is SUCCESS.
     Nak(NakCode, Cause, u32, u64, u64),
-    /// No place to keep it now: treated as lost. A sequence NAK follows once there is a place.
+    /// Not now: it is treated as lost. A sequence NAK follows when the answers before it have left.
     Later,
 }
 
@@ -81,20 +81,33 @@ fn rest_of<'p>(run: &Run, k: u32, mtu: u32, payload: &'p [u8]) -> Option<(Run, &
     Some((rest, payload.get(k as usize * mtu as usize..)?))
 }
 
+/// Requests with answers that a queue pair serves at once.
+fn depth(qp: &Qp) -> usize {
+    qp.conn.resp.resources.len().min(qp.attr.max_dest_rd_atomic.into())
+}
+
+/// Answers that are still to be sent, not counting those that are sent again.
+fn answers_owed(qp: &Qp) -> usize {
+    qp.conn.resp.queued_jobs().filter(|job| !job.again).count()
+}
+
+/// Whether one more request that has an answer is beyond what is served at once.
+fn has_too_many(qp: &Qp) -> bool {
+    depth(qp) == 0 || answers_owed(qp) >= depth(qp)
+}
+
 /// Whether one more request that has an answer can be served.
 fn room_for_answer(qp: &Qp, run: &Run) -> Result<(), Refusal> {
-    let resp = &qp.conn.resp;
-    let depth = resp.resources.len().min(qp.attr.max_dest_rd_atomic.into());
-    if (resp.job_len() as usize) < depth {
+    if (qp.conn.resp.job_len() as usize) < depth(qp) {
         return Ok(());
     }
-    if depth == 0 || resp.queued_jobs().filter(|job| !job.again).count() >= depth {
+    if has_too_many(qp) {
         // rxe rxe_resp.c check_resource, depth: READs, atomics, ATOMIC WRITEs and FLUSHes beyond
         // those that the queue pair (max_dest_rd_atomic) and the device serve at once are invalid
         // requests.
         return Err(bad_request(run));
     }
-    if resp.jobs_are_full() {
+    if qp.conn.resp.jobs_are_full() {
         return Err(Later);
     }
     Ok(())
@@ -134,7 +147,13 @@ impl Conn<'_> {
     /// Refuses a request: owes its NAK, or a later one, or executes all but its last packet.
     #[inline(never)]
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
-        match refusal {
+        // A NAK ends the connection, and what is queued with it. The answers to earlier requests
+        // leave first; then the peer is asked for this one again.
+        // One request too many is refused at once.
+        let too_many =
+            has_too_many(self.qp) && matches!(refusal, Nak(_, Cause::PeerBadRequest, ..));
+        let waits = matches!(refusal, Nak(..)) && answers_owed(self.qp) > 0 && !too_many;
+        match if waits { Later } else { refusal } {
             // Only the last packet lacks a receive request: those before it count, as if they had
             // come one by one.
             Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {
@@ -223,12 +242,14 @@ impl Conn<'_> {
                 let found = resp.resources.iter().find(|r| {
                     let into = run.psn.diff(r.psn);
                     let bytes = (into.max(0) as u64) * u64::from(self.qp.conn.mtu);
+                    // Linux's rxe sends an ATOMIC WRITE or a FLUSH again with address 0.
+                    let bare = matches!(run.kind, Kind::AtomicWrite | Kind::Flush);
                     r.valid
                         && r.kind == run.kind
                         && into >= 0
                         && into as u32 + npkts <= r.npkts
-                        && r.rkey == run.rkey
-                        && run.va == r.va.wrapping_add(bytes)
+                        && (bare || r.rkey == run.rkey)
+                        && (bare || run.va == r.va.wrapping_add(bytes))
                         && u64::from(len) + bytes <= u64::from(r.len)
                 });
                 // rxe rxe_resp.c duplicate_request, atomic: An atomic, an ATOMIC WRITE or a FLUSH

@@ -165,7 +165,7 @@ fn a_duplicate_is_answered_and_stores_nothing() {
     // The program has seen the word and set it to something else.
     b.buf.put_u64(0, 5);
     assert_eq!(answers(&mut net, &[request(0, 0)]), [ours], "said again");
-    assert_eq!(answers(&mut net, &[request(0, 8)]), [], "another address");
+    assert_eq!(answers(&mut net, &[request(0, 8)]), [ours], "the PSN tells which it is");
     let read = Raw::new(Opcode::RC_READ_REQUEST, &b, 0).asks().reth(b.mr.iova, b.mr.rkey, 0);
     assert_eq!(answers(&mut net, &[read]), [], "a READ in its place");
     // Two more push it out of what is kept.

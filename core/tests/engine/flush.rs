@@ -267,7 +267,7 @@ fn a_duplicate_is_answered_and_its_key_is_of_no_interest() {
     // It would be refused, were it executed again.
     assert_eq!(answers(&mut net, &[request(0, 0)]), [ANSWER], "said again");
     assert_eq!(net.state(&b), qp_state::RTS);
-    assert_eq!(answers(&mut net, &[request(0, 8)]), [], "another address");
+    assert_eq!(answers(&mut net, &[request(0, 8)]), [ANSWER], "the PSN tells which it is");
     let read = Raw::new(Opcode::RC_READ_REQUEST, &b, 0).asks().reth(mr.iova, mr.rkey, 0);
     assert_eq!(answers(&mut net, &[read]), [], "a READ in its place");
     let store = Raw::new(Opcode::RC_ATOMIC_WRITE, &b, 0).asks().reth(mr.iova, mr.rkey, 8);

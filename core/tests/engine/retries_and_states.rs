@@ -5,6 +5,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 
+use crate::flush::range;
 use crate::util::*;
 
 fn write(a: &End, b: &End) -> Wr {
@@ -304,4 +305,31 @@ fn a_purged_cq_has_only_the_others_completions_in_their_order() {
     assert!(net.poll(0, a.scq).is_empty());
     net.ok(&a, write(&a, &b));
     assert_eq!(err(net.lock(&a).cq_purge(a.qp, a.qpn)), Error::StaleHandle);
+}
+
+// A NAK ends the connection, so what was answered before it must have left.
+#[test]
+fn requests_before_a_refused_one_have_their_answers() {
+    for way in WAYS {
+        for first in 0..4 {
+            let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
+            let before = match first {
+                0 => Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 50_000).remote(&b, 0),
+                1 => Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 0, 1, 0),
+                2 => Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 0),
+                _ => {
+                    let mut wr = Wr::new(wr_opcode::FLUSH);
+                    wr.raw.wr = WrOp { flush: range(b.mr.iova, b.mr.rkey, 8) };
+                    wr
+                }
+            };
+            net.post(&a, before.id(1));
+            net.post(&a, write(&a, &b).key(b.mr.iova, b.mr.rkey ^ 0x55).id(2));
+            let wc = net.wait(a.host, a.scq, 2);
+            let got: Vec<_> = wc.iter().map(|w| (w.wr_id, w.status)).collect();
+            let expected = [(1, wc_status::SUCCESS), (2, wc_status::REM_ACCESS_ERR)];
+            assert_eq!(got, expected, "{way:?}, {first}");
+            assert_eq!([net.state(&a), net.state(&b)], [qp_state::ERR; 2]);
+        }
+    }
 }

@@ -138,8 +138,10 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// Default ACK timeout code: 67 ms.
-const ACK_TIMEOUT: u8 = 14;
+/// Default ACK timeout code: 0.5 s, as Linux's rdma_cm has it for RoCE (cma.c
+/// `CMA_IBOE_PACKET_LIFETIME`). Losses are found earlier, by probes; this is how long a peer whose
+/// process waits for a CPU may be silent.
+const ACK_TIMEOUT: u8 = 17;
 /// "Without end" in counts of RNR retries.
 const RNR_ENDLESS: u8 = 7;
 /// RNR NAK timer code 0: 655 ms.
