@@ -160,10 +160,15 @@ static void end_recv(struct end *e)
 {
     gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = size, .lkey = e->attr.lkey };
     gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
-    if (dc)
-        check("post_recv", gdrc_post_srq_recv(e->ctx, e->srq, &wr, NULL));
-    else
-        check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
+    check("post_recv", gdrc_post_recv(e->ctx, e->qp, &wr, NULL));
+}
+
+/* end_recv for the DCT of an end. */
+static void target_recv(struct end *e)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)&e->data[8], .length = size, .lkey = e->attr.lkey };
+    gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+    check("post_recv", gdrc_post_srq_recv(e->ctx, e->srq, &wr, NULL));
 }
 
 static void end_post(struct end *e, struct end *to, uint32_t opcode)
@@ -180,8 +185,6 @@ static void end_post(struct end *e, struct end *to, uint32_t opcode)
         wr.send_flags |= GDRC_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = to->attr.iova + 64;
     wr.wr.rdma.rkey = to->attr.rkey;
-    if (dc)
-        wr.ext.dc = e->to;
     check("post_send", gdrc_post_send(e->ctx, e->qp, &wr, NULL));
 }
 
@@ -194,11 +197,55 @@ static void op_hop(void)
         int n = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
         check("poll_cq", n < 0 ? n : n && wc.status ? -5 : 0);
         received = n && wc.opcode == GDRC_WC_OP_RECV;
-        /* The association: its answer comes to the sender. */
-        if (dc && !n)
-            check("progress", gdrc_progress(x->ctx));
     }
     end_recv(y);
+}
+
+/* A SEND from an end to the other's DCT, which receives it. */
+static void target_send(struct end *x, struct end *y, uint32_t flags)
+{
+    x->data[0] = hops;
+    gdrc_sge sge = { .addr = (uintptr_t)&x->data[0], .length = size, .lkey = x->attr.lkey };
+    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = GDRC_WR_SEND };
+    wr.send_flags = GDRC_SEND_INLINE | flags;
+    wr.ext.dc = x->to;
+    check("post_send", gdrc_post_send(x->ctx, x->qp, &wr, NULL));
+    gdrc_wc wc;
+    for (int received = 0; !received;) {
+        int n = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
+        check("poll_cq", n < 0 ? n : n && wc.status ? -EIO : 0);
+        received = n && wc.opcode == GDRC_WC_OP_RECV;
+        /* The association: its answer comes to the sender. */
+        if (!n)
+            check("progress", gdrc_progress(x->ctx));
+    }
+    target_recv(y);
+}
+
+static void op_dc_hop(void)
+{
+    struct end *x = &ends[hops & 1], *y = &ends[~hops & 1];
+    hops++;
+    target_send(x, y, hops % 16 < 2 ? GDRC_SEND_SIGNALED : 0);
+}
+
+/* The ACK and the completion of the last message in one direction. */
+static void stream_ends(struct end *x, struct end *y)
+{
+    gdrc_wc wc;
+    for (int ended = 0; !ended;) {
+        check("progress", gdrc_progress(y->ctx));
+        ended = gdrc_poll_cq(x->ctx, x->cq, 1, &wc);
+        check("poll_cq", ended < 0 ? ended : ended && wc.status ? -EIO : 0);
+    }
+}
+
+static void op_dc_stream(void)
+{
+    bool last = ++hops % 8 == 0;
+    target_send(&ends[0], &ends[1], last ? GDRC_SEND_SIGNALED : 0);
+    if (last)
+        stream_ends(&ends[0], &ends[1]);
 }
 
 /* One message; the eighth is answered by the ACK of all. */
@@ -209,23 +256,15 @@ static void op_stream(void)
     gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = GDRC_WR_SEND };
     bool last = ++hops % 8 == 0;
     wr.send_flags = GDRC_SEND_INLINE | (last ? GDRC_SEND_SIGNALED : 0);
-    if (dc)
-        wr.ext.dc = x->to;
     check("post_send", gdrc_post_send(x->ctx, x->qp, &wr, NULL));
     gdrc_wc wc;
     for (int received = 0; !received;) {
         received = gdrc_poll_cq(y->ctx, y->cq, 1, &wc);
         check("poll_cq", received < 0 ? received : received && wc.status ? -EIO : 0);
-        /* The association: its answer comes to the sender. */
-        if (dc && !received)
-            check("progress", gdrc_progress(x->ctx));
     }
     end_recv(y);
-    for (int ended = !last; !ended;) {
-        check("progress", gdrc_progress(y->ctx));
-        ended = gdrc_poll_cq(x->ctx, x->cq, 1, &wc);
-        check("poll_cq", ended < 0 ? ended : ended && wc.status ? -EIO : 0);
-    }
+    if (last)
+        stream_ends(x, y);
 }
 
 static void op_fast_hop(void)
@@ -378,8 +417,8 @@ static void ends_open(void)
         end_name(&ends[i], &targets[!i]);
     for (int i = 0; i < 2; i++) {
         check("connect", gdrc_qp_connect(ends[i].ctx, ends[i].qp, &at[i], &at[!i], NULL));
-        end_recv(&ends[i]);
-        end_recv(&ends[i]);
+        for (int k = 0; k < 2; k++)
+            (dc ? target_recv : end_recv)(&ends[i]);
     }
 }
 
@@ -406,11 +445,11 @@ static const struct {
             { "write-hop", op_write_hop },
             { "mapped-hop", op_write_hop },
             { "hop-empty", op_hop_empty },
-            { "dc-hop", op_hop },
+            { "dc-hop", op_dc_hop },
             { "stream", op_stream },
             { "udp-stream", op_stream },
-            { "dc-stream", op_stream },
-            { "dc-udp-stream", op_stream },
+            { "dc-stream", op_dc_stream },
+            { "dc-udp-stream", op_dc_stream },
             { "udp-hop", op_hop },
             { "udp-write-hop", op_write_hop },
             { "udp-empty", op_hop_empty },
@@ -466,7 +505,7 @@ int main(int argc, char **argv)
     udp = strstr(argv[1], "udp-") != NULL;
     size = op == op_hop && udp ? 64 : 8;
     if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop ||
-        op == op_stream)
+        op == op_stream || dc)
         ends_open();
     if (shared)
         ends_mapped();

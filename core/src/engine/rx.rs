@@ -9,7 +9,7 @@ use crate::roce::{Origin, Transport};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::Wc;
-use crate::wire::{Class, Flow, Opcode, ICRC_LEN};
+use crate::wire::{Flow, Opcode, ICRC_LEN};
 
 /// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
 /// identification, or counts the error.
@@ -61,7 +61,7 @@ fn take_single_of_dc(
     from: &Origin,
     packet: &[u8],
 ) -> bool {
-    let is_dc = packet.first().is_some_and(|op| Opcode(*op).class() == Class::Dc);
+    let is_dc = packet.first().is_some_and(|op| Opcode(*op).is_of_dc());
     is_dc && t.take_packet::<true>(s, now, from, packet)
 }
 

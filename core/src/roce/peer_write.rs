@@ -131,11 +131,11 @@ impl Transport {
         }
         // After the copy, because its result would have to be kept across it.
         let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
-        let Some(ending) = prepare(s, key, cqs, qp, wqe, code, status) else { return false };
+        let Some(ending) = prepare(s, key, cqs, qp.scq, wqe, code, status) else { return false };
         for c in [&mut *counters, &mut qp.counters] {
             c.mapped_writes += 1;
         }
-        ending.finish(s, qp, counters, &mut sq, Left::NothingUnsent, None);
+        ending.finish(s, qp, counters, &mut sq, Left::NothingKept, None);
         true
     }
 

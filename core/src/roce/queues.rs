@@ -182,7 +182,7 @@ impl Conn<'_> {
         if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
-        self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingUnsent)
+        self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingKept)
     }
 
     /// Ends the WQE at a ring index with an error, in its turn, and says why: a cause and its two

@@ -307,6 +307,12 @@ impl Opcode {
         }
     }
 
+    /// Whether its class is [`Class::Dc`].
+    #[inline(always)]
+    pub const fn is_of_dc(self) -> bool {
+        self.0 & 0xE0 == DC
+    }
+
     /// Operation of the packet; [`Kind::Unknown`] for opcodes that are not known.
     #[inline]
     pub const fn kind(self) -> Kind {

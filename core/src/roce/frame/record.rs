@@ -256,7 +256,7 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
 /// Whether a record is of DC, by its first words.
 #[inline(always)]
 pub fn is_dc(w: &[u64; HEAD_MAX / 8]) -> bool {
-    Head::of(w).op.class() == Class::Dc
+    Head::of(w).op.is_of_dc()
 }
 
 /// The PSN of the plain ACK for the same queue pair in the record at `at`, behind a message;

@@ -64,7 +64,7 @@ pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
     key: &EngineKey,
     cqs: &'a mut Table<Cq>,
-    qp: &Qp,
+    scq: u32,
     wqe: &SendWqe,
     code: u32,
     status: u32,
@@ -72,7 +72,7 @@ pub(in crate::roce) fn prepare<'a>(
     let mut cq = None;
     // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
-        let side = CqSide::of(s, key, cqs, qp.scq)?;
+        let side = CqSide::of(s, key, cqs, scq)?;
         if !side.has_room() {
             return None;
         }
@@ -88,8 +88,9 @@ pub(in crate::roce) enum Left {
     Others,
     /// Its packets were sent, and nothing else is under way.
     Nothing,
-    /// As `Nothing`, and no packet of it was sent: its state is as before it was posted.
-    NothingUnsent,
+    /// As `Nothing`, and its state is as before it was posted: no packet of it was sent, or the
+    /// caller has reset it.
+    NothingKept,
 }
 
 impl Conn<'_> {
@@ -106,7 +107,7 @@ impl Conn<'_> {
         let slot = sq.at(qp.conn.req.una);
         let wqe = slot.header();
         let code = wc_opcode_of(wqe.opcode);
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, code, status);
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, &mut common.counters, sq, left, None);
         true
@@ -131,7 +132,7 @@ impl Ending<'_> {
             count([counters, &mut qp.counters], code, self.length);
         }
         let una = qp.conn.req.una;
-        if left != Left::NothingUnsent {
+        if left != Left::NothingKept {
             *qp.wqe(una) = Default::default();
         }
         qp.conn.req.una = una.wrapping_add(1);

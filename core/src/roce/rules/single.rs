@@ -6,6 +6,7 @@ use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
+use crate::verbs::req::WqeState;
 use crate::verbs::types::{wc_opcode, wc_status, wr_opcode};
 use crate::verbs::NONE;
 use crate::wire::Psn;
@@ -47,7 +48,8 @@ impl Conn<'_> {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        let ws = qp.wqe(index);
+        let mask = qp.wqes.len() - 1;
+        let ws = &mut qp.wqes[index as usize & mask];
         let opcode = u32::from(wqe.opcode);
         let plain = opcode <= wr_opcode::SEND_WITH_IMM;
         if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
@@ -56,15 +58,16 @@ impl Conn<'_> {
         let writes = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let code = if writes { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         let status = wc_status::SUCCESS;
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp, wqe, code, status);
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
+        *ws = WqeState::default();
         for c in [&mut common.counters, &mut qp.counters] {
             c.count_received(1, ACK_BYTES);
         }
         qp.conn.req.una_psn = qp.conn.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
         let handoff = Some(&mut common.handoff);
-        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::Nothing, handoff);
+        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::NothingKept, handoff);
         true
     }
 
