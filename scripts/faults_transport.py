@@ -56,7 +56,4 @@ BULK = [
      '"pxor {a}, {state}\\n",', "", "unit"),
     ("a copy that sums is not in the table of landing addresses", "core/src/mem/host/copy_crc.rs",
      'guard!("2b", "5b", "6b"),', "", "net"),
-    ("a refusal goes before the answers to earlier requests", R + "responder.rs",
-     "matches!(refusal, Nak(..)) && answers_owed(self.qp) > 0 && !too_many", "false",
-     "engine"),
 ]

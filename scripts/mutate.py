@@ -21,6 +21,7 @@ import faults_flush
 import faults_hosts
 import faults_life
 import faults_qos
+import faults_singles
 import faults_tenants
 import faults_transport
 import faults_words
@@ -710,6 +711,7 @@ FAULTS += staged(faults_xrc.FAULTS)
 FAULTS += staged(faults_dc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
 FAULTS += staged(faults_flush.FAULTS)
+FAULTS += staged(faults_singles.FAULTS)
 
 
 def sh(args, timeout):
