@@ -62,7 +62,7 @@ pub(in crate::roce) enum Charge {
 impl Qp {
     /// The only waiting request of the send queue, if it is single. The caller checks the peer's
     /// window. `DC`: the queue pair is a DCI, whose association the caller checks
-    /// ([`Conn::time_to_send`]); else it is RC.
+    /// (`Common::may_use_association`); else it is RC.
     #[inline(always)]
     pub(in crate::roce) fn next_single<'q, const DC: bool>(
         &mut self,
