@@ -79,9 +79,9 @@ FAULTS = [
       "let same = target.map(|t| DcTarget { peer: association.target.peer, ..t })\n"
       "            == Some(association.target)"),
      "engine"),
-    ("an initiator uses an idle association for as long as its lease", D + "initiator.rs",
-     "} else if association.is_stale(now) {",
-     "} else if now.saturating_sub(association.used_at) > association.lease_ns {",
+    ("an initiator uses an idle association for as long as its lease",
+     "core/src/verbs/association.rs",
+     "> self.lease_ns / 2", "> self.lease_ns",
      "engine"),
     ("the PSNs of DC begin anew with each association", D + "initiator.rs",
      "qp.conn.req.retry_left = qp.attr.retry_cnt;\n        qp.conn.req.rnr_left",

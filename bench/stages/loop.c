@@ -18,7 +18,8 @@
  * bytes. hop-empty, udp-empty: a poll there that finds nothing. fast-hop: hop by fast handles.
  * stream: hop in one direction only, eight messages and then the ACK and the completion of the
  * last; counted by messages. udp-stream: over the socket. dc-hop, dc-stream, dc-udp-stream: from a
- * DCI to a DCT, one of each at either end, over one association each way.
+ * DCI to a DCT, one of each at either end, over one association each way. dc-write, dc-send: write
+ * and send from a DCI to a DCT of one context.
  */
 #include <gdrcore.h>
 
@@ -351,6 +352,25 @@ static void end_target(struct end *e, struct gdrc_endpoint *at)
     check("connect", gdrc_qp_connect(e->ctx, e->dct, at, NULL, NULL));
 }
 
+/* The queue pair of an end from which requests leave. */
+static void end_initiator(struct end *e, uint32_t type)
+{
+    struct gdrc_qp_init init;
+    memset(&init, 0, sizeof init);
+    init.struct_size = sizeof init;
+    init.qp_type = type;
+    init.pd = e->pd;
+    init.send_cq = init.recv_cq = e->cq;
+    init.cap = (struct gdrc_qp_cap){
+        .max_send_wr = 64,
+        .max_recv_wr = 64,
+        .max_send_sge = 1,
+        .max_recv_sge = 1,
+        .max_inline_data = 64,
+    };
+    check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
+}
+
 /* The way from an end to the DCT of another. */
 static void end_name(struct end *e, const struct gdrc_endpoint *target)
 {
@@ -392,21 +412,8 @@ static void ends_open(void)
         memory.flags = shared ? GDRC_MEMORY_FLAG_SHARED : 0;
         memory.fd = e->fd;
         check("mr", gdrc_mr_reg_memory(e->ctx, e->pd, &memory, ALL, &e->mr, &e->attr));
-        struct gdrc_qp_init init;
-        memset(&init, 0, sizeof init);
-        init.struct_size = sizeof init;
-        init.qp_type = dc ? GDRC_QPT_DCI : GDRC_QPT_RC;
-        init.pd = e->pd;
-        init.send_cq = init.recv_cq = e->cq;
-        init.cap = (struct gdrc_qp_cap){
-            .max_send_wr = 64,
-            .max_recv_wr = 64,
-            .max_send_sge = 1,
-            .max_recv_sge = 1,
-            .max_inline_data = 64,
-        };
+        end_initiator(e, dc ? GDRC_QPT_DCI : GDRC_QPT_RC);
         at[i].struct_size = sizeof at[i];
-        check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
         check("endpoint", gdrc_endpoint_local(e->ctx, e->qp, &e->mr, &at[i]));
         check("fast_get", gdrc_qp_fast_get(e->ctx, e->qp, &e->fast_qp));
         check("fast_get", gdrc_cq_fast_get(e->ctx, e->cq, &e->fast_cq));
@@ -420,6 +427,46 @@ static void ends_open(void)
         for (int k = 0; k < 2; k++)
             (dc ? target_recv : end_recv)(&ends[i]);
     }
+}
+
+/* A DCI and a DCT of the first context, in ends[0]. */
+static void target_within(void)
+{
+    struct end *e = &ends[0];
+    struct gdrc_endpoint own, target;
+    e->ctx = ctx, e->pd = pd, e->cq = cq;
+    end_target(e, &target);
+    end_initiator(e, GDRC_QPT_DCI);
+    own.struct_size = sizeof own;
+    check("endpoint", gdrc_endpoint_local(ctx, e->qp, NULL, &own));
+    check("connect", gdrc_qp_connect(ctx, e->qp, &own, &own, NULL));
+    end_name(e, &target);
+}
+
+static void request_within(uint32_t opcode)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)data, .length = 8, .lkey = attr.lkey };
+    gdrc_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode };
+    wr.send_flags = GDRC_SEND_SIGNALED | GDRC_SEND_INLINE;
+    wr.wr.rdma.remote_addr = attr.iova + 2048;
+    wr.wr.rdma.rkey = attr.rkey;
+    wr.ext.dc = ends[0].to;
+    check("post_send", gdrc_post_send(ctx, ends[0].qp, &wr, NULL));
+}
+
+static void op_dc_write(void)
+{
+    request_within(GDRC_WR_RDMA_WRITE);
+    take(1);
+}
+
+static void op_dc_send(void)
+{
+    gdrc_sge sge = { .addr = (uintptr_t)data + 2048, .length = 8, .lkey = attr.lkey };
+    gdrc_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+    check("post_recv", gdrc_post_srq_recv(ctx, ends[0].srq, &wr, NULL));
+    request_within(GDRC_WR_SEND);
+    take(2);
 }
 
 static uint64_t now(void)
@@ -446,6 +493,8 @@ static const struct {
             { "mapped-hop", op_write_hop },
             { "hop-empty", op_hop_empty },
             { "dc-hop", op_dc_hop },
+            { "dc-write", op_dc_write },
+            { "dc-send", op_dc_send },
             { "stream", op_stream },
             { "udp-stream", op_stream },
             { "dc-stream", op_dc_stream },
@@ -473,7 +522,7 @@ int main(int argc, char **argv)
     if (argc != 3) {
         fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
                         "mapped-hop|hop-empty|dc-hop|udp-hop|udp-write-hop|udp-empty|fast-hop|"
-                        "stream|udp-stream|dc-stream|dc-udp-stream COUNT|time\n");
+                        "stream|udp-stream|dc-stream|dc-udp-stream|dc-write|dc-send COUNT|time\n");
         return 2;
     }
     void (*op)(void) = NULL;
@@ -505,8 +554,10 @@ int main(int argc, char **argv)
     udp = strstr(argv[1], "udp-") != NULL;
     size = op == op_hop && udp ? 64 : 8;
     if (op == op_hop || op == op_write_hop || op == op_hop_empty || op == op_fast_hop ||
-        op == op_stream || dc)
+        op == op_stream || op == op_dc_hop || op == op_dc_stream)
         ends_open();
+    if (op == op_dc_write || op == op_dc_send)
+        target_within();
     if (shared)
         ends_mapped();
     for (int i = 0; i < 1000; i++)

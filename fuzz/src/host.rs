@@ -326,7 +326,8 @@ impl Host {
         // SAFETY: request and list live through the call.
         let posted = unsafe { self.engine.post_send(qp, &wr, &mut bad) };
         if posted.is_ok() && len & 1 == 0 {
-            self.engine.lock().try_local_write((qp & 0xff_ffff) as usize);
+            let (mut g, qi) = (self.engine.lock(), (qp & 0xff_ffff) as usize);
+            let _ = g.try_local_write::<false>(qi) || g.try_local_write::<true>(qi);
         }
     }
 

@@ -258,7 +258,10 @@ impl Host {
         let posted = armed(|| unsafe { self.engine.post_send(qp, wr, &mut bad) });
         if wr.wr_id % 2 == 0 {
             // Half of the requests try the single-step path first, as a device does with all.
-            armed(|| self.lock().try_local_write((qp & 0xff_ffff) as usize));
+            armed(|| {
+                let (mut g, qi) = (self.lock(), (qp & 0xff_ffff) as usize);
+                g.try_local_write::<false>(qi) || g.try_local_write::<true>(qi)
+            });
         }
         posted.map(|_| ()).map_err(|e| format!("post_send: {e:?}"))
     }

@@ -350,13 +350,13 @@ impl Guard<'_> {
     }
 
     /// Executes what was just posted to the QP at this index, if it is a WRITE to a QP of this
-    /// engine that can be done in one step. False: nothing has changed, and [`Guard::wake`] is
-    /// next.
+    /// engine that can be done in one step. `DC`: the QP is a DCI; else it is RC. False: nothing
+    /// has changed, and [`Guard::wake`] is next.
     #[inline(always)]
-    pub fn try_local_write(&mut self, qi: usize) -> bool {
+    pub fn try_local_write<const DC: bool>(&mut self, qi: usize) -> bool {
         let (inner, s) = self.split();
         inner.transport.qps.get(qi).is_some_and(|qp| qp.conn.loopback)
-            && inner.transport.try_local_write(s, qi, &mut inner.scratch)
+            && inner.transport.try_local_write::<DC>(s, qi, &mut inner.scratch)
     }
 
     /// Both halves at once.

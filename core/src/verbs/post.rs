@@ -126,7 +126,7 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     }
     side.publish(1);
     let more = w.flags & send_flags::MORE != 0;
-    Some(Posted { count: 1, more, write: !DC && w.opcode == wr_opcode::RDMA_WRITE, dc: DC })
+    Some(Posted { count: 1, more, write: w.opcode == wr_opcode::RDMA_WRITE, dc: DC })
 }
 
 const _: () = assert!(
@@ -193,7 +193,7 @@ pub unsafe fn send_list(
         }
         posted.count += 1;
         posted.more = head.flags & send_flags::MORE != 0;
-        posted.write = !posted.dc && head.opcode == wr_opcode::RDMA_WRITE;
+        posted.write = head.opcode == wr_opcode::RDMA_WRITE;
         if posted.count == free {
             // The engine may have released slots since: counts once more.
             free = side.free();

@@ -791,10 +791,15 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
         out += &format!("  windows {:?} {:?}\n", peer.tx, peer.rx);
     }
     if let Some(association) = q.dci.first() {
-        out += &format!("  association {association:?}\n");
+        let association = format!("{association:?}");
+        let shown = if timed { association } else { without(&["used_at"], &association) };
+        out += &format!("  association {shown}\n");
     }
     // Those of a DCT have the connections in its place.
     for q in (0..t.qps.len()).map(|i| &t.qps[i]).filter(|q| q.kind == QpKind::DcContext) {
+        if q.state == qp_state::RESET {
+            continue;
+        }
         let conn = without(&MEMORY, &format!("{:?}", q.conn));
         out += &format!("  context {} {conn} {:?}\n", q.state, q.counters);
     }

@@ -116,6 +116,12 @@ impl<P: Port> PortState<P> {
     }
 }
 
+/// [`Guard::try_local_write`] for a DCI, out of line.
+#[cold]
+fn place_for_dci(held: &mut EngineLock<'_>, qi: usize) -> bool {
+    held.guard.try_local_write::<true>(qi)
+}
+
 impl SoftDevice {
     /// Runs a round if no other thread does, and again while posts found the lock taken.
     #[inline]
@@ -206,9 +212,12 @@ impl SoftDevice {
 
     #[inline(always)]
     fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
-        let sent = posted.write
-            && (held.guard.try_local_write(qi) || self.write_peer(&mut held, qi))
-            || self.send_at_once(&mut held, qi, posted.dc);
+        let placed = posted.write
+            && match posted.dc {
+                true => place_for_dci(&mut held, qi),
+                false => held.guard.try_local_write::<false>(qi) || self.write_peer(&mut held, qi),
+            };
+        let sent = placed || self.send_at_once(&mut held, qi, posted.dc);
         // The round that follows delivers an event that the send has raised.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);

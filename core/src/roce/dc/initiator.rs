@@ -104,16 +104,18 @@ impl Transport {
             sent => return sent,
         }
         loop {
-            self.choose_target(s, qi, now);
-            if let Some(sent) = self.send_owed(s, qi, tx) {
-                return sent;
+            if !self.goes_on(s, qi, now) {
+                self.choose_target(s, qi, now);
+                if let Some(sent) = self.send_owed(s, qi, tx) {
+                    return sent;
+                }
             }
-            let phase = self.qps[qi].association().phase;
+            let qp = &mut self.qps[qi];
+            let (phase, before) = (qp.association().phase, qp.conn.req.next_psn);
             if matches!(phase, DcPhase::Closing | DcPhase::Leaving) {
                 self.leave(s, qi);
                 continue;
             }
-            let before = self.qps[qi].conn.req.next_psn;
             let sent = match phase {
                 DcPhase::Open => self.conn(s, qi).transmit_associated(tx, now),
                 _ => Sent::Idle,
@@ -123,7 +125,9 @@ impl Transport {
                 qp.association().used_at = now;
             }
             let at = qp.association().next_deadline();
-            self.conn(s, qi).wake_at(at);
+            if at != u64::MAX {
+                self.conn(s, qi).wake_at(at);
+            }
             // The rest of the queue may be for another target, and nothing of this one under way.
             let again = sent == Sent::Idle && self.may_change(s, qi);
             if !again {
@@ -132,8 +136,27 @@ impl Transport {
         }
     }
 
+    /// Whether the next request is for the target of the latest one, whose association is open and
+    /// owes nothing: then there is nothing to choose.
+    fn goes_on(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+        let is_over = self.may_be_over(qi, now);
+        let qp = &mut self.qps[qi];
+        let next = qp.conn.req.next;
+        let sq = s.sq(qi, &self.common.key);
+        if next == sq.end() || is_over {
+            return false;
+        }
+        let slot = sq.at(next);
+        !slot.header().is_local() && self.common.may_use_open(qp, &DcAddr::read(slot.tail()))
+    }
+
     /// Whether [`Transport::choose_target`] would do something.
     fn may_change(&mut self, s: &Shared, qi: usize) -> bool {
+        let qp = &self.qps[qi];
+        let is_empty = qp.conn.req.next == s.sq(qi, &self.common.key).end();
+        if is_empty && qp.dci[0].phase == DcPhase::Open && !qp.dci[0].wanted {
+            return false;
+        }
         let head = self.head_of(s, qi);
         let drained = self.is_drained(s, qi);
         let association = self.qps[qi].association();
@@ -152,6 +175,7 @@ impl Transport {
         loop {
             let head = self.head_of(s, qi);
             let drained = self.is_drained(s, qi);
+            let is_over = self.may_be_over(qi, now);
             let association = self.qps[qi].association();
             match (association.phase, head) {
                 (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
@@ -167,7 +191,7 @@ impl Transport {
                 (DcPhase::Open, Head::For(target)) if drained => {
                     if association.target != target {
                         association.phase = DcPhase::Closing;
-                    } else if association.is_stale(now) {
+                    } else if is_over {
                         association.phase = DcPhase::Leaving;
                     }
                     return;
@@ -175,6 +199,17 @@ impl Transport {
                 _ => return,
             }
         }
+    }
+
+    /// Whether the target may have given the context to another. Within the engine that can be
+    /// seen.
+    fn may_be_over(&self, qi: usize, now: u64) -> bool {
+        let qp = &self.qps[qi];
+        if !qp.conn.loopback {
+            return qp.dci[0].is_stale(now);
+        }
+        let context = self.common.qp_of(qp.attr.dest_qp_num).map(|at| &self.qps[at]);
+        !context.is_some_and(|c| c.kind == QpKind::DcContext && c.attr.dest_qp_num == qp.qpn)
     }
 
     /// Asks a target for an association.
@@ -349,6 +384,12 @@ impl Common {
             let association = qp.association();
             !association.asks && !association.is_stale(now)
         }
+    }
+
+    /// [`Common::may_use_association`], where it is known that the target has the association.
+    #[inline(always)]
+    pub(in crate::roce) fn may_use_open(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+        self.is_associated(qp, addr) && !qp.association().asks
     }
 }
 

@@ -13,18 +13,18 @@ use crate::roce::rules::complete::{prepare, Left};
 use crate::roce::rules::send::{Charge, Departed, Eligible};
 use crate::roce::run::Run;
 use crate::roce::Transport;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_opcode, wc_status::SUCCESS};
-use crate::wire::{packet_bytes, Kind, Opcode};
+use crate::verbs::wqe::DcAddr;
+use crate::wire::{packet_bytes, Class, Kind, Opcode};
 
-/// Whether a QP and its peer are of this engine and connected, and its responder is idle.
+/// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
+/// what it must be.
 #[inline(always)]
-fn is_local(qp: &Qp) -> bool {
-    qp.conn.loopback
-        && qp.kind.has_one_copy_writes()
-        && qp.conn.resp.blocks() == 0
-        && !qp.conn.resp.ack_owed
+fn is_local(qp: &Qp, kind: QpKind) -> bool {
+    qp.conn.loopback && qp.kind == kind && qp.conn.resp.blocks() == 0 && !qp.conn.resp.ack_owed
 }
 
 impl Transport {
@@ -32,19 +32,31 @@ impl Transport {
     /// step. The request is then acknowledged and, if signaled, completed. False: nothing has
     /// changed.
     ///
-    /// `scratch`: room for one packet.
-    pub(crate) fn try_local_write(&mut self, s: &Shared, qi: usize, scratch: &mut [u8]) -> bool {
+    /// `scratch`: room for one packet. `DC`: the QP is a DCI; else it is RC.
+    pub(crate) fn try_local_write<const DC: bool>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        scratch: &mut [u8],
+    ) -> bool {
+        let (from, to) =
+            if DC { (QpKind::Dci, QpKind::DcContext) } else { (QpKind::Rc, QpKind::Rc) };
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
-        if !is_local(qp) || !qp.conn.req.nothing_in_flight() {
+        if !is_local(qp, from) || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let common = &mut self.common;
         let mut sq = q.engine_sq(&common.key);
-        let Some(Eligible { index, slot, op: Opcode::RC_WRITE_ONLY, run }) =
-            qp.next_single::<false>(&sq)
-        else {
+        let Some(Eligible { index, slot, op, run }) = qp.next_single::<DC>(&sq) else {
             return false;
         };
+        // That the context is still that of this association is seen below.
+        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+            return false;
+        }
+        if op != if DC { Opcode::RC_WRITE_ONLY.of(Class::Dc) } else { Opcode::RC_WRITE_ONLY } {
+            return false;
+        }
         let wqe = slot.header();
         let len = wqe.length as u32;
         // Constants once more, so that the compiler drops the code for receive requests.
@@ -69,8 +81,8 @@ impl Transport {
         let connected = b.qp.attr.dest_qp_num == from
             && b.qp.conn.mtu == mtu
             && b.qp.can_receive()
-            && is_local(b.qp);
-        if !connected || !b.accept_single::<false>(&run, bytes, payload) {
+            && is_local(b.qp, to);
+        if !connected || !b.accept_single::<DC>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;

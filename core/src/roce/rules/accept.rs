@@ -202,9 +202,10 @@ impl Conn<'_> {
             }
             rq.release(1);
             if DC {
-                note_left(self.s, &mut common.srqs, srq, rq.len());
+                note_left(self.s, &mut common.srqs, srq, rq.end().wrapping_sub(rq.head()));
             }
-            let src_qp = if DC { qp.src_qp() } else { 0 };
+            let src_qp = if DC { qp.attr.dest_qp_num } else { 0 };
+            debug_assert_eq!(src_qp, qp.src_qp());
             let wc = qp.recv_completion(wr_id, run, len as u32, src_qp);
             cq.hand_over(self.s, &mut common.handoff, wc, run.solicited);
         } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
