@@ -99,9 +99,11 @@ impl Transport {
         tx: &mut TxBuf<'_>,
         now: u64,
     ) -> Sent {
-        match self.transmit_replies(qi, tx) {
-            Sent::Idle => {}
-            sent => return sent,
+        if !self.dc.replies.is_empty() {
+            match self.transmit_replies(qi, tx) {
+                Sent::Idle => {}
+                sent => return sent,
+            }
         }
         loop {
             if !self.goes_on(s, qi, now) {
@@ -404,13 +406,16 @@ impl Conn<'_> {
     /// Whether what has ended may let an initiator go on: to the next request, whose target may be
     /// another, or away from a target that wants its context back.
     pub(in crate::roce) fn may_go_on(&mut self) -> bool {
+        if self.qp.kind != QpKind::Dci {
+            return false;
+        }
         let waits = self.q.engine_sq(&self.common.key).end() != self.qp.conn.req.next;
-        self.qp.kind == QpKind::Dci && (waits || self.qp.association().wanted)
+        waits || self.qp.association().wanted
     }
 
     /// Whether the next request must wait: it is for another target than the present one, or this
     /// one wants its context back.
-    #[inline(never)]
+    #[inline(always)]
     pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let addr = DcAddr::read(sq.at(index).tail());
