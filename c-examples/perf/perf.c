@@ -456,6 +456,8 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
                 other_end = gx_now_ns();
             quiet = err ? quiet : 0;
         }
+        traffic_check(side);
+        traffic_check(other);
         traffic_end(side, start, end, mine);
         traffic_end(other, start, other_end ? other_end : end, theirs);
         return 0;
@@ -480,6 +482,8 @@ static int run_client(struct side *side, struct side *other, struct gx_conn *con
     if (err)
         return err;
     outcome_unpack(theirs, body);
+    /* Not before the server has ended: it writes our memory until then. */
+    traffic_check(side);
     mine->received = 0;
     for (uint32_t i = 0; i < plan->qps; i++)
         mine->received += side->lanes[i].received;
@@ -536,6 +540,7 @@ static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, ui
         if (err && complete)
             break;
     }
+    traffic_check(side);
     traffic_end(side, start, end ? end : gx_now_ns(), &mine);
     outcome_pack(&mine, body);
     return gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");

@@ -151,6 +151,12 @@ int traffic_step(struct side *side);
  * outstanding, 0, or a negative errno.
  */
 int traffic_rest(struct side *side);
+/*
+ * Checks the messages that WRITEs have left in our memory, where they are to be checked. Both ends
+ * have ended: a message that is still on its way is not whole.
+ */
+void traffic_check(struct side *side);
+/* The outcome of a run. */
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out);
 
 /* report.c */

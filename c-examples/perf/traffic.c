@@ -586,6 +586,16 @@ static void samples_in_ns(struct side *side)
         side->samples[i] = (uint64_t)((double)side->samples[i] * each + 0.5);
 }
 
+void traffic_check(struct side *side)
+{
+    const struct plan *plan = side->plan;
+    bool placed = (plan->verb == VERB_WRITE && plan->mode == MODE_BW) ||
+                  plan->verb == VERB_ATOMIC_WRITE;
+    for (uint32_t i = 0; placed && checks(side) && i < plan->qps; i++)
+        for (uint32_t slot = 0; slot < side->rx_slots; slot++)
+            side->bad += !slot_is_whole(side, i, slot);
+}
+
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out)
 {
     const struct plan *plan = side->plan;
@@ -596,10 +606,6 @@ void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct o
         const struct lane *lane = &side->lanes[i];
         out->messages += lane->done;
         out->received += lane->received;
-        bool placed = (plan->verb == VERB_WRITE && plan->mode == MODE_BW) ||
-                      plan->verb == VERB_ATOMIC_WRITE;
-        for (uint32_t slot = 0; placed && checks(side) && slot < side->rx_slots; slot++)
-            side->bad += !slot_is_whole(side, i, slot);
     }
     out->bytes = out->messages * side->size;
     out->bad = side->bad;
