@@ -425,8 +425,9 @@ pub struct Consumer<'a, H> {
 pub type EngineConsumer<'a, H> = Consumer<'a, H>;
 
 impl<H: Copy> Consumer<'_, H> {
+    /// Published elements that have been seen; [`Consumer::len`] looks anew.
     #[inline(always)]
-    fn ready(&self) -> u32 {
+    pub fn ready(&self) -> u32 {
         self.tail_seen.get().wrapping_sub(self.head)
     }
 

@@ -149,11 +149,13 @@ impl Conn<'_> {
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         // A NAK ends the connection, and what is queued with it. The answers to earlier requests
         // leave first; then the peer is asked for this one again.
-        // One request too many is refused at once.
-        let too_many =
-            has_too_many(self.qp) && matches!(refusal, Nak(_, Cause::PeerBadRequest, ..));
-        let waits = matches!(refusal, Nak(..)) && answers_owed(self.qp) > 0 && !too_many;
-        match if waits { Later } else { refusal } {
+        let refusal = match refusal {
+            // One request too many is refused at once.
+            Nak(_, Cause::PeerBadRequest, ..) if has_too_many(self.qp) => refusal,
+            Nak(..) if answers_owed(self.qp) > 0 => Later,
+            refusal => refusal,
+        };
+        match refusal {
             // Only the last packet lacks a receive request: those before it count, as if they had
             // come one by one.
             Rnr(_) if run.n > 1 && run.last && run.has_imm && run.kind == Kind::Write => {

@@ -101,8 +101,7 @@ impl QpKind {
         }
     }
 
-    /// Whether a WRITE may be one copy into the peer's memory, without a packet: within the engine,
-    /// or into memory that a peer shares.
+    /// Whether a WRITE may be one copy into memory that the peer shares, without a packet.
     #[inline(always)]
     pub const fn has_one_copy_writes(self) -> bool {
         match self {

@@ -185,11 +185,16 @@ impl Qp {
     pub fn association(&mut self) -> &mut Association {
         &mut self.dci[0]
     }
+    /// Where in [`Qp::wqes`] the WQE of a ring index has its record.
+    #[inline(always)]
+    pub fn wqe_at(&self, index: u32) -> usize {
+        index as usize & (self.wqes.len() - 1)
+    }
     /// The state record of the WQE at a ring index.
     #[inline]
     pub fn wqe(&mut self, index: u32) -> &mut WqeState {
-        let mask = self.wqes.len() - 1;
-        &mut self.wqes[index as usize & mask]
+        let at = self.wqe_at(index);
+        &mut self.wqes[at]
     }
 }
 

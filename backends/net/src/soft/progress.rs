@@ -212,12 +212,13 @@ impl SoftDevice {
 
     #[inline(always)]
     fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
-        let placed = posted.write
-            && match posted.dc {
-                true => place_for_dci(&mut held, qi),
-                false => held.guard.try_local_write::<false>(qi) || self.write_peer(&mut held, qi),
-            };
-        let sent = placed || self.send_at_once(&mut held, qi, posted.dc);
+        let sent = if posted.dc {
+            posted.write && place_for_dci(&mut held, qi) || self.send_at_once::<true>(&mut held, qi)
+        } else {
+            posted.write
+                && (held.guard.try_local_write::<false>(qi) || self.write_peer(&mut held, qi))
+                || self.send_at_once::<false>(&mut held, qi)
+        };
         // The round that follows delivers an event that the send has raised.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);
@@ -252,26 +253,17 @@ impl SoftDevice {
     }
 
     /// Sends the requests that were just posted to a QP, and looks for no other work. Returns false
-    /// if there is more to do. `dc`: it is a DCI.
+    /// if there is more to do. `DC`: it is a DCI.
     #[inline(always)]
-    fn send_at_once(&self, held: &mut EngineLock<'_>, qi: usize, dc: bool) -> bool {
+    fn send_at_once<const DC: bool>(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
-        let sent = if dc {
-            self.send_single::<true>(g, port, qi)
-        } else {
-            self.send_single::<false>(g, port, qi)
-        };
-        if sent {
+        if self.send_single::<DC>(g, port, qi) {
             if !self.is_helper_awake() {
                 self.notify_helper(g, now_ns(), Round::Send);
             }
             return !g.has_work();
         }
-        if dc {
-            self.send_by_path::<true>(g, port, qi)
-        } else {
-            self.send_by_path::<false>(g, port, qi)
-        }
+        self.send_by_path::<DC>(g, port, qi)
     }
 
     #[inline(never)]

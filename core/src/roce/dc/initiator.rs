@@ -49,7 +49,7 @@ impl Qp {
 
     /// Whether a request of the send queue has begun.
     fn has_begun(&self, index: u32) -> bool {
-        self.wqes[index as usize & (self.wqes.len() - 1)].started
+        self.wqes[self.wqe_at(index)].started
     }
 
     /// Time that a request may take until it fails without an answer.
@@ -106,7 +106,7 @@ impl Transport {
             }
         }
         loop {
-            if !self.goes_on(s, qi, now) {
+            if !self.keeps_target(s, qi, now) {
                 self.choose_target(s, qi, now);
                 if let Some(sent) = self.send_owed(s, qi, tx) {
                     return sent;
@@ -140,7 +140,7 @@ impl Transport {
 
     /// Whether the next request is for the target of the latest one, whose association is open and
     /// owes nothing: then there is nothing to choose.
-    fn goes_on(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
+    fn keeps_target(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
         let is_over = self.may_be_over(qi, now);
         let qp = &mut self.qps[qi];
         let next = qp.conn.req.next;
@@ -177,7 +177,6 @@ impl Transport {
         loop {
             let head = self.head_of(s, qi);
             let drained = self.is_drained(s, qi);
-            let is_over = self.may_be_over(qi, now);
             let association = self.qps[qi].association();
             match (association.phase, head) {
                 (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
@@ -193,8 +192,8 @@ impl Transport {
                 (DcPhase::Open, Head::For(target)) if drained => {
                     if association.target != target {
                         association.phase = DcPhase::Closing;
-                    } else if is_over {
-                        association.phase = DcPhase::Leaving;
+                    } else if self.may_be_over(qi, now) {
+                        self.qps[qi].association().phase = DcPhase::Leaving;
                     }
                     return;
                 }
@@ -382,10 +381,7 @@ impl Common {
         addr: &DcAddr,
         now: u64,
     ) -> bool {
-        self.is_associated(qp, addr) && {
-            let association = qp.association();
-            !association.asks && !association.is_stale(now)
-        }
+        self.may_use_open(qp, addr) && !qp.association().is_stale(now)
     }
 
     /// [`Common::may_use_association`], where it is known that the target has the association.

@@ -10,7 +10,7 @@ use crate::mem::TransferId;
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
-use crate::roce::rules::send::{Charge, Departed, Eligible};
+use crate::roce::rules::send::{class_of_singles, Charge, Departed, Eligible};
 use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::kind::QpKind;
@@ -18,7 +18,7 @@ use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_opcode, wc_status::SUCCESS};
 use crate::verbs::wqe::DcAddr;
-use crate::wire::{packet_bytes, Class, Kind, Opcode};
+use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
 /// what it must be.
@@ -54,7 +54,7 @@ impl Transport {
         if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
-        if op != if DC { Opcode::RC_WRITE_ONLY.of(Class::Dc) } else { Opcode::RC_WRITE_ONLY } {
+        if op.within(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY {
             return false;
         }
         let wqe = slot.header();

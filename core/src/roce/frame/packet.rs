@@ -9,7 +9,7 @@ use crate::mem::TransferId;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::requester::DEEP;
-use crate::roce::rules::send::{Eligible, PreparedSend};
+use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
@@ -102,7 +102,7 @@ impl Transport {
         let Some((rest, _icrc)) = rest.split_last_chunk::<ICRC_LEN>() else { return false };
         let bth = Bth::parse(header);
         let single = matches!(
-            bth.opcode.within(if DC { Class::Dc } else { Class::Rc }),
+            bth.opcode.within(class_of_singles(DC)),
             Opcode::RC_SEND_ONLY
                 | Opcode::RC_ACK
                 | Opcode::RC_WRITE_ONLY

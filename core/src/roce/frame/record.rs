@@ -9,14 +9,14 @@ use crate::mem::TransferId;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
-use crate::roce::rules::send::{Eligible, PreparedSend};
+use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::{head_flags, memory_of_head, Head, Run};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::DcAddr;
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -104,7 +104,7 @@ impl Transport {
         rest: &[u8],
     ) -> usize {
         let h = Head::of(w);
-        let class = if DC { Class::Dc } else { Class::Rc };
+        let class = class_of_singles(DC);
         let (op, flags, len) = (h.op.within(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
         let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return 0 };

@@ -178,7 +178,7 @@ impl Conn<'_> {
             let Some(mut cq) = cq else { return false };
             let srq = if DC { qp.srq } else { NONE };
             let mut rq = recv_queue(self.s, self.q, &common.key, srq);
-            if rq.end() == rq.head() {
+            if rq.ready() == 0 {
                 return false;
             }
             let slot = rq.peek(0);
@@ -202,10 +202,9 @@ impl Conn<'_> {
             }
             rq.release(1);
             if DC {
-                note_left(self.s, &mut common.srqs, srq, rq.end().wrapping_sub(rq.head()));
+                note_left(self.s, &mut common.srqs, srq, rq.ready());
             }
-            let src_qp = if DC { qp.attr.dest_qp_num } else { 0 };
-            debug_assert_eq!(src_qp, qp.src_qp());
+            let src_qp = if DC { qp.src_qp() } else { 0 };
             let wc = qp.recv_completion(wr_id, run, len as u32, src_qp);
             cq.hand_over(self.s, &mut common.handoff, wc, run.solicited);
         } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {

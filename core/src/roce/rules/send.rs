@@ -13,6 +13,16 @@ use crate::wire::{Class, Kind, Opcode, Psn};
 /// Unacknowledged PSNs stay below this: half the PSN space, so that old and new can be told apart.
 pub(in crate::roce) const PSN_WINDOW: u32 = (1 << 23) - 1;
 
+/// The class of single messages, of DC or else of RC.
+#[inline(always)]
+pub(in crate::roce) const fn class_of_singles(dc: bool) -> Class {
+    if dc {
+        Class::Dc
+    } else {
+        Class::Rc
+    }
+}
+
 /// A single request that may leave: one packet of a SEND or a WRITE, which nothing of its queue
 /// pair blocks.
 pub(in crate::roce) struct Eligible<'q> {
@@ -90,7 +100,7 @@ impl Qp {
         }
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let rc = if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
-        let class = if DC { Class::Dc } else { Class::Rc };
+        let class = class_of_singles(DC);
         let op = Opcode(rc.0 + (opcode & 1) as u8).of(class);
         let run = Run {
             solicited: wqe.is_solicited(),

@@ -48,8 +48,8 @@ impl Conn<'_> {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        let mask = qp.wqes.len() - 1;
-        let ws = &mut qp.wqes[index as usize & mask];
+        let at = qp.wqe_at(index);
+        let ws = &mut qp.wqes[at];
         let opcode = u32::from(wqe.opcode);
         let plain = opcode <= wr_opcode::SEND_WITH_IMM;
         if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
