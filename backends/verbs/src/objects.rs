@@ -11,6 +11,7 @@ use crate::slots::{Busy, Slots};
 use gdrcore_core::arena::Walk;
 use gdrcore_core::config::Config;
 use gdrcore_core::error::Result;
+use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{qp_type, Handle};
 
 /// A region.
@@ -139,13 +140,12 @@ impl Qp {
 
     /// Whether it has a send queue.
     pub(crate) fn has_sends(&self) -> bool {
-        !matches!(self.kind(), qp_type::XRC_RECV | qp_type::DCT)
+        QpKind::of(self.kind()).is_some_and(QpKind::has_requester)
     }
 
     /// Whether it has a receive queue of its own.
     pub(crate) fn has_receives(&self) -> bool {
-        matches!(self.kind(), qp_type::RC | qp_type::UC | qp_type::UD)
-            && self.srq.load(Relaxed) == 0
+        QpKind::of(self.kind()).is_some_and(QpKind::has_receives) && self.srq.load(Relaxed) == 0
     }
 }
 

@@ -26,7 +26,7 @@ mod with_header {
     use std::sync::OnceLock;
 
     use crate::last_errno;
-    use crate::qp_init::{attributes, extended_ops, may_know_fewer, tries, Made, RC_OPS};
+    use crate::qp_init::{attributes, tries, with_most, Made};
     use api::*;
     use gdrcore_core::verbs::types::{qp_type, DcWr};
     use gdrcore_verbs::abi::{QpMake, Text};
@@ -130,19 +130,14 @@ mod with_header {
         // libmlx5 does not put answers of a DCI into its completions.
         more.comp_mask |= u64::from(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS);
         more.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
-        for extended in tries(m.extended).chain([0]) {
-            let mut init =
-                ibv_qp_init_attr_ex { send_ops_flags: RC_OPS | extended_ops(extended), ..init };
+        let made = with_most(tries(m.extended).chain([0]), &init, |init| {
             // SAFETY: our contract, our own attributes.
-            let qp = unsafe { (functions.create_qp)(context, &mut init, &mut more) };
-            if !qp.is_null() {
-                return Ok((qp, extended, init.cap));
-            }
-            if extended == 0 || !may_know_fewer(last_errno()) {
-                break;
-            }
+            unsafe { (functions.create_qp)(context, init, &mut more) }
+        });
+        match made {
+            Some(Ok(made)) => Ok(made),
+            _ => Err(refused(why)),
         }
-        Err(refused(why))
     }
 
     /// The errno of a create that libmlx5 or the NIC refused; in words, if DC is what it lacks.

@@ -5,6 +5,7 @@ use core::mem::zeroed;
 
 use crate::convert::cap;
 use crate::events::pointer;
+use crate::last_errno;
 use gdrcore_core::verbs::types::wr_opcode;
 use gdrcore_verbs::abi::QpMake;
 use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr_ex};
@@ -13,13 +14,13 @@ use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr_ex};
 pub type Made = Result<(*mut ibv_qp, u32, ibv_qp_cap), c_int>;
 
 /// `ibv_qp_create_send_ops_flags` of RC's operations that `ibv_post_send` takes, too.
-pub const RC_OPS: u64 = 0x3ff;
+const RC_OPS: u64 = 0x3ff;
 /// Those of FLUSH, which headers have since release 45, and of ATOMIC WRITE, since 44.
 const OP_FLUSH: u64 = 1 << 11;
 const OP_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// The flags of extended opcodes, which are bits.
-pub fn extended_ops(opcodes: u32) -> u64 {
+fn extended_ops(opcodes: u32) -> u64 {
     let flag = |opcode: u32, flag| if opcodes >> opcode & 1 == 1 { flag } else { 0 };
     flag(wr_opcode::FLUSH, OP_FLUSH) | flag(wr_opcode::ATOMIC_WRITE, OP_ATOMIC_WRITE)
 }
@@ -32,8 +33,30 @@ pub fn tries(wanted: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Whether a driver that returns this may know fewer operations than it was asked for.
-pub fn may_know_fewer(errno: c_int) -> bool {
+fn may_know_fewer(errno: c_int) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
+}
+
+/// Makes a queue pair by `create` with the first set of extended opcodes that the driver knows.
+/// `None`: it knows none of these sets.
+pub fn with_most(
+    sets: impl Iterator<Item = u32>,
+    init: &ibv_qp_init_attr_ex,
+    mut create: impl FnMut(&mut ibv_qp_init_attr_ex) -> *mut ibv_qp,
+) -> Option<Made> {
+    for extended in sets {
+        let send_ops_flags = RC_OPS | extended_ops(extended);
+        let mut init = ibv_qp_init_attr_ex { send_ops_flags, ..*init };
+        let qp = create(&mut init);
+        if !qp.is_null() {
+            return Some(Ok((qp, extended, init.cap)));
+        }
+        let e = last_errno();
+        if !may_know_fewer(e) {
+            return Some(Err(e));
+        }
+    }
+    None
 }
 
 /// Attributes without type and operations.

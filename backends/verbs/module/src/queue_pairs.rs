@@ -5,7 +5,7 @@ use core::mem::zeroed;
 
 use crate::context_ops::operation;
 use crate::convert::{cap_of, qp_attr, qp_attr_of};
-use crate::qp_init::{attributes, extended_ops, may_know_fewer, tries, Made, RC_OPS};
+use crate::qp_init::{attributes, tries, with_most, Made};
 use crate::{code, last_errno, mlx5};
 use gdrcore_core::verbs::types::{qp_type, QpAttr};
 use gdrcore_verbs::abi::{Object, QpMade, QpMake, Source, Text};
@@ -58,22 +58,12 @@ unsafe fn create(context: *mut ibv_context, m: &QpMake) -> Made {
         return if qp.is_null() { Err(last_errno()) } else { Ok((qp, 0, init.cap)) };
     }
     if let Some(create_ex) = create_ex {
-        for extended in tries(m.extended) {
-            let ops = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-            let mut init = ibv_qp_init_attr_ex {
-                comp_mask: pd | ops,
-                send_ops_flags: RC_OPS | extended_ops(extended),
-                ..init
-            };
-            // SAFETY: our contract, our own attributes.
-            let qp = unsafe { create_ex(context, &mut init) };
-            if !qp.is_null() {
-                return Ok((qp, extended, init.cap));
-            }
-            let e = last_errno();
-            if !may_know_fewer(e) {
-                return Err(e);
-            }
+        let ops = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        let init = ibv_qp_init_attr_ex { comp_mask: pd | ops, ..init };
+        // SAFETY: our contract, our own attributes.
+        let made = with_most(tries(m.extended), &init, |init| unsafe { create_ex(context, init) });
+        if let Some(made) = made {
+            return made;
         }
     }
     // SAFETY: our contract. The extended attributes begin as the plain ones.
