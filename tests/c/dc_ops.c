@@ -3,31 +3,9 @@
  * one list, by checked calls and by fast handles; completions, wrong requests, errors, resets. With
  * "lacks" behind it: the device has no DC; prints why. Prints "ok".
  */
-#include <errno.h>
-#include <gdrcore.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "patience.h"
-
-#define MUST(x)                                                             \
-    do {                                                                    \
-        if (!(x)) {                                                         \
-            fprintf(stderr, "dc_ops.c:%d: %s (%s)\n", __LINE__, #x, why()); \
-            exit(1);                                                        \
-        }                                                                   \
-    } while (0)
-
-/* The reason of the last refused call. */
-static const char *why(void)
-{
-    static char words[256];
-    words[0] = 0;
-    gdrc_error_detail(words, sizeof words);
-    return words;
-}
+#include "checked.h"
 
 enum { DEPTH = 16, HALF = 16384, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE |
                                           GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC };
@@ -75,35 +53,6 @@ static void started(gdrc_qp qp, struct gdrc_endpoint *end)
     MUST(gdrc_endpoint_local(ctx, qp, NULL, end) == 0 && end->qpn != 0);
 }
 
-static gdrc_wc next_wc(gdrc_cq of)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (;;) {
-        int n = gdrc_poll_cq(ctx, of, 1, &wc);
-        MUST(n >= 0);
-        if (n == 1)
-            return wc;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-    }
-}
-
-static void reset(gdrc_qp qp)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    int rc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    while ((rc = gdrc_qp_reset(ctx, qp)) == -EAGAIN) {
-        MUST(gdrc_poll_cq(ctx, cq, 1, &wc) >= 0);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-    }
-    MUST(rc == 0);
-}
-
 static gdrc_sge piece(unsigned at, uint32_t length)
 {
     gdrc_sge s = { .addr = region.iova + at, .length = length, .lkey = region.lkey };
@@ -138,7 +87,7 @@ static int post(gdrc_send_wr *wr)
 
 static void succeeded(uint64_t id, uint32_t opcode)
 {
-    gdrc_wc wc = next_wc(cq);
+    gdrc_wc wc = next_wc(ctx, cq);
     if (wc.status != GDRC_WC_SUCCESS || wc.wr_id != id || wc.opcode != opcode)
         fprintf(stderr, "status %u, id %llu, opcode %u, not id %llu, opcode %u\n", wc.status,
                 (unsigned long long)wc.wr_id, wc.opcode, (unsigned long long)id, opcode);
@@ -148,7 +97,7 @@ static void succeeded(uint64_t id, uint32_t opcode)
 
 static gdrc_wc received(uint32_t dctn, uint32_t opcode, uint32_t length)
 {
-    gdrc_wc wc = next_wc(recv_cq);
+    gdrc_wc wc = next_wc(ctx, recv_cq);
     MUST(wc.status == GDRC_WC_SUCCESS && wc.opcode == opcode && wc.byte_len == length);
     MUST(wc.qp_num == dctn && wc.src_qp == of_dci.qpn);
     return wc;
@@ -319,12 +268,12 @@ static void of_wrong_requests(void)
     MUST(gdrc_ah_destroy(ctx, ah) == 0);
     int rc = post(&wr);
     /* The soft device finds out when it sends. */
-    MUST(rc == -EINVAL || (rc == 0 && next_wc(cq).status != GDRC_WC_SUCCESS));
+    MUST(rc == -EINVAL || (rc == 0 && next_wc(ctx, cq).status != GDRC_WC_SUCCESS));
     struct gdrc_ah_attr to = { 0 };
     memcpy(to.dgid, of_a.gid, sizeof to.dgid);
     to.udp_port = (uint16_t)of_a.udp_port;
     MUST(gdrc_ah_create(ctx, pd, &to, &ah) == 0);
-    reset(dci);
+    reset_qp(ctx, dci, cq);
     started(dci, &of_dci);
 }
 
@@ -338,22 +287,22 @@ static void of_errors(void)
         memset(bytes + HALF, 0xee, 64);
         wr.ext.dc.dc_key = KEY_A + 1;
         MUST(post(&wr) == 0);
-        gdrc_wc wc = next_wc(cq);
+        gdrc_wc wc = next_wc(ctx, cq);
         MUST(wc.status == GDRC_WC_REM_ACCESS_ERR && wc.qp_num == of_dci.qpn);
         MUST(bytes[HALF] == 0xee);
         wr.ext.dc.dc_key = KEY_A;
         for (int k = 0; k < 3; k++)
             MUST(post(&wr) == 0);
         for (int k = 0; k < 3; k++)
-            MUST(next_wc(cq).status == GDRC_WC_WR_FLUSH_ERR);
-        reset(dci);
+            MUST(next_wc(ctx, cq).status == GDRC_WC_WR_FLUSH_ERR);
+        reset_qp(ctx, dci, cq);
         started(dci, &of_dci);
         MUST(post(&wr) == 0);
         succeeded(0, GDRC_WC_OP_RDMA_WRITE);
         MUST(same(0, 0, 64));
     }
     /* A target that is gone. */
-    reset(dct_b);
+    reset_qp(ctx, dct_b, cq);
     started(dct_b, &of_b);
     wr = request(GDRC_WR_RDMA_WRITE, &one, 1, 256, 1);
     MUST(post(&wr) == 0);

@@ -3,31 +3,9 @@
  * checked calls and by fast handles: every byte and each opcode, bad requests, a full queue, a
  * reset. Prints "ok"; or "lacks" and the reasons, if the device has neither.
  */
-#include <errno.h>
-#include <gdrcore.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "patience.h"
-
-#define MUST(x)                                                                      \
-    do {                                                                             \
-        if (!(x)) {                                                                  \
-            fprintf(stderr, "flush_and_words.c:%d: %s (%s)\n", __LINE__, #x, why()); \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
-
-/* The reason of the last refused call. */
-static const char *why(void)
-{
-    static char words[256];
-    words[0] = 0;
-    gdrc_error_detail(words, sizeof words);
-    return words;
-}
+#include "checked.h"
 
 enum { DEPTH = 16, HALF = 8192, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE };
 
@@ -41,21 +19,6 @@ static unsigned char bytes[2 * HALF] __attribute__((aligned(8)));
 static gdrc_qp qps[2];
 static struct gdrc_endpoint ends[2];
 
-static gdrc_wc next_wc(void)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (;;) {
-        int n = gdrc_poll_cq(ctx, cq, 1, &wc);
-        MUST(n >= 0);
-        if (n == 1)
-            return wc;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-    }
-}
-
 static void connect_both(void)
 {
     memset(ends, 0, sizeof ends);
@@ -65,22 +28,6 @@ static void connect_both(void)
     }
     for (int i = 0; i < 2; i++)
         MUST(gdrc_qp_connect(ctx, qps[i], &ends[i], &ends[!i], NULL) == 0);
-}
-
-static void reset_both(void)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (int i = 0; i < 2; i++) {
-        int rc;
-        while ((rc = gdrc_qp_reset(ctx, qps[i])) == -EAGAIN) {
-            MUST(gdrc_poll_cq(ctx, cq, 1, &wc) >= 0);
-            clock_gettime(CLOCK_MONOTONIC, &now);
-            MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-        }
-        MUST(rc == 0);
-    }
 }
 
 /* A request on the first queue pair; `at` counts in the second half. */
@@ -122,7 +69,7 @@ static int post(gdrc_send_wr *wr, const gdrc_send_wr **bad)
 
 static void succeeded(uint64_t id, uint32_t opcode)
 {
-    gdrc_wc wc = next_wc();
+    gdrc_wc wc = next_wc(ctx, cq);
     if (wc.status != GDRC_WC_SUCCESS || wc.wr_id != id || wc.opcode != opcode)
         fprintf(stderr, "status %u, id %llu, opcode %u, not id %llu, opcode %u\n", wc.status,
                 (unsigned long long)wc.wr_id, wc.opcode, (unsigned long long)id, opcode);
@@ -273,9 +220,10 @@ static void of_refusals_by_the_peer(void)
     gdrc_send_wr wr = flush(GDRC_FLUSH_PERSISTENT, GDRC_FLUSH_RANGE, 0, 8);
     const gdrc_send_wr *bad = NULL;
     MUST(post(&wr, &bad) == 0);
-    uint32_t status = next_wc().status;
+    uint32_t status = next_wc(ctx, cq).status;
     MUST(status == GDRC_WC_REM_ACCESS_ERR || status == GDRC_WC_REM_INV_REQ_ERR);
-    reset_both();
+    for (int i = 0; i < 2; i++)
+        reset_qp(ctx, qps[i], cq);
     connect_both();
     fill(4);
     wr = request(GDRC_WR_ATOMIC_WRITE, &word, 1, 80);

@@ -2,22 +2,9 @@
  * xrc DEVICE: XRC on a device of any kind, by the C API: one initiator, one target,
  * two SRQs of its domain, each with a PD and a CQ of its own. Prints "ok".
  */
-#include <errno.h>
-#include <gdrcore.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "patience.h"
-
-#define MUST(x)                                              \
-    do {                                                     \
-        if (!(x)) {                                          \
-            fprintf(stderr, "xrc.c:%d: %s\n", __LINE__, #x); \
-            exit(1);                                         \
-        }                                                    \
-    } while (0)
+#include "checked.h"
 
 static gdrc_context *ctx;
 
@@ -49,21 +36,6 @@ static void post(struct shared *s, uint64_t id)
     gdrc_recv_wr wr = { .wr_id = id, .sg_list = &piece, .num_sge = 1 };
     const gdrc_recv_wr *bad;
     MUST(gdrc_post_srq_recv(ctx, s->srq, &wr, &bad) == 0);
-}
-
-static gdrc_wc take(gdrc_cq cq)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (;;) {
-        int n = gdrc_poll_cq(ctx, cq, 1, &wc);
-        MUST(n >= 0);
-        if (n == 1)
-            return wc;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-    }
 }
 
 /* Takes both to RTS by their endpoints. */
@@ -130,7 +102,7 @@ static uint32_t send_to(gdrc_qp qp, uint32_t number)
     wr.send_flags = GDRC_SEND_SIGNALED;
     wr.remote_srqn = number;
     MUST(gdrc_post_send(ctx, qp, &wr, &bad) == 0);
-    return take(from.cq).status;
+    return next_wc(ctx, from.cq).status;
 }
 
 /* The memory of an ATOMIC WRITE is that of the SRQ's PD. Not each NIC has it. */
@@ -152,24 +124,9 @@ static void word_to(gdrc_qp qp, struct shared *s)
     if (rc == -EOPNOTSUPP)
         return;
     MUST(rc == 0);
-    gdrc_wc wc = take(from.cq);
+    gdrc_wc wc = next_wc(ctx, from.cq);
     MUST(wc.status == GDRC_WC_SUCCESS && wc.opcode == GDRC_WC_OP_ATOMIC_WRITE);
     MUST(memcmp(s->memory + 1024, from.memory + 8, 8) == 0 && s->memory[1032] == 0);
-}
-
-/* To RESET; a NIC needs its completions polled. */
-static void reset(gdrc_qp qp)
-{
-    struct timespec begin, now;
-    gdrc_wc wc;
-    int rc;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    while ((rc = gdrc_qp_reset(ctx, qp)) == -EAGAIN) {
-        MUST(gdrc_poll_cq(ctx, from.cq, 1, &wc) == 0);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
-    }
-    MUST(rc == 0);
 }
 
 int main(int argc, char **argv)
@@ -204,9 +161,9 @@ int main(int argc, char **argv)
     MUST(gdrc_qp_create(ctx, &init, &tgt, &tgt_qpn) == 0);
     connect_by_endpoints(ini, tgt);
     post(&to[0], 1);
-    MUST(send_to(ini, to[0].number) == GDRC_WC_SUCCESS && take(to[0].cq).wr_id == 1);
-    reset(ini);
-    reset(tgt);
+    MUST(send_to(ini, to[0].number) == GDRC_WC_SUCCESS && next_wc(ctx, to[0].cq).wr_id == 1);
+    MUST(reset_qp(ctx, ini, from.cq) == 0);
+    MUST(reset_qp(ctx, tgt, from.cq) == 0);
     connect(ini, tgt_qpn, 0);
     connect(tgt, ini_qpn, 1);
     for (int i = 0; i < 8; i++) {
@@ -215,7 +172,7 @@ int main(int argc, char **argv)
         memset(from.memory, i + 1, 64);
         post(s, 100 + i);
         MUST(send_to(ini, s->number) == GDRC_WC_SUCCESS);
-        wc = take(s->cq);
+        wc = next_wc(ctx, s->cq);
         MUST(wc.wr_id == 100u + i && wc.status == GDRC_WC_SUCCESS && wc.byte_len == 64);
         MUST(wc.qp_num == tgt_qpn && memcmp(s->memory, from.memory, 64) == 0);
     }
@@ -228,7 +185,7 @@ int main(int argc, char **argv)
     MUST(gdrc_srq_resize(ctx, to[0].srq, 100, &granted) == 0 && granted >= 100);
     for (int i = 0; i < 4; i++) {
         MUST(send_to(ini, to[0].number) == GDRC_WC_SUCCESS);
-        MUST(take(to[0].cq).wr_id == 200u + i);
+        MUST(next_wc(ctx, to[0].cq).wr_id == 200u + i);
     }
     MUST(send_to(ini, 1) == GDRC_WC_REM_INV_REQ_ERR);
     MUST(gdrc_qp_destroy(ctx, ini) == 0 && gdrc_qp_destroy(ctx, tgt) == 0);
