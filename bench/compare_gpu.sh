@@ -3,7 +3,7 @@
 # machine's GPU. Both ends are queue pairs of one process (perf -d loopback). Writes
 # bench/RESULTS-GPU.md, or the file OUT. ROUNDS (3) repeats everything, and the figures are medians;
 # SCALE divides the numbers of messages. Without a GPU it prints a message and writes nothing.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 perf=${BIN:-build/bin}/perf/perf
 out=${OUT:-bench/RESULTS-GPU.md}
@@ -30,7 +30,7 @@ for round in $(seq "${ROUNDS:-3}"); do
                     tr ',{}' '\n' | awk -F: -v t="$test" -v s=$size -v m=$memory \
                     '{ gsub(/["\[ ]/, "", $1) }
                     $1 == "median_us" || $1 == "MB_per_s" { print t, s, m, $2 + 0 }' \
-                    >>"$work/figures"
+                    >>"$work/figures" || { echo "$test $size $memory: $(cat "$work/error")"; exit 1; }
             done
         done
     done

@@ -338,8 +338,10 @@ static int make_dir(struct writer *w, const struct record *r, const uint8_t *byt
         if (err != -EEXIST || fstatat(w->parent_fd, w->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
             !S_ISDIR(st.st_mode))
             return fail(w, err, "creating folder");
-        if ((st.st_mode & 0700) != 0700)
-            fchmodat(w->parent_fd, w->name, 0700, 0);
+        /* Another user's folder may still be writable: the first file in it will tell. */
+        if ((st.st_mode & 0700) != 0700 && fchmodat(w->parent_fd, w->name, 0700, 0) < 0 &&
+            errno != EPERM)
+            return fail(w, -errno, "making folder writable");
     }
     return 0;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * GPU memory through the C interface: correct use, and errors of a program. Argument: "fake" or
- * "real".
+ * GPU memory through the C interface: correct use, errors of a program, a second process, a context
+ * that is lost. Arguments: "fake" or "real", the driver; then nothing, "lose", or, for a process
+ * that this program starts, "import".
  */
 #include <gdrcore.h>
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,22 +235,10 @@ static void no_descriptor_is_left_over(int gpu, unsigned times)
     CHECK(gdrc_cuda_free(at) == 0);
 }
 
-static void traffic(int gpu)
+/* Two queue pairs of this context, connected with each other. */
+static void connected_pair(gdrc_qp qp[2])
 {
-    static uint8_t bytes[LEN], back[LEN];
     struct gdrc_endpoint end[2];
-    struct gdrc_mr_attr a, b;
-    uint64_t from, to;
-    gdrc_qp qp[2];
-    gdrc_mr mr, mr2;
-    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &from) == 0 &&
-          gdrc_cuda_alloc(gpu, LEN, GDRC_CUDA_SHAREABLE, &to) == 0);
-    struct gdrc_memory m = cuda_memory(from, LEN);
-    CHECK(reg(m, ALL | GDRC_ACCESS_ZERO_BASED, &mr, &a) == 0 && a.iova == 0);
-    m = cuda_memory(to, LEN);
-    m.flags = GDRC_MEMORY_FLAG_IOVA;
-    m.iova = 0x1000;
-    CHECK(reg(m, ALL, &mr2, &b) == 0 && b.iova == 0x1000);
     for (int i = 0; i < 2; i++) {
         struct gdrc_qp_init init = {
             .struct_size = sizeof init,
@@ -263,10 +253,47 @@ static void traffic(int gpu)
         CHECK(gdrc_qp_create(ctx, &init, &qp[i], NULL) == 0);
         memset(&end[i], 0, sizeof end[i]);
         end[i].struct_size = sizeof end[i];
-        CHECK(gdrc_endpoint_local(ctx, qp[i], &mr2, &end[i]) == 0);
+        CHECK(gdrc_endpoint_local(ctx, qp[i], NULL, &end[i]) == 0);
     }
     CHECK(gdrc_qp_connect(ctx, qp[0], &end[0], &end[1], NULL) == 0 &&
           gdrc_qp_connect(ctx, qp[1], &end[1], &end[0], NULL) == 0);
+}
+
+/* Posts a WRITE of LEN bytes and waits for its completion with this status. */
+static void write_all(gdrc_qp qp, const struct gdrc_mr_attr *from, const struct gdrc_mr_attr *to,
+                      uint32_t status)
+{
+    static uint64_t id = 1000;
+    gdrc_sge piece = { .addr = from->iova, .length = LEN, .lkey = from->lkey };
+    gdrc_send_wr wr = {
+        .wr_id = ++id,
+        .sg_list = &piece,
+        .num_sge = 1,
+        .opcode = GDRC_WR_RDMA_WRITE,
+        .send_flags = GDRC_SEND_SIGNALED,
+    };
+    wr.wr.rdma.remote_addr = to->iova;
+    wr.wr.rdma.rkey = to->rkey;
+    CHECK(gdrc_post_send(ctx, qp, &wr, NULL) == 0);
+    wait_for(id, status);
+}
+
+static void traffic(int gpu)
+{
+    static uint8_t bytes[LEN], back[LEN];
+    struct gdrc_mr_attr a, b;
+    uint64_t from, to;
+    gdrc_qp qp[2];
+    gdrc_mr mr, mr2;
+    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &from) == 0 &&
+          gdrc_cuda_alloc(gpu, LEN, GDRC_CUDA_SHAREABLE, &to) == 0);
+    struct gdrc_memory m = cuda_memory(from, LEN);
+    CHECK(reg(m, ALL | GDRC_ACCESS_ZERO_BASED, &mr, &a) == 0 && a.iova == 0);
+    m = cuda_memory(to, LEN);
+    m.flags = GDRC_MEMORY_FLAG_IOVA;
+    m.iova = 0x1000;
+    CHECK(reg(m, ALL, &mr2, &b) == 0 && b.iova == 0x1000);
+    connected_pair(qp);
     for (size_t i = 0; i < LEN; i++)
         bytes[i] = (uint8_t)(i * 13);
     CHECK(gdrc_cuda_copy_in(from, bytes, LEN) == 0);
@@ -323,12 +350,128 @@ static void traffic(int gpu)
     CHECK(gdrc_cuda_free(from) == 0);
 }
 
+/* The second process: takes a handle from standard input, reads the memory and fills it. */
+static int import(void)
+{
+    static uint8_t back[LEN];
+    struct gdrc_cuda_handle h;
+    uint64_t at;
+    CHECK(fread(&h, sizeof h, 1, stdin) == 1);
+    CHECK(gdrc_cuda_import(&h, -1, &at) == 0 && h.length == LEN);
+    CHECK(gdrc_cuda_copy_out(back, at, LEN) == 0);
+    for (size_t i = 0; i < LEN; i++)
+        CHECK(back[i] == (uint8_t)(i * 11));
+    CHECK(gdrc_cuda_fill(at, 0x3c, LEN) == 0 && gdrc_cuda_free(at) == 0);
+    return 0;
+}
+
+/* Memory that has no descriptor passes to another process by a CUDA IPC handle. */
+static void another_process(int gpu, const char *self, const char *driver)
+{
+    static uint8_t bytes[LEN];
+    struct gdrc_cuda_handle h;
+    char command[4096];
+    uint64_t at;
+    int fd = -2;
+    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &at) == 0);
+    for (size_t i = 0; i < LEN; i++)
+        bytes[i] = (uint8_t)(i * 11);
+    CHECK(gdrc_cuda_copy_in(at, bytes, LEN) == 0 && gdrc_cuda_export(at, LEN, &h, &fd) == 0 &&
+          fd == -1);
+    snprintf(command, sizeof command, "'%s' %s import", self, driver);
+    FILE *other = popen(command, "w");
+    CHECK(other && fwrite(&h, sizeof h, 1, other) == 1 && pclose(other) == 0);
+    CHECK(gdrc_cuda_copy_out(bytes, at, LEN) == 0 && bytes[0] == 0x3c && bytes[LEN - 1] == 0x3c);
+    CHECK(gdrc_cuda_free(at) == 0);
+}
+
+typedef void *object;
+
+/* The driver's function of this name, if it has one. */
+static object driver_call(const char *name)
+{
+    object library = dlopen("libcuda.so.1", RTLD_NOW);
+    CHECK(library);
+    return dlsym(library, name);
+}
+
+/*
+ * Loses the context of this process: the fake driver's on demand, NVIDIA's by a kernel that executes
+ * a trap.
+ */
+static void lose_context(bool fake)
+{
+    if (fake) {
+        void (*lose)(int);
+        *(object *)&lose = driver_call("fakecuda_lose");
+        CHECK(lose);
+        lose(700);
+        return;
+    }
+    static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                              ".visible .entry lose() { trap; }\n";
+    int (*retain)(object *, int), (*push)(object), (*load)(object *, const void *);
+    int (*function)(object *, object, const char *), (*synchronize)(void);
+    int (*launch)(object, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  object, void **, void **);
+    *(object *)&retain = driver_call("cuDevicePrimaryCtxRetain");
+    *(object *)&push = driver_call("cuCtxPushCurrent_v2");
+    *(object *)&load = driver_call("cuModuleLoadData");
+    *(object *)&function = driver_call("cuModuleGetFunction");
+    *(object *)&launch = driver_call("cuLaunchKernel");
+    *(object *)&synchronize = driver_call("cuCtxSynchronize");
+    object context, module, kernel;
+    CHECK(retain(&context, 0) == 0 && push(context) == 0 && load(&module, ptx) == 0 &&
+          function(&kernel, module, "lose") == 0);
+    CHECK(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == 0);
+    int code = synchronize();
+    printf("cuda: the context is lost by error %d\n", code);
+    CHECK(code >= 700);
+}
+
+/* What uses the GPU's memory fails, and nothing else. */
+static void lost(int gpu, bool fake)
+{
+    static uint8_t here[LEN], there[LEN];
+    struct gdrc_mr_attr from, to, device;
+    gdrc_qp qp[2], beside[2];
+    gdrc_mr mr, mr2, mr3;
+    uint64_t at, other;
+    CHECK(gdrc_open("loopback", NULL, &ctx) == 0 && gdrc_pd_alloc(ctx, &pd) == 0 &&
+          gdrc_cq_create(ctx, 64, &cq, NULL) == 0);
+    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &at) == 0 &&
+          reg(cuda_memory(at, LEN), ALL, &mr, &device) == 0);
+    struct gdrc_memory m = cuda_memory((uint64_t)(uintptr_t)here, LEN);
+    m.kind = GDRC_MEMORY_HOST;
+    CHECK(reg(m, ALL, &mr2, &from) == 0);
+    m.addr = (uint64_t)(uintptr_t)there;
+    CHECK(reg(m, ALL, &mr3, &to) == 0);
+    connected_pair(qp);
+    connected_pair(beside);
+    for (size_t i = 0; i < LEN; i++)
+        here[i] = (uint8_t)(i * 17);
+    write_all(qp[0], &from, &device, GDRC_WC_SUCCESS);
+    lose_context(fake);
+    write_all(qp[0], &from, &device, GDRC_WC_REM_OP_ERR);
+    write_all(beside[0], &from, &to, GDRC_WC_SUCCESS);
+    CHECK(!memcmp(here, there, LEN));
+    write_all(beside[0], &device, &to, GDRC_WC_LOC_PROT_ERR);
+    CHECK(gdrc_cuda_alloc(gpu, LEN, 0, &other) < 0 && gdrc_cuda_copy_out(here, at, LEN) < 0);
+    CHECK(gdrc_mr_dereg(ctx, mr) == 0 && gdrc_close(ctx, NULL) >= 0);
+    printf("cuda: a lost context ends what uses the GPU's memory, and nothing else\n");
+}
+
 int main(int argc, char **argv)
 {
     bool fake = argc > 1 && !strcmp(argv[1], "fake");
     int gpu;
+    if (argc > 2 && !strcmp(argv[2], "import"))
+        return import();
     devices(&gpu);
+    if (argc > 2 && !strcmp(argv[2], "lose"))
+        return lost(gpu, fake), 0;
     memory(gpu);
+    another_process(gpu, argv[0], fake ? "fake" : "real");
     for (int life = 0; life < 3; life++) {
         struct gdrc_leaks leaks = { .struct_size = sizeof leaks };
         int before = descriptors();

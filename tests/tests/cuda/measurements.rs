@@ -84,7 +84,8 @@ fn bandwidth_and_latency_of_the_machines_gpu() {
              docs/using/GPU.md says what has not been seen on hardware"
         );
     }
-    let out = scratch("cuda-hardware").join("RESULTS-GPU.md");
+    let dir = scratch("cuda-hardware");
+    let out = dir.join("RESULTS-GPU.md");
     let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
     compare.env("BIN", library::examples()).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "20");
     let done = run(&mut compare, 240);
