@@ -246,8 +246,7 @@ impl Memory for Staging {
     fn fetch(&self, cookie: u64, addr: u64, dst: &mut [u8], of: TransferId) -> Access {
         let mut s = self.lock();
         let Some(whose) = s.usable(cookie, addr, dst.len()) else { return Access::Fault };
-        s.reap();
-        if dst.len() <= SMALL && s.head == s.next {
+        if dst.len() <= SMALL {
             if let Some(done) = s.through_view(&whose, addr, |v, at| v.fetch(at, dst)) {
                 return done;
             }
@@ -265,8 +264,7 @@ impl Memory for Staging {
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access {
         let mut s = self.lock();
         let Some(whose) = s.usable(cookie, addr, src.len()) else { return Access::Fault };
-        s.reap();
-        if src.len() <= SMALL && s.head == s.next {
+        if src.len() <= SMALL {
             if let Some(done) = s.through_view(&whose, addr, |v, at| v.place(at, src)) {
                 return done;
             }
@@ -319,8 +317,7 @@ impl State {
         same
     }
 
-    /// An access by the CPU, if there is a view. The caller has checked that no copy into the range
-    /// is in progress.
+    /// An access by the CPU, if there is a view and no copy into a GPU is in progress.
     fn through_view(
         &mut self,
         whose: &Whose,
@@ -328,6 +325,10 @@ impl State {
         access: impl FnOnce(&View, u64) -> Result<(), gdrcore_core::mem::host::Fault>,
     ) -> Option<Access> {
         self.regions[whose.region].view.as_ref()?;
+        self.reap();
+        if self.head != self.next {
+            return None;
+        }
         if !self.is_alive(whose.region) {
             return Some(Access::Fault);
         }
@@ -352,14 +353,12 @@ impl State {
     /// Copies bytes into chunks for the GPU.
     fn place(&mut self, whose: &Whose, addr: u64, src: &[u8]) -> Access {
         let &Whose { lane, cookie, .. } = whose;
-        let free = CHUNKS - (self.next - self.head) as usize;
-        let open = self.open().map(|seq| self.inward[self.inward_at(seq)]);
-        let appends =
-            open.filter(|c| c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr);
-        let room = appends.map_or(0, |c| CHUNK - c.len) + free * CHUNK;
-        if src.len() > room {
+        if src.len() > self.room(cookie, addr) {
             self.flush();
-            return Access::Busy;
+            self.reap();
+            if src.len() > self.room(cookie, addr) {
+                return Access::Busy;
+            }
         }
         let mut done = 0;
         while done < src.len() {
@@ -392,6 +391,16 @@ impl State {
         Access::Pending(Token(self.next - 1))
     }
 
+    /// Bytes that can be placed from `addr` on. Placements that have ended count from the next
+    /// [`State::reap`] on.
+    fn room(&self, cookie: u64, addr: u64) -> usize {
+        let free = CHUNKS - (self.next - self.head) as usize;
+        let open = self.open().map(|seq| self.inward[self.inward_at(seq)]);
+        let appends =
+            open.filter(|c| c.cookie == cookie && c.addr.wrapping_add(c.len as u64) == addr);
+        appends.map_or(0, |c| CHUNK - c.len) + free * CHUNK
+    }
+
     /// The newest placement, if it still takes bytes.
     fn open(&self) -> Option<u64> {
         (self.next > self.head)
@@ -412,14 +421,12 @@ impl State {
         let alive = self.region(c.cookie).is_some_and(|r| self.is_alive(r));
         let from = self.inward_bytes(seq);
         let lane = &mut self.lanes[c.lane as usize];
-        let issued = alive && lane.copy_in(i, c.addr, from, c.len).is_ok();
-        if issued {
-            lane.last_in = seq;
-        }
+        let issued = alive && lane.copy_in(i, seq, c.addr, from, c.len).is_ok();
         self.inward[i].state = if issued { Placing::Issued } else { Placing::Failed };
     }
 
-    /// Ends placements whose copies have ended, in order.
+    /// Ends placements whose copies have ended, in order. Costs a call of the driver, so not every
+    /// packet does it: a poll does, and a placement that finds no room.
     fn reap(&mut self) {
         while self.head < self.next {
             let i = self.inward_at(self.head);
@@ -427,7 +434,7 @@ impl State {
             let failed = match c.state {
                 Placing::Open => return,
                 Placing::Failed => true,
-                Placing::Issued => match self.lanes[c.lane as usize].asked_in(i) {
+                Placing::Issued => match self.lanes[c.lane as usize].asked_in(i, self.head) {
                     Asked::NotYet => return,
                     Asked::Done => false,
                     Asked::Lost => true,

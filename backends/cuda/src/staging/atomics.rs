@@ -10,6 +10,8 @@ pub(super) struct Atomic {
     serial: u32,
     of: u64,
     cookie: u64,
+    /// The number of its copy out.
+    copy: u64,
     addr: u64,
     op: AtomicOp,
     phase: Phase,
@@ -29,6 +31,7 @@ impl Atomic {
         serial: 0,
         of: 0,
         cookie: 0,
+        copy: 0,
         addr: 0,
         op: AtomicOp::FetchAdd(0),
         phase: Phase::Free,
@@ -55,7 +58,8 @@ impl State {
         };
         let token = Token(ATOMIC | u64::from(self.atomics[i].serial) << 8 | i as u64);
         if self.atomics[i].phase == Phase::Loading {
-            match self.lanes[lane as usize].asked_atomic(i) {
+            let copy = self.atomics[i].copy;
+            match self.lanes[lane as usize].asked_atomic(i, copy) {
                 Asked::NotYet => return Err(Access::Pending(token)),
                 Asked::Lost => {
                     self.atomics[i].phase = Phase::Free;
@@ -122,12 +126,13 @@ impl State {
             return Access::Fault;
         }
         let to = self.atomic_bytes(i);
-        if self.lanes[lane as usize].load_atomic(i, to, addr, self.head).is_err() {
+        let Ok(copy) = self.lanes[lane as usize].load_atomic(i, to, addr, self.head) else {
             self.regions[region].dead = true;
             return Access::Fault;
-        }
+        };
         let serial = self.atomics[i].serial.wrapping_add(1) & 0x3f_ffff;
-        self.atomics[i] = Atomic { serial, of, cookie, addr, op, phase: Phase::Loading, old: 0 };
+        let phase = Phase::Loading;
+        self.atomics[i] = Atomic { serial, of, cookie, copy, addr, op, phase, old: 0 };
         Access::Pending(Token(ATOMIC | u64::from(serial) << 8 | i as u64))
     }
 
@@ -154,7 +159,7 @@ impl State {
         match a.phase {
             Phase::Free | Phase::Done => Access::Ready,
             Phase::Storing(seq) => self.poll_in(seq, token),
-            Phase::Loading => match self.lanes[lane as usize].asked_atomic(i) {
+            Phase::Loading => match self.lanes[lane as usize].asked_atomic(i, a.copy) {
                 Asked::NotYet => Access::Pending(token),
                 Asked::Done => Access::Ready,
                 Asked::Lost => Access::Fault,

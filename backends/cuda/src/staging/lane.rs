@@ -21,8 +21,13 @@ pub(super) struct Lane {
     pub(super) device: &'static Device,
     /// The context is lost: no further copy will succeed.
     pub(super) lost: bool,
-    /// Number of the latest placement.
+    /// Number of the latest placement, and of the latest that is known to have ended.
     pub(super) last_in: u64,
+    ended_in: u64,
+    /// The same of copies out, which are counted here, and the event of the latest.
+    last_out: u64,
+    ended_out: u64,
+    last_out_event: usize,
     inward: Object,
     outward: Object,
     /// Of chunks in, chunks out, atomics.
@@ -61,6 +66,10 @@ impl Lane {
             device,
             lost: false,
             last_in: 0,
+            ended_in: 0,
+            last_out: 0,
+            ended_out: 0,
+            last_out_event: 0,
             inward: null,
             outward: null,
             events: Vec::with_capacity(EVENTS),
@@ -105,10 +114,11 @@ impl Lane {
         })
     }
 
-    /// Copies chunk `i` in.
+    /// Copies chunk `i` in, as placement `seq`.
     pub(super) fn copy_in(
         &mut self,
         i: usize,
+        seq: u64,
         to: u64,
         from: *const u8,
         len: usize,
@@ -118,10 +128,13 @@ impl Lane {
             let rc = unsafe { (lane.device.api.copy_in_async)(to, from.cast(), len, lane.inward) };
             check(api::copy_in_async::NAME, rc)?;
             lane.record(IN + i, lane.inward)
-        })
+        })?;
+        self.last_in = seq;
+        Ok(())
     }
 
     /// Copies out, behind the placements in progress; `head` is the number of the oldest of them.
+    /// Returns the number of this copy.
     fn copy_out(
         &mut self,
         event: usize,
@@ -129,7 +142,7 @@ impl Lane {
         from: u64,
         len: usize,
         head: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         self.run(|lane, _| {
             if lane.last_in >= head {
                 let last = lane.events[IN + (lane.last_in % CHUNKS as u64) as usize];
@@ -143,10 +156,13 @@ impl Lane {
                 unsafe { (lane.device.api.copy_out_async)(to.cast(), from, len, lane.outward) };
             check(api::copy_out_async::NAME, rc)?;
             lane.record(event, lane.outward)
-        })
+        })?;
+        self.last_out += 1;
+        self.last_out_event = event;
+        Ok(self.last_out)
     }
 
-    /// Copies chunk `i` out.
+    /// Copies chunk `i` out; returns the number of this copy.
     pub(super) fn load(
         &mut self,
         i: usize,
@@ -154,18 +170,18 @@ impl Lane {
         from: u64,
         len: usize,
         head: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         self.copy_out(OUT + i, to, from, len, head)
     }
 
-    /// Copies an atomic's 8 bytes out.
+    /// Copies an atomic's 8 bytes out; returns the number of this copy.
     pub(super) fn load_atomic(
         &mut self,
         i: usize,
         to: *mut u8,
         from: u64,
         head: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         self.copy_out(ATOMIC + i, to, from, 8, head)
     }
 
@@ -184,16 +200,52 @@ impl Lane {
         }
     }
 
-    pub(super) fn asked_in(&mut self, i: usize) -> Asked {
-        self.asked(IN + i)
+    /// Whether placement `seq`, of chunk `i`, has ended.
+    ///
+    /// The copies of a stream end in their order, and the driver's answer that one has ended costs
+    /// ten times as much as its answer that one has not. So the latest is asked for first: if it
+    /// has ended, nothing is asked for those before it.
+    pub(super) fn asked_in(&mut self, i: usize, seq: u64) -> Asked {
+        if seq <= self.ended_in {
+            return Asked::Done;
+        }
+        let last = self.last_in;
+        if last != seq && self.asked(IN + (last % CHUNKS as u64) as usize) == Asked::Done {
+            self.ended_in = last;
+            return Asked::Done;
+        }
+        let asked = self.asked(IN + i);
+        if asked == Asked::Done {
+            self.ended_in = seq;
+        }
+        asked
     }
 
-    pub(super) fn asked_out(&mut self, i: usize) -> Asked {
-        self.asked(OUT + i)
+    /// Whether copy `number` out, of chunk `i`, has ended.
+    pub(super) fn asked_out(&mut self, i: usize, number: u64) -> Asked {
+        self.asked_outward(OUT + i, number)
     }
 
-    pub(super) fn asked_atomic(&mut self, i: usize) -> Asked {
-        self.asked(ATOMIC + i)
+    /// Whether copy `number` out, of atomic `i`, has ended.
+    pub(super) fn asked_atomic(&mut self, i: usize, number: u64) -> Asked {
+        self.asked_outward(ATOMIC + i, number)
+    }
+
+    /// As [`Lane::asked_in`].
+    fn asked_outward(&mut self, event: usize, number: u64) -> Asked {
+        if number <= self.ended_out {
+            return Asked::Done;
+        }
+        let (last, last_event) = (self.last_out, self.last_out_event);
+        if last != number && self.asked(last_event) == Asked::Done {
+            self.ended_out = last;
+            return Asked::Done;
+        }
+        let asked = self.asked(event);
+        if asked == Asked::Done {
+            self.ended_out = number;
+        }
+        asked
     }
 
     /// Waits until no copy is in progress.

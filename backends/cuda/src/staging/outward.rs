@@ -29,6 +29,8 @@ struct Chunk {
     of: u64,
     cookie: u64,
     lane: u8,
+    /// Its copy's number on that lane.
+    copy: u64,
     addr: u64,
     len: usize,
     /// Start of its copy, and its last use by a packet.
@@ -63,6 +65,7 @@ impl Outward {
             of: 0,
             cookie: 0,
             lane: 0,
+            copy: 0,
             addr: 0,
             len: 0,
             since_ns: 0,
@@ -128,7 +131,7 @@ impl State {
         if c.holds != Holds::Loading {
             return Asked::Done;
         }
-        let asked = self.lanes[c.lane as usize].asked_out(i);
+        let asked = self.lanes[c.lane as usize].asked_out(i, c.copy);
         if asked != Asked::NotYet {
             let kept = asked == Asked::Done && c.of != u64::MAX;
             self.out.chunks[i].holds = if kept { Holds::Loaded } else { Holds::Nothing };
@@ -155,14 +158,18 @@ impl State {
             }
             return Err(Access::Busy);
         };
+        // The copy must see the bytes of earlier placements, of which the GPU need not wait for
+        // those that have ended.
+        self.flush();
+        self.reap();
         if !self.is_alive(region) {
             return Err(Access::Fault);
         }
         let to = self.outward_bytes(i);
-        if self.lanes[lane as usize].load(i, to, at, left, self.head).is_err() {
+        let Ok(copy) = self.lanes[lane as usize].load(i, to, at, left, self.head) else {
             self.regions[region].dead = true;
             return Err(Access::Fault);
-        }
+        };
         let serial = self.out.chunks[i].serial.wrapping_add(1) & 0x3f_ffff;
         self.out.chunks[i] = Chunk {
             holds: Holds::Loading,
@@ -170,6 +177,7 @@ impl State {
             of: of.id,
             cookie,
             lane,
+            copy,
             addr: at,
             len: left,
             since_ns: now,
@@ -188,8 +196,6 @@ impl State {
     ) -> Access {
         let cookie = whose.cookie;
         let now = now_ns();
-        // The fetch must see the bytes of earlier placements.
-        self.flush();
         let (mut done, mut wait, mut last, mut begins) = (0, None, addr, false);
         while done < dst.len() {
             let at = addr + done as u64;
@@ -244,20 +250,24 @@ impl State {
 
     /// Starts the next chunks of a message, as many as may be in progress.
     fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: TransferId, now: u64) {
-        for i in 0..CHUNKS {
-            self.settle_out(i);
-        }
-        let mut room = READ_AHEAD.saturating_sub(self.out.loading());
-        while of.left > 0 && room > 0 {
+        // The driver is asked which copies have ended only if those in progress leave no room.
+        let mut asked = false;
+        while of.left > 0 {
             let end = match self.out.find(of.id, whose.cookie, at, now) {
                 Some(i) => self.out.chunks[i].end(),
                 // An error here appears again when a packet waits for these bytes.
                 None if self.usable(whose.cookie, at, 1).is_none() => return,
-                None => match self.load(whose, at, of, now, false) {
-                    Ok(i) => {
-                        room = room.saturating_sub(self.out.chunks[i].len);
-                        self.out.chunks[i].end()
+                None if self.out.loading() >= READ_AHEAD => {
+                    if core::mem::replace(&mut asked, true) {
+                        return;
                     }
+                    for i in 0..CHUNKS {
+                        self.settle_out(i);
+                    }
+                    continue;
+                }
+                None => match self.load(whose, at, of, now, false) {
+                    Ok(i) => self.out.chunks[i].end(),
                     Err(_) => return,
                 },
             };
@@ -268,7 +278,6 @@ impl State {
 
     /// Starts the copies that will be needed soon.
     pub(super) fn ahead(&mut self, whose: &Whose, addr: u64, of: TransferId) {
-        self.flush();
         self.read_ahead(whose, addr, of, now_ns());
     }
 
