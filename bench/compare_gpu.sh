@@ -30,7 +30,8 @@ for round in $(seq "${ROUNDS:-3}"); do
                     tr ',{}' '\n' | awk -F: -v t="$test" -v s=$size -v m=$memory \
                     '{ gsub(/["\[ ]/, "", $1) }
                     $1 == "median_us" || $1 == "MB_per_s" { print t, s, m, $2 + 0 }' \
-                    >>"$work/figures" || { echo "$test $size $memory: $(cat "$work/error")"; exit 1; }
+                    >>"$work/figures" ||
+                    { echo "$test $size $memory: $(cat "$work/error")"; exit 1; }
             done
         done
     done

@@ -396,8 +396,8 @@ static object driver_call(const char *name)
 }
 
 /*
- * Loses the context of this process: the fake driver's on demand, NVIDIA's by a kernel that executes
- * a trap.
+ * Loses the context of this process: the fake driver's on demand, NVIDIA's by a kernel that
+ * executes a trap.
  */
 static void lose_context(bool fake)
 {
