@@ -31,4 +31,7 @@ FAULTS = [
     ("a refusal goes before the answers to earlier requests", R + "responder.rs",
      "Nak(..) if answers_owed(self.qp) > 0 => Later,", "",
      "engine"),
+    ("a peer whose process lives is given up as early as one that is gone", R + "witness.rs",
+     "timeout_ns.saturating_mul(u64::from(attr.retry_cnt) + 1).clamp(least, most)", "least",
+     "engine"),
 ]

@@ -47,6 +47,17 @@ impl Running {
     /// Starts the program with its output piped to readers, so that it never blocks on a full pipe.
     pub fn start(command: &mut Command) -> Running {
         patience::hand_on(command);
+        // A shell without job control starts what it runs in the background with these ignored, and
+        // an exec keeps that: a test in such a run could not interrupt its programs.
+        let default_signals = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                // SAFETY: no handler, and this is async-signal-safe.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure allocates nothing and takes no lock.
+        unsafe { command.pre_exec(default_signals) };
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -7,13 +7,13 @@ use super::peer::{Path, PeerAddr};
 use super::Transport;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::wc_status;
+use crate::verbs::types::{wc_status, QpAttr};
 
-/// How often the witness is asked, and how far apart. What lies unread now may be read soon: on a
-/// busy machine a process may have no CPU for a while, and a reader of shared memory reports its
-/// position late.
+/// How often the witness is asked, and how far apart, at least and at most. What lies unread now
+/// may be read soon: on a busy machine a process may have no CPU for a while, and a reader of
+/// shared memory reports its position late.
 const LOOKS: u8 = 10;
-const LOOK_NS: u64 = 50_000_000;
+const LOOK_NS: (u64, u64) = (50_000_000, 500_000_000);
 
 impl Transport {
     /// The next QP whose request is about to fail, its peer, and the path to it.
@@ -48,6 +48,17 @@ impl Transport {
     }
 }
 
+/// The time between two looks: that of all tries of a request, within bounds. A NIC would answer
+/// for a process that has no CPU; so a peer whose process lives has ten times as long as one of
+/// which nothing is known. Without an ACK timeout the device's deadline is the limit.
+fn look_ns(timeout_ns: u64, attr: &QpAttr) -> u64 {
+    let (least, most) = LOOK_NS;
+    if attr.timeout == 0 {
+        return least;
+    }
+    timeout_ns.saturating_mul(u64::from(attr.retry_cnt) + 1).clamp(least, most)
+}
+
 impl Conn<'_> {
     /// A request is about to fail, and only the peer's silence speaks for that: asks the caller of
     /// the engine, which answers by [`Transport::testify`]. False: not asked, the timeout goes on.
@@ -63,6 +74,7 @@ impl Conn<'_> {
         {
             return false;
         }
+        let wait = look_ns(self.qp.conn.timeout_ns, &self.qp.attr);
         let req = &mut self.qp.conn.req;
         if is_new {
             (req.asked, req.looks) = (since, 0);
@@ -71,7 +83,7 @@ impl Conn<'_> {
             return false;
         }
         req.looks += 1;
-        req.ack_deadline = now.saturating_add(LOOK_NS);
+        req.ack_deadline = now.saturating_add(wait);
         self.common.suspects.set(self.qi);
         true
     }

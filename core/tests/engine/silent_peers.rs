@@ -6,7 +6,11 @@ use gdrcore_core::verbs::types::*;
 use crate::util::*;
 
 fn silent() -> (Net, End, End) {
-    let (mut net, a, b) = Net::pair(Opts { timeout: 8, retry: 2, ..Opts::default() });
+    silent_for(8, 2)
+}
+
+fn silent_for(timeout: u8, retry: u8) -> (Net, End, End) {
+    let (mut net, a, b) = Net::pair(Opts { timeout, retry, ..Opts::default() });
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.lock(&a).set_witness();
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 100).remote(&b, 0));
@@ -49,6 +53,24 @@ fn who_never_reads_is_named_after_ten_looks() {
     assert!(net.now - start >= 3 * (4096 << 8) + 500_000_000, "{}", net.now - start);
     // As many timeouts as tries.
     assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().retry_timeouts, 3);
+}
+
+/// A NIC answers for a process that has no CPU. So the process of a peer that is known to live has
+/// ten times as long as all tries of a request take, five seconds at most.
+#[test]
+fn a_peer_whose_process_lives_has_ten_times_as_long() {
+    for (timeout, retry, looks_ns) in
+        [(14, 7, 5_000_000_000u64), (13, 3, 10 * 4 * (4096 << 13)), (16, 7, 5_000_000_000)]
+    {
+        let (mut net, a, _) = silent_for(timeout, retry);
+        let start = net.now;
+        let (wc, looks) = until_failed(&mut net, &a, |_| Some(CauseCode::NotPolled));
+        assert_eq!((wc.status, looks), (wc_status::RETRY_EXC_ERR, 10), "{timeout} {retry}");
+        let tries = (u64::from(retry) + 1) * (4096 << timeout);
+        let took = net.now - start;
+        let all = tries + looks_ns;
+        assert!((all..all + all / 50 + 1_000_000).contains(&took), "{timeout} {retry}: {took}");
+    }
 }
 
 #[test]
