@@ -23,6 +23,7 @@ import faults_life
 import faults_qos
 import faults_singles
 import faults_tenants
+import faults_threads
 import faults_transport
 import faults_words
 import faults_xrc
@@ -464,7 +465,7 @@ FAULTS = [
     ("a peer of the same host is probed for messages that cannot be lost", R + "peer.rs",
      "if matches!(self.path, Path::Port) {", "if true {", ENGINE),
     ("a small ACK counts without its AETH where it arrives", R + "rules/single.rs",
-     "c.count_received(1, ACK_BYTES);", "c.count_received(1, 16);", ENGINE),
+     "counters.count_received(1, ACK_BYTES);", "counters.count_received(1, 16);", ENGINE),
     ("a probe counts no bytes", R + "requester.rs",
      "c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);",
      "c.count_sent(done.packets, 0);", ENGINE),
@@ -712,6 +713,7 @@ FAULTS += staged(faults_dc.FAULTS)
 FAULTS += staged(faults_transport.BULK)
 FAULTS += staged(faults_flush.FAULTS)
 FAULTS += staged(faults_singles.FAULTS)
+FAULTS += staged(faults_threads.FAULTS)
 
 
 def sh(args, timeout):

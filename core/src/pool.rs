@@ -122,6 +122,47 @@ impl Pool {
         Ok((self.handle(index), index))
     }
 
+    /// Makes a handle of another pool of this type live here, so that it names one object in
+    /// several engines. Returns its index, too.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: the pool has to grow first. [`Error::Busy`]: the index is live here.
+    ///
+    /// # Cost
+    /// A walk through the free list up to the index: it is the first one where all pools have had
+    /// the same calls.
+    pub fn adopt(&self, h: Handle) -> Result<(Handle, usize)> {
+        let index = (h as u32 as usize) & (INDEX_MAX - 1);
+        if index >= self.capacity() {
+            // No words: the caller grows the pool next.
+            return Err(Error::NoMemory);
+        }
+        self.unlink(index as u32)?;
+        self.generations[index].store((h >> 32) as u32, Ordering::Release);
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok((h, index))
+    }
+
+    /// Takes `i` out of the free list.
+    fn unlink(&self, i: u32) -> Result<()> {
+        let (mut before, mut at) = (NIL, self.head.load(Ordering::Relaxed));
+        while at != i {
+            if at == NIL {
+                return Err(refuse!(Busy, "handle: its index is in use in another engine"));
+            }
+            (before, at) = (at, self.next[at as usize].load(Ordering::Relaxed));
+        }
+        let after = self.next[i as usize].load(Ordering::Relaxed);
+        match before {
+            NIL => self.head.store(after, Ordering::Relaxed),
+            before => self.next[before as usize].store(after, Ordering::Relaxed),
+        }
+        if after == NIL {
+            self.tail.store(before, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Ends the life of `index`: its handles are stale from here on. One that is not live is left
     /// alone.
     pub fn free(&self, index: usize) {

@@ -7,7 +7,8 @@ use super::{Guard, Inner};
 use crate::arena::{Region, Table};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
-use crate::mem::Memory;
+use crate::mem::{Memory, Regions};
+use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::objects::{Ah, Armed, Cq, Pd};
@@ -165,36 +166,50 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::NoMemory`].
     pub fn pd_alloc(&mut self) -> Result<Handle> {
+        self.make_pd(Pool::alloc)
+    }
+
+    /// A protection domain whose handle `take` gets from the pool.
+    pub(super) fn make_pd(
+        &mut self,
+        take: impl Fn(&Pool) -> Result<(Handle, usize)>,
+    ) -> Result<Handle> {
         let (inner, _) = self.split();
-        let t = &mut inner.transport;
-        let (h, i) = match t.common.pd_pool.alloc() {
-            Err(Error::NoMemory) => {
-                t.common
-                    .pds
-                    .grow_past(t.common.pd_pool.capacity(), &mut inner.heap, |_| Pd::default())?;
-                t.common.pd_pool.grow(&mut inner.heap)?;
-                t.common.pd_pool.alloc()?
+        let common = &mut inner.transport.common;
+        let (h, i) = loop {
+            match take(&common.pd_pool) {
+                Err(Error::NoMemory) => {
+                    let have = common.pd_pool.capacity();
+                    common.pds.grow_past(have, &mut inner.heap, |_| Pd::default())?;
+                    common.pd_pool.grow(&mut inner.heap)?;
+                }
+                other => break other?,
             }
-            other => other?,
         };
-        t.common.pds[i] = Pd::default();
+        common.pds[i] = Pd::default();
         Ok(h)
     }
 
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: objects belong to it.
     pub fn pd_dealloc(&mut self, pd: Handle) -> Result<()> {
+        let i = self.unused_pd(pd)?;
+        self.transport.common.pd_pool.free(i);
+        Ok(())
+    }
+
+    /// The index of a protection domain to which no objects belong.
+    pub(super) fn unused_pd(&self, pd: Handle) -> Result<usize> {
         let i = self.pd(pd)?;
-        let t = &mut self.transport;
-        let (users, regions) = (t.common.pds[i].users, t.common.memory.regions.pd_users(i as u32));
+        let common = &self.transport.common;
+        let (users, regions) = (common.pds[i].users, common.memory.regions.pd_users(i as u32));
         if users > 0 || regions > 0 {
             return Err(refuse!(
                 Busy,
                 "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in it"
             ));
         }
-        t.common.pd_pool.free(i);
-        Ok(())
+        Ok(i)
     }
 
     /// Registers memory. The caller has made sure that host memory can be read (and written).
@@ -204,21 +219,25 @@ impl Guard<'_> {
     /// [`Error::NoMemory`].
     pub fn mr_reg(&mut self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         let pd = self.pd(reg.pd)? as u32;
-        let (inner, _) = self.split();
-        let t = &mut inner.transport;
-        if !t.common.memory.providers.is_known(reg.provider) {
+        if !self.transport.common.memory.providers.is_known(reg.provider) {
             return Err(refuse!(
                 Invalid,
                 "provider {}: there is none of this number",
                 reg.provider
             ));
         }
-        match t.common.memory.regions.reg(reg, pd) {
-            Err(Error::NoMemory) => {
-                t.common.memory.regions.grow(&mut inner.heap)?;
-                t.common.memory.regions.reg(reg, pd)
+        self.in_regions(|regions| regions.reg(reg, pd))
+    }
+
+    /// Makes a region or window by `make`, in a table that grows if it must.
+    pub(super) fn in_regions<R>(&mut self, make: impl Fn(&mut Regions) -> Result<R>) -> Result<R> {
+        let (inner, _) = self.split();
+        let regions = &mut inner.transport.common.memory.regions;
+        loop {
+            match make(regions) {
+                Err(Error::NoMemory) => regions.grow(&mut inner.heap)?,
+                other => return other,
             }
-            other => other,
         }
     }
 
@@ -260,15 +279,7 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`], [`Error::Invalid`], [`Error::NoMemory`].
     pub fn mw_alloc(&mut self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
         let pd = self.pd(pd)? as u32;
-        let (inner, _) = self.split();
-        let t = &mut inner.transport;
-        match t.common.memory.regions.mw_alloc(pd, mw_type) {
-            Err(Error::NoMemory) => {
-                t.common.memory.regions.grow(&mut inner.heap)?;
-                t.common.memory.regions.mw_alloc(pd, mw_type)
-            }
-            other => other,
-        }
+        self.in_regions(|regions| regions.mw_alloc(pd, mw_type))
     }
 
     /// # Errors
@@ -283,19 +294,29 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not an address of this engine's family;
     /// [`Error::NoMemory`].
     pub fn ah_create(&mut self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
+        self.make_ah(pd, attr, Pool::alloc)
+    }
+
+    /// An address handle whose handle `take` gets from the pool.
+    pub(super) fn make_ah(
+        &mut self,
+        pd: Handle,
+        attr: &AhAttr,
+        take: impl Fn(&Pool) -> Result<(Handle, usize)>,
+    ) -> Result<Handle> {
         let pd = self.pd(pd)?;
         let addr = self.any_address(attr)?;
         let (inner, _) = self.split();
-        let t = &mut inner.transport;
-        let (h, i) = match t.common.ah_pool.alloc() {
-            Err(Error::NoMemory) => {
-                t.common
-                    .ahs
-                    .grow_past(t.common.ah_pool.capacity(), &mut inner.heap, |_| Ah::default())?;
-                t.common.ah_pool.grow(&mut inner.heap)?;
-                t.common.ah_pool.alloc()?
+        let common = &mut inner.transport.common;
+        let (h, i) = loop {
+            match take(&common.ah_pool) {
+                Err(Error::NoMemory) => {
+                    let have = common.ah_pool.capacity();
+                    common.ahs.grow_past(have, &mut inner.heap, |_| Ah::default())?;
+                    common.ah_pool.grow(&mut inner.heap)?;
+                }
+                other => break other?,
             }
-            other => other?,
         };
         match inner.datagram_peers(addr) {
             Ok((peer, others)) => {

@@ -20,6 +20,7 @@ mod qp;
 mod qpn;
 mod report;
 mod rx;
+mod siblings;
 mod srq;
 mod tx;
 

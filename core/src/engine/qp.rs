@@ -657,6 +657,7 @@ impl Inner {
         t.conn(s, qi).set_state(qp_state::RESET);
         t.common.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
+        t.common.counters.add(&q.counters);
         t.common.by_qpn[(q.qpn - t.common.qpn_base) as usize] = 0;
         // What a target is bound to counts it not.
         let bound = q.kind == QpKind::XrcTgt;

@@ -317,18 +317,39 @@ impl Regions {
         Ok((handle, self.query(handle)?))
     }
 
+    /// Registers the memory of a region of another engine of the device here, under the same handle
+    /// and key. `pd`: as in [`Regions::reg`].
+    ///
+    /// # Errors
+    /// As [`Regions::reg`]; [`Error::Busy`]: its index is in use here.
+    pub fn adopt_mr(&mut self, mr: Handle, key: u32, reg: &MrReg, pd: u32) -> Result<()> {
+        let fresh = Self::checked(reg, pd)?;
+        self.adopt(mr, key, fresh)?;
+        self.mr_live += 1;
+        Ok(())
+    }
+
+    /// Allocates a window of another engine of the device here, under the same handle and rkey.
+    /// What is bound to it in one engine is unknown to the others.
+    ///
+    /// # Errors
+    /// As [`Regions::mw_alloc`]; [`Error::Busy`]: its index is in use here.
+    pub fn adopt_mw(&mut self, mw: Handle, key: u32, pd: u32, mw_type: u32) -> Result<()> {
+        let kind = window_kind(mw_type)?;
+        self.adopt(mw, key, Slot { pd, kind, ..FREE })?;
+        self.mw_live += 1;
+        Ok(())
+    }
+
     /// Registers a region anew, under the same handle and key. Operations under way see one or the
     /// other.
     ///
     /// # Errors
     /// As [`Regions::reg`]; [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
     pub fn rereg(&mut self, mr: Handle, reg: &MrReg, pd: u32) -> Result<MrAttr> {
-        let index = self.find(mr, TAG_MR)?;
+        let index = self.unbound(mr)?;
         let fresh = Self::checked(reg, pd)?;
         let slot = &mut self.slots[index];
-        if slot.windows != 0 {
-            return Err(refuse!(Busy, "mr: {} windows are bound to it", slot.windows));
-        }
         *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
         self.query(mr)
     }
@@ -355,13 +376,22 @@ impl Regions {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
     pub fn dereg(&mut self, mr: Handle) -> Result<()> {
-        let index = self.find(mr, TAG_MR)?;
-        if self.slots[index].windows != 0 {
-            return Err(refuse!(Busy, "mr: {} windows are bound to it", self.slots[index].windows));
-        }
+        let index = self.unbound(mr)?;
         self.give_back(index);
         self.mr_live -= 1;
         Ok(())
+    }
+
+    /// The slot of a region to which no window is bound.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
+    pub fn unbound(&self, mr: Handle) -> Result<usize> {
+        let index = self.find(mr, TAG_MR)?;
+        match self.slots[index].windows {
+            0 => Ok(index),
+            n => Err(refuse!(Busy, "mr: {n} windows are bound to it")),
+        }
     }
 
     /// Allocates a window of type 1 or 2, bound to nothing. Returns its handle and its first rkey.
@@ -369,11 +399,7 @@ impl Regions {
     /// # Errors
     /// [`Error::Invalid`] for another type, [`Error::NoMemory`] as for [`Regions::reg`].
     pub fn mw_alloc(&mut self, pd: u32, mw_type: u32) -> Result<(Handle, u32)> {
-        let kind = match mw_type {
-            1 => Kind::Mw1,
-            2 => Kind::Mw2,
-            _ => return Err(refuse!(Invalid, "mw_type {mw_type}: 1 or 2")),
-        };
+        let kind = window_kind(mw_type)?;
         let index = self.take()?;
         let slot = &mut self.slots[index];
         *slot =
@@ -700,6 +726,40 @@ impl Regions {
         Ok(index)
     }
 
+    /// Puts what `fresh` describes into the free slot that a handle of another engine names, with
+    /// that handle's generation and a key of that engine.
+    fn adopt(&mut self, h: Handle, key: u32, fresh: Slot) -> Result<()> {
+        let index = (h & 0x00ff_ffff) as usize;
+        if index >= self.slots.len() {
+            // No words: `grow` gives it.
+            return Err(Error::NoMemory);
+        }
+        self.unlink(index as u32)?;
+        let slot = &mut self.slots[index];
+        *slot = Slot { key, aged: slot.aged, generation: (h >> 32) as u32, ..fresh };
+        Ok(())
+    }
+
+    /// Takes a slot out of the list of free ones.
+    fn unlink(&mut self, index: u32) -> Result<()> {
+        let (mut before, mut at) = (NIL, self.free_head);
+        while at != index {
+            if at == NIL {
+                return Err(refuse!(Busy, "key: its index is in use in another engine"));
+            }
+            (before, at) = (at, self.slots[at as usize].link);
+        }
+        let after = self.slots[index as usize].link;
+        match before {
+            NIL => self.free_head = after,
+            before => self.slots[before as usize].link = after,
+        }
+        if after == NIL {
+            self.free_tail = before;
+        }
+        Ok(())
+    }
+
     /// Makes a live slot free; its key stays, to tell an expired key and to choose another next
     /// time.
     fn give_back(&mut self, index: usize) {
@@ -735,6 +795,15 @@ impl Regions {
         };
         let count = &mut self.slots[region].windows;
         *count = count.saturating_sub(1);
+    }
+}
+
+/// The kind of a window of type 1 or 2.
+fn window_kind(mw_type: u32) -> Result<Kind> {
+    match mw_type {
+        1 => Ok(Kind::Mw1),
+        2 => Ok(Kind::Mw2),
+        _ => Err(refuse!(Invalid, "mw_type {mw_type}: 1 or 2")),
     }
 }
 

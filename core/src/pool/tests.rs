@@ -117,3 +117,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_handle_of_another_pool_is_live_until_it_is_freed_here() {
+    let (first, other) = (pool(64, 128), pool(64, 128));
+    let handles: Vec<_> = (0..3).map(|_| first.alloc().unwrap()).collect();
+    // In another order than that of the free list: its middle, its end, its begin.
+    let last = Handle::from(63u32) | 5 << INDEX_BITS | 7 << 32;
+    for (h, i) in [handles[1], (last, 63), handles[0], handles[2]] {
+        assert_eq!(other.adopt(h), Ok((h, i)));
+        assert_eq!((other.check(h), other.handle(i)), (Ok(i), h));
+        assert_eq!(other.adopt(h), Err(Error::Busy), "it is live");
+    }
+    assert_eq!(other.live(), 4);
+    other.free(1);
+    assert_eq!((other.live(), other.check(handles[1].0)), (3, Err(Error::StaleHandle)));
+    assert_eq!(other.adopt(handles[1].0), Ok(handles[1]), "as it was");
+    // The indexes that are left are all given, once each, and then it grows.
+    let mut left: Vec<_> = (0..60).map(|_| other.alloc().unwrap().1).collect();
+    left.sort_unstable();
+    assert_eq!(left, (3..63).collect::<Vec<_>>());
+    assert_eq!(other.alloc(), Err(Error::NoMemory));
+    let far = Handle::from(70u32) | 5 << INDEX_BITS | 1 << 32;
+    assert_eq!(other.adopt(far), Err(Error::NoMemory));
+    other.grow(&mut heap(4096)).unwrap();
+    assert_eq!(other.adopt(far), Ok((far, 70)));
+    other.free(63);
+    let mut fresh: Vec<_> = (0..64).map(|_| other.alloc().unwrap().1).collect();
+    fresh.sort_unstable();
+    assert_eq!(fresh, [63].into_iter().chain(64..70).chain(71..128).collect::<Vec<_>>());
+}

@@ -76,14 +76,14 @@ impl Transport {
     /// A packet for a QP arrived with a congestion mark: the QP owes its peer a CNP.
     #[cold]
     pub(crate) fn on_mark(&mut self, s: &Shared, now: u64, from: &Origin, run: &Run) {
-        self.common.counters.np_ecn_marked += 1;
-        let Some(c) = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi)) else {
+        let c = self.common.qp_of(run.dest_qpn).and_then(|qi| self.connected(s, qi));
+        // A marked CNP is not answered by another. UD has no rate that a CNP could lower.
+        let answers =
+            |c: &Conn| c.is_from_peer(from) && run.class != Class::Cnp && c.qp.kind.is_connected();
+        let Some(c) = c.filter(answers) else {
+            self.common.counters.np_ecn_marked += 1;
             return;
         };
-        // A marked CNP is not answered by another. UD has no rate that a CNP could lower.
-        if !c.is_from_peer(from) || run.class == Class::Cnp || !c.qp.kind.is_connected() {
-            return;
-        }
         let (qi, qp) = (c.qi, &mut *c.qp);
         qp.counters.np_ecn_marked += 1;
         // IBTA CA17-44: A marked packet is answered with a CNP, at most one for each queue pair in
@@ -130,10 +130,8 @@ impl Transport {
                 return;
             }
             self.common.cnp_owed.clear(qi);
-            for c in [&mut qp.counters, &mut self.common.counters] {
-                c.np_cnp_sent += 1;
-                c.count_sent(1, run.wire_bytes(1, CNP_BYTES));
-            }
+            qp.counters.np_cnp_sent += 1;
+            qp.counters.count_sent(1, run.wire_bytes(1, CNP_BYTES));
         }
     }
 }
@@ -154,15 +152,14 @@ impl Conn<'_> {
             qp.set_paced(qp.is_paced() || handled);
             handled
         };
-        for c in [&mut qp.counters, &mut self.common.counters] {
-            if ours {
-                c.count_received(1, packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64);
-            }
-            if handled {
-                c.rp_cnp_handled += 1;
-            } else {
-                c.rp_cnp_ignored += 1;
-            }
+        let c = &mut qp.counters;
+        if ours {
+            c.count_received(1, packet_bytes(Opcode::CNP, CNP_BYTES as usize) as u64);
+        }
+        if handled {
+            c.rp_cnp_handled += 1;
+        } else {
+            c.rp_cnp_ignored += 1;
         }
         if !ours {
             self.note_odd(now);

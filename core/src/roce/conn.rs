@@ -35,12 +35,10 @@ impl Conn<'_> {
         now < self.common.port_excused && self.peer.path == Path::Port
     }
 
-    /// Counts something once, for the queue pair and for the device.
+    /// Counts something once.
     #[inline(always)]
     pub(super) fn count(&mut self, field: impl Fn(&mut Counters) -> &mut u64) {
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            *field(c) += 1;
-        }
+        *field(&mut self.qp.counters) += 1;
     }
 }
 

@@ -167,7 +167,8 @@ pub struct Common {
     pub suspects: Bitmap,
     /// The latest port refused so, and the peer: the caller may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
-    /// Events of the whole device.
+    /// Events that belong to no queue pair, and those of queue pairs that have ended. A queue pair
+    /// counts its own.
     pub counters: Counters,
     /// The last cause on any QP.
     pub cause: Cause,

@@ -87,8 +87,7 @@ impl Transport {
         let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
         let Path::Link(link) = peer.path else { return false };
         let Some(memory) = memory(link) else { return false };
-        let Common { key, cqs, memory: RegisteredMemory { regions, providers }, counters, .. } =
-            common;
+        let Common { key, cqs, memory: RegisteredMemory { regions, providers }, .. } = common;
         let index = qp.conn.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);
@@ -132,10 +131,8 @@ impl Transport {
         // After the copy, because its result would have to be kept across it.
         let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
         let Some(ending) = prepare(s, key, cqs, qp.scq, wqe, code, status) else { return false };
-        for c in [&mut *counters, &mut qp.counters] {
-            c.mapped_writes += 1;
-        }
-        ending.finish(s, qp, counters, &mut sq, Left::NothingKept, None);
+        qp.counters.mapped_writes += 1;
+        ending.finish(s, qp, &mut sq, Left::NothingKept, None);
         true
     }
 

@@ -438,10 +438,9 @@ impl Conn<'_> {
         }
         // A probe does not wait for slow memory: the ACK timeout remains.
         let wire_bytes = part.run.wire_bytes(1, part.payload);
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
-            c.retransmitted_pkts += u64::from(done.packets);
-        }
+        let c = &mut self.qp.counters;
+        c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
+        c.retransmitted_pkts += u64::from(done.packets);
         true
     }
 

@@ -273,3 +273,30 @@ fn datagrams_count_alike_at_both_ends_alone_and_by_multicast() {
         assert_eq!(received(&count(e)), (1, burst.len as u64));
     }
 }
+
+#[test]
+fn a_device_keeps_the_counts_of_queue_pairs_that_have_ended() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let count = |net: &Net| [&a, &b].map(|e| net.lock(e).counters());
+    all_requests(&mut net, &a, &b, true);
+    let before = count(&net);
+    assert!(before.iter().all(|c| c.sent_pkts > 50 && c.rcvd_bytes > 1_000), "{before:?}");
+    for e in [&a, &b] {
+        net.lock(e).qp_destroy(net.now, e.qp).unwrap();
+    }
+    assert_eq!(count(&net), before, "after the end");
+    // Queue pairs in their places begin at nothing.
+    let opts = Opts::default();
+    let (c, d) = (net.end(a.host, &opts), net.end(b.host, &opts));
+    assert_eq!(net.lock(&c).qp_counters(c.qp).unwrap(), Counters::ZERO);
+    assert_eq!(count(&net), before, "with new queue pairs");
+    net.connect(&c, &d, &opts);
+    net.connect(&d, &c, &opts);
+    net.recv(&d, 1, &[(0, 64)]);
+    net.ok(&c, Wr::new(wr_opcode::SEND).local(&c, 0, 8));
+    let after = count(&net);
+    assert_eq!(
+        (after[0].rdma_sends, after[1].rdma_recvs),
+        (before[0].rdma_sends + 1, before[1].rdma_recvs + 1)
+    );
+}

@@ -470,3 +470,48 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn another_table_takes_regions_and_windows_under_their_keys() {
+    let (mut first, mut other) = (regions(64), regions(128));
+    let request = request(0x1000, 64, ALL);
+    let made: Vec<_> = (0..3).map(|_| first.reg(&request, PD).unwrap()).collect();
+    for k in [1, 0, 2] {
+        let (h, attr) = made[k];
+        other.adopt_mr(h, attr.rkey, &request, PD).unwrap();
+        assert_eq!(other.query(h), Ok(attr));
+        assert_eq!(other.adopt_mr(h, attr.rkey, &request, PD), Err(Error::Busy));
+        assert!(other.remote(attr.rkey, PD, QP, 0x1000, 64, access::REMOTE_WRITE).is_ok());
+    }
+    let (w, key) = first.mw_alloc(PD, 2).unwrap();
+    other.adopt_mw(w, key, PD, 2).unwrap();
+    assert_eq!((other.mr_live(), other.mw_live(), other.pd_users(PD)), (3, 1, 4));
+    // Each table has its own bindings.
+    let new = key & !0xff | key.wrapping_add(1) & 0xff;
+    other.bind(w, Some(new), made[0].0, 0x1000, 8, access::REMOTE_READ, Some(QP)).unwrap();
+    assert!(other.remote(new, PD, QP, 0x1000, 8, access::REMOTE_READ).is_ok());
+    assert_eq!(first.remote(key, PD, QP, 0x1000, 8, access::REMOTE_READ), Err(KeyError::Unbound));
+    assert_eq!((other.unbound(made[0].0), first.unbound(made[0].0)), (Err(Error::Busy), Ok(0)));
+    for r in [&mut first, &mut other] {
+        r.mw_dealloc(w).unwrap();
+        for (h, attr) in &made {
+            r.dereg(*h).unwrap();
+            let gone = r.remote(attr.rkey, PD, QP, 0x1000, 8, access::REMOTE_READ);
+            assert_eq!(gone, Err(KeyError::Expired));
+        }
+        assert_eq!((r.mr_live(), r.mw_live()), (0, 0));
+    }
+    // Indexes that are used again get keys that neither table has had.
+    for _ in 0..64 {
+        let (h, attr) = first.reg(&request, PD).unwrap();
+        other.adopt_mr(h, attr.rkey, &request, PD).unwrap();
+        assert!(made.iter().all(|(_, old)| old.rkey != attr.rkey));
+    }
+    // The table grows before it takes an index that it has not got.
+    let far = u64::from(TAG_MR) << 24 | 1 << 32 | 64;
+    let grown = other.adopt_mr(far, 64 << 16 | 0x1234, &request, PD);
+    assert_eq!(grown, Err(Error::NoMemory));
+    other.grow(&mut testing::heap(1 << 16)).unwrap();
+    other.adopt_mr(far, 64 << 16 | 0x1234, &request, PD).unwrap();
+    assert_eq!(other.mr_live(), 65);
+}

@@ -78,11 +78,9 @@ impl Transport {
         };
         let bytes = run.wire_bytes(1, DcEth::LEN as u32);
         let counters = &mut self.qps[qi].counters;
-        for c in [counters, &mut self.common.counters] {
-            match taken {
-                true => c.count_received(1, bytes),
-                false => c.rcvd_refused += 1,
-            }
+        match taken {
+            true => counters.count_received(1, bytes),
+            false => counters.rcvd_refused += 1,
         }
     }
 
@@ -137,9 +135,7 @@ impl Transport {
             return Some(Sent::Full);
         }
         let bytes = run.wire_bytes(1, DcEth::LEN as u32);
-        for c in [&mut self.qps[qi].counters, &mut self.common.counters] {
-            c.count_sent(1, bytes);
-        }
+        self.qps[qi].counters.count_sent(1, bytes);
         None
     }
 }

@@ -98,7 +98,7 @@ impl Transport {
         let code = wc_opcode::RDMA_WRITE;
         if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp.scq, wqe, code, SUCCESS)
         {
-            ending.finish(s, a.qp, &mut common.counters, &mut sq, Left::NothingKept, None);
+            ending.finish(s, a.qp, &mut sq, Left::NothingKept, None);
             return true;
         }
         // It has ended, and waits for room in its CQ as any other request.

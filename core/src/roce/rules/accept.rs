@@ -115,9 +115,7 @@ impl Conn<'_> {
     /// Counts packets that were accepted from the QP's peer.
     #[inline(always)]
     pub(in crate::roce) fn count_received(&mut self, packets: u32, bytes: u64) {
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.count_received(packets, bytes);
-        }
+        self.qp.counters.count_received(packets, bytes);
     }
 
     /// Takes a single message, a SEND or WRITE of the queue pair's own peer, and owes its ACK, if
@@ -211,9 +209,7 @@ impl Conn<'_> {
             return false;
         }
         self.count_received(1, bytes as u64);
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.rdma_recvs += u64::from(receives);
-        }
+        self.qp.counters.rdma_recvs += u64::from(receives);
         self.qp.conn.resp.advance(1, true);
         self.qp.conn.resp.acknowledge_all();
         true

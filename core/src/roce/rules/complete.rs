@@ -28,21 +28,19 @@ fn wc_opcode_of(opcode: u16) -> u32 {
 
 /// Counts a request that has ended with success.
 #[inline(always)]
-fn count(both: [&mut Counters; 2], code: u32, length: u64) {
-    for c in both {
-        *match code {
-            wc_opcode::SEND => &mut c.rdma_sends,
-            wc_opcode::RDMA_WRITE => &mut c.rdma_writes,
-            wc_opcode::RDMA_READ => &mut c.rdma_reads,
-            wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => &mut c.rdma_atomics,
-            wc_opcode::ATOMIC_WRITE => {
-                c.request_bytes = c.request_bytes.wrapping_add(8);
-                &mut c.rdma_atomics
-            }
-            _ => return,
-        } += 1;
-        c.request_bytes = c.request_bytes.wrapping_add(length);
-    }
+fn count(c: &mut Counters, code: u32, length: u64) {
+    *match code {
+        wc_opcode::SEND => &mut c.rdma_sends,
+        wc_opcode::RDMA_WRITE => &mut c.rdma_writes,
+        wc_opcode::RDMA_READ => &mut c.rdma_reads,
+        wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD => &mut c.rdma_atomics,
+        wc_opcode::ATOMIC_WRITE => {
+            c.request_bytes = c.request_bytes.wrapping_add(8);
+            &mut c.rdma_atomics
+        }
+        _ => return,
+    } += 1;
+    c.request_bytes = c.request_bytes.wrapping_add(length);
 }
 
 /// The end of one request, prepared: nothing has changed yet, and its completion has room.
@@ -109,7 +107,7 @@ impl Conn<'_> {
         let code = wc_opcode_of(wqe.opcode);
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
-        ending.finish(self.s, qp, &mut common.counters, sq, left, None);
+        ending.finish(self.s, qp, sq, left, None);
         true
     }
 }
@@ -122,14 +120,13 @@ impl Ending<'_> {
         self,
         s: &Shared,
         qp: &mut Qp,
-        counters: &mut Counters,
         sq: &mut EngineConsumer<'_, SendWqe>,
         left: Left,
         handoff: Option<&mut CompletionHandoff>,
     ) {
         let code = self.code;
         if self.status == wc_status::SUCCESS {
-            count([counters, &mut qp.counters], code, self.length);
+            count(&mut qp.counters, code, self.length);
         }
         let una = qp.conn.req.una;
         if left != Left::NothingKept {

@@ -55,10 +55,7 @@ impl Conn<'_> {
         }
         let cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
         let Some(mut cq) = cq else {
-            let (of_qp, of_device) = (&mut qp.counters, &mut common.counters);
-            for c in [of_qp, of_device] {
-                c.cq_full += 1;
-            }
+            qp.counters.cq_full += 1;
             return false;
         };
         // Inside a message only the CQE may have been given back.

@@ -156,20 +156,17 @@ impl Conn<'_> {
                 peer.rx.on_sent(bytes);
             }
         }
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.count_sent(sent.packets, sent.bytes);
-            if !SINGLE && again > 0 {
-                c.retransmitted_pkts += u64::from(again.min(sent.packets));
-            }
+        let c = &mut self.qp.counters;
+        c.count_sent(sent.packets, sent.bytes);
+        if !SINGLE && again > 0 {
+            c.retransmitted_pkts += u64::from(again.min(sent.packets));
         }
     }
 
     /// Counts packets that left beside [`Conn::note_sent`]: answers, ACKs, datagrams.
     #[inline(always)]
     pub(in crate::roce) fn count_sent(&mut self, packets: u32, bytes: u64) {
-        for c in [&mut self.qp.counters, &mut self.common.counters] {
-            c.count_sent(packets, bytes);
-        }
+        self.qp.counters.count_sent(packets, bytes);
     }
 
     /// Starts the timers for a request that has left, unless they run for an earlier one.

@@ -61,13 +61,11 @@ impl Conn<'_> {
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
         *ws = WqeState::default();
-        for c in [&mut common.counters, &mut qp.counters] {
-            c.count_received(1, ACK_BYTES);
-        }
+        qp.counters.count_received(1, ACK_BYTES);
         qp.conn.req.una_psn = qp.conn.req.max_psn;
         progress(qp, self.peer, now, 0, 0);
         let handoff = Some(&mut common.handoff);
-        ending.finish(self.s, qp, &mut common.counters, &mut sq, Left::NothingKept, handoff);
+        ending.finish(self.s, qp, &mut sq, Left::NothingKept, handoff);
         true
     }
 

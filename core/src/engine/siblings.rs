@@ -1,0 +1,64 @@
+//! Objects that all engines of a device have, under the same handles and keys: protection domains,
+//! regions, windows, address handles.
+//!
+//! One engine makes the object, the others adopt it. The caller makes these calls one after
+//! another, and gives the object to the program when all engines have it. So each engine has all
+//! that its packets need in memory of its own, and no engine reads a word of another.
+
+use super::Guard;
+use crate::device::MrReg;
+use crate::error::Result;
+use crate::verbs::types::{AhAttr, Handle};
+
+impl Guard<'_> {
+    /// A protection domain of another engine.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoMemory`]; [`crate::Error::Busy`]: its index is in use here.
+    pub fn pd_adopt(&mut self, pd: Handle) -> Result<()> {
+        self.make_pd(|pool| pool.adopt(pd)).map(|_| ())
+    }
+
+    /// Whether a protection domain may end as far as this engine knows.
+    ///
+    /// # Errors
+    /// Those of [`Guard::pd_dealloc`].
+    pub fn pd_may_end(&self, pd: Handle) -> Result<()> {
+        self.unused_pd(pd).map(|_| ())
+    }
+
+    /// A region of another engine, which has given it `key`; `reg` as there.
+    ///
+    /// # Errors
+    /// As [`Guard::mr_reg`]; [`crate::Error::Busy`]: its index is in use here.
+    pub fn mr_adopt(&mut self, mr: Handle, key: u32, reg: &MrReg) -> Result<()> {
+        let pd = self.pd(reg.pd)? as u32;
+        self.in_regions(|regions| regions.adopt_mr(mr, key, reg, pd))
+    }
+
+    /// Whether a region may end, or be registered anew, as far as this engine knows.
+    ///
+    /// # Errors
+    /// [`crate::Error::StaleHandle`]; [`crate::Error::Busy`]: windows are bound to it.
+    pub fn mr_may_end(&self, mr: Handle) -> Result<()> {
+        self.transport.common.memory.regions.unbound(mr).map(|_| ())
+    }
+
+    /// A window of another engine, which has given it `key`. What a queue pair of one engine binds
+    /// to it is unknown to the others: a window of type 2 is of one queue pair.
+    ///
+    /// # Errors
+    /// As [`Guard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
+    pub fn mw_adopt(&mut self, mw: Handle, key: u32, pd: Handle, mw_type: u32) -> Result<()> {
+        let pd = self.pd(pd)? as u32;
+        self.in_regions(|regions| regions.adopt_mw(mw, key, pd, mw_type))
+    }
+
+    /// An address handle of another engine.
+    ///
+    /// # Errors
+    /// As [`Guard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
+    pub fn ah_adopt(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
+        self.make_ah(pd, attr, |pool| pool.adopt(ah)).map(|_| ())
+    }
+}
