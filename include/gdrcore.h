@@ -160,7 +160,8 @@ enum gdrc_config_flags {
 
 /**
  * The limits and options of a context. Set struct_size and leave the rest 0: 0 means the default,
- * given in parentheses. The memory of the context follows from these numbers (gdrc_context_size).
+ * given in parentheses. The memory of the context follows from these numbers (gdrc_context_size);
+ * docs/using/ABI.md, "Memory", has the bytes of each object and a small configuration.
  */
 typedef struct gdrc_config {
     /** sizeof(struct gdrc_config). */
@@ -173,7 +174,7 @@ typedef struct gdrc_config {
     uint32_t max_mr;
     /** Completion queues (128). */
     uint32_t max_cq;
-    /** Queue pairs (128). */
+    /** Queue pairs (128), at most 262144. */
     uint32_t max_qp;
     /** Shared receive queues (16). */
     uint32_t max_srq;
@@ -211,8 +212,7 @@ typedef struct gdrc_config {
     uint32_t deadline_ms;
     /**
      * Ids of the connection manager, listeners and connections together (64); rounded up to a
-     * multiple of 64. Requests of peers that have not confirmed their address have separate
-     * places.
+     * multiple of 4. Requests of peers that have not confirmed their address have separate places.
      */
     uint32_t max_cm_ids;
     /** Bytes for the rings of QPs, SRQs and CQs (4 MiB). */
@@ -247,6 +247,15 @@ typedef struct gdrc_config {
      * is taken from ring_bytes with the first target: some 5 KiB each.
      */
     uint32_t max_dc_context;
+    /**
+     * Most bytes that the context passes to the kernel, or between two of its queue pairs, at a
+     * time (65536, which is also the largest); at least max_mtu + 256. A soft device has buffers
+     * of some 18 times this size, "loopback" of one. Less than 65536 saves memory for devices with
+     * little of it, and costs bulk: bursts are short, and arrive packet by packet (without GRO).
+     */
+    uint32_t burst_bytes;
+    /** 0. */
+    uint32_t reserved;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */

@@ -3,13 +3,13 @@
  * loop: one operation between two queue pairs of one context, many times, for callgrind and for the
  * clock.
  *
- * loop OPERATION COUNT    runs COUNT operations inside measured(), the function that callgrind
- *                         collects
+ * loop OPERATION COUNT [DEVICE DEVICE]   runs COUNT operations inside measured(), the function that
+ *                                        callgrind collects
  * loop OPERATION time     prints the fastest and the median of many batches of 50, in nanoseconds
  *
  * OPERATION: write (8 bytes inline, signalled), send (8 bytes inline with its receive), read (8
  * bytes), post (an unsignalled write and no poll), empty (a poll that finds nothing), clock (the
- * clock alone). "write:N" runs it beside N connected queue pairs that are idle.
+ * clock alone). "write:N" runs it beside N connected queue pairs of each context that are idle.
  *
  * hop, write-hop: one way of a ping-pong of 8 bytes over shared memory between two contexts, both
  * driven by this thread: one end's post (inline, unsignalled), the other's poll or progress that
@@ -58,29 +58,58 @@ static void check(const char *what, int err)
     }
 }
 
-static void join(gdrc_qp q[2])
+/* Where a queue pair is made. */
+struct place {
+    gdrc_context *ctx;
+    gdrc_pd pd;
+    gdrc_cq cq;
+};
+
+static void make(struct place at, uint32_t type, uint32_t depth, gdrc_qp *q)
+{
+    struct gdrc_qp_init init;
+    memset(&init, 0, sizeof init);
+    init.struct_size = sizeof init;
+    init.qp_type = type;
+    init.pd = at.pd;
+    init.send_cq = init.recv_cq = at.cq;
+    init.cap = (struct gdrc_qp_cap){
+        .max_send_wr = depth,
+        .max_recv_wr = depth,
+        .max_send_sge = 1,
+        .max_recv_sge = 1,
+        .max_inline_data = 64,
+    };
+    check("qp_create", gdrc_qp_create(at.ctx, &init, q, NULL));
+}
+
+static void join(const struct place at[2], uint32_t depth, gdrc_qp q[2])
 {
     struct gdrc_endpoint end[2];
     for (int i = 0; i < 2; i++) {
-        struct gdrc_qp_init init;
-        memset(&init, 0, sizeof init);
-        init.struct_size = sizeof init;
-        init.qp_type = GDRC_QPT_RC;
-        init.pd = pd;
-        init.send_cq = init.recv_cq = cq;
-        init.cap = (struct gdrc_qp_cap){
-            .max_send_wr = 64,
-            .max_recv_wr = 64,
-            .max_send_sge = 1,
-            .max_recv_sge = 1,
-            .max_inline_data = 64,
-        };
+        make(at[i], GDRC_QPT_RC, depth, &q[i]);
         end[i].struct_size = sizeof end[i];
-        check("qp_create", gdrc_qp_create(ctx, &init, &q[i], NULL));
-        check("endpoint", gdrc_endpoint_local(ctx, q[i], &mr, &end[i]));
+        check("endpoint", gdrc_endpoint_local(at[i].ctx, q[i], NULL, &end[i]));
     }
     for (int i = 0; i < 2; i++)
-        check("connect", gdrc_qp_connect(ctx, q[i], &end[i], &end[!i], NULL));
+        check("connect", gdrc_qp_connect(at[i].ctx, q[i], &end[i], &end[!i], NULL));
+}
+
+/* `count` connected queue pairs at either place, for which nothing is ever posted. */
+static void join_idle(const struct place at[2], long count)
+{
+    for (long i = 0; i < count; i++) {
+        gdrc_qp other[2];
+        join(at, 4, other);
+    }
+}
+
+static void make_room(struct gdrc_config *config, long idle)
+{
+    memset(config, 0, sizeof *config);
+    config->struct_size = sizeof *config;
+    config->max_qp = 64 + (uint32_t)idle;
+    config->ring_bytes = (8u << 20) + (uint64_t)idle * (4u << 10);
 }
 
 static void take(int count)
@@ -156,6 +185,8 @@ static struct end {
 static uint64_t hops;
 static uint32_t size = 8;
 static bool shared, udp, dc;
+static long idle;
+static const char *names[2] = { "soft:127.0.0.1:4841", "soft:127.0.0.2:4841" };
 
 static void end_recv(struct end *e)
 {
@@ -355,20 +386,7 @@ static void end_target(struct end *e, struct gdrc_endpoint *at)
 /* The queue pair of an end from which requests leave. */
 static void end_initiator(struct end *e, uint32_t type)
 {
-    struct gdrc_qp_init init;
-    memset(&init, 0, sizeof init);
-    init.struct_size = sizeof init;
-    init.qp_type = type;
-    init.pd = e->pd;
-    init.send_cq = init.recv_cq = e->cq;
-    init.cap = (struct gdrc_qp_cap){
-        .max_send_wr = 64,
-        .max_recv_wr = 64,
-        .max_send_sge = 1,
-        .max_recv_sge = 1,
-        .max_inline_data = 64,
-    };
-    check("qp_create", gdrc_qp_create(e->ctx, &init, &e->qp, NULL));
+    make((struct place){ e->ctx, e->pd, e->cq }, type, 64, &e->qp);
 }
 
 /* The way from an end to the DCT of another. */
@@ -384,13 +402,11 @@ static void end_name(struct end *e, const struct gdrc_endpoint *target)
 static void ends_open(void)
 {
     struct gdrc_endpoint targets[2];
-    static const char *names[2] = { "soft:127.0.0.1:4841", "soft:127.0.0.2:4841" };
     struct gdrc_endpoint at[2];
     for (int i = 0; i < 2; i++) {
         struct end *e = &ends[i];
         struct gdrc_config config;
-        memset(&config, 0, sizeof config);
-        config.struct_size = sizeof config;
+        make_room(&config, idle);
         config.flags = udp ? GDRC_CONFIG_UDP_ONLY : GDRC_CONFIG_SHM_ONLY;
         e->attr.struct_size = sizeof e->attr;
         check("open", gdrc_open(names[i], &config, &e->ctx));
@@ -427,6 +443,10 @@ static void ends_open(void)
         for (int k = 0; k < 2; k++)
             (dc ? target_recv : end_recv)(&ends[i]);
     }
+    struct place places[2];
+    for (int i = 0; i < 2; i++)
+        places[i] = (struct place){ ends[i].ctx, ends[i].pd, ends[i].cq };
+    join_idle(places, idle);
 }
 
 /* A DCI and a DCT of the first context, in ends[0]. */
@@ -519,15 +539,18 @@ static int by_value(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
+    if (argc != 3 && argc != 5) {
         fprintf(stderr, "usage: loop write|send|read|post|empty|clock[:IDLE]|hop|write-hop|"
                         "mapped-hop|hop-empty|dc-hop|udp-hop|udp-write-hop|udp-empty|fast-hop|"
-                        "stream|udp-stream|dc-stream|dc-udp-stream|dc-write|dc-send COUNT|time\n");
+                        "stream|udp-stream|dc-stream|dc-udp-stream|dc-write|dc-send COUNT|time "
+                        "[DEVICE DEVICE]\n");
         return 2;
     }
     void (*op)(void) = NULL;
     size_t len = strcspn(argv[1], ":");
-    long idle = argv[1][len] ? atol(argv[1] + len + 1) : 0;
+    idle = argv[1][len] ? atol(argv[1] + len + 1) : 0;
+    if (argc == 5)
+        names[0] = argv[3], names[1] = argv[4];
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
         if (strlen(ops[i].name) == len && !strncmp(ops[i].name, argv[1], len))
             op = ops[i].run;
@@ -536,19 +559,14 @@ int main(int argc, char **argv)
         return 2;
     }
     struct gdrc_config config;
-    memset(&config, 0, sizeof config);
-    config.struct_size = sizeof config;
-    config.max_qp = 64 + (uint32_t)idle;
-    config.ring_bytes = (8u << 20) + (uint32_t)idle * (32u << 10);
+    make_room(&config, idle);
     check("open", gdrc_open("loopback", &config, &ctx));
     check("pd", gdrc_pd_alloc(ctx, &pd));
     check("cq", gdrc_cq_create(ctx, 256, &cq, NULL));
     check("mr", gdrc_mr_reg(ctx, pd, data, sizeof data, ALL, &mr, &attr));
-    join(qp);
-    for (long i = 0; i < idle; i += 2) {
-        gdrc_qp other[2];
-        join(other);
-    }
+    const struct place here[2] = { { ctx, pd, cq }, { ctx, pd, cq } };
+    join(here, 64, qp);
+    join_idle(here, idle / 2);
     shared = !strcmp(argv[1], "mapped-hop");
     dc = !strncmp(argv[1], "dc-", 3);
     udp = strstr(argv[1], "udp-") != NULL;

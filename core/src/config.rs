@@ -7,6 +7,9 @@ use crate::reason::refuse;
 /// the 24 bits.
 pub const QPN_UNIT: u32 = 1 << 14;
 
+/// Room for the headers of a packet, beyond its payload, in [`Config::burst_bytes`].
+const BURST_HEADERS: u32 = 256;
+
 /// The bounds of a context. All memory follows from these numbers
 /// ([`crate::engine::Engine::memsize`]).
 ///
@@ -19,7 +22,7 @@ pub struct Config {
     pub max_mr: u32,
     /// Completion queues.
     pub max_cq: u32,
-    /// Queue pairs.
+    /// Queue pairs, at most 262,144: what three levels of 64 bits hold ([`crate::bitmap`]).
     pub max_qp: u32,
     /// Shared receive queues.
     pub max_srq: u32,
@@ -52,12 +55,15 @@ pub struct Config {
     /// beyond, it grows slowly, and a loss lowers its limit for good.
     pub window_max: u32,
     /// Ids of the connection manager: listeners and connections together. Rounded up to a multiple
-    /// of 64. Peers that have not shown that they receive have further ids (`cm::admit`).
+    /// of 4. Peers that have not shown that they receive have further ids (`cm::admit`).
     pub max_cm_ids: u32,
     /// Seed of keys and start PSNs. The caller takes it from the system's random source.
     pub seed: u64,
     /// Rate of the link in bytes per second: initial and largest rate under congestion control.
     pub line_rate_bytes_per_s: u64,
+    /// Most bytes that pass between the engine and its port, or between two QPs of the engine, at a
+    /// time: at least `max_mtu` + 256, at most 65,536. Buffers for packets follow it.
+    pub burst_bytes: u32,
     /// Silence, in nanoseconds, after which an RC QP with nothing in flight checks its peer; 0:
     /// never.
     pub keepalive_ns: u64,
@@ -75,6 +81,9 @@ pub mod config_flags {
     /// through the port from then on, and requests end by their timers if no process answers there.
     /// Without it the link's queue pairs fail at once, idle ones too.
     pub const SILENT_LOSS: u32 = 64;
+    /// An ACK timeout below 0.54 s lasts four times as long as its code says, the most that the
+    /// standard allows, but not longer than that: for programs whose timeouts are for NICs.
+    pub const LONG_TIMEOUTS: u32 = 128;
 }
 
 impl Config {
@@ -99,7 +108,8 @@ impl Config {
             deadline_ns,
             window_max,
             max_cm_ids,
-            line_rate_bytes_per_s
+            line_rate_bytes_per_s,
+            burst_bytes
         );
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
@@ -126,15 +136,19 @@ impl Config {
             };
         }
         at_most! {
-            max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 16, max_srq: 1 << 16, max_ah: 1 << 16,
+            max_pd: 1 << 16, max_cq: 1 << 16, max_qp: 1 << 18, max_srq: 1 << 16, max_ah: 1 << 16,
             max_peer: 1 << 16, max_cm_ids: 1 << 16, max_mr: 1 << 16, max_sge: 32, max_inline: 4096,
-            max_rd_atomic: 128, max_dc_context: 4096,
+            max_rd_atomic: 128, max_dc_context: 4096, burst_bytes: 1 << 16,
         }
         if self.ring_bytes > 1 << 40 {
             return Err(refuse!(Invalid, "ring_bytes {}: at most {}", self.ring_bytes, 1u64 << 40));
         }
         if !matches!(self.max_mtu, 256 | 512 | 1024 | 2048 | 4096) {
             return Err(refuse!(Invalid, "max_mtu {}: 256, 512, 1024, 2048 or 4096", self.max_mtu));
+        }
+        if self.burst_bytes < self.max_mtu + BURST_HEADERS {
+            let (n, least) = (self.burst_bytes, self.max_mtu + BURST_HEADERS);
+            return Err(refuse!(Invalid, "burst_bytes {n}: for this max_mtu at least {least}"));
         }
         if !self.qpn_count.is_power_of_two() || self.qpn_count < least {
             let n = self.qpn_count;
@@ -175,6 +189,7 @@ impl Config {
         max_cm_ids: 64,
         seed: 0,
         line_rate_bytes_per_s: 12_500_000_000,
+        burst_bytes: 64 << 10,
         keepalive_ns: 0,
         flags: 0,
     };

@@ -40,7 +40,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to chunks of 64.
+    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.
@@ -64,7 +64,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Adds a chunk of 64 indexes from the heap.
+    /// Adds a chunk of indexes from the heap.
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room; the pool is then as before.

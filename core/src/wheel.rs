@@ -52,7 +52,7 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// A wheel for `initial` timers that can grow to `limit`, both rounded up to chunks of 64.
+    /// A wheel for `initial` timers that can grow to `limit`, both rounded up to whole chunks.
     ///
     /// # Errors
     /// As [`Table::carve`].
@@ -66,7 +66,7 @@ impl Wheel {
         })
     }
 
-    /// Adds 64 timers unless there are more than `have`.
+    /// Adds a chunk of timers unless there are more than `have`.
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room.

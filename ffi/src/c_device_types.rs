@@ -3,7 +3,8 @@
 use core::ffi::c_char;
 
 /// The limits and options of a context. Set struct_size and leave the rest 0: 0 means the default,
-/// given in parentheses. The memory of the context follows from these numbers (gdrc_context_size).
+/// given in parentheses. The memory of the context follows from these numbers (gdrc_context_size);
+/// docs/using/ABI.md, "Memory", has the bytes of each object and a small configuration.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct gdrc_config {
@@ -17,7 +18,7 @@ pub struct gdrc_config {
     pub max_mr: u32,
     /// Completion queues (128).
     pub max_cq: u32,
-    /// Queue pairs (128).
+    /// Queue pairs (128), at most 262144.
     pub max_qp: u32,
     /// Shared receive queues (16).
     pub max_srq: u32,
@@ -46,7 +47,7 @@ pub struct gdrc_config {
     /// timeout (30000).
     pub deadline_ms: u32,
     /// Ids of the connection manager, listeners and connections together (64); rounded up to a
-    /// multiple of 64. Requests of peers that have not confirmed their address have separate
+    /// multiple of 4. Requests of peers that have not confirmed their address have separate
     /// places.
     pub max_cm_ids: u32,
     /// Bytes for the rings of QPs, SRQs and CQs (4 MiB).
@@ -73,6 +74,13 @@ pub struct gdrc_config {
     /// Initiators that all DC targets together serve at a time (256), at most 4096. Memory for them
     /// is taken from ring_bytes with the first target: some 5 KiB each.
     pub max_dc_context: u32,
+    /// Most bytes that the context passes to the kernel, or between two of its queue pairs, at a
+    /// time (65536, which is also the largest); at least max_mtu + 256. A soft device has buffers
+    /// of some 18 times this size, "loopback" of one. Less than 65536 saves memory for devices with
+    /// little of it, and costs bulk: bursts are short, and arrive packet by packet (without GRO).
+    pub burst_bytes: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Capabilities and bounds of a device.

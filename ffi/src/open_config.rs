@@ -39,6 +39,9 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
             c.flags
         ));
     }
+    if c.reserved != 0 {
+        return Err(refuse!(Invalid, "cfg->reserved {}: must be 0", c.reserved));
+    }
     let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
         None
     } else {
@@ -63,6 +66,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         max_inline: c.max_inline,
         max_rd_atomic: c.max_rd_atomic,
         max_dc_context: c.max_dc_context,
+        burst_bytes: c.burst_bytes,
         qpn_base: c.qpn_base,
         qpn_count: c.qpn_count,
         max_mtu: c.max_mtu,
@@ -102,6 +106,7 @@ fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
         max_inline: d.max_inline,
         max_rd_atomic: d.max_rd_atomic,
         max_dc_context: d.max_dc_context,
+        burst_bytes: d.burst_bytes,
         max_mtu: d.max_mtu,
         window_max: d.window_max,
         deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),

@@ -67,8 +67,12 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| c.flags = two_paths), &mut need);
         EINVAL "'loopback': max_dc_context 5000":
             gdrc_context_size(name, &with(&|c| c.max_dc_context = 5000), &mut need);
-        EINVAL "'loopback': max_qp 70000":
-            gdrc_context_size(name, &with(&|c| c.max_qp = 70_000), &mut need);
+        EINVAL "'loopback': max_qp 300000":
+            gdrc_context_size(name, &with(&|c| c.max_qp = 300_000), &mut need);
+        EINVAL "'loopback': burst_bytes 4351":
+            gdrc_context_size(name, &with(&|c| c.burst_bytes = 4351), &mut need);
+        EINVAL "'loopback': cfg->reserved 1":
+            gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
         EINVAL "'loopback': max_mtu 1000":
             gdrc_context_size(name, &with(&|c| c.max_mtu = 1000), &mut need);
         EINVAL "'loopback': qpn_count 3":

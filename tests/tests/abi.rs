@@ -363,28 +363,48 @@ fn installed_tree_works_with_cmake_where_it_was_moved_to() {
     }
 }
 
+/// The C blocks of docs/using/ABI.md that begin with these words.
+fn recipes(begin: &str) -> Vec<String> {
+    let page =
+        std::fs::read_to_string(root().join("docs/using/ABI.md")).expect("docs/using/ABI.md");
+    let blocks = page.split("```c\n").skip(1).filter_map(|b| b.split("```").next());
+    blocks.filter(|b| b.starts_with(begin)).map(String::from).collect()
+}
+
+/// A program of tests/c that includes a recipe of the page.
+fn with_recipe(name: &str, file: &str, recipe: &str) -> PathBuf {
+    let dir = scratch(name);
+    std::fs::write(dir.join(file), recipe).unwrap();
+    let lib = library::build();
+    let program = dir.join(name);
+    let loader = with_soname(&lib, name);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .arg(include());
+    cc.arg(format!("-I{}", dir.display())).arg("-o").arg(&program);
+    cc.arg(source(&format!("{name}.c"))).arg(lib.join("libgdrcore.so"));
+    expect(cc.arg(format!("-Wl,-rpath,{}", loader.display())), 60);
+    program
+}
+
+#[test]
+fn the_small_configuration_takes_less_than_256_kib_and_carries_all_operations() {
+    let recipe = recipes("static void small_config");
+    assert_eq!(recipe.len(), 1, "the page has one small configuration");
+    let program = with_recipe("embedded", "embedded.h", &recipe[0]);
+    let devices = [1, 2].map(|host| format!("soft:{}", loopback(92, host)));
+    let said = expect(Command::new(program).args(devices), 60);
+    assert!(said.contains("every byte arrived"), "{said}");
+    println!("{said}");
+}
+
 /// Compiles and runs the recipes of docs/using/ABI.md for threads that sleep, as the page shows
 /// them.
 #[test]
 fn the_recipes_for_sleeping_work_and_take_no_cpu_time() {
-    let page =
-        std::fs::read_to_string(root().join("docs/using/ABI.md")).expect("docs/using/ABI.md");
-    let blocks: Vec<&str> =
-        page.split("```c\n").skip(1).filter_map(|b| b.split("```").next()).collect();
-    let recipes: Vec<&str> =
-        blocks.into_iter().filter(|b| b.starts_with("static int wait_")).collect();
+    let recipes = recipes("static int wait_");
     assert_eq!(recipes.len(), 2, "the page has two recipes");
-    let dir = scratch("sleep");
-    std::fs::write(dir.join("recipes.h"), recipes.concat()).unwrap();
-    let lib = library::build();
-    let program = dir.join("sleep");
-    let loader = with_soname(&lib, "sleep");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
-        .arg(include());
-    cc.arg(format!("-I{}", dir.display())).arg("-o").arg(&program).arg(source("sleep.c"));
-    cc.arg(lib.join("libgdrcore.so")).arg(format!("-Wl,-rpath,{}", loader.display()));
-    expect(&mut cc, 60);
+    let program = with_recipe("sleep", "recipes.h", &recipes.concat());
     for (n, way) in ["one", "many", "many helper", "fd helper"].into_iter().enumerate() {
         let n = n as u32;
         let words: Vec<&str> = way.split(' ').collect();

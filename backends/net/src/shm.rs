@@ -28,4 +28,4 @@ pub mod ring;
 pub mod segment;
 
 pub(crate) use port::Peer;
-pub use port::{ShmCounters, ShmPort, LINKS};
+pub use port::{ShmBounds, ShmCounters, ShmPort, LINKS};

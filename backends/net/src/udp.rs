@@ -37,6 +37,8 @@ use std::os::fd::RawFd;
 /// segmented in software before it reaches the device (gso_max_size), and the receiver then gets it
 /// in parts. This leaves the headers room.
 pub const MAX_BURST: usize = (64 << 10) - 128;
+/// The largest datagram that a receive returns, by GRO or not.
+const MOST: u32 = 64 << 10;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
@@ -52,8 +54,11 @@ pub struct UdpConfig {
     pub tx_batch: u32,
     /// Bytes of the transmit buffer; one full burst always fits.
     pub tx_bytes: u32,
-    /// Datagrams (GRO packets) of one receive call, at most 64. Each has a buffer of 64 KiB.
+    /// Datagrams (GRO packets) of one receive call, at most 64. Each has a buffer of `burst_bytes`.
     pub rx_batch: u32,
+    /// Most bytes of one burst, and of one received datagram: 576 to 65,536. Below 65,536 bursts
+    /// that arrive are received packet by packet (no GRO).
+    pub burst_bytes: u32,
     /// SO_RCVBUF in bytes; 0 leaves the system's default.
     pub rcvbuf: u32,
     /// SO_SNDBUF in bytes; 0 leaves the system's default.
@@ -82,6 +87,7 @@ impl UdpConfig {
         tx_batch: 32,
         tx_bytes: 256 << 10,
         rx_batch: 8,
+        burst_bytes: MOST,
         rcvbuf: 0,
         sndbuf: 0,
         busy_poll_us: 0,
@@ -101,10 +107,14 @@ impl UdpConfig {
             }
         }
         let d = &UdpConfig::DEFAULT;
+        let burst_bytes = pick(self.burst_bytes, d.burst_bytes, 576, MOST);
+        let no_gro = if burst_bytes < MOST { udp_flags::NO_GRO } else { 0 };
         UdpConfig {
             tx_batch: pick(self.tx_batch, d.tx_batch, 1, 64),
-            tx_bytes: pick(self.tx_bytes, d.tx_bytes, 64 << 10, 16 << 20),
+            tx_bytes: pick(self.tx_bytes, d.tx_bytes, burst_bytes, 16 << 20),
             rx_batch: pick(self.rx_batch, d.rx_batch, 1, 64),
+            burst_bytes,
+            flags: self.flags | no_gro,
             ..*self
         }
     }

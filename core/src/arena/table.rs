@@ -9,10 +9,12 @@ use super::{Heap, RawSlice, Walk};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 
-/// Elements in a chunk.
-pub const CHUNK: usize = 64;
+/// Elements in a chunk: few, so that an engine for a few objects is small. Not 8, the size of an
+/// entry of the directory: the compiler would then compute the place of an entry anew for each
+/// table that has one index, which costs a WRITE nine instructions.
+pub const CHUNK: usize = 4;
 
-/// Elements in chunks of 64 under a directory that is sized for the limit.
+/// Elements in chunks of [`CHUNK`] under a directory that is sized for the limit.
 ///
 /// `len` is published with release after the chunk's pointer and its elements; readers load it with
 /// acquire.
@@ -26,7 +28,7 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table of `initial` elements that can grow to `limit`, both rounded up to chunks of 64.
+    /// A table of `initial` elements that can grow to `limit`, both rounded up to whole chunks.
     ///
     /// In a size query it is empty, and `init` is not called.
     ///

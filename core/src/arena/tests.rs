@@ -200,9 +200,11 @@ fn what_is_not_ours_is_not_freed() {
 
 #[test]
 fn tables_grow_without_moving_while_others_read() {
-    let mut table = carve(|w| Table::carve(w, 65, 64 * 20, |i| std::format!("{i}")));
-    assert_eq!((table.len(), table.limit()), (128, 1280));
-    table[127].push('!');
+    const FIRST: usize = 2 * CHUNK;
+    const LIMIT: usize = 20 * CHUNK;
+    let mut table = carve(|w| Table::carve(w, CHUNK + 1, LIMIT, |i| std::format!("{i}")));
+    assert_eq!((table.len(), table.limit()), (FIRST, LIMIT));
+    table[FIRST - 1].push('!');
     let first = &raw const table[0];
     let mut heap = heap(64 * 32 * 20);
     let done = core::sync::atomic::AtomicBool::new(false);
@@ -223,10 +225,10 @@ fn tables_grow_without_moving_while_others_read() {
         assert_eq!(table.grow(&mut heap, |_| unreachable!()), Err(Error::NoMemory));
         done.store(true, core::sync::atomic::Ordering::Release);
     });
-    assert_eq!(table.iter().len(), 1280);
-    assert_eq!(table[127], "127!");
+    assert_eq!(table.iter().len(), LIMIT);
+    assert_eq!(table[FIRST - 1], std::format!("{}!", FIRST - 1));
     assert_eq!(first, &raw const table[0]);
-    assert!(table.get(1280).is_none() && table.get_mut(usize::MAX).is_none());
+    assert!(table.get(LIMIT).is_none() && table.get_mut(usize::MAX).is_none());
 }
 
 #[test]

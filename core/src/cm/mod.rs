@@ -302,7 +302,7 @@ fn timeout_ns(code: u8) -> u64 {
 }
 
 impl Cm {
-    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to a multiple of 64,
+    /// Lays out a connection manager of `config.max_cm_ids` ids, rounded up to whole chunks,
     /// and of further ones for guests.
     ///
     /// # Errors

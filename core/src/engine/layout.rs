@@ -25,9 +25,8 @@ use crate::verbs::NONE;
 use crate::wheel::Wheel;
 use crate::wire::Flow;
 
-/// Bytes of the runs that one QP hands to others of its engine at a time: they stay in the cache.
-const SCRATCH: usize = 64 << 10;
-/// How many such runs.
+/// How many runs one QP hands to others of its engine at a time. Their bytes, at most
+/// [`Config::burst_bytes`], stay in the cache.
 const HANDED: usize = 32;
 
 /// Everything that the walk lays out.
@@ -56,9 +55,10 @@ pub(super) struct Parts {
     heap: Region,
 }
 
-/// How far tables may grow beyond what they begin with, once `arena_add` has brought memory.
+/// How far tables may grow beyond what they begin with, once `arena_add` has brought memory. Each
+/// has a directory for so many elements from the start.
 pub fn limit(n: u32) -> usize {
-    (n as usize).max(64).saturating_mul(16).min(1 << 16)
+    crate::verbs::shared::limit(n)
 }
 
 /// The walk.
@@ -94,7 +94,7 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
         ],
         full_cqs: Bitmap::carve(w, limit(c.max_cq))?,
         wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
-        scratch: w.slice(SCRATCH, 0u8)?,
+        scratch: w.slice(n(c.burst_bytes), 0u8)?,
         handed: w.slice(HANDED, Handed::EMPTY)?,
         heap: w.bytes(Heap::bytes_for(c.ring_bytes as usize), 4096)?,
     })

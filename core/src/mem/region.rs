@@ -186,7 +186,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A table of `initial` slots that can grow to `limit` (at most 65,536, both rounded up to 64).
+    /// A table of `initial` slots that can grow to `limit` (at most 65,536), both rounded up to
+    /// whole chunks.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for other numbers.
@@ -209,7 +210,7 @@ impl Regions {
         Ok(regions)
     }
 
-    /// Adds 64 slots from the heap.
+    /// Adds a chunk of slots from the heap.
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room.

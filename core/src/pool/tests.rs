@@ -1,4 +1,5 @@
 use super::*;
+use crate::arena::CHUNK;
 use crate::testing::{carve, heap};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -32,28 +33,28 @@ fn tags_have_the_names_of_their_objects() {
 
 #[test]
 fn exhausted_then_grown_then_at_the_limit() {
-    let pool = pool(64, 128);
+    let pool = pool(64, 64 + CHUNK);
     let mut heap = heap(4096);
     let all: Vec<_> = (0..64).map(|_| pool.alloc().unwrap()).collect();
     assert_eq!(pool.alloc(), Err(Error::NoMemory));
     pool.grow(&mut heap).unwrap();
     assert_eq!(pool.alloc().unwrap().1, 64);
     assert_eq!(pool.grow(&mut heap), Err(Error::NoMemory));
-    assert_eq!((pool.live(), pool.capacity()), (65, 128));
+    assert_eq!((pool.live(), pool.capacity()), (65, 64 + CHUNK));
     assert!(all.iter().all(|&(h, i)| pool.check(h) == Ok(i)));
 }
 
 #[test]
 fn growth_that_fails_half_way_can_be_repeated() {
     let pool = pool(64, 128);
-    // 64 u32 take 256 bytes: room for one of the two tables only.
-    let mut small = heap(256);
+    // The least block of the heap has room for one of the two tables only.
+    let mut small = heap(64);
     assert_eq!(pool.grow(&mut small), Err(Error::NoMemory));
     assert_eq!(pool.capacity(), 64);
-    let mut more = heap(256);
+    let mut more = heap(64);
     pool.grow(&mut more).unwrap();
-    let fresh: Vec<_> = (0..128).map(|_| pool.alloc().unwrap().1).collect();
-    assert_eq!(fresh, (0..128).collect::<Vec<_>>());
+    let fresh: Vec<_> = (0..64 + CHUNK).map(|_| pool.alloc().unwrap().1).collect();
+    assert_eq!(fresh, (0..64 + CHUNK).collect::<Vec<_>>());
 }
 
 #[test]

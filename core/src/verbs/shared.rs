@@ -170,10 +170,15 @@ pub struct Shared {
     pub notify: AtomicBool,
 }
 
+/// How far a table for `n` objects may grow.
+pub fn limit(n: u32) -> usize {
+    let n = n as usize;
+    n.max(16).saturating_mul(16).min(n.max(1 << 16))
+}
+
 impl Shared {
     /// Lays out the shared tables.
     pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
-        let limit = |n: u32| (n as usize).max(64).saturating_mul(16).min(1 << 16);
         Ok(Shared {
             qps: Table::carve(w, c.max_qp as usize, limit(c.max_qp), |_| QpShared::default())?,
             cqs: Table::carve(w, c.max_cq as usize, limit(c.max_cq), |_| CqShared::default())?,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::arena::CHUNK;
 use crate::testing::{carve, heap};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -141,12 +142,12 @@ fn a_jump_to_the_end_of_time_is_bounded_work() {
 
 #[test]
 fn grows_by_chunks_up_to_the_limit() {
-    let mut wheel = carve(|walk| Wheel::carve(walk, 1, 65));
+    let mut wheel = carve(|walk| Wheel::carve(walk, 1, CHUNK + 1));
     let mut heap = heap(8192);
-    assert_eq!(wheel.capacity(), 64);
+    assert_eq!(wheel.capacity(), CHUNK);
     wheel.grow_past(wheel.capacity(), &mut heap).unwrap();
-    assert_eq!(wheel.capacity(), 128);
+    assert_eq!(wheel.capacity(), 2 * CHUNK);
     assert_eq!(wheel.grow_past(wheel.capacity(), &mut heap), Err(Error::NoMemory));
-    wheel.arm(100, 0);
-    assert_eq!(wheel.pop_expired(0), Some(100));
+    wheel.arm(CHUNK + 1, 0);
+    assert_eq!(wheel.pop_expired(0), Some(CHUNK + 1));
 }

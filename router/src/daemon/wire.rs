@@ -44,6 +44,7 @@ const SENDS: UdpConfig = UdpConfig {
     tx_batch: 16,
     tx_bytes: 1,
     rx_batch: 1,
+    burst_bytes: 0,
     rcvbuf: 0,
     sndbuf: 0,
     busy_poll_us: 0,

@@ -8,8 +8,8 @@ use super::group_msg::{Delivery, Packets};
 use crate::addr::Endpoint;
 use gdrcore_core::arena::RawSlice;
 
-/// Bytes of a forward queue.
-pub const FORWARD_QUEUE_BYTES: usize = 256 << 10;
+/// Bytes of a forward queue, in bursts of the device.
+pub const FORWARD_BURSTS: usize = 4;
 /// A packet that has waited for this long is dropped, because its owner is stopped.
 const MAX_WAIT_NS: u64 = 1_000_000_000;
 /// Owners without room that one delivery remembers. Packets for further owners wait for the next

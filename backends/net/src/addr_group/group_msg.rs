@@ -29,8 +29,16 @@ const VERSION: u8 = 1;
 const HEAD: usize = 8;
 /// Bytes before the packets.
 const PACKETS_HEAD: usize = HEAD + 28;
-/// Most bytes of one message: a whole receive of the UDP socket.
-pub const MSG_MAX: usize = PACKETS_HEAD + (64 << 10);
+/// Room for the messages of a device whose UDP socket receives at most `burst_bytes` at a time.
+/// Members with larger bursts may send longer messages, of which the first packets are taken.
+pub const fn most(burst_bytes: usize) -> usize {
+    let (packets, table) = (PACKETS_HEAD + burst_bytes, HEAD + table::BYTES);
+    if packets > table {
+        packets
+    } else {
+        table
+    }
+}
 /// Bytes of ancillary data that one message is received with: the sender's credentials.
 const CONTROL: usize = 64;
 
@@ -240,6 +248,10 @@ impl GroupSocket {
 
     /// Receives one message into `buf` and returns its length. 0: the message was another user's or
     /// too long, and was dropped. `None`: no message waits.
+    ///
+    /// A message of packets that is too long is as if it had had fewer: the others are lost as
+    /// packets of a network are. Its sender repeats them from the first lost one on, so each such
+    /// message brings progress.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }
@@ -260,7 +272,28 @@ pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
     let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(n).ok()?;
     let whole = msg.msg_flags & libc::MSG_TRUNC == 0;
-    Some(if is_from_trusted(&msg) && whole { len } else { 0 })
+    Some(match is_from_trusted(&msg) {
+        true if whole => len,
+        true => whole_packets(buf),
+        false => 0,
+    })
+}
+
+/// The bytes of a message of packets up to the end of its last whole packet; 0: it has none, or is
+/// no such message.
+#[cold]
+fn whole_packets(message: &[u8]) -> usize {
+    match parse(message) {
+        Some((_, Received::Packets(p))) => {
+            let n = p.data.len() / usize::from(p.seg);
+            if n == 0 {
+                0
+            } else {
+                PACKETS_HEAD + n * usize::from(p.seg)
+            }
+        }
+        _ => 0,
+    }
 }
 
 /// Whether a received message is of a user that this process trusts. Descriptors in it are closed.
@@ -365,6 +398,33 @@ mod tests {
     }
 
     #[test]
+    fn of_a_message_that_is_too_long_the_first_packets_are_taken() {
+        let at = at(4);
+        let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
+        let to = name(&at, 2);
+        let packets = Packets {
+            src: Endpoint::v4([1, 2, 3, 4], 9),
+            seg: 5,
+            first: 2,
+            ecn: 3,
+            data: b"hello world",
+        };
+        for (room, left) in [(11, "hello world"), (10, "hello worl"), (9, "hello"), (4, "")] {
+            assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
+            let mut buf = vec![0; PACKETS_HEAD + room];
+            let n = b.receive(&mut buf).unwrap();
+            let data = match parse(&buf[..n]) {
+                Some((1, Received::Packets(p))) => p.data,
+                _ => b"",
+            };
+            assert_eq!(core::str::from_utf8(data), Ok(left), "room {room}");
+        }
+        // Other messages count as a whole only.
+        assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::OwnerGone(3)), Delivery::Sent);
+        assert_eq!(b.receive(&mut [0; HEAD + 1]), Some(0));
+    }
+
+    #[test]
     fn group_messages_arrive_as_sent() {
         let at = at(1);
         let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
@@ -377,7 +437,7 @@ mod tests {
             data: b"hello world",
         };
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
-        let mut buf = vec![0; MSG_MAX];
+        let mut buf = vec![0; most(64 << 10)];
         let n = b.receive(&mut buf).unwrap();
         assert!(matches!(parse(&buf[..n]), Some((1, Received::Packets(p))) if p == packets));
         let mut t = Table::EMPTY;

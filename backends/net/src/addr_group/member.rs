@@ -24,7 +24,7 @@ mod messages;
 mod own_index;
 mod services;
 
-pub use claim::{Claim, WantedBlocks};
+pub use claim::{Claim, ClaimBounds, WantedBlocks};
 pub(crate) use own_index::request_renewal;
 
 /// Former services of other members that a member remembers.

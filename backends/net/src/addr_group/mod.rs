@@ -24,4 +24,6 @@ pub mod table;
 
 pub use group_msg::Packets;
 pub(crate) use member::request_renewal;
-pub use member::{Claim, ForEngine, GroupCounters, Member, Owner, WantedBlocks, SERVICES};
+pub use member::{
+    Claim, ClaimBounds, ForEngine, GroupCounters, Member, Owner, WantedBlocks, SERVICES,
+};

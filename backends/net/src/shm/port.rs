@@ -19,12 +19,31 @@ mod records;
 mod rx;
 mod tx;
 
-/// Links of either direction that one device holds.
+/// Most links of either direction that one device holds.
 pub const LINKS: usize = 256;
 /// Bytes of data in a ring: small enough to stay in the caches of both ends.
 const RING: usize = 256 << 10;
-/// Regions whose memory may be shared at a time.
-pub const SHARED: usize = 256;
+/// Fewest of them: the other ends of links that have ended may keep some for a moment.
+const LINKS_MIN: usize = 4;
+/// Most regions whose memory may be shared at a time.
+const SHARED: usize = 256;
+
+/// Numbers of links and of regions, by the configuration of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct ShmBounds {
+    links: usize,
+    shared: usize,
+}
+
+impl ShmBounds {
+    /// For a device with that many peers and regions: a link leads to a peer.
+    pub fn of(max_peer: u32, max_mr: u32) -> ShmBounds {
+        ShmBounds {
+            links: (max_peer as usize).clamp(LINKS_MIN, LINKS),
+            shared: (max_mr as usize).min(SHARED),
+        }
+    }
+}
 
 /// A link that we write.
 struct Outbound {
@@ -121,30 +140,30 @@ struct Parts {
     requested: RawSlice<Option<PeerRequest>>,
 }
 
-fn walk(w: &mut Walk, blocks: u16) -> Result<Parts> {
+fn walk(w: &mut Walk, blocks: u16, bounds: &ShmBounds) -> Result<Parts> {
+    let links = bounds.links;
     Ok(Parts {
         listeners: w.slice_with(1 + usize::from(blocks), |_| None)?,
-        out: w.slice_with(LINKS, |_| None)?,
-        inbound: w.slice_with(LINKS, |_| None)?,
-        open: w.slice(LINKS, 0)?,
-        lost: w.slice(LINKS, None)?,
-        shared: w.slice_with(SHARED, |_| None)?,
-        requested: w.slice(LINKS, None)?,
+        out: w.slice_with(links, |_| None)?,
+        inbound: w.slice_with(links, |_| None)?,
+        open: w.slice(links, 0)?,
+        lost: w.slice(links, None)?,
+        shared: w.slice_with(bounds.shared, |_| None)?,
+        requested: w.slice(links, None)?,
     })
 }
 
 impl ShmPort {
     /// Bytes that [`ShmPort::open`] needs for a device with that many blocks of QPNs.
-    pub fn memsize(blocks: u16) -> usize {
+    pub fn memsize(blocks: u16, bounds: &ShmBounds) -> usize {
         let mut w = Walk::size_query();
-        // A query of a fixed size does not fail.
-        let _ = walk(&mut w, blocks);
+        // A query of so few bytes does not fail.
+        let _ = walk(&mut w, blocks, bounds);
         w.offset()
     }
 
     /// Opens the listeners of the device's blocks, by their locks, and that of its address, unless
-    /// another device holds that name. `by_address`: grants by address are made and requested,
-    /// between processes of this user.
+    /// another device holds that name.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
@@ -155,15 +174,14 @@ impl ShmPort {
         socket_dir: &SocketDir,
         local: &Endpoint,
         blocks: impl Iterator<Item = &'l Lock> + Clone,
-        by_address: bool,
+        bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
         waiter: &Waiter,
     ) -> Result<ShmPort> {
+        let count = blocks.clone().count() as u16;
         // SAFETY: the caller's promise.
-        let mut port = unsafe {
-            ShmPort::carve(local, blocks.clone().count() as u16, by_address, memory, bytes)?
-        };
+        let mut port = unsafe { ShmPort::carve(local, count, bounds, memory, bytes)? };
         // From here on a drop releases the names.
         port.socket_dir = Some(*socket_dir);
         port.open_listeners(blocks, waiter)?;
@@ -177,12 +195,12 @@ impl ShmPort {
     unsafe fn carve(
         local: &Endpoint,
         blocks: u16,
-        by_address: bool,
+        bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks)?;
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks, bounds)?;
         let Parts { listeners, out, inbound, open, lost, shared, requested } = parts;
         Ok(ShmPort {
             socket_dir: None,
@@ -198,9 +216,14 @@ impl ShmPort {
             any_lost: false,
             shared,
             requested,
-            by_address,
+            by_address: false,
             counters: ShmCounters::default(),
         })
+    }
+
+    /// From here on grants by address are made and requested, between processes of this user.
+    pub(crate) fn enable_by_address(&mut self) {
+        self.by_address = true;
     }
 
     /// Opens all listeners, and reopens those that were open.
@@ -270,10 +293,8 @@ impl Drop for ShmPort {
         self.listeners.fill_with(|| None);
         self.address = None;
         self.shared.fill_with(|| None);
-        for i in 0..LINKS {
-            self.out[i] = None;
-            self.inbound[i] = None;
-        }
+        self.out.fill_with(|| None);
+        self.inbound.fill_with(|| None);
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) unsafe fn open(
         // open no longer uses it.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };
-    let wanted = config.wanted()?;
+    let (wanted, bounds) = (config.wanted()?, config.claim());
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
         // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses
         // it.
@@ -63,7 +63,7 @@ pub(super) unsafe fn open(
             Claim::take(
                 socket_dir,
                 at,
-                &wanted,
+                (&wanted, &bounds),
                 seed,
                 memory.add(layout.member),
                 layout.shm - layout.member,

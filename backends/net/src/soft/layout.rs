@@ -2,10 +2,10 @@
 
 use super::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 use crate::addr::DeviceName;
-use crate::addr_group::{Claim, WantedBlocks};
-use crate::shm::ShmPort;
+use crate::addr_group::{Claim, ClaimBounds, WantedBlocks};
+use crate::shm::{ShmBounds, ShmPort};
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
-use gdrcore_core::config::config_flags;
+use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 
@@ -31,6 +31,14 @@ pub(super) struct Layout {
     pub(super) end: usize,
 }
 
+const fn or_default(value: u32, default: u32) -> u32 {
+    if value == 0 {
+        default
+    } else {
+        value
+    }
+}
+
 fn page_up(n: usize) -> Result<usize> {
     n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
 }
@@ -40,7 +48,34 @@ impl SoftConfig<'_> {
     pub(super) fn udp(&self) -> UdpConfig {
         let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
-        UdpConfig { flags, rcvbuf: RCVBUF, traffic_class, ..UdpConfig::DEFAULT }
+        // Four bursts to send, and eight to receive (the default of `rx_batch`).
+        let burst_bytes = self.core.burst_bytes;
+        UdpConfig {
+            flags,
+            burst_bytes,
+            tx_bytes: 4 * burst_bytes,
+            rcvbuf: RCVBUF,
+            traffic_class,
+            ..UdpConfig::DEFAULT
+        }
+    }
+
+    /// The bounds of the device's place among those of its address.
+    pub(super) fn claim(&self) -> ClaimBounds {
+        let c = &self.core;
+        ClaimBounds::of(
+            or_default(c.burst_bytes, Config::DEFAULT.burst_bytes),
+            or_default(c.max_cm_ids, Config::DEFAULT.max_cm_ids),
+        )
+    }
+
+    /// The bounds of the device's links: the engine has a peer for each outbound one.
+    pub(super) fn shm(&self) -> ShmBounds {
+        let c = &self.core;
+        ShmBounds::of(
+            or_default(c.max_peer, Config::DEFAULT.max_peer),
+            or_default(c.max_mr, Config::DEFAULT.max_mr),
+        )
     }
 
     /// Whether the device has links to other processes.
@@ -69,11 +104,13 @@ impl SoftConfig<'_> {
             if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
         let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
         let (claim, blocks) = match name {
-            DeviceName::Soft(_) => self.wanted().map(|w| (Claim::memsize(&w), w.count()))?,
+            DeviceName::Soft(_) => {
+                self.wanted().map(|w| (Claim::memsize(&w, &self.claim()), w.count()))?
+            }
             DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
         };
         let shm = page_up(member + claim)?;
-        let links = if self.has_links(name) { ShmPort::memsize(blocks) } else { 0 };
+        let links = if self.has_links(name) { ShmPort::memsize(blocks, &self.shm()) } else { 0 };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
         Ok(Layout { engine, udp, member, shm, pcap, end })

@@ -91,20 +91,25 @@ unsafe fn open_links(
 ) -> Result<Option<ShmPort>> {
     let links = match member {
         _ if brokered => {
+            let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
             Some(unsafe {
-                ShmPort::open_brokered(local, memory.add(layout.shm), layout.pcap - layout.shm)?
+                ShmPort::open_brokered(local, &config.shm(), memory.add(layout.shm), bytes)?
             })
         }
         Some(member) if config.has_links(name) => {
-            let by_address = config.flags & soft_flags::CMA != 0;
             let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
             let (memory, locks) = (unsafe { memory.add(layout.shm) }, member.locks());
             // SAFETY: as above.
-            Some(unsafe {
-                ShmPort::open(member.socket_dir(), local, locks, by_address, memory, bytes, waiter)?
-            })
+            let mut port = unsafe {
+                let (names, bounds) = (member.socket_dir(), config.shm());
+                ShmPort::open(names, local, locks, &bounds, memory, bytes, waiter)?
+            };
+            if config.flags & soft_flags::CMA != 0 {
+                port.enable_by_address();
+            }
+            Some(port)
         }
         _ if config.has_links(name) && config.path == PathChoice::Shm => {
             return Err(refuse!(

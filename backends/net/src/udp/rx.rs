@@ -7,11 +7,12 @@ use crate::sys::errno;
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
 
-/// Bytes of one receive buffer: the largest UDP payload fits.
-const BUFFER: usize = 64 << 10;
 /// Distance of two buffers: the odd number of cache lines spreads the headers of a batch over the
 /// sets of the L1. A distance of 64 KiB would map them to one set.
-const STRIDE: usize = BUFFER + 3 * super::ALIGN;
+const fn stride(cfg: &UdpConfig) -> usize {
+    lines(cfg.burst_bytes as usize) + 3 * super::ALIGN
+}
+
 /// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int),
 /// with headers.
 const CONTROL: usize = 64;
@@ -27,6 +28,10 @@ pub(super) struct Rx {
     addrs: *mut SockAddr,
     controls: *mut Control,
     buffers: *mut u8,
+    /// Bytes of one buffer.
+    room: usize,
+    /// Distance of two buffers.
+    stride: usize,
     batch: usize,
     /// Datagrams of the last poll.
     filled: usize,
@@ -47,7 +52,7 @@ impl Rx {
             + lines(n * size_of::<libc::iovec>())
             + lines(n * size_of::<SockAddr>())
             + lines(n * size_of::<Control>())
-            + lines(n * STRIDE)
+            + lines(n * stride(cfg))
     }
 
     /// # Safety
@@ -66,12 +71,13 @@ impl Rx {
                 carve.array(n, Control([0; CONTROL]))?,
             )
         };
-        let buffers = carve.bytes(n * STRIDE)?;
+        let (room, stride) = (cfg.burst_bytes as usize, stride(cfg));
+        let buffers = carve.bytes(n * stride)?;
         for i in 0..n {
             // SAFETY: all arrays have `n` elements and `i < n`; they were initialised above.
             unsafe {
-                (*iovs.add(i)).iov_base = buffers.add(i * STRIDE).cast();
-                (*iovs.add(i)).iov_len = BUFFER;
+                (*iovs.add(i)).iov_base = buffers.add(i * stride).cast();
+                (*iovs.add(i)).iov_len = room;
                 let hdr = &mut (*msgs.add(i)).msg_hdr;
                 hdr.msg_name = addrs.add(i).cast();
                 hdr.msg_iov = iovs.add(i);
@@ -84,6 +90,8 @@ impl Rx {
             addrs,
             controls,
             buffers,
+            room,
+            stride,
             batch: n,
             filled: n,
             want: 1,
@@ -200,10 +208,11 @@ impl UdpPort {
         if msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return RxPacket { src, ..nothing };
         }
-        let len = (msg.msg_len as usize).min(BUFFER);
-        // SAFETY: buffer `i` lies in the carved block, has BUFFER bytes, and the kernel filled the
+        let len = (msg.msg_len as usize).min(self.rx.room);
+        // SAFETY: buffer `i` lies in the carved block, has `room` bytes, and the kernel filled the
         // first `len`.
-        let data = unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * STRIDE), len) };
+        let data =
+            unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * self.rx.stride), len) };
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
         let used = msg.msg_hdr.msg_controllen.min(CONTROL);

@@ -55,6 +55,8 @@ pub(super) struct Tx {
     slots: *mut Slot,
     buffer: *mut u8,
     capacity: usize,
+    /// Most bytes of one burst; at most [`MAX_BURST`].
+    pub(super) burst: usize,
     /// Bytes used, a multiple of ALIGN.
     used: usize,
     batch: usize,
@@ -68,13 +70,18 @@ pub(super) struct Tx {
 }
 
 impl Tx {
-    const fn capacity(cfg: &UdpConfig) -> usize {
-        let bytes = lines(cfg.tx_bytes as usize);
+    const fn burst(cfg: &UdpConfig) -> usize {
+        let bytes = cfg.burst_bytes as usize;
         if bytes < MAX_BURST {
-            MAX_BURST
-        } else {
             bytes
+        } else {
+            MAX_BURST
         }
+    }
+
+    /// One burst always fits: `tx_bytes` is at least `burst_bytes`.
+    const fn capacity(cfg: &UdpConfig) -> usize {
+        lines(cfg.tx_bytes as usize)
     }
 
     pub(super) const fn memsize(cfg: &UdpConfig) -> usize {
@@ -128,6 +135,7 @@ impl Tx {
             slots,
             buffer,
             capacity,
+            burst: Self::burst(cfg),
             used: 0,
             default_segment: DefaultSegment::default(),
             first: None,
@@ -205,16 +213,17 @@ impl Tx {
 }
 
 impl UdpPort {
-    /// Room for one burst, always [`MAX_BURST`] bytes. `None`: the batch is full, flush first.
+    /// Room for one burst, always as many bytes as a burst may have. `None`: the batch is full,
+    /// flush first.
     #[inline]
     pub fn tx_space(&mut self) -> Option<&mut [u8]> {
         let tx = &mut self.tx;
-        if tx.tail == tx.batch || tx.capacity - tx.used < MAX_BURST {
+        if tx.tail == tx.batch || tx.capacity - tx.used < tx.burst {
             return None;
         }
-        // SAFETY: `used + MAX_BURST <= capacity`, initialised at carve, and the kernel never writes
+        // SAFETY: `used + burst <= capacity`, initialised at carve, and the kernel never writes
         // there.
-        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), MAX_BURST) })
+        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), tx.burst) })
     }
 
     /// Adds the filled burst to the batch. A burst that cannot be sent at all (no bytes, more than
@@ -222,7 +231,7 @@ impl UdpPort {
     #[inline]
     pub fn tx_commit(&mut self, b: Burst) {
         let fits = b.len != 0
-            && b.len <= MAX_BURST
+            && b.len <= self.tx.burst
             && self.tx.tail < self.tx.batch
             && self.tx.used + b.len <= self.tx.capacity;
         let known = matches!(&self.tx.first, Some((dst, _)) if *dst == b.dst);
@@ -233,7 +242,7 @@ impl UdpPort {
         let many = b.len > usize::from(b.seg);
         let too_many = many && b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
         let i = self.tx.tail;
-        // `len <= MAX_BURST` and `used <= capacity <= 16 MiB`: both fit.
+        // `len <= burst` and `used <= capacity <= 16 MiB`: both fit.
         let (off, len) = (self.tx.used as u32, b.len as u32);
         if i == 0 && !known {
             self.tx.set_first_address(&b.dst);

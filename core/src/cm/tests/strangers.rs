@@ -623,7 +623,7 @@ fn fairness_is_a_time_in_which_a_network_can_answer() {
         let b = Bounds::of(&Config { max_cm_ids, max_qp, ..Config::default() }.resolve().unwrap());
         (b.own, b.half_open, b.guests)
     };
-    assert_eq!(of(1, 1), (64, 16, 64));
+    assert_eq!(of(1, 1), (4, 16, 32));
     assert_eq!(of(1 << 16, 1 << 14), (1 << 16, 2048, 4096));
     assert!(
         of(1 << 16, 1 << 16).0 + of(1 << 16, 1 << 16).2 <= 1 << 17,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::arena::CHUNK;
 use crate::testing;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -154,18 +155,18 @@ fn handles_of_other_types_and_garbage_are_stale() {
 
 #[test]
 fn table_grows_to_its_limit() {
-    let mut r = regions(128);
+    let mut r = regions(64 + CHUNK);
     let mut heap = testing::heap(1 << 16);
     let all: Vec<_> = (0..64).map(|_| mr(&mut r, 0x1000, 16, RW)).collect();
     assert_eq!(r.reg(&request(0, 0, 0), PD).unwrap_err(), Error::NoMemory);
     assert_eq!(r.mw_alloc(PD, 1).unwrap_err(), Error::NoMemory);
     r.grow(&mut heap).unwrap();
-    assert_eq!(r.capacity(), 128);
-    (0..64).for_each(|_| assert!(r.mw_alloc(PD, 2).is_ok()));
+    assert_eq!(r.capacity(), 64 + CHUNK);
+    (0..CHUNK).for_each(|_| assert!(r.mw_alloc(PD, 2).is_ok()));
     assert_eq!(r.grow(&mut heap), Err(Error::NoMemory));
-    assert_eq!((r.mr_live(), r.mw_live()), (64, 64));
+    assert_eq!((r.mr_live(), r.mw_live()), (64, CHUNK as u32));
     all.into_iter().for_each(|(h, _)| r.dereg(h).unwrap());
-    assert_eq!((r.mr_live(), r.mw_live(), r.pd_users(PD)), (0, 64, 64));
+    assert_eq!((r.mr_live(), r.mw_live(), r.pd_users(PD)), (0, CHUNK as u32, CHUNK as u32));
     assert!(testing::carve(|w| Ok(Regions::carve(w, 64, 65537, 1).is_err())));
 }
 

@@ -1,6 +1,6 @@
 //! Becoming a member: first the blocks, then the place in the group of sockets.
 
-use super::super::forward_queue::{ForwardQueue, FORWARD_QUEUE_BYTES};
+use super::super::forward_queue::{ForwardQueue, FORWARD_BURSTS};
 use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupSocket};
 use super::super::numbers::BLOCK_MAX;
 use super::super::steer::{self, Insn};
@@ -11,6 +11,7 @@ use crate::clock::random_seed;
 use crate::local::{Holder, Name, Role, SocketDir};
 use crate::sys::Fd;
 use crate::wait::watch;
+use gdrcore_core::arena::CHUNK;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
@@ -63,6 +64,22 @@ impl WantedBlocks {
     }
 }
 
+/// Sizes of a member's buffers and tables, by the configuration of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimBounds {
+    burst_bytes: usize,
+    services: usize,
+}
+
+impl ClaimBounds {
+    /// For a device whose socket receives at most `burst_bytes` at a time, and which listens with
+    /// at most `max_cm_ids` ids.
+    pub fn of(burst_bytes: u32, max_cm_ids: u32) -> ClaimBounds {
+        let ids = max_cm_ids.next_multiple_of(CHUNK as u32) as usize;
+        ClaimBounds { burst_bytes: burst_bytes as usize, services: ids.min(SERVICES) }
+    }
+}
+
 #[derive(Default)]
 struct Parts {
     sockets: RawSlice<Option<GroupSocket>>,
@@ -72,13 +89,13 @@ struct Parts {
     forward_queue: ForwardQueue,
 }
 
-fn walk(w: &mut Walk, count: u16) -> Result<Parts> {
+fn walk(w: &mut Walk, count: u16, bounds: &ClaimBounds) -> Result<Parts> {
     Ok(Parts {
         sockets: w.slice_with(usize::from(count), |_| None)?,
-        services: w.slice_with(SERVICES, |_| None)?,
-        buffer: w.slice(group_msg::MSG_MAX, 0)?,
+        services: w.slice_with(bounds.services, |_| None)?,
+        buffer: w.slice(group_msg::most(bounds.burst_bytes), 0)?,
         program: steer::room(w)?,
-        forward_queue: ForwardQueue::new(w.slice(FORWARD_QUEUE_BYTES, 0)?),
+        forward_queue: ForwardQueue::new(w.slice(FORWARD_BURSTS * bounds.burst_bytes, 0)?),
     })
 }
 
@@ -97,10 +114,10 @@ pub struct Claim {
 
 impl Claim {
     /// Bytes that [`Claim::take`] needs.
-    pub fn memsize(wanted: &WantedBlocks) -> usize {
+    pub fn memsize(wanted: &WantedBlocks, bounds: &ClaimBounds) -> usize {
         let mut w = Walk::size_query();
-        // A query of a fixed size does not fail.
-        let _ = walk(&mut w, wanted.count);
+        // A query of so few bytes does not fail.
+        let _ = walk(&mut w, wanted.count, bounds);
         w.offset()
     }
 
@@ -116,13 +133,13 @@ impl Claim {
     pub(crate) unsafe fn take(
         socket_dir: &SocketDir,
         at: &Endpoint,
-        wanted: &WantedBlocks,
+        (wanted, bounds): (&WantedBlocks, &ClaimBounds),
         seed: u64,
         memory: *mut u8,
         bytes: usize,
     ) -> Result<Claim> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count)?;
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, wanted.count, bounds)?;
         let nonce = random_seed()?;
         // From here on a drop releases the names.
         let mut c = Claim {

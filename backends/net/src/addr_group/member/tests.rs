@@ -27,15 +27,16 @@ fn at(n: u8) -> Endpoint {
 fn one(at: &Endpoint, block: u16) -> One {
     let wanted = WantedBlocks::of(u32::from(block) * QPN_UNIT, 4096).unwrap();
     let cfg = UdpConfig::DEFAULT;
+    let bounds = ClaimBounds::of(cfg.burst_bytes, 64);
     let kept = keep();
     let memory =
-        [Map::new(Claim::memsize(&wanted)).unwrap(), Map::new(UdpPort::memsize(&cfg)).unwrap()];
+        [Claim::memsize(&wanted, &bounds), UdpPort::memsize(&cfg)].map(|n| Map::new(n).unwrap());
     // SAFETY: the maps outlive what is made in them.
     let mut claim = unsafe {
         Claim::take(
             &SocketDir::open().unwrap(),
             at,
-            &wanted,
+            (&wanted, &bounds),
             1,
             memory[0].as_ptr(),
             memory[0].len(),

@@ -6,7 +6,7 @@ use super::super::grant::PeerGrants;
 use super::super::listener::{connect_brokered, LinkSocket};
 use super::super::ring::Writer;
 use super::tx::LinkSlot;
-use super::{Inbound, Outbound, ShmPort, RING};
+use super::{Inbound, Outbound, ShmBounds, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use crate::wait::Waiter;
@@ -55,11 +55,12 @@ impl ShmPort {
     /// As [`ShmPort::open`].
     pub(crate) unsafe fn open_brokered(
         local: &Endpoint,
+        bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        unsafe { ShmPort::carve(local, 0, false, memory, bytes) }
+        unsafe { ShmPort::carve(local, 0, bounds, memory, bytes) }
     }
 
     /// The link to the owner of a block at an address, if there is one.

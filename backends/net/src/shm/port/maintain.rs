@@ -4,7 +4,7 @@ use super::super::grant::{offers, OwnGrants, PeerRequest, SharedRegion};
 use super::super::listener::{Incoming, LinkEvent};
 use super::super::ring::Reader;
 use super::rx::return_room;
-use super::{Inbound, InboundRing, ShmPort, LINKS};
+use super::{Inbound, InboundRing, ShmPort};
 use crate::addr::Endpoint;
 use crate::local::{is_own_user, peer_of, ACCEPT_AGAIN_NS};
 use crate::wait::Waiter;
@@ -23,7 +23,7 @@ impl ShmPort {
         let mut changed = self.maintain_outbound(now);
         changed |= self.accept_links(now, waiter);
         changed |= self.maintain_inbound(now);
-        for i in 0..LINKS {
+        for i in 0..self.out.len() {
             // An unread ACK may complete a message that this link carried.
             if self.out[i].as_ref().is_some_and(|out| out.gone && !self.has_input_from(&out.to)) {
                 self.close_outbound(i);
@@ -59,7 +59,7 @@ impl ShmPort {
     /// hello.
     fn maintain_inbound(&mut self, now: u64) -> bool {
         let mut changed = false;
-        for i in 0..LINKS {
+        for i in 0..self.inbound.len() {
             let Some(inbound) = &mut self.inbound[i] else { continue };
             changed |= inbound.link.is_none();
             let Some(link) = &mut inbound.link else {
@@ -131,7 +131,7 @@ impl ShmPort {
                     }
                 };
                 connected = true;
-                while free < LINKS && self.inbound[free].is_some() {
+                while self.inbound.get(free).is_some_and(Option::is_some) {
                     free += 1;
                 }
                 // Without a free entry the connection is closed, which the other end takes as a

@@ -10,6 +10,8 @@ use gdrcore_testkit::patience::limit_ms;
 use gdrcore_testkit::place::loopback;
 use std::os::unix::net::UnixStream;
 
+const BOUNDS: ShmBounds = ShmBounds { links: LINKS, shared: SHARED };
+
 struct End {
     port: ShmPort,
     waiter: Waiter,
@@ -26,17 +28,18 @@ fn end(n: u8) -> End {
 
 fn end_with(n: u8, block: u16) -> End {
     let at = Endpoint::v4(loopback(5, n), 4791);
-    let memory = Map::new(ShmPort::memsize(1)).unwrap();
+    let memory = Map::new(ShmPort::memsize(1, &BOUNDS)).unwrap();
     let waiter = Waiter::new().unwrap();
     waiter.attach_io(true).unwrap();
     let socket_dir = SocketDir::open().unwrap();
     let lock = Lock::take(&socket_dir, &at, Holder::Block(block)).unwrap();
     let locks = core::iter::once(&lock);
     // SAFETY: the map is ours, and is dropped after the port.
-    let port = unsafe {
-        ShmPort::open(&socket_dir, &at, locks, true, memory.as_ptr(), memory.len(), &waiter)
+    let mut port = unsafe {
+        ShmPort::open(&socket_dir, &at, locks, &BOUNDS, memory.as_ptr(), memory.len(), &waiter)
             .unwrap()
     };
+    port.enable_by_address();
     End { port, waiter, at, _lock: lock, _memory: memory, _kept: keep() }
 }
 

@@ -5,7 +5,7 @@ use crate::addr::Endpoint;
 use crate::port::Burst;
 use crate::sys::errno;
 use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER};
-use crate::udp::{MAX_BURST, MAX_SEGMENTS};
+use crate::udp::MAX_SEGMENTS;
 use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
@@ -22,12 +22,12 @@ impl UdpPort {
     #[inline(always)]
     pub fn tx_connected(&mut self, b: &Burst) -> bool {
         if let Some(connected) = &mut self.connected {
-            let fits = b.len.wrapping_sub(1) < MAX_BURST
+            let fits = b.len.wrapping_sub(1) < self.tx.burst
                 && b.seg != 0
                 && self.tx.used == 0
                 && connected.dst == b.dst;
             if fits {
-                // SAFETY: `len <= MAX_BURST <= capacity`, initialised at carve; nothing else uses
+                // SAFETY: `len <= burst <= capacity`, initialised at carve; nothing else uses
                 // the buffer now.
                 let burst = unsafe { core::slice::from_raw_parts(self.tx.buffer, b.len) };
                 self.counters.tx_calls += 1;
@@ -73,8 +73,8 @@ impl UdpPort {
     pub fn tx_now(&mut self, b: &Burst) -> bool {
         let tx = &self.tx;
         let known = matches!(&tx.first, Some((dst, _)) if *dst == b.dst);
-        let fits =
-            b.len.wrapping_sub(1) < MAX_BURST.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
+        let fits = b.len.wrapping_sub(1)
+            < self.tx.burst.min(usize::from(b.seg) * usize::from(MAX_SEGMENTS));
         let calm = tx.tail == 0 && tx.used == 0 && tx.refusers.is_empty();
         if !(known
             && fits

@@ -16,10 +16,12 @@ struct End {
 }
 
 fn end() -> End {
-    let memory = Map::new(ShmPort::memsize(0)).unwrap();
+    let bounds = ShmBounds::of(4, 4);
+    let memory = Map::new(ShmPort::memsize(0, &bounds)).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
     let port = unsafe {
-        ShmPort::open_brokered(&Endpoint::default(), memory.as_ptr(), memory.len()).unwrap()
+        ShmPort::open_brokered(&Endpoint::default(), &bounds, memory.as_ptr(), memory.len())
+            .unwrap()
     };
     End { port, waiter: Waiter::new().unwrap(), _memory: memory, _kept: keep() }
 }
