@@ -1430,7 +1430,11 @@ typedef struct gdrc_qp_connect_opts {
      * where the devices have it FLUSH).
      */
     uint32_t access;
-    /** ACK timeout code (14: 67 ms). */
+    /**
+     * ACK timeout code (17: 0.54 s). With the default of retries a request to a silent peer ends
+     * after 4.3 s; after the end of a process of this host that is reached through shared memory
+     * at once, whatever the timeout.
+     */
     uint32_t timeout;
     /** Retries after a timeout (7). */
     uint32_t retry_cnt;
@@ -1634,7 +1638,7 @@ typedef struct gdrc_cm_conn_param {
     uint32_t retry_count;
     /** Retries of the peer after an RNR NAK (7: for ever). */
     uint32_t rnr_retry;
-    /** ACK timeout code, for both sides (14: 67 ms); gdrc_cm_connect only. */
+    /** ACK timeout code, for both sides (17: 0.54 s); gdrc_cm_connect only. */
     uint32_t ack_timeout;
     /**
      * Timeout code of a request to the peer's connection manager, which is repeated up to 16 times

@@ -17,6 +17,9 @@ from machine import ROOT, Before, compile_bare, facts_of
 from run import Run
 
 
+PHASES = ("latency", "bandwidth", "same-host", "drop-in", "threads", "file", "curve")
+
+
 class Compare(Run):
     def copies(self, bin_dir, bare):
         work, mib = files.place(self.args.file_mib)
@@ -59,6 +62,44 @@ class Compare(Run):
             shutil.rmtree(work, ignore_errors=True)
 
 
+def phases(args, bench, run, bare):
+    """The phases that were asked for, each with a share of the time; returns the MiB of the copied
+    file."""
+    wants = lambda name: not args.only or name in args.only
+    if wants("latency"):
+        run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
+    if wants("bandwidth"):
+        run.until(0.36).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
+    if wants("same-host"):
+        run.until(0.53).alternate(
+            [
+                ("shm", contestants.same_host(bench), ", same host"),
+                ("shm bw", contestants.same_host_bandwidth(bench), ", same host"),
+            ],
+            "same host",
+        )
+    if wants("drop-in"):
+        run.until(0.67).alternate(
+            [
+                ("drop-in", contestants.drop_in(bench), ", drop-in"),
+                ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in"),
+            ],
+            "drop-in",
+        )
+    if wants("threads"):
+        run.until(0.77).alternate([("threads", contestants.threads(bench), "")], "threads", 3)
+    mib = run.until(0.93).copies(args.bin, bare) if wants("file") else 0
+    if wants("curve"):
+        run.until(1).alternate(
+            [
+                (("curve", size), contestants.curve(bench, size), f", {size} bytes")
+                for size in contestants.CURVE_SIZES
+            ],
+            "bandwidth over size", 2,
+        )
+    return mib
+
+
 def main():
     parser = argparse.ArgumentParser(prog="make compare COMPARE_ARGS=", description=__doc__)
     parser.add_argument(
@@ -71,6 +112,10 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument("--file-mib", type=int, default=2048)
     parser.add_argument(
+        "--only", action="append", choices=PHASES,
+        help="only this phase; may be given again. The page has no figures of the others"
+    )
+    parser.add_argument(
         "--budget", type=int, default=540, help="seconds after which no measurement begins"
     )
     args = parser.parse_args()
@@ -81,25 +126,7 @@ def main():
     try:
         bare = compile_bare(temporary)
         bench, run = contestants.Bench(args.bin, bare, args.scale), Compare(args)
-        run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
-        run.until(0.38).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
-        run.until(0.56).alternate(
-            [
-                ("shm", contestants.same_host(bench), ", same host"),
-                ("shm bw", contestants.same_host_bandwidth(bench), ", same host"),
-            ],
-            "same host",
-        )
-        run.until(0.72).alternate(
-            [
-                ("drop-in", contestants.drop_in(bench), ", drop-in"),
-                ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in"),
-            ],
-            "drop-in",
-        )
-        mib = run.until(0.92).copies(args.bin, bare)
-        run.until(1).alternate([(("curve", size), contestants.curve(bench, size), f", {size} bytes")
-                       for size in contestants.CURVE_SIZES], "bandwidth over size", 2)
+        mib = phases(args, bench, run, bare)
     finally:
         proc.stop_all()
         shutil.rmtree(temporary, ignore_errors=True)

@@ -46,7 +46,7 @@ class Bench:
 
     def _perf(
         self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host",
-        no_progress=False, devices=None, more=(),
+        no_progress=False, devices=None, more=(), pinned=True,
     ):
         """`devices`: those of server and client, in place of soft ones at their addresses."""
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (
@@ -55,7 +55,8 @@ class Bench:
         test += ["--no-progress"] if no_progress else []
         test += more
         if loopback:
-            done = Process([self.perf, "-d", "loopback"] + test, cores()[1]).wait(15)
+            core = cores()[1] if pinned else None
+            done = Process([self.perf, "-d", "loopback"] + test, core).wait(15)
         else:
             at = self.ends.server, self.ends.client
             devices = devices or [f"soft:{address},path={path}" for address in at]
@@ -63,7 +64,7 @@ class Bench:
                 [self.perf, "-d", device, "-p", str(PERF_PORT), "--mem", mem] for device in devices
             ]
             done = self.pair(server, client + test + [self.ends.server], PERF_PORT,
-                             one_core=one_core, helper=no_progress)
+                             one_core=one_core, helper=no_progress, pinned=pinned)
         return json.loads(done.text())["results"][0]
 
     def gdrcore_latency(self, verb, size, n, **how):
@@ -71,6 +72,13 @@ class Bench:
 
     def gdrcore_bandwidth(self, verb, size, n, **how):
         return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
+
+    def gdrcore_rate(self, verb, size, n, threads, contexts=False, **how):
+        """Messages of all threads of the client together; each has a CQ and a queue pair of its
+        own. They may run on any core."""
+        more = ["-T", str(threads), "-I", str(size)] + (["--contexts"] if contexts else [])
+        result = self._perf(verb, "bw", size, self.times(n), more=more, pinned=False, **how)
+        return {"Mmsg_per_s": result["Mmsg_per_s"]}
 
     # ---- unmodified perftest on the drop-in
     # ---------------------------------------------------------
@@ -126,22 +134,26 @@ class Bench:
 
     # ---- UCX ------------------------------------------------------------------------------------
 
-    def _ucx(self, env, test, size, n, rank):
+    def _ucx(self, env, test, size, n, rank, threads=0):
         common = ["ucx_perftest", "-p", str(UCX_PORT)]
+        many = ["-T", str(threads)] if threads else []
         warm = max(4, min(n // 10, 5000))
         done = self.pair(
-            common,
+            common + many,
             common
             + [
                 self.ends.server, "-t", test, "-s", str(size), "-n", str(n), "-w", str(warm), "-R",
                 str(rank), "-f", "-v",
-            ],
+            ]
+            + many,
             UCX_PORT,
+            pinned=not threads,
             env=env if "UCX_NET_DEVICES" not in env else
             {**env, "UCX_NET_DEVICES": self.ends.interface},
         )
         row = done.text().strip().splitlines()[-1].split(",")
-        if len(row) < 8:
+        # Of several threads it prints fewer columns; the last one is the rate of all in any case.
+        if len(row) < (4 if threads else 8):
             raise Failed("ucx_perftest: " + done.complaint())
         return [float(cell) for cell in row]
 
@@ -155,6 +167,10 @@ class Bench:
     def ucx_bandwidth(self, env, test, size, n):
         # Its MB has 2^20 bytes; column 5 is the average of the whole run.
         return {"MB_per_s": self._ucx(env, test, size, self.times(n), 50.0)[5] * MIB / 1e6}
+
+    def ucx_rate(self, env, test, size, n, threads):
+        """Messages of all threads together; each has a worker of its own."""
+        return {"Mmsg_per_s": self._ucx(env, test, size, self.times(n), 50.0, threads)[-1] / 1e6}
 
     # ---- libfabric ------------------------------------------------------------------------------
 
@@ -368,6 +384,35 @@ def bandwidths(b):
             "fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong",
             lambda: b.fi_bandwidth("tcp", "msg", MIB, 500),
         ),
+    ]
+
+
+THREADS = (1, 2)
+
+
+def threads(b):
+    """Small messages by one and by two threads of each end: on one context, with a context each,
+    and UCX with as many workers."""
+    def ours(key, label, verb, size, n, **how):
+        rate = lambda count, own: lambda: b.gdrcore_rate(verb, size, n, count, own, **how)
+        many = lambda count: f"{label}, {count} thread" + "s" * (count > 1)
+        return [(f"{key} {t}", many(t), None, rate(t, False)) for t in THREADS] + [
+            (f"{key} own", many(THREADS[-1]) + ", a context each", None, rate(THREADS[-1], True))
+        ]
+
+    def ucx(key, label, env, size, n):
+        rate = lambda count: lambda: b.ucx_rate(env, "tag_bw", size, n, count)
+        return [
+            (f"{key} {t}", f"{label}, {t} worker" + "s" * (t > 1), "ucx_perftest", rate(t))
+            for t in THREADS
+        ]
+
+    return [
+        *ours("loop", "gdrcore WRITE 8 B within a context", "write", 8, 2000000, loopback=True),
+        *ours("shm", "gdrcore SEND 8 B through memory", "send", 8, 500000, path="shm"),
+        *ucx("ucx_shm", "UCX shm, tag 8 B", UCX_SHM, 8, 500000),
+        *ours("udp", "gdrcore SEND 64 B, UDP", "send", 64, 300000),
+        *ucx("ucx_tcp", "UCX tcp, tag 64 B", UCX_TCP, 64, 300000),
     ]
 
 

@@ -165,14 +165,17 @@ def place_helper(server, client, server_core, client_core):
 
 def pair(
     server, client, port, kind="tcp", seconds=15.0, server_ends=True, env=None, one_core=False,
-    helper=False,
+    helper=False, pinned=True,
 ):
-    """Runs a server and one client, each on its core, or both on one. Returns the client's process.
+    """Runs a server and one client, each on its core, or both on one, or (not `pinned`, for
+    programs of several threads) both on any. Returns the client's process.
 
     `helper`: moves the server's helper thread to another core."""
     server_core, client_core = cores()
     if one_core:
         client_core = server_core
+    if not pinned:
+        server_core = client_core = None
     first = Process(server, server_core, env)
     try:
         await_port(kind, port, first)

@@ -141,6 +141,18 @@ class Results:
         beside = self.labels.get((phase, base), base) if base != "write" else "gdrcore WRITE"
         return table([what, "median", "least", "most", beside + " /"], rows)
 
+    def rate_table(self, phase="threads", what="million messages a second, of all threads"):
+        rows = []
+        for key in self.keys(phase):
+            values = [r["Mmsg_per_s"] for r in self.rounds[phase, key]]
+            rows.append(
+                [
+                    self.labels[phase, key], number(statistics.median(values)),
+                    number(min(values)), number(max(values)),
+                ]
+            )
+        return table([what, "median", "least", "most"], rows)
+
     def curve(self, key):
         return {size: self.get(("curve", size), key, "MB_per_s") for size in
                 sorted(phase[1] for phase, k in self.rounds if k == key and phase[0] == "curve")}
@@ -245,6 +257,15 @@ class Results:
             "drop-in: ib_write_lat 8 B through memory, us", self.typical("ib_write_lat", "drop-in"),
             5, False,
         )
+        for key, words, theirs in (
+            ("loop", "WRITE 8 B within a context", None),
+            ("shm", "SEND 8 B through memory", ("ucx_shm 2", "UCX shm tag, two workers")),
+            ("udp", "SEND 64 B over UDP", ("ucx_tcp 2", "UCX tcp tag, two workers")),
+        ):
+            rate = lambda a, b: self.ratio("threads", a, b, "Mmsg_per_s")
+            goal(f"{words}: two threads / one", rate(f"{key} 2", f"{key} 1"), 1.9, True)
+            if theirs:
+                goal(f"{words}: two threads / {theirs[1]}", rate(f"{key} 2", theirs[0]), 1, True)
         for ours, words in (("gdrcore", "file copy"), ("gdrcore udp", "file copy over UDP")):
             for key in ("rsync", "nc"):
                 for field in ("wall", "sys"):
@@ -315,6 +336,18 @@ class Results:
                 self.latency_table("drop-in", "half round trip, us"),
                 "",
                 self.bandwidth_table("drop-in bw", "64 KiB messages, MB/s"),
+                "",
+            ]
+        if self.keys("threads"):
+            parts += [
+                "## Threads",
+                "",
+                self.rate_table(),
+                "",
+                "`perf --threads`: each thread of either end has a CQ and a queue pair of its own, "
+                "on one context or (`--contexts`) with a context each. The programs choose their "
+                "cores themselves, so that on two cores four threads of two processes share them; "
+                "within a context both ends of a pair are one thread.",
                 "",
             ]
         if self.keys("file"):

@@ -76,6 +76,9 @@ const char *gx_rate(char out[32], uint64_t bytes, uint64_t ns);
  * set. SIGPIPE is ignored.
  */
 extern volatile int gx_stopping;
+/* Number of such signals so far, and how many of them end no wait of this thread. */
+extern volatile unsigned gx_signals;
+extern _Thread_local unsigned gx_allowed;
 void gx_catch_signals(void);
 
 struct gx_bar { uint64_t total, start_ns, last_ns; bool on; };

@@ -13,6 +13,8 @@
 
 const char *gx_program = "example";
 volatile int gx_stopping;
+volatile unsigned gx_signals;
+_Thread_local unsigned gx_allowed;
 static unsigned step_number;
 
 void gx_error(const char *hint, const char *fmt, ...)
@@ -128,7 +130,11 @@ const char *gx_rate(char out[32], uint64_t bytes, uint64_t ns)
     return out;
 }
 
-static void on_signal(int number) { gx_stopping = number; }
+static void on_signal(int number)
+{
+    gx_signals++;
+    gx_stopping = number;
+}
 
 void gx_catch_signals(void)
 {

@@ -26,7 +26,7 @@ static void drop_events(gdrc_context *ctx)
 int gx_sleep(gdrc_context *ctx, const gdrc_cq *cq, struct pollfd *fds, nfds_t count, int timeout_ms)
 {
     struct pollfd all[GX_SLEEP_FDS_MAX + 1];
-    if (gx_stopping)
+    if (gx_stopping && gx_signals > gx_allowed)
         return -EINTR;
     if (count > GX_SLEEP_FDS_MAX)
         return -EINVAL;
@@ -48,7 +48,7 @@ int gx_sleep(gdrc_context *ctx, const gdrc_cq *cq, struct pollfd *fds, nfds_t co
     int ready = poll(all, used, timeout_ms);
     if (ready < 0 && errno != EINTR)
         return -errno;
-    if (gx_stopping)
+    if (gx_stopping && gx_signals > gx_allowed)
         return -EINTR;
     if (ready < 0)
         for (nfds_t i = 0; i < used; i++)

@@ -15,24 +15,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define PORT 18519
 #define SAMPLES_MAX (1u << 22)
 /* Messages before a latency run, which warm the caches and the CPU's clock. */
 #define WARM_UP 200u
-/* Datagrams may be under way when the sender is done: after this long without one they are lost. */
-#define STRAGGLERS_NS 50000000u
-
-enum { MSG_PLAN = GX_MSG_PROGRAM, MSG_RUN, MSG_RESULT };
-
-struct options {
-    struct plan plan;
-    const char *device, *host, *memory;
-    uint64_t port, gid_index, size, iterations, duration_s;
-    bool all, histogram, keep, has_test;
-    enum format format;
-};
 
 static void usage(FILE *to)
 {
@@ -62,6 +51,10 @@ static void usage(FILE *to)
         "  -t, --tx-depth N         requests under way per queue pair (bw 128, lat 16)\n"
         "  -r, --rx-depth N         receives posted per queue pair (bw 512, lat 16)\n"
         "  -q, --qp N               queue pairs (1; lat: always 1)\n"
+        "  -T, --threads N          (bw) threads of each end, each with a CQ and -q queue pairs of "
+        "its own on one\n"
+        "                           context (1, at most 64); the sum is reported\n"
+        "      --contexts           each thread has a context of its own, for comparison\n"
         "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
         "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to "
         "8)\n"
@@ -74,7 +67,7 @@ static void usage(FILE *to)
         "  -m, --mtu BYTES          path MTU: 256, 512, 1024, 2048 or 4096 (what the link and the "
         "route carry)\n"
         "  -u, --qp-timeout CODE    ACK timeout of 4.096 us * 2^CODE, 0: none, so that 30 s of "
-        "silence end a request (14: 67 ms)\n"
+        "silence end a request (17: 0.54 s)\n"
         "      --retry_count N      retries after such a silence, 0 to 7 (7)\n"
         "  -A, --atomic_type TYPE   FETCH_AND_ADD (default) or CMP_AND_SWAP\n"
         "  -b, --bidirectional      (bw) both ends send; the sum is reported\n"
@@ -137,6 +130,10 @@ static int option(struct options *o, int c, const char *text)
     case 'r':
         err = gx_parse_number(text, "--rx-depth", 1, MAX_DEPTH, &n), into = &p->rx_depth;
         break;
+    case 'T':
+        err = gx_parse_number(text, "--threads", 1, MAX_THREADS, &n), into = &p->threads;
+        break;
+    case 'X': p->contexts = 1; return 0;
     case 'q': err = gx_parse_number(text, "--qp", 1, MAX_QPS, &n), into = &p->qps; break;
     case 'I':
         err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max;
@@ -208,9 +205,11 @@ static int complete(struct options *o)
         hint = "READ, atomics, ATOMIC WRITE and FLUSH exist on RC, XRC and DC only.";
     else if (p->verb == VERB_WRITE && p->qp_type == GDRC_QPT_UD)
         hint = "WRITE exists on all types but UD.";
-    else if (lat && (p->bidir || p->qps > 1 || p->list > 1))
-        hint = "Latency is measured with one message on one queue pair at a time: leave out -b, -q "
-               "and -l.";
+    else if (lat && (p->bidir || p->qps > 1 || p->list > 1 || p->threads > 1))
+        hint = "Latency is measured with one message on one queue pair at a time: leave out -b, "
+               "-q, -l and -T.";
+    else if (p->threads > 1 && p->events)
+        hint = "Threads that sleep would each need a completion channel: leave out -e or -T.";
     else if (p->check && lat && p->verb == VERB_WRITE)
         hint = "There the last byte is the signal: check with 'send lat' or 'write bw'.";
     else if (p->no_progress && !(lat && p->verb == VERB_WRITE))
@@ -224,6 +223,7 @@ static int complete(struct options *o)
         return -EINVAL;
     }
     p->qps = p->qps ? p->qps : 1;
+    p->threads = p->threads ? p->threads : 1;
     p->list = p->list ? p->list : 1;
     p->rx_depth = p->verb != VERB_SEND ? 1
                   : p->rx_depth        ? p->rx_depth
@@ -257,7 +257,8 @@ static int complete(struct options *o)
  * ---- the conversation ---------------------------------------------------------------------------
  */
 
-#define PLAN_WORDS 18u
+#define PLAN_WORDS 20u
+#define PLAN_BYTES (4u * PLAN_WORDS + 16u)
 
 static void plan_pack(const struct plan *p, uint8_t *at)
 {
@@ -265,10 +266,11 @@ static void plan_pack(const struct plan *p, uint8_t *at)
                                          p->qps,        p->tx_depth,   p->rx_depth, p->cq_mod,
                                          p->inline_max, p->mtu,        p->outs,     p->list,
                                          p->bidir,      p->check,      p->events,   p->timeout,
-                                         p->retries,    p->no_progress };
+                                         p->retries,    p->no_progress, p->threads, p->contexts };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         gx_put32(at + 4 * i, words[i]);
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
+    gx_put64(at + 4 * PLAN_WORDS + 8, p->token);
 }
 
 /* The client is not trusted: every value is bounded here. */
@@ -278,272 +280,22 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
                                           &p->qps,        &p->tx_depth,   &p->rx_depth, &p->cq_mod,
                                           &p->inline_max, &p->mtu,        &p->outs,     &p->list,
                                           &p->bidir,      &p->check,      &p->events,   &p->timeout,
-                                          &p->retries,    &p->no_progress };
+                                          &p->retries,    &p->no_progress, &p->threads,
+                                          &p->contexts };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
+    p->token = gx_get64(at + 4 * PLAN_WORDS + 8);
     bool type = (p->qp_type >= GDRC_QPT_RC && p->qp_type <= GDRC_QPT_UD) || has_targets(p->qp_type);
     bool good = p->verb < VERBS && p->mode <= MODE_BW && type && p->atomic <= 1 &&
                 p->qps - 1 < MAX_QPS && p->tx_depth - 1 < MAX_DEPTH &&
                 p->rx_depth - 1 < MAX_DEPTH && p->cq_mod - 1 < p->tx_depth &&
                 p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 &&
                 p->list - 1 < MAX_LIST && p->list <= p->tx_depth && p->timeout <= 31 &&
-                p->retries <= 7 && p->max_size - 1 < MAX_SIZE &&
+                p->retries <= 7 && p->max_size - 1 < MAX_SIZE && p->threads - 1 < MAX_THREADS &&
+                p->contexts <= 1 && (p->threads == 1 || (p->mode == MODE_BW && !p->events)) &&
                 (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
-}
-
-#define OUTCOME_WORDS 6u
-#define OUTCOME_BYTES (8u * OUTCOME_WORDS)
-
-static void outcome_pack(const struct outcome *r, uint8_t *at)
-{
-    const uint64_t words[OUTCOME_WORDS] = { r->messages, r->bytes, r->ns,
-                                            r->received, r->bad,   r->stopped };
-    for (unsigned i = 0; i < OUTCOME_WORDS; i++)
-        gx_put64(at + 8 * i, words[i]);
-}
-
-static void outcome_unpack(struct outcome *r, const uint8_t *at)
-{
-    uint64_t *const words[OUTCOME_WORDS] = { &r->messages, &r->bytes, &r->ns,
-                                             &r->received, &r->bad,   &r->stopped };
-    for (unsigned i = 0; i < OUTCOME_WORDS; i++)
-        *words[i] = gx_get64(at + 8 * i);
-}
-
-/*
- * Waits for a message although a signal has come, so that both ends stay in step. Another signal
- * ends the wait.
- */
-static int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity,
-                        const char *what)
-{
-    int stopping = gx_stopping, n;
-    gx_stopping = 0;
-    n = gx_conn_recv(conn, type, body, capacity, GX_TIMEOUT_MS, what);
-    if (n == -EINTR && !stopping) {
-        stopping = gx_stopping;
-        gx_stopping = 0;
-        n = gx_conn_recv(conn, type, body, capacity, GX_TIMEOUT_MS, what);
-    }
-    gx_stopping = gx_stopping ? gx_stopping : stopping;
-    return n;
-}
-
-/* Prints the other end's reason to give up, if it has sent one. */
-static void print_reason(struct gx_conn *conn, const uint8_t *text, int length)
-{
-    fprintf(stderr, "%s: %s says: ", gx_program, conn->peer);
-    gx_print_bytes(stderr, text, (size_t)length, 500);
-    fputc('\n', stderr);
-}
-
-/*
- * Checks for a message without waiting. Returns 1 and its body, 0, or a negative errno (printed).
- */
-static int look(struct gx_conn *conn, unsigned type, uint8_t *body, size_t length)
-{
-    unsigned got = 0;
-    uint8_t buffer[GX_BODY_MAX];
-    gx_conn_pump(conn);
-    int n = gx_conn_take(conn, &got, buffer, sizeof buffer);
-    if (n == -EAGAIN)
-        return 0;
-    if (n >= 0 && got == type && (size_t)n == length) {
-        memcpy(body, buffer, length);
-        return 1;
-    }
-    if (n >= 0 && got == GX_MSG_ERROR)
-        print_reason(conn, buffer, n);
-    gx_error("Its own output says why.", "%s %s", conn->peer,
-             n >= 0 && got == GX_MSG_ERROR ? "gave up"
-             : n == -ECONNRESET            ? "closed the connection"
-                                           : "does not speak this program's protocol");
-    return n < 0 ? n : got == GX_MSG_ERROR ? -EREMOTEIO : -EPROTO;
-}
-
-/*
- * Steps between two checks of the connection: a system call that must not affect the result. A step
- * of bandwidth is up to the depth of its queues.
- */
-#define LOOK_IDLE 512u
-static uint64_t look_steps(const struct plan *plan)
-{
-    return plan->mode == MODE_BW ? 1024u : 65536u;
-}
-
-/* Whether the connection is to be checked now. */
-static bool is_time_to_look(struct side *side, uint64_t steps, uint64_t often)
-{
-    bool readable = side->readable;
-    side->readable = false;
-    return readable || steps % often == 0 || side->idle % LOOK_IDLE == LOOK_IDLE - 1;
-}
-
-/*
- * A run that a signal ended: counts what was complete when the signal came. Nothing is known of the
- * other end.
- */
-static int cut(struct side *side, uint64_t start, struct outcome *mine, struct outcome *theirs)
-{
-    uint64_t end = side->stop_ns ? side->stop_ns : gx_now_ns(), done = side->stop_done;
-    bool known = side->stop_ns != 0;
-    memset(theirs, 0, sizeof *theirs);
-    traffic_end(side, start, end, mine);
-    mine->messages = known ? done : mine->messages;
-    /* UC and UD count the messages that the other end has received. */
-    theirs->received = mine->messages;
-    return -EINTR;
-}
-
-/*
- * One run, at the client; `conn` NULL: `other` is the second end in this process. -EINTR: a signal
- * ended it early, but both outcomes are filled in.
- */
-static int run_client(struct side *side, struct side *other, struct gx_conn *conn,
-                      const struct options *o, uint64_t size, uint64_t goal, struct outcome *mine,
-                      struct outcome *theirs)
-{
-    const struct plan *plan = side->plan;
-    uint8_t body[OUTCOME_BYTES];
-    uint64_t duration = o->duration_s * 1000000000u, start, end = 0, other_end = 0,
-             often = look_steps(plan);
-    int err = 0, got = 0;
-    traffic_begin(side, size, goal, true, duration);
-    if (other) {
-        traffic_begin(other, size, goal, plan->bidir, duration);
-    } else {
-        gx_put64(body, size), gx_put64(body + 8, goal), gx_put64(body + 16, duration);
-        err = gx_conn_send(conn, MSG_RUN, body, 24, -1, "a run");
-        if (err || (err = recv_in_step(conn, GX_MSG_READY, NULL, 0, "readiness")) < 0)
-            return err;
-    }
-    start = gx_now_ns();
-    for (uint64_t steps = 1; !end; steps++) {
-        if (gx_stopping) {
-            traffic_stop(side);
-            if (other)
-                traffic_stop(other);
-        }
-        if ((err = traffic_step(side)) < 0)
-            return err == -EINTR ? cut(side, start, mine, theirs) : err;
-        if (err)
-            end = gx_now_ns();
-        if (other && (err = other_end ? traffic_rest(other) : traffic_step(other)) < 0)
-            return err;
-        if (other && err && !other_end)
-            other_end = gx_now_ns();
-        if (!other && is_time_to_look(side, steps, often)) {
-            gx_conn_pump(conn);
-            if (conn->hangup)
-                return look(conn, MSG_RESULT, body, sizeof body);
-        }
-    }
-    if (other) {
-        int quiet = 0;
-        while (quiet < 2) {
-            if (gx_stopping) {
-                traffic_stop(side);
-                traffic_stop(other);
-            }
-            if ((err = traffic_rest(side)) < 0)
-                return err == -EINTR ? cut(side, start, mine, theirs) : err;
-            quiet = err ? quiet + 1 : 0;
-            if ((err = plan->bidir && !other_end ? traffic_step(other) : traffic_rest(other)) < 0)
-                return err;
-            if (err && !other_end)
-                other_end = gx_now_ns();
-            quiet = err ? quiet : 0;
-        }
-        traffic_check(side);
-        traffic_check(other);
-        traffic_end(side, start, end, mine);
-        traffic_end(other, start, other_end ? other_end : end, theirs);
-        return 0;
-    }
-    traffic_end(side, start, end, mine);
-    mine->stopped = side->stop_ns != 0;
-    outcome_pack(mine, body);
-    err = gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
-    /* The server may need to continue: it needs our receives, and our memory. */
-    for (bool quiet = false; !err && !(got && quiet);) {
-        if (gx_stopping)
-            traffic_stop(side);
-        int n = traffic_rest(side);
-        err = n < 0 ? n : 0;
-        quiet = n == 1;
-        if (!got && !err && (side->idle % 16 == 15 || side->readable) &&
-            (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
-            err = got;
-    }
-    if (err == -EINTR)
-        theirs->received = mine->messages;
-    if (err)
-        return err;
-    outcome_unpack(theirs, body);
-    /* Not before the server has ended: it writes our memory until then. */
-    traffic_check(side);
-    mine->received = 0;
-    for (uint32_t i = 0; i < plan->qps; i++)
-        mine->received += side->lanes[i].received;
-    mine->bad = side->bad;
-    return 0;
-}
-
-/* One run, at the server. */
-static int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal,
-                      uint64_t duration)
-{
-    const struct plan *plan = side->plan;
-    uint8_t body[OUTCOME_BYTES];
-    struct outcome mine, theirs;
-    bool active = plan->bidir, all_sent = !active;
-    uint64_t start, end = 0, quiet_since = 0, received = 0, often = look_steps(plan);
-    int got = 0, err;
-    traffic_begin(side, size, goal, active, duration);
-    err = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
-    start = gx_now_ns();
-    for (uint64_t steps = 1; !err && !(got && all_sent); steps++) {
-        if (gx_stopping)
-            return -EINTR;
-        err = all_sent && active ? traffic_rest(side) : traffic_step(side);
-        if (err > 0 && !all_sent)
-            all_sent = true, end = gx_now_ns();
-        err = err < 0 ? err : 0;
-        if (!got && !err && is_time_to_look(side, steps, often) &&
-            (got = look(conn, MSG_RESULT, body, sizeof body)) < 0)
-            err = got;
-        if (got > 0 && !all_sent) {
-            outcome_unpack(&theirs, body);
-            if (theirs.stopped)
-                traffic_stop(side);
-        }
-    }
-    if (err)
-        return err;
-    outcome_unpack(&theirs, body);
-    /*
-     * Messages that the client sent and we have not received yet: on RC they are here already,
-     * elsewhere they may be lost.
-     */
-    for (;;) {
-        if ((err = traffic_rest(side)) < 0)
-            return err;
-        uint64_t now = gx_now_ns(), sum = 0;
-        for (uint32_t i = 0; i < plan->qps; i++)
-            sum += side->lanes[i].received;
-        if (sum != received || !quiet_since)
-            quiet_since = now, received = sum;
-        bool complete =
-            plan->verb != VERB_SEND || sum >= theirs.messages || now - quiet_since > STRAGGLERS_NS;
-        if (err && complete)
-            break;
-    }
-    traffic_check(side);
-    traffic_end(side, start, end ? end : gx_now_ns(), &mine);
-    outcome_pack(&mine, body);
-    return gx_conn_send(conn, MSG_RESULT, body, sizeof body, -1, "a result");
 }
 
 /*
@@ -564,10 +316,13 @@ static uint64_t goal_of(const struct options *o, uint64_t size)
  * All runs, and their table. -EINTR: a signal came inside a run, and the other end did not end it
  * together with us. -ECANCELED: a signal came, and both ends are between two runs.
  */
-static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn,
-                     const struct options *o, const char *peer)
+static int run_sizes(struct member *m, bool pair, const char *peer)
 {
+    struct side *side = &m->a, *other = pair ? &m->b : NULL;
+    struct gx_conn *conn = pair ? NULL : &m->conn;
+    const struct options *o = m->o;
     const struct plan *plan = side->plan;
+    bool first = m->index == 0;
     struct outcome mine = { 0 }, theirs = { 0 };
     uint64_t largest = side_largest(side), bad = 0, size = o->all ? 2 : o->size, rows = 0;
     int err = 0;
@@ -589,106 +344,172 @@ static int run_sizes(struct side *side, struct side *other, struct gx_conn *conn
     err = run_client(side, other, conn, &warm, size,
                      plan->mode == MODE_LAT ? WARM_UP : plan->tx_depth, &mine, &theirs);
     bool begun = !err && !gx_stopping;
-    if (begun)
+    if (begun && first)
         report_head(plan, o->format, side->dev->name, peer);
     for (; !err && !gx_stopping; size *= 2) {
         err = run_client(side, other, conn, o, size, goal_of(o, size), &mine, &theirs);
+        err = crew_sum(m->index, err, &mine, &theirs);
         bad += mine.bad + theirs.bad;
         if ((!err || err == -EINTR) && plan->mode == MODE_LAT) {
             report_latency(plan, o->format, size, side->samples, side->sample_count, o->histogram);
             rows += side->sample_count != 0;
         } else if (!err || (err == -EINTR && mine.messages)) {
-            report_bandwidth(plan, o->format, size, &mine, &theirs);
+            if (first)
+                report_bandwidth(plan, o->format, size, &mine, &theirs);
             rows++;
         }
         if (!o->all || size * 2 > plan->max_size || size * 2 > largest)
             break;
     }
-    if (begun)
+    if (begun && first)
         report_tail(o->format, gx_stopping != 0);
     if (gx_stopping && (!err || err == -EINTR)) {
-        gx_note(rows ? "interrupted: the last line covers what was measured until then"
-                     : "interrupted before the first measurement");
+        if (first)
+            gx_note(rows ? "interrupted: the last line covers what was measured until then"
+                         : "interrupted before the first measurement");
         err = err ? err : -ECANCELED;
     }
     if ((!err || err == -ECANCELED) && bad) {
-        gx_error("This is a bug of the library, or memory or the network is broken.",
-                 "%" PRIu64 " messages had wrong data", bad);
+        if (first)
+            gx_error("This is a bug of the library, or memory or the network is broken.",
+                     "%" PRIu64 " messages had wrong data", bad);
         err = -EIO;
+    }
+    return err;
+}
+
+/* A member's device: that of all, or one of its own. */
+static int take_device(struct member *m, struct gx_dev *shared, uint32_t sides)
+{
+    struct gdrc_config config;
+    m->dev = shared;
+    if (m->index == 0 || !m->plan->contexts)
+        return 0;
+    plan_config(m->plan, sides, &config);
+    m->dev = &m->own;
+    return gx_dev_open(&m->own, m->o->device, (unsigned)m->o->gid_index, &config);
+}
+
+/* The members of an end, and the device of the first one. */
+struct crew_of {
+    struct gx_dev dev;
+    struct plan plan;
+    struct member members[MAX_THREADS];
+};
+
+static int open_crew(struct crew_of *all, const struct options *o, const struct plan *plan,
+                     uint32_t sides, int (*work)(struct member *m))
+{
+    struct gdrc_config config;
+    memset(all, 0, sizeof *all);
+    all->plan = *plan;
+    for (uint32_t i = 0; i < MAX_THREADS; i++) {
+        struct member *m = &all->members[i];
+        *m = (struct member){ .o = o, .plan = &all->plan, .index = i, .work = work };
+        m->conn.fd = m->conn.passed_fd = -1;
+    }
+    plan_config(plan, plan->contexts ? sides : sides * plan->threads, &config);
+    return gx_dev_open(&all->dev, o->device, (unsigned)o->gid_index, &config);
+}
+
+static int run_crew(struct crew_of *all, uint32_t sides)
+{
+    int err = 0;
+    for (uint32_t i = 0; i < all->plan.threads && !err; i++)
+        err = take_device(&all->members[i], &all->dev, sides);
+    return err ? err : crew_run(all->members, all->plan.threads);
+}
+
+static void close_crew(struct crew_of *all)
+{
+    for (uint32_t i = 0; i < MAX_THREADS; i++) {
+        struct member *m = &all->members[i];
+        side_close(&m->a);
+        side_close(&m->b);
+        gx_conn_close(&m->conn);
+        gx_dev_close(&m->own);
+    }
+    gx_dev_close(&all->dev);
+}
+
+/* What a thread of the client does. */
+static int client_work(struct member *m)
+{
+    const struct options *o = m->o;
+    struct gx_conn *conn = &m->conn;
+    uint8_t body[PLAN_BYTES];
+    conn->ctx = m->dev->ctx;
+    int err = gx_tcp_connect(conn, o->host, (uint16_t)o->port, NULL, GX_TIMEOUT_MS);
+    conn->ctx = m->dev->ctx;
+    plan_pack(m->plan, body);
+    if (!err)
+        err = gx_conn_send(conn, MSG_PLAN, body, sizeof body, -1, "the plan");
+    if (!err)
+        err = side_open(&m->a, m->dev, m->plan, o->memory);
+    if (!err)
+        err = side_connect(&m->a, conn);
+    if (!err)
+        err = gx_ready(conn);
+    if (!err)
+        err = run_sizes(m, false, conn->peer);
+    crew_leave(err);
+    if (err && err != -EREMOTEIO && err != -ECANCELED)
+        gx_conn_send_error(conn, "the client gave up: %s",
+                           err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
+    if (!err || err == -ECANCELED) {
+        memset(body, 0, 24);
+        int left = gx_conn_send(conn, MSG_RUN, body, 24, -1, "the end");
+        if (!left)
+            left = gx_conn_send(conn, GX_MSG_READY, NULL, 0, -1, "readiness");
+        if (!left)
+            left = recv_in_step(conn, GX_MSG_READY, NULL, 0, "readiness");
+        err = err ? -EINTR : left;
+    } else if (err != -EINTR && err != -EREMOTEIO && gx_conn_pump(conn) == 0) {
+        /* A failed request is not the reason if the other end has sent one. */
+        uint8_t text[GX_BODY_MAX];
+        unsigned type;
+        int n = gx_conn_take(conn, &type, text, sizeof text);
+        if (n >= 0 && type == GX_MSG_ERROR)
+            print_reason(conn, text, n);
     }
     return err;
 }
 
 static int client(const struct options *o)
 {
-    struct gx_dev dev;
-    struct gdrc_config config;
-    struct gx_conn conn = { .fd = -1, .passed_fd = -1 };
-    struct side side = { 0 };
-    uint8_t body[4 * PLAN_WORDS + 8];
-    plan_config(&o->plan, 1, &config);
-    int err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
+    static struct crew_of all;
+    int err = open_crew(&all, o, &o->plan, 1, client_work);
     if (err)
         return err;
-    conn.ctx = dev.ctx;
-    err = gx_tcp_connect(&conn, o->host, (uint16_t)o->port, NULL, GX_TIMEOUT_MS);
-    conn.ctx = dev.ctx;
-    plan_pack(&o->plan, body);
-    if (!err)
-        err = gx_conn_send(&conn, MSG_PLAN, body, sizeof body, -1, "the plan");
-    if (!err)
-        err = side_open(&side, &dev, &o->plan, o->memory);
-    if (!err)
-        err = side_connect(&side, &conn);
-    if (!err)
-        err = gx_ready(&conn);
-    if (!err)
-        err = run_sizes(&side, NULL, &conn, o, conn.peer);
-    if (err && err != -EREMOTEIO && err != -ECANCELED)
-        gx_conn_send_error(&conn, "the client gave up: %s",
-                           err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
-    if (!err || err == -ECANCELED) {
-        memset(body, 0, 24);
-        int left = gx_conn_send(&conn, MSG_RUN, body, 24, -1, "the end");
-        if (!left)
-            left = gx_conn_send(&conn, GX_MSG_READY, NULL, 0, -1, "readiness");
-        if (!left)
-            left = recv_in_step(&conn, GX_MSG_READY, NULL, 0, "readiness");
-        err = err ? -EINTR : left;
-    } else if (err != -EINTR && err != -EREMOTEIO && gx_conn_pump(&conn) == 0) {
-        /* A failed request is not the reason if the other end has sent one. */
-        uint8_t text[GX_BODY_MAX];
-        unsigned type;
-        int n = gx_conn_take(&conn, &type, text, sizeof text);
-        if (n >= 0 && type == GX_MSG_ERROR)
-            print_reason(&conn, text, n);
-    }
-    side_close(&side);
-    gx_conn_close(&conn);
-    gx_dev_close(&dev);
+    if (getrandom(&all.plan.token, sizeof all.plan.token, 0) != (ssize_t)sizeof all.plan.token)
+        err = -EIO;
+    err = err ? err : run_crew(&all, 1);
+    close_crew(&all);
     return err;
+}
+
+/* Both ends of one thread. */
+static int both_work(struct member *m)
+{
+    int err = side_open(&m->a, m->dev, m->plan, m->o->memory);
+    if (!err)
+        err = side_open(&m->b, m->dev, m->plan, m->o->memory);
+    if (!err)
+        err = side_connect_pair(&m->a, &m->b);
+    if (!err)
+        err = run_sizes(m, true, "itself");
+    crew_leave(err);
+    return err == -ECANCELED ? -EINTR : err;
 }
 
 static int both(const struct options *o)
 {
-    struct gx_dev dev;
-    struct gdrc_config config;
-    struct side a = { 0 }, b = { 0 };
-    plan_config(&o->plan, 2, &config);
-    int err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
+    static struct crew_of all;
+    int err = open_crew(&all, o, &o->plan, 2, both_work);
     if (err)
         return err;
-    err = side_open(&a, &dev, &o->plan, o->memory);
-    if (!err)
-        err = side_open(&b, &dev, &o->plan, o->memory);
-    if (!err)
-        err = side_connect_pair(&a, &b);
-    if (!err)
-        err = run_sizes(&a, &b, NULL, o, "itself");
-    err = err == -ECANCELED ? -EINTR : err;
-    side_close(&a);
-    side_close(&b);
-    gx_dev_close(&dev);
+    err = run_crew(&all, 2);
+    close_crew(&all);
     return err;
 }
 
@@ -697,56 +518,101 @@ static int both(const struct options *o)
  * ----------------------------------------------------------------------------------------
  */
 
-static int serve(const struct options *o, struct gx_conn *conn)
+/* What a thread of the server does for its thread of the client. */
+static int server_work(struct member *m)
 {
-    struct gx_dev dev = { 0 };
-    struct gdrc_config config;
-    struct side side = { 0 };
-    struct plan plan = { 0 };
-    uint8_t body[4 * PLAN_WORDS + 8];
-    int n = gx_conn_recv(conn, MSG_PLAN, body, sizeof body, GX_TIMEOUT_MS, "plan");
-    int err = n < 0 ? n : n == (int)sizeof body ? plan_unpack(&plan, body) : -EPROTO;
-    if (err) {
-        gx_conn_send_error(conn, "your plan is not understood");
-        return err;
-    }
-    if (o->has_test && (plan.verb != o->plan.verb || plan.mode != o->plan.mode)) {
-        gx_error("Start the server without a test: it follows the client.",
-                 "%s wants another test than was asked for here", conn->peer);
-        gx_conn_send_error(conn, "this server was started for another test");
-        return -EINVAL;
-    }
-    plan_config(&plan, 1, &config);
-    err = gx_dev_open(&dev, o->device, (unsigned)o->gid_index, &config);
-    conn->ctx = dev.ctx;
-    if (!err && plan.no_progress && (err = gdrc_helper_start(dev.ctx)))
-        gx_explain_call(&dev, err, "starting the helper thread");
+    struct gx_conn *conn = &m->conn;
+    uint8_t body[24];
+    conn->ctx = m->dev->ctx;
+    int err = 0;
+    if (m->plan->no_progress && (err = gdrc_helper_start(m->dev->ctx)))
+        gx_explain_call(m->dev, err, "starting the helper thread");
     if (!err)
-        err = side_open(&side, &dev, &plan, o->memory);
+        err = side_open(&m->a, m->dev, m->plan, m->o->memory);
     if (!err)
-        err = side_connect(&side, conn);
+        err = side_connect(&m->a, conn);
     if (!err)
         err = gx_ready(conn);
     while (!err) {
-        n = gx_conn_recv(conn, MSG_RUN, body, 24, 60000, "next run");
+        int n = gx_conn_recv(conn, MSG_RUN, body, 24, 60000, "next run");
         uint64_t size = gx_get64(body), duration = gx_get64(body + 16);
         if (n < 0)
             err = n;
-        else if (n != 24 || size > plan.max_size || duration > 1000000 * 1000000000ull)
+        else if (n != 24 || size > m->plan->max_size || duration > 1000000 * 1000000000ull)
             err = -EPROTO;
         else if (size == 0)
             break;
         else
-            err = run_server(&side, conn, size, gx_get64(body + 8), duration);
+            err = run_server(&m->a, conn, size, gx_get64(body + 8), duration);
     }
     if (!err)
         err = gx_ready(conn);
     else if (err != -EREMOTEIO && err != -ECONNRESET)
         gx_conn_send_error(conn, "the server gave up: %s",
                            err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
-    side_close(&side);
-    conn->ctx = NULL;
-    gx_dev_close(&dev);
+    return err;
+}
+
+static int receive_plan(struct gx_conn *conn, struct plan *plan)
+{
+    uint8_t body[PLAN_BYTES];
+    int n = gx_conn_recv(conn, MSG_PLAN, body, sizeof body, GX_TIMEOUT_MS, "plan");
+    int err = n < 0 ? n : n == (int)sizeof body ? plan_unpack(plan, body) : -EPROTO;
+    if (err)
+        gx_conn_send_error(conn, "your plan is not understood");
+    return err;
+}
+
+/* Accepts the connection of a client's further thread, which has the same token. */
+static int accept_member(int listener, struct member *m)
+{
+    struct plan plan = { 0 };
+    struct pollfd p = { .fd = listener, .events = POLLIN };
+    uint64_t until = gx_now_ns() + GX_TIMEOUT_MS * 1000000ull;
+    int err;
+    while ((err = gx_accept(listener, &m->conn, NULL)) == -EAGAIN) {
+        if (gx_now_ns() > until) {
+            gx_error("Start the client again.", "only %" PRIu32 " of its threads came", m->index);
+            return -ETIMEDOUT;
+        }
+        if ((err = gx_sleep(NULL, NULL, &p, 1, 100)) < 0)
+            return err;
+    }
+    if (!err)
+        err = receive_plan(&m->conn, &plan);
+    if (!err && plan.token != m->plan->token) {
+        gx_conn_send_error(&m->conn, "this server waits for the threads of another client");
+        err = -EBUSY;
+    }
+    return err;
+}
+
+static int serve(const struct options *o, int listener, struct gx_conn *conn)
+{
+    static struct crew_of all;
+    struct plan plan = { 0 };
+    int err = receive_plan(conn, &plan);
+    if (err)
+        return err;
+    if (o->has_test && (plan.verb != o->plan.verb || plan.mode != o->plan.mode)) {
+        gx_error("Start the server without a test: it follows the client.",
+                 "%s wants another test than was asked for here", conn->peer);
+        gx_conn_send_error(conn, "this server was started for another test");
+        return -EINVAL;
+    }
+    err = open_crew(&all, o, &plan, 1, server_work);
+    if (err) {
+        gx_conn_send_error(conn, "the server gave up: %s", gdrc_strerror(err));
+        return err;
+    }
+    all.members[0].conn = *conn;
+    conn->fd = conn->passed_fd = -1;
+    for (uint32_t i = 1; i < plan.threads && !err; i++)
+        err = accept_member(listener, &all.members[i]);
+    if (err)
+        gx_conn_send_error(&all.members[0].conn, "the server gave up: %s", gdrc_strerror(err));
+    err = err ? err : run_crew(&all, 1);
+    close_crew(&all);
     return err;
 }
 
@@ -767,7 +633,7 @@ static int server(const struct options *o)
             ;
         waited = err == -EINTR;
         if (!err)
-            err = serve(o, &conn);
+            err = serve(o, listener, &conn);
         gx_conn_close(&conn);
     } while (o->keep && !gx_stopping);
     close(listener);
@@ -791,6 +657,8 @@ int main(int argc, char **argv)
         { "tx-depth", required_argument, NULL, 't' },
         { "rx-depth", required_argument, NULL, 'r' },
         { "qp", required_argument, NULL, 'q' },
+        { "threads", required_argument, NULL, 'T' },
+        { "contexts", no_argument, NULL, 'X' },
         { "inline_size", required_argument, NULL, 'I' },
         { "cq-mod", required_argument, NULL, 'Q' },
         { "post_list", required_argument, NULL, 'l' },
@@ -812,10 +680,10 @@ int main(int argc, char **argv)
     struct options o = {
         .port = PORT,
         .memory = "host",
-        .plan = { .inline_max = UINT32_MAX, .timeout = 14, .retries = 7 },
+        .plan = { .inline_max = UINT32_MAX, .timeout = 17, .retries = 7 },
     };
     gx_program = "perf";
-    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:I:Q:l:o:m:u:A:beHCh", longs,
+    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:T:I:Q:l:o:m:u:A:beHCh", longs,
                                  NULL)) != -1;) {
         if (c == 'h')
             return usage(stdout), GX_EXIT_OK;

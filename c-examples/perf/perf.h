@@ -2,8 +2,10 @@
 /*
  * Shared declarations of perf and pingpong.
  *
- *   perf.c      options, the exchange between the two ends, one run per size
+ *   perf.c      options, the plan, one run per size
  *   side.c      one end: device, queue pairs, buffers, connection
+ *   run.c       one run, at either end
+ *   crew.c      the threads of an end
  *   traffic.c   the measured loops, as steps, so that one thread can also drive both ends
  *   report.c    percentiles, tables, histogram, JSON
  *
@@ -22,6 +24,7 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 
 #define MAX_LIST 64u
 #define MAX_QPS 1024u
+#define MAX_THREADS 64u
 #define MAX_DEPTH 8192u
 #define MAX_SIZE (1ull << 30)
 #define ALL_SIZES_MAX (8u << 20)
@@ -30,7 +33,9 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 struct plan {
     uint32_t verb, mode, atomic;
     uint32_t qp_type;     /* of the queue pairs that send: GDRC_QPT_XRC_SEND is XRC, _DCI is DC */
-    uint32_t qps;         /* queue pairs */
+    uint32_t qps;         /* queue pairs of a thread */
+    uint32_t threads;     /* of each end */
+    uint32_t contexts;    /* a context for each thread */
     uint32_t tx_depth;    /* most work requests outstanding per queue pair */
     uint32_t rx_depth;    /* receives posted per queue pair */
     uint32_t cq_mod;      /* one signalled request in so many */
@@ -44,6 +49,7 @@ struct plan {
     /* WRITE latency: the server watches its memory, and its helper thread runs the library. */
     uint32_t no_progress;
     uint64_t max_size;    /* largest message of all runs */
+    uint64_t token;       /* that the connections of all threads of a client have */
 };
 
 /* XRC and DC: what receives, a queue pair of its own, with an SRQ. */
@@ -115,6 +121,51 @@ struct outcome {
     uint64_t stopped;
 };
 
+enum format { FORMAT_TABLE, FORMAT_JSON };
+
+/* The command line. */
+struct options {
+    struct plan plan;
+    const char *device, *host, *memory;
+    uint64_t port, gid_index, size, iterations, duration_s;
+    bool all, histogram, keep, has_test;
+    enum format format;
+};
+
+/* What one thread of an end works with. */
+struct member {
+    const struct options *o;
+    const struct plan *plan;
+    uint32_t index;
+    struct gx_dev *dev;  /* that of all threads, or its own */
+    struct gx_dev own;
+    struct side a, b;    /* b: the other end, where it is in this process */
+    struct gx_conn conn; /* to the other end, where it is in another */
+    int (*work)(struct member *m);
+    int err;
+};
+
+/* crew.c */
+/* Runs the work of all, the first one in this thread. Returns the first error. */
+int crew_run(struct member *members, uint32_t count);
+/* Waits for all others of the crew; an error: one has left. */
+int crew_meet(void);
+/* This thread comes to no further meeting. */
+void crew_leave(int err);
+/* Waits for the outcomes of all, and adds them. `err`: how this one's run ended. */
+int crew_sum(uint32_t index, int err, struct outcome *mine, struct outcome *theirs);
+
+/* run.c */
+enum { MSG_PLAN = GX_MSG_PROGRAM, MSG_RUN, MSG_RESULT };
+int recv_in_step(struct gx_conn *conn, unsigned type, void *body, size_t capacity,
+                 const char *what);
+void print_reason(struct gx_conn *conn, const uint8_t *text, int length);
+int run_client(struct side *side, struct side *other, struct gx_conn *conn,
+               const struct options *o, uint64_t size, uint64_t goal, struct outcome *mine,
+               struct outcome *theirs);
+int run_server(struct side *side, struct gx_conn *conn, uint64_t size, uint64_t goal,
+               uint64_t duration);
+
 /* side.c */
 /* Whether a type of queue pair sends only, and targets receive: XRC and DC. */
 bool has_targets(uint32_t qp_type);
@@ -160,7 +211,6 @@ void traffic_check(struct side *side);
 void traffic_end(struct side *side, uint64_t start_ns, uint64_t end_ns, struct outcome *out);
 
 /* report.c */
-enum format { FORMAT_TABLE, FORMAT_JSON };
 void report_head(const struct plan *plan, enum format format, const char *device, const char *peer);
 void report_latency(const struct plan *plan, enum format format, uint64_t size, uint64_t *samples,
                     uint64_t count, bool histogram);

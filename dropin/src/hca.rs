@@ -132,8 +132,8 @@ const CONFIG: Config = Config {
     max_inline: 1024,
     max_rd_atomic: 32,
     // Programs close one end while the other still has receives posted. A NIC reports nothing then,
-    // so neither does this device.
-    flags: config_flags::SILENT_LOSS,
+    // so neither does this device. Their timeouts are for NICs, which need not wait for a CPU.
+    flags: config_flags::SILENT_LOSS | config_flags::LONG_TIMEOUTS,
     ..Config::DEFAULT
 };
 

@@ -135,7 +135,7 @@ pub struct gdrc_cm_conn_param {
     pub retry_count: u32,
     /// Retries of the peer after an RNR NAK (7: for ever).
     pub rnr_retry: u32,
-    /// ACK timeout code, for both sides (14: 67 ms); gdrc_cm_connect only.
+    /// ACK timeout code, for both sides (17: 0.54 s); gdrc_cm_connect only.
     pub ack_timeout: u32,
     /// Timeout code of a request to the peer's connection manager, which is repeated up to 16 times
     /// (17: 0.54 s); gdrc_cm_connect only.

@@ -3,6 +3,7 @@
 use crate::c_cm_types::*;
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
+use crate::connect_calls::DEFAULT_TIMEOUT;
 use crate::context_slots::device;
 use crate::ptr::{out, plain_in, sized_in_optional, sized_out};
 use core::ffi::{c_char, c_int, c_void};
@@ -36,7 +37,7 @@ fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
         initiator_depth: byte("initiator_depth", p.initiator_depth, u8::MAX)?,
         retry_count: byte("retry_count", p.retry_count, 7)?,
         rnr_retry: byte("rnr_retry", p.rnr_retry, 7)?,
-        ack_timeout: byte("ack_timeout", p.ack_timeout, 14)?,
+        ack_timeout: byte("ack_timeout", p.ack_timeout, DEFAULT_TIMEOUT)?,
         response_timeout: byte("response_timeout", p.response_timeout, 0)?,
         path_mtu: p.path_mtu,
         srq: p.flags & GDRC_CM_CONN_SRQ != 0,
@@ -391,7 +392,7 @@ mod tests {
             (d.responder_resources, d.initiator_depth, d.retry_count, d.rnr_retry),
             (255, 255, 7, 7)
         );
-        assert_eq!((d.ack_timeout, d.psn), (14, None));
+        assert_eq!((d.ack_timeout, d.psn), (DEFAULT_TIMEOUT, None));
         let exact =
             gdrc_cm_conn_param { flags: GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN, psn: 9, ..p };
         let d = param(&exact).unwrap();

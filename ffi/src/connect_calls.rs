@@ -101,6 +101,11 @@ fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
     Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
 }
 
+/// The ACK timeout of a program that names none: 0.54 s, so that eight tries take 4.3 s. Losses are
+/// found by probes, and the end of a process of this host by its link, so this is for how long a
+/// peer may wait for a CPU.
+pub(crate) const DEFAULT_TIMEOUT: u8 = 17;
+
 /// The attributes of the three transitions, and the masks that select them.
 struct Plan {
     attr: QpAttr,
@@ -184,7 +189,7 @@ impl Plan {
                 refuse!(Invalid, "opts->pkey_index {}: the table has one entry, 0", opts.pkey_index)
             })?,
             port_num: 1,
-            timeout: byte("timeout", o.or(opts.timeout, 14), 31)?,
+            timeout: byte("timeout", o.or(opts.timeout, DEFAULT_TIMEOUT.into()), 31)?,
             retry_cnt: byte("retry_cnt", o.or(opts.retry_cnt, 7), 7)?,
             rnr_retry: byte("rnr_retry", o.or(opts.rnr_retry, 7), 7)?,
             min_rnr_timer: byte("min_rnr_timer", o.or(opts.min_rnr_timer, 12), 31)?,

@@ -425,7 +425,7 @@ fn connect_walks_rc_to_rts_with_the_defaults() {
     let states: Vec<u32> = m.iter().map(|(a, _)| a.qp_state).collect();
     assert_eq!(states, [GDRC_QPS_INIT, GDRC_QPS_RTR, GDRC_QPS_RTS]);
     let a = m[2].0;
-    assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (14, 7, 7, 12));
+    assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (17, 7, 7, 12));
     assert_eq!((a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn), (GDRC_MTU_1024, 0x77, 0x55, l.psn));
     assert_eq!(
         (a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id),

@@ -3,7 +3,7 @@
 
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
-use gdrcore_net::soft::SoftConfig;
+use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::deadline;
@@ -99,6 +99,43 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
         assert!(far.finish(), "the far end did not close cleanly");
     }
     assert_eq!(here.dev().leaks().expect("leaks"), Default::default());
+}
+
+/// Timeouts of hours: only the end of the link can be what ends the requests.
+#[test]
+fn a_peer_killed_behind_a_link_is_reported_at_once_whatever_the_timeouts() {
+    let patient = Shape { timeout: 31, retry_cnt: 7, ..Shape::default() };
+    for path in [PathChoice::Shm, PathChoice::Auto] {
+        let config = SoftConfig { path, ..SoftConfig::default() };
+        let here = Soft::open(&address(5), &config).expect("a device");
+        let there = address(6);
+        let mut far = Far::start(FAR, &there, &["path=shm", "recv=1024"]);
+        let [mut busy, mut idle] = [0, 1].map(|_| End::new(here.dev(), patient).expect("an end"));
+        for a in [&mut busy, &mut idle] {
+            far.connect(a);
+            a.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
+            alone_succeeds(a, 1);
+        }
+        // A stopped peer answers nothing, so the requests are under way when it is killed.
+        far.stop();
+        busy.post(2, Op::Write(0, None), 0, 100).expect("post_send");
+        busy.post(3, Op::Read(0), 0, 100_000).expect("post_send");
+        far.kill();
+        assert_eq!(alone(&mut busy, 2).status, wc_status::RETRY_EXC_ERR, "{path:?}");
+        assert_eq!(alone(&mut busy, 3).status, wc_status::WR_FLUSH_ERR, "{path:?}");
+        // One that has nothing under way fails too, so that a program that only receives hears it.
+        let end = deadline(60);
+        while idle.dev.qp_query(idle.qp).expect("qp_query").0.qp_state != qp_state::ERR {
+            idle.poll();
+            assert!(Instant::now() < end, "{path:?}: an idle queue pair heard nothing");
+        }
+        for a in [&busy, &idle] {
+            assert_eq!(cause(a), CauseCode::PathLost, "{path:?}");
+        }
+        for a in [busy, idle] {
+            a.destroy().expect("destroy");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::control::MAX_DEPTH;
 use super::{qpn, Guard, Inner};
 use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
-use crate::config::config_flags;
+use crate::config::{config_flags, Config};
 use crate::device::async_event;
 use crate::error::{Error, Result};
 use crate::pool::stale;
@@ -418,8 +418,15 @@ impl Inner {
     }
 }
 
+/// An ACK timeout by [`config_flags::LONG_TIMEOUTS`].
+fn lengthened(ns: u64) -> u64 {
+    // The standard has a timeout noticed after at least its time, and at most four times that.
+    const LONG_NS: u64 = 4096 << 17;
+    ns.max(ns.saturating_mul(4).min(LONG_NS))
+}
+
 /// Takes over the attributes that a mask names.
-fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
+fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config) {
     macro_rules! take {
         ($($bit:ident => $field:ident),* $(,)?) => {
             $(if m & mask::$bit != 0 {
@@ -439,7 +446,10 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, deadline: u64) {
         q.conn.mtu = mtu_bytes(attr.path_mtu).unwrap_or(256);
     }
     if m & mask::TIMEOUT != 0 {
-        q.conn.timeout_ns = ack_timeout_ns(attr.timeout).unwrap_or(deadline);
+        q.conn.timeout_ns = match ack_timeout_ns(attr.timeout) {
+            Some(ns) if config.flags & config_flags::LONG_TIMEOUTS != 0 => lengthened(ns),
+            other => other.unwrap_or(config.deadline_ns),
+        };
     }
     if m & mask::RQ_PSN != 0 {
         q.conn.resp.epsn = Psn::new(attr.rq_psn);
@@ -503,11 +513,10 @@ impl Guard<'_> {
         if m & mask::AV != 0 && kind.has_fixed_peer() {
             inner.set_peer(s, qi, attr, m)?;
         }
-        let deadline = inner.transport.common.config.deadline_ns;
         let t = &mut inner.transport;
         t.common.note_change();
         let q = &mut t.qps[qi];
-        take_attributes(q, now, attr, m, deadline);
+        take_attributes(q, now, attr, m, &t.common.config);
         if to == from {
             return Ok(());
         }

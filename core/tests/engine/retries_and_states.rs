@@ -1,5 +1,6 @@
 //! Deadlines, retries, states of QPs, events.
 
+use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
@@ -55,6 +56,24 @@ fn a_window_that_others_keep_shut_delays_no_retry() {
         let spent = net.now - start;
         let own = (4096u64 << brief.timeout) * (u64::from(brief.retry) + 1);
         assert!(spent < own + own / 10 + 1_000_000, "{spent} of {own} ns");
+    }
+}
+
+#[test]
+fn long_timeouts_are_four_times_those_of_their_codes_up_to_half_a_second() {
+    const LONG: u32 = config_flags::LONG_TIMEOUTS;
+    for (flags, code, times) in [(0, 10, 1), (LONG, 10, 4), (LONG, 16, 2), (LONG, 18, 1)] {
+        let config = Config { flags, ..Opts::default().config };
+        let o = Opts { timeout: code, retry: 2, config, ..Opts::default() };
+        let (mut net, a, b) = Net::pair(o);
+        net.tap = Some(Box::new(|_, _| Fate::Drop));
+        let start = net.now;
+        assert_eq!(net.run_one(&a, write(&a, &b)).status, wc_status::RETRY_EXC_ERR);
+        let (spent, own) = (net.now - start, 3 * times * (4096u64 << code));
+        assert!((own..own + own / 10 + 1_000_000).contains(&spent), "{spent} of {own} ns");
+        // What the program set is what it reads.
+        let (attr, _) = net.lock(&a).qp_query(a.qp).expect("qp_query");
+        assert_eq!(attr.timeout, code);
     }
 }
 

@@ -7,7 +7,7 @@ mod perf;
 use gdrcore_tests::cpu;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::files;
-use gdrcore_tests::tools::{compile, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{compile, loopback, run, scratch, Done, Running};
 use gdrcore_tests::{library, router_round};
 use std::fs;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! perf: targets that only watch, ends at signals, numbers of messages.
+//! perf: targets that only watch, threads, ends at signals, numbers of messages.
 
 use super::*;
 
@@ -41,6 +41,50 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
             "{wrong:?}: {}",
             refused.output
         );
+    }
+}
+
+/// Each thread has a CQ and queue pairs of its own, on the device of all or on one of its own.
+#[test]
+fn perf_measures_threads_of_one_device_and_checks_their_data() {
+    let perf = library::examples().join("perf/perf");
+    let threads = ["-T", "3", "-q", "2", "-n", "300", "-s", "5000", "-C", "--json"];
+    // Three threads with two queue pairs each.
+    let expect = |done: &Done, what: &str| {
+        for said in ["\"threads\":3,", "\"messages\":1800,", "\"checked\":true"] {
+            assert!(done.ok() && done.output.contains(said), "{what}: no {said}: {}", done.output);
+        }
+    };
+    for more in [&[][..], &["--contexts"]] {
+        let mut alone = Command::new(&perf);
+        alone.args(["-d", "loopback", "send", "bw"]).args(threads).args(more);
+        expect(&run(&mut alone, 60), &format!("loopback {more:?}"));
+    }
+    for (path, port) in [("shm", "19946"), ("udp", "19947")] {
+        let device = |last| format!("soft:{},path={path}", loopback(41, last));
+        let server =
+            Running::start(Command::new(&perf).args(["-k", "-d", &device(63), "-p", port]));
+        for (verb, more) in [("send", &[][..]), ("write", &["--contexts"]), ("read", &[])] {
+            let mut client = Command::new(&perf);
+            client.args(["-d", &device(64), "-p", port, verb, "bw"]).args(threads).args(more);
+            expect(&run(client.arg(loopback(41, 63)), 120), &format!("{path} {verb}"));
+        }
+        // A signal ends the run of all threads.
+        let mut client = Command::new(&perf);
+        client.args(["-d", &device(64), "-p", port, "-T", "2", "-n", "1000000000", "--json"]);
+        let mut client = Running::start(client.args(["write", "bw", &loopback(41, 63)]));
+        client.wait_for_output("\"results\"");
+        client.interrupt();
+        let done = client.finish(LIMIT);
+        assert_eq!(done.code(), Some(130), "{path}: {}", done.output);
+        assert!(done.output.contains("perf: interrupted"), "{path}: {}", done.output);
+        server.signal(libc::SIGTERM);
+        let served = server.finish(LIMIT);
+        assert!(served.code().is_some(), "{path}: {}", served.output);
+    }
+    for wrong in [["send", "lat", "-T2"], ["send", "bw", "-eT2"]] {
+        let refused = run(Command::new(&perf).args(["-d", "loopback"]).args(wrong), 10);
+        assert_eq!(refused.code(), Some(2), "{wrong:?}: {}", refused.output);
     }
 }
 
