@@ -9,7 +9,9 @@
 //!
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
 //! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
-//!   messages of the group, and connections that end with the owner.
+//!   messages of the group, and connections that end with the owner. Of a device with several
+//!   blocks the doors of the others are symbolic links to that of the first, so that one link
+//!   serves all.
 //! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
 //!   that port.
 
@@ -237,6 +239,52 @@ impl Lock {
         check(unsafe { libc::listen(fd.raw(), 128) })?;
         Ok(fd)
     }
+}
+
+impl Lock {
+    /// Makes one of its names lead to that of another holder of the address, in place of a socket.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: as symlink(2).
+    pub(crate) fn lead_to(&self, role: Role, other: &Lock) -> Result<()> {
+        let to = Target::of(other.holder, role);
+        let mut name = [0u8; 8];
+        name[..4].copy_from_slice(role.file());
+        // SAFETY: two C strings; no other pointers.
+        check(unsafe {
+            libc::symlinkat(to.0.as_ptr().cast(), self.dir.raw(), name.as_ptr().cast())
+        })?;
+        Ok(())
+    }
+}
+
+/// The target of a symbolic link from one holder's socket to another's, as a C string.
+struct Target(heapless::String<64>);
+
+impl Target {
+    fn of(holder: Holder, role: Role) -> Target {
+        let mut text = heapless::String::new();
+        let file = core::str::from_utf8(role.file()).unwrap_or_default();
+        // The longest text, of a service, has 21 bytes, so this cannot fail.
+        let _ = write!(text, "../{}/{file}\0", Part::of_holder(holder).0);
+        Target(text)
+    }
+}
+
+/// The block at whose socket the links to a block's owner end: the block itself, unless its name
+/// leads to that of another block of the same device. Cost: a system call.
+pub(crate) fn door_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 {
+    let name = Name::of(socket_dir, at, Holder::Block(block), Role::Links);
+    let mut target = [0u8; 32];
+    // SAFETY: the name is a C string, because a longer one is left empty; pointer and length are
+    // those of `target`.
+    let n = unsafe {
+        libc::readlink(name.addr.sun_path.as_ptr(), target.as_mut_ptr().cast(), target.len())
+    };
+    let text = usize::try_from(n).ok().and_then(|n| target.get(..n)).unwrap_or_default();
+    let text = core::str::from_utf8(text).unwrap_or_default();
+    let other = text.strip_prefix("../").and_then(|rest| rest.strip_suffix("/door"));
+    other.and_then(|number| number.parse().ok()).unwrap_or(block)
 }
 
 /// Locks a directory. False: it was removed before.

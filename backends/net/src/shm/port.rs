@@ -5,7 +5,7 @@ use super::listener::{LinkSocket, Listener};
 use super::ring::{Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{Holder, Lock, SocketDir};
+use crate::local::{Holder, Lock, Role, SocketDir};
 use crate::wait::Waiter;
 use brokered::Brokered;
 pub(crate) use brokered::Peer;
@@ -102,8 +102,8 @@ pub struct ShmPort {
     /// The directory of this user's sockets; `None`: a router makes all links.
     socket_dir: Option<SocketDir>,
     local: Endpoint,
-    /// One for the address, unless another device holds its name, and one for each block.
-    listeners: RawSlice<Option<Listener>>,
+    /// One for the address, unless another device holds its name, and one for the blocks.
+    listeners: [Option<Listener>; 2],
     /// The lock of the address's own name.
     address: Option<Lock>,
     /// A connection waits for a free descriptor; until then no listener is watched.
@@ -131,7 +131,6 @@ unsafe impl Send for ShmPort {}
 unsafe impl Sync for ShmPort {}
 
 struct Parts {
-    listeners: RawSlice<Option<Listener>>,
     out: RawSlice<Option<Outbound>>,
     inbound: RawSlice<Option<Inbound>>,
     open: RawSlice<u16>,
@@ -140,10 +139,9 @@ struct Parts {
     requested: RawSlice<Option<PeerRequest>>,
 }
 
-fn walk(w: &mut Walk, blocks: u16, bounds: &ShmBounds) -> Result<Parts> {
+fn walk(w: &mut Walk, bounds: &ShmBounds) -> Result<Parts> {
     let links = bounds.links;
     Ok(Parts {
-        listeners: w.slice_with(1 + usize::from(blocks), |_| None)?,
         out: w.slice_with(links, |_| None)?,
         inbound: w.slice_with(links, |_| None)?,
         open: w.slice(links, 0)?,
@@ -154,11 +152,11 @@ fn walk(w: &mut Walk, blocks: u16, bounds: &ShmBounds) -> Result<Parts> {
 }
 
 impl ShmPort {
-    /// Bytes that [`ShmPort::open`] needs for a device with that many blocks of QPNs.
-    pub fn memsize(blocks: u16, bounds: &ShmBounds) -> usize {
+    /// Bytes that [`ShmPort::open`] needs.
+    pub fn memsize(bounds: &ShmBounds) -> usize {
         let mut w = Walk::size_query();
         // A query of so few bytes does not fail.
-        let _ = walk(&mut w, blocks, bounds);
+        let _ = walk(&mut w, bounds);
         w.offset()
     }
 
@@ -173,15 +171,14 @@ impl ShmPort {
     pub(crate) unsafe fn open<'l>(
         socket_dir: &SocketDir,
         local: &Endpoint,
-        blocks: impl Iterator<Item = &'l Lock> + Clone,
+        blocks: impl Iterator<Item = &'l Lock>,
         bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
         waiter: &Waiter,
     ) -> Result<ShmPort> {
-        let count = blocks.clone().count() as u16;
         // SAFETY: the caller's promise.
-        let mut port = unsafe { ShmPort::carve(local, count, bounds, memory, bytes)? };
+        let mut port = unsafe { ShmPort::carve(local, bounds, memory, bytes)? };
         // From here on a drop releases the names.
         port.socket_dir = Some(*socket_dir);
         port.open_listeners(blocks, waiter)?;
@@ -194,18 +191,17 @@ impl ShmPort {
     /// As [`ShmPort::open`].
     unsafe fn carve(
         local: &Endpoint,
-        blocks: u16,
         bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, blocks, bounds)?;
-        let Parts { listeners, out, inbound, open, lost, shared, requested } = parts;
+        let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, bounds)?;
+        let Parts { out, inbound, open, lost, shared, requested } = parts;
         Ok(ShmPort {
             socket_dir: None,
             local: *local,
-            listeners,
+            listeners: [None, None],
             address: None,
             paused_until: None,
             out,
@@ -229,10 +225,10 @@ impl ShmPort {
     /// Opens all listeners, and reopens those that were open.
     pub(crate) fn open_listeners<'l>(
         &mut self,
-        blocks: impl Iterator<Item = &'l Lock>,
+        mut blocks: impl Iterator<Item = &'l Lock>,
         waiter: &Waiter,
     ) -> Result<()> {
-        self.listeners.fill_with(|| None);
+        self.listeners = [None, None];
         self.address = None;
         let Some(socket_dir) = &self.socket_dir else { return Ok(()) };
         match Lock::take(socket_dir, &self.local, Holder::Address) {
@@ -240,17 +236,16 @@ impl ShmPort {
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
         }
-        let mut places = self.listeners.iter_mut();
-        let mut open = |lock: &Lock| {
+        let open = |lock: &Lock| {
             let listener = Listener::open(lock)?;
             waiter.add_socket(listener.fd())?;
-            if let Some(place) = places.next() {
-                *place = Some(listener);
-            }
-            Ok(())
+            Ok(listener)
         };
-        self.address.iter().try_for_each(&mut open)?;
-        blocks.into_iter().try_for_each(open)
+        let of_address = self.address.as_ref().map(open).transpose()?;
+        let first = blocks.next();
+        self.listeners = [of_address, first.map(open).transpose()?];
+        // One link of each peer serves all blocks: a device with many queue pairs has many.
+        first.map_or(Ok(()), |first| blocks.try_for_each(|b| b.lead_to(Role::Links, first)))
     }
 
     /// Reopens the listeners in another directory.
@@ -290,7 +285,7 @@ impl Drop for ShmPort {
         // Once its context is closed, the program alone uses its memory again.
         self.check_grants(|_, _, _| false);
         // The slices never run destructors, so sockets and mappings are released here.
-        self.listeners.fill_with(|| None);
+        self.listeners = [None, None];
         self.address = None;
         self.shared.fill_with(|| None);
         self.out.fill_with(|| None);

@@ -103,14 +103,12 @@ impl SoftConfig<'_> {
         let bytes =
             if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
         let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
-        let (claim, blocks) = match name {
-            DeviceName::Soft(_) => {
-                self.wanted().map(|w| (Claim::memsize(&w, &self.claim()), w.count()))?
-            }
-            DeviceName::Loopback | DeviceName::Router(_) => (0, 0),
+        let claim = match name {
+            DeviceName::Soft(_) => Claim::memsize(&self.wanted()?, &self.claim()),
+            DeviceName::Loopback | DeviceName::Router(_) => 0,
         };
         let shm = page_up(member + claim)?;
-        let links = if self.has_links(name) { ShmPort::memsize(blocks, &self.shm()) } else { 0 };
+        let links = if self.has_links(name) { ShmPort::memsize(&self.shm()) } else { 0 };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
         Ok(Layout { engine, udp, member, shm, pcap, end })

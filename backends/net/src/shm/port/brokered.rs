@@ -60,7 +60,7 @@ impl ShmPort {
         bytes: usize,
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
-        unsafe { ShmPort::carve(local, 0, bounds, memory, bytes) }
+        unsafe { ShmPort::carve(local, bounds, memory, bytes) }
     }
 
     /// The link to the owner of a block at an address, if there is one.

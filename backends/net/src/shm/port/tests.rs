@@ -16,7 +16,7 @@ struct End {
     port: ShmPort,
     waiter: Waiter,
     at: Endpoint,
-    _lock: Lock,
+    _locks: Vec<Lock>,
     _memory: Map,
     /// Others see its end.
     _kept: Keep,
@@ -27,20 +27,26 @@ fn end(n: u8) -> End {
 }
 
 fn end_with(n: u8, block: u16) -> End {
+    end_of(n, &[block])
+}
+
+/// The end of a device with several blocks.
+fn end_of(n: u8, blocks: &[u16]) -> End {
     let at = Endpoint::v4(loopback(5, n), 4791);
-    let memory = Map::new(ShmPort::memsize(1, &BOUNDS)).unwrap();
+    let memory = Map::new(ShmPort::memsize(&BOUNDS)).unwrap();
     let waiter = Waiter::new().unwrap();
     waiter.attach_io(true).unwrap();
     let socket_dir = SocketDir::open().unwrap();
-    let lock = Lock::take(&socket_dir, &at, Holder::Block(block)).unwrap();
-    let locks = core::iter::once(&lock);
+    let take = |&block| Lock::take(&socket_dir, &at, Holder::Block(block)).unwrap();
+    let taken: Vec<Lock> = blocks.iter().map(take).collect();
+    let locks = taken.iter();
     // SAFETY: the map is ours, and is dropped after the port.
     let mut port = unsafe {
         ShmPort::open(&socket_dir, &at, locks, &BOUNDS, memory.as_ptr(), memory.len(), &waiter)
             .unwrap()
     };
     port.enable_by_address();
-    End { port, waiter, at, _lock: lock, _memory: memory, _kept: keep() }
+    End { port, waiter, at, _locks: taken, _memory: memory, _kept: keep() }
 }
 
 impl End {
@@ -103,6 +109,26 @@ fn an_address_has_one_name_and_each_block_a_listener() {
     drop(second);
     a.maintain();
     assert_eq!(a.port.take_lost(), Some((to_second, false)));
+}
+
+#[test]
+fn the_blocks_of_one_device_have_one_link() {
+    let (mut a, mut first) = (end(30), end_of(29, &[7, 8, 9]));
+    let link = a.port.connect(&first.at, Some(8), &a.waiter).unwrap();
+    for block in [7, 9, 8] {
+        assert_eq!(a.port.connect(&first.at, Some(block), &a.waiter), Ok(link), "{block}");
+    }
+    first.maintain();
+    assert!(a.send(link, 4, 112));
+    assert_eq!(first.poll(), [(a.at, 4, 112)]);
+    drop(first);
+    a.maintain();
+    assert_eq!((a.port.take_lost(), a.port.take_lost()), (Some((link, false)), None));
+    // Each next owner of one of the blocks is a device of its own.
+    let others = [end_of(29, &[9]), end_of(29, &[8, 7])];
+    let mut to = |block| a.port.connect(&others[0].at, Some(block), &a.waiter).unwrap();
+    let links = [to(9), to(8), to(7)];
+    assert!(links[0] != links[1] && links[1] == links[2], "{links:?}");
 }
 
 /// The old owner's link was not maintained meanwhile.

@@ -6,7 +6,7 @@ use super::super::listener::connect_link;
 use super::super::ring::{Broken, Writer};
 use super::{Outbound, ShmCounters, ShmPort, RING};
 use crate::addr::Endpoint;
-use crate::local::{has_hung_up, Holder, Name, Role};
+use crate::local::{door_of, has_hung_up, Holder, Name, Role};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
@@ -71,13 +71,14 @@ impl ShmPort {
     /// [`Error::NoDevice`]: no process of this host listens there; [`Error::Access`]: a process of
     /// another user listens there; [`Error::NoMemory`]: all links are in use; others of the system.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
+        let socket_dir = self.socket_dir.ok_or(Error::NoDevice)?;
+        let block = block.map(|block| door_of(&socket_dir, to, block));
         let i = match self.place_for(to, block)? {
             LinkSlot::Linked(link) => return Ok(link),
             LinkSlot::Free(i) => i,
         };
-        let socket_dir = self.socket_dir.as_ref().ok_or(Error::NoDevice)?;
         let name =
-            Name::of(socket_dir, to, block.map_or(Holder::Address, Holder::Block), Role::Links);
+            Name::of(&socket_dir, to, block.map_or(Holder::Address, Holder::Block), Role::Links);
         let (socket, segment) = connect_link(&name, &self.local, RING)?;
         waiter.add_socket(socket.fd())?;
         let writer = Writer::new(segment.place());

@@ -17,7 +17,7 @@ struct End {
 
 fn end() -> End {
     let bounds = ShmBounds::of(4, 4);
-    let memory = Map::new(ShmPort::memsize(0, &bounds)).unwrap();
+    let memory = Map::new(ShmPort::memsize(&bounds)).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
     let port = unsafe {
         ShmPort::open_brokered(&Endpoint::default(), &bounds, memory.as_ptr(), memory.len())
