@@ -247,6 +247,19 @@ typedef struct gdrc_config {
      * is taken from ring_bytes with the first target: some 5 KiB each.
      */
     uint32_t max_dc_context;
+    /**
+     * Engines of a soft device (1), at most 64. Each takes the memory of a context, and every
+     * limit above is that of one engine. The threads of a program are spread over the engines in
+     * the order in which they first create a CQ, an SRQ or a channel; such an object is of the
+     * engine of its thread. A queue pair is of the engine of its CQs and its SRQ, which must be of
+     * one engine (-EOPNOTSUPP). Calls on queue pairs and CQs of different engines never wait for
+     * each other. Queue pairs of different engines reach each other as those of two processes do;
+     * those of a loopback device do not (-EOPNOTSUPP). More than one engine excludes qpn_base,
+     * routers and NICs, the connection manager, GPU memory and windows of type 1 (-EOPNOTSUPP).
+     */
+    uint32_t engines;
+    /** Zero. */
+    uint32_t reserved;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */

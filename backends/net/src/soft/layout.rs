@@ -31,7 +31,7 @@ pub(super) struct Layout {
     pub(super) end: usize,
 }
 
-fn page_up(n: usize) -> Result<usize> {
+pub(super) fn page_up(n: usize) -> Result<usize> {
     n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
 }
 
