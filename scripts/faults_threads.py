@@ -55,7 +55,8 @@ FAULTS = [
      "engines"),
     ("a handle of an engine that is not there is one of the first", E + ".rs",
      "            None => Err(of_no_engine(h)),",
-     "            None => Ok((0, self.engines[0], h & !NUMBER)).or(Err(of_no_engine(h))),",
+     "            None if h == 0 => Err(of_no_engine(h)),\n"
+     "            None => Ok((0, self.engines[0], h & !NUMBER)),",
      "engines"),
     ("all threads have one engine", E + ".rs",
      "let k = threads.number(token()) % self.engines.len();",
