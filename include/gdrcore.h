@@ -254,8 +254,17 @@ typedef struct gdrc_config {
      * little of it, and costs bulk: bursts are short, and arrive packet by packet (without GRO).
      */
     uint32_t burst_bytes;
-    /** 0. */
-    uint32_t reserved;
+    /**
+     * Engines of a soft device (1), at most 64. Each takes the memory of a context, and every
+     * limit above is that of one engine. The threads of a program are spread over the engines in
+     * the order in which they first create a CQ, an SRQ or a channel; such an object is of the
+     * engine of its thread. A queue pair is of the engine of its CQs and its SRQ, which must be of
+     * one engine (-EOPNOTSUPP). Calls on queue pairs and CQs of different engines never wait for
+     * each other. Queue pairs of different engines reach each other as those of two processes do;
+     * those of a loopback device do not (-EOPNOTSUPP). More than one engine excludes qpn_base,
+     * routers and NICs, the connection manager, GPU memory and windows of type 1 (-EOPNOTSUPP).
+     */
+    uint32_t engines;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */

@@ -79,8 +79,15 @@ pub struct gdrc_config {
     /// of some 18 times this size, "loopback" of one. Less than 65536 saves memory for devices with
     /// little of it, and costs bulk: bursts are short, and arrive packet by packet (without GRO).
     pub burst_bytes: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Engines of a soft device (1), at most 64. Each takes the memory of a context, and every
+    /// limit above is that of one engine. The threads of a program are spread over the engines in
+    /// the order in which they first create a CQ, an SRQ or a channel; such an object is of the
+    /// engine of its thread. A queue pair is of the engine of its CQs and its SRQ, which must be of
+    /// one engine (-EOPNOTSUPP). Calls on queue pairs and CQs of different engines never wait for
+    /// each other. Queue pairs of different engines reach each other as those of two processes do;
+    /// those of a loopback device do not (-EOPNOTSUPP). More than one engine excludes qpn_base,
+    /// routers and NICs, the connection manager, GPU memory and windows of type 1 (-EOPNOTSUPP).
+    pub engines: u32,
 }
 
 /// Capabilities and bounds of a device.

@@ -14,7 +14,7 @@ use crate::open_error::{self, Stage};
 use core::fmt;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
-use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EngineSet, PathChoice, SoftConfig, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
 /// The form of the names of a kind.
@@ -54,7 +54,7 @@ static KINDS: &[DeviceKind] = &[
         form: NameForm::Prefix("soft"),
         words: "\"soft:<address>[:port]\" (IPv6 in brackets)",
         check: |_, _| Ok(()),
-        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        memsize: soft_memsize,
         open: open_soft,
     },
     DeviceKind {
@@ -68,14 +68,14 @@ static KINDS: &[DeviceKind] = &[
         form: NameForm::Prefix("router"),
         words: "\"router:[<name or socket>]\"",
         check: |_, _| Ok(()),
-        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        memsize: soft_memsize,
         open: open_soft,
     },
     DeviceKind {
         form: NameForm::Word("loopback"),
         words: "\"loopback\"",
         check: |_, _| Ok(()),
-        memsize: |name, config| SoftDevice::memsize(name, &soft_config(config)),
+        memsize: soft_memsize,
         open: open_soft,
     },
 ];
@@ -167,12 +167,28 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
     SoftConfig { core: config.core, flags, path, pcap: config.pcap }
 }
 
+/// Bytes of memory of a soft device, of one engine or several.
+fn soft_memsize(name: &str, config: &OpenConfig<'_>) -> Result<usize> {
+    match config.engines {
+        1 => SoftDevice::memsize(name, &soft_config(config)),
+        engines => EngineSet::memsize(name, &soft_config(config), engines),
+    }
+}
+
 unsafe fn open_soft(
     memory: *mut u8,
     bytes: usize,
     name: &str,
     config: &OpenConfig<'_>,
 ) -> Result<OpenDevice> {
+    if config.engines > 1 {
+        // SAFETY: as below.
+        return unsafe {
+            EngineSet::init(memory, bytes, name, &soft_config(config), config.engines)
+        }
+        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
+        .map(|device| OpenDevice { device, fast: FastDevice::Set(device) });
+    }
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
     unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
         .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
@@ -185,6 +201,9 @@ fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
     let instead = match () {
         _ if config.pcap.is_some() => {
             "pcap_path is for the soft device; capture a NIC's packets with tcpdump"
+        }
+        _ if config.engines != 1 => {
+            "engines are of the soft device; a NIC serves all threads at once"
         }
         _ if config.core.keepalive_ns != 0 => {
             "keepalive_ms is for the soft device; WRITE 0 bytes now and then"
@@ -237,8 +256,9 @@ mod tests {
 
     #[test]
     fn the_path_follows_from_flags_and_capture() {
-        let of =
-            |flags, pcap| soft_config(&OpenConfig { core: Default::default(), flags, pcap }).path;
+        let of = |flags, pcap| {
+            soft_config(&OpenConfig { core: Default::default(), flags, pcap, engines: 1 }).path
+        };
         for (flags, plain, captured) in [
             (0, PathChoice::Auto, PathChoice::Udp),
             (GDRC_CONFIG_SHM, PathChoice::Auto, PathChoice::Auto),

@@ -11,7 +11,7 @@ use core::mem::{size_of, MaybeUninit};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::fork::{self, ForkGuard};
-use gdrcore_net::soft::SoftDevice;
+use gdrcore_net::soft::{EngineSet, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
 /// Contexts that one process can have open.
@@ -32,7 +32,8 @@ pub struct gdrc_context {
     /// read.
     magic: AtomicU64,
     /// An open NIC: [`fork::here`] of the process that opened it. An open soft device: the same
-    /// word with the bit [`fork::MARK`] inverted. Otherwise a word that equals neither.
+    /// word with the bit [`fork::MARK`] inverted; of several engines, with [`fork::SECOND_MARK`]
+    /// inverted. Otherwise a word that equals none of them.
     fast_word: AtomicU64,
     body: UnsafeCell<MaybeUninit<ContextBody>>,
 }
@@ -122,6 +123,7 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn ContextDev
 pub(crate) enum FastDevice {
     Nic(&'static VerbsDevice),
     Soft(&'static SoftDevice),
+    Set(&'static EngineSet),
     /// The device has no fast path, or the context may not be used; [`device`] returns the error.
     None,
 }
@@ -133,7 +135,7 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     // One word shows whether the context is open, whether this process opened it, and its type.
     let word = c.fast_word.load(Ordering::Acquire) ^ fork::here();
     if word & !fork::MARK != 0 {
-        return FastDevice::None;
+        return if word == fork::SECOND_MARK { set(c) } else { FastDevice::None };
     }
     // SAFETY: `fast_word` was loaded with acquire, so `body` was written before; it is not changed
     // until close, and the header forbids other calls on a context during its close.
@@ -145,6 +147,15 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
         // SAFETY: `publish` stores this word only for a soft device, which lives until close.
         FastDevice::Soft(unsafe { &*body.fast.cast() })
     }
+}
+
+/// The engines of a context whose `fast_word` says that it has several.
+#[inline(always)]
+fn set(c: &'static gdrc_context) -> FastDevice {
+    // SAFETY: as in `fast`.
+    let body = unsafe { (*c.body.get()).assume_init_ref() };
+    // SAFETY: `publish` stores this word only for a set of engines, which lives until close.
+    FastDevice::Set(unsafe { &*body.fast.cast() })
 }
 
 /// The NIC of a context. `None`: another kind of device, or a context that may not be used;
@@ -194,6 +205,7 @@ impl ClaimedSlot {
         let (fast, fast_word): (*const (), u64) = match open.fast {
             FastDevice::Nic(nic) => ((&raw const *nic).cast(), owner.word()),
             FastDevice::Soft(soft) => ((&raw const *soft).cast(), owner.word() ^ fork::MARK),
+            FastDevice::Set(set) => ((&raw const *set).cast(), owner.word() ^ fork::SECOND_MARK),
             FastDevice::None => (core::ptr::null(), NO_FAST),
         };
         let c = self.0;

@@ -8,7 +8,7 @@ use crate::ptr::{check_list, out, report_bad, wc_slice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
 use gdrcore_core::Result;
-use gdrcore_net::soft::SoftDevice;
+use gdrcore_net::soft::{EngineSet, SoftDevice};
 use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
 /// Posts a list of send requests, in order, and sends at once as much as the windows allow: the
@@ -43,6 +43,8 @@ pub unsafe extern "C" fn gdrc_post_send(
         }
         // SAFETY: our contract.
         FastDevice::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
+        // SAFETY: our contract.
+        FastDevice::Set(set) => return unsafe { set_post_send(set, qp, wr, bad) },
         _ => {}
     }
     // SAFETY: our contract.
@@ -77,6 +79,24 @@ unsafe extern "C" fn soft_post_send(
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
         Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+    }
+}
+
+/// A post to a soft device of several engines; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_post_send`].
+#[inline(never)]
+unsafe extern "C" fn set_post_send(
+    set: &EngineSet,
+    qp: gdrc_qp,
+    wr: *const gdrc_send_wr,
+    bad: *mut *const gdrc_send_wr,
+) -> c_int {
+    match set.member(qp.handle) {
+        // SAFETY: our contract.
+        Ok((soft, handle)) => unsafe { soft_post_send(soft, gdrc_qp { handle }, wr, bad) },
+        // SAFETY: the header's contract: bad is NULL or writable.
+        Err(e) => unsafe { report_bad(e, bad, wr) },
     }
 }
 
@@ -126,6 +146,10 @@ pub unsafe extern "C" fn gdrc_post_recv(
         Ok(()) => match fast(ctx) {
             // SAFETY: as in gdrc_post_send.
             FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
+            FastDevice::Set(set) => set.member(qp.handle).and_then(|(d, qp)| {
+                // SAFETY: as in gdrc_post_send.
+                unsafe { d.quick_post_recv(qp, wr.cast(), &mut first) }
+            }),
             // SAFETY: as in gdrc_post_send.
             _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
         },
@@ -193,6 +217,8 @@ pub unsafe extern "C" fn gdrc_poll_cq(
             }
             // SAFETY: our contract.
             FastDevice::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
+            // SAFETY: our contract.
+            FastDevice::Set(set) => return unsafe { set_poll_cq(set, cq, num_entries, wc) },
             _ => {}
         }
     }
@@ -213,6 +239,23 @@ unsafe extern "C" fn soft_poll_cq(
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
     let wc = unsafe { wc_slice(wc, num_entries) };
     ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
+}
+
+/// A poll of a soft device of several engines; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_poll_cq`].
+#[inline(never)]
+unsafe extern "C" fn set_poll_cq(
+    set: &EngineSet,
+    cq: gdrc_cq,
+    num_entries: c_int,
+    wc: *mut gdrc_wc,
+) -> c_int {
+    match set.member(cq.handle) {
+        // SAFETY: our contract.
+        Ok((soft, handle)) => unsafe { soft_poll_cq(soft, gdrc_cq { handle }, num_entries, wc) },
+        Err(e) => ret(Err(e)),
+    }
 }
 
 /// A poll through the trait of devices; as [`soft_post_send`].

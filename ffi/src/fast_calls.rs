@@ -47,6 +47,10 @@ fn qp_target(ctx: *mut gdrc_context, handle: Handle) -> Result<QpTarget> {
     Ok(match fast(ctx) {
         FastDevice::Nic(nic) => QpTarget::Nic(nic, nic.pinned_qp(handle)?),
         FastDevice::Soft(soft) => QpTarget::Soft(soft.pinned_qp(handle)?),
+        FastDevice::Set(set) => {
+            let (soft, handle) = set.member(handle)?;
+            QpTarget::Soft(soft.pinned_qp(handle)?)
+        }
         FastDevice::None => QpTarget::Checked,
     })
 }
@@ -97,6 +101,10 @@ fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
     Ok(match fast(ctx) {
         FastDevice::Nic(nic) => CqTarget::Nic(nic, nic.pinned_cq(handle)?),
         FastDevice::Soft(soft) => CqTarget::Soft(soft.pinned_cq(handle)?),
+        FastDevice::Set(set) => {
+            let (soft, handle) = set.member(handle)?;
+            CqTarget::Soft(soft.pinned_cq(handle)?)
+        }
         FastDevice::None => CqTarget::Checked,
     })
 }

@@ -14,6 +14,8 @@ pub(crate) struct OpenConfig<'a> {
     pub(crate) flags: u32,
     /// The capture file.
     pub(crate) pcap: Option<&'a CStr>,
+    /// Engines of the device, at least 1.
+    pub(crate) engines: u32,
 }
 
 /// Reads the caller's configuration.
@@ -38,9 +40,6 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
             "cfg->flags {:#x}: this library knows no flag {unknown:#x}",
             c.flags
         ));
-    }
-    if c.reserved != 0 {
-        return Err(refuse!(Invalid, "cfg->reserved {}: must be 0", c.reserved));
     }
     let pcap: Option<&'a CStr> = if c.pcap_path.is_null() {
         None
@@ -78,7 +77,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
     };
-    Ok(OpenConfig { core, flags: c.flags, pcap })
+    Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1) })
 }
 
 /// Fills `cfg` with the default of every limit, so that a program can print them or scale one.
@@ -113,6 +112,7 @@ fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
         ring_bytes: d.ring_bytes,
         max_cm_ids: d.max_cm_ids,
         line_rate_bytes_per_s: d.line_rate_bytes_per_s,
+        engines: 1,
         ..ptr::zeroed()
     });
     Ok(0)

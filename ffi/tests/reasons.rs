@@ -65,14 +65,20 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| c.flags = 1 << 30), &mut need);
         EINVAL "'loopback': cfg->flags":
             gdrc_context_size(name, &with(&|c| c.flags = two_paths), &mut need);
+        EINVAL "'loopback': engines 65":
+            gdrc_context_size(name, &with(&|c| c.engines = 65), &mut need);
+        EOPNOTSUPP "'loopback': qpn_base 0x8000":
+            gdrc_context_size(name, &with(&|c| (c.engines, c.qpn_base) = (2, 0x8000)), &mut need);
+        EOPNOTSUPP "'router:/x': engines 2":
+            gdrc_context_size(c"router:/x".as_ptr(), &with(&|c| c.engines = 2), &mut need);
+        EOPNOTSUPP "'verbs:x': engines":
+            gdrc_context_size(c"verbs:x".as_ptr(), &with(&|c| c.engines = 2), &mut need);
         EINVAL "'loopback': max_dc_context 5000":
             gdrc_context_size(name, &with(&|c| c.max_dc_context = 5000), &mut need);
         EINVAL "'loopback': max_qp 300000":
             gdrc_context_size(name, &with(&|c| c.max_qp = 300_000), &mut need);
         EINVAL "'loopback': burst_bytes 4351":
             gdrc_context_size(name, &with(&|c| c.burst_bytes = 4351), &mut need);
-        EINVAL "'loopback': cfg->reserved 1":
-            gdrc_context_size(name, &with(&|c| c.reserved = 1), &mut need);
         EINVAL "'loopback': max_mtu 1000":
             gdrc_context_size(name, &with(&|c| c.max_mtu = 1000), &mut need);
         EINVAL "'loopback': qpn_count 3":

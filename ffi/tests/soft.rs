@@ -127,6 +127,39 @@ fn rc_on_loopback_from_open_to_close_without_a_leak() {
     assert_eq!(ctx.close(), 0);
 }
 
+#[test]
+fn threads_of_one_context_have_engines_of_their_own() {
+    struct Shared(*mut gdrc_context);
+    // SAFETY: any thread may use a context.
+    unsafe impl Sync for Shared {}
+    let config = gdrc_config { engines: 3, ..sized() };
+    for device in [c"loopback", &at(9)] {
+        let ctx = Ctx::open(device, Some(&config));
+        let shared = &Shared(ctx.0);
+        let work = move || {
+            let ctx = core::mem::ManuallyDrop::new(Ctx(shared.0));
+            let make = || side(&ctx, GDRC_QPT_RC, 64 << 10);
+            let (mut a, mut b) = (make(), make());
+            connect(&a, &b);
+            exchange(&mut a, &mut b);
+            let qpn = a.qpn;
+            destroy(a);
+            destroy(b);
+            qpn >> 14
+        };
+        // One after the other: none has the token of another.
+        let blocks = std::thread::scope(|scope| {
+            let own = work();
+            let other = scope.spawn(work).join().expect("the thread");
+            [own, other]
+        });
+        assert_ne!(blocks[0], blocks[1], "{device:?}: each engine has its block of QPNs");
+        assert_eq!(ctx.close(), 0);
+    }
+    let mut cfg: gdrc_config = sized();
+    assert_eq!((c!(gdrc_config_default(&mut cfg)), cfg.engines), (0, 1));
+}
+
 /// A device name that no other test uses.
 fn at(last: u8) -> CString {
     let [a, b, c, d] = place::loopback(0, last);

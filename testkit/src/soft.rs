@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use gdrcore_core::device::Device;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{SoftConfig, SoftDevice};
+use gdrcore_net::soft::{EngineSet, SoftConfig, SoftDevice};
 
 /// A soft device; closed when dropped.
 pub struct Soft {
@@ -44,6 +44,38 @@ impl Soft {
 }
 
 impl Drop for Soft {
+    fn drop(&mut self) {
+        // SAFETY: every reference that `dev` gave out ended with the borrow of self.
+        unsafe { self.dev.close() };
+    }
+}
+
+/// A soft device of several engines; closed when dropped.
+pub struct SoftSet {
+    dev: &'static EngineSet,
+    _memory: Buffer,
+}
+
+impl SoftSet {
+    /// Opens a device by name.
+    ///
+    /// # Errors
+    /// As [`EngineSet::init`].
+    pub fn open(name: &str, config: &SoftConfig, engines: u32) -> Result<SoftSet> {
+        let bytes = EngineSet::memsize(name, config, engines)?;
+        let memory = Buffer::new(bytes);
+        // SAFETY: the memory is fresh, page-aligned, and lives in `_memory` until after `close`.
+        let dev = unsafe { EngineSet::init(memory.as_ptr(), bytes, name, config, engines)? };
+        Ok(SoftSet { dev, _memory: memory })
+    }
+
+    /// The device.
+    pub fn dev(&self) -> &dyn Device {
+        self.dev
+    }
+}
+
+impl Drop for SoftSet {
     fn drop(&mut self) {
         // SAFETY: every reference that `dev` gave out ended with the borrow of self.
         unsafe { self.dev.close() };

@@ -465,17 +465,32 @@ static void threads(gdrc_qp qp)
     MUST(gdrc_qp_fast_put(shared) == 0 && gdrc_cq_fast_put(of) == 0);
 }
 
+/* A thread before this one: of several engines this one then has the second. */
+static void *thread_before(void *arg)
+{
+    gdrc_cq first;
+    MUST(gdrc_cq_create(ctx, 4, &first, NULL) == 0 && gdrc_cq_destroy(ctx, first) == 0);
+    return arg;
+}
+
 int main(int argc, char **argv)
 {
     char why[384];
-    if (argc != 2)
+    pthread_t before;
+    struct gdrc_config config;
+    if (argc < 2)
         return 2;
+    memset(&config, 0, sizeof config);
+    config.struct_size = sizeof config;
+    config.engines = argc > 2 ? (uint32_t)atoi(argv[2]) : 1;
     is_nic = !strncmp(argv[1], "verbs:", 6);
-    if (gdrc_open(argv[1], NULL, &ctx)) {
+    if (gdrc_open(argv[1], &config, &ctx)) {
         gdrc_error_detail(why, sizeof why);
         fprintf(stderr, "%s\n", why);
         return 1;
     }
+    MUST(pthread_create(&before, NULL, thread_before, NULL) == 0);
+    MUST(pthread_join(before, NULL) == 0);
     memset(&region, 0, sizeof region);
     region.struct_size = sizeof region;
     /*

@@ -151,7 +151,7 @@ AT(struct gdrc_config, line_rate_bytes_per_s, 96);
 AT(struct gdrc_config, keepalive_ms, 104);
 AT(struct gdrc_config, max_dc_context, 108);
 AT(struct gdrc_config, burst_bytes, 112);
-AT(struct gdrc_config, reserved, 116);
+AT(struct gdrc_config, engines, 116);
 
 SIZE(struct gdrc_device_attr, 104, 8);
 AT(struct gdrc_device_attr, struct_size, 0);

@@ -26,6 +26,7 @@ pub mod supervisor;
 pub mod tools;
 pub mod traffic;
 pub mod two_hosts;
+pub mod workers;
 
 pub use gdrcore_testkit::{cpu, ends, patience, place, rng};
 

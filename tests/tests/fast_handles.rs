@@ -25,8 +25,11 @@ fn fast(compiler: &str, flags: &[&str]) {
     let built = run(&mut cc, 60);
     assert!(built.ok(), "{}", built.output);
     for device in ["loopback".to_string(), format!("soft:{}", loopback(61, 1))] {
-        let done = run(Command::new(&program).arg(&device).env("LD_LIBRARY_PATH", &dir), 60);
-        assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+        for engines in ["1", "2"] {
+            let mut fast = Command::new(&program);
+            let done = run(fast.args([&device, engines]).env("LD_LIBRARY_PATH", &dir), 60);
+            assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+        }
     }
 }
 

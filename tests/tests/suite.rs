@@ -3,25 +3,31 @@
 use gdrcore_tests::tools::{loopback, run};
 use std::process::Command;
 
-fn suite(device: &str, peer: &str) {
-    let done = run(
-        Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", device, "--peer", peer]),
-        300,
-    );
+fn suite(device: &str, peer: &str, engines: u32) {
+    let mut suite = Command::new(env!("CARGO_BIN_EXE_suite"));
+    suite.args(["--device", device, "--peer", peer, "--engines", &engines.to_string()]);
+    let done = run(&mut suite, 300);
     let said = done.output.lines().find(|l| l.contains(" passed, ")).unwrap_or("no result");
-    println!("suite over {device}: {said}");
+    println!("suite over {device}, {engines} engines: {said}");
     assert!(done.ok() && said.contains(" 0 failed"), "{}", done.output);
 }
 
 #[test]
 fn behaviour_within_one_device() {
-    suite("loopback", "loopback");
+    suite("loopback", "loopback", 1);
 }
 
 #[test]
 fn behaviour_over_udp() {
     let address = |last| format!("soft:{}", loopback(47, last));
-    suite(&address(1), &address(2));
+    suite(&address(1), &address(2), 1);
+}
+
+#[test]
+fn behaviour_of_several_engines() {
+    suite("loopback", "loopback", 3);
+    let address = |last| format!("soft:{}", loopback(48, last));
+    suite(&address(1), &address(2), 3);
 }
 
 #[test]

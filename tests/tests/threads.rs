@@ -1,67 +1,16 @@
 //! Threads that share a device, each with a queue pair and a completion queue of its own: they take
 //! turns at its engine, and each finishes, whatever the others do.
 
-use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_core::verbs::types::wc_opcode;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, pattern, End, Op, Shape};
+use gdrcore_tests::ends::{connected, Op};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::workers::{await_one, exchange, shape, write, LEN};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 const ROUNDS: u64 = 20_000;
-/// Bytes of a message.
-const LEN: u32 = 64;
-
-fn shape() -> Shape {
-    Shape { buffer: 8192, depth: 8, cqe: 32, ..Shape::default() }
-}
-
-/// Polls until a completion of `opcode` comes. Others are dropped: they must be successful.
-fn await_one(end: &mut End, opcode: u32) {
-    let limit = deadline(60);
-    loop {
-        end.poll();
-        let done = std::mem::take(&mut end.done);
-        assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
-        if done.iter().any(|wc| wc.opcode == opcode) {
-            return;
-        }
-        assert!(Instant::now() < limit, "no completion {opcode}; {:?}", end.dev.qp_cause(end.qp));
-    }
-}
-
-/// WRITEs by one thread, checked by it.
-fn write(a: &mut End, b: &End, seed: u64, rounds: u64) {
-    for round in 0..rounds {
-        let data = pattern(seed + round, LEN as usize);
-        a.buffer.write(0, &data);
-        a.post(round, Op::Write(4096, None), 0, LEN).expect("post_send");
-        await_one(a, wc_opcode::RDMA_WRITE);
-        assert_eq!(b.buffer.read(4096, LEN as usize), data, "round {round}");
-    }
-}
-
-/// Messages to and fro between two threads.
-fn exchange(end: &mut End, seed: u64, first: bool, rounds: u64) {
-    end.post_recv(0, 4096, LEN).expect("post_recv");
-    for round in 0..rounds {
-        let data = pattern(seed + round, LEN as usize);
-        let send = |end: &mut End| {
-            end.buffer.write(0, &data);
-            end.post(round, Op::Send(None), 0, LEN).expect("post_send");
-        };
-        if first {
-            send(end);
-        }
-        await_one(end, wc_opcode::RECV);
-        assert_eq!(end.buffer.read(4096, LEN as usize), data, "round {round}");
-        end.post_recv(0, 4096, LEN).expect("post_recv");
-        if !first {
-            send(end);
-        }
-    }
-}
 
 /// Devices for a path: one for both ends, or one each.
 fn devices(path: &str) -> Vec<Soft> {

@@ -24,6 +24,8 @@ pub const NOWHERE: u64 = 0;
 /// Every word of [`here`] has this bit. With the bit flipped it is no process's word and may carry
 /// another meaning.
 pub const MARK: u64 = 1;
+/// As [`MARK`], for one more meaning.
+pub const SECOND_MARK: u64 = 2;
 
 /// A word that differs between this process, its parent and its children: [`ForkGuard::word`] of
 /// the guards made here. Never [`NOWHERE`]. Any thread. Cost: one load.
@@ -46,7 +48,7 @@ impl ForkGuard {
         see_to_wiping();
         // Time since boot is later than that of every guard made before the fork, and neither 0 nor
         // its complement.
-        let fresh = crate::clock::now_ns().max(2) & !MARK;
+        let fresh = crate::clock::now_ns().max(4) & !(MARK | SECOND_MARK);
         let word = match PAGE.0.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
             Err(current) => current,

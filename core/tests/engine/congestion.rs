@@ -50,8 +50,10 @@ fn marks_are_answered_by_one_notification_in_fifty_microseconds() {
     for kind in [qp_type::RC, qp_type::UC] {
         let (mut net, a, b) = Net::pair(Opts { kind, ..opts() });
         let seen = Rc::new(Cell::new(0));
-        let (count, qpn) = (seen.clone(), a.qpn);
+        let marked = Rc::new(Cell::new(0));
+        let (count, qpn, marks) = (seen.clone(), a.qpn, marked.clone());
         net.tap = Some(Box::new(move |from, p| {
+            marks.set(marks.get() + u64::from(from == 0));
             if p[0] == 0x81 {
                 let bth = Bth::parse(p[..12].try_into().unwrap());
                 assert_eq!(
@@ -73,8 +75,10 @@ fn marks_are_answered_by_one_notification_in_fifty_microseconds() {
         let c = net.lock(&b).counters();
         assert_eq!((c.np_cnp_sent, seen.get()), (3, 3));
         assert!(c.np_ecn_marked > c.np_cnp_sent);
+        assert_eq!(c.np_ecn_marked, marked.get(), "each packet once");
         assert_eq!(net.lock(&a).counters().rp_cnp_handled, 3);
-        assert_eq!(net.lock(&b).qp_counters(b.qp).unwrap().np_cnp_sent, 3);
+        let own = net.lock(&b).qp_counters(b.qp).unwrap();
+        assert_eq!((own.np_cnp_sent, own.np_ecn_marked), (3, marked.get()));
     }
 }
 

@@ -11,7 +11,7 @@ mod waiting;
 
 use crate::ends::Buffer;
 use crate::patience;
-use crate::soft::Soft;
+use crate::soft::{Soft, SoftSet};
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::Config;
 use gdrcore_net::soft::SoftConfig;
@@ -66,6 +66,8 @@ pub fn cases() -> Vec<Case> {
 pub enum Opened {
     /// The soft device.
     Soft(Soft),
+    /// One of several engines.
+    Set(SoftSet),
     /// A NIC's.
     Verbs(Nic),
 }
@@ -98,20 +100,29 @@ impl Drop for Nic {
 }
 
 impl Opened {
-    /// Opens a device by its name.
-    pub fn open(name: &str) -> Result<Opened, String> {
+    /// Opens a device by its name. Of several engines this thread has the second.
+    pub fn open(name: &str, engines: u32) -> Result<Opened, String> {
+        let explain = |e| format!("{name}: {e}");
+        if engines > 1 {
+            let set = SoftSet::open(name, &SoftConfig::default(), engines).map_err(explain)?;
+            let dev = set.dev();
+            std::thread::scope(|scope| {
+                let before = || dev.cq_create(2).and_then(|(cq, _)| dev.cq_destroy(cq));
+                scope.spawn(before).join().expect("the thread").map_err(explain)
+            })?;
+            return Ok(Opened::Set(set));
+        }
         if name.starts_with(gdrcore_verbs::name::PREFIX) {
             return Nic::open(name).map(Opened::Verbs);
         }
-        Soft::open(name, &SoftConfig::default())
-            .map(Opened::Soft)
-            .map_err(|e| format!("{name}: {e}"))
+        Soft::open(name, &SoftConfig::default()).map(Opened::Soft).map_err(explain)
     }
 
     /// The device.
     pub fn dev(&self) -> &dyn Device {
         match self {
             Opened::Soft(soft) => soft.dev(),
+            Opened::Set(set) => set.dev(),
             Opened::Verbs(nic) => nic.dev,
         }
     }
@@ -119,7 +130,7 @@ impl Opened {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
-            Opened::Soft(_) => Kind::Soft,
+            Opened::Soft(_) | Opened::Set(_) => Kind::Soft,
             Opened::Verbs(_) => Kind::Verbs,
         }
     }
@@ -135,13 +146,13 @@ pub struct Sum {
 }
 
 /// Runs the cases whose name contains `filter` between two devices of these names (one device, if
-/// the names are equal), prints a line for each, and returns the counts.
+/// the names are equal) with so many engines, prints a line for each, and returns the counts.
 ///
 /// # Errors
 /// A device that cannot be opened.
-pub fn run(a: &str, b: &str, filter: &str) -> Result<Sum, String> {
-    let first = Opened::open(a)?;
-    let second = if a == b { None } else { Some(Opened::open(b)?) };
+pub fn run(a: &str, b: &str, filter: &str, engines: u32) -> Result<Sum, String> {
+    let first = Opened::open(a, engines)?;
+    let second = if a == b { None } else { Some(Opened::open(b, engines)?) };
     let (da, db) = (first.dev(), second.as_ref().unwrap_or(&first).dev());
     let bench = Bench { a: da, b: db, kind: first.kind() };
     let mut sum = Sum::default();

@@ -246,7 +246,7 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
 
 /// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
 /// populating gigabytes takes a while.
-fn probe(reg: &MrReg) -> Result<()> {
+pub(super) fn probe(reg: &MrReg) -> Result<()> {
     fault::install()?;
     if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
         fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;

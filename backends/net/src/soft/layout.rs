@@ -39,7 +39,7 @@ const fn or_default(value: u32, default: u32) -> u32 {
     }
 }
 
-fn page_up(n: usize) -> Result<usize> {
+pub(super) fn page_up(n: usize) -> Result<usize> {
     n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
 }
 

@@ -12,6 +12,7 @@
 //! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
 //!   groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
+//! * `engine_set`: several engines as one device.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
 //!
@@ -22,6 +23,7 @@ mod budget;
 mod channels;
 mod cm;
 mod device;
+mod engine_set;
 mod grant_checks;
 mod grants;
 mod group_rx;
@@ -44,6 +46,7 @@ mod socket_io;
 mod turns;
 mod witness;
 
+pub use engine_set::{EngineSet, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
 

@@ -1,0 +1,347 @@
+//! A device of several engines, so that threads with objects of their own never wait for each
+//! other.
+//!
+//! Each engine is a [`SoftDevice`] with a lock, ports, links and a block of QPNs of its own.
+//! Packets find it as they find one of several processes at an address, and queue pairs of two
+//! engines reach each other as those of two processes do. So two engines share no word that a
+//! packet reads or writes.
+//!
+//! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
+//!   queue pair to that of its CQs. Their handles have the engine's number.
+//! * Protection domains, regions, windows and address handles belong to the device: each engine has
+//!   them all, under the same handles and keys (`siblings` of [`gdrcore_core::engine`]). The calls
+//!   that make and end them take a lock of the set.
+//!
+//! Threads are spread over the engines in the order in which they first make such an object.
+
+mod device;
+mod shared;
+
+use super::budget::Round;
+use super::layout::page_up;
+use super::lock::EngineLock;
+use super::{SoftConfig, SoftDevice};
+use crate::addr::DeviceName;
+use crate::clock;
+use crate::fork::ForkGuard;
+use crate::thread_token::token;
+use crate::wait::Waiter;
+use core::sync::atomic::AtomicUsize;
+use gdrcore_core::device::Leaks;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::types::Handle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Engines that a device can have.
+pub const MAX_ENGINES: usize = 64;
+
+/// Place of an engine's number in a handle, above the index: no table of an engine has more than
+/// 65,536 entries.
+const NUMBER_SHIFT: u32 = 16;
+const NUMBER: u64 = 0xff << NUMBER_SHIFT;
+
+/// The QPNs of a loopback device: its engines have blocks of this many in a row.
+#[derive(Clone, Copy)]
+struct Blocks {
+    first: u32,
+    count: u32,
+}
+
+impl Blocks {
+    /// Chooses the blocks by the seed, above the reserved numbers.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: they do not fit into 24 bits.
+    fn choose(config: &SoftConfig<'_>, seed: u64, engines: u32) -> Result<Blocks> {
+        let count = config.core.resolve()?.qpn_count;
+        let blocks = (1 << 24) / count;
+        if engines + 2 > blocks {
+            return Err(refuse!(
+                Invalid,
+                "engines {engines}: each has {count:#x} QPNs, and all together less than 0x1000000"
+            ));
+        }
+        let first = 1 + (seed >> 17) as u32 % (blocks - 1 - engines);
+        Ok(Blocks { first: first * count, count })
+    }
+
+    fn engine_of(&self, qpn: u32) -> usize {
+        (qpn.wrapping_sub(self.first) / self.count) as usize
+    }
+}
+
+/// Threads that a device tells apart by their order.
+const THREADS: usize = 256;
+
+/// The threads that have made objects, by their tokens, in the order in which they came.
+#[derive(Default)]
+struct Threads(heapless::Vec<usize, THREADS>);
+
+impl Threads {
+    /// The number of a thread, the same in each call. A thread that comes when there is no room for
+    /// another one gets a number by its token.
+    fn number(&mut self, token: usize) -> usize {
+        match self.0.iter().position(|known| *known == token) {
+            Some(number) => number,
+            None => match self.0.push(token) {
+                Ok(()) => self.0.len() - 1,
+                // The thread pointers of two threads are pages apart.
+                Err(token) => token >> 12,
+            },
+        }
+    }
+}
+
+/// A soft device of several engines.
+pub struct EngineSet {
+    engines: heapless::Vec<&'static SoftDevice, MAX_ENGINES>,
+    /// Held by calls that make and end objects of the whole device, and by those that name a
+    /// protection domain.
+    control: Mutex<()>,
+    threads: Mutex<Threads>,
+    /// The descriptors of all engines.
+    waiter: Waiter,
+    fork: ForkGuard,
+    /// `None`: the engines have a port.
+    loopback: Option<Blocks>,
+    /// The engine at which the next search for an event begins.
+    next_event: AtomicUsize,
+}
+
+/// Refuses a number of engines that no device can have, or not this one.
+fn check(name: &DeviceName, config: &SoftConfig<'_>, engines: u32) -> Result<()> {
+    if engines == 0 || engines as usize > MAX_ENGINES {
+        return Err(refuse!(Invalid, "engines {engines}: 1 to {MAX_ENGINES}"));
+    }
+    if matches!(name, DeviceName::Router(_)) {
+        return Err(refuse!(
+            Unsupported,
+            "engines {engines}: a device over a router has one; open one context for each thread"
+        ));
+    }
+    if config.core.qpn_base != 0 {
+        return Err(refuse!(
+            Unsupported,
+            "qpn_base {:#x}: each of several engines takes a free block",
+            config.core.qpn_base
+        ));
+    }
+    Ok(())
+}
+
+impl EngineSet {
+    /// Bytes of memory that [`EngineSet::init`] needs.
+    ///
+    /// # Errors
+    /// As [`SoftDevice::memsize`]; [`Error::Invalid`]: 0 or more than [`MAX_ENGINES`] engines;
+    /// [`Error::Unsupported`]: a device over a router, or a `qpn_base`.
+    pub fn memsize(name: &str, config: &SoftConfig<'_>, engines: u32) -> Result<usize> {
+        check(&DeviceName::parse(name)?, config, engines)?;
+        let all = SoftDevice::memsize(name, config)?.checked_mul(engines as usize);
+        let set = page_up(size_of::<EngineSet>())?;
+        all.and_then(|all| all.checked_add(set)).ok_or(Error::NoMemory)
+    }
+
+    /// Makes a device in the given memory. It stays there until [`EngineSet::close`].
+    ///
+    /// # Errors
+    /// As [`EngineSet::memsize`] and [`SoftDevice::init`].
+    ///
+    /// # Safety
+    /// As for [`SoftDevice::init`].
+    pub unsafe fn init(
+        memory: *mut u8,
+        bytes: usize,
+        name: &str,
+        config: &SoftConfig<'_>,
+        engines: u32,
+    ) -> Result<&'static EngineSet> {
+        if bytes < EngineSet::memsize(name, config, engines)? {
+            return Err(Error::NoMemory);
+        }
+        if memory.is_null() || memory as usize & 4095 != 0 {
+            return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
+        }
+        let mut seed = config.core.seed;
+        if seed == 0 {
+            seed = clock::random_seed()?;
+        }
+        let loopback = match DeviceName::parse(name)? {
+            DeviceName::Loopback => Some(Blocks::choose(config, seed, engines)?),
+            _ => None,
+        };
+        let mut set = EngineSet {
+            engines: heapless::Vec::new(),
+            control: Mutex::new(()),
+            threads: Mutex::default(),
+            waiter: Waiter::new()?,
+            fork: ForkGuard::new(),
+            loopback,
+            next_event: AtomicUsize::new(0),
+        };
+        let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
+        for k in 0..engines {
+            let mut of_engine = *config;
+            of_engine.core.seed = seed.wrapping_add(k.into());
+            if let Some(blocks) = loopback {
+                of_engine.core.qpn_base = blocks.first + k * blocks.count;
+            }
+            // SAFETY: `bytes` has room for the set and `engines` times `one`.
+            let place = unsafe { memory.add(own + k as usize * one) };
+            // SAFETY: as above, and the part is this engine's alone.
+            let made = unsafe { SoftDevice::init(place, one, name, &of_engine) };
+            let joined = made.and_then(|engine| {
+                // There is room: `check` has bounded the number.
+                let _ = set.engines.push(engine);
+                set.waiter.attach(engine.waiter.user_fd(), true)
+            });
+            if let Err(e) = joined {
+                // SAFETY: nobody has seen the engines yet.
+                unsafe { set.close_engines() };
+                return Err(e);
+            }
+        }
+        let place = memory.cast::<EngineSet>();
+        // SAFETY: aligned to a page, large enough (`own`), and nobody else's.
+        Ok(unsafe {
+            place.write(set);
+            &*place
+        })
+    }
+
+    /// Ends the device. Returns the objects that were left. In a forked child it does nothing.
+    ///
+    /// # Safety
+    /// No thread is inside a call on the device, and none makes one afterwards.
+    pub unsafe fn close(&self) -> Leaks {
+        if self.fork.check().is_err() {
+            return Leaks::default();
+        }
+        // SAFETY: our contract.
+        let leaks = unsafe { self.close_engines() };
+        let place: *const EngineSet = self;
+        // SAFETY: the last use of the device, as the caller promises.
+        unsafe { core::ptr::drop_in_place(place.cast_mut()) };
+        leaks
+    }
+
+    /// # Safety
+    /// As for [`EngineSet::close`].
+    unsafe fn close_engines(&self) -> Leaks {
+        // SAFETY: our contract.
+        all_leaks(self.engines.iter().rev().map(|engine| unsafe { engine.close() }))
+    }
+
+    /// The engine of a QP or CQ, and its handle there: for posts and polls without a look-up.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]: no engine has such a handle.
+    #[inline(always)]
+    pub fn member(&self, h: Handle) -> Result<(&'static SoftDevice, Handle)> {
+        self.of(h).map(|(_, engine, h)| (engine, h))
+    }
+
+    /// The engine whose number is in a handle, and the handle there.
+    #[inline(always)]
+    fn of(&self, h: Handle) -> Result<(usize, &'static SoftDevice, Handle)> {
+        let k = ((h & NUMBER) >> NUMBER_SHIFT) as usize;
+        match self.engines.get(k) {
+            Some(engine) => Ok((k, engine, h & !NUMBER)),
+            None => Err(of_no_engine(h)),
+        }
+    }
+
+    /// The engine of the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::OwnerDead`]: a parent of this process opened the device.
+    fn of_thread(&self) -> Result<(usize, &'static SoftDevice)> {
+        self.fork.check()?;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let k = threads.number(token()) % self.engines.len();
+        Ok((k, self.engines[k]))
+    }
+
+    /// The engine of all handles among `objects` that are not 0, each with its name; the first one
+    /// if all are.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: they are of several.
+    fn common_engine(&self, objects: &[(&str, Handle)]) -> Result<(usize, &'static SoftDevice)> {
+        let mut found: Option<(&str, usize, &'static SoftDevice)> = None;
+        for (name, h) in objects.iter().filter(|(_, h)| *h != 0) {
+            let (k, engine, _) = self.of(*h)?;
+            match found {
+                Some((other, at, _)) if at != k => {
+                    return Err(refuse!(
+                        Unsupported,
+                        "{other} and {name}: of the engines {at} and {k}; what a queue pair \
+                         uses is of one engine: make it by one thread"
+                    ))
+                }
+                _ => found = Some((name, k, engine)),
+            }
+        }
+        Ok(found.map_or((0, self.engines[0]), |(_, k, engine)| (k, engine)))
+    }
+
+    /// The lock of calls that make and end objects of all engines.
+    ///
+    /// # Errors
+    /// [`Error::OwnerDead`]: a parent of this process opened the device.
+    fn control(&self) -> Result<MutexGuard<'_, ()>> {
+        self.fork.check()?;
+        Ok(self.control.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a change with the locks of all engines held, so that no engine sees a part of it. Only
+    /// under [`EngineSet::control`]: nobody else holds two of these locks.
+    fn with_all<R>(
+        &self,
+        change: impl FnOnce(&mut [EngineLock<'static>]) -> Result<R>,
+    ) -> Result<R> {
+        let mut all: heapless::Vec<_, MAX_ENGINES> =
+            self.engines.iter().map(|engine| engine.lock_engine()).collect();
+        let done = change(&mut all);
+        drop(all);
+        // Posts meanwhile have left marks, and their program may never poll.
+        for engine in &self.engines {
+            if engine.engine.shared().active.any() {
+                engine.run(Round::Send);
+            }
+        }
+        done
+    }
+}
+
+/// The program's form of a handle of an engine.
+#[inline(always)]
+fn outer(k: usize, h: Handle) -> Handle {
+    h | (k as u64) << NUMBER_SHIFT
+}
+
+/// The engine's form of a handle that the program gave.
+fn inner(h: Handle) -> Handle {
+    h & !NUMBER
+}
+
+#[cold]
+#[inline(never)]
+fn of_no_engine(h: Handle) -> Error {
+    refuse!(StaleHandle, "handle {h:#x}: stale, or another context's")
+}
+
+/// The objects that are left in a device, by those of its engines, the first one last: objects of
+/// the whole device are in each.
+fn all_leaks(engines: impl Iterator<Item = Leaks>) -> Leaks {
+    engines.fold(Leaks::default(), |sum, l| Leaks {
+        cq: sum.cq + l.cq,
+        qp: sum.qp + l.qp,
+        srq: sum.srq + l.srq,
+        ..l
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,466 @@
+//! [`EngineSet`] as a [`Device`].
+
+use super::{all_leaks, inner, outer, EngineSet};
+use crate::clock::now_ns;
+use crate::soft::SoftDevice;
+use core::sync::atomic::Ordering;
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+};
+
+/// The objects of one engine that a new queue pair of a kind uses, with their names.
+fn objects_of(init: &QpInit) -> [(&'static str, Handle); 4] {
+    let (scq, rcq) = (("send_cq", init.send_cq), ("recv_cq", init.recv_cq));
+    let (srq, xrcd, none) = (("srq", init.srq), ("xrcd", init.xrcd), ("", 0));
+    match QpKind::of(init.qp_type) {
+        Some(QpKind::Rc | QpKind::Uc | QpKind::Ud) => [scq, rcq, srq, none],
+        Some(QpKind::XrcIni | QpKind::Dci) => [scq, none, none, none],
+        Some(QpKind::Dct) => [rcq, srq, none, none],
+        Some(QpKind::XrcTgt) => [xrcd, none, none, none],
+        // Its engine refuses it.
+        Some(QpKind::DcContext) | None => [none; 4],
+    }
+}
+
+impl EngineSet {
+    /// The first event that an engine has, and the engine's number. Each call begins at another
+    /// engine, so that none is heard last always.
+    fn first_event<T>(
+        &self,
+        take: impl Fn(&SoftDevice) -> Result<Option<T>>,
+    ) -> Result<Option<(usize, T)>> {
+        let (from, n) = (self.next_event.fetch_add(1, Ordering::Relaxed), self.engines.len());
+        for k in (0..n).map(|i| from.wrapping_add(i) % n) {
+            if let Some(event) = take(self.engines[k])? {
+                return Ok(Some((k, event)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses a peer of another engine where no port leads to it.
+    fn check_peer(&self, k: usize, qpn: u32) -> Result<()> {
+        let Some(blocks) = self.loopback else { return Ok(()) };
+        let of = blocks.engine_of(qpn);
+        if of == k || of >= self.engines.len() {
+            return Ok(());
+        }
+        Err(refuse!(
+            Unsupported,
+            "dest_qp_num {qpn:#x}: of engine {of}, and the queue pair is of engine {k}; those of a \
+             loopback device reach queue pairs of their own engine: make both by one thread"
+        ))
+    }
+}
+
+impl Device for EngineSet {
+    fn query(&self) -> Result<DeviceAttr> {
+        let (one, n) = (self.engines[0].query()?, self.engines.len() as u32);
+        let all = |of_one: u32| of_one.saturating_mul(n);
+        Ok(DeviceAttr {
+            max_cq: all(one.max_cq),
+            max_qp: all(one.max_qp),
+            max_srq: all(one.max_srq),
+            ..one
+        })
+    }
+
+    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
+        self.engines[0].path_mtu(to)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let mut sum = Counters::ZERO;
+        for engine in &self.engines {
+            sum.add(&engine.counters()?);
+        }
+        Ok(sum)
+    }
+
+    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_counters(qp)
+    }
+
+    fn last_cause(&self) -> Result<Cause> {
+        let mut last = self.engines[0].last_cause()?;
+        for engine in &self.engines[1..] {
+            let cause = engine.last_cause()?;
+            if cause.time_ns > last.time_ns {
+                last = cause;
+            }
+        }
+        Ok(last)
+    }
+
+    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_cause(qp)
+    }
+
+    fn pd_alloc(&self) -> Result<Handle> {
+        self.pd_make()
+    }
+
+    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
+        self.pd_end(pd)
+    }
+
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        let (k, engine) = self.of_thread()?;
+        engine.xrcd_alloc().map(|xrcd| outer(k, xrcd))
+    }
+
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        let (_, engine, xrcd) = self.of(xrcd)?;
+        engine.xrcd_dealloc(xrcd)
+    }
+
+    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
+        self.mr_make(reg)
+    }
+
+    fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        self.mr_change(mr, reg)
+    }
+
+    fn mr_share(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
+        self.mr_grant(mr, fd, offset)
+    }
+
+    fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
+        self.engines[0].mr_query(mr)
+    }
+
+    fn mr_dereg(&self, mr: Handle) -> Result<()> {
+        self.mr_end(mr)
+    }
+
+    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
+        self.mw_make(pd, mw_type)
+    }
+
+    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
+        self.mw_end(mw)
+    }
+
+    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
+        self.ah_make(pd, attr)
+    }
+
+    fn ah_destroy(&self, ah: Handle) -> Result<()> {
+        self.ah_end(ah)
+    }
+
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.mcast_attach(qp, gid)
+    }
+
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.mcast_detach(qp, gid)
+    }
+
+    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
+        let (k, engine) = self.of_thread()?;
+        engine.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
+    }
+
+    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_resize(cq, cqe)
+    }
+
+    fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_purge(cq, qpn)
+    }
+
+    fn cq_destroy(&self, cq: Handle) -> Result<()> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_destroy(cq)
+    }
+
+    fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        let (k, engine, channel) = self.of(channel)?;
+        engine.cq_create_on(cqe, channel).map(|(cq, given)| (outer(k, cq), given))
+    }
+
+    fn channel_create(&self) -> Result<Handle> {
+        let (k, engine) = self.of_thread()?;
+        engine.channel_create().map(|channel| outer(k, channel))
+    }
+
+    fn channel_destroy(&self, channel: Handle) -> Result<()> {
+        let (_, engine, channel) = self.of(channel)?;
+        engine.channel_destroy(channel)
+    }
+
+    fn channel_fd(&self, channel: Handle) -> Result<i32> {
+        let (_, engine, channel) = self.of(channel)?;
+        engine.channel_fd(channel)
+    }
+
+    fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        let (k, engine, channel) = self.of(channel)?;
+        Ok(engine.channel_event(channel)?.map(|cq| outer(k, cq)))
+    }
+
+    fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+        let (k, engine, channel) = self.of(channel)?;
+        Ok(engine.channel_wait(channel, timeout_ms)?.map(|cq| outer(k, cq)))
+    }
+
+    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        let _control = self.control()?;
+        let (k, engine) = self.of_thread()?;
+        engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
+    }
+
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        let _control = self.control()?;
+        let [pd, xrcd, cq] = of;
+        let (k, engine) = self.common_engine(&[("xrcd", xrcd), ("cq", cq)])?;
+        let made = engine.srq_create_xrc([pd, inner(xrcd), inner(cq)], attr);
+        made.map(|(srq, given)| (outer(k, srq), given))
+    }
+
+    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.srq_modify(srq, limit)
+    }
+
+    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.srq_resize(srq, max_wr, limit)
+    }
+
+    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.srq_query(srq)
+    }
+
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.srq_number(srq)
+    }
+
+    fn srq_destroy(&self, srq: Handle) -> Result<()> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.srq_destroy(srq)
+    }
+
+    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        // Its protection domain must not end meanwhile in another engine.
+        let _control = self.control()?;
+        let (k, engine) = self.common_engine(&objects_of(init))?;
+        let of_engine = QpInit {
+            send_cq: inner(init.send_cq),
+            recv_cq: inner(init.recv_cq),
+            srq: inner(init.srq),
+            xrcd: inner(init.xrcd),
+            ..*init
+        };
+        engine.qp_create(&of_engine).map(|(qp, qpn, given)| (outer(k, qp), qpn, given))
+    }
+
+    fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
+        let (k, engine, qp) = self.of(qp)?;
+        if mask & qp_attr_mask::DEST_QPN != 0 {
+            self.check_peer(k, attr.dest_qp_num)?;
+        }
+        engine.qp_modify(qp, attr, mask)
+    }
+
+    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        let (k, engine, qp) = self.of(qp)?;
+        let (attr, init) = engine.qp_query(qp)?;
+        let of_device = |h: Handle| if h == 0 { 0 } else { outer(k, h) };
+        let init = QpInit {
+            send_cq: of_device(init.send_cq),
+            recv_cq: of_device(init.recv_cq),
+            srq: of_device(init.srq),
+            xrcd: of_device(init.xrcd),
+            ..init
+        };
+        Ok((attr, init))
+    }
+
+    fn qp_num(&self, qp: Handle) -> Result<u32> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_num(qp)
+    }
+
+    fn qp_reset(&self, qp: Handle) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_reset(qp)
+    }
+
+    fn qp_destroy(&self, qp: Handle) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_destroy(qp)
+    }
+
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_pin(qp)
+    }
+
+    fn qp_unpin(&self, qp: Handle) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.qp_unpin(qp)
+    }
+
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_pin(cq)
+    }
+
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_unpin(cq)
+    }
+
+    #[inline]
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        *bad = wr;
+        let (_, engine, qp) = self.of(qp)?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.post_send(qp, wr, bad) }
+    }
+
+    #[inline]
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        *bad = wr;
+        let (_, engine, qp) = self.of(qp)?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.post_recv(qp, wr, bad) }
+    }
+
+    #[inline]
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        *bad = wr;
+        let (_, engine, srq) = self.of(srq)?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.post_srq_recv(srq, wr, bad) }
+    }
+
+    #[inline]
+    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.poll_cq(cq, wc)
+    }
+
+    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
+        let (_, engine, cq) = self.of(cq)?;
+        engine.cq_arm(cq, solicited_only)
+    }
+
+    fn cq_event(&self) -> Result<Option<Handle>> {
+        Ok(self.first_event(|engine| engine.cq_event())?.map(|(k, cq)| outer(k, cq)))
+    }
+
+    fn async_event(&self) -> Result<Option<AsyncEvent>> {
+        let found = self.first_event(|engine| engine.async_event())?;
+        // Handle 0: the event is the device's own.
+        let of_device = |k, h| if h == 0 { 0 } else { outer(k, h) };
+        Ok(found.map(|(k, event)| AsyncEvent { handle: of_device(k, event.handle), ..event }))
+    }
+
+    fn progress(&self) -> Result<usize> {
+        let mut handled = 0;
+        for engine in &self.engines {
+            handled += engine.progress()?;
+        }
+        Ok(handled)
+    }
+
+    fn fd(&self) -> Result<i32> {
+        self.fork.check()?;
+        Ok(self.waiter.user_fd())
+    }
+
+    fn arm(&self) -> Result<bool> {
+        let mut work = false;
+        for engine in &self.engines {
+            work |= engine.arm()?;
+        }
+        Ok(work)
+    }
+
+    fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        let limit = u64::try_from(timeout_ms).map(|ms| ms.saturating_mul(1_000_000));
+        let end = limit.map_or(u64::MAX, |ns| now_ns().saturating_add(ns));
+        loop {
+            let work = self.arm()?;
+            for engine in &self.engines {
+                if engine.lock()?.has_events() {
+                    return Ok(true);
+                }
+            }
+            let now = now_ns();
+            if now >= end {
+                return Ok(false);
+            }
+            if !work {
+                let left = (end - now).div_ceil(1_000_000);
+                let ms = if end == u64::MAX { -1 } else { i32::try_from(left).unwrap_or(i32::MAX) };
+                self.waiter.sleep_or_signal(ms)?;
+            }
+        }
+    }
+
+    fn helper(&self, on: bool) -> Result<()> {
+        for (k, engine) in self.engines.iter().enumerate() {
+            if let Err(e) = engine.helper(on) {
+                for before in &self.engines[..k] {
+                    before.helper(false)?;
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        let part = (bytes / self.engines.len()) & !4095;
+        for (k, engine) in self.engines.iter().enumerate() {
+            let place = memory.wrapping_add(k * part);
+            // SAFETY: the caller's promise; each part is one engine's. If one is refused it is the
+            // first: all have had parts of the same sizes.
+            unsafe { engine.arena_add(place, part)? };
+        }
+        Ok(())
+    }
+
+    fn leaks(&self) -> Result<Leaks> {
+        let mut leaks = heapless::Vec::<Leaks, { super::MAX_ENGINES }>::new();
+        for engine in self.engines.iter().rev() {
+            // There is room for each.
+            let _ = leaks.push(engine.leaks()?);
+        }
+        Ok(all_leaks(leaks.into_iter()))
+    }
+}
