@@ -67,6 +67,8 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| c.flags = two_paths), &mut need);
         EINVAL "'loopback': engines 65":
             gdrc_context_size(name, &with(&|c| c.engines = 65), &mut need);
+        EINVAL "'loopback': max_qp 70000":
+            gdrc_context_size(name, &with(&|c| (c.engines, c.max_qp) = (2, 70_000)), &mut need);
         EOPNOTSUPP "'loopback': qpn_base 0x8000":
             gdrc_context_size(name, &with(&|c| (c.engines, c.qpn_base) = (2, 0x8000)), &mut need);
         EOPNOTSUPP "'router:/x': engines 2":

@@ -36,9 +36,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Engines that a device can have.
 pub const MAX_ENGINES: usize = 64;
 
-/// Place of an engine's number in a handle, above the index: no table of an engine has more than
-/// 65,536 entries.
+/// Place of an engine's number in a handle, above the index.
 const NUMBER_SHIFT: u32 = 16;
+/// Entries of any table of an engine: no other table of a configuration is larger, and none grows
+/// beyond this.
+const MAX_INDEX: u32 = 1 << NUMBER_SHIFT;
 const NUMBER: u64 = 0xff << NUMBER_SHIFT;
 
 /// The QPNs of a loopback device: its engines have blocks of this many in a row.
@@ -120,6 +122,13 @@ fn check(name: &DeviceName, config: &SoftConfig<'_>, engines: u32) -> Result<()>
             "engines {engines}: a device over a router has one; open one context for each thread"
         ));
     }
+    if config.core.max_qp > MAX_INDEX {
+        return Err(refuse!(
+            Invalid,
+            "max_qp {}: each of several engines has at most {MAX_INDEX}",
+            config.core.max_qp
+        ));
+    }
     if config.core.qpn_base != 0 {
         return Err(refuse!(
             Unsupported,
@@ -134,7 +143,8 @@ impl EngineSet {
     /// Bytes of memory that [`EngineSet::init`] needs.
     ///
     /// # Errors
-    /// As [`SoftDevice::memsize`]; [`Error::Invalid`]: 0 or more than [`MAX_ENGINES`] engines;
+    /// As [`SoftDevice::memsize`]; [`Error::Invalid`]: 0 or more than [`MAX_ENGINES`] engines, more
+    /// than 65,536 queue pairs for each;
     /// [`Error::Unsupported`]: a device over a router, or a `qpn_base`.
     pub fn memsize(name: &str, config: &SoftConfig<'_>, engines: u32) -> Result<usize> {
         check(&DeviceName::parse(name)?, config, engines)?;
