@@ -351,7 +351,8 @@ fn contexts_come_and_go_without_a_descriptor_or_mapping_left() {
     let (before, mut last, own) = (fds(), null_mut(), at(6));
     for i in 0..1500 {
         let name = if i % 2 == 0 { c"loopback" } else { &own };
-        let ctx = Ctx::open(name, None);
+        let config = gdrc_config { engines: 1 + i % 3, ..sized() };
+        let ctx = Ctx::open(name, Some(&config));
         assert_ne!(ctx.0, last, "a slot rests before it is given again");
         last = ctx.0;
         assert_eq!(ctx.close(), 0);
@@ -381,9 +382,13 @@ fn sleeping_on_an_armed_cq_ends_with_the_completion() {
 
 #[test]
 fn child_of_a_fork_is_refused_while_the_helper_runs_and_may_open_its_own() {
-    let mut config: gdrc_config = sized();
-    config.flags = GDRC_CONFIG_HELPER;
     let _fork = fork();
+    for engines in [1, 2] {
+        child_is_refused(gdrc_config { flags: GDRC_CONFIG_HELPER, engines, ..sized() });
+    }
+}
+
+fn child_is_refused(config: gdrc_config) {
     let ctx = Ctx::open(&at(7), Some(&config));
     let s = side(&ctx, GDRC_QPT_RC, 4096);
     // SAFETY: the child makes C calls that allocate nothing from the C heap, and leaves by _exit.
@@ -395,6 +400,7 @@ fn child_of_a_fork_is_refused_while_the_helper_runs_and_may_open_its_own() {
             let ok = c!(gdrc_progress(ctx.0)) == dead
                 && c!(gdrc_poll_cq(ctx.0, s.cq, 1, &mut wc)) == dead
                 && c!(gdrc_helper_stop(ctx.0)) == dead
+                && c!(gdrc_pd_alloc(ctx.0, &mut gdrc_pd::default())) == dead
                 && c!(gdrc_close(ctx.0, null_mut())) == dead
                 && c!(gdrc_open(c"loopback".as_ptr(), null(), &mut own)) == 0
                 && c!(gdrc_progress(own)) >= 0
