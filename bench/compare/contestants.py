@@ -73,10 +73,10 @@ class Bench:
     def gdrcore_bandwidth(self, verb, size, n, **how):
         return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
 
-    def gdrcore_rate(self, verb, size, n, threads, contexts=False, **how):
+    def gdrcore_rate(self, verb, size, n, threads, own=(), **how):
         """Messages of all threads of the client together; each has a CQ and a queue pair of its
-        own. They may run on any core."""
-        more = ["-T", str(threads), "-I", str(size)] + (["--contexts"] if contexts else [])
+        own, and what the option `own` says. They may run on any core."""
+        more = ["-T", str(threads), "-I", str(size), *own]
         result = self._perf(verb, "bw", size, self.times(n), more=more, pinned=False, **how)
         return {"Mmsg_per_s": result["Mmsg_per_s"]}
 
@@ -391,13 +391,15 @@ THREADS = (1, 2)
 
 
 def threads(b):
-    """Small messages by one and by two threads of each end: on one context, with a context each,
-    and UCX with as many workers."""
+    """Small messages by one and by two threads of each end: on one engine of one context, with an
+    engine each, with a context each, and UCX with as many workers."""
     def ours(key, label, verb, size, n, **how):
-        rate = lambda count, own: lambda: b.gdrcore_rate(verb, size, n, count, own, **how)
+        rate = lambda count, *own: lambda: b.gdrcore_rate(verb, size, n, count, own, **how)
         many = lambda count: f"{label}, {count} thread" + "s" * (count > 1)
-        return [(f"{key} {t}", many(t), None, rate(t, False)) for t in THREADS] + [
-            (f"{key} own", many(THREADS[-1]) + ", a context each", None, rate(THREADS[-1], True))
+        last = THREADS[-1]
+        return [(f"{key} {t}", many(t), None, rate(t)) for t in THREADS] + [
+            (f"{key} engines", many(last) + ", an engine each", None, rate(last, "--engines")),
+            (f"{key} contexts", many(last) + ", a context each", None, rate(last, "--contexts")),
         ]
 
     def ucx(key, label, env, size, n):

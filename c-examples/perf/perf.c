@@ -54,6 +54,7 @@ static void usage(FILE *to)
         "  -T, --threads N          (bw) threads of each end, each with a CQ and -q queue pairs of "
         "its own on one\n"
         "                           context (1, at most 64); the sum is reported\n"
+        "      --engines            each thread has an engine of the context of its own\n"
         "      --contexts           each thread has a context of its own, for comparison\n"
         "  -I, --inline_size BYTES  messages up to here are sent inline (lat 220, bw 0)\n"
         "  -Q, --cq-mod N           one completion for so many requests (bw up to 16, lat up to "
@@ -133,7 +134,8 @@ static int option(struct options *o, int c, const char *text)
     case 'T':
         err = gx_parse_number(text, "--threads", 1, MAX_THREADS, &n), into = &p->threads;
         break;
-    case 'X': p->contexts = 1; return 0;
+    case 'X': p->apart = APART_CONTEXTS; return 0;
+    case 'G': p->apart = APART_ENGINES; return 0;
     case 'q': err = gx_parse_number(text, "--qp", 1, MAX_QPS, &n), into = &p->qps; break;
     case 'I':
         err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max;
@@ -266,7 +268,7 @@ static void plan_pack(const struct plan *p, uint8_t *at)
                                          p->qps,        p->tx_depth,   p->rx_depth, p->cq_mod,
                                          p->inline_max, p->mtu,        p->outs,     p->list,
                                          p->bidir,      p->check,      p->events,   p->timeout,
-                                         p->retries,    p->no_progress, p->threads, p->contexts };
+                                         p->retries,    p->no_progress, p->threads, p->apart };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         gx_put32(at + 4 * i, words[i]);
     gx_put64(at + 4 * PLAN_WORDS, p->max_size);
@@ -281,7 +283,7 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
                                           &p->inline_max, &p->mtu,        &p->outs,     &p->list,
                                           &p->bidir,      &p->check,      &p->events,   &p->timeout,
                                           &p->retries,    &p->no_progress, &p->threads,
-                                          &p->contexts };
+                                          &p->apart };
     for (unsigned i = 0; i < PLAN_WORDS; i++)
         *words[i] = gx_get32(at + 4 * i);
     p->max_size = gx_get64(at + 4 * PLAN_WORDS);
@@ -293,7 +295,8 @@ static int plan_unpack(struct plan *p, const uint8_t *at)
                 p->inline_max <= 4096 && p->mtu <= GDRC_MTU_4096 && p->outs <= 128 &&
                 p->list - 1 < MAX_LIST && p->list <= p->tx_depth && p->timeout <= 31 &&
                 p->retries <= 7 && p->max_size - 1 < MAX_SIZE && p->threads - 1 < MAX_THREADS &&
-                p->contexts <= 1 && (p->threads == 1 || (p->mode == MODE_BW && !p->events)) &&
+                p->apart <= APART_CONTEXTS &&
+                (p->threads == 1 || (p->mode == MODE_BW && !p->events)) &&
                 (!p->no_progress || (p->mode == MODE_LAT && p->verb == VERB_WRITE));
     return good ? 0 : -EPROTO;
 }
@@ -383,7 +386,7 @@ static int take_device(struct member *m, struct gx_dev *shared, uint32_t sides)
 {
     struct gdrc_config config;
     m->dev = shared;
-    if (m->index == 0 || !m->plan->contexts)
+    if (m->index == 0 || m->plan->apart != APART_CONTEXTS)
         return 0;
     plan_config(m->plan, sides, &config);
     m->dev = &m->own;
@@ -408,7 +411,8 @@ static int open_crew(struct crew_of *all, const struct options *o, const struct 
         *m = (struct member){ .o = o, .plan = &all->plan, .index = i, .work = work };
         m->conn.fd = m->conn.passed_fd = -1;
     }
-    plan_config(plan, plan->contexts ? sides : sides * plan->threads, &config);
+    plan_config(plan, plan->apart ? sides : sides * plan->threads, &config);
+    config.engines = plan->apart == APART_ENGINES ? plan->threads : 0;
     return gx_dev_open(&all->dev, o->device, (unsigned)o->gid_index, &config);
 }
 
@@ -659,6 +663,7 @@ int main(int argc, char **argv)
         { "qp", required_argument, NULL, 'q' },
         { "threads", required_argument, NULL, 'T' },
         { "contexts", no_argument, NULL, 'X' },
+        { "engines", no_argument, NULL, 'G' },
         { "inline_size", required_argument, NULL, 'I' },
         { "cq-mod", required_argument, NULL, 'Q' },
         { "post_list", required_argument, NULL, 'l' },

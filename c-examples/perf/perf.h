@@ -30,12 +30,15 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 #define ALL_SIZES_MAX (8u << 20)
 
 /* Parameters that both ends must agree on: sent as text in the first message. */
+/* What the threads of an end have of their own, beside CQs and queue pairs. */
+enum { APART_NOTHING, APART_ENGINES, APART_CONTEXTS };
+
 struct plan {
     uint32_t verb, mode, atomic;
     uint32_t qp_type;     /* of the queue pairs that send: GDRC_QPT_XRC_SEND is XRC, _DCI is DC */
     uint32_t qps;         /* queue pairs of a thread */
     uint32_t threads;     /* of each end */
-    uint32_t contexts;    /* a context for each thread */
+    uint32_t apart;       /* what each thread has of its own, an APART_ value */
     uint32_t tx_depth;    /* most work requests outstanding per queue pair */
     uint32_t rx_depth;    /* receives posted per queue pair */
     uint32_t cq_mod;      /* one signalled request in so many */

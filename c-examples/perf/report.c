@@ -46,22 +46,25 @@ void report_head(const struct plan *plan, enum format format, const char *device
         printf(
             "{\"library\":\"%s\",\"test\":\"%s\",\"mode\":\"%s\",\"connection\":\"%s\",\"device\":"
             "\"%s\",\"peer\":\"%s\","
-            "\"threads\":%" PRIu32 ",\"contexts\":%s,\"qps\":%" PRIu32
+            "\"threads\":%" PRIu32 ",\"engines\":%s,\"contexts\":%s,\"qps\":%" PRIu32
             ",\"tx_depth\":%" PRIu32 ",\"rx_depth\":%" PRIu32
             ",\"cq_mod\":%" PRIu32 ",\"inline\":%" PRIu32 ",\"post_list\":%" PRIu32
             ",\"bidirectional\":%s,\"checked\":%s,\"events\":%s,\"no_progress\":%s,\"results\":[",
             gdrc_version(), verb_name(plan->verb), mode, type_name(plan->qp_type), device, peer,
-            plan->threads, plan->contexts ? "true" : "false", plan->qps, plan->tx_depth,
+            plan->threads, plan->apart == APART_ENGINES ? "true" : "false",
+            plan->apart == APART_CONTEXTS ? "true" : "false", plan->qps, plan->tx_depth,
             plan->rx_depth, plan->cq_mod, plan->inline_max, plan->list,
             plan->bidir ? "true" : "false", plan->check ? "true" : "false",
             plan->events ? "true" : "false", plan->no_progress ? "true" : "false");
         fflush(stdout);
         return;
     }
+    static const char *const apart[] = { "", " with engines of their own",
+                                         " with contexts of their own" };
     char crew[64] = "";
     if (plan->threads > 1)
         snprintf(crew, sizeof crew, "%" PRIu32 " threads%s, each ", plan->threads,
-                 plan->contexts ? " with contexts of their own" : "");
+                 apart[plan->apart]);
     printf("%s %s over %s, %s to %s: %s%" PRIu32 " QP%s, depth %" PRIu32
            ", a completion per %" PRIu32
            ", inline up to %" PRIu32 " bytes%s%s%s%s\n",

@@ -44,7 +44,8 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
     }
 }
 
-/// Each thread has a CQ and queue pairs of its own, on the device of all or on one of its own.
+/// Each thread has a CQ and queue pairs of its own, on the device of all, on an engine of its own or
+/// on a device of its own.
 #[test]
 fn perf_measures_threads_of_one_device_and_checks_their_data() {
     let perf = library::examples().join("perf/perf");
@@ -55,7 +56,7 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
             assert!(done.ok() && done.output.contains(said), "{what}: no {said}: {}", done.output);
         }
     };
-    for more in [&[][..], &["--contexts"]] {
+    for more in [&[][..], &["--contexts"], &["--engines"]] {
         let mut alone = Command::new(&perf);
         alone.args(["-d", "loopback", "send", "bw"]).args(threads).args(more);
         expect(&run(&mut alone, 60), &format!("loopback {more:?}"));
@@ -64,7 +65,14 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
         let device = |last| format!("soft:{},path={path}", loopback(41, last));
         let server =
             Running::start(Command::new(&perf).args(["-k", "-d", &device(63), "-p", port]));
-        for (verb, more) in [("send", &[][..]), ("write", &["--contexts"]), ("read", &[])] {
+        let engines = &["--engines"][..];
+        for (verb, more) in [
+            ("send", &[][..]),
+            ("write", &["--contexts"]),
+            ("read", &[]),
+            ("send", engines),
+            ("write", engines),
+        ] {
             let mut client = Command::new(&perf);
             client.args(["-d", &device(64), "-p", port, verb, "bw"]).args(threads).args(more);
             expect(&run(client.arg(loopback(41, 63)), 120), &format!("{path} {verb}"));
