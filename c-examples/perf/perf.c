@@ -350,6 +350,8 @@ static int run_sizes(struct member *m, bool pair, const char *peer)
     if (begun && first)
         report_head(plan, o->format, side->dev->name, peer);
     for (; !err && !gx_stopping; size *= 2) {
+        memset(&mine, 0, sizeof mine);
+        memset(&theirs, 0, sizeof theirs);
         err = run_client(side, other, conn, o, size, goal_of(o, size), &mine, &theirs);
         err = crew_sum(m->index, err, &mine, &theirs);
         bad += mine.bad + theirs.bad;
@@ -456,7 +458,8 @@ static int client_work(struct member *m)
         err = gx_ready(conn);
     if (!err)
         err = run_sizes(m, false, conn->peer);
-    crew_leave(err);
+    /* For the others an end between two runs is an interruption of theirs. */
+    crew_leave(err == -ECANCELED ? -EINTR : err);
     if (err && err != -EREMOTEIO && err != -ECANCELED)
         gx_conn_send_error(conn, "the client gave up: %s",
                            err == -EINTR ? "it was interrupted" : gdrc_strerror(err));
@@ -502,7 +505,8 @@ static int both_work(struct member *m)
         err = side_connect_pair(&m->a, &m->b);
     if (!err)
         err = run_sizes(m, true, "itself");
-    crew_leave(err);
+    /* For the others an end between two runs is an interruption of theirs. */
+    crew_leave(err == -ECANCELED ? -EINTR : err);
     return err == -ECANCELED ? -EINTR : err;
 }
 
