@@ -44,8 +44,8 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
     }
 }
 
-/// Each thread has a CQ and queue pairs of its own, on the device of all, on an engine of its own or
-/// on a device of its own.
+/// Each thread has a CQ and queue pairs of its own, on the device of all, on an engine of its own
+/// or on a device of its own.
 #[test]
 fn perf_measures_threads_of_one_device_and_checks_their_data() {
     let perf = library::examples().join("perf/perf");
