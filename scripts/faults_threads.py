@@ -67,8 +67,7 @@ FAULTS = [
      "self.first_event(|engine| engine.cq_event())?.map(|(_, cq)| outer(0, cq))",
      "engines"),
     ("a region is shared with the peers of the first engine alone", E + "/shared.rs",
-     "for (k, engine) in self.engines.iter().enumerate() {\n            if let Err(e) = engine.share",
-     "for (k, engine) in self.engines.iter().enumerate().take(1) {\n"
-     "            if let Err(e) = engine.share",
+     "enumerate() {\n            if let Err(e) = engine.share",
+     "enumerate().take(1) {\n            if let Err(e) = engine.share",
      "shared_memory"),
 ]
