@@ -66,4 +66,8 @@ FAULTS = [
      "self.first_event(|engine| engine.cq_event())?.map(|(k, cq)| outer(k, cq))",
      "self.first_event(|engine| engine.cq_event())?.map(|(_, cq)| outer(0, cq))",
      "engines"),
+    ("a region is shared with the peers of the first engine alone", E + "/shared.rs",
+     "enumerate() {\n            if let Err(e) = engine.share",
+     "enumerate().take(1) {\n            if let Err(e) = engine.share",
+     "shared_memory"),
 ]

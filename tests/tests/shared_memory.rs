@@ -10,7 +10,7 @@ use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape}
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::Router;
-use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::soft::{address, Soft, SoftSet};
 use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
@@ -275,6 +275,48 @@ fn registered_anew_it_is_another_region() {
     // It can be shared again.
     other.share(y.dev, mr).expect("mr_share");
     until_mapped(&mut x, &mut y);
+}
+
+#[test]
+fn a_region_is_shared_by_all_engines_of_its_device() {
+    let config = SoftConfig { path: PathChoice::Shm, ..SoftConfig::default() };
+    let sets = [1, 2].map(|n| SoftSet::open(&address(n), &config, 2).expect("open"));
+    let (x, y) = (sets[0].dev(), sets[1].dev());
+    let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
+    let make = || connected(x, y, shape).expect("connected ends");
+    let first = make();
+    let second = std::thread::scope(|scope| scope.spawn(make).join().expect("the thread"));
+    let memory = Memory::new(libc::F_SEAL_SHRINK);
+    for (mut a, mut b) in [first, second] {
+        let (mr, attr) = lent(&mut a, &mut b, &memory);
+        assert_eq!(memory.share(y, mr), Err(Error::Busy));
+        let before = mapped(&a);
+        a.buffer.write(0, &pattern(1, 100));
+        a.post(7, Op::Write(0, None), 0, 100).expect("post_send");
+        succeed(&mut a, &mut b, 7);
+        assert_eq!((memory.read(AT, 100), mapped(&a)), (pattern(1, 100), before + 1));
+        // The last change and the end hold for each engine.
+        let fewer = MrReg {
+            pd: b.pd,
+            addr: attr.addr,
+            length: 50,
+            iova: attr.iova,
+            access: ACCESS,
+            provider: 0,
+            cookie: 0,
+        };
+        assert_eq!(y.mr_rereg(mr, &fewer).expect("mr_rereg").rkey, attr.rkey);
+        a.buffer.write(0, &pattern(2, 100));
+        a.post(8, Op::Write(0, None), 0, 50).expect("post_send");
+        succeed(&mut a, &mut b, 8);
+        y.mr_dereg(mr).expect("mr_dereg");
+        a.buffer.write(0, &pattern(3, 100));
+        a.post(9, Op::Write(0, None), 0, 8).expect("post_send");
+        let refused = complete(&mut a, &mut b, 9, LIMIT);
+        assert_eq!(refused.status, wc_status::REM_ACCESS_ERR);
+        let left = [&pattern(2, 100)[..50], &pattern(1, 100)[50..]].concat();
+        assert_eq!(memory.read(AT, 100), left);
+    }
 }
 
 #[test]
