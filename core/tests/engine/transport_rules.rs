@@ -426,6 +426,8 @@ fn a_resized_srq_keeps_what_is_posted_in_its_order() {
     assert_eq!(net.lock(&b).srq_resize(b.srq, 8, Some(9)), Err(Error::Invalid));
     assert_eq!(net.lock(&b).srq_resize(b.srq, 5, Some(6)), Err(Error::Invalid), "8 are given");
     assert_eq!(net.lock(&b).srq_resize(b.srq, 2, Some(1)), Err(Error::Invalid), "four wait");
+    let fewer = net.lock(&b).srq_resize(b.srq, 3, Some(1));
+    assert_eq!(fewer, Err(Error::Invalid), "four wait, and would have places");
     let attr = net.lock(&b).srq_query(b.srq).unwrap();
     assert_eq!((attr.max_wr, attr.srq_limit, attr.max_sge), (4, 3, 3));
     assert_eq!(net.lock(&b).srq_resize(b.srq, 8, Some(6)), Ok(8));
