@@ -146,10 +146,8 @@ pub unsafe extern "C" fn gdrc_post_recv(
         Ok(()) => match fast(ctx) {
             // SAFETY: as in gdrc_post_send.
             FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
-            FastDevice::Set(set) => set.member(qp.handle).and_then(|(d, qp)| {
-                // SAFETY: as in gdrc_post_send.
-                unsafe { d.quick_post_recv(qp, wr.cast(), &mut first) }
-            }),
+            // SAFETY: as in gdrc_post_send.
+            FastDevice::Set(set) => unsafe { set_post_recv(set, qp, wr.cast(), &mut first) },
             // SAFETY: as in gdrc_post_send.
             _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
         },
@@ -160,6 +158,21 @@ pub unsafe extern "C" fn gdrc_post_recv(
         // SAFETY: as in gdrc_post_send.
         Err(e) => unsafe { report_bad(e, bad, first.cast()) },
     }
+}
+
+/// A post of receives to a soft device of several engines; as [`soft_post_send`].
+/// # Safety
+/// That of [`gdrc_post_recv`].
+#[inline(never)]
+unsafe fn set_post_recv(
+    set: &EngineSet,
+    qp: gdrc_qp,
+    wr: *const RecvWr,
+    first: &mut *const RecvWr,
+) -> Result<()> {
+    let (soft, handle) = set.member(qp.handle)?;
+    // SAFETY: our contract.
+    unsafe { soft.quick_post_recv(handle, wr, first) }
 }
 
 /// Posts a list of receive requests to an SRQ; otherwise as gdrc_post_recv.
