@@ -16,20 +16,26 @@ pub(super) enum Asked {
     Lost,
 }
 
+/// The copies of one stream, which end in their order.
+#[derive(Clone, Copy, Default)]
+struct Copies {
+    /// Number and event of the latest.
+    last: u64,
+    event: usize,
+    /// Number of the latest that is known to have ended.
+    ended: u64,
+}
+
 /// The streams of one GPU.
 pub(super) struct Lane {
     pub(super) device: &'static Device,
     /// The context is lost: no further copy will succeed.
     pub(super) lost: bool,
-    /// Number of the latest placement, and of the latest that is known to have ended.
-    pub(super) last_in: u64,
-    ended_in: u64,
-    /// The same of copies out, which are counted here, and the event of the latest.
-    last_out: u64,
-    ended_out: u64,
-    last_out_event: usize,
     inward: Object,
     outward: Object,
+    /// Placements, by the numbers of their chunks, and copies out, which are counted here.
+    placements: Copies,
+    loads: Copies,
     /// Of chunks in, chunks out, atomics.
     events: Vec<Object>,
 }
@@ -65,13 +71,10 @@ impl Lane {
         let mut lane = Lane {
             device,
             lost: false,
-            last_in: 0,
-            ended_in: 0,
-            last_out: 0,
-            ended_out: 0,
-            last_out_event: 0,
             inward: null,
             outward: null,
+            placements: Copies::default(),
+            loads: Copies::default(),
             events: Vec::with_capacity(EVENTS),
         };
         for stream in [&mut lane.inward, &mut lane.outward] {
@@ -129,7 +132,7 @@ impl Lane {
             check(api::copy_in_async::NAME, rc)?;
             lane.record(IN + i, lane.inward)
         })?;
-        self.last_in = seq;
+        (self.placements.last, self.placements.event) = (seq, IN + i);
         Ok(())
     }
 
@@ -144,8 +147,8 @@ impl Lane {
         head: u64,
     ) -> Result<u64, Failure> {
         self.run(|lane, _| {
-            if lane.last_in >= head {
-                let last = lane.events[IN + (lane.last_in % CHUNKS as u64) as usize];
+            if lane.placements.last >= head {
+                let last = lane.events[lane.placements.event];
                 // SAFETY: a stream and an event of this lane.
                 check(api::stream_wait::NAME, unsafe {
                     (lane.device.api.stream_wait)(lane.outward, last, 0)
@@ -157,9 +160,9 @@ impl Lane {
             check(api::copy_out_async::NAME, rc)?;
             lane.record(event, lane.outward)
         })?;
-        self.last_out += 1;
-        self.last_out_event = event;
-        Ok(self.last_out)
+        self.loads.last += 1;
+        self.loads.event = event;
+        Ok(self.loads.last)
     }
 
     /// Copies chunk `i` out; returns the number of this copy.
@@ -201,49 +204,42 @@ impl Lane {
     }
 
     /// Whether placement `seq`, of chunk `i`, has ended.
-    ///
-    /// The copies of a stream end in their order, and the driver's answer that one has ended costs
-    /// ten times as much as its answer that one has not. So the latest is asked for first: if it
-    /// has ended, nothing is asked for those before it.
     pub(super) fn asked_in(&mut self, i: usize, seq: u64) -> Asked {
-        if seq <= self.ended_in {
-            return Asked::Done;
-        }
-        let last = self.last_in;
-        if last != seq && self.asked(IN + (last % CHUNKS as u64) as usize) == Asked::Done {
-            self.ended_in = last;
-            return Asked::Done;
-        }
-        let asked = self.asked(IN + i);
-        if asked == Asked::Done {
-            self.ended_in = seq;
-        }
-        asked
+        self.asked_in_order(|lane| &mut lane.placements, IN + i, seq)
     }
 
     /// Whether copy `number` out, of chunk `i`, has ended.
     pub(super) fn asked_out(&mut self, i: usize, number: u64) -> Asked {
-        self.asked_outward(OUT + i, number)
+        self.asked_in_order(|lane| &mut lane.loads, OUT + i, number)
     }
 
     /// Whether copy `number` out, of atomic `i`, has ended.
     pub(super) fn asked_atomic(&mut self, i: usize, number: u64) -> Asked {
-        self.asked_outward(ATOMIC + i, number)
+        self.asked_in_order(|lane| &mut lane.loads, ATOMIC + i, number)
     }
 
-    /// As [`Lane::asked_in`].
-    fn asked_outward(&mut self, event: usize, number: u64) -> Asked {
-        if number <= self.ended_out {
+    /// Whether the copy of a number and an event has ended.
+    ///
+    /// The driver's answer that a copy has ended costs ten times as much as its answer that it has
+    /// not. So the stream's latest is asked for first: if it has ended, nothing is asked for those
+    /// before it.
+    fn asked_in_order(
+        &mut self,
+        copies: fn(&mut Lane) -> &mut Copies,
+        event: usize,
+        number: u64,
+    ) -> Asked {
+        let known = *copies(self);
+        if number <= known.ended {
             return Asked::Done;
         }
-        let (last, last_event) = (self.last_out, self.last_out_event);
-        if last != number && self.asked(last_event) == Asked::Done {
-            self.ended_out = last;
+        if number != known.last && self.asked(known.event) == Asked::Done {
+            copies(self).ended = known.last;
             return Asked::Done;
         }
         let asked = self.asked(event);
         if asked == Asked::Done {
-            self.ended_out = number;
+            copies(self).ended = number;
         }
         asked
     }

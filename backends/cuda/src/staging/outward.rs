@@ -139,6 +139,12 @@ impl State {
         asked
     }
 
+    fn settle_all_out(&mut self) {
+        for i in 0..CHUNKS {
+            self.settle_out(i);
+        }
+    }
+
     /// Starts the copy of up to a chunk of a message's bytes from `at` on.
     fn load(
         &mut self,
@@ -153,9 +159,7 @@ impl State {
         let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
         let Some(i) = self.out.place_for(now, urgent) else {
             // Notes the end of copies that no packet waits for any more.
-            for i in 0..CHUNKS {
-                self.settle_out(i);
-            }
+            self.settle_all_out();
             return Err(Access::Busy);
         };
         // The copy must see the bytes of earlier placements, of which the GPU need not wait for
@@ -261,9 +265,7 @@ impl State {
                     if core::mem::replace(&mut asked, true) {
                         return;
                     }
-                    for i in 0..CHUNKS {
-                        self.settle_out(i);
-                    }
+                    self.settle_all_out();
                     continue;
                 }
                 None => match self.load(whose, at, of, now, false) {
