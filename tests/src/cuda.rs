@@ -7,7 +7,7 @@ use gdrcore_cuda::device::Device;
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Which driver a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,21 @@ pub fn driver() -> Driver {
         println!("cuda: the fake driver, tests/fakecuda");
         Driver::Fake
     })
+}
+
+/// The driver for one test at a time, because a failure set in the fake one affects all tests. The
+/// fake one begins with its defaults.
+pub fn alone() -> (MutexGuard<'static, ()>, Driver) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = driver();
+    if driver == Driver::Fake {
+        lose(0);
+        option("FAKECUDA_DELAY_US", 20);
+        option("FAKECUDA_DMABUF", 1);
+        option("FAKECUDA_VMM", 1);
+    }
+    (guard, driver)
 }
 
 fn symbol(name: &CStr) -> *mut libc::c_void {

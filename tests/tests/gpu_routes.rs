@@ -5,11 +5,10 @@ use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, Kind, Shared};
 use gdrcore_cuda::route::{self, Reason, Record, Route, Ways};
 use gdrcore_cuda::span::Span;
-use gdrcore_tests::cuda::{self, Driver, Stat};
+use gdrcore_tests::cuda::{self, alone, Driver, Stat};
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::scratch;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A registration as the fake NIC gets it: route, descriptor, offset.
 type Made = (Route, i32, u64);
@@ -50,18 +49,6 @@ fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
     Nic { dma_buf, address, soft: false, asked: 0 }
 }
 
-/// The fake driver, for one test at a time; `None` on a machine with a GPU, whose driver cannot be
-/// made to fail.
-fn fake() -> Option<MutexGuard<'static, ()>> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if cuda::driver() == Driver::Real {
-        return None;
-    }
-    cuda::option("FAKECUDA_DMABUF", 1);
-    Some(guard)
-}
-
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc").count()
 }
@@ -73,7 +60,10 @@ fn gist(made: Result<(Made, Record)>) -> Result<(Route, Reason, Reason)> {
 
 #[test]
 fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
-    let Some(_alone) = fake() else { skip!("a real driver does not refuse on demand") };
+    let (_alone, driver) = alone();
+    if driver == Driver::Real {
+        skip!("a real driver does not refuse on demand");
+    }
     let device = Device::get(0).unwrap();
     let at = memory::alloc(device, 1 << 20, Kind::Plain).unwrap();
     let span = Span::of(at + 5000, 10_000).unwrap();
@@ -142,7 +132,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
 /// NIC's registration takes the route that is there.
 #[test]
 fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_none() {
-    let _alone = fake();
+    let (_alone, _) = alone();
     let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
     let span = Span::of(at + 5000, 10_000).unwrap();
     let dir = scratch("gpu-routes-driver");
@@ -166,10 +156,11 @@ fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_non
 
 #[test]
 fn a_hundred_thousand_registrations_leave_no_descriptor() {
-    let alone = fake();
+    let (_alone, driver) = alone();
+    let is_fake = driver == Driver::Fake;
     // A real driver takes a system call and more for each.
-    let times = if alone.is_some() { 100_000 } else { 2_000 };
-    let exported = || if alone.is_some() { cuda::stat(Stat::Descriptors) } else { 0 };
+    let times = if is_fake { 100_000 } else { 2_000 };
+    let exported = || if is_fake { cuda::stat(Stat::Descriptors) } else { 0 };
     let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
     let span = Span::of(at, 1 << 20).unwrap();
     let (open, before) = (descriptors(), exported());
@@ -178,7 +169,7 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
         let outcome = [Ok(()), Err(Error::Unsupported), Err(Error::NoMemory)][i % 3];
         let _ = route::register(&span, None, sysfs, &mut nic(outcome, Ok(())));
     }
-    if alone.is_some() {
+    if is_fake {
         assert_eq!(exported() - before, 100_000, "each registration needs a descriptor");
     }
     assert_eq!(descriptors(), open);
@@ -187,8 +178,9 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
 
 #[test]
 fn exports_are_found_again_and_freed_memory_is_another_allocation() {
-    let alone = fake();
-    let blocks_of_it = || if alone.is_some() { cuda::stat(Stat::Blocks) } else { 0 };
+    let (_alone, driver) = alone();
+    let is_fake = driver == Driver::Fake;
+    let blocks_of_it = || if is_fake { cuda::stat(Stat::Blocks) } else { 0 };
     let device = Device::get(0).unwrap();
     let at = memory::alloc(device, 100_000, Kind::Plain).unwrap();
     let span = Span::of(at + 10, 99_000).unwrap();
@@ -202,7 +194,7 @@ fn exports_are_found_again_and_freed_memory_is_another_allocation() {
     memory::free(at).unwrap();
     assert!(!span.is_same(), "freed");
     let again = memory::alloc(device, 100_000, Kind::Plain).unwrap();
-    if alone.is_some() {
+    if is_fake {
         assert_eq!(again, at, "the fake driver reuses the address");
     }
     assert!(!span.is_same(), "a new allocation at the address counts as the same");

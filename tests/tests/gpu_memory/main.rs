@@ -14,29 +14,14 @@ use gdrcore_cuda::memory::{self, Kind};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
-use gdrcore_tests::cuda::{self, Driver, Stat};
+use gdrcore_tests::cuda::{self, alone, Driver, Stat};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-
-/// One test at a time: a failure set in the fake driver affects all tests.
-fn alone() -> (MutexGuard<'static, ()>, Driver) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let driver = cuda::driver();
-    if driver == Driver::Fake {
-        cuda::lose(0);
-        cuda::option("FAKECUDA_DELAY_US", 20);
-        cuda::option("FAKECUDA_DMABUF", 1);
-        cuda::option("FAKECUDA_VMM", 1);
-    }
-    (guard, driver)
-}
 
 /// A soft device with a GPU memory provider.
 struct Gpu {
