@@ -122,6 +122,29 @@ impl Pool {
         Ok((self.handle(index), index))
     }
 
+    /// A handle by `take`, [`Pool::alloc`] or [`Pool::adopt`]; where the pool has no
+    /// room, `tables` first grows the tables of its objects, which have that many elements, and the
+    /// pool grows.
+    ///
+    /// # Errors
+    /// Those of `take`, `tables` and [`Pool::grow`].
+    pub fn growing(
+        &self,
+        heap: &mut Heap,
+        take: impl Fn(&Pool) -> Result<(Handle, usize)>,
+        tables: impl Fn(usize, &mut Heap) -> Result<()>,
+    ) -> Result<(Handle, usize)> {
+        loop {
+            match take(self) {
+                Err(Error::NoMemory) => {
+                    tables(self.capacity(), heap)?;
+                    self.grow(heap)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Makes a handle of another pool of this type live here, so that it names one object in
     /// several engines. Returns its index, too.
     ///

@@ -176,16 +176,9 @@ impl Guard<'_> {
     ) -> Result<Handle> {
         let (inner, _) = self.split();
         let common = &mut inner.transport.common;
-        let (h, i) = loop {
-            match take(&common.pd_pool) {
-                Err(Error::NoMemory) => {
-                    let have = common.pd_pool.capacity();
-                    common.pds.grow_past(have, &mut inner.heap, |_| Pd::default())?;
-                    common.pd_pool.grow(&mut inner.heap)?;
-                }
-                other => break other?,
-            }
-        };
+        let (h, i) = common.pd_pool.growing(&mut inner.heap, take, |have, heap| {
+            common.pds.grow_past(have, heap, |_| Pd::default())
+        })?;
         common.pds[i] = Pd::default();
         Ok(h)
     }
@@ -308,16 +301,9 @@ impl Guard<'_> {
         let addr = self.any_address(attr)?;
         let (inner, _) = self.split();
         let common = &mut inner.transport.common;
-        let (h, i) = loop {
-            match take(&common.ah_pool) {
-                Err(Error::NoMemory) => {
-                    let have = common.ah_pool.capacity();
-                    common.ahs.grow_past(have, &mut inner.heap, |_| Ah::default())?;
-                    common.ah_pool.grow(&mut inner.heap)?;
-                }
-                other => break other?,
-            }
-        };
+        let (h, i) = common.ah_pool.growing(&mut inner.heap, take, |have, heap| {
+            common.ahs.grow_past(have, heap, |_| Ah::default())
+        })?;
         match inner.datagram_peers(addr) {
             Ok((peer, others)) => {
                 inner.transport.common.ahs[i] = Ah { live: true, pd: pd as u32, peer, others };
