@@ -13,6 +13,15 @@ pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Milliseconds until `end_ns`, rounded up, for the system's calls; -1, which is for ever, for
+/// `u64::MAX`.
+pub fn ms_until(end_ns: u64, now_ns: u64) -> i32 {
+    match end_ns {
+        u64::MAX => -1,
+        end => i32::try_from(end.saturating_sub(now_ns).div_ceil(1_000_000)).unwrap_or(i32::MAX),
+    }
+}
+
 /// Nanoseconds since the epoch (CLOCK_REALTIME); for captures, never for timers.
 pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)

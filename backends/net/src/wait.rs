@@ -5,6 +5,7 @@
 //! the io set. A helper thread has a waiter of its own and attaches the same io set to it. Packets
 //! wake the waiter that has attached the set, and no other.
 
+use crate::clock::{ms_until, now_ns};
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
@@ -20,6 +21,14 @@ pub struct Waiter {
     timer: Fd,
     /// The last setting of the timer; saves the system call when nothing changes.
     timer_ns: AtomicU64,
+}
+
+/// What a look before a sleep finds ([`Waiter::sleep_until`]).
+pub struct Look {
+    /// What is waited for.
+    pub found: bool,
+    /// Work: too early to sleep.
+    pub work: bool,
 }
 
 /// The timer is off.
@@ -176,6 +185,34 @@ impl Waiter {
         self.sleep_or_signal(timeout_ms) == Ok(true)
     }
 
+    /// Sleeps until `look` finds what is waited for, at most `timeout_ms` (negative: no limit).
+    /// `look` runs at once, and after each sleep; it returns whether it has found it, and whether
+    /// there is work to look at again without a sleep. Returns false after the timeout.
+    ///
+    /// # Errors
+    /// Those of `look`; `Os(EINTR)`: a signal came.
+    pub fn sleep_until(
+        &self,
+        timeout_ms: i32,
+        mut look: impl FnMut() -> Result<Look>,
+    ) -> Result<bool> {
+        let limit = u64::try_from(timeout_ms).map(|ms| ms * 1_000_000);
+        let end = limit.map_or(u64::MAX, |ns| now_ns().saturating_add(ns));
+        loop {
+            let Look { found, work } = look()?;
+            if found {
+                return Ok(true);
+            }
+            let now = now_ns();
+            if now >= end {
+                return Ok(false);
+            }
+            if !work {
+                self.sleep_or_signal(ms_until(end, now))?;
+            }
+        }
+    }
+
     /// As [`Waiter::sleep`], but a signal is an error.
     ///
     /// # Errors
@@ -227,7 +264,6 @@ fn control(set: RawFd, op: i32, fd: RawFd, events: i32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::now_ns;
     use gdrcore_testkit::patience::limit_ms;
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;

@@ -397,18 +397,18 @@ mod tests {
         Name::of(&SocketDir::open().unwrap(), at, Holder::Block(block), Role::Messages)
     }
 
+    /// Two packets of five bytes and one of one.
+    fn sample() -> Packets<'static> {
+        let src = Endpoint::v4([1, 2, 3, 4], 9);
+        Packets { src, seg: 5, first: 2, ecn: 3, data: b"hello world" }
+    }
+
     #[test]
     fn of_a_message_that_is_too_long_the_first_packets_are_taken() {
         let at = at(4);
         let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
         let to = name(&at, 2);
-        let packets = Packets {
-            src: Endpoint::v4([1, 2, 3, 4], 9),
-            seg: 5,
-            first: 2,
-            ecn: 3,
-            data: b"hello world",
-        };
+        let packets = sample();
         for (room, left) in [(11, "hello world"), (10, "hello worl"), (9, "hello"), (4, "")] {
             assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
             let mut buf = vec![0; PACKETS_HEAD + room];
@@ -429,13 +429,7 @@ mod tests {
         let at = at(1);
         let (a, b) = (group_socket(&at, 1), group_socket(&at, 2));
         let to = name(&at, 2);
-        let packets = Packets {
-            src: Endpoint::v4([1, 2, 3, 4], 9),
-            seg: 5,
-            first: 2,
-            ecn: 3,
-            data: b"hello world",
-        };
+        let packets = sample();
         assert_eq!(send_to(a.fd(), 1, &to, &GroupMsg::Packets(packets)), Delivery::Sent);
         let mut buf = vec![0; most(64 << 10)];
         let n = b.receive(&mut buf).unwrap();

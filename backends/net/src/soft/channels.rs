@@ -10,7 +10,7 @@
 
 use super::budget::Round;
 use super::SoftDevice;
-use crate::clock::now_ns;
+use crate::clock::{ms_until, now_ns};
 use crate::sys::{errno, Fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use gdrcore_core::engine::Guard;
@@ -158,12 +158,8 @@ fn eventfd(flags: i32) -> Result<Fd> {
 /// `Os(EINTR)`: a signal came.
 fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
     let mut asked = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    let ms = match end_ns {
-        u64::MAX => -1,
-        end => i32::try_from(end.saturating_sub(now_ns()).div_ceil(1_000_000)).unwrap_or(i32::MAX),
-    };
     // SAFETY: two entries, which live through the call.
-    if unsafe { libc::poll(asked.as_mut_ptr(), 2, ms) } < 0 {
+    if unsafe { libc::poll(asked.as_mut_ptr(), 2, ms_until(end_ns, now_ns())) } < 0 {
         return Err(Error::Os(errno()));
     }
     Ok(asked[1].revents != 0)

@@ -11,6 +11,7 @@ use crate::clock::now_ns;
 use crate::fault;
 use crate::port::Port;
 use crate::thread_token::token;
+use crate::wait::Look;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
@@ -642,27 +643,10 @@ impl Device for SoftDevice {
     }
 
     fn wait(&self, timeout_ms: i32) -> Result<bool> {
-        self.fork.check()?;
-        let end = if timeout_ms < 0 {
-            u64::MAX
-        } else {
-            now_ns().saturating_add(timeout_ms as u64 * 1_000_000)
-        };
-        loop {
+        self.waiter.sleep_until(timeout_ms, || {
             let work = self.arm()?;
-            if self.lock()?.has_events() {
-                return Ok(true);
-            }
-            let now = now_ns();
-            if now >= end {
-                return Ok(false);
-            }
-            if !work {
-                let left = (end - now).div_ceil(1_000_000);
-                let ms = if end == u64::MAX { -1 } else { i32::try_from(left).unwrap_or(i32::MAX) };
-                self.waiter.sleep_or_signal(ms)?;
-            }
-        }
+            Ok(Look { found: self.lock()?.has_events(), work })
+        })
     }
 
     fn helper(&self, on: bool) -> Result<()> {

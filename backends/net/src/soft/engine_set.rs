@@ -17,9 +17,8 @@
 mod device;
 mod shared;
 
-use super::budget::Round;
 use super::layout::page_up;
-use super::lock::EngineLock;
+use super::lock::ControlGuard;
 use super::{SoftConfig, SoftDevice};
 use crate::addr::DeviceName;
 use crate::clock;
@@ -309,19 +308,11 @@ impl EngineSet {
     /// under [`EngineSet::control`]: nobody else holds two of these locks.
     fn with_all<R>(
         &self,
-        change: impl FnOnce(&mut [EngineLock<'static>]) -> Result<R>,
+        change: impl FnOnce(&mut [ControlGuard<'static>]) -> Result<R>,
     ) -> Result<R> {
         let mut all: heapless::Vec<_, MAX_ENGINES> =
-            self.engines.iter().map(|engine| engine.lock_engine()).collect();
-        let done = change(&mut all);
-        drop(all);
-        // Posts meanwhile have left marks, and their program may never poll.
-        for engine in &self.engines {
-            if engine.engine.shared().active.any() {
-                engine.run(Round::Send);
-            }
-        }
-        done
+            self.engines.iter().map(|engine| ControlGuard::of(engine.lock_engine())).collect();
+        change(&mut all)
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) unsafe fn open(
         // open no longer uses it.
         unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
     };
-    let (wanted, bounds) = (config.wanted()?, config.claim());
+    let (wanted, bounds) = (config.wanted()?, config.claim()?);
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
         // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses
         // it.

@@ -5,7 +5,7 @@ use crate::addr::DeviceName;
 use crate::addr_group::{Claim, ClaimBounds, WantedBlocks};
 use crate::shm::{ShmBounds, ShmPort};
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
-use gdrcore_core::config::{config_flags, Config};
+use gdrcore_core::config::config_flags;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
 
@@ -31,14 +31,6 @@ pub(super) struct Layout {
     pub(super) end: usize,
 }
 
-const fn or_default(value: u32, default: u32) -> u32 {
-    if value == 0 {
-        default
-    } else {
-        value
-    }
-}
-
 pub(super) fn page_up(n: usize) -> Result<usize> {
     n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
 }
@@ -61,21 +53,15 @@ impl SoftConfig<'_> {
     }
 
     /// The bounds of the device's place among those of its address.
-    pub(super) fn claim(&self) -> ClaimBounds {
-        let c = &self.core;
-        ClaimBounds::of(
-            or_default(c.burst_bytes, Config::DEFAULT.burst_bytes),
-            or_default(c.max_cm_ids, Config::DEFAULT.max_cm_ids),
-        )
+    pub(super) fn claim(&self) -> Result<ClaimBounds> {
+        let c = self.core.resolve()?;
+        Ok(ClaimBounds::of(c.burst_bytes, c.max_cm_ids))
     }
 
     /// The bounds of the device's links: the engine has a peer for each outbound one.
-    pub(super) fn shm(&self) -> ShmBounds {
-        let c = &self.core;
-        ShmBounds::of(
-            or_default(c.max_peer, Config::DEFAULT.max_peer),
-            or_default(c.max_mr, Config::DEFAULT.max_mr),
-        )
+    pub(super) fn shm(&self) -> Result<ShmBounds> {
+        let c = self.core.resolve()?;
+        Ok(ShmBounds::of(c.max_peer, c.max_mr))
     }
 
     /// Whether the device has links to other processes.
@@ -104,11 +90,11 @@ impl SoftConfig<'_> {
             if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
         let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
         let claim = match name {
-            DeviceName::Soft(_) => Claim::memsize(&self.wanted()?, &self.claim()),
+            DeviceName::Soft(_) => Claim::memsize(&self.wanted()?, &self.claim()?),
             DeviceName::Loopback | DeviceName::Router(_) => 0,
         };
         let shm = page_up(member + claim)?;
-        let links = if self.has_links(name) { ShmPort::memsize(&self.shm()) } else { 0 };
+        let links = if self.has_links(name) { ShmPort::memsize(&self.shm()?) } else { 0 };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
         Ok(Layout { engine, udp, member, shm, pcap, end })

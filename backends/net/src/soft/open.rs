@@ -94,7 +94,7 @@ unsafe fn open_links(
             let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
             Some(unsafe {
-                ShmPort::open_brokered(local, &config.shm(), memory.add(layout.shm), bytes)?
+                ShmPort::open_brokered(local, &config.shm()?, memory.add(layout.shm), bytes)?
             })
         }
         Some(member) if config.has_links(name) => {
@@ -103,7 +103,7 @@ unsafe fn open_links(
             let (memory, locks) = (unsafe { memory.add(layout.shm) }, member.locks());
             // SAFETY: as above.
             let mut port = unsafe {
-                let (names, bounds) = (member.socket_dir(), config.shm());
+                let (names, bounds) = (member.socket_dir(), config.shm()?);
                 ShmPort::open(names, local, locks, &bounds, memory, bytes, waiter)?
             };
             if config.flags & soft_flags::CMA != 0 {

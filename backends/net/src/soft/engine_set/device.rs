@@ -1,8 +1,8 @@
 //! [`EngineSet`] as a [`Device`].
 
 use super::{all_leaks, inner, outer, EngineSet};
-use crate::clock::now_ns;
 use crate::soft::SoftDevice;
+use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
@@ -411,25 +411,13 @@ impl Device for EngineSet {
     }
 
     fn wait(&self, timeout_ms: i32) -> Result<bool> {
-        let limit = u64::try_from(timeout_ms).map(|ms| ms.saturating_mul(1_000_000));
-        let end = limit.map_or(u64::MAX, |ns| now_ns().saturating_add(ns));
-        loop {
-            let work = self.arm()?;
+        self.waiter.sleep_until(timeout_ms, || {
+            let (work, mut found) = (self.arm()?, false);
             for engine in &self.engines {
-                if engine.lock()?.has_events() {
-                    return Ok(true);
-                }
+                found = found || engine.lock()?.has_events();
             }
-            let now = now_ns();
-            if now >= end {
-                return Ok(false);
-            }
-            if !work {
-                let left = (end - now).div_ceil(1_000_000);
-                let ms = if end == u64::MAX { -1 } else { i32::try_from(left).unwrap_or(i32::MAX) };
-                self.waiter.sleep_or_signal(ms)?;
-            }
-        }
+            Ok(Look { found, work })
+        })
     }
 
     fn helper(&self, on: bool) -> Result<()> {

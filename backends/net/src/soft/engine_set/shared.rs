@@ -81,12 +81,12 @@ impl EngineSet {
         let _control = self.control()?;
         let attr = self.with_all(|all| {
             for held in &*all {
-                held.guard.mr_may_end(mr)?;
+                held.mr_may_end(mr)?;
             }
             // The first engine checks the request for all.
-            let attr = all[0].guard.mr_rereg(mr, reg)?;
+            let attr = all[0].mr_rereg(mr, reg)?;
             for held in &mut all[1..] {
-                held.guard.mr_rereg(mr, reg)?;
+                held.mr_rereg(mr, reg)?;
             }
             Ok(attr)
         })?;
@@ -103,11 +103,11 @@ impl EngineSet {
         let rkey = self.with_all(|all| {
             // With the lock held no queue pair of an engine binds a window.
             for held in &*all {
-                held.guard.mr_may_end(mr)?;
+                held.mr_may_end(mr)?;
             }
-            let rkey = all[0].guard.mr_query(mr)?.rkey;
+            let rkey = all[0].mr_query(mr)?.rkey;
             for held in all {
-                held.guard.mr_dereg(mr)?;
+                held.mr_dereg(mr)?;
             }
             Ok(rkey)
         })?;
