@@ -35,7 +35,7 @@ FAULTS = [
      "unit"),
     ("a region ends in its first engine alone", E + "/shared.rs",
      "            for held in all {\n                held.mr_dereg(mr)?;\n            }\n",
-     "            all[0].guard.mr_dereg(mr)?;\n",
+     "            all[0].mr_dereg(mr)?;\n",
      "engines"),
     ("what one engine has no room for stays in the others", E + "/shared.rs",
      "                    let _ = end(before, &made);\n",
