@@ -13,7 +13,7 @@ use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_state, wc_status};
+use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
 use crate::wire::Flow;
 
@@ -28,21 +28,11 @@ pub struct Burst {
     pub seg: usize,
 }
 
-/// Posts on a QP in ERR or SQE are flushed, not sent.
-#[inline]
-fn flush_if_failed(t: &mut Transport, s: &Shared, qi: usize) {
-    match t.qps[qi].state {
-        qp_state::ERR => t.conn(s, qi).flush(),
-        qp_state::SQE => t.conn(s, qi).flush_sq(),
-        _ => {}
-    }
-}
-
 /// Lets one QP send, regardless of others that are ready.
 #[inline]
 fn transmit_alone(t: &mut Transport, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) {
     match t.transmit(s, qi, tx, now) {
-        Sent::Idle => flush_if_failed(t, s, qi),
+        Sent::Idle => {}
         Sent::Full | Sent::OtherPath => t.common.ready.set(qi),
     }
 }
@@ -95,7 +85,6 @@ impl Inner {
             self.transport.common.ready.clear(qi);
             match self.transport.transmit(s, qi, tx, now) {
                 Sent::Idle => {
-                    flush_if_failed(&mut self.transport, s, qi);
                     if seen_first == qi {
                         seen_first = NONE as usize;
                     }
@@ -107,7 +96,6 @@ impl Inner {
                     }
                 }
                 Sent::OtherPath => {
-                    flush_if_failed(&mut self.transport, s, qi);
                     self.transport.common.ready.set(qi);
                 }
             }
@@ -410,9 +398,7 @@ impl Guard<'_> {
             t.common.ready.clear(qi);
             let mut tx = TxBuf::of_runs(scratch, handed, rx_flow.1);
             let sent = t.transmit(s, qi, &mut tx, now);
-            if sent == Sent::Idle {
-                flush_if_failed(t, s, qi);
-            } else {
+            if sent != Sent::Idle {
                 t.common.ready.set(qi);
             }
             if tx.is_empty() {
@@ -429,6 +415,7 @@ impl Guard<'_> {
             handled += n;
             if let Some(to) = t.common.acks.take_local() {
                 match t.conn(s, to).take_local_ack() {
+                    Some(ack) if t.end_local_single(s, now, &ack) => {}
                     Some(ack) => t.handle_run(s, now, &from, &ack, &[]),
                     None => t.common.ready.set(to),
                 }

@@ -4,10 +4,11 @@
 use super::conn::Conn;
 use super::run::Run;
 use super::txbuf::{Emission, TxBuf};
-use super::{Sent, AHEAD};
+use super::{Sent, Transport, AHEAD};
 use crate::mem::{Access, Target, TransferId};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::resp::{rx_block, Resource, Resp};
+use crate::verbs::shared::Shared;
 use crate::verbs::types::{access, qp_state};
 use crate::wire::{packet_bytes, Class, Kind, NakCode, Opcode, Psn, Syndrome};
 
@@ -70,9 +71,6 @@ impl Conn<'_> {
                 }
                 Err(_) => (0, Some(Access::Fault)),
             };
-            if let Some(job) = qp.conn.resp.first_job() {
-                job.sent += packets;
-            }
             let finished = job.sent + packets == job.npkts;
             let carried = bytes.min(packets.wrapping_mul(qp.conn.mtu));
             let wire = if packets > 0 { run.wire_bytes(packets, carried) } else { 0 };
@@ -88,6 +86,9 @@ impl Conn<'_> {
                     self.ack_left();
                 }
                 continue;
+            }
+            if let Some(job) = self.qp.conn.resp.first_job() {
+                job.sent += packets;
             }
             match stop {
                 None => return Sent::Full,
@@ -250,5 +251,20 @@ impl Conn<'_> {
         self.ack_left();
         self.count_sent(1, ACK_BYTES);
         Some(run)
+    }
+}
+
+impl Transport {
+    /// Ends the only request in flight of a QP by the ACK of another QP of this engine. False:
+    /// nothing has changed, and the ACK is to be handled like any other packet.
+    #[inline(always)]
+    pub(crate) fn end_local_single(&mut self, s: &Shared, now: u64, ack: &Run) -> bool {
+        let qi = self.common.qp_of(ack.dest_qpn);
+        let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return false };
+        if !c.qp.is_rc_in_rts() || !c.qp.conn.loopback || !c.end_single(now, ack.psn) {
+            return false;
+        }
+        c.single_ended();
+        true
     }
 }

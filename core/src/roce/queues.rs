@@ -68,14 +68,23 @@ impl Transport {
         while let Some(qi) = self.common.cq_wait.at_or_after(from) {
             from = qi + 1;
             self.common.cq_wait.clear(qi);
-            match self.qps[qi].state {
-                qp_state::ERR => self.conn(s, qi).flush(),
-                qp_state::SQE => self.conn(s, qi).flush_sq(),
-                _ => {
-                    self.conn(s, qi).complete(now);
-                    self.common.ready.set(qi);
-                }
+            if self.qps[qi].has_failed() {
+                self.flush_failed(s, qi);
+            } else {
+                self.conn(s, qi).complete(now);
+                self.common.ready.set(qi);
             }
+        }
+    }
+
+    /// Flushes what was posted to a QP in ERR or SQE: it is not sent.
+    #[cold]
+    pub(super) fn flush_failed(&mut self, s: &Shared, qi: usize) {
+        let mut c = self.conn(s, qi);
+        if c.qp.state == qp_state::SQE {
+            c.flush_sq()
+        } else {
+            c.flush()
         }
     }
 }

@@ -47,6 +47,9 @@ impl Transport {
 
     /// Puts what a QP has to send into `tx`: answers first, then requests, an owed ACK last.
     pub fn transmit(&mut self, s: &Shared, qi: usize, tx: &mut TxBuf<'_>, now: u64) -> Sent {
+        if self.qps[qi].has_failed() {
+            self.flush_failed(s, qi);
+        }
         let qp = &self.qps[qi];
         if !qp.may_transmit() {
             return Sent::Idle;

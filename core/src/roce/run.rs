@@ -85,21 +85,29 @@ pub struct Run {
 /// How many kinds there are.
 const KINDS: usize = Kind::DcControl as usize + 1;
 
-/// Bytes of the extended headers of a message's only, first and last packet, by [`Kind`], but for
-/// immediate data, a key to invalidate, the DETH and the XRCETH.
-const EXTENDED: [[u8; 3]; KINDS] = {
-    let mut all = [[0; 3]; KINDS];
+/// How many classes there are.
+const CLASSES: usize = Class::Other as usize + 1;
+
+/// Bytes of a packet without payload, pad, immediate data and key to invalidate: BTH, extended
+/// headers and ICRC. By [`Class`], [`Kind`] and place in the message: a middle packet, the first
+/// (1), the last (2), the only one (3).
+const HEADERS: [[[u8; 4]; KINDS]; CLASSES] = {
+    let mut all = [[[0; 4]; KINDS]; CLASSES];
     let mut i = 0;
     while i < 256 {
         let op = Opcode(i as u8);
         let plain = !op.has_imm() && !op.has_ieth() && !op.has_deth() && !op.has_xrceth();
         if op.is_known() && plain {
-            let bytes = (op.header_len() - Bth::LEN) as u8;
-            match (op.is_first(), op.is_last()) {
-                (true, true) => all[op.kind() as usize][0] = bytes,
-                (true, false) => all[op.kind() as usize][1] = bytes,
-                (false, true) => all[op.kind() as usize][2] = bytes,
-                (false, false) => {}
+            let place = op.is_first() as usize | (op.is_last() as usize) << 1;
+            let bytes = (op.header_len() + ICRC_LEN) as u8;
+            let mut class = 0;
+            while class < CLASSES {
+                all[class][op.kind() as usize][place] = bytes;
+                class += 1;
+            }
+            all[Class::Ud as usize][op.kind() as usize][place] += Deth::LEN as u8;
+            if !op.kind().is_answer() {
+                all[Class::Xrc as usize][op.kind() as usize][place] += XrcEth::LEN as u8;
             }
         }
         i += 1;
@@ -188,21 +196,19 @@ impl Run {
     /// what they are on the wire, whatever carries the run.
     pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
         let ends = self.last && packets == self.n;
-        let [only, first, last] = EXTENDED[self.kind as usize];
-        let at_ends = match (self.first, ends) {
-            (true, true) if packets == 1 => only,
-            (begins, ends) => first * u8::from(begins) + last * u8::from(ends),
+        let headers = &HEADERS[self.class as usize][self.kind as usize];
+        let place = usize::from(self.first) | usize::from(ends) << 1;
+        let headers = if packets == 1 {
+            headers[place].into()
+        } else {
+            let [each, first, last, _] = headers.map(u32::from);
+            let begin = (first - each) * u32::from(self.first);
+            packets * each + begin + (last - each) * u32::from(ends)
         };
-        let tail = if ends && (self.has_imm || self.has_inv) { ImmDt::LEN } else { 0 };
-        let class = match self.class {
-            Class::Ud => Deth::LEN,
-            Class::Xrc if !self.kind.is_answer() => XrcEth::LEN,
-            _ => 0,
-        };
-        let each = class + Bth::LEN + ICRC_LEN;
+        let tail = usize::from(ends & (self.has_imm | self.has_inv)) * ImmDt::LEN;
         // All packets but the last carry whole words.
         let body = payload as usize + pad_len(payload as usize);
-        (usize::from(at_ends) + tail + packets as usize * each + body) as u64
+        (headers as usize + tail + body) as u64
     }
 
     /// Writes BTH and the extended headers of one packet. `dst` is exactly `opcode.header_len()`

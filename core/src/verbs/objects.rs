@@ -170,6 +170,11 @@ impl Qp {
     pub fn may_transmit(&self) -> bool {
         self.live && self.state != qp_state::RESET && self.state != qp_state::INIT
     }
+    /// Whether it is in SQE or ERR, where posts are flushed.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        matches!(self.state, qp_state::SQE | qp_state::ERR)
+    }
     /// Whether packets from the peer are taken.
     #[inline]
     pub fn can_receive(&self) -> bool {

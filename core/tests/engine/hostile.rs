@@ -406,6 +406,26 @@ fn p_keys_q_keys_and_strangers_are_refused() {
     assert_eq!(net.lock(&b).counters().rcvd_dropped, 1);
 }
 
+#[test]
+fn an_ack_of_the_own_engine_ends_no_request_to_another_peer() {
+    let o = Opts::default();
+    let (mut net, a, b) = Net::pair(o);
+    // `c` takes messages of `d`, and believes that `a` sent them.
+    let (c, d) = (net.end(a.host, &o), net.end(a.host, &o));
+    net.connect(&c, &a, &o);
+    net.connect(&d, &c, &o);
+    net.recv(&b, 1, &[(0, 64)]);
+    net.recv(&c, 2, &[(0, 64)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).id(3).local(&a, 0, 8));
+    net.send_from(a.host);
+    net.post(&d, Wr::new(wr_opcode::SEND).id(4).local(&d, 0, 8));
+    assert!(net.lock(&d).run_loopback(net.now, 100) > 0);
+    assert_eq!(net.poll(c.host, c.rcq).len(), 1, "c has received, and acknowledged to a");
+    assert!(net.poll(a.host, a.scq).is_empty());
+    net.settle();
+    assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+}
+
 // IBTA CA17-24
 #[test]
 fn garbage_harms_nobody() {
