@@ -7,11 +7,11 @@ The copy is a git worktree of HEAD under build/mutants, with a target folder of 
 only what a fault touches is compiled again. For each fault the stages below run in order until one
 fails; the test that failed first, or that never ends, is its witness. A fault that nothing notices
 is a survivor, and makes the exit status 1. Faults that only another interleaving of threads would
-show run under loom alone. --stale only says which faults have no place in the sources any more.
---write puts the rows into the table between the marks in docs/records/PROOF.md; those of other
-faults stay. """
+show run under loom alone. The test that noticed a fault when it was last recorded runs first, by
+itself. --stale only says which faults have no place in the sources any more. --write puts the rows
+into the table between the marks in docs/records/PROOF.md; those of other faults stay."""
 
-import os, re, signal, subprocess, sys, tempfile, time
+import os, re, subprocess, sys, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
@@ -27,15 +27,8 @@ import faults_threads
 import faults_transport
 import faults_words
 import faults_xrc
+from fault_trial import BUILD_LIMIT, ROOT, TREE, has_place, recorded, sh, try_fault
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TREE = os.path.join(ROOT, "build", "mutants")
-TARGET = os.path.join(ROOT, "build", "mutants-target")
-# Time limit of a stage in seconds, on an idle machine; more than the 60 s after which the test
-# runner names a test that hangs.
-LIMIT = 100 * int(os.environ.get("GDRC_TEST_PATIENCE", "1"))
-# Time limit of compiling, in seconds.
-BUILD_LIMIT = 1800
 CORE = ["cargo", "test", "-q", "-p", "gdrcore-core"]
 SIM = ["-q", "--release", "-p", "sim"]
 
@@ -716,94 +709,6 @@ FAULTS += staged(faults_singles.FAULTS)
 FAULTS += staged(faults_threads.FAULTS)
 
 
-def sh(args, timeout):
-    """Runs a command in the copy. What it started ends with it, also when its time is over."""
-    env = dict(os.environ, CARGO_TARGET_DIR=TARGET, RUST_BACKTRACE="0")
-    # Compiling is most of the time.
-    env.update(
-        CARGO_PROFILE_RELEASE_LTO="off", CARGO_PROFILE_RELEASE_CODEGEN_UNITS="16",
-        CARGO_PROFILE_DEV_DEBUG="0",
-    )
-    if "loom_ring" in args:
-        env.update(RUSTFLAGS="--cfg loom", CARGO_TARGET_DIR=TARGET + "-loom")
-    with tempfile.TemporaryFile("w+") as out:
-        p = subprocess.Popen(
-            args, cwd=TREE, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code = p.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            p.wait()
-            code = None
-        out.seek(0)
-        return subprocess.CompletedProcess(args, code, out.read())
-
-
-def witness(stage, text):
-    for pattern, ending in (
-        (r"^---- (\S+) stdout ----", ""), (r"^test (\S+) \.\.\. FAILED", ""),
-        (r"^test (\S+) has been running", ", which never ends"), (r"(seed \d+)", ""),
-    ):
-        found = re.search(pattern, text, re.M)
-        if found:
-            return f"{stage}: {found.group(1)}{ending}"
-    return None
-
-
-def edits(fault):
-    """Texts and what stands there instead: a fault may take several."""
-    old, new = fault[2:4]
-    return list(zip(old, new)) if isinstance(old, tuple) else [(old, new)]
-
-
-def place(text):
-    """Matches `text` however rustfmt breaks its lines: other spaces, a last comma, a comment's next
-    line."""
-    gap = r"(?:\s|//)*" if "//" in text else r"\s*"
-    pattern, before = "", ""
-    for word in re.findall(r"\w+|[^\w\s]", text):
-        if before:
-            apart = r"(?:\s|//)+" if gap != r"\s*" else r"\s+"
-            pattern += apart if before[-1].isalnum() and word[0].isalnum() else gap
-        pattern += (r"(?:,\s*)?" if word in ")]}" and before not in (",", "") else "") + re.escape(
-            word
-        )
-        before = word
-    return re.compile(pattern)
-
-
-def has_place(fault, source):
-    return all(place(old).search(source) for old, _ in edits(fault))
-
-
-def try_fault(fault):
-    stages = fault[4:] or STAGES
-    full = os.path.join(TREE, fault[1])
-    source = open(full).read()
-    if not has_place(fault, source):
-        return "stale: the text is not there any more", False
-    faulty = source
-    for old, new in edits(fault):
-        faulty = place(old).sub(lambda _: new, faulty)
-    try:
-        with open(full, "w") as f:
-            f.write(faulty)
-        for stage, build, command in stages:
-            made = sh(build, BUILD_LIMIT)
-            if made.returncode:
-                return "stale: does not compile\n" + made.stdout[-2000:], False
-            run = sh(command, LIMIT)
-            if run.returncode is None:
-                return witness(stage, run.stdout) or f"{stage}: did not end", True
-            if run.returncode:
-                return witness(stage, run.stdout) or f"{stage}: exit {run.returncode}", True
-        return "**nobody yet** (" + ", ".join(s[0] for s in stages) + ")", False
-    finally:
-        with open(full, "w") as f:
-            f.write(source)
-
-
 def main():
     args = sys.argv[1:]
     known = ("--list", "--stale", "--only", "--stages", "--write")
@@ -847,12 +752,13 @@ def main():
         if sh(build, BUILD_LIMIT).returncode or sh(command, BUILD_LIMIT).returncode != 0:
             print(f"{stage} fails without any fault; nothing can be learnt")
             return 1
-    rows, bad = [], 0
+    rows, bad, known = [], 0, recorded()
     for i, fault in enumerate(FAULTS, 1):
         if only and i not in only:
             continue
         start = time.time()
-        result, noticed = try_fault(fault)
+        stages = fault[4:] or STAGES
+        result, noticed = try_fault(fault, stages, known.get(fault[0], ""))
         bad += not noticed
         print(f"{i:2} {fault[0]}: {result} ({time.time() - start:.0f} s)", flush=True)
         rows.append(f"| {i} | {fault[0]} | `{fault[1]}` | {result.splitlines()[0]} |")
