@@ -298,6 +298,7 @@ fn a_besieged_queue_pair_asks_for_what_was_lost_a_little_later() {
     for k in 0..50 {
         let p = request(&net, 0, &b, plus(PSN, 8 + k + 5));
         net.inject(0, 1, &p);
+        net.send_from(1);
         net.post(&a, write(&a, &b, 0));
         net.settle();
         net.now += 1_000;

@@ -39,3 +39,31 @@ fn a_request_completes_before_the_reply_to_it() {
         }
     }
 }
+
+/// The ACK beside a reply ends two requests, which no single step does. It is taken first all the
+/// same.
+#[test]
+fn two_requests_complete_before_the_reply_to_them() {
+    for way in [Way::Link, Way::Wire] {
+        for (opcode, len) in [
+            (wr_opcode::SEND, 4),
+            (wr_opcode::SEND_WITH_IMM, 200),
+            (wr_opcode::RDMA_WRITE_WITH_IMM, 8),
+        ] {
+            let (mut net, a, b) = Net::pair(Opts { way, one_cq: true, ..Opts::default() });
+            net.recv(&a, 7, &[(0, 2048)]);
+            for id in [1, 2] {
+                net.recv(&b, id, &[(0, 64)]);
+                let wr = Wr::new(wr_opcode::SEND).id(id);
+                net.post(&a, wr.flags(send_flags::SIGNALED).local(&a, 0, 8));
+            }
+            net.exchange();
+            assert_eq!(net.poll(b.host, b.scq).len(), 2);
+            assert!(net.poll(a.host, a.scq).is_empty(), "the ACK waits for the reply");
+            net.post(&b, Wr::new(opcode).id(8).local(&b, 0, len).key(a.mr.iova, a.mr.rkey));
+            net.exchange();
+            let seen: Vec<u64> = net.poll(a.host, a.scq).iter().map(|wc| wc.wr_id).collect();
+            assert_eq!(seen, [1, 2, 7], "{way:?} {opcode} {len}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! ([`local`]); over a link and as packets ([`single`], with the frames in between, [`framed`]).
 
 mod ack_order;
+mod closed_window;
 mod dc_single;
 mod deferred_timer;
 mod framed;
