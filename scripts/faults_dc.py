@@ -85,7 +85,7 @@ FAULTS = [
      "engine"),
     ("the PSNs of DC begin anew with each association", D + "initiator.rs",
      "qp.conn.req.retry_left = qp.attr.retry_cnt;\n        qp.conn.req.rnr_left",
-     "let psn = Psn::new(qp.attr.sq_psn);\n"
+     "let psn = crate::wire::Psn::new(qp.attr.sq_psn);\n"
      "        (qp.conn.req.next_psn, qp.conn.req.una_psn, qp.conn.req.max_psn) = (psn, psn, psn);\n"
      "        qp.conn.req.retry_left = qp.attr.retry_cnt;\n        qp.conn.req.rnr_left",
      "engine"),
