@@ -149,7 +149,7 @@ FAULTS = [
      "router"),
     ("rdma_cm's header keeps its address", C + "cm/mod.rs",
      "mad::IpHeader::replace(place, from, to);",
-     "let _ = place;",
+     "let _: (&mut [u8; 36], _, _) = (place, from, to);",
      "unit"),
     ("silence during an outage costs retries", C + "roce/requester.rs",
      "if self.is_excused(now) {\n            self.qp.conn",

@@ -104,11 +104,15 @@ fn of_full_rings(router: u64, all: &mut [Member], packets: &[Packet]) -> u64 {
         assert_eq!(unsafe { libc::kill(router as i32, number) }, 0, "the router is gone");
     };
     let worker = Worker::of(router);
+    // A thread that goes on after SIGCONT is seen to sleep for a moment before it looks at rings.
     let until_it_sleeps = |before| {
-        let began = Instant::now();
-        while !worker.sleeps() || worker.ran() == before {
+        let (began, mut ran, mut looks) = (Instant::now(), before, 0);
+        while looks < 4 {
             assert!(began.elapsed() < SILENCE, "the router's worker does not sleep");
             std::thread::sleep(Duration::from_millis(1));
+            let now = worker.ran();
+            let rests = worker.sleeps() && now == ran && now != before;
+            (ran, looks) = (now, if rests { looks + 1 } else { 0 });
         }
     };
     until_it_sleeps(0);
