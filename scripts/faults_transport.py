@@ -53,7 +53,7 @@ BULK = [
     ("a burst that found no room is forgotten", "backends/net/src/soft/relayed.rs",
      "if room.at == room.len {", "if true {", "router_full_ring"),
     ("a copy that sums begins without the state before it", "core/src/mem/host/copy_crc.rs",
-     '"pxor {a}, {state}\\n",', "", "unit"),
+     '"pxor {a}, {state}\\n",', '"/* {state} */\\n",', "unit"),
     ("a copy that sums is not in the table of landing addresses", "core/src/mem/host/copy_crc.rs",
      'guard!("2b", "5b", "6b"),', "", "net"),
 ]

@@ -46,9 +46,10 @@ class Bench:
 
     def _perf(
         self, verb, mode, size, n, loopback=False, path="udp", one_core=False, mem="host",
-        no_progress=False, devices=None, more=(), pinned=True,
+        no_progress=False, devices=None, more=(), pinned=True, both=False,
     ):
-        """`devices`: those of server and client, in place of soft ones at their addresses."""
+        """`devices`: those of server and client, in place of soft ones at their addresses. `both`:
+        one process has both ends."""
         test = [verb, mode, "-s", str(size), "-n", str(n), "--json"] + (
             ["-H"] if mode == "lat" else []
         )
@@ -57,6 +58,11 @@ class Bench:
         if loopback:
             core = cores()[1] if pinned else None
             done = Process([self.perf, "-d", "loopback"] + test, core).wait(15)
+        elif both:
+            device = f"soft:{self.ends.server},path={path}"
+            core = cores()[1] if pinned else None
+            command = [*self.ends.into[0], self.perf, "-d", device, "--both-ends"]
+            done = Process(command + test, core).wait(15)
         else:
             at = self.ends.server, self.ends.client
             devices = devices or [f"soft:{address},path={path}" for address in at]
@@ -391,8 +397,8 @@ THREADS = (1, 2)
 
 
 def threads(b):
-    """Small messages by one and by two threads of each end: on one engine of one context, with an
-    engine each, with a context each, and UCX with as many workers."""
+    """Small messages by one and by two threads: on one engine of a context, with an engine each,
+    with a context each. First each thread drives both ends, then only one; so do UCX's workers."""
     def ours(key, label, verb, size, n, **how):
         rate = lambda count, *own: lambda: b.gdrcore_rate(verb, size, n, count, own, **how)
         many = lambda count: f"{label}, {count} thread" + "s" * (count > 1)
@@ -411,6 +417,9 @@ def threads(b):
 
     return [
         *ours("loop", "gdrcore WRITE 8 B within a context", "write", 8, 2000000, loopback=True),
+        *ours("both_shm", "gdrcore SEND 8 B through memory, both ends", "send", 8, 500000,
+              path="shm", both=True),
+        *ours("both_udp", "gdrcore SEND 64 B, UDP, both ends", "send", 64, 200000, both=True),
         *ours("shm", "gdrcore SEND 8 B through memory", "send", 8, 500000, path="shm"),
         *ucx("ucx_shm", "UCX shm, tag 8 B", UCX_SHM, 8, 500000),
         *ours("udp", "gdrcore SEND 64 B, UDP", "send", 64, 300000),

@@ -257,18 +257,22 @@ class Results:
             "drop-in: ib_write_lat 8 B through memory, us", self.typical("ib_write_lat", "drop-in"),
             5, False,
         )
-        for key, words, theirs in (
-            ("loop", "WRITE 8 B within a context", None),
-            ("shm", "SEND 8 B through memory", ("ucx_shm 2", "UCX shm tag, two workers")),
-            ("udp", "SEND 64 B over UDP", ("ucx_tcp 2", "UCX tcp tag, two workers")),
+        rate = lambda a, b: self.ratio("threads", a, b, "Mmsg_per_s")
+        for key, words in (
+            ("loop", "WRITE 8 B within a context"),
+            ("both_shm", "SEND 8 B through memory"),
+            ("both_udp", "SEND 64 B over UDP"),
         ):
-            rate = lambda a, b: self.ratio("threads", a, b, "Mmsg_per_s")
-            two = f"{words}: two threads with an engine each"
-            goal(f"{two} / one", rate(f"{key} engines", f"{key} 1"), 1.9, True)
+            two = f"{words}: two threads with an engine each / one"
+            goal(two, rate(f"{key} engines", f"{key} 1"), 1.9, True)
             one = f"{words}: two threads on one engine / one"
             goal(one, rate(f"{key} 2", f"{key} 1"), 0.8, True)
-            if theirs:
-                goal(f"{two} / {theirs[1]}", rate(f"{key} engines", theirs[0]), 1, True)
+        for key, words, theirs, who in (
+            ("shm", "SEND 8 B through memory", "ucx_shm 2", "UCX shm tag"),
+            ("udp", "SEND 64 B over UDP", "ucx_tcp 2", "UCX tcp tag"),
+        ):
+            two = f"{words}: two threads with an engine each / {who}, two workers"
+            goal(two, rate(f"{key} engines", theirs), 1, True)
         for ours, words in (("gdrcore", "file copy"), ("gdrcore udp", "file copy over UDP")):
             for key in ("rsync", "nc"):
                 for field in ("wall", "sys"):
@@ -348,9 +352,9 @@ class Results:
                 self.rate_table(),
                 "",
                 "`perf --threads`: each thread of either end has a CQ and a queue pair of its own, "
-                "on one context or (`--contexts`) with a context each. The programs choose their "
-                "cores themselves, so that on two cores four threads of two processes share them; "
-                "within a context both ends of a pair are one thread.",
+                "on one context or (`--contexts`) with a context each. Within a context, and where "
+                "it says both ends (`--both-ends`), a thread drives both ends of its pair. Else "
+                "the ends are two processes, whose four threads share the cores if there are two.",
                 "",
             ]
         if self.keys("file"):

@@ -30,7 +30,10 @@ static void usage(FILE *to)
         "usage: perf [-d DEVICE]                             serve a client's runs, then exit (-k: "
         "serve for ever)\n"
         "       perf [-d DEVICE] TEST lat|bw [OPTIONS] HOST  measure against it\n"
-        "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process\n"
+        "       perf -d loopback TEST lat|bw [OPTIONS]       both ends in this process, on one "
+        "context\n"
+        "       perf [-d DEVICE] --both-ends TEST lat|bw     the same, each end on a context of "
+        "DEVICE\n"
         "TEST is send, write, read, atomic, atomic_write or flush.\n\n"
         "  -d, --device DEVICE      soft:ADDRESS[:PORT], an address of this machine, a network "
         "interface, or loopback\n"
@@ -136,6 +139,7 @@ static int option(struct options *o, int c, const char *text)
         break;
     case 'X': p->apart = APART_CONTEXTS; return 0;
     case 'G': p->apart = APART_ENGINES; return 0;
+    case 'B': o->both_ends = true; return 0;
     case 'q': err = gx_parse_number(text, "--qp", 1, MAX_QPS, &n), into = &p->qps; break;
     case 'I':
         err = gx_parse_number(text, "--inline_size", 0, 4096, &n), into = &p->inline_max;
@@ -383,21 +387,10 @@ static int run_sizes(struct member *m, bool pair, const char *peer)
     return err;
 }
 
-/* A member's device: that of all, or one of its own. */
-static int take_device(struct member *m, struct gx_dev *shared, uint32_t sides)
-{
-    struct gdrc_config config;
-    m->dev = shared;
-    if (m->index == 0 || m->plan->apart != APART_CONTEXTS)
-        return 0;
-    plan_config(m->plan, sides, &config);
-    m->dev = &m->own;
-    return gx_dev_open(&m->own, m->o->device, (unsigned)m->o->gid_index, &config);
-}
-
 /* The members of an end, and the device of the first one. */
 struct crew_of {
     struct gx_dev dev;
+    struct gx_dev far; /* of the other end, with --both-ends */
     struct plan plan;
     struct member members[MAX_THREADS];
 };
@@ -415,14 +408,36 @@ static int open_crew(struct crew_of *all, const struct options *o, const struct 
     }
     plan_config(plan, plan->apart ? sides : sides * plan->threads, &config);
     config.engines = plan->apart == APART_ENGINES ? plan->threads : 0;
-    return gx_dev_open(&all->dev, o->device, (unsigned)o->gid_index, &config);
+    int err = gx_dev_open(&all->dev, o->device, (unsigned)o->gid_index, &config);
+    if (!err && o->both_ends)
+        err = gx_dev_open(&all->far, o->device, (unsigned)o->gid_index, &config);
+    return err;
+}
+
+/* A member's devices: those of all, or its own. */
+static int take_devices(struct member *m, struct crew_of *all, uint32_t sides)
+{
+    const struct options *o = m->o;
+    struct gdrc_config config;
+    m->dev = &all->dev;
+    m->far = o->both_ends ? &all->far : m->dev;
+    if (m->index == 0 || m->plan->apart != APART_CONTEXTS)
+        return 0;
+    plan_config(m->plan, sides, &config);
+    m->dev = m->far = &m->own;
+    int err = gx_dev_open(&m->own, o->device, (unsigned)o->gid_index, &config);
+    if (!err && o->both_ends) {
+        m->far = &m->own_far;
+        err = gx_dev_open(&m->own_far, o->device, (unsigned)o->gid_index, &config);
+    }
+    return err;
 }
 
 static int run_crew(struct crew_of *all, uint32_t sides)
 {
     int err = 0;
     for (uint32_t i = 0; i < all->plan.threads && !err; i++)
-        err = take_device(&all->members[i], &all->dev, sides);
+        err = take_devices(&all->members[i], all, sides);
     return err ? err : crew_run(all->members, all->plan.threads);
 }
 
@@ -434,8 +449,10 @@ static void close_crew(struct crew_of *all)
         side_close(&m->b);
         gx_conn_close(&m->conn);
         gx_dev_close(&m->own);
+        gx_dev_close(&m->own_far);
     }
     gx_dev_close(&all->dev);
+    gx_dev_close(&all->far);
 }
 
 /* What a thread of the client does. */
@@ -500,7 +517,7 @@ static int both_work(struct member *m)
 {
     int err = side_open(&m->a, m->dev, m->plan, m->o->memory);
     if (!err)
-        err = side_open(&m->b, m->dev, m->plan, m->o->memory);
+        err = side_open(&m->b, m->far, m->plan, m->o->memory);
     if (!err)
         err = side_connect_pair(&m->a, &m->b);
     if (!err)
@@ -513,10 +530,9 @@ static int both_work(struct member *m)
 static int both(const struct options *o)
 {
     static struct crew_of all;
-    int err = open_crew(&all, o, &o->plan, 2, both_work);
-    if (err)
-        return err;
-    err = run_crew(&all, 2);
+    uint32_t sides = o->both_ends ? 1 : 2;
+    int err = open_crew(&all, o, &o->plan, sides, both_work);
+    err = err ? err : run_crew(&all, sides);
     close_crew(&all);
     return err;
 }
@@ -668,6 +684,7 @@ int main(int argc, char **argv)
         { "threads", required_argument, NULL, 'T' },
         { "contexts", no_argument, NULL, 'X' },
         { "engines", no_argument, NULL, 'G' },
+        { "both-ends", no_argument, NULL, 'B' },
         { "inline_size", required_argument, NULL, 'I' },
         { "cq-mod", required_argument, NULL, 'Q' },
         { "post_list", required_argument, NULL, 'l' },
@@ -702,17 +719,23 @@ int main(int argc, char **argv)
     bool loopback = o.device && !strcmp(o.device, "loopback");
     if (arguments(&o, argc, argv) || (o.has_test && complete(&o)))
         return GX_EXIT_USAGE;
-    if (loopback && (o.host || !o.has_test)) {
+    bool alone = loopback || o.both_ends;
+    if (alone && (o.host || !o.has_test)) {
         gx_error("perf -d loopback write bw",
-                 "on loopback a test is given and no host: both ends are in this process");
+                 "a test is given and no host where both ends are in this process");
         return GX_EXIT_USAGE;
     }
-    if (loopback && o.plan.no_progress) {
+    if (loopback && o.both_ends) {
+        gx_error("perf -d soft:127.0.0.1 --both-ends send bw",
+                 "--both-ends: a loopback device reaches no other device");
+        return GX_EXIT_USAGE;
+    }
+    if (alone && (o.plan.no_progress || (o.both_ends && o.plan.events))) {
         gx_error("Start a server, and measure against it.",
-                 "--no-progress: on loopback one thread drives both ends");
+                 "--no-progress, --events: one thread drives both ends");
         return GX_EXIT_USAGE;
     }
     gx_catch_signals();
-    int err = loopback ? both(&o) : o.host ? client(&o) : server(&o);
+    int err = alone ? both(&o) : o.host ? client(&o) : server(&o);
     return gx_exit_code(err);
 }

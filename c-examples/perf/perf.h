@@ -10,7 +10,8 @@
  *   report.c    percentiles, tables, histogram, JSON
  *
  * A run has two ends. The client begins every run and decides everything; the server follows. With
- * the device "loopback" both ends are in one process and one thread steps them in turn.
+ * the device "loopback", or by --both-ends, both ends are in one process and one thread steps them
+ * in turn.
  */
 #ifndef PERF_H
 #define PERF_H
@@ -29,10 +30,10 @@ enum atomic { ATOMIC_FETCH_ADD, ATOMIC_CMP_SWAP };
 #define MAX_SIZE (1ull << 30)
 #define ALL_SIZES_MAX (8u << 20)
 
-/* Parameters that both ends must agree on: sent as text in the first message. */
 /* What the threads of an end have of their own, beside CQs and queue pairs. */
 enum { APART_NOTHING, APART_ENGINES, APART_CONTEXTS };
 
+/* Parameters that both ends must agree on: sent as text in the first message. */
 struct plan {
     uint32_t verb, mode, atomic;
     uint32_t qp_type;     /* of the queue pairs that send: GDRC_QPT_XRC_SEND is XRC, _DCI is DC */
@@ -131,7 +132,7 @@ struct options {
     struct plan plan;
     const char *device, *host, *memory;
     uint64_t port, gid_index, size, iterations, duration_s;
-    bool all, histogram, keep, has_test;
+    bool all, histogram, keep, has_test, both_ends;
     enum format format;
 };
 
@@ -141,7 +142,8 @@ struct member {
     const struct plan *plan;
     uint32_t index;
     struct gx_dev *dev;  /* that of all threads, or its own */
-    struct gx_dev own;
+    struct gx_dev *far;  /* that of the other end, where it is in this process */
+    struct gx_dev own, own_far;
     struct side a, b;    /* b: the other end, where it is in this process */
     struct gx_conn conn; /* to the other end, where it is in another */
     int (*work)(struct member *m);

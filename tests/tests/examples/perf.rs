@@ -77,6 +77,11 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
             client.args(["-d", &device(64), "-p", port, verb, "bw"]).args(threads).args(more);
             expect(&run(client.arg(loopback(41, 63)), 120), &format!("{path} {verb}"));
         }
+        for more in [&[][..], &["--contexts"], engines] {
+            let mut both = Command::new(&perf);
+            both.args(["-d", &device(65), "--both-ends", "send", "bw"]).args(threads).args(more);
+            expect(&run(&mut both, 120), &format!("{path} both ends {more:?}"));
+        }
         // A signal ends the run of all threads.
         let mut client = Command::new(&perf);
         client.args(["-d", &device(64), "-p", port, "-T", "2", "-n", "1000000000", "--json"]);
@@ -90,7 +95,7 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
         let served = server.finish(LIMIT);
         assert!(served.code().is_some(), "{path}: {}", served.output);
     }
-    for wrong in [["send", "lat", "-T2"], ["send", "bw", "-eT2"]] {
+    for wrong in [["send", "lat", "-T2"], ["send", "bw", "-eT2"], ["send", "bw", "--both-ends"]] {
         let refused = run(Command::new(&perf).args(["-d", "loopback"]).args(wrong), 10);
         assert_eq!(refused.code(), Some(2), "{wrong:?}: {}", refused.output);
     }
