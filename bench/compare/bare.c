@@ -10,6 +10,8 @@
  * bare get  ADDRESS FILE    a file through a TCP socket, by read and write
  * bare hop  CORE CORE       half round trips of a cache line between two processes, each on its
  *                           core: the cost of memory alone
+ * bare ring CORE CORE       messages through a ring in memory between the same two: a copy into it
+ *                           and one out of it, in pieces of an MTU
  *
  * Every datagram has 16 more bytes, for the RoCEv2 header and ICRC. Prints JSON, as perf does.
  */
@@ -413,6 +415,68 @@ static int hop(const char *own, const char *other, uint64_t count)
     return status != 0;
 }
 
+#define RING_BYTES (256u << 10)
+
+/* What both ends of a ring share, and on pages of its own the ring. */
+struct ring {
+    _Alignas(128) _Atomic uint64_t head;
+    _Alignas(128) _Atomic uint64_t tail;
+    _Alignas(4096) uint8_t bytes[RING_BYTES];
+};
+
+/* Copies all of a message of `size` bytes out of the ring, `count` times. */
+static void drain(struct ring *r, uint8_t *to, size_t size, uint64_t count)
+{
+    uint64_t tail = 0, head = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        for (size_t at = 0; at < size; at += MTU, tail += MTU) {
+            while (head == tail)
+                head = atomic_load_explicit(&r->head, memory_order_acquire);
+            memcpy(to + at, r->bytes + tail % RING_BYTES, MTU);
+            atomic_store_explicit(&r->tail, tail + MTU, memory_order_release);
+        }
+    }
+}
+
+static int ring(const char *own, const char *other, size_t size, uint64_t count)
+{
+    struct ring *r =
+        mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    size = (size + MTU - 1) / MTU * MTU;
+    uint8_t *message = aligned_alloc(4096, size);
+    if (r == MAP_FAILED || !message)
+        die("memory");
+    memset(message, 5, size);
+    memset(r->bytes, 0, RING_BYTES);
+    pid_t child = fork();
+    if (child < 0)
+        die("fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        stay_on(other);
+        memset(message, 0, size);
+        drain(r, message, size, count);
+        _exit(0);
+    }
+    stay_on(own);
+    uint64_t head = 0, tail = 0, start = now_ns();
+    for (uint64_t i = 0; i < count; i++) {
+        for (size_t at = 0; at < size; at += MTU, head += MTU) {
+            while (head - tail > RING_BYTES - MTU)
+                tail = atomic_load_explicit(&r->tail, memory_order_acquire);
+            memcpy(r->bytes + head % RING_BYTES, message + at, MTU);
+            atomic_store_explicit(&r->head, head + MTU, memory_order_release);
+        }
+    }
+    while (atomic_load_explicit(&r->tail, memory_order_acquire) != head) {}
+    uint64_t took = now_ns() - start;
+    int status;
+    waitpid(child, &status, 0);
+    printf("{\"results\":[{\"MB_per_s\":%.1f}]}\n",
+           (double)size * (double)count * 1e3 / (double)took);
+    return status != 0;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t count = 1000;
@@ -440,6 +504,8 @@ int main(int argc, char **argv)
         return echo(one, port);
     if (left == 3 && !strcmp(what, "hop") && count && count <= 1u << 24)
         return hop(one, two, count);
+    if (left == 3 && !strcmp(what, "ring") && count && size && size <= 1u << 30)
+        return ring(one, two, size, count);
     if (left == 3 && !strcmp(what, "put"))
         return put(one, port, two);
     if (left == 3 && !strcmp(what, "get"))
@@ -448,6 +514,7 @@ int main(int argc, char **argv)
         count > 1u << 24 || (*what == 'l' && size > 32768)) {
         fprintf(stderr, "usage: bare [-p PORT] echo ADDRESS | get ADDRESS FILE | put PEER FILE\n"
                         "       bare [-n COUNT] hop CORE CORE\n"
+                        "       bare [-s BYTES] [-n COUNT] ring CORE CORE\n"
                         "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] "
                         "lat|bw ADDRESS PEER\n"
                         "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 "

@@ -138,6 +138,11 @@ class Bench:
         ).wait(15)
         return json.loads(done.text())["results"][0]
 
+    def bare_ring(self, size, n):
+        command = [self.bare, "-s", str(size), "-n", str(self.times(n)), "ring"]
+        done = Process(command + [str(c) for c in cores()], cores()[0]).wait(15)
+        return {"MB_per_s": json.loads(done.text())["results"][0]["MB_per_s"]}
+
     # ---- UCX ------------------------------------------------------------------------------------
 
     def _ucx(self, env, test, size, n, rank, threads=0):
@@ -286,6 +291,7 @@ def same_host_bandwidth(b):
             "write", "gdrcore WRITE", None,
             lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm"),
         ),
+        ("ring", "a ring of 256 KiB, no library", None, lambda: b.bare_ring(MIB, 5000)),
         (
             "write_shared", "gdrcore WRITE into shared memory", None,
             lambda: b.gdrcore_bandwidth("write", MIB, 10000, path="shm", mem="shared"),
@@ -305,6 +311,10 @@ def same_host_bandwidth(b):
         (
             "write_big", "gdrcore WRITE, 64 MiB", None,
             lambda: b.gdrcore_bandwidth("write", big, 64, path="shm"),
+        ),
+        (
+            "ring_big", "a ring of 256 KiB, no library, 64 MiB", None,
+            lambda: b.bare_ring(big, 64),
         ),
         (
             "write_shared_big", "gdrcore WRITE into shared memory, 64 MiB", None,

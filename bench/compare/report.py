@@ -242,6 +242,14 @@ class Results:
             speed("write_big", "ucx_tag_big", "shm bw"), 1.3, True,
         )
         goal(
+            "same host: WRITE 1 MiB by the ring / a ring, no library",
+            speed("write", "ring", "shm bw"), 0.9, True,
+        )
+        goal(
+            "same host: WRITE 64 MiB by the ring / a ring, no library",
+            speed("write_big", "ring_big", "shm bw"), 0.9, True,
+        )
+        goal(
             "drop-in: ib_send_lat 64 B / the C API", lat("ib_send_lat", "send", "drop-in"), 1.15,
             False,
         )
@@ -329,8 +337,9 @@ class Results:
                 "Shared memory: the target's region is a memfd's (`perf --mem shared`, "
                 "GDRC_MEMORY_FLAG_SHARED), which the initiator maps, as UCX's "
                 "target memory is where it puts. Else it is any memory, and bytes go through a "
-                "ring, or by process_vm_writev where both ends "
-                "have chosen GDRC_CONFIG_CMA.",
+                "ring, or by process_vm_writev where both ends have chosen GDRC_CONFIG_CMA. The ring "
+                "without a library shows what the two cores can do at that time: in a virtual "
+                "machine they may share a cache or not, and change within seconds.",
                 "",
             ]
         if self.keys("drop-in"):
