@@ -337,9 +337,9 @@ class Results:
                 "Shared memory: the target's region is a memfd's (`perf --mem shared`, "
                 "GDRC_MEMORY_FLAG_SHARED), which the initiator maps, as UCX's "
                 "target memory is where it puts. Else it is any memory, and bytes go through a "
-                "ring, or by process_vm_writev where both ends have chosen GDRC_CONFIG_CMA. The ring "
-                "without a library shows what the two cores can do at that time: in a virtual "
-                "machine they may share a cache or not, and change within seconds.",
+                "ring, or by process_vm_writev where both ends have chosen GDRC_CONFIG_CMA. The "
+                "ring without a library shows what the two cores can do at that time: in a "
+                "virtual machine they may share a cache or not, and change within seconds.",
                 "",
             ]
         if self.keys("drop-in"):
