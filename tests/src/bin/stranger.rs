@@ -285,10 +285,15 @@ fn ask(what: &str) {
     let address =
         std::path::Path::new(first).parent().and_then(|p| p.parent()).expect("a directory");
     let own = address.join("900");
-    let _ = std::fs::create_dir(&own);
     let path = own.join("mail");
-    let from =
-        Name::parse(path.to_str().expect("a plain path")).bind(libc::SOCK_DGRAM).expect("a name");
+    let name = Name::parse(path.to_str().expect("a plain path"));
+    // A member that sweeps removes a directory that has no mailbox yet, and the mailbox of an
+    // earlier attempt may stand.
+    let bind = || {
+        let _ = (std::fs::create_dir(&own), std::fs::remove_file(&path));
+        name.bind(libc::SOCK_DGRAM)
+    };
+    let from = (0..100).find_map(|_| bind()).expect("a name");
     // SAFETY: a C string. The mailbox is made writable for the receivers, who are another user.
     unsafe {
         let path = CString::new(path.to_str().expect("a plain path")).expect("no NUL");
