@@ -49,7 +49,7 @@ BULK = [
      "bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST",
      "bytes + n * PACKET_COST", "engine"),
     ("packets for a router's ring count their identifications", R + "txbuf.rs",
-     "ident_step: u16::from(!unnumbered)", "ident_step: 1", "router_two_hosts"),
+     "ident_step: u16::from(!unnumbered)", "ident_step: 1", "engine"),
     ("a burst that found no room is forgotten", "backends/net/src/soft/relayed.rs",
      "if room.at == room.len {", "if true {", "router_full_ring"),
     ("a copy that sums begins without the state before it", "core/src/mem/host/copy_crc.rs",

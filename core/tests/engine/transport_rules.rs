@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use gdrcore_core::device::{async_event, SrqAttr};
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Bth, Opcode};
+use gdrcore_core::wire::{Bth, Flow, Opcode};
 use gdrcore_core::Error;
 
 use crate::flush::flush;
@@ -670,4 +670,27 @@ fn an_entry_that_is_reserved_is_taken_back_in_a_round_of_its_own() {
     // The message goes on, and its last packet finds an entry again.
     let done = net.wait(b.host, b.rcq, 1);
     assert_eq!((done[0].wr_id, done[0].status), (7, wc_status::SUCCESS));
+}
+
+#[test]
+fn each_packet_for_a_routers_ring_has_identification_zero() {
+    for unnumbered in [false, true] {
+        let (net, a, b) = Net::pair(Opts::default());
+        if unnumbered {
+            net.lock(&a).set_unnumbered();
+        }
+        net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 4000));
+        let mut buf = vec![0; 65_536];
+        let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("a burst");
+        let packets: Vec<&[u8]> = buf[..burst.len].chunks(burst.seg).collect();
+        assert_eq!(packets.len(), 4);
+        let (src, dst) = (net.hosts[a.host].addr, net.hosts[b.host].addr);
+        let flow = Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        for (k, packet) in packets.into_iter().enumerate() {
+            let (body, icrc) = packet.split_last_chunk::<4>().expect("an ICRC");
+            // The kernel numbers the segments of one send; nobody numbers what a ring carries.
+            let ident = if unnumbered { 0 } else { k as u16 };
+            assert_eq!(flow.icrc(ident, body).to_le_bytes(), *icrc, "packet {k}, {unnumbered}");
+        }
+    }
 }
