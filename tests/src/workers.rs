@@ -15,15 +15,22 @@ pub fn shape() -> Shape {
 
 /// Polls until a completion of `opcode` comes. Others are dropped: they must be successful.
 pub fn await_one(end: &mut End, opcode: u32) {
-    let limit = deadline(60);
+    let came = comes(end, opcode, deadline(60));
+    assert!(came, "no completion {opcode}; {:?}", end.dev.qp_cause(end.qp));
+}
+
+/// As [`await_one`]; false: none has come until `limit`.
+pub fn comes(end: &mut End, opcode: u32, limit: Instant) -> bool {
     loop {
         end.poll();
         let done = std::mem::take(&mut end.done);
         assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
         if done.iter().any(|wc| wc.opcode == opcode) {
-            return;
+            return true;
         }
-        assert!(Instant::now() < limit, "no completion {opcode}; {:?}", end.dev.qp_cause(end.qp));
+        if Instant::now() >= limit {
+            return false;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_one, exchange, shape, write, LEN};
+use gdrcore_tests::workers::{await_one, comes, exchange, shape, write, LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -93,9 +93,16 @@ fn queue_pairs_of_two_engines_of_a_device_reach_each_other() {
             for round in 0..20 {
                 let (from, to) = if round % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
                 to.post_recv(round, 4096, LEN + 40).expect("post_recv");
-                from.post(round, Op::Send(None), 0, LEN).expect("post_send");
-                await_one(to, wc_opcode::RECV);
-                await_one(from, wc_opcode::SEND);
+                // And one may be lost on its way: it is sent again until it has come.
+                let limit = deadline(60);
+                loop {
+                    from.post(round, Op::Send(None), 0, LEN).expect("post_send");
+                    await_one(from, wc_opcode::SEND);
+                    if comes(to, wc_opcode::RECV, deadline(2)) {
+                        break;
+                    }
+                    assert!(Instant::now() < limit, "no datagram has come; round {round}");
+                }
             }
         }
     }
