@@ -5,6 +5,9 @@ import os, re, signal, subprocess, tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TREE = os.path.join(ROOT, "build", "mutants")
 TARGET = os.path.join(ROOT, "build", "mutants-target")
+# The page with the table of faults, and the table between its marks.
+PAGE = os.path.join(ROOT, "docs", "records", "PROOF.md")
+TABLE = r"(<!-- mutants -->\n)(.*?)(<!-- end -->)"
 # Time limit of a stage in seconds, on an idle machine; more than the 60 s after which the test
 # runner names a test that hangs.
 LIMIT = 100 * int(os.environ.get("GDRC_TEST_PATIENCE", "1"))
@@ -74,26 +77,35 @@ def has_place(fault, source):
 
 
 def recorded():
-    """What noticed each fault when it was last recorded, by its words."""
-    text = open(os.path.join(ROOT, "docs", "records", "PROOF.md")).read()
-    rows = re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1].splitlines()[2:]
-    return {c[2].strip(): c[4].strip() for c in (row.split("|") for row in rows)}
+    """What noticed each fault when it was last recorded, by its words: a number changes when a
+    fault is put before it."""
+    text = open(PAGE).read()
+    rows = re.search(TABLE, text, flags=re.S)[2].splitlines()[2:]
+    cells = ([cell.strip() for cell in row.split("|")] for row in rows)
+    return {c[2]: c[4] for c in cells}
 
 
-def noticed_again(known, stages):
-    """Runs the test that noticed the fault last time, alone. None: there is none, or it passes."""
+def record(faults, noticed):
+    """Writes the table: of each fault that has been recorded, its number and what noticed it."""
+    rows = [
+        f"| {i} | {fault[0]} | `{fault[1]}` | {noticed[fault[0]]} |"
+        for i, fault in enumerate(faults, 1)
+        if fault[0] in noticed
+    ]
+    table = "\n".join(["| | fault | where | noticed by |", "|---|---|---|---|"] + rows)
+    text = open(PAGE).read()
+    with open(PAGE, "w") as f:
+        f.write(re.sub(TABLE, lambda m: m[1] + table + "\n" + m[3], text, flags=re.S))
+
+
+def stage_of(known, stages):
+    """The test that noticed a fault last time, as a stage of its own, if it has a name."""
     stage, _, test = known.removesuffix(", which never ends").partition(": ")
-    for name, build, command in stages:
-        if name == stage and "::" in test and command[:2] == ["cargo", "test"]:
-            made = sh(build, BUILD_LIMIT)
-            if made.returncode:
-                return None
-            run = sh(command + ["--", "--exact", test], LIMIT)
-            if run.returncode is None:
-                return f"{stage}: {test}, which never ends"
-            if "1 passed" not in run.stdout and f"{test} stdout" in run.stdout:
-                return f"{stage}: {test}"
-    return None
+    return [
+        (name, build, command + ["--", "--exact", test])
+        for name, build, command in stages
+        if name == stage and "::" in test and command[:2] == ["cargo", "test"]
+    ]
 
 
 def try_fault(fault, stages, known):
@@ -108,10 +120,7 @@ def try_fault(fault, stages, known):
     try:
         with open(full, "w") as f:
             f.write(faulty)
-        again = noticed_again(known, stages)
-        if again:
-            return again, True
-        for stage, build, command in stages:
+        for stage, build, command in stage_of(known, stages) + list(stages):
             made = sh(build, BUILD_LIMIT)
             if made.returncode:
                 return "stale: does not compile\n" + made.stdout[-2000:], False

@@ -58,7 +58,7 @@ FAULTS = [
      "if entry.is_some_and(|entry| entry.until == Some(until)) {",
      "if entry.is_some() {",
      "router"),
-    ("two tenants of a host have one block", H + "hosts/known.rs",
+    ("a block of another host stays with its former tenant, too", H + "hosts/known.rs",
      "let mut lost = self.take_blocks(&placed);",
      "let mut lost = Vec::new();",
      "router"),

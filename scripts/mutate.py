@@ -11,7 +11,7 @@ show run under loom alone. The test that noticed a fault when it was last record
 itself. --stale only says which faults have no place in the sources any more. --write puts the rows
 into the table between the marks in docs/records/PROOF.md; those of other faults stay."""
 
-import os, re, subprocess, sys, time
+import os, subprocess, sys, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
@@ -27,7 +27,7 @@ import faults_threads
 import faults_transport
 import faults_words
 import faults_xrc
-from fault_trial import BUILD_LIMIT, ROOT, TREE, has_place, recorded, sh, try_fault
+from fault_trial import BUILD_LIMIT, ROOT, TREE, has_place, record, recorded, sh, try_fault
 
 CORE = ["cargo", "test", "-q", "-p", "gdrcore-core"]
 SIM = ["-q", "--release", "-p", "sim"]
@@ -752,7 +752,7 @@ def main():
         if sh(build, BUILD_LIMIT).returncode or sh(command, BUILD_LIMIT).returncode != 0:
             print(f"{stage} fails without any fault; nothing can be learnt")
             return 1
-    rows, bad, known = [], 0, recorded()
+    tried, bad, known = {}, 0, recorded()
     for i, fault in enumerate(FAULTS, 1):
         if only and i not in only:
             continue
@@ -761,25 +761,10 @@ def main():
         result, noticed = try_fault(fault, stages, known.get(fault[0], ""))
         bad += not noticed
         print(f"{i:2} {fault[0]}: {result} ({time.time() - start:.0f} s)", flush=True)
-        rows.append(f"| {i} | {fault[0]} | `{fault[1]}` | {result.splitlines()[0]} |")
-    print(f"{len(rows) - bad} passed, {bad} failed")
+        tried[fault[0]] = result.splitlines()[0]
+    print(f"{len(tried) - bad} passed, {bad} failed")
     if "--write" in args:
-        page = os.path.join(ROOT, "docs", "records", "PROOF.md")
-        text = open(page).read()
-        former = (
-            re.search(r"<!-- mutants -->\n(.*?)<!-- end -->", text, flags=re.S)[1] if only else ""
-        )
-        numbered = {int(r.split("|")[1]): r for r in former.splitlines()[2:] + rows}
-        table = "\n".join(
-            ["| | fault | where | noticed by |", "|---|---|---|---|"]
-            + [numbered[i] for i in sorted(numbered)]
-        )
-        text = re.sub(
-            r"(<!-- mutants -->\n).*?(<!-- end -->)", lambda m: m[1] + table + "\n" + m[2], text,
-            flags=re.S,
-        )
-        with open(page, "w") as f:
-            f.write(text)
+        record(FAULTS, {**known, **tried} if only else tried)
     return 1 if bad else 0
 
 
