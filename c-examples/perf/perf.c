@@ -395,6 +395,16 @@ struct crew_of {
     struct member members[MAX_THREADS];
 };
 
+/* Opens an end's device, and the other end's where it is in this process. */
+static int open_devices(const struct options *o, const struct gdrc_config *config,
+                        struct gx_dev *dev, struct gx_dev *far)
+{
+    int err = gx_dev_open(dev, o->device, (unsigned)o->gid_index, config);
+    if (!err && o->both_ends)
+        err = gx_dev_open(far, o->device, (unsigned)o->gid_index, config);
+    return err;
+}
+
 static int open_crew(struct crew_of *all, const struct options *o, const struct plan *plan,
                      uint32_t sides, int (*work)(struct member *m))
 {
@@ -408,29 +418,20 @@ static int open_crew(struct crew_of *all, const struct options *o, const struct 
     }
     plan_config(plan, plan->apart ? sides : sides * plan->threads, &config);
     config.engines = plan->apart == APART_ENGINES ? plan->threads : 0;
-    int err = gx_dev_open(&all->dev, o->device, (unsigned)o->gid_index, &config);
-    if (!err && o->both_ends)
-        err = gx_dev_open(&all->far, o->device, (unsigned)o->gid_index, &config);
-    return err;
+    return open_devices(o, &config, &all->dev, &all->far);
 }
 
 /* A member's devices: those of all, or its own. */
 static int take_devices(struct member *m, struct crew_of *all, uint32_t sides)
 {
-    const struct options *o = m->o;
+    bool owns = m->index > 0 && m->plan->apart == APART_CONTEXTS;
     struct gdrc_config config;
-    m->dev = &all->dev;
-    m->far = o->both_ends ? &all->far : m->dev;
-    if (m->index == 0 || m->plan->apart != APART_CONTEXTS)
+    m->dev = owns ? &m->own : &all->dev;
+    m->far = !m->o->both_ends ? m->dev : owns ? &m->own_far : &all->far;
+    if (!owns)
         return 0;
     plan_config(m->plan, sides, &config);
-    m->dev = m->far = &m->own;
-    int err = gx_dev_open(&m->own, o->device, (unsigned)o->gid_index, &config);
-    if (!err && o->both_ends) {
-        m->far = &m->own_far;
-        err = gx_dev_open(&m->own_far, o->device, (unsigned)o->gid_index, &config);
-    }
-    return err;
+    return open_devices(m->o, &config, &m->own, &m->own_far);
 }
 
 static int run_crew(struct crew_of *all, uint32_t sides)
