@@ -55,14 +55,12 @@ class Bench:
         )
         test += ["--no-progress"] if no_progress else []
         test += more
-        if loopback:
-            core = cores()[1] if pinned else None
-            done = Process([self.perf, "-d", "loopback"] + test, core).wait(15)
-        elif both:
-            device = f"soft:{self.ends.server},path={path}"
-            core = cores()[1] if pinned else None
-            command = [*self.ends.into[0], self.perf, "-d", device, "--both-ends"]
-            done = Process(command + test, core).wait(15)
+        if loopback or both:
+            command = [self.perf, "-d", "loopback"]
+            if both:
+                device = f"soft:{self.ends.server},path={path}"
+                command = [*self.ends.into[0], self.perf, "-d", device, "--both-ends"]
+            done = Process(command + test, cores()[1] if pinned else None).wait(15)
         else:
             at = self.ends.server, self.ends.client
             devices = devices or [f"soft:{address},path={path}" for address in at]
@@ -132,16 +130,17 @@ class Bench:
         result = self._bare("bw", flags, size, self.times(n))
         return {"MB_per_s": result["MB_per_s"], "lost": result["lost"]}
 
-    def bare_hop(self, n):
-        done = Process(
-            [self.bare, "-n", str(self.times(n)), "hop"] + [str(c) for c in cores()], cores()[0]
-        ).wait(15)
+    def _bare_cores(self, what, n, *options):
+        """Between the two cores, through memory."""
+        command = [self.bare, *options, "-n", str(self.times(n)), what]
+        done = Process(command + [str(c) for c in cores()], cores()[0]).wait(15)
         return json.loads(done.text())["results"][0]
 
+    def bare_hop(self, n):
+        return self._bare_cores("hop", n)
+
     def bare_ring(self, size, n):
-        command = [self.bare, "-s", str(size), "-n", str(self.times(n)), "ring"]
-        done = Process(command + [str(c) for c in cores()], cores()[0]).wait(15)
-        return {"MB_per_s": json.loads(done.text())["results"][0]["MB_per_s"]}
+        return self._bare_cores("ring", n, "-s", str(size))
 
     # ---- UCX ------------------------------------------------------------------------------------
 
