@@ -76,19 +76,21 @@ fn wait_until_it_joins(server: &mut Running, group: Ipv4Addr) {
 }
 
 fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
-    let end = Instant::now() + LIMIT * patience::factor();
     let there = || std::fs::read_to_string(file).is_ok_and(|t| t.lines().any(&line));
-    while !there() && server.is_running() && Instant::now() < end {
+    while_it_runs(server, LIMIT, there);
+}
+
+/// Waits until `done`, while a program runs, for so long on an idle machine.
+fn while_it_runs(program: &mut Running, limit: Duration, done: impl Fn() -> bool) {
+    let end = Instant::now() + limit * patience::factor();
+    while !done() && program.is_running() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Whether a program ends within two seconds of an idle machine.
 fn ends_soon(program: &mut Running) -> bool {
-    let end = Instant::now() + Duration::from_secs(2) * patience::factor();
-    while program.is_running() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    while_it_runs(program, Duration::from_secs(2), || false);
     !program.is_running()
 }
 

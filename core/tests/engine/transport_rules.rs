@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use gdrcore_core::device::{async_event, SrqAttr};
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Bth, Flow, Opcode};
+use gdrcore_core::wire::{Bth, Opcode};
 use gdrcore_core::Error;
 
 use crate::flush::flush;
@@ -684,8 +684,7 @@ fn each_packet_for_a_routers_ring_has_identification_zero() {
         let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("a burst");
         let packets: Vec<&[u8]> = buf[..burst.len].chunks(burst.seg).collect();
         assert_eq!(packets.len(), 4);
-        let (src, dst) = (net.hosts[a.host].addr, net.hosts[b.host].addr);
-        let flow = Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port);
+        let flow = flow(&net, a.host, b.host);
         for (k, packet) in packets.into_iter().enumerate() {
             let (body, icrc) = packet.split_last_chunk::<4>().expect("an ICRC");
             // The kernel numbers the segments of one send; nobody numbers what a ring carries.

@@ -740,10 +740,15 @@ pub fn index(handle: Handle) -> usize {
     handle as usize & 0xff_ffff
 }
 
+/// The flow from one host to another.
+pub fn flow(net: &Net, from: usize, to: usize) -> Flow {
+    let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
+    Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port)
+}
+
 /// A packet as the peer's host would sign it.
 pub fn sign(net: &Net, from: usize, to: usize, packet: &mut [u8]) {
-    let (src, dst) = (net.hosts[from].addr, net.hosts[to].addr);
-    Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, packet);
+    flow(net, from, to).append_icrc(0, packet);
 }
 
 /// The error of a call that must fail.

@@ -1,42 +1,24 @@
 //! A single message and the window that all queue pairs to one peer share.
 
-use gdrcore_core::verbs::types::*;
+use gdrcore_core::roce::peer::Peer;
 
-use super::{worlds, Plan};
+use super::{worlds, SMALL_WRITE};
 use crate::util::*;
 
 #[test]
 fn a_single_message_waits_while_others_fill_the_window() {
     for way in [Way::Link, Way::Wire] {
         let [mut single, _] = worlds(Opts { way, ..Opts::default() });
-        let e = &single.ends[0];
-        let size = {
-            let mut g = single.net.lock(e);
-            let t = &mut g.transport;
-            let peer = t.peers.get_mut(t.qps[index(e.qp)].conn.peer as usize).unwrap();
+        let fill = |peer: &mut Peer| {
             peer.tx.on_sent(peer.tx.size());
             peer.tx.size()
         };
-        let plan = Plan {
-            from: 0,
-            opcode: wr_opcode::RDMA_WRITE,
-            flags: send_flags::SIGNALED,
-            len: 8,
-            pieces: 1,
-            src: 0,
-            dst: 0,
-            wrong: 0,
-        };
-        single.post(1, &plan).unwrap();
+        let size = single.with_peer(0, fill).expect("a peer");
+        single.post(1, &SMALL_WRITE).unwrap();
         assert!(single.ring(0).is_none(), "{way:?}");
+        single.with_peer(0, |peer| peer.tx.on_acked(size)).expect("a peer");
         let e = &single.ends[0];
-        {
-            let mut g = single.net.lock(e);
-            let t = &mut g.transport;
-            let peer = t.peers.get_mut(t.qps[index(e.qp)].conn.peer as usize).unwrap();
-            peer.tx.on_acked(size);
-            g.wake(index(e.qp));
-        }
+        single.net.lock(e).wake(index(e.qp));
         single.net.settle();
         assert_eq!(single.net.poll(e.host, e.scq).len(), 1, "{way:?}");
     }

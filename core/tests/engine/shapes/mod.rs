@@ -12,6 +12,7 @@ mod single;
 
 use std::fmt::Debug;
 
+use gdrcore_core::roce::peer::Peer;
 use gdrcore_core::verbs::types::*;
 
 use crate::flush::range;
@@ -70,6 +71,18 @@ impl Plan {
     }
 }
 
+/// A WRITE of one small packet.
+const SMALL_WRITE: Plan = Plan {
+    from: 0,
+    opcode: wr_opcode::RDMA_WRITE,
+    flags: send_flags::SIGNALED,
+    len: 8,
+    pieces: 1,
+    src: 0,
+    dst: 0,
+    wrong: 0,
+};
+
 /// The two worlds: the first is offered the single path.
 fn worlds(o: Opts) -> [World; 2] {
     [true, false].map(|single| {
@@ -120,6 +133,14 @@ impl World {
             out += &end_state(&self.net, i, e, self.way != Way::Loopback);
         }
         out
+    }
+
+    /// Changes what an end knows of its peer's host; `None`: it has no peer.
+    fn with_peer<R>(&self, end: usize, change: impl FnOnce(&mut Peer) -> R) -> Option<R> {
+        let e = &self.ends[end];
+        let mut g = self.net.lock(e);
+        let t = &mut g.transport;
+        t.peers.get_mut(t.qps[index(e.qp)].conn.peer as usize).map(change)
     }
 
     /// Whether frames are packets, not records of a link.

@@ -5,20 +5,8 @@ use std::fmt::Debug;
 use gdrcore_core::verbs::types::*;
 
 use super::framed::{carry, settle, Harm};
-use super::{same, same_completions, worlds, Plan, Ways, World};
+use super::{same, same_completions, worlds, Plan, Ways, World, SMALL_WRITE};
 use crate::util::*;
-
-/// The request for which an association is made.
-const OPENING: Plan = Plan {
-    from: 0,
-    opcode: wr_opcode::RDMA_WRITE,
-    flags: send_flags::SIGNALED,
-    len: 8,
-    pieces: 1,
-    src: 0,
-    dst: 0,
-    wrong: 0,
-};
 
 /// Sometimes CQs, or windows, that have hardly any room.
 fn crowd(worlds: &[World; 2], rng: &mut Rng) {
@@ -37,13 +25,9 @@ fn crowd(worlds: &[World; 2], rng: &mut Rng) {
     if rng.below(3) == 0 {
         // Windows of two packets, as after a silence.
         for w in worlds {
-            for e in &w.ends {
-                let mut g = w.net.lock(e);
-                let t = &mut g.transport;
+            for end in 0..2 {
                 // A DCT has no peer, and its contexts send nothing that a window holds.
-                if let Some(peer) = t.peers.get_mut(t.qps[index(e.qp)].conn.peer as usize) {
-                    peer.tx.on_timeout(w.net.now);
-                }
+                let _ = w.with_peer(end, |peer| peer.tx.on_timeout(w.net.now));
             }
         }
     }
@@ -214,7 +198,7 @@ fn compare(seed: u64, way: Way) -> (u32, Ways) {
     let mut worlds = worlds(o);
     if o.kind == qp_type::DCI {
         // An association, for what follows.
-        worlds.iter_mut().for_each(|w| w.post(1, &OPENING).unwrap());
+        worlds.iter_mut().for_each(|w| w.post(1, &SMALL_WRITE).unwrap());
         settle(&mut worlds, &(seed, "opening"));
         same_completions(&worlds, 2, &(seed, "opening"));
     }
