@@ -72,4 +72,12 @@ FAULTS = [
      "shared_memory"),
     ("an ACK of the own engine ends a request to any peer", "core/src/roce/answers.rs",
      "!c.qp.is_rc_in_rts() || !c.qp.conn.loopback ||", "!c.qp.is_rc_in_rts() ||", "engine"),
+    ("a READ is asked for before the window has room", "core/src/roce/rules/read.rs",
+     "let fits = (room / READ_PIECE).min(", "let fits = (room * 0 + 99).min(", "engine"),
+    ("a READ takes each piece of the window as it comes", "core/src/roce/rules/read.rs",
+     "if fits < pieces && req.read_inflight > 0 {", "if fits < pieces && room == 0 {", "engine"),
+    ("a READ takes all that its peer serves", "core/src/roce/rules/read.rs",
+     "READ_PIECE).min(to_serve / 2).max(1);", "READ_PIECE).min(to_serve).max(1);", "engine"),
+    ("a READ request of several pieces counts as one", "core/src/roce/rules/read.rs",
+     "(first % piece + n).div_ceil(piece)", "(first % piece + n).div_ceil(piece).min(1)", "engine"),
 ]

@@ -6,7 +6,6 @@ use super::requester::window_cost;
 use super::rules::ack::progress;
 use super::rules::sge::CopyError;
 use super::run::Run;
-use super::READ_PIECE;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::req::{tx_block, SendBlock};
@@ -319,10 +318,10 @@ impl Conn<'_> {
                 return self.fail_request(now, index, status, code, lkey.into(), addr);
             }
         }
-        let piece = (READ_PIECE / mtu).max(1);
+        let piece = qp.read_piece();
         let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
-        // READ requests that end here: at multiples of the piece, and at the end.
+        // Pieces of a READ that end here: at multiples of the piece, and at the end.
         let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
         qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(ended);
         qp.wqe(index).done_pkts = done;

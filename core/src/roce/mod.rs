@@ -62,7 +62,7 @@ pub const ACK_DELAY_NS: u64 = 20_000;
 pub const ACK_PACKETS: u32 = 8;
 /// Messages announced to slow memory behind one that waits for it, at most.
 pub(crate) const AHEAD: u32 = 8;
-/// READs are asked for in pieces of this many bytes.
+/// READs are asked for in pieces of this many bytes, one or several to a request.
 pub const READ_PIECE: u32 = 64 << 10;
 
 /// State of a QP after `transmit`.

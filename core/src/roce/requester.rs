@@ -7,7 +7,7 @@ use super::rules::send::{Charge, Departed, PSN_WINDOW};
 use super::rules::sge::CopyError;
 use super::run::Run;
 use super::txbuf::{Emission, Emitted, TxBuf, MAX_BURST};
-use super::{Sent, Transport, AHEAD, READ_PIECE};
+use super::{Sent, Transport, AHEAD};
 use crate::device::async_event;
 use crate::mem::TransferId;
 use crate::ring::{EngineConsumer, SlotRef};
@@ -163,7 +163,10 @@ impl Conn<'_> {
                 qp.bucket.take(now, (wire as u32).saturating_add(answer));
                 qp.conn.congestion.on_sent(now, wire as u32);
             }
-            qp.conn.req.rd_out += u32::from(answered);
+            qp.conn.req.rd_out += match psns {
+                2.. if is_read => qp.read_pieces(qp.conn.req.cur_pkt, psns),
+                _ => u32::from(answered),
+            };
             qp.conn.req.cur_pkt += psns;
             let (psn, packets) = (part.psn, done.packets);
             self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
@@ -332,12 +335,10 @@ impl Conn<'_> {
         let mut n = left.min(psn_room);
         let closed;
         if wqe.is_read() {
-            let piece = (READ_PIECE / mtu).max(1);
-            n = n.min(piece - first_pkt % piece);
-            closed = peer.rx.available() == 0;
-            if closed {
-                n = 1;
-            }
+            (n, closed) = match qp.read_packets(&peer.rx, first_pkt, left) {
+                0 => (1, true),
+                most => (n.min(most), false),
+            };
         } else if rc {
             let room = peer.tx.available();
             let fits = if n > 1 { room / (mtu + PACKET_COST) } else { u32::from(room > 0) };
@@ -426,8 +427,8 @@ impl Conn<'_> {
         let mut pkt = into as u32;
         let mut n = 1;
         if wqe.is_read() {
-            // The piece that the newest request asked for.
-            let piece = (READ_PIECE / qp.conn.mtu).max(1);
+            // The last piece that the newest request asked for.
+            let piece = qp.read_piece();
             let begin = (pkt / piece * piece).max(ws.done_pkts);
             n = pkt + 1 - begin;
             pkt = begin;

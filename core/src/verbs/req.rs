@@ -107,7 +107,7 @@ pub struct Req {
     pub unasked: u32,
     /// Bytes asked for by READs and not yet received.
     pub read_inflight: u32,
-    /// READ requests and atomics outstanding.
+    /// Pieces of READs ([`crate::roce::READ_PIECE`]) and atomics outstanding.
     pub rd_out: u32,
     /// Timeouts that may still follow without progress.
     pub retry_left: u8,

@@ -14,6 +14,7 @@ mod forged_packets;
 mod hostile;
 mod keepalive;
 mod links;
+mod long_reads;
 mod operations;
 mod outages;
 mod packet_loss;

@@ -8,6 +8,7 @@ pub(super) mod accept;
 pub(crate) mod ack;
 pub(super) mod complete;
 pub(super) mod cq;
+mod read;
 pub(super) mod receive;
 pub(super) mod recv;
 pub(crate) mod send;

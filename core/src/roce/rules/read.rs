@@ -1,0 +1,59 @@
+//! How much of a READ one request asks for.
+
+use crate::roce::peer::Window;
+use crate::roce::READ_PIECE;
+use crate::verbs::objects::Qp;
+
+/// One request asks for at most this part of the window, so that several are under way.
+const WINDOW_PART: u32 = 4;
+/// Packets of a piece at the largest MTU.
+const LEAST_PIECE: u32 = READ_PIECE / 4096;
+
+impl Qp {
+    /// Packets of a piece of a READ.
+    #[inline(always)]
+    pub(in crate::roce) fn read_piece(&self) -> u32 {
+        (READ_PIECE / self.conn.mtu).max(1)
+    }
+
+    /// Pieces of a READ that `n` packets of its response reach into, the first of which is its
+    /// packet `first`.
+    #[cold]
+    pub(in crate::roce) fn read_pieces(&self, first: u32, n: u32) -> u32 {
+        let piece = self.read_piece();
+        (first % piece + n).div_ceil(piece)
+    }
+
+    /// Packets of the response that the next request of a READ asks for, of `left` from packet
+    /// `first` on; 0: it waits for room in the window.
+    ///
+    /// A request ends at a multiple of a piece. It takes as many pieces as a quarter of the window
+    /// holds, because each request costs both ends a packet, and the responder two bursts that are
+    /// not full (FIRST and LAST have another length than MIDDLE). While responses are on their way
+    /// it waits for room for so many; otherwise it would ask for each piece by itself, as soon as
+    /// one has arrived. A peer that serves few READs at once is asked for at most half of them, as
+    /// each piece counts as one.
+    #[inline(always)]
+    pub(in crate::roce) fn read_packets(&self, rx: &Window, first: u32, left: u32) -> u32 {
+        match rx.available() {
+            0 => 0,
+            _ if first + left <= LEAST_PIECE => left,
+            room => self.read_packets_of_many(rx, room, first, left),
+        }
+    }
+
+    /// Apart from [`Qp::read_packets`], so that requests of one piece pay nothing for it.
+    #[cold]
+    fn read_packets_of_many(&self, rx: &Window, room: u32, first: u32, left: u32) -> u32 {
+        let piece = self.read_piece();
+        let to_serve = u32::from(self.attr.max_rd_atomic).max(1);
+        let most = (rx.size() / WINDOW_PART / READ_PIECE).min(to_serve / 2).max(1);
+        let pieces = most.min(self.read_pieces(first, left));
+        let req = &self.conn.req;
+        let fits = (room / READ_PIECE).min(to_serve.saturating_sub(req.rd_out)).max(1);
+        if fits < pieces && req.read_inflight > 0 {
+            return 0;
+        }
+        left.min(pieces.min(fits) * piece - first % piece)
+    }
+}
