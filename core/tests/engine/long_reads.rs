@@ -80,7 +80,8 @@ fn a_request_asks_for_a_quarter_of_the_window() {
 
 #[test]
 fn requests_ask_for_no_more_than_the_window_holds() {
-    for window in [192u32 << 10, 512 << 10, 1 << 20] {
+    // One that holds no whole number of requests, and two that do.
+    for window in [192u32 << 10, 900 << 10, 1 << 20] {
         let (mut net, a, b) = grown(window, 128);
         let asked = watch(&mut net);
         (0..8).for_each(|_| net.post(&a, read(&a, &b)));
@@ -94,8 +95,13 @@ fn requests_ask_for_no_more_than_the_window_holds() {
 
 #[test]
 fn a_request_takes_half_of_what_its_peer_serves() {
-    for (serves, pieces) in [(1u8, 1), (2, 1), (4, 2)] {
-        let (mut net, a, b) = grown(1 << 20, serves);
+    for (serves, pieces) in [(1u8, 1), (2, 1), (4, 2), (8, 4)] {
+        // All queue pairs to a peer have one window: another one has opened it.
+        let (mut net, _open, _to) = grown(1 << 20, 16);
+        let o = Opts { rd_atomic: serves, ..Opts::default() };
+        let (a, b) = (net.end(0, &o), net.end(1, &o));
+        net.connect(&a, &b, &o);
+        net.connect(&b, &a, &o);
         let asked = watch(&mut net);
         net.ok(&a, read(&a, &b));
         let asked = asked.borrow();
