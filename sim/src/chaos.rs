@@ -62,18 +62,24 @@ impl World {
         Ok(())
     }
 
-    /// Ends a host's engine with all its objects, and starts another one at its address.
+    /// Ends the engines of a host's device with all their objects, and starts others at its
+    /// address.
     fn restart(&mut self, i: usize) -> Result<(), String> {
         self.restarts += 1;
-        self.dead.add(&self.hosts[i].lock().counters());
-        let mut host = Host::new(&mut self.rng, i, &self.scenario, self.restarts);
-        host.skew = self.hosts[i].skew;
-        self.hosts[i] = host;
-        self.numbers.restart(i);
-        self.backlog[i] = vec![Default::default(); self.hosts[i].cqs.len()];
+        let engines = self.scenario.engines_of(i);
+        let life = self.restarts;
+        let hosts = Host::of_device(&mut self.rng, engines.clone(), &self.scenario, life);
+        for (i, mut host) in engines.clone().zip(hosts) {
+            self.dead.add(&self.hosts[i].lock().counters());
+            host.skew = self.hosts[i].skew;
+            self.hosts[i] = host;
+            self.numbers.restart(i);
+            self.backlog[i] = vec![Default::default(); self.hosts[i].cqs.len()];
+        }
         for k in 0..self.links.len() {
             for e in 0..2 {
-                if self.links[k].ends[e].host == i {
+                let i = self.links[k].ends[e].host;
+                if engines.contains(&i) {
                     self.numbers.release(&self.links[k], e, &self.hosts[i], self.now);
                     self.links[k].die(&self.hosts, &mut self.rng, e);
                 }

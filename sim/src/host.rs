@@ -1,7 +1,8 @@
 //! A host of the world: one engine with its completion queues, its slow memory and its shared
-//! receive queue.
+//! receive queue. It is a device, or one of a device's engines.
 
 use std::cell::Cell;
+use std::rc::{Rc, Weak};
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Leaks, MrAttr, MrReg, SrqAttr};
@@ -9,8 +10,11 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::objects::Qp;
-use gdrcore_core::verbs::types::{access, qp_type, Handle, QpCap, QpInit, RecvWr, SendWr, Sge};
+use gdrcore_core::verbs::types::{
+    access, qp_type, AhAttr, Handle, QpCap, QpInit, RecvWr, SendWr, Sge,
+};
 use gdrcore_core::verbs::NONE;
+use gdrcore_core::Error;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::rng::Rng;
 
@@ -65,8 +69,10 @@ pub struct SharedRecv {
 
 /// A host.
 pub struct Host {
-    /// The engine. Declared before its providers, so dropped first.
-    pub engine: OwnedEngine,
+    /// The engine. Declared before its providers, so dropped first: nobody else holds it.
+    pub engine: Rc<OwnedEngine>,
+    /// The engines of its device, of which the first makes the device's objects.
+    device: Vec<Weak<OwnedEngine>>,
     /// Its address.
     pub addr: PeerAddr,
     /// Its slow memory, provider 1.
@@ -91,18 +97,20 @@ pub struct Host {
     pub there_at_first: Leaks,
     /// Contexts of its DC targets; 0: it has no target.
     pub contexts: u32,
+    /// Whether it has an SRQ, and whether that is of XRC.
+    shares: Option<bool>,
 }
 
 impl Host {
-    /// Host number `n`; its engine is the `life`th at this address. Each one has other QPNs.
-    pub fn new(rng: &mut Rng, n: usize, scenario: &Scenario, life: u64) -> Host {
+    /// Host number `n`; its engine is the `life`th of this number. Each one has other QPNs.
+    fn new(rng: &mut Rng, n: usize, scenario: &Scenario, life: u64) -> Host {
         let mut gid = [0; 16];
         if scenario.v6 {
             gid[..2].copy_from_slice(&[0xfd, 0]);
         } else {
             gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
         }
-        gid[15] = n as u8 + 1;
+        gid[15] = scenario.device(n) as u8 + 1;
         let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
         // SRQs of every second host are of XRC, also after a restart, unless they are for DC alone.
         let shares = scenario.has(feature::SRQ) || scenario.has(feature::DC);
@@ -149,7 +157,9 @@ impl Host {
             g.register_memory(1, unsafe { &*provider }).expect("a free number");
             (g.pd_alloc().expect("room"), free, there)
         };
+        let engine = Rc::new(engine);
         let mut host = Host {
+            device: vec![Rc::downgrade(&engine)],
             engine,
             addr,
             slow,
@@ -163,6 +173,7 @@ impl Host {
             free_at_first,
             there_at_first,
             contexts,
+            shares: None,
         };
         for _ in 0..rng.range(1, 3) {
             let dense = scenario.has(feature::DENSE);
@@ -171,10 +182,92 @@ impl Host {
             host.cqs.push(cq);
             host.armed.push(false);
         }
-        if shares {
-            host.shared = Some(host.share(rng, scenario, of_xrc));
-        }
+        host.shares = shares.then_some(of_xrc);
         host
+    }
+
+    /// Hosts number `from` to `to`, which are engines of one device.
+    pub fn of_device(
+        rng: &mut Rng,
+        engines: core::ops::Range<usize>,
+        scenario: &Scenario,
+        life: u64,
+    ) -> Vec<Host> {
+        let mut hosts: Vec<_> = engines.map(|n| Host::new(rng, n, scenario, life)).collect();
+        let device: Vec<_> = hosts.iter().map(|h| Rc::downgrade(&h.engine)).collect();
+        let pd = hosts[0].pd;
+        for (k, host) in hosts.iter_mut().enumerate() {
+            let mut g = host.engine.lock();
+            g.set_shared(device.len() > 1);
+            if k > 0 {
+                g.pd_dealloc(host.pd).expect("unused");
+                g.pd_adopt(pd).expect("room");
+            }
+            drop(g);
+            (host.pd, host.device) = (pd, device.clone());
+        }
+        for host in &mut hosts {
+            host.shared = host.shares.map(|of_xrc| host.share(rng, scenario, of_xrc));
+        }
+        hosts
+    }
+
+    /// Makes an object of the device: in its first engine, then in the others.
+    fn in_all<T>(
+        &self,
+        make: impl FnOnce(&mut Guard<'_>) -> T,
+        adopt: impl Fn(&mut Guard<'_>, &T) -> Result<(), Error>,
+    ) -> T {
+        let mut engines = self.device.iter().filter_map(Weak::upgrade);
+        let first = engines.next().expect("the device lives");
+        let made = make(&mut first.lock());
+        for engine in engines {
+            adopt(&mut engine.lock(), &made).expect("room");
+        }
+        made
+    }
+
+    /// Ends an object of the device in all its engines.
+    fn end_in_all(&self, end: impl Fn(&mut Guard<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        self.device.iter().filter_map(Weak::upgrade).try_for_each(|engine| end(&mut engine.lock()))
+    }
+
+    /// Deregisters a region of the device; [`Error::Busy`]: an engine has a window bound to it.
+    pub fn dereg(&self, mr: Handle) -> Result<(), Error> {
+        self.end_in_all(|g| g.mr_may_end(mr))?;
+        self.end_in_all(|g| g.mr_dereg(mr))
+    }
+
+    /// A window of type 2 of the device: handle and key.
+    pub fn window(&self) -> (Handle, u32) {
+        self.in_all(
+            |g| g.mw_alloc(self.pd, 2).expect("room for a window"),
+            |g, (mw, key)| g.mw_adopt(*mw, *key, self.pd, 2),
+        )
+    }
+
+    /// Ends a window.
+    pub fn end_window(&self, mw: Handle) -> Result<(), String> {
+        self.end_in_all(|g| g.mw_dealloc(mw)).map_err(|e| format!("mw_dealloc: {e:?}"))
+    }
+
+    /// An address handle of the device.
+    pub fn address_handle(&self, attr: &AhAttr) -> Handle {
+        self.in_all(
+            |g| g.ah_create(self.pd, attr).expect("room for an AH"),
+            |g, ah| g.ah_adopt(*ah, self.pd, attr),
+        )
+    }
+
+    /// Ends an address handle.
+    pub fn end_address_handle(&self, ah: Handle) -> Result<(), String> {
+        self.end_in_all(|g| g.ah_destroy(ah)).map_err(|e| format!("ah_destroy: {e:?}"))
+    }
+
+    /// Whether a packet to a QPN at its address is for its engine.
+    pub fn has_qpn(&self, qpn: u32) -> bool {
+        let config = &self.engine.lock().transport.common.config;
+        (config.qpn_base..config.qpn_base + config.qpn_count).contains(&qpn)
     }
 
     /// Makes its SRQ: of XRC, or for queue pairs of all other types.
@@ -245,7 +338,10 @@ impl Host {
             provider: slow.into(),
             cookie: 0,
         };
-        let (handle, mr) = self.lock().mr_reg(&reg).expect("room");
+        let (handle, mr) = self.in_all(
+            |g| g.mr_reg(&reg).expect("room"),
+            |g, (mr, attr)| g.mr_adopt(*mr, attr.rkey, &reg),
+        );
         Area { buf, mr, handle }
     }
 

@@ -18,7 +18,7 @@ impl Link {
         }
         for e in &mut self.ends {
             let h = &hosts[e.host];
-            let (mw, key) = h.lock().mw_alloc(h.pd, 2).expect("room for a window");
+            let (mw, key) = h.window();
             (e.mw, e.mw_key) = ((mw, key, false), None);
         }
         self.down = false;
@@ -99,16 +99,21 @@ impl Link {
             rnr_retry: plan.rnr,
             kin: false,
         };
+        let other = self.ends[1 - i].host;
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
         let mut g = h.lock();
+        // Another engine of the same device is reached as another process at this address is.
+        g.set_elsewhere(to.addr.gid == h.addr.gid && e.host != other);
         for (qp, _) in e.qps() {
             for (attr, mask) in connection.steps() {
                 g.qp_modify(h.time(now), qp, &attr, mask).expect("a legal transition");
             }
         }
+        g.set_elsewhere(false);
+        drop(g);
         if (plan.kind == qp_type::UD || plan.targets > 0) && e.ah == 0 {
-            e.ah = g.ah_create(h.pd, &connection.ah).expect("room for an AH");
+            e.ah = h.address_handle(&connection.ah);
         }
     }
 
@@ -211,7 +216,8 @@ impl Link {
                 g.qp_destroy(h.time(now), qp).map_err(|err| format!("qp_destroy: {err:?}"))?;
             }
             e.more.clear();
-            g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+            drop(g);
+            h.end_window(e.mw.0)?;
             (e.qp, e.qpn) = (0, 0);
         }
         Ok(())
@@ -263,7 +269,9 @@ impl Link {
             g.qp_destroy(h.time(now), e.qp)
         };
         done.map_err(|err| format!("abandon: {err:?}"))?;
-        g.mw_dealloc(e.mw.0).map_err(|err| format!("mw_dealloc: {err:?}"))?;
+        drop(g);
+        h.end_window(e.mw.0)?;
+        let mut g = h.lock();
         for c in e.cqs {
             g.cq_purge(h.cqs[c], e.qpn).map_err(|err| format!("cq_purge: {err:?}"))?;
         }
@@ -285,7 +293,7 @@ impl Link {
         // Accesses that slow memory has accepted complete.
         h.slow.flush();
         let area = e.areas()[n];
-        match h.lock().mr_dereg(area.handle) {
+        match h.dereg(area.handle) {
             // A window is bound to it, or its invalidation is queued.
             Err(gdrcore_core::Error::Busy) if n == 1 => return Ok(()),
             other => other.map_err(|err| format!("mr_dereg: {err:?}"))?,

@@ -154,6 +154,10 @@ fn report(out: &Outcome) {
         "DC: {} opened, {} closed, {} asked to close, {} found no context, {} were gone",
         c.dc_opened, c.dc_closed, c.dc_reclaimed, c.dc_busy, c.dc_gone
     );
+    println!(
+        "devices of several engines: {} packets, {} of them between two engines of one",
+        s.of_engines, s.within_devices
+    );
     println!("{} passed, {} failed", s.worlds, out.failed.len());
 }
 

@@ -59,6 +59,8 @@ pub mod feature {
         DENSE = 18, "dense";
         /// Links of DC, whose targets have few contexts.
         DC = 19, "dc";
+        /// Devices of several engines, which share address, regions, windows and address handles.
+        ENGINES = 20, "engines";
     }
 }
 
@@ -98,6 +100,8 @@ pub struct Scenario {
     pub v6: bool,
     /// The host that rarely runs.
     pub starved: Option<usize>,
+    /// Hosts that follow each other and are engines of one device.
+    pub engines: usize,
 }
 
 impl Scenario {
@@ -111,6 +115,10 @@ impl Scenario {
                 feature::DENSE => rng.coin(),
                 // Drawn apart, so that older seeds keep their other choices.
                 feature::DC => Rng::new(seed ^ 0xdc_0000).below(4) == 0,
+                // A target is called by its address; it is an engine alone.
+                feature::ENGINES => {
+                    features & feature::DC == 0 && Rng::new(seed ^ 0xe9_0000).below(4) == 0
+                }
                 _ => rng.below(if plenty { 2 } else { 6 }) == 0,
             };
             features |= u32::from(take) * bit;
@@ -153,7 +161,19 @@ impl Scenario {
             // simulator has none.
             v6: faults.corrupt > 0 || rng.coin(),
             starved: has(feature::STARVE).then_some(starved),
+            engines: if has(feature::ENGINES) { 2 + (seed % 2) as usize } else { 1 },
         }
+    }
+
+    /// The device that a host is an engine of.
+    pub fn device(&self, host: usize) -> usize {
+        host / self.engines
+    }
+
+    /// The hosts that are engines of a host's device.
+    pub fn engines_of(&self, host: usize) -> core::ops::Range<usize> {
+        let first = host - host % self.engines;
+        first..(first + self.engines).min(self.hosts)
     }
 
     /// Whether a feature is in.

@@ -44,6 +44,10 @@ pub struct Stats {
     pub counters: Counters,
     /// Virtual time.
     pub time_ns: u64,
+    /// Packets of worlds in which devices have several engines.
+    pub of_engines: u64,
+    /// Of those, packets between two engines of one device.
+    pub within_devices: u64,
 }
 
 impl Stats {
@@ -57,6 +61,8 @@ impl Stats {
         self.restarts += o.restarts;
         self.counters.add(&o.counters);
         self.time_ns += o.time_ns;
+        self.of_engines += o.of_engines;
+        self.within_devices += o.within_devices;
     }
 }
 
@@ -87,6 +93,8 @@ pub struct World {
     /// Whether the world has no faults: then no request may fail.
     calm: bool,
     buf: Vec<u8>,
+    /// Packets between two engines of one device.
+    within_devices: u64,
     /// Whether to print what happens.
     pub verbose: bool,
 }
@@ -97,7 +105,10 @@ impl World {
         let mut rng = Rng::new(seed);
         let scenario = Scenario::new(seed, limits);
         let n = scenario.hosts;
-        let hosts: Vec<Host> = (0..n).map(|i| Host::new(&mut rng, i, &scenario, 0)).collect();
+        let hosts: Vec<Host> = (0..n)
+            .step_by(scenario.engines)
+            .flat_map(|i| Host::of_device(&mut rng, scenario.engines_of(i), &scenario, 0))
+            .collect();
         let plans: Vec<Plan> =
             (0..scenario.links).map(|_| Plan::draw(&scenario, &mut rng, &hosts)).collect();
         let now = 1_000_000;
@@ -108,7 +119,8 @@ impl World {
             | feature::SRQ
             | feature::WINDOW
             | feature::DENSE
-            | feature::DC;
+            | feature::DC
+            | feature::ENGINES;
         World {
             // Memory as slow as an ACK timeout makes peers seem silent.
             calm: scenario.faults.none()
@@ -129,6 +141,7 @@ impl World {
             hosts,
             next_id: 0,
             buf: vec![0; 65_536],
+            within_devices: 0,
             verbose: false,
         }
     }
@@ -297,9 +310,20 @@ impl World {
         for _ in 0..self.rng.range(1, 40) {
             let Some(b) = armed(|| g.poll_transmit(now, &mut self.buf)) else { break };
             bursts += 1;
-            let to = self.hosts.iter().position(|h| h.addr.gid == b.dst.gid);
-            if let Some(to) = to {
-                self.net.send(self.now, i, to, b.seg, &self.buf[..b.len]);
+            let first = self.hosts.iter().position(|h| h.addr.gid == b.dst.gid);
+            let Some(first) = first else { continue };
+            let engines = self.scenario.engines_of(first);
+            if engines.len() == 1 {
+                self.net.send(self.now, i, first, b.seg, &self.buf[..b.len]);
+                continue;
+            }
+            // Each packet goes to the engine of its QPN, as the port steers it, or hands it over.
+            for packet in self.buf[..b.len].chunks(b.seg) {
+                let qpn = u32::from_be_bytes([0, packet[5], packet[6], packet[7]]);
+                let is_of = |to: &usize| *to != i && self.hosts[*to].has_qpn(qpn);
+                let to = engines.clone().find(is_of).unwrap_or(first);
+                self.within_devices += u64::from(engines.contains(&i));
+                self.net.send(self.now, i, to, b.seg, packet);
             }
         }
         moved || bursts > 0
@@ -340,8 +364,9 @@ impl World {
                 };
                 // Requests that have not been sent may wait for a window that other requests to the
                 // same peer hold until they fail.
-                let waits_for =
-                    |o: &&Link| o.plan.kind == qp_type::RC && o.plan.hosts.contains(&peer);
+                let device = |host: usize| self.scenario.device(host);
+                let is_of = |o: &Link| o.plan.hosts.iter().any(|&h| device(h) == device(peer));
+                let waits_for = |o: &&Link| o.plan.kind == qp_type::RC && is_of(o);
                 let shared: u64 = self.links.iter().filter(waits_for).map(patience).sum();
                 let (silent, limit) = match asks {
                     true => (now.saturating_sub(since.max(e.mute_at)), patience(&self.links[k])),
@@ -544,11 +569,37 @@ impl World {
         Ok(of_contexts)
     }
 
+    /// Ends what the queue pairs of a host share; `held`: receives that the contexts of its DC
+    /// targets held before those ended.
+    fn end_shared(&self, held: &[usize]) -> Result<(), String> {
+        for (i, h) in self.hosts.iter().enumerate() {
+            let Some(shared) = &h.shared else { continue };
+            let mut g = h.lock();
+            if Host::held(&g, true) != held[i] {
+                return Err(format!("host {i}: receives went with their target"));
+            }
+            if !shared.area.buf.is_guarded() {
+                return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
+            }
+            g.srq_destroy(0, shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
+            if let Some((xrcd, ..)) = shared.xrc {
+                g.xrcd_dealloc(xrcd).map_err(|e| format!("xrcd_dealloc: {e:?}"))?;
+            }
+            drop(g);
+            h.dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
+        }
+        Ok(())
+    }
+
     /// Destroys everything and checks that nothing is left.
     fn close(&mut self) -> Result<Stats, String> {
         let mut stats =
             Stats { worlds: 1, net: self.net.done, time_ns: self.now, ..Stats::default() };
         (stats.restarts, stats.counters) = (self.restarts, self.dead);
+        stats.within_devices = self.within_devices;
+        if self.scenario.engines > 1 && self.hosts.len() > 1 {
+            stats.of_engines = stats.net.packets;
+        }
         self.poll_all()?;
         while self.judge_backlog()? {}
         let held = self.count_receives()?;
@@ -558,7 +609,7 @@ impl World {
             for (i, e) in l.ends.iter().enumerate() {
                 stats.ended += e.ended[0];
                 stats.failed += e.ended[1];
-                let mut g = self.hosts[e.host].lock();
+                let host = &self.hosts[e.host];
                 for (n, area) in e.areas().into_iter().enumerate() {
                     if l.gone.is_some_and(|gone| (gone.0, gone.1) == (i, n)) {
                         continue;
@@ -569,29 +620,17 @@ impl World {
                             area.mr.addr
                         ));
                     }
-                    g.mr_dereg(area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
+                    host.dereg(area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
                 }
                 if e.ah != 0 {
-                    g.ah_destroy(e.ah).map_err(|e| format!("ah_destroy: {e:?}"))?;
+                    host.end_address_handle(e.ah)?;
                 }
             }
         }
+        self.end_shared(&held)?;
         for (i, h) in self.hosts.iter().enumerate() {
             let mut g = h.lock();
             stats.counters.add(&g.counters());
-            if let Some(shared) = &h.shared {
-                if Host::held(&g, true) != held[i] {
-                    return Err(format!("host {i}: receives went with their target"));
-                }
-                if !shared.area.buf.is_guarded() {
-                    return Err(format!("host {i}: bytes outside the SRQ's memory were written"));
-                }
-                g.srq_destroy(0, shared.srq).map_err(|e| format!("srq_destroy: {e:?}"))?;
-                if let Some((xrcd, ..)) = shared.xrc {
-                    g.xrcd_dealloc(xrcd).map_err(|e| format!("xrcd_dealloc: {e:?}"))?;
-                }
-                g.mr_dereg(shared.area.handle).map_err(|e| format!("mr_dereg: {e:?}"))?;
-            }
             for &cq in &h.cqs {
                 g.cq_destroy(cq).map_err(|e| format!("cq_destroy: {e:?}"))?;
             }
