@@ -149,13 +149,18 @@ impl Conn<'_> {
         // Packets that left count, whatever stopped the rest.
         if done.packets > 0 {
             let qp = &mut *self.qp;
-            let psns = if is_read { n } else { done.packets };
             let payload = payload.min(done.packets * qp.conn.mtu);
             let asked = asks || run.ack_req && done.packets == n;
-            let charge = match () {
-                () if is_read => Charge::ReadWindow(bytes),
-                () if rc => Charge::Window { bytes: PACKET_COST * done.packets + payload, asked },
-                () => Charge::Free,
+            let (psns, answers, charge) = match () {
+                () if is_read && n > 1 => {
+                    (n, qp.read_pieces(qp.conn.req.cur_pkt, n), Charge::ReadWindow(bytes))
+                }
+                () if is_read => (1, 1, Charge::ReadWindow(bytes)),
+                () if rc => {
+                    let bytes = PACKET_COST * done.packets + payload;
+                    (done.packets, u32::from(answered), Charge::Window { bytes, asked })
+                }
+                () => (done.packets, 0, Charge::Free),
             };
             let wire = run.wire_bytes(done.packets, payload);
             if qp.is_paced() {
@@ -163,10 +168,7 @@ impl Conn<'_> {
                 qp.bucket.take(now, (wire as u32).saturating_add(answer));
                 qp.conn.congestion.on_sent(now, wire as u32);
             }
-            qp.conn.req.rd_out += match psns {
-                2.. if is_read => qp.read_pieces(qp.conn.req.cur_pkt, psns),
-                _ => u32::from(answered),
-            };
+            qp.conn.req.rd_out += answers;
             qp.conn.req.cur_pkt += psns;
             let (psn, packets) = (part.psn, done.packets);
             self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });

@@ -10,10 +10,10 @@ const WINDOW_PART: u32 = 4;
 const LEAST_PIECE: u32 = READ_PIECE / 4096;
 
 impl Qp {
-    /// Packets of a piece of a READ.
+    /// Packets of a piece of a READ, at least [`LEAST_PIECE`].
     #[inline(always)]
     pub(in crate::roce) fn read_piece(&self) -> u32 {
-        (READ_PIECE / self.conn.mtu).max(1)
+        READ_PIECE / self.conn.mtu
     }
 
     /// Pieces of a READ that `n` packets of its response reach into, the first of which is its
