@@ -16,9 +16,11 @@ const TURN_NS: u64 = 8_000;
 /// Longest wait of a thread for its turn; then it takes the lock without one.
 const WAIT_NS: u64 = 2 * TURN_NS;
 /// After this time a waiting thread checks whether the runner still works.
-const LOOK_NS: u64 = 500;
-/// A turn that was handed over begins within this time, or it goes back.
-const BEGIN_NS: u64 = 1_000;
+const LOOK_NS: u64 = 1_000;
+/// A turn that was handed over begins within this time, or it goes back. A cache line takes a
+/// quarter of a microsecond between cores that share no cache, and five of them move one after
+/// another before the new runner's first word is seen.
+const BEGIN_NS: u64 = 4_000;
 /// In a turn that another thread wants, the clock is read once in this many operations.
 const CLOCK_EVERY: u32 = 8;
 
@@ -64,7 +66,7 @@ fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
 
 /// Waits for the turn of a thread at a lock.
 ///
-/// Bounded: by [`LOOK_NS`] where the runner does not work, else by [`WAIT_NS`].
+/// Bounded: by [`BEGIN_NS`] or [`LOOK_NS`] where the runner does not work, else by [`WAIT_NS`].
 #[cold]
 fn await_turn(turns: &TurnLock, token: usize) {
     let began = now_ns();
@@ -74,7 +76,7 @@ fn await_turn(turns: &TurnLock, token: usize) {
     }
     let epoch = turns.epoch();
     let asked = spin_until(began + WAIT_NS, || turns.want(token));
-    if !asked || spin_until(began + LOOK_NS, || !turns.waits(token)) {
+    if !asked || spin_until(now_ns() + LOOK_NS, || !turns.waits(token)) {
         return;
     }
     if turns.epoch() == epoch || !spin_until(began + WAIT_NS, || !turns.waits(token)) {
