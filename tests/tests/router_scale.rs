@@ -34,11 +34,11 @@ fn is_idle(router: &mut Router) {
     wait_for(60, "the router works", || busy(pid, Duration::from_secs(1)) <= IDLE);
 }
 
-/// What the router holds once it has no more descriptors than before. A session that is listed no
-/// more, and the question for the list itself, have theirs until the router turns to them.
-fn settled(pid: u32, before: &Held) -> Held {
-    wait_for(60, "descriptors stay", || Held::by(pid).descriptors <= before.descriptors);
-    Held::by(pid)
+/// Waits until the router has as many descriptors as it had. A session that is listed no more, and
+/// the question for the list itself, have theirs until the router turns to them.
+fn has_descriptors_of(before: &Held, pid: u32) {
+    let other = "the router has another number of descriptors";
+    wait_for(60, other, || Held::by(pid).descriptors == before.descriptors);
 }
 
 #[test]
@@ -46,20 +46,25 @@ fn a_crowd_by_the_relay_and_sessions_that_come_and_go() {
     let (mut router, crowd, alone) = crowded(&["--isolated"]);
     let pid = router.running().pid();
     is_idle(&mut router);
+    // Nothing comes or goes.
+    let full = Held::by(pid);
     let stay = |n: usize| wait_for(60, "sessions stay", || router.sessions().len() == n);
     // What is taken once: tables, and what the allocator keeps.
     come_and_go(&router, 100);
     stay(TENANTS as usize);
+    has_descriptors_of(&full, pid);
     let before = Held::by(pid);
     come_and_go(&router, sessions());
     stay(TENANTS as usize);
-    let after = settled(pid, &before);
+    has_descriptors_of(&full, pid);
+    let after = Held::by(pid);
     println!("before {before:?}\nafter  {after:?}");
     assert!(after.mappings <= before.mappings + 8, "{before:?} {after:?}");
     assert!(after.private_kib <= before.private_kib + 512, "{before:?} {after:?}");
     crowd.leave();
     stay(0);
-    let left = settled(pid, &alone);
+    has_descriptors_of(&alone, pid);
+    let left = Held::by(pid);
     assert!(left.mappings <= alone.mappings + 16, "{alone:?} {left:?}");
     assert!(left.private_kib <= after.private_kib + 512, "{after:?} {left:?}");
 }
@@ -70,5 +75,5 @@ fn a_crowd_by_links() {
     is_idle(&mut router);
     crowd.leave();
     wait_for(60, "sessions stay", || router.sessions().is_empty());
-    settled(router.running().pid(), &alone);
+    has_descriptors_of(&alone, router.running().pid());
 }
