@@ -371,7 +371,7 @@ FAULTS = [
      "let handled = ours && capable &&", "let handled = ours &&", ENGINE),
     ("more CNPs take effect than packets were sent", R + "congestion.rs",
      "        now >= self.conn.cnp_deaf\n", "        true\n", ENGINE),
-    ("a READ that ends with a part is subtracted twice", R + "completer.rs",
+    ("a READ that ends with a part is subtracted twice", R + "rules/read.rs",
      "u32::from(finished && done % piece != 0)", "u32::from(finished)", ENGINE),
     ("a request that found no room is never requested again", R + "answers.rs",
      "if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::FENCES | rx_block::NAK) {",

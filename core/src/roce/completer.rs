@@ -318,11 +318,9 @@ impl Conn<'_> {
                 return self.fail_request(now, index, status, code, lkey.into(), addr);
             }
         }
-        let piece = qp.read_piece();
         let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
-        // Pieces of a READ that end here: at multiples of the piece, and at the end.
-        let ended = done / piece - ws.done_pkts / piece + u32::from(finished && done % piece != 0);
+        let ended = qp.read_pieces_ended(ws.done_pkts, done, finished);
         qp.conn.req.rd_out = qp.conn.req.rd_out.saturating_sub(ended);
         qp.wqe(index).done_pkts = done;
         qp.conn.req.una_psn = ws.psn.add(done);

@@ -53,17 +53,20 @@ fn read(a: &End, b: &End) -> Wr {
     Wr::new(wr_opcode::RDMA_READ).local(a, 0, LEN).remote(b, 0)
 }
 
+/// Has four READs at once succeed, which fill a window.
+fn read_four(net: &mut Net, a: &End, b: &End) {
+    (0..4).for_each(|_| net.post(a, read(a, b)));
+    let wc = net.wait(a.host, a.scq, 4);
+    assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
+}
+
 /// Ends whose window may grow to `window_max` bytes, and has.
 fn grown(window_max: u32, rd_atomic: u8) -> (Net, End, End) {
     let config = Config { window_max, max_rd_atomic: 128, ..Opts::default().config };
     let (mut net, a, b) = Net::pair(Opts { rd_atomic, config, ..Opts::default() });
     b.buf.put(0, &pattern(9, LEN));
-    // Several at once fill the window, which grows only if it is in use.
-    for _ in 0..20 {
-        (0..4).for_each(|_| net.post(&a, read(&a, &b)));
-        let wc = net.wait(a.host, a.scq, 4);
-        assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
-    }
+    // It grows only while it is in use.
+    (0..20).for_each(|_| read_four(&mut net, &a, &b));
     (net, a, b)
 }
 
@@ -131,9 +134,7 @@ fn what_is_lost_of_a_request_of_several_pieces_is_asked_for_again() {
         }
         // Nothing of it counts any more: the next READ asks as the first did.
         let asked = watch(&mut net);
-        (0..4).for_each(|_| net.post(&a, read(&a, &b)));
-        let wc = net.wait(a.host, a.scq, 4);
-        assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS), "{wc:?}");
+        read_four(&mut net, &a, &b);
         assert_eq!(asked.borrow().under_way, 0);
     }
 }

@@ -24,6 +24,14 @@ impl Qp {
         (first % piece + n).div_ceil(piece)
     }
 
+    /// Pieces of a READ that end when its response has come up to packet `done`, and had come up to
+    /// packet `before`: at multiples of the piece, and at the READ's end.
+    #[inline(always)]
+    pub(in crate::roce) fn read_pieces_ended(&self, before: u32, done: u32, finished: bool) -> u32 {
+        let piece = self.read_piece();
+        done / piece - before / piece + u32::from(finished && done % piece != 0)
+    }
+
     /// Packets of the response that the next request of a READ asks for, of `left` from packet
     /// `first` on; 0: it waits for room in the window.
     ///
