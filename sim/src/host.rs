@@ -97,8 +97,8 @@ pub struct Host {
     pub there_at_first: Leaks,
     /// Contexts of its DC targets; 0: it has no target.
     pub contexts: u32,
-    /// Whether it has an SRQ, and whether that is of XRC.
-    shares: Option<bool>,
+    /// The QPNs of its engine.
+    qpns: core::ops::Range<u32>,
 }
 
 impl Host {
@@ -112,11 +112,8 @@ impl Host {
         }
         gid[15] = scenario.device(n) as u8 + 1;
         let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
-        // SRQs of every second host are of XRC, also after a restart, unless they are for DC alone.
-        let shares = scenario.has(feature::SRQ) || scenario.has(feature::DC);
-        let of_xrc = n % 2 == 1 && scenario.has(feature::SRQ);
         let dc = scenario.has(feature::DC);
-        let contexts = match dc && !of_xrc {
+        let contexts = match dc && !is_of_xrc(n, scenario) {
             true => rng.pick(&[1, 1, 2, 2, 3, 4, 16]),
             false => 0,
         };
@@ -140,6 +137,7 @@ impl Host {
             seed: rng.next(),
             ..Config::default()
         };
+        let qpns = config.qpn_base..config.qpn_base + config.qpn_count;
         let engine = OwnedEngine::in_used_memory(&config, addr);
         let busy = if rng.coin() { 0 } else { 20_000 };
         let delay =
@@ -173,7 +171,7 @@ impl Host {
             free_at_first,
             there_at_first,
             contexts,
-            shares: None,
+            qpns,
         };
         for _ in 0..rng.range(1, 3) {
             let dense = scenario.has(feature::DENSE);
@@ -182,18 +180,18 @@ impl Host {
             host.cqs.push(cq);
             host.armed.push(false);
         }
-        host.shares = shares.then_some(of_xrc);
         host
     }
 
-    /// Hosts number `from` to `to`, which are engines of one device.
+    /// Hosts of these numbers, which are engines of one device.
     pub fn of_device(
         rng: &mut Rng,
         engines: core::ops::Range<usize>,
         scenario: &Scenario,
         life: u64,
     ) -> Vec<Host> {
-        let mut hosts: Vec<_> = engines.map(|n| Host::new(rng, n, scenario, life)).collect();
+        let mut hosts: Vec<_> =
+            engines.clone().map(|n| Host::new(rng, n, scenario, life)).collect();
         let device: Vec<_> = hosts.iter().map(|h| Rc::downgrade(&h.engine)).collect();
         let pd = hosts[0].pd;
         for (k, host) in hosts.iter_mut().enumerate() {
@@ -206,10 +204,17 @@ impl Host {
             drop(g);
             (host.pd, host.device) = (pd, device.clone());
         }
-        for host in &mut hosts {
-            host.shared = host.shares.map(|of_xrc| host.share(rng, scenario, of_xrc));
+        if scenario.has(feature::SRQ) || scenario.has(feature::DC) {
+            for (n, host) in engines.zip(&mut hosts) {
+                host.shared = Some(host.share(rng, scenario, is_of_xrc(n, scenario)));
+            }
         }
         hosts
+    }
+
+    /// The engines of its device, the first one first.
+    fn engines(&self) -> impl Iterator<Item = Rc<OwnedEngine>> + '_ {
+        self.device.iter().filter_map(Weak::upgrade)
     }
 
     /// Makes an object of the device: in its first engine, then in the others.
@@ -218,7 +223,7 @@ impl Host {
         make: impl FnOnce(&mut Guard<'_>) -> T,
         adopt: impl Fn(&mut Guard<'_>, &T) -> Result<(), Error>,
     ) -> T {
-        let mut engines = self.device.iter().filter_map(Weak::upgrade);
+        let mut engines = self.engines();
         let first = engines.next().expect("the device lives");
         let made = make(&mut first.lock());
         for engine in engines {
@@ -229,7 +234,7 @@ impl Host {
 
     /// Ends an object of the device in all its engines.
     fn end_in_all(&self, end: impl Fn(&mut Guard<'_>) -> Result<(), Error>) -> Result<(), Error> {
-        self.device.iter().filter_map(Weak::upgrade).try_for_each(|engine| end(&mut engine.lock()))
+        self.engines().try_for_each(|engine| end(&mut engine.lock()))
     }
 
     /// Deregisters a region of the device; [`Error::Busy`]: an engine has a window bound to it.
@@ -266,8 +271,7 @@ impl Host {
 
     /// Whether a packet to a QPN at its address is for its engine.
     pub fn has_qpn(&self, qpn: u32) -> bool {
-        let config = &self.engine.lock().transport.common.config;
-        (config.qpn_base..config.qpn_base + config.qpn_count).contains(&qpn)
+        self.qpns.contains(&qpn)
     }
 
     /// Makes its SRQ: of XRC, or for queue pairs of all other types.
@@ -418,6 +422,12 @@ pub fn split(rng: &mut Rng, area: &Area, at: usize, len: usize, max: usize) -> V
         out.push(Sge { addr: area.mr.iova + at as u64, length: left as u32, lkey: area.mr.lkey });
     }
     out
+}
+
+/// Whether a host's SRQ is of XRC: those of every second host are, also after a restart, unless
+/// they are for DC alone.
+fn is_of_xrc(n: usize, scenario: &Scenario) -> bool {
+    n % 2 == 1 && scenario.has(feature::SRQ)
 }
 
 /// Makes and ends a DC target: the contexts that come with the first one stay.
