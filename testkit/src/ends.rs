@@ -439,14 +439,15 @@ pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
     }
 }
 
-/// As [`complete`]; panics if the completion is not a success.
+/// As [`complete`]; panics, with what both devices counted, if the completion is not a success.
 pub fn succeed(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
     let wc = complete(a, b, wr_id, Duration::from_secs(60));
     assert_eq!(
         wc.status,
         wc_status::SUCCESS,
-        "wr {wr_id}: {wc:?}, cause {:?}",
-        a.dev.qp_cause(a.qp)
+        "wr {wr_id}: {wc:?}, cause {:?}, counted {:#?}",
+        a.dev.qp_cause(a.qp),
+        [&*a, &*b].map(|end| end.dev.counters())
     );
     wc
 }

@@ -1,8 +1,7 @@
 //! A queue pair that ends while its device's ring to the router is full.
 
-use gdrcore_core::verbs::types::wc_status;
-use gdrcore_tests::ends::{connected, End, Op, Shape};
-use gdrcore_tests::patience::{until, wait_for};
+use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{number, Router};
 use gdrcore_tests::soft::Soft;
 
@@ -30,20 +29,6 @@ fn packets_for_a(router: &Router) -> u64 {
     number(line, "rx_packets").expect("a number")
 }
 
-/// Waits for a request of `end` while `other` is polled too.
-fn succeeds(end: &mut End<'_>, other: &mut End<'_>, id: u64) {
-    let wc = until(
-        60,
-        || format!("request {id} does not end"),
-        || {
-            other.poll();
-            end.poll();
-            end.take(id)
-        },
-    );
-    assert_eq!(wc.status, wc_status::SUCCESS, "{:?}", end.dev.qp_cause(end.qp));
-}
-
 /// Ends `a`'s queue pair by `end` when a message of `b` has reached its ring, while another queue
 /// pair of `a` keeps the ring to the router full.
 fn is_acknowledged(end: impl Fn(End<'_>)) {
@@ -59,8 +44,8 @@ fn is_acknowledged(end: impl Fn(End<'_>)) {
         b.post(2, Op::Send(None), 0, 64).expect("post_send");
         wait_for(60, "the message does not arrive", || packets_for_a(&router) > before);
         end(a);
-        succeeds(&mut b, &mut to, 2);
-        succeeds(&mut filler, &mut to, id);
+        succeed(&mut b, &mut to, 2);
+        succeed(&mut filler, &mut to, id);
         b.destroy().expect("destroy");
     }
 }
@@ -85,7 +70,7 @@ fn what_finds_no_room_leaves_first_when_there_is_some() {
     let (mut a, mut b) = connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
     for id in 0..4 {
         a.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");
-        succeeds(&mut a, &mut b, id);
+        succeed(&mut a, &mut b, id);
     }
     let gaps = b.dev.qp_counters(b.qp).expect("counters").out_of_seq_request;
     assert_eq!(gaps, 0, "a ring loses nothing");
