@@ -1,26 +1,24 @@
-//! The connection manager's place in an engine: QP1 on the wire, and the QPs that its connections
-//! bring up.
+//! The connection manager's place in an engine: QP1 on the wire, and the engine's QPs for
+//! [`cm_qps`].
 
 use core::sync::atomic::Ordering;
 
+use super::cm_qps::{self, ManagedQps};
 use super::{Burst, Guard, Inner};
 use crate::cm::mad::MAD_LEN;
 use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
 use crate::config::{Config, QPN_UNIT};
 use crate::error::{Error, Result};
-use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
+use crate::verbs::types::{qp_attr_mask as mask, qp_type, AhAttr, Handle, QpAttr, QpInit};
 use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
-/// Q_Key of UD QPs that programs leave to the connection manager (Linux `RDMA_UDP_QKEY`).
-pub const UDP_QKEY: u32 = 0x0123_4567;
 /// UDP source ports from here on are entropy for the network's hashes, not addresses for answers.
 const FLOW_PORTS: u16 = 0xc000;
 
@@ -213,8 +211,9 @@ impl Guard<'_> {
         }
     }
 
-    /// Notes the cause of an event that reports a failed attempt.
-    fn cm_note_event(&mut self, now: u64, e: &CmEvent) {
+    /// Notes the cause of an event that reports a failed attempt, whose QP (or none) is of this
+    /// engine.
+    pub fn cm_note_failed(&mut self, now: u64, e: &CmEvent) {
         if e.event == cm_event::REJECTED {
             let datagram = u64::from(e.qp_type == qp_type::UD);
             return self.cm_note(
@@ -251,74 +250,10 @@ impl Guard<'_> {
         self.cm().has_events()
     }
 
-    /// Moves a QP along RESET, INIT, RTR, RTS up to `target`, with the attributes that the id
-    /// knows.
-    fn cm_raise_qp(
-        &mut self,
-        now: u64,
-        id: Handle,
-        qp: Handle,
-        target: u32,
-        path: ChoosePath<'_>,
-    ) -> Result<()> {
-        for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
-            let at = self.qp_query(qp)?.0.qp_state;
-            if state > target || at >= state && at <= qp_state::RTS {
-                continue;
-            }
-            let (attr, m) = self.cm.qp_attr(id, state)?;
-            if m & mask::AV != 0 {
-                path(self, &attr.ah, attr.dest_qp_num)?;
-            }
-            self.qp_modify(now, qp, &attr, m)?;
-        }
-        Ok(())
-    }
-
-    /// Moves a QP to ERR: its connection is over.
-    fn cm_fail_qp(&mut self, now: u64, qp: Handle) {
-        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
-        // A QP that the program has destroyed needs nothing more.
-        let _ = self.qp_modify(now, qp, &attr, mask::STATE);
-    }
-
-    /// Fills in what the QP determines of a program's parameters. Refuses a QP that is connected
-    /// already.
-    fn cm_offer<'p>(&self, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
-        if qp == 0 {
-            return Ok(*p);
-        }
-        let (attr, init) = self.qp_query(qp)?;
-        let datagram = init.qp_type == qp_type::UD;
-        let up = attr.qp_state >= qp_state::INIT && attr.qp_state <= qp_state::RTS;
-        if attr.qp_state > qp_state::INIT && !(datagram && up) {
-            let state = qp_state::name(attr.qp_state);
-            return Err(refuse!(
-                Invalid,
-                "qp: it is in {state}; connected QPs start in RESET or INIT, UD's end in RTS"
-            ));
-        }
-        let qkey = match p.qkey {
-            0 if datagram && up => attr.qkey,
-            0 => UDP_QKEY,
-            given => given,
-        };
-        Ok(ConnParam {
-            qpn: self.qp_number(qp)?,
-            qp_type: init.qp_type,
-            srq: init.srq != 0,
-            qkey,
-            ..*p
-        })
-    }
-
-    /// [`Cm::connect`], for a QP of this engine in RESET or INIT (0: the program moves its QP by
-    /// itself, and says its number and type). The QP is in INIT then, so that receives can be
-    /// posted before the answer comes; CM events take it further.
+    /// [`cm_qps::connect`] of a QP of this engine.
     ///
     /// # Errors
-    /// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
-    /// state.
+    /// As there.
     pub fn cm_connect(
         &mut self,
         now: u64,
@@ -328,26 +263,16 @@ impl Guard<'_> {
         qp: Handle,
         p: &ConnParam<'_>,
     ) -> Result<()> {
-        let p = self.cm_offer(qp, p)?;
-        let to = self.address(to)?;
-        if qp != 0 && p.qp_type != qp_type::UD && self.qp_query(qp)?.0.qp_state == qp_state::RESET {
-            let (attr, m) = Cm::init_attr(p.qp_type, p.qkey);
-            self.qp_modify(now, qp, &attr, m)?;
-        }
-        self.cm.connect(now, id, &to, port, qp, &p)?;
-        if qp != 0 && p.qp_type == qp_type::UD {
-            // A datagram QP has no address vector.
-            self.cm_raise_qp(now, id, qp, qp_state::RTS, &mut |_, _, _| Ok(()))?;
-        }
-        Ok(())
+        // A QP that waits for an answer has no address vector yet, and a datagram QP never has one.
+        let mut no_path = |_: &mut Guard<'_>, _: &AhAttr, _| Ok(());
+        let own = &mut OwnQps { guard: self, path: &mut no_path };
+        cm_qps::connect(own, now, id, to, port, qp, p)
     }
 
-    /// [`Cm::accept`], after the QP (0: the program moves it by itself) was brought into RTS.
+    /// [`cm_qps::accept`] with a QP of this engine.
     ///
     /// # Errors
-    /// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
-    /// state; [`crate::Error::NoMemory`]: no room for the peer's address. The request waits on in
-    /// all these cases.
+    /// As there.
     pub fn cm_accept(
         &mut self,
         now: u64,
@@ -356,60 +281,55 @@ impl Guard<'_> {
         p: &ConnParam<'_>,
         path: ChoosePath<'_>,
     ) -> Result<()> {
-        let p = self.cm_offer(qp, p)?;
-        if qp != 0 {
-            self.cm.prepare_accept(id, qp, &p)?;
-            self.cm_raise_qp(now, id, qp, qp_state::RTS, path)?;
-        }
-        self.cm.accept(now, id, qp, &p)
+        cm_qps::accept(&mut OwnQps { guard: self, path }, now, id, qp, p)
     }
 
-    /// Ends a connection: its QP goes to ERR, then the peer is told.
+    /// [`cm_qps::disconnect`] of a QP of this engine.
     ///
     /// # Errors
-    /// As [`Cm::disconnect`].
+    /// As there.
     pub fn cm_disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
-        self.cm.disconnect(now, id)?;
-        let qp = self.cm.qp(id)?;
-        if qp != 0 {
-            self.cm_fail_qp(now, qp);
-        }
-        Ok(())
+        let mut no_path = |_: &mut Guard<'_>, _: &AhAttr, _| Ok(());
+        cm_qps::disconnect(&mut OwnQps { guard: self, path: &mut no_path }, now, id)
     }
 
-    /// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it
-    /// to RTS and becomes ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves
-    /// it to ERR.
+    /// [`cm_qps::event`] of QPs of this engine.
     pub fn cm_event(&mut self, now: u64, path: ChoosePath<'_>) -> Option<CmEvent> {
-        let mut e = self.cm().take_event()?;
-        if e.qp == 0 || e.qp_type == qp_type::UD {
-            if matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE) {
-                self.cm_note_event(now, &e);
-            }
-            return Some(e);
+        cm_qps::event(&mut OwnQps { guard: self, path }, now)
+    }
+}
+
+/// The connection manager of an engine, and the QPs of that engine.
+struct OwnQps<'g, 'h, 'p> {
+    guard: &'g mut Guard<'h>,
+    path: ChoosePath<'p>,
+}
+
+impl ManagedQps for OwnQps<'_, '_, '_> {
+    fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {
+        self.guard.address(to)
+    }
+
+    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R {
+        f(self.guard.cm())
+    }
+
+    fn query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        self.guard.qp_query(qp)
+    }
+
+    fn number(&self, qp: Handle) -> Result<u32> {
+        self.guard.qp_number(qp)
+    }
+
+    fn modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
+        if m & mask::AV != 0 {
+            (self.path)(self.guard, &attr.ah, attr.dest_qp_num)?;
         }
-        match e.event {
-            cm_event::CONNECT_RESPONSE => {
-                match self
-                    .cm_raise_qp(now, e.id, e.qp, qp_state::RTS, path)
-                    .and_then(|()| self.cm.establish(e.id))
-                {
-                    Ok(()) => e.event = cm_event::ESTABLISHED,
-                    Err(why) => {
-                        let _ = self.cm.reject(now, e.id, &[]);
-                        e.event = cm_event::CONNECT_ERROR;
-                        e.status = -why.errno();
-                    }
-                }
-            }
-            cm_event::DISCONNECTED => self.cm_fail_qp(now, e.qp),
-            cm_event::REJECTED | cm_event::UNREACHABLE => {
-                self.cm_fail_qp(now, e.qp);
-                // Replaces the cause FLUSHED, which its completions report anyway.
-                self.cm_note_event(now, &e);
-            }
-            _ => {}
-        }
-        Some(e)
+        self.guard.qp_modify(now, qp, attr, m)
+    }
+
+    fn note_failed(&mut self, now: u64, e: &CmEvent) {
+        self.guard.cm_note_failed(now, e);
     }
 }

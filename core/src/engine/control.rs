@@ -99,7 +99,11 @@ impl Inner {
         }
     }
 
-    pub(super) fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
+    /// The peer that an address vector names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: no host has its address, or not one that this engine reaches.
+    pub fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) {
             return Err(unusable(&ah.dgid, "no address of one host"));
         }

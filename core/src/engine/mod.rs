@@ -12,6 +12,7 @@
 //! method of [`Guard`], which is the engine's lock.
 
 pub mod cm;
+pub mod cm_qps;
 mod control;
 mod dc;
 mod layout;

@@ -49,7 +49,7 @@ impl<'d> Talk<'d> {
         let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
         let shape = Shape { qp_type, buffer: 1 << 18, access: all, ..Shape::default() };
         let mut end = End::new(soft.dev(), shape).map_err(|e| e.to_string())?;
-        end.qkey = gdrcore_core::engine::cm::UDP_QKEY;
+        end.qkey = gdrcore_core::engine::cm_qps::UDP_QKEY;
         // The tool may send first, so receives are posted before the connection is made.
         end.to_init().map_err(|e| format!("to INIT: {e}"))?;
         let limit = deadline(60);

@@ -21,6 +21,17 @@ impl SoftDevice {
         self.run(Round::Send);
         done
     }
+
+    /// The parameters of a request for a connection: both ends use its path MTU.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::Unsupported`]: a router that carries no datagrams; as
+    /// [`Device::path_mtu`].
+    pub(super) fn request<'p>(&self, to: &AhAttr, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
+        self.check_datagrams(to)?;
+        let path_mtu = if p.path_mtu == 0 { self.path_mtu(to)? } else { p.path_mtu };
+        Ok(ConnParam { path_mtu, ..*p })
+    }
 }
 
 impl CmDevice for SoftDevice {
@@ -69,10 +80,7 @@ impl CmDevice for SoftDevice {
         qp: Handle,
         param: &ConnParam<'_>,
     ) -> Result<()> {
-        self.check_datagrams(to)?;
-        // Both ends use the request's value.
-        let path_mtu = if param.path_mtu == 0 { self.path_mtu(to)? } else { param.path_mtu };
-        let param = ConnParam { path_mtu, ..*param };
+        let param = self.request(to, param)?;
         self.manage(|g, now| g.cm_connect(now, id, to, port, qp, &param))
     }
 
@@ -118,7 +126,7 @@ impl CmDevice for SoftDevice {
             if let Some(e) = &event {
                 witness::explain(g, now, e);
             }
-            news = witness::gather(g);
+            news = witness::gather(g, g.last_cause());
             event
         });
         witness::print(&news, event.as_ref());

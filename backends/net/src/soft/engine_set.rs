@@ -12,8 +12,12 @@
 //!   them all, under the same handles and keys (`siblings` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the set.
 //!
+//! * The connection manager is that of the first engine; its connections may have queue pairs of any
+//!   engine.
+//!
 //! Threads are spread over the engines in the order in which they first make such an object.
 
+mod cm;
 mod device;
 mod shared;
 
@@ -311,7 +315,7 @@ impl EngineSet {
         change: impl FnOnce(&mut [ControlGuard<'static>]) -> Result<R>,
     ) -> Result<R> {
         let mut all: heapless::Vec<_, MAX_ENGINES> =
-            self.engines.iter().map(|engine| ControlGuard::of(engine.lock_engine())).collect();
+            self.engines.iter().map(|engine| engine.lock_control()).collect();
         change(&mut all)
     }
 }

@@ -145,6 +145,12 @@ impl SoftDevice {
     /// # Errors
     /// As for [`SoftDevice::lock_owned`].
     pub(super) fn lock(&self) -> Result<ControlGuard<'_>> {
-        Ok(ControlGuard::of(self.lock_owned()?))
+        self.fork.check()?;
+        Ok(self.lock_control())
+    }
+
+    /// As [`SoftDevice::lock`], for a call that has checked its process already.
+    pub(super) fn lock_control(&self) -> ControlGuard<'_> {
+        ControlGuard::of(self.lock_engine())
     }
 }

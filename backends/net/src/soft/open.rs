@@ -2,8 +2,8 @@
 
 use super::layout::{Layout, PCAP_BUFFER};
 use super::{
-    carried_by, channels, group_rx, helper, lock, peer_addr, routed, soft_flags, PathChoice,
-    PortState, SoftConfig, SoftDevice,
+    carried_by, channels, group_rx, helper, peer_addr, routed, soft_flags, PathChoice, PortState,
+    SoftConfig, SoftDevice,
 };
 use crate::addr::{DeviceName, Endpoint};
 use crate::addr_group::Member;
@@ -269,7 +269,7 @@ impl SoftDevice {
             return Leaks::default();
         }
         self.helper_stop();
-        let leaks = lock::ControlGuard::of(self.lock_engine()).leaks();
+        let leaks = self.lock_control().leaks();
         let place: *const SoftDevice = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };

@@ -72,14 +72,13 @@ pub(super) struct News {
     cause: Cause,
 }
 
-/// Takes the requests that this side has refused, and the cause of the event.
-pub(super) fn gather(g: &mut Guard<'_>) -> News {
-    let mut news = News::default();
+/// Takes the requests that this side has refused; `cause` is the event's.
+pub(super) fn gather(g: &mut Guard<'_>, cause: Cause) -> News {
+    let mut news = News { cause, ..News::default() };
     while let Some(r) = g.cm().take_refusal() {
         // Further refusals are counted, but not printed.
         let _ = news.refusals.push(r);
     }
-    news.cause = g.last_cause();
     news
 }
 

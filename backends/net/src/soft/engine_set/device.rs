@@ -5,7 +5,9 @@ use crate::soft::SoftDevice;
 use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::device::{
+    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
@@ -450,5 +452,10 @@ impl Device for EngineSet {
             let _ = leaks.push(engine.leaks()?);
         }
         Ok(all_leaks(leaks.into_iter()))
+    }
+
+    fn cm(&self) -> Result<&dyn CmDevice> {
+        self.fork.check()?;
+        Ok(self)
     }
 }

@@ -1,0 +1,179 @@
+//! What the connection manager does to the queue pairs of its connections: the rules, for a manager
+//! whose QPs are of its own engine, and for the manager of a device of several engines.
+
+use crate::cm::{cm_event, Cm, CmEvent, ConnParam};
+use crate::error::Result;
+use crate::reason::refuse;
+use crate::roce::peer::PeerAddr;
+use crate::verbs::types::{
+    qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpInit,
+};
+
+/// Q_Key of UD QPs that programs leave to the connection manager (Linux `RDMA_UDP_QKEY`).
+pub const UDP_QKEY: u32 = 0x0123_4567;
+
+/// A connection manager, and the QPs that its connections bring up.
+pub trait ManagedQps {
+    /// The peer that an address vector names.
+    ///
+    /// # Errors
+    /// As [`super::Guard::address`].
+    fn address(&mut self, to: &AhAttr) -> Result<PeerAddr>;
+    /// Calls `f` with the manager. The QPs are not accessible meanwhile.
+    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R;
+    /// As [`crate::device::Device::qp_query`].
+    ///
+    /// # Errors
+    /// As there.
+    fn query(&self, qp: Handle) -> Result<(QpAttr, QpInit)>;
+    /// As [`crate::device::Device::qp_num`].
+    ///
+    /// # Errors
+    /// As there.
+    fn number(&self, qp: Handle) -> Result<u32>;
+    /// As [`crate::device::Device::qp_modify`]; chooses the path to the peer first, where the
+    /// change names one.
+    ///
+    /// # Errors
+    /// As there; what makes the peer unreachable.
+    fn modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()>;
+    /// Notes the cause of an event that reports a failed attempt.
+    fn note_failed(&mut self, now: u64, e: &CmEvent);
+}
+
+/// Moves a QP along RESET, INIT, RTR, RTS to the last, with the attributes that the id knows.
+fn raise(q: &mut impl ManagedQps, now: u64, id: Handle, qp: Handle) -> Result<()> {
+    for state in [qp_state::INIT, qp_state::RTR, qp_state::RTS] {
+        let at = q.query(qp)?.0.qp_state;
+        if at >= state && at <= qp_state::RTS {
+            continue;
+        }
+        let (attr, m) = q.with_cm(|cm| cm.qp_attr(id, state))?;
+        q.modify(now, qp, &attr, m)?;
+    }
+    Ok(())
+}
+
+/// Moves a QP to ERR: its connection is over.
+fn fail(q: &mut impl ManagedQps, now: u64, qp: Handle) {
+    let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+    // A QP that the program has destroyed needs nothing more.
+    let _ = q.modify(now, qp, &attr, mask::STATE);
+}
+
+/// Fills in what the QP determines of a program's parameters. Refuses a QP that is connected
+/// already.
+fn offer<'p>(q: &impl ManagedQps, qp: Handle, p: &ConnParam<'p>) -> Result<ConnParam<'p>> {
+    if qp == 0 {
+        return Ok(*p);
+    }
+    let (attr, init) = q.query(qp)?;
+    let datagram = init.qp_type == qp_type::UD;
+    let up = attr.qp_state >= qp_state::INIT && attr.qp_state <= qp_state::RTS;
+    if attr.qp_state > qp_state::INIT && !(datagram && up) {
+        let state = qp_state::name(attr.qp_state);
+        return Err(refuse!(
+            Invalid,
+            "qp: it is in {state}; connected QPs start in RESET or INIT, UD's end in RTS"
+        ));
+    }
+    let qkey = match p.qkey {
+        0 if datagram && up => attr.qkey,
+        0 => UDP_QKEY,
+        given => given,
+    };
+    Ok(ConnParam { qpn: q.number(qp)?, qp_type: init.qp_type, srq: init.srq != 0, qkey, ..*p })
+}
+
+/// [`Cm::connect`], for a QP in RESET or INIT (0: the program moves its QP by itself, and says its
+/// number and type). The QP is in INIT then, so that receives can be posted before the answer
+/// comes; CM events take it further.
+///
+/// # Errors
+/// As [`Cm::connect`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
+/// state.
+pub fn connect(
+    q: &mut impl ManagedQps,
+    now: u64,
+    id: Handle,
+    to: &AhAttr,
+    port: u16,
+    qp: Handle,
+    p: &ConnParam<'_>,
+) -> Result<()> {
+    let p = offer(q, qp, p)?;
+    let to = q.address(to)?;
+    if qp != 0 && p.qp_type != qp_type::UD && q.query(qp)?.0.qp_state == qp_state::RESET {
+        let (attr, m) = Cm::init_attr(p.qp_type, p.qkey);
+        q.modify(now, qp, &attr, m)?;
+    }
+    q.with_cm(|cm| cm.connect(now, id, &to, port, qp, &p))?;
+    if qp != 0 && p.qp_type == qp_type::UD {
+        raise(q, now, id, qp)?;
+    }
+    Ok(())
+}
+
+/// [`Cm::accept`], after the QP (0: the program moves it by itself) was brought into RTS.
+///
+/// # Errors
+/// As [`Cm::accept`]; [`crate::Error::StaleHandle`], [`crate::Error::Invalid`]: the QP, or its
+/// state; [`crate::Error::NoMemory`]: no room for the peer's address. The request waits on in all
+/// these cases.
+pub fn accept(
+    q: &mut impl ManagedQps,
+    now: u64,
+    id: Handle,
+    qp: Handle,
+    p: &ConnParam<'_>,
+) -> Result<()> {
+    let p = offer(q, qp, p)?;
+    if qp != 0 {
+        q.with_cm(|cm| cm.prepare_accept(id, qp, &p))?;
+        raise(q, now, id, qp)?;
+    }
+    q.with_cm(|cm| cm.accept(now, id, qp, &p))
+}
+
+/// Ends a connection: its QP goes to ERR, then the peer is told.
+///
+/// # Errors
+/// As [`Cm::disconnect`].
+pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
+    let qp = q.with_cm(|cm| cm.disconnect(now, id).and_then(|()| cm.qp(id)))?;
+    if qp != 0 {
+        fail(q, now, qp);
+    }
+    Ok(())
+}
+
+/// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to
+/// RTS and becomes ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to
+/// ERR.
+pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
+    let mut e = q.with_cm(Cm::take_event)?;
+    let failed = matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE);
+    let moves = e.qp != 0 && e.qp_type != qp_type::UD;
+    match e.event {
+        cm_event::CONNECT_RESPONSE if moves => {
+            let raised = raise(q, now, e.id, e.qp);
+            match raised.and_then(|()| q.with_cm(|cm| cm.establish(e.id))) {
+                Ok(()) => e.event = cm_event::ESTABLISHED,
+                Err(why) => {
+                    let _ = q.with_cm(|cm| cm.reject(now, e.id, &[]));
+                    e.event = cm_event::CONNECT_ERROR;
+                    e.status = -why.errno();
+                }
+            }
+        }
+        cm_event::DISCONNECTED if moves => fail(q, now, e.qp),
+        _ if failed && moves => fail(q, now, e.qp),
+        _ => {}
+    }
+    if failed {
+        // After the QP's move, since it replaces the cause FLUSHED, which its completions report
+        // anyway.
+        q.note_failed(now, &e);
+    }
+    Some(e)
+}

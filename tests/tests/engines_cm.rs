@@ -1,0 +1,172 @@
+//! The connection manager of a device of several engines: its connections have queue pairs of any
+//! engine.
+
+use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{qp_state, qp_type, send_flags, wc_status, wr_opcode};
+use gdrcore_core::verbs::types::{SendWr, UdWr, WrOp};
+use gdrcore_core::Error;
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_tests::cm::{address, cm, connect, listen, offer, Events};
+use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::soft::{self, SoftSet};
+use gdrcore_tests::workers::shape;
+use std::time::Duration;
+
+const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
+
+/// Two devices of two engines each.
+fn two(path: PathChoice) -> [SoftSet; 2] {
+    [1, 2].map(|last| {
+        let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
+        SoftSet::open(&soft::address(last), &config, 2).expect("open")
+    })
+}
+
+/// Ends of one device: the first of this thread's engine, the second of another.
+fn ends(dev: &dyn Device, shape: Shape) -> [End<'_>; 2] {
+    let first = End::new(dev, shape).expect("an end");
+    let second = std::thread::scope(|scope| {
+        scope.spawn(|| End::new(dev, shape).expect("an end")).join().expect("the thread")
+    });
+    assert_ne!(first.own.qpn / QPN_UNIT, second.own.qpn / QPN_UNIT, "a block for each engine");
+    [first, second]
+}
+
+fn state(end: &End) -> u32 {
+    end.dev.qp_query(end.qp).expect("query").0.qp_state
+}
+
+#[test]
+fn queue_pairs_of_every_engine_are_connected_and_disconnected() {
+    for path in PATHS {
+        let [x, y] = two(path);
+        let both = [x.dev(), y.dev()];
+        let [a, b] = both;
+        let mut events = Events::default();
+        let (listener, port) = listen(b, port_space::TCP, 0);
+        let pairs = ends(a, shape()).into_iter().zip(ends(b, shape()).into_iter().rev());
+        let mut ids = Vec::new();
+        for (mut mine, mut theirs) in pairs {
+            let active = connect(&mine, address(b), port, &offer(b"from any engine"));
+            assert_eq!(state(&mine), qp_state::INIT, "it takes receives before the answer");
+            let e = events.expect(both, cm_event::CONNECT_REQUEST, 0);
+            assert_eq!((e.listener, e.remote_qpn), (listener, mine.own.qpn));
+            let less = ConnParam { initiator_depth: 3, ..offer(b"") };
+            cm(b).accept(e.id, theirs.qp, &less).unwrap();
+            let reached = events.expect(both, cm_event::ESTABLISHED, active);
+            assert_eq!((reached.qp, reached.remote_qpn), (mine.qp, theirs.own.qpn));
+            assert_eq!(events.expect(both, cm_event::ESTABLISHED, e.id).qp, theirs.qp);
+            assert_eq!([state(&mine), state(&theirs)], [qp_state::RTS; 2]);
+            assert_eq!(b.qp_query(theirs.qp).unwrap().0.max_rd_atomic, 3);
+
+            (mine.peer, theirs.peer) = (theirs.own, mine.own);
+            let bytes = pattern(1, 1000);
+            mine.buffer.write(0, &bytes);
+            mine.post(1, Op::Write(0, None), 0, 1000).unwrap();
+            succeed(&mut mine, &mut theirs, 1);
+            theirs.post(2, Op::Read(0), 2000, 1000).unwrap();
+            succeed(&mut theirs, &mut mine, 2);
+            assert!(theirs.buffer.read(2000, 1000) == bytes);
+
+            theirs.post_recv(9, 0, 64).unwrap();
+            cm(a).disconnect(active).unwrap();
+            assert_eq!(state(&mine), qp_state::ERR);
+            events.expect(both, cm_event::DISCONNECTED, active);
+            events.expect(both, cm_event::DISCONNECTED, e.id);
+            let wc = complete(&mut theirs, &mut mine, 9, Duration::from_secs(60));
+            assert_eq!(wc.status, wc_status::WR_FLUSH_ERR, "its connection is over");
+            ids.extend([(a, active), (b, e.id)]);
+            mine.destroy().unwrap();
+            theirs.destroy().unwrap();
+        }
+        ids.push((b, listener));
+        for (dev, id) in ids {
+            cm(dev).destroy(id).unwrap();
+            assert_eq!(cm(dev).destroy(id), Err(Error::StaleHandle));
+        }
+        assert_eq!([a.leaks().unwrap(), b.leaks().unwrap()], [Default::default(); 2]);
+    }
+}
+
+#[test]
+fn a_failed_connection_is_explained_at_its_queue_pair_of_any_engine() {
+    let [x, y] = two(PathChoice::Udp);
+    let [a, b] = [x.dev(), y.dev()];
+    let mut events = Events::default();
+    let (_, port) = listen(b, port_space::TCP, 0);
+    let strangers = ends(b, Shape { qp_type: qp_type::UD, ..shape() });
+    for (end, datagrams) in ends(a, shape()).into_iter().zip(strangers) {
+        let id = connect(&end, address(b), 9, &offer(b""));
+        let e = events.expect([a, b], cm_event::REJECTED, id);
+        assert_eq!(e.status, i32::from(reject::INVALID_SERVICE_ID), "nobody listens");
+        for cause in [a.qp_cause(end.qp).unwrap(), a.last_cause().unwrap()] {
+            assert_eq!((cause.code, cause.qpn), (CauseCode::Rejected as u32, end.own.qpn));
+        }
+        assert_eq!(state(&end), qp_state::ERR);
+        assert_eq!(cm(a).connect(id, &address(b), port, end.qp, &offer(b"")), Err(Error::Invalid));
+
+        // A queue pair of another type than the request's, and one that there is not.
+        a.qp_reset(end.qp).unwrap();
+        let id = connect(&end, address(b), port, &offer(b""));
+        let request = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
+        assert_eq!(cm(b).accept(request, datagrams.qp, &offer(b"")), Err(Error::Invalid));
+        for stale in [datagrams.qp + (1 << 32), 63 << 16] {
+            assert_eq!(cm(b).accept(request, stale, &offer(b"")), Err(Error::StaleHandle));
+        }
+        cm(b).reject(request, b"").unwrap();
+        events.expect([a, b], cm_event::REJECTED, id);
+    }
+}
+
+#[test]
+fn datagram_services_are_of_any_engine() {
+    for path in PATHS {
+        let [x, y] = two(path);
+        let both = [x.dev(), y.dev()];
+        let [a, b] = both;
+        let mut events = Events::default();
+        let shape = Shape { qp_type: qp_type::UD, ..shape() };
+        let (_, port) = listen(b, port_space::UDP, 0);
+        let services = ends(b, shape).into_iter().rev();
+        for (mut asker, mut service) in ends(a, shape).into_iter().zip(services) {
+            let id = connect(&asker, address(b), port, &offer(b"name?"));
+            let request = events.expect(both, cm_event::CONNECT_REQUEST, 0);
+            cm(b).accept(request.id, service.qp, &offer(b"")).unwrap();
+            let e = events.expect(both, cm_event::ESTABLISHED, id);
+            assert_eq!((e.remote_qpn, state(&service)), (service.own.qpn, qp_state::RTS));
+            service.post_recv(1, 0, 1000).unwrap();
+            asker.buffer.write(0, b"a datagram");
+            let ah = a.ah_create(asker.pd, &e.peer).unwrap();
+            let piece = [asker.piece(0, 10)];
+            let wr = SendWr {
+                wr: WrOp { ud: UdWr { ah, remote_qpn: e.remote_qpn, remote_qkey: e.qkey } },
+                opcode: wr_opcode::SEND,
+                send_flags: send_flags::SIGNALED,
+                ..asker.request(2, Op::Send(None), &piece)
+            };
+            asker.post_wr(&wr).unwrap();
+            succeed(&mut asker, &mut service, 2);
+            let wc = succeed(&mut service, &mut asker, 1);
+            assert_eq!((wc.byte_len, service.buffer.read(40, 10)), (50, b"a datagram".to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_loopback_device_refuses_a_connection_between_its_engines() {
+    let set = SoftSet::open("loopback", &SoftConfig::default(), 2).expect("open");
+    let dev = set.dev();
+    let mut events = Events::default();
+    let (_, port) = listen(dev, port_space::TCP, 0);
+    let [mine, other] = ends(dev, shape());
+    let theirs = End::new(dev, shape()).expect("an end");
+    let id = connect(&mine, address(dev), port, &offer(b""));
+    let request = events.expect([dev; 2], cm_event::CONNECT_REQUEST, 0).id;
+    assert_eq!(cm(dev).accept(request, other.qp, &offer(b"")), Err(Error::Unsupported));
+    // The request waits on for a queue pair that can be reached.
+    cm(dev).accept(request, theirs.qp, &offer(b"")).unwrap();
+    events.expect([dev; 2], cm_event::ESTABLISHED, id);
+}
