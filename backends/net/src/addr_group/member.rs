@@ -54,8 +54,10 @@ enum Phase {
     /// The own index: packets were sent to the indexes below `range`.
     Probing { range: u16, lowest: Option<u16>, received: u16 },
     /// Whether packets for the own blocks arrive here. `hashed`: a packet that addresses no socket
-    /// arrived too, so the others may have arrived by chance.
-    Checking { hashed: bool, index: bool, block: bool },
+    /// arrived too, so that for the index may have arrived by chance. `foreign`: whether one for
+    /// another member's block arrived too, so that for the own block may have come by a program
+    /// that knows neither; `None`: the table has no other member.
+    Checking { hashed: bool, index: bool, block: bool, foreign: Option<bool> },
 }
 
 /// Counters since the device was opened.
@@ -144,6 +146,8 @@ pub struct Member {
     refused: bool,
     phase: Phase,
     until_ns: u64,
+    /// The socket was empty since the phase began.
+    has_read_all: bool,
     tries: u32,
     /// The program must be attached again, whatever the own index turns out to be.
     must_attach: bool,
@@ -371,6 +375,7 @@ impl Member {
     fn begin(&mut self, phase: Phase, now: u64, wait: u64) {
         self.phase = phase;
         self.until_ns = now.saturating_add(wait);
+        self.has_read_all = false;
     }
 
     /// Whether other members are known.
@@ -384,6 +389,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.forward_pending();
+        self.note_unread_senders();
         // The own socket is closed by now. The member whose socket takes its place in the kernel's
         // list learns of it at once.
         self.send_to_all(&GroupMsg::OwnerGone(self.block));

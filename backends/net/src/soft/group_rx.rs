@@ -269,10 +269,9 @@ impl PortState {
     pub(super) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
-        member.maintain(now, waits);
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
         let pcap = &mut self.pcap;
-        member.poll(now, |member, mail| {
+        let handled = member.poll(now, |member, mail| {
             let p = match mail {
                 ForEngine::Packets(p) => p,
                 ForEngine::Refused(dst, errno) => {
@@ -300,7 +299,9 @@ impl PortState {
             let n = to_engine(g, now, p);
             member.count_detoured(n as u64);
             n
-        })
+        });
+        member.maintain(now, waits);
+        handled
     }
 
     /// Takes the device's names again after their directory was removed.

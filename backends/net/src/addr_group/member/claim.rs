@@ -246,6 +246,7 @@ impl Claim {
             refused: false,
             phase: Phase::Idle,
             until_ns: 0,
+            has_read_all: false,
             tries: 0,
             must_attach: false,
             publish_ns: None,

@@ -12,9 +12,12 @@ impl Member {
     pub(super) fn forget(&mut self, now: u64, gone: u16) {
         self.known[usize::from(gone / 64)] &= !(1 << (gone % 64));
         self.table.remove(gone);
-        // The kernel moves the last socket of its list into the place of one that closes.
+        // The kernel moves the last socket of its list into the place of one that closes. The table
+        // may lack sockets, of members that never ran, so any may have been the last.
         if self.index.is_some_and(|i| i >= self.table.sockets()) {
             self.find_index(now, true);
+        } else {
+            self.checked_ns = 0;
         }
     }
 

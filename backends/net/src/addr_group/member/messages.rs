@@ -7,6 +7,10 @@ use super::{ForEngine, Member, Phase, MSG_BATCH, MSG_HOT_NS};
 use crate::addr::Endpoint;
 use crate::wait::poll_set;
 
+/// Messages that a device reads of each of its sockets before it ends. A socket holds fewer, if
+/// nobody writes meanwhile.
+const UNREAD_MESSAGES: usize = 1024;
+
 impl Member {
     /// Whether the next round polls for messages: always for a while after one came, else every
     /// `every_ns`.
@@ -81,6 +85,22 @@ impl Member {
         }
         self.buffer = buffer;
         handled
+    }
+
+    /// Before the device ends: knows the members whose messages it has not read, which may have
+    /// joined since. Packets among the messages are lost, as their queue pairs are.
+    pub(super) fn note_unread_senders(&mut self) {
+        let mut buffer = core::mem::take(&mut self.buffer);
+        for group_socket in self.sockets.iter().flatten() {
+            for _ in 0..UNREAD_MESSAGES {
+                let Some(len) = group_socket.receive(&mut buffer) else { break };
+                let Some((from, _)) = group_msg::parse(&buffer[..len]) else { continue };
+                if from <= BLOCK_MAX {
+                    self.known[usize::from(from / 64)] |= 1 << (from % 64);
+                }
+            }
+        }
+        self.buffer = buffer;
     }
 
     /// Handles a message of the group from the owner of a block.

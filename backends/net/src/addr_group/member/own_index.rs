@@ -15,6 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PROBE_NS: u64 = 20_000_000;
 /// A member that waits for a peer and receives nothing checks this often whether packets reach it.
 const CHECK_NS: u64 = 100_000_000;
+/// One that waits for nothing: a peer may send requests that never come. Less than the ACK timeout
+/// of most programs, so that a retry comes after the check.
+const QUIET_CHECK_NS: u64 = 400_000_000;
+/// Longest time for which a member that always has packets to read waits for its own among them.
+const UNREAD_NS: u64 = 200_000_000;
 /// A detour makes a member check at most this often.
 const HINT_NS: u64 = 50_000_000;
 /// Longest delay of an update. Where many members join at once, one table then carries the changes
@@ -213,7 +218,14 @@ impl Member {
             .min(INDEX_MAX)
     }
 
-    /// Sends this member one packet for no socket, one for its index and one for its block.
+    /// A block that another member has by the table.
+    fn foreign_block(&self) -> Option<u16> {
+        let other = |e: &&(u16, u16)| Some(e.1) != self.index && !self.owns_block(e.0);
+        self.table.entries().iter().find(other).map(|e| e.0)
+    }
+
+    /// Sends this member one packet for no socket, one for its index, one for its block and one for
+    /// the block of another member.
     pub(super) fn check(&mut self, now: u64) {
         self.checked_ns = now;
         if self.refused {
@@ -225,7 +237,16 @@ impl Member {
             self.send_self(PROBE + u32::from(index));
         }
         self.send_self(CHECK + u32::from(self.block));
-        self.begin(Phase::Checking { hashed: false, index: false, block: false }, now, PROBE_NS);
+        let foreign = self.foreign_block();
+        if let Some(block) = foreign {
+            self.send_self(CHECK + u32::from(block));
+        }
+        let foreign = foreign.map(|_| false);
+        self.begin(
+            Phase::Checking { hashed: false, index: false, block: false, foreign },
+            now,
+            PROBE_NS,
+        );
     }
 
     /// Sends one packet to the own address.
@@ -265,6 +286,8 @@ impl Member {
                 *index = true
             }
             Phase::Checking { block, .. } if qpn == CHECK + u32::from(self.block) => *block = true,
+            // The number is that of this check, so this is the only other block.
+            Phase::Checking { foreign: Some(foreign), .. } if qpn > CHECK => *foreign = true,
             Phase::Probing { range, lowest, received }
                 if qpn >= PROBE && qpn - PROBE < u32::from(*range) =>
             {
@@ -289,6 +312,7 @@ impl Member {
     /// The socket is empty: packets to oneself that have not arrived by now will not arrive.
     #[inline]
     pub fn note_socket_empty(&mut self, now: u64) {
+        self.has_read_all = true;
         match self.phase {
             Phase::Probing { lowest: Some(_), .. } | Phase::Checking { block: true, .. } => {
                 self.until_ns = now
@@ -322,17 +346,25 @@ impl Member {
         }
     }
 
-    fn conclude_check(&mut self, now: u64, hashed: bool, index: bool, block: bool) {
+    fn conclude_check(
+        &mut self,
+        now: u64,
+        (hashed, index, block): (bool, bool, bool),
+        foreign: Option<bool>,
+    ) {
         self.phase = Phase::Idle;
-        match (index && !hashed, block) {
-            (true, true) if self.lists_own_services() => {}
+        // A program that knows another member's block knows this one's too, or sends its packets to
+        // a lower block's member.
+        let steered = block && foreign == Some(false);
+        match (index && !hashed || steered, block && foreign != Some(true)) {
+            (true, true) if self.lists_own_blocks() && self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
             // The index is right but the program is not: another member has a table without this
             // one. (The block may have had an owner whose end became known late.)
-            (true, false) => self.publish_soon(now),
-            // If packets for no socket arrive here, those for this block may have arrived by
-            // chance.
-            (false, block) => self.find_index(now, !block),
+            (true, false) if !block => self.publish_soon(now),
+            // The program knows no other member, or no member at all: then packets to oneself may
+            // arrive by chance, and those of a peer go elsewhere.
+            _ => self.find_index(now, true),
         }
     }
 
@@ -340,10 +372,8 @@ impl Member {
     pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
         self.must_attach |= must_attach;
-        if self.table.entries().len() < 2 {
-            // The first member of a group did not need a program until now.
-            self.attach();
-        }
+        // By whichever program is attached. The table of a member that joins may lack the others,
+        // so its program would take their packets from them.
         self.probe(now, self.first_range());
     }
 
@@ -366,30 +396,32 @@ impl Member {
         self.checked_ns = now;
     }
 
-    /// Runs the step that is due: a delivery, an accept, an update, the end of a probe or check.
-    /// `waits`: the device waits for answers of peers. Few system calls, most often none.
+    /// Runs the step that is due: a delivery, an accept, an update, the end of a probe or check. To
+    /// be called after [`Member::poll`]. `waits`: the device waits for answers of peers. Few system
+    /// calls, most often none.
     pub fn maintain(&mut self, now: u64, waits: bool) {
         self.deliver(now);
         if now >= self.watch_again_ns {
             self.resume_accepting(now);
         }
+        let each = if waits { CHECK_NS } else { QUIET_CHECK_NS };
         match self.phase {
             Phase::Idle => {
                 if self.publish_ns.is_some_and(|at| now >= at) {
                     self.publish();
-                } else if waits
-                    && self.has_others()
-                    && now.saturating_sub(self.checked_ns) >= CHECK_NS
-                {
+                } else if self.has_others() && now.saturating_sub(self.checked_ns) >= each {
                     self.check(now);
                 }
             }
             _ if now < self.until_ns => {}
+            // This thread did not run for a while: what has come meanwhile counts.
+            Phase::Probing { .. } | Phase::Checking { .. }
+                if !self.has_read_all && now < self.until_ns.saturating_add(UNREAD_NS) => {}
             Phase::Probing { range, lowest, received } => {
                 self.conclude_probe(now, range, lowest, received)
             }
-            Phase::Checking { hashed, index, block } => {
-                self.conclude_check(now, hashed, index, block)
+            Phase::Checking { hashed, index, block, foreign } => {
+                self.conclude_check(now, (hashed, index, block), foreign)
             }
             Phase::Asking => self.find_index(now, true),
         }

@@ -202,6 +202,119 @@ fn a_member_that_is_not_reached_finds_out_by_itself() {
     }
 }
 
+/// The place of a socket that closes goes to the last one, whose member may know neither of the
+/// other: here none of the others ever ran, or told it that one has ended.
+#[test]
+fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
+    let at = at(10);
+    let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
+    let run_last = |members: &mut [One]| {
+        let last = members.last_mut().unwrap();
+        run(100_000_000, || _ = last.round());
+    };
+    run_last(&mut members);
+    if members[2].member.refused {
+        println!("skipped: the kernel attaches no program to a group of sockets here");
+        return;
+    }
+    assert_eq!(members[2].member.index, Some(2));
+    // It is not told.
+    let mut silent = members.remove(1);
+    while silent.member.sockets.iter().flatten().any(|s| s.receive(&mut [0; 4096]).is_some()) {}
+    silent.member.known = [0; 16];
+    drop(silent);
+    let end = deadline(60);
+    while members[1].member.index != Some(1) {
+        run_last(&mut members);
+        assert!(Instant::now() < end, "{:?}", members[1].member.index);
+    }
+    assert_eq!(send_to(&mut members, 700 * QPN_UNIT), Some((1, true)));
+}
+
+#[test]
+fn a_member_that_ends_tells_those_whose_messages_it_never_read() {
+    let at = at(11);
+    let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
+    run(100_000_000, || _ = members[2].round());
+    assert!(!members[1].member.is_known(700), "it has read nothing");
+    drop(members.remove(1));
+    members[1].member.checked_ns = now_ns();
+    members[1].round();
+    // It looks where it is now.
+    let m = &members[1].member;
+    assert!(m.refused || !m.is_known(3) && (m.checked_ns == 0 || m.phase != Phase::Idle));
+}
+
+#[test]
+fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
+    let at = at(12);
+    let mut members: Vec<One> = [5, 9].iter().map(|&b| one(&at, b)).collect();
+    settle(&mut members);
+    let m = &mut members[0].member;
+    if m.refused {
+        println!("skipped: the kernel attaches no program to a group of sockets here");
+        return;
+    }
+    let conclude = |m: &mut Member, hashed, index, block, foreign| {
+        (m.phase, m.publish_ns, m.must_attach) = (Phase::Idle, None, false);
+        m.begin(Phase::Checking { hashed, index, block, foreign }, now_ns(), 0);
+        m.note_socket_empty(now_ns());
+        m.maintain(now_ns(), false);
+        (m.must_attach, m.publish_ns.is_some())
+    };
+    let (nothing, attach, publish) = ((false, false), (true, false), (false, true));
+    let (steered, all_here) = (Some(false), Some(true));
+    assert_eq!(conclude(m, false, true, true, steered), nothing, "all is right");
+    assert_eq!(conclude(m, true, true, true, steered), nothing, "a program knows the block");
+    // Its own packets arrive by the kernel's hash; those of a peer may not.
+    assert_eq!(conclude(m, true, true, true, all_here), attach);
+    assert_eq!(conclude(m, true, true, true, None), attach);
+    assert_eq!(conclude(m, false, true, true, all_here), attach, "the others' come here as well");
+    assert_eq!(conclude(m, false, false, false, steered), attach, "another place in the list");
+    assert_eq!(conclude(m, false, true, false, steered), publish);
+    // Another version came after the packets had been sent, and it lacks this member.
+    m.table.remove(5);
+    assert_eq!(conclude(m, false, true, true, steered), publish);
+}
+
+#[test]
+fn a_probe_is_concluded_when_the_packets_that_came_are_read() {
+    let at = at(13);
+    let mut one = one(&at, 5);
+    let m = &mut one.member;
+    let phase = Phase::Probing { range: 4, lowest: Some(1), received: 1 };
+    let now = now_ns();
+    m.begin(phase, now, 10);
+    m.maintain(now + 1_000_000, false);
+    assert_eq!(m.phase, phase, "the thread did not run, and its socket is not read");
+    m.note_socket_empty(now + 1_000_000);
+    m.maintain(now + 1_000_001, false);
+    assert_eq!((m.phase, m.index), (Phase::Idle, Some(1)));
+    // One that always has packets to read does not wait for ever.
+    m.begin(phase, now, 10);
+    m.maintain(now + 1_000_000_000, false);
+    assert_eq!(m.phase, Phase::Idle);
+}
+
+/// The table of a member that joins lacks the others until one answers.
+#[test]
+fn a_member_that_joins_does_not_take_the_packets_of_others() {
+    let at = at(14);
+    let mut members: Vec<One> = [40, 3].iter().map(|&b| one(&at, b)).collect();
+    settle(&mut members);
+    members.push(one(&at, 700));
+    let joined = &mut members[2];
+    // Nobody answers until it looks for its index.
+    while joined.member.phase == Phase::Asking {
+        joined.round();
+    }
+    let m = &joined.member;
+    assert!(m.refused || m.counters.attached == 0 && matches!(m.phase, Phase::Probing { .. }));
+    for (i, block) in [(0, 40u32), (1, 3)] {
+        assert_eq!(send_to(&mut members, block * QPN_UNIT + 5).map(|(who, _)| who), Some(i));
+    }
+}
+
 #[test]
 fn a_service_that_another_version_lacks_comes_back() {
     let at = at(6);
