@@ -258,10 +258,12 @@ typedef struct gdrc_config {
      * Engines of a soft device (1), at most 64. Each takes the memory of a context, and every
      * limit above is that of one engine. The threads of a program are spread over the engines in
      * the order in which they first create a CQ, an SRQ or a channel; such an object is of the
-     * engine of its thread. A queue pair is of the engine of its CQs and its SRQ, which must be of
-     * one engine (-EOPNOTSUPP). Calls on queue pairs and CQs of different engines never wait for
-     * each other. Queue pairs of different engines reach each other as those of two processes do;
-     * those of a loopback device do not (-EOPNOTSUPP). More than one engine excludes qpn_base,
+     * engine of its thread. A queue pair is of the engine of its SRQ, else of its send CQ. Calls
+     * on queue pairs and CQs of different engines never wait for each other. A queue pair may have
+     * a CQ of another engine, whose polls then serve both engines (counter qps_of_two_engines),
+     * and which may raise an event for each when it is armed; it must have no channel
+     * (-EOPNOTSUPP). Queue pairs of different engines reach each other as those of two processes
+     * do; those of a loopback device do not (-EOPNOTSUPP). More than one engine excludes qpn_base,
      * routers and NICs, GPU memory and windows of type 1 (-EOPNOTSUPP). The connection manager is
      * of the first engine: gdrc_wait, gdrc_progress and gdrc_cm_get_event run it, as do polls of
      * that engine's CQs; its connections have queue pairs of any engine.

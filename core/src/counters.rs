@@ -157,6 +157,8 @@ counters! {
     dc_reclaimed,
     /// DC: initiators that asked a target about an association which it no longer has.
     dc_gone,
+    /// Queue pairs that were made with a CQ of another engine of their device.
+    qps_of_two_engines,
 }
 impl Counters {
     /// Counts packets that have left, of `bytes` from BTH to ICRC together.

@@ -101,10 +101,7 @@ fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
     Ok(match fast(ctx) {
         FastDevice::Nic(nic) => CqTarget::Nic(nic, nic.pinned_cq(handle)?),
         FastDevice::Soft(soft) => CqTarget::Soft(soft.pinned_cq(handle)?),
-        FastDevice::Set(set) => {
-            let (soft, handle) = set.member(handle)?;
-            CqTarget::Soft(soft.pinned_cq(handle)?)
-        }
+        FastDevice::Set(set) => CqTarget::Set(set.pinned_cq(handle)?),
         FastDevice::None => CqTarget::Checked,
     })
 }

@@ -16,7 +16,7 @@ use core::sync::atomic::AtomicBool;
 use gdrcore_core::verbs::types::{wr_opcode, RecvWr, SendWr};
 use gdrcore_core::Result;
 use gdrcore_net::fork;
-use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp};
+use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp, PinnedSetCq as SetCq};
 use gdrcore_verbs::pinned::{is_usual_list, PinnedCq as NicCq, PinnedQp as NicQp};
 use gdrcore_verbs::{all_succeeded, VerbsDevice};
 
@@ -34,6 +34,7 @@ pub(crate) enum QpTarget {
 pub(crate) enum CqTarget {
     Nic(&'static VerbsDevice, NicCq),
     Soft(SoftCq),
+    Set(SetCq),
     Checked,
 }
 
@@ -58,6 +59,7 @@ static NIC_QP: [[gdrc_qp_fast_ops; 2]; 2] = [
 static SHUT_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: shut_poll };
 static CHECKED_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: checked_poll };
 static SOFT_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: soft_poll };
+static SET_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: set_poll };
 static NIC_CQ: gdrc_cq_fast_ops = gdrc_cq_fast_ops { poll: nic_poll };
 
 pub(crate) static QPS: FastTable<gdrc_qp_fast_ops, QpTarget> = FastTable::new(&SHUT_QP);
@@ -99,6 +101,7 @@ pub(crate) fn insert_cq(
     let ops = match &object.target {
         CqTarget::Nic(..) => &NIC_CQ,
         CqTarget::Soft(_) => &SOFT_CQ,
+        CqTarget::Set(_) => &SET_CQ,
         CqTarget::Checked => &CHECKED_CQ,
     };
     Ok((&raw const *CQS.insert(ctx, object, ops)?).cast_mut().cast())
@@ -248,6 +251,18 @@ unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc
         unsafe { core::hint::unreachable_unchecked() }
     };
     // SAFETY: the header's contract: `wc` has n structs; it is pinned.
+    let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
+    ret(polled.map(count))
+}
+
+unsafe extern "C" fn set_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+    // SAFETY: as in `soft_qp`.
+    let object = unsafe { cq_entry(cq).object_in_use() };
+    let CqTarget::Set(of) = &object.target else {
+        // SAFETY: `insert_cq` gives this function to targets of a device of several engines alone.
+        unsafe { core::hint::unreachable_unchecked() }
+    };
+    // SAFETY: as in `soft_poll`.
     let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
     ret(polled.map(count))
 }

@@ -17,7 +17,7 @@ pub trait ManagedQps {
     /// The peer that an address vector names.
     ///
     /// # Errors
-    /// As [`super::Guard::address`].
+    /// As [`super::Guard`]'s `address`.
     fn address(&mut self, to: &AhAttr) -> Result<PeerAddr>;
     /// Calls `f` with the manager. The QPs are not accessible meanwhile.
     fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R;

@@ -404,6 +404,7 @@ impl Guard<'_> {
             }
         };
         s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key);
+        s.cqs[i].branches.begin(0);
         inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))
     }
@@ -494,13 +495,8 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: QPs use it, it is pinned, or a thread polls it.
     pub fn cq_destroy(&mut self, cq: Handle) -> Result<()> {
+        let i = self.unused_cq(cq)?;
         let (inner, s) = self.split();
-        let i = s.cq_pool.check(cq)?;
-        let users = inner.transport.common.cqs[i].users;
-        if users > 0 {
-            // IBTA C11-17: A CQ that queue pairs use is not destroyed.
-            return Err(refuse!(Busy, "cq: {users} queues or fast handles use it"));
-        }
         s.remove_cq(i, &inner.transport.common.key)?;
         if inner.transport.common.cqs[i].has_event {
             forget_event(&mut inner.transport.common.cqs, s, i);
@@ -512,6 +508,18 @@ impl Guard<'_> {
         inner.transport.common.cqs[i] = Cq::default();
         inner.transport.common.full_cqs.clear(i);
         Ok(())
+    }
+}
+
+impl Guard<'_> {
+    /// The index of a CQ that nothing uses.
+    pub(super) fn unused_cq(&self, cq: Handle) -> Result<usize> {
+        let i = self.shared().cq_pool.check(cq)?;
+        match self.transport.common.cqs[i].users {
+            0 => Ok(i),
+            // IBTA C11-17: A CQ that queue pairs use is not destroyed.
+            users => Err(refuse!(Busy, "cq: {users} queues or fast handles use it")),
+        }
     }
 }
 

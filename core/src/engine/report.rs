@@ -143,7 +143,10 @@ impl Guard<'_> {
             pd: t.common.pd_pool.live() as u32,
             mr: t.common.memory.regions.mr_live(),
             mw: t.common.memory.regions.mw_live(),
-            cq: s.cq_pool.live() as u32,
+            // Branches are rings that no program made.
+            cq: (0..s.cq_pool.capacity())
+                .filter(|&i| s.cq_pool.is_live(i) && s.cqs[i].branches.home() == 0)
+                .count() as u32,
             // The contexts of DC targets are queue pairs that no program made.
             qp: (s.qp_pool.live() - t.dc.list.len()) as u32,
             srq: s.srq_pool.live() as u32,

@@ -1,5 +1,5 @@
 //! Objects that all engines of a device have, under the same handles and keys: protection domains,
-//! regions, windows, address handles.
+//! regions, windows, address handles; and the rings of a CQ in several engines.
 //!
 //! One engine makes the object, the others adopt it. The caller makes these calls one after
 //! another, and gives the object to the program when all engines have it. So each engine has all
@@ -8,6 +8,7 @@
 use super::Guard;
 use crate::device::MrReg;
 use crate::error::Result;
+use crate::reason::refuse;
 use crate::verbs::types::{AhAttr, Handle};
 
 impl Guard<'_> {
@@ -60,5 +61,52 @@ impl Guard<'_> {
     /// As [`Guard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn ah_adopt(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
         self.make_ah(pd, attr, |pool| pool.adopt(ah)).map(|_| ())
+    }
+
+    /// A ring in this engine for a CQ of another engine, of the same size: the branch of `home`,
+    /// which is the program's handle of the CQ.
+    ///
+    /// # Errors
+    /// As [`Guard::cq_create`].
+    pub fn cq_branch(&mut self, home: Handle, capacity: u32) -> Result<Handle> {
+        let (branch, _) = self.cq_create(capacity)?;
+        let i = self.shared().cq_pool.check(branch)?;
+        self.shared().cqs[i].branches.begin(home);
+        Ok(branch)
+    }
+
+    /// The entries of a CQ that may get branches.
+    ///
+    /// # Errors
+    /// [`crate::Error::StaleHandle`]: also of a branch; [`crate::Error::Unsupported`]: its events
+    /// go to a channel, which belongs to one engine.
+    pub fn cq_may_branch(&self, cq: Handle) -> Result<u32> {
+        let i = self.own_cq(cq)?;
+        match self.transport.common.cqs[i].channel {
+            None => Ok(self.shared().cqs[i].ring.capacity()),
+            Some(_) => Err(refuse!(
+                Unsupported,
+                "cq: of another engine than the queue pair, and its events go to a channel, which \
+                 is of one engine: make them by one thread"
+            )),
+        }
+    }
+
+    /// Whether a ring of a CQ may be destroyed, as far as this engine knows.
+    ///
+    /// # Errors
+    /// As [`Guard::cq_destroy`].
+    pub fn cq_may_end(&self, cq: Handle) -> Result<()> {
+        self.unused_cq(cq).map(|_| ())
+    }
+
+    /// The index of a CQ that is no branch: only the device knows the handles of those.
+    fn own_cq(&self, cq: Handle) -> Result<usize> {
+        let s = self.shared();
+        let i = s.cq_pool.check(cq)?;
+        match s.cqs[i].branches.home() {
+            0 => Ok(i),
+            _ => Err(refuse!(StaleHandle, "cq {cq:#x}: no CQ of this device")),
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
-use crate::verbs::types::Wc;
+use crate::verbs::types::{Handle, Wc};
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
 /// Proof that the holder is inside the engine's lock. One per engine; not `Clone`.
@@ -101,8 +101,52 @@ pub const CHANNELS: usize = u64::BITS as usize;
 pub struct CqShared {
     /// Completions.
     pub ring: SlotRing<Wc>,
+    /// Rings in other engines of its device.
+    pub branches: CqBranches,
     /// For polls while another thread runs the engine.
     pub vain: CachePadded<VainPolls>,
+}
+
+/// The rings of a CQ whose queue pairs are of several engines: its own, and one in each other
+/// engine ([`crate::engine::Guard::cq_branch`]). They are a list, by handles that the device gives.
+#[derive(Default)]
+pub struct CqBranches {
+    /// The next ring of the list, or 0.
+    next: AtomicU64,
+    /// Of a branch: the CQ that the program knows. Of a CQ: 0.
+    home: AtomicU64,
+    /// The ring at which the next poll begins.
+    turn: AtomicU32,
+}
+
+impl CqBranches {
+    /// The ring behind this one, or 0. The thread that reads a handle sees all of that ring.
+    #[inline(always)]
+    pub fn next(&self) -> Handle {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Puts a ring behind this one (0: none). One thread at a time.
+    pub fn set_next(&self, next: Handle) {
+        self.next.store(next, Ordering::Release);
+    }
+
+    /// The CQ of which this ring is a branch, or 0.
+    pub fn home(&self) -> Handle {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    /// The number of this poll among those of all threads.
+    pub fn take_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) as usize
+    }
+
+    /// Begins as a CQ without branches, or as a branch of `home`; before anybody knows its handle.
+    pub(crate) fn begin(&self, home: Handle) {
+        self.next.store(0, Ordering::Relaxed);
+        self.home.store(home, Ordering::Relaxed);
+        self.turn.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Notes of polls that find nothing while another thread runs the engine. Relaxed: two threads that

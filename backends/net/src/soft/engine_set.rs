@@ -7,19 +7,23 @@
 //! packet reads or writes.
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
-//!   queue pair to that of its CQs. Their handles have the engine's number.
+//!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ
+//!   with queue pairs of other engines has a ring in each of these, too.
 //! * Protection domains, regions, windows and address handles belong to the device: each engine has
 //!   them all, under the same handles and keys (`siblings` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the set.
 //!
-//! * The connection manager is that of the first engine; its connections may have queue pairs of any
-//!   engine.
+//! * The connection manager is that of the first engine; its connections may have queue pairs of
+//!   any engine.
 //!
 //! Threads are spread over the engines in the order in which they first make such an object.
 
+mod branches;
 mod cm;
 mod device;
 mod shared;
+
+pub use branches::PinnedSetCq;
 
 use super::layout::page_up;
 use super::lock::ControlGuard;
@@ -29,7 +33,7 @@ use crate::clock;
 use crate::fork::ForkGuard;
 use crate::thread_token::token;
 use crate::wait::Waiter;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -112,6 +116,8 @@ pub struct EngineSet {
     loopback: Option<Blocks>,
     /// The engine at which the next search for an event begins.
     next_event: AtomicUsize,
+    /// Queue pairs that were made with a CQ of another engine.
+    crossing_qps: AtomicU64,
 }
 
 /// Refuses a number of engines that no device can have, or not this one.
@@ -192,6 +198,7 @@ impl EngineSet {
             fork: ForkGuard::new(),
             loopback,
             next_event: AtomicUsize::new(0),
+            crossing_qps: AtomicU64::new(0),
         };
         let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
         for k in 0..engines {
@@ -274,29 +281,6 @@ impl EngineSet {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let k = threads.number(token()) % self.engines.len();
         Ok((k, self.engines[k]))
-    }
-
-    /// The engine of all handles among `objects` that are not 0, each with its name; the first one
-    /// if all are.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`]: they are of several.
-    fn common_engine(&self, objects: &[(&str, Handle)]) -> Result<(usize, &'static SoftDevice)> {
-        let mut found: Option<(&str, usize, &'static SoftDevice)> = None;
-        for (name, h) in objects.iter().filter(|(_, h)| *h != 0) {
-            let (k, engine, _) = self.of(*h)?;
-            match found {
-                Some((other, at, _)) if at != k => {
-                    return Err(refuse!(
-                        Unsupported,
-                        "{other} and {name}: of the engines {at} and {k}; what a queue pair \
-                         uses is of one engine: make it by one thread"
-                    ))
-                }
-                _ => found = Some((name, k, engine)),
-            }
-        }
-        Ok(found.map_or((0, self.engines[0]), |(_, k, engine)| (k, engine)))
     }
 
     /// The lock of calls that make and end objects of all engines.

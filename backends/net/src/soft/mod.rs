@@ -46,7 +46,7 @@ mod socket_io;
 mod turns;
 mod witness;
 
-pub use engine_set::{EngineSet, MAX_ENGINES};
+pub use engine_set::{EngineSet, PinnedSetCq, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
 

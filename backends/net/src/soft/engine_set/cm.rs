@@ -1,5 +1,5 @@
-//! The connection manager of a device of several engines: that of the first engine, with queue pairs
-//! of all of them.
+//! The connection manager of a device of several engines: that of the first engine, with queue
+//! pairs of all of them.
 
 use super::{inner, EngineSet};
 use crate::clock::now_ns;

@@ -1,34 +1,19 @@
 //! [`EngineSet`] as a [`Device`].
 
-use super::{all_leaks, inner, outer, EngineSet};
+use super::{all_leaks, outer, EngineSet};
 use crate::soft::SoftDevice;
 use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
-    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+    async_event, AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{
     qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
-
-/// The objects of one engine that a new queue pair of a kind uses, with their names.
-fn objects_of(init: &QpInit) -> [(&'static str, Handle); 4] {
-    let (scq, rcq) = (("send_cq", init.send_cq), ("recv_cq", init.recv_cq));
-    let (srq, xrcd, none) = (("srq", init.srq), ("xrcd", init.xrcd), ("", 0));
-    match QpKind::of(init.qp_type) {
-        Some(QpKind::Rc | QpKind::Uc | QpKind::Ud) => [scq, rcq, srq, none],
-        Some(QpKind::XrcIni | QpKind::Dci) => [scq, none, none, none],
-        Some(QpKind::Dct) => [rcq, srq, none, none],
-        Some(QpKind::XrcTgt) => [xrcd, none, none, none],
-        // Its engine refuses it.
-        Some(QpKind::DcContext) | None => [none; 4],
-    }
-}
 
 impl EngineSet {
     /// The first event that an engine has, and the engine's number. Each call begins at another
@@ -82,6 +67,7 @@ impl Device for EngineSet {
         for engine in &self.engines {
             sum.add(&engine.counters()?);
         }
+        sum.qps_of_two_engines = self.crossing_qps.load(Ordering::Relaxed);
         Ok(sum)
     }
 
@@ -176,18 +162,15 @@ impl Device for EngineSet {
     }
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_resize(cq, cqe)
+        self.resize_rings(cq, cqe)
     }
 
     fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_purge(cq, qpn)
+        self.in_rings(cq, |engine, ring| engine.cq_purge(ring, qpn))
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_destroy(cq)
+        self.destroy_rings(cq)
     }
 
     fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
@@ -229,8 +212,8 @@ impl Device for EngineSet {
     fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
         let _control = self.control()?;
         let [pd, xrcd, cq] = of;
-        let (k, engine) = self.common_engine(&[("xrcd", xrcd), ("cq", cq)])?;
-        let made = engine.srq_create_xrc([pd, inner(xrcd), inner(cq)], attr);
+        let ((k, engine, ring), xrcd) = self.xrc_ring(xrcd, cq)?;
+        let made = engine.srq_create_xrc([pd, xrcd, ring], attr);
         made.map(|(srq, given)| (outer(k, srq), given))
     }
 
@@ -262,14 +245,7 @@ impl Device for EngineSet {
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         // Its protection domain must not end meanwhile in another engine.
         let _control = self.control()?;
-        let (k, engine) = self.common_engine(&objects_of(init))?;
-        let of_engine = QpInit {
-            send_cq: inner(init.send_cq),
-            recv_cq: inner(init.recv_cq),
-            srq: inner(init.srq),
-            xrcd: inner(init.xrcd),
-            ..*init
-        };
+        let (k, engine, of_engine) = self.placed(init)?;
         engine.qp_create(&of_engine).map(|(qp, qpn, given)| (outer(k, qp), qpn, given))
     }
 
@@ -285,9 +261,10 @@ impl Device for EngineSet {
         let (k, engine, qp) = self.of(qp)?;
         let (attr, init) = engine.qp_query(qp)?;
         let of_device = |h: Handle| if h == 0 { 0 } else { outer(k, h) };
+        let of_cq = |h: Handle| if h == 0 { 0 } else { self.home_of(k, h) };
         let init = QpInit {
-            send_cq: of_device(init.send_cq),
-            recv_cq: of_device(init.recv_cq),
+            send_cq: of_cq(init.send_cq),
+            recv_cq: of_cq(init.recv_cq),
             srq: of_device(init.srq),
             xrcd: of_device(init.xrcd),
             ..init
@@ -371,24 +348,29 @@ impl Device for EngineSet {
 
     #[inline]
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.poll_cq(cq, wc)
+        self.fork.check()?;
+        self.quick_poll_cq(cq, wc)
     }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_arm(cq, solicited_only)
+        self.in_rings(cq, |engine, ring| engine.cq_arm(ring, solicited_only))
     }
 
     fn cq_event(&self) -> Result<Option<Handle>> {
-        Ok(self.first_event(|engine| engine.cq_event())?.map(|(k, cq)| outer(k, cq)))
+        Ok(self.first_event(|engine| engine.cq_event())?.map(|(k, cq)| self.home_of(k, cq)))
     }
 
     fn async_event(&self) -> Result<Option<AsyncEvent>> {
         let found = self.first_event(|engine| engine.async_event())?;
-        // Handle 0: the event is the device's own.
-        let of_device = |k, h| if h == 0 { 0 } else { outer(k, h) };
-        Ok(found.map(|(k, event)| AsyncEvent { handle: of_device(k, event.handle), ..event }))
+        Ok(found.map(|(k, event)| {
+            let handle = match (event.event, event.handle) {
+                // It is the device's own.
+                (_, 0) => 0,
+                (async_event::CQ_ERR, cq) => self.home_of(k, cq),
+                (_, h) => outer(k, h),
+            };
+            AsyncEvent { handle, ..event }
+        }))
     }
 
     fn progress(&self) -> Result<usize> {

@@ -1,0 +1,256 @@
+//! CQs of queue pairs of several engines.
+//!
+//! A completion is written under the lock of the queue pair's engine, into a ring of that engine.
+//! So a CQ whose queue pairs are of several engines has several rings: its own, and a *branch* in
+//! each other engine, made with the first queue pair there. A poll takes from all of them in turn.
+//! Rings are a list from the CQ on, which only grows until the CQ ends. A CQ without branches costs
+//! a poll one load.
+
+use super::{inner, outer, EngineSet, MAX_ENGINES};
+use crate::soft::pinned::PinnedCq;
+use crate::soft::SoftDevice;
+use core::sync::atomic::Ordering;
+use gdrcore_core::device::Device;
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::types::{Handle, QpInit, Wc};
+
+/// A ring: the number of its engine, the engine, and the handle there.
+type Ring = (usize, &'static SoftDevice, Handle);
+
+/// What a new queue pair of a kind uses besides its protection domain.
+struct Uses {
+    /// Receives of it: an SRQ, an XRC domain.
+    source: Handle,
+    send_cq: Handle,
+    recv_cq: Handle,
+}
+
+impl Uses {
+    /// 0 for what the kind has not.
+    fn of(init: &QpInit) -> Uses {
+        let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
+        match QpKind::of(init.qp_type) {
+            Some(QpKind::Rc | QpKind::Uc | QpKind::Ud) => {
+                Uses { source: init.srq, send_cq, recv_cq }
+            }
+            Some(QpKind::XrcIni | QpKind::Dci) => Uses { source: 0, send_cq, recv_cq: 0 },
+            Some(QpKind::Dct) => Uses { source: init.srq, send_cq: 0, recv_cq },
+            Some(QpKind::XrcTgt) => Uses { source: init.xrcd, send_cq: 0, recv_cq: 0 },
+            // Its engine refuses it.
+            Some(QpKind::DcContext) | None => Uses { source: 0, send_cq: 0, recv_cq: 0 },
+        }
+    }
+}
+
+/// A CQ of a device of several engines that is pinned: for polls without a look-up.
+#[derive(Clone, Copy)]
+pub struct PinnedSetCq {
+    set: &'static EngineSet,
+    handle: Handle,
+    own: PinnedCq,
+}
+
+impl PinnedSetCq {
+    /// As [`Device::poll_cq`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As for [`PinnedCq::poll`].
+    #[inline(always)]
+    pub unsafe fn poll(&self, wc: &mut [Wc]) -> Result<usize> {
+        if self.own.has_branches() {
+            return self.set.poll_in_turn(self.handle, wc);
+        }
+        // SAFETY: our contract.
+        unsafe { self.own.poll(wc) }
+    }
+}
+
+impl EngineSet {
+    /// Looks up a CQ that is pinned.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`].
+    pub fn pinned_cq(&'static self, cq: Handle) -> Result<PinnedSetCq> {
+        let (_, engine, own) = self.of(cq)?;
+        Ok(PinnedSetCq { set: self, handle: cq, own: engine.pinned_cq(own)? })
+    }
+
+    /// [`Device::poll_cq`], in the process that opened the device.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let (_, engine, own) = self.of(cq)?;
+        let (index, shared) = engine.engine.cq(own)?;
+        if shared.branches.next() != 0 {
+            return self.poll_in_turn(cq, wc);
+        }
+        engine.poll_found(index, shared, wc)
+    }
+
+    /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that none
+    /// waits for the others to become empty.
+    #[cold]
+    pub(super) fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let rings: heapless::Vec<Ring, MAX_ENGINES> = self.rings(cq)?.collect();
+        let (_, engine, own) = rings[0];
+        let first = engine.engine.cq(own)?.1.branches.take_turn() % rings.len();
+        let mut taken = 0;
+        for (_, engine, ring) in rings[first..].iter().chain(&rings[..first]) {
+            if taken == wc.len() {
+                break;
+            }
+            match engine.quick_poll_cq(*ring, &mut wc[taken..]) {
+                Ok(n) => taken += n,
+                // What was taken from other rings is reported first.
+                Err(_) if taken > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The rings of a CQ, its own one first.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
+    fn rings(&self, cq: Handle) -> Result<impl Iterator<Item = Ring> + '_> {
+        let own @ (_, engine, h) = self.of(cq)?;
+        if engine.engine.cq(h)?.1.branches.home() != 0 {
+            return Err(refuse!(StaleHandle, "cq {cq:#x}: no CQ of this device"));
+        }
+        let behind = |(_, engine, h): &Ring| {
+            let next = engine.engine.cq(*h).map_or(0, |(_, shared)| shared.branches.next());
+            (next != 0).then(|| self.of(next).ok()).flatten()
+        };
+        Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
+    }
+
+    /// The ring of a CQ in an engine; makes the branch if there is none. The caller holds
+    /// [`EngineSet::control`].
+    fn ring_in(&self, k: usize, cq: Handle) -> Result<Handle> {
+        let rings = self.rings(cq)?;
+        if let Some((_, _, h)) = rings.into_iter().find(|(of, _, _)| *of == k) {
+            return Ok(h);
+        }
+        let (_, engine, own) = self.of(cq)?;
+        let capacity = engine.lock()?.cq_may_branch(own)?;
+        let branch = self.engines[k].lock()?.cq_branch(cq, capacity)?;
+        let links = &self.engines[k].engine.cq(branch)?.1.branches;
+        let own = &engine.engine.cq(own)?.1.branches;
+        links.set_next(own.next());
+        own.set_next(outer(k, branch));
+        Ok(branch)
+    }
+
+    /// The engine of a new queue pair, and the pair as that engine makes it. The engine is that of
+    /// its SRQ or XRC domain, else of its send CQ, else of its receive CQ. CQs of other engines get
+    /// a branch there. The caller holds [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`]; as [`gdrcore_core::engine::Guard::cq_branch`] and
+    /// `cq_may_branch`.
+    pub(super) fn placed(&self, init: &QpInit) -> Result<(usize, &'static SoftDevice, QpInit)> {
+        let uses = Uses::of(init);
+        let by = [uses.source, uses.send_cq, uses.recv_cq].into_iter().find(|h| *h != 0);
+        let (k, engine, _) = self.of(by.unwrap_or(0))?;
+        let mut crosses = false;
+        let mut ring = |used: Handle, given: Handle| match used {
+            0 => Ok(inner(given)),
+            cq => {
+                crosses |= self.of(cq)?.0 != k;
+                self.ring_in(k, cq)
+            }
+        };
+        let of_engine = QpInit {
+            send_cq: ring(uses.send_cq, init.send_cq)?,
+            recv_cq: ring(uses.recv_cq, init.recv_cq)?,
+            srq: inner(init.srq),
+            xrcd: inner(init.xrcd),
+            ..*init
+        };
+        if crosses {
+            self.crossing_qps.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok((k, engine, of_engine))
+    }
+
+    /// The CQ of an XRC SRQ of a domain, as the domain's engine knows it; that engine, and the
+    /// domain's handle there. The caller holds [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// As [`EngineSet::placed`].
+    pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Ring, Handle)> {
+        let (k, engine, xrcd) = self.of(xrcd)?;
+        Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
+    }
+
+    /// The program's handle of a CQ that an engine names.
+    pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
+        match self.engines[k].engine.cq(cq).map_or(0, |(_, shared)| shared.branches.home()) {
+            0 => outer(k, cq),
+            home => home,
+        }
+    }
+
+    /// [`Device::cq_resize`]: all rings, or none.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn resize_rings(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        let _control = self.control()?;
+        let (_, engine, own) = self.of(cq)?;
+        let before = engine.engine.cq(own)?.1.ring.capacity();
+        let mut given = 0;
+        for (done, (_, engine, ring)) in self.rings(cq)?.enumerate() {
+            match engine.cq_resize(ring, cqe) {
+                Ok(n) => given = n,
+                Err(e) => {
+                    for (_, engine, ring) in self.rings(cq)?.take(done) {
+                        // There was room for the same size just now.
+                        let _ = engine.cq_resize(ring, before);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(given)
+    }
+
+    /// [`Device::cq_destroy`]: all rings, the CQ's own one last.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn destroy_rings(&self, cq: Handle) -> Result<()> {
+        let _control = self.control()?;
+        let rings: heapless::Vec<Ring, MAX_ENGINES> = self.rings(cq)?.collect();
+        for (_, engine, ring) in &rings {
+            engine.lock()?.cq_may_end(*ring)?;
+        }
+        for at in (1..rings.len()).rev() {
+            let ((_, before, behind), (_, engine, ring)) = (rings[at - 1], rings[at]);
+            before.engine.cq(behind)?.1.branches.set_next(0);
+            engine.cq_destroy(ring)?;
+        }
+        let (_, engine, own) = rings[0];
+        engine.cq_destroy(own)
+    }
+
+    /// Makes a call on each ring of a CQ.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub(super) fn in_rings(
+        &self,
+        cq: Handle,
+        mut call: impl FnMut(&SoftDevice, Handle) -> Result<()>,
+    ) -> Result<()> {
+        self.rings(cq)?.try_for_each(|(_, engine, ring)| call(engine, ring))
+    }
+}

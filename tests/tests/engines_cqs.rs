@@ -1,0 +1,352 @@
+//! Queue pairs that tie objects of several engines of a device together: a CQ or an SRQ serves
+//! queue pairs of any engine.
+
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::device::{Device, SrqAttr};
+use gdrcore_core::verbs::types::{
+    qp_type, wc_opcode, wc_status, Handle, QpCap, QpInit, RecvWr, Sge, Wc,
+};
+use gdrcore_core::Error;
+use gdrcore_net::reason;
+use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_tests::ends::{End, Op, Shape};
+use gdrcore_tests::patience::{deadline, limit_ms};
+use gdrcore_tests::soft::{address, SoftSet};
+use gdrcore_tests::workers::{shape, LEN};
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::time::Instant;
+
+const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
+
+/// A device whose helpers run its engines while no thread polls.
+fn device(path: PathChoice, engines: u32) -> SoftSet {
+    let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
+    SoftSet::open(&address(1), &config, engines).expect("open")
+}
+
+/// What `make` returns in threads that live at the same time, so in one of each engine.
+fn in_each<T: Send>(engines: u32, make: impl Fn() -> T + Sync) -> Vec<T> {
+    let all = Barrier::new(engines as usize);
+    let in_one = || {
+        let made = make();
+        all.wait();
+        made
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..engines).map(|_| scope.spawn(in_one)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the thread")).collect()
+    })
+}
+
+/// Two ends of each engine, in the order of their blocks of QPNs.
+fn pairs<const N: usize>(dev: &dyn Device) -> [[End<'_>; 2]; N] {
+    let make = || [(); 2].map(|()| End::new(dev, shape()).expect("an end"));
+    let mut all = in_each(N as u32, make);
+    all.sort_by_key(|[end, _]| block(end));
+    all.dedup_by_key(|[end, _]| block(end));
+    <[[End; 2]; N]>::try_from(all).ok().expect("a block for each engine")
+}
+
+/// An end of each engine.
+fn ends<const N: usize>(dev: &dyn Device) -> [End<'_>; N] {
+    pairs(dev).map(|[end, other]| {
+        other.destroy().expect("destroy");
+        end
+    })
+}
+
+/// The words of this thread's last refusal.
+fn words() -> String {
+    reason::with(|words| words.to_string())
+}
+
+fn block(end: &End) -> u32 {
+    end.own.qpn / QPN_UNIT
+}
+
+/// Gives an end a queue pair with other queues.
+fn remake(end: &mut End, change: impl FnOnce(QpInit) -> QpInit) {
+    let init = change(QpInit { pd: end.pd, ..end.dev.qp_query(end.qp).unwrap().1 });
+    end.dev.qp_destroy(end.qp).unwrap();
+    (end.qp, end.own.qpn, _) = end.dev.qp_create(&init).unwrap();
+    let made = end.dev.qp_query(end.qp).unwrap().1;
+    assert_eq!(
+        [made.send_cq, made.recv_cq, made.srq],
+        [init.send_cq, init.recv_cq, init.srq],
+        "it reports what the program gave"
+    );
+}
+
+fn connect(a: &mut End, b: &mut End) {
+    let (to_b, to_a) = (b.own, a.own);
+    a.connect(to_b).unwrap();
+    b.connect(to_a).unwrap();
+}
+
+/// Polls a CQ, `room` completions at a time, until it has given `n`.
+fn take(dev: &dyn Device, cq: Handle, n: usize, room: usize) -> Vec<Wc> {
+    let (mut all, end) = (Vec::new(), deadline(60));
+    while all.len() < n {
+        let mut wc = vec![Wc::default(); room];
+        let got = dev.poll_cq(cq, &mut wc).unwrap();
+        assert!(wc[..got].iter().all(|wc| wc.status == wc_status::SUCCESS), "{wc:?}");
+        all.extend_from_slice(&wc[..got]);
+        assert!(Instant::now() < end, "{} of {n} completions", all.len());
+    }
+    all
+}
+
+fn crossing(dev: &dyn Device) -> u64 {
+    dev.counters().unwrap().qps_of_two_engines
+}
+
+#[test]
+fn a_queue_pair_has_cqs_of_two_engines() {
+    for path in PATHS {
+        let set = device(path, 2);
+        let dev = set.dev();
+        let [mut a, mut b] = ends::<2>(dev);
+        let home = block(&a);
+        assert_eq!(crossing(dev), 0);
+        remake(&mut a, |init| QpInit { recv_cq: b.cq, ..init });
+        assert_eq!((block(&a), crossing(dev)), (home, 1), "of its send CQ's engine");
+        remake(&mut b, |init| QpInit { send_cq: a.cq, ..init });
+        assert_eq!((block(&b), crossing(dev)), (home, 2));
+        connect(&mut a, &mut b);
+        for round in 0..50 {
+            a.post_recv(round, 0, LEN).unwrap();
+            b.post_recv(round, 0, LEN).unwrap();
+            a.post(round, Op::Send(None), 0, LEN).unwrap();
+            b.post(round, Op::Send(None), 0, LEN).unwrap();
+            // Both send CQs are a's, and both receive CQs b's.
+            for (cq, opcode) in [(a.cq, wc_opcode::SEND), (b.cq, wc_opcode::RECV)] {
+                let done = take(dev, cq, 2, 4);
+                assert!(done.iter().all(|wc| (wc.opcode, wc.wr_id) == (opcode, round)), "{done:?}");
+                let qpns: BTreeSet<u32> = done.iter().map(|wc| wc.qp_num).collect();
+                assert_eq!(qpns, BTreeSet::from([a.own.qpn, b.own.qpn]));
+            }
+        }
+    }
+}
+
+/// Three ends of three engines whose receives end at the CQ of the last, and a peer for each.
+fn around_one_cq(dev: &dyn Device) -> ([End<'_>; 3], [End<'_>; 3], Handle) {
+    let [[a, d], [b, e], [c, f]] = pairs::<3>(dev);
+    let (mut to, mut from) = ([a, b, c], [f, d, e]);
+    let common = to[2].cq;
+    for end in &mut to[..2] {
+        remake(end, |init| QpInit { recv_cq: common, ..init });
+    }
+    assert_eq!(to.iter().map(block).collect::<BTreeSet<_>>().len(), 3);
+    for (a, b) in to.iter_mut().zip(&mut from) {
+        connect(a, b);
+    }
+    (to, from, common)
+}
+
+#[test]
+fn a_cq_of_queue_pairs_of_all_engines_is_polled_in_turn() {
+    for path in PATHS {
+        let set = device(path, 3);
+        let dev = set.dev();
+        let (to, from, common) = around_one_cq(dev);
+        for n in 0..4 {
+            for (a, b) in to.iter().zip(&from) {
+                a.post_recv(n, 0, LEN).unwrap();
+                b.post(n, Op::Send(None), 0, LEN).unwrap();
+            }
+        }
+        // Acknowledged, so all are in the CQ.
+        for b in &from {
+            take(dev, b.cq, 4, 4);
+        }
+        let mut order = Vec::new();
+        for _ in 0..12 {
+            let mut wc = [Wc::default()];
+            assert_eq!(dev.poll_cq(common, &mut wc), Ok(1));
+            order.push(wc[0].qp_num);
+        }
+        // A ring that is never empty holds nobody up.
+        for three in order.chunks(3) {
+            let qpns: BTreeSet<u32> = three.iter().copied().collect();
+            assert_eq!(qpns.len(), 3, "{order:x?}");
+        }
+        assert_eq!(dev.poll_cq(common, &mut [Wc::default()]), Ok(0));
+        // One poll takes what all have.
+        for (a, b) in to.iter().zip(&from) {
+            a.post_recv(9, 0, LEN).unwrap();
+            b.post(9, Op::Send(None), 0, LEN).unwrap();
+            take(dev, b.cq, 1, 1);
+        }
+        assert_eq!(dev.poll_cq(common, &mut [Wc::default(); 8]), Ok(3));
+    }
+}
+
+#[test]
+fn threads_of_all_engines_end_their_requests_at_one_cq() {
+    const EACH: u64 = 2000;
+    for path in PATHS {
+        let set = device(path, 3);
+        let dev = set.dev();
+        let (to, mut from, common) = around_one_cq(dev);
+        for a in &to {
+            (0..8).for_each(|n| a.post_recv(n, 0, LEN).unwrap());
+        }
+        std::thread::scope(|scope| {
+            for b in &mut from {
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        b.post(n, Op::Send(Some(n as u32)), 0, LEN).unwrap();
+                        take(dev, b.cq, 1, 1);
+                    }
+                });
+            }
+            let mut seen = [0u32; 3];
+            while seen.iter().sum::<u32>() < 3 * EACH as u32 {
+                for wc in take(dev, common, 1, 8) {
+                    let at = to.iter().position(|a| a.own.qpn == wc.qp_num).unwrap();
+                    assert_eq!(wc.imm_data.to_le_bytes(), seen[at].to_le_bytes(), "in order");
+                    seen[at] += 1;
+                    to[at].post_recv(wc.wr_id, 0, LEN).unwrap();
+                }
+            }
+            assert_eq!(seen, [EACH as u32; 3]);
+        });
+    }
+}
+
+#[test]
+fn an_srq_serves_queue_pairs_with_cqs_of_another_engine() {
+    for path in PATHS {
+        let set = device(path, 2);
+        let dev = set.dev();
+        let [mut a, mut b] = ends::<2>(dev);
+        let of_a = block(&a);
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, ..SrqAttr::default() };
+        let pd = a.pd;
+        let srqs = in_each(2, || dev.srq_create(pd, &attr).expect("an SRQ").0);
+        // Handles have their engine's number there.
+        let engine = |h: Handle| h >> 16 & 0xff;
+        let srq = *srqs.iter().find(|srq| engine(**srq) != engine(a.cq)).unwrap();
+        remake(&mut a, |init| {
+            let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap };
+            QpInit { srq, cap, ..init }
+        });
+        assert_eq!((block(&a), crossing(dev)), (block(&b), 1), "of its SRQ's engine");
+        assert_ne!(block(&a), of_a);
+        connect(&mut a, &mut b);
+        for round in 0..20 {
+            let piece = Sge { addr: a.attr.addr, length: LEN, lkey: a.attr.lkey };
+            let wr = RecvWr { wr_id: round, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };
+            let mut bad = std::ptr::null();
+            // SAFETY: a list of one on this stack frame.
+            unsafe { dev.post_srq_recv(srq, &wr, &mut bad) }.unwrap();
+            b.post(round, Op::Send(None), 0, LEN).unwrap();
+            take(dev, b.cq, 1, 1);
+            assert_eq!(take(dev, a.cq, 1, 1)[0].wr_id, round);
+            a.post(round, Op::Write(4096, None), 0, LEN).unwrap();
+            assert_eq!(take(dev, a.cq, 1, 1)[0].opcode, wc_opcode::RDMA_WRITE);
+        }
+    }
+}
+
+#[test]
+fn an_event_names_the_cq_whichever_engine_completes() {
+    let set = device(PathChoice::Udp, 2);
+    let dev = set.dev();
+    let [mut a, mut b] = ends::<2>(dev);
+    remake(&mut a, |init| QpInit { recv_cq: b.cq, ..init });
+    connect(&mut a, &mut b);
+    for round in 0..10 {
+        let (from, to) = if round % 2 == 0 { (&b, &a) } else { (&a, &b) };
+        to.post_recv(round, 0, LEN).unwrap();
+        dev.cq_arm(b.cq, false).unwrap();
+        from.post(round, Op::Send(None), 0, LEN).unwrap();
+        let (mut event, end) = (None, deadline(60));
+        while event.is_none() {
+            assert!(dev.wait(limit_ms(60)).unwrap() && Instant::now() < end, "round {round}");
+            event = dev.cq_event().unwrap();
+        }
+        assert_eq!(event, Some(b.cq), "round {round}");
+        // Of a round in which b sends, its own completion is there too.
+        let n = 1 + usize::from(round % 2 == 0);
+        assert_eq!(take(dev, b.cq, n, 4).iter().filter(|wc| wc.wr_id == round).count(), n);
+        if round % 2 == 1 {
+            take(dev, a.cq, 1, 1);
+        }
+        // The other ring was armed as well and may have raised an event of its own.
+        while dev.cq_event().unwrap().is_some() {}
+    }
+}
+
+#[test]
+fn a_cq_changes_and_ends_in_all_engines() {
+    let set = device(PathChoice::Udp, 3);
+    let dev = set.dev();
+    let (to, from, common) = around_one_cq(dev);
+    let count = |n: u32| assert_eq!(dev.leaks().unwrap().cq, n, "what the program made");
+    count(6);
+    for (a, b) in to.iter().zip(&from) {
+        a.post_recv(1, 0, LEN).unwrap();
+        b.post(1, Op::Send(None), 0, LEN).unwrap();
+        take(dev, b.cq, 1, 1);
+    }
+    // The completions of one queue pair go, in whichever ring they are.
+    dev.cq_purge(common, to[0].own.qpn).unwrap();
+    assert_eq!(dev.cq_resize(common, 500), Ok(512));
+    let left: BTreeSet<u32> = take(dev, common, 2, 4).iter().map(|wc| wc.qp_num).collect();
+    assert_eq!(left, BTreeSet::from([to[1].own.qpn, to[2].own.qpn]));
+    assert_eq!(dev.poll_cq(common, &mut [Wc::default()]), Ok(0));
+    assert_eq!(dev.cq_resize(common, 0), Err(Error::Invalid));
+
+    for end in [&to[2], &to[0], &to[1]] {
+        assert_eq!(dev.cq_destroy(common), Err(Error::Busy), "a queue pair of it is left");
+        dev.qp_destroy(end.qp).unwrap();
+    }
+    count(6);
+    dev.cq_destroy(common).unwrap();
+    count(5);
+    assert_eq!(dev.cq_destroy(common), Err(Error::StaleHandle));
+    assert_eq!(dev.poll_cq(common, &mut [Wc::default()]), Err(Error::StaleHandle));
+    assert_eq!(dev.cq_arm(common, false), Err(Error::StaleHandle));
+
+    // Again and again: nothing is left of a CQ, its branches included.
+    let (send_cq, init) =
+        (to[0].cq, QpInit { pd: to[0].pd, ..dev.qp_query(from[0].qp).unwrap().1 });
+    for _ in 0..1000 {
+        for recv_cq in in_each(3, || dev.cq_create(16).unwrap().0) {
+            let (qp, ..) = dev.qp_create(&QpInit { send_cq, recv_cq, ..init }).unwrap();
+            dev.qp_destroy(qp).unwrap();
+            dev.cq_destroy(recv_cq).unwrap();
+        }
+    }
+    count(5);
+}
+
+#[test]
+fn what_one_engine_alone_can_have_is_refused_with_words() {
+    reason::install();
+    let set = device(PathChoice::Udp, 2);
+    let dev = set.dev();
+    let [a, b] = ends::<2>(dev);
+    let init = QpInit { pd: a.pd, ..dev.qp_query(a.qp).unwrap().1 };
+    let on_channels = in_each(2, || dev.cq_create_on(16, dev.channel_create().unwrap()).unwrap().0);
+    let made: Vec<_> = on_channels
+        .iter()
+        .map(|&recv_cq| dev.qp_create(&QpInit { recv_cq, ..init }).map_err(|e| (e, words())))
+        .collect();
+    // One of the two is of a's engine, where no branch is needed.
+    assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1);
+    let (e, words) = made.iter().find_map(|made| made.as_ref().err()).unwrap();
+    assert_eq!(*e, Error::Unsupported);
+    assert!(words.contains("channel"), "{words}");
+    for stale in [b.cq + (1 << 32), 63 << 16] {
+        let with = |send_cq, recv_cq| dev.qp_create(&QpInit { send_cq, recv_cq, ..init }).err();
+        assert_eq!(with(stale, a.cq), Some(Error::StaleHandle));
+        assert_eq!(with(a.cq, stale), Some(Error::StaleHandle));
+    }
+    assert_eq!(crossing(dev), 0);
+    let shape = Shape { qp_type: qp_type::UD, ..shape() };
+    assert!(End::new(dev, shape).is_ok());
+}
