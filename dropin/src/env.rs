@@ -7,6 +7,9 @@
 //! * `GDRC_DEVICE`: the one device of the list that the process sees: `gdrc1`.
 //! * `GDRC_PATH`: the path to peers of this host: `auto` (the default), `udp`, `shm`; with
 //!   `auto,cma` and `shm,cma` the kernel copies long WRITEs.
+//! * `GDRC_ENGINES`: engines of each device (1), at most 64, for programs whose threads use queue
+//!   pairs and CQs of their own: a thread gets an engine with its first CQ. A device behind a
+//!   router has one.
 //! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
 //!   peer; without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
@@ -23,7 +26,7 @@
 use gdrcore_core::Error;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::reason;
-use gdrcore_net::soft::{soft_flags, PathChoice};
+use gdrcore_net::soft::{soft_flags, PathChoice, MAX_ENGINES};
 use gdrcore_net::via::find::{from_environment, Found, SocketPath};
 use gdrcore_net::via::session::Session;
 use std::ffi::CString;
@@ -104,6 +107,18 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
         Some(other) => {
             complain("GDRC_PATH", other, "auto, udp, shm, auto,cma or shm,cma");
             (PathChoice::Auto, 0)
+        }
+    }
+}
+
+/// The engines in `GDRC_ENGINES`.
+pub fn engines() -> u32 {
+    let Some(value) = text("GDRC_ENGINES") else { return 1 };
+    match value.parse::<u32>() {
+        Ok(engines) if (1..=MAX_ENGINES as u32).contains(&engines) => engines,
+        _ => {
+            complain("GDRC_ENGINES", &value, "a number from 1 to 64");
+            1
         }
     }
 }

@@ -8,7 +8,7 @@ use gdrcore_core::device::{CmDevice, Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Result};
 use gdrcore_net::map::Map;
-use gdrcore_net::soft::{soft_flags, EventSink, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EngineSet, EventSink, SoftConfig, SoftDevice};
 
 /// An open device: verbs, connections, and the calls for this library.
 pub trait HcaDevice: Device + CmDevice {
@@ -19,7 +19,7 @@ pub trait HcaDevice: Device + CmDevice {
     fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()>;
 
     /// Delivers later events to `sink`, in the round of the engine that raised them.
-    fn deliver_to(&self, sink: &'static dyn EventSink);
+    fn deliver_to(&'static self, sink: &'static dyn EventSink);
 
     /// Stops everything and releases system resources.
     ///
@@ -33,7 +33,7 @@ impl HcaDevice for SoftDevice {
         SoftDevice::memory_add(self, provider, memory)
     }
 
-    fn deliver_to(&self, sink: &'static dyn EventSink) {
+    fn deliver_to(&'static self, sink: &'static dyn EventSink) {
         SoftDevice::deliver_to(self, sink);
     }
 
@@ -43,10 +43,27 @@ impl HcaDevice for SoftDevice {
     }
 }
 
+impl HcaDevice for EngineSet {
+    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        EngineSet::memory_add(self, provider, memory)
+    }
+
+    fn deliver_to(&'static self, sink: &'static dyn EventSink) {
+        EngineSet::deliver_to(self, sink);
+    }
+
+    unsafe fn close(&self) -> Leaks {
+        // SAFETY: the trait's contract is that of EngineSet's own close.
+        unsafe { EngineSet::close(self) }
+    }
+}
+
 /// An open device and its memory.
 pub struct OpenedDevice {
     pub device: &'static dyn HcaDevice,
     pub map: Map,
+    /// Parts into which the device divides memory that it is given.
+    pub engines: u32,
 }
 
 /// A kind of device.
@@ -61,8 +78,10 @@ pub struct DeviceKind {
 }
 
 /// All kinds: a device of an address of this machine, and one through a router.
-pub static KINDS: &[DeviceKind] =
-    &[DeviceKind { word: "soft", open: open_soft }, DeviceKind { word: "router", open: open_soft }];
+pub static KINDS: &[DeviceKind] = &[
+    DeviceKind { word: "soft", open: open_soft },
+    DeviceKind { word: "router", open: open_routed },
+];
 
 impl DeviceKind {
     /// The name of the device at an endpoint, or behind a router's socket.
@@ -72,13 +91,28 @@ impl DeviceKind {
 }
 
 fn open_soft(name: &str, core: &Config) -> Result<OpenedDevice> {
+    open_engines(name, core, env::engines())
+}
+
+/// A device over a router has one engine.
+fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
+    open_engines(name, core, 1)
+}
+
+fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice> {
     let pcap = env::pcap();
     let (path, flags) = env::path(pcap.is_some());
     // Other devices and processes of the program may write the same capture.
     let flags = flags | soft_flags::KEEP_CAPTURE;
     let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref() };
+    if engines > 1 {
+        let map = Map::new(EngineSet::memsize(name, &config, engines)?)?;
+        // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
+        let device = unsafe { EngineSet::init(map.as_ptr(), map.len(), name, &config, engines)? };
+        return Ok(OpenedDevice { device, map, engines });
+    }
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;
-    // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
+    // SAFETY: as above.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };
-    Ok(OpenedDevice { device, map })
+    Ok(OpenedDevice { device, map, engines })
 }

@@ -29,6 +29,8 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_PATH",
         "GDRC_PCAP",
         "GDRC_STATS",
+        "GDRC_ENGINES",
+        "GDRC_KEEPALIVE",
         "GDRC_LID",
         "GDRC_IDENTITY",
         "GDRC_VERBOSE",

@@ -259,6 +259,36 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
 
+/// What the documented modes do not need: windows of type 1, as many queue pairs of one thread as
+/// the device has.
+#[test]
+fn programs_run_unmodified_on_a_device_of_several_engines() {
+    let dir = scratch("dropin-engines");
+    let (Some(threads), Some(program)) = (
+        compiled(&dir, "verbs_threads", &["-libverbs", "-lpthread"]),
+        compiled(&dir, "verbs", &["-libverbs"]),
+    ) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    for engines in ["1", "2", "3"] {
+        let mut c = command(&threads, &loopback(94, 8));
+        c.args(["4", "3000"]).env("GDRC_ENGINES", engines).env("GDRC_STATS", "1");
+        let done = run(&mut c, 60);
+        assert!(done.ok() && done.output.contains("ok, 12000"), "{engines}: {}", done.output);
+        // The receives of threads of other engines end at the main thread's CQ.
+        let crossing = done.output.contains("qps_of_two_engines");
+        assert_eq!(crossing, engines != "1", "{engines}: {}", done.output);
+    }
+    for mode in ["events", "gids", "lid", "forks", "hostile", "buffers", "grow", "stack", "leaks"] {
+        let mut c = command(&program, &loopback(94, 9));
+        let done = run(c.arg(mode).env("GDRC_ENGINES", "2"), 60);
+        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+    }
+    let mut c = command(&threads, &loopback(94, 8));
+    let done = run(c.args(["2", "10"]).env("GDRC_ENGINES", "many"), 60);
+    assert!(done.ok() && done.output.contains("1 to 64"), "{}", done.output);
+}
+
 /// Writes commands to a context, as FreeFlow's router does. Without the preloaded library nothing
 /// answers a write(2), so it fails.
 #[test]

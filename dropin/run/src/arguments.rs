@@ -15,6 +15,9 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --path udp|shm|auto the path to peers on this machine (GDRC_PATH);
                       auto, the default: shared memory if they offer it, else UDP;
                       shm,cma and auto,cma: long WRITEs are copied by the kernel
+  --engines N         engines of each device (GDRC_ENGINES), from 1, the default,
+                      to 64: threads with CQs and queue pairs of their own do
+                      not wait for each other
   --keepalive SECONDS after so long without a packet of its peer a connection
                       probes it, and fails without an answer (GDRC_KEEPALIVE)
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
@@ -64,6 +67,7 @@ const VALUED: &[(&str, &str)] = &[
     ("--path", "GDRC_PATH"),
     ("--pcap", "GDRC_PCAP"),
     ("--keepalive", "GDRC_KEEPALIVE"),
+    ("--engines", "GDRC_ENGINES"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -131,6 +135,14 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         {
             Err("--keepalive is a number of seconds from 0.001 to 86400".into())
         }
+        "--engines"
+            if !value
+                .to_str()
+                .and_then(|v| v.parse().ok())
+                .is_some_and(|n: u32| (1..=64).contains(&n)) =>
+        {
+            Err("--engines is a number from 1 to 64".into())
+        }
         _ => Ok(()),
     }
 }
@@ -195,6 +207,8 @@ mod tests {
             ("--path udp,cma prog", "udp, shm or auto"),
             ("--keepalive soon prog", "seconds"),
             ("--keepalive 0 prog", "seconds"),
+            ("--engines 0 prog", "1 to 64"),
+            ("--engines 65 prog", "1 to 64"),
             ("--address", "value"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats=1"),

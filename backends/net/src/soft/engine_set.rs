@@ -21,6 +21,7 @@
 mod branches;
 mod cm;
 mod device;
+mod events;
 mod shared;
 
 pub use branches::PinnedSetCq;
@@ -36,6 +37,7 @@ use crate::wait::Waiter;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::Memory;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -118,6 +120,8 @@ pub struct EngineSet {
     next_event: AtomicUsize,
     /// Queue pairs that were made with a CQ of another engine.
     crossing_qps: AtomicU64,
+    /// Where events go, if not to the program's calls.
+    sinks: events::Sinks,
 }
 
 /// Refuses a number of engines that no device can have, or not this one.
@@ -199,6 +203,7 @@ impl EngineSet {
             loopback,
             next_event: AtomicUsize::new(0),
             crossing_qps: AtomicU64::new(0),
+            sinks: events::Sinks::new(),
         };
         let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
         for k in 0..engines {
@@ -251,6 +256,16 @@ impl EngineSet {
     unsafe fn close_engines(&self) -> Leaks {
         // SAFETY: our contract.
         all_leaks(self.engines.iter().rev().map(|engine| unsafe { engine.close() }))
+    }
+
+    /// Registers a kind of memory in all engines, as [`SoftDevice::memory_add`]: each may call it
+    /// at the same time as the others.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        let _control = self.control()?;
+        self.engines.iter().try_for_each(|engine| engine.memory_add(provider, memory))
     }
 
     /// The engine of a QP or CQ, and its handle there: for posts and polls without a look-up.

@@ -6,7 +6,7 @@ use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
-    async_event, AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -362,15 +362,7 @@ impl Device for EngineSet {
 
     fn async_event(&self) -> Result<Option<AsyncEvent>> {
         let found = self.first_event(|engine| engine.async_event())?;
-        Ok(found.map(|(k, event)| {
-            let handle = match (event.event, event.handle) {
-                // It is the device's own.
-                (_, 0) => 0,
-                (async_event::CQ_ERR, cq) => self.home_of(k, cq),
-                (_, h) => outer(k, h),
-            };
-            AsyncEvent { handle, ..event }
-        }))
+        Ok(found.map(|(k, event)| self.outer_event(k, event)))
     }
 
     fn progress(&self) -> Result<usize> {

@@ -1,0 +1,55 @@
+//! Events of all engines, under the program's handles.
+
+use super::{outer, EngineSet, MAX_ENGINES};
+use crate::soft::EventSink;
+use gdrcore_core::device::{async_event, AsyncEvent};
+use gdrcore_core::verbs::types::Handle;
+use std::sync::OnceLock;
+
+/// What each engine delivers its events to.
+pub(super) type Sinks = OnceLock<heapless::Vec<OuterSink, MAX_ENGINES>>;
+
+/// Passes the events of one engine on.
+pub(super) struct OuterSink {
+    set: &'static EngineSet,
+    k: usize,
+    to: &'static dyn EventSink,
+}
+
+impl EventSink for OuterSink {
+    fn cq_event(&self, cq: Handle) {
+        self.to.cq_event(self.set.home_of(self.k, cq));
+    }
+
+    fn async_event(&self, event: AsyncEvent) {
+        self.to.async_event(self.set.outer_event(self.k, event));
+    }
+
+    fn cm_event(&self) {
+        self.to.cm_event();
+    }
+}
+
+impl EngineSet {
+    /// As [`crate::soft::SoftDevice::deliver_to`], of all engines: `sink` may be called by several
+    /// threads at the same time, each with the lock of an engine.
+    pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
+        let sinks = self.sinks.get_or_init(|| {
+            (0..self.engines.len()).map(|k| OuterSink { set: self, k, to: sink }).collect()
+        });
+        for (engine, sink) in self.engines.iter().zip(sinks) {
+            engine.deliver_to(sink);
+        }
+    }
+
+    /// An event of an engine, as the program knows its object.
+    pub(super) fn outer_event(&self, k: usize, event: AsyncEvent) -> AsyncEvent {
+        let handle = match (event.event, event.handle) {
+            // It is the device's own.
+            (_, 0) => 0,
+            (async_event::CQ_ERR, cq) => self.home_of(k, cq),
+            (_, h) => outer(k, h),
+        };
+        AsyncEvent { handle, ..event }
+    }
+}
