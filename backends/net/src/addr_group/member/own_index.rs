@@ -356,7 +356,7 @@ impl Member {
         // A program that knows another member's block knows this one's too, or sends its packets to
         // a lower block's member.
         let steered = block && foreign == Some(false);
-        match (index && !hashed || steered, block && foreign != Some(true)) {
+        match (index && (!hashed || steered), block && foreign != Some(true)) {
             (true, true) if self.lists_own_blocks() && self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
             // The index is right but the program is not: another member has a table without this

@@ -271,6 +271,7 @@ fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
     assert_eq!(conclude(m, true, true, true, None), attach);
     assert_eq!(conclude(m, false, true, true, all_here), attach, "the others' come here as well");
     assert_eq!(conclude(m, false, false, false, steered), attach, "another place in the list");
+    assert_eq!(conclude(m, false, false, true, steered), attach, "another's table knows it");
     assert_eq!(conclude(m, false, true, false, steered), publish);
     // Another version came after the packets had been sent, and it lacks this member.
     m.table.remove(5);

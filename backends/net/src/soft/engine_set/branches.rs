@@ -14,7 +14,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::kind::QpKind;
-use gdrcore_core::verbs::types::{Handle, QpInit, Wc};
+use gdrcore_core::verbs::types::{Handle, QpCap, QpInit, Wc};
 
 /// A ring: the number of its engine, the engine, and the handle there.
 type Ring = (usize, &'static SoftDevice, Handle);
@@ -149,14 +149,14 @@ impl EngineSet {
         Ok(branch)
     }
 
-    /// The engine of a new queue pair, and the pair as that engine makes it. The engine is that of
-    /// its SRQ or XRC domain, else of its send CQ, else of its receive CQ. CQs of other engines get
-    /// a branch there. The caller holds [`EngineSet::control`].
+    /// [`Device::qp_create`]. The engine is that of the SRQ or XRC domain, else of the send CQ, else
+    /// of the receive CQ. CQs of other engines get a branch there.
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::StaleHandle`]; as [`gdrcore_core::engine::Guard::cq_branch`] and
-    /// `cq_may_branch`.
-    pub(super) fn placed(&self, init: &QpInit) -> Result<(usize, &'static SoftDevice, QpInit)> {
+    /// As there; as [`gdrcore_core::engine::Guard::cq_branch`] and `cq_may_branch`.
+    pub(super) fn qp_make(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        // Its protection domain must not end meanwhile in another engine.
+        let _control = self.control()?;
         let uses = Uses::of(init);
         let by = [uses.source, uses.send_cq, uses.recv_cq].into_iter().find(|h| *h != 0);
         let (k, engine, _) = self.of(by.unwrap_or(0))?;
@@ -175,17 +175,18 @@ impl EngineSet {
             xrcd: inner(init.xrcd),
             ..*init
         };
+        let (qp, qpn, given) = engine.qp_create(&of_engine)?;
         if crosses {
             self.crossing_qps.fetch_add(1, Ordering::Relaxed);
         }
-        Ok((k, engine, of_engine))
+        Ok((outer(k, qp), qpn, given))
     }
 
     /// The CQ of an XRC SRQ of a domain, as the domain's engine knows it; that engine, and the
     /// domain's handle there. The caller holds [`EngineSet::control`].
     ///
     /// # Errors
-    /// As [`EngineSet::placed`].
+    /// As [`EngineSet::qp_make`].
     pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Ring, Handle)> {
         let (k, engine, xrcd) = self.of(xrcd)?;
         Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
@@ -235,8 +236,9 @@ impl EngineSet {
         }
         for at in (1..rings.len()).rev() {
             let ((_, before, behind), (_, engine, ring)) = (rings[at - 1], rings[at]);
-            before.engine.cq(behind)?.1.branches.set_next(0);
+            // A thread that polls at this moment keeps its ring, and the ring its place.
             engine.cq_destroy(ring)?;
+            before.engine.cq(behind)?.1.branches.set_next(0);
         }
         let (_, engine, own) = rings[0];
         engine.cq_destroy(own)

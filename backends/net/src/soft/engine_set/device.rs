@@ -243,10 +243,7 @@ impl Device for EngineSet {
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        // Its protection domain must not end meanwhile in another engine.
-        let _control = self.control()?;
-        let (k, engine, of_engine) = self.placed(init)?;
-        engine.qp_create(&of_engine).map(|(qp, qpn, given)| (outer(k, qp), qpn, given))
+        self.qp_make(init)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
