@@ -31,6 +31,10 @@ impl ContextDevice for SoftDevice {
 }
 
 impl ContextDevice for EngineSet {
+    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        EngineSet::memory_add(self, provider, memory)
+    }
+
     unsafe fn close(&self) -> Leaks {
         // SAFETY: the trait's contract is that of EngineSet's own close.
         unsafe { EngineSet::close(self) }

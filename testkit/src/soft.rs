@@ -69,6 +69,11 @@ impl SoftSet {
         Ok(SoftSet { dev, _memory: memory })
     }
 
+    /// The device, with its own type.
+    pub fn set(&self) -> &'static EngineSet {
+        self.dev
+    }
+
     /// The device.
     pub fn dev(&self) -> &dyn Device {
         self.dev

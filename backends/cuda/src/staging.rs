@@ -123,8 +123,8 @@ unsafe impl Send for State {}
 /// The memory of a soft device's GPU regions. One for each device.
 ///
 /// # Thread-safety
-/// Any thread. The engine's calls come one at a time; a registration waits for them, and they for
-/// it.
+/// Any thread. The calls of a device's engines come one at a time; a registration waits for them,
+/// and they for it.
 ///
 /// # Cost
 /// [`PINNED`] bytes of pinned memory; 80 events and two streams for each GPU that is used. A call

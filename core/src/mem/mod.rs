@@ -51,8 +51,8 @@ pub enum AtomicOp {
 /// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferId {
-    /// Its number among the messages of one engine: the same when it is sent again, never that of
-    /// another message within a second.
+    /// Its number among the messages of one device, whose engines have different QPNs: the same
+    /// when it is sent again, never that of another message within a second.
     pub id: u64,
     /// Bytes of it, from this access on, that lie in a row.
     pub left: u32,
@@ -120,7 +120,8 @@ pub const PROVIDER_MAX: u32 = 4;
 /// The kinds of memory that an engine knows.
 ///
 /// # Thread-safety
-/// Any thread; each [`Memory`] sees calls only from the holder of the engine's lock.
+/// Any thread; each [`Memory`] sees calls only from the holder of the engine's lock, but a device
+/// of several engines has one for all of them.
 #[derive(Clone, Copy)]
 pub struct Providers {
     others: [Option<&'static dyn Memory>; PROVIDER_MAX as usize],

@@ -2,6 +2,7 @@
 //! failure. Uses the machine's GPU where there is one, else the fake driver, whose device memory
 //! the CPU cannot access.
 
+mod engines;
 mod failures;
 mod operations;
 
@@ -24,20 +25,26 @@ const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// A soft device with a GPU memory provider.
-struct Gpu {
-    soft: Soft,
+struct Gpu<D = Soft> {
+    soft: D,
     staging: &'static Staging,
 }
 
 impl Gpu {
     fn new(soft: Soft) -> Gpu {
-        let device = Device::get(0).expect("the first GPU");
-        let staging: &'static Staging =
-            Box::leak(Box::new(Staging::new(device).expect("pinned memory")));
+        let staging = staging();
         soft.soft().memory_add(1, staging).expect("the first kind of memory");
         Gpu { soft, staging }
     }
+}
 
+/// A kind of memory: that of the first GPU.
+fn staging() -> &'static Staging {
+    let device = Device::get(0).expect("the first GPU");
+    Box::leak(Box::new(Staging::new(device).expect("pinned memory")))
+}
+
+impl<D> Gpu<D> {
     fn register(&self, end: &End, at: u64, length: u64) -> Region {
         let span = Span::of(at, length).expect("device memory");
         let cookie = self.staging.register(&span).expect("a region");

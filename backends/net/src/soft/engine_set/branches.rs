@@ -149,8 +149,8 @@ impl EngineSet {
         Ok(branch)
     }
 
-    /// [`Device::qp_create`]. The engine is that of the SRQ or XRC domain, else of the send CQ, else
-    /// of the receive CQ. CQs of other engines get a branch there.
+    /// [`Device::qp_create`]. The engine is that of the SRQ or XRC domain, else of the send CQ,
+    /// else of the receive CQ. CQs of other engines get a branch there.
     ///
     /// # Errors
     /// As there; as [`gdrcore_core::engine::Guard::cq_branch`] and `cq_may_branch`.
