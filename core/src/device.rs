@@ -205,6 +205,14 @@ pub trait Device: Sync {
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)>;
+    /// Completion vectors: a program spreads CQs over them that are to be served at the same time.
+    fn vectors(&self) -> u32 {
+        1
+    }
+    /// A CQ of a vector below [`Device::vectors`]. 0: of any.
+    fn cq_create_at(&self, cqe: u32, _vector: u32) -> Result<(Handle, u32)> {
+        self.cq_create(cqe)
+    }
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;
     /// Removes the completions of a QP, by its number, from a CQ, as drivers do when a QP is reset
     /// or destroyed.

@@ -89,14 +89,17 @@ impl Cq {
         if init.cqe == 0 || init.cqe > most {
             return Err(refuse!(Invalid, "cqe {}: 1 to {most}", init.cqe));
         }
-        if init.comp_vector != 0 {
+        let vectors = c.hca.device.vectors();
+        if init.comp_vector >= vectors {
             return Err(refuse!(
                 Invalid,
-                "comp_vector {}: the device has one, 0",
+                "comp_vector {}: the device has {vectors}, from 0 on",
                 init.comp_vector
             ));
         }
-        let (handle, given) = c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create(init.cqe))?;
+        let (handle, given) = c
+            .hca
+            .make(init.cqe as usize * ENTRY, |d| d.cq_create_at(init.cqe, init.comp_vector))?;
         // SAFETY: the caller's promise.
         if let Ok(channel) = unsafe { Channel::of(init.channel) } {
             channel.users.fetch_add(1, Ordering::Relaxed);

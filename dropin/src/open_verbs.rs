@@ -27,7 +27,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
             // SAFETY: ours, and nobody has seen it.
             unsafe { libc::close(cmd_fd) };
         })?;
-        let verbs = ops_table::verbs(adapter, cmd_fd, events.fd());
+        let verbs = ops_table::verbs(adapter, hca.device.vectors(), cmd_fd, events.fd());
         Ok(Context { verbs, hca, adapter, events }.publish())
     })())
 }
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
         let (hca, adapter) = found.ok_or_else(|| {
             refuse!(Unsupported, "cmd_fd {cmd_fd}: of no context of this process")
         })?;
-        let verbs = ops_table::verbs(adapter, cmd_fd, events.fd());
+        let verbs = ops_table::verbs(adapter, hca.device.vectors(), cmd_fd, events.fd());
         Ok(Context { verbs, hca, adapter, events }.publish())
     })())
 }

@@ -30,8 +30,14 @@ fn operations() -> ibv_context_ops {
     }
 }
 
-/// The operations of a context, and its fields that programs see.
-pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs_context {
+/// The operations of a context, and its fields that programs see. `vectors`: completion vectors of
+/// its device.
+pub fn verbs(
+    adapter: &'static Adapter,
+    vectors: u32,
+    cmd_fd: c_int,
+    async_fd: c_int,
+) -> verbs_context {
     verbs_context {
         query_port: Some(query_verbs::query_port_ex),
         advise_mr: Some(mr_verbs::advise_mr),
@@ -78,7 +84,7 @@ pub fn verbs(adapter: &'static Adapter, cmd_fd: c_int, async_fd: c_int) -> verbs
             ops: operations(),
             cmd_fd,
             async_fd,
-            num_comp_vectors: 1,
+            num_comp_vectors: vectors as c_int,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             // Tells the inline verbs that there is a verbs_context.
             abi_compat: usize::MAX as *mut c_void,

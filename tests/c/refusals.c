@@ -67,7 +67,7 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
             EINVAL);
     POINTER("ibv_create_cq: cqe -1: negative: EINVAL", ibv_create_cq(ctx, -1, NULL, NULL, 0),
             EINVAL);
-    POINTER("ibv_create_cq: comp_vector 3: the device has one, 0: EINVAL",
+    POINTER("ibv_create_cq: comp_vector 3: the device has 1, from 0 on: EINVAL",
             ibv_create_cq(ctx, 8, NULL, NULL, 3), EINVAL);
     NUMBER("ibv_resize_cq: cqe -2: negative: EINVAL", ibv_resize_cq(cq, -2), EINVAL);
     POINTER("ibv_reg_mr: the pointer to the pd is NULL: EINVAL", (ibv_reg_mr)(NULL, buf, 64, 0),

@@ -1,7 +1,8 @@
 // Threads of one context, each with a CQ and two queue pairs of its own, which are each other's
 // peers. Each writes and sends to itself; all receives end at one CQ of the main thread, which
-// sleeps on a completion channel. Arguments: threads, messages of each. Exit code 0: everything
-// came once, in order, and the memory is right.
+// sleeps on a completion channel. Arguments: threads, messages of each, and the number of vectors
+// over which the main thread spreads the CQs that it makes for them (without: they make their own).
+// Exit code 0: everything came once, in order, and the memory is right.
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -108,7 +109,8 @@ static void post_send(struct worker *w, uint32_t round) {
 
 static void *work(void *argument) {
     struct worker *w = argument;
-    CHECK((w->cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
+    if (!w->cq)
+        CHECK((w->cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
     w->from = queue_pair(w);
     w->to = queue_pair(w);
     connect_to(w->from, w->to->qp_num);
@@ -130,7 +132,8 @@ static void *work(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 3);
+    CHECK(argc == 3 || argc == 4);
+    int vectors = argc == 4 ? atoi(argv[3]) : 0;
     uint32_t threads = atoi(argv[1]);
     messages = atoi(argv[2]);
     CHECK(threads >= 1 && threads <= MOST);
@@ -143,9 +146,13 @@ int main(int argc, char **argv) {
     CHECK((memory = ibv_reg_mr(pd, workers, sizeof workers, access)));
     struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
     CHECK(channel && (receives = ibv_create_cq(ctx, MOST * RECEIVES, NULL, channel, 0)));
+    CHECK(!vectors || (ctx->num_comp_vectors == vectors &&
+                       !ibv_create_cq(ctx, 64, NULL, NULL, vectors)));
     pthread_barrier_init(&ready, NULL, threads + 1);
     for (uint32_t i = 0; i < threads; i++) {
         workers[i].number = i;
+        if (vectors)
+            CHECK((workers[i].cq = ibv_create_cq(ctx, 64, NULL, NULL, i % vectors)));
         CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
     }
     pthread_barrier_wait(&ready);

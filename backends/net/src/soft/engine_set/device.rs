@@ -157,7 +157,19 @@ impl Device for EngineSet {
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
-        let (k, engine) = self.of_thread()?;
+        self.cq_create_at(cqe, 0)
+    }
+
+    fn vectors(&self) -> u32 {
+        self.engines.len() as u32
+    }
+
+    /// Of the engine that the vector counts; 0: of the calling thread's.
+    fn cq_create_at(&self, cqe: u32, vector: u32) -> Result<(Handle, u32)> {
+        let (k, engine) = match vector as usize % self.engines.len() {
+            0 => self.of_thread()?,
+            k => (k, self.engines[k]),
+        };
         engine.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
     }
 
