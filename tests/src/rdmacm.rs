@@ -69,6 +69,25 @@ fn wait_for_name(file: &str, server: &mut Running, address: &str) {
     wait_for(file, is, server);
 }
 
+/// Waits until a program listens and its main thread sleeps, or two seconds of an idle machine.
+/// riostream sets the options of its connections on a socket that listens already: a client that
+/// comes before gets a connection without them.
+fn wait_until_it_accepts(server: &mut Running, address: &str) {
+    wait_until_it_listens(server, address);
+    let status = format!("/proc/{}/status", server.pid());
+    // Its state, and how often it has slept and was preempted.
+    let look = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let wanted = |l: &&str| l.starts_with("State:") || l.contains("ctxt_switches:");
+        text.lines().filter(wanted).collect::<Vec<_>>().join(" ")
+    };
+    while_it_runs(server, Duration::from_secs(2), || {
+        let before = look();
+        std::thread::sleep(Duration::from_millis(5));
+        before.contains("sleeping") && before == look()
+    });
+}
+
 /// Waits until a program is a member of a multicast group.
 fn wait_until_it_joins(server: &mut Running, group: Ipv4Addr) {
     let word = format!("{:08X}", u32::from_ne_bytes(group.octets()));
@@ -153,7 +172,7 @@ impl Pair<'_> {
             Running::start(&mut self.side(self.server, &addresses[0], &addresses, dir)?);
         match self.group {
             Some(group) => wait_until_it_joins(&mut server, group),
-            None => wait_until_it_listens(&mut server, &addresses[0]),
+            None => wait_until_it_accepts(&mut server, &addresses[0]),
         }
         let mut client = self.run_client(&addresses, dir)?;
         // Of a group the server may have the address and not yet the queue pair, and datagrams that
