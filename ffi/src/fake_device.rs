@@ -101,7 +101,7 @@ impl Device for Fake {
         })
     }
     fn counters(&self) -> Result<Counters> {
-        Ok(Counters { sent_pkts: 11, rcvd_pkts: 22, dc_gone: 99, ..Counters::default() })
+        Ok(Counters { sent_pkts: 11, rcvd_pkts: 22, qps_of_two_engines: 99, ..Counters::default() })
     }
     fn qp_counters(&self, qp: Handle) -> Result<Counters> {
         self.good(qp)?;
