@@ -225,7 +225,9 @@ fn an_srq_serves_queue_pairs_with_cqs_of_another_engine() {
         let of_a = block(&a);
         let attr = SrqAttr { max_wr: 8, max_sge: 1, ..SrqAttr::default() };
         let pd = a.pd;
-        let srqs = in_each(2, || dev.srq_create(pd, &attr).expect("an SRQ").0);
+        // Threads get engines by turns, and a new thread may be taken for one that has ended: of two
+        // more both may have one engine, of three not.
+        let srqs = in_each(3, || dev.srq_create(pd, &attr).expect("an SRQ").0);
         // Handles have their engine's number there.
         let engine = |h: Handle| h >> 16 & 0xff;
         let srq = *srqs.iter().find(|srq| engine(**srq) != engine(a.cq)).unwrap();
@@ -326,13 +328,13 @@ fn what_one_engine_alone_can_have_is_refused_with_words() {
     let dev = set.dev();
     let [a, b] = ends::<2>(dev);
     let init = QpInit { pd: a.pd, ..dev.qp_query(a.qp).unwrap().1 };
-    let on_channels = in_each(2, || dev.cq_create_on(16, dev.channel_create().unwrap()).unwrap().0);
+    // Of three further threads at least one is of each engine.
+    let on_channels = in_each(3, || dev.cq_create_on(16, dev.channel_create().unwrap()).unwrap().0);
     let made: Vec<_> = on_channels
         .iter()
         .map(|&recv_cq| dev.qp_create(&QpInit { recv_cq, ..init }).map_err(|e| (e, words())))
         .collect();
-    // One of the two is of a's engine, where no branch is needed.
-    assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1);
+    assert!(made.iter().any(|made| made.is_ok()), "no branch is needed");
     let (e, words) = made.iter().find_map(|made| made.as_ref().err()).unwrap();
     assert_eq!(*e, Error::Unsupported);
     assert!(words.contains("channel"), "{words}");
