@@ -225,8 +225,8 @@ fn an_srq_serves_queue_pairs_with_cqs_of_another_engine() {
         let of_a = block(&a);
         let attr = SrqAttr { max_wr: 8, max_sge: 1, ..SrqAttr::default() };
         let pd = a.pd;
-        // Threads get engines by turns, and a new thread may be taken for one that has ended: of two
-        // more both may have one engine, of three not.
+        // Threads get engines by turns, and a new thread may be taken for one that has ended: of
+        // two more both may have one engine, of three not.
         let srqs = in_each(3, || dev.srq_create(pd, &attr).expect("an SRQ").0);
         // Handles have their engine's number there.
         let engine = |h: Handle| h >> 16 & 0xff;
