@@ -404,7 +404,7 @@ impl Guard<'_> {
             }
         };
         s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key);
-        s.cqs[i].branches.begin(0);
+        s.cqs[i].beside.branches.begin(0);
         inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))
     }

@@ -145,7 +145,7 @@ impl Guard<'_> {
             mw: t.common.memory.regions.mw_live(),
             // Branches are rings that no program made.
             cq: (0..s.cq_pool.capacity())
-                .filter(|&i| s.cq_pool.is_live(i) && s.cqs[i].branches.home() == 0)
+                .filter(|&i| s.cq_pool.is_live(i) && s.cqs[i].beside.branches.home() == 0)
                 .count() as u32,
             // The contexts of DC targets are queue pairs that no program made.
             qp: (s.qp_pool.live() - t.dc.list.len()) as u32,

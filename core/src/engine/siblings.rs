@@ -71,7 +71,7 @@ impl Guard<'_> {
     pub fn cq_branch(&mut self, home: Handle, capacity: u32) -> Result<Handle> {
         let (branch, _) = self.cq_create(capacity)?;
         let i = self.shared().cq_pool.check(branch)?;
-        self.shared().cqs[i].branches.begin(home);
+        self.shared().cqs[i].beside.branches.begin(home);
         Ok(branch)
     }
 
@@ -104,7 +104,7 @@ impl Guard<'_> {
     fn own_cq(&self, cq: Handle) -> Result<usize> {
         let s = self.shared();
         let i = s.cq_pool.check(cq)?;
-        match s.cqs[i].branches.home() {
+        match s.cqs[i].beside.branches.home() {
             0 => Ok(i),
             _ => Err(refuse!(StaleHandle, "cq {cq:#x}: no CQ of this device")),
         }

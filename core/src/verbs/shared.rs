@@ -101,10 +101,17 @@ pub const CHANNELS: usize = u64::BITS as usize;
 pub struct CqShared {
     /// Completions.
     pub ring: SlotRing<Wc>,
+    /// What most polls do not touch.
+    pub beside: CachePadded<BesideRing>,
+}
+
+/// What a CQ has beside its ring.
+#[derive(Default)]
+pub struct BesideRing {
+    /// For polls while another thread runs the engine.
+    pub vain: VainPolls,
     /// Rings in other engines of its device.
     pub branches: CqBranches,
-    /// For polls while another thread runs the engine.
-    pub vain: CachePadded<VainPolls>,
 }
 
 /// The rings of a CQ whose queue pairs are of several engines: its own, and one in each other

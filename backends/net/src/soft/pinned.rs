@@ -77,7 +77,7 @@ impl PinnedCq {
     /// Whether other engines of its device have rings of it.
     #[inline(always)]
     pub(super) fn has_branches(&self) -> bool {
-        self.cq.branches.next() != 0
+        self.cq.beside.branches.next() != 0
     }
 
     /// As [`gdrcore_core::device::Device::poll_cq`].

@@ -197,7 +197,7 @@ impl SoftDevice {
     fn takes_turn(&self, token: usize, cq: &CqShared) -> bool {
         let turns = self.engine.turns();
         let way = match turns.is_others_turn(token) {
-            true => judge(turns, &cq.vain, now_ns()),
+            true => judge(turns, &cq.beside.vain, now_ns()),
             false => Vain::Turn,
         };
         match way {
@@ -210,8 +210,8 @@ impl SoftDevice {
             Vain::Round => {
                 self.program_runs();
                 // The next check shows the work of the other thread alone.
-                cq.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
-                cq.vain.rounds.store(turns.rounds(), Ordering::Relaxed);
+                cq.beside.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
+                cq.beside.vain.rounds.store(turns.rounds(), Ordering::Relaxed);
             }
         }
         false

@@ -88,7 +88,7 @@ impl EngineSet {
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let (_, engine, own) = self.of(cq)?;
         let (index, shared) = engine.engine.cq(own)?;
-        if shared.branches.next() != 0 {
+        if shared.beside.branches.next() != 0 {
             return self.poll_in_turn(cq, wc);
         }
         engine.poll_found(index, shared, wc)
@@ -100,7 +100,7 @@ impl EngineSet {
     pub(super) fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let rings: heapless::Vec<Ring, MAX_ENGINES> = self.rings(cq)?.collect();
         let (_, engine, own) = rings[0];
-        let first = engine.engine.cq(own)?.1.branches.take_turn() % rings.len();
+        let first = engine.engine.cq(own)?.1.beside.branches.take_turn() % rings.len();
         let mut taken = 0;
         for (_, engine, ring) in rings[first..].iter().chain(&rings[..first]) {
             if taken == wc.len() {
@@ -122,11 +122,11 @@ impl EngineSet {
     /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
     fn rings(&self, cq: Handle) -> Result<impl Iterator<Item = Ring> + '_> {
         let own @ (_, engine, h) = self.of(cq)?;
-        if engine.engine.cq(h)?.1.branches.home() != 0 {
+        if engine.engine.cq(h)?.1.beside.branches.home() != 0 {
             return Err(refuse!(StaleHandle, "cq {cq:#x}: no CQ of this device"));
         }
         let behind = |(_, engine, h): &Ring| {
-            let next = engine.engine.cq(*h).map_or(0, |(_, shared)| shared.branches.next());
+            let next = engine.engine.cq(*h).map_or(0, |(_, shared)| shared.beside.branches.next());
             (next != 0).then(|| self.of(next).ok()).flatten()
         };
         Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
@@ -142,8 +142,8 @@ impl EngineSet {
         let (_, engine, own) = self.of(cq)?;
         let capacity = engine.lock()?.cq_may_branch(own)?;
         let branch = self.engines[k].lock()?.cq_branch(cq, capacity)?;
-        let links = &self.engines[k].engine.cq(branch)?.1.branches;
-        let own = &engine.engine.cq(own)?.1.branches;
+        let links = &self.engines[k].engine.cq(branch)?.1.beside.branches;
+        let own = &engine.engine.cq(own)?.1.beside.branches;
         links.set_next(own.next());
         own.set_next(outer(k, branch));
         Ok(branch)
@@ -194,7 +194,7 @@ impl EngineSet {
 
     /// The program's handle of a CQ that an engine names.
     pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
-        match self.engines[k].engine.cq(cq).map_or(0, |(_, shared)| shared.branches.home()) {
+        match self.engines[k].engine.cq(cq).map_or(0, |(_, shared)| shared.beside.branches.home()) {
             0 => outer(k, cq),
             home => home,
         }
@@ -238,7 +238,7 @@ impl EngineSet {
             let ((_, before, behind), (_, engine, ring)) = (rings[at - 1], rings[at]);
             // A thread that polls at this moment keeps its ring, and the ring its place.
             engine.cq_destroy(ring)?;
-            before.engine.cq(behind)?.1.branches.set_next(0);
+            before.engine.cq(behind)?.1.beside.branches.set_next(0);
         }
         let (_, engine, own) = rings[0];
         engine.cq_destroy(own)
