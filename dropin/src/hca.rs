@@ -113,8 +113,6 @@ pub struct Hca {
     pub attr: DeviceAttr,
     /// Least bytes of the next growth.
     growth: AtomicUsize,
-    /// Parts into which the device divides its memory.
-    engines: usize,
     /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
@@ -149,14 +147,12 @@ impl Hca {
     /// Those of the device: its address is taken or not of this machine, no memory, the system's.
     pub fn open(adapter: &Adapter) -> Result<&'static Hca> {
         let core = Config { keepalive_ns: env::keepalive_ns(), ..CONFIG };
-        let OpenedDevice { device, map, engines } =
-            (adapter.kind.open)(&adapter.device_name(), &core)?;
+        let OpenedDevice { device, map } = (adapter.kind.open)(&adapter.device_name(), &core)?;
         let attr = device.query()?;
         let hca: &'static Hca = Box::leak(Box::new(Hca {
             device,
             attr,
             growth: AtomicUsize::new(GROWTH),
-            engines: engines as usize,
             maps: Mutex::new(vec![map]),
             objects: Mutex::default(),
         }));
@@ -263,7 +259,8 @@ impl Hca {
         // The heap rounds up to powers of two, and a ring has several parts: each may double the
         // bytes.
         let size = next.max(bytes.checked_mul(4).ok_or(Error::NoMemory)?);
-        let size = size.checked_mul(self.engines).ok_or(Error::NoMemory)?;
+        // The device divides it among its engines, of which each has a vector.
+        let size = size.checked_mul(self.device.vectors() as usize).ok_or(Error::NoMemory)?;
         let map = Map::new(size)?;
         // SAFETY: a fresh map, kept until the device is closed.
         unsafe { self.device.arena_add(map.as_ptr(), map.len())? };

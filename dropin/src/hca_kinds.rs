@@ -62,8 +62,6 @@ impl HcaDevice for EngineSet {
 pub struct OpenedDevice {
     pub device: &'static dyn HcaDevice,
     pub map: Map,
-    /// Parts into which the device divides memory that it is given.
-    pub engines: u32,
 }
 
 /// A kind of device.
@@ -109,10 +107,10 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
         let map = Map::new(EngineSet::memsize(name, &config, engines)?)?;
         // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
         let device = unsafe { EngineSet::init(map.as_ptr(), map.len(), name, &config, engines)? };
-        return Ok(OpenedDevice { device, map, engines });
+        return Ok(OpenedDevice { device, map });
     }
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;
     // SAFETY: as above.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };
-    Ok(OpenedDevice { device, map, engines })
+    Ok(OpenedDevice { device, map })
 }

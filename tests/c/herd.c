@@ -11,17 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "patience.h"
 
 enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
-
-#define CHECK(what)                                                    \
-    do {                                                               \
-        if (!(what)) {                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                                   \
-        }                                                              \
-    } while (0)
 
 // A request. `seq` is written last, so a reader that sees it sees the rest.
 struct slot {

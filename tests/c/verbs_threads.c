@@ -10,17 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "patience.h"
 
 enum { MOST = 16, RECEIVES = 32 };
-
-#define CHECK(what)                                                    \
-    do {                                                               \
-        if (!(what)) {                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                                   \
-        }                                                              \
-    } while (0)
 
 struct worker {
     pthread_t thread;

@@ -1,10 +1,12 @@
 //! Connections made by the connection manager, for tests: waits for events of one or two devices.
 
-use crate::ends::{End, Shape};
+use crate::ends::{succeed, End, Op, Shape};
 use crate::patience;
 use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::device::{CmDevice, Device};
-use gdrcore_core::verbs::types::{qp_type, AhAttr, Handle};
+use gdrcore_core::verbs::types::{
+    qp_type, send_flags, wr_opcode, AhAttr, Handle, SendWr, UdWr, WrOp,
+};
 use std::time::{Duration, Instant};
 
 /// The connection manager of a device.
@@ -47,6 +49,24 @@ pub fn connect(end: &End, to: AhAttr, port: u16, param: &ConnParam<'_>) -> Handl
     let id = cm(end.dev).create(ps, 0).expect("create");
     cm(end.dev).connect(id, &to, port, end.qp, param).expect("connect");
     id
+}
+
+/// Sends a datagram to the service that the event of an established id names, and checks it there.
+pub fn datagram(asker: &mut End, service: &mut End, e: &CmEvent) {
+    service.post_recv(1, 0, 1000).expect("post_recv");
+    asker.buffer.write(0, b"a datagram");
+    let ah = asker.dev.ah_create(asker.pd, &e.peer).expect("ah_create");
+    let piece = [asker.piece(0, 10)];
+    let wr = SendWr {
+        wr: WrOp { ud: UdWr { ah, remote_qpn: e.remote_qpn, remote_qkey: e.qkey } },
+        opcode: wr_opcode::SEND,
+        send_flags: send_flags::SIGNALED,
+        ..asker.request(2, Op::Send(None), &piece)
+    };
+    asker.post_wr(&wr).expect("post_send");
+    succeed(asker, service, 2);
+    let wc = succeed(service, asker, 1);
+    assert_eq!((wc.byte_len, service.buffer.read(40, 10)), (50, b"a datagram".to_vec()));
 }
 
 /// Events of the devices that a test drives, kept until they are expected.

@@ -2,7 +2,9 @@
 
 use crate::ends::{pattern, End, Op, Shape};
 use crate::patience::deadline;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_net::reason;
 use std::time::Instant;
 
 /// Bytes of a message.
@@ -11,6 +13,16 @@ pub const LEN: u32 = 64;
 /// Ends for these calls.
 pub fn shape() -> Shape {
     Shape { buffer: 8192, depth: 8, cqe: 32, ..Shape::default() }
+}
+
+/// The block of an end's QPN: each engine of a device has its own.
+pub fn block(end: &End) -> u32 {
+    end.own.qpn / QPN_UNIT
+}
+
+/// The words of this thread's last refusal.
+pub fn words() -> String {
+    reason::with(|words| words.to_string())
 }
 
 /// Polls until a completion of `opcode` comes. Others are dropped: they must be successful.

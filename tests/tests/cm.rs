@@ -6,13 +6,12 @@ use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam, CONNECT_D
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
-    qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr, QpAttr,
-    SendWr, UdWr, WrOp,
+    qp_attr_mask as mask, qp_state, qp_type, wc_status, AhAttr, QpAttr,
 };
 use gdrcore_core::wire::QP1_QKEY;
 use gdrcore_core::Error;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::cm::{address, cm, connect, connected, listen, offer, Events};
+use gdrcore_tests::cm::{address, cm, connect, connected, datagram, listen, offer, Events};
 use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, limit_ms};
@@ -231,20 +230,7 @@ fn datagram_services_are_found_by_their_port() {
     cm(b).accept(request.id, service.qp, &offer(b"")).unwrap();
     let e = events.expect([a, b], cm_event::ESTABLISHED, id);
     assert_eq!(e.remote_qpn, service.own.qpn);
-    service.post_recv(1, 0, 1000).unwrap();
-    asker.buffer.write(0, b"a datagram");
-    let ah = a.ah_create(asker.pd, &e.peer).unwrap();
-    let piece = [asker.piece(0, 10)];
-    let wr = SendWr {
-        wr: WrOp { ud: UdWr { ah, remote_qpn: e.remote_qpn, remote_qkey: e.qkey } },
-        opcode: wr_opcode::SEND,
-        send_flags: send_flags::SIGNALED,
-        ..asker.request(2, Op::Send(None), &piece)
-    };
-    asker.post_wr(&wr).unwrap();
-    succeed(&mut asker, &mut service, 2);
-    let wc = succeed(&mut service, &mut asker, 1);
-    assert_eq!((wc.byte_len, service.buffer.read(40, 10)), (50, b"a datagram".to_vec()));
+    datagram(&mut asker, &mut service, &e);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_one, comes, exchange, shape, write, LEN};
+use gdrcore_tests::workers::{await_one, block, comes, exchange, shape, words, write, LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -28,16 +28,6 @@ fn on_path(last: u8, path: PathChoice) -> SoftSet {
 /// What `make` returns in a thread of its own.
 fn elsewhere<T: Send>(make: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(make).join().expect("the thread"))
-}
-
-/// The block of an end's QPN: each engine has its own.
-fn block(end: &End) -> u32 {
-    end.own.qpn / QPN_UNIT
-}
-
-/// The words of this thread's last refusal.
-fn words() -> String {
-    reason::with(|words| words.to_string())
 }
 
 #[test]

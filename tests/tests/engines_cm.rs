@@ -2,17 +2,15 @@
 //! engine.
 
 use gdrcore_core::cm::types::{cm_event, port_space, reject, ConnParam};
-use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
-use gdrcore_core::verbs::types::{qp_state, qp_type, send_flags, wc_status, wr_opcode};
-use gdrcore_core::verbs::types::{SendWr, UdWr, WrOp};
+use gdrcore_core::verbs::types::{qp_state, qp_type, wc_status};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::cm::{address, cm, connect, listen, offer, Events};
+use gdrcore_tests::cm::{address, cm, connect, datagram, listen, offer, Events};
 use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::soft::{self, SoftSet};
-use gdrcore_tests::workers::shape;
+use gdrcore_tests::workers::{block, shape};
 use std::time::Duration;
 
 const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
@@ -31,7 +29,7 @@ fn ends(dev: &dyn Device, shape: Shape) -> [End<'_>; 2] {
     let second = std::thread::scope(|scope| {
         scope.spawn(|| End::new(dev, shape).expect("an end")).join().expect("the thread")
     });
-    assert_ne!(first.own.qpn / QPN_UNIT, second.own.qpn / QPN_UNIT, "a block for each engine");
+    assert_ne!(block(&first), block(&second), "a block for each engine");
     [first, second]
 }
 
@@ -137,20 +135,7 @@ fn datagram_services_are_of_any_engine() {
             cm(b).accept(request.id, service.qp, &offer(b"")).unwrap();
             let e = events.expect(both, cm_event::ESTABLISHED, id);
             assert_eq!((e.remote_qpn, state(&service)), (service.own.qpn, qp_state::RTS));
-            service.post_recv(1, 0, 1000).unwrap();
-            asker.buffer.write(0, b"a datagram");
-            let ah = a.ah_create(asker.pd, &e.peer).unwrap();
-            let piece = [asker.piece(0, 10)];
-            let wr = SendWr {
-                wr: WrOp { ud: UdWr { ah, remote_qpn: e.remote_qpn, remote_qkey: e.qkey } },
-                opcode: wr_opcode::SEND,
-                send_flags: send_flags::SIGNALED,
-                ..asker.request(2, Op::Send(None), &piece)
-            };
-            asker.post_wr(&wr).unwrap();
-            succeed(&mut asker, &mut service, 2);
-            let wc = succeed(&mut service, &mut asker, 1);
-            assert_eq!((wc.byte_len, service.buffer.read(40, 10)), (50, b"a datagram".to_vec()));
+            datagram(&mut asker, &mut service, &e);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Queue pairs that tie objects of several engines of a device together: a CQ or an SRQ serves
 //! queue pairs of any engine.
 
-use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::verbs::types::{
     qp_type, wc_opcode, wc_status, Handle, QpCap, QpInit, RecvWr, Sge, Wc,
@@ -12,7 +11,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{shape, LEN};
+use gdrcore_tests::workers::{block, shape, words, LEN};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -54,15 +53,6 @@ fn ends<const N: usize>(dev: &dyn Device) -> [End<'_>; N] {
         other.destroy().expect("destroy");
         end
     })
-}
-
-/// The words of this thread's last refusal.
-fn words() -> String {
-    reason::with(|words| words.to_string())
-}
-
-fn block(end: &End) -> u32 {
-    end.own.qpn / QPN_UNIT
 }
 
 /// Gives an end a queue pair with other queues.

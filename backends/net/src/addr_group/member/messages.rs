@@ -1,6 +1,6 @@
 //! Messages of the group: polls the member's sockets and applies each message.
 
-use super::super::group_msg::{self, GroupMsg, Received};
+use super::super::group_msg::{self, GroupMsg, GroupSocket, Received};
 use super::super::numbers::BLOCK_MAX;
 use super::super::table::Table;
 use super::{ForEngine, Member, Phase, MSG_BATCH, MSG_HOT_NS};
@@ -91,12 +91,13 @@ impl Member {
     /// joined since. Packets among the messages are lost, as their queue pairs are.
     pub(super) fn note_unread_senders(&mut self) {
         let mut buffer = core::mem::take(&mut self.buffer);
-        for group_socket in self.sockets.iter().flatten() {
+        for k in 0..self.sockets.len() {
+            let Some(fd) = self.sockets[k].as_ref().map(GroupSocket::fd) else { continue };
             for _ in 0..UNREAD_MESSAGES {
-                let Some(len) = group_socket.receive(&mut buffer) else { break };
+                let Some(len) = group_msg::receive(fd, &mut buffer) else { break };
                 let Some((from, _)) = group_msg::parse(&buffer[..len]) else { continue };
                 if from <= BLOCK_MAX {
-                    self.known[usize::from(from / 64)] |= 1 << (from % 64);
+                    self.note_known(from);
                 }
             }
         }
@@ -119,7 +120,7 @@ impl Member {
                 if !table.is_empty() {
                     self.send_to(from, &GroupMsg::TableUpdate(&table));
                 }
-                self.known[usize::from(from / 64)] |= 1 << (from % 64);
+                self.note_known(from);
             }
             Received::OwnerGone(gone) if *gone <= BLOCK_MAX && !self.owns_block(*gone) => {
                 self.forget(now, *gone)
@@ -131,7 +132,7 @@ impl Member {
     }
 
     fn adopt_table(&mut self, now: u64, from: u16, table: &Table) {
-        self.known[usize::from(from / 64)] |= 1 << (from % 64);
+        self.note_known(from);
         if table.age() <= self.table.age() {
             if table.age() < self.table.age() && self.table.age().1 == self.block {
                 // The sender has attached the program of an older table. This member attaches the
@@ -148,7 +149,7 @@ impl Member {
         self.table = *table;
         for &(block, _) in table.entries() {
             if !self.owns_block(block) {
-                self.known[usize::from(block / 64)] |= 1 << (block % 64);
+                self.note_known(block);
             }
         }
         if tie {

@@ -122,6 +122,11 @@ impl Member {
         self.known.get(usize::from(block / 64)).is_some_and(|w| w >> (block % 64) & 1 != 0)
     }
 
+    /// Notes that a block, at most [`BLOCK_MAX`], has an owner.
+    pub(super) fn note_known(&mut self, block: u16) {
+        self.known[usize::from(block / 64)] |= 1 << (block % 64);
+    }
+
     /// Attaches the table's program.
     pub(super) fn attach(&mut self) {
         if self.refused {
