@@ -147,6 +147,15 @@ pub struct MrReg {
     pub cookie: u64,
 }
 
+/// Where a program serves a CQ: CQs of one place take turns, those of different places need not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqPlace {
+    /// A completion vector, below [`Device::vectors`]; 0: the calling thread.
+    Vector(u32),
+    /// A thread domain, by its number: those of a device are counted from 0 on.
+    Domain(u32),
+}
+
 /// A device with queue pairs. Control calls may be slow and check everything; data calls (`post_*`,
 /// `poll_cq`, `progress`, `cq_arm`) are bounded and allocate nothing.
 ///
@@ -209,8 +218,8 @@ pub trait Device: Sync {
     fn vectors(&self) -> u32 {
         1
     }
-    /// A CQ of a vector below [`Device::vectors`]. 0: of any.
-    fn cq_create_at(&self, cqe: u32, _vector: u32) -> Result<(Handle, u32)> {
+    /// A CQ for those that a program serves at the same place.
+    fn cq_create_at(&self, cqe: u32, _place: CqPlace) -> Result<(Handle, u32)> {
         self.cq_create(cqe)
     }
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32>;

@@ -166,6 +166,31 @@ impl Pool {
         Ok((h, index))
     }
 
+    /// Becomes a copy of another pool of this type: the same handles are live, and the same indexes
+    /// come next.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: the pool has to grow first. [`Error::Busy`]: it is the larger one, or
+    /// has live objects.
+    pub fn copy(&self, of: &Pool) -> Result<()> {
+        if self.capacity() < of.capacity() {
+            // No words: the caller grows the pool next.
+            return Err(Error::NoMemory);
+        }
+        if self.capacity() > of.capacity() || self.live() != 0 {
+            return Err(refuse!(Busy, "{}: in use in another engine", bound_of(self.tag)));
+        }
+        let put = |to: &AtomicU32, from: &AtomicU32| {
+            to.store(from.load(Ordering::Relaxed), Ordering::Release);
+        };
+        self.generations.iter().zip(of.generations.iter()).for_each(|(to, from)| put(to, from));
+        self.next.iter().zip(of.next.iter()).for_each(|(to, from)| put(to, from));
+        put(&self.head, &of.head);
+        put(&self.tail, &of.tail);
+        put(&self.live, &of.live);
+        Ok(())
+    }
+
     /// Takes `i` out of the free list.
     fn unlink(&self, i: u32) -> Result<()> {
         let (mut before, mut at) = (NIL, self.head.load(Ordering::Relaxed));

@@ -61,15 +61,17 @@ pub unsafe fn create(
             SINGLE_THREADED | IGNORE_OVERRUN
         ));
     }
-    if i.comp_mask & MASK_PD != 0 {
-        // The declaration of its thread domain has no effect here. SAFETY: the caller's promise.
-        unsafe { Pd::of(i.parent_domain)? };
-    }
+    let domain = match i.comp_mask & MASK_PD {
+        0 => None,
+        // SAFETY: the caller's promise.
+        _ => unsafe { Pd::of(i.parent_domain)? }.thread_domain(),
+    };
     let plain = CqInit {
         cqe: i.cqe,
         cq_context: i.cq_context,
         channel: i.channel,
         comp_vector: i.comp_vector,
+        domain,
     };
     // SAFETY: the caller's promise.
     let mut cq = unsafe { Cq::make(context, &plain)? };

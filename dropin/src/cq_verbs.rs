@@ -11,6 +11,7 @@ use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::device::CqPlace;
 use gdrcore_core::verbs::types::{wc_flags, Handle};
 use gdrcore_core::wire::ip::v4_of_gid;
 use gdrcore_core::{refuse, Error, Result};
@@ -48,6 +49,8 @@ pub struct CqInit {
     pub cq_context: *mut c_void,
     pub channel: *mut ibv_comp_channel,
     pub comp_vector: u32,
+    /// The number of its thread domain.
+    pub domain: Option<u32>,
 }
 
 /// Bytes of a CQ entry in the device, for growing its memory.
@@ -97,9 +100,9 @@ impl Cq {
                 init.comp_vector
             ));
         }
-        let (handle, given) = c
-            .hca
-            .make(init.cqe as usize * ENTRY, |d| d.cq_create_at(init.cqe, init.comp_vector))?;
+        let place = init.domain.map_or(CqPlace::Vector(init.comp_vector), CqPlace::Domain);
+        let (handle, given) =
+            c.hca.make(init.cqe as usize * ENTRY, |d| d.cq_create_at(init.cqe, place))?;
         // SAFETY: the caller's promise.
         if let Ok(channel) = unsafe { Channel::of(init.channel) } {
             channel.users.fetch_add(1, Ordering::Relaxed);
@@ -243,8 +246,9 @@ pub unsafe extern "C" fn create_cq(
     Verb("ibv_create_cq").pointer(numbers.map_err(|_| negative(cqe, comp_vector)).and_then(
         |(cqe, comp_vector)| {
             // SAFETY: the program's pointers.
-            let cq =
-                unsafe { Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector })? };
+            let cq = unsafe {
+                Cq::make(context, &CqInit { cqe, cq_context, channel, comp_vector, domain: None })?
+            };
             let cq = Box::into_raw(Box::new(cq));
             Cq::publish(cq);
             Ok(cq.cast())

@@ -7,9 +7,9 @@
 //! * `GDRC_DEVICE`: the one device of the list that the process sees: `gdrc1`.
 //! * `GDRC_PATH`: the path to peers of this host: `auto` (the default), `udp`, `shm`; with
 //!   `auto,cma` and `shm,cma` the kernel copies long WRITEs.
-//! * `GDRC_ENGINES`: engines of each device (1), at most 64, for programs whose threads use queue
-//!   pairs and CQs of their own: a thread gets an engine with its first CQ. A device behind a
-//!   router has one.
+//! * `GDRC_ENGINES`: most engines of each device, at most 64; without it one for each CPU that the
+//!   process may use, at most 16. A thread gets an engine with its first CQ, so that threads with
+//!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one.
 //! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
 //!   peer; without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
@@ -111,16 +111,23 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
     }
 }
 
-/// The engines in `GDRC_ENGINES`.
+/// The engines in `GDRC_ENGINES`; without it one for each CPU that the process may use.
 pub fn engines() -> u32 {
-    let Some(value) = text("GDRC_ENGINES") else { return 1 };
+    let Some(value) = text("GDRC_ENGINES") else { return engines_by_default() };
     match value.parse::<u32>() {
         Ok(engines) if (1..=MAX_ENGINES as u32).contains(&engines) => engines,
         _ => {
             complain("GDRC_ENGINES", &value, "a number from 1 to 64");
-            1
+            engines_by_default()
         }
     }
+}
+
+/// Engines beyond which threads share them, where nothing else is said.
+const DEFAULT_ENGINES: usize = 16;
+
+fn engines_by_default() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(DEFAULT_ENGINES) as u32)
 }
 
 /// The interval in `GDRC_KEEPALIVE`, in nanoseconds; 0: none.

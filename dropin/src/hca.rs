@@ -16,7 +16,7 @@ use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{async_event, AsyncEvent, DeviceAttr};
 use gdrcore_core::verbs::types::Handle;
@@ -116,6 +116,8 @@ pub struct Hca {
     /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
+    /// Thread domains that were made.
+    pub thread_domains: AtomicU32,
 }
 
 /// The initial limits of a device. Create calls grow the tables up to sixteen times these limits.
@@ -155,6 +157,7 @@ impl Hca {
             growth: AtomicUsize::new(GROWTH),
             maps: Mutex::new(vec![map]),
             objects: Mutex::default(),
+            thread_domains: AtomicU32::new(0),
         }));
         device.deliver_to(hca);
         // The helper thread runs the engine for programs that poll memory or sleep.

@@ -8,7 +8,7 @@ use gdrcore_core::device::{CmDevice, Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::{Config, Result};
 use gdrcore_net::map::Map;
-use gdrcore_net::soft::{soft_flags, EngineSet, EventSink, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EngineCount, EngineSet, EventSink, SoftConfig, SoftDevice};
 
 /// An open device: verbs, connections, and the calls for this library.
 pub trait HcaDevice: Device + CmDevice {
@@ -104,6 +104,8 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     let flags = flags | soft_flags::KEEP_CAPTURE;
     let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref() };
     if engines > 1 {
+        // The others are made for threads that need them.
+        let engines = EngineCount::up_to(engines);
         let map = Map::new(EngineSet::memsize(name, &config, engines)?)?;
         // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
         let device = unsafe { EngineSet::init(map.as_ptr(), map.len(), name, &config, engines)? };

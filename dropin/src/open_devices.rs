@@ -8,11 +8,11 @@ use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
-use crate::worker::with_stack;
 use crate::{env, stats_printer};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
+use gdrcore_net::soft::with_stack;
 use std::sync::Once;
 
 /// All entries that the list ever had, and the open devices.

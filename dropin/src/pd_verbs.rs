@@ -28,10 +28,12 @@ pub struct Pd {
     users: AtomicU32,
 }
 
-/// A thread domain.
+/// A thread domain: one thread uses what is made on it at a time. Its CQs are of one engine.
 #[repr(C)]
 pub struct Td {
     ibv: ibv_td,
+    /// Its number on the device.
+    number: u32,
     users: AtomicU32,
 }
 
@@ -59,6 +61,12 @@ impl Pd {
         let counted: &'static Pd = unsafe { &*counted };
         counted.users.fetch_add(1, Ordering::Relaxed);
         counted
+    }
+
+    /// The number of the thread domain of a parent domain.
+    pub fn thread_domain(&self) -> Option<u32> {
+        // SAFETY: null, or one that lives as long as this domain, which counts as its user.
+        unsafe { self.td.as_ref() }.map(|td| td.number)
     }
 
     /// Counts one object less.
@@ -165,11 +173,13 @@ pub unsafe extern "C" fn alloc_td(
 ) -> *mut ibv_td {
     Verb("ibv_alloc_td").pointer((|| {
         // SAFETY: the program's pointers.
-        let (_, attr) = unsafe { (Context::of(context)?, object(attr)?) };
+        let (c, attr) = unsafe { (Context::of(context)?, object(attr)?) };
         if attr.comp_mask != 0 {
             return Err(refuse!(Unsupported, "comp_mask {:#x}: must be 0", attr.comp_mask));
         }
-        Ok(Box::into_raw(Box::new(Td { ibv: ibv_td { context }, users: AtomicU32::new(0) })).cast())
+        let number = c.hca.thread_domains.fetch_add(1, Ordering::Relaxed);
+        let td = Td { ibv: ibv_td { context }, number, users: AtomicU32::new(0) };
+        Ok(Box::into_raw(Box::new(td)).cast())
     })())
 }
 

@@ -15,26 +15,6 @@ use gdrcore_net::soft::HelperSignals;
 /// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
 
-/// Stack of [`with_stack`].
-const STACK: usize = 512 << 10;
-
-/// Runs `work` on a thread with a large stack, since threads of programs may have small ones: those
-/// of dapltest have 64 KB.
-///
-/// # Errors
-/// Those of `work`; the system's: no thread.
-pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let masked = HelperSignals::take();
-    std::thread::scope(|s| {
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(STACK);
-        let started = thread.spawn_scoped(s, work);
-        drop(masked);
-        let started =
-            started.map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
 /// A thread of the process. A child of fork begins without it.
 pub struct Worker {
     /// The descriptor on which the thread sleeps, or −1.

@@ -14,7 +14,7 @@ use crate::open_error::{self, Stage};
 use core::fmt;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
-use gdrcore_net::soft::{soft_flags, EngineSet, PathChoice, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EngineCount, EngineSet, PathChoice, SoftConfig, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
 /// The form of the names of a kind.
@@ -171,7 +171,7 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
 fn soft_memsize(name: &str, config: &OpenConfig<'_>) -> Result<usize> {
     match config.engines {
         1 => SoftDevice::memsize(name, &soft_config(config)),
-        engines => EngineSet::memsize(name, &soft_config(config), engines),
+        engines => EngineSet::memsize(name, &soft_config(config), EngineCount::all(engines)),
     }
 }
 
@@ -182,12 +182,11 @@ unsafe fn open_soft(
     config: &OpenConfig<'_>,
 ) -> Result<OpenDevice> {
     if config.engines > 1 {
+        let engines = EngineCount::all(config.engines);
         // SAFETY: as below.
-        return unsafe {
-            EngineSet::init(memory, bytes, name, &soft_config(config), config.engines)
-        }
-        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
-        .map(|device| OpenDevice { device, fast: FastDevice::Set(device) });
+        return unsafe { EngineSet::init(memory, bytes, name, &soft_config(config), engines) }
+            .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
+            .map(|device| OpenDevice { device, fast: FastDevice::Set(device) });
     }
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
     unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }

@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use gdrcore_core::device::Device;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{EngineSet, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{EngineCount, EngineSet, SoftConfig, SoftDevice};
 
 /// A soft device; closed when dropped.
 pub struct Soft {
@@ -57,11 +57,19 @@ pub struct SoftSet {
 }
 
 impl SoftSet {
-    /// Opens a device by name.
+    /// Opens a device by name, and all its engines.
     ///
     /// # Errors
     /// As [`EngineSet::init`].
     pub fn open(name: &str, config: &SoftConfig, engines: u32) -> Result<SoftSet> {
+        SoftSet::open_with(name, config, EngineCount::all(engines))
+    }
+
+    /// Opens a device by name, with so many engines.
+    ///
+    /// # Errors
+    /// As [`EngineSet::init`].
+    pub fn open_with(name: &str, config: &SoftConfig, engines: EngineCount) -> Result<SoftSet> {
         let bytes = EngineSet::memsize(name, config, engines)?;
         let memory = Buffer::new(bytes);
         // SAFETY: the memory is fresh, page-aligned, and lives in `_memory` until after `close`.

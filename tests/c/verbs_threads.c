@@ -1,7 +1,8 @@
 // Threads of one context, each with a CQ and two queue pairs of its own, which are each other's
 // peers. Each writes and sends to itself; all receives end at one CQ of the main thread, which
 // sleeps on a completion channel. Arguments: threads, messages of each, and the number of vectors
-// over which the main thread spreads the CQs that it makes for them (without: they make their own).
+// over which the main thread spreads the CQs that it makes for them, or "domains": it makes each of
+// them in a thread domain (without: they make their own).
 // Exit code 0: everything came once, in order, and the memory is right.
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -18,6 +19,8 @@ enum { MOST = 16, RECEIVES = 32 };
 struct worker {
     pthread_t thread;
     uint32_t number;
+    struct ibv_td *td;
+    struct ibv_pd *pd;
     struct ibv_cq *cq;
     struct ibv_qp *from, *to;
     uint64_t source, target;
@@ -39,7 +42,7 @@ static struct ibv_qp *queue_pair(struct worker *w) {
         .qp_type = IBV_QPT_RC,
         .cap = {.max_send_wr = 16, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
     };
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    struct ibv_qp *qp = ibv_create_qp(w->pd, &init);
     CHECK(qp);
     struct ibv_qp_attr a = {
         .qp_state = IBV_QPS_INIT,
@@ -100,6 +103,20 @@ static void post_send(struct worker *w, uint32_t round) {
     CHECK(ibv_post_send(w->from, &write, &bad) == 0);
 }
 
+// A parent domain and a CQ for a worker, in a thread domain of its own.
+static void make_domain(struct worker *w) {
+    struct ibv_td_init_attr of_thread = {0};
+    CHECK((w->td = ibv_alloc_td(ctx, &of_thread)));
+    struct ibv_parent_domain_init_attr parent = {.pd = pd, .td = w->td};
+    CHECK((w->pd = ibv_alloc_parent_domain(ctx, &parent)));
+    struct ibv_cq_init_attr_ex init = {
+        .cqe = 64,
+        .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD,
+        .parent_domain = w->pd,
+    };
+    CHECK((w->cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(ctx, &init))));
+}
+
 static void *work(void *argument) {
     struct worker *w = argument;
     if (!w->cq)
@@ -127,6 +144,7 @@ static void *work(void *argument) {
 int main(int argc, char **argv) {
     CHECK(argc == 3 || argc == 4);
     int vectors = argc == 4 ? atoi(argv[3]) : 0;
+    int domains = argc == 4 && strcmp(argv[3], "domains") == 0;
     uint32_t threads = atoi(argv[1]);
     messages = atoi(argv[2]);
     CHECK(threads >= 1 && threads <= MOST);
@@ -144,7 +162,10 @@ int main(int argc, char **argv) {
     pthread_barrier_init(&ready, NULL, threads + 1);
     for (uint32_t i = 0; i < threads; i++) {
         workers[i].number = i;
-        if (vectors)
+        workers[i].pd = pd;
+        if (domains)
+            make_domain(&workers[i]);
+        else if (vectors)
             CHECK((workers[i].cq = ibv_create_cq(ctx, 64, NULL, NULL, i % vectors)));
         CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
     }
@@ -177,6 +198,8 @@ int main(int argc, char **argv) {
         CHECK(pthread_join(w->thread, NULL) == 0 && seen[i] == messages);
         CHECK(ibv_destroy_qp(w->from) == 0 && ibv_destroy_qp(w->to) == 0);
         CHECK(ibv_destroy_cq(w->cq) == 0);
+        if (w->td)
+            CHECK(ibv_dealloc_pd(w->pd) == 0 && ibv_dealloc_td(w->td) == 0);
     }
     ibv_ack_cq_events(receives, events);
     CHECK(ibv_destroy_cq(receives) == 0 && ibv_destroy_comp_channel(channel) == 0);

@@ -259,8 +259,6 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
 
-/// What the documented modes do not need: windows of type 1, as many queue pairs of one thread as
-/// the device has.
 #[test]
 fn programs_run_unmodified_on_a_device_of_several_engines() {
     let dir = scratch("dropin-engines");
@@ -270,16 +268,24 @@ fn programs_run_unmodified_on_a_device_of_several_engines() {
     ) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")
     };
-    for engines in ["1", "2", "3"] {
-        // The threads make their CQs, or the main thread does, over all completion vectors.
-        for vectors in [&[][..], &[engines]] {
+    // Without a number of engines: one for each CPU.
+    let by_default = std::thread::available_parallelism().expect("CPUs").to_string();
+    for engines in [None, Some("1"), Some("2"), Some("3")] {
+        let vectors = [engines.unwrap_or(&by_default)];
+        // The threads make their CQs, or the main thread does, over all completion vectors or in
+        // thread domains.
+        for vectors in [&[][..], &vectors, &["domains"]] {
             let mut c = command(&threads, &loopback(94, 8));
-            c.args(["4", "3000"]).args(vectors);
-            let done = run(c.env("GDRC_ENGINES", engines).env("GDRC_STATS", "1"), 60);
-            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines}: {}", done.output);
+            c.args(["4", "3000"]).args(vectors).env("GDRC_STATS", "1");
+            if let Some(engines) = engines {
+                c.env("GDRC_ENGINES", engines);
+            }
+            let done = run(&mut c, 60);
+            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines:?}: {}", done.output);
             // The receives of queue pairs of other engines end at the main thread's CQ.
             let crossing = done.output.contains("qps_of_two_engines");
-            assert_eq!(crossing, engines != "1", "{engines}: {}", done.output);
+            let several = engines.unwrap_or(&by_default) != "1";
+            assert_eq!(crossing, several, "{engines:?}: {}", done.output);
         }
     }
     for mode in ["events", "gids", "lid", "forks", "hostile", "buffers", "grow", "stack", "leaks"] {

@@ -9,6 +9,7 @@ use super::Guard;
 use crate::device::MrReg;
 use crate::error::Result;
 use crate::reason::refuse;
+use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
 
 impl Guard<'_> {
@@ -61,6 +62,57 @@ impl Guard<'_> {
     /// As [`Guard::ah_create`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn ah_adopt(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
         self.make_ah(pd, attr, |pool| pool.adopt(ah)).map(|_| ())
+    }
+
+    /// Takes over what another engine has: kinds of memory; protection domains, regions and windows
+    /// under the same handles and keys; and the handles of its address handles, which
+    /// [`Guard::ah_follow`] then makes one by one, as each has a path of its own. This engine has
+    /// had no object yet.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoMemory`]; [`crate::Error::Busy`]: this engine has objects.
+    pub fn adopt_all(&mut self, of: &Guard<'_>) -> Result<()> {
+        let theirs = &of.transport.common;
+        let (inner, _) = self.split();
+        let common = &mut inner.transport.common;
+        common.memory.providers = theirs.memory.providers;
+        common.pd_pool.growing(
+            &mut inner.heap,
+            |pool| pool.copy(&theirs.pd_pool).map(|()| (0, 0)),
+            |have, heap| common.pds.grow_past(have, heap, |_| Pd::default()),
+        )?;
+        common.ah_pool.growing(
+            &mut inner.heap,
+            |pool| pool.copy(&theirs.ah_pool).map(|()| (0, 0)),
+            |have, heap| common.ahs.grow_past(have, heap, |_| Ah::default()),
+        )?;
+        self.in_regions(|regions| regions.copy(&theirs.memory.regions))
+    }
+
+    /// The places that address handles have: those from 0 on for [`Guard::ah_at`].
+    pub fn ah_places(&self) -> usize {
+        self.transport.common.ahs.len()
+    }
+
+    /// The address handle at a place, its protection domain, and its address; `None`: none.
+    pub fn ah_at(&self, place: usize) -> Option<(Handle, Handle, AhAttr)> {
+        let common = &self.transport.common;
+        let ah = common.ahs.get(place).filter(|ah| ah.live)?;
+        let to = self.transport.peers.get(ah.peer as usize)?.addr.to_ah();
+        Some((common.ah_pool.handle(place), common.pd_pool.handle(ah.pd as usize), to))
+    }
+
+    /// Makes an address handle whose handle came with [`Guard::adopt_all`].
+    ///
+    /// # Errors
+    /// As [`Guard::ah_create`].
+    pub fn ah_follow(&mut self, ah: Handle, pd: Handle, attr: &AhAttr) -> Result<()> {
+        self.make_ah(pd, attr, |pool| pool.check(ah).map(|i| (ah, i))).map(|_| ())
+    }
+
+    /// Whether the engine has windows of type 1.
+    pub fn has_type1_windows(&self) -> bool {
+        self.transport.common.memory.regions.has_type1_windows()
     }
 
     /// A ring in this engine for a CQ of another engine, of the same size: the branch of `home`,

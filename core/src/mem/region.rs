@@ -342,6 +342,40 @@ impl Regions {
         Ok(())
     }
 
+    /// Becomes a copy of the table of another engine of the device: the same regions and windows,
+    /// under the same handles and keys. What is bound to a window there is unknown here.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: the table has to grow first. [`Error::Busy`]: it is the larger one, or
+    /// has regions or windows.
+    pub fn copy(&mut self, of: &Regions) -> Result<()> {
+        if self.capacity() < of.capacity() {
+            // No words: the caller grows the table next.
+            return Err(Error::NoMemory);
+        }
+        if self.capacity() > of.capacity() || self.mr_live != 0 || self.mw_live != 0 {
+            return Err(refuse!(Busy, "max_mr: in use in another engine"));
+        }
+        for (i, s) in of.slots.iter().enumerate() {
+            self.slots[i] = match s.kind {
+                Kind::Free => *s,
+                Kind::Mr => Slot { windows: 0, ..*s },
+                Kind::Mw1 | Kind::Mw2 => {
+                    let (pd, kind) = (s.pd, s.kind);
+                    Slot { pd, kind, key: s.key, aged: s.aged, generation: s.generation, ..FREE }
+                }
+            };
+        }
+        (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
+        (self.mr_live, self.mw_live) = (of.mr_live, of.mw_live);
+        Ok(())
+    }
+
+    /// Whether there is a window of type 1.
+    pub fn has_type1_windows(&self) -> bool {
+        self.mw_live > 0 && self.slots.iter().any(|s| s.kind == Kind::Mw1)
+    }
+
     /// Registers a region anew, under the same handle and key. Operations under way see one or the
     /// other.
     ///

@@ -34,6 +34,17 @@ impl PeerAddr {
             hop_limit: ah.hop_limit,
         }
     }
+
+    /// The address vector that names this address.
+    pub fn to_ah(&self) -> AhAttr {
+        AhAttr {
+            dgid: self.gid,
+            scope_id: self.scope_id,
+            udp_port: self.port,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+        }
+    }
 }
 
 /// How packets to a peer travel. Chosen when the peer's record is made; a link may end, and leave

@@ -15,9 +15,9 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --path udp|shm|auto the path to peers on this machine (GDRC_PATH);
                       auto, the default: shared memory if they offer it, else UDP;
                       shm,cma and auto,cma: long WRITEs are copied by the kernel
-  --engines N         engines of each device (GDRC_ENGINES), from 1, the default,
-                      to 64: threads with CQs and queue pairs of their own do
-                      not wait for each other
+  --engines N         most engines of each device (GDRC_ENGINES), from 1 to 64:
+                      threads with CQs and queue pairs of their own do not wait
+                      for each other; default: one for each CPU, at most 16
   --keepalive SECONDS after so long without a packet of its peer a connection
                       probes it, and fails without an answer (GDRC_KEEPALIVE)
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);

@@ -16,25 +16,28 @@
 //! * The connection manager is that of the first engine; its connections may have queue pairs of
 //!   any engine.
 //!
-//! Threads are spread over the engines in the order in which they first make such an object.
+//! Threads are spread over the engines in the order in which they first make such an object. An
+//! engine may be made then, too (`engines`).
 
 mod branches;
 mod cm;
 mod device;
+mod engines;
 mod events;
 mod shared;
 
 pub use branches::PinnedSetCq;
+pub use engines::EngineCount;
 
 use super::layout::page_up;
 use super::lock::ControlGuard;
 use super::{SoftConfig, SoftDevice};
 use crate::addr::DeviceName;
-use crate::clock;
 use crate::fork::ForkGuard;
 use crate::thread_token::token;
 use crate::wait::Waiter;
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use engines::{Control, Engines, Plan};
 use gdrcore_core::device::Leaks;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
@@ -106,16 +109,17 @@ impl Threads {
 
 /// A soft device of several engines.
 pub struct EngineSet {
-    engines: heapless::Vec<&'static SoftDevice, MAX_ENGINES>,
+    engines: Engines,
+    plan: Plan,
     /// Held by calls that make and end objects of the whole device, and by those that name a
     /// protection domain.
-    control: Mutex<()>,
+    control: Mutex<Control>,
     threads: Mutex<Threads>,
     /// The descriptors of all engines.
     waiter: Waiter,
+    /// An engine was made since the last arming.
+    is_new: AtomicBool,
     fork: ForkGuard,
-    /// `None`: the engines have a port.
-    loopback: Option<Blocks>,
     /// The engine at which the next search for an event begins.
     next_event: AtomicUsize,
     /// Queue pairs that were made with a CQ of another engine.
@@ -125,9 +129,13 @@ pub struct EngineSet {
 }
 
 /// Refuses a number of engines that no device can have, or not this one.
-fn check(name: &DeviceName, config: &SoftConfig<'_>, engines: u32) -> Result<()> {
+fn check(name: &DeviceName, config: &SoftConfig<'_>, count: EngineCount) -> Result<()> {
+    let EngineCount { most: engines, at_open } = count;
     if engines == 0 || engines as usize > MAX_ENGINES {
         return Err(refuse!(Invalid, "engines {engines}: 1 to {MAX_ENGINES}"));
+    }
+    if at_open == 0 || at_open > engines {
+        return Err(refuse!(Invalid, "engines {engines}, {at_open} at the opening: 1 to all"));
     }
     if matches!(name, DeviceName::Router(_)) {
         return Err(refuse!(
@@ -159,9 +167,9 @@ impl EngineSet {
     /// As [`SoftDevice::memsize`]; [`Error::Invalid`]: 0 or more than [`MAX_ENGINES`] engines, more
     /// than 65,536 queue pairs for each;
     /// [`Error::Unsupported`]: a device over a router, or a `qpn_base`.
-    pub fn memsize(name: &str, config: &SoftConfig<'_>, engines: u32) -> Result<usize> {
+    pub fn memsize(name: &str, config: &SoftConfig<'_>, engines: EngineCount) -> Result<usize> {
         check(&DeviceName::parse(name)?, config, engines)?;
-        let all = SoftDevice::memsize(name, config)?.checked_mul(engines as usize);
+        let all = SoftDevice::memsize(name, config)?.checked_mul(engines.most as usize);
         let set = page_up(size_of::<EngineSet>())?;
         all.and_then(|all| all.checked_add(set)).ok_or(Error::NoMemory)
     }
@@ -178,7 +186,7 @@ impl EngineSet {
         bytes: usize,
         name: &str,
         config: &SoftConfig<'_>,
-        engines: u32,
+        engines: EngineCount,
     ) -> Result<&'static EngineSet> {
         if bytes < EngineSet::memsize(name, config, engines)? {
             return Err(Error::NoMemory);
@@ -186,49 +194,26 @@ impl EngineSet {
         if memory.is_null() || memory as usize & 4095 != 0 {
             return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
         }
-        let mut seed = config.core.seed;
-        if seed == 0 {
-            seed = clock::random_seed()?;
-        }
-        let loopback = match DeviceName::parse(name)? {
-            DeviceName::Loopback => Some(Blocks::choose(config, seed, engines)?),
-            _ => None,
-        };
-        let mut set = EngineSet {
-            engines: heapless::Vec::new(),
-            control: Mutex::new(()),
+        let set = EngineSet {
+            engines: Engines::new(engines.most),
+            // SAFETY: `bytes` is enough, and the rest is our contract.
+            plan: unsafe { Plan::new(memory, name, config, engines)? },
+            control: Mutex::default(),
             threads: Mutex::default(),
             waiter: Waiter::new()?,
+            is_new: AtomicBool::new(false),
             fork: ForkGuard::new(),
-            loopback,
             next_event: AtomicUsize::new(0),
             crossing_qps: AtomicU64::new(0),
             sinks: events::Sinks::new(),
         };
-        let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
-        for k in 0..engines {
-            let mut of_engine = *config;
-            of_engine.core.seed = seed.wrapping_add(k.into());
-            if let Some(blocks) = loopback {
-                of_engine.core.qpn_base = blocks.first + k * blocks.count;
-            }
-            // SAFETY: `bytes` has room for the set and `engines` times `one`.
-            let place = unsafe { memory.add(own + k as usize * one) };
-            // SAFETY: as above, and the part is this engine's alone.
-            let made = unsafe { SoftDevice::init(place, one, name, &of_engine) };
-            let joined = made.and_then(|engine| {
-                // There is room: `check` has bounded the number.
-                let _ = set.engines.push(engine);
-                set.waiter.attach(engine.waiter.user_fd(), true)
-            });
-            if let Err(e) = joined {
-                // SAFETY: nobody has seen the engines yet.
-                unsafe { set.close_engines() };
-                return Err(e);
-            }
+        if let Err(e) = set.make_first() {
+            // SAFETY: nobody has seen the engines yet.
+            unsafe { set.close_engines() };
+            return Err(e);
         }
         let place = memory.cast::<EngineSet>();
-        // SAFETY: aligned to a page, large enough (`own`), and nobody else's.
+        // SAFETY: aligned to a page, and the first part, which is the set's alone.
         Ok(unsafe {
             place.write(set);
             &*place
@@ -287,22 +272,23 @@ impl EngineSet {
         }
     }
 
-    /// The engine of the calling thread.
+    /// The engine of the calling thread, made if it is not. Not under [`EngineSet::control`].
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
     fn of_thread(&self) -> Result<(usize, &'static SoftDevice)> {
         self.fork.check()?;
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let k = threads.number(token()) % self.engines.len();
-        Ok((k, self.engines[k]))
+        let k = threads.number(token()) % self.engines.most();
+        drop(threads);
+        self.engine_at(k)
     }
 
     /// The lock of calls that make and end objects of all engines.
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
-    fn control(&self) -> Result<MutexGuard<'_, ()>> {
+    fn control(&self) -> Result<MutexGuard<'_, Control>> {
         self.fork.check()?;
         Ok(self.control.lock().unwrap_or_else(PoisonError::into_inner))
     }

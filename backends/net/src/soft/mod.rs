@@ -43,12 +43,14 @@ mod relayed;
 mod routed;
 mod services;
 mod socket_io;
+mod stack;
 mod turns;
 mod witness;
 
-pub use engine_set::{EngineSet, PinnedSetCq, MAX_ENGINES};
+pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
+pub use stack::with_stack;
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

@@ -25,6 +25,14 @@ impl ShmPort {
         Ok(())
     }
 
+    /// Marks the regions as shared that another engine's port has marked.
+    ///
+    /// # Errors
+    /// As [`ShmPort::share`].
+    pub fn share_all(&mut self, of: &ShmPort) -> Result<()> {
+        of.shared.iter().flatten().try_for_each(|s| self.share(s.rkey, s.fd.raw(), s.offset))
+    }
+
     /// Marks the region with this key as no longer shared; its grants end with the next
     /// [`ShmPort::check_grants`].
     pub fn unshare(&mut self, rkey: u32) {

@@ -141,8 +141,9 @@ impl EngineSet {
         }
         let (_, engine, own) = self.of(cq)?;
         let capacity = engine.lock()?.cq_may_branch(own)?;
-        let branch = self.engines[k].lock()?.cq_branch(cq, capacity)?;
-        let links = &self.engines[k].engine.cq(branch)?.1.beside.branches;
+        let of = self.made(k)?;
+        let branch = of.lock()?.cq_branch(cq, capacity)?;
+        let links = &of.engine.cq(branch)?.1.beside.branches;
         let own = &engine.engine.cq(own)?.1.beside.branches;
         links.set_next(own.next());
         own.set_next(outer(k, branch));
@@ -194,7 +195,8 @@ impl EngineSet {
 
     /// The program's handle of a CQ that an engine names.
     pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
-        match self.engines[k].engine.cq(cq).map_or(0, |(_, shared)| shared.beside.branches.home()) {
+        let of = self.made(k).and_then(|engine| engine.engine.cq(cq));
+        match of.map_or(0, |(_, shared)| shared.beside.branches.home()) {
             0 => outer(k, cq),
             home => home,
         }

@@ -47,7 +47,7 @@ impl ManagedQps for AllQps<'_> {
 impl EngineSet {
     /// The engine whose connection manager is the device's.
     fn manager(&self) -> &'static SoftDevice {
-        self.engines[0]
+        self.engines.first()
     }
 
     /// The engine of an event's queue pair, and the event as that engine knows it.

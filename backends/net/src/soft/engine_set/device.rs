@@ -6,7 +6,7 @@ use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
-    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+    AsyncEvent, CmDevice, CqPlace, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -22,9 +22,10 @@ impl EngineSet {
         &self,
         take: impl Fn(&SoftDevice) -> Result<Option<T>>,
     ) -> Result<Option<(usize, T)>> {
-        let (from, n) = (self.next_event.fetch_add(1, Ordering::Relaxed), self.engines.len());
+        let (from, n) = (self.next_event.fetch_add(1, Ordering::Relaxed), self.engines.most());
         for k in (0..n).map(|i| from.wrapping_add(i) % n) {
-            if let Some(event) = take(self.engines[k])? {
+            let Some(engine) = self.engines.get(k) else { continue };
+            if let Some(event) = take(engine)? {
                 return Ok(Some((k, event)));
             }
         }
@@ -33,9 +34,9 @@ impl EngineSet {
 
     /// Refuses a peer of another engine where no port leads to it.
     fn check_peer(&self, k: usize, qpn: u32) -> Result<()> {
-        let Some(blocks) = self.loopback else { return Ok(()) };
+        let Some(blocks) = self.plan.loopback else { return Ok(()) };
         let of = blocks.engine_of(qpn);
-        if of == k || of >= self.engines.len() {
+        if of == k || of >= self.engines.most() {
             return Ok(());
         }
         Err(refuse!(
@@ -48,7 +49,8 @@ impl EngineSet {
 
 impl Device for EngineSet {
     fn query(&self) -> Result<DeviceAttr> {
-        let (one, n) = (self.engines[0].query()?, self.engines.len() as u32);
+        // A program that makes its objects by one thread has this much in any case.
+        let (one, n) = (self.engines.first().query()?, self.plan.at_open);
         let all = |of_one: u32| of_one.saturating_mul(n);
         Ok(DeviceAttr {
             max_cq: all(one.max_cq),
@@ -59,12 +61,12 @@ impl Device for EngineSet {
     }
 
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
-        self.engines[0].path_mtu(to)
+        self.engines.first().path_mtu(to)
     }
 
     fn counters(&self) -> Result<Counters> {
         let mut sum = Counters::ZERO;
-        for engine in &self.engines {
+        for engine in self.engines.iter() {
             sum.add(&engine.counters()?);
         }
         sum.qps_of_two_engines = self.crossing_qps.load(Ordering::Relaxed);
@@ -77,8 +79,8 @@ impl Device for EngineSet {
     }
 
     fn last_cause(&self) -> Result<Cause> {
-        let mut last = self.engines[0].last_cause()?;
-        for engine in &self.engines[1..] {
+        let mut last = self.engines.first().last_cause()?;
+        for engine in self.engines.iter().skip(1) {
             let cause = engine.last_cause()?;
             if cause.time_ns > last.time_ns {
                 last = cause;
@@ -123,7 +125,7 @@ impl Device for EngineSet {
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.engines[0].mr_query(mr)
+        self.engines.first().mr_query(mr)
     }
 
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
@@ -157,18 +159,19 @@ impl Device for EngineSet {
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
-        self.cq_create_at(cqe, 0)
+        self.cq_create_at(cqe, CqPlace::Vector(0))
     }
 
     fn vectors(&self) -> u32 {
-        self.engines.len() as u32
+        self.engines.most() as u32
     }
 
-    /// Of the engine that the vector counts; 0: of the calling thread's.
-    fn cq_create_at(&self, cqe: u32, vector: u32) -> Result<(Handle, u32)> {
-        let (k, engine) = match vector as usize % self.engines.len() {
-            0 => self.of_thread()?,
-            k => (k, self.engines[k]),
+    /// Of the engine that the number counts; vector 0: of the calling thread's.
+    fn cq_create_at(&self, cqe: u32, place: CqPlace) -> Result<(Handle, u32)> {
+        let of = |number: u32| number as usize % self.engines.most();
+        let (k, engine) = match place {
+            CqPlace::Vector(vector) if of(vector) == 0 => self.of_thread()?,
+            CqPlace::Vector(number) | CqPlace::Domain(number) => self.engine_at(of(number))?,
         };
         engine.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
     }
@@ -216,8 +219,8 @@ impl Device for EngineSet {
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        let _control = self.control()?;
         let (k, engine) = self.of_thread()?;
+        let _control = self.control()?;
         engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
     }
 
@@ -376,7 +379,7 @@ impl Device for EngineSet {
 
     fn progress(&self) -> Result<usize> {
         let mut handled = 0;
-        for engine in &self.engines {
+        for engine in self.engines.iter() {
             handled += engine.progress()?;
         }
         Ok(handled)
@@ -388,8 +391,12 @@ impl Device for EngineSet {
     }
 
     fn arm(&self) -> Result<bool> {
+        // Release of the maker: who sees this sees the engine, too, and arms it.
+        if self.is_new.swap(false, Ordering::Acquire) {
+            self.waiter.drain();
+        }
         let mut work = false;
-        for engine in &self.engines {
+        for engine in self.engines.iter() {
             work |= engine.arm()?;
         }
         Ok(work)
@@ -398,7 +405,7 @@ impl Device for EngineSet {
     fn wait(&self, timeout_ms: i32) -> Result<bool> {
         self.waiter.sleep_until(timeout_ms, || {
             let (work, mut found) = (self.arm()?, false);
-            for engine in &self.engines {
+            for engine in self.engines.iter() {
                 found = found || engine.lock()?.has_events();
             }
             Ok(Look { found, work })
@@ -406,26 +413,12 @@ impl Device for EngineSet {
     }
 
     fn helper(&self, on: bool) -> Result<()> {
-        for (k, engine) in self.engines.iter().enumerate() {
-            if let Err(e) = engine.helper(on) {
-                for before in &self.engines[..k] {
-                    before.helper(false)?;
-                }
-                return Err(e);
-            }
-        }
-        Ok(())
+        self.all_helpers(on)
     }
 
     unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
-        let part = (bytes / self.engines.len()) & !4095;
-        for (k, engine) in self.engines.iter().enumerate() {
-            let place = memory.wrapping_add(k * part);
-            // SAFETY: the caller's promise; each part is one engine's. If one is refused it is the
-            // first: all have had parts of the same sizes.
-            unsafe { engine.arena_add(place, part)? };
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.give_room(memory, bytes) }
     }
 
     fn leaks(&self) -> Result<Leaks> {

@@ -34,11 +34,14 @@ impl EngineSet {
     /// As [`crate::soft::SoftDevice::deliver_to`], of all engines: `sink` may be called by several
     /// threads at the same time, each with the lock of an engine.
     pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
+        // An engine that is made meanwhile has it from its maker.
+        let Ok(mut control) = self.control() else { return };
         let sinks = self.sinks.get_or_init(|| {
-            (0..self.engines.len()).map(|k| OuterSink { set: self, k, to: sink }).collect()
+            (0..self.engines.most()).map(|k| OuterSink { set: self, k, to: sink }).collect()
         });
-        for (engine, sink) in self.engines.iter().zip(sinks) {
-            engine.deliver_to(sink);
+        control.sinks = Some(sinks);
+        for (k, engine) in self.engines.numbered() {
+            engine.deliver_to(&sinks[k]);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Objects of the whole device: each engine has them.
 
+use super::engines::type1_refused;
 use super::EngineSet;
 use crate::soft::device::probe;
 use crate::soft::lock::ControlGuard;
 use crate::soft::SoftDevice;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::error::Result;
-use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 
 impl EngineSet {
@@ -18,10 +18,10 @@ impl EngineSet {
         adopt: impl Fn(&SoftDevice, &T) -> Result<()>,
         end: impl Fn(&SoftDevice, &T) -> Result<()>,
     ) -> Result<T> {
-        let made = make(self.engines[0])?;
-        for (k, engine) in self.engines.iter().enumerate().skip(1) {
+        let made = make(self.engines.first())?;
+        for (k, engine) in self.engines.numbered().skip(1) {
             if let Err(e) = adopt(engine, &made) {
-                for before in &self.engines[..k] {
+                for (_, before) in self.engines.numbered().take_while(|(of, _)| *of < k) {
                     // It was made just now, and nothing uses it.
                     let _ = end(before, &made);
                 }
@@ -50,7 +50,7 @@ impl EngineSet {
     /// As there.
     pub(super) fn pd_end(&self, pd: Handle) -> Result<()> {
         let _control = self.control()?;
-        for engine in &self.engines {
+        for engine in self.engines.iter() {
             engine.lock()?.pd_may_end(pd)?;
         }
         self.engines.iter().try_for_each(|engine| engine.pd_dealloc(pd))
@@ -121,10 +121,10 @@ impl EngineSet {
     /// As there.
     pub(super) fn mr_grant(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
         let _control = self.control()?;
-        for (k, engine) in self.engines.iter().enumerate() {
+        for (k, engine) in self.engines.numbered() {
             if let Err(e) = engine.share_region(mr, fd, offset) {
                 if k > 0 {
-                    self.unshare(self.engines[0].mr_query(mr)?.rkey);
+                    self.unshare(self.engines.first().mr_query(mr)?.rkey);
                 }
                 return Err(e);
             }
@@ -134,7 +134,7 @@ impl EngineSet {
 
     /// Ends the sharing of a region in all engines.
     fn unshare(&self, rkey: u32) {
-        for engine in &self.engines {
+        for engine in self.engines.iter() {
             let mut held = engine.lock_engine();
             SoftDevice::unshare_region(&mut held, rkey);
             // Its end runs the work that posts have left meanwhile.
@@ -142,19 +142,17 @@ impl EngineSet {
         }
     }
 
-    /// [`Device::mw_alloc`], of type 2.
+    /// [`Device::mw_alloc`].
     ///
     /// # Errors
-    /// As there; [`gdrcore_core::error::Error::Unsupported`]: of type 1. What a request binds to
-    /// such a window is the whole protection domain's, but the other engines do not see it.
+    /// As there; [`gdrcore_core::error::Error::Unsupported`]: of type 1, and several engines are
+    /// made. What a request binds to such a window is the whole protection domain's, but the other
+    /// engines do not see it. As long as there is such a window, no other engine is made.
     pub(super) fn mw_make(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
-        if mw_type == 1 {
-            return Err(refuse!(
-                Unsupported,
-                "mw_type 1: a device of several engines has windows of type 2"
-            ));
-        }
         let _control = self.control()?;
+        if mw_type == 1 && self.engines.iter().count() > 1 {
+            return Err(type1_refused());
+        }
         self.in_all(
             |engine| engine.mw_alloc(pd, mw_type),
             |engine, (mw, key)| engine.lock()?.mw_adopt(*mw, *key, pd, mw_type),

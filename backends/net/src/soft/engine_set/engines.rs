@@ -1,0 +1,337 @@
+//! The engines of a device: those made at its opening, and those that a thread makes when it first
+//! needs one.
+//!
+//! An engine that is made later takes over all that belongs to the whole device: memory that the
+//! program has given, kinds of memory, protection domains, regions, windows, address handles, marks
+//! of shared regions, the receiver of events, the helper. Only then do others see it.
+
+use super::events::OuterSink;
+use super::{page_up, Blocks, EngineSet, MAX_ENGINES};
+use crate::addr::DeviceName;
+use crate::clock;
+use crate::soft::stack::with_stack;
+use crate::soft::{SoftConfig, SoftDevice};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use gdrcore_core::device::Device;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use std::ffi::CString;
+
+/// How many engines a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineCount {
+    /// At most.
+    pub most: u32,
+    /// Made when the device is opened, at least 1. A thread that makes a CQ makes the others, one
+    /// for each such thread.
+    pub at_open: u32,
+}
+
+impl EngineCount {
+    /// All made when the device is opened.
+    pub const fn all(engines: u32) -> Self {
+        EngineCount { most: engines, at_open: engines }
+    }
+
+    /// The first one made when the device is opened.
+    pub const fn up_to(engines: u32) -> Self {
+        EngineCount { most: engines, at_open: 1 }
+    }
+}
+
+/// The engines by their numbers. A place is filled once and stays until the device ends.
+pub(super) struct Engines {
+    places: [AtomicPtr<SoftDevice>; MAX_ENGINES],
+    most: usize,
+}
+
+impl Engines {
+    pub fn new(most: u32) -> Self {
+        let places = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_ENGINES];
+        Engines { places, most: most as usize }
+    }
+
+    /// How many there may be.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// An engine, if it is made.
+    #[inline(always)]
+    pub fn get(&self, k: usize) -> Option<&'static SoftDevice> {
+        // Acquire pairs with the Release of `put`: who sees the engine sees it complete.
+        let engine = self.places.get(k)?.load(Ordering::Acquire);
+        // SAFETY: null, or an engine that lives until the device is closed.
+        unsafe { engine.as_ref() }
+    }
+
+    /// Those that are made, with their numbers.
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (usize, &'static SoftDevice)> + '_ {
+        (0..self.most).filter_map(|k| self.get(k).map(|engine| (k, engine)))
+    }
+
+    /// Those that are made; the first one is there always.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &'static SoftDevice> + '_ {
+        self.numbered().map(|(_, engine)| engine)
+    }
+
+    /// The first engine.
+    pub fn first(&self) -> &'static SoftDevice {
+        self.get(0).expect("made when the device was opened")
+    }
+
+    fn put(&self, k: usize, engine: &'static SoftDevice) {
+        self.places[k].store(core::ptr::from_ref(engine).cast_mut(), Ordering::Release);
+    }
+}
+
+/// Memory of the program's.
+pub(super) struct Room {
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory that nothing else uses (the contracts of `EngineSet::init` and `arena_add`).
+unsafe impl Send for Room {}
+// SAFETY: as above; by shared reference nobody reads or writes it.
+unsafe impl Sync for Room {}
+
+/// Memory that a program may give to a device whose engines are not all made.
+const ROOMS: usize = 64;
+
+/// What an engine is made of.
+pub(super) struct Plan {
+    name: String,
+    config: SoftConfig<'static>,
+    pcap: Option<CString>,
+    /// Of all engines; each has a part of the same size.
+    room: Room,
+    /// Bytes of a part.
+    one: usize,
+    pub loopback: Option<Blocks>,
+    /// Engines that are made at the opening.
+    pub at_open: u32,
+}
+
+impl Plan {
+    /// A plan of engines in `room`, which begins behind the set itself.
+    ///
+    /// # Errors
+    /// As [`EngineSet::init`].
+    ///
+    /// # Safety
+    /// As for [`EngineSet::init`].
+    pub unsafe fn new(
+        memory: *mut u8,
+        name: &str,
+        config: &SoftConfig<'_>,
+        count: EngineCount,
+    ) -> Result<Plan> {
+        let most = count.most;
+        let mut core = config.core;
+        if core.seed == 0 {
+            core.seed = clock::random_seed()?;
+        }
+        let loopback = match DeviceName::parse(name)? {
+            DeviceName::Loopback => Some(Blocks::choose(config, core.seed, most)?),
+            _ => None,
+        };
+        let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
+        // SAFETY: our contract: the memory has room for the set and `most` parts.
+        let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
+        Ok(Plan {
+            name: name.into(),
+            config: SoftConfig { core, flags: config.flags, path: config.path, pcap: None },
+            pcap: config.pcap.map(Into::into),
+            room,
+            one,
+            loopback,
+            at_open: count.at_open,
+        })
+    }
+
+    /// Opens engine `k` in its part.
+    ///
+    /// # Errors
+    /// As [`SoftDevice::init`].
+    ///
+    /// # Safety
+    /// No such engine is open.
+    unsafe fn open(&self, k: usize) -> Result<&'static SoftDevice> {
+        let mut config = SoftConfig { pcap: self.pcap.as_deref(), ..self.config };
+        config.core.seed = config.core.seed.wrapping_add(k as u64);
+        if let Some(blocks) = self.loopback {
+            config.core.qpn_base = blocks.first + k as u32 * blocks.count;
+        }
+        debug_assert!((k + 1) * self.one <= self.room.bytes);
+        // SAFETY: the room has a part for each engine of the device.
+        let part = unsafe { self.room.at.add(k * self.one) };
+        // SAFETY: the part is this engine's alone (our contract), and lives as the device does.
+        unsafe { SoftDevice::init(part, self.one, &self.name, &config) }
+    }
+}
+
+/// What calls for the whole device change under the set's lock.
+#[derive(Default)]
+pub(super) struct Control {
+    /// Memory for engines that are not made yet: a part of each is theirs.
+    rooms: heapless::Vec<Room, ROOMS>,
+    /// Whether the helpers run.
+    helper: bool,
+    /// Receivers of events, by the engines.
+    pub sinks: Option<&'static [OuterSink]>,
+}
+
+impl EngineSet {
+    /// The engines of a new device that are made at its opening.
+    ///
+    /// # Errors
+    /// As [`EngineSet::init`].
+    pub(super) fn make_first(&self) -> Result<()> {
+        for k in 0..self.plan.at_open as usize {
+            // SAFETY: nobody has seen the set yet.
+            let engine = unsafe { self.plan.open(k)? };
+            self.engines.put(k, engine);
+            self.waiter.attach(engine.waiter.user_fd(), true)?;
+        }
+        Ok(())
+    }
+
+    /// An engine that is made.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]: it is not; no program was given a handle of it.
+    pub(super) fn made(&self, k: usize) -> Result<&'static SoftDevice> {
+        // No words: no call of the program's comes here.
+        self.engines.get(k).ok_or(Error::StaleHandle)
+    }
+
+    /// The engine `k`, made if it is not; another one where it cannot be made now: the system's
+    /// bounds are reached, or the device has windows of type 1, which are of one engine.
+    ///
+    /// # Errors
+    /// [`Error::OwnerDead`]: a parent of this process opened the device.
+    pub(super) fn engine_at(&self, k: usize) -> Result<(usize, &'static SoftDevice)> {
+        if let Some(engine) = self.engines.get(k) {
+            return Ok((k, engine));
+        }
+        let control = self.control()?;
+        if let Some(engine) = self.engines.get(k) {
+            return Ok((k, engine));
+        }
+        match self.make(&control, k) {
+            Ok(engine) => Ok((k, engine)),
+            Err(_) => {
+                let made = self.engines.iter().count();
+                let other = self.engines.numbered().nth(k % made);
+                Ok(other.unwrap_or((0, self.engines.first())))
+            }
+        }
+    }
+
+    fn make(&self, control: &Control, k: usize) -> Result<&'static SoftDevice> {
+        if self.engines.first().lock_control().has_type1_windows() {
+            return Err(type1_refused());
+        }
+        let engine = with_stack("gdrc-engine", || {
+            // SAFETY: nobody makes engines but under the set's lock, and there is no engine `k`.
+            let engine = unsafe { self.plan.open(k)? };
+            self.complete(control, k, engine).inspect_err(|_| {
+                // SAFETY: nobody has seen the engine yet.
+                unsafe { engine.close() };
+            })?;
+            Ok(engine)
+        })?;
+        self.engines.put(k, engine);
+        // Who sleeps on the device has not armed this engine.
+        self.waiter.notify();
+        self.is_new.store(true, Ordering::Release);
+        Ok(engine)
+    }
+
+    /// Gives an engine all that belongs to the whole device.
+    fn complete(&self, control: &Control, k: usize, engine: &'static SoftDevice) -> Result<()> {
+        for room in &control.rooms {
+            let (at, bytes) = self.part_of(room, k);
+            // SAFETY: the contract of `arena_add`, and the part is this engine's alone.
+            unsafe { engine.arena_add(at, bytes)? };
+        }
+        let first = self.engines.first();
+        {
+            let (mut theirs, mut held) = (first.lock_engine(), engine.lock_engine());
+            held.guard.adopt_all(&theirs.guard)?;
+            if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
+                shm.share_all(of)?;
+            }
+        }
+        let places = first.lock()?.ah_places();
+        for place in 0..places {
+            let Some((ah, pd, attr)) = first.lock()?.ah_at(place) else { continue };
+            let mut held = engine.lock_owned()?;
+            engine.choose_path(&mut held, &attr, None, None)?;
+            held.guard.ah_follow(ah, pd, &attr)?;
+        }
+        if let Some(sinks) = control.sinks {
+            engine.deliver_to(&sinks[k]);
+        }
+        if control.helper {
+            engine.helper(true)?;
+        }
+        self.waiter.attach(engine.waiter.user_fd(), true)
+    }
+
+    /// The part of an engine in memory of the program's.
+    fn part_of(&self, room: &Room, k: usize) -> (*mut u8, usize) {
+        let part = (room.bytes / self.engines.most()) & !4095;
+        (room.at.wrapping_add(k * part), part)
+    }
+
+    /// [`Device::arena_add`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn give_room(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        let mut control = self.control()?;
+        let room = Room { at: memory, bytes };
+        if control.rooms.is_full() {
+            return Err(refuse!(NoMemory, "memory was given {ROOMS} times: more cannot be noted"));
+        }
+        for (k, engine) in self.engines.numbered() {
+            let (at, bytes) = self.part_of(&room, k);
+            // SAFETY: the caller's promise; each part is one engine's. If one is refused it is the
+            // first: all have had parts of the same sizes.
+            unsafe { engine.arena_add(at, bytes)? };
+        }
+        if self.engines.iter().count() < self.engines.most() {
+            // There is room, as above.
+            let _ = control.rooms.push(room);
+        }
+        Ok(())
+    }
+
+    /// [`Device::helper`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn all_helpers(&self, on: bool) -> Result<()> {
+        let mut control = self.control()?;
+        for (k, engine) in self.engines.numbered() {
+            if let Err(e) = engine.helper(on) {
+                for (_, before) in self.engines.numbered().filter(|(of, _)| *of < k) {
+                    before.helper(false)?;
+                }
+                return Err(e);
+            }
+        }
+        control.helper = on;
+        Ok(())
+    }
+}
+
+/// Why windows of type 1 and a second engine exclude each other.
+pub(super) fn type1_refused() -> Error {
+    refuse!(Unsupported, "mw_type 1: a device of several engines has windows of type 2")
+}
