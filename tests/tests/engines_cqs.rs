@@ -6,12 +6,11 @@ use gdrcore_core::verbs::types::{
     qp_type, wc_opcode, wc_status, Handle, QpCap, QpInit, RecvWr, Sge, Wc,
 };
 use gdrcore_core::Error;
-use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{block, shape, words, LEN};
+use gdrcore_tests::workers::{block, shape, LEN};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -312,22 +311,11 @@ fn a_cq_changes_and_ends_in_all_engines() {
 }
 
 #[test]
-fn what_one_engine_alone_can_have_is_refused_with_words() {
-    reason::install();
+fn cqs_that_are_not_there_tie_nothing() {
     let set = device(PathChoice::Udp, 2);
     let dev = set.dev();
     let [a, b] = ends::<2>(dev);
     let init = QpInit { pd: a.pd, ..dev.qp_query(a.qp).unwrap().1 };
-    // Of three further threads at least one is of each engine.
-    let on_channels = in_each(3, || dev.cq_create_on(16, dev.channel_create().unwrap()).unwrap().0);
-    let made: Vec<_> = on_channels
-        .iter()
-        .map(|&recv_cq| dev.qp_create(&QpInit { recv_cq, ..init }).map_err(|e| (e, words())))
-        .collect();
-    assert!(made.iter().any(|made| made.is_ok()), "no branch is needed");
-    let (e, words) = made.iter().find_map(|made| made.as_ref().err()).unwrap();
-    assert_eq!(*e, Error::Unsupported);
-    assert!(words.contains("channel"), "{words}");
     for stale in [b.cq + (1 << 32), 63 << 16] {
         let with = |send_cq, recv_cq| dev.qp_create(&QpInit { send_cq, recv_cq, ..init }).err();
         assert_eq!(with(stale, a.cq), Some(Error::StaleHandle));
@@ -336,4 +324,152 @@ fn what_one_engine_alone_can_have_is_refused_with_words() {
     assert_eq!(crossing(dev), 0);
     let shape = Shape { qp_type: qp_type::UD, ..shape() };
     assert!(End::new(dev, shape).is_ok());
+}
+
+/// Two ends of two engines whose receives end at one CQ on a channel, with a peer for each; the CQ
+/// and the channel.
+fn on_one_channel(dev: &dyn Device) -> ([End<'_>; 2], [End<'_>; 2], Handle, Handle) {
+    let [[a, b], [c, d]] = pairs::<2>(dev);
+    let (mut to, mut from) = ([a, c], [d, b]);
+    let channel = dev.channel_create().unwrap();
+    let (cq, _) = dev.cq_create_on(64, channel).unwrap();
+    for (a, b) in to.iter_mut().zip(&mut from) {
+        remake(a, |init| QpInit { recv_cq: cq, ..init });
+        connect(a, b);
+    }
+    (to, from, cq, channel)
+}
+
+/// Waits for the one completion of a SEND. All engines run meanwhile: the receiver's owes the ACK.
+fn acknowledged(dev: &dyn Device, from: &End) {
+    let (mut wc, limit) = ([Wc::default(); 2], deadline(60));
+    while dev.poll_cq(from.cq, &mut wc).unwrap() == 0 {
+        dev.progress().unwrap();
+        assert!(Instant::now() < limit, "no completion");
+    }
+    assert_eq!((wc[0].status, wc[0].opcode), (wc_status::SUCCESS, wc_opcode::SEND));
+}
+
+fn is_readable(fd: i32) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+}
+
+#[test]
+fn a_channel_has_the_events_of_all_rings_of_its_cqs() {
+    for (path, flags) in PATHS
+        .map(|path| (path, soft_flags::HELPER))
+        .into_iter()
+        .chain([(PathChoice::Shm, 0), (PathChoice::Udp, 0)])
+    {
+        let config = SoftConfig { path, flags, ..SoftConfig::default() };
+        let set = SoftSet::open(&address(1), &config, 2).expect("open");
+        let dev = set.dev();
+        let (to, mut from, cq, channel) = on_one_channel(dev);
+        assert_eq!(crossing(dev), 1, "one of them is of the CQ's engine");
+        let fd = dev.channel_fd(channel).unwrap();
+        for round in 0..20usize {
+            let (to, from) = (&to[round % 2], &mut from[round % 2]);
+            to.post_recv(round as u64, 0, LEN).unwrap();
+            dev.cq_arm(cq, false).unwrap();
+            assert_eq!(dev.channel_event(channel).unwrap(), None);
+            assert!(!is_readable(fd));
+            assert_eq!(dev.channel_wait(channel, 0).unwrap(), None);
+            std::thread::scope(|scope| {
+                // It runs all engines while it sleeps, if no helper does.
+                let sleeper = scope.spawn(|| dev.channel_wait(channel, limit_ms(60)));
+                from.post(round as u64, Op::Send(None), 0, LEN).unwrap();
+                assert_eq!(sleeper.join().expect("the sleeper").unwrap(), Some(cq));
+            });
+            let done = take(dev, cq, 1, 4);
+            assert_eq!((done[0].opcode, done[0].qp_num), (wc_opcode::RECV, to.own.qpn));
+            acknowledged(dev, from);
+            // An arming arms both rings: the other one has no event yet.
+            assert!(!is_readable(fd) && dev.channel_event(channel).unwrap().is_none());
+        }
+        assert_eq!(dev.channel_destroy(channel), Err(Error::Busy));
+        for end in to {
+            dev.qp_destroy(end.qp).unwrap();
+        }
+        dev.cq_destroy(cq).unwrap();
+        dev.channel_destroy(channel).unwrap();
+        assert_eq!(dev.channel_fd(channel), Err(Error::StaleHandle));
+    }
+}
+
+#[test]
+fn events_of_two_rings_are_both_taken_from_their_channel() {
+    for path in PATHS {
+        let set = device(path, 2);
+        let dev = set.dev();
+        let (to, mut from, cq, channel) = on_one_channel(dev);
+        let fd = dev.channel_fd(channel).unwrap();
+        for round in 0..20 {
+            dev.cq_arm(cq, false).unwrap();
+            for (to, from) in to.iter().zip(&mut from) {
+                to.post_recv(round, 0, LEN).unwrap();
+                from.post(round, Op::Send(None), 0, LEN).unwrap();
+            }
+            // Each ring raises one, and while one is left the descriptor says so.
+            let limit = deadline(60);
+            let mut events = 0;
+            while events < 2 {
+                if let Some(of) = dev.channel_event(channel).unwrap() {
+                    assert_eq!(of, cq);
+                    events += 1;
+                }
+                assert!(Instant::now() < limit, "{events} of two events");
+                if events == 1 && !is_readable(fd) {
+                    assert!(dev.channel_wait(channel, limit_ms(60)).unwrap() == Some(cq));
+                    events += 1;
+                }
+            }
+            assert!(dev.channel_event(channel).unwrap().is_none() && !is_readable(fd));
+            take(dev, cq, 2, 4);
+            from.iter().for_each(|end| acknowledged(dev, end));
+        }
+    }
+}
+
+#[test]
+fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
+    for path in PATHS {
+        let config = SoftConfig { path, ..SoftConfig::default() };
+        let set = SoftSet::open(&address(1), &config, 2).expect("open");
+        let dev = set.dev();
+        let [[mut a, _b], [_c, mut d]] = pairs::<2>(dev);
+        let channel = dev.channel_create().unwrap();
+        let (cq, _) = dev.cq_create_on(64, channel).unwrap();
+        let engine_of = |h: Handle| h >> 16 & 0xff;
+        // The receiver is of the other engine than the CQ.
+        let (to, from) = match engine_of(a.cq) == engine_of(cq) {
+            true => (&mut d, &mut a),
+            false => (&mut a, &mut d),
+        };
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let sleeper = scope.spawn(move || {
+                // SAFETY: no arguments.
+                tell.send(unsafe { libc::gettid() }).unwrap();
+                dev.channel_wait(channel, limit_ms(60))
+            });
+            let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+            let limit = deadline(60);
+            // Until it sleeps on descriptors, as epoll_wait or poll.
+            let sleeps = [libc::SYS_epoll_wait, libc::SYS_poll].map(|n| format!("{n} "));
+            while !std::fs::read_to_string(&call)
+                .is_ok_and(|call| sleeps.iter().any(|n| call.starts_with(n)))
+            {
+                assert!(Instant::now() < limit, "nobody sleeps");
+                std::thread::yield_now();
+            }
+            remake(to, |init| QpInit { recv_cq: cq, ..init });
+            connect(to, from);
+            to.post_recv(1, 0, LEN).unwrap();
+            dev.cq_arm(cq, false).unwrap();
+            from.post(1, Op::Send(None), 0, LEN).unwrap();
+            assert_eq!(sleeper.join().expect("the sleeper").unwrap(), Some(cq));
+        });
+    }
 }

@@ -130,18 +130,9 @@ impl Guard<'_> {
     /// The entries of a CQ that may get branches.
     ///
     /// # Errors
-    /// [`crate::Error::StaleHandle`]: also of a branch; [`crate::Error::Unsupported`]: its events
-    /// go to a channel, which belongs to one engine.
+    /// [`crate::Error::StaleHandle`]: also of a branch.
     pub fn cq_may_branch(&self, cq: Handle) -> Result<u32> {
-        let i = self.own_cq(cq)?;
-        match self.transport.common.cqs[i].channel {
-            None => Ok(self.shared().cqs[i].ring.capacity()),
-            Some(_) => Err(refuse!(
-                Unsupported,
-                "cq: of another engine than the queue pair, and its events go to a channel, which \
-                 is of one engine: make them by one thread"
-            )),
-        }
+        self.own_cq(cq).map(|i| self.shared().cqs[i].ring.capacity())
     }
 
     /// Whether a ring of a CQ may be destroyed, as far as this engine knows.

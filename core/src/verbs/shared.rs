@@ -111,45 +111,52 @@ pub struct BesideRing {
     /// For polls while another thread runs the engine.
     pub vain: VainPolls,
     /// Rings in other engines of its device.
-    pub branches: CqBranches,
+    pub branches: Branches,
 }
 
-/// The rings of a CQ whose queue pairs are of several engines: its own, and one in each other
-/// engine ([`crate::engine::Guard::cq_branch`]). They are a list, by handles that the device gives.
+/// The parts of an object that has one in several engines of its device: its own, and a branch in
+/// each other one. They are a list, by handles that the device gives. Objects are CQs, whose parts
+/// are rings ([`crate::engine::Guard::cq_branch`]), and completion channels.
 #[derive(Default)]
-pub struct CqBranches {
-    /// The next ring of the list, or 0.
+pub struct Branches {
+    /// The next part of the list, or 0.
     next: AtomicU64,
-    /// Of a branch: the CQ that the program knows. Of a CQ: 0.
+    /// Of a branch: the object that the program knows. Of an object: 0.
     home: AtomicU64,
-    /// The ring at which the next poll begins.
+    /// The part at which the next look begins.
     turn: AtomicU32,
 }
 
-impl CqBranches {
-    /// The ring behind this one, or 0. The thread that reads a handle sees all of that ring.
+impl Branches {
+    /// The part behind this one, or 0. The thread that reads a handle sees all of that part.
     #[inline(always)]
     pub fn next(&self) -> Handle {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Puts a ring behind this one (0: none). One thread at a time.
+    /// Puts a part behind this one (0: none). One thread at a time.
     pub fn set_next(&self, next: Handle) {
         self.next.store(next, Ordering::Release);
     }
 
-    /// The CQ of which this ring is a branch, or 0.
+    /// The object of which this part is a branch, or 0.
     pub fn home(&self) -> Handle {
         self.home.load(Ordering::Relaxed)
     }
 
-    /// The number of this poll among those of all threads.
+    /// The number of this look among those of all threads.
     pub fn take_turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed) as usize
     }
 
-    /// Begins as a CQ without branches, or as a branch of `home`; before anybody knows its handle.
-    pub(crate) fn begin(&self, home: Handle) {
+    /// Whether the object has parts in several engines.
+    pub fn is_one_of_several(&self) -> bool {
+        self.next() != 0 || self.home() != 0
+    }
+
+    /// Begins as an object without branches (0), or as a branch of `home`; before anybody knows its
+    /// handle.
+    pub fn begin(&self, home: Handle) {
         self.next.store(0, Ordering::Relaxed);
         self.home.store(home, Ordering::Relaxed);
         self.turn.store(0, Ordering::Relaxed);

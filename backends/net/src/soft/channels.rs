@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::shared::CHANNELS;
+use gdrcore_core::verbs::shared::{Branches, CHANNELS};
 use gdrcore_core::verbs::types::Handle;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -95,6 +95,8 @@ struct Slot {
     fd: AtomicI32,
     /// Number of its CQs and of the threads that sleep on it.
     users: AtomicU32,
+    /// Channels of other engines that raise the same eventfd, of a device of several engines.
+    branches: Branches,
 }
 
 /// The channels of a device.
@@ -110,6 +112,7 @@ impl Channels {
             generation: AtomicU32::new(0),
             fd: AtomicI32::new(-1),
             users: AtomicU32::new(0),
+            branches: Branches::default(),
         };
         Channels {
             slots: core::array::from_fn(|_| slot()),
@@ -151,12 +154,29 @@ fn eventfd(flags: i32) -> Result<Fd> {
     Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | flags) })
 }
 
+/// A thread that uses a channel.
+pub(super) struct ChannelUse<'d>(&'d Slot);
+
+impl Drop for ChannelUse<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The time at which a wait ends that begins now; negative: never.
+pub(super) fn end_of(timeout_ms: i32) -> u64 {
+    match u64::try_from(timeout_ms) {
+        Ok(ms) => now_ns().saturating_add(ms * 1_000_000),
+        Err(_) => u64::MAX,
+    }
+}
+
 /// Waits until one of two descriptors is readable, or the time is over. Returns true if the second
 /// one is.
 ///
 /// # Errors
 /// `Os(EINTR)`: a signal came.
-fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
+pub(super) fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
     let mut asked = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: two entries, which live through the call.
     if unsafe { libc::poll(asked.as_mut_ptr(), 2, ms_until(end_ns, now_ns())) } < 0 {
@@ -175,11 +195,26 @@ impl SoftDevice {
             // A second thread may have made it meanwhile: one is enough.
             let _ = self.channels.driver.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
         }
-        let fd = eventfd(0)?;
+        self.channel_over(eventfd(0)?, 0)
+    }
+
+    /// Makes a branch of the channel `home` of another engine of the device, which raises its
+    /// descriptor `fd`.
+    ///
+    /// # Errors
+    /// As [`SoftDevice::channel_new`].
+    pub(super) fn channel_branch(&self, home: Handle, fd: RawFd) -> Result<Handle> {
+        // SAFETY: no pointers.
+        let fd = Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+        self.channel_over(fd, home)
+    }
+
+    fn channel_over(&self, fd: Fd, home: Handle) -> Result<Handle> {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = owned.iter().position(Option::is_none).ok_or(Error::NoMemory)?;
         let slot = &self.channels.slots[i];
         slot.fd.store(fd.raw(), Ordering::Relaxed);
+        slot.branches.begin(home);
         slot.generation.fetch_add(1, Ordering::Release);
         owned[i] = Some(fd);
         Ok(self.channels.handle(i))
@@ -194,14 +229,23 @@ impl SoftDevice {
         let i = self.channels.index(channel)?;
         // Under the engine's lock no thread writes the descriptor or creates a CQ on it.
         let _held = self.lock_engine();
+        self.channel_may_end(channel)?;
         let slot = &self.channels.slots[i];
-        if slot.users.load(Ordering::SeqCst) != 0 {
-            return Err(refuse!(Busy, "channel: a CQ has it, or a thread sleeps on it"));
-        }
         slot.generation.fetch_add(1, Ordering::Release);
         slot.fd.store(-1, Ordering::Relaxed);
         owned[i] = None;
         Ok(())
+    }
+
+    /// Whether a channel may be destroyed.
+    ///
+    /// # Errors
+    /// As [`SoftDevice::channel_end`].
+    pub(super) fn channel_may_end(&self, channel: Handle) -> Result<()> {
+        match self.channels.slots[self.channels.index(channel)?].users.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => Err(refuse!(Busy, "channel: a CQ has it, or a thread sleeps on it")),
+        }
     }
 
     /// The channel's descriptor.
@@ -212,17 +256,87 @@ impl SoftDevice {
         self.channels.index(channel).map(|i| self.channels.slots[i].fd.load(Ordering::Relaxed))
     }
 
+    /// The branches of a channel.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn channel_branches(&self, channel: Handle) -> Result<&Branches> {
+        self.channels.index(channel).map(|i| &self.channels.slots[i].branches)
+    }
+
+    /// Wakes who sleeps on the channel.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn raise_channel(&self, channel: Handle) -> Result<()> {
+        self.channel_descriptor(channel).map(raise)
+    }
+
+    /// Takes back what has woken those who sleep on the channel.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn lower_channel(&self, channel: Handle) -> Result<()> {
+        self.channel_descriptor(channel).map(lower)
+    }
+
+    /// Whether a CQ of the channel has an event.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn channel_has_event(&self, channel: Handle) -> Result<bool> {
+        let g = self.lock()?;
+        self.channels.index(channel).map(|i| g.has_channel_event(i))
+    }
+
+    /// Counts a user of the channel, which then does not end.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn hold_channel(&self, channel: Handle) -> Result<ChannelUse<'_>> {
+        let _held = self.lock_owned()?;
+        let slot = &self.channels.slots[self.channels.index(channel)?];
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        Ok(ChannelUse(slot))
+    }
+
+    /// The channel of a CQ.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub(super) fn channel_of(&self, cq: Handle) -> Result<Option<Handle>> {
+        Ok(self.lock()?.cq_channel(cq)?.map(|i| self.channels.handle(i)))
+    }
+
     /// Creates a CQ whose events go to a channel.
     ///
     /// # Errors
     /// As [`Guard::cq_create`]; [`Error::StaleHandle`].
     pub(super) fn cq_on_channel(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        self.on_channel(channel, |g| g.cq_create(cqe), |(cq, _)| *cq)
+    }
+
+    /// Creates a branch of a CQ of another engine, whose events go to a branch of its channel.
+    ///
+    /// # Errors
+    /// As [`Guard::cq_branch`]; [`Error::StaleHandle`].
+    pub(super) fn cq_branch_on(&self, of: Handle, cqe: u32, channel: Handle) -> Result<Handle> {
+        self.on_channel(channel, |g| g.cq_branch(of, cqe), |cq| *cq)
+    }
+
+    /// Makes a CQ and sends its events to a channel.
+    fn on_channel<T>(
+        &self,
+        channel: Handle,
+        make: impl FnOnce(&mut Guard<'_>) -> Result<T>,
+        cq: impl FnOnce(&T) -> Handle,
+    ) -> Result<T> {
         let mut g = self.lock()?;
         let i = self.channels.index(channel)?;
-        let (cq, given) = g.cq_create(cqe)?;
-        g.cq_set_channel(cq, i)?;
+        let made = make(&mut g)?;
+        g.cq_set_channel(cq(&made), i)?;
         self.channels.slots[i].users.fetch_add(1, Ordering::SeqCst);
-        Ok((cq, given))
+        Ok(made)
     }
 
     /// Destroys a CQ, on a channel or not.
@@ -252,10 +366,12 @@ impl SoftDevice {
         Ok(cq)
     }
 
-    /// Makes the descriptor unreadable once the channel has no events.
+    /// Makes the descriptor unreadable once the channel has no events. One that channels of several
+    /// engines raise is the device's to lower.
     fn settle(&self, g: &Guard<'_>, i: usize) {
-        if !g.has_channel_event(i) {
-            lower(self.channels.slots[i].fd.load(Ordering::Relaxed));
+        let slot = &self.channels.slots[i];
+        if !slot.branches.is_one_of_several() && !g.has_channel_event(i) {
+            lower(slot.fd.load(Ordering::Relaxed));
         }
     }
 
@@ -270,7 +386,8 @@ impl SoftDevice {
         }
     }
 
-    /// Sleeps until a channel has an event, and takes it.
+    /// Sleeps until a channel has an event, and takes it. Returns early, with none, if the channel
+    /// has got branches.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; `Os(EINTR)`: a signal came.
@@ -279,20 +396,13 @@ impl SoftDevice {
         channel: Handle,
         timeout_ms: i32,
     ) -> Result<Option<Handle>> {
-        let end = match u64::try_from(timeout_ms) {
-            Ok(ms) => now_ns().saturating_add(ms * 1_000_000),
-            Err(_) => u64::MAX,
-        };
-        let slot = {
-            let _held = self.lock_owned()?;
-            let slot = &self.channels.slots[self.channels.index(channel)?];
-            slot.users.fetch_add(1, Ordering::SeqCst);
-            slot
-        };
+        let end = end_of(timeout_ms);
+        let held = self.hold_channel(channel)?;
+        let slot = held.0;
         let fd = slot.fd.load(Ordering::Relaxed);
         let outcome = loop {
             match self.take_channel_event(channel) {
-                Ok(None) if now_ns() < end => {}
+                Ok(None) if now_ns() < end && !slot.branches.is_one_of_several() => {}
                 other => break other,
             }
             let slept = if self.channels.driver.try_take() {
@@ -304,7 +414,7 @@ impl SoftDevice {
                 break Err(e);
             }
         };
-        slot.users.fetch_sub(1, Ordering::SeqCst);
+        drop(held);
         // This thread may have consumed a token without taking the role.
         self.channels.driver.offer();
         outcome

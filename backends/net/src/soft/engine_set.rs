@@ -20,6 +20,7 @@
 //! engine may be made then, too (`engines`).
 
 mod branches;
+mod channels;
 mod cm;
 mod device;
 mod engines;

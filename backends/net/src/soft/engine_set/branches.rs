@@ -139,10 +139,16 @@ impl EngineSet {
         if let Some((_, _, h)) = rings.into_iter().find(|(of, _, _)| *of == k) {
             return Ok(h);
         }
-        let (_, engine, own) = self.of(cq)?;
+        let (home, engine, own) = self.of(cq)?;
         let capacity = engine.lock()?.cq_may_branch(own)?;
         let of = self.made(k)?;
-        let branch = of.lock()?.cq_branch(cq, capacity)?;
+        let branch = match engine.channel_of(own)? {
+            None => of.lock()?.cq_branch(cq, capacity)?,
+            Some(channel) => {
+                let channel = self.channel_in(k, outer(home, channel))?;
+                of.cq_branch_on(cq, capacity, channel)?
+            }
+        };
         let links = &of.engine.cq(branch)?.1.beside.branches;
         let own = &engine.engine.cq(own)?.1.beside.branches;
         links.set_next(own.next());

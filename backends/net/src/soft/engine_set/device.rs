@@ -199,8 +199,7 @@ impl Device for EngineSet {
     }
 
     fn channel_destroy(&self, channel: Handle) -> Result<()> {
-        let (_, engine, channel) = self.of(channel)?;
-        engine.channel_destroy(channel)
+        self.end_channel(channel)
     }
 
     fn channel_fd(&self, channel: Handle) -> Result<i32> {
@@ -209,13 +208,11 @@ impl Device for EngineSet {
     }
 
     fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
-        let (k, engine, channel) = self.of(channel)?;
-        Ok(engine.channel_event(channel)?.map(|cq| outer(k, cq)))
+        self.take_event(channel)
     }
 
     fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        let (k, engine, channel) = self.of(channel)?;
-        Ok(engine.channel_wait(channel, timeout_ms)?.map(|cq| outer(k, cq)))
+        self.wait_for_event(channel, timeout_ms)
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
