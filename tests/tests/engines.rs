@@ -123,10 +123,6 @@ fn what_several_engines_exclude_is_refused_with_words() {
     a.to_init().unwrap();
     assert_eq!(a.to_rtr(c.own).unwrap_err(), Error::Unsupported, "no port leads there");
     assert!(words().contains("loopback"), "{}", words());
-    assert_eq!(dev.mw_alloc(a.pd, 1).unwrap_err(), Error::Unsupported);
-    assert!(words().starts_with("mw_type 1"), "{}", words());
-    let (mw, _) = dev.mw_alloc(a.pd, 2).unwrap();
-    dev.mw_dealloc(mw).unwrap();
     for (engines, name, qpn_base, error) in [
         (0, "loopback", 0, Error::Invalid),
         (65, "loopback", 0, Error::Invalid),

@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, EngineCount, EventSink, PathChoice, SoftConf
 use gdrcore_tests::ends::{connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_one, block, comes, shape, words, write, LEN};
+use gdrcore_tests::workers::{await_one, block, comes, shape, write, LEN};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -292,23 +292,6 @@ fn events_of_an_engine_that_is_made_later_reach_their_receiver() {
         }
         assert_eq!(*receiver.0.lock().unwrap(), [b.cq]);
     }
-}
-
-#[test]
-fn a_window_of_type_1_keeps_a_device_at_one_engine() {
-    let _alone = alone();
-    let set = device(1, PathChoice::Shm, 2);
-    let dev = set.dev();
-    let pd = dev.pd_alloc().unwrap();
-    let (mw, _) = dev.mw_alloc(pd, 1).expect("one engine is made");
-    dev.cq_create(4).unwrap();
-    let cq = |dev: &dyn Device| elsewhere(|| dev.cq_create(4).unwrap().0);
-    assert_eq!(engine_of(cq(dev)), 0);
-    assert_eq!(engine_of(dev.cq_create_at(4, CqPlace::Vector(1)).unwrap().0), 0);
-    dev.mw_dealloc(mw).unwrap();
-    assert_eq!(engine_of(dev.cq_create_at(4, CqPlace::Vector(1)).unwrap().0), 1);
-    assert_eq!(dev.mw_alloc(pd, 1).unwrap_err(), Error::Unsupported);
-    assert!(words().starts_with("mw_type 1"), "{}", words());
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         pd_pool: p.pd_pool,
         xrcds: p.xrcds,
         xrcd_pool: p.xrcd_pool,
-        memory: RegisteredMemory { regions: p.regions, providers: Providers::new() },
+        memory: RegisteredMemory { regions: p.regions, providers: Providers::new(), others: None },
         by_qpn: p.by_qpn,
         by_srqn: p.by_srqn,
         qpn_base: config.qpn_base,

@@ -8,6 +8,7 @@
 use super::Guard;
 use crate::device::MrReg;
 use crate::error::Result;
+use crate::mem::{OtherTables, Regions};
 use crate::reason::refuse;
 use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
@@ -46,8 +47,8 @@ impl Guard<'_> {
         self.transport.common.memory.regions.unbound(mr).map(|_| ())
     }
 
-    /// A window of another engine, which has given it `key`. What a queue pair of one engine binds
-    /// to it is unknown to the others: a window of type 2 is of one queue pair.
+    /// A window of another engine, which has given it `key`. What a queue pair binds to a window of
+    /// type 2 is unknown to the others: it is that queue pair's.
     ///
     /// # Errors
     /// As [`Guard::mw_alloc`]; [`crate::Error::Busy`]: its index is in use here.
@@ -110,9 +111,21 @@ impl Guard<'_> {
         self.make_ah(pd, attr, |pool| pool.check(ah).map(|i| (ah, i))).map(|_| ())
     }
 
-    /// Whether the engine has windows of type 1.
-    pub fn has_type1_windows(&self) -> bool {
-        self.transport.common.memory.regions.has_type1_windows()
+    /// Takes over what is bound to windows of type 1 in another engine. The caller holds the locks
+    /// of all engines, and this engine is one of them from then on.
+    pub fn adopt_bindings(&mut self, of: &Guard<'_>) {
+        let (inner, _) = self.split();
+        inner.transport.common.memory.regions.copy_bindings(&of.transport.common.memory.regions);
+    }
+
+    /// Windows of type 1 are bound in `others`, too, from here on; `own`: this engine's number.
+    pub fn set_others(&mut self, others: &'static dyn OtherTables, own: usize) {
+        self.split().0.transport.common.memory.others = Some((others, own));
+    }
+
+    /// The engine's regions and windows.
+    pub fn regions(&mut self) -> &mut Regions {
+        &mut self.split().0.transport.common.memory.regions
     }
 
     /// A ring in this engine for a CQ of another engine, of the same size: the branch of `home`,

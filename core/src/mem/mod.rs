@@ -9,6 +9,7 @@
 pub mod host;
 pub mod region;
 
+use crate::verbs::types::Handle;
 use crate::wire::icrc::crc32;
 pub use region::{KeyError, Regions};
 
@@ -127,12 +128,42 @@ pub struct Providers {
     others: [Option<&'static dyn Memory>; PROVIDER_MAX as usize],
 }
 
+/// The region tables of the other engines of a device.
+pub trait OtherTables: Sync {
+    /// Makes a change in all of them, with their locks held at once. `own`: the number of the
+    /// engine that asks, whose lock the caller holds. False: one of them is at work, and nothing
+    /// was changed. It does not wait for a lock, as two engines may ask at the same time.
+    fn change(&self, own: usize, change: &mut dyn FnMut(&mut Regions)) -> bool;
+}
+
 /// The memory that an engine may reach.
 pub struct RegisteredMemory {
     /// Memory regions, windows and their keys.
     pub regions: Regions,
     /// Providers, which move their bytes.
     pub providers: Providers,
+    /// Of a device of several engines: the other ones, and the number of this one.
+    pub others: Option<(&'static dyn OtherTables, usize)>,
+}
+
+impl RegisteredMemory {
+    /// Binds a window: one of type 1 in all engines of the device, as it is the whole protection
+    /// domain's. `None`: another engine is at work; again soon.
+    pub fn bind(
+        &mut self,
+        mw: Handle,
+        bind: impl Fn(&mut Regions) -> crate::Result<u32>,
+    ) -> Option<crate::Result<u32>> {
+        let mut all = Ok(0);
+        if let Some((others, own)) = self.others.filter(|_| self.regions.is_type1(mw)) {
+            let change = &mut |regions: &mut Regions| all = all.and_then(|_| bind(regions));
+            if !others.change(own, change) {
+                return None;
+            }
+        }
+        // The tables are the same, and so are the outcomes.
+        Some(all.and_then(|_| bind(&mut self.regions)))
+    }
 }
 
 impl Default for Providers {

@@ -343,7 +343,7 @@ impl Regions {
     }
 
     /// Becomes a copy of the table of another engine of the device: the same regions and windows,
-    /// under the same handles and keys. What is bound to a window there is unknown here.
+    /// under the same handles and keys. What is bound to a window of type 2 there is unknown here.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: the table has to grow first. [`Error::Busy`]: it is the larger one, or
@@ -358,22 +358,37 @@ impl Regions {
         }
         for (i, s) in of.slots.iter().enumerate() {
             self.slots[i] = match s.kind {
-                Kind::Free => *s,
-                Kind::Mr => Slot { windows: 0, ..*s },
-                Kind::Mw1 | Kind::Mw2 => {
+                Kind::Mw2 => {
                     let (pd, kind) = (s.pd, s.kind);
                     Slot { pd, kind, key: s.key, aged: s.aged, generation: s.generation, ..FREE }
                 }
+                _ => *s,
             };
         }
         (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
         (self.mr_live, self.mw_live) = (of.mr_live, of.mw_live);
+        self.copy_bindings(of);
         Ok(())
     }
 
-    /// Whether there is a window of type 1.
-    pub fn has_type1_windows(&self) -> bool {
-        self.mw_live > 0 && self.slots.iter().any(|s| s.kind == Kind::Mw1)
+    /// Takes over what is bound to windows of type 1 in another engine's table, of which this one
+    /// is a copy. Nothing is bound here but that.
+    pub fn copy_bindings(&mut self, of: &Regions) {
+        for i in 0..self.slots.len() {
+            self.slots[i].windows = 0;
+        }
+        for (i, s) in of.slots.iter().enumerate().filter(|(_, s)| s.kind == Kind::Mw1) {
+            self.slots[i] = *s;
+            if s.bound {
+                self.slots[s.link as usize].windows += 1;
+            }
+        }
+    }
+
+    /// Whether a handle is that of a window of type 1.
+    pub fn is_type1(&self, mw: Handle) -> bool {
+        // No words: who binds such a window is told.
+        self.find(mw, TAG_MW).is_ok_and(|i| self.slots[i].kind == Kind::Mw1)
     }
 
     /// Registers a region anew, under the same handle and key. Operations under way see one or the

@@ -87,7 +87,7 @@ impl Transport {
         let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
         let Path::Link(link) = peer.path else { return false };
         let Some(memory) = memory(link) else { return false };
-        let Common { key, cqs, memory: RegisteredMemory { regions, providers }, .. } = common;
+        let Common { key, cqs, memory: RegisteredMemory { regions, providers, .. }, .. } = common;
         let index = qp.conn.req.next;
         let next = index.wrapping_add(1);
         let mut sq = q.engine_sq(key);

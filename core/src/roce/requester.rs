@@ -27,6 +27,8 @@ pub(super) const DEEP: u32 = 8;
 
 /// Requests in a batch at most; two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
+/// Wait until the other engines of a device are asked again for a change of their tables.
+const OTHERS_WAIT_NS: u64 = 10_000;
 
 impl Transport {
     /// Whether what was just posted may wait for the next post or poll, so that several requests
@@ -453,12 +455,19 @@ impl Conn<'_> {
     /// LOCAL_INV and BIND_MW: executed in their turn, without a packet.
     #[inline(never)]
     pub(super) fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
-        let (pd, qpn, regions) = (self.qp.pd, self.qp.qpn, &mut self.common.memory.regions);
+        let (pd, qpn, memory) = (self.qp.pd, self.qp.qpn, &mut self.common.memory);
         let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
-            (wqe.imm, regions.invalidate(wqe.imm, pd, qpn))
+            (wqe.imm, memory.regions.invalidate(wqe.imm, pd, qpn))
         } else {
             let (key, va, len) = (Some(wqe.rkey), wqe.remote_addr, wqe.length);
-            let bound = regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, Some(qpn));
+            let bound = memory.bind(wqe.a, |regions| {
+                regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, Some(qpn))
+            });
+            let Some(bound) = bound else {
+                self.qp.conn.req.set_send_block(SendBlock::Rate(now + OTHERS_WAIT_NS));
+                self.arm();
+                return Step::Idle;
+            };
             (wqe.rkey, bound.map(|_| ()))
         };
         if outcome.is_err() {

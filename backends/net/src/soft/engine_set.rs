@@ -215,10 +215,12 @@ impl EngineSet {
         }
         let place = memory.cast::<EngineSet>();
         // SAFETY: aligned to a page, and the first part, which is the set's alone.
-        Ok(unsafe {
+        let set: &'static EngineSet = unsafe {
             place.write(set);
             &*place
-        })
+        };
+        set.introduce();
+        Ok(set)
     }
 
     /// Ends the device. Returns the objects that were left. In a forked child it does nothing.

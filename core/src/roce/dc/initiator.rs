@@ -9,7 +9,7 @@ use crate::verbs::association::{Association, DcPhase, DcTarget};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
-use crate::verbs::req::tx_block;
+use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::shared::Shared;
 use crate::verbs::transition::is_unicast;
 use crate::verbs::types::wc_status;
@@ -180,7 +180,11 @@ impl Transport {
             let association = self.qps[qi].association();
             match (association.phase, head) {
                 (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
-                (DcPhase::Apart, Head::Local(index)) => self.conn(s, qi).execute_next(now, index),
+                (DcPhase::Apart, Head::Local(index)) => {
+                    if !self.conn(s, qi).execute_next(now, index) {
+                        return;
+                    }
+                }
                 (DcPhase::Apart | DcPhase::Open, Head::Bad(index, ah)) if drained => {
                     let (status, cause) = (wc_status::LOC_QP_OP_ERR, CauseCode::BadAddressHandle);
                     return self.conn(s, qi).fail_request(now, index, status, cause, ah, 0);
@@ -392,11 +396,13 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// Executes the request at the head of the queue, which has no target.
-    fn execute_next(&mut self, now: u64, index: u32) {
+    /// Executes the request at the head of the queue, which has no target. False: it waits, and its
+    /// timer is armed.
+    fn execute_next(&mut self, now: u64, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let wqe = *sq.at(index).header();
         self.execute_local(now, index, &wqe);
+        !matches!(self.qp.conn.req.send_block(), SendBlock::Rate(_))
     }
 
     /// Whether what has ended may let an initiator go on: to the next request, whose target may be

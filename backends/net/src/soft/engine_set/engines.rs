@@ -9,13 +9,16 @@ use super::events::OuterSink;
 use super::{page_up, Blocks, EngineSet, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
+use crate::soft::lock::ControlGuard;
 use crate::soft::stack::with_stack;
 use crate::soft::{SoftConfig, SoftDevice};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use gdrcore_core::device::Device;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::{OtherTables, Regions};
 use gdrcore_core::refuse;
 use std::ffi::CString;
+use std::sync::PoisonError;
 
 /// How many engines a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,11 +181,22 @@ pub(super) struct Control {
     rooms: heapless::Vec<Room, ROOMS>,
     /// Whether the helpers run.
     helper: bool,
+    /// The set itself, once it is in its place.
+    pub set: Option<&'static EngineSet>,
     /// Receivers of events, by the engines.
     pub sinks: Option<&'static [OuterSink]>,
 }
 
 impl EngineSet {
+    /// Tells the engines that were made at the opening about each other: the set is in its place.
+    pub(super) fn introduce(&'static self) {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control.set = Some(self);
+        for (k, engine) in self.engines.numbered() {
+            engine.lock_control().set_others(self, k);
+        }
+    }
+
     /// The engines of a new device that are made at its opening.
     ///
     /// # Errors
@@ -206,8 +220,8 @@ impl EngineSet {
         self.engines.get(k).ok_or(Error::StaleHandle)
     }
 
-    /// The engine `k`, made if it is not; another one where it cannot be made now: the system's
-    /// bounds are reached, or the device has windows of type 1, which are of one engine.
+    /// The engine `k`, made if it is not; another one where it cannot be made now, because the
+    /// system's bounds are reached.
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
@@ -230,9 +244,6 @@ impl EngineSet {
     }
 
     fn make(&self, control: &Control, k: usize) -> Result<&'static SoftDevice> {
-        if self.engines.first().lock_control().has_type1_windows() {
-            return Err(type1_refused());
-        }
         let engine = with_stack("gdrc-engine", || {
             // SAFETY: nobody makes engines but under the set's lock, and there is no engine `k`.
             let engine = unsafe { self.plan.open(k)? };
@@ -242,7 +253,13 @@ impl EngineSet {
             })?;
             Ok(engine)
         })?;
-        self.engines.put(k, engine);
+        self.with_all(|all| {
+            // With all locks held no window of type 1 is bound: it is bound before in the engines
+            // that are copied, or later in this one, too.
+            engine.lock_control().adopt_bindings(&all[0]);
+            self.engines.put(k, engine);
+            Ok(())
+        })?;
         // Who sleeps on the device has not armed this engine.
         self.waiter.notify();
         self.is_new.store(true, Ordering::Release);
@@ -260,6 +277,9 @@ impl EngineSet {
         {
             let (mut theirs, mut held) = (first.lock_engine(), engine.lock_engine());
             held.guard.adopt_all(&theirs.guard)?;
+            if let Some(set) = control.set {
+                held.guard.set_others(set, k);
+            }
             if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
                 shm.share_all(of)?;
             }
@@ -331,7 +351,16 @@ impl EngineSet {
     }
 }
 
-/// Why windows of type 1 and a second engine exclude each other.
-pub(super) fn type1_refused() -> Error {
-    refuse!(Unsupported, "mw_type 1: a device of several engines has windows of type 2")
+/// Windows of type 1 are bound in all engines at once.
+impl OtherTables for EngineSet {
+    fn change(&self, own: usize, change: &mut dyn FnMut(&mut Regions)) -> bool {
+        let mut all = heapless::Vec::<ControlGuard<'static>, MAX_ENGINES>::new();
+        for (_, engine) in self.engines.numbered().filter(|(k, _)| *k != own) {
+            let Some(held) = engine.try_lock() else { return false };
+            // There is room for each.
+            let _ = all.push(ControlGuard::of(held));
+        }
+        all.iter_mut().for_each(|held| change(held.regions()));
+        true
+    }
 }

@@ -1,6 +1,5 @@
 //! Objects of the whole device: each engine has them.
 
-use super::engines::type1_refused;
 use super::EngineSet;
 use crate::soft::device::probe;
 use crate::soft::lock::ControlGuard;
@@ -145,14 +144,9 @@ impl EngineSet {
     /// [`Device::mw_alloc`].
     ///
     /// # Errors
-    /// As there; [`gdrcore_core::error::Error::Unsupported`]: of type 1, and several engines are
-    /// made. What a request binds to such a window is the whole protection domain's, but the other
-    /// engines do not see it. As long as there is such a window, no other engine is made.
+    /// As there.
     pub(super) fn mw_make(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
         let _control = self.control()?;
-        if mw_type == 1 && self.engines.iter().count() > 1 {
-            return Err(type1_refused());
-        }
         self.in_all(
             |engine| engine.mw_alloc(pd, mw_type),
             |engine, (mw, key)| engine.lock()?.mw_adopt(*mw, *key, pd, mw_type),
@@ -166,7 +160,8 @@ impl EngineSet {
     /// As there.
     pub(super) fn mw_end(&self, mw: Handle) -> Result<()> {
         let _control = self.control()?;
-        self.engines.iter().try_for_each(|engine| engine.mw_dealloc(mw))
+        // In one step, as no engine binds it in some of the others alone.
+        self.with_all(|all| all.iter_mut().try_for_each(|held| held.mw_dealloc(mw)))
     }
 
     /// [`Device::ah_create`].
