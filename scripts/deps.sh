@@ -77,6 +77,7 @@ command -v rsync|rsync|file copy
 command -v nc|netcat-openbsd|file copy
 command -v strace|strace|system calls of the file copies
 command -v ib_send_lat|perftest|the drop-in
+test -e /usr/include/infiniband/verbs.h|libibverbs-dev|threads on the drop-in
 EOF
 }
 

@@ -152,8 +152,6 @@ FAULTS = [
     ("an engine that is made later lacks the memory that was given before", E + "/engines.rs",
      "for room in &control.rooms {", "for room in control.rooms.iter().take(0) {",
      "engines_later"),
-    ("who sleeps on a device does not hear of a new engine", E + "/engines.rs",
-     "        self.waiter.notify();\n", "", "engines_later"),
     ("the news of an engine wakes for ever", E + "/device.rs",
      "if self.is_new.swap(false, Ordering::Acquire) {", "if false {", "engines_later"),
     ("a window of type 1 is bound in one engine alone", "core/src/mem/mod.rs",

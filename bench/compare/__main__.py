@@ -13,7 +13,7 @@ import draw
 import files
 import proc
 import report
-from machine import ROOT, Before, compile_bare, facts_of
+from machine import ROOT, Before, compile_bare, compile_verbs_rate, facts_of
 from run import Run
 
 
@@ -126,6 +126,7 @@ def main():
     try:
         bare = compile_bare(temporary)
         bench, run = contestants.Bench(args.bin, bare, args.scale), Compare(args)
+        bench.verbs_rate = compile_verbs_rate(temporary)
         mib = phases(args, bench, run, bare)
     finally:
         proc.stop_all()

@@ -34,6 +34,8 @@ class Bench:
         self.ends = ends or Ends()
         self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
         self.launcher = os.path.join(bin_dir, "gdrcore-run")
+        # The program of threads on verbs, if it could be compiled.
+        self.verbs_rate = None
 
     def pair(self, server, client, port, **how):
         at_server, at_client = self.ends.into
@@ -101,6 +103,16 @@ class Bench:
             if line.split()[:1] == [str(size)]
             for cell in line.split()
         ]
+
+    def verbs_rate_of(self, threads, path, verb, n):
+        """Messages of all threads of one program that drives both ends. It sees two devices, in a
+        network of its own; its threads may run on any core."""
+        network = "ip link set lo up; ip addr add 10.77.99.1/32 dev lo; "
+        command = [
+            "unshare", "-rn", "sh", "-c", network + 'exec "$@"', "sh", self.launcher, "--path",
+            path, self.verbs_rate, str(threads), str(self.times(n)), verb,
+        ]
+        return {"Mmsg_per_s": float(Process(command, None).wait(30).text().split()[-1])}
 
     def perftest_latency(self, tool, size, n):
         row = self._perftest(tool, size, self.times(n))
@@ -424,6 +436,15 @@ def threads(b):
             for t in THREADS
         ]
 
+    def verbs(key, label, path, verb, n):
+        if not b.verbs_rate:
+            return []
+        rate = lambda count: lambda: b.verbs_rate_of(count, path, verb, n)
+        return [
+            (f"{key} {t}", f"{label}, {t} thread" + "s" * (t > 1), "unshare", rate(t))
+            for t in THREADS
+        ]
+
     return [
         *ours("loop", "gdrcore WRITE 8 B within a context", "write", 8, 2000000, loopback=True),
         *ours("both_shm", "gdrcore SEND 8 B through memory, both ends", "send", 8, 500000,
@@ -433,6 +454,9 @@ def threads(b):
         *ucx("ucx_shm", "UCX shm, tag 8 B", UCX_SHM, 8, 500000),
         *ours("udp", "gdrcore SEND 64 B, UDP", "send", 64, 300000),
         *ucx("ucx_tcp", "UCX tcp, tag 64 B", UCX_TCP, 64, 300000),
+        *verbs("verbs_loop", "drop-in, WRITE 8 B within a device", "shm", "write", 3000000),
+        *verbs("verbs_shm", "drop-in, SEND 8 B through memory, both ends", "shm", "send", 1000000),
+        *verbs("verbs_udp", "drop-in, SEND 8 B, UDP, both ends", "udp", "send", 300000),
     ]
 
 

@@ -53,12 +53,24 @@ class Before:
         )
 
 
+def compiled(folder, name, *libraries):
+    """Compiles a program of this folder into another one; returns its path."""
+    program = os.path.join(folder, name)
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-O2", "-o", program,
+                    os.path.join(ROOT, f"bench/compare/{name}.c"), *libraries], check=True)
+    return program
+
+
 def compile_bare(folder):
-    """Compiles the program of bare sockets into a folder; returns its path."""
-    bare = os.path.join(folder, "bare")
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-o", bare,
-                    os.path.join(ROOT, "bench/compare/bare.c"), "-lm"], check=True)
-    return bare
+    """The program of bare sockets."""
+    return compiled(folder, "bare", "-lm")
+
+
+def compile_verbs_rate(folder):
+    """The program of threads on verbs. None: there are no headers of libibverbs."""
+    if not os.path.exists("/usr/include/infiniband/verbs.h"):
+        return None
+    return compiled(folder, "verbs_rate", "-libverbs", "-lpthread")
 
 
 def versions_of(peers):

@@ -275,6 +275,13 @@ class Results:
             goal(two, rate(f"{key} engines", f"{key} 1"), 1.9, True)
             one = f"{words}: two threads on one engine / one"
             goal(one, rate(f"{key} 2", f"{key} 1"), 0.8, True)
+        for key, words in (
+            ("verbs_loop", "WRITE 8 B within a device"),
+            ("verbs_shm", "SEND 8 B through memory"),
+            ("verbs_udp", "SEND 8 B over UDP"),
+        ):
+            two = f"drop-in: {words}: two threads / one"
+            goal(two, rate(f"{key} 2", f"{key} 1"), 1.9, True)
         for key, words, theirs, who in (
             ("shm", "SEND 8 B through memory", "ucx_shm 2", "UCX shm tag"),
             ("udp", "SEND 64 B over UDP", "ucx_tcp 2", "UCX tcp tag"),
@@ -363,7 +370,9 @@ class Results:
                 "`perf --threads`: each thread of either end has a CQ and a queue pair of its own, "
                 "on one context or (`--contexts`) with a context each. Within a context, and where "
                 "it says both ends (`--both-ends`), a thread drives both ends of its pair. Else "
-                "the ends are two processes, whose four threads share the cores if there are two.",
+                "the ends are two processes, whose four threads share the cores if there are two. "
+                "On the drop-in, `verbs_rate.c` does the same by verbs, in a network with two "
+                "addresses.",
                 "",
             ]
         if self.keys("file"):
