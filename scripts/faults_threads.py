@@ -181,4 +181,8 @@ FAULTS = [
     ("a window is bound although another engine is at work", E + "/engines.rs",
      "let Some(held) = engine.try_lock() else { return false };",
      "let Some(held) = engine.try_lock() else { continue };", "engines_windows"),
+    ("who sleeps on a device does not hear of a new engine", E + "/engines.rs",
+     "        self.waiter.notify();\n", "", "engines_later"),
+    ("a request's timer does not wake who sleeps", "backends/net/src/soft/helper.rs",
+     "                self.wake_sleeper_by_timer(g, now);", "", "engines_later"),
 ]

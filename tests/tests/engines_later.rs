@@ -254,6 +254,53 @@ fn who_sleeps_on_the_device_hears_an_engine_that_is_made_meanwhile() {
     }
 }
 
+/// Whether the calling thread sleeps on descriptors, for another one to ask.
+fn sleeping_call() -> impl Fn() -> bool + Send {
+    // SAFETY: no arguments.
+    let call = format!("/proc/self/task/{}/syscall", unsafe { libc::gettid() });
+    let sleeps = format!("{} ", libc::SYS_epoll_wait);
+    move || std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&sleeps))
+}
+
+#[test]
+fn who_sleeps_on_the_device_runs_the_timers_of_the_others_requests() {
+    let _alone = alone();
+    // It has no sockets, whose messages would wake who sleeps. The other thread's engine is the
+    // sleeper's, or is made meanwhile.
+    for engines in [1, 2] {
+        let count = EngineCount::up_to(engines);
+        let set = SoftSet::open_with("loopback", &SoftConfig::default(), count).expect("open");
+        let dev = set.dev();
+        dev.cq_create(4).expect("a CQ of the first engine");
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let sleeper = scope.spawn(move || {
+                tell.send(sleeping_call()).unwrap();
+                // The end of the wait runs the engine, too, but is later.
+                let limit = deadline(60);
+                assert!(dev.wait(limit_ms(120)).unwrap(), "no event");
+                assert!(Instant::now() < limit, "at the end of the wait");
+                dev.cq_event().unwrap()
+            });
+            let (sleeps, limit) = (told.recv().unwrap(), deadline(60));
+            while !sleeps() {
+                assert!(Instant::now() < limit, "nobody sleeps");
+                std::thread::yield_now();
+            }
+            let b = elsewhere(|| {
+                let (a, b) = connected(dev, dev, shape()).expect("ends");
+                assert_eq!(engine_of(b.cq), u64::from(engines) - 1);
+                dev.cq_arm(b.cq, false).unwrap();
+                // It is not ready to receive; then it is, and the sleeper alone runs the engine.
+                a.post(1, Op::Send(None), 0, LEN).unwrap();
+                b.post_recv(1, 0, LEN).unwrap();
+                b
+            });
+            assert_eq!(sleeper.join().expect("the sleeper"), Some(b.cq));
+        });
+    }
+}
+
 /// Notes the CQs whose events it is given.
 #[derive(Default)]
 struct Receiver(Mutex<Vec<Handle>>);

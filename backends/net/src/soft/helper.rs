@@ -208,11 +208,23 @@ impl SoftDevice {
     pub(super) fn notify_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);
         if until == AWAKE {
+            if self.sleeping.is_asleep(sleep::ANY) {
+                self.wake_sleeper_by_timer(g, now);
+            }
             return;
         }
         if round == Round::Full || g.next_timeout(now).is_some_and(|at| at < until) {
             self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
             self.helper.wake_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A thread of the program sleeps on the device, and another one has run a round: the sleeper
+    /// runs what is due before its own timer, as nobody else may. With a helper, that one does.
+    #[cold]
+    fn wake_sleeper_by_timer(&self, g: &mut Guard<'_>, now: u64) {
+        if !self.helper_on.load(Ordering::Relaxed) {
+            self.waiter.set_timer_by(g.next_timeout(now).unwrap_or(u64::MAX));
         }
     }
 
