@@ -429,21 +429,19 @@ def threads(b):
             (f"{key} contexts", many(last) + ", a context each", None, rate(last, "--contexts")),
         ]
 
-    def ucx(key, label, env, size, n):
-        rate = lambda count: lambda: b.ucx_rate(env, "tag_bw", size, n, count)
+    def by_count(key, label, who, program, rate):
         return [
-            (f"{key} {t}", f"{label}, {t} worker" + "s" * (t > 1), "ucx_perftest", rate(t))
+            (f"{key} {t}", f"{label}, {t} {who}" + "s" * (t > 1), program, lambda t=t: rate(t))
             for t in THREADS
         ]
 
+    def ucx(key, label, env, size, n):
+        rate = lambda count: b.ucx_rate(env, "tag_bw", size, n, count)
+        return by_count(key, label, "worker", "ucx_perftest", rate)
+
     def verbs(key, label, path, verb, n):
-        if not b.verbs_rate:
-            return []
-        rate = lambda count: lambda: b.verbs_rate_of(count, path, verb, n)
-        return [
-            (f"{key} {t}", f"{label}, {t} thread" + "s" * (t > 1), "unshare", rate(t))
-            for t in THREADS
-        ]
+        rate = lambda count: b.verbs_rate_of(count, path, verb, n)
+        return by_count(key, label, "thread", "unshare", rate) if b.verbs_rate else []
 
     return [
         *ours("loop", "gdrcore WRITE 8 B within a context", "write", 8, 2000000, loopback=True),

@@ -56,7 +56,8 @@ class Before:
 def compiled(folder, name, *libraries):
     """Compiles a program of this folder into another one; returns its path."""
     program = os.path.join(folder, name)
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-O2", "-o", program,
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2",
+                    "-I", os.path.join(ROOT, "tests/c"), "-o", program,
                     os.path.join(ROOT, f"bench/compare/{name}.c"), *libraries], check=True)
     return program
 

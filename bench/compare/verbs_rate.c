@@ -2,6 +2,7 @@
 // its own to another one that it drives, too. Arguments: threads, messages of each, and "write"
 // (within one device, to the queue pair itself) or "send" (from the first device to the second).
 // Prints millions of messages a second, of all threads.
+#define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -9,15 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST = 64, DEPTH = 128, WINDOW = 32, RECEIVES = 64, BUFFER = 4096 };
+#include "check.h"
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #x);                                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+enum { MOST = 64, DEPTH = 128, WINDOW = 32, RECEIVES = 64, BUFFER = 4096 };
 
 struct end {
     struct ibv_cq *cq;

@@ -1,9 +1,10 @@
 //! What one thread does with its queue pair, beside others: each call checks what it moved.
 
-use crate::ends::{pattern, End, Op, Shape};
+use crate::ends::{pattern, Buffer, End, Op, Shape};
 use crate::patience::deadline;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::verbs::types::{wc_opcode, wc_status};
+use gdrcore_core::device::{Device, MrReg};
+use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, QpInit};
 use gdrcore_net::reason;
 use std::time::Instant;
 
@@ -18,6 +19,56 @@ pub fn shape() -> Shape {
 /// The block of an end's QPN: each engine of a device has its own.
 pub fn block(end: &End) -> u32 {
     end.own.qpn / QPN_UNIT
+}
+
+/// The number of the engine in the handle of a CQ, of a device of several.
+pub fn engine_of(cq: Handle) -> u64 {
+    cq >> 16 & 0xff
+}
+
+/// What `make` returns in a thread of its own.
+pub fn elsewhere<T: Send>(make: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(make).join().expect("the thread"))
+}
+
+/// Gives an end another queue pair.
+pub fn remake(end: &mut End, change: impl FnOnce(QpInit) -> QpInit) {
+    let init = change(QpInit { pd: end.pd, ..end.dev.qp_query(end.qp).unwrap().1 });
+    end.dev.qp_destroy(end.qp).unwrap();
+    (end.qp, end.own.qpn, _) = end.dev.qp_create(&init).unwrap();
+    let made = end.dev.qp_query(end.qp).unwrap().1;
+    assert_eq!(
+        [made.send_cq, made.recv_cq, made.srq],
+        [init.send_cq, init.recv_cq, init.srq],
+        "it reports what the program gave"
+    );
+}
+
+/// Registers the beginning of a buffer. Returns the region and its key.
+pub fn register(dev: &dyn Device, pd: Handle, buffer: &Buffer, length: u64) -> (Handle, u32) {
+    let (addr, access) = (buffer.addr(), shape().access);
+    let reg = MrReg { pd, addr, length, iova: addr, access, provider: 0, cookie: 0 };
+    let (mr, attr) = dev.mr_reg(&reg).expect("mr_reg");
+    (mr, attr.rkey)
+}
+
+/// Whether the calling thread sleeps on descriptors, for another one to ask.
+pub fn sleeping() -> impl Fn() -> bool + Send {
+    // SAFETY: no arguments.
+    let call = format!("/proc/self/task/{}/syscall", unsafe { libc::gettid() });
+    let sleeps = [libc::SYS_epoll_wait, libc::SYS_poll].map(|n| format!("{n} "));
+    move || {
+        std::fs::read_to_string(&call).is_ok_and(|call| sleeps.iter().any(|n| call.starts_with(n)))
+    }
+}
+
+/// Waits until a thread sleeps that has sent its [`sleeping`].
+pub fn await_sleep(sleeps: impl Fn() -> bool) {
+    let limit = deadline(60);
+    while !sleeps() {
+        assert!(Instant::now() < limit, "nobody sleeps");
+        std::thread::yield_now();
+    }
 }
 
 /// The words of this thread's last refusal.

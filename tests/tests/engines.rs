@@ -2,7 +2,7 @@
 //! belongs to the whole device is valid in all engines, and ends in all.
 
 use gdrcore_core::config::{Config, QPN_UNIT};
-use gdrcore_core::device::{Device, MrReg, SrqAttr};
+use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::verbs::types::{qp_type, wc_opcode, wc_status, Handle, QpInit};
 use gdrcore_core::Error;
 use gdrcore_net::reason;
@@ -10,7 +10,9 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_one, block, comes, exchange, shape, words, write, LEN};
+use gdrcore_tests::workers::{
+    await_one, block, comes, elsewhere, exchange, register, shape, words, write, LEN,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -23,11 +25,6 @@ fn loopback(engines: u32) -> SoftSet {
 fn on_path(last: u8, path: PathChoice) -> SoftSet {
     let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
     SoftSet::open(&address(last), &config, 2).expect("open")
-}
-
-/// What `make` returns in a thread of its own.
-fn elsewhere<T: Send>(make: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(make).join().expect("the thread"))
 }
 
 #[test]
@@ -150,22 +147,6 @@ fn handles_of_other_engines_are_stale() {
         assert_eq!(dev.pd_dealloc(moved(a.pd)).err(), Some(Error::StaleHandle), "{k}");
         assert_eq!(dev.mr_query(moved(a.mr)).err(), Some(Error::StaleHandle), "{k}");
     }
-}
-
-/// A region of a PD, over a buffer.
-fn register(dev: &dyn Device, pd: Handle, buffer: &Buffer, length: u64) -> (Handle, u32) {
-    let all = shape().access;
-    let reg = MrReg {
-        pd,
-        addr: buffer.addr(),
-        length,
-        iova: buffer.addr(),
-        access: all,
-        provider: 0,
-        cookie: 0,
-    };
-    let (mr, attr) = dev.mr_reg(&reg).expect("mr_reg");
-    (mr, attr.rkey)
 }
 
 #[test]

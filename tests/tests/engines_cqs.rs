@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{block, shape, LEN};
+use gdrcore_tests::workers::{await_sleep, block, engine_of, remake, shape, sleeping, LEN};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -52,19 +52,6 @@ fn ends<const N: usize>(dev: &dyn Device) -> [End<'_>; N] {
         other.destroy().expect("destroy");
         end
     })
-}
-
-/// Gives an end a queue pair with other queues.
-fn remake(end: &mut End, change: impl FnOnce(QpInit) -> QpInit) {
-    let init = change(QpInit { pd: end.pd, ..end.dev.qp_query(end.qp).unwrap().1 });
-    end.dev.qp_destroy(end.qp).unwrap();
-    (end.qp, end.own.qpn, _) = end.dev.qp_create(&init).unwrap();
-    let made = end.dev.qp_query(end.qp).unwrap().1;
-    assert_eq!(
-        [made.send_cq, made.recv_cq, made.srq],
-        [init.send_cq, init.recv_cq, init.srq],
-        "it reports what the program gave"
-    );
 }
 
 fn connect(a: &mut End, b: &mut End) {
@@ -450,7 +437,6 @@ fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
         let [[mut a, _b], [_c, mut d]] = pairs::<2>(dev);
         let channel = dev.channel_create().unwrap();
         let (cq, _) = dev.cq_create_on(64, channel).unwrap();
-        let engine_of = |h: Handle| h >> 16 & 0xff;
         // The receiver is of the other engine than the CQ.
         let (to, from) = match engine_of(a.cq) == engine_of(cq) {
             true => (&mut d, &mut a),
@@ -459,20 +445,10 @@ fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
         std::thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();
             let sleeper = scope.spawn(move || {
-                // SAFETY: no arguments.
-                tell.send(unsafe { libc::gettid() }).unwrap();
+                tell.send(sleeping()).unwrap();
                 dev.channel_wait(channel, limit_ms(60))
             });
-            let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
-            let limit = deadline(60);
-            // Until it sleeps on descriptors, as epoll_wait or poll.
-            let sleeps = [libc::SYS_epoll_wait, libc::SYS_poll].map(|n| format!("{n} "));
-            while !std::fs::read_to_string(&call)
-                .is_ok_and(|call| sleeps.iter().any(|n| call.starts_with(n)))
-            {
-                assert!(Instant::now() < limit, "nobody sleeps");
-                std::thread::yield_now();
-            }
+            await_sleep(told.recv().unwrap());
             remake(to, |init| QpInit { recv_cq: cq, ..init });
             connect(to, from);
             to.post_recv(1, 0, LEN).unwrap();

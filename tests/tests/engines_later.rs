@@ -1,6 +1,6 @@
 //! Engines that are made when a thread first needs one: they have all that the device had before.
 
-use gdrcore_core::device::{AsyncEvent, CqPlace, Device, MrReg};
+use gdrcore_core::device::{AsyncEvent, CqPlace};
 use gdrcore_core::verbs::types::{
     qp_type, wc_opcode, wc_status, AhAttr, Handle, QpInit, RdmaWr, SendWr, Sge, UdWr, Wc,
 };
@@ -10,7 +10,10 @@ use gdrcore_net::soft::{soft_flags, EngineCount, EventSink, PathChoice, SoftConf
 use gdrcore_tests::ends::{connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_one, block, comes, shape, write, LEN};
+use gdrcore_tests::workers::{
+    await_one, await_sleep, block, comes, elsewhere, engine_of, register, remake, shape, sleeping,
+    write, LEN,
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -26,40 +29,9 @@ fn device(last: u8, path: PathChoice, most: u32) -> SoftSet {
     SoftSet::open_with(&address(last), &config, EngineCount::up_to(most)).expect("open")
 }
 
-/// What `make` returns in a thread of its own. The main thread of a test has an engine by then.
-fn elsewhere<T: Send>(make: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(make).join().expect("the thread"))
-}
-
-/// The number of the engine in the handle of a CQ.
-fn engine_of(cq: Handle) -> u64 {
-    cq >> 16 & 0xff
-}
-
 /// Descriptors that this process has open.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc").count()
-}
-
-fn register(dev: &dyn Device, pd: Handle, buffer: &Buffer) -> (Handle, u32) {
-    let reg = MrReg {
-        pd,
-        addr: buffer.addr(),
-        length: 4096,
-        iova: buffer.addr(),
-        access: shape().access,
-        provider: 0,
-        cookie: 0,
-    };
-    let (mr, attr) = dev.mr_reg(&reg).expect("mr_reg");
-    (mr, attr.rkey)
-}
-
-/// Gives an end a queue pair of another protection domain.
-fn move_to(end: &mut End, pd: Handle) {
-    let init = QpInit { pd, ..end.dev.qp_query(end.qp).unwrap().1 };
-    end.dev.qp_destroy(end.qp).unwrap();
-    (end.qp, end.own.qpn, _) = end.dev.qp_create(&init).unwrap();
 }
 
 #[test]
@@ -129,7 +101,8 @@ fn an_engine_has_what_the_device_had_before_it() {
         let pd = dev.pd_alloc().unwrap();
         // The tables are in disorder: of ten objects of each kind every second one has ended.
         let buffers: Vec<Buffer> = (0..10).map(|_| Buffer::new(4096)).collect();
-        let regions: Vec<_> = buffers.iter().map(|buffer| register(dev, pd, buffer)).collect();
+        let regions: Vec<_> =
+            buffers.iter().map(|buffer| register(dev, pd, buffer, 4096)).collect();
         let windows: Vec<_> = (0..10).map(|_| dev.mw_alloc(pd, 2).unwrap().0).collect();
         let to = AhAttr { dgid: dev.query().unwrap().gid, ..AhAttr::default() };
         let ahs: Vec<_> = (0..10).map(|_| dev.ah_create(pd, &to).unwrap()).collect();
@@ -142,7 +115,7 @@ fn an_engine_has_what_the_device_had_before_it() {
         }
         let mut ends = [shape(), ud].map(|shape| {
             let mut end = elsewhere(|| End::new(dev, shape).expect("end"));
-            move_to(&mut end, pd);
+            remake(&mut end, |init| QpInit { pd, ..init });
             end
         });
         assert!(ends.iter().all(|end| engine_of(end.cq) > 0));
@@ -150,7 +123,7 @@ fn an_engine_has_what_the_device_had_before_it() {
 
         // Regions: as source and target of a WRITE between queue pairs of the second engine.
         let mut peer = elsewhere(|| End::new(dev, shape()).expect("end"));
-        move_to(&mut peer, pd);
+        remake(&mut peer, |init| QpInit { pd, ..init });
         rc.connect(peer.own).expect("connect");
         peer.connect(rc.own).expect("connect");
         let at = |i: usize| (buffers[i].addr(), regions[i].1);
@@ -187,7 +160,7 @@ fn an_engine_has_what_the_device_had_before_it() {
 
         // New objects have one handle in all engines, and old ones end in all.
         for _ in 0..12 {
-            let (mr, _) = register(dev, pd, &buffers[0]);
+            let (mr, _) = register(dev, pd, &buffers[0], 4096);
             let (mw, ah) = (dev.mw_alloc(pd, 2).unwrap().0, dev.ah_create(pd, &to).unwrap());
             let other = dev.pd_alloc().unwrap();
             dev.pd_dealloc(other).unwrap();
@@ -254,14 +227,6 @@ fn who_sleeps_on_the_device_hears_an_engine_that_is_made_meanwhile() {
     }
 }
 
-/// Whether the calling thread sleeps on descriptors, for another one to ask.
-fn sleeping_call() -> impl Fn() -> bool + Send {
-    // SAFETY: no arguments.
-    let call = format!("/proc/self/task/{}/syscall", unsafe { libc::gettid() });
-    let sleeps = format!("{} ", libc::SYS_epoll_wait);
-    move || std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&sleeps))
-}
-
 #[test]
 fn who_sleeps_on_the_device_runs_the_timers_of_the_others_requests() {
     let _alone = alone();
@@ -275,18 +240,14 @@ fn who_sleeps_on_the_device_runs_the_timers_of_the_others_requests() {
         std::thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();
             let sleeper = scope.spawn(move || {
-                tell.send(sleeping_call()).unwrap();
+                tell.send(sleeping()).unwrap();
                 // The end of the wait runs the engine, too, but is later.
                 let limit = deadline(60);
                 assert!(dev.wait(limit_ms(120)).unwrap(), "no event");
                 assert!(Instant::now() < limit, "at the end of the wait");
                 dev.cq_event().unwrap()
             });
-            let (sleeps, limit) = (told.recv().unwrap(), deadline(60));
-            while !sleeps() {
-                assert!(Instant::now() < limit, "nobody sleeps");
-                std::thread::yield_now();
-            }
+            await_sleep(told.recv().unwrap());
             let b = elsewhere(|| {
                 let (a, b) = connected(dev, dev, shape()).expect("ends");
                 assert_eq!(engine_of(b.cq), u64::from(engines) - 1);
@@ -376,7 +337,7 @@ fn memory_that_was_given_before_serves_an_engine_that_is_made_later() {
     // SAFETY: fresh memory, which outlives the device.
     unsafe { dev.arena_add(memory.as_ptr(), 8 << 20).unwrap() };
     let (pd, buffer) = (dev.pd_alloc().unwrap(), Buffer::new(4096));
-    let regions: Vec<_> = (0..1000).map(|_| register(dev, pd, &buffer)).collect();
+    let regions: Vec<_> = (0..1000).map(|_| register(dev, pd, &buffer, 4096)).collect();
     dev.cq_create(4).unwrap();
     let mut cqs = Vec::new();
     for _ in 0..10 {

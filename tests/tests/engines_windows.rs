@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{block, shape, LEN};
+use gdrcore_tests::workers::{block, remake, shape, LEN};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,9 +28,7 @@ fn pair<'d>(x: &'d dyn Device, y: &'d dyn Device, pd: Handle) -> (End<'d>, End<'
     let mut a = End::new(x, shape()).expect("end");
     let mut b = End::new(y, bindable).expect("end");
     if pd != 0 {
-        let init = QpInit { pd, ..y.qp_query(b.qp).unwrap().1 };
-        y.qp_destroy(b.qp).unwrap();
-        (b.qp, b.own.qpn, _) = y.qp_create(&init).unwrap();
+        remake(&mut b, |init| QpInit { pd, ..init });
     }
     a.connect(b.own).expect("connect");
     b.connect(a.own).expect("connect");
@@ -45,12 +43,9 @@ fn pair_of<'d>(
     number: u32,
 ) -> (End<'d>, End<'d>) {
     let (mut a, mut b) = pair(x, y, pd);
-    let place = CqPlace::Domain(number);
-    let (cq, _) = y.cq_create_at(64, place).expect("CQ");
-    let init = QpInit { pd, send_cq: cq, recv_cq: cq, ..y.qp_query(b.qp).unwrap().1 };
-    y.qp_destroy(b.qp).unwrap();
-    (b.qp, b.own.qpn, _) = y.qp_create(&init).unwrap();
-    b.cq = cq;
+    (b.cq, _) = y.cq_create_at(64, CqPlace::Domain(number)).expect("CQ");
+    let cq = b.cq;
+    remake(&mut b, |init| QpInit { pd, send_cq: cq, recv_cq: cq, ..init });
     x.qp_reset(a.qp).unwrap();
     a.connect(b.own).expect("connect");
     b.connect(a.own).expect("connect");
@@ -147,14 +142,13 @@ fn two_engines_bind_at_the_same_time() {
         let pd = first.1.pd;
         let second = pair_of(x, y, pd, 1);
         assert_ne!(block(&first.1), block(&second.1));
-        let addresses = [first.1.buffer.addr(), second.1.buffer.addr()];
-        let regions = [first.1.mr, second.1.mr];
-        // The second end's region is of its own domain; the window is of the common one.
+        // Both windows are of one domain, and open onto the first end's region.
+        let (mr, addr) = (first.1.mr, first.1.buffer.addr());
         let windows: Vec<_> = (0..2).map(|_| y.mw_alloc(pd, 1).expect("a window")).collect();
         std::thread::scope(|scope| {
             for (n, (mut a, mut b)) in [first, second].into_iter().enumerate() {
                 let (mw, mut rkey) = windows[n];
-                let window = Window { mw, mr: regions[0], addr: addresses[0] };
+                let window = Window { mw, mr, addr };
                 scope.spawn(move || {
                     for _ in 0..500 {
                         rkey = next(rkey);

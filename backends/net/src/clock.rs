@@ -22,6 +22,13 @@ pub fn ms_until(end_ns: u64, now_ns: u64) -> i32 {
     }
 }
 
+/// The end of a wait that begins now, from the milliseconds of the system's calls; negative: never,
+/// which is `u64::MAX`.
+pub fn end_of(timeout_ms: i32) -> u64 {
+    let limit = u64::try_from(timeout_ms).map(|ms| ms * 1_000_000);
+    limit.map_or(u64::MAX, |ns| now_ns().saturating_add(ns))
+}
+
 /// Nanoseconds since the epoch (CLOCK_REALTIME); for captures, never for timers.
 pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)

@@ -40,6 +40,12 @@ impl Fd {
         check(rc).map(Fd)
     }
 
+    /// Another descriptor of the same file as `fd`, closed on exec.
+    pub(crate) fn copy_of(fd: RawFd) -> Result<Fd> {
+        // SAFETY: no pointers.
+        Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
+    }
+
     #[inline]
     pub(crate) fn raw(&self) -> RawFd {
         self.0

@@ -5,7 +5,7 @@
 //! the io set. A helper thread has a waiter of its own and attaches the same io set to it. Packets
 //! wake the waiter that has attached the set, and no other.
 
-use crate::clock::{ms_until, now_ns};
+use crate::clock::{end_of, ms_until, now_ns};
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
@@ -196,8 +196,7 @@ impl Waiter {
         timeout_ms: i32,
         mut look: impl FnMut() -> Result<Look>,
     ) -> Result<bool> {
-        let limit = u64::try_from(timeout_ms).map(|ms| ms * 1_000_000);
-        let end = limit.map_or(u64::MAX, |ns| now_ns().saturating_add(ns));
+        let end = end_of(timeout_ms);
         loop {
             let Look { found, work } = look()?;
             if found {

@@ -343,7 +343,8 @@ impl Regions {
     }
 
     /// Becomes a copy of the table of another engine of the device: the same regions and windows,
-    /// under the same handles and keys. What is bound to a window of type 2 there is unknown here.
+    /// under the same handles and keys. Nothing is bound to the windows here: see
+    /// [`Regions::copy_bindings`].
     ///
     /// # Errors
     /// [`Error::NoMemory`]: the table has to grow first. [`Error::Busy`]: it is the larger one, or
@@ -358,25 +359,22 @@ impl Regions {
         }
         for (i, s) in of.slots.iter().enumerate() {
             self.slots[i] = match s.kind {
-                Kind::Mw2 => {
+                Kind::Free => *s,
+                Kind::Mr => Slot { windows: 0, ..*s },
+                Kind::Mw1 | Kind::Mw2 => {
                     let (pd, kind) = (s.pd, s.kind);
                     Slot { pd, kind, key: s.key, aged: s.aged, generation: s.generation, ..FREE }
                 }
-                _ => *s,
             };
         }
         (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
         (self.mr_live, self.mw_live) = (of.mr_live, of.mw_live);
-        self.copy_bindings(of);
         Ok(())
     }
 
     /// Takes over what is bound to windows of type 1 in another engine's table, of which this one
-    /// is a copy. Nothing is bound here but that.
+    /// is a copy in which nothing is bound. A window of type 2 is its queue pair's alone.
     pub fn copy_bindings(&mut self, of: &Regions) {
-        for i in 0..self.slots.len() {
-            self.slots[i].windows = 0;
-        }
         for (i, s) in of.slots.iter().enumerate().filter(|(_, s)| s.kind == Kind::Mw1) {
             self.slots[i] = *s;
             if s.bound {

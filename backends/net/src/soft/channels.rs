@@ -10,7 +10,7 @@
 
 use super::budget::Round;
 use super::SoftDevice;
-use crate::clock::{ms_until, now_ns};
+use crate::clock::{end_of, ms_until, now_ns};
 use crate::sys::{errno, Fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use gdrcore_core::engine::Guard;
@@ -163,14 +163,6 @@ impl Drop for ChannelUse<'_> {
     }
 }
 
-/// The time at which a wait ends that begins now; negative: never.
-pub(super) fn end_of(timeout_ms: i32) -> u64 {
-    match u64::try_from(timeout_ms) {
-        Ok(ms) => now_ns().saturating_add(ms * 1_000_000),
-        Err(_) => u64::MAX,
-    }
-}
-
 /// Waits until one of two descriptors is readable, or the time is over. Returns true if the second
 /// one is.
 ///
@@ -204,9 +196,7 @@ impl SoftDevice {
     /// # Errors
     /// As [`SoftDevice::channel_new`].
     pub(super) fn channel_branch(&self, home: Handle, fd: RawFd) -> Result<Handle> {
-        // SAFETY: no pointers.
-        let fd = Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-        self.channel_over(fd, home)
+        self.channel_over(Fd::copy_of(fd)?, home)
     }
 
     fn channel_over(&self, fd: Fd, home: Handle) -> Result<Handle> {

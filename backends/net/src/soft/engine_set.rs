@@ -25,6 +25,7 @@ mod cm;
 mod device;
 mod engines;
 mod events;
+mod parts;
 mod shared;
 
 pub use branches::PinnedSetCq;

@@ -203,7 +203,8 @@ impl SoftDevice {
 
     /// At the end of a round, under the lock: marks a sleeping helper to be woken, if something is
     /// due before it wakes, or if the program drives the engine now. (Input that the program took
-    /// woke only the program.)
+    /// woke only the program.) Without a helper a thread of the program that sleeps is woken by its
+    /// timer.
     #[inline]
     pub(super) fn notify_helper(&self, g: &mut Guard<'_>, now: u64, round: Round) {
         let until = self.helper.asleep_until.load(Ordering::Relaxed);

@@ -18,9 +18,7 @@ impl ShmPort {
     /// such descriptor, or none left.
     pub fn share(&mut self, rkey: u32, fd: i32, offset: u64) -> Result<()> {
         let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
-        // SAFETY: no pointers.
-        let fd = Fd::from_call(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-        *place = Some(SharedRegion { rkey, fd, offset });
+        *place = Some(SharedRegion { rkey, fd: Fd::copy_of(fd)?, offset });
         self.publish_offers();
         Ok(())
     }

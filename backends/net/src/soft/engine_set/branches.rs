@@ -3,21 +3,24 @@
 //! A completion is written under the lock of the queue pair's engine, into a ring of that engine.
 //! So a CQ whose queue pairs are of several engines has several rings: its own, and a *branch* in
 //! each other engine, made with the first queue pair there. A poll takes from all of them in turn.
-//! Rings are a list from the CQ on, which only grows until the CQ ends. A CQ without branches costs
-//! a poll one load.
+//! A CQ without branches costs a poll one load.
 
+use super::parts::{Part, PartKind};
 use super::{inner, outer, EngineSet, MAX_ENGINES};
 use crate::soft::pinned::PinnedCq;
 use crate::soft::SoftDevice;
 use core::sync::atomic::Ordering;
 use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
-use gdrcore_core::refuse;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{Handle, QpCap, QpInit, Wc};
 
-/// A ring: the number of its engine, the engine, and the handle there.
-type Ring = (usize, &'static SoftDevice, Handle);
+/// The rings of a CQ.
+static RINGS: PartKind = PartKind {
+    argument: "cq",
+    name: "CQ",
+    links: |engine, ring| Ok(&engine.engine.cq(ring)?.1.beside.branches),
+};
 
 /// What a new queue pair of a kind uses besides its protection domain.
 struct Uses {
@@ -98,7 +101,7 @@ impl EngineSet {
     /// waits for the others to become empty.
     #[cold]
     pub(super) fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let rings: heapless::Vec<Ring, MAX_ENGINES> = self.rings(cq)?.collect();
+        let rings: heapless::Vec<Part, MAX_ENGINES> = self.rings(cq)?.collect();
         let (_, engine, own) = rings[0];
         let first = engine.engine.cq(own)?.1.beside.branches.take_turn() % rings.len();
         let mut taken = 0;
@@ -120,40 +123,23 @@ impl EngineSet {
     ///
     /// # Errors
     /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
-    fn rings(&self, cq: Handle) -> Result<impl Iterator<Item = Ring> + '_> {
-        let own @ (_, engine, h) = self.of(cq)?;
-        if engine.engine.cq(h)?.1.beside.branches.home() != 0 {
-            return Err(refuse!(StaleHandle, "cq {cq:#x}: no CQ of this device"));
-        }
-        let behind = |(_, engine, h): &Ring| {
-            let next = engine.engine.cq(*h).map_or(0, |(_, shared)| shared.beside.branches.next());
-            (next != 0).then(|| self.of(next).ok()).flatten()
-        };
-        Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
+    fn rings(&self, cq: Handle) -> Result<impl Iterator<Item = Part> + '_> {
+        self.parts(&RINGS, cq)
     }
 
     /// The ring of a CQ in an engine; makes the branch if there is none. The caller holds
     /// [`EngineSet::control`].
     fn ring_in(&self, k: usize, cq: Handle) -> Result<Handle> {
-        let rings = self.rings(cq)?;
-        if let Some((_, _, h)) = rings.into_iter().find(|(of, _, _)| *of == k) {
-            return Ok(h);
-        }
-        let (home, engine, own) = self.of(cq)?;
-        let capacity = engine.lock()?.cq_may_branch(own)?;
-        let of = self.made(k)?;
-        let branch = match engine.channel_of(own)? {
-            None => of.lock()?.cq_branch(cq, capacity)?,
-            Some(channel) => {
-                let channel = self.channel_in(k, outer(home, channel))?;
-                of.cq_branch_on(cq, capacity, channel)?
+        self.part_in(&RINGS, k, cq, |(home, engine, own), of| {
+            let capacity = engine.lock()?.cq_may_branch(own)?;
+            match engine.channel_of(own)? {
+                None => of.lock()?.cq_branch(cq, capacity),
+                Some(channel) => {
+                    let channel = self.channel_in(k, outer(home, channel))?;
+                    of.cq_branch_on(cq, capacity, channel)
+                }
             }
-        };
-        let links = &of.engine.cq(branch)?.1.beside.branches;
-        let own = &engine.engine.cq(own)?.1.beside.branches;
-        links.set_next(own.next());
-        own.set_next(outer(k, branch));
-        Ok(branch)
+        })
     }
 
     /// [`Device::qp_create`]. The engine is that of the SRQ or XRC domain, else of the send CQ,
@@ -194,7 +180,7 @@ impl EngineSet {
     ///
     /// # Errors
     /// As [`EngineSet::qp_make`].
-    pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Ring, Handle)> {
+    pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Part, Handle)> {
         let (k, engine, xrcd) = self.of(xrcd)?;
         Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
     }
@@ -238,18 +224,12 @@ impl EngineSet {
     /// As there.
     pub(super) fn destroy_rings(&self, cq: Handle) -> Result<()> {
         let _control = self.control()?;
-        let rings: heapless::Vec<Ring, MAX_ENGINES> = self.rings(cq)?.collect();
-        for (_, engine, ring) in &rings {
-            engine.lock()?.cq_may_end(*ring)?;
-        }
-        for at in (1..rings.len()).rev() {
-            let ((_, before, behind), (_, engine, ring)) = (rings[at - 1], rings[at]);
-            // A thread that polls at this moment keeps its ring, and the ring its place.
-            engine.cq_destroy(ring)?;
-            before.engine.cq(behind)?.1.beside.branches.set_next(0);
-        }
-        let (_, engine, own) = rings[0];
-        engine.cq_destroy(own)
+        self.end_parts(
+            &RINGS,
+            cq,
+            |engine, ring| engine.lock()?.cq_may_end(ring),
+            |engine, ring| engine.cq_destroy(ring),
+        )
     }
 
     /// Makes a call on each ring of a CQ.

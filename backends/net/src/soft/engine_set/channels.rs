@@ -5,35 +5,22 @@
 //! lowers the eventfd only when none has one. Who sleeps on the channel runs all engines meanwhile,
 //! as [`EngineSet::wait`] does.
 
-use super::{outer, EngineSet, MAX_ENGINES};
-use crate::clock::now_ns;
-use crate::soft::channels::{end_of, wait_for_either};
-use crate::soft::SoftDevice;
+use super::parts::PartKind;
+use super::EngineSet;
+use crate::clock::{end_of, now_ns};
+use crate::soft::channels::wait_for_either;
 use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
-use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
-/// A part of a channel: the number of its engine, the engine, and the handle there.
-type Part = (usize, &'static SoftDevice, Handle);
+/// The parts of a channel.
+static CHANNELS: PartKind = PartKind {
+    argument: "channel",
+    name: "channel",
+    links: |engine, channel| engine.channel_branches(channel),
+};
 
 impl EngineSet {
-    /// The parts of a channel, its own one first.
-    ///
-    /// # Errors
-    /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
-    fn channel_parts(&self, channel: Handle) -> Result<impl Iterator<Item = Part> + '_> {
-        let own @ (_, engine, h) = self.of(channel)?;
-        if engine.channel_branches(h)?.home() != 0 {
-            return Err(refuse!(StaleHandle, "channel {channel:#x}: no channel of this device"));
-        }
-        let behind = |(_, engine, h): &Part| {
-            let next = engine.channel_branches(*h).map_or(0, |branches| branches.next());
-            (next != 0).then(|| self.of(next).ok()).flatten()
-        };
-        Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
-    }
-
     /// Whether a channel has branches.
     fn is_branched(&self, channel: Handle) -> Result<bool> {
         let (_, engine, own) = self.of(channel)?;
@@ -43,18 +30,17 @@ impl EngineSet {
     /// The part of a channel in an engine; makes the branch if there is none. The caller holds
     /// [`EngineSet::control`].
     pub(super) fn channel_in(&self, k: usize, channel: Handle) -> Result<Handle> {
-        if let Some((_, _, h)) = self.channel_parts(channel)?.find(|(of, _, _)| *of == k) {
-            return Ok(h);
+        let mut is_new = false;
+        let part = self.part_in(&CHANNELS, k, channel, |(_, engine, own), of| {
+            is_new = true;
+            of.channel_branch(channel, engine.channel_descriptor(own)?)
+        })?;
+        if is_new {
+            // Who sleeps on it runs one engine, and has to run two.
+            let (_, engine, own) = self.of(channel)?;
+            engine.raise_channel(own)?;
         }
-        let (_, engine, own) = self.of(channel)?;
-        let of = self.made(k)?;
-        let branch = of.channel_branch(channel, engine.channel_descriptor(own)?)?;
-        let links = engine.channel_branches(own)?;
-        of.channel_branches(branch)?.set_next(links.next());
-        links.set_next(outer(k, branch));
-        // Who sleeps on it runs one engine, and has to run two.
-        engine.raise_channel(own)?;
-        Ok(branch)
+        Ok(part)
     }
 
     /// [`Device::channel_event`].
@@ -62,24 +48,23 @@ impl EngineSet {
     /// # Errors
     /// As there.
     pub(super) fn take_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        let (k, first, own) = self.of(channel)?;
         if !self.is_branched(channel)? {
-            let (k, engine, own) = self.of(channel)?;
-            return Ok(engine.channel_event(own)?.map(|cq| self.home_of(k, cq)));
+            return Ok(first.channel_event(own)?.map(|cq| self.home_of(k, cq)));
         }
         let mut taken = None;
-        for (k, engine, part) in self.channel_parts(channel)? {
+        for (k, engine, part) in self.parts(&CHANNELS, channel)? {
             taken = engine.channel_event(part)?.map(|cq| self.home_of(k, cq));
             if taken.is_some() {
                 break;
             }
         }
-        let (_, engine, own) = self.of(channel)?;
-        engine.lower_channel(own)?;
+        first.lower_channel(own)?;
         // An engine notes its event before it raises the descriptor: one that was lowered by
         // mistake is seen here.
-        for (_, of, part) in self.channel_parts(channel)? {
-            if of.channel_has_event(part)? {
-                engine.raise_channel(own)?;
+        for (_, engine, part) in self.parts(&CHANNELS, channel)? {
+            if engine.channel_has_event(part)? {
+                first.raise_channel(own)?;
                 break;
             }
         }
@@ -122,16 +107,11 @@ impl EngineSet {
     /// As there.
     pub(super) fn end_channel(&self, channel: Handle) -> Result<()> {
         let _control = self.control()?;
-        let parts: heapless::Vec<Part, MAX_ENGINES> = self.channel_parts(channel)?.collect();
-        for (_, engine, part) in &parts {
-            engine.channel_may_end(*part)?;
-        }
-        for at in (1..parts.len()).rev() {
-            let ((_, before, behind), (_, engine, part)) = (parts[at - 1], parts[at]);
-            engine.channel_destroy(part)?;
-            before.channel_branches(behind)?.set_next(0);
-        }
-        let (_, engine, own) = parts[0];
-        engine.channel_destroy(own)
+        self.end_parts(
+            &CHANNELS,
+            channel,
+            |engine, part| engine.channel_may_end(part),
+            |engine, part| engine.channel_destroy(part),
+        )
     }
 }

@@ -5,7 +5,6 @@
 //! program has given, kinds of memory, protection domains, regions, windows, address handles, marks
 //! of shared regions, the receiver of events, the helper. Only then do others see it.
 
-use super::events::OuterSink;
 use super::{page_up, Blocks, EngineSet, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
@@ -182,9 +181,7 @@ pub(super) struct Control {
     /// Whether the helpers run.
     helper: bool,
     /// The set itself, once it is in its place.
-    pub set: Option<&'static EngineSet>,
-    /// Receivers of events, by the engines.
-    pub sinks: Option<&'static [OuterSink]>,
+    set: Option<&'static EngineSet>,
 }
 
 impl EngineSet {
@@ -291,7 +288,7 @@ impl EngineSet {
             engine.choose_path(&mut held, &attr, None, None)?;
             held.guard.ah_follow(ah, pd, &attr)?;
         }
-        if let Some(sinks) = control.sinks {
+        if let Some(sinks) = control.set.and_then(|set| set.sinks.get()) {
             engine.deliver_to(&sinks[k]);
         }
         if control.helper {

@@ -35,11 +35,10 @@ impl EngineSet {
     /// threads at the same time, each with the lock of an engine.
     pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
         // An engine that is made meanwhile has it from its maker.
-        let Ok(mut control) = self.control() else { return };
+        let Ok(_control) = self.control() else { return };
         let sinks = self.sinks.get_or_init(|| {
             (0..self.engines.most()).map(|k| OuterSink { set: self, k, to: sink }).collect()
         });
-        control.sinks = Some(sinks);
         for (k, engine) in self.engines.numbered() {
             engine.deliver_to(&sinks[k]);
         }

@@ -1,0 +1,97 @@
+//! Objects with a part in several engines: CQs, whose parts are rings, and completion channels.
+//!
+//! The parts are a list ([`Branches`]) from the program's own object on, which only grows until the
+//! object ends.
+
+use super::{outer, EngineSet, MAX_ENGINES};
+use crate::soft::SoftDevice;
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::shared::Branches;
+use gdrcore_core::verbs::types::Handle;
+
+/// A part: the number of its engine, the engine, and the handle there.
+pub(super) type Part = (usize, &'static SoftDevice, Handle);
+
+/// A kind of such objects.
+pub(super) struct PartKind {
+    /// The argument that names it.
+    pub argument: &'static str,
+    /// Its name in words.
+    pub name: &'static str,
+    /// The place of a part in the list.
+    pub links: fn(&'static SoftDevice, Handle) -> Result<&'static Branches>,
+}
+
+impl EngineSet {
+    /// The parts of an object, its own one first.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
+    pub(super) fn parts<'s>(
+        &'s self,
+        kind: &'static PartKind,
+        h: Handle,
+    ) -> Result<impl Iterator<Item = Part> + 's> {
+        let own @ (_, engine, of) = self.of(h)?;
+        if (kind.links)(engine, of)?.home() != 0 {
+            let PartKind { argument, name, .. } = kind;
+            return Err(refuse!(StaleHandle, "{argument} {h:#x}: no {name} of this device"));
+        }
+        let behind = |&(_, engine, h): &Part| {
+            let next = (kind.links)(engine, h).map_or(0, Branches::next);
+            (next != 0).then(|| self.of(next).ok()).flatten()
+        };
+        Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
+    }
+
+    /// The part of an object in an engine. Where there is none, `branch` makes it: it is given the
+    /// object's own part and the engine. The caller holds [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// As [`EngineSet::parts`], and those of `branch`.
+    pub(super) fn part_in(
+        &self,
+        kind: &'static PartKind,
+        k: usize,
+        h: Handle,
+        branch: impl FnOnce(Part, &'static SoftDevice) -> Result<Handle>,
+    ) -> Result<Handle> {
+        if let Some((_, _, part)) = self.parts(kind, h)?.find(|(of, _, _)| *of == k) {
+            return Ok(part);
+        }
+        let own @ (_, engine, first) = self.of(h)?;
+        let of = self.made(k)?;
+        let branch = branch(own, of)?;
+        let links = (kind.links)(engine, first)?;
+        (kind.links)(of, branch)?.set_next(links.next());
+        links.set_next(outer(k, branch));
+        Ok(branch)
+    }
+
+    /// Ends all parts of an object, its own one last, or none. The caller holds
+    /// [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// As [`EngineSet::parts`], those of `may_end`, and those of `end`.
+    pub(super) fn end_parts(
+        &self,
+        kind: &'static PartKind,
+        h: Handle,
+        may_end: impl Fn(&SoftDevice, Handle) -> Result<()>,
+        end: impl Fn(&SoftDevice, Handle) -> Result<()>,
+    ) -> Result<()> {
+        let parts: heapless::Vec<Part, MAX_ENGINES> = self.parts(kind, h)?.collect();
+        for (_, engine, part) in &parts {
+            may_end(engine, *part)?;
+        }
+        for at in (1..parts.len()).rev() {
+            let ((_, before, behind), (_, engine, part)) = (parts[at - 1], parts[at]);
+            // A thread that uses the part at this moment keeps it, and the part its place.
+            end(engine, part)?;
+            (kind.links)(before, behind)?.set_next(0);
+        }
+        let (_, engine, own) = parts[0];
+        end(engine, own)
+    }
+}
