@@ -184,4 +184,9 @@ FAULTS = [
      "        self.waiter.notify();\n", "", "engines_later"),
     ("a request's timer does not wake who sleeps", "backends/net/src/soft/helper.rs",
      "                self.wake_sleeper_by_timer(g, now);", "", "engines_later"),
+    ("a batch of requests is posted in part", "dropin/src/post_verbs.rs",
+     "_ => unsafe { q.device.post_send_all(q.handle, next) },",
+     "_ => unsafe { q.device.post_send(q.handle, next, &mut bad) },", "dropin_extended"),
+    ("a list of all or none leaves those before a bad request", "core/src/verbs/post.rs",
+     "                posted.count = 0;\n", "", "dropin_extended"),
 ]

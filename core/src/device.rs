@@ -287,6 +287,12 @@ pub trait Device: Sync {
         wr: *const SendWr,
         bad: &mut *const SendWr,
     ) -> Result<()>;
+    /// As [`Device::post_send`], but on error none of the list is posted (`ibv_wr_complete`).
+    /// # Safety
+    /// As for `post_send`.
+    unsafe fn post_send_all(&self, _qp: Handle, _wr: *const SendWr) -> Result<()> {
+        Err(lacks("lists that are posted whole"))
+    }
     /// Posts a list of receive requests.
     /// # Safety
     /// As for `post_send`.

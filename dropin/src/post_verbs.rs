@@ -57,15 +57,32 @@ pub unsafe extern "C" fn post_send(
     post_code(Verb("ibv_post_send"), done)
 }
 
-/// Posts the requests of a batch: a list of our own, which names address handles of datagrams, and
-/// windows and regions, by the program's pointers, and those of a DCI by the device's handles.
+/// Posts all requests of a batch or none. They name address handles of datagrams, and windows and
+/// regions, by the program's pointers, which are replaced, and those of a DCI by the device's
+/// handles.
 ///
 /// # Safety
-/// The list and its objects live.
-pub unsafe fn post_batch(q: &Qp, wr: *const ibv_send_wr) -> c_int {
-    let mut at = wr;
-    // SAFETY: the caller's promise.
-    match unsafe { post(q, wr, &mut at) } {
+/// The objects live, and so do the pieces.
+pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
+    let named = wrs.iter_mut().try_for_each(|w| {
+        // SAFETY: the caller's promise.
+        unsafe { translate(q, w) }
+    });
+    let mut next = core::ptr::null();
+    for w in wrs.iter_mut().rev() {
+        w.next = next;
+        next = w;
+    }
+    let mut bad = next;
+    let done = named.and_then(|()| {
+        retry_while_busy(|| match wrs.len() {
+            // SAFETY: the list that was linked; its pieces are the caller's.
+            1 => unsafe { q.device.post_send(q.handle, next, &mut bad) },
+            // SAFETY: as above.
+            _ => unsafe { q.device.post_send_all(q.handle, next) },
+        })
+    });
+    match done {
         Ok(()) => 0,
         failed => post_code(Verb("ibv_wr_complete"), failed),
     }

@@ -196,14 +196,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let rc = match b.error {
         Some(e) => Verb("ibv_wr_complete").code(Err(e)),
         None if b.wrs.is_empty() => 0,
-        None => {
-            for i in 1..b.wrs.len() {
-                let next: *const ibv_send_wr = &b.wrs[i];
-                b.wrs[i - 1].next = next;
-            }
-            // SAFETY: a list of our own; objects in it are the program's.
-            unsafe { post_verbs::post_batch(q, b.wrs.as_ptr()) }
-        }
+        // SAFETY: objects in the list are the program's, and pieces the batch's.
+        None => unsafe { post_verbs::post_batch(q, &mut b.wrs) },
     };
     b.clear();
     q.lock.unlock();

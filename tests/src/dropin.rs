@@ -3,7 +3,7 @@
 
 use crate::library;
 use crate::source::root;
-use crate::tools::{find, loopback, run, Done, Running};
+use crate::tools::{compile, find, loopback, run, scratch, Done, Running};
 use crate::{patience, place};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,19 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, address: &str) -> Command {
     without_settings(&mut c);
     c.env("LD_LIBRARY_PATH", library::dropin()).env("GDRC_ADDRESS", address);
     c
+}
+
+/// Runs a C program of libibverbs, from `tests/c`, on the drop-in: it has to print "ok". Whether
+/// there are a compiler and libibverbs' headers for it.
+pub fn says_ok(name: &str, address: &str) -> bool {
+    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return false;
+    }
+    let dir = scratch(name);
+    let program = compile("cc", name, &dir, &["-libverbs"]);
+    let done = run(&mut command(&program, address), 30);
+    assert!(done.ok() && done.output.contains("ok"), "{name}: {}", done.output);
+    true
 }
 
 /// A command gets none of the drop-in's settings from whoever runs the tests.

@@ -43,6 +43,15 @@ pub struct Posted {
     pub dc: bool,
 }
 
+/// What is posted of a list that has a bad request, or more than the ring has room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Take {
+    /// Those before the bad one (`ibv_post_send`).
+    Some,
+    /// None (`ibv_wr_complete`).
+    AllOrNone,
+}
+
 /// Posts a list of send requests.
 ///
 /// # Safety
@@ -59,7 +68,7 @@ pub unsafe fn send(
         return (posted, Ok(()));
     }
     // SAFETY: as above.
-    unsafe { send_list(qp, wr, bad) }
+    unsafe { send_list(qp, wr, bad, Take::Some) }
 }
 
 /// Fast path: one SEND or WRITE of one piece, with valid arguments, on a QP that is RC or UC, or
@@ -166,6 +175,7 @@ pub unsafe fn send_list(
     qp: &QpShared,
     mut wr: *const SendWr,
     bad: &mut *const SendWr,
+    take: Take,
 ) -> (Posted, Result<()>) {
     *bad = wr;
     let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
@@ -189,6 +199,9 @@ pub unsafe fn send_list(
         if let Err(e) = done {
             *bad = wr;
             outcome = Err(e);
+            if take == Take::AllOrNone {
+                posted.count = 0;
+            }
             break;
         }
         posted.count += 1;

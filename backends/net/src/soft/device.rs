@@ -22,7 +22,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::post::{self, Take};
 use gdrcore_core::verbs::shared::{CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr,
@@ -70,7 +70,7 @@ impl SoftDevice {
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad) };
+            return unsafe { self.post_list(qi, q, wr, bad, Take::Some) };
         };
         self.doorbell(qi, posted);
         Ok(())
@@ -137,7 +137,7 @@ impl SoftDevice {
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<true>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad) };
+            return unsafe { self.post_list(qi, q, wr, bad, Take::Some) };
         };
         self.doorbell(qi, posted);
         Ok(())
@@ -154,9 +154,10 @@ impl SoftDevice {
         q: &QpShared,
         wr: *const SendWr,
         bad: &mut *const SendWr,
+        take: Take,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send_list(q, wr, bad) };
+        let (posted, outcome) = unsafe { post::send_list(q, wr, bad, take) };
         if posted.count > 0 {
             self.doorbell(qi, posted);
         }
@@ -558,6 +559,14 @@ impl Device for SoftDevice {
         self.fork.check()?;
         // SAFETY: the caller's promise.
         unsafe { self.quick_post_send(qp, wr, bad) }
+    }
+
+    unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
+        self.fork.check()?;
+        let (qi, q) = self.engine.qp(qp)?;
+        let mut bad = wr;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_list(qi, q, wr, &mut bad, Take::AllOrNone) }
     }
 
     #[inline]

@@ -329,6 +329,12 @@ impl Device for EngineSet {
         unsafe { engine.post_send(qp, wr, bad) }
     }
 
+    unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
+        let (_, engine, qp) = self.of(qp)?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.post_send_all(qp, wr) }
+    }
+
     #[inline]
     unsafe fn post_recv(
         &self,

@@ -1,0 +1,21 @@
+//! Extended queue pairs of the libibverbs drop-in (`ibv_wr_start` to `ibv_wr_complete`), as C
+//! programs see them.
+
+use gdrcore_tests::dropin::says_ok;
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::loopback;
+
+/// FLUSH, as a program of rdma-core 45 or newer sees it.
+#[test]
+fn programs_flush_what_they_have_written() {
+    if !says_ok("flush", &loopback(157, 1)) {
+        skip!("no cc or libibverbs headers");
+    }
+}
+
+#[test]
+fn a_batch_is_posted_whole_or_not_at_all() {
+    if !says_ok("batches", &loopback(157, 2)) {
+        skip!("no cc or libibverbs headers");
+    }
+}
