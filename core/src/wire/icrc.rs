@@ -14,7 +14,9 @@ mod table;
 
 // For copies that sum in the same pass.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use clmul::{end_rounds, over_round, wide_256::end_rounds_256};
+pub(crate) use clmul::{
+    end_rounds, over_round, wide_256::end_rounds_256, wide_512::end_rounds_512,
+};
 pub use cpu::Impl;
 
 use super::headers::Bth;

@@ -2,10 +2,10 @@
 //! [`crate::wire::icrc`] uses: each byte is loaded once, stored, and folded.
 //!
 //! The loops copy whole rounds, which are four registers. What is behind them is copied and summed
-//! in two passes. Machines with 512-bit registers take the 256-bit loop.
+//! in two passes.
 
 use super::{result, Fault};
-use crate::wire::icrc::{end_rounds, end_rounds_256, over_round, Impl};
+use crate::wire::icrc::{end_rounds, end_rounds_256, end_rounds_512, over_round, Impl};
 use core::arch::asm;
 use core::arch::x86_64::*;
 
@@ -13,20 +13,25 @@ use core::arch::x86_64::*;
 const FEW: usize = 4;
 
 /// Bytes of a round.
-pub(super) fn round_of(which: Impl) -> Option<usize> {
+fn round_of(which: Impl) -> Option<usize> {
     match which {
         Impl::Table => None,
         Impl::Clmul => Some(64),
-        Impl::Vpclmul256 | Impl::Vpclmul512 => Some(128),
+        Impl::Vpclmul256 => Some(128),
+        Impl::Vpclmul512 => Some(256),
     }
 }
 
-/// How many bytes of a copy of `len` are whole rounds; `None`: there are too few.
+/// The loop for a copy of `len` bytes, and how many of them are whole rounds of it; `None`: too few
+/// are. What runs the widest loop runs the next one as well.
 #[inline]
-pub(super) fn rounds(which: Impl, len: usize) -> Option<usize> {
-    let round = round_of(which)?;
-    let whole = len / round * round;
-    (whole >= FEW * round).then_some(whole)
+pub(super) fn rounds(which: Impl, len: usize) -> Option<(Impl, usize)> {
+    let by = match which {
+        Impl::Vpclmul512 if len < FEW * 256 => Impl::Vpclmul256,
+        which => which,
+    };
+    let round = round_of(by)?;
+    (len >= FEW * round).then_some((by, len / round * round))
 }
 
 /// Copies `len` bytes, whole rounds and at least one of `which`, and returns the state after them.
@@ -42,10 +47,11 @@ pub(super) unsafe fn copy_rounds(
     len: usize,
     state: u32,
 ) -> Result<u32, Fault> {
-    // SAFETY: the caller's promise, for both; what runs 512-bit code runs the 256-bit one.
+    // SAFETY: the caller's promise, for each.
     unsafe {
         match which {
-            Impl::Vpclmul512 | Impl::Vpclmul256 => copy_256(from, to, len, state),
+            Impl::Vpclmul512 => copy_512(from, to, len, state),
+            Impl::Vpclmul256 => copy_256(from, to, len, state),
             _ => copy_128(from, to, len, state),
         }
     }
@@ -202,4 +208,67 @@ unsafe fn copy_256(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     }
     result(fault, ())?;
     Ok(end_rounds_256([a, b, c, d]))
+}
+
+/// By 512-bit registers.
+///
+/// # Safety
+/// As [`copy_rounds`].
+#[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
+unsafe fn copy_512(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fault> {
+    macro_rules! first {
+        ($at:literal, $chain:literal) => {
+            concat! {
+                "vmovdqu64 {", $chain, "}, [{from} + ", $at, "]\n",
+                "vmovdqu64 [{to} + ", $at, "], {", $chain, "}\n",
+            }
+        };
+    }
+    macro_rules! next {
+        ($at:literal, $chain:literal) => {
+            concat! {
+                "vmovdqu64 {x}, [{from} + ", $at, "]\n",
+                "vmovdqu64 [{to} + ", $at, "], {x}\n",
+                "vpclmulqdq {y}, {", $chain, "}, {by}, 0\n",
+                "vpclmulqdq {", $chain, "}, {", $chain, "}, {by}, 17\n",
+                // 0x96 is the truth table of a three-way xor.
+                "vpternlogq {", $chain, "}, {y}, {x}, 0x96\n",
+            }
+        };
+    }
+    let (low, high) = const { over_round(4) };
+    let by = _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
+    let (a, b, c, d): (__m512i, __m512i, __m512i, __m512i);
+    let fault: u32;
+    // SAFETY: as in `copy_128`.
+    unsafe {
+        asm!(
+            rounds!(
+                "256",
+                concat!(
+                    first!("0", "a"),
+                    first!("64", "b"),
+                    first!("128", "c"),
+                    first!("192", "d"),
+                    "vpxorq {a}, {a}, {state}\n",
+                ),
+                concat!(next!("0", "a"), next!("64", "b"), next!("128", "c"), next!("192", "d"))
+            ),
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            len = inout(reg) len => _,
+            fault = out(reg) fault,
+            state = in(zmm_reg) _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32)),
+            by = in(zmm_reg) by,
+            a = out(zmm_reg) a,
+            b = out(zmm_reg) b,
+            c = out(zmm_reg) c,
+            d = out(zmm_reg) d,
+            x = out(zmm_reg) _,
+            y = out(zmm_reg) _,
+            options(nostack),
+        );
+    }
+    result(fault, ())?;
+    Ok(end_rounds_512([a, b, c, d]))
 }

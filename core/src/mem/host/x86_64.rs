@@ -335,7 +335,7 @@ macro_rules! finish {
 
 /// [`fetch`], and the CRC state after the bytes.
 pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
-    let Some(whole) = copy_crc::rounds(which, dst.len()) else {
+    let Some((by, whole)) = copy_crc::rounds(which, dst.len()) else {
         super::fetch(addr, dst)?;
         return Ok(crc32_with(which, state, dst));
     };
@@ -343,7 +343,7 @@ pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> R
     // SAFETY: this machine can run what `rounds` takes; `body` is ours.
     let state = unsafe {
         let to = body.as_mut_ptr().expose_provenance() as u64;
-        copy_crc::copy_rounds(which, addr, to, whole, state)?
+        copy_crc::copy_rounds(by, addr, to, whole, state)?
     };
     super::fetch(addr.wrapping_add(whole as u64), tail)?;
     Ok(crc32_with(which, state, tail))

@@ -140,3 +140,9 @@ fn last(wide: __m512i) -> __m128i {
     let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
     _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1))
 }
+
+/// [`super::end_rounds`] of 512-bit registers.
+#[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1")]
+pub(crate) fn end_rounds_512(chains: [__m512i; 4]) -> u32 {
+    reduce(last(join(chains)))
+}
