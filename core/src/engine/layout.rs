@@ -167,6 +167,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         handed: p.handed,
         rx_flow: (PeerAddr::default(), Flow::v4([0; 4], [0; 4], 0, 0)),
         rx_ident: 0,
+        rx_expected: false,
         cursor: 0,
         next_link: None,
         elsewhere: false,

@@ -71,6 +71,8 @@ pub struct Inner {
     rx_flow: (PeerAddr, Flow),
     /// The IPv4 identification with which its next burst should begin; 0 while all began with 0.
     rx_ident: u16,
+    /// The last long packet had the identification that was expected.
+    rx_expected: bool,
     /// Where the next round of sending begins.
     cursor: usize,
     /// The link to peers that control calls name from now on.

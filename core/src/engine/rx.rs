@@ -2,6 +2,7 @@
 
 use super::{cm, Guard};
 use crate::counters::Counters;
+use crate::roce::frame::middle::FEWEST;
 use crate::roce::frame::record::{ack_behind, is_ack, is_dc, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
@@ -125,6 +126,40 @@ impl Guard<'_> {
         data: &[u8],
         ce: bool,
     ) -> usize {
+        if data.len() >= FEWEST {
+            return self.take_long(late, &mut now, src, first, seg, data, ce);
+        }
+        self.take_each::<false>(late, now, src, first, seg, data, ce)
+    }
+
+    #[allow(clippy::too_many_arguments)] // as above
+    #[inline(never)]
+    fn take_long(
+        &mut self,
+        late: u64,
+        now: &mut dyn FnMut() -> u64,
+        src: &PeerAddr,
+        first: u16,
+        seg: usize,
+        data: &[u8],
+        ce: bool,
+    ) -> usize {
+        self.take_each::<true>(late, now, src, first, seg, data, ce)
+    }
+
+    /// `LONG`: there may be packets of [`FEWEST`] bytes or more.
+    #[allow(clippy::too_many_arguments)] // as above
+    #[inline(always)]
+    fn take_each<const LONG: bool>(
+        &mut self,
+        late: u64,
+        mut now: impl FnMut() -> u64,
+        src: &PeerAddr,
+        first: u16,
+        seg: usize,
+        data: &[u8],
+        ce: bool,
+    ) -> usize {
         let (inner, s) = self.split();
         let known = &inner.rx_flow.0;
         if known.gid != src.gid || known.port != src.port {
@@ -147,11 +182,22 @@ impl Guard<'_> {
             }
             let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
+            if LONG && packet.len() >= FEWEST && !ce {
+                let flow = (&inner.rx_flow.1, expected);
+                if inner.rx_expected && t.take_middle(s, &from, flow, packet, &mut now) {
+                    continue;
+                }
+                // Until the check below says otherwise.
+                inner.rx_expected = true;
+            }
             let Some(ident) = whole(&inner.rx_flow.1, expected, packet, &mut t.common.counters)
             else {
                 continue;
             };
             if ident != expected && !inner.rx_flow.1.is_v6() {
+                if LONG {
+                    inner.rx_expected = false;
+                }
                 inner.rx_ident = ident.wrapping_sub(number);
             }
             if !ce && take_single(t, s, late, &from, packet) {

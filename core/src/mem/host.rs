@@ -88,6 +88,26 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     imp::place(addr, src, last_word(addr, src.len()))
 }
 
+/// Copies `src` to `addr`, and returns the state of the CRC that was `state` before the bytes and
+/// has gone on over them. Bulk in one pass, as [`fetch_crc`]. Bytes are seen in ascending address;
+/// nothing is said of a last word.
+///
+/// # Errors
+/// [`Fault`]; some bytes may be written then.
+#[inline]
+pub fn place_crc(addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    imp::place_crc(Impl::best(), addr, src, state)
+}
+
+/// [`place_crc`] by the implementation named, or the best that the machine has if it lacks that
+/// one.
+///
+/// # Errors
+/// As [`place_crc`].
+pub fn place_crc_with(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    imp::place_crc(which.min(Impl::best()), addr, src, state)
+}
+
 /// Copies `len` bytes from one address to another, both of them memory that belongs to programs, in
 /// the order of [`place`]. 8 bytes are read in one piece, and written so where `to` is aligned to
 /// them.

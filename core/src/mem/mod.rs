@@ -260,6 +260,14 @@ impl Providers {
         }
     }
 
+    /// Puts `src` at the start of the target, of host memory alone. The CRC `state` goes on over it
+    /// in the same pass. `None`: another kind of memory, or a fault; some bytes may be written.
+    #[inline]
+    pub fn place_crc(&self, target: &Target, src: &[u8], state: u32) -> Option<u32> {
+        let addr = piece(target, 0, src.len()).filter(|_| target.provider == 0)?;
+        host::place_crc(addr, src, state).ok()
+    }
+
     /// Copies `len` bytes at `off` of the target to `to`, memory outside this table that a peer let
     /// this process map. Only from host memory; from another kind it is a fault. The bytes are seen
     /// in the order of [`Providers::place`].

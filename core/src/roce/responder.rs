@@ -432,6 +432,24 @@ impl Conn<'_> {
         }
     }
 
+    /// Where the bytes of a MIDDLE packet of the WRITE under way go, if the packet is the expected
+    /// one and nothing blocks it.
+    #[inline(always)]
+    pub(super) fn next_of_write(&self, psn: Psn, len: usize) -> Option<Target> {
+        let (qp, resp) = (&*self.qp, &self.qp.conn.resp);
+        let under_way = psn == resp.epsn
+            && resp.incoming() == Incoming::Write
+            && !resp.is(rx_block::PLACING | rx_block::FENCES);
+        let fits =
+            len == qp.conn.mtu as usize && resp.offset + (len as u64) < u64::from(resp.dma_len);
+        if !under_way || !fits || !qp.takes_writes() {
+            return None;
+        }
+        let (at, right) = (resp.va.wrapping_add(resp.offset), access::REMOTE_WRITE);
+        let memory = &self.common.memory;
+        qp.remote_target(memory, qp.pd, resp.rkey, at, len as u32, right).ok()
+    }
+
     /// Closes the window that the last packet of a SEND with invalidate names. The bytes are placed
     /// by then: a key that cannot be invalidated fails the receive as well.
     #[inline(always)]
@@ -448,7 +466,7 @@ impl Conn<'_> {
 
     /// A run was placed: advance, and end the message with its last packet.
     #[inline(always)]
-    fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
+    pub(super) fn accept(&mut self, now: u64, run: &Run, payload: &[u8]) {
         let resp = &mut self.qp.conn.resp;
         resp.offset += payload.len() as u64;
         resp.advance(run.n, run.last);

@@ -15,6 +15,7 @@ mod hostile;
 mod keepalive;
 mod links;
 mod long_reads;
+mod middle_packets;
 mod operations;
 mod outages;
 mod packet_loss;

@@ -51,13 +51,19 @@ impl Raw {
         self
     }
 
-    /// Puts it on the wire as if `from` had sent it.
-    pub fn inject(&self, net: &mut Net, from: usize, to: usize) {
+    /// Its bytes, signed as by the host `from`, with an IPv4 identification.
+    pub fn signed(&self, net: &Net, from: usize, to: usize, ident: u16) -> Vec<u8> {
         let mut p = vec![0; Bth::LEN];
         self.bth.emit(p.first_chunk_mut().unwrap());
         p.extend_from_slice(&self.rest);
         p.extend_from_slice(&[0; 4]);
-        sign(net, from, to, &mut p);
+        flow(net, from, to).append_icrc(ident, &mut p);
+        p
+    }
+
+    /// Puts it on the wire as if `from` had sent it.
+    pub fn inject(&self, net: &mut Net, from: usize, to: usize) {
+        let p = self.signed(net, from, to, 0);
         net.inject(from, to, &p);
     }
 }

@@ -30,13 +30,20 @@ fn a_copy_that_sums_ends_where_its_memory_does() {
             let at = end - left as u64;
             let fetched = host::fetch_crc_with(which, at, &mut room, 0);
             assert!(fetched.is_err(), "{which:?}: {left} bytes to read");
+            let placed = host::place_crc_with(which, at, &room, 0);
+            assert!(placed.is_err(), "{which:?}: room for {left} bytes");
         }
-        let src: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
+        let mut src: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
         let sum = crc32_with(Impl::Table, 7, &src);
         let at = end - LEN as u64;
         // SAFETY: `LEN` bytes of the first page.
         unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), at as *mut u8, LEN) };
         assert_eq!(host::fetch_crc_with(which, at, &mut room, 7), Ok(sum), "{which:?}");
+        assert_eq!(room, src, "{which:?}");
+        room.fill(0x5A);
+        let sum = crc32_with(Impl::Table, 7, &room);
+        assert_eq!(host::place_crc_with(which, at, &room, 7), Ok(sum), "{which:?}");
+        assert_eq!(host::fetch(at, &mut src), Ok(()));
         assert_eq!(room, src, "{which:?}");
     }
 }

@@ -38,6 +38,11 @@ pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
     put(addr.wrapping_add(body.len() as u64), last)
 }
 
+pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    super::place(addr, src)?;
+    Ok(crc32_with(which, state, src))
+}
+
 pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<(), Fault> {
     let mut piece = [0; 256];
     let body = len - last;

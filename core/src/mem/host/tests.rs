@@ -257,3 +257,24 @@ fn a_fetch_that_sums_copies_and_sums() {
         }
     }
 }
+
+#[test]
+fn a_placement_that_sums_copies_and_sums() {
+    let all = pattern(9000 + 64, 9);
+    for which in implementations() {
+        for n in crc_lengths() {
+            for (at, skew) in [(0, 0), (12, 0), (28, 8), (5, 1), (63, 33), (1, 40), (44, 63)] {
+                let Some(src) = all.get(at..at + n) else { continue };
+                let mem = Mem::new(n + 128);
+                let to = mem.addr() + skew as u64;
+                let sum = place_crc_with(which, to, src, 0x1234_5678);
+                let right = crc32_with(Impl::Table, 0x1234_5678, src);
+                assert_eq!(sum, Ok(right), "{which:?} n {n} at {at} to {skew}");
+                let mut seen = mem.bytes(n + 128);
+                assert_eq!(&seen[skew..skew + n], src, "{which:?} n {n} at {at} to {skew}");
+                seen[skew..skew + n].fill(0);
+                assert!(seen.iter().all(|b| *b == 0), "{which:?} n {n} at {at}: around it");
+            }
+        }
+    }
+}

@@ -349,6 +349,22 @@ pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> R
     Ok(crc32_with(which, state, tail))
 }
 
+/// [`place`], and the CRC state after the bytes.
+pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+    let Some((by, whole)) = copy_crc::rounds(which, src.len()) else {
+        super::place(addr, src)?;
+        return Ok(crc32_with(which, state, src));
+    };
+    let (body, tail) = src.split_at(whole);
+    // SAFETY: this machine can run what `rounds` takes; `body` is ours.
+    let state = unsafe {
+        let from = body.as_ptr().expose_provenance() as u64;
+        copy_crc::copy_rounds(by, from, addr, whole, state)?
+    };
+    super::place(addr.wrapping_add(whole as u64), tail)?;
+    Ok(crc32_with(which, state, tail))
+}
+
 #[inline(never)]
 pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     let fault: u32;

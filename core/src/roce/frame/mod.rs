@@ -4,5 +4,6 @@
 //! The rules are those of [`super::rules`]; these files write and read the frames.
 
 mod local;
+pub mod middle;
 pub mod packet;
 pub mod record;

@@ -231,7 +231,11 @@ fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
         run_last(&mut members);
         assert!(Instant::now() < end, "{:?}", members[1].member.index);
     }
-    assert_eq!(send_to(&mut members, 700 * QPN_UNIT), Some((1, true)));
+    // It has learned its place, and tells the kernel next.
+    while send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") != (1, true) {
+        run_last(&mut members);
+        assert!(Instant::now() < end, "it is reached by a detour");
+    }
 }
 
 #[test]
