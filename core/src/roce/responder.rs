@@ -432,8 +432,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Where the bytes of a MIDDLE packet of the WRITE under way go, if the packet is the expected
-    /// one and nothing blocks it.
+    /// Where in host memory the bytes of a MIDDLE packet of the WRITE under way go, if the packet is
+    /// the expected one and nothing blocks it.
     #[inline(always)]
     pub(super) fn next_of_write(&self, psn: Psn, len: usize) -> Option<Target> {
         let (qp, resp) = (&*self.qp, &self.qp.conn.resp);
@@ -447,7 +447,8 @@ impl Conn<'_> {
         }
         let (at, right) = (resp.va.wrapping_add(resp.offset), access::REMOTE_WRITE);
         let memory = &self.common.memory;
-        qp.remote_target(memory, qp.pd, resp.rkey, at, len as u32, right).ok()
+        let target = qp.remote_target(memory, qp.pd, resp.rkey, at, len as u32, right).ok()?;
+        (target.provider == 0).then_some(target)
     }
 
     /// Closes the window that the last packet of a SEND with invalidate names. The bytes are placed

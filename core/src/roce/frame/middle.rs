@@ -46,11 +46,14 @@ impl Transport {
         if run.pkey & 0x7fff != 0x7fff || !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }
+        // A path MTU is a multiple of 4: no pad follows the payload.
+        if payload.len() != rest.len() {
+            return false;
+        }
         let Some(target) = c.next_of_write(run.psn, payload.len()) else { return false };
         let state = flow.icrc_of_headers(ident, header, Bth::LEN + rest.len());
         let summed = c.common.memory.providers.place_crc(&target, payload, state);
-        // A path MTU is a multiple of 4: no pad follows the payload.
-        if payload.len() != rest.len() || summed.is_none_or(|s| !s != u32::from_le_bytes(*icrc)) {
+        if summed.is_none_or(|s| !s != u32::from_le_bytes(*icrc)) {
             return false;
         }
         c.count_received(1, packet.len() as u64);
