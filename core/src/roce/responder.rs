@@ -432,8 +432,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Where in host memory the bytes of a MIDDLE packet of the WRITE under way go, if the packet is
-    /// the expected one and nothing blocks it.
+    /// Where in host memory the bytes of a MIDDLE packet of the WRITE under way go, if the packet
+    /// is the expected one and nothing blocks it.
     #[inline(always)]
     pub(super) fn next_of_write(&self, psn: Psn, len: usize) -> Option<Target> {
         let (qp, resp) = (&*self.qp, &self.qp.conn.resp);

@@ -11,21 +11,31 @@ use super::Outcome;
 use crate::ends::{Op, Shape};
 use crate::patience::deadline;
 use gdrcore_core::verbs::types::qp_type;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of each message.
 const LEN: usize = 100_000;
 
-/// Waits until the wire holds no delayed packet. An ACK with the PSN of a READ's last packet ends
-/// the READ for rxe although packets of its response are missing (likewise for an atomic); a late
-/// copy of an earlier request causes such an ACK.
+/// How long, and for how many rounds of our device, the wire has to stay still: what it has
+/// delivered is read and answered by then. An owed ACK leaves after 20 us.
+const STILL: (Duration, u32) = (Duration::from_millis(5), 200);
+
+/// Waits until the wire holds no delayed packet, and nothing that it has delivered is to be
+/// answered. An ACK with the PSN of a READ's last packet ends the READ for rxe although packets of
+/// its response are missing (likewise for an atomic); a late copy of an earlier request causes such
+/// an ACK, and an ACK may be copied itself.
 pub(super) fn nothing_is_late(link: &Link, wire: &Mangler) -> Outcome<()> {
     let end = deadline(60);
-    while !wire.is_empty() {
+    let (mut since, mut rounds, mut crossed) = (Instant::now(), 0, u64::MAX);
+    while since.elapsed() < STILL.0 || rounds < STILL.1 {
         if Instant::now() > end {
             return Err("the wire keeps packets back".into());
         }
         let _ = link.dev.progress();
+        rounds += 1;
+        if !wire.is_empty() || wire.counts().0 != crossed {
+            (since, rounds, crossed) = (Instant::now(), 0, wire.counts().0);
+        }
     }
     Ok(())
 }
