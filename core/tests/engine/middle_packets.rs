@@ -208,6 +208,17 @@ fn a_middle_packet_goes_nowhere_without_its_write() {
     assert_eq!(w.memory(), w.after(PACKETS), "no WRITE is under way");
     assert_eq!(w.net.state(&w.b), qp_state::ERR);
 
+    // Nor where a SEND is under way, behind a WRITE.
+    let mut w = Bulk::new(o);
+    w.send(0..PACKETS);
+    w.net.recv(&w.b, 1, &[(32 * 4096, 3 * 4096)]);
+    let first = Raw::new(Opcode::RC_SEND_FIRST, &w.b, PACKETS as u32).bytes(&[6; 4096]);
+    first.inject(&mut w.net, 0, 1);
+    let raw = Raw::new(Opcode::RC_WRITE_MIDDLE, &w.b, PACKETS as u32 + 1).bytes(&[7; 4096]);
+    raw.inject(&mut w.net, 0, 1);
+    assert_eq!(w.memory(), w.after(PACKETS), "a SEND is under way");
+    assert_eq!(w.net.state(&w.b), qp_state::ERR);
+
     // One that would leave as much as the whole to the last packet.
     let mut w = Bulk::new(o);
     w.send(0..PACKETS - 1);
