@@ -141,6 +141,20 @@ fn a_damaged_middle_packet_leaves_what_the_right_one_writes() {
     }
 }
 
+/// What would be placed twice is checked first.
+#[test]
+fn packets_of_unforeseeable_identifications_are_checked_first() {
+    let mut w = Bulk::new(Opts { mtu: mtu::MTU_4096, ..Opts::default() });
+    for k in 0..3 {
+        let p = w.packet(k).signed(&w.net, 0, 1, 0x1234 * (k * k + 1) as u16);
+        w.net.inject(0, 1, &p);
+    }
+    let mut p = w.packet(3).signed(&w.net, 0, 1, 0x7777);
+    p[100] ^= 1;
+    w.is_dropped(&p);
+    assert_eq!(w.memory(), w.after(3));
+}
+
 #[test]
 fn nothing_else_is_written_before_it_is_checked() {
     for o in each() {
