@@ -73,14 +73,9 @@ pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
         w.next = next;
         next = w;
     }
-    let mut bad = next;
     let done = named.and_then(|()| {
-        retry_while_busy(|| match wrs.len() {
-            // SAFETY: the list that was linked; its pieces are the caller's.
-            1 => unsafe { q.device.post_send(q.handle, next, &mut bad) },
-            // SAFETY: as above.
-            _ => unsafe { q.device.post_send_all(q.handle, next) },
-        })
+        // SAFETY: the list that was linked; its pieces are the caller's.
+        retry_while_busy(|| unsafe { q.device.post_send_all(q.handle, next) })
     });
     match done {
         Ok(()) => 0,

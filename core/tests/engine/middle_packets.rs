@@ -15,7 +15,6 @@ const BEFORE: u8 = 0xee;
 /// A WRITE of [`PACKETS`] packets into the buffer of an end, from one packet behind its start on.
 struct Bulk {
     net: Net,
-    a: End,
     b: End,
     mtu: usize,
     bytes: Vec<u8>,
@@ -23,10 +22,10 @@ struct Bulk {
 
 impl Bulk {
     fn new(o: Opts) -> Bulk {
-        let (net, a, b) = Net::pair(o);
+        let (net, _, b) = Net::pair(o);
         let mtu = 128usize << o.mtu;
         b.buf.put(0, &vec![BEFORE; (PACKETS + 4) * mtu]);
-        Bulk { net, a, b, mtu, bytes: pattern(5, PACKETS * mtu) }
+        Bulk { net, b, mtu, bytes: pattern(5, PACKETS * mtu) }
     }
 
     /// Its packet `k`, as it should be.
@@ -119,7 +118,7 @@ fn a_damaged_middle_packet_leaves_what_the_right_one_writes() {
         let mut w = Bulk::new(o);
         w.send(0..2);
         let (mtu, len) = (w.mtu, w.packet(2).signed(&w.net, 0, 1, 0).len());
-        // In its payload, in its ICRC; shorter by four bytes.
+        // In its payload, and in its ICRC.
         for at in [20, len / 2, len - 5, len - 1] {
             let mut p = w.packet(2).signed(&w.net, 0, 1, 0);
             p[at] ^= 0x10;
@@ -131,6 +130,7 @@ fn a_damaged_middle_packet_leaves_what_the_right_one_writes() {
             seen[3 * mtu..4 * mtu].fill(BEFORE);
             assert_eq!(seen, w.after(2), "only bytes of its own packet may differ");
         }
+        // Shorter by four bytes.
         let mut p = w.packet(2).signed(&w.net, 0, 1, 0);
         p.truncate(len - 4);
         w.is_dropped(&p);
@@ -240,5 +240,4 @@ fn a_middle_packet_goes_nowhere_without_its_write() {
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.memory(), w.after(PACKETS - 1), "no MIDDLE is the last");
     assert_eq!(w.net.state(&w.b), qp_state::ERR);
-    let _ = &w.a;
 }

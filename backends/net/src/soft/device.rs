@@ -48,7 +48,7 @@ impl SoftDevice {
         *bad = wr;
         let (qi, q) = self.engine.qp(qp)?;
         // SAFETY: the caller's promise.
-        unsafe { self.post_send_to(qi, q, wr, bad) }
+        unsafe { self.post_send_to(qi, q, wr, bad, Take::Some) }
     }
 
     /// As [`Device::post_send`], to the QP at an index, which was looked up.
@@ -62,15 +62,16 @@ impl SoftDevice {
         q: &QpShared,
         wr: *const SendWr,
         bad: &mut *const SendWr,
+        take: Take,
     ) -> Result<()> {
         if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
             // SAFETY: the caller's promise.
-            return unsafe { self.post_to_target(qi, q, wr, bad) };
+            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
         }
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, Take::Some) };
+            return unsafe { self.post_list(qi, q, wr, bad, take) };
         };
         self.doorbell(qi, posted);
         Ok(())
@@ -133,11 +134,12 @@ impl SoftDevice {
         q: &QpShared,
         wr: *const SendWr,
         bad: &mut *const SendWr,
+        take: Take,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<true>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, Take::Some) };
+            return unsafe { self.post_list(qi, q, wr, bad, take) };
         };
         self.doorbell(qi, posted);
         Ok(())
@@ -566,7 +568,7 @@ impl Device for SoftDevice {
         let (qi, q) = self.engine.qp(qp)?;
         let mut bad = wr;
         // SAFETY: the caller's promise.
-        unsafe { self.post_list(qi, q, wr, &mut bad, Take::AllOrNone) }
+        unsafe { self.post_send_to(qi, q, wr, &mut bad, Take::AllOrNone) }
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 
 use super::SoftDevice;
 use gdrcore_core::error::Result;
+use gdrcore_core::verbs::post::Take;
 use gdrcore_core::verbs::shared::{CqShared, QpShared};
 use gdrcore_core::verbs::types::{Handle, RecvWr, SendWr, Wc};
 
@@ -55,7 +56,7 @@ impl PinnedQp {
     pub unsafe fn post_send(&self, wr: *const SendWr, bad: &mut *const SendWr) -> Result<()> {
         *bad = wr;
         // SAFETY: our contract.
-        unsafe { self.device.post_send_to(self.index, self.qp, wr, bad) }
+        unsafe { self.device.post_send_to(self.index, self.qp, wr, bad, Take::Some) }
     }
 
     /// As [`gdrcore_core::device::Device::post_recv`].

@@ -82,6 +82,45 @@ macro_rules! rounds {
     };
 }
 
+/// Runs the loop by four chains in registers of a class, by the `first` and `next` of its place:
+/// the chains after the last round.
+///
+/// # Safety
+/// As [`copy_rounds`].
+macro_rules! copy_loop {
+    ($class:ident, $bytes:literal, [$a:literal, $b:literal, $c:literal, $d:literal], $add:literal,
+     ($from:ident, $to:ident, $len:ident, $state:ident, $by:ident)) => {{
+        let (a, b, c, d);
+        let fault: u32;
+        // Accesses `len` bytes of either side; each access succeeds or lands on 6 (module doc of
+        // `host`).
+        asm!(
+            rounds!(
+                $bytes,
+                concat!(
+                    first!($a, "a"), first!($b, "b"), first!($c, "c"), first!($d, "d"),
+                    $add,
+                ),
+                concat!(next!($a, "a"), next!($b, "b"), next!($c, "c"), next!($d, "d"))
+            ),
+            from = inout(reg) $from => _,
+            to = inout(reg) $to => _,
+            len = inout(reg) $len => _,
+            fault = out(reg) fault,
+            state = in($class) $state,
+            by = in($class) $by,
+            a = out($class) a,
+            b = out($class) b,
+            c = out($class) c,
+            d = out($class) d,
+            x = out($class) _,
+            y = out($class) _,
+            options(nostack),
+        );
+        result(fault, [a, b, c, d])
+    }};
+}
+
 /// By 128-bit registers.
 ///
 /// # Safety
@@ -111,40 +150,18 @@ unsafe fn copy_128(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     }
     let (low, high) = const { over_round(1) };
     let by = _mm_set_epi64x(high as i64, low as i64);
-    let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
-    let fault: u32;
-    // SAFETY: accesses `len` bytes of either side, by the caller's promise; each access succeeds or
-    // lands on 6 (module doc of `host`).
-    unsafe {
-        asm!(
-            rounds!(
-                "64",
-                concat!(
-                    first!("0", "a"),
-                    first!("16", "b"),
-                    first!("32", "c"),
-                    first!("48", "d"),
-                    "pxor {a}, {state}\n",
-                ),
-                concat!(next!("0", "a"), next!("16", "b"), next!("32", "c"), next!("48", "d"))
-            ),
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            len = inout(reg) len => _,
-            fault = out(reg) fault,
-            state = in(xmm_reg) _mm_cvtsi32_si128(state as i32),
-            by = in(xmm_reg) by,
-            a = out(xmm_reg) a,
-            b = out(xmm_reg) b,
-            c = out(xmm_reg) c,
-            d = out(xmm_reg) d,
-            x = out(xmm_reg) _,
-            y = out(xmm_reg) _,
-            options(nostack),
-        );
-    }
-    result(fault, ())?;
-    Ok(end_rounds([a, b, c, d]))
+    let state = _mm_cvtsi32_si128(state as i32);
+    // SAFETY: our contract.
+    let chains: [__m128i; 4] = unsafe {
+        copy_loop!(
+            xmm_reg,
+            "64",
+            ["0", "16", "32", "48"],
+            "pxor {a}, {state}\n",
+            (from, to, len, state, by)
+        )?
+    };
+    Ok(end_rounds(chains))
 }
 
 /// By 256-bit registers.
@@ -175,39 +192,18 @@ unsafe fn copy_256(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     }
     let (low, high) = const { over_round(2) };
     let by = _mm256_broadcastsi128_si256(_mm_set_epi64x(high as i64, low as i64));
-    let (a, b, c, d): (__m256i, __m256i, __m256i, __m256i);
-    let fault: u32;
-    // SAFETY: as in `copy_128`.
-    unsafe {
-        asm!(
-            rounds!(
-                "128",
-                concat!(
-                    first!("0", "a"),
-                    first!("32", "b"),
-                    first!("64", "c"),
-                    first!("96", "d"),
-                    "vpxor {a}, {a}, {state}\n",
-                ),
-                concat!(next!("0", "a"), next!("32", "b"), next!("64", "c"), next!("96", "d"))
-            ),
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            len = inout(reg) len => _,
-            fault = out(reg) fault,
-            state = in(ymm_reg) _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32)),
-            by = in(ymm_reg) by,
-            a = out(ymm_reg) a,
-            b = out(ymm_reg) b,
-            c = out(ymm_reg) c,
-            d = out(ymm_reg) d,
-            x = out(ymm_reg) _,
-            y = out(ymm_reg) _,
-            options(nostack),
-        );
-    }
-    result(fault, ())?;
-    Ok(end_rounds_256([a, b, c, d]))
+    let state = _mm256_zextsi128_si256(_mm_cvtsi32_si128(state as i32));
+    // SAFETY: our contract.
+    let chains: [__m256i; 4] = unsafe {
+        copy_loop!(
+            ymm_reg,
+            "128",
+            ["0", "32", "64", "96"],
+            "vpxor {a}, {a}, {state}\n",
+            (from, to, len, state, by)
+        )?
+    };
+    Ok(end_rounds_256(chains))
 }
 
 /// By 512-bit registers.
@@ -238,37 +234,16 @@ unsafe fn copy_512(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     }
     let (low, high) = const { over_round(4) };
     let by = _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64));
-    let (a, b, c, d): (__m512i, __m512i, __m512i, __m512i);
-    let fault: u32;
-    // SAFETY: as in `copy_128`.
-    unsafe {
-        asm!(
-            rounds!(
-                "256",
-                concat!(
-                    first!("0", "a"),
-                    first!("64", "b"),
-                    first!("128", "c"),
-                    first!("192", "d"),
-                    "vpxorq {a}, {a}, {state}\n",
-                ),
-                concat!(next!("0", "a"), next!("64", "b"), next!("128", "c"), next!("192", "d"))
-            ),
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            len = inout(reg) len => _,
-            fault = out(reg) fault,
-            state = in(zmm_reg) _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32)),
-            by = in(zmm_reg) by,
-            a = out(zmm_reg) a,
-            b = out(zmm_reg) b,
-            c = out(zmm_reg) c,
-            d = out(zmm_reg) d,
-            x = out(zmm_reg) _,
-            y = out(zmm_reg) _,
-            options(nostack),
-        );
-    }
-    result(fault, ())?;
-    Ok(end_rounds_512([a, b, c, d]))
+    let state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32));
+    // SAFETY: our contract.
+    let chains: [__m512i; 4] = unsafe {
+        copy_loop!(
+            zmm_reg,
+            "256",
+            ["0", "64", "128", "192"],
+            "vpxorq {a}, {a}, {state}\n",
+            (from, to, len, state, by)
+        )?
+    };
+    Ok(end_rounds_512(chains))
 }
