@@ -57,9 +57,8 @@ fn latency() {
     let a = End::open("soft:127.0.0.1:4821", 1, 1 << 20, 64);
     let b = End::open("soft:127.0.0.2:4821", 1, 1 << 20, 64);
     End::connect(&a, &b);
-    let (x, y) = (Bare::open("127.0.0.1:4822", 0), Bare::open("127.0.0.2:4822", 0));
-    let (to_x, to_y): (SocketAddr, SocketAddr) =
-        ("127.0.0.1:4822".parse().expect("address"), "127.0.0.2:4822".parse().expect("address"));
+    let (x, y) = (Bare::open("127.0.0.1:0", 0), Bare::open("127.0.0.2:0", 0));
+    let (to_x, to_y) = (x.address(), y.address());
     // The traffic that the other thread serves: 0 bare, 1 ours, 2 end.
     let turn = AtomicU64::new(0);
     std::thread::scope(|s| {
@@ -102,12 +101,9 @@ fn bandwidth() {
     let a = End::open("soft:127.0.0.1:4823", 1, 8 << 20, 64);
     let b = End::open("soft:127.0.0.2:4823", 1, 8 << 20, 64);
     End::connect(&a, &b);
-    let (x, y) = (
-        Bare::open("127.0.0.1:4824", SEGMENT as i32),
-        Bare::open("127.0.0.2:4824", SEGMENT as i32),
-    );
-    let to_y: SocketAddr = "127.0.0.2:4824".parse().expect("address");
-    let to_x: SocketAddr = "127.0.0.1:4824".parse().expect("address");
+    let (x, y) =
+        (Bare::open("127.0.0.1:0", SEGMENT as i32), Bare::open("127.0.0.2:0", SEGMENT as i32));
+    let (to_x, to_y) = (x.address(), y.address());
     let (turn, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {

@@ -12,7 +12,6 @@ use bench::bare::Bare;
 use bench::ends::End;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{send_flags, wr_opcode, Wc};
-use std::net::SocketAddr;
 use std::time::Instant;
 
 const HOPS: usize = 100_000;
@@ -59,8 +58,8 @@ fn hops() {
         median(&mut empty)
     );
     // A SEND and an ACK as one burst: 80 bytes and 20.
-    let (s, r) = (Bare::open("127.0.0.1:4832", 80), Bare::open("127.0.0.2:4832", 80));
-    let to: SocketAddr = "127.0.0.2:4832".parse().expect("address");
+    let (s, r) = (Bare::open("127.0.0.1:0", 80), Bare::open("127.0.0.2:0", 80));
+    let to = r.address();
     let (mut buf, data) = ([0; 2048], [7; 100]);
     let (mut send, mut got, mut none) = (vec![], vec![], vec![]);
     for _ in 0..HOPS {

@@ -33,6 +33,11 @@ impl Bare {
         Bare(s)
     }
 
+    /// The address and port that it is bound to.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.0.local_addr().expect("address")
+    }
+
     /// Sends; retries while the buffer is full.
     pub fn send(&self, data: &[u8], to: &str) {
         let to: std::net::SocketAddr = to.parse().expect("address");

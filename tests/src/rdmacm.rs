@@ -154,7 +154,8 @@ impl Pair<'_> {
         let line = line.replace("{D}", &dir.display().to_string());
         let mut words = line.split_whitespace();
         let mut c = command(Some(own), self.options, find(words.next()?)?);
-        c.args(words).current_dir(dir);
+        // Why a call was refused is in the output, if the test then fails.
+        c.args(words).current_dir(dir).env("GDRC_VERBOSE", "1");
         if let Some(p) = self.preload {
             c.env("LD_PRELOAD", p);
         }

@@ -58,13 +58,19 @@ impl Running {
         };
         // SAFETY: the closure allocates nothing and takes no lock.
         unsafe { command.pre_exec(default_signals) };
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let end = patience::deadline(60);
+        let mut child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // A child of another thread that has not executed its program yet has the file
+                // open, which a test has just written.
+                Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => panic!("{command:?}: {e}"),
+            }
+        };
         fn reader(
             pipe: impl Read + Send + 'static,
             into: Arc<Mutex<Vec<u8>>>,
