@@ -4,7 +4,8 @@
  *
  * bare echo ADDRESS         one end: echoes, and serves `bw`, until it is told to end
  * bare lat  ADDRESS PEER    half round trips of a busy echo; with a 20-byte ACK per message,
- *                           -a: after the answer, -b: before it
+ *                           -a: after the answer, -b: before it. -r, at both ends: the socket is
+ *                           another process's, with which the end shares memory and its core
  * bare bw   ADDRESS PEER    messages in datagrams, a 20-byte ACK per group; -g: GSO and GRO
  * bare put  PEER FILE,
  * bare get  ADDRESS FILE    a file through a TCP socket, by read and write
@@ -62,6 +63,21 @@ enum { KIND_ECHO = 1, KIND_ECHO_ACK, KIND_ACK_ECHO, KIND_ACK, KIND_DATA, KIND_EN
 
 static uint8_t tx[BUFFER + GROUP], rx[BUFFER + GROUP];
 
+/* A datagram on its way to the process that has the socket, or from it; `bytes` 0: none. */
+struct place {
+    _Alignas(128) _Atomic uint32_t bytes;
+    struct sockaddr_in peer;
+    uint8_t data[GROUP];
+};
+
+/* Places of each direction: as many bytes as a ring of gdrcore's has. */
+#define PLACES 4u
+
+/* Those to that process, then those from it; NULL: the socket is our own. */
+static struct place *relay;
+/* Places that this process has filled, and that it has emptied. */
+static unsigned filled, emptied;
+
 static void die(const char *what)
 {
     fprintf(stderr, "bare: %s: %s\n", what, errno ? strerror(errno) : "failed");
@@ -96,14 +112,14 @@ static int open_udp(const char *address, uint16_t port, bool gro)
 }
 
 /* Not connected, as an RDMA port with many peers is not. */
-static void send_to(int fd, const void *data, size_t length, const struct sockaddr_in *to)
+static void send_by(int fd, const void *data, size_t length, const struct sockaddr_in *to)
 {
     while (sendto(fd, data, length, 0, (const struct sockaddr *)to, sizeof *to) < 0)
         if (errno != EAGAIN && errno != ENOBUFS && errno != ECONNREFUSED)
             die("sending");
 }
 
-static size_t receive(int fd, void *into, size_t room, struct sockaddr_in *from)
+static size_t receive_by(int fd, void *into, size_t room, struct sockaddr_in *from)
 {
     socklen_t length = sizeof *from;
     ssize_t n = recvfrom(fd, into, room, 0, (struct sockaddr *)from, &length);
@@ -112,17 +128,92 @@ static size_t receive(int fd, void *into, size_t room, struct sockaddr_in *from)
     return n < 0 ? 0 : (size_t)n;
 }
 
+static void send_to(int fd, const void *data, size_t length, const struct sockaddr_in *to)
+{
+    if (!relay) {
+        send_by(fd, data, length, to);
+        return;
+    }
+    struct place *up = &relay[filled++ % PLACES];
+    while (atomic_load_explicit(&up->bytes, memory_order_acquire))
+        sched_yield();
+    memcpy(up->data, data, length);
+    up->peer = *to;
+    atomic_store_explicit(&up->bytes, (uint32_t)length, memory_order_release);
+}
+
+static size_t receive(int fd, void *into, size_t room, struct sockaddr_in *from)
+{
+    if (!relay)
+        return receive_by(fd, into, room, from);
+    struct place *down = &relay[PLACES + emptied % PLACES];
+    size_t n = atomic_load_explicit(&down->bytes, memory_order_acquire);
+    if (!n) {
+        /* Nothing comes before the other process has run. */
+        sched_yield();
+        return 0;
+    }
+    emptied++;
+    memcpy(into, down->data, n < room ? n : room);
+    *from = down->peer;
+    atomic_store_explicit(&down->bytes, 0, memory_order_release);
+    return n;
+}
+
+/* Gives the socket to a process of its own. It yields when it has nothing, and when the end has. */
+static void start_relay(int fd)
+{
+    relay = mmap(NULL, 2 * PLACES * sizeof *relay, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (relay == MAP_FAILED)
+        die("mmap");
+    pid_t child = fork();
+    if (child < 0)
+        die("fork");
+    if (child)
+        return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        struct place *up = &relay[emptied % PLACES], *down = &relay[PLACES + filled % PLACES];
+        size_t n = atomic_load_explicit(&up->bytes, memory_order_acquire), came = 0;
+        if (n) {
+            send_by(fd, up->data, n, &up->peer);
+            atomic_store_explicit(&up->bytes, 0, memory_order_release);
+            emptied++;
+        }
+        if (!atomic_load_explicit(&down->bytes, memory_order_acquire))
+            came = receive_by(fd, down->data, GROUP, &down->peer);
+        if (came) {
+            atomic_store_explicit(&down->bytes, (uint32_t)came, memory_order_release);
+            filled++;
+        }
+        /* Small answers are waited for; of bulk there may be more. */
+        if ((!n && !came) || (came && came < MTU))
+            sched_yield();
+    }
+}
+
+/* Before the end exits, and the other process with it. */
+static void finish_relay(void)
+{
+    for (unsigned i = 0; relay && i < PLACES; i++)
+        while (atomic_load_explicit(&relay[i].bytes, memory_order_acquire))
+            sched_yield();
+}
+
 /*
  * ---- the passive end ----------------------------------------------------------------------------
  */
 
-static int echo(const char *address, uint16_t port)
+static int echo(const char *address, uint16_t port, bool relayed)
 {
     struct sockaddr_in from;
     uint8_t ack[ACK] = { KIND_ACK };
     uint64_t total = 0, last = now_ns(), acked = 0, step;
     size_t place = 0;
     int fd = open_udp(address, port, true);
+    if (relayed)
+        start_relay(fd);
     for (uint64_t idle = 0;;) {
         size_t n = receive(fd, rx + place, GROUP, &from);
         if (!n) {
@@ -483,8 +574,8 @@ int main(int argc, char **argv)
     size_t size = 64;
     uint16_t port = 4793;
     uint8_t kind = KIND_ECHO;
-    bool gso = false, all = false, keep = false;
-    for (int c; (c = getopt(argc, argv, "p:s:n:abgAk")) != -1;) {
+    bool gso = false, all = false, keep = false, relayed = false;
+    for (int c; (c = getopt(argc, argv, "p:s:n:abgrAk")) != -1;) {
         switch (c) {
         case 'p': port = (uint16_t)atoi(optarg); break;
         case 's': size = (size_t)strtoull(optarg, NULL, 10); break;
@@ -492,6 +583,7 @@ int main(int argc, char **argv)
         case 'a': kind = KIND_ECHO_ACK; break;
         case 'b': kind = KIND_ACK_ECHO; break;
         case 'g': gso = true; break;
+        case 'r': relayed = true; break;
         case 'A': all = true; break;
         case 'k': keep = true; break;
         default: return 2;
@@ -501,7 +593,7 @@ int main(int argc, char **argv)
     const char *what = left ? argv[optind] : "", *one = left > 1 ? argv[optind + 1] : "",
                *two = left > 2 ? argv[optind + 2] : "";
     if (left == 2 && !strcmp(what, "echo"))
-        return echo(one, port);
+        return echo(one, port, relayed);
     if (left == 3 && !strcmp(what, "hop") && count && count <= 1u << 24)
         return hop(one, two, count);
     if (left == 3 && !strcmp(what, "ring") && count && size && size <= 1u << 30)
@@ -512,13 +604,14 @@ int main(int argc, char **argv)
         return get(one, port, two);
     if (left != 3 || (strcmp(what, "lat") && strcmp(what, "bw")) || !size || !count ||
         count > 1u << 24 || (*what == 'l' && size > 32768)) {
-        fprintf(stderr, "usage: bare [-p PORT] echo ADDRESS | get ADDRESS FILE | put PEER FILE\n"
+        fprintf(stderr, "usage: bare [-p PORT] [-r] echo ADDRESS\n"
+                        "       bare [-p PORT] get ADDRESS FILE | put PEER FILE\n"
                         "       bare [-n COUNT] hop CORE CORE\n"
                         "       bare [-s BYTES] [-n COUNT] ring CORE CORE\n"
-                        "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-A] [-k] "
+                        "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-r] [-A] [-k] "
                         "lat|bw ADDRESS PEER\n"
-                        "-a, -b: ACKs after or before the answer, -g: GSO, -A: all sizes from 64 "
-                        "up to -s, -k: the other end lives on\n");
+                        "-a, -b: ACKs after or before the answer, -g: GSO, -r: through a process "
+                        "more, -A: all sizes from 64 up to -s, -k: the other end lives on\n");
         return 2;
     }
     struct sockaddr_in to = address_of(two, port);
@@ -526,6 +619,8 @@ int main(int argc, char **argv)
     memset(tx, 5, sizeof tx);
     if (gso && setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment))
         die("UDP_SEGMENT");
+    if (relayed)
+        start_relay(fd);
     if (*what == 'l') {
         latency(fd, &to, size, count, kind);
     } else {
@@ -544,5 +639,6 @@ int main(int argc, char **argv)
     uint8_t end[HEAD] = { KIND_END };
     for (int i = 0; i < 3 && !keep; i++)
         send_to(fd, end, sizeof end, &to);
+    finish_relay();
     return 0;
 }

@@ -126,7 +126,9 @@ class Bench:
 
     def _bare(self, mode, flags, size, n):
         done = self.pair(
-            [self.bare, "-p", str(BARE_PORT), "echo", self.ends.server],
+            [self.bare, "-p", str(BARE_PORT)]
+            + [flag for flag in flags if flag == "-r"]
+            + ["echo", self.ends.server],
             [self.bare, "-p", str(BARE_PORT), "-s", str(size), "-n", str(n)]
             + flags
             + [mode, self.ends.client, self.ends.server],

@@ -197,6 +197,10 @@ def veth_latencies(b):
         ("routers", "gdrcore, a router each", None, lambda: b.router_latency(5000)),
         ("plain", "gdrcore", None, lambda: b.gdrcore_latency("send", 64, 20000)),
         ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 20000)),
+        (
+            "relayed_echo", "bare UDP echo, by a process more each", None,
+            lambda: b.bare_latency(["-r"], 64, 5000),
+        ),
     ]
 
 
@@ -209,6 +213,10 @@ def veth_bandwidths(b):
         ("routers", "gdrcore, a router each", None, lambda: b.router_bandwidth(500)),
         ("plain", "gdrcore", None, lambda: b.gdrcore_bandwidth("write", MIB, 1000)),
         ("gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 1000)),
+        (
+            "relayed_gso", "bare UDP, GSO and GRO, ACKs, by a process more each", None,
+            lambda: b.bare_bandwidth(["-g", "-r"], MIB, 500),
+        ),
         ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(1000)),
     ]
 
