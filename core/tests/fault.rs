@@ -190,3 +190,27 @@ fn fault_in_the_middle_leaves_the_good_part() {
     // SAFETY: ours.
     unsafe { libc::close(fd) };
 }
+
+/// Bulk that is placed by strings: a fault within one, and between two.
+#[test]
+fn fault_in_the_middle_of_bulk_leaves_the_good_part() {
+    const LEN: usize = 160 << 10;
+    let _alone = install();
+    let (map, fd) = Mapping::new(2 * LEN / PAGE);
+    let start = map.0 as u64;
+    for good in [1, 3, 4, 5, 15, 16, 17, 33] {
+        map.protect(0, libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(host::place(start, &[0; LEN]), Ok(()));
+        map.protect(good, libc::PROT_NONE);
+        for at in [0, 1, 40] {
+            assert_eq!(host::place(start + at, &[9; LEN]), Err(host::Fault));
+            let mut back = vec![0; good * PAGE - at as usize];
+            assert_eq!(host::fetch(start + at, &mut back), Ok(()));
+            // The unit that crosses the border may be missing as a whole.
+            let whole = back.len() - 128;
+            assert!(back[..whole].iter().all(|b| *b == 9), "{good} pages, from {at} on");
+        }
+    }
+    // SAFETY: ours.
+    unsafe { libc::close(fd) };
+}

@@ -70,10 +70,10 @@ pub fn fetch_crc_with(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Res
 
 /// Copies `src` to `addr`.
 ///
-/// A program that polls memory sees this order: bytes in ascending address (in units of up to 32
-/// bytes), and the last aligned word (up to 8 bytes) only after all the others, with release. Every
-/// byte is written once. Each aligned piece of 1, 2, 4 or 8 bytes that is a payload of its own is
-/// one access.
+/// A program that polls memory sees this order: bytes in ascending address (in units of up to 64
+/// bytes; from 32 KiB on of up to 16 KiB), and the last aligned word (up to 8 bytes) only after all
+/// the others, with release. Every byte is written once. Each aligned piece of 1, 2, 4 or 8 bytes
+/// that is a payload of its own is one access.
 ///
 /// # Errors
 /// [`Fault`]; some bytes may be written then.

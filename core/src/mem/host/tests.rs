@@ -32,13 +32,16 @@ impl Mem {
 /// Lengths worth trying: all small ones, and around the units of the loops.
 fn lengths() -> impl Iterator<Item = usize> {
     let small = if cfg!(miri) { 0..40 } else { 0..301 };
-    let big: &[usize] =
-        if cfg!(miri) { &[] } else { &[511, 512, 513, 1024, 4095, 4096, 4097, 70_000] };
+    let big: &[usize] = if cfg!(miri) {
+        &[]
+    } else {
+        &[511, 512, 513, 1024, 4095, 4096, 4097, 32_775, 32_776, 32_839, 49_231, 70_000, 100_003]
+    };
     small.chain(big.iter().copied())
 }
 
 fn alignments() -> core::ops::Range<usize> {
-    0..if cfg!(miri) { 9 } else { 33 }
+    0..if cfg!(miri) { 9 } else { 65 }
 }
 
 #[test]
