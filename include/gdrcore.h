@@ -262,10 +262,10 @@ typedef struct gdrc_config {
      * on queue pairs and CQs of different engines never wait for each other. A queue pair may have
      * a CQ of another engine, whose polls then serve both engines (counter qps_of_two_engines),
      * and which may raise an event for each when it is armed. Queue pairs of different engines
-     * reach each other as those of two processes do; those of a loopback device do not
-     * (-EOPNOTSUPP). More than one engine excludes qpn_base, routers and NICs (-EOPNOTSUPP). The
-     * connection manager is of the first engine: gdrc_wait, gdrc_progress and gdrc_cm_get_event
-     * run it, as do polls of that engine's CQs; its connections have queue pairs of any engine.
+     * reach each other as those of two processes do; over a router each engine is a session of its
+     * tenant. More than one engine excludes qpn_base and NICs (-EOPNOTSUPP). The connection
+     * manager is of the first engine: gdrc_wait, gdrc_progress and gdrc_cm_get_event run it, as do
+     * polls of that engine's CQs; its connections have queue pairs of any engine.
      */
     uint32_t engines;
 } gdrc_config;

@@ -230,6 +230,10 @@ pub trait Device: Sync {
     }
     fn cq_destroy(&self, cq: Handle) -> Result<()>;
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)>;
+    /// An SRQ of a thread domain, by its number, as [`CqPlace::Domain`].
+    fn srq_create_in(&self, _domain: u32, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.srq_create(pd, attr)
+    }
     /// An SRQ of an XRC domain, whose receives complete in a CQ of its own: of a PD, an XRC domain
     /// and a CQ.
     fn srq_create_xrc(&self, _of: [Handle; 3], _attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {

@@ -9,7 +9,8 @@
 //!   `auto,cma` and `shm,cma` the kernel copies long WRITEs.
 //! * `GDRC_ENGINES`: most engines of each device, at most 64; without it one for each CPU that the
 //!   process may use, at most 16. A thread gets an engine with its first CQ, so that threads with
-//!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one.
+//!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one
+//!   unless this says otherwise.
 //! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
 //!   peer; without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
@@ -111,14 +112,14 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
     }
 }
 
-/// The engines in `GDRC_ENGINES`; without it one for each CPU that the process may use.
-pub fn engines() -> u32 {
-    let Some(value) = text("GDRC_ENGINES") else { return engines_by_default() };
+/// The engines in `GDRC_ENGINES`.
+pub fn engines() -> Option<u32> {
+    let value = text("GDRC_ENGINES")?;
     match value.parse::<u32>() {
-        Ok(engines) if (1..=MAX_ENGINES as u32).contains(&engines) => engines,
+        Ok(engines) if (1..=MAX_ENGINES as u32).contains(&engines) => Some(engines),
         _ => {
             complain("GDRC_ENGINES", &value, "a number from 1 to 64");
-            engines_by_default()
+            None
         }
     }
 }
@@ -126,7 +127,8 @@ pub fn engines() -> u32 {
 /// Engines beyond which threads share them, where nothing else is said.
 const DEFAULT_ENGINES: usize = 16;
 
-fn engines_by_default() -> u32 {
+/// One for each CPU that the process may use.
+pub fn engines_by_default() -> u32 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(DEFAULT_ENGINES) as u32)
 }
 

@@ -89,12 +89,13 @@ impl DeviceKind {
 }
 
 fn open_soft(name: &str, core: &Config) -> Result<OpenedDevice> {
-    open_engines(name, core, env::engines())
+    open_engines(name, core, env::engines().unwrap_or_else(env::engines_by_default))
 }
 
-/// A device over a router has one engine.
+/// Over a router each engine is a session, of which a tenant has a number: the other processes of
+/// the tenant may need them.
 fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
-    open_engines(name, core, 1)
+    open_engines(name, core, env::engines().unwrap_or(1))
 }
 
 fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice> {

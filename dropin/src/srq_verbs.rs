@@ -96,7 +96,10 @@ unsafe fn make(
     let wanted = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
     let bytes = ring_bytes(wanted.max_wr, wanted.max_sge);
     let (handle, given) = match xrc {
-        None => p.hca.make(bytes, |d| d.srq_create(p.handle, &wanted))?,
+        None => p.hca.make(bytes, |d| match p.thread_domain() {
+            Some(domain) => d.srq_create_in(domain, p.handle, &wanted),
+            None => d.srq_create(p.handle, &wanted),
+        })?,
         Some((xrcd, cq)) => {
             // SAFETY: the caller's promise.
             let (xrcd, cq) = unsafe { (Xrcd::of(xrcd)?, Cq::of(cq)?) };

@@ -2,7 +2,7 @@
 // peers. Each writes and sends to itself; all receives end at one CQ of the main thread, which
 // sleeps on a completion channel. Arguments: threads, messages of each, and the number of vectors
 // over which the main thread spreads the CQs that it makes for them, or "domains": it makes each of
-// them in a thread domain (without: they make their own).
+// them in a thread domain, with an SRQ and a queue pair of it (without: they make their own).
 // Exit code 0: everything came once, in order, and the memory is right.
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -22,7 +22,8 @@ struct worker {
     struct ibv_td *td;
     struct ibv_pd *pd;
     struct ibv_cq *cq;
-    struct ibv_qp *from, *to;
+    struct ibv_srq *srq;
+    struct ibv_qp *from, *to, *served;
     uint64_t source, target;
 };
 
@@ -115,6 +116,17 @@ static void make_domain(struct worker *w) {
         .parent_domain = w->pd,
     };
     CHECK((w->cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(ctx, &init))));
+    // All of a thread domain, whichever thread makes them.
+    struct ibv_srq_init_attr of_srq = {.attr = {.max_wr = 8, .max_sge = 1}};
+    CHECK((w->srq = ibv_create_srq(w->pd, &of_srq)));
+    struct ibv_qp_init_attr of_qp = {
+        .send_cq = w->cq,
+        .recv_cq = w->cq,
+        .srq = w->srq,
+        .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 1},
+    };
+    CHECK((w->served = ibv_create_qp(w->pd, &of_qp)));
 }
 
 static void *work(void *argument) {
@@ -197,6 +209,8 @@ int main(int argc, char **argv) {
         struct worker *w = &workers[i];
         CHECK(pthread_join(w->thread, NULL) == 0 && seen[i] == messages);
         CHECK(ibv_destroy_qp(w->from) == 0 && ibv_destroy_qp(w->to) == 0);
+        if (w->srq)
+            CHECK(ibv_destroy_qp(w->served) == 0 && ibv_destroy_srq(w->srq) == 0);
         CHECK(ibv_destroy_cq(w->cq) == 0);
         if (w->td)
             CHECK(ibv_dealloc_pd(w->pd) == 0 && ibv_dealloc_td(w->td) == 0);

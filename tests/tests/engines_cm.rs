@@ -139,19 +139,3 @@ fn datagram_services_are_of_any_engine() {
         }
     }
 }
-
-#[test]
-fn a_loopback_device_refuses_a_connection_between_its_engines() {
-    let set = SoftSet::open("loopback", &SoftConfig::default(), 2).expect("open");
-    let dev = set.dev();
-    let mut events = Events::default();
-    let (_, port) = listen(dev, port_space::TCP, 0);
-    let [mine, other] = ends(dev, shape());
-    let theirs = End::new(dev, shape()).expect("an end");
-    let id = connect(&mine, address(dev), port, &offer(b""));
-    let request = events.expect([dev; 2], cm_event::CONNECT_REQUEST, 0).id;
-    assert_eq!(cm(dev).accept(request, other.qp, &offer(b"")), Err(Error::Unsupported));
-    // The request waits on for a queue pair that can be reached.
-    cm(dev).accept(request, theirs.qp, &offer(b"")).unwrap();
-    events.expect([dev; 2], cm_event::ESTABLISHED, id);
-}

@@ -3,6 +3,7 @@
 use crate::via::find::{of_device, SocketPath};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
+use gdrcore_core::roce::peer::PeerAddr;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -321,6 +322,16 @@ fn parse_port(text: &str) -> Result<u16> {
         .then(|| text.parse().ok())
         .flatten()
         .ok_or_else(|| refuse!(Invalid, "port '{text}': a number from 0 to 65535"))
+}
+
+/// The engine's form of an address.
+pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
+    PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
+}
+
+/// The port's form of an address.
+pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
+    Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
 /// An interface index by number or name.

@@ -9,7 +9,7 @@
 
 use crate::addr::Endpoint;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::icrc::Flow;
+use gdrcore_core::roce::peer::OwnFlow;
 use std::os::fd::RawFd;
 
 /// Multicast groups that a port receives at once.
@@ -33,18 +33,6 @@ pub enum TxOutcome {
     Sent,
     /// There is no room; the rest is kept in order. Flush again when the descriptor is writable.
     Full,
-}
-
-/// Header fields of packets to one destination, where they differ from those of the port's address:
-/// the ICRC covers them.
-#[derive(Clone, Copy)]
-pub struct OwnFlow {
-    /// The destination.
-    pub dst: Endpoint,
-    /// Addresses and UDP ports.
-    pub flow: Flow,
-    /// IPv4 identification of the first packet of the next burst.
-    pub ident: u16,
 }
 
 /// A datagram, or several of one burst that were received together.
@@ -118,8 +106,9 @@ pub trait Port {
     /// Counters since the port was opened.
     fn counters(&self) -> PortCounters;
 
-    /// Returns room for one burst. `None`: the batch is full, flush first.
-    fn tx_space(&mut self) -> Option<&mut [u8]>;
+    /// Returns room for one burst, and the flow of the connected socket, if there is one and
+    /// nothing in the batch is to leave first. `None`: the batch is full, flush first.
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
     /// Adds the filled burst to the batch. A burst that cannot be sent at all becomes an error of
     /// its destination.
     fn tx_commit(&mut self, b: Burst);
@@ -127,12 +116,10 @@ pub trait Port {
     fn tx_flush(&mut self) -> TxOutcome;
     /// Most packets of one burst to a destination, at least 1.
     fn max_segments(&self, dst: &Endpoint) -> u16;
-    /// The header fields of a burst that is sent alone, if its destination has its own.
-    fn own_flow(&self) -> Option<OwnFlow>;
-    /// Sends the filled burst at once; the batch is empty before it. `own_flow`: its ICRC was
-    /// computed for [`Port::own_flow`]. False: nothing has been sent, and the ICRC is that of the
+    /// Sends the filled burst at once; the batch is empty before it. `is_own`: it is signed for the
+    /// flow of the connected socket. False: nothing has been sent, and the burst is signed for the
     /// port's address; commit it and flush.
-    fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool;
+    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool;
 
     /// Receives the waiting datagrams and returns their number; those of the poll before are gone.
     fn rx_poll(&mut self) -> usize;

@@ -27,5 +27,6 @@ pub mod relay;
 pub mod ring;
 pub mod segment;
 
+pub(crate) use listener::socket_pair;
 pub(crate) use port::Peer;
 pub use port::{ShmBounds, ShmCounters, ShmPort, LINKS};

@@ -7,8 +7,8 @@
 //! step with the sends. [`errors`](self) assigns them, so that an error of one peer never costs
 //! another peer a packet.
 //!
-//! A peer of this host that receives small bursts, one at a time, gets a second, connected socket
-//! (`connected`).
+//! A peer of this host to which many bursts in a row leave, each alone, gets a second, connected
+//! socket (`connected`).
 //!
 //! [`crate::port`] has the order of calls. One thread at a time.
 
@@ -142,8 +142,7 @@ pub struct UdpPort {
     connected: Option<connected::ConnectedSocket>,
     /// The last peer for which no connected socket could be made.
     not_connectable: Option<Endpoint>,
-    /// Consecutive bursts that left alone for the last destination, and could have left by a
-    /// connected socket.
+    /// Bursts that left alone for the last destination, and could have left by a connected socket.
     lone_bursts: u8,
     counters: PortCounters,
 }

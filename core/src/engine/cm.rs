@@ -157,7 +157,7 @@ impl Inner {
             .append_icrc(0, packet);
         self.transport.common.counters.sent_pkts += 1;
         self.transport.common.counters.sent_bytes += len as u64;
-        Some(Burst { dst, len, seg: len })
+        Some(Burst { dst, len, seg: len, is_own: false })
     }
 
     pub(super) fn cm_timeout(&mut self, s: &Shared, now: u64) {

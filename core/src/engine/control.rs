@@ -45,6 +45,11 @@ impl Inner {
             Some(link) => Path::Link(link),
             None => Path::Port,
         };
+        self.peer_by(addr, path)
+    }
+
+    /// As [`Inner::peer_get`], by a path.
+    pub(super) fn peer_by(&mut self, addr: PeerAddr, path: Path) -> Result<u32> {
         let t = &mut self.transport;
         if let Some(peer) = t.peer_join(addr, path) {
             return Ok(peer);
@@ -54,13 +59,17 @@ impl Inner {
     }
 
     /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
-    /// address handle names no QPN, so at a shared address each datagram chooses by its own.
+    /// address handle names no QPN, so at a shared address each datagram chooses by its own; among
+    /// engines without a port, it chooses the record of one of them ([`Siblings`]).
+    ///
+    /// [`Siblings`]: crate::roce::siblings::Siblings
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {
         let peer = self.peer_get(addr)?;
-        if !self.shared || self.transport.peers[peer as usize].path != Path::Loopback {
+        let has_others = self.shared || self.transport.common.siblings.any();
+        if !has_others || self.transport.peers[peer as usize].path != Path::Loopback {
             return Ok((peer, NONE));
         }
-        let before = core::mem::replace(&mut self.elsewhere, true);
+        let before = core::mem::replace(&mut self.elsewhere, self.shared);
         let others = self.peer_get(addr);
         self.elsewhere = before;
         match others {

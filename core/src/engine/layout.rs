@@ -15,6 +15,7 @@ use crate::roce::dc::contexts::Contexts;
 use crate::roce::multicast::Members;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::roce::rules::ack::AckQueue;
+use crate::roce::siblings::Siblings;
 use crate::roce::txbuf::Handed;
 use crate::roce::{Common, Transport};
 use crate::turns::TurnLock;
@@ -128,6 +129,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         by_qpn: p.by_qpn,
         by_srqn: p.by_srqn,
         qpn_base: config.qpn_base,
+        siblings: Siblings::none(),
         mixed_paths: false,
         port_excused: 0,
         ready,

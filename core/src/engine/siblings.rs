@@ -10,6 +10,7 @@ use crate::device::MrReg;
 use crate::error::Result;
 use crate::mem::{OtherTables, Regions};
 use crate::reason::refuse;
+use crate::roce::peer::Path;
 use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
 
@@ -121,6 +122,26 @@ impl Guard<'_> {
     /// Windows of type 1 are bound in `others`, too, from here on; `own`: this engine's number.
     pub fn set_others(&mut self, others: &'static dyn OtherTables, own: usize) {
         self.split().0.transport.common.memory.others = Some((others, own));
+    }
+
+    /// The engines of a device without a port: each has `count` QPNs, the first one those from
+    /// `first` on.
+    pub fn set_sibling_qpns(&mut self, first: u32, count: u32) {
+        self.split().0.transport.common.siblings.set_qpns(first, count);
+    }
+
+    /// From here on datagrams, and requests of DC, to QPNs of the engine with this number go over a
+    /// link.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoMemory`]: no peer record is free.
+    pub fn set_sibling_link(&mut self, number: usize, link: u16) -> Result<()> {
+        let (inner, _) = self.split();
+        let peer = inner.peer_by(inner.local, Path::Link(link))?;
+        if let Some(before) = inner.transport.common.siblings.set_peer(number, peer) {
+            inner.transport.peer_leave(before);
+        }
+        Ok(())
     }
 
     /// The engine's regions and windows.

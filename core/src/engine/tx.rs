@@ -5,7 +5,7 @@ use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
 use crate::roce::frame::record::Links;
-use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::peer::{OwnFlow, Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::rules::send::PreparedSend;
 use crate::roce::txbuf::TxBuf;
@@ -15,7 +15,6 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::Flow;
 
 /// A burst that waits in the port's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +25,8 @@ pub struct Burst {
     pub len: usize,
     /// Bytes of each packet but the last, which may be shorter.
     pub seg: usize,
+    /// It is signed for the flow of the port's connected socket.
+    pub is_own: bool,
 }
 
 /// Lets one QP send, regardless of others that are ready.
@@ -42,7 +43,7 @@ impl Inner {
     #[inline]
     fn burst(&self, tx: &TxBuf<'_>) -> Option<Burst> {
         let peer = self.transport.peers.get(tx.peer() as usize).filter(|_| !tx.is_empty())?;
-        Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg() })
+        Some(Burst { dst: peer.addr, len: tx.len(), seg: tx.seg(), is_own: tx.is_own() })
     }
 
     /// Collects the QPs that posts have marked, and those that waited for room in a CQ.
@@ -110,7 +111,19 @@ impl Guard<'_> {
     ///
     /// `buf` must hold one packet of the largest MTU (4,160 bytes); more than 65,000 bytes are not
     /// used.
+    #[inline]
     pub fn poll_transmit(&mut self, now: u64, buf: &mut [u8]) -> Option<Burst> {
+        self.poll_transmit_over(now, buf, None)
+    }
+
+    /// As [`Guard::poll_transmit`], for a port that has a connected socket, of the flow `own`: what
+    /// connected QPs send to its destination is signed for that flow.
+    pub fn poll_transmit_over(
+        &mut self,
+        now: u64,
+        buf: &mut [u8],
+        own: Option<&OwnFlow>,
+    ) -> Option<Burst> {
         let (inner, s) = self.split();
         inner.absorb(s, now);
         if now >= inner.transport.common.acks.flush_at() {
@@ -125,7 +138,7 @@ impl Guard<'_> {
             return None;
         }
         let tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
-        let mut tx = tx.unnumbered(inner.unnumbered);
+        let mut tx = tx.unnumbered(inner.unnumbered).with_own(own);
         if !inner.transport.common.cnp_owed.is_empty() {
             inner.transport.transmit_cnps(&mut tx);
         }
@@ -199,11 +212,17 @@ impl Guard<'_> {
             && !t.may_gather(s, qi)
     }
 
-    /// As [`Guard::poll_transmit`], for the one QP whose doorbell was rung.
+    /// As [`Guard::poll_transmit_over`], for the one QP whose doorbell was rung.
     #[inline]
-    pub fn transmit_to_port(&mut self, now: u64, qi: usize, buf: &mut [u8]) -> Option<Burst> {
+    pub fn transmit_to_port(
+        &mut self,
+        now: u64,
+        qi: usize,
+        buf: &mut [u8],
+        own: Option<&OwnFlow>,
+    ) -> Option<Burst> {
         let (inner, s) = self.split();
-        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1);
+        let mut tx = TxBuf::new(buf, Path::Port, inner.rx_flow.1).with_own(own);
         transmit_alone(&mut inner.transport, s, qi, &mut tx, now);
         inner.burst(&tx)
     }
@@ -283,24 +302,24 @@ impl Guard<'_> {
     }
 
     /// As [`Guard::send_single`], through the port: writes the burst of [`Guard::transmit_to_port`]
-    /// into `buf`, which the caller hands over. `None` also where others wait to send. `way`: the
-    /// flow to an address and the identification of the first packet, if they differ from those of
-    /// the port's socket. `DC`: it is a DCI, and the clock is read; else it is RC.
+    /// into `buf`, which the caller hands over. `None` also where others wait to send. `DC`: it is
+    /// a DCI, and the clock is read; else it is RC.
     #[inline]
     pub fn prepare_packet<const DC: bool>(
         &mut self,
         qi: usize,
         buf: &mut [u8],
         clock: impl Fn() -> u64,
-        way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
+        own: Option<&OwnFlow>,
     ) -> Option<(Burst, PreparedSend)> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
-        let (prepared, peer, seg) = t.prepare_packet::<DC>(s, qi, buf, clock, way)?;
-        Some((Burst { dst: t.peers[peer].addr, len: prepared.len, seg }, prepared))
+        let (prepared, peer, seg) = t.prepare_packet::<DC>(s, qi, buf, clock, own)?;
+        let (dst, is_own) = (t.peers[peer].addr, prepared.is_own);
+        Some((Burst { dst, len: prepared.len, seg, is_own }, prepared))
     }
 
     /// What [`Guard::prepare_packet`] wrote was handed over.

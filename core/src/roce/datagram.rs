@@ -75,7 +75,7 @@ impl Common {
     /// The peer record for a datagram to a QPN at the address of a handle.
     pub(super) fn datagram_peer(&self, ah: &Ah, dest_qpn: u32) -> u32 {
         if ah.others != NONE && !self.owns(dest_qpn) {
-            ah.others
+            self.siblings.peer_of(dest_qpn).unwrap_or(ah.others)
         } else {
             ah.peer
         }

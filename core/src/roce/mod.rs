@@ -38,6 +38,7 @@ mod responder;
 mod rnr;
 pub(crate) mod rules;
 pub mod run;
+pub mod siblings;
 mod siege;
 mod timers;
 pub mod txbuf;
@@ -136,6 +137,8 @@ pub struct Common {
     pub by_srqn: RawSlice<u32>,
     /// First QPN of the block.
     pub qpn_base: u32,
+    /// The other engines of a device without a port.
+    pub siblings: siblings::Siblings,
     /// A peer may answer through the port what it received over a link, and the other way round.
     pub mixed_paths: bool,
     /// Until then an ACK timeout of a peer behind the port costs no retry

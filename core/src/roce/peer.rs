@@ -47,6 +47,26 @@ impl PeerAddr {
     }
 }
 
+/// Header fields of the packets to one destination, where they differ from those of the port's
+/// address: the ICRC covers them.
+#[derive(Clone, Copy)]
+pub struct OwnFlow {
+    /// The destination.
+    pub dst: PeerAddr,
+    /// Addresses and UDP ports.
+    pub flow: Flow,
+    /// IPv4 identification of the first packet of the next burst.
+    pub ident: u16,
+}
+
+impl OwnFlow {
+    /// Whether it is the flow to this address.
+    #[inline]
+    pub fn leads_to(&self, to: &PeerAddr) -> bool {
+        self.dst.gid == to.gid && self.dst.port == to.port && self.dst.scope_id == to.scope_id
+    }
+}
+
 /// How packets to a peer travel. Chosen when the peer's record is made; a link may end, and leave
 /// [`Path::Port`] or [`Path::Lost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -85,7 +85,7 @@ impl Conn<'_> {
             }
             return Sent::Idle;
         }
-        if !tx.aim(to, &peer.flow, peer.max_seg) {
+        if !tx.aim_connected(to, peer) {
             return Sent::Full;
         }
         if self.qp.conn.resp.job_len() > 0 && self.transmit_answers(tx, now) == Sent::Full {

@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use crate::roce::peer::Path;
+use crate::roce::peer::{OwnFlow, Path, Peer};
 use crate::roce::peer_memory::{PeerMemory, TURN};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
@@ -71,11 +71,17 @@ pub struct TxBuf<'b> {
     seg: usize,
     nseg: u16,
     max_seg: u16,
+    /// IPv4 identification of the first packet.
+    ident: u16,
     /// From one packet's IPv4 identification to the next one's.
     ident_step: u16,
     closed: bool,
     peer: u32,
     flow: Flow,
+    /// The flow of the port's connected socket, if it has one.
+    own: Option<&'b OwnFlow>,
+    /// The burst is signed for that flow.
+    is_own: bool,
 }
 
 impl<'b> TxBuf<'b> {
@@ -93,11 +99,20 @@ impl<'b> TxBuf<'b> {
             seg: 0,
             nseg: 0,
             max_seg: u16::MAX,
+            ident: 0,
             ident_step: 1,
             closed: false,
             peer: NONE,
             flow,
+            own: None,
+            is_own: false,
         }
+    }
+
+    /// The same burst, signed for the flow `own` if that leads to the peer of a connected QP that
+    /// the burst is for.
+    pub fn with_own(self, own: Option<&'b OwnFlow>) -> Self {
+        TxBuf { own, ..self }
     }
 
     /// The same burst for a port whose packets travel one by one: each has the identification 0.
@@ -159,11 +174,41 @@ impl<'b> TxBuf<'b> {
     /// Aims an empty burst at a peer; false if it already goes elsewhere.
     pub fn aim(&mut self, peer: u32, flow: &Flow, max_seg: u16) -> bool {
         if self.peer == NONE {
-            self.peer = peer;
-            self.flow = *flow;
-            self.max_seg = max_seg.max(1);
+            self.set_aim(peer, flow, max_seg);
         }
-        self.peer == peer
+        self.peer == peer && !self.is_own
+    }
+
+    #[inline]
+    fn set_aim(&mut self, peer: u32, flow: &Flow, max_seg: u16) {
+        self.peer = peer;
+        self.flow = *flow;
+        self.max_seg = max_seg.max(1);
+    }
+
+    /// As [`TxBuf::aim`], for a connected QP. Its peer also takes what comes from the port's
+    /// connected socket; receivers of datagrams may not.
+    #[inline]
+    pub fn aim_connected(&mut self, index: u32, peer: &Peer) -> bool {
+        if self.peer == NONE {
+            let own = self.own.filter(|own| own.leads_to(&peer.addr));
+            if let Some(own) = own {
+                (self.ident, self.is_own) = (own.ident, true);
+            }
+            self.set_aim(index, own.map_or(&peer.flow, |own| &own.flow), peer.max_seg);
+        }
+        self.peer == index
+    }
+
+    /// Whether the burst is signed for the flow of [`TxBuf::with_own`].
+    pub fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// IPv4 identification of the packet at an index.
+    #[inline]
+    fn ident_of(&self, k: u16) -> u16 {
+        self.ident.wrapping_add(k * self.ident_step)
     }
 
     fn fits(&self, size: usize) -> bool {
@@ -228,6 +273,7 @@ impl<'b> TxBuf<'b> {
                 || (self.nseg > 0 && size < self.seg)
                 || run.first && k == 0 && headers > crate::wire::Bth::LEN;
             let ack = run.ack_req && k + 1 == run.n || ack_each_burst && ends_burst;
+            let ident = self.ident_of(self.nseg);
             let Some(packet) = self.buf.get_mut(at..at + size) else { break };
             let (head, body) = packet.split_at_mut(headers);
             let (data, tail) = body.split_at_mut(len);
@@ -236,7 +282,6 @@ impl<'b> TxBuf<'b> {
             // The sum of bulk goes on where the copy of its bytes does.
             let begun = if len >= BULK {
                 run.emit_headers(opcode, psn, ack, pad as u8, head);
-                let ident = self.nseg * self.ident_step;
                 Some(self.flow.icrc_of_headers(ident, head, size - ICRC_LEN))
             } else {
                 None
@@ -259,7 +304,7 @@ impl<'b> TxBuf<'b> {
                 icrc.copy_from_slice(&(!state).to_le_bytes());
             } else {
                 run.emit_headers(opcode, psn, ack, pad as u8, head);
-                self.flow.append_icrc(self.nseg * self.ident_step, packet);
+                self.flow.append_icrc(ident, packet);
             }
             if self.nseg == 0 {
                 self.seg = size;
@@ -339,10 +384,11 @@ impl<'b> TxBuf<'b> {
     /// all. Otherwise none would come before the end of the message.
     #[cold]
     fn ask_for_ack(&mut self, end: usize, size: usize) {
+        let ident = self.ident_of(self.nseg - 1);
         let Some(packet) = self.buf.get_mut(end - size..end) else { return };
         // The ACK request is the top bit above the PSN.
         packet[8] |= 0x80;
-        self.flow.append_icrc((self.nseg - 1) * self.ident_step, packet);
+        self.flow.append_icrc(ident, packet);
     }
 
     /// Emits a single packet without payload.

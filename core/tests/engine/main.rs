@@ -18,6 +18,7 @@ mod long_reads;
 mod middle_packets;
 mod operations;
 mod outages;
+mod own_flow;
 mod packet_loss;
 mod peer_write;
 mod posting;

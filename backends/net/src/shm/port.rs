@@ -43,6 +43,11 @@ impl ShmBounds {
             shared: (max_mr as usize).min(SHARED),
         }
     }
+
+    /// For an engine of a device that has so many, and no other peers.
+    pub fn of_siblings(engines: u32) -> ShmBounds {
+        ShmBounds { links: engines as usize, shared: 0 }
+    }
 }
 
 /// A link that we write.

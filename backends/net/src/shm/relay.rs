@@ -14,10 +14,10 @@
 //! A reader trusts nothing: a frame is copied before it is checked. An end that overwrites the
 //! other's words loses its own rings, nothing else.
 
-use super::listener::LinkSocket;
+use super::listener::{socket_pair, LinkSocket};
 use super::ring::{Broken, Reader, Writer};
 use super::segment::Segment;
-use crate::sys::{check, Fd};
+use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
@@ -81,15 +81,6 @@ pub struct Relay {
 // Every access takes `&mut self` or reads atomics.
 unsafe impl Send for Relay {}
 
-fn pair() -> Result<[OwnedFd; 2]> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let mut fds = [-1; 2];
-    // SAFETY: room for the two descriptors that the call writes.
-    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-    // SAFETY: new, and nobody else's.
-    Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
 /// The same descriptor as an `OwnedFd`, which closes it.
 fn owned(fd: Fd) -> OwnedFd {
     // SAFETY: `fd` is open and gives up what it owns.
@@ -105,7 +96,7 @@ impl Relay {
         crate::fault::install()?;
         let (up, up_fd) = Segment::create(RINGS.0 as usize)?;
         let (down, down_fd) = Segment::create(RINGS.1 as usize)?;
-        let [ours, theirs] = pair()?;
+        let [ours, theirs] = socket_pair()?;
         let ends = Ends { up: owned(up_fd), down: owned(down_fd), socket: theirs };
         Ok((Relay::of(down, up, ours)?, ends))
     }

@@ -3,8 +3,9 @@
 //!
 //! Each engine is a [`SoftDevice`] with a lock, ports, links and a block of QPNs of its own.
 //! Packets find it as they find one of several processes at an address, and queue pairs of two
-//! engines reach each other as those of two processes do. So two engines share no word that a
-//! packet reads or writes.
+//! engines reach each other as those of two processes do; those of a loopback device, which has no
+//! port, over links that the set makes (`links`). So two engines share no word that a packet reads
+//! or writes but the rings of these links.
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
 //!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ
@@ -25,6 +26,7 @@ mod cm;
 mod device;
 mod engines;
 mod events;
+mod links;
 mod parts;
 mod shared;
 
@@ -33,6 +35,7 @@ pub use engines::EngineCount;
 
 use super::layout::page_up;
 use super::lock::ControlGuard;
+use super::siblings::Siblings;
 use super::{SoftConfig, SoftDevice};
 use crate::addr::DeviceName;
 use crate::fork::ForkGuard;
@@ -56,36 +59,6 @@ const NUMBER_SHIFT: u32 = 16;
 /// beyond this.
 const MAX_INDEX: u32 = 1 << NUMBER_SHIFT;
 const NUMBER: u64 = 0xff << NUMBER_SHIFT;
-
-/// The QPNs of a loopback device: its engines have blocks of this many in a row.
-#[derive(Clone, Copy)]
-struct Blocks {
-    first: u32,
-    count: u32,
-}
-
-impl Blocks {
-    /// Chooses the blocks by the seed, above the reserved numbers.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`]: they do not fit into 24 bits.
-    fn choose(config: &SoftConfig<'_>, seed: u64, engines: u32) -> Result<Blocks> {
-        let count = config.core.resolve()?.qpn_count;
-        let blocks = (1 << 24) / count;
-        if engines + 2 > blocks {
-            return Err(refuse!(
-                Invalid,
-                "engines {engines}: each has {count:#x} QPNs, and all together less than 0x1000000"
-            ));
-        }
-        let first = 1 + (seed >> 17) as u32 % (blocks - 1 - engines);
-        Ok(Blocks { first: first * count, count })
-    }
-
-    fn engine_of(&self, qpn: u32) -> usize {
-        (qpn.wrapping_sub(self.first) / self.count) as usize
-    }
-}
 
 /// Threads that a device tells apart by their order.
 const THREADS: usize = 256;
@@ -130,20 +103,14 @@ pub struct EngineSet {
     sinks: events::Sinks,
 }
 
-/// Refuses a number of engines that no device can have, or not this one.
-fn check(name: &DeviceName, config: &SoftConfig<'_>, count: EngineCount) -> Result<()> {
+/// Refuses a number of engines that no device can have, or none of this configuration.
+fn check(config: &SoftConfig<'_>, count: EngineCount) -> Result<()> {
     let EngineCount { most: engines, at_open } = count;
     if engines == 0 || engines as usize > MAX_ENGINES {
         return Err(refuse!(Invalid, "engines {engines}: 1 to {MAX_ENGINES}"));
     }
     if at_open == 0 || at_open > engines {
         return Err(refuse!(Invalid, "engines {engines}, {at_open} at the opening: 1 to all"));
-    }
-    if matches!(name, DeviceName::Router(_)) {
-        return Err(refuse!(
-            Unsupported,
-            "engines {engines}: a device over a router has one; open one context for each thread"
-        ));
     }
     if config.core.max_qp > MAX_INDEX {
         return Err(refuse!(
@@ -162,16 +129,33 @@ fn check(name: &DeviceName, config: &SoftConfig<'_>, count: EngineCount) -> Resu
     Ok(())
 }
 
+/// The QPNs of the engines of a device, if it has no port.
+fn siblings_of(
+    name: &DeviceName,
+    config: &SoftConfig<'_>,
+    seed: u64,
+    engines: EngineCount,
+) -> Result<Option<Siblings>> {
+    match name {
+        DeviceName::Loopback => Siblings::choose(config, seed, engines.most).map(Some),
+        DeviceName::Soft(_) | DeviceName::Router(_) => Ok(None),
+    }
+}
+
 impl EngineSet {
     /// Bytes of memory that [`EngineSet::init`] needs.
     ///
     /// # Errors
     /// As [`SoftDevice::memsize`]; [`Error::Invalid`]: 0 or more than [`MAX_ENGINES`] engines, more
     /// than 65,536 queue pairs for each;
-    /// [`Error::Unsupported`]: a device over a router, or a `qpn_base`.
+    /// [`Error::Unsupported`]: a `qpn_base`.
     pub fn memsize(name: &str, config: &SoftConfig<'_>, engines: EngineCount) -> Result<usize> {
-        check(&DeviceName::parse(name)?, config, engines)?;
-        let all = SoftDevice::memsize(name, config)?.checked_mul(engines.most as usize);
+        let parsed = DeviceName::parse(name)?;
+        check(config, engines)?;
+        // The seed decides which QPNs they have, not how many.
+        let siblings = siblings_of(&parsed, config, config.core.seed, engines)?;
+        let one = SoftDevice::memsize_of_sibling(name, config, siblings.as_ref())?;
+        let all = one.checked_mul(engines.most as usize);
         let set = page_up(size_of::<EngineSet>())?;
         all.and_then(|all| all.checked_add(set)).ok_or(Error::NoMemory)
     }

@@ -1,5 +1,6 @@
 //! The parts of a device's memory, and the configurations that determine their sizes.
 
+use super::siblings::Siblings;
 use super::{soft_flags, PathChoice, SoftConfig, SoftDevice};
 use crate::addr::DeviceName;
 use crate::addr_group::{Claim, ClaimBounds, WantedBlocks};
@@ -78,11 +79,12 @@ impl SoftConfig<'_> {
         WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
     }
 
-    /// The layout of a device with a name.
+    /// The layout of a device with a name. `siblings`: it is one of the engines of a loopback
+    /// device.
     ///
     /// # Errors
     /// [`Error::Invalid`]: a bound; [`Error::NoMemory`]: the sum overflows.
-    pub(super) fn layout(&self, name: &DeviceName) -> Result<Layout> {
+    pub(super) fn layout(&self, name: &DeviceName, siblings: Option<&Siblings>) -> Result<Layout> {
         let engine = page_up(size_of::<SoftDevice>())?;
         let udp =
             page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
@@ -94,7 +96,11 @@ impl SoftConfig<'_> {
             DeviceName::Loopback | DeviceName::Router(_) => 0,
         };
         let shm = page_up(member + claim)?;
-        let links = if self.has_links(name) { ShmPort::memsize(&self.shm()?) } else { 0 };
+        let links = match siblings {
+            Some(siblings) => ShmPort::memsize(&siblings.bounds()),
+            None if self.has_links(name) => ShmPort::memsize(&self.shm()?),
+            None => 0,
+        };
         let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
         Ok(Layout { engine, udp, member, shm, pcap, end })

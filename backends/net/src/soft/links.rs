@@ -106,6 +106,10 @@ impl SoftDevice {
     #[cold]
     pub(super) fn link_contexts(&self, g: &mut Guard<'_>, port: &mut PortState) {
         while let Some((at, addr, qpn)) = g.next_unlinked() {
+            if let Some(siblings) = &self.siblings {
+                self.link_context(g, port, siblings, at, qpn);
+                continue;
+            }
             let Some(shm) = port.shm.as_mut().filter(|_| self.via.is_none()) else { continue };
             let block = (qpn / QPN_UNIT) as u16;
             if let Ok(link) = shm.connect(&endpoint(&addr), Some(block), &self.waiter) {

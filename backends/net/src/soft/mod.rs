@@ -12,7 +12,7 @@
 //! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
 //!   groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
-//! * `engine_set`: several engines as one device.
+//! * `engine_set`: several engines as one device. `siblings`: those without a port.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
 //!
@@ -42,6 +42,7 @@ mod progress;
 mod relayed;
 mod routed;
 mod services;
+mod siblings;
 mod socket_io;
 mod stack;
 mod turns;
@@ -57,7 +58,7 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
-use crate::addr::Endpoint;
+use crate::addr::{endpoint, peer_addr, Endpoint};
 use crate::addr_group::Member;
 use crate::fork::ForkGuard;
 use crate::pcap::Pcap;
@@ -71,7 +72,6 @@ use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::Result;
 use gdrcore_core::mem::Memory;
-use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
 
@@ -215,6 +215,8 @@ pub struct SoftDevice {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
+    /// The engines of the loopback device that this is an engine of.
+    siblings: Option<siblings::Siblings>,
     /// How long a router may be away.
     grace_ns: u64,
 }
@@ -228,16 +230,6 @@ unsafe impl Send for SoftDevice {}
 /// most 80 bytes of it.
 pub fn carried_by(mtu: u32) -> u32 {
     [4096, 2048, 1024, 512].into_iter().find(|&m| m <= mtu.saturating_sub(80)).unwrap_or(256)
-}
-
-/// The engine's form of an address.
-pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
-    PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
-}
-
-/// The port's form of an address.
-pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
-    Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 
 impl<P> PortState<P> {

@@ -1,6 +1,7 @@
 //! Opening and closing a device: the layout of its memory, its ports, its engine.
 
 use super::layout::{Layout, PCAP_BUFFER};
+use super::siblings::Siblings;
 use super::{
     carried_by, channels, group_rx, helper, peer_addr, routed, soft_flags, PathChoice, PortState,
     SoftConfig, SoftDevice,
@@ -11,7 +12,7 @@ use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
 use crate::shm::relay::Relay;
-use crate::shm::ShmPort;
+use crate::shm::{ShmBounds, ShmPort};
 use crate::udp::UdpPort;
 use crate::via::session::Session;
 use crate::wait::Waiter;
@@ -74,7 +75,7 @@ unsafe fn open_origin(
 }
 
 /// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: a router
-/// makes them.
+/// makes them, or the set of engines; their bounds.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `shm..pcap` to this call alone.
@@ -86,17 +87,16 @@ unsafe fn open_links(
     name: &DeviceName,
     config: &SoftConfig<'_>,
     member: Option<&Member>,
-    brokered: bool,
+    brokered: Option<ShmBounds>,
     waiter: &Waiter,
 ) -> Result<Option<ShmPort>> {
+    if let Some(bounds) = brokered {
+        let bytes = layout.pcap - layout.shm;
+        // SAFETY: the caller's promise.
+        return unsafe { ShmPort::open_brokered(local, &bounds, memory.add(layout.shm), bytes) }
+            .map(Some);
+    }
     let links = match member {
-        _ if brokered => {
-            let bytes = layout.pcap - layout.shm;
-            // SAFETY: the caller's promise.
-            Some(unsafe {
-                ShmPort::open_brokered(local, &config.shm()?, memory.add(layout.shm), bytes)?
-            })
-        }
         Some(member) if config.has_links(name) => {
             let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
@@ -114,7 +114,7 @@ unsafe fn open_links(
         _ if config.has_links(name) && config.path == PathChoice::Shm => {
             return Err(refuse!(
                 Unsupported,
-                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot member memory with others \
+                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others \
                  (see /dev/shm)"
             ))
         }
@@ -146,7 +146,16 @@ impl SoftDevice {
     /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
     /// configuration.
     pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
-        config.layout(&DeviceName::parse(name)?).map(|l| l.end)
+        config.layout(&DeviceName::parse(name)?, None).map(|l| l.end)
+    }
+
+    /// Bytes of memory that [`SoftDevice::init_sibling`] needs.
+    pub(super) fn memsize_of_sibling(
+        name: &str,
+        config: &SoftConfig<'_>,
+        siblings: Option<&Siblings>,
+    ) -> Result<usize> {
+        config.layout(&DeviceName::parse(name)?, siblings).map(|l| l.end)
     }
 
     /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].
@@ -164,8 +173,26 @@ impl SoftDevice {
         name: &str,
         config: &SoftConfig<'_>,
     ) -> Result<&'static SoftDevice> {
+        // SAFETY: our contract.
+        unsafe { SoftDevice::init_sibling(memory, bytes, name, config, None) }
+    }
+
+    /// As [`SoftDevice::init`], for an engine of a loopback device.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn init_sibling(
+        memory: *mut u8,
+        bytes: usize,
+        name: &str,
+        config: &SoftConfig<'_>,
+        siblings: Option<Siblings>,
+    ) -> Result<&'static SoftDevice> {
         let name = DeviceName::parse(name)?;
-        let layout = config.layout(&name)?;
+        let layout = config.layout(&name, siblings.as_ref())?;
         if memory.is_null() || memory as usize & 4095 != 0 {
             return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
         }
@@ -182,18 +209,14 @@ impl SoftDevice {
         // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
         let Origin { local, udp, member, via, relay } =
             unsafe { open_origin(memory, &layout, &name, config, &mut core, &waiter)? };
+        let brokered = match (&via, &siblings) {
+            (Some(_), _) => Some(config.shm()?),
+            (None, Some(siblings)) => Some(siblings.bounds()),
+            (None, None) => None,
+        };
         // SAFETY: the walk gave `shm..pcap` to the port alone.
         let shm = unsafe {
-            open_links(
-                memory,
-                &layout,
-                &local,
-                &name,
-                config,
-                member.as_ref(),
-                via.is_some(),
-                &waiter,
-            )?
+            open_links(memory, &layout, &local, &name, config, member.as_ref(), brokered, &waiter)?
         };
         let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
         let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
@@ -217,6 +240,9 @@ impl SoftDevice {
             if via.is_some() {
                 g.set_unnumbered();
             }
+            if let Some(siblings) = &siblings {
+                g.set_sibling_qpns(siblings.first, siblings.count);
+            }
             if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
                 g.set_mixed_paths();
             }
@@ -239,6 +265,7 @@ impl SoftDevice {
             sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
+            siblings,
             grace_ns: core.resolve()?.deadline_ns,
             via,
         };

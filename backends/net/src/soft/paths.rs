@@ -87,6 +87,10 @@ impl SoftDevice {
         if self.via.is_some() {
             return self.choose_router_path(g, port, &to, dest_qpn, way);
         }
+        if let Some(siblings) = &self.siblings {
+            self.choose_sibling_path(g, port, siblings, &to, dest_qpn);
+            return Ok(());
+        }
         if to == self.local {
             // The path of a datagram is chosen for each datagram.
             if port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {

@@ -9,10 +9,11 @@ use super::group_rx::receive_shared;
 use super::{endpoint, peer_addr, PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::port::{Burst, ErrorKind, OwnFlow, Port, TxOutcome, GROUPS};
+use crate::port::{Burst, ErrorKind, Port, TxOutcome, GROUPS};
 use crate::wait::Waiter;
 use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
+use gdrcore_core::roce::peer::OwnFlow;
 use std::os::fd::RawFd;
 
 /// After this many consecutive rounds that received something, with no thread about to sleep, the
@@ -56,6 +57,8 @@ enum Batched {
     NoRoom,
     /// It is in the batch; its bytes.
     Burst(usize),
+    /// It has left, by the connected socket.
+    Left,
 }
 
 impl<P: Port> PortState<P> {
@@ -73,9 +76,10 @@ impl<P: Port> PortState<P> {
             return None;
         }
         let now = now_ns();
-        match self.put(host, g, now, |g, space| g.transmit_to_port(now, qi, space)) {
+        match self.put(host, g, now, |g, space, own| g.transmit_to_port(now, qi, space, own)) {
             Batched::NoRoom => return None,
             Batched::Nothing => {}
+            Batched::Left => self.check_tx_errors(g, now),
             Batched::Burst(_) => {
                 self.flush(host);
                 self.check_tx_errors(g, now);
@@ -97,15 +101,10 @@ impl<P: Port> PortState<P> {
         let PortState { net: Some(net), pcap: None, blocked: false, .. } = self else {
             return None;
         };
-        let own = net.own_flow();
-        let mut has_own_flow = false;
-        let (burst, prepared) = g.prepare_packet::<DC>(qi, net.tx_space()?, now_ns, |peer| {
-            let OwnFlow { flow, ident, .. } = own.filter(|own| own.dst == endpoint(peer))?;
-            has_own_flow = true;
-            Some((flow, ident))
-        })?;
+        let (space, own) = net.tx_space()?;
+        let (burst, prepared) = g.prepare_packet::<DC>(qi, space, now_ns, own)?;
         let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
-        if !net.tx_single(&b, has_own_flow) {
+        if !net.tx_single(&b, burst.is_own) {
             if burst.len > burst.seg && net.max_segments(&b.dst) == 1 {
                 g.limit_segments(&burst.dst, 1);
             }
@@ -226,9 +225,11 @@ impl<P: Port> PortState<P> {
             more = false;
             let mut any = false;
             while sent < BURSTS && !more {
-                match self.put(host, g, now, |g, space| g.poll_transmit(now, space)) {
+                match self.put(host, g, now, |g, space, own| g.poll_transmit_over(now, space, own))
+                {
                     Batched::Nothing => break,
                     Batched::NoRoom => more = true,
+                    Batched::Left => sent += 1,
                     Batched::Burst(len) => {
                         sent += 1;
                         any = true;
@@ -245,18 +246,20 @@ impl<P: Port> PortState<P> {
         self.check_tx_errors(g, now);
     }
 
-    /// Puts the burst that `make` fills into the batch.
+    /// Puts the burst that `make` fills into the batch, or sends it by the connected socket.
     #[inline]
     fn put(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,
         now: u64,
-        make: impl FnOnce(&mut Guard<'_>, &mut [u8]) -> Option<engine::Burst>,
+        make: impl FnOnce(&mut Guard<'_>, &mut [u8], Option<&OwnFlow>) -> Option<engine::Burst>,
     ) -> Batched {
         let Some(net) = &mut self.net else { return Batched::Nothing };
-        let Some(space) = net.tx_space() else { return Batched::NoRoom };
-        let Some(burst) = make(g, space) else { return Batched::Nothing };
+        let Some((space, own)) = net.tx_space() else { return Batched::NoRoom };
+        // A capture has the packets of the port's own socket.
+        let own = own.filter(|_| self.pcap.is_none());
+        let Some(burst) = make(g, space, own) else { return Batched::Nothing };
         let dst = endpoint(&burst.dst);
         if let Some(tee) = &mut self.pcap {
             tee.burst(now, host.address(), &dst, 0, burst.seg as u16, &space[..burst.len]);
@@ -264,7 +267,11 @@ impl<P: Port> PortState<P> {
         if burst.len > burst.seg && net.max_segments(&dst) == 1 {
             g.limit_segments(&burst.dst, 1);
         }
-        net.tx_commit(Burst { dst, len: burst.len, seg: burst.seg as u16 });
+        let b = Burst { dst, len: burst.len, seg: burst.seg as u16 };
+        if burst.is_own && net.tx_single(&b, true) {
+            return Batched::Left;
+        }
+        net.tx_commit(b);
         Batched::Burst(burst.len)
     }
 

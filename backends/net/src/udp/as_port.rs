@@ -2,8 +2,9 @@
 
 use super::UdpPort;
 use crate::addr::Endpoint;
-use crate::port::{Burst, OwnFlow, Port, PortCounters, PortError, RxPacket, TxOutcome};
+use crate::port::{Burst, Port, PortCounters, PortError, RxPacket, TxOutcome};
 use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::OwnFlow;
 use std::os::fd::RawFd;
 
 impl Port for UdpPort {
@@ -31,8 +32,8 @@ impl Port for UdpPort {
     }
 
     #[inline]
-    fn tx_space(&mut self) -> Option<&mut [u8]> {
-        self.tx_space()
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+        self.space_and_flow()
     }
 
     #[inline]
@@ -50,14 +51,9 @@ impl Port for UdpPort {
         self.max_segments(dst)
     }
 
-    #[inline]
-    fn own_flow(&self) -> Option<OwnFlow> {
-        self.connected().map(|(dst, flow, ident)| OwnFlow { dst, flow, ident })
-    }
-
     #[inline(always)]
-    fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool {
-        if own_flow {
+    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool {
+        if is_own {
             self.tx_connected(b)
         } else {
             self.tx_now(b)

@@ -171,6 +171,17 @@ impl Tx {
         self.first = Some((*dst, sa_len));
     }
 
+    /// [`UdpPort::tx_space`].
+    #[inline]
+    pub(super) fn space(&mut self) -> Option<&mut [u8]> {
+        if self.tail == self.batch || self.capacity - self.used < self.burst {
+            return None;
+        }
+        // SAFETY: `used + burst <= capacity`, initialised at carve, and the kernel never writes
+        // there.
+        Some(unsafe { core::slice::from_raw_parts_mut(self.buffer.add(self.used), self.burst) })
+    }
+
     /// Fills in the msghdr of a slot.
     fn write_headers(&mut self, i: usize) {
         self.slot(i).plain = false;
@@ -217,13 +228,7 @@ impl UdpPort {
     /// flush first.
     #[inline]
     pub fn tx_space(&mut self) -> Option<&mut [u8]> {
-        let tx = &mut self.tx;
-        if tx.tail == tx.batch || tx.capacity - tx.used < tx.burst {
-            return None;
-        }
-        // SAFETY: `used + burst <= capacity`, initialised at carve, and the kernel never writes
-        // there.
-        Some(unsafe { core::slice::from_raw_parts_mut(tx.buffer.add(tx.used), tx.burst) })
+        self.tx.space()
     }
 
     /// Adds the filled burst to the batch. A burst that cannot be sent at all (no bytes, more than
@@ -246,6 +251,7 @@ impl UdpPort {
         let (off, len) = (self.tx.used as u32, b.len as u32);
         if i == 0 && !known {
             self.tx.set_first_address(&b.dst);
+            self.lone_bursts = 0;
         }
         let plain = i == 0 && !too_many && self.tx.default_segment.suits(b.len, b.seg);
         let slot = Slot {
@@ -301,6 +307,10 @@ impl UdpPort {
             self.counters.tx_calls += 1;
             match usize::try_from(self.send_run(head, run)) {
                 Ok(n) => {
+                    if self.tx.tail == 1 {
+                        let dst = self.tx.slot(0).dst;
+                        self.count_lone(&dst);
+                    }
                     self.tx.head += n.clamp(1, run);
                     if n < run {
                         // The next message failed and its errno is lost. If ICMP left the errno,

@@ -7,22 +7,22 @@
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{Path, PeerAddr};
+use crate::roce::peer::{OwnFlow, Path};
 use crate::roce::requester::DEEP;
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::DcAddr;
-use crate::wire::{packet_bytes, pad_len, Bth, Class, Flow, Kind, Opcode, Syndrome, ICRC_LEN};
+use crate::wire::{packet_bytes, pad_len, Bth, Class, Kind, Opcode, Syndrome, ICRC_LEN};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 
 impl Transport {
     /// Writes the only waiting request of the QP at an index into `buf`, and behind it the ACK that
-    /// the QP owes, if the request is single and goes through the port. `way`: see
-    /// [`crate::engine::Guard::prepare_packet`]. Also returns the peer's index and the bytes of the
+    /// the QP owes, if the request is single and goes through the port. `own`: the flow of the
+    /// port's connected socket. Also returns the peer's index and the bytes of the
     /// request's packet. [`Transport::commit_send`] follows. `None`: nothing has changed. `DC`: the
     /// QP is a DCI, and the clock is read; else it is RC.
     pub(crate) fn prepare_packet<const DC: bool>(
@@ -31,7 +31,7 @@ impl Transport {
         qi: usize,
         buf: &mut [u8],
         clock: impl Fn() -> u64,
-        way: impl FnOnce(&PeerAddr) -> Option<(Flow, u16)>,
+        own: Option<&OwnFlow>,
     ) -> Option<(PreparedSend, usize, usize)> {
         let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
         let to = qp.conn.peer as usize;
@@ -65,7 +65,8 @@ impl Transport {
             common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
         }
         tail[..pad].fill(0);
-        let (flow, ident) = way(&peer.addr).unwrap_or((peer.flow, 0));
+        let own = own.filter(|own| own.leads_to(&peer.addr));
+        let (flow, ident) = own.map_or((&peer.flow, 0), |own| (&own.flow, own.ident));
         flow.append_icrc(ident, packet);
         if acks {
             let ack = qp.conn.resp.ack(Class::Rc, run.dest_qpn);
@@ -74,7 +75,7 @@ impl Transport {
         }
         let (payload, bytes) = (len as u32, size as u32);
         let len = size + if acks { ACK_LEN } else { 0 };
-        let prepared = PreparedSend { len, qi, payload, bytes, acks };
+        let prepared = PreparedSend { len, qi, payload, bytes, acks, is_own: own.is_some() };
         Some((prepared, to, size))
     }
 

@@ -227,7 +227,7 @@ impl Conn<'_> {
         }
         let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
         let len = behind + if acks { HEAD_MIN } else { 0 };
-        Some((PreparedSend { len, qi, payload, bytes, acks }, frame, now))
+        Some((PreparedSend { len, qi, payload, bytes, acks, is_own: false }, frame, now))
     }
 }
 

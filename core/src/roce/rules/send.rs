@@ -45,6 +45,8 @@ pub struct PreparedSend {
     /// Bytes of the request's packet, as the counters have it.
     pub(in crate::roce) bytes: u32,
     pub(in crate::roce) acks: bool,
+    /// It is signed for the flow of the port's connected socket.
+    pub is_own: bool,
 }
 
 /// Packets that have left.

@@ -78,9 +78,9 @@ impl World {
             let alone = g.may_send_alone(qi);
             let prepared = match (self.single, dc) {
                 (false, _) => None,
-                (true, true) => g.prepare_packet::<true>(qi, &mut buf, || now, |_| None),
+                (true, true) => g.prepare_packet::<true>(qi, &mut buf, || now, None),
                 (true, false) => {
-                    g.prepare_packet::<false>(qi, &mut buf, || unreachable!("RC's clock"), |_| None)
+                    g.prepare_packet::<false>(qi, &mut buf, || unreachable!("RC's clock"), None)
                 }
             };
             self.ways.sent += u64::from(prepared.is_some());
@@ -91,7 +91,7 @@ impl World {
                     g.commit_send(now, prepared);
                     Some(burst)
                 }
-                None if alone => g.transmit_to_port(now, qi, &mut buf),
+                None if alone => g.transmit_to_port(now, qi, &mut buf, None),
                 None => {
                     g.wake(qi);
                     None

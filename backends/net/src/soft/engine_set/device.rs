@@ -9,7 +9,6 @@ use gdrcore_core::device::{
     AsyncEvent, CmDevice, CqPlace, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::Result;
-use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
     qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
@@ -32,18 +31,20 @@ impl EngineSet {
         Ok(None)
     }
 
-    /// Refuses a peer of another engine where no port leads to it.
-    fn check_peer(&self, k: usize, qpn: u32) -> Result<()> {
-        let Some(blocks) = self.plan.loopback else { return Ok(()) };
-        let of = blocks.engine_of(qpn);
-        if of == k || of >= self.engines.most() {
-            return Ok(());
-        }
-        Err(refuse!(
-            Unsupported,
-            "dest_qp_num {qpn:#x}: of engine {of}, and the queue pair is of engine {k}; those of a \
-             loopback device reach queue pairs of their own engine: make both by one thread"
-        ))
+    /// The number of the engine for a completion vector or a thread domain.
+    fn of_number(&self, n: u32) -> usize {
+        n as usize % self.engines.most()
+    }
+
+    /// An SRQ of an engine.
+    fn srq_make(
+        &self,
+        (k, engine): (usize, &'static SoftDevice),
+        pd: Handle,
+        attr: &SrqAttr,
+    ) -> Result<(Handle, SrqAttr)> {
+        let _control = self.control()?;
+        engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
     }
 }
 
@@ -168,10 +169,9 @@ impl Device for EngineSet {
 
     /// Of the engine that the number counts; vector 0: of the calling thread's.
     fn cq_create_at(&self, cqe: u32, place: CqPlace) -> Result<(Handle, u32)> {
-        let of = |number: u32| number as usize % self.engines.most();
         let (k, engine) = match place {
-            CqPlace::Vector(vector) if of(vector) == 0 => self.of_thread()?,
-            CqPlace::Vector(number) | CqPlace::Domain(number) => self.engine_at(of(number))?,
+            CqPlace::Vector(vector) if self.of_number(vector) == 0 => self.of_thread()?,
+            CqPlace::Vector(n) | CqPlace::Domain(n) => self.engine_at(self.of_number(n))?,
         };
         engine.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
     }
@@ -216,9 +216,11 @@ impl Device for EngineSet {
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        let (k, engine) = self.of_thread()?;
-        let _control = self.control()?;
-        engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
+        self.srq_make(self.of_thread()?, pd, attr)
+    }
+
+    fn srq_create_in(&self, domain: u32, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.srq_make(self.engine_at(self.of_number(domain))?, pd, attr)
     }
 
     fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
@@ -261,7 +263,7 @@ impl Device for EngineSet {
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
         let (k, engine, qp) = self.of(qp)?;
         if mask & qp_attr_mask::DEST_QPN != 0 {
-            self.check_peer(k, attr.dest_qp_num)?;
+            self.link_to(k, attr.dest_qp_num)?;
         }
         engine.qp_modify(qp, attr, mask)
     }

@@ -5,10 +5,11 @@
 //! program has given, kinds of memory, protection domains, regions, windows, address handles, marks
 //! of shared regions, the receiver of events, the helper. Only then do others see it.
 
-use super::{page_up, Blocks, EngineSet, MAX_ENGINES};
+use super::{page_up, siblings_of, EngineSet, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
 use crate::soft::lock::ControlGuard;
+use crate::soft::siblings::Siblings;
 use crate::soft::stack::with_stack;
 use crate::soft::{SoftConfig, SoftDevice};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -110,7 +111,8 @@ pub(super) struct Plan {
     room: Room,
     /// Bytes of a part.
     one: usize,
-    pub loopback: Option<Blocks>,
+    /// A loopback device's.
+    pub siblings: Option<Siblings>,
     /// Engines that are made at the opening.
     pub at_open: u32,
 }
@@ -134,11 +136,9 @@ impl Plan {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let loopback = match DeviceName::parse(name)? {
-            DeviceName::Loopback => Some(Blocks::choose(config, core.seed, most)?),
-            _ => None,
-        };
-        let (own, one) = (page_up(size_of::<EngineSet>())?, SoftDevice::memsize(name, config)?);
+        let siblings = siblings_of(&DeviceName::parse(name)?, config, core.seed, count)?;
+        let own = page_up(size_of::<EngineSet>())?;
+        let one = SoftDevice::memsize_of_sibling(name, config, siblings.as_ref())?;
         // SAFETY: our contract: the memory has room for the set and `most` parts.
         let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
         Ok(Plan {
@@ -147,7 +147,7 @@ impl Plan {
             pcap: config.pcap.map(Into::into),
             room,
             one,
-            loopback,
+            siblings,
             at_open: count.at_open,
         })
     }
@@ -162,14 +162,14 @@ impl Plan {
     unsafe fn open(&self, k: usize) -> Result<&'static SoftDevice> {
         let mut config = SoftConfig { pcap: self.pcap.as_deref(), ..self.config };
         config.core.seed = config.core.seed.wrapping_add(k as u64);
-        if let Some(blocks) = self.loopback {
-            config.core.qpn_base = blocks.first + k as u32 * blocks.count;
+        if let Some(siblings) = &self.siblings {
+            config.core.qpn_base = siblings.first_of(k);
         }
         debug_assert!((k + 1) * self.one <= self.room.bytes);
         // SAFETY: the room has a part for each engine of the device.
         let part = unsafe { self.room.at.add(k * self.one) };
         // SAFETY: the part is this engine's alone (our contract), and lives as the device does.
-        unsafe { SoftDevice::init(part, self.one, &self.name, &config) }
+        unsafe { SoftDevice::init_sibling(part, self.one, &self.name, &config, self.siblings) }
     }
 }
 
@@ -182,6 +182,8 @@ pub(super) struct Control {
     helper: bool,
     /// The set itself, once it is in its place.
     set: Option<&'static EngineSet>,
+    /// Engines that are made later are linked with all others.
+    pub(super) links_all: bool,
 }
 
 impl EngineSet {
@@ -287,6 +289,9 @@ impl EngineSet {
             let mut held = engine.lock_owned()?;
             engine.choose_path(&mut held, &attr, None, None)?;
             held.guard.ah_follow(ah, pd, &attr)?;
+        }
+        if control.links_all {
+            self.link_with_others((k, engine))?;
         }
         if let Some(sinks) = control.set.and_then(|set| set.sinks.get()) {
             engine.deliver_to(&sinks[k]);

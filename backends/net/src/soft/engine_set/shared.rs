@@ -169,7 +169,8 @@ impl EngineSet {
     /// # Errors
     /// As there.
     pub(super) fn ah_make(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        let _control = self.control()?;
+        let mut control = self.control()?;
+        self.link_all(&mut control)?;
         self.in_all(
             |engine| engine.ah_create(pd, attr),
             |engine, ah| {

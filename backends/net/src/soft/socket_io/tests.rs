@@ -3,19 +3,24 @@
 
 use super::*;
 use crate::map::Map;
+use crate::pcap::{Earlier, Pcap};
 use crate::port::{PortCounters, PortError, RxPacket};
+use crate::soft::layout::PCAP_BUFFER;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
     access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
     RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
 };
+use gdrcore_core::wire::Flow;
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
@@ -41,6 +46,10 @@ struct MemoryPort {
     lost: u64,
     /// Flushes that still find no room.
     full: u32,
+    /// The flow of a connected socket, and the bursts that it still takes.
+    own: Option<(OwnFlow, u32)>,
+    /// Bursts that left by it.
+    own_sent: u32,
     errors: VecDeque<PortError>,
     counters: PortCounters,
     /// For the epoll set.
@@ -57,6 +66,29 @@ impl MemoryPort {
                 self.to.lock().unwrap().push_back((self.local, packet.to_vec()));
             }
         }
+    }
+
+    /// Sends a burst by the connected socket, which ends when it has taken its last one.
+    fn tx_own(&mut self, b: &Burst) -> bool {
+        let (own, left) = self.own.as_mut().expect("a connected socket");
+        assert!(own.leads_to(&peer_addr(&b.dst)) && self.batch.is_empty());
+        let port = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
+        let ends = *left == 0;
+        for (k, packet) in (0u16..).zip(self.space[..b.len].chunks_mut(b.seg.into())) {
+            let accepted = own.flow.check(own.ident.wrapping_add(k), packet).expect("its ICRC");
+            assert!(accepted.exact, "packet {k} of {}", b.len.div_ceil(b.seg.into()));
+            // As the receiver gets it, by way of the one address that packets have here.
+            port.append_icrc(if ends { k } else { 0 }, packet);
+        }
+        if ends {
+            self.own = None;
+            return false;
+        }
+        (*left, own.ident) = (*left - 1, own.ident.wrapping_add(1));
+        self.own_sent += 1;
+        let bytes = self.space[..b.len].to_vec();
+        self.transmit(&bytes, b.seg.into());
+        true
     }
 }
 
@@ -76,8 +108,9 @@ impl Port for MemoryPort {
     fn counters(&self) -> PortCounters {
         self.counters
     }
-    fn tx_space(&mut self) -> Option<&mut [u8]> {
-        (self.batch.len() < BATCH).then_some(&mut self.space[..])
+    fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+        let own = self.own.as_ref().map(|(own, _)| own).filter(|_| self.batch.is_empty());
+        (self.batch.len() < BATCH).then_some((&mut self.space[..], own))
     }
     fn tx_commit(&mut self, b: Burst) {
         self.batch.push((b, self.space[..b.len].to_vec()));
@@ -96,11 +129,10 @@ impl Port for MemoryPort {
     fn max_segments(&self, _: &Endpoint) -> u16 {
         64
     }
-    fn own_flow(&self) -> Option<OwnFlow> {
-        None
-    }
-    fn tx_single(&mut self, b: &Burst, own_flow: bool) -> bool {
-        assert!(!own_flow, "there is none");
+    fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool {
+        if is_own {
+            return self.tx_own(b);
+        }
         if !self.batch.is_empty() || self.full > 0 {
             return false;
         }
@@ -189,6 +221,8 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
         sent: 0,
         lost: 0,
         full: 0,
+        own: None,
+        own_sent: 0,
         errors: VecDeque::new(),
         counters: PortCounters::default(),
         socket,
@@ -372,6 +406,61 @@ fn messages_arrive_over_a_port_that_loses_packets() {
     assert!(exchange(&mut a, &mut b, 300, 200) > 0, "none took the single path");
     exchange(&mut a, &mut b, 40, 20_000);
     assert!(a.net().lost > 10 && b.net().lost > 0, "{} {}", a.net().lost, b.net().lost);
+}
+
+#[test]
+fn a_connected_socket_carries_what_its_peer_is_sent() {
+    for takes in [0, 1, 25, u32::MAX] {
+        let (mut a, mut b) = pair(|n| n % 97 == 0);
+        // Its numbers wrap.
+        let connect = |from: &mut End, to: &End| {
+            let (src, dst) = (from.host.address, to.host.address);
+            let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+            let own = OwnFlow { dst: peer_addr(&dst), flow, ident: 0xfff0 };
+            from.net().own = Some((own, takes));
+        };
+        connect(&mut a, &b);
+        connect(&mut b, &a);
+        exchange(&mut a, &mut b, 20, 50_000);
+        exchange(&mut a, &mut b, 100, 200);
+        for e in [&mut a, &mut b] {
+            let (sent, own) = (e.net().own_sent, e.net().own.is_some());
+            assert_eq!((sent.min(25), own), (takes.min(25), takes > 25), "{sent} of {takes}");
+        }
+    }
+}
+
+/// A capture shows addresses and numbers of the port's own socket.
+#[test]
+fn with_a_capture_the_connected_socket_is_not_used() {
+    let name = format!("gdrcore-own-flow-{}.pcap", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let mut room = vec![0; PCAP_BUFFER];
+    let (mut a, mut b) = pair(|_| false);
+    // SAFETY: the memory outlives the port, and nothing else uses it.
+    let tee = unsafe { Pcap::open(&path, Earlier::Replace, room.as_mut_ptr(), room.len()) };
+    a.port.pcap = Some(tee.unwrap());
+    let (src, dst) = (a.host.address, b.host.address);
+    let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+    a.net().own = Some((OwnFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
+    exchange(&mut a, &mut b, 20, 50_000);
+    exchange(&mut a, &mut b, 20, 200);
+    assert_eq!(a.net().own_sent, 0);
+    drop((a, b));
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_connected_socket_of_another_peer_is_not_used() {
+    let (mut a, mut b) = pair(|_| false);
+    let src = a.host.address;
+    let dst = Endpoint { port: 4792, ..b.host.address };
+    let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
+    a.net().own = Some((OwnFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));
+    exchange(&mut a, &mut b, 20, 50_000);
+    exchange(&mut a, &mut b, 20, 200);
+    assert_eq!(a.net().own_sent, 0);
 }
 
 #[test]

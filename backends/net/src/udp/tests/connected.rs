@@ -2,39 +2,88 @@
 //! no loss when it ends.
 
 use super::*;
+use crate::addr::{endpoint, peer_addr};
 use crate::sys::{check, Fd};
 use crate::udp::connected::CONNECT_AFTER;
+use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::wire::icrc::check_exact;
+
+/// The flow of the connected socket.
+fn own_flow(a: &mut Rig) -> Option<OwnFlow> {
+    a.port.space_and_flow().and_then(|(_, own)| own.copied())
+}
 
 /// Sends bursts of a request and an ACK until the peer has a connected socket.
 fn make_connected(a: &mut Rig, b: &mut Rig) {
-    let dst = *b.port.local();
     for _ in 0..100 + u32::from(CONNECT_AFTER) {
-        if a.port.connected().is_some() {
+        if own_flow(a).is_some() {
             return;
         }
-        let flow = flow(&a.port, &dst);
-        fill(a.port.tx_space().unwrap(), 100, 80, &flow);
-        let burst = Burst { dst, len: 100, seg: 80 };
-        if !a.port.tx_now(&burst) {
-            a.port.tx_commit(burst);
-            assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
-        }
-        assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
+        send_by_port(a, b, 100, 80, true);
     }
     panic!("no connected socket");
 }
 
+/// Sends a burst by the port's own socket. `now`: at once if possible.
+fn send_by_port(a: &mut Rig, b: &mut Rig, len: usize, seg: usize, now: bool) {
+    let dst = *b.port.local();
+    let flow = flow(&a.port, &dst);
+    fill(a.port.tx_space().unwrap(), len, seg, &flow);
+    let burst = Burst { dst, len, seg: seg as u16 };
+    if !now || !a.port.tx_now(&burst) {
+        a.port.tx_commit(burst);
+        assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+    }
+    assert_eq!(receive(&mut b.port, &a.port, len, seg), 1);
+}
+
 /// Writes a burst for the connected socket and sends it; returns whether it left, and its bytes.
 fn send_connected(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
-    let (dst, flow, ident) = a.port.connected().expect("a connected socket");
+    let OwnFlow { dst, flow, ident } = own_flow(a).expect("a connected socket");
     let space = a.port.tx_space().unwrap();
     for (k, packet) in space[..len].chunks_mut(seg).enumerate() {
         packet.iter_mut().enumerate().for_each(|(j, b)| *b = (k * 31 + j) as u8);
         flow.append_icrc(ident.wrapping_add(k as u16), packet);
     }
     let written = space[..len].to_vec();
-    (a.port.tx_connected(&Burst { dst, len, seg: seg as u16 }), written)
+    (a.port.tx_connected(&Burst { dst: endpoint(&dst), len, seg: seg as u16 }), written)
+}
+
+#[test]
+fn many_bursts_to_one_peer_give_it_a_connected_socket() {
+    let (mut a, mut b, mut c) = (v4(1), v4(2), v4(3));
+    for k in 0..CONNECT_AFTER {
+        assert!(own_flow(&mut a).is_none(), "after {k} bursts");
+        send_by_port(&mut a, &mut b, 61_680, 4112, false);
+    }
+    let leads_to = |a: &mut Rig, to: &Rig| {
+        own_flow(a).is_some_and(|own| own.leads_to(&peer_addr(to.port.local())))
+    };
+    assert!(leads_to(&mut a, &b));
+    // Other peers take turns, so none of them has it instead.
+    for k in 0..3 * CONNECT_AFTER {
+        let to = if k % 3 == 0 { &mut b } else { &mut c };
+        send_by_port(&mut a, to, 9000, 4112, false);
+    }
+    assert!(leads_to(&mut a, &b));
+    for _ in 0..CONNECT_AFTER {
+        send_by_port(&mut a, &mut c, 9000, 4112, false);
+    }
+    assert!(leads_to(&mut a, &c));
+}
+
+#[test]
+fn a_burst_that_waits_in_the_batch_leaves_before_those_of_a_connected_socket() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    make_connected(&mut a, &mut b);
+    let dst = *b.port.local();
+    let flow = flow(&a.port, &dst);
+    fill(a.port.tx_space().unwrap(), 100, 80, &flow);
+    a.port.tx_commit(Burst { dst, len: 100, seg: 80 });
+    assert!(own_flow(&mut a).is_none());
+    assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
+    assert!(own_flow(&mut a).is_some());
+    assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
 }
 
 #[test]
@@ -81,7 +130,7 @@ fn the_numbers_of_a_connected_socket_are_those_of_its_packets() {
     };
     let (mut a, mut b) = (v4(1), v4(2));
     make_connected(&mut a, &mut b);
-    let port = a.port.connected().map(|_| ()).and(Some(b.port.local().port)).unwrap();
+    let port = b.port.local().port;
     let mut packet = vec![0u8; 70_000];
     let mut read = || {
         // SAFETY: pointer and length are those of `packet`.
@@ -96,7 +145,7 @@ fn the_numbers_of_a_connected_socket_are_those_of_its_packets() {
         // Single packets, whose IP header shows all; the number of a burst is that of its first
         // packet.
         let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
-        let (_, _, ident) = a.port.connected().unwrap();
+        let ident = own_flow(&mut a).unwrap().ident;
         assert!(send_connected(&mut a, len, seg).0);
         while let Some(ip) = read() {
             if ip.len() < 28 || ip[9] != 17 || ip[22..24] != port.to_be_bytes() {
@@ -128,7 +177,7 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
         || "the connected socket still sends".into(),
         || (!send_connected(&mut a, 100, 80).0).then_some(()),
     );
-    assert!(a.port.connected().is_none());
+    assert!(own_flow(&mut a).is_none());
     // Signed for the port's own socket now.
     let flow = flow(&a.port, &dst);
     let burst = a.port.tx_space().unwrap()[..100].to_vec();
@@ -154,5 +203,5 @@ fn peers_of_other_hosts_have_no_connected_socket() {
         2,
     )
     .expect("a connected socket");
-    assert!(near.dst.to_v4() == Some([127, 0, 0, 3]));
+    assert!(endpoint(&near.own.dst).to_v4() == Some([127, 0, 0, 3]));
 }

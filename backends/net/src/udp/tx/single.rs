@@ -1,20 +1,21 @@
-//! Sends single bursts at once: by the connected socket, or by sendto, without a msghdr.
+//! Sends bursts at once: by the connected socket, or by sendto, without a msghdr.
 
 use super::UdpPort;
-use crate::addr::Endpoint;
+use crate::addr::{endpoint, Endpoint};
 use crate::port::Burst;
 use crate::sys::errno;
 use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER};
 use crate::udp::MAX_SEGMENTS;
+use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
-    /// Destination, flow and next identification of the connected socket, for
-    /// [`UdpPort::tx_connected`].
+    /// As [`UdpPort::tx_space`], with the flow of the connected socket for
+    /// [`UdpPort::tx_connected`], unless the batch is to leave first.
     #[inline]
-    pub fn connected(&self) -> Option<(Endpoint, Flow, u16)> {
-        let connected = self.connected.as_ref().filter(|_| self.tx.tail == 0)?;
-        Some((connected.dst, connected.flow, connected.ident))
+    pub fn space_and_flow(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+        let own = self.connected.as_ref().filter(|_| self.tx.tail == 0).map(|c| &c.own);
+        Some((self.tx.space()?, own))
     }
 
     /// Sends the filled burst by the connected socket. Returns false if it was not sent, and has
@@ -25,7 +26,7 @@ impl UdpPort {
             let fits = b.len.wrapping_sub(1) < self.tx.burst
                 && b.seg != 0
                 && self.tx.used == 0
-                && connected.dst == b.dst;
+                && endpoint(&connected.own.dst) == b.dst;
             if fits {
                 // SAFETY: `len <= burst <= capacity`, initialised at carve; nothing else uses
                 // the buffer now.
@@ -60,7 +61,8 @@ impl UdpPort {
     /// Opens a connected socket to a peer, if it is of this host.
     #[cold]
     fn open_connected(&mut self, dst: &Endpoint) {
-        if self.not_connectable != Some(*dst) {
+        let has = self.connected.as_ref().is_some_and(|c| endpoint(&c.own.dst) == *dst);
+        if !has && self.not_connectable != Some(*dst) {
             self.connected = ConnectedSocket::open(&self.local, dst, self.class);
             self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
         }
@@ -82,16 +84,21 @@ impl UdpPort {
             && tx.default_segment.suits(b.len, b.seg)
             && self.send_first(b.len))
         {
-            self.lone_bursts = 0;
             return false;
         }
+        self.count_lone(&b.dst);
+        true
+    }
+
+    /// Counts a burst that left alone for the last destination.
+    #[inline]
+    pub(super) fn count_lone(&mut self, dst: &Endpoint) {
         if self.lone_bursts < CONNECT_AFTER {
             self.lone_bursts += 1;
             if self.lone_bursts == CONNECT_AFTER && self.gso {
-                self.open_connected(&b.dst);
+                self.open_connected(dst);
             }
         }
-        true
     }
 
     /// Sends the first bytes of the buffer to the first address. Returns false if they were not

@@ -1,0 +1,71 @@
+//! Links between the engines of a loopback device.
+//!
+//! A queue pair that is connected to one of another engine makes the link to that engine. Datagrams
+//! and requests of DC name their engine one by one, so an address handle makes all links.
+
+use super::engines::Control;
+use super::EngineSet;
+use crate::shm::socket_pair;
+use crate::soft::siblings::Siblings;
+use crate::soft::SoftDevice;
+use gdrcore_core::error::Result;
+
+/// An engine and its number.
+type Numbered = (usize, &'static SoftDevice);
+
+impl EngineSet {
+    /// Before a queue pair of the engine `k` is connected to a QPN: makes the link to the engine
+    /// that has it, if that is another one and exists. Not under [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::OwnerDead`]; those of [`SoftDevice::link_sibling`].
+    pub(super) fn link_to(&self, k: usize, qpn: u32) -> Result<()> {
+        let Some(siblings) = &self.plan.siblings else { return Ok(()) };
+        let of = siblings.engine_of(qpn).filter(|&of| of != k);
+        let Some((of, other)) = of.and_then(|of| Some((of, self.engines.get(of)?))) else {
+            return Ok(());
+        };
+        let _control = self.control()?;
+        link(siblings, (k, self.made(k)?), (of, other))
+    }
+
+    /// Before an address handle is made: links all engines with each other, and from here on those
+    /// that are made later. The caller holds [`EngineSet::control`].
+    ///
+    /// # Errors
+    /// Those of [`SoftDevice::link_sibling`].
+    pub(super) fn link_all(&self, control: &mut Control) -> Result<()> {
+        if self.plan.siblings.is_some() && !control.links_all {
+            for engine in self.engines.numbered() {
+                self.link_with_others(engine)?;
+            }
+            control.links_all = true;
+        }
+        Ok(())
+    }
+
+    /// Links an engine with all others that are made, in both directions.
+    ///
+    /// # Errors
+    /// Those of [`SoftDevice::link_sibling`].
+    pub(super) fn link_with_others(&self, engine: Numbered) -> Result<()> {
+        let Some(siblings) = &self.plan.siblings else { return Ok(()) };
+        for other in self.engines.numbered().filter(|(k, _)| *k != engine.0) {
+            link(siblings, engine, other)?;
+            link(siblings, other, engine)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the link from one engine to another, if there is none. The first end sends its memory
+/// before the other end is told, so that this finds it at once.
+fn link(siblings: &Siblings, from: Numbered, to: Numbered) -> Result<()> {
+    if from.1.is_linked(siblings, to.0) {
+        return Ok(());
+    }
+    let [here, there] = socket_pair()?;
+    from.1.link_sibling(siblings, to.0, here)?;
+    to.1.admit_sibling(from.0, there);
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The engines of a loopback device. They have no port, so their set joins each two of them with
+//! links ([`super::engine_set`]), as a router joins its tenants.
+
+use super::{PortState, SoftConfig, SoftDevice};
+use crate::addr::Endpoint;
+use crate::clock::now_ns;
+use crate::shm::{Peer, ShmBounds};
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use std::os::fd::OwnedFd;
+
+/// The QPNs of a loopback device: its engines have blocks of this many in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Siblings {
+    pub(super) first: u32,
+    pub(super) count: u32,
+    /// Engines that the device can have.
+    pub(super) engines: u32,
+}
+
+impl Siblings {
+    /// Chooses the blocks by the seed, above the reserved numbers.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: they do not fit into 24 bits.
+    pub(super) fn choose(config: &SoftConfig<'_>, seed: u64, engines: u32) -> Result<Siblings> {
+        let count = config.core.resolve()?.qpn_count;
+        let blocks = (1 << 24) / count;
+        if engines + 2 > blocks {
+            return Err(refuse!(
+                Invalid,
+                "engines {engines}: each has {count:#x} QPNs, and all together less than 0x1000000"
+            ));
+        }
+        let first = 1 + (seed >> 17) as u32 % (blocks - 1 - engines);
+        Ok(Siblings { first: first * count, count, engines })
+    }
+
+    /// The first QPN of an engine.
+    pub(super) fn first_of(&self, k: usize) -> u32 {
+        self.first + k as u32 * self.count
+    }
+
+    /// The number of the engine that has a QPN; `None`: none can have it.
+    pub(super) fn engine_of(&self, qpn: u32) -> Option<usize> {
+        let k = qpn.checked_sub(self.first)? / self.count;
+        (k < self.engines).then_some(k as usize)
+    }
+
+    /// The bounds of an engine's links.
+    pub(super) fn bounds(&self) -> ShmBounds {
+        ShmBounds::of_siblings(self.engines)
+    }
+
+    /// The block by which links name an engine: its first one, since it may have several.
+    fn block_of(&self, k: usize) -> u16 {
+        (self.first_of(k) / QPN_UNIT) as u16
+    }
+
+    /// An engine as the other end of a link.
+    fn peer(at: &Endpoint, k: usize) -> Peer {
+        Peer { at: *at, session: k as u32, may_grant: false }
+    }
+}
+
+impl SoftDevice {
+    /// Sets the path to a queue pair of a sibling, if there is a link.
+    pub(super) fn choose_sibling_path(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        siblings: &Siblings,
+        to: &Endpoint,
+        dest_qpn: Option<u32>,
+    ) {
+        let Some(qpn) = dest_qpn.filter(|&qpn| *to == self.local && !g.owns(qpn)) else { return };
+        let (Some(k), Some(shm)) = (siblings.engine_of(qpn), &mut port.shm) else { return };
+        if let Some(link) = shm.find_link(to, siblings.block_of(k)) {
+            g.set_elsewhere(true);
+            g.set_link(Some(link));
+        }
+    }
+
+    /// Finds the link back to an initiator of DC: there is one, since its address handle has made
+    /// the links of all siblings.
+    pub(super) fn link_context(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        siblings: &Siblings,
+        at: usize,
+        qpn: u32,
+    ) {
+        let (Some(k), Some(shm)) = (siblings.engine_of(qpn), &mut port.shm) else { return };
+        if let Some(link) = shm.find_link(&self.local, siblings.block_of(k)) {
+            g.set_context_link(at, link);
+        }
+    }
+
+    /// Whether a link leads to a sibling.
+    pub(super) fn is_linked(&self, siblings: &Siblings, k: usize) -> bool {
+        let mut held = self.lock_engine();
+        let shm = held.port().shm.as_mut();
+        shm.is_some_and(|shm| shm.find_link(&self.local, siblings.block_of(k)).is_some())
+    }
+
+    /// Makes a link to a sibling, over one end of a new socket.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; [`Error::Os`]: no memory or descriptor for the link.
+    pub(super) fn link_sibling(&self, siblings: &Siblings, k: usize, fd: OwnedFd) -> Result<()> {
+        let mut held = self.lock_engine();
+        let (g, port) = held.parts();
+        let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
+        let (peer, block) = (Siblings::peer(&self.local, k), siblings.block_of(k));
+        let link = shm.adopt(&peer, block, fd, &self.waiter)?;
+        g.set_sibling_link(k, link)
+    }
+
+    /// Takes the other end of the socket over which a sibling has made its link.
+    pub(super) fn admit_sibling(&self, k: usize, fd: OwnedFd) {
+        let mut held = self.lock_engine();
+        let port = held.port();
+        if let Some(shm) = &mut port.shm {
+            shm.admit(now_ns(), &Siblings::peer(&self.local, k), fd, &self.waiter);
+        }
+        (port.maintain_at, port.full_round_at) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;
