@@ -71,8 +71,6 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| (c.engines, c.max_qp) = (2, 70_000)), &mut need);
         EOPNOTSUPP "'loopback': qpn_base 0x8000":
             gdrc_context_size(name, &with(&|c| (c.engines, c.qpn_base) = (2, 0x8000)), &mut need);
-        EOPNOTSUPP "'router:/x': engines 2":
-            gdrc_context_size(c"router:/x".as_ptr(), &with(&|c| c.engines = 2), &mut need);
         EOPNOTSUPP "'verbs:x': engines":
             gdrc_context_size(c"verbs:x".as_ptr(), &with(&|c| c.engines = 2), &mut need);
         EINVAL "'loopback': max_dc_context 5000":
