@@ -64,14 +64,21 @@ impl PeerPorts {
     /// Checks the port that the engine refused. Returns true if it is the peer's; it is allowed
     /// from now on.
     ///
-    /// Cost: that of [`port_owner`], at most once in [`ASK_NS`].
+    /// Cost: that of [`port_owner`], at most once in [`ASK_NS`], for a port that is not allowed yet.
     #[cold]
     pub(super) fn vet(&mut self, g: &mut Guard<'_>) -> bool {
         // The engine's time may be that of an earlier poll.
         let now = now_ns();
-        let Some((peer, port)) = g.refused_port().filter(|_| now >= self.ask_at) else {
+        let Some((peer, port)) = g.refused_port() else { return false };
+        // It was checked in the last second. The engine knows the ports of a peer only as long as
+        // queue pairs are connected to it.
+        let is = |(p, of): &(PeerAddr, u16)| (p.gid, p.port, *of) == (peer.gid, peer.port, port);
+        if self.allowed.iter().flatten().any(is) {
+            return g.allow_port(&peer, port);
+        }
+        if now < self.ask_at {
             return false;
-        };
+        }
         self.ask_at = now + ASK_NS;
         if !is_peers(&peer, port) || !g.allow_port(&peer, port) {
             return false;
