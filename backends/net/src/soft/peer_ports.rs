@@ -64,7 +64,8 @@ impl PeerPorts {
     /// Checks the port that the engine refused. Returns true if it is the peer's; it is allowed
     /// from now on.
     ///
-    /// Cost: that of [`port_owner`], at most once in [`ASK_NS`], for a port that is not allowed yet.
+    /// Cost: that of [`port_owner`], at most once in [`ASK_NS`], for a port that is not allowed
+    /// yet.
     #[cold]
     pub(super) fn vet(&mut self, g: &mut Guard<'_>) -> bool {
         // The engine's time may be that of an earlier poll.
