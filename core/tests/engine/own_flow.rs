@@ -116,7 +116,8 @@ fn a_datagram_leaves_apart_from_what_connected_qps_send() {
     for order in 0..2 {
         for k in [order, 1 - order] {
             match k {
-                0 => net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100)),
+                // The longer one: a datagram would fit behind it.
+                0 => net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 300)),
                 _ => net.post(&c, Wr::new(wr_opcode::SEND).local(&c, 0, 100).ud(ah, d.qpn, 0x1111)),
             }
         }
