@@ -118,14 +118,23 @@ pub fn connected<'d>(
     shape: Shape,
 ) -> (End<'d>, End<'d>, [Handle; 2]) {
     let mut events = Events::default();
-    let both = [a, b];
     let (listener, port) = listen(b, port_space::TCP, 0);
     let (mine, theirs) = (End::new(a, shape).expect("an end"), End::new(b, shape).expect("an end"));
-    let active = connect(&mine, address(b), port, &offer(b""));
-    let passive = events.expect(both, cm_event::CONNECT_REQUEST, 0).id;
-    cm(b).accept(passive, theirs.qp, &offer(b"")).expect("accept");
-    events.expect(both, cm_event::ESTABLISHED, active);
-    events.expect(both, cm_event::ESTABLISHED, passive);
+    let (ids, _) = join(&mut events, &mine, &theirs, port);
     cm(b).destroy(listener).expect("destroy");
-    (mine, theirs, [active, passive])
+    (mine, theirs, ids)
+}
+
+/// Connects an end to another one by the port at which that one's device listens. Returns their
+/// ids, and what the first one is told at last.
+pub fn join(events: &mut Events, mine: &End, theirs: &End, port: u16) -> ([Handle; 2], CmEvent) {
+    let both = [mine.dev, theirs.dev];
+    let active = connect(mine, address(theirs.dev), port, &offer(b""));
+    let passive = events.expect(both, cm_event::CONNECT_REQUEST, 0).id;
+    cm(theirs.dev).accept(passive, theirs.qp, &offer(b"")).expect("accept");
+    let reached = events.expect(both, cm_event::ESTABLISHED, active);
+    if theirs.shape.qp_type != qp_type::UD {
+        events.expect(both, cm_event::ESTABLISHED, passive);
+    }
+    ([active, passive], reached)
 }

@@ -17,6 +17,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+/// Two tenants that talk to each other, by sockets of their own.
+pub const TWO: &str = r#"
+[tenant.a]
+listen = "DIR/a"
+vip = "10.99.0.2"
+[tenant.b]
+listen = "DIR/b"
+vip = "10.99.0.3"
+"#;
+
 /// A running router and the folder of its sockets, which every user may look into. Both go when it
 /// is dropped.
 pub struct Router {

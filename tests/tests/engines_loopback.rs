@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{
     qp_attr_mask as m, qp_state, qp_type, wc_opcode, DcWr, Handle, QpAttr, QpInit, WrExt,
 };
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig};
-use gdrcore_tests::cm::{address, cm, connect, datagram, listen, offer, Events};
+use gdrcore_tests::cm::{cm, datagram, join, listen, Events};
 use gdrcore_tests::ends::{pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::SoftSet;
@@ -218,16 +218,12 @@ fn the_connection_manager_connects_queue_pairs_of_any_two_engines() {
         for (mine, theirs) in [(0, 1), (1, 0), (1, 1)] {
             let shape = Shape { qp_type: kind, ..shape() };
             let (mut mine, mut theirs) = (end_of(dev, mine, shape), end_of(dev, theirs, shape));
-            let id = connect(&mine, address(dev), port, &offer(b""));
-            let request = events.expect([dev; 2], cm_event::CONNECT_REQUEST, 0).id;
-            cm(dev).accept(request, theirs.qp, &offer(b"")).unwrap();
-            let reached = events.expect([dev; 2], cm_event::ESTABLISHED, id);
+            let ([id, request], reached) = join(&mut events, &mine, &theirs, port);
             assert_eq!(reached.remote_qpn, theirs.own.qpn);
             if kind == qp_type::UD {
                 datagram(&mut mine, &mut theirs, &reached);
                 continue;
             }
-            events.expect([dev; 2], cm_event::ESTABLISHED, request);
             (mine.peer, theirs.peer) = (theirs.own, mine.own);
             let bytes = pattern(1, 1000);
             mine.buffer.write(0, &bytes);

@@ -13,23 +13,13 @@ use gdrcore_tests::cm::{self, cm};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
-use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::router::{number, Router, TWO};
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::{far_end, skip};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Two tenants that talk to each other, by sockets of their own.
-const TWO: &str = r#"
-[tenant.a]
-listen = "DIR/a"
-vip = "10.99.0.2"
-[tenant.b]
-listen = "DIR/b"
-vip = "10.99.0.3"
-"#;
 
 fn open(router: &Router, name: &str) -> Soft {
     Soft::new(&router.device(name))

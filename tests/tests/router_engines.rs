@@ -1,31 +1,21 @@
 //! A device of several engines over a router: each engine is a session of its tenant, so its
 //! threads do not wait for each other, and what the router counts and bounds it counts for each.
 
-use gdrcore_core::cm::types::{cm_event, port_space};
+use gdrcore_core::cm::types::port_space;
 use gdrcore_core::device::CqPlace;
 use gdrcore_core::verbs::types::{qp_type, wc_opcode};
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig};
-use gdrcore_tests::cm::{address, cm, connect, listen, offer, Events};
+use gdrcore_tests::cm::{join, listen, Events};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::rdmacm::counted;
-use gdrcore_tests::router::{on_the_drop_in, Router};
+use gdrcore_tests::router::{on_the_drop_in, Router, TWO};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::SoftSet;
 use gdrcore_tests::tools::{compile, find, run, scratch};
 use gdrcore_tests::workers::{await_one, block, comes, elsewhere, engine_of, shape, write, LEN};
 use std::path::Path;
 use std::process::Command;
-
-/// Two tenants, by sockets of their own.
-const TWO: &str = r#"
-[tenant.a]
-listen = "DIR/a"
-vip = "10.99.0.2"
-[tenant.b]
-listen = "DIR/b"
-vip = "10.99.0.3"
-"#;
 
 /// Links between tenants, and a router that passes everything on.
 const EACH: [&[&str]; 2] = [&[], &["--isolated"]];
@@ -106,17 +96,12 @@ fn connections_have_queue_pairs_of_any_engine() {
     for options in EACH {
         let router = Router::start_with(TWO, options);
         let [a, b] = ["a", "b"].map(|tenant| open(&router, tenant, EngineCount::all(2)));
-        let both = [a.dev(), b.dev()];
-        let [a, b] = both;
+        let [a, b] = [a.dev(), b.dev()];
         let mut events = Events::default();
         let (_, port) = listen(b, port_space::TCP, 0);
         let ends = || [a, b].map(|dev| End::new(dev, shape()).expect("end"));
         for [mut mine, mut theirs] in [ends(), elsewhere(ends)] {
-            let id = connect(&mine, address(b), port, &offer(b""));
-            let request = events.expect(both, cm_event::CONNECT_REQUEST, 0).id;
-            cm(b).accept(request, theirs.qp, &offer(b"")).unwrap();
-            events.expect(both, cm_event::ESTABLISHED, id);
-            events.expect(both, cm_event::ESTABLISHED, request);
+            join(&mut events, &mine, &theirs, port);
             (mine.peer, theirs.peer) = (theirs.own, mine.own);
             let bytes = pattern(1, 1000);
             mine.buffer.write(0, &bytes);

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::mem::{OtherTables, Regions};
 use crate::reason::refuse;
 use crate::roce::peer::Path;
+use crate::roce::siblings::SiblingQpns;
 use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
 
@@ -124,10 +125,9 @@ impl Guard<'_> {
         self.split().0.transport.common.memory.others = Some((others, own));
     }
 
-    /// The engines of a device without a port: each has `count` QPNs, the first one those from
-    /// `first` on.
-    pub fn set_sibling_qpns(&mut self, first: u32, count: u32) {
-        self.split().0.transport.common.siblings.set_qpns(first, count);
+    /// The QPNs of the engines of a device without a port.
+    pub fn set_sibling_qpns(&mut self, qpns: SiblingQpns) {
+        self.split().0.transport.common.siblings.set_qpns(qpns);
     }
 
     /// From here on datagrams, and requests of DC, to QPNs of the engine with this number go over a

@@ -3,15 +3,34 @@
 
 use crate::verbs::NONE;
 
-/// Engines that such a device can have.
+/// Engines that a device can have.
 pub const MAX_SIBLINGS: usize = 64;
+
+/// The QPNs of the engines: each has as many, in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiblingQpns {
+    /// First QPN of the first engine.
+    pub first: u32,
+    /// QPNs of each; 0: the device has a port, or one engine.
+    pub count: u32,
+}
+
+impl SiblingQpns {
+    /// The first QPN of an engine.
+    pub fn first_of(&self, number: usize) -> u32 {
+        self.first + number as u32 * self.count
+    }
+
+    /// The number that an engine with a QPN has; there may be none of this number.
+    #[inline]
+    pub fn engine_of(&self, qpn: u32) -> Option<usize> {
+        qpn.checked_sub(self.first)?.checked_div(self.count).map(|number| number as usize)
+    }
+}
 
 /// The peer records of the other engines.
 pub struct Siblings {
-    /// First QPN of the first engine.
-    first: u32,
-    /// QPNs of each; 0: the device has a port, or one engine.
-    count: u32,
+    qpns: SiblingQpns,
     /// Index of an engine's record; [`NONE`]: no link leads to it.
     peers: [u32; MAX_SIBLINGS],
 }
@@ -19,17 +38,17 @@ pub struct Siblings {
 impl Siblings {
     /// Those of a device with a port.
     pub(crate) const fn none() -> Siblings {
-        Siblings { first: 0, count: 0, peers: [NONE; MAX_SIBLINGS] }
+        Siblings { qpns: SiblingQpns { first: 0, count: 0 }, peers: [NONE; MAX_SIBLINGS] }
     }
 
     /// Sets their QPNs.
-    pub(crate) fn set_qpns(&mut self, first: u32, count: u32) {
-        (self.first, self.count) = (first, count);
+    pub(crate) fn set_qpns(&mut self, qpns: SiblingQpns) {
+        self.qpns = qpns;
     }
 
     /// Whether there may be some.
     pub(crate) fn any(&self) -> bool {
-        self.count != 0
+        self.qpns.count != 0
     }
 
     /// Sets the record of an engine; returns the one that it had.
@@ -41,7 +60,6 @@ impl Siblings {
     /// The record of the engine that has a QPN; `None`: there is none, or no link leads to it.
     #[inline]
     pub(crate) fn peer_of(&self, qpn: u32) -> Option<u32> {
-        let number = qpn.checked_sub(self.first)?.checked_div(self.count)?;
-        self.peers.get(number as usize).copied().filter(|&peer| peer != NONE)
+        self.peers.get(self.qpns.engine_of(qpn)?).copied().filter(|&peer| peer != NONE)
     }
 }

@@ -47,11 +47,12 @@ use gdrcore_core::device::Leaks;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::refuse;
+use gdrcore_core::roce::siblings::MAX_SIBLINGS;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Engines that a device can have.
-pub const MAX_ENGINES: usize = 64;
+pub const MAX_ENGINES: usize = MAX_SIBLINGS;
 
 /// Place of an engine's number in a handle, above the index.
 const NUMBER_SHIFT: u32 = 16;

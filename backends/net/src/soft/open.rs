@@ -146,7 +146,7 @@ impl SoftDevice {
     /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
     /// configuration.
     pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
-        config.layout(&DeviceName::parse(name)?, None).map(|l| l.end)
+        SoftDevice::memsize_of_sibling(name, config, None)
     }
 
     /// Bytes of memory that [`SoftDevice::init_sibling`] needs.
@@ -241,7 +241,7 @@ impl SoftDevice {
                 g.set_unnumbered();
             }
             if let Some(siblings) = &siblings {
-                g.set_sibling_qpns(siblings.first, siblings.count);
+                g.set_sibling_qpns(siblings.qpns);
             }
             if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
                 g.set_mixed_paths();

@@ -9,13 +9,13 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
+use gdrcore_core::roce::siblings::SiblingQpns;
 use std::os::fd::OwnedFd;
 
 /// The QPNs of a loopback device: its engines have blocks of this many in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Siblings {
-    pub(super) first: u32,
-    pub(super) count: u32,
+    pub(super) qpns: SiblingQpns,
     /// Engines that the device can have.
     pub(super) engines: u32,
 }
@@ -35,18 +35,12 @@ impl Siblings {
             ));
         }
         let first = 1 + (seed >> 17) as u32 % (blocks - 1 - engines);
-        Ok(Siblings { first: first * count, count, engines })
-    }
-
-    /// The first QPN of an engine.
-    pub(super) fn first_of(&self, k: usize) -> u32 {
-        self.first + k as u32 * self.count
+        Ok(Siblings { qpns: SiblingQpns { first: first * count, count }, engines })
     }
 
     /// The number of the engine that has a QPN; `None`: none can have it.
     pub(super) fn engine_of(&self, qpn: u32) -> Option<usize> {
-        let k = qpn.checked_sub(self.first)? / self.count;
-        (k < self.engines).then_some(k as usize)
+        self.qpns.engine_of(qpn).filter(|&k| k < self.engines as usize)
     }
 
     /// The bounds of an engine's links.
@@ -56,7 +50,7 @@ impl Siblings {
 
     /// The block by which links name an engine: its first one, since it may have several.
     fn block_of(&self, k: usize) -> u16 {
-        (self.first_of(k) / QPN_UNIT) as u16
+        (self.qpns.first_of(k) / QPN_UNIT) as u16
     }
 
     /// An engine as the other end of a link.
@@ -76,10 +70,10 @@ impl SoftDevice {
         dest_qpn: Option<u32>,
     ) {
         let Some(qpn) = dest_qpn.filter(|&qpn| *to == self.local && !g.owns(qpn)) else { return };
-        let (Some(k), Some(shm)) = (siblings.engine_of(qpn), &mut port.shm) else { return };
-        if let Some(link) = shm.find_link(to, siblings.block_of(k)) {
+        let link = siblings.engine_of(qpn).and_then(|k| self.sibling_link(port, siblings, k));
+        if link.is_some() {
             g.set_elsewhere(true);
-            g.set_link(Some(link));
+            g.set_link(link);
         }
     }
 
@@ -93,17 +87,20 @@ impl SoftDevice {
         at: usize,
         qpn: u32,
     ) {
-        let (Some(k), Some(shm)) = (siblings.engine_of(qpn), &mut port.shm) else { return };
-        if let Some(link) = shm.find_link(&self.local, siblings.block_of(k)) {
+        let link = siblings.engine_of(qpn).and_then(|k| self.sibling_link(port, siblings, k));
+        if let Some(link) = link {
             g.set_context_link(at, link);
         }
     }
 
     /// Whether a link leads to a sibling.
     pub(super) fn is_linked(&self, siblings: &Siblings, k: usize) -> bool {
-        let mut held = self.lock_engine();
-        let shm = held.port().shm.as_mut();
-        shm.is_some_and(|shm| shm.find_link(&self.local, siblings.block_of(k)).is_some())
+        self.sibling_link(self.lock_engine().port(), siblings, k).is_some()
+    }
+
+    /// The link to a sibling.
+    fn sibling_link(&self, port: &mut PortState, siblings: &Siblings, k: usize) -> Option<u16> {
+        port.shm.as_mut()?.find_link(&self.local, siblings.block_of(k))
     }
 
     /// Makes a link to a sibling, over one end of a new socket.

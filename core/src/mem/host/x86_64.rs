@@ -258,9 +258,8 @@ macro_rules! blocks {
     };
 }
 
-/// On to the next 64-byte boundary of rdi, or by a whole unit where it is on one. The bytes behind
-/// the boundary are stored again.
-macro_rules! to_line {
+/// Copies 64 bytes from rsi to rdi, and moves nothing on.
+macro_rules! copy_64 {
     () => {
         "
         movups xmm0, [rsi]
@@ -271,42 +270,61 @@ macro_rules! to_line {
         movups [rdi + 16], xmm1
         movups [rdi + 32], xmm2
         movups [rdi + 48], xmm3
-        mov ecx, edi
-        and ecx, 63
-        sub rcx, 64
-        sub rsi, rcx
-        sub rdi, rcx
-        add rdx, rcx
         "
     };
 }
 
-/// Less than 128 bytes, rdx of them, from rsi to rdi, each unit at most once; then the last word.
-macro_rules! short_body {
+/// Copies 32 bytes, and moves rsi and rdi on.
+macro_rules! unit_32 {
     () => {
         "
-        51:
-        test dl, 64
-        jz 14f
-        movups xmm0, [rsi]
-        movups xmm1, [rsi + 16]
-        movups xmm2, [rsi + 32]
-        movups xmm3, [rsi + 48]
-        movups [rdi], xmm0
-        movups [rdi + 16], xmm1
-        movups [rdi + 32], xmm2
-        movups [rdi + 48], xmm3
-        add rsi, 64
-        add rdi, 64
-        14:
-        test dl, 32
-        jz 15f
         movups xmm0, [rsi]
         movups xmm1, [rsi + 16]
         movups [rdi], xmm0
         movups [rdi + 16], xmm1
         add rsi, 32
         add rdi, 32
+        "
+    };
+}
+
+/// On to the next 64-byte boundary of rdi, or by a whole unit where it is on one. The bytes behind
+/// the boundary are stored again.
+macro_rules! to_line {
+    () => {
+        concat! {
+            copy_64!(),
+            "
+            mov ecx, edi
+            and ecx, 63
+            sub rcx, 64
+            sub rsi, rcx
+            sub rdi, rcx
+            add rdx, rcx
+            "
+        }
+    };
+}
+
+/// Less than 128 bytes, rdx of them, from rsi to rdi, each unit at most once; then the last word.
+macro_rules! short_body {
+    () => {
+        concat! {
+            "
+        51:
+        test dl, 64
+        jz 14f
+        ",
+            copy_64!(),
+            "
+        add rsi, 64
+        add rdi, 64
+        14:
+        test dl, 32
+        jz 15f
+        ",
+            unit_32!(),
+            "
         15:
         test dl, 16
         jz 19f
@@ -328,6 +346,7 @@ macro_rules! short_body {
         mov [rdi], rax
         jmp 3f
         "
+        }
     };
 }
 
@@ -556,12 +575,9 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             38:
             test cl, 32
             jz 20f
-            movups xmm0, [rsi]
-            movups xmm1, [rsi + 16]
-            movups [rdi], xmm0
-            movups [rdi + 16], xmm1
-            add rsi, 32
-            add rdi, 32
+            ",
+            unit_32!(),
+            "
             sub rdx, 32
             20:
             cmp rdx, r11
@@ -586,7 +602,7 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
             inout("rdx") len - last => _,
             in("r8d") registers(),
             in("r10") last,
-            in("r11") strings_from(),
+            in("r11") strings_from(len),
             out("ecx") _,
             out("r9") _,
             lateout("eax") fault,
@@ -603,9 +619,13 @@ const STRINGS_FROM: usize = 32 << 10;
 /// As [`REGISTERS`]: 1: strings are slow, 2: they are fast.
 static STRINGS: AtomicU8 = AtomicU8::new(0);
 
-/// [`STRINGS_FROM`], or more than any body has where strings are slow.
+/// [`STRINGS_FROM`], or more than any body has where strings are slow, or for a copy of `len` bytes
+/// that is shorter.
 #[inline]
-fn strings_from() -> usize {
+fn strings_from(len: usize) -> usize {
+    if len < STRINGS_FROM {
+        return usize::MAX;
+    }
     match STRINGS.load(Ordering::Relaxed) {
         0 => ask_strings(),
         1 => usize::MAX,

@@ -163,7 +163,7 @@ impl Plan {
         let mut config = SoftConfig { pcap: self.pcap.as_deref(), ..self.config };
         config.core.seed = config.core.seed.wrapping_add(k as u64);
         if let Some(siblings) = &self.siblings {
-            config.core.qpn_base = siblings.first_of(k);
+            config.core.qpn_base = siblings.qpns.first_of(k);
         }
         debug_assert!((k + 1) * self.one <= self.room.bytes);
         // SAFETY: the room has a part for each engine of the device.

@@ -10,14 +10,14 @@ fn blocks_of_loopback_engines_are_apart_and_within_24_bits() {
     for seed in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
         for engines in [1, 2, MAX_ENGINES as u32] {
             let siblings = Siblings::choose(&config(0), seed, engines).unwrap();
-            assert!(siblings.first >= siblings.count, "above the reserved numbers");
-            assert!(siblings.first + engines * siblings.count < 1 << 24);
+            assert!(siblings.qpns.first >= siblings.qpns.count, "above the reserved numbers");
+            assert!(siblings.qpns.first + engines * siblings.qpns.count < 1 << 24);
             for k in 0..engines as usize {
-                let base = siblings.first_of(k);
+                let base = siblings.qpns.first_of(k);
                 assert_eq!(siblings.engine_of(base), Some(k));
-                assert_eq!(siblings.engine_of(base + siblings.count - 1), Some(k));
+                assert_eq!(siblings.engine_of(base + siblings.qpns.count - 1), Some(k));
             }
-            for none in [0, 1, siblings.first - 1, siblings.first_of(engines as usize)] {
+            for none in [0, 1, siblings.qpns.first - 1, siblings.qpns.first_of(engines as usize)] {
                 assert_eq!(siblings.engine_of(none), None);
             }
         }
