@@ -69,25 +69,30 @@ fn wait_for_name(file: &str, server: &mut Running, address: &str) {
     wait_for(file, is, server);
 }
 
-/// Waits until a program listens and its main thread sleeps, or two seconds of an idle machine.
+/// Waits until a program listens and all of its threads sleep, or two seconds of an idle machine.
 /// riostream sets the options of its connections on a socket that listens already: a client that
-/// comes before gets a connection without them.
+/// comes before gets a connection without them. The main thread alone tells nothing: it sleeps,
+/// too, while another of its threads, from which it waits for an answer, waits for a CPU.
 fn wait_until_it_accepts(server: &mut Running, address: &str) {
     wait_until_it_listens(server, address);
-    let [status, call] = ["status", "syscall"].map(|f| format!("/proc/{}/{f}", server.pid()));
-    // Its state, how often it has slept and was preempted, and the call in which it is.
+    let threads = format!("/proc/{}/task", server.pid());
+    // Each thread's number, state, and how often it has slept and was preempted; None: one runs.
     let look = || {
-        let read = |file| std::fs::read_to_string(file).unwrap_or_default();
-        let wanted = |l: &&str| l.starts_with("State:") || l.contains("ctxt_switches:");
-        let state = read(&status).lines().filter(wanted).collect::<Vec<_>>().join(" ");
-        (state, read(&call))
+        let mut all = Vec::new();
+        for thread in std::fs::read_dir(&threads).ok()?.flatten() {
+            let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+            let wanted = |l: &&str| {
+                ["Pid:", "State:"].iter().any(|s| l.starts_with(s)) || l.contains("ctxt_switches:")
+            };
+            all.push(status.lines().filter(wanted).collect::<Vec<_>>().join(" "));
+        }
+        all.iter().all(|t| t.contains("sleeping")).then_some(all)
     };
-    // On a lock it sleeps, too, while another of its threads waits for a CPU.
-    let on_lock = format!("{} ", libc::SYS_futex);
+    // Each thread slept from the first look at it to the second, so all of them slept at once.
     while_it_runs(server, Duration::from_secs(2), || {
         let before = look();
         std::thread::sleep(Duration::from_millis(5));
-        before.0.contains("sleeping") && !before.1.starts_with(&on_lock) && before == look()
+        before.is_some() && before == look()
     });
 }
 
