@@ -35,9 +35,10 @@ const WATCHERS: usize = 8;
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// Longest time that a device that ends waits for the owners of packets that it holds; and the time
-/// after a failed wait in which it does not wait again.
-const LAST_NS: u64 = 50_000_000;
+/// A device that ends waits for the owners of packets that it holds, which may wait for a CPU,
+/// until none of them has taken any for so long; and the time after that in which it does not wait
+/// again.
+const LAST_NS: u64 = 100_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
 const DELIVER_NS: u64 = 50_000;
@@ -272,9 +273,12 @@ impl Member {
 
     /// Delivers packets that wait for room, if it is time.
     fn deliver(&mut self, now: u64) {
-        if now < self.deliver_ns {
-            return;
+        if now >= self.deliver_ns {
+            self.deliver_at_once(now);
         }
+    }
+
+    fn deliver_at_once(&mut self, now: u64) {
         let mut forward_queue = core::mem::take(&mut self.forward_queue);
         let done = forward_queue
             .deliver(now, |block, packets| self.send_to(block, &GroupMsg::Packets(*packets)));
@@ -285,15 +289,18 @@ impl Member {
     }
 
     /// Before a queue pair or the device ends: waits until the queued packets are delivered,
-    /// because the program may exit next. Bounded, because their owners may be stopped.
+    /// because the program may exit next. Bounded, because their owners may be stopped: packets
+    /// wait in the queue for a second at most.
     pub fn forward_pending(&mut self) {
-        let begun = now_ns();
-        let mut now = begun;
+        let mut now = now_ns();
+        let (mut since, mut forwarded) = (now, self.counters.forwarded);
         while !self.forward_queue.is_empty() && now >= self.no_wait_until_ns {
-            self.deliver(self.deliver_ns.max(now));
+            self.deliver_at_once(now);
             std::thread::yield_now();
             now = now_ns();
-            if now - begun > LAST_NS {
+            if self.counters.forwarded != forwarded {
+                (since, forwarded) = (now, self.counters.forwarded);
+            } else if now - since > LAST_NS {
                 self.no_wait_until_ns = now + LAST_AGAIN_NS;
             }
         }

@@ -9,7 +9,8 @@ use gdrcore_core::error::Error;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
 use gdrcore_testkit::place::loopback;
-use std::time::Instant;
+use std::sync::mpsc::{channel, TryRecvError};
+use std::time::{Duration, Instant};
 
 /// A member with a socket of its own, and no engine.
 struct One {
@@ -498,4 +499,39 @@ fn more_packets_than_a_socket_holds_wait_for_their_owner() {
         (got, c.forwarded, c.dropped, members[0].member.forward_queue.is_empty()),
         (500, 500, 0, true)
     );
+}
+
+/// On a crowded machine an owner runs rarely, and takes what its socket holds each time.
+#[test]
+fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
+    let at = at(30);
+    let mut sender = one(&at, 5);
+    let (made, is_made) = channel();
+    let (end, has_ended) = channel::<()>();
+    let owner = std::thread::spawn(move || {
+        let mut owner = one(&at, 9);
+        made.send(()).expect("a test");
+        let (mut got, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
+        while has_ended.try_recv() == Err(TryRecvError::Empty) {
+            std::thread::sleep(Duration::from_millis(20));
+            got += owner.member.poll(now_ns(), |_, _| 1);
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        // What is there by now; one poll does not look at all descriptors.
+        (got + (0..8).map(|_| owner.member.poll(now_ns(), |_, _| 1)).sum::<usize>(), longest)
+    });
+    is_made.recv().expect("an owner");
+    let mut data = [0u8; 64];
+    data[4..8].copy_from_slice(&(9 * QPN_UNIT).to_be_bytes());
+    let packets = Packets { src: at, seg: 64, first: 0, ecn: 0, data: &data };
+    for _ in 0..250 {
+        assert!(sender.member.forward(9, &packets));
+    }
+    sender.member.forward_pending();
+    end.send(()).expect("an owner");
+    let (got, longest) = owner.join().expect("no panic");
+    let gaps = longest > Duration::from_nanos(LAST_NS / 2);
+    let c = sender.member.counters;
+    assert!(got == 250 || gaps, "{got}, at most {longest:?} apart; {c:?}");
 }
