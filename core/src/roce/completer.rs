@@ -6,6 +6,7 @@ use super::requester::window_cost;
 use super::rules::ack::progress;
 use super::rules::sge::CopyError;
 use super::run::Run;
+use crate::mem::Target;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::req::{tx_block, SendBlock};
@@ -318,6 +319,39 @@ impl Conn<'_> {
                 return self.fail_request(now, index, status, code, lkey.into(), addr);
             }
         }
+        self.answer_placed(now, index, run, payload.len());
+    }
+
+    /// Where the payload of a MIDDLE packet goes, and the READ that it is for: it is the expected
+    /// packet of that READ's response, not the last one, and lies in one piece of host memory. The
+    /// caller checks that the QP is in RTS.
+    pub(super) fn next_of_read(&mut self, psn: Psn, len: usize) -> Option<(u32, Target)> {
+        if self.qp.off_by(psn, 1) != 0 {
+            return None;
+        }
+        // What is open before it is acknowledged by the general path.
+        let index = self.oldest_open()?;
+        let sq = self.q.engine_sq(&self.common.key);
+        let slot = sq.at(index);
+        let wqe = slot.header();
+        let (mtu, ws) = (self.qp.conn.mtu, *self.qp.wqe(index));
+        let expected = wqe.is_read() && psn == ws.psn.add(ws.done_pkts);
+        if !expected || len != mtu as usize || ws.done_pkts + 1 >= ws.npkts {
+            return None;
+        }
+        let sges = slot.sges(usize::from(wqe.num_sge));
+        let offset = u64::from(ws.done_pkts) * u64::from(mtu);
+        let target = self.common.memory.host_target(self.qp.pd, sges, offset, mtu)?;
+        Some((index, target))
+    }
+
+    /// The next packets of the answer to a request, with so many bytes, are where they belong:
+    /// advance, and end the request with its last one.
+    pub(super) fn answer_placed(&mut self, now: u64, index: u32, run: &Run, len: usize) {
+        let sq = self.q.engine_sq(&self.common.key);
+        let is_read = run.kind == Kind::ReadResponse;
+        let qp = &mut *self.qp;
+        let ws = *qp.wqe(index);
         let done = ws.done_pkts + if is_read { run.n } else { 1 };
         let finished = done == ws.npkts;
         let ended = qp.read_pieces_ended(ws.done_pkts, done, finished);
@@ -329,8 +363,7 @@ impl Conn<'_> {
             qp.conn.req.acked = index.wrapping_add(1);
         }
         self.catch_up(index);
-        let (freed, read_freed) =
-            if is_read { (0, payload.len() as u32) } else { (PACKET_COST, 0) };
+        let (freed, read_freed) = if is_read { (0, len as u32) } else { (PACKET_COST, 0) };
         self.on_progress(&sq, now, freed, read_freed);
         if finished {
             self.skip_done();

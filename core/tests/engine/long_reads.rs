@@ -71,8 +71,8 @@ fn grown(window_max: u32, rd_atomic: u8) -> (Net, End, End) {
 }
 
 #[test]
-fn a_request_asks_for_a_quarter_of_the_window() {
-    for (window, pieces) in [(192 << 10, 1), (512 << 10, 2), (1 << 20, 4)] {
+fn a_request_asks_for_half_of_the_window() {
+    for (window, pieces) in [(192 << 10, 1), (256 << 10, 2), (512 << 10, 4), (1 << 20, 8)] {
         let (mut net, a, b) = grown(window, 16);
         let asked = watch(&mut net);
         net.ok(&a, read(&a, &b));
@@ -98,7 +98,7 @@ fn requests_ask_for_no_more_than_the_window_holds() {
 
 #[test]
 fn a_request_takes_half_of_what_its_peer_serves() {
-    for (serves, pieces) in [(1u8, 1), (2, 1), (4, 2), (8, 4)] {
+    for (serves, pieces) in [(1u8, 1), (2, 1), (4, 2), (8, 4), (16, 8)] {
         // All queue pairs to a peer have one window: another one has opened it.
         let (mut net, _open, _to) = grown(1 << 20, 16);
         let o = Opts { rd_atomic: serves, ..Opts::default() };

@@ -4,8 +4,8 @@ use crate::roce::peer::Window;
 use crate::roce::READ_PIECE;
 use crate::verbs::objects::Qp;
 
-/// One request asks for at most this part of the window, so that several are under way.
-const WINDOW_PART: u32 = 4;
+/// One request asks for at most this part of the window, so that another one is under way.
+const WINDOW_PART: u32 = 2;
 /// Packets of a piece at the largest MTU.
 const LEAST_PIECE: u32 = READ_PIECE / 4096;
 
@@ -35,7 +35,7 @@ impl Qp {
     /// Packets of the response that the next request of a READ asks for, of `left` from packet
     /// `first` on; 0: it waits for room in the window.
     ///
-    /// A request ends at a multiple of a piece. It takes as many pieces as a quarter of the window
+    /// A request ends at a multiple of a piece. It takes as many pieces as half of the window
     /// holds, because each request costs both ends a packet, and the responder two bursts that are
     /// not full (FIRST and LAST have another length than MIDDLE). While responses are on their way
     /// it waits for room for so many; otherwise it would ask for each piece by itself, as soon as

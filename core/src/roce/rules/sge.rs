@@ -90,6 +90,19 @@ impl RegisteredMemory {
         })
     }
 
+    /// The memory of `len` bytes of a list from byte `offset` on, if they are in one piece of host
+    /// memory that may be written.
+    pub(in crate::roce) fn host_target(
+        &self,
+        pd: u32,
+        sges: &[Sge],
+        offset: u64,
+        len: u32,
+    ) -> Option<Target> {
+        let sge = from_byte(sges, offset).next().filter(|sge| sge.length >= len)?;
+        self.piece(pd, &sge, len, true).ok().filter(|target| target.provider == 0)
+    }
+
     /// Copies bytes `offset..` of a send request, inline or in pieces, into `dst`.
     pub(in crate::roce) fn gather(
         &self,
