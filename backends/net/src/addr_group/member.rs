@@ -35,9 +35,9 @@ const WATCHERS: usize = 8;
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// A device that ends waits for the owners of packets that it holds, which may wait for a CPU,
-/// until none of them has taken any for so long; and the time after that in which it does not wait
-/// again.
+/// Before a queue pair or the device ends, a member waits for the owners of packets that it holds,
+/// which may wait for a CPU, until none of them has taken any for so long; and the time after that
+/// in which it does not wait again.
 const LAST_NS: u64 = 100_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
@@ -289,12 +289,13 @@ impl Member {
     }
 
     /// Before a queue pair or the device ends: waits until the queued packets are delivered,
-    /// because the program may exit next. Bounded, because their owners may be stopped: packets
-    /// wait in the queue for a second at most.
-    pub fn forward_pending(&mut self) {
+    /// because the program may exit next. At most for so long, because their owners may be stopped;
+    /// none waits in the queue for more than a second.
+    pub fn forward_pending(&mut self, most_ns: u64) {
         let mut now = now_ns();
-        let (mut since, mut forwarded) = (now, self.counters.forwarded);
-        while !self.forward_queue.is_empty() && now >= self.no_wait_until_ns {
+        let (begun, mut since, mut forwarded) = (now, now, self.counters.forwarded);
+        let waits = |now: u64| now - begun < most_ns;
+        while !self.forward_queue.is_empty() && now >= self.no_wait_until_ns && waits(now) {
             self.deliver_at_once(now);
             std::thread::yield_now();
             now = now_ns();
@@ -395,7 +396,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.forward_pending();
+        self.forward_pending(u64::MAX);
         self.note_unread_senders();
         // The own socket is closed by now. The member whose socket takes its place in the kernel's
         // list learns of it at once.

@@ -7,8 +7,9 @@ pub(super) const BURSTS: usize = 32;
 /// takes.
 pub(super) const DRAIN_ROUNDS: usize = 256;
 
-/// Longest wait of a queue pair that ends for room for its last ACK: the reader of a full ring may
-/// be without a CPU for some tens of milliseconds.
+/// Longest wait of a queue pair that ends for room for its last ACK, and for who takes the packets
+/// that its device holds for other processes: a reader may be without a CPU for some tens of
+/// milliseconds.
 pub(super) const LAST_ACK_NS: u64 = 300_000_000;
 
 /// Interval of the checks for that room.

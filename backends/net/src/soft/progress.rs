@@ -335,7 +335,7 @@ impl SoftDevice {
             held = self.lock_engine();
         }
         if let Some(member) = &mut held.port().member {
-            member.forward_pending();
+            member.forward_pending(LAST_ACK_NS);
         }
         drop(held);
         self.wake_helper_if_due();

@@ -528,7 +528,7 @@ fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
     for _ in 0..250 {
         assert!(sender.member.forward(9, &packets));
     }
-    sender.member.forward_pending();
+    sender.member.forward_pending(u64::MAX);
     end.send(()).expect("an owner");
     let (got, longest) = owner.join().expect("no panic");
     let gaps = longest > Duration::from_nanos(LAST_NS / 2);
