@@ -382,21 +382,13 @@ static int poll_some(struct side *side)
  * ---- the loops ---------------------------------------------------------------------------------
  */
 
-static bool byte_is(const struct side *side, uint8_t expected)
+/* Whether the last byte of the next WRITE has come, in up to so many looks. */
+static bool comes(const struct side *side, unsigned looks)
 {
+    const struct lane *lane = &side->lanes[0];
+    const uint8_t *last = lane->rx + side->size - 1;
     /* Acquire: all bytes written before the last one are visible, too. */
-    return __atomic_load_n(side->lanes[0].rx + side->size - 1, __ATOMIC_ACQUIRE) == expected;
-}
-
-/*
- * Whether the last byte of a WRITE has come. Shared memory is written by a peer of this host
- * itself: there this end looks several times before it polls. perftest's ib_write_lat never polls
- * while it waits.
- */
-static bool has_come(const struct side *side, uint8_t expected)
-{
-    unsigned looks = side->mem.fd >= 0 ? LOOKS : 1;
-    while (looks && !byte_is(side, expected))
+    while (looks && __atomic_load_n(last, __ATOMIC_ACQUIRE) != (uint8_t)(lane->received + 1))
         looks--;
     return looks;
 }
@@ -404,14 +396,7 @@ static bool has_come(const struct side *side, uint8_t expected)
 /* Work of a target that leaves everything to the helper thread. It never yields its core. */
 static int watch(struct side *side)
 {
-    uint8_t expected = (uint8_t)(side->lanes[0].received + 1);
-    side->idle++;
-    for (unsigned i = 0; i < WATCH; i++) {
-        if (byte_is(side, expected)) {
-            side->idle = 0;
-            break;
-        }
-    }
+    side->idle = comes(side, WATCH) ? 0 : side->idle + 1;
     return gx_stopping ? -EINTR : 0;
 }
 
@@ -464,8 +449,12 @@ static int step_latency(struct side *side)
     struct lane *lane = &side->lanes[0];
     bool memory = plan->verb == VERB_WRITE, answered;
     uint64_t *back = plan->verb >= VERB_READ ? &lane->done : &lane->received;
+    /*
+     * Shared memory is written by a peer of this host itself: there this end looks several times
+     * before it polls. perftest's ib_write_lat never polls while it waits.
+     */
     if (memory && lane->received < lane->posted + !side->active &&
-        has_come(side, (uint8_t)(lane->received + 1)))
+        comes(side, side->mem.fd >= 0 ? LOOKS : 1))
         lane->received++;
     answered = side->active ? *back == lane->posted : *back > lane->posted;
     if (!answered && plan->no_progress && !side->active)

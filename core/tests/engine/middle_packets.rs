@@ -123,6 +123,14 @@ impl Bulk {
         self.net.inject(0, 1, packet);
         assert_eq!((self.taken(), self.counters().rcvd_icrc_err), (taken, before + 1));
     }
+
+    /// The same of a packet whose payload's last bytes are damaged.
+    fn is_dropped_damaged(&mut self, raw: &Raw) {
+        let mut p = raw.signed(&self.net, 0, 1, 0);
+        let at = p.len() - 6;
+        p[at] ^= 1;
+        self.is_dropped(&p);
+    }
 }
 
 /// WRITEs and READs, path MTUs and IP versions.
@@ -220,10 +228,7 @@ fn nothing_else_is_written_before_it_is_checked() {
         w.send(0..3);
         // Of another packet: the first, one that came, one that is to come, the last.
         for k in [0, 1, 2, 4, PACKETS - 1] {
-            let mut p = w.packet(k).signed(&w.net, 0, 1, 0);
-            let at = p.len() - 6;
-            p[at] ^= 1;
-            w.is_dropped(&p);
+            w.is_dropped_damaged(&w.packet(k));
             assert_eq!(w.memory(), w.after(3), "packet {k}");
         }
         // As the next one, but of another queue pair, opcode, P_Key or length, or padded.
@@ -242,10 +247,7 @@ fn nothing_else_is_written_before_it_is_checked() {
         for change in wrong {
             let mut raw = w.packet(3);
             change(&mut raw);
-            let mut p = raw.signed(&w.net, 0, 1, 0);
-            let at = p.len() - 6;
-            p[at] ^= 1;
-            w.is_dropped(&p);
+            w.is_dropped_damaged(&raw);
             assert_eq!(w.memory(), w.after(3));
         }
         let mut p = w.packet(3).bytes(&[7; 1024]).signed(&w.net, 0, 1, 0);
@@ -258,22 +260,29 @@ fn nothing_else_is_written_before_it_is_checked() {
     }
 }
 
-/// The bytes of another sender, for a READ whose key has ended, and for one that has.
-#[test]
-fn a_middle_packet_goes_nowhere_without_its_read() {
-    let o = Opts { mtu: mtu::MTU_4096, ..Opts::default() };
-    let mut w = Bulk::new(Of::Read, o);
+/// The bytes of another sender, and those for a key that has ended on the way.
+fn goes_nowhere(of: Of, o: Opts) {
+    let mut w = Bulk::new(of, o);
     let third = Net::new(3, &o).hosts.pop().unwrap();
     w.net.add(third);
     w.send(0..2);
     let p = w.packet(2).signed(&w.net, 2, 1, 0);
     w.net.inject(2, 1, &p);
+    w.net.inject(2, 1, &p);
     assert_eq!((w.memory(), w.taken()), (w.after(2), 2), "another sender");
+    assert_eq!(w.net.lock(&w.b).qp_counters(w.b.qp).unwrap().rcvd_refused, 2);
 
     w.net.lock(&w.b).mr_dereg(w.b.mr_handle).unwrap();
     w.send(2..3);
     assert_eq!((w.memory(), w.taken()), (w.after(2), 2), "the region is gone");
     assert_eq!(w.net.state(&w.b), qp_state::ERR);
+}
+
+/// The bytes of another sender, for a READ whose key has ended, and for one that has.
+#[test]
+fn a_middle_packet_goes_nowhere_without_its_read() {
+    let o = Opts { mtu: mtu::MTU_4096, ..Opts::default() };
+    goes_nowhere(Of::Read, o);
 
     // Nothing is placed of a READ that has ended, nor before the first packet of the next one: its
     // PSN was asked for, but not with so many packets.
@@ -283,18 +292,14 @@ fn a_middle_packet_goes_nowhere_without_its_read() {
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.memory(), w.after(PACKETS), "no READ is under way");
     w.lost(Wr::new(wr_opcode::RDMA_READ).local(&w.b, 0, 4096).remote(&w.a, 0));
-    let mut p = raw.signed(&w.net, 0, 1, 0);
-    p[100] ^= 1;
-    w.is_dropped(&p);
+    w.is_dropped_damaged(&raw);
     assert_eq!(w.memory(), w.after(PACKETS), "a READ of one packet has no MIDDLE");
 
     // Nor as the last packet of a READ.
     let mut w = Bulk::new(Of::Read, o);
     w.send(0..PACKETS - 1);
     let raw = Raw::new(Opcode::RC_READ_RESPONSE_MIDDLE, &w.b, PACKETS as u32 - 1);
-    let mut p = raw.bytes(&[7; 4096]).signed(&w.net, 0, 1, 0);
-    p[100] ^= 1;
-    w.is_dropped(&p);
+    w.is_dropped_damaged(&raw.bytes(&[7; 4096]));
     assert_eq!(w.memory(), w.after(PACKETS - 1), "no MIDDLE is the last");
 }
 
@@ -308,9 +313,7 @@ fn a_packet_of_a_response_is_placed_first_where_it_goes_into_one_piece() {
     let mut w = Bulk::into_pieces(Of::Read, o, &pieces);
     w.send(0..1);
     for k in 1..PACKETS - 1 {
-        let mut p = w.packet(k).signed(&w.net, 0, 1, 0);
-        p[100] ^= 1;
-        w.is_dropped(&p);
+        w.is_dropped_damaged(&w.packet(k));
         assert_eq!(w.memory() == w.after(k), k == 2, "packet {k}");
         w.send(k..k + 1);
         assert_eq!(w.memory(), w.after(k + 1), "packet {k}");
@@ -339,9 +342,7 @@ fn a_packet_of_a_response_that_was_not_asked_for_is_not_placed() {
     assert_eq!(w.taken(), asked as u32);
     let before = w.b.buf.get(0, whole * mtu);
     let raw = raw(&w, Opcode::RC_READ_RESPONSE_MIDDLE, asked).bytes(&[2; 4096]);
-    let mut p = raw.signed(&w.net, 0, 1, 0);
-    p[100] ^= 1;
-    w.is_dropped(&p);
+    w.is_dropped_damaged(&raw);
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.taken(), asked as u32);
     assert_eq!(w.b.buf.get(0, whole * mtu), before);
@@ -358,9 +359,7 @@ fn a_packet_of_a_response_is_not_placed_into_memory_that_may_not_be_written() {
     let read = Wr::new(wr_opcode::RDMA_READ).local(&w.b, mtu, 2 * mtu).sge(sge).remote(&w.a, 0);
     w.lost(read);
     w.send(0..2);
-    let mut p = w.packet(2).signed(&w.net, 0, 1, 0);
-    p[100] ^= 1;
-    w.is_dropped(&p);
+    w.is_dropped_damaged(&w.packet(2));
     w.send(2..3);
     assert_eq!(fixed.get(0, 4 * mtu), vec![0; 4 * mtu]);
     assert_eq!((w.memory(), w.taken()), (w.after(2), 2));
@@ -371,20 +370,7 @@ fn a_packet_of_a_response_is_not_placed_into_memory_that_may_not_be_written() {
 #[test]
 fn a_middle_packet_goes_nowhere_without_its_write() {
     let o = Opts { mtu: mtu::MTU_4096, ..Opts::default() };
-    let mut w = Bulk::new(Of::Write, o);
-    let third = Net::new(3, &o).hosts.pop().unwrap();
-    w.net.add(third);
-    w.send(0..2);
-    let p = w.packet(2).signed(&w.net, 2, 1, 0);
-    w.net.inject(2, 1, &p);
-    w.net.inject(2, 1, &p);
-    assert_eq!((w.memory(), w.taken()), (w.after(2), 2), "another sender");
-    assert_eq!(w.net.lock(&w.b).qp_counters(w.b.qp).unwrap().rcvd_refused, 2);
-
-    w.net.lock(&w.b).mr_dereg(w.b.mr_handle).unwrap();
-    w.send(2..3);
-    assert_eq!((w.memory(), w.taken()), (w.after(2), 2), "the region is gone");
-    assert_eq!(w.net.state(&w.b), qp_state::ERR);
+    goes_nowhere(Of::Write, o);
 
     let mut w = Bulk::new(Of::Write, o);
     w.send(0..PACKETS);
