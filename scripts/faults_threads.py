@@ -264,4 +264,10 @@ FAULTS = [
      "backends/net/src/addr_group/member.rs",
      "(since, forwarded) = (now, self.counters.forwarded);",
      "forwarded = self.counters.forwarded;", "net"),
+    ("many requests at a time are no bulk", "core/src/verbs/req.rs",
+     "if n >= DEEP { SHORT_BATCHES }", "if n > 64 { SHORT_BATCHES }", "engine"),
+    ("bulk never ends", "core/src/verbs/req.rs", "self.bulk.saturating_sub(1)", "self.bulk",
+     "engine"),
+    ("one request leaves the count of short batches alone", "core/src/roce/rules/single.rs",
+     "        self.qp.conn.req.batch_left(1);\n", "", "engine"),
 ]

@@ -8,6 +8,8 @@
 set -u
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+# All is built once here: what would make the next build shorter only takes disk.
+export CARGO_INCREMENTAL=0
 CARGO=${CARGO:-cargo}
 logs=$CARGO_TARGET_DIR/test-logs
 mkdir -p "$logs"

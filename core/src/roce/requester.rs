@@ -21,10 +21,6 @@ use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::{Kind, Psn};
 
-/// With this many requests of a QP in flight, new ones may be batched: a datagram costs a
-/// microsecond, whatever it holds.
-pub(super) const DEEP: u32 = 8;
-
 /// Requests in a batch at most; two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
 /// Wait until the other engines of a device are asked again for a change of their tables.
@@ -36,7 +32,7 @@ impl Transport {
     /// here, and few wait.
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
-        if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < DEEP
+        if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < qp.conn.req.deep()
             || !qp.kind.is_reliable()
             || qp.state != qp_state::RTS
         {
@@ -93,15 +89,18 @@ impl Conn<'_> {
         }
         let sq = self.q.engine_sq(&self.common.key);
         if self.qp.can_send() && self.qp.conn.req.next != sq.end() {
-            loop {
+            let first = self.qp.conn.req.next;
+            let stop = loop {
                 match self.transmit_request(&sq, tx, now) {
                     Step::Sent => {}
-                    Step::Last | Step::Idle => break,
-                    Step::Full => {
-                        self.transmit_ack(tx);
-                        return Sent::Full;
-                    }
+                    stop => break stop,
                 }
+            };
+            let req = &mut self.qp.conn.req;
+            req.batch_left(req.next.wrapping_sub(first));
+            if stop == Step::Full {
+                self.transmit_ack(tx);
+                return Sent::Full;
             }
             self.arm();
         }

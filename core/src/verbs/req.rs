@@ -23,6 +23,12 @@ pub mod tx_block {
     pub const PROBE: u32 = 32;
 }
 
+/// With this many requests of a QP in flight, new ones may wait for more; so many in one batch are
+/// bulk.
+const DEEP: u32 = 8;
+/// Batches shorter than that after which it is no longer bulk.
+const SHORT_BATCHES: u8 = 8;
+
 /// Progress of one send WQE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WqeState {
@@ -113,6 +119,8 @@ pub struct Req {
     pub retry_left: u8,
     /// RNR NAKs that may still follow.
     pub rnr_left: u8,
+    /// How many more short batches may leave before it no longer counts as bulk.
+    bulk: u8,
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
     block: SendBlock,
     /// Conditions that hold back the next request: bits of [`tx_block`].
@@ -145,6 +153,25 @@ impl Req {
     /// That of a send queue whose ring begins at an index.
     pub fn starting_at(at: u32) -> Req {
         Req { una: at, acked: at, next: at, ..Req::default() }
+    }
+
+    /// How many requests in flight let new ones wait for more, to leave as one batch: a datagram
+    /// costs a microsecond, whatever it holds. A program whose last batches were short may wait for
+    /// each of its requests, so that they leave at once. One that posts many at a time does so
+    /// again, and its first requests would cost a datagram each.
+    #[inline]
+    pub fn deep(&self) -> u32 {
+        if self.bulk > 0 {
+            1
+        } else {
+            DEEP
+        }
+    }
+
+    /// Records that a batch of so many requests has left.
+    #[inline]
+    pub fn batch_left(&mut self, n: u32) {
+        self.bulk = if n >= DEEP { SHORT_BATCHES } else { self.bulk.saturating_sub(1) };
     }
 
     /// Why it waits.

@@ -586,39 +586,74 @@ fn rings(net: &Net, e: &End) -> bool {
     net.lock(e).wake(qi)
 }
 
+/// Posts ([`rings`]); what is to be heard at once goes to `to`. Returns the number of packets.
+fn sent_at_once(net: &Net, from: &End, to: &End) -> usize {
+    if !rings(net, from) {
+        return 0;
+    }
+    let mut buf = vec![0; 65_000];
+    let burst = net.lock(from).poll_transmit(net.now, &mut buf).expect("what was posted");
+    let src = net.hosts[from.host].addr;
+    net.lock(to).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
+    burst.len.div_ceil(burst.seg)
+}
+
 #[test]
 fn requests_wait_for_company_only_while_many_are_under_way() {
     for kind in [qp_type::RC, qp_type::UC] {
         let (mut net, a, b) = Net::pair(Opts { kind, sq: 64, rq: 64, cqe: 256, ..Opts::default() });
-        let mut buf = vec![0; 65_000];
         for round in 0..3 {
             for i in 0..40 {
                 net.recv(&b, i, &[(0, 64)]);
             }
             // Requests that the doorbell does not send at once leave with later ones.
-            let (mut bursts, mut packets) = (Vec::new(), 0);
+            let mut bursts = Vec::new();
             for _ in 0..40 {
-                if rings(&net, &a) {
-                    let burst =
-                        net.lock(&a).poll_transmit(net.now, &mut buf).expect("what was posted");
-                    bursts.push(burst.len.div_ceil(burst.seg));
-                    packets += bursts[bursts.len() - 1];
-                    let src = net.hosts[0].addr;
-                    net.lock(&b).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
+                match sent_at_once(&net, &a, &b) {
+                    0 => {}
+                    packets => bursts.push(packets),
                 }
             }
             if kind == qp_type::RC {
-                // The first eight leave one by one, then sixteen at a time; the rest waits for a
-                // poll.
-                assert_eq!(bursts, [1, 1, 1, 1, 1, 1, 1, 1, 16, 16], "round {round}");
+                // Eight leave one by one, then sixteen at a time; the rest waits for a poll. Who
+                // has posted many at a time does so again: then one is enough.
+                let alone = if round == 0 { 8 } else { 1 };
+                let expected = [vec![1; alone], vec![16; 2]].concat();
+                assert_eq!(bursts, expected, "round {round}");
             } else {
-                assert_eq!(packets, 40, "nothing is ever under way: {bursts:?}");
+                assert_eq!(
+                    bursts.iter().sum::<usize>(),
+                    40,
+                    "nothing is ever under way: {bursts:?}"
+                );
             }
             net.settle();
             assert_eq!(net.poll(b.host, b.rcq).len(), 40, "round {round}");
             assert_eq!(net.poll(a.host, a.scq).len(), 40, "round {round}");
         }
     }
+}
+
+#[test]
+fn a_program_that_no_longer_posts_many_at_a_time_waits_for_none_of_its_requests() {
+    let (mut net, a, b) = Net::pair(Opts { sq: 64, rq: 64, cqe: 256, ..Opts::default() });
+    let mut exchange = |requests: u64| {
+        for i in 0..requests {
+            net.recv(&b, i, &[(0, 64)]);
+        }
+        let packets = (0..requests).map(|_| sent_at_once(&net, &a, &b)).collect::<Vec<_>>();
+        net.settle();
+        assert_eq!(net.poll(b.host, b.rcq).len() as u64, requests);
+        assert_eq!(net.poll(a.host, a.scq).len() as u64, requests);
+        packets
+    };
+    exchange(40);
+    // Two batches: one request leaves at once, two by a poll.
+    assert_eq!(exchange(3), [1, 0, 0], "bulk");
+    for _ in 0..6 {
+        assert_eq!(exchange(1), [1]);
+    }
+    assert_eq!(exchange(8), [1; 8], "after eight short batches");
 }
 
 #[test]

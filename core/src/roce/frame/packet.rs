@@ -8,7 +8,6 @@
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{OwnFlow, Path};
-use crate::roce::requester::DEEP;
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
@@ -45,7 +44,7 @@ impl Transport {
         }
         let wqe = slot.header();
         // With this many requests in flight it is batched with later ones.
-        if index.wrapping_sub(qp.conn.req.acked) >= DEEP {
+        if index.wrapping_sub(qp.conn.req.acked) >= qp.conn.req.deep() {
             return None;
         }
         let len = wqe.length as usize;

@@ -20,6 +20,7 @@ impl Conn<'_> {
         let (index, psn) = (self.qp.conn.req.next, self.qp.conn.req.next_psn);
         self.qp.begin_request(index, 1);
         self.qp.conn.req.next = index.wrapping_add(1);
+        self.qp.conn.req.batch_left(1);
         let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
         let mut sent = Departed { psn, psns: 1, packets: 1, bytes: bytes.into(), charge };
         if acks {
