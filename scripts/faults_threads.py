@@ -270,4 +270,11 @@ FAULTS = [
      "engine"),
     ("one request leaves the count of short batches alone", "core/src/roce/rules/single.rs",
      "        self.qp.conn.req.batch_left(1);\n", "", "engine"),
+    ("a thread that waits never says that its time has come", "backends/net/src/soft/turns.rs",
+     "        turns.call_due(token);\n", "", "net"),
+    ("the runner keeps its turn although it is over", "core/src/turns.rs",
+     "wanted & (ROUND | DUE) != 0 || vain", "wanted & ROUND != 0 || vain", "unit"),
+    ("who wanted the turn last is due at once", "core/src/turns.rs",
+     "self.change_own(token, |wanted| wanted & ROUND);",
+     "self.change_own(token, |wanted| wanted & (ROUND | DUE));", "unit"),
 ]

@@ -10,7 +10,11 @@
 //! for one that has stopped. The words of turns are relaxed: a thread that reads an old value waits
 //! a little too long or not at all.
 //!
-//! A **token** identifies a thread: an address that no other thread has, with its lowest bit clear.
+//! A **token** identifies a thread: an address that no other thread has, with its two lowest bits
+//! clear.
+//!
+//! The thread that waits watches the clock, as it has nothing else to do: an operation of the
+//! runner reads one word, and calls no clock.
 
 use crossbeam_utils::CachePadded;
 
@@ -22,6 +26,8 @@ const NOBODY: usize = 0;
 const HANDED_OVER: usize = 1;
 /// Bit of [`TurnLock::wanted`]: a thread asks the runner for a full round.
 const ROUND: usize = 1;
+/// Bit of [`TurnLock::wanted`]: the turn is over for the thread that waits.
+const DUE: usize = 2;
 /// Bit of [`Line::word`]: the lock is held. The others count releases.
 const HELD: u32 = 1;
 
@@ -32,15 +38,13 @@ struct Line {
     rounds: AtomicU32,
     /// Token of the thread whose turn it is.
     runner: AtomicUsize,
-    /// Operations of this turn while another thread waited.
-    counted: AtomicU32,
 }
 
 /// The lock of an engine.
 pub struct TurnLock {
     line: CachePadded<Line>,
-    /// Token of the thread that waits for its turn, and [`ROUND`]. On a line of its own: the runner
-    /// reads it for each operation, and the waiting thread spins on it.
+    /// Token of the thread that waits for its turn, [`DUE`] and [`ROUND`]. On a line of its own:
+    /// the runner reads it for each operation, and the waiting thread spins on it.
     wanted: CachePadded<AtomicUsize>,
 }
 
@@ -51,7 +55,6 @@ impl Default for TurnLock {
                 word: AtomicU32::new(0),
                 rounds: AtomicU32::new(0),
                 runner: AtomicUsize::new(NOBODY),
-                counted: AtomicU32::new(0),
             }),
             wanted: CachePadded::new(AtomicUsize::new(NOBODY)),
         }
@@ -128,28 +131,32 @@ impl TurnLock {
     /// Begins the turn of a thread.
     pub fn begin_turn(&self, token: usize) {
         self.line.runner.store(token, Ordering::Relaxed);
-        self.line.counted.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a thread waits for its turn, or for a round. One load of a line that is seldom
-    /// written.
-    #[inline(always)]
+    /// Whether a thread waits for its turn, or for a round.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Operations of this turn for which a thread has waited, this one included.
-    #[inline]
-    pub fn count_wanted(&self) -> u32 {
-        let counted = self.line.counted.load(Ordering::Relaxed).wrapping_add(1);
-        self.line.counted.store(counted, Ordering::Relaxed);
-        counted
+    /// Whether the runner is to end its turn, or to run a round: a thread has asked for a round, or
+    /// has waited for a turn's time, or waits at all and the runner's operation was in vain. One
+    /// load of a line that is seldom written.
+    #[inline(always)]
+    pub fn calls(&self, vain: bool) -> bool {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        wanted & (ROUND | DUE) != 0 || vain && wanted != NOBODY
+    }
+
+    /// Whether the thread that waits has waited for a turn's time.
+    pub fn is_due(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) & DUE != 0
     }
 
     /// Ends this thread's turn, and hands it over to the thread that waits, if any.
     pub fn hand_over(&self) {
         let wanted = self.wanted.load(Ordering::Relaxed);
-        let next = wanted & !ROUND;
+        let next = wanted & !(ROUND | DUE);
         if next != NOBODY {
             self.line.runner.store(next | HANDED_OVER, Ordering::Relaxed);
             // If that thread has given up meanwhile, and another one has come, the latter goes on
@@ -168,17 +175,17 @@ impl TurnLock {
     /// Whether this thread still waits: it has asked, and the turn was not handed over.
     #[inline]
     pub fn waits(&self, token: usize) -> bool {
-        self.wanted.load(Ordering::Relaxed) & !ROUND == token
+        self.wanted.load(Ordering::Relaxed) & !(ROUND | DUE) == token
+    }
+
+    /// Tells the runner that its turn is over for this thread, if it still waits.
+    pub fn call_due(&self, token: usize) {
+        self.change_own(token, |wanted| wanted | DUE);
     }
 
     /// Waits no longer.
     pub fn withdraw(&self, token: usize) {
-        loop {
-            let wanted = self.wanted.load(Ordering::Relaxed);
-            if wanted & !ROUND != token || self.change_wanted(wanted, wanted & ROUND) {
-                return;
-            }
-        }
+        self.change_own(token, |wanted| wanted & ROUND);
     }
 
     /// Asks the runner for a full round.
@@ -190,6 +197,16 @@ impl TurnLock {
     pub fn take_round(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) & ROUND != 0
             && self.wanted.fetch_and(!ROUND, Ordering::Relaxed) & ROUND != 0
+    }
+
+    /// Changes the word while this thread waits.
+    fn change_own(&self, token: usize, to: impl Fn(usize) -> usize) {
+        while self.waits(token) {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            if wanted & !(ROUND | DUE) == token && self.change_wanted(wanted, to(wanted)) {
+                return;
+            }
+        }
     }
 
     fn change_wanted(&self, from: usize, to: usize) -> bool {
@@ -221,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_turn_goes_to_the_thread_that_waits() {
-        let (lock, [a, b, c]) = (TurnLock::default(), [2, 4, 6]);
+        let (lock, [a, b, c]) = (TurnLock::default(), [4, 8, 12]);
         assert!(!lock.is_others_turn(a) && !lock.is_wanted());
         lock.begin_turn(a);
         assert!(!lock.is_others_turn(a) && lock.is_others_turn(b));
@@ -229,36 +246,44 @@ mod tests {
         assert!(!lock.is_others_turn(a), "no thread waits for it");
         assert!(lock.want(b) && !lock.want(c) && lock.is_wanted());
         assert!(lock.waits(b) && !lock.waits(c));
-        assert_eq!((lock.count_wanted(), lock.count_wanted()), (1, 2));
+        assert!(!lock.is_due() && !lock.calls(false) && lock.calls(true));
+        lock.call_due(c);
+        assert!(!lock.is_due(), "another thread's word");
+        lock.call_due(b);
+        assert!(lock.is_due() && lock.calls(false) && lock.waits(b));
+        assert!(!lock.want(c), "b waits");
         lock.hand_over();
         assert!(lock.is_others_turn(a) && !lock.is_others_turn(b) && lock.is_handed_over());
         assert!(!lock.waits(b) && !lock.is_wanted());
         lock.begin_turn(b);
         assert!(!lock.is_handed_over() && lock.is_others_turn(a) && !lock.is_others_turn(b));
-        assert_eq!(lock.count_wanted(), 1, "of the new turn");
+        assert!(!lock.is_due() && !lock.calls(true), "a new turn");
+        lock.call_due(b);
+        assert!(!lock.is_wanted(), "b waits no longer");
     }
 
     #[test]
     fn a_thread_that_gives_up_is_not_waited_for() {
-        let (lock, [a, b, c]) = (TurnLock::default(), [2, 4, 6]);
+        let (lock, [a, b, c]) = (TurnLock::default(), [4, 8, 12]);
         lock.begin_turn(a);
         assert!(lock.want(b));
         lock.withdraw(c);
         assert!(lock.waits(b), "another thread's word");
+        lock.call_due(b);
         lock.withdraw(b);
-        assert!(!lock.is_wanted());
+        assert!(!lock.is_wanted() && !lock.is_due());
         lock.hand_over();
         assert!(!lock.is_others_turn(a) && lock.want(c));
     }
 
     #[test]
     fn a_round_is_asked_for_beside_a_turn() {
-        let (lock, [a, b]) = (TurnLock::default(), [2, 4]);
+        let (lock, [a, b]) = (TurnLock::default(), [4, 8]);
         lock.begin_turn(a);
         assert!(!lock.take_round());
         lock.want_round();
         lock.want_round();
-        assert!(lock.is_wanted() && !lock.waits(b));
+        assert!(lock.is_wanted() && lock.calls(false) && !lock.waits(b));
         lock.hand_over();
         assert!(!lock.is_others_turn(a), "no thread waits for it");
         assert!(lock.want(b) && lock.waits(b));

@@ -82,7 +82,7 @@ fn a_mark_is_seen_by_the_holder_or_by_its_own_thread() {
 #[test]
 fn a_turn_is_handed_over_or_its_thread_gives_up() {
     loom::model(|| {
-        let (scene, [a, b]) = (Arc::new(Scene::default()), [2, 4]);
+        let (scene, [a, b]) = (Arc::new(Scene::default()), [4, 8]);
         scene.lock.begin_turn(a);
         let other = scene.clone();
         let waits = thread::spawn(move || {
@@ -92,6 +92,7 @@ fn a_turn_is_handed_over_or_its_thread_gives_up() {
             }
             let waited = other.lock.waits(b);
             if waited {
+                other.lock.call_due(b);
                 other.lock.withdraw(b);
             }
             if other.lock.try_lock() {

@@ -10,7 +10,7 @@ use crate::thread_token::token;
 use gdrcore_core::turns::TurnLock;
 use gdrcore_core::verbs::shared::{CqShared, VainPolls};
 
-/// A turn ends after this time, if another thread wants it. Ten cache lines that move to another
+/// A turn ends when another thread has waited for this time. Ten cache lines that move to another
 /// core cost some microsecond, an eighth of it.
 const TURN_NS: u64 = 8_000;
 /// Longest wait of a thread for its turn; then it takes the lock without one.
@@ -21,8 +21,6 @@ const LOOK_NS: u64 = 1_000;
 /// quarter of a microsecond between cores that share no cache, and five of them move one after
 /// another before the new runner's first word is seen.
 const BEGIN_NS: u64 = 4_000;
-/// In a turn that another thread wants, the clock is read once in this many operations.
-const CLOCK_EVERY: u32 = 8;
 
 /// Interval at which a poll that stands back checks the runner: initial and maximum. Each check
 /// takes the lock's cache line from the runner.
@@ -40,8 +38,6 @@ pub(super) struct PollNotes {
     pub(super) idle: AtomicU32,
     /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
     pub(super) last_poll_ns: AtomicU64,
-    /// When the turn ends, since another thread wants it.
-    turn_end_ns: AtomicU64,
 }
 
 /// Waits for less than a microsecond.
@@ -75,13 +71,24 @@ fn await_turn(turns: &TurnLock, token: usize) {
         return;
     }
     let epoch = turns.epoch();
-    let asked = spin_until(began + WAIT_NS, || turns.want(token));
-    if !asked || spin_until(now_ns() + LOOK_NS, || !turns.waits(token)) {
+    if !spin_until(began + WAIT_NS, || turns.want(token)) {
         return;
     }
-    if turns.epoch() == epoch || !spin_until(began + WAIT_NS, || !turns.waits(token)) {
-        turns.withdraw(token);
+    let asked = now_ns();
+    let gone = || !turns.waits(token);
+    if spin_until(asked + LOOK_NS, gone) {
+        return;
     }
+    if turns.epoch() != epoch {
+        if spin_until(asked + TURN_NS, gone) {
+            return;
+        }
+        turns.call_due(token);
+        if spin_until(began + WAIT_NS, gone) {
+            return;
+        }
+    }
+    turns.withdraw(token);
 }
 
 /// Action of a poll that finds nothing in another thread's turn.
@@ -155,33 +162,21 @@ impl SoftDevice {
     /// After an operation, with the lock free. `vain`: it found nothing to do.
     #[inline(always)]
     pub(super) fn after_turn(&self, token: usize, vain: bool) {
-        if self.engine.turns().is_wanted() {
-            self.end_turn_if_due(token, vain);
+        if self.engine.turns().calls(vain) {
+            self.end_turn(token, vain);
         }
     }
 
     #[cold]
-    fn end_turn_if_due(&self, token: usize, vain: bool) {
+    fn end_turn(&self, token: usize, vain: bool) {
         let turns = self.engine.turns();
         if turns.is_others_turn(token) {
             return;
         }
         if turns.take_round() {
             self.program_runs();
-            if !turns.is_wanted() {
-                return;
-            }
         }
-        let n = turns.count_wanted();
-        // The first two operations are timed one by one, because they may be long.
-        if !vain && n > 2 && !n.is_multiple_of(CLOCK_EVERY) {
-            return;
-        }
-        let (now, end) = (now_ns(), &self.polls.turn_end_ns);
-        if n == 1 {
-            end.store(now + TURN_NS, Ordering::Relaxed);
-        }
-        if vain || n > 1 && now >= end.load(Ordering::Relaxed) {
+        if vain || turns.is_due() {
             turns.hand_over();
         }
     }
@@ -297,12 +292,12 @@ mod tests {
         let turns = TurnLock::default();
         // A runner that does not work.
         assert!(turns.try_lock());
-        turns.begin_turn(2);
+        turns.begin_turn(8);
         turns.unlock();
         await_turn(&turns, 4);
         assert!(!turns.is_wanted());
         // A turn that was handed over and is not begun.
-        assert!(turns.want(6));
+        assert!(turns.want(12));
         turns.hand_over();
         await_turn(&turns, 4);
         assert!(!turns.is_wanted() && turns.is_others_turn(4));
@@ -316,7 +311,7 @@ mod tests {
                     }
                 }
             });
-            turns.begin_turn(2);
+            turns.begin_turn(8);
             await_turn(&turns, 4);
             assert!(!turns.is_wanted());
             // One that hands over.
@@ -325,6 +320,35 @@ mod tests {
                 turns.hand_over();
             }
             stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!turns.is_wanted());
+    }
+
+    #[test]
+    fn a_runner_hands_over_when_the_waiting_thread_says_that_its_time_has_come() {
+        let turns = TurnLock::default();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let end = now_ns() + 20_000_000_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if turns.try_lock() {
+                        turns.unlock();
+                    }
+                    if turns.is_due() {
+                        turns.hand_over();
+                    }
+                }
+            });
+            // A thread that does not run in its time gives up, and asks again.
+            let mut handed_over = false;
+            while !handed_over && now_ns() < end {
+                turns.begin_turn(8);
+                await_turn(&turns, 4);
+                handed_over = !turns.is_others_turn(4);
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(handed_over);
         });
         assert!(!turns.is_wanted());
     }
