@@ -133,7 +133,7 @@ main() {
     export GDRC_TEST_PATIENCE
     printf 'limits of time: %s times those of an idle machine with two CPUs\n' "$GDRC_TEST_PATIENCE"
     df --output=avail -BG "$CARGO_TARGET_DIR" |
-        awk 'NR == 2 { print "free disk: " $1 ", of which some 8G are used" }'
+        awk 'NR == 2 { print "free disk: " $1 ", of which some 5G are used" }'
     stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
     stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- \

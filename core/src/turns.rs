@@ -31,6 +31,12 @@ const DUE: usize = 2;
 /// Bit of [`Line::word`]: the lock is held. The others count releases.
 const HELD: u32 = 1;
 
+/// Token of the thread that waits for its turn, out of [`TurnLock::wanted`].
+#[inline(always)]
+fn waiter(wanted: usize) -> usize {
+    wanted & !(ROUND | DUE)
+}
+
 /// The line that each holder of the lock writes.
 struct Line {
     word: AtomicU32,
@@ -156,7 +162,7 @@ impl TurnLock {
     /// Ends this thread's turn, and hands it over to the thread that waits, if any.
     pub fn hand_over(&self) {
         let wanted = self.wanted.load(Ordering::Relaxed);
-        let next = wanted & !(ROUND | DUE);
+        let next = waiter(wanted);
         if next != NOBODY {
             self.line.runner.store(next | HANDED_OVER, Ordering::Relaxed);
             // If that thread has given up meanwhile, and another one has come, the latter goes on
@@ -169,13 +175,13 @@ impl TurnLock {
     #[inline]
     pub fn want(&self, token: usize) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
-        wanted & !ROUND == NOBODY && self.change_wanted(wanted, wanted | token)
+        waiter(wanted) == NOBODY && self.change_wanted(wanted, wanted | token)
     }
 
     /// Whether this thread still waits: it has asked, and the turn was not handed over.
     #[inline]
     pub fn waits(&self, token: usize) -> bool {
-        self.wanted.load(Ordering::Relaxed) & !(ROUND | DUE) == token
+        waiter(self.wanted.load(Ordering::Relaxed)) == token
     }
 
     /// Tells the runner that its turn is over for this thread, if it still waits.
@@ -199,11 +205,11 @@ impl TurnLock {
             && self.wanted.fetch_and(!ROUND, Ordering::Relaxed) & ROUND != 0
     }
 
-    /// Changes the word while this thread waits.
+    /// Changes the word, if this thread waits.
     fn change_own(&self, token: usize, to: impl Fn(usize) -> usize) {
-        while self.waits(token) {
+        loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
-            if wanted & !(ROUND | DUE) == token && self.change_wanted(wanted, to(wanted)) {
+            if waiter(wanted) != token || self.change_wanted(wanted, to(wanted)) {
                 return;
             }
         }
