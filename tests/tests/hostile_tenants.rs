@@ -200,7 +200,7 @@ fn packets_with_forged_sources() {
     let scene = Scene::new();
     let mut raw = scene.evil();
     let (welcome, ends) = raw.greet_with_rings();
-    let mut relay = Relay::open(ends, welcome.rings).expect("rings");
+    let mut relay = Relay::open(ends, welcome.rings, false).expect("rings");
     let (own, gid) = (welcome.qpns.0 + 3, scene.target.ah.dgid);
     let mut put = |to: &[u8; 16], packet: &[u8]| {
         wait_for(60, "the router reads no more", || relay.put(to, packet) == Ok(Put::Done));
@@ -235,7 +235,7 @@ fn a_full_ring_of_a_tenant_drops_its_packets_only() {
     let mut raws = [scene.evil(), scene.evil()];
     let open = |raw: &mut Raw| {
         let (welcome, ends) = raw.greet_with_rings();
-        (welcome, Relay::open(ends, welcome.rings).expect("rings"))
+        (welcome, Relay::open(ends, welcome.rings, false).expect("rings"))
     };
     let [one, other] = &mut raws;
     let ((from, mut sender), (to, mut receiver)) = (open(one), open(other));

@@ -437,7 +437,7 @@ fn a_top_shows_what_goes() {
 fn rings(router: &Router, name: &str) -> (Raw, Relay) {
     let mut raw = Raw::connect(&router.socket(name)).expect("the router listens");
     let (welcome, ends) = raw.greet_with_rings();
-    (raw, Relay::open(ends, welcome.rings).expect("rings"))
+    (raw, Relay::open(ends, welcome.rings, false).expect("rings"))
 }
 
 #[test]

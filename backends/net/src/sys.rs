@@ -30,6 +30,15 @@ pub(crate) fn check(rc: i32) -> Result<i32> {
     }
 }
 
+/// Allocates the pages of a shared mapping, so that no later access lacks memory. From Linux 5.14.
+///
+/// # Safety
+/// `len` bytes from `p`, which begins a page, are mapped and writable.
+pub(crate) unsafe fn populate(p: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise; the call changes no byte.
+    check(unsafe { libc::madvise(p.cast(), len, libc::MADV_POPULATE_WRITE) }).map(drop)
+}
+
 /// A descriptor that is closed when dropped.
 #[derive(Debug)]
 pub(crate) struct Fd(RawFd);

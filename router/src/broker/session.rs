@@ -66,6 +66,8 @@ pub struct Up {
     pub linked_by: BTreeSet<SessionId>,
     /// It has rings to and from the router.
     pub relays: bool,
+    /// Those rings may move to larger memory.
+    pub grows: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
     /// Numbers of LINKs that wait for an answer.

@@ -475,6 +475,43 @@ fn routes_have_a_quota_and_those_to_one_session_count_once() {
     assert!(errno == errno::QUOTA && why.contains("1 routes"), "{errno} {why}");
 }
 
+#[test]
+fn rings_grow_where_both_ends_can_and_the_rate_is_not_low() {
+    let grows = |policy: &str, features: u64| {
+        let mut b = Bench::new(policy);
+        let id = b.connect(1);
+        match &b.hello(id, Hello { features, ..hello() })[..] {
+            [Action::Join(_, Envelope { message: Message::Welcome(w), .. })] => {
+                assert_eq!(w.features & !feature::GROW, feature::DIRECT | feature::RELAY);
+                let grows = w.features & feature::GROW != 0;
+                assert_eq!(b.broker.up(id).unwrap().grows, grows);
+                grows
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let all = feature::DIRECT | feature::RELAY | feature::GROW;
+    assert!(grows(POLICY, all) && !grows(POLICY, all & !feature::GROW));
+    let named = "vip = \"10.0.0.1\"\n";
+    for (limit, may) in [
+        ("tx_rate = 8_000_000", true),
+        ("tx_rate = 7_999_999", false),
+        ("tx_pps = 63_000", true),
+        ("tx_pps = 62_999", false),
+    ] {
+        assert_eq!(
+            grows(&POLICY.replace(named, &format!("{named}{limit}\n")), all),
+            may,
+            "{limit}"
+        );
+    }
+    for (rate, may) in [(8_000_000, true), (7_999_999, false)] {
+        let router = "listen = \"/s\"\n";
+        let policy = POLICY.replace(router, &format!("{router}line_rate = {rate}\n"));
+        assert_eq!(grows(&policy, all), may, "{rate}");
+    }
+}
+
 impl Bench {
     /// A session with rings.
     fn with_rings(&mut self, uid: u32) -> (SessionId, Welcome) {

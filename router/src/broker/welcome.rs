@@ -13,6 +13,11 @@ use gdrcore_net::via::proto::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Least rate of a tenant, in bytes a second, whose rings may move to larger memory: a full ring of
+/// 512 KiB takes it 65 ms, no longer than queue pairs wait for an ACK by default.
+const SLOW_RATE: u64 = 8_000_000;
+/// The same in packets a second: of the 4096 small packets that such a ring holds.
+const SLOW_PPS: u32 = 63_000;
 /// Limit of the blocks of one session.
 const BLOCKS_MAX: u32 = 16;
 
@@ -149,6 +154,7 @@ impl Broker {
         let token = self.token_of(&kept, &tenant);
         let Kept { number, gid, blocks } = kept;
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
+        let grows = relays && h.features & feature::GROW != 0 && !self.is_slow(&tenant);
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
         if let Some(outside) = self.policy.outside_of(&tenant) {
@@ -156,7 +162,9 @@ impl Broker {
         }
         let welcome = Welcome {
             version: common_version(h.versions, VERSIONS).unwrap_or(VERSIONS.0),
-            features: feature::DIRECT | if relays { feature::RELAY } else { 0 },
+            features: feature::DIRECT
+                | if relays { feature::RELAY } else { 0 }
+                | if grows { feature::GROW } else { 0 },
             mode: mode::SWITCH,
             session: number,
             epoch: self.epoch,
@@ -180,6 +188,7 @@ impl Broker {
             ffr_id: h.ffr_id,
             routes: BTreeMap::new(),
             relays,
+            grows,
             linked_by: Default::default(),
             listens: Default::default(),
             unanswered: Default::default(),
@@ -190,6 +199,15 @@ impl Broker {
             tenant,
         };
         Ok((up, welcome))
+    }
+
+    /// Whether a larger ring would take a tenant too long to empty at its rate.
+    fn is_slow(&self, tenant: &Tenant) -> bool {
+        let rate = |rate: Option<u64>| rate.is_some_and(|rate| rate < SLOW_RATE);
+        let limits = &tenant.limits;
+        rate(limits.tx_rate)
+            || rate(self.policy.line_rate)
+            || limits.tx_pps.is_some_and(|pps| pps < SLOW_PPS)
     }
 
     /// What a new session gets.

@@ -135,7 +135,7 @@ impl Relaying {
     /// In words.
     pub(super) fn join(&mut self, broker: &Broker, id: SessionId) -> Result<Ends, String> {
         let (up, peers) = broker.peers(id).ok_or("there is no such session")?;
-        let (ring, ends) = Relay::create()
+        let (ring, ends) = Relay::create(up.grows)
             .map_err(|_| "the router has no descriptor or memory left for rings".to_string())?;
         let leaves = up.tenant.place.is_some() || up.tenant.outside;
         let wire = self.hosts.as_ref().filter(|_| leaves);

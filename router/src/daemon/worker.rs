@@ -7,7 +7,7 @@ use super::wire::{self, Wire};
 use crate::policy::{Limits, Outside, Published};
 use crate::relay::{Far, Place, Slots, State, SLOTS};
 use gdrcore_net::clock::now_ns;
-use gdrcore_net::shm::relay::{Relay, RINGS};
+use gdrcore_net::shm::relay::{Relay, LARGER, RINGS};
 use gdrcore_net::shm::ring::FRAME_ALIGN;
 use gdrcore_net::via::proto::Service;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 const ROUND: usize = 64;
 /// Idle rings that the worker checks before each large packet, or before several small ones.
 const LOOK: usize = 16;
-/// Packets that a ring may hold.
-const RINGFUL: usize = RINGS.0 as usize / FRAME_ALIGN;
+/// Packets that a ring, and the larger one that it has moved to, may hold.
+const RINGFUL: usize = RINGS.0 as usize * (1 + LARGER as usize) / FRAME_ALIGN;
 /// Commands in one round.
 const COMMANDS: usize = 64;
 /// The time for which an idle worker polls before it sleeps.
@@ -31,6 +31,8 @@ const ASK: u32 = 16;
 const CALL: u64 = u64::MAX;
 
 /// A command of the first thread.
+// Not boxed: the worker frees nothing.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Command {
     /// Adds a session: slot, tenant, place and rings; and its sockets, if it may talk to other
     /// hosts.

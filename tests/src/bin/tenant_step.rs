@@ -28,7 +28,7 @@ fn main() {
         "welcome" | "relay" => {
             let (welcome, ends) = raw.greet_with_rings();
             first = welcome.qpns.0;
-            rings = Some(Relay::open(ends, welcome.rings).expect("rings"));
+            rings = Some(Relay::open(ends, welcome.rings, false).expect("rings"));
         }
         "route" => {
             first = raw.greet().qpns.0;

@@ -33,8 +33,15 @@ pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
 /// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
 /// wait; the second limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
+/// How many times larger the rings are that they move to.
+pub const LARGER: u32 = 4;
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u16 = 1;
+/// Laps in which a ring is half full before it moves to the larger one.
+const LAPS: u32 = 8;
+/// Length of a ring's last frame before its writer goes on in the larger ring. No other frame is
+/// shorter than a head.
+const MOVED: usize = 8;
 
 /// The parts of its rings that a session gets, in the order of the message.
 #[derive(Debug)]
@@ -68,13 +75,30 @@ pub enum Put {
 }
 
 /// One end of both rings. One thread at a time; nothing waits.
+///
+/// A ring that is half full again and again moves to larger memory, if both ends know of that: the
+/// more a session may have under way, the longer can it, its router and its peers each run before
+/// the next one has to, where they share cores. A session that seldom has so much under way keeps
+/// small rings.
 #[derive(Debug)]
 pub struct Relay {
     writer: Writer,
     reader: Reader,
     socket: LinkSocket,
+    /// The larger rings: the writer's, and the reader's.
+    larger: Option<[Larger; 2]>,
     /// Held for their mappings.
     _segments: [Segment; 2],
+}
+
+/// A ring in larger memory.
+#[derive(Debug)]
+struct Larger {
+    segment: Segment,
+    /// Laps in which the ring has to be half full before it moves; 0: it has moved, or could not.
+    laps: u32,
+    /// Where in the smaller ring the next such lap begins.
+    next: u64,
 }
 
 // SAFETY: its rings lead to mappings that it holds; they belong to the process, not to a thread.
@@ -88,36 +112,39 @@ fn owned(fd: Fd) -> OwnedFd {
 }
 
 impl Relay {
-    /// The router's end of new rings, and the session's parts. Some ten system calls.
+    /// The router's end of new rings, and the session's parts. `grow`: the rings may move to
+    /// larger memory. Some ten system calls.
     ///
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Os`]: no memory or descriptors are left.
-    pub fn create() -> Result<(Relay, Ends)> {
+    pub fn create(grow: bool) -> Result<(Relay, Ends)> {
         crate::fault::install()?;
-        let (up, up_fd) = Segment::create(RINGS.0 as usize)?;
-        let (down, down_fd) = Segment::create(RINGS.1 as usize)?;
+        let (up, up_fd) = Ring::create(RINGS.0, grow)?;
+        let (down, down_fd) = Ring::create(RINGS.1, grow)?;
         let [ours, theirs] = socket_pair()?;
         let ends = Ends { up: owned(up_fd), down: owned(down_fd), socket: theirs };
         Ok((Relay::of(down, up, ours)?, ends))
     }
 
-    /// The session's end. `sizes`: bytes of either ring, as [`RINGS`].
+    /// The session's end. `sizes`: bytes of either ring, as [`RINGS`]; `grow`: as the router made
+    /// them.
     ///
     /// # Errors
     /// [`Error::Access`]: the memory has not the required form; as [`Relay::create`].
-    pub fn open(ends: Ends, sizes: (u32, u32)) -> Result<Relay> {
-        let raw = |fd: OwnedFd| Fd::from_call(fd.into_raw_fd());
-        let up = Segment::open(raw(ends.up)?.raw(), sizes.0 as usize)?;
-        let down = Segment::open(raw(ends.down)?.raw(), sizes.1 as usize)?;
+    pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
+        let up = Ring::open(ends.up, sizes.0, grow)?;
+        let down = Ring::open(ends.down, sizes.1, grow)?;
         Relay::of(up, down, ends.socket)
     }
 
-    fn of(out: Segment, from: Segment, socket: OwnedFd) -> Result<Relay> {
+    fn of(out: Ring, from: Ring, socket: OwnedFd) -> Result<Relay> {
+        let larger = |segment| Larger { segment, laps: LAPS, next: 0 };
         Ok(Relay {
-            writer: Writer::new(out.place()),
-            reader: Reader::new(from.place()),
+            writer: Writer::new(out.first.place()),
+            reader: Reader::new(from.first.place()),
             socket: LinkSocket::brokered(Fd::from_call(socket.into_raw_fd())?),
-            _segments: [out, from],
+            larger: out.larger.zip(from.larger).map(|(o, f)| [larger(o), larger(f)]),
+            _segments: [out.first, from.first],
         })
     }
 
@@ -195,14 +222,20 @@ impl Relay {
             return Ok(Put::Full);
         }
         // Whether the other half of the ring is in use shows whether it is half full.
-        let half = self.writer.half();
-        let (room, congested) = match self.writer.room(len, half.max(len))? {
-            Some((room, free)) => (room, marked || free < half),
-            None => return Ok(Put::Full),
+        let room_of = |writer: &mut Writer| {
+            let half = writer.half();
+            let room = writer.room(len, half.max(len))?;
+            Ok(room.map(|(room, free)| (room, free < half)))
         };
+        let mut room = room_of(&mut self.writer)?;
+        if !matches!(room, Some((_, false))) && self.grow()? {
+            room = room_of(&mut self.writer)?;
+        }
+        let Some((room, half_full)) = room else { return Ok(Put::Full) };
         let mut head = [0; HEAD];
         head[..16].copy_from_slice(address);
-        head[16..18].copy_from_slice(&if congested { CONGESTED } else { 0 }.to_le_bytes());
+        let flags = if marked || half_full { CONGESTED } else { 0 };
+        head[16..18].copy_from_slice(&flags.to_le_bytes());
         let at = room.as_ptr() as u64;
         // Both are mapped. If the memory vanished all the same, the ring ends.
         host::place(at, &head).map_err(|_| Broken)?;
@@ -211,6 +244,47 @@ impl Relay {
         host::place(body + packet.len() as u64, icrc).map_err(|_| Broken)?;
         self.writer.publish(len);
         Ok(Put::Done)
+    }
+
+    /// Moves the own ring, which is half full, to larger memory if it often is. Returns true if it
+    /// has moved.
+    #[cold]
+    fn grow(&mut self) -> core::result::Result<bool, Broken> {
+        let Some([own, _]) = &mut self.larger else { return Ok(false) };
+        let at = self.writer.written();
+        if own.laps == 0 || at < own.next {
+            return Ok(false);
+        }
+        if own.laps > 1 {
+            // Three quarters of the ring: from half full it fills up at most.
+            (own.laps, own.next) = (own.laps - 1, at + self.writer.half() as u64 * 3 / 2);
+            return Ok(false);
+        }
+        let Some((last, _)) = self.writer.room(MOVED, MOVED)? else { return Ok(false) };
+        own.laps = 0;
+        if own.segment.allocate().is_err() {
+            return Ok(false);
+        }
+        host::place(last.as_ptr() as u64, &[0; MOVED]).map_err(|_| Broken)?;
+        self.writer.publish(MOVED);
+        let larger = Writer::new(own.segment.place());
+        // A reader that sleeps says so in the smaller ring.
+        self.wake();
+        self.writer = larger;
+        Ok(true)
+    }
+
+    /// Follows the other end's ring to larger memory, once. Returns false if it may not move.
+    #[cold]
+    fn follow(&mut self) -> bool {
+        match &mut self.larger {
+            Some([_, other]) if other.laps > 0 => {
+                other.laps = 0;
+                self.reader = Reader::new(other.segment.place());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Whether a frame waits.
@@ -227,7 +301,11 @@ impl Relay {
         &mut self,
         to: &'b mut [u8; FRAME_MAX],
     ) -> core::result::Result<Option<Frame<'b>>, Broken> {
-        let Some((from, len)) = self.reader.peek()? else { return Ok(None) };
+        let mut next = self.reader.peek()?;
+        if matches!(next, Some((_, MOVED))) && self.follow() {
+            next = self.reader.peek()?;
+        }
+        let Some((from, len)) = next else { return Ok(None) };
         let bytes = to.get_mut(..len).filter(|_| len > HEAD).ok_or(Broken)?;
         host::fetch(from.as_ptr() as u64, bytes).map_err(|_| Broken)?;
         self.reader.release(len);
@@ -267,6 +345,40 @@ impl Relay {
     pub fn hear(&self) -> bool {
         self.socket.for_each_event(|_| false)
     }
+}
+
+/// The memory of one ring, and of the larger one that it may move to.
+struct Ring {
+    first: Segment,
+    larger: Option<Segment>,
+}
+
+impl Ring {
+    fn create(size: u32, grow: bool) -> Result<(Ring, Fd)> {
+        if grow {
+            let (segments, fd) = Segment::create_growing(size as usize, larger(size))?;
+            return Ok((Ring::of(segments), fd));
+        }
+        let (first, fd) = Segment::create(size as usize)?;
+        Ok((Ring { first, larger: None }, fd))
+    }
+
+    fn open(fd: OwnedFd, size: u32, grow: bool) -> Result<Ring> {
+        let fd = Fd::from_call(fd.into_raw_fd())?;
+        if grow {
+            return Segment::open_growing(fd.raw(), size as usize, larger(size)).map(Ring::of);
+        }
+        Ok(Ring { first: Segment::open(fd.raw(), size as usize)?, larger: None })
+    }
+
+    fn of([first, larger]: [Segment; 2]) -> Ring {
+        Ring { first, larger: Some(larger) }
+    }
+}
+
+/// Bytes of the larger ring. What is too large to be one is refused as such.
+fn larger(size: u32) -> usize {
+    size.saturating_mul(LARGER) as usize
 }
 
 impl Ends {

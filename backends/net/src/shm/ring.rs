@@ -188,6 +188,11 @@ impl Writer {
         &self.place
     }
 
+    /// Bytes that were ever written, with heads and gaps.
+    pub(super) fn written(&self) -> u64 {
+        self.head
+    }
+
     /// Half of the ring's bytes.
     pub(super) fn half(&self) -> usize {
         self.place.size / 2

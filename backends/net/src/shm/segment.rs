@@ -1,7 +1,8 @@
-//! The memory of one ring: a sealed memfd, mapped so that its data appears twice.
+//! The memory of a ring: a sealed memfd, mapped so that its data appears twice. That of a ring that
+//! grows holds a larger ring behind the first one, whose pages are allocated when it is needed.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
-use crate::sys::{check, last_error, sealed_len, Fd};
+use crate::sys::{check, last_error, populate, sealed_len, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
@@ -34,6 +35,21 @@ impl Segment {
     /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: the error of memfd_create,
     /// fallocate, fcntl or mmap.
     pub(super) fn create(size: usize) -> Result<(Segment, Fd)> {
+        Segment::create_file(size, CONTROL + size)
+    }
+
+    /// As [`Segment::create`], with a second ring of `larger` bytes of data. Its pages are not
+    /// allocated: see [`Segment::allocate`].
+    pub(super) fn create_growing(size: usize, larger: usize) -> Result<([Segment; 2], Fd)> {
+        check_size(larger)?;
+        let first = CONTROL + size;
+        let (segment, fd) = Segment::create_file(size, first + CONTROL + larger)?;
+        let second = Segment::map(fd.raw(), first, larger, 0)?;
+        Ok(([segment, second], fd))
+    }
+
+    /// A sealed file of `len` bytes, and the ring at its beginning.
+    fn create_file(size: usize, len: usize) -> Result<(Segment, Fd)> {
         check_size(size)?;
         // SAFETY: the name is a C string; the call keeps nothing of it.
         let fd = Fd::from_call(unsafe {
@@ -43,12 +59,12 @@ impl Segment {
             )
         })?;
         // SAFETY: no pointers.
-        check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + size) as libc::off_t) })?;
+        check(unsafe { libc::ftruncate(fd.raw(), len as libc::off_t) })?;
         // SAFETY: no pointers.
         check(unsafe { libc::fallocate(fd.raw(), 0, 0, (CONTROL + size) as libc::off_t) })?;
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS) })?;
-        let segment = Segment::map(fd.raw(), size)?;
+        let segment = Segment::map(fd.raw(), 0, size, libc::MAP_POPULATE)?;
         segment.place().stamp();
         Ok((segment, fd))
     }
@@ -59,18 +75,42 @@ impl Segment {
     /// [`Error::Access`]: the descriptor is no memory with the seals, of exactly that size and of
     /// our layout; else as [`Segment::create`].
     pub(super) fn open(fd: RawFd, size: usize) -> Result<Segment> {
+        Segment::open_file(fd, size, CONTROL + size)
+    }
+
+    /// Maps both rings of [`Segment::create_growing`], as [`Segment::open`].
+    pub(super) fn open_growing(fd: RawFd, size: usize, larger: usize) -> Result<[Segment; 2]> {
+        check_size(larger)?;
+        let first = CONTROL + size;
+        let segment = Segment::open_file(fd, size, first + CONTROL + larger)?;
+        let second = Segment::map(fd, first, larger, 0)?;
+        Ok([segment, second])
+    }
+
+    fn open_file(fd: RawFd, size: usize, len: usize) -> Result<Segment> {
         check_size(size)?;
-        if sealed_len(fd, SEALS) != Some((CONTROL + size) as u64) {
+        if sealed_len(fd, SEALS) != Some(len as u64) {
             return Err(Error::Access);
         }
-        let segment = Segment::map(fd, size)?;
+        let segment = Segment::map(fd, 0, size, libc::MAP_POPULATE)?;
         if !segment.place().is_stamped() {
             return Err(Error::Access);
         }
         Ok(segment)
     }
 
-    fn map(fd: RawFd, size: usize) -> Result<Segment> {
+    /// Allocates the pages of the second ring of [`Segment::create_growing`]: a quarter of a
+    /// microsecond each.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: no memory, or a kernel before Linux 5.14.
+    pub(super) fn allocate(&self) -> Result<()> {
+        // SAFETY: `map` mapped that, and more behind it.
+        unsafe { populate(self.base.as_ptr(), CONTROL + self.size) }
+    }
+
+    /// The ring that begins at byte `at` of the file. `flags`: further ones of mmap.
+    fn map(fd: RawFd, at: usize, size: usize, flags: i32) -> Result<Segment> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let p = unsafe {
             libc::mmap(
@@ -88,17 +128,17 @@ impl Segment {
         let base = NonNull::new(p.cast::<u8>()).ok_or(Error::NoMemory)?;
         // From here on a drop unmaps the whole range.
         let segment = Segment { base, size };
-        for (at, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
+        for (to, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
             // SAFETY: the range lies in the reservation that was made just now and that no other
             // code knows.
             let p = unsafe {
                 libc::mmap(
-                    base.as_ptr().add(at).cast(),
+                    base.as_ptr().add(to).cast(),
                     len,
                     libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE,
+                    libc::MAP_SHARED | libc::MAP_FIXED | flags,
                     fd,
-                    offset as libc::off_t,
+                    (at + offset) as libc::off_t,
                 )
             };
             if p == libc::MAP_FAILED {
@@ -181,7 +221,7 @@ mod tests {
             // SAFETY: no pointers.
             check(unsafe { libc::ftruncate(fd.raw(), (CONTROL + 8192) as libc::off_t) }).unwrap();
             // Right in all other respects: size and first line.
-            Segment::map(fd.raw(), 8192).unwrap().place().stamp();
+            Segment::map(fd.raw(), 0, 8192, 0).unwrap().place().stamp();
             // SAFETY: no pointers.
             check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS & !missing) }).unwrap();
             assert_eq!(

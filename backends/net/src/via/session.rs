@@ -430,7 +430,7 @@ impl Drop for Session {
 pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
     Hello {
         versions: VERSIONS,
-        features: if qpns > 0 { feature::DIRECT | feature::RELAY } else { feature::DIRECT },
+        features: feature::DIRECT | if qpns > 0 { feature::RELAY | feature::GROW } else { 0 },
         mode: mode::SWITCH,
         qpns,
         ffr_id: ffr_id(),
@@ -443,7 +443,7 @@ pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
 pub(super) fn rings_of(w: &Welcome, fds: [Option<OwnedFd>; 3]) -> Result<Option<Relay>> {
     match w.features & feature::RELAY {
         0 => Ok(None),
-        _ => Relay::open(Ends::of(fds)?, w.rings).map(Some),
+        _ => Relay::open(Ends::of(fds)?, w.rings, w.features & feature::GROW != 0).map(Some),
     }
 }
 

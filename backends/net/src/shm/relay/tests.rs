@@ -3,8 +3,12 @@ use crate::sys::any_ready;
 use std::os::fd::AsRawFd;
 
 fn both() -> (Relay, Relay) {
-    let (router, ends) = Relay::create().unwrap();
-    (router, Relay::open(ends, RINGS).unwrap())
+    pair(false)
+}
+
+fn pair(grow: bool) -> (Relay, Relay) {
+    let (router, ends) = Relay::create(grow).unwrap();
+    (router, Relay::open(ends, RINGS, grow).unwrap())
 }
 
 fn rings(relay: &Relay) -> bool {
@@ -107,11 +111,106 @@ fn an_ended_or_misbehaving_end_is_noticed() {
     assert_eq!(session.has_room(1 << 10), Ok(true));
 }
 
+/// Frames that go into a ring before it is full, each with its number.
+fn fill(relay: &mut Relay, from: u32) -> u32 {
+    let mut n = from;
+    while relay.put(&[1; 16], &[n.to_le_bytes(); 250].concat()) == Ok(Put::Done) {
+        n += 1;
+    }
+    n - from
+}
+
+/// Takes frames of [`fill`]. Returns how many were marked.
+fn drain(relay: &mut Relay, numbers: std::ops::Range<u32>) -> usize {
+    let mut space = [0; FRAME_MAX];
+    let marked = numbers.filter(|n| {
+        let got = relay.take(&mut space).unwrap().unwrap();
+        assert_eq!(got.packet, [n.to_le_bytes(); 250].concat());
+        got.congested
+    });
+    let marked = marked.count();
+    assert_eq!(relay.take(&mut space), Ok(None));
+    relay.settle();
+    marked
+}
+
+#[test]
+fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
+    let moves = |name: &str, from: &mut Relay, to: &mut Relay, size: u32| {
+        let (mut n, first) = (0, size / 1088);
+        for lap in 1..LAPS {
+            let (more, before) = (fill(from, n), n);
+            n += more;
+            assert!((first * 9 / 10..=first).contains(&more), "{name}, lap {lap}: {more}");
+            drain(to, before..n);
+        }
+        // Half of the first ring, and all of the larger one, half of it marked.
+        let (half, all, before) = (first / 2, size * LARGER / 1088, n);
+        let more = fill(from, n);
+        n += more;
+        assert!(((half + all) * 9 / 10..=half + all + 5).contains(&more), "{name}: {more}");
+        let marked = drain(to, before..n) as u32;
+        assert!((all * 4 / 10..all * 6 / 10).contains(&marked), "{name}: {marked} of {n} marked");
+        // It stays there.
+        let again = fill(from, n);
+        assert!((all * 9 / 10..=all).contains(&again), "{name}: {again}");
+        drain(to, n..n + again);
+    };
+    let (mut router, mut session) = pair(true);
+    moves("down", &mut router, &mut session, RINGS.1);
+    moves("up", &mut session, &mut router, RINGS.0);
+}
+
+#[test]
+fn a_reader_that_sleeps_is_woken_by_the_move() {
+    let (mut router, mut session) = pair(true);
+    let mut n = 0u32;
+    for _ in 1..LAPS {
+        let more = fill(&mut router, n);
+        drain(&mut session, n..n + more);
+        n += more;
+    }
+    assert!(!session.announce_sleep());
+    let before = n;
+    while router.writer.half() == RINGS.1 as usize / 2 {
+        let frame = [n.to_le_bytes(); 250].concat();
+        assert_eq!(router.put_quietly(&[1; 16], &frame, false), Ok(Put::Done));
+        n += 1;
+    }
+    // Nobody has called `wake`.
+    assert!(rings(&session) && !session.hear());
+    assert_eq!(drain(&mut session, before..n), 0);
+    assert!(!session.announce_sleep(), "it sleeps in the larger ring");
+    assert_eq!(router.put(&[1; 16], &[7]), Ok(Put::Done));
+    assert!(rings(&session));
+}
+
+#[test]
+fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
+    let mut space = [0; FRAME_MAX];
+    let (mut router, session) = both();
+    session.writer.place().lie(MOVED as u32);
+    assert_eq!(router.take(&mut space), Err(Broken));
+    // It moves once.
+    let (mut router, session) = pair(true);
+    session.writer.place().lie(MOVED as u32);
+    assert_eq!(router.take(&mut space), Ok(None));
+    session.larger.as_ref().unwrap()[0].segment.place().lie(MOVED as u32);
+    assert_eq!(router.take(&mut space), Err(Broken));
+}
+
 #[test]
 fn memory_of_another_form_is_refused() {
-    let (_router, ends) = Relay::create().unwrap();
-    assert_eq!(Relay::open(ends, (RINGS.1, RINGS.0)).unwrap_err(), Error::Access);
-    let (_router, ends) = Relay::create().unwrap();
+    let open = |made, sizes, grow| {
+        let (_router, ends) = Relay::create(made).unwrap();
+        Relay::open(ends, sizes, grow).unwrap_err()
+    };
+    for grow in [false, true] {
+        assert_eq!(open(grow, (RINGS.1, RINGS.0), grow), Error::Access);
+        assert_eq!(open(grow, RINGS, !grow), Error::Access);
+    }
+    assert_eq!(open(true, (u32::MAX, RINGS.1), true), Error::Invalid);
+    let (_router, ends) = Relay::create(false).unwrap();
     assert_eq!(
         Ends::of([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
         Error::Os(libc::EMFILE)
