@@ -10,6 +10,7 @@ mod clmul;
 #[allow(unsafe_code)] // calls what the machine was found to have
 mod cpu;
 mod field;
+mod hop;
 mod table;
 
 // For copies that sum in the same pass.
@@ -18,6 +19,7 @@ pub(crate) use clmul::{
     end_rounds, over_round, wide_256::end_rounds_256, wide_512::end_rounds_512,
 };
 pub use cpu::Impl;
+pub use hop::Hop;
 
 use super::headers::Bth;
 use super::{ip, ICRC_LEN};

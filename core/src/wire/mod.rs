@@ -20,7 +20,7 @@ pub mod view;
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome, XrcEth,
 };
-pub use icrc::{Accepted, BadIcrc, Flow};
+pub use icrc::{Accepted, BadIcrc, Flow, Hop};
 pub use opcode::{Class, Kind, Opcode};
 pub use packet::{Ext, Packet};
 pub use psn::{Psn, Qpn};

@@ -7,7 +7,7 @@ use crate::relay::{
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
-use gdrcore_core::wire::{Flow, ICRC_LEN};
+use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
 use gdrcore_net::shm::ring::Broken;
@@ -41,6 +41,8 @@ pub(super) struct Lanes {
     is_told: Vec<bool>,
     /// Slots whose sockets have no room: their rings are left alone until they have.
     pub(super) blocked: Vec<bool>,
+    /// How ICRCs change of what comes from other hosts, by its receiver's slot.
+    hops: Vec<Hop>,
     /// Slots whose rings another host's packet found broken.
     pub(super) broken: Vec<u16>,
     slots: Arc<Slots>,
@@ -80,6 +82,7 @@ impl Lanes {
             told: Vec::with_capacity(SLOTS),
             is_told: vec![false; SLOTS],
             blocked: vec![false; SLOTS],
+            hops: vec![Hop::default(); SLOTS],
             broken: Vec::with_capacity(SLOTS),
             slots,
         }
@@ -194,7 +197,7 @@ impl Lanes {
         let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
         let icrc = if was.is_v6() || !flow.is_v6() {
             // The sender's, all the way, for the receiver to check.
-            flow.icrc_after(0, (&was, came.ident), came.packet)
+            self.hops[usize::from(to)].icrc_after(&flow, 0, (&was, came.ident), came.packet)
         } else if was.check(came.ident, came.packet).is_ok() {
             // The receiver could not tell an identification that is not the expected one, because
             // IPv6 has none.

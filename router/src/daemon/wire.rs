@@ -14,7 +14,7 @@ mod sockets;
 use super::sys::Epoll;
 use crate::relay::far::source_port;
 use crate::relay::{Refused, SLOTS};
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::{Flow, Hop};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
@@ -204,8 +204,8 @@ impl Wire {
         let heard = epoll.add(rx.as_fd(), RX | slot_token).is_ok()
             && epoll.add(tx.as_fd(), TX | slot_token).is_ok();
         self.places[usize::from(slot)] = self.sessions.len() as u16;
-        let (open, held) = (None, None);
-        self.sessions.push(Sockets { slot, tx, rx, blocks, open, held, waits: false, hot: false });
+        let (open, hop, held, waits, hot) = (None, Hop::default(), None, false, false);
+        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, hot });
         self.steer();
         heard
     }
@@ -270,6 +270,12 @@ impl Wire {
     pub(super) fn waits(&self, slot: u16) -> bool {
         let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
         self.sessions.get(usize::from(place)).is_some_and(|s| s.waits)
+    }
+
+    /// Whether a session's next packet would go into a burst that was begun.
+    pub(super) fn has_begun(&self, slot: u16) -> bool {
+        let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
+        self.sessions.get(usize::from(place)).is_some_and(Sockets::has_begun)
     }
 
     /// Sends what a session has under way; where the kernel has no room, it tells when there is

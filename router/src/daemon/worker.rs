@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
 
-/// Packets in one round.
+/// Packets in one round, and how many more it may take to fill a burst.
 const ROUND: usize = 64;
+const BURST: usize = 16;
 /// Idle rings that the worker checks before each large packet, or before several small ones.
 const LOOK: usize = 16;
 /// Packets that a ring, and the larger one that it has moved to, may hold.
@@ -85,7 +86,7 @@ impl Worker {
         epoll.add(call.as_fd(), CALL)?;
         let wire = wire.map(|(common, counters)| Wire::new(common, counters, &epoll)).transpose();
         let wire = wire.map_err(|e| std::io::Error::other(format!("{e:?}")))?;
-        let lanes = Lanes::new(slots.clone(), listens, ROUND);
+        let lanes = Lanes::new(slots.clone(), listens, ROUND + BURST);
         let ready = Vec::with_capacity(64);
         Ok(Worker { commands, call, news, epoll, ready, slots, lanes, wire, rounds: 0 })
     }
@@ -115,7 +116,10 @@ impl Worker {
     /// Forwards packets in turn. Returns the slot that was served last; `None`: no packet may go.
     fn round(&mut self, now: u64) -> Option<u16> {
         let mut last = None;
-        for _ in 0..ROUND {
+        for n in 0..ROUND + BURST {
+            if n >= ROUND && !last.is_some_and(|slot| self.fills_burst(slot)) {
+                break;
+            }
             self.lanes.look_in_time(LOOK);
             let mut next = self.lanes.turns.next(now);
             if next.is_none() {
@@ -135,6 +139,13 @@ impl Worker {
         }
         self.flush();
         last
+    }
+
+    /// Whether a session has a packet for a burst that was begun: each burst costs a call of the
+    /// kernel.
+    fn fills_burst(&self, slot: u16) -> bool {
+        let begun = self.wire.as_ref().is_some_and(|wire| wire.has_begun(slot));
+        begun && self.lanes.has_input(slot) && !self.lanes.turns.waits(slot)
     }
 
     /// Sends the packets for other hosts, and wakes the sessions that got packets.

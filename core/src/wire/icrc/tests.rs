@@ -4,6 +4,7 @@ extern crate std;
 use std::vec::Vec;
 
 use super::*;
+use gdrcore_testkit::rng::Rng;
 
 /// The definition, bit by bit.
 fn by_definition(mut state: u32, data: &[u8]) -> u32 {
@@ -148,6 +149,34 @@ fn an_icrc_goes_from_flow_to_flow_as_right_as_it_was() {
         }
     }
     assert_eq!(flows[0].icrc_after(0, (&flows[1], 0), &[0; 15]), 0);
+}
+
+#[test]
+fn a_hop_changes_icrcs_as_their_flows_do() {
+    let flows = [
+        Flow::v4([10, 1, 2, 3], [10, 3, 2, 1], 0xC0DE, 4791),
+        Flow::v4([10, 1, 2, 3], [10, 99, 0, 1], 4791, 4791),
+        Flow::v6([0xA5; 16], [0x5A; 16], 0xC0DE, 4791),
+        Flow::v6([0xA5; 16], [0x5B; 16], 0xC0DE, 4791),
+    ];
+    let mut hop = Hop::default();
+    let mut rng = Rng::new(7);
+    let mut pick = |n: usize| rng.below(n as u64) as usize;
+    let (mut was, mut flow, mut len) = (0, 0, 16);
+    for _ in 0..20_000 {
+        // Now and then something changes, so that most packets are alike.
+        match pick(20) {
+            0 => was = pick(flows.len()),
+            1 => flow = pick(flows.len()),
+            2 => len = [12, 14, 15, 16, 17, 60, 300, 1036, 4140][pick(9)],
+            _ => {}
+        }
+        let idents = [pick(20) as u16, pick(20) as u16];
+        let packet: Vec<u8> = (0..len).map(|_| pick(256) as u8).collect();
+        let (was, flow) = ((&flows[was], idents[0]), &flows[flow]);
+        let after = hop.icrc_after(flow, idents[1], was, &packet);
+        assert_eq!(after, flow.icrc_after(idents[1], was, &packet), "{len} {idents:?} {was:?}");
+    }
 }
 
 /// A CNP that a ConnectX-4 Lx sent, from the IP header on (scapy's tests have it).

@@ -1,7 +1,7 @@
 //! The sockets of a session, and the bursts that leave by them.
 
 use crate::relay::far::source_port;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::{Flow, Hop};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::port::{Burst, TxOutcome};
 use gdrcore_net::shm::relay::PACKET_MAX;
@@ -35,6 +35,7 @@ pub(super) struct Sockets {
     pub(super) rx: MappedPort,
     pub(super) blocks: Range<u32>,
     pub(super) open: Option<Open>,
+    pub(super) hop: Hop,
     /// A packet that found no room.
     pub(super) held: Option<Held>,
     /// The kernel had no room: nothing more is taken from its session before it has.
@@ -76,13 +77,22 @@ impl Sockets {
         // The kernel numbers the packets of a burst from 0 on.
         match (was, room.split_last_chunk_mut()) {
             (Some(was), Some((_, icrc))) => {
-                *icrc = open.flow.icrc_after(open.packets, (&was, 0), packet).to_le_bytes();
+                let (flow, ident) = (&open.flow, open.packets);
+                *icrc = self.hop.icrc_after(flow, ident, (&was, 0), packet).to_le_bytes();
             }
             _ => open.flow.append_icrc(open.packets, room),
         }
         open.len += len;
         open.packets += 1;
         true
+    }
+
+    /// Whether a burst was begun that has room for another packet of its size.
+    pub(super) fn has_begun(&self) -> bool {
+        self.open.as_ref().is_some_and(|o| {
+            let whole = o.len == o.seg * usize::from(o.packets);
+            whole && o.packets < self.tx.max_segments(&o.to) && o.len + o.seg <= MAX_BURST
+        })
     }
 
     fn commit(&mut self) {
