@@ -8,10 +8,10 @@ P = "router/src/policy/"
 W = "router/src/relay/"
 FAULTS = [
     ("a damaged packet of another host gets a right ICRC", D + "lanes.rs",
-     "flow.icrc_after(0, (&was, came.ident), came.packet)",
+     "self.hops[usize::from(to)].icrc_after(&flow, 0, (&was, came.ident), came.packet)",
      "flow.icrc(0, body)"),
     ("a packet into a ring keeps the ICRC of the network", D + "lanes.rs",
-     "flow.icrc_after(0, (&was, came.ident), came.packet)",
+     "self.hops[usize::from(to)].icrc_after(&flow, 0, (&was, came.ident), came.packet)",
      "u32::from_le_bytes(*came.packet.last_chunk().unwrap())"),
     ("a damaged packet to the network gets a right ICRC", D + "wire/sockets.rs",
      "match (was, room.split_last_chunk_mut()) {",

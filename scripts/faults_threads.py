@@ -290,4 +290,10 @@ FAULTS = [
      " && !self.is_slow(&tenant);", ";", "router"),
     ("the rings of a session that knows no larger ones grow", "router/src/broker/welcome.rs",
      "relays && h.features & feature::GROW != 0", "relays", "router"),
+    ("a hop takes packets of one length for packets of another", "core/src/wire/icrc/hop.rs",
+     "self.flows != flows || self.len != packet.len()", "self.flows != flows", "unit"),
+    ("a hop takes one flow for another", "core/src/wire/icrc/hop.rs",
+     "self.flows != flows || self.len != packet.len()", "self.len != packet.len()", "unit"),
+    ("a hop looks at one identification alone", "core/src/wire/icrc/hop.rs",
+     "usize::from(ident ^ was.1)", "usize::from(ident)", "unit"),
 ]

@@ -494,10 +494,10 @@ fn rings_grow_where_both_ends_can_and_the_rate_is_not_low() {
     assert!(grows(POLICY, all) && !grows(POLICY, all & !feature::GROW));
     let named = "vip = \"10.0.0.1\"\n";
     for (limit, may) in [
-        ("tx_rate = 8_000_000", true),
-        ("tx_rate = 7_999_999", false),
-        ("tx_pps = 63_000", true),
-        ("tx_pps = 62_999", false),
+        ("tx_rate = 16_000_000", true),
+        ("tx_rate = 15_999_999", false),
+        ("tx_pps = 125_000", true),
+        ("tx_pps = 124_999", false),
     ] {
         assert_eq!(
             grows(&POLICY.replace(named, &format!("{named}{limit}\n")), all),
@@ -505,7 +505,7 @@ fn rings_grow_where_both_ends_can_and_the_rate_is_not_low() {
             "{limit}"
         );
     }
-    for (rate, may) in [(8_000_000, true), (7_999_999, false)] {
+    for (rate, may) in [(16_000_000, true), (15_999_999, false)] {
         let router = "listen = \"/s\"\n";
         let policy = POLICY.replace(router, &format!("{router}line_rate = {rate}\n"));
         assert_eq!(grows(&policy, all), may, "{rate}");

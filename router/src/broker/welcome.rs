@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Least rate of a tenant, in bytes a second, whose rings may move to larger memory: a full ring of
-/// 512 KiB takes it 65 ms, no longer than queue pairs wait for an ACK by default.
-const SLOW_RATE: u64 = 8_000_000;
-/// The same in packets a second: of the 4096 small packets that such a ring holds.
-const SLOW_PPS: u32 = 63_000;
+/// a MiB takes it 65 ms, no longer than queue pairs wait for an ACK by default.
+const SLOW_RATE: u64 = 16_000_000;
+/// The same in packets a second: of the 8192 small packets that such a ring holds.
+const SLOW_PPS: u32 = 125_000;
 /// Limit of the blocks of one session.
 const BLOCKS_MAX: u32 = 16;
 

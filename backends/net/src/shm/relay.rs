@@ -15,7 +15,7 @@
 //! other's words loses its own rings, nothing else.
 
 use super::listener::{socket_pair, LinkSocket};
-use super::ring::{Broken, Reader, Writer};
+use super::ring::{Broken, Reader, Writer, DATA_MAX};
 use super::segment::Segment;
 use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
@@ -33,8 +33,8 @@ pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
 /// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
 /// wait; the second limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
-/// How many times larger the rings are that they move to.
-pub const LARGER: u32 = 4;
+/// Bytes of the ring that a ring moves to.
+pub const LARGER: u32 = DATA_MAX as u32;
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u16 = 1;
 /// Laps in which a ring is half full before it moves to the larger one.
@@ -356,7 +356,7 @@ struct Ring {
 impl Ring {
     fn create(size: u32, grow: bool) -> Result<(Ring, Fd)> {
         if grow {
-            let (segments, fd) = Segment::create_growing(size as usize, larger(size))?;
+            let (segments, fd) = Segment::create_growing(size as usize, LARGER as usize)?;
             return Ok((Ring::of(segments), fd));
         }
         let (first, fd) = Segment::create(size as usize)?;
@@ -366,7 +366,7 @@ impl Ring {
     fn open(fd: OwnedFd, size: u32, grow: bool) -> Result<Ring> {
         let fd = Fd::from_call(fd.into_raw_fd())?;
         if grow {
-            return Segment::open_growing(fd.raw(), size as usize, larger(size)).map(Ring::of);
+            return Segment::open_growing(fd.raw(), size as usize, LARGER as usize).map(Ring::of);
         }
         Ok(Ring { first: Segment::open(fd.raw(), size as usize)?, larger: None })
     }
@@ -374,11 +374,6 @@ impl Ring {
     fn of([first, larger]: [Segment; 2]) -> Ring {
         Ring { first, larger: Some(larger) }
     }
-}
-
-/// Bytes of the larger ring. What is too large to be one is refused as such.
-fn larger(size: u32) -> usize {
-    size.saturating_mul(LARGER) as usize
 }
 
 impl Ends {

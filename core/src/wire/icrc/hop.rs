@@ -5,9 +5,9 @@ use super::{Bth, Flow, ICRC_LEN};
 /// Differences of identifications that are remembered: those within a burst.
 const KNOWN: usize = 16;
 
-/// [`Flow::icrc_after`] for many packets that go from one flow to another: what their headers change
-/// in the ICRC depends on the flows, the packet's length, and by which bits the identifications
-/// differ, and is remembered for the flows and the length of the last packet. 130 bytes.
+/// [`Flow::icrc_after`] for many packets that go from one flow to another. What their headers
+/// change in the ICRC depends on the flows, the packet's length, and by which bits the
+/// identifications differ; it is remembered for the flows and the length of the last packet.
 ///
 /// # Thread-safety
 /// One thread at a time.

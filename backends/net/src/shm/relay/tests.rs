@@ -145,7 +145,7 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
             drain(to, before..n);
         }
         // Half of the first ring, and all of the larger one, half of it marked.
-        let (half, all, before) = (first / 2, size * LARGER / 1088, n);
+        let (half, all, before) = (first / 2, LARGER / 1088, n);
         let more = fill(from, n);
         n += more;
         assert!(((half + all) * 9 / 10..=half + all + 5).contains(&more), "{name}: {more}");
