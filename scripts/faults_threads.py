@@ -296,4 +296,13 @@ FAULTS = [
      "self.flows != flows || self.len != packet.len()", "self.len != packet.len()", "unit"),
     ("a hop looks at one identification alone", "core/src/wire/icrc/hop.rs",
      "usize::from(ident ^ was.1)", "usize::from(ident)", "unit"),
+    ("packets of a frame may be longer than a packet", "backends/net/src/shm/relay.rs",
+     "(1..=PACKET_MAX).contains(&seg)", "seg > 0", "net"),
+    ("a frame of several packets may hold one", "backends/net/src/shm/relay.rs",
+     " && left > seg;", ";", "net"),
+    ("the second packet of a frame is the first again", "backends/net/src/shm/relay.rs",
+     "(open.at + len as u64, open.left - len)", "(open.at, open.left - len)", "net"),
+    ("a frame is released with its first packet", "backends/net/src/shm/relay.rs",
+     "        if left == 0 {\n            self.reader.release(frame);",
+     "        if left <= frame {\n            self.reader.release(frame);", "net"),
 ]

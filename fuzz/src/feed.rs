@@ -3,7 +3,9 @@
 
 use crate::bytes::Bytes;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Route, Text, MESSAGE_MAX};
+use gdrcore_net::via::proto::{
+    feature, mode, Envelope, Hello, Message, Route, Text, MESSAGE_MAX, VERSIONS,
+};
 use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, State};
 use gdrcore_router::identity::{Namespace, Seen, World};
 use gdrcore_router::policy::{show, Placed, Policy};
@@ -165,7 +167,7 @@ impl Side {
         let id =
             self.broker.connect(self.now, Seen { socket: "/s".into(), uid, ..Seen::default() });
         let hello = Hello {
-            versions: (1, 1),
+            versions: VERSIONS,
             features: feature::DIRECT | feature::RELAY,
             mode: mode::SWITCH,
             qpns: QPN_UNIT,

@@ -173,7 +173,7 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
 fn hello(input: &mut Bytes<'_>) -> Hello {
     let odd = input.u8() < 16;
     Hello {
-        versions: if odd { (2, 3) } else { (0, 5) },
+        versions: if odd { (3, 4) } else { (0, 5) },
         features: if odd { 1 } else { 3 },
         mode: 0,
         qpns: QPN_UNIT * u32::from(input.u8() % 5),

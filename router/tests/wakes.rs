@@ -3,7 +3,7 @@
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
+use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::session::Session;
 use gdrcore_router::daemon::{Daemon, Options};
@@ -45,7 +45,7 @@ fn who_sleeps_is_woken_however_many_frames_come() {
     let (_from, mut sender) = open(&at);
     let (to, mut receiver) = open(&at);
     let packet = packet_to(&to);
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     for frames in [1, 3, 100] {
         assert!(!receiver.announce_sleep(), "nothing was sent");
         // Nobody polls, so only a bell brings the worker here.

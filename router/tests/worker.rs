@@ -3,7 +3,7 @@
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Flow, Kind, Psn};
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
+use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::proto::Service;
 use gdrcore_net::via::session::Session;
@@ -127,7 +127,7 @@ impl FarHost {
         let local = session.welcome().qpns.0 + 3;
         let there = self.socket.local_addr().expect("bound");
         let gid = std::net::Ipv4Addr::from(FAR_VIP).to_ipv6_mapped().octets();
-        let mut space = [0; FRAME_MAX];
+        let mut space = [0; PACKET_MAX];
         let v4 = |a: &SocketAddr| match a.ip() {
             std::net::IpAddr::V4(ip) => ip.octets(),
             std::net::IpAddr::V6(_) => unreachable!("IPv4 here"),
@@ -195,7 +195,7 @@ fn a_worker_allocates_nothing_after_its_start() {
         let mut ends: Vec<_> = (0..5).map(|_| open(&at)).collect();
         let service = Service { space: 0x106, port: 7 };
         ends[1].0.asker().listen(service, true).expect("a listener");
-        let mut space = [0; FRAME_MAX];
+        let mut space = [0; PACKET_MAX];
         for n in 0..2000usize {
             let (from, to) = (n % 5, (n * 7 + 3) % 5);
             let packet = datagram(&ends[from].0, &ends[to].0, n % 3000);

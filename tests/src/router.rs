@@ -5,7 +5,7 @@ use crate::library;
 use crate::tools::{favoured, run, Done, Running};
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
-    feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX,
+    feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX, VERSIONS,
 };
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look, Received};
 use std::ffi::OsString;
@@ -295,7 +295,7 @@ impl Raw {
 /// The hello of a device.
 pub fn hello() -> Hello {
     Hello {
-        versions: (1, 1),
+        versions: VERSIONS,
         features: feature::DIRECT,
         mode: mode::SWITCH,
         qpns: gdrcore_core::config::QPN_UNIT,

@@ -2,7 +2,7 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX};
+use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
 use gdrcore_net::via::proto::{
     Bye, Hello, Link, Message, Route, RouteEvent, Routed, Service, Text, Unroute, Welcome,
@@ -250,7 +250,7 @@ fn a_full_ring_of_a_tenant_drops_its_packets_only() {
     });
     scene.moves();
     let full = relayed(&scene, "evil", "full");
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     let mut came = 0;
     while let Some(frame) = receiver.take(&mut space).expect("a ring") {
         assert!(frame.packet == packet && frame.address == from.gids[0]);

@@ -6,7 +6,7 @@ use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_core::wire::Flow;
 use gdrcore_core::Error;
 use gdrcore_net::addr::ROCE_PORT;
-use gdrcore_net::shm::relay::{Put, FRAME_MAX};
+use gdrcore_net::shm::relay::{Put, PACKET_MAX};
 use gdrcore_net::via::proto::Route;
 use gdrcore_tests::forge::datagram;
 use gdrcore_tests::tools::{find, run, Running};
@@ -145,7 +145,7 @@ fn nothing_that_is_forged_arrives_and_a_flood_hits_its_victim_alone() {
     for (bad, n) in [(&["bad"][..], 1), (&[], 2)] {
         forge(HOSTS[0], blue, gold, 1, bad);
         counts("rx_packets", n);
-        let mut frame = [0; FRAME_MAX];
+        let mut frame = [0; PACKET_MAX];
         let came = gold_rings.take(&mut frame).expect("whole rings").expect("the packet");
         assert_eq!(came.address, TwoHosts::gid("blue"));
         assert_eq!(path.check(0, came.packet).is_ok(), bad.is_empty());

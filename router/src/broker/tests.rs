@@ -5,7 +5,7 @@ use crate::policy::show;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
     feature, link_flag, mode, route_kind, Drain, Fault, Hello, Route, Unroute, Welcome, KINDS,
-    MESSAGE_MAX,
+    MESSAGE_MAX, VERSIONS,
 };
 use std::path::Path;
 
@@ -124,7 +124,7 @@ impl Bench {
 
 fn hello() -> Hello {
     Hello {
-        versions: (1, 1),
+        versions: VERSIONS,
         features: feature::DIRECT,
         mode: mode::SWITCH,
         qpns: QPN_UNIT,
@@ -187,7 +187,7 @@ fn who_is_refused_hears_why() {
     };
     let (n, why) = refused(99, hello());
     assert!(n == libc::EACCES && why.contains("uid 99") && why.contains("/s"), "{n} {why}");
-    assert_eq!(refused(1, Hello { versions: (2, 9), ..hello() }).0, libc::EPROTONOSUPPORT);
+    assert_eq!(refused(1, Hello { versions: (3, 9), ..hello() }).0, libc::EPROTONOSUPPORT);
     assert_eq!(refused(1, Hello { mode: 2, ..hello() }).0, libc::EOPNOTSUPP);
     assert_eq!(refused(1, Hello { features: 0, ..hello() }).0, libc::EOPNOTSUPP);
     assert_eq!(refused(1, Hello { qpns: 17 * QPN_UNIT, ..hello() }).0, libc::EDQUOT);

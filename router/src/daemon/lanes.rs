@@ -9,7 +9,7 @@ use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
 use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
+use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::shm::ring::Broken;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Lanes {
     /// Bytes that were passed on since then, as they are charged.
     passed: usize,
     /// The packet that is passed on.
-    frame: Box<[u8; FRAME_MAX]>,
+    frame: Box<[u8; PACKET_MAX]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
     /// Slots that have got packets in this round, and whether a slot is among them: who of them
@@ -77,7 +77,7 @@ impl Lanes {
             open: Vec::with_capacity(SLOTS),
             cursor: 0,
             passed: 0,
-            frame: Box::new([0; FRAME_MAX]),
+            frame: Box::new([0; PACKET_MAX]),
             sending: Vec::with_capacity(round),
             told: Vec::with_capacity(SLOTS),
             is_told: vec![false; SLOTS],

@@ -54,10 +54,10 @@ pub struct Ends {
     pub socket: OwnedFd,
 }
 
-/// A frame, where [`Relay::take`] has put it.
+/// A packet, where [`Relay::take`] has put it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'b> {
-    /// The address in its head.
+    /// The address in its frame's head.
     pub address: [u8; 16],
     /// The receiver's ring is half full, or more is sent to it than its rate allows.
     pub congested: bool,
@@ -85,10 +85,27 @@ pub struct Relay {
     writer: Writer,
     reader: Reader,
     socket: LinkSocket,
+    /// The frame of which packets are taken.
+    open: Frames,
     /// The larger rings: the writer's, and the reader's.
     larger: Option<[Larger; 2]>,
     /// Held for their mappings.
     _segments: [Segment; 2],
+}
+
+/// A frame of the ring of which packets are left.
+#[derive(Clone, Copy, Debug, Default)]
+struct Frames {
+    /// The next packet's address in this process.
+    at: u64,
+    /// Bytes from there on.
+    left: usize,
+    /// Bytes of each packet but the last.
+    seg: usize,
+    /// Bytes of the whole frame.
+    len: usize,
+    address: [u8; 16],
+    congested: bool,
 }
 
 /// A ring in larger memory.
@@ -143,6 +160,7 @@ impl Relay {
             writer: Writer::new(out.first.place()),
             reader: Reader::new(from.first.place()),
             socket: LinkSocket::brokered(Fd::from_call(socket.into_raw_fd())?),
+            open: Frames::default(),
             larger: out.larger.zip(from.larger).map(|(o, f)| [larger(o), larger(f)]),
             _segments: [out.first, from.first],
         })
@@ -168,6 +186,58 @@ impl Relay {
         self.writer.place().wants_room().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Ok(self.writer.room(bytes, bytes)?.is_some())
+    }
+
+    /// Memory in the ring for packets to one address, which [`Relay::send`] then sends: at least
+    /// [`PACKET_MAX`] bytes, and at most `most` if that is more. `None`: there is no room; the
+    /// socket is readable when there is some.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn room(&mut self, most: usize) -> core::result::Result<Option<&mut [u8]>, Broken> {
+        if !self.has_room(FRAME_MAX)? {
+            return Ok(None);
+        }
+        let most = most.max(PACKET_MAX);
+        let room_of = |writer: &mut Writer| {
+            let half = writer.half();
+            let room = writer.room(FRAME_MAX, half.max(HEAD + most))?;
+            Ok(room.map(|(room, free)| (room, free, free < half)))
+        };
+        let mut room = room_of(&mut self.writer)?;
+        if matches!(room, Some((.., true))) && self.grow()? {
+            room = room_of(&mut self.writer)?;
+        }
+        let Some((room, free, _)) = room else { return Ok(None) };
+        // SAFETY: `free` bytes from there on are mapped, and the writer's until it publishes them.
+        // The reader reads them by copies that no value of a byte can harm.
+        Ok(Some(unsafe {
+            let packets = room.as_ptr().add(HEAD);
+            core::slice::from_raw_parts_mut(packets, (free - HEAD).min(most))
+        }))
+    }
+
+    /// Sends the `len` bytes at the beginning of the memory that [`Relay::room`] returned last:
+    /// packets of `seg` bytes each, the last one of the rest. Wakes nobody, as
+    /// [`Relay::put_quietly`].
+    ///
+    /// # Errors
+    /// [`Broken`]: the ring's memory vanished, or there was not so much room.
+    pub fn send(
+        &mut self,
+        address: &[u8; 16],
+        len: usize,
+        seg: usize,
+    ) -> core::result::Result<(), Broken> {
+        let frame = HEAD + len;
+        let Some((at, _)) = self.writer.room(frame, frame)? else { return Err(Broken) };
+        let mut head = [0; HEAD];
+        head[..16].copy_from_slice(address);
+        let several = if seg < len { seg as u16 } else { 0 };
+        head[18..20].copy_from_slice(&several.to_le_bytes());
+        host::place(at.as_ptr() as u64, &head).map_err(|_| Broken)?;
+        self.writer.publish(frame);
+        Ok(())
     }
 
     /// Writes a frame, and wakes the other end if it sleeps. A packet longer than [`PACKET_MAX`] is
@@ -293,33 +363,58 @@ impl Relay {
         !self.reader.is_empty()
     }
 
-    /// Takes the next frame, copied into `to`; `None`: there is none.
+    /// Takes the next packet, copied into `to`; `None`: there is none.
     ///
     /// # Errors
     /// [`Broken`]: a length or a head that no writer of ours writes.
+    #[inline]
     pub fn take<'b>(
         &mut self,
-        to: &'b mut [u8; FRAME_MAX],
+        to: &'b mut [u8; PACKET_MAX],
     ) -> core::result::Result<Option<Frame<'b>>, Broken> {
+        if self.open.left == 0 && !self.open_next()? {
+            return Ok(None);
+        }
+        let open = &mut self.open;
+        let len = open.left.min(open.seg);
+        let packet = to.get_mut(..len).ok_or(Broken)?;
+        host::fetch(open.at, packet).map_err(|_| Broken)?;
+        (open.at, open.left) = (open.at + len as u64, open.left - len);
+        let Frames { address, congested, left, len: frame, .. } = *open;
+        if left == 0 {
+            self.reader.release(frame);
+            if self.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
+                self.settle();
+            }
+        }
+        Ok(Some(Frame { address, congested, packet }))
+    }
+
+    /// Reads the head of the next frame. False: there is none.
+    fn open_next(&mut self) -> core::result::Result<bool, Broken> {
         let mut next = self.reader.peek()?;
         if matches!(next, Some((_, MOVED))) && self.follow() {
             next = self.reader.peek()?;
         }
-        let Some((from, len)) = next else { return Ok(None) };
-        let bytes = to.get_mut(..len).filter(|_| len > HEAD).ok_or(Broken)?;
-        host::fetch(from.as_ptr() as u64, bytes).map_err(|_| Broken)?;
-        self.reader.release(len);
-        if self.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
-            self.settle();
+        let Some((from, len)) = next else { return Ok(false) };
+        if len <= HEAD {
+            return Err(Broken);
         }
-        let (head, packet) = bytes.split_first_chunk::<HEAD>().ok_or(Broken)?;
+        let (mut head, at) = ([0; HEAD], from.as_ptr() as u64);
+        host::fetch(at, &mut head).map_err(|_| Broken)?;
         let flags = u16::from_le_bytes([head[16], head[17]]);
-        if flags & !CONGESTED != 0 || head[18..] != [0; 6] {
+        let seg = usize::from(u16::from_le_bytes([head[18], head[19]]));
+        let left = len - HEAD;
+        let several = (1..=PACKET_MAX).contains(&seg) && left > seg;
+        if flags & !CONGESTED != 0 || head[20..] != [0; 4] || !(seg == 0 || several) {
             return Err(Broken);
         }
         let mut address = [0; 16];
         address.copy_from_slice(&head[..16]);
-        Ok(Some(Frame { address, congested: flags & CONGESTED != 0, packet }))
+        let seg = if seg == 0 { left } else { seg };
+        let congested = flags & CONGESTED != 0;
+        self.open = Frames { at: at + HEAD as u64, left, seg, len, address, congested };
+        Ok(true)
     }
 
     /// Returns the room to the writer, and wakes it if it waits for room.

@@ -142,7 +142,7 @@ struct PortState<P = UdpPort> {
     /// The rings to and from a router.
     relay: Option<Relay>,
     /// Memory beside them; `None`: not a device over a router.
-    relay_room: Option<Box<relayed::Room>>,
+    relay_room: Option<relayed::Room>,
     /// Listeners that the router knows of.
     services: services::Services,
     /// A router that is away.

@@ -11,7 +11,7 @@ use crate::addr_group::Member;
 use crate::clock;
 use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
-use crate::shm::relay::Relay;
+use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::{ShmBounds, ShmPort};
 use crate::udp::UdpPort;
 use crate::via::session::Session;
@@ -247,7 +247,7 @@ impl SoftDevice {
                 g.set_mixed_paths();
             }
         }
-        let relay_room = via.is_some().then(Box::default);
+        let relay_room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
         let port = PortState { relay_room, ..PortState::new(udp, member, shm, relay, pcap) };
         let device = SoftDevice {
             engine,

@@ -4,35 +4,17 @@
 use super::budget::BURSTS;
 use super::{peer_addr, PortState, SoftDevice};
 use crate::addr::{Endpoint, ROCE_PORT};
-use crate::shm::relay::{Put, Relay, FRAME_MAX, PACKET_MAX};
-use crate::shm::ring::{Broken, FRAME_ALIGN, FRAME_HEAD};
+use crate::shm::relay::{Relay, PACKET_MAX};
+use crate::shm::ring::Broken;
 use gdrcore_core::engine::Guard;
 
-/// Frames that one round takes.
+/// Packets that one round takes.
 const BATCH: usize = 32;
 /// Bytes that the engine gets for a burst: seven packets of the largest MTU.
 const BURST: usize = 32 << 10;
-/// Room in a ring for any frame.
-const FRAME_ROOM: usize = (FRAME_HEAD + FRAME_MAX).next_multiple_of(FRAME_ALIGN);
 
-/// Memory beside the rings.
-pub(super) struct Room {
-    /// The engine's last burst, of which packets from `at` on have found no room in the ring.
-    burst: [u8; BURST],
-    at: usize,
-    len: usize,
-    /// Bytes of each packet but the last.
-    seg: usize,
-    to: [u8; 16],
-    /// The frame that was taken.
-    frame: [u8; FRAME_MAX],
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Room { burst: [0; BURST], at: 0, len: 0, seg: 0, to: [0; 16], frame: [0; FRAME_MAX] }
-    }
-}
+/// Memory for the packet that was taken.
+pub(super) type Room = Box<[u8; PACKET_MAX]>;
 
 /// Passes the rings' packets to the engine. Returns their number.
 #[inline]
@@ -47,7 +29,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
     let (Some(relay), Some(room)) = (&mut port.relay, &mut port.relay_room) else { return 0 };
     let mut handled = 0;
     for _ in 0..BATCH {
-        match relay.take(&mut room.frame) {
+        match relay.take(room) {
             Ok(None) => break,
             Ok(Some(frame)) => {
                 // The sender's address is set by the router.
@@ -69,9 +51,9 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
 
 /// Writes the engine's packets for peers without a link.
 pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
-    let (Some(relay), Some(room)) = (&mut port.relay, &mut port.relay_room) else { return };
+    let Some(relay) = &mut port.relay else { return };
     let mut written = false;
-    let result = write_all(g, relay, room, now, &mut written);
+    let result = write_all(g, relay, now, &mut written);
     if written {
         relay.wake();
     }
@@ -86,29 +68,15 @@ pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
 fn write_all(
     g: &mut Guard<'_>,
     relay: &mut Relay,
-    room: &mut Room,
     now: u64,
     written: &mut bool,
 ) -> Result<bool, Broken> {
     for _ in 0..BURSTS {
         // Bursts begin with room for a packet, so that requests gather while there is none.
-        if !relay.has_room(FRAME_ROOM)? {
-            return Ok(true);
-        }
-        if room.at == room.len {
-            let Some(burst) = g.poll_transmit(now, &mut room.burst) else { break };
-            (room.at, room.len, room.seg) = (0, burst.len, burst.seg.max(1));
-            room.to = burst.dst.gid;
-        }
-        while let Some(packet) = room.burst[room.at..room.len].chunks(room.seg).next() {
-            if relay.put_quietly(&room.to, packet, false)? == Put::Done {
-                room.at += packet.len();
-                *written = true;
-            } else if packet.len() > PACKET_MAX || !relay.has_room(FRAME_ROOM)? {
-                // The rest leaves first when there is room.
-                return Ok(true);
-            }
-        }
+        let Some(room) = relay.room(BURST)? else { return Ok(true) };
+        let Some(burst) = g.poll_transmit(now, room) else { break };
+        relay.send(&burst.dst.gid, burst.len, burst.seg)?;
+        *written = true;
     }
     Ok(false)
 }
@@ -135,14 +103,11 @@ impl SoftDevice {
 }
 
 impl PortState {
-    /// Ends the rings. What has found no room in them is lost, as on a wire.
+    /// Ends the rings. What is in them is lost, as on a wire.
     #[cold]
     pub(super) fn end_relay(&mut self) {
         self.relay = None;
         self.discards = true;
-        if let Some(room) = &mut self.relay_room {
-            room.at = room.len;
-        }
     }
 
     /// Whether there are rings, or a router that is away may give some.

@@ -48,8 +48,9 @@ pub const MESSAGE_MAX: usize = 4096;
 pub const FDS_MAX: usize = 4;
 /// Bytes before the body.
 pub const HEAD_LEN: usize = 16;
-/// The oldest version of the protocol that this library speaks, and the newest.
-pub const VERSIONS: (u32, u32) = (1, 1);
+/// The oldest version of the protocol that this library speaks, and the newest. 2: a frame of a
+/// relay's ring may hold several packets.
+pub const VERSIONS: (u32, u32) = (2, 2);
 /// First bytes of a HELLO's body.
 pub const MAGIC: [u8; 8] = *b"gdrcrtr\0";
 

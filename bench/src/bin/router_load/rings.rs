@@ -5,7 +5,7 @@ use super::{median, until_input_ends, Given, Worker};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
-use gdrcore_net::shm::relay::{Put, Relay, FRAME_MAX, RINGS};
+use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX, RINGS};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::session::Session;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +53,7 @@ impl Member {
 
     /// Takes all that has come; of each sender and length.
     fn take_all(&mut self, mut came: impl FnMut(&[u8; 16], usize)) -> usize {
-        let (mut space, mut taken) = ([0; FRAME_MAX], 0);
+        let (mut space, mut taken) = ([0; PACKET_MAX], 0);
         while let Some(frame) = self.relay.take(&mut space).expect("a ring") {
             came(&frame.address, frame.packet.len());
             taken += 1;

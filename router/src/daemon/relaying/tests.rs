@@ -4,7 +4,9 @@ use crate::daemon::look::Host;
 use crate::identity::Seen;
 use crate::policy::Policy;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::via::proto::{feature, mode, Envelope, Hello, Message, Text, MESSAGE_MAX};
+use gdrcore_net::via::proto::{
+    feature, mode, Envelope, Hello, Message, Text, MESSAGE_MAX, VERSIONS,
+};
 
 const MINUTE: u64 = 60_000_000_000;
 
@@ -13,7 +15,7 @@ fn join(relaying: &mut Relaying, broker: &mut Broker, now: u64, uid: u32) -> (Se
     let seen = Seen { socket: "/s".into(), pid: 1, uid: Some(uid), ..Seen::default() };
     let id = broker.connect(now, seen);
     let hello = Hello {
-        versions: (1, 1),
+        versions: VERSIONS,
         features: feature::DIRECT | feature::RELAY,
         mode: mode::SWITCH,
         qpns: QPN_UNIT,

@@ -18,7 +18,7 @@ fn rings(relay: &Relay) -> bool {
 #[test]
 fn a_frame_arrives_unchanged_with_the_address_of_its_head() {
     let (mut router, mut session) = both();
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     for (n, len) in [1usize, 40, 63, 64, 65, 4096, PACKET_MAX].into_iter().enumerate() {
         let packet: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
         assert_eq!(session.put(&[n as u8; 16], &packet), Ok(Put::Done));
@@ -34,7 +34,7 @@ fn a_frame_arrives_unchanged_with_the_address_of_its_head() {
 #[test]
 fn a_full_ring_refuses_frames_and_marks_them_before_it_is_full() {
     let (mut router, mut session) = both();
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     let mut sent = 0;
     while router.put(&[1; 16], &[sent as u8; 1000]) == Ok(Put::Done) {
         sent += 1;
@@ -56,7 +56,7 @@ fn a_full_ring_refuses_frames_and_marks_them_before_it_is_full() {
 #[test]
 fn a_mark_arrives_whatever_room_there_is() {
     let (mut router, mut session) = both();
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     for marked in [true, false, true] {
         assert_eq!(router.put_quietly(&[1; 16], &[5; 100], marked), Ok(Put::Done));
         let got = session.take(&mut space).unwrap().unwrap();
@@ -67,7 +67,7 @@ fn a_mark_arrives_whatever_room_there_is() {
 #[test]
 fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
     let (mut router, mut session) = both();
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     session.put(&[1; 16], &[1]).unwrap();
     assert!(!rings(&router), "it does not sleep");
     assert!(router.announce_sleep(), "a frame is there");
@@ -90,7 +90,7 @@ fn an_ended_or_misbehaving_end_is_noticed() {
     drop(session);
     assert!(router.hear(), "the closed end was not noticed");
     let (mut router, mut session) = both();
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     session.writer.place().lie(1 << 20);
     assert_eq!(router.take(&mut space), Err(Broken), "a length beyond the ring");
     let (mut router, session2) = both();
@@ -99,7 +99,7 @@ fn an_ended_or_misbehaving_end_is_noticed() {
     let (mut router, session3) = both();
     session3.writer.place().lie(FRAME_MAX as u32 + 1);
     assert_eq!(router.take(&mut space), Err(Broken), "longer than a frame");
-    for at in [16usize, 18, 23] {
+    for at in [16usize, 20, 23] {
         let (mut router, mut session) = both();
         let Some((p, _)) = session.writer.room(100, 100).unwrap() else { panic!("no room") };
         let mut bytes = [0u8; 100];
@@ -109,6 +109,56 @@ fn an_ended_or_misbehaving_end_is_noticed() {
         assert_eq!(router.take(&mut space), Err(Broken), "{at}");
     }
     assert_eq!(session.has_room(1 << 10), Ok(true));
+}
+
+#[test]
+fn a_frame_of_several_packets_is_taken_packet_by_packet() {
+    let (mut router, mut session) = pair(true);
+    let mut space = [0; PACKET_MAX];
+    let mut number = 0u32;
+    // Round the ring many times, and over its move: more than half of it is sent at once.
+    for turn in 0..200usize {
+        let mut sent = Vec::new();
+        while sent.len() < 6 * (turn % 2) + 1 {
+            let (seg, n) = ([100, 1000, 4096][number as usize % 3], 1 + number as usize % 7);
+            let Some(room) = session.room(32 << 10).unwrap() else { break };
+            let len = (n * seg - number as usize % 50).min(room.len());
+            for (k, bytes) in room[..len].chunks_mut(seg).enumerate() {
+                bytes.fill((number as u8).wrapping_add(k as u8));
+            }
+            session.send(&[number as u8; 16], len, seg).unwrap();
+            sent.push((number as u8, len, seg));
+            number += 1;
+        }
+        for (number, len, seg) in sent {
+            for k in 0..len.div_ceil(seg) {
+                assert!(router.has_input());
+                let got = router.take(&mut space).unwrap().unwrap();
+                let bytes = vec![number.wrapping_add(k as u8); (len - k * seg).min(seg)];
+                assert_eq!((got.address, got.packet), ([number; 16], &bytes[..]));
+            }
+        }
+        assert!(!router.has_input() && router.take(&mut space) == Ok(None));
+    }
+    assert!(session.writer.half() == LARGER as usize / 2, "it has moved");
+}
+
+#[test]
+fn a_frame_of_anything_but_packets_breaks_the_ring() {
+    let mut space = [0; PACKET_MAX];
+    let (mut router, mut session) = both();
+    assert_eq!(session.room(32 << 10).unwrap().unwrap().len(), 32 << 10);
+    assert_eq!(session.room(1).unwrap().unwrap().len(), PACKET_MAX);
+    // One packet that is too long, packets that are too long, and none behind the first.
+    for (len, several) in [(PACKET_MAX + 1, 0), (9000, PACKET_MAX + 1), (60, 60), (60, 61)] {
+        let Some((p, _)) = session.writer.room(HEAD + len, HEAD + len).unwrap() else { panic!() };
+        let mut head = [0; HEAD];
+        head[18..20].copy_from_slice(&(several as u16).to_le_bytes());
+        host::place(p.as_ptr() as u64, &head).unwrap();
+        session.writer.publish(HEAD + len);
+        assert_eq!(router.take(&mut space), Err(Broken), "{len} {several}");
+        (router, session) = both();
+    }
 }
 
 /// Frames that go into a ring before it is full, each with its number.
@@ -122,7 +172,7 @@ fn fill(relay: &mut Relay, from: u32) -> u32 {
 
 /// Takes frames of [`fill`]. Returns how many were marked.
 fn drain(relay: &mut Relay, numbers: std::ops::Range<u32>) -> usize {
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     let marked = numbers.filter(|n| {
         let got = relay.take(&mut space).unwrap().unwrap();
         assert_eq!(got.packet, [n.to_le_bytes(); 250].concat());
@@ -187,7 +237,7 @@ fn a_reader_that_sleeps_is_woken_by_the_move() {
 
 #[test]
 fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
-    let mut space = [0; FRAME_MAX];
+    let mut space = [0; PACKET_MAX];
     let (mut router, session) = both();
     session.writer.place().lie(MOVED as u32);
     assert_eq!(router.take(&mut space), Err(Broken));
