@@ -9,7 +9,7 @@ use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
 use gdrcore_core::wire::{Flow, Hop, ICRC_LEN};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
-use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
+use gdrcore_net::shm::relay::{Packet, Put, Relay, LONG, PACKET_MAX};
 use gdrcore_net::shm::ring::Broken;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Lanes {
     /// Bytes that were passed on since then, as they are charged.
     passed: usize,
     /// The packet that is passed on.
-    frame: Box<[u8; PACKET_MAX]>,
+    frame: Box<[u8; LONG]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
     /// Slots that have got packets in this round, and whether a slot is among them: who of them
@@ -77,7 +77,7 @@ impl Lanes {
             open: Vec::with_capacity(SLOTS),
             cursor: 0,
             passed: 0,
-            frame: Box::new([0; PACKET_MAX]),
+            frame: Box::new([0; LONG]),
             sending: Vec::with_capacity(round),
             told: Vec::with_capacity(SLOTS),
             is_told: vec![false; SLOTS],
@@ -102,70 +102,68 @@ impl Lanes {
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(from)] else { return Ok(false) };
-        let Some(came) = ring.take(frame).map_err(|Broken| from)? else {
+        let Some((to, came)) = ring.look(frame).map_err(|Broken| from)? else {
             return Ok(false);
         };
-        let bytes = came.packet.len();
+        let bytes = came.len();
         self.passed += bytes + OVERHEAD as usize;
-        if ends && !turns.may_finish(now, from) {
-            count(of(from), |c| &c.unpaid, 1);
-            return Ok(true);
-        }
-        // Whatever becomes of it: it is work.
-        turns.charge(now, from, bytes);
-        let goal = switch.judge(now, from, &came.address, came.packet);
-        let to = came.address;
-        let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.packet));
-        let to = match leaves {
-            Ok((Goal::Slot(to), _)) => to,
-            Ok((goal, at)) => {
-                count(of(from), |c| &c.tx.0, 1);
-                count(of(from), |c| &c.tx.1, bytes as u64);
-                if sending.last() != Some(&from) && sending.len() < sending.capacity() {
-                    sending.push(from);
-                }
-                if let Some((wire, at)) = wire.zip(at) {
-                    if goal == Goal::Outside && is_mad(came.packet) {
-                        let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
-                        changed.copy_from_slice(came.packet);
-                        let mad = &mut changed[MAD_AT..MAD_AT + MAD_LEN];
-                        readdress(mad, &address, &wire.at().ip);
-                        wire.send(from, &at, &changed, None);
-                    } else {
-                        wire.send(from, &at, came.packet, Some(flow_of(&address, &to)));
+        let passed = 'packet: {
+            if ends && !turns.may_finish(now, from) {
+                count(of(from), |c| &c.unpaid, 1);
+                break 'packet Ok(true);
+            }
+            // Whatever becomes of it: it is work.
+            turns.charge(now, from, bytes);
+            let goal = switch.judge(now, from, &to, came.first);
+            let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
+            let to = match leaves {
+                Ok((Goal::Slot(to), _)) => to,
+                Ok((goal, at)) => {
+                    count(of(from), |c| &c.tx.0, 1);
+                    count(of(from), |c| &c.tx.1, bytes as u64);
+                    if sending.last() != Some(&from) && sending.len() < sending.capacity() {
+                        sending.push(from);
                     }
-                    blocked[usize::from(from)] = wire.waits(from);
+                    if let Some((wire, at)) = wire.zip(at) {
+                        leave(wire, from, goal, (&address, &to), &at, &came);
+                        blocked[usize::from(from)] = wire.waits(from);
+                    }
+                    break 'packet Ok(true);
                 }
-                return Ok(true);
+                Err(why) => {
+                    count(of(from), |c| &c.refused[why as usize], 1);
+                    break 'packet Ok(true);
+                }
+            };
+            let Some(ring) = &mut rings[usize::from(to)] else { break 'packet Ok(true) };
+            let ingress = turns.receive(now, to, bytes);
+            if ingress == Ingress::Drop {
+                count(of(to), |c| &c.over_rate, 1);
+                break 'packet Ok(true);
             }
-            Err(why) => {
-                count(of(from), |c| &c.refused[why as usize], 1);
-                return Ok(true);
+            let marked = ingress == Ingress::Mark;
+            match ring.put_with_icrc(&address, &came, &[], marked) {
+                Ok(Put::Done) => {
+                    let (sender, receiver) = (of(from), of(to));
+                    count(sender, |c| &c.tx.0, 1);
+                    count(sender, |c| &c.tx.1, bytes as u64);
+                    count(receiver, |c| &c.rx.0, 1);
+                    count(receiver, |c| &c.rx.1, bytes as u64);
+                    if marked {
+                        count(receiver, |c| &c.marked, 1);
+                    }
+                    tell(told, is_told, to);
+                }
+                // Never waited for: the sender's other peers would wait with it.
+                Ok(Put::Full) => count(of(to), |c| &c.full, 1),
+                Err(Broken) => break 'packet Err(to),
             }
+            Ok(true)
         };
-        let Some(ring) = &mut rings[usize::from(to)] else { return Ok(true) };
-        let ingress = turns.receive(now, to, bytes);
-        if ingress == Ingress::Drop {
-            count(of(to), |c| &c.over_rate, 1);
-            return Ok(true);
+        if let Some(ring) = &mut rings[usize::from(from)] {
+            ring.consume();
         }
-        let marked = ingress == Ingress::Mark;
-        match ring.put_quietly(&address, came.packet, marked).map_err(|Broken| to)? {
-            Put::Done => {
-                let (sender, receiver) = (of(from), of(to));
-                count(sender, |c| &c.tx.0, 1);
-                count(sender, |c| &c.tx.1, bytes as u64);
-                count(receiver, |c| &c.rx.0, 1);
-                count(receiver, |c| &c.rx.1, bytes as u64);
-                if marked {
-                    count(receiver, |c| &c.marked, 1);
-                }
-                tell(told, is_told, to);
-            }
-            // Never waited for: the sender's other peers would wait with it.
-            Put::Full => count(of(to), |c| &c.full, 1),
-        }
-        Ok(true)
+        passed
     }
 
     /// Gives a packet of another host to whom it is for.
@@ -257,7 +255,8 @@ impl Lanes {
             return count(of(to), |c| &c.over_rate, 1);
         }
         let marked = ingress == Ingress::Mark;
-        match ring.put_with_icrc(sender, body, &icrc.to_le_bytes(), marked || was_marked) {
+        let packet = Packet::whole(body);
+        match ring.put_with_icrc(sender, &packet, &icrc.to_le_bytes(), marked || was_marked) {
             Ok(Put::Done) => {
                 tell(told, is_told, to);
                 add(&counted.rx.0, 1);
@@ -354,6 +353,25 @@ fn abroad(
         flow_of(from, to).check(0, packet).map_err(|_| Refused::Frame)?;
     }
     Ok((goal, Some(at)))
+}
+
+/// Sends a packet of a session, from the first address to the second, to another host.
+fn leave(
+    wire: &mut Wire,
+    slot: u16,
+    goal: Goal,
+    (from, to): (&[u8; 16], &[u8; 16]),
+    at: &Endpoint,
+    packet: &Packet<'_>,
+) {
+    if goal == Goal::Outside && is_mad(packet.first) {
+        let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
+        changed.copy_from_slice(packet.first);
+        readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.at().ip);
+        wire.send(slot, at, &Packet::whole(&changed), None);
+    } else {
+        wire.send(slot, at, packet, Some(flow_of(from, to)));
+    }
 }
 
 /// The flow between hosts by which a packet came.

@@ -19,7 +19,7 @@ use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
 use gdrcore_net::port::ErrorKind;
-use gdrcore_net::shm::relay::PACKET_MAX;
+use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
 use gdrcore_net::udp::{udp_flags, MappedPort, UdpConfig, UdpSocket};
 use sockets::{Held, Sockets};
 use std::ops::Range;
@@ -247,7 +247,13 @@ impl Wire {
     /// Sends a packet of a session to another host, at the end of the round at the latest. Its last
     /// four bytes become the ICRC of this way: that of the flow `was`, as right as it is, or, if
     /// the packet was changed, a new one.
-    pub(super) fn send(&mut self, slot: u16, to: &Endpoint, packet: &[u8], was: Option<Flow>) {
+    pub(super) fn send(
+        &mut self,
+        slot: u16,
+        to: &Endpoint,
+        packet: &Packet<'_>,
+        was: Option<Flow>,
+    ) {
         let at = self.at;
         let Some(s) = self.of(slot) else { return };
         if s.append(&at, to, packet, was) {
@@ -261,7 +267,7 @@ impl Wire {
         }
         s.held = Some(Held { to: *to, len: packet.len(), was });
         s.waits = true;
-        self.rooms[usize::from(slot)][..packet.len()].copy_from_slice(packet);
+        let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         add(&self.counters.tx.0, 1);
         add(&self.counters.tx.1, packet.len() as u64);
     }

@@ -15,7 +15,7 @@
 //! other's words loses its own rings, nothing else.
 
 use super::listener::{socket_pair, LinkSocket};
-use super::ring::{Broken, Reader, Writer, DATA_MAX};
+use super::ring::{Broken, Reader, Writer, DATA_MAX, FRAME_ALIGN};
 use super::segment::Segment;
 use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
@@ -65,6 +65,49 @@ pub struct Frame<'b> {
     pub packet: &'b [u8],
 }
 
+/// A packet in a ring, of which the beginning was copied. The other end may change the rest until
+/// that is copied too.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'b> {
+    /// The whole packet if it is shorter than [`LONG`], else its first [`FIRST`] bytes.
+    pub first: &'b [u8],
+    /// Address and bytes of the rest.
+    rest: (u64, usize),
+}
+
+/// Bytes that a packet has that is not copied at once.
+pub const LONG: usize = 1024;
+/// Bytes of a long packet that are copied at once: more than any headers.
+pub const FIRST: usize = 128;
+
+impl<'b> Packet<'b> {
+    /// A packet that was copied.
+    pub fn whole(first: &'b [u8]) -> Packet<'b> {
+        Packet { first, rest: (0, 0) }
+    }
+
+    /// Its bytes.
+    #[allow(clippy::len_without_is_empty)]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.first.len() + self.rest.1
+    }
+
+    /// Copies it into memory of its length.
+    ///
+    /// # Errors
+    /// [`Broken`]: the ring's memory vanished, or `to` has another length.
+    #[inline]
+    pub fn copy_to(&self, to: &mut [u8]) -> core::result::Result<(), Broken> {
+        let (first, rest) = to.split_at_mut_checked(self.first.len()).ok_or(Broken)?;
+        if rest.len() != self.rest.1 {
+            return Err(Broken);
+        }
+        first.copy_from_slice(self.first);
+        host::fetch(self.rest.0, rest).map_err(|_| Broken)
+    }
+}
+
 /// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
@@ -76,10 +119,10 @@ pub enum Put {
 
 /// One end of both rings. One thread at a time; nothing waits.
 ///
-/// A ring that is half full again and again moves to larger memory, if both ends know of that: the
-/// more a session may have under way, the longer can it, its router and its peers each run before
-/// the next one has to, where they share cores. A session that seldom has so much under way keeps
-/// small rings.
+/// A ring that is half full again and again, or that has no room for a frame of the router, moves
+/// to larger memory, if both ends know of that: the more a session may have under way, the longer
+/// can it, its router and its peers each run before the next one has to, where they share cores. A
+/// session that seldom has so much under way keeps small rings.
 #[derive(Debug)]
 pub struct Relay {
     writer: Writer,
@@ -205,7 +248,7 @@ impl Relay {
             Ok(room.map(|(room, free)| (room, free, free < half)))
         };
         let mut room = room_of(&mut self.writer)?;
-        if matches!(room, Some((.., true))) && self.grow()? {
+        if matches!(room, Some((.., true))) && self.grow(false)? {
             room = room_of(&mut self.writer)?;
         }
         let Some((room, free, _)) = room else { return Ok(None) };
@@ -273,7 +316,7 @@ impl Relay {
         packet: &[u8],
         marked: bool,
     ) -> core::result::Result<Put, Broken> {
-        self.put_with_icrc(address, packet, &[], marked)
+        self.put_with_icrc(address, &Packet::whole(packet), &[], marked)
     }
 
     /// As [`Relay::put_quietly`], with the packet's ICRC, its last bytes, apart.
@@ -283,7 +326,7 @@ impl Relay {
     pub fn put_with_icrc(
         &mut self,
         address: &[u8; 16],
-        packet: &[u8],
+        packet: &Packet<'_>,
         icrc: &[u8],
         marked: bool,
     ) -> core::result::Result<Put, Broken> {
@@ -291,14 +334,18 @@ impl Relay {
         if len > FRAME_MAX {
             return Ok(Put::Full);
         }
+        // A ring that may move keeps room for its last frame.
+        let may_move = self.larger.as_ref().is_some_and(|[own, _]| own.laps > 0);
+        let kept = if may_move { FRAME_ALIGN } else { 0 };
         // Whether the other half of the ring is in use shows whether it is half full.
         let room_of = |writer: &mut Writer| {
             let half = writer.half();
-            let room = writer.room(len, half.max(len))?;
+            let room = writer.room(len + kept, half.max(len + kept))?;
             Ok(room.map(|(room, free)| (room, free < half)))
         };
         let mut room = room_of(&mut self.writer)?;
-        if !matches!(room, Some((_, false))) && self.grow()? {
+        // What finds no room is lost, and a loss makes its sender slow for long.
+        if !matches!(room, Some((_, false))) && self.grow(room.is_none())? {
             room = room_of(&mut self.writer)?;
         }
         let Some((room, half_full)) = room else { return Ok(Put::Full) };
@@ -310,22 +357,24 @@ impl Relay {
         // Both are mapped. If the memory vanished all the same, the ring ends.
         host::place(at, &head).map_err(|_| Broken)?;
         let body = at + HEAD as u64;
-        host::place(body, packet).map_err(|_| Broken)?;
+        host::place(body, packet.first).map_err(|_| Broken)?;
+        let (rest, to) = (packet.rest, body + packet.first.len() as u64);
+        host::transfer(rest.0, to, rest.1).map_err(|_| Broken)?;
         host::place(body + packet.len() as u64, icrc).map_err(|_| Broken)?;
         self.writer.publish(len);
         Ok(Put::Done)
     }
 
-    /// Moves the own ring, which is half full, to larger memory if it often is. Returns true if it
-    /// has moved.
+    /// Moves the own ring, which is half full, to larger memory if it often is, or `at_once`.
+    /// Returns true if it has moved.
     #[cold]
-    fn grow(&mut self) -> core::result::Result<bool, Broken> {
+    fn grow(&mut self, at_once: bool) -> core::result::Result<bool, Broken> {
         let Some([own, _]) = &mut self.larger else { return Ok(false) };
         let at = self.writer.written();
-        if own.laps == 0 || at < own.next {
+        if own.laps == 0 || !at_once && at < own.next {
             return Ok(false);
         }
-        if own.laps > 1 {
+        if own.laps > 1 && !at_once {
             // Three quarters of the ring: from half full it fills up at most.
             (own.laps, own.next) = (own.laps - 1, at + self.writer.half() as u64 * 3 / 2);
             return Ok(false);
@@ -372,22 +421,58 @@ impl Relay {
         &mut self,
         to: &'b mut [u8; PACKET_MAX],
     ) -> core::result::Result<Option<Frame<'b>>, Broken> {
-        if self.open.left == 0 && !self.open_next()? {
-            return Ok(None);
-        }
+        let Some(len) = self.next_len()? else { return Ok(None) };
+        let Frames { address, congested, at, .. } = self.open;
+        let packet = to.get_mut(..len).ok_or(Broken)?;
+        host::fetch(at, packet).map_err(|_| Broken)?;
+        self.consume();
+        Ok(Some(Frame { address, congested, packet }))
+    }
+
+    /// The next packet and the address in its frame's head. The packet stays until
+    /// [`Relay::consume`]; its beginning is copied into `to`. `None`: there is none.
+    ///
+    /// # Errors
+    /// As [`Relay::take`].
+    #[inline]
+    pub fn look<'b>(
+        &mut self,
+        to: &'b mut [u8; LONG],
+    ) -> core::result::Result<Option<([u8; 16], Packet<'b>)>, Broken> {
+        let Some(len) = self.next_len()? else { return Ok(None) };
+        let at = self.open.at;
+        let first = &mut to[..if len < LONG { len } else { FIRST }];
+        host::fetch(at, first).map_err(|_| Broken)?;
+        let rest = (at + first.len() as u64, len - first.len());
+        Ok(Some((self.open.address, Packet { first, rest })))
+    }
+
+    /// Gives up the packet of [`Relay::look`], which must have returned one.
+    #[inline]
+    pub fn consume(&mut self) {
         let open = &mut self.open;
         let len = open.left.min(open.seg);
-        let packet = to.get_mut(..len).ok_or(Broken)?;
-        host::fetch(open.at, packet).map_err(|_| Broken)?;
         (open.at, open.left) = (open.at + len as u64, open.left - len);
-        let Frames { address, congested, left, len: frame, .. } = *open;
+        let Frames { left, len: frame, .. } = *open;
         if left == 0 {
             self.reader.release(frame);
             if self.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
                 self.settle();
             }
         }
-        Ok(Some(Frame { address, congested, packet }))
+    }
+
+    /// Bytes of the next packet; `None`: there is none.
+    #[inline]
+    fn next_len(&mut self) -> core::result::Result<Option<usize>, Broken> {
+        if self.open.left == 0 && !self.open_next()? {
+            return Ok(None);
+        }
+        let len = self.open.left.min(self.open.seg);
+        if len > PACKET_MAX {
+            return Err(Broken);
+        }
+        Ok(Some(len))
     }
 
     /// Reads the head of the next frame. False: there is none.

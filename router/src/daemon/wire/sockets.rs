@@ -4,7 +4,7 @@ use crate::relay::far::source_port;
 use gdrcore_core::wire::{Flow, Hop};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::port::{Burst, TxOutcome};
-use gdrcore_net::shm::relay::PACKET_MAX;
+use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
 use gdrcore_net::udp::{MappedPort, MAX_BURST};
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ impl Sockets {
         &mut self,
         from: &Endpoint,
         to: &Endpoint,
-        packet: &[u8],
+        packet: &Packet<'_>,
         was: Option<Flow>,
     ) -> bool {
         let len = packet.len();
@@ -73,14 +73,15 @@ impl Sockets {
         }
         let (Some(space), Some(open)) = (self.tx.tx_space(), &mut self.open) else { return false };
         let Some(room) = space.get_mut(open.len..open.len + len) else { return false };
-        room.copy_from_slice(packet);
+        if packet.copy_to(room).is_err() {
+            return true;
+        }
         // The kernel numbers the packets of a burst from 0 on.
-        match (was, room.split_last_chunk_mut()) {
-            (Some(was), Some((_, icrc))) => {
-                let (flow, ident) = (&open.flow, open.packets);
-                *icrc = self.hop.icrc_after(flow, ident, (&was, 0), packet).to_le_bytes();
-            }
-            _ => open.flow.append_icrc(open.packets, room),
+        let (flow, ident) = (&open.flow, open.packets);
+        let after = was.map(|was| self.hop.icrc_after(flow, ident, (&was, 0), room));
+        match (after, room.last_chunk_mut()) {
+            (Some(after), Some(icrc)) => *icrc = after.to_le_bytes(),
+            _ => flow.append_icrc(ident, room),
         }
         open.len += len;
         open.packets += 1;
@@ -109,7 +110,7 @@ impl Sockets {
         }
         let Some(Held { to, len, was }) = self.held.take() else { return true };
         // The batch is empty.
-        self.append(from, &to, &room[..len], was);
+        self.append(from, &to, &Packet::whole(&room[..len]), was);
         self.commit();
         self.tx.tx_flush() == TxOutcome::Sent
     }

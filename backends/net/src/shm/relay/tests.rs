@@ -161,13 +161,15 @@ fn a_frame_of_anything_but_packets_breaks_the_ring() {
     }
 }
 
-/// Frames that go into a ring before it is full, each with its number.
-fn fill(relay: &mut Relay, from: u32) -> u32 {
-    let mut n = from;
-    while relay.put(&[1; 16], &[n.to_le_bytes(); 250].concat()) == Ok(Put::Done) {
+/// Frames that go into a ring before it is full, or `most`, each with its number.
+fn fill(relay: &mut Relay, from: u32, most: u32) -> u32 {
+    let mut n = 0;
+    while n < most
+        && relay.put(&[1; 16], &[(from + n).to_le_bytes(); 250].concat()) == Ok(Put::Done)
+    {
         n += 1;
     }
-    n - from
+    n
 }
 
 /// Takes frames of [`fill`]. Returns how many were marked.
@@ -189,20 +191,20 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
     let moves = |name: &str, from: &mut Relay, to: &mut Relay, size: u32| {
         let (mut n, first) = (0, size / 1088);
         for lap in 1..LAPS {
-            let (more, before) = (fill(from, n), n);
+            let (more, before) = (fill(from, n, first * 7 / 8), n);
             n += more;
-            assert!((first * 9 / 10..=first).contains(&more), "{name}, lap {lap}: {more}");
+            assert!(more == first * 7 / 8, "{name}, lap {lap}: {more}");
             drain(to, before..n);
         }
         // Half of the first ring, and all of the larger one, half of it marked.
         let (half, all, before) = (first / 2, LARGER / 1088, n);
-        let more = fill(from, n);
+        let more = fill(from, n, u32::MAX);
         n += more;
         assert!(((half + all) * 9 / 10..=half + all + 5).contains(&more), "{name}: {more}");
         let marked = drain(to, before..n) as u32;
         assert!((all * 4 / 10..all * 6 / 10).contains(&marked), "{name}: {marked} of {n} marked");
         // It stays there.
-        let again = fill(from, n);
+        let again = fill(from, n, u32::MAX);
         assert!((all * 9 / 10..=all).contains(&again), "{name}: {again}");
         drain(to, n..n + again);
     };
@@ -212,11 +214,24 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
 }
 
 #[test]
+fn a_ring_without_room_moves_at_once() {
+    let (mut router, mut session) = pair(true);
+    let n = fill(&mut router, 0, u32::MAX);
+    let room = (RINGS.1 + LARGER) / 1088;
+    assert!((room * 9 / 10..=room).contains(&n), "{n}");
+    drain(&mut session, 0..n);
+    // Once.
+    let again = fill(&mut router, n, u32::MAX);
+    assert!((LARGER / 1088 * 9 / 10..=LARGER / 1088).contains(&again), "{again}");
+    drain(&mut session, n..n + again);
+}
+
+#[test]
 fn a_reader_that_sleeps_is_woken_by_the_move() {
     let (mut router, mut session) = pair(true);
     let mut n = 0u32;
     for _ in 1..LAPS {
-        let more = fill(&mut router, n);
+        let more = fill(&mut router, n, RINGS.1 / 1088 * 7 / 8);
         drain(&mut session, n..n + more);
         n += more;
     }
