@@ -180,10 +180,10 @@ def host_bandwidths(b, load):
     return [
         ("plain", "two plain processes", None, lambda: b.bandwidth("plain", 3000)),
         ("direct", "two tenants, direct", None, lambda: b.bandwidth("direct", 3000)),
-        ("relayed", "two tenants, relayed", None, lambda: b.bandwidth("relayed", 1000)),
+        ("relayed", "two tenants, relayed", None, lambda: b.bandwidth("relayed", 3000)),
         (
             "flooded", "two tenants, relayed, beside a flood with a limit", None,
-            lambda: b.beside_a_flood(1000, load),
+            lambda: b.beside_a_flood(3000, load),
         ),
     ]
 

@@ -20,7 +20,7 @@ const BURST: usize = 16;
 /// Idle rings that the worker checks before each large packet, or before several small ones.
 const LOOK: usize = 16;
 /// Packets that a ring, and the larger one that it has moved to, may hold.
-const RINGFUL: usize = (RINGS.0 + LARGER) as usize / FRAME_ALIGN;
+const RINGFUL: usize = (RINGS.0 + LARGER.0) as usize / FRAME_ALIGN;
 /// Commands in one round.
 const COMMANDS: usize = 64;
 /// The time for which an idle worker polls before it sleeps.

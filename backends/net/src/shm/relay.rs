@@ -15,7 +15,7 @@
 //! other's words loses its own rings, nothing else.
 
 use super::listener::{socket_pair, LinkSocket};
-use super::ring::{Broken, Reader, Writer, DATA_MAX, FRAME_ALIGN};
+use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
 use super::segment::Segment;
 use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
@@ -33,8 +33,9 @@ pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
 /// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
 /// wait; the second limits what its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
-/// Bytes of the ring that a ring moves to.
-pub const LARGER: u32 = DATA_MAX as u32;
+/// Bytes of the rings that they move to. The second holds what a peer's window of a MiB lets it
+/// send, with all headers: else its end would be lost.
+pub const LARGER: (u32, u32) = (1 << 20, 2 << 20);
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u16 = 1;
 /// Laps in which a ring is half full before it moves to the larger one.
@@ -179,8 +180,8 @@ impl Relay {
     /// [`Error::NoMemory`], [`Error::Os`]: no memory or descriptors are left.
     pub fn create(grow: bool) -> Result<(Relay, Ends)> {
         crate::fault::install()?;
-        let (up, up_fd) = Ring::create(RINGS.0, grow)?;
-        let (down, down_fd) = Ring::create(RINGS.1, grow)?;
+        let (up, up_fd) = Ring::create(RINGS.0, LARGER.0, grow)?;
+        let (down, down_fd) = Ring::create(RINGS.1, LARGER.1, grow)?;
         let [ours, theirs] = socket_pair()?;
         let ends = Ends { up: owned(up_fd), down: owned(down_fd), socket: theirs };
         Ok((Relay::of(down, up, ours)?, ends))
@@ -192,8 +193,8 @@ impl Relay {
     /// # Errors
     /// [`Error::Access`]: the memory has not the required form; as [`Relay::create`].
     pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
-        let up = Ring::open(ends.up, sizes.0, grow)?;
-        let down = Ring::open(ends.down, sizes.1, grow)?;
+        let up = Ring::open(ends.up, sizes.0, LARGER.0, grow)?;
+        let down = Ring::open(ends.down, sizes.1, LARGER.1, grow)?;
         Relay::of(up, down, ends.socket)
     }
 
@@ -534,19 +535,19 @@ struct Ring {
 }
 
 impl Ring {
-    fn create(size: u32, grow: bool) -> Result<(Ring, Fd)> {
+    fn create(size: u32, larger: u32, grow: bool) -> Result<(Ring, Fd)> {
         if grow {
-            let (segments, fd) = Segment::create_growing(size as usize, LARGER as usize)?;
+            let (segments, fd) = Segment::create_growing(size as usize, larger as usize)?;
             return Ok((Ring::of(segments), fd));
         }
         let (first, fd) = Segment::create(size as usize)?;
         Ok((Ring { first, larger: None }, fd))
     }
 
-    fn open(fd: OwnedFd, size: u32, grow: bool) -> Result<Ring> {
+    fn open(fd: OwnedFd, size: u32, larger: u32, grow: bool) -> Result<Ring> {
         let fd = Fd::from_call(fd.into_raw_fd())?;
         if grow {
-            return Segment::open_growing(fd.raw(), size as usize, LARGER as usize).map(Ring::of);
+            return Segment::open_growing(fd.raw(), size as usize, larger as usize).map(Ring::of);
         }
         Ok(Ring { first: Segment::open(fd.raw(), size as usize)?, larger: None })
     }

@@ -34,7 +34,7 @@ pub const FRAME_HEAD: usize = 8;
 /// Frames begin at multiples of this: a cache line, so that a small frame is in one.
 pub const FRAME_ALIGN: usize = 64;
 /// Bytes of data that a ring may have: a power of two between a page and this.
-pub const DATA_MAX: usize = 1 << 20;
+pub const DATA_MAX: usize = 2 << 20;
 
 /// First bytes of a control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");

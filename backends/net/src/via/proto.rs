@@ -70,7 +70,7 @@ pub mod feature {
     /// Two rings between the session and its router, which forwards packets of other sessions over
     /// them ([`crate::shm::relay`]).
     pub const RELAY: u64 = 2;
-    /// Those rings move to memory of a MiB each when they are often half full.
+    /// Those rings move to memory of one and two MiB when they are often half full.
     pub const GROW: u64 = 4;
 }
 

@@ -140,7 +140,7 @@ fn a_frame_of_several_packets_is_taken_packet_by_packet() {
         }
         assert!(!router.has_input() && router.take(&mut space) == Ok(None));
     }
-    assert!(session.writer.half() == LARGER as usize / 2, "it has moved");
+    assert!(session.writer.half() == LARGER.0 as usize / 2, "it has moved");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn drain(relay: &mut Relay, numbers: std::ops::Range<u32>) -> usize {
 
 #[test]
 fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
-    let moves = |name: &str, from: &mut Relay, to: &mut Relay, size: u32| {
+    let moves = |name: &str, from: &mut Relay, to: &mut Relay, size: u32, larger: u32| {
         let (mut n, first) = (0, size / 1088);
         for lap in 1..LAPS {
             let (more, before) = (fill(from, n, first * 7 / 8), n);
@@ -197,7 +197,7 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
             drain(to, before..n);
         }
         // Half of the first ring, and all of the larger one, half of it marked.
-        let (half, all, before) = (first / 2, LARGER / 1088, n);
+        let (half, all, before) = (first / 2, larger / 1088, n);
         let more = fill(from, n, u32::MAX);
         n += more;
         assert!(((half + all) * 9 / 10..=half + all + 5).contains(&more), "{name}: {more}");
@@ -209,20 +209,20 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
         drain(to, n..n + again);
     };
     let (mut router, mut session) = pair(true);
-    moves("down", &mut router, &mut session, RINGS.1);
-    moves("up", &mut session, &mut router, RINGS.0);
+    moves("down", &mut router, &mut session, RINGS.1, LARGER.1);
+    moves("up", &mut session, &mut router, RINGS.0, LARGER.0);
 }
 
 #[test]
 fn a_ring_without_room_moves_at_once() {
     let (mut router, mut session) = pair(true);
     let n = fill(&mut router, 0, u32::MAX);
-    let room = (RINGS.1 + LARGER) / 1088;
+    let room = (RINGS.1 + LARGER.1) / 1088;
     assert!((room * 9 / 10..=room).contains(&n), "{n}");
     drain(&mut session, 0..n);
     // Once.
     let again = fill(&mut router, n, u32::MAX);
-    assert!((LARGER / 1088 * 9 / 10..=LARGER / 1088).contains(&again), "{again}");
+    assert!((LARGER.1 / 1088 * 9 / 10..=LARGER.1 / 1088).contains(&again), "{again}");
     drain(&mut session, n..n + again);
 }
 
