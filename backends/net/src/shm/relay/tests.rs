@@ -157,6 +157,7 @@ fn a_frame_of_anything_but_packets_breaks_the_ring() {
         host::place(p.as_ptr() as u64, &head).unwrap();
         session.writer.publish(HEAD + len);
         assert_eq!(router.take(&mut space), Err(Broken), "{len} {several}");
+        assert!(router.look(&mut [0; LONG]).is_err(), "{len} {several}");
         (router, session) = both();
     }
 }
@@ -260,7 +261,13 @@ fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
     let (mut router, session) = pair(true);
     session.writer.place().lie(MOVED as u32);
     assert_eq!(router.take(&mut space), Ok(None));
-    session.larger.as_ref().unwrap()[0].segment.place().lie(MOVED as u32);
+    let mut larger = Writer::new(session.larger.as_ref().unwrap()[0].segment.place());
+    for len in [100, MOVED] {
+        let (p, _) = larger.room(len, len).unwrap().unwrap();
+        host::place(p.as_ptr() as u64, &[0; 100][..len]).unwrap();
+        larger.publish(len);
+    }
+    assert_eq!(router.take(&mut space).unwrap().unwrap().packet, [0; 76]);
     assert_eq!(router.take(&mut space), Err(Broken));
 }
 
