@@ -2,17 +2,21 @@
 //! a link: datagrams, messages of the connection manager, and all else that is sent as packets.
 //!
 //! The router makes two segments, one for each direction, and a socket for wake-ups. A frame is one
-//! packet:
+//! packet, or several for one address:
 //!
 //! ```text
 //! 0  address (16 bytes): towards the router that of the receiver, from there that of the sender
 //! 16  flags (2 bytes): bit 0: the receiver's ring is half full or more, or its rate is near
-//! 18  zero (6)
-//! 24  the packet, from its BTH to its ICRC
+//! 18  bytes of each packet but the last (2 bytes); 0: there is one packet
+//! 20  zero (4)
+//! 24  the packets, each from its BTH to its ICRC
 //! ```
 //!
-//! A reader trusts nothing: a frame is copied before it is checked. An end that overwrites the
-//! other's words loses its own rings, nothing else.
+//! A frame of eight bytes is the last one of its ring: the writer goes on in the larger ring behind
+//! it in the segment ([`Relay`]).
+//!
+//! A reader trusts nothing: what it looks at is copied first. An end that overwrites the other's
+//! words loses its own rings, nothing else.
 
 use super::listener::{socket_pair, LinkSocket};
 use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
@@ -87,7 +91,7 @@ impl<'b> Packet<'b> {
         Packet { first, rest: (0, 0) }
     }
 
-    /// Its bytes.
+    /// Its bytes: none has none.
     #[allow(clippy::len_without_is_empty)]
     #[inline]
     pub fn len(&self) -> usize {
