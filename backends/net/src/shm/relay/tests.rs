@@ -228,6 +228,22 @@ fn a_ring_without_room_moves_at_once() {
 }
 
 #[test]
+fn a_ring_without_room_for_anything_moves_all_the_same() {
+    let (mut router, mut session) = pair(true);
+    let mut space = [0; PACKET_MAX];
+    // Frames of a line each, so that none is left.
+    let mut n = 0u32;
+    while router.put(&[1; 16], &[n.to_le_bytes(); 8].concat()) == Ok(Put::Done) {
+        n += 1;
+    }
+    assert!(n > RINGS.1 / 64 * 2, "{n}");
+    for k in 0..n {
+        let got = session.take(&mut space).unwrap().unwrap();
+        assert_eq!(got.packet, [k.to_le_bytes(); 8].concat());
+    }
+}
+
+#[test]
 fn a_reader_that_sleeps_is_woken_by_the_move() {
     let (mut router, mut session) = pair(true);
     let mut n = 0u32;
