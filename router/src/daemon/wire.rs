@@ -191,6 +191,11 @@ impl Wire {
         self.sessions.get_mut(usize::from(place))
     }
 
+    fn get(&self, slot: u16) -> Option<&Sockets> {
+        let place = *self.places.get(usize::from(slot))?;
+        self.sessions.get(usize::from(place))
+    }
+
     /// A session has come. False: there is no socket for it.
     pub(super) fn open(&mut self, slot: u16, ends: Ends, epoll: &Epoll) -> bool {
         let Ends { socket, memory: [sends, receives], blocks } = ends;
@@ -274,14 +279,12 @@ impl Wire {
 
     /// Whether a session must wait before it sends more.
     pub(super) fn waits(&self, slot: u16) -> bool {
-        let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
-        self.sessions.get(usize::from(place)).is_some_and(|s| s.waits)
+        self.get(slot).is_some_and(|s| s.waits)
     }
 
     /// Whether a session's next packet would go into a burst that was begun.
     pub(super) fn has_begun(&self, slot: u16) -> bool {
-        let place = self.places.get(usize::from(slot)).copied().unwrap_or(NOWHERE);
-        self.sessions.get(usize::from(place)).is_some_and(Sockets::has_begun)
+        self.get(slot).is_some_and(Sockets::has_begun)
     }
 
     /// Sends what a session has under way; where the kernel has no room, it tells when there is

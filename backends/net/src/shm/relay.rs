@@ -27,6 +27,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use gdrcore_core::sleep;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// Bytes of a frame before its packet.
 pub const HEAD: usize = 24;
@@ -135,10 +136,12 @@ pub struct Relay {
     socket: LinkSocket,
     /// The frame of which packets are taken.
     open: Frames,
-    /// The larger rings: the writer's, and the reader's.
-    larger: Option<[Larger; 2]>,
-    /// Held for their mappings.
-    _segments: [Segment; 2],
+    /// What the own ring may move to; `None`: it has moved, or may not.
+    grows: Option<Growth>,
+    /// What the other end's ring may move to; `None`: it has moved, or may not.
+    follows: Option<Segment>,
+    /// The rings' mappings: the own one's, and the other end's.
+    segments: [Segment; 2],
 }
 
 /// A frame of the ring of which packets are left.
@@ -156,11 +159,11 @@ struct Frames {
     congested: bool,
 }
 
-/// A ring in larger memory.
+/// A larger ring that a ring may move to.
 #[derive(Debug)]
-struct Larger {
+struct Growth {
     segment: Segment,
-    /// Laps in which the ring has to be half full before it moves; 0: it has moved, or could not.
+    /// Laps in which the ring was half full.
     laps: u32,
     /// Where in the smaller ring the next such lap begins.
     next: u64,
@@ -203,14 +206,14 @@ impl Relay {
     }
 
     fn of(out: Ring, from: Ring, socket: OwnedFd) -> Result<Relay> {
-        let larger = |segment| Larger { segment, laps: LAPS, next: 0 };
         Ok(Relay {
             writer: Writer::new(out.first.place()),
             reader: Reader::new(from.first.place()),
             socket: LinkSocket::brokered(Fd::from_call(socket.into_raw_fd())?),
             open: Frames::default(),
-            larger: out.larger.zip(from.larger).map(|(o, f)| [larger(o), larger(f)]),
-            _segments: [out.first, from.first],
+            grows: out.larger.map(|segment| Growth { segment, laps: 0, next: 0 }),
+            follows: from.larger,
+            segments: [out.first, from.first],
         })
     }
 
@@ -247,16 +250,7 @@ impl Relay {
             return Ok(None);
         }
         let most = most.max(PACKET_MAX);
-        let room_of = |writer: &mut Writer| {
-            let half = writer.half();
-            let room = writer.room(FRAME_MAX, half.max(HEAD + most))?;
-            Ok(room.map(|(room, free)| (room, free, free < half)))
-        };
-        let mut room = room_of(&mut self.writer)?;
-        if matches!(room, Some((.., true))) && self.grow(false)? {
-            room = room_of(&mut self.writer)?;
-        }
-        let Some((room, free, _)) = room else { return Ok(None) };
+        let Some((room, free, _)) = self.space(FRAME_MAX, HEAD + most)? else { return Ok(None) };
         // SAFETY: `free` bytes from there on are mapped, and the writer's until it publishes them.
         // The reader reads them by copies that no value of a byte can harm.
         Ok(Some(unsafe {
@@ -279,11 +273,7 @@ impl Relay {
     ) -> core::result::Result<(), Broken> {
         let frame = HEAD + len;
         let Some((at, _)) = self.writer.room(frame, frame)? else { return Err(Broken) };
-        let mut head = [0; HEAD];
-        head[..16].copy_from_slice(address);
-        let several = if seg < len { seg as u16 } else { 0 };
-        head[18..20].copy_from_slice(&several.to_le_bytes());
-        host::place(at.as_ptr() as u64, &head).map_err(|_| Broken)?;
+        place_head(at, address, 0, if seg < len { seg as u16 } else { 0 })?;
         self.writer.publish(frame);
         Ok(())
     }
@@ -340,28 +330,12 @@ impl Relay {
             return Ok(Put::Full);
         }
         // A ring that may move keeps room for its last frame.
-        let may_move = self.larger.as_ref().is_some_and(|[own, _]| own.laps > 0);
-        let kept = if may_move { FRAME_ALIGN } else { 0 };
-        // Whether the other half of the ring is in use shows whether it is half full.
-        let room_of = |writer: &mut Writer| {
-            let half = writer.half();
-            let room = writer.room(len + kept, half.max(len + kept))?;
-            Ok(room.map(|(room, free)| (room, free < half)))
-        };
-        let mut room = room_of(&mut self.writer)?;
-        // What finds no room is lost, and a loss makes its sender slow for long.
-        if !matches!(room, Some((_, false))) && self.grow(room.is_none())? {
-            room = room_of(&mut self.writer)?;
-        }
-        let Some((room, half_full)) = room else { return Ok(Put::Full) };
-        let mut head = [0; HEAD];
-        head[..16].copy_from_slice(address);
-        let flags = if marked || half_full { CONGESTED } else { 0 };
-        head[16..18].copy_from_slice(&flags.to_le_bytes());
-        let at = room.as_ptr() as u64;
+        let kept = if self.grows.is_some() { FRAME_ALIGN } else { 0 };
+        let room = self.space(len + kept, len + kept)?;
+        let Some((at, _, half_full)) = room else { return Ok(Put::Full) };
         // Both are mapped. If the memory vanished all the same, the ring ends.
-        host::place(at, &head).map_err(|_| Broken)?;
-        let body = at + HEAD as u64;
+        place_head(at, address, if marked || half_full { CONGESTED } else { 0 }, 0)?;
+        let body = at.as_ptr() as u64 + HEAD as u64;
         host::place(body, packet.first).map_err(|_| Broken)?;
         let (rest, to) = (packet.rest, body + packet.first.len() as u64);
         host::transfer(rest.0, to, rest.1).map_err(|_| Broken)?;
@@ -370,45 +344,58 @@ impl Relay {
         Ok(Put::Done)
     }
 
+    /// Room for a frame of `want` bytes: where, how many bytes up to `most` or half of the ring,
+    /// and whether the ring is half full. Moves the ring first if it is to move.
+    #[inline]
+    fn space(&mut self, want: usize, most: usize) -> core::result::Result<Option<Space>, Broken> {
+        loop {
+            // Whether the other half of the ring is in use shows whether it is half full.
+            let half = self.writer.half();
+            let room = self.writer.room(want, half.max(most))?;
+            let room = room.map(|(at, free)| (at, free, free < half));
+            // What finds no room is lost, and a loss makes its sender slow for long.
+            if matches!(room, Some((.., false))) || !self.grow(room.is_none())? {
+                return Ok(room);
+            }
+        }
+    }
+
     /// Moves the own ring, which is half full, to larger memory if it often is, or `at_once`.
-    /// Returns true if it has moved.
+    /// Returns true if it has moved, which it does once.
     #[cold]
     fn grow(&mut self, at_once: bool) -> core::result::Result<bool, Broken> {
-        let Some([own, _]) = &mut self.larger else { return Ok(false) };
+        let Some(growth) = &mut self.grows else { return Ok(false) };
         let at = self.writer.written();
-        if own.laps == 0 || !at_once && at < own.next {
+        if !at_once && at < growth.next {
             return Ok(false);
         }
-        if own.laps > 1 && !at_once {
+        growth.laps += 1;
+        if growth.laps < LAPS && !at_once {
             // Three quarters of the ring: from half full it fills up at most.
-            (own.laps, own.next) = (own.laps - 1, at + self.writer.half() as u64 * 3 / 2);
+            growth.next = at + self.writer.half() as u64 * 3 / 2;
             return Ok(false);
         }
         let Some((last, _)) = self.writer.room(MOVED, MOVED)? else { return Ok(false) };
-        own.laps = 0;
-        if own.segment.allocate().is_err() {
+        let Some(Growth { segment, .. }) = self.grows.take() else { return Ok(false) };
+        if segment.allocate().is_err() {
             return Ok(false);
         }
         host::place(last.as_ptr() as u64, &[0; MOVED]).map_err(|_| Broken)?;
         self.writer.publish(MOVED);
-        let larger = Writer::new(own.segment.place());
         // A reader that sleeps says so in the smaller ring.
         self.wake();
-        self.writer = larger;
+        self.writer = Writer::new(segment.place());
+        self.segments[0] = segment;
         Ok(true)
     }
 
     /// Follows the other end's ring to larger memory, once. Returns false if it may not move.
     #[cold]
     fn follow(&mut self) -> bool {
-        match &mut self.larger {
-            Some([_, other]) if other.laps > 0 => {
-                other.laps = 0;
-                self.reader = Reader::new(other.segment.place());
-                true
-            }
-            _ => false,
-        }
+        let Some(segment) = self.follows.take() else { return false };
+        self.reader = Reader::new(segment.place());
+        self.segments[1] = segment;
+        true
     }
 
     /// Whether a frame waits.
@@ -531,6 +518,24 @@ impl Relay {
     pub fn hear(&self) -> bool {
         self.socket.for_each_event(|_| false)
     }
+}
+
+/// Room in a ring: where, how many bytes, and whether the ring is half full.
+type Space = (NonNull<u8>, usize, bool);
+
+/// Writes the head of a frame. `seg`: bytes of each packet but the last; 0: there is one packet.
+#[inline]
+fn place_head(
+    at: NonNull<u8>,
+    address: &[u8; 16],
+    flags: u16,
+    seg: u16,
+) -> core::result::Result<(), Broken> {
+    let mut head = [0; HEAD];
+    head[..16].copy_from_slice(address);
+    head[16..18].copy_from_slice(&flags.to_le_bytes());
+    head[18..20].copy_from_slice(&seg.to_le_bytes());
+    host::place(at.as_ptr() as u64, &head).map_err(|_| Broken)
 }
 
 /// The memory of one ring, and of the larger one that it may move to.

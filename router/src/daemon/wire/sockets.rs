@@ -18,6 +18,15 @@ pub(super) struct Open {
     packets: u16,
 }
 
+impl Open {
+    /// Whether a packet of `len` bytes may follow, in a burst of at most so many.
+    fn takes(&self, len: usize, most: u16) -> bool {
+        // A shorter packet is the last of its burst.
+        let whole = self.len == self.seg * usize::from(self.packets);
+        whole && len <= self.seg && self.packets < most && self.len + len <= MAX_BURST
+    }
+}
+
 /// A packet in [`super::Wire`]'s room for its slot.
 #[derive(Clone, Copy)]
 pub(super) struct Held {
@@ -56,13 +65,7 @@ impl Sockets {
     ) -> bool {
         let len = packet.len();
         let most = self.tx.max_segments(to);
-        let fits = |o: &Open| {
-            // A shorter packet is the last of its burst.
-            let whole = o.len == o.seg * usize::from(o.packets);
-            let room = o.packets < most && o.len + len <= MAX_BURST;
-            o.to == *to && whole && len <= o.seg && room
-        };
-        if !self.open.as_ref().is_some_and(fits) {
+        if !self.open.as_ref().is_some_and(|o| o.to == *to && o.takes(len, most)) {
             self.commit();
             if self.tx.tx_space().is_none() && self.tx.tx_flush() == TxOutcome::Full {
                 return false;
@@ -90,10 +93,7 @@ impl Sockets {
 
     /// Whether a burst was begun that has room for another packet of its size.
     pub(super) fn has_begun(&self) -> bool {
-        self.open.as_ref().is_some_and(|o| {
-            let whole = o.len == o.seg * usize::from(o.packets);
-            whole && o.packets < self.tx.max_segments(&o.to) && o.len + o.seg <= MAX_BURST
-        })
+        self.open.as_ref().is_some_and(|o| o.takes(o.seg, self.tx.max_segments(&o.to)))
     }
 
     fn commit(&mut self) {

@@ -277,7 +277,7 @@ fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
     let (mut router, session) = pair(true);
     session.writer.place().lie(MOVED as u32);
     assert_eq!(router.take(&mut space), Ok(None));
-    let mut larger = Writer::new(session.larger.as_ref().unwrap()[0].segment.place());
+    let mut larger = Writer::new(session.grows.as_ref().unwrap().segment.place());
     for len in [100, MOVED] {
         let (p, _) = larger.room(len, len).unwrap().unwrap();
         host::place(p.as_ptr() as u64, &[0; 100][..len]).unwrap();
