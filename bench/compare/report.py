@@ -381,10 +381,11 @@ class Results:
                 "",
                 self.file_table(mib),
                 "",
-                "CPU time is of both sides together. System calls are of both sides, by `strace -f "
-                "-c` in a run of its own on a smaller",
-                "file, scaled; polling makes that slower run call more often than the timed one "
-                "does.",
+                "Before each copy a file of its size is written there and deleted, since the host "
+                "of a virtual machine may take back free memory, and to get it again costs more "
+                "than a copy. CPU time is of both sides together. System calls are of both sides, "
+                "by `strace -f -c` in a run of its own on a smaller file, scaled; polling makes "
+                "that slower run call more often than the timed one does.",
                 "",
             ]
         if self.skipped:
