@@ -5,7 +5,8 @@
 //! other frames pass unchanged.
 
 use super::packets::{
-    bth, mark, passes_without_ident, roce, set_icrc, swap_flush_icrc, write_pcap, Moment, Seen,
+    bth, mark, passes_without_ident, roce, set_icrc, shifted, swap_flush_icrc, write_pcap, Moment,
+    Seen,
 };
 use super::side::Side;
 use super::Outcome;
@@ -189,13 +190,32 @@ impl Mangler {
     /// Ends the recording of a case; the error of a failed one names its capture.
     pub fn explain<T>(&self, done: Outcome<T>) -> Outcome<T> {
         let seen = self.seen();
+        self.name(done, &seen)
+    }
+
+    /// Runs a case while packets are recorded; the error of a failed one names its capture. One in
+    /// which rxe itself has gone wrong as [`shifted`] says tells nothing, and is run again, at most
+    /// twice.
+    pub fn observe<T>(&self, mut case: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+        for _ in 0..2 {
+            self.watch();
+            let done = case();
+            let seen = self.seen();
+            let Some(psn) = shifted(&seen, Side::Rxe).filter(|_| done.is_err()) else {
+                return self.name(done, &seen);
+            };
+            println!("once more: rxe has begun a message again at PSN {psn}");
+        }
+        self.watch();
+        self.explain(case())
+    }
+
+    /// Writes what was recorded of a failed case, where it outlives the machine, and names it.
+    fn name<T>(&self, done: Outcome<T>, seen: &[Seen]) -> Outcome<T> {
         done.map_err(|e| {
-            let path = std::env::temp_dir().join(format!(
-                "interop-{}-{}.pcap",
-                std::process::id(),
-                seen.len()
-            ));
-            match write_pcap(&path, &seen) {
+            let folder = self.evidence.clone().unwrap_or_else(std::env::temp_dir);
+            let path = folder.join(format!("failed-{}-{}.pcap", std::process::id(), seen.len()));
+            match std::fs::create_dir_all(&folder).and_then(|()| write_pcap(&path, seen)) {
                 Ok(()) => format!("{e}; what arrived is in {}", path.display()),
                 Err(why) => format!("{e}; no capture: {why}"),
             }

@@ -2,7 +2,8 @@
 //! Wireshark.
 
 use super::side::Side;
-use gdrcore_core::wire::{Aeth, Flow, Kind, Opcode, Syndrome, View};
+use gdrcore_core::wire::{Aeth, Class, Flow, Kind, Opcode, Syndrome, View};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
@@ -211,6 +212,21 @@ pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
     std::fs::write(path, out)
 }
 
+/// The PSN of a request of `side` that it has sent again as another part of a message; `None`:
+/// there is none. A PSN names one packet of a queue pair. Where a retransmission of rxe and an ACK
+/// cross on a busy machine (Linux 6.1, rxe_req.c req_retry), it may begin a message again one PSN
+/// late, and the message is longer by a packet for who has had its beginning.
+pub fn shifted(seen: &[Seen], side: Side) -> Option<u32> {
+    let mut parts = BTreeMap::new();
+    let sent = seen.iter().filter(|s| s.from == side && s.moment == Moment::Sent);
+    let requests = sent.filter(|s| s.is_request()).filter_map(Seen::view);
+    requests.filter(|v| v.opcode().class() == Class::Rc).find_map(|v| {
+        let (qpn, psn) = (v.bth().dest_qp.get(), v.bth().psn.get());
+        let before = *parts.entry((qpn, psn)).or_insert(v.opcode());
+        (before != v.opcode()).then_some(psn)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +242,21 @@ mod tests {
             rest = &rest[16 + len..];
         }
         frames
+    }
+
+    /// Two packets of a message, and its beginning again under the PSN of the second one.
+    #[test]
+    fn a_message_that_rxe_begins_again_at_another_psn_is_noticed() {
+        let seen: Vec<_> = frames("rxe_shifted.pcap")
+            .into_iter()
+            .map(|frame| Seen { at: Instant::now(), from: Side::Rxe, moment: Moment::Sent, frame })
+            .collect();
+        assert_eq!(seen.len(), 3);
+        assert_eq!(shifted(&seen, Side::Rxe), Some(14_535_784));
+        assert_eq!(shifted(&seen[..2], Side::Rxe), None);
+        let again = [seen[0].clone(), seen[1].clone(), seen[0].clone()];
+        assert_eq!(shifted(&again, Side::Rxe), None, "as it was");
+        assert_eq!(shifted(&seen, Side::Ours), None);
     }
 
     #[test]

@@ -427,10 +427,7 @@ pub fn all(report: &mut Report, lab: &Lab) {
         {
             if family == "IPv4" || six {
                 let what = format!("{family}, {} bytes", test.size);
-                let run = |role| {
-                    lab.mangler.watch();
-                    lab.mangler.explain(against(lab, device, index, test, role))
-                };
+                let run = |role| lab.mangler.observe(|| against(lab, device, index, test, role));
                 report.case(&feature, Side::Ours, &what, || run(Role::Client));
                 report.case(&feature, Side::Rxe, &what, || run(Role::Server));
             }
