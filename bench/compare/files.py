@@ -44,10 +44,7 @@ def touch_memory(path, mib):
     """Writes and deletes a file of that size. A virtual machine's host may take back memory that is
     free, and to get it again costs more than a copy: without this, whoever comes after a pause
     pays."""
-    block = bytes(16 * MIB)
-    with open(path, "wb") as file:
-        for at in range(0, mib, 16):
-            file.write(block[: min(16, mib - at) * MIB])
+    make_file(path, mib)
     os.unlink(path)
 
 

@@ -197,17 +197,16 @@ impl Mangler {
     /// which rxe itself has gone wrong as [`shifted`] says tells nothing, and is run again, at most
     /// twice.
     pub fn observe<T>(&self, mut case: impl FnMut() -> Outcome<T>) -> Outcome<T> {
-        for _ in 0..2 {
+        let mut repeats = 2;
+        loop {
             self.watch();
             let done = case();
             let seen = self.seen();
-            let Some(psn) = shifted(&seen, Side::Rxe).filter(|_| done.is_err()) else {
-                return self.name(done, &seen);
-            };
+            let repeated = (done.is_err() && repeats > 0).then(|| shifted(&seen, Side::Rxe));
+            let Some(psn) = repeated.flatten() else { return self.name(done, &seen) };
             println!("once more: rxe has begun a message again at PSN {psn}");
+            repeats -= 1;
         }
-        self.watch();
-        self.explain(case())
     }
 
     /// Writes what was recorded of a failed case, where it outlives the machine, and names it.
@@ -215,7 +214,7 @@ impl Mangler {
         done.map_err(|e| {
             let folder = self.evidence.clone().unwrap_or_else(std::env::temp_dir);
             let path = folder.join(format!("failed-{}-{}.pcap", std::process::id(), seen.len()));
-            match std::fs::create_dir_all(&folder).and_then(|()| write_pcap(&path, seen)) {
+            match write_pcap(&path, seen) {
                 Ok(()) => format!("{e}; what arrived is in {}", path.display()),
                 Err(why) => format!("{e}; no capture: {why}"),
             }
@@ -226,7 +225,6 @@ impl Mangler {
     /// of [`Mangler::keep_in`], if one was set.
     pub fn evidence(&self, name: &str, seen: &[Seen]) -> Outcome<()> {
         let Some(folder) = &self.evidence else { return Ok(()) };
-        std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
         write_pcap(&folder.join(format!("{name}.pcap")), seen).map_err(|e| e.to_string())
     }
 

@@ -190,8 +190,9 @@ pub fn passes_without_ident(frame: &[u8]) -> bool {
 }
 
 /// Writes the delivered packets as a classic capture with nanoseconds; times count from the first
-/// packet.
+/// packet. Makes the folder if there is none.
 pub fn write_pcap(path: &Path, seen: &[Seen]) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let mut out = Vec::new();
     for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 1 << 16, 1u32] {
         out.extend_from_slice(&word.to_le_bytes());
