@@ -454,9 +454,9 @@ def threads(b):
         *ucx("ucx_shm", "UCX shm, tag 8 B", UCX_SHM, 8, 500000),
         *ours("udp", "gdrcore SEND 64 B, UDP", "send", 64, 300000),
         *ucx("ucx_tcp", "UCX tcp, tag 64 B", UCX_TCP, 64, 300000),
-        *verbs("verbs_loop", "drop-in, WRITE 8 B within a device", "shm", "write", 3000000),
-        *verbs("verbs_shm", "drop-in, SEND 8 B through memory, both ends", "shm", "send", 1000000),
-        *verbs("verbs_udp", "drop-in, SEND 8 B, UDP, both ends", "udp", "send", 300000),
+        *verbs("verbs_loop", "drop-in, WRITE 8 B within a device", "shm", "write", 15000000),
+        *verbs("verbs_shm", "drop-in, SEND 8 B through memory, both ends", "shm", "send", 6000000),
+        *verbs("verbs_udp", "drop-in, SEND 8 B, UDP, both ends", "udp", "send", 1200000),
     ]
 
 

@@ -490,6 +490,23 @@ impl<H: Copy> Consumer<'_, H> {
         self.release(1);
         Some(h)
     }
+
+    /// Takes the headers of the first elements that have been seen, as many as `out` has room for,
+    /// and releases their slots. Returns how many.
+    #[inline(always)]
+    pub fn take_headers(&mut self, out: &mut [H]) -> usize {
+        let n = out.len().min(self.ready() as usize);
+        let at = self.ring.geometry();
+        for h in &mut out[..n] {
+            self.ring.touch(self.head);
+            // SAFETY: aligned and initialised as in `Slot::header_mut`; published, and not released
+            // before the store below.
+            *h = unsafe { *at.slot(self.head).cast::<H>() };
+            self.head = self.head.wrapping_add(1);
+        }
+        self.ring.consuming.cursor.store(self.head, Ordering::Release);
+        n
+    }
 }
 
 impl<H> Drop for Consumer<'_, H> {

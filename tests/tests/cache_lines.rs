@@ -15,7 +15,8 @@ use std::process::{Command, Stdio};
 const USED: [u8; 2] = [1, 2];
 const WRITTEN: u8 = 4;
 
-/// Builds the program, in a folder of its own. `None`: a tool is missing.
+/// Builds the program, and a clock as slow as valgrind makes it, in a folder of its own. `None`: a
+/// tool is missing.
 fn build() -> Option<Scratch> {
     for tool in ["valgrind", "cc"] {
         find(tool)?;
@@ -30,6 +31,12 @@ fn build() -> Option<Scratch> {
     cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
     let built = run(&mut cc, 60);
     assert!(built.ok(), "{}", built.output);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-O2", "-shared", "-fPIC", "-DTIMES=10000", "-o"])
+        .arg(dir.join("slow.so"));
+    cc.arg(root().join("bench/stages/slow.c")).arg("-ldl");
+    let built = run(&mut cc, 60);
+    assert!(built.ok(), "{}", built.output);
     Some(dir)
 }
 
@@ -38,7 +45,7 @@ fn common(dir: &Path, engines: u32, operations: [&str; 2]) -> usize {
     let mut lackey = Command::new("valgrind");
     lackey.args(["--tool=lackey", "--trace-mem=yes", "--log-fd=1"]).arg(dir.join("lines"));
     lackey.arg(engines.to_string()).args(operations);
-    lackey.env("LD_LIBRARY_PATH", dir);
+    lackey.env("LD_LIBRARY_PATH", dir).env("LD_PRELOAD", dir.join("slow.so"));
     let mut running = lackey.stdout(Stdio::piped()).spawn().expect("valgrind");
     let (mut marker, mut marks) = (None, 0);
     let mut lines: HashMap<u64, u8> = HashMap::new();

@@ -3,10 +3,10 @@
 
 use gdrcore_core::verbs::types::wc_opcode;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, Op};
+use gdrcore_tests::ends::{connected, pattern, Op};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::workers::{await_one, exchange, shape, write, LEN};
+use gdrcore_tests::workers::{await_one, comes, exchange, shape, write, LEN};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -15,13 +15,17 @@ const ROUNDS: u64 = 20_000;
 /// Devices for a path: one for both ends, or one each.
 fn devices(path: &str) -> Vec<Soft> {
     let config = |path| SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-    let two = |path| [1, 2].map(|n| Soft::open(&address(n), &config(path)).expect("open")).into();
+    let two = |path| two_of(&config(path));
     match path {
         "loopback" => vec![Soft::open("loopback", &SoftConfig::default()).expect("open")],
         "loopback, helper" => vec![Soft::open("loopback", &config(PathChoice::Udp)).expect("open")],
         "shm" => two(PathChoice::Shm),
         _ => two(PathChoice::Udp),
     }
+}
+
+fn two_of(config: &SoftConfig) -> Vec<Soft> {
+    [1, 2].map(|n| Soft::open(&address(n), config).expect("open")).into()
 }
 
 const PATHS: [&str; 4] = ["loopback", "loopback, helper", "shm", "udp"];
@@ -102,4 +106,33 @@ fn a_thread_that_stops_in_its_turn_stops_no_other() {
         }
         write(&mut a, &b, 1 << 48, ROUNDS);
     });
+}
+
+#[test]
+fn a_program_whose_polls_always_find_completions_serves_its_peers() {
+    for (path, flags) in [
+        (PathChoice::Shm, 0),
+        (PathChoice::Udp, 0),
+        (PathChoice::Shm, soft_flags::HELPER),
+        (PathChoice::Udp, soft_flags::HELPER),
+    ] {
+        let devices = two_of(&SoftConfig { path, flags, ..SoftConfig::default() });
+        let (x, y) = (devices[0].dev(), devices[1].dev());
+        let (mut a, b) = connected(x, x, shape()).expect("connected ends");
+        let (mut peer, end) = connected(y, x, shape()).expect("connected ends");
+        end.post_recv(1, 4096, LEN).expect("post_recv");
+        let data = pattern(7, LEN as usize);
+        peer.buffer.write(0, &data);
+        peer.post(1, Op::Send(None), 0, LEN).expect("post_send");
+        let limit = deadline(60);
+        // Each WRITE completes at once, and one poll finds that.
+        for seed in 1 << 32.. {
+            write(&mut a, &b, seed, 1);
+            if comes(&mut peer, wc_opcode::SEND, Instant::now()) {
+                break;
+            }
+            assert!(Instant::now() < limit, "{path:?}, {flags}: no ACK from a busy program");
+        }
+        assert_eq!(end.buffer.read(4096, LEN as usize), data);
+    }
 }

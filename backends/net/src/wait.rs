@@ -157,9 +157,18 @@ impl Waiter {
 
     /// Resets the event and the expired timer. Packets stay until they are received.
     pub fn drain(&self) {
+        self.drain_event();
+        self.drain_timer();
+    }
+
+    fn drain_event(&self) {
         let mut n = 0u64;
-        // SAFETY: room for eight bytes; both descriptors are non-blocking.
+        // SAFETY: room for eight bytes; the descriptor is non-blocking.
         unsafe { libc::read(self.event.raw(), (&raw mut n).cast(), 8) };
+    }
+
+    fn drain_timer(&self) {
+        let mut n = 0u64;
         // SAFETY: as above.
         let rc = unsafe { libc::read(self.timer.raw(), (&raw mut n).cast(), 8) };
         if rc == 8 {
@@ -173,8 +182,12 @@ impl Waiter {
     pub fn sleep_and_drain(&self) -> bool {
         let mut ready = [0; 8];
         let n = wait_for(self.user.raw(), &mut ready, -1);
-        if ready[..n].iter().any(|fd| *fd == self.event.raw() || *fd == self.timer.raw()) {
-            self.drain();
+        for fd in &ready[..n] {
+            if *fd == self.event.raw() {
+                self.drain_event();
+            } else if *fd == self.timer.raw() {
+                self.drain_timer();
+            }
         }
         n > 0
     }

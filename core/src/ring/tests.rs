@@ -2,6 +2,7 @@ use super::*;
 use crate::testing::{heap, memory};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::vec;
 use std::vec::Vec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ enum Op {
     Fill(u32),
     Push,
     Take(u32),
+    TakeHeaders(u32),
     Pop,
     Look(u32),
 }
@@ -45,6 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
         (1u32..5).prop_map(Op::Fill),
         Just(Op::Push),
         (1u32..5).prop_map(Op::Take),
+        (0u32..5).prop_map(Op::TakeHeaders),
         Just(Op::Pop),
         any::<u32>().prop_map(Op::Look)
     ]
@@ -106,6 +109,15 @@ proptest! {
                         prop_assert!(!written || slot.tail().iter().all(|&b| b == byte(id)));
                     }
                     rx.release(n);
+                }
+                Op::TakeHeaders(n) => {
+                    let mut out = vec![head(u64::MAX); n as usize];
+                    let taken = rx.take_headers(&mut out);
+                    prop_assert_eq!(taken, model.len().min(n as usize));
+                    for (h, (id, _)) in out.iter().zip(model.drain(..taken)) {
+                        prop_assert_eq!(h, &head(id));
+                    }
+                    prop_assert!(out[taken..].iter().all(|h| *h == head(u64::MAX)));
                 }
                 Op::Pop => prop_assert_eq!(rx.pop().map(|h| h.id), model.pop_front().map(|m| m.0)),
                 Op::Look(k) => {

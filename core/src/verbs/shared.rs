@@ -108,6 +108,8 @@ pub struct CqShared {
 /// What a CQ has beside its ring.
 #[derive(Default)]
 pub struct BesideRing {
+    /// For polls that find completions.
+    pub found: FoundPolls,
     /// For polls while another thread runs the engine.
     pub vain: VainPolls,
     /// Rings in other engines of its device.
@@ -179,6 +181,21 @@ pub struct VainPolls {
     pub round_at_ns: AtomicU64,
     /// They have asked the runner for it.
     pub asked: AtomicBool,
+}
+
+/// Notes of polls that find completions. Relaxed, as [`VainPolls`].
+#[derive(Default)]
+pub struct FoundPolls {
+    /// Completions until these polls look at the clock.
+    pub left: AtomicU32,
+    /// Completions between two looks.
+    pub every: AtomicU32,
+    /// Full rounds of the engine at the last look that saw some.
+    pub rounds: AtomicU32,
+    /// When they last looked.
+    pub looked_ns: AtomicU64,
+    /// When the engine needs a full round.
+    pub round_at_ns: AtomicU64,
 }
 
 impl CqShared {

@@ -110,7 +110,7 @@ impl SoftDevice {
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // Completions that wait are taken without a round. Most polls find none, and run one.
         if wc.is_empty() || !cq.ring.is_empty() {
-            return take(cq, wc);
+            return self.take_found(cq, wc);
         }
         self.poll_after_round(index, cq, wc)
     }

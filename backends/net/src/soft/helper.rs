@@ -26,9 +26,11 @@ use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
-/// Longest interval of its looks while the program polls. Each look costs the program some 16 µs of
-/// a core that both share.
-const LOOK_MAX_NS: u64 = 800_000;
+/// Each of its looks while the program polls costs the program some 16 µs of a core that both
+/// share. So their intervals double up to the first of these; from then on they are a part of the
+/// time for which the program has polled, up to the second.
+const LOOK_MAX_NS: [u64; 2] = [800_000, 12_800_000];
+const LOOK_PART: u64 = 16;
 /// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
 /// Time that it looks for more work before it sleeps.
@@ -123,6 +125,12 @@ impl Drop for HelperSignals {
         // SAFETY: a whole set that this thread had before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
     }
+}
+
+/// The interval of looks after one, where the program has polled for a time.
+fn next_look(look: u64, polled: u64) -> u64 {
+    let [first, second] = LOOK_MAX_NS;
+    (2 * look).min(first.max(polled / LOOK_PART)).min(second)
 }
 
 impl SoftDevice {
@@ -285,7 +293,7 @@ impl SoftDevice {
     /// `Os(EINTR)`: a signal interrupted the sleep of a thread of the program.
     pub(super) fn drive(&self, own: bool, end: u64, over: &dyn Fn() -> bool) -> Result<()> {
         let w = &self.helper.waiter;
-        let (mut watching, mut look) = (false, TAKE_OVER_NS);
+        let (mut watching, mut look, mut since) = (false, TAKE_OVER_NS, now_ns());
         let (mut found, mut worked, mut taken) = (0, 0, 0);
         let (mut linger, mut gave) = (Linger::new(), 0);
         let mut outcome = Ok(());
@@ -300,13 +308,15 @@ impl SoftDevice {
                 if watching {
                     let _ = w.attach(self.waiter.io_fd(), false);
                     watching = false;
+                    // A program that was only without a CPU for a moment goes on as before.
+                    since = (since + LOOK_PART * (now - taken)).min(now);
                     // It received nothing since it took over, or the polls have found work.
                     if worked < taken || found >= STICKY {
                         found = 0;
                     }
                 }
                 w.set_timer(Some((last + look).min(end)));
-                look = (2 * look).min(LOOK_MAX_NS);
+                look = next_look(look, now - since);
                 if !w.sleep_and_drain() && !own {
                     outcome = Err(Error::Os(libc::EINTR));
                     break;
@@ -358,5 +368,23 @@ impl SoftDevice {
             let _ = w.attach(self.waiter.io_fd(), false);
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_soon_after_polling_began_and_seldom_after_it_went_on() {
+        let (mut look, mut polled, mut looks) = (TAKE_OVER_NS, 0, 0);
+        while polled < 1_000_000_000 {
+            polled += look;
+            looks += 1;
+            look = next_look(look, polled);
+            assert!(look <= LOOK_MAX_NS[0].max(polled / LOOK_PART), "{look} after {polled}");
+        }
+        assert_eq!(look, LOOK_MAX_NS[1]);
+        assert!((100..150).contains(&looks), "{looks} looks in a second");
     }
 }

@@ -24,6 +24,7 @@ mod channels;
 mod cm;
 mod device;
 mod engine_set;
+mod found;
 mod grant_checks;
 mod grants;
 mod group_rx;

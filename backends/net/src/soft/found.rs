@@ -1,0 +1,225 @@
+//! Polls that find completions. They run no round of the engine, which would cost more than a short
+//! operation.
+//!
+//! But a program whose polls always find some, because its own posts complete at once, would never
+//! read what its peers send; and a helper, which knows the program by its rounds, would take the
+//! engine over again and again, in the way of a program that works. So now and then such a poll
+//! reads the clock, and runs a round if there was none for a while.
+
+use core::sync::atomic::Ordering;
+
+use super::budget::Round;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use gdrcore_core::engine::Engine;
+use gdrcore_core::error::Result;
+use gdrcore_core::turns::TurnLock;
+use gdrcore_core::verbs::shared::{CqShared, FoundPolls};
+use gdrcore_core::verbs::types::Wc;
+
+/// Most polls between two looks at the clock.
+const EVERY: u32 = 256;
+/// Time between two looks, at least where there are fewer polls than [`EVERY`], and at most.
+const LOOK_NS: [u64; 2] = [25_000, 50_000];
+/// A program that polls this often between two looks drives the engine; the helper leaves it alone
+/// until the next look.
+const BUSY: u32 = 8;
+/// After this time without a full round, a poll runs one. It costs as much as twenty short
+/// operations.
+const ROUND_NS: u64 = 200_000;
+
+/// What a look at the clock shows.
+#[derive(PartialEq, Eq, Debug)]
+struct Look {
+    /// The program drives the engine.
+    busy: bool,
+    /// Nobody has run a full round for [`ROUND_NS`].
+    starves: bool,
+}
+
+/// A look at the clock by polls of a CQ. The further apart they are, the fewer until the next one.
+fn look(turns: &TurnLock, found: &FoundPolls, now: u64) -> Look {
+    let every = found.every.load(Ordering::Relaxed).clamp(1, EVERY);
+    let took = now.saturating_sub(found.looked_ns.load(Ordering::Relaxed));
+    found.looked_ns.store(now, Ordering::Relaxed);
+    let next = match took {
+        _ if took < LOOK_NS[0] => (2 * every).min(EVERY),
+        _ if took > LOOK_NS[1] => (u64::from(every) * LOOK_NS[0] / took).max(1) as u32,
+        _ => every,
+    };
+    found.every.store(next, Ordering::Relaxed);
+    found.left.store(next, Ordering::Relaxed);
+    let rounds = turns.rounds();
+    let served = found.rounds.load(Ordering::Relaxed) != rounds;
+    let starves = !served && now >= found.round_at_ns.load(Ordering::Relaxed);
+    if served || starves {
+        found.rounds.store(rounds, Ordering::Relaxed);
+        found.round_at_ns.store(now + ROUND_NS, Ordering::Relaxed);
+    }
+    Look { busy: every >= BUSY && took < 2 * LOOK_NS[1], starves }
+}
+
+impl SoftDevice {
+    /// Takes completions of a CQ that has some.
+    #[inline(never)]
+    pub(super) fn take_found(&self, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let left = &cq.beside.found.left;
+        match left.load(Ordering::Relaxed) {
+            0 => self.look_and_take(cq, wc),
+            polls => {
+                left.store(polls - 1, Ordering::Relaxed);
+                Engine::take_completions(cq, wc)
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_and_take(&self, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let now = now_ns();
+        let look = look(self.engine.turns(), &cq.beside.found, now);
+        let helped = self.helper_on.load(Ordering::Relaxed);
+        if helped && look.busy {
+            self.polls.last_poll_ns.store(now, Ordering::Relaxed);
+            self.helper.sticky.store(false, Ordering::Relaxed);
+        }
+        // A program that is not busy leaves its rounds to the helper.
+        if look.starves && (look.busy || !helped) {
+            self.run_at(Round::Full, Some(now));
+        }
+        Engine::take_completions(cq, wc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::SoftConfig;
+    use gdrcore_core::device::Device;
+    use gdrcore_core::verbs::types::Handle;
+    use gdrcore_testkit::memory::Buffer;
+    use gdrcore_testkit::patience::deadline;
+    use std::time::{Duration, Instant};
+
+    /// Looks of polls at such an interval, from one second on until a time has passed, while full
+    /// rounds are run at the other interval.
+    fn looks(poll_ns: u64, for_ns: u64, round_ns: u64) -> Vec<(u64, Look)> {
+        let (turns, found) = (TurnLock::default(), FoundPolls::default());
+        let (mut now, mut round_at, mut seen) = (1_000_000_000, 1_000_000_000, Vec::new());
+        let end = now + for_ns;
+        while now < end {
+            if now >= round_at {
+                assert!(turns.try_lock());
+                turns.note_round();
+                turns.unlock();
+                round_at += round_ns;
+            }
+            let left = found.left.load(Ordering::Relaxed);
+            match left.checked_sub(1) {
+                Some(rest) => found.left.store(rest, Ordering::Relaxed),
+                None => seen.push((now, look(&turns, &found, now))),
+            }
+            now += poll_ns;
+        }
+        seen
+    }
+
+    const LONG: u64 = 100_000_000;
+
+    #[test]
+    fn polls_look_at_the_clock_seldom_and_before_the_helper_loses_its_patience() {
+        for poll_ns in [50, 200, 1_700, 3_000] {
+            let seen = looks(poll_ns, LONG, u64::MAX / 2);
+            let late = &seen[10..];
+            assert!(late.iter().all(|(_, look)| look.busy), "{poll_ns}: {late:?}");
+            let gaps = late.windows(2).map(|w| w[1].0 - w[0].0);
+            assert!(gaps.clone().all(|gap| gap < 2 * LOOK_NS[1]), "{poll_ns}");
+            let least = LOOK_NS[0].min(u64::from(EVERY) * poll_ns);
+            assert!(gaps.clone().all(|gap| gap >= least / 2), "{poll_ns}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_polls_now_and_then_is_not_busy() {
+        for poll_ns in [20_000, 60_000, 1_000_000] {
+            let seen = looks(poll_ns, LONG, u64::MAX / 2);
+            assert!(seen[10..].iter().all(|(_, look)| !look.busy), "{poll_ns}");
+            // It looks at the clock for each poll, or for every second.
+            assert!(seen.len() as u64 >= LONG / poll_ns / 3, "{poll_ns}: {}", seen.len());
+        }
+    }
+
+    #[test]
+    fn an_engine_without_rounds_starves_and_one_with_rounds_does_not() {
+        for poll_ns in [50, 3_000, 60_000] {
+            let seen = looks(poll_ns, LONG, u64::MAX / 2);
+            let starved: Vec<u64> =
+                seen[10..].iter().filter(|(_, look)| look.starves).map(|(now, _)| *now).collect();
+            let gaps = || starved.windows(2).map(|w| w[1] - w[0]);
+            assert!(gaps().all(|gap| (ROUND_NS..2 * ROUND_NS).contains(&gap)), "{poll_ns}");
+            assert!(starved.len() as u64 >= LONG / ROUND_NS / 2, "{poll_ns}: {}", starved.len());
+            let served = looks(poll_ns, LONG, ROUND_NS / 2);
+            assert!(served[10..].iter().all(|(_, look)| !look.starves), "{poll_ns}");
+        }
+    }
+
+    /// A device, with an empty CQ; its memory.
+    fn device() -> (&'static SoftDevice, Handle, Buffer) {
+        let config = SoftConfig::default();
+        let bytes = SoftDevice::memsize("loopback", &config).unwrap();
+        let memory = Buffer::new(bytes);
+        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
+        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, "loopback", &config) }.unwrap();
+        (dev, dev.cq_create(16).unwrap().0, memory)
+    }
+
+    /// Polls until `done`.
+    fn poll_until(dev: &SoftDevice, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
+        let (_, shared) = dev.engine.cq(cq).unwrap();
+        let end = deadline(60);
+        while !done() {
+            assert!(Instant::now() < end, "never");
+            assert_eq!(dev.take_found(shared, &mut []), Ok(0));
+            if !between.is_zero() {
+                std::thread::sleep(between);
+            }
+        }
+    }
+
+    #[test]
+    fn polls_run_the_rounds_that_nobody_runs() {
+        let (dev, cq, _memory) = device();
+        for between in [Duration::ZERO, Duration::from_millis(1)] {
+            let before = dev.engine.turns().rounds();
+            poll_until(dev, cq, between, || dev.engine.turns().rounds() != before);
+        }
+        // SAFETY: nobody uses the device any more.
+        unsafe { dev.close() };
+    }
+
+    #[test]
+    fn a_helper_leaves_the_engine_to_busy_polls_alone() {
+        let (dev, cq, _memory) = device();
+        dev.helper_on.store(true, Ordering::Relaxed);
+        dev.helper.sticky.store(true, Ordering::Relaxed);
+        let before = dev.engine.turns().rounds();
+        let mut polls = 0;
+        poll_until(dev, cq, Duration::from_millis(1), || {
+            polls += 1;
+            polls > 50
+        });
+        // A round would keep the helper from its work.
+        assert_eq!(dev.engine.turns().rounds(), before);
+        assert_eq!(dev.polls.last_poll_ns.load(Ordering::Relaxed), 0);
+        assert!(dev.helper.sticky.load(Ordering::Relaxed));
+        let began = now_ns();
+        poll_until(dev, cq, Duration::ZERO, || {
+            dev.polls.last_poll_ns.load(Ordering::Relaxed) > began
+                && !dev.helper.sticky.load(Ordering::Relaxed)
+                && dev.engine.turns().rounds() != before
+        });
+        dev.helper_on.store(false, Ordering::Relaxed);
+        // SAFETY: nobody uses the device any more.
+        unsafe { dev.close() };
+    }
+}
