@@ -150,7 +150,19 @@ mod tests {
     }
 
     #[test]
+    fn polls_that_become_rare_look_at_the_clock_soon() {
+        let (turns, found) = (TurnLock::default(), FoundPolls::default());
+        found.every.store(EVERY, Ordering::Relaxed);
+        found.looked_ns.store(1, Ordering::Relaxed);
+        // Each took a millisecond.
+        assert!(!look(&turns, &found, 1 + 1_000_000 * u64::from(EVERY)).busy);
+        assert_eq!(found.left.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn an_engine_without_rounds_starves_and_one_with_rounds_does_not() {
+        let served = looks(1_000_000, LONG, ROUND_NS / 2);
+        assert!(served[10..].iter().all(|(_, look)| !look.starves), "looks are further apart");
         for poll_ns in [50, 3_000, 60_000] {
             let seen = looks(poll_ns, LONG, u64::MAX / 2);
             let starved: Vec<u64> =

@@ -37,6 +37,8 @@ const STICKY: u32 = 2;
 const LINGER_NS: u64 = 20_000;
 /// For this long after work, each sleep is at most this long.
 const NAP_NS: u64 = 10_000_000;
+/// Attempts at the lock before it sleeps: some microseconds.
+const LOCK_TRIES: u32 = 256;
 /// Time until its next attempt at a lock whose holder does not run.
 const LOCKED_NS: u64 = 20_000;
 
@@ -176,7 +178,7 @@ impl SoftDevice {
     /// The last checks before the helper sleeps on everything. Returns the time at which it must
     /// wake, `at_most` or earlier.
     fn fall_asleep(&self, at_most: u64) -> Result<u64, Awake> {
-        let Some(mut held) = self.lock_soon() else { return Err(Awake::Locked) };
+        let Some(mut held) = self.lock_within(LOCK_TRIES) else { return Err(Awake::Locked) };
         let blocked = held.port().is_blocked();
         if held.guard.has_work() && !blocked {
             return Err(Awake::Work);

@@ -9,9 +9,6 @@ use super::{PortState, SoftDevice};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 
-/// Attempts at a taken lock: some microseconds.
-const LOCK_TRIES: u32 = 256;
-
 /// The engine's lock, with the state of the ports.
 pub(super) struct EngineLock<'d> {
     pub(super) guard: Guard<'d>,
@@ -118,10 +115,10 @@ impl SoftDevice {
         }
     }
 
-    /// Takes the lock if it is free within some microseconds. `None`: its holder does not run, or
-    /// does more than a post.
-    pub(super) fn lock_soon(&self) -> Option<EngineLock<'_>> {
-        for _ in 0..LOCK_TRIES {
+    /// Takes the lock if it is free at one of so many attempts, of some tens of nanoseconds each.
+    /// `None`: its holder does not run, or does more.
+    pub(super) fn lock_within(&self, tries: u32) -> Option<EngineLock<'_>> {
+        for _ in 0..tries {
             if let Some(h) = self.try_lock() {
                 return Some(h);
             }

@@ -29,6 +29,9 @@ const LOOPBACK_ROUNDS: usize = 64;
 /// Granularity of timers in rounds that find nothing.
 const IDLE_TICK_NS: u64 = 4096;
 
+/// Attempts of a post at a taken lock: as long as a short round takes, a microsecond or two.
+const POST_TRIES: u32 = 64;
+
 /// Consecutive rounds that may use the time of an earlier one. The timers of a program that polls
 /// rarely are late by as many polls.
 const STALE_ROUNDS: u8 = 3;
@@ -205,7 +208,7 @@ impl SoftDevice {
         let token = self.before_turn();
         match self.try_lock() {
             Some(held) => self.send_in_turn(held, qi, posted),
-            None => self.leave_mark(qi),
+            None => self.send_beside(qi),
         }
         self.after_turn(token, false);
     }
@@ -231,10 +234,16 @@ impl SoftDevice {
         }
     }
 
-    /// Leaves a mark for the lock's holder, which checks the marks after its release. If the lock
-    /// is free by now, runs the round here.
+    /// Another thread has the lock in this one's turn. Waits for the end of its round: a mark alone
+    /// would keep it at the engine in the way of this thread's next posts, which would leave marks
+    /// again, and each would take the long way. If the round does not end, leaves a mark for the
+    /// lock's holder, which checks the marks after its release; and if the lock is free by now,
+    /// runs the round here.
     #[inline(never)]
-    fn leave_mark(&self, qi: usize) {
+    fn send_beside(&self, qi: usize) {
+        if let Some(held) = self.lock_within(POST_TRIES) {
+            return self.send_with_others(held, qi);
+        }
         self.engine.shared().active.set(qi);
         if let Some(guard) = self.engine.try_lock_marked() {
             self.run_locked(self.engine_lock(guard), Round::Send, None);
