@@ -341,4 +341,8 @@ FAULTS = [
     ("headers that were taken stay in the ring", "core/src/ring.rs",
      "        self.ring.consuming.cursor.store(self.head, Ordering::Release);\n        n\n",
      "        n\n", "unit"),
+    ("posts over the network wait for the lock as those through memory", "core/src/engine/qp.rs",
+     "u32::from(path != Path::Port)", "1", "engine"),
+    ("a queue pair has the path of the one before", "core/src/engine/qp.rs",
+     "        q.through_memory.store(0, Ordering::Relaxed);\n", "", "engine"),
 ]

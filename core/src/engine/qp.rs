@@ -350,6 +350,7 @@ impl Inner {
         q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
+        q.through_memory.store(0, Ordering::Relaxed);
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
@@ -389,7 +390,9 @@ impl Inner {
                 && self.cm.is_kin(self.transport.qps[qi].qpn, attr.dest_qp_num);
         let t = &mut self.transport;
         t.conn(s, qi).forget_inflight();
-        t.qps[qi].conn.loopback = t.peers[peer as usize].path == Path::Loopback;
+        let path = t.peers[peer as usize].path;
+        t.qps[qi].conn.loopback = path == Path::Loopback;
+        s.qps[qi].through_memory.store(u32::from(path != Path::Port), Ordering::Relaxed);
         t.qps[qi].conn.own_port = t.common.check_ports && kin;
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);

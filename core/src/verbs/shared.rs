@@ -66,6 +66,8 @@ pub struct QpShared {
     pub max_recv_sge: AtomicU32,
     /// Inline bytes.
     pub max_inline: AtomicU32,
+    /// 1: its peer is reached through memory, so what it posts takes no system call.
+    pub through_memory: AtomicU32,
 }
 
 impl QpShared {

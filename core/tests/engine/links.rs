@@ -6,6 +6,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
+use std::sync::atomic::Ordering;
 
 fn write(a: &End, b: &End) -> Wr {
     Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 100).remote(b, 0)
@@ -53,6 +54,28 @@ fn an_idle_queue_pair_hears_that_its_link_is_gone() {
     assert_eq!(net.poll(a.host, a.rcq)[0].status, wc_status::WR_FLUSH_ERR);
     let event = net.lock(&a).take_async_event().unwrap();
     assert_eq!((event.event, event.handle), (async_event::QP_FATAL, a.qp));
+}
+
+#[test]
+fn a_queue_pair_knows_whether_its_requests_pass_through_memory() {
+    for way in WAYS {
+        let (net, a, _b) = Net::pair(Opts { way, ..Opts::default() });
+        let known = |net: &Net, qp| {
+            net.lock(&a).shared().qps[index(qp)].through_memory.load(Ordering::Relaxed)
+        };
+        let through = matches!(way, Way::Link | Way::Loopback);
+        assert_eq!(known(&net, a.qp), u32::from(through));
+        // The next one in its place does not inherit that.
+        let init = net.lock(&a).qp_query(a.qp).unwrap().1;
+        net.lock(&a).qp_destroy(net.now, a.qp).unwrap();
+        loop {
+            let (next, ..) = net.lock(&a).qp_create(net.now, &init).unwrap();
+            if index(next) == index(a.qp) {
+                break assert_eq!(known(&net, next), 0);
+            }
+            net.lock(&a).qp_destroy(net.now, next).unwrap();
+        }
+    }
 }
 
 fn silent() -> Opts {

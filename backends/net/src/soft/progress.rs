@@ -234,17 +234,21 @@ impl SoftDevice {
         }
     }
 
-    /// Another thread has the lock in this one's turn. Waits for the end of its round: a mark alone
-    /// would keep it at the engine in the way of this thread's next posts, which would leave marks
-    /// again, and each would take the long way. If the round does not end, leaves a mark for the
-    /// lock's holder, which checks the marks after its release; and if the lock is free by now,
-    /// runs the round here.
+    /// Another thread has the lock in this one's turn. Waits for the end of its round if this post
+    /// passes through memory: a mark would keep that thread at the engine in the way of this one's
+    /// next posts, which would leave marks again, and each would take the long way. Over the
+    /// network a mark is better: the wait is for system calls, and marked requests leave together.
+    /// The lock's holder checks the marks after its release; if the lock is free by now, runs the
+    /// round here.
     #[inline(never)]
     fn send_beside(&self, qi: usize) {
-        if let Some(held) = self.lock_within(POST_TRIES) {
-            return self.send_with_others(held, qi);
+        let shared = self.engine.shared();
+        if shared.qps[qi].through_memory.load(Ordering::Relaxed) != 0 {
+            if let Some(held) = self.lock_within(POST_TRIES) {
+                return self.send_with_others(held, qi);
+            }
         }
-        self.engine.shared().active.set(qi);
+        shared.active.set(qi);
         if let Some(guard) = self.engine.try_lock_marked() {
             self.run_locked(self.engine_lock(guard), Round::Send, None);
         }
