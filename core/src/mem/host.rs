@@ -26,6 +26,14 @@ use crate::wire::icrc::Impl;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
+/// Asks the processor for the cache line of an address, to write it soon: another core's cache
+/// gives it up meanwhile, so that the store need not wait. Any address; nothing is read, and
+/// nothing faults. Cost: one instruction.
+#[inline(always)]
+pub fn expect_write(addr: u64) {
+    imp::expect_write(addr);
+}
+
 /// Copies `dst.len()` bytes at `addr` into `dst`.
 ///
 /// Any address is allowed: a bad one is a fault, as long as a handler that uses [`fixup`] is

@@ -24,6 +24,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::frame::Length;
 use gdrcore_core::lease::{PinWord, Serial};
+use gdrcore_core::mem::host;
 use gdrcore_core::sleep::Asleep;
 use std::ptr::NonNull;
 
@@ -35,6 +36,11 @@ pub const FRAME_HEAD: usize = 8;
 pub const FRAME_ALIGN: usize = 64;
 /// Bytes of data that a ring may have: a power of two between a page and this.
 pub const DATA_MAX: usize = 2 << 20;
+
+/// A writer of frames up to this length asks for the line that many bytes behind the next frame.
+/// The reader polls the first line there, and may read the second one.
+const SMALL: usize = 3 * FRAME_ALIGN;
+const AHEAD: u64 = 4 * FRAME_ALIGN as u64;
 
 /// First bytes of a control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcring");
@@ -249,6 +255,12 @@ impl Writer {
             self.zeroed == next,
         );
         self.head = next;
+        // Lines behind lie in the cache of the reader's core, which read them a lap ago. The stores
+        // of long frames are a stream, which the processor recognises itself.
+        if len <= SMALL {
+            let ahead = self.place.at(next.wrapping_add(AHEAD));
+            host::expect_write(ahead.expose_provenance() as u64);
+        }
     }
 
     /// Zeroes the length behind a next frame of the least size; to be called after a publish. The

@@ -30,6 +30,7 @@ const TAKE_OVER_NS: u64 = 100_000;
 /// share. So their intervals double up to the first of these; from then on they are a part of the
 /// time for which the program has polled, up to the second.
 const LOOK_MAX_NS: [u64; 2] = [800_000, 12_800_000];
+/// That part is one of so many.
 const LOOK_PART: u64 = 16;
 /// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;

@@ -7,6 +7,10 @@ use core::sync::atomic::{fence, AtomicU64, Ordering};
 // Program memory is an address that came over the API, hence the casts from integer to pointer
 // below. Null is refused here, since Rust must not even try it.
 
+/// No hint here: a store takes the line when it comes.
+#[inline(always)]
+pub(super) fn expect_write(_addr: u64) {}
+
 pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     let mut off = 0;
     while let Some(rest) = dst.get_mut(off..).filter(|r| !r.is_empty()) {

@@ -45,6 +45,15 @@ fn alignments() -> core::ops::Range<usize> {
 }
 
 #[test]
+fn a_hint_never_faults() {
+    let mut bytes = [7u8; 64];
+    for addr in [bytes.as_mut_ptr() as u64, 0, 8, u64::MAX, 1 << 63] {
+        expect_write(addr);
+    }
+    assert_eq!(bytes, [7; 64]);
+}
+
+#[test]
 fn place_writes_every_byte_and_no_other() {
     for n in lengths() {
         for at in alignments() {

@@ -87,6 +87,15 @@ fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
     }
 }
 
+#[inline(always)]
+pub(super) fn expect_write(addr: u64) {
+    // SAFETY: a hint, which has no effect on memory or registers and never faults. Processors
+    // without it take it for a no-op.
+    unsafe {
+        asm!("prefetchw [{addr}]", addr = in(reg) addr, options(nostack, preserves_flags, readonly))
+    };
+}
+
 #[inline]
 pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
     let (value, fault): (u64, u32);
