@@ -24,19 +24,19 @@ fn build() -> Option<Scratch> {
     let (lib, dir) = (library::build(), scratch("lines"));
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
         .expect("a link");
-    let program = dir.join("lines");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"]);
-    cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/lines.c"));
-    cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
-    let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-O2", "-shared", "-fPIC", "-DTIMES=10000", "-o"])
-        .arg(dir.join("slow.so"));
-    cc.arg(root().join("bench/stages/slow.c")).arg("-ldl");
-    let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
+    let compile = |source: &str, name: &str, flags: &[&str], libraries: &[&str]| {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]).args(flags);
+        cc.arg(root().join(source)).args(libraries).arg("-o").arg(dir.join(name));
+        let built = run(&mut cc, 60);
+        assert!(built.ok(), "{}", built.output);
+    };
+    let include = format!("-I{}", root().join("include").display());
+    let place = format!("-L{}", lib.display());
+    let flags = ["-D_GNU_SOURCE", &include];
+    compile("tests/c/lines.c", "lines", &flags, &[&place, "-lgdrcore", "-lpthread"]);
+    let flags = ["-shared", "-fPIC", "-DTIMES=10000"];
+    compile("bench/stages/slow.c", "slow.so", &flags, &["-ldl"]);
     Some(dir)
 }
 

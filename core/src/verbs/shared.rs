@@ -188,9 +188,9 @@ pub struct VainPolls {
 /// Notes of polls that find completions. Relaxed, as [`VainPolls`].
 #[derive(Default)]
 pub struct FoundPolls {
-    /// Completions until these polls look at the clock.
+    /// Polls until one looks at the clock.
     pub left: AtomicU32,
-    /// Completions between two looks.
+    /// Polls between two looks.
     pub every: AtomicU32,
     /// Full rounds of the engine at the last look that saw some.
     pub rounds: AtomicU32,
