@@ -85,6 +85,46 @@ fn detours(devices: &[Soft]) -> u64 {
     devices.iter().map(|d| d.dev().counters().expect("counters").share_by_detour).sum()
 }
 
+/// A device of the same host gets a second socket after some small messages. What it sends by that
+/// to a device whose packets do not come to its own socket yet is taken, too.
+#[test]
+fn a_second_socket_is_allowed_before_the_steering_has_settled() {
+    let (end, name) = (deadline(120), address(1));
+    let mut seen = 0;
+    // On a busy machine the steering may come before the second socket.
+    for run in 0.. {
+        let devices = [open(&name, &UDP), open(&name, &UDP)];
+        let [dx, dy] = [0, 1].map(|n| devices[n].dev());
+        let shape = Shape { depth: 256, cqe: 1024, kin: true, ..Shape::default() };
+        let (mut a, mut b) = connected(dx, dy, shape).expect("connected ends");
+        let counters = || dy.counters().expect("counters");
+        let mut first = None;
+        for round in 0..100 {
+            let before = counters();
+            // The second socket comes after some that leave alone; then more than besiege a queue
+            // pair are refused at once.
+            let n = if round < 60 { 1 } else { 128 };
+            for id in 0..n {
+                a.post(id, Op::Write(0, None), 0, 64).expect("post_send");
+            }
+            for id in 0..n {
+                succeed(&mut a, &mut b, id);
+            }
+            let now = counters();
+            if now.rcvd_refused > before.rcvd_refused && first.is_none() {
+                first = Some(round);
+                seen += u32::from(now.share_by_detour > before.share_by_detour);
+            }
+        }
+        let now = counters();
+        assert_eq!(now.rcvd_throttled, 0, "run {run}, first refused in {first:?}: {now:?}");
+        if seen == 5 {
+            break;
+        }
+        assert!(Instant::now() < end, "{seen} of {run} second sockets before the steering");
+    }
+}
+
 #[test]
 fn the_kernel_keeps_steering_when_devices_leave() {
     let name = address(1);

@@ -18,7 +18,9 @@
 //! and is not counted; NAKs acknowledge nothing; any request ahead is believed only while none
 //! comes in order. Packets far off are dropped before their ICRC is computed. So are packets from
 //! other UDP ports than the last two that advanced the connection: a sender keeps its port for a
-//! connection (IBTA A17.3.2.1), and another user of its host cannot send from it.
+//! connection (IBTA A17.3.2.1), and another user of its host cannot send from it. A soft device as
+//! peer may have a further port, if the kernel says that it is the peer's
+//! ([`Guard::allow_port`](crate::engine::Guard::allow_port)).
 //!
 //! What is left: a forged ACK or SEND at the right PSN is taken, from a stranger below the rate
 //! that besieges (640 guesses a second, seven hours for all PSNs), or on the peer's own port.
@@ -112,7 +114,7 @@ impl Transport {
     /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its
     /// peer's.
     #[cold]
-    pub(crate) fn is_odd(&self, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    pub(crate) fn is_odd(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
         let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else {
@@ -121,11 +123,20 @@ impl Transport {
         if !qp.is_besieged(now) || !qp.kind.is_reliable() {
             return false;
         }
-        if self.peers.get(qp.conn.peer as usize).is_none_or(|p| p.addr.gid != from.gid) {
+        let Some(peer) = self.peers.get(qp.conn.peer as usize).filter(|p| p.addr.gid == from.gid)
+        else {
             return true;
-        }
+        };
         if !qp.knows_port(from.port) {
-            return true;
+            if !qp.conn.own_port {
+                return true;
+            }
+            // A soft device goes on from a port of its own when it has connected a socket, siege or
+            // not, and the caller may find out that the port is the peer's.
+            if !peer.sends_from(from.port) {
+                self.common.refused_port = Some((peer.addr, from.port));
+                return true;
+            }
         }
         if bth.opcode.class() != qp.kind.class() {
             return false;

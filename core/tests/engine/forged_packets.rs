@@ -367,9 +367,44 @@ fn a_besieged_queue_pair_answers_reads_of_long_ago_again() {
     assert!(after.sent_pkts >= before.sent_pkts + (17 << 12));
 }
 
+/// Connects `b` with `a` anew, as with a peer that is known to be of our kind.
+fn connect_as_kin(net: &mut Net, b: &End, a: &End, o: &Opts) {
+    use qp_attr_mask as m;
+    net.to_state(b, qp_state::RESET).unwrap();
+    let to = net.hosts[a.host].addr;
+    let mut attr = QpAttr {
+        qp_state: qp_state::INIT,
+        port_num: 1,
+        qp_access_flags: ALL,
+        kin: 1,
+        ..QpAttr::default()
+    };
+    net.modify(b, &attr, m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS).unwrap();
+    attr = QpAttr {
+        qp_state: qp_state::RTR,
+        path_mtu: o.mtu,
+        dest_qp_num: a.qpn,
+        rq_psn: PSN,
+        ..attr
+    };
+    attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
+    let mask =
+        m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN | m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
+    net.modify(b, &attr, m::STATE | mask).unwrap();
+    let attr = QpAttr {
+        qp_state: qp_state::RTS,
+        sq_psn: PSN,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..attr
+    };
+    let mask = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
+    net.modify(b, &attr, m::STATE | mask).unwrap();
+}
+
 #[test]
 fn a_peer_of_our_kind_sends_from_its_own_port() {
-    use qp_attr_mask as m;
     let o = Opts::default();
     for kin in [true, false] {
         let mut net = Net::new(2, &o);
@@ -378,42 +413,7 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
         net.connect(&a, &b, &o);
         net.connect(&b, &a, &o);
         if kin {
-            // Connected anew, as one that is known to be of our kind.
-            net.to_state(&b, qp_state::RESET).unwrap();
-            let to = net.hosts[0].addr;
-            let mut attr = QpAttr {
-                qp_state: qp_state::INIT,
-                port_num: 1,
-                qp_access_flags: ALL,
-                kin: 1,
-                ..QpAttr::default()
-            };
-            net.modify(&b, &attr, m::STATE | m::PKEY_INDEX | m::PORT | m::ACCESS_FLAGS).unwrap();
-            attr = QpAttr {
-                qp_state: qp_state::RTR,
-                path_mtu: o.mtu,
-                dest_qp_num: a.qpn,
-                rq_psn: PSN,
-                ..attr
-            };
-            attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
-            let mask = m::AV
-                | m::PATH_MTU
-                | m::DEST_QPN
-                | m::RQ_PSN
-                | m::MAX_DEST_RD_ATOMIC
-                | m::MIN_RNR_TIMER;
-            net.modify(&b, &attr, m::STATE | mask).unwrap();
-            let attr = QpAttr {
-                qp_state: qp_state::RTS,
-                sq_psn: PSN,
-                timeout: 14,
-                retry_cnt: 7,
-                rnr_retry: 7,
-                ..attr
-            };
-            let mask = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::SQ_PSN | m::MAX_QP_RD_ATOMIC;
-            net.modify(&b, &attr, m::STATE | mask).unwrap();
+            connect_as_kin(&mut net, &b, &a, &o);
         }
         (0..4).for_each(|n| net.recv(&b, n, &[(0, 100)]));
         let from = |port| PeerAddr { port, ..net.hosts[0].addr };
@@ -463,6 +463,43 @@ fn from_port(net: &mut Net, from: usize, port: u16, mut p: Vec<u8>, to: &End) {
     Flow::from_gids(&src.gid, &dst.gid, src.port, dst.port).append_icrc(0, &mut p);
     let now = net.now;
     net.hosts[to.host].lock().handle_packets(now, &src, p.len(), &p, false);
+}
+
+/// While many guess, packets from a port that nobody has asked about are dropped, and reported, so
+/// that somebody can ask. The peer's second socket goes on.
+#[test]
+fn a_besieged_queue_pair_takes_a_new_port_of_its_peer() {
+    let o = Opts::default();
+    let mut net = Net::new(2, &o);
+    let (a, b) = (net.end(0, &o), net.end(1, &o));
+    net.lock(&b).check_ports(true);
+    net.connect(&a, &b, &o);
+    net.connect(&b, &a, &o);
+    connect_as_kin(&mut net, &b, &a, &o);
+    (0..4).for_each(|n| net.recv(&b, n, &[(0, 64)]));
+    let taken = |net: &Net| net.lock(&b).counters().rdma_recvs;
+    let p = request(&net, 0, &b, PSN);
+    from_port(&mut net, 0, 4791, p, &b);
+    assert_eq!(taken(&net), 1, "its own port has advanced the connection");
+    besiege(&mut net, 0, &b);
+    let (peer, throttled) = (net.hosts[0].addr, net.lock(&b).counters().rcvd_throttled);
+    assert!(throttled > 0, "besieged");
+    let p = request(&net, 0, &b, plus(PSN, 1));
+    from_port(&mut net, 0, 50_000, p.clone(), &b);
+    assert_eq!((taken(&net), net.lock(&b).counters().rcvd_throttled), (1, throttled + 1));
+    assert_eq!(net.lock(&b).refused_port(), Some((peer, 50_000)));
+    assert!(net.lock(&b).allow_port(&peer, 50_000));
+    from_port(&mut net, 0, 50_000, p, &b);
+    assert_eq!(taken(&net), 2);
+    // Another port is dropped still, and so is what is far off from this one.
+    for (port, psn) in [(50_001, plus(PSN, 2)), (50_000, plus(PSN, FAR))] {
+        let p = request(&net, 0, &b, psn);
+        from_port(&mut net, 0, port, p, &b);
+    }
+    assert_eq!((taken(&net), net.lock(&b).counters().rcvd_throttled), (2, throttled + 3));
+    let p = request(&net, 0, &b, plus(PSN, 2));
+    from_port(&mut net, 0, 4791, p, &b);
+    assert_eq!(taken(&net), 3);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The user of a UDP port.
+//! The user of a UDP port, and that user's ports.
 
 use super::udp_list::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
@@ -19,6 +19,25 @@ pub fn port_owner(at: &Endpoint) -> Option<u32> {
         });
     }
     user
+}
+
+/// Most ports that [`ports_towards`] returns.
+pub const PORTS: usize = 4;
+
+/// The ports of an address that is of this network namespace, whose sockets are connected to `to`
+/// and belong to the user of `from`, its port included; the first [`PORTS`] of them.
+///
+/// Cost: as [`port_owner`], and one list more. No allocation.
+pub fn ports_towards(from: &Endpoint, to: &Endpoint) -> heapless::Vec<u16, PORTS> {
+    let mut ports = heapless::Vec::new();
+    let Some(user) = port_owner(from) else { return ports };
+    each(if from.is_v4() { V4 } else { V6 }, |s: &Socket| {
+        if s.user == user && s.leads(from, to) {
+            // There may be more.
+            let _ = ports.push(s.port);
+        }
+    });
+    ports
 }
 
 #[cfg(test)]
@@ -53,5 +72,34 @@ mod tests {
         assert_eq!(port_owner(&Endpoint::v4(beside, port)), None);
         drop(v4);
         assert_eq!(port_owner(&Endpoint::v4(own, port)), None);
+    }
+
+    #[test]
+    fn ports_of_sockets_that_are_connected_to_an_address_are_found() {
+        let _kept = keep();
+        let (own, other) = (loopback(8, 6), loopback(8, 7));
+        let bind = |ip: [u8; 4]| UdpSocket::bind((std::net::Ipv4Addr::from(ip), 0)).unwrap();
+        let port = |s: &UdpSocket| s.local_addr().unwrap().port();
+        let (from, to, beside) = (bind(own), bind(other), bind(other));
+        let at = |ip, s: &UdpSocket| Endpoint::v4(ip, port(s));
+        let found = || ports_towards(&at(own, &from), &at(other, &to));
+        assert!(found().is_empty());
+        // Of another address, to another port, and without a peer.
+        let others = [bind(other), bind(own), bind(own)];
+        others[0].connect(to.local_addr().unwrap()).unwrap();
+        others[1].connect(beside.local_addr().unwrap()).unwrap();
+        assert!(found().is_empty());
+        let lanes: Vec<UdpSocket> = (0..PORTS + 1).map(|_| bind(own)).collect();
+        for (n, lane) in lanes.iter().enumerate() {
+            lane.connect(to.local_addr().unwrap()).unwrap();
+            // The kernel's list may lack a line while other sockets open and close.
+            let whole = || found().len() == (n + 1).min(PORTS);
+            assert!((0..1000).any(|_| whole()), "{n}: {:?}", found());
+        }
+        let ports: Vec<u16> = lanes.iter().map(port).collect();
+        assert!(found().iter().all(|p| ports.contains(p)));
+        // The user of the address and port is nobody.
+        let (from, to) = (at(own, &from), at(other, &to));
+        assert!(ports_towards(&Endpoint { port: 1, ..from }, &to).is_empty());
     }
 }

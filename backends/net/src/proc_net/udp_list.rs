@@ -20,9 +20,9 @@ const MOST: usize = 16 << 20;
 pub(super) struct Socket {
     /// The address that it is bound to.
     ip: [u8; 16],
-    port: u16,
-    /// It receives packets of one peer only.
-    pub(super) connected: bool,
+    pub(super) port: u16,
+    /// The address and port whose packets alone it receives; port 0: it is not connected.
+    remote: ([u8; 16], u16),
     /// Bytes that were not read, with the kernel's overhead.
     pub(super) unread: u64,
     /// Its user.
@@ -34,6 +34,16 @@ impl Socket {
     pub(super) fn has(&self, at: &Endpoint) -> bool {
         let everywhere = self.ip == [0; 16] || self.ip[10..] == [0xff, 0xff, 0, 0, 0, 0];
         self.port == at.port && (self.ip == at.ip || everywhere)
+    }
+
+    /// Whether it receives packets of one peer only.
+    pub(super) fn is_connected(&self) -> bool {
+        self.remote.1 != 0
+    }
+
+    /// Whether it is bound to an address, and connected to an address and port.
+    pub(super) fn leads(&self, from: &Endpoint, to: &Endpoint) -> bool {
+        self.ip == from.ip && self.is_connected() && self.remote == (to.ip, to.port)
     }
 }
 
@@ -74,7 +84,7 @@ fn socket(line: &str) -> Option<Socket> {
     let (_, unread) = words.nth(1)?.split_once(':')?;
     let unread = u64::from_str_radix(unread, 16).ok()?;
     let user = words.nth(2)?.parse().ok()?;
-    Some(Socket { ip, port, connected: address(remote)?.1 != 0, unread, user })
+    Some(Socket { ip, port, remote: address(remote)?, unread, user })
 }
 
 /// Reads an address of the list: words of 32 bits in the machine's byte order, then the port.
@@ -111,13 +121,19 @@ mod tests {
         let line = " 12: 0100007F:12B7 00000000:0000 07 00000000:00000300 \
                     00:00000000 00000000  1000        0 1 2";
         let of = Endpoint::v4([127, 0, 0, 1], 4791);
+        let remote = (Endpoint::v4([0; 4], 0).ip, 0);
         assert_eq!(
             socket(line),
-            Some(Socket { ip: of.ip, port: 4791, connected: false, unread: 0x300, user: 1000 })
+            Some(Socket { ip: of.ip, port: 4791, remote, unread: 0x300, user: 1000 })
         );
+        assert!(socket(line).is_some_and(|s| !s.is_connected()));
         assert!(socket(line).is_some_and(|s| s.has(&of) && !s.has(&Endpoint { port: 4792, ..of })));
         let peer = line.replace("00000000:0000", "0200007F:12B7");
-        assert!(socket(&peer).is_some_and(|s| s.connected));
+        let to = Endpoint::v4([127, 0, 0, 2], 4791);
+        assert!(socket(&peer).is_some_and(|s| s.is_connected() && s.leads(&of, &to)));
+        for (from, to) in [(of, of), (to, to), (of, Endpoint { port: 4792, ..to })] {
+            assert!(socket(&peer).is_some_and(|s| !s.leads(&from, &to)), "{from:?} to {to:?}");
+        }
         for n in 0..line.len() {
             let _ = socket(&line[..n]);
             let mut bad = line.as_bytes().to_vec();

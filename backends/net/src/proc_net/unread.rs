@@ -23,7 +23,7 @@ pub enum Unread {
 pub fn unread(at: &Endpoint) -> Unread {
     let (mut waiting, mut empty) = (0u32, 0u32);
     each(if at.is_v4() { V4 } else { V6 }, |s| {
-        if s.has(at) && !s.connected {
+        if s.has(at) && !s.is_connected() {
             *if s.unread == 0 { &mut empty } else { &mut waiting } += 1;
         }
     });

@@ -270,7 +270,7 @@ impl PortState {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
-        let pcap = &mut self.pcap;
+        let (pcap, ports) = (&mut self.pcap, &mut self.ports);
         let handled = member.poll(now, |member, mail| {
             let p = match mail {
                 ForEngine::Packets(p) => p,
@@ -298,6 +298,10 @@ impl PortState {
             }
             let n = to_engine(g, now, p);
             member.count_detoured(n as u64);
+            if ports.vet_refused(g, &local) {
+                // As for what comes by the socket.
+                to_engine(g, now, p);
+            }
             n
         });
         member.maintain(now, waits);

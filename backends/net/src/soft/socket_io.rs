@@ -163,7 +163,7 @@ impl<P: Port> PortState<P> {
                 ),
             };
             handled += each(g);
-            if g.has_refused_port() && ports.vet(g) {
+            if ports.vet_refused(g, &local) {
                 // The refused port is the peer's second socket. The refused packet is handled now,
                 // because the peer may never send it again.
                 each(g);
