@@ -153,6 +153,7 @@ impl Host {
             // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped
             // first.
             g.register_memory(1, unsafe { &*provider }).expect("a free number");
+            g.divide_writes(scenario.has(feature::DIVIDE));
             (g.pd_alloc().expect("room"), free, there)
         };
         let engine = Rc::new(engine);

@@ -61,6 +61,8 @@ pub mod feature {
         DC = 19, "dc";
         /// Devices of several engines, which share address, regions, windows and address handles.
         ENGINES = 20, "engines";
+        /// Short WRITEs travel as a WRITE for each packet, as a port that segments bursts has them.
+        DIVIDE = 21, "divide";
     }
 }
 
@@ -119,6 +121,7 @@ impl Scenario {
                 feature::ENGINES => {
                     features & feature::DC == 0 && Rng::new(seed ^ 0xe9_0000).below(4) == 0
                 }
+                feature::DIVIDE => Rng::new(seed ^ 0xd1_0000).coin(),
                 _ => rng.below(if plenty { 2 } else { 6 }) == 0,
             };
             features |= u32::from(take) * bit;

@@ -120,7 +120,8 @@ impl World {
             | feature::WINDOW
             | feature::DENSE
             | feature::DC
-            | feature::ENGINES;
+            | feature::ENGINES
+            | feature::DIVIDE;
         World {
             // Memory as slow as an ACK timeout makes peers seem silent.
             calm: scenario.faults.none()

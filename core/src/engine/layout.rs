@@ -142,6 +142,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         wheel: p.wheel,
         siege_until: 0,
         check_ports: false,
+        divides_writes: false,
         has_witness: false,
         suspects,
         refused_port: None,

@@ -164,6 +164,8 @@ pub struct Common {
     pub siege_until: u64,
     /// QPs whose peers are soft devices refuse packets from UDP ports that were not allowed.
     pub check_ports: bool,
+    /// Short WRITEs travel through the port as a WRITE for each packet.
+    pub divides_writes: bool,
     /// The caller of the engine is asked why a peer is silent, before a request fails for it.
     pub has_witness: bool,
     /// QPs whose requests are about to fail because the peer is silent.

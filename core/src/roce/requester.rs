@@ -23,6 +23,9 @@ use crate::wire::{Kind, Psn};
 
 /// Requests in a batch at most; two batches fill a send queue of the usual size.
 const GROUP: u32 = 16;
+/// Longest WRITE that is divided. Longer ones fill bursts of their own, and their middle packets
+/// cost the receiver less.
+const DIVIDED_MAX: u64 = 64 << 10;
 /// Wait until the other engines of a device are asked again for a change of their tables.
 const OTHERS_WAIT_NS: u64 = 10_000;
 
@@ -144,7 +147,8 @@ impl Conn<'_> {
         let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
         let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
         let ends = ends && burst == n;
-        let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends));
+        let within = ws.divided && !run.ack_req;
+        let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends, within));
         let done = self.emit_part(tx, &slot, index, &part, asks);
 
         // Packets that left count, whatever stopped the rest.
@@ -303,7 +307,26 @@ impl Conn<'_> {
         let npkts = if wqe.length <= mtu { 1 } else { wqe.length.div_ceil(mtu) as u32 };
         self.qp.begin_request(index, npkts);
         self.qp.conn.req.cur_pkt = 0;
+        if npkts > 1 && self.divides(wqe, tx.path()) {
+            self.qp.wqe(index).divided = true;
+        }
         Ok(index)
+    }
+
+    /// Whether a request of several packets travels as a WRITE for each of them.
+    ///
+    /// A burst has packets of one size, and only its last may be shorter. The first packet of a
+    /// WRITE has an RETH, and those behind it are shorter: so a WRITE of a few packets would take
+    /// two bursts of its own. With an RETH in each packet they are of one size, and the packets of
+    /// several WRITEs share a burst. To the responder these are WRITEs of one packet each.
+    /// Immediate data would make the last packet a longer one again.
+    #[inline(always)]
+    fn divides(&self, wqe: &SendWqe, path: Path) -> bool {
+        self.common.divides_writes
+            && path == Path::Port
+            && u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE
+            && wqe.length <= DIVIDED_MAX
+            && self.qp.kind == QpKind::Rc
     }
 
     /// Packets of a request that has begun (of a READ: of its response) that may leave now, and
@@ -363,6 +386,9 @@ impl Conn<'_> {
                     return None;
                 }
             }
+        }
+        if ws.divided {
+            n = 1;
         }
         Some((n, n == psn_room))
     }
@@ -628,10 +654,22 @@ impl Qp {
     /// Whether a burst of `cost` bytes from `psn` on, which does not end its message, asks for an
     /// ACK. An ACK costs the peer nearly as much as a burst, so a quarter of the window may go
     /// without. A burst that leaves no room for another, or that is sent again, asks for one.
-    fn asks_for_ack(&self, window: &Window, cost: u32, psn: Psn, psns_end: bool) -> bool {
+    /// `within`: it is a packet within a divided WRITE, and most likely within a burst, so that an
+    /// answer that is still to come lets an eighth of the window go without.
+    fn asks_for_ack(
+        &self,
+        window: &Window,
+        cost: u32,
+        psn: Psn,
+        psns_end: bool,
+        within: bool,
+    ) -> bool {
         let room = window.size().saturating_sub(window.inflight());
-        self.conn.req.unasked.saturating_add(cost) >= window.size() / 4
-            || room < cost.saturating_add(MAX_BURST as u32)
+        let req = &self.conn.req;
+        let unasked = req.unasked.saturating_add(cost);
+        let goes_without = within && req.inflight > req.unasked && unasked < window.size() / 8;
+        unasked >= window.size() / 4
+            || room < cost.saturating_add(MAX_BURST as u32) && !goes_without
             || psn != self.conn.req.max_psn
             || self.is_paced()
             || psns_end
@@ -716,6 +754,11 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
     if kind == Kind::ReadRequest {
         // One packet, whatever it asks for.
         (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
+    }
+    if ws.divided {
+        (run.first, run.last) = (true, true);
+    }
+    if kind == Kind::ReadRequest || ws.divided {
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
     let mut payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };

@@ -46,6 +46,8 @@ pub struct WqeState {
     pub done: bool,
     /// Slow memory still places response bytes; `token` says which.
     pub placing: bool,
+    /// A WRITE that travels as one WRITE for each packet.
+    pub divided: bool,
     /// Provider of the token.
     pub provider: u8,
     /// Of the last placement that was not ready at once.

@@ -9,6 +9,7 @@ mod connection_manager;
 mod dc;
 mod dc_contexts;
 mod dc_model;
+mod divided_writes;
 mod flush;
 mod forged_packets;
 mod hostile;

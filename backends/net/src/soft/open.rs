@@ -20,7 +20,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicBool;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::Leaks;
-use gdrcore_core::engine::Engine;
+use gdrcore_core::engine::{Engine, Guard};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::sleep::Asleep;
@@ -121,6 +121,13 @@ unsafe fn open_links(
         _ => None,
     };
     Ok(links)
+}
+
+/// Tells the engine of a device's socket: who may send in a peer's name, and that bursts are
+/// segmented.
+fn set_socket_rules(g: &mut Guard<'_>, has_socket: bool) {
+    g.check_ports(has_socket);
+    g.divide_writes(has_socket);
 }
 
 /// Opens the capture of a device, if it is configured.
@@ -235,7 +242,7 @@ impl SoftDevice {
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
             g.set_shared(udp.is_some() || relay.is_some());
-            g.check_ports(udp.is_some());
+            set_socket_rules(&mut g, udp.is_some());
             g.set_witness();
             if via.is_some() {
                 g.set_unnumbered();
