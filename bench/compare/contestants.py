@@ -153,6 +153,12 @@ class Bench:
     def bare_hop(self, n):
         return self._bare_cores("hop", n)
 
+    def bare_change(self, n):
+        """Two processes of one core, which yield to each other."""
+        core = str(cores()[0])
+        command = [self.bare, "-n", str(self.times(n)), "hop", core, core]
+        return json.loads(Process(command, cores()[0]).wait(15).text())["results"][0]
+
     def bare_ring(self, size, n):
         return self._bare_cores("ring", n, "-s", str(size))
 

@@ -169,7 +169,8 @@ class RouterResults(Results):
             "",
             "Two network namespaces and a veth of MTU 9000 between them. "
             + (
-                "Each host has one core here: its tenant and its router share it."
+                "Each host has one core here: its tenant and its router share it, so two changes "
+                "of processes are in the way of each message."
                 if cpus < 4
                 else "The routers run on cores besides those of their tenants."
             ),

@@ -201,6 +201,10 @@ def veth_latencies(b):
             "relayed_echo", "bare UDP echo, by a process more each", None,
             lambda: b.bare_latency(["-r"], 64, 5000),
         ),
+        (
+            "change", "a change of processes on one core, alone", None,
+            lambda: b.bare_change(20000),
+        ),
     ]
 
 

@@ -40,16 +40,17 @@ fn lengthen(roce: &mut [u8], by: i32) {
     }
 }
 
-/// Invalid requests for which the standard has a NAK.
+/// Invalid requests for which the standard has a NAK. WRITEs have immediate data, since without it a
+/// short one of ours is a WRITE for each packet.
 const REFUSED: &[(&str, Op, usize, Change)] = &[
     ("misaligned FETCH_ADD", Op::FetchAdd(0, 1), 8, misalign),
     ("misaligned CMP_SWAP", Op::CmpSwap(0, 1, 2), 8, misalign),
     ("SEND that begins in its middle", Op::Send(None), 4000, |p| opcode(p, 0x00, 0x01)),
     ("SEND that begins twice", Op::Send(None), 4000, |p| opcode(p, 0x01, 0x00)),
     ("SEND that goes on as a WRITE", Op::Send(None), 4000, |p| opcode(p, 0x01, 0x07)),
-    ("WRITE that goes on as a SEND", Op::Write(0, None), 4000, |p| opcode(p, 0x07, 0x01)),
-    ("WRITE longer than it says", Op::Write(0, None), 4000, |p| lengthen(p, -1)),
-    ("WRITE shorter than it says", Op::Write(0, None), 4000, |p| lengthen(p, 1)),
+    ("WRITE that goes on as a SEND", Op::Write(0, Some(7)), 4000, |p| opcode(p, 0x07, 0x01)),
+    ("WRITE longer than it says", Op::Write(0, Some(7)), 4000, |p| lengthen(p, -1)),
+    ("WRITE shorter than it says", Op::Write(0, Some(7)), 4000, |p| lengthen(p, 1)),
 ];
 
 /// Packets that must be dropped without an answer; sent again unchanged, they are accepted.

@@ -69,7 +69,8 @@ fn message_numbers(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let (n, seen) = watched(wire, || {
         let mut n = 0;
         for round in 0..3 {
-            n += send(&mut pair, side, 5000, None)? + write(&mut pair, side, 3000, None)?;
+            // With immediate data: without, ours is a message for each of its packets.
+            n += send(&mut pair, side, 5000, None)? + write(&mut pair, side, 3000, Some(9))?;
             n += read(&mut pair, side, 3000)? + write(&mut pair, side, 100, Some(round))?;
             for op in [Op::FetchAdd(8, 1), Op::CmpSwap(8, 1, 2)] {
                 let id = pair.post(side, op, to, 8)?;
