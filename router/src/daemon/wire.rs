@@ -322,10 +322,10 @@ impl Wire {
         }
     }
 
-    /// Takes out what has come to the sockets that are looked at. True: something.
-    pub(super) fn hear(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> bool {
+    /// Takes out what has come to the sockets that are looked at. Returns how many packets.
+    pub(super) fn hear(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> usize {
         let Wire { hot, common, sessions, places, .. } = self;
-        let mut heard = false;
+        let mut heard = 0;
         hot.retain_mut(|(slot, last)| {
             let place = places.get(usize::from(*slot)).copied().unwrap_or(NOWHERE);
             let (port, is_hot) = match sessions.get_mut(usize::from(place)) {
@@ -338,10 +338,10 @@ impl Wire {
                 let r = port.rx_get(k);
                 for (ident, packet) in r.data.chunks(usize::from(r.seg).max(1)).enumerate() {
                     let ident = ident as u16;
+                    heard += 1;
                     each(Came { from: r.src, ident, marked: r.ecn == 3, packet });
                 }
             }
-            heard |= n > 0;
             *last = if n > 0 { now } else { *last };
             *is_hot = now.saturating_sub(*last) < HOT_NS;
             *is_hot

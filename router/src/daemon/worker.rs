@@ -96,12 +96,19 @@ impl Worker {
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
+            // The rings first: a look at them is cheap, and at the sockets a call of the kernel.
+            let passed = self.round(now);
             let heard = self.hear(now);
-            match self.round(now) {
+            match passed {
                 // The last session waits for credit: do not poll on its account.
-                Some(last) if !heard && self.lanes.turns.waits(last) => {}
+                Some(last) if heard == 0 && self.lanes.turns.waits(last) => {}
                 Some(_) => busy = now,
-                None if heard => busy = now,
+                // A single packet: whoever waits for it may share this core.
+                None if heard == 1 => {
+                    busy = now;
+                    std::thread::yield_now();
+                }
+                None if heard > 0 => busy = now,
                 None if now.saturating_sub(busy) < SPIN_NS => std::thread::yield_now(),
                 None if self.announce_sleep() => {}
                 None => {
@@ -164,16 +171,16 @@ impl Worker {
         lanes.blocked[usize::from(slot)] = wire.waits(slot);
     }
 
-    /// Receives packets of other hosts. True: there were some.
-    fn hear(&mut self, now: u64) -> bool {
+    /// Receives packets of other hosts. Returns how many there were.
+    fn hear(&mut self, now: u64) -> usize {
         if self.wire.is_none() {
-            return false;
+            return 0;
         }
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ASK) {
             self.take_ready(now, 0);
         }
-        let Worker { wire: Some(wire), lanes, .. } = self else { return false };
+        let Worker { wire: Some(wire), lanes, .. } = self else { return 0 };
         let (own, counted) = (*wire.at(), wire.counters().clone());
         let heard = wire.hear(now, |came| lanes.arrive(now, &own, &counted, came));
         lanes.wake();
