@@ -40,8 +40,8 @@ fn lengthen(roce: &mut [u8], by: i32) {
     }
 }
 
-/// Invalid requests for which the standard has a NAK. WRITEs have immediate data: without it a short
-/// one of ours is a WRITE for each packet.
+/// Invalid requests for which the standard has a NAK. WRITEs have immediate data: without it, a
+/// short one of ours is a WRITE for each packet.
 const REFUSED: &[(&str, Op, usize, Change)] = &[
     ("misaligned FETCH_ADD", Op::FetchAdd(0, 1), 8, misalign),
     ("misaligned CMP_SWAP", Op::CmpSwap(0, 1, 2), 8, misalign),
