@@ -320,7 +320,7 @@ impl Conn<'_> {
     /// two bursts of its own. With an RETH in each packet they are of one size, and the packets of
     /// several WRITEs share a burst. To the responder these are WRITEs of one packet each.
     /// Immediate data would make the last packet a longer one again.
-    #[inline(always)]
+    #[inline(never)]
     fn divides(&self, wqe: &SendWqe, path: Path) -> bool {
         self.common.divides_writes
             && path == Path::Port
@@ -667,9 +667,9 @@ impl Qp {
         let room = window.size().saturating_sub(window.inflight());
         let req = &self.conn.req;
         let unasked = req.unasked.saturating_add(cost);
-        let goes_without = within && req.inflight > req.unasked && unasked < window.size() / 8;
         unasked >= window.size() / 4
-            || room < cost.saturating_add(MAX_BURST as u32) && !goes_without
+            || room < cost.saturating_add(MAX_BURST as u32)
+                && !(within && req.inflight > req.unasked && unasked < window.size() / 8)
             || psn != self.conn.req.max_psn
             || self.is_paced()
             || psns_end
@@ -751,14 +751,10 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
         src_qpn: wqe.srqn,
         ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
-    if kind == Kind::ReadRequest {
-        // One packet, whatever it asks for.
-        (run.first, run.last, run.n, run.ack_req) = (true, true, 1, rc);
-    }
-    if ws.divided {
-        (run.first, run.last) = (true, true);
-    }
     if kind == Kind::ReadRequest || ws.divided {
+        // A message of one packet; that of a READ, whatever it asks for.
+        (run.first, run.last, run.n) = (true, true, 1);
+        run.ack_req |= rc && kind == Kind::ReadRequest;
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
     let mut payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
