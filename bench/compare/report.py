@@ -7,13 +7,16 @@ import textwrap
 
 
 def wrapped(page):
-    """The page with paragraphs wrapped at 100 columns; tables stay as they are."""
+    """The page with paragraphs and items of lists wrapped at 100 columns; tables stay as is."""
     keep = lambda line: not line or line[0] in "|#!-"
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    fill = lambda text, indent="": textwrap.fill(text, 100, subsequent_indent=indent, **whole)
     parts = []
     for as_is, lines in itertools.groupby(page.splitlines(), keep):
-        text = "\n".join(lines)
-        whole = {"break_long_words": False, "break_on_hyphens": False}
-        parts.append(text if as_is else textwrap.fill(text, 100, **whole))
+        if as_is:
+            parts += [fill(line, "  ") if line.startswith("- ") else line for line in lines]
+        else:
+            parts.append(fill("\n".join(lines)))
     return "\n".join(parts) + "\n" * page.endswith("\n")
 
 
