@@ -257,7 +257,8 @@ fn packets(link: &Link, wire: &Mangler, side: Side) -> Outcome<usize> {
     let (n, seen) = watched(wire, || {
         let mut n = 0;
         for _ in 0..3 {
-            n += write(&mut pair, side, 3000, None)? + read(&mut pair, side, 3000)?;
+            // With immediate data: without, ours is a message for each of its packets.
+            n += write(&mut pair, side, 3000, Some(9))? + read(&mut pair, side, 3000)?;
             for op in [
                 Op::AtomicWrite(to as u64),
                 flush(to, 3000, flush_level::RANGE),
