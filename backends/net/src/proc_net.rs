@@ -5,5 +5,5 @@ mod port_owner;
 mod udp_list;
 mod unread;
 
-pub use port_owner::{port_owner, ports_towards, PORTS};
+pub use port_owner::{port_owner, ports_towards};
 pub use unread::{unread, Unread};

@@ -304,12 +304,6 @@ impl Guard<'_> {
         self.transport.common.check_ports = on;
     }
 
-    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
-    /// makes long bursts of them. For a port that segments bursts.
-    pub fn divide_writes(&mut self, on: bool) {
-        self.transport.common.divides_writes = on;
-    }
-
     /// From now on, before a request fails because its peer is silent, [`Guard::next_suspect`]
     /// names the peer at each check, and the caller answers by [`Guard::testify`].
     pub fn set_witness(&mut self) {

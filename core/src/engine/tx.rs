@@ -352,6 +352,12 @@ impl Guard<'_> {
         self.split().0.shared = shared;
     }
 
+    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
+    /// makes long bursts of them. For a port that segments bursts.
+    pub fn divide_writes(&mut self, on: bool) {
+        self.transport.common.divides_writes = on;
+    }
+
     /// The port carries packets one by one, whatever bursts they are sent in: all have the IPv4
     /// identification 0. Without this those of a burst count from 0 on.
     pub fn set_unnumbered(&mut self) {

@@ -103,12 +103,13 @@ impl Worker {
                 // The last session waits for credit: do not poll on its account.
                 Some(last) if heard == 0 && self.lanes.turns.waits(last) => {}
                 Some(_) => busy = now,
-                // A single packet: whoever waits for it may share this core.
-                None if heard == 1 => {
+                None if heard > 0 => {
                     busy = now;
-                    std::thread::yield_now();
+                    if heard == 1 {
+                        // Whoever waits for a single packet may share this core.
+                        std::thread::yield_now();
+                    }
                 }
-                None if heard > 0 => busy = now,
                 None if now.saturating_sub(busy) < SPIN_NS => std::thread::yield_now(),
                 None if self.announce_sleep() => {}
                 None => {

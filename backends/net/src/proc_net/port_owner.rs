@@ -2,6 +2,7 @@
 
 use super::udp_list::{each, Socket, V4, V6};
 use crate::addr::Endpoint;
+use gdrcore_core::roce::peer::LANES;
 
 /// The user whose socket is bound to an address and port of this network namespace, or to that port
 /// of all addresses. `None`: there is none, or procfs is not readable.
@@ -21,14 +22,11 @@ pub fn port_owner(at: &Endpoint) -> Option<u32> {
     user
 }
 
-/// Most ports that [`ports_towards`] returns.
-pub const PORTS: usize = 4;
-
 /// The ports of an address that is of this network namespace, whose sockets are connected to `to`
-/// and belong to the user of `from`, its port included; the first [`PORTS`] of them.
+/// and belong to the user of `from`, its port included; as many as a peer may have.
 ///
 /// Cost: as [`port_owner`], and one list more. No allocation.
-pub fn ports_towards(from: &Endpoint, to: &Endpoint) -> heapless::Vec<u16, PORTS> {
+pub fn ports_towards(from: &Endpoint, to: &Endpoint) -> heapless::Vec<u16, LANES> {
     let mut ports = heapless::Vec::new();
     let Some(user) = port_owner(from) else { return ports };
     each(if from.is_v4() { V4 } else { V6 }, |s: &Socket| {
@@ -89,11 +87,11 @@ mod tests {
         others[0].connect(to.local_addr().unwrap()).unwrap();
         others[1].connect(beside.local_addr().unwrap()).unwrap();
         assert!(found().is_empty());
-        let lanes: Vec<UdpSocket> = (0..PORTS + 1).map(|_| bind(own)).collect();
+        let lanes: Vec<UdpSocket> = (0..LANES + 1).map(|_| bind(own)).collect();
         for (n, lane) in lanes.iter().enumerate() {
             lane.connect(to.local_addr().unwrap()).unwrap();
             // The kernel's list may lack a line while other sockets open and close.
-            let whole = || found().len() == (n + 1).min(PORTS);
+            let whole = || found().len() == (n + 1).min(LANES);
             assert!((0..1000).any(|_| whole()), "{n}: {:?}", found());
         }
         let ports: Vec<u16> = lanes.iter().map(port).collect();
