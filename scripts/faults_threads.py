@@ -373,4 +373,6 @@ FAULTS = [
      "within && req.inflight > req.unasked && unasked < window.size() / 8", "within", "engine"),
     ("each packet of a divided WRITE asks for an ACK", "core/src/roce/requester.rs",
      "let within = ws.divided && !run.ack_req;", "let within = false;", "engine"),
+    ("a router's worker sleeps upon a session that was ready after its round",
+     "router/src/relay/turns.rs", "            return Some(0);\n", "", "router"),
 ]

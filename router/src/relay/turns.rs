@@ -345,8 +345,14 @@ impl Turns {
         t.until(now).is_none_or(|until| until <= spare)
     }
 
-    /// The time at which a waiting tenant, or `line`, has credit; `None`: none waits.
+    /// The time at which a session may have its turn: 0 if one was made ready since
+    /// [`Turns::next`] had none, else when a waiting tenant, or `line`, has credit; `None`: none
+    /// waits.
     pub fn wake_at(&self) -> Option<u64> {
+        let listed = !(self.fresh.is_empty() && self.old.is_empty());
+        if listed && self.line_until.is_none() {
+            return Some(0);
+        }
         let tenants = (!self.waiting.is_empty()).then_some(self.earliest);
         tenants.into_iter().chain(self.line_until).min()
     }

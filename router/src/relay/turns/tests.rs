@@ -225,6 +225,25 @@ fn a_limit_of_one_is_no_others_and_is_the_sum_of_its_sessions() {
     assert!(b.turns.waits(0) && b.turns.waits(2) && !b.turns.waits(1));
 }
 
+/// The worker hears of it by epoll after its last look at the rings, and must not sleep then.
+#[test]
+fn who_is_ready_after_a_round_is_not_slept_upon() {
+    let mut b = Bench::new(&[limits(1000, 1), Limits::NONE]);
+    b.give(0, MANY, 4000);
+    b.run(1);
+    let credit = b.turns.wake_at();
+    assert!(credit.is_some_and(|at| at > SECOND));
+    b.give(1, 1, 100);
+    assert_eq!(b.turns.wake_at(), Some(0));
+    assert_eq!(b.next(2), [1]);
+    assert_eq!(b.turns.wake_at(), credit);
+    // Where all wait for the line, it is looked at when that has credit.
+    b.turns.limit_line(b.now, 1000);
+    b.give(1, MANY, 100_000);
+    while b.step().is_some() {}
+    assert!(b.turns.wake_at().is_some_and(|at| at > b.now));
+}
+
 #[test]
 fn another_limit_counts_at_once() {
     let mut b = Bench::new(&[limits(1000, 1)]);
