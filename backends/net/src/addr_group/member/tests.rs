@@ -254,6 +254,19 @@ fn a_member_that_ends_tells_those_whose_messages_it_never_read() {
 }
 
 #[test]
+fn who_is_told_of_an_end_looks_for_its_place_whichever_that_is() {
+    let at = at(18);
+    let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
+    settle(&mut members);
+    for m in members.iter_mut().map(|one| &mut one.member).filter(|m| !m.refused) {
+        let now = now_ns();
+        m.checked_ns = now;
+        m.forget(now, 500);
+        assert!(m.checked_ns == 0 || m.phase != Phase::Idle, "index {:?}", m.index);
+    }
+}
+
+#[test]
 fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
     let at = at(12);
     let mut members: Vec<One> = [5, 9].iter().map(|&b| one(&at, b)).collect();
