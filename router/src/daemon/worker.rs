@@ -274,7 +274,8 @@ impl Worker {
         came
     }
 
-    /// Sleeps until a descriptor is ready (true), or a tenant has credit again.
+    /// Sleeps until a descriptor is ready (true), or a session may have its turn: not at all, if
+    /// one was made ready since the round.
     fn sleep(&mut self, now: u64) -> bool {
         let ms = self.lanes.turns.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
