@@ -467,14 +467,16 @@ static int step_latency(struct side *side)
         if (!answered || lane->posted - lane->done >= plan->tx_depth)
             return 0;
     }
-    if (side->active) {
+    if (side->active && lane->posted >= side->goal) {
         sample(side);
-        if (lane->posted >= side->goal) {
-            int err = refill(side);
-            return err ? err : 1;
-        }
+        int err = refill(side);
+        return err ? err : 1;
     }
-    return begin_round(side);
+    int err = begin_round(side);
+    /* Now the answer is under way, and reading the clock delays nothing. */
+    if (side->active && !err)
+        sample(side);
+    return err;
 }
 
 /* Lowers the goal to the smallest that every queue pair can still reach. */

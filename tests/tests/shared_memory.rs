@@ -188,6 +188,97 @@ fn later_requests_arrive_after_the_write() {
     assert!(mapped(&x) > 1000, "{} of 2000", mapped(&x));
 }
 
+/// The bytes of an inline WRITE are read when it is posted, straight into the peer's memory.
+#[test]
+fn inline_bytes_that_cannot_be_read_are_refused() {
+    let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let (mut x, mut y, ..) = sharing(&devices, &memory);
+    let before = (memory.read(AT, LEN), mapped(&x));
+    for (addr, len) in [(8, 8), (8, 24), (usize::MAX as u64 - 7, 8), (1 << 63, 8)] {
+        let pieces = [Sge { addr, length: len, lkey: 0 }];
+        let mut wr = x.request(2, Op::Write(0, None), &pieces);
+        wr.send_flags |= send_flags::INLINE;
+        assert_eq!(x.post_wr(&wr), Err(Error::Fault), "{len} bytes at {addr:#x}");
+    }
+    assert!((memory.read(AT, LEN), mapped(&x)) == before);
+    x.buffer.write(0, &pattern(3, 8));
+    x.post(3, Op::Write(0, None), 0, 8).expect("post_send");
+    succeed(&mut x, &mut y, 3);
+    assert!(memory.read(AT, 8) == pattern(3, 8));
+}
+
+/// One queue pair, two threads: what either posts is done once, in its order, whether or not it
+/// takes a slot.
+#[test]
+fn two_threads_write_by_one_queue_pair() {
+    const EACH: u64 = 4000;
+    let (devices, memory) = (pair(1), Memory::new(libc::F_SEAL_SHRINK));
+    let (mut x, mut y, ..) = sharing(&devices, &memory);
+    let before = mapped(&x);
+    let (dev, qp) = (x.dev, x.qp);
+    let word = |t: u64| {
+        let bytes = memory.read(AT + 64 * t, 8);
+        u64::from_ne_bytes(bytes.try_into().expect("8 bytes"))
+    };
+    let (lkey, to, peer, rkey) = (x.attr.lkey, x.attr.iova, x.peer.addr, x.peer.rkey);
+    let post = |t: u64, n: u64| {
+        // Each eighth request is a READ, which has a slot and an answer.
+        let is_read = n.is_multiple_of(8);
+        let source = [Sge { addr: (&raw const n).expose_provenance() as u64, length: 8, lkey: 0 }];
+        let sink = [Sge { addr: to + 2048 * (t + 1), length: 8, lkey }];
+        let (opcode, list, from, flag) = match is_read {
+            true => (wr_opcode::RDMA_READ, &sink, 1024, 0),
+            false => (wr_opcode::RDMA_WRITE, &source, 64 * t, send_flags::INLINE),
+        };
+        let wr = SendWr {
+            wr_id: t << 32 | n,
+            next: std::ptr::null(),
+            sg_list: list.as_ptr(),
+            num_sge: 1,
+            opcode,
+            send_flags: send_flags::SIGNALED | flag,
+            imm_data: 0,
+            wr: WrOp { rdma: RdmaWr { remote_addr: peer + from, rkey } },
+            remote_srqn: 0,
+            ext: Default::default(),
+        };
+        let end = deadline(60);
+        let mut bad = std::ptr::null();
+        // SAFETY: request and piece live on this stack frame until the call returns; inline bytes
+        // are read in it.
+        while let Err(e) = unsafe { dev.post_send(qp, &wr, &mut bad) } {
+            // The send queue is full, or the other thread posts.
+            assert!(matches!(e, Error::Again | Error::Busy) && Instant::now() < end, "{e:?}");
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        let post = &post;
+        for t in 0..2 {
+            scope.spawn(move || (1..=EACH).for_each(|n| post(t, n)));
+        }
+        let (end, mut last, mut seen) = (deadline(60), [0u64; 2], [0; 2]);
+        while seen != [EACH; 2] {
+            assert!(Instant::now() < end, "{seen:?}");
+            y.poll();
+            x.poll();
+            for wc in x.done.drain(..) {
+                let (t, n) = ((wc.wr_id >> 32) as usize, wc.wr_id & 0xffff_ffff);
+                assert_eq!((wc.status, n), (wc_status::SUCCESS, seen[t] + 1), "thread {t}");
+                seen[t] = n;
+            }
+            for (t, last) in last.iter_mut().enumerate() {
+                let now = word(t as u64);
+                assert!(now >= *last && now <= EACH, "thread {t}: {now} after {last}");
+                *last = now;
+            }
+        }
+    });
+    // The last request of each is a READ.
+    assert_eq!([word(0), word(1)], [EACH - 1; 2]);
+    assert!(mapped(&x) > before, "some were placed");
+}
+
 /// A name, and the action that ends the key.
 type Ending<'a> = (&'a str, &'a dyn Fn(&End, Handle));
 

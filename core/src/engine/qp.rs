@@ -351,6 +351,8 @@ impl Inner {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         q.through_memory.store(0, Ordering::Relaxed);
+        q.writes_peer.store(0, Ordering::Relaxed);
+        q.next_frame.store(0, Ordering::Relaxed);
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });

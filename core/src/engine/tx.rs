@@ -12,6 +12,7 @@ use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::post::SingleWrite;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
@@ -252,16 +253,18 @@ impl Guard<'_> {
         inner.transport.conn(s, qi).write_peer(memory)
     }
 
-    /// As [`Guard::write_peer`], in one step, for one short WRITE. `memory`: the memory that is
-    /// mapped of the peer behind a link. False: [`Guard::write_peer`] may be next.
+    /// Places one short WRITE into memory of the QP's peer, without a slot of the send queue.
+    /// `memory`: the memory that is mapped of the peer behind a link. False: it is to be posted
+    /// ([`crate::verbs::post::send`]), whether or not its bytes were written.
     #[inline(always)]
     pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
         qi: usize,
+        write: &SingleWrite,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
         let (inner, s) = self.split();
-        inner.transport.write_peer_single(s, qi, memory)
+        inner.transport.write_peer_single(s, qi, write, memory)
     }
 
     /// The region that the peer at `gid` may write by itself ([`PeerMemory`]) with a key of it,

@@ -15,18 +15,21 @@
 //! What cannot be done so (another opcode, a key that opens nothing here, a local key that is
 //! refused, memory that is gone) takes the general path, which reports the error.
 
+use core::sync::atomic::Ordering;
+
 use super::conn::Conn;
 use super::peer::Path;
 use super::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES, TURN};
-use super::rules::complete::{prepare, Left};
+use super::rules::complete::prepare;
 use super::Common;
 use super::Transport;
 use crate::device::MrAttr;
-use crate::mem::{Access, RegisteredMemory};
+use crate::mem::{Access, RegisteredMemory, Target};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
+use crate::verbs::post::SingleWrite;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{access, wc_opcode, wc_status, wr_opcode};
+use crate::verbs::types::{access, send_flags, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
 /// Bytes copied under one pin: an owner that revokes its memory waits for them.
@@ -74,65 +77,51 @@ impl Qp {
 }
 
 impl Transport {
-    /// `Conn::write_peer` for the only waiting request, a short WRITE of one piece, in one step.
-    /// False: the general path takes it, and may write the same bytes once more. `memory`: the
-    /// memory that is mapped of the peer behind a link.
+    /// Places one short WRITE that has no slot of the send queue. False: the general path takes it,
+    /// and may write the same bytes once more. `memory`: the memory that is mapped of the peer
+    /// behind a link.
     #[inline(always)]
     pub(crate) fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
         s: &Shared,
         qi: usize,
+        write: &SingleWrite,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
+        let SingleWrite { wr_id, sge, inline, signaled, remote_addr, rkey } = *write;
+        let len = u64::from(sge.length);
         let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
         let Path::Link(link) = peer.path else { return false };
         let Some(memory) = memory(link) else { return false };
         let Common { key, cqs, memory: RegisteredMemory { regions, providers, .. }, .. } = common;
-        let index = qp.conn.req.next;
-        let next = index.wrapping_add(1);
-        let mut sq = q.engine_sq(key);
-        if sq.end() != next || !qp.may_send_new::<false>() || !qp.conn.req.nothing_in_flight() {
+        let idle = q.engine_sq(key).end() == qp.conn.req.next && qp.conn.req.nothing_in_flight();
+        if !idle || !qp.may_send_new::<false>() || len.wrapping_sub(1) >= STRETCH {
             return false;
         }
-        let slot = sq.at(index);
-        let wqe = slot.header();
-        let len = wqe.length;
-        if u32::from(wqe.opcode) != wr_opcode::RDMA_WRITE
-            || len.wrapping_sub(1) >= STRETCH
-            || qp.conn.req.placed != 0
-        {
-            return false;
-        }
-        let source = match slot.sges(1).first() {
-            _ if wqe.inline != 0 => None,
-            Some(sge) if wqe.num_sge == 1 => {
-                match regions.local(sge.lkey, qp.pd, sge.addr, len as u32, false) {
-                    Ok(source) => Some(source),
-                    Err(_) => return false,
-                }
-            }
-            _ => return false,
-        };
-        let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, wqe.rkey, wqe.remote_addr, len)
-        else {
-            return false;
-        };
-        let placed = match source {
-            Some(source) => providers.transfer(&source, 0, to, len as usize),
-            None => match slot.tail().get(..len as usize) {
-                Some(bytes) => providers.put(to, bytes),
-                None => Access::Fault,
+        let source = match inline {
+            true => Target { addr: sge.addr, len: sge.length, ..Target::default() },
+            false => match regions.local(sge.lkey, qp.pd, sge.addr, sge.length, false) {
+                Ok(source) => source,
+                Err(_) => return false,
             },
         };
+        let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, rkey, remote_addr, len) else {
+            q.writes_peer.store(0, Ordering::Relaxed);
+            return false;
+        };
+        let placed = providers.transfer(&source, 0, to, len as usize);
         memory.unpin();
         if placed != Access::Ready {
             return false;
         }
+        q.note_peer_write(remote_addr, to);
         // After the copy, because its result would have to be kept across it.
+        let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
+        let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
         let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
-        let Some(ending) = prepare(s, key, cqs, qp.scq, wqe, code, status) else { return false };
+        let Some(ending) = prepare(s, key, cqs, qp.scq, &wqe, code, status) else { return false };
         qp.counters.mapped_writes += 1;
-        ending.finish(s, qp, &mut sq, Left::NothingKept, None);
+        ending.finish_slotless(s, qp);
         true
     }
 
@@ -242,6 +231,7 @@ impl Conn<'_> {
         }
         self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
+        self.q.writes_peer.store(u32::from(!carried), Ordering::Relaxed);
         if self.complete_single(index) {
             return Mapped::Whole;
         }

@@ -78,28 +78,8 @@ pub unsafe fn send(
 /// As for [`send`].
 #[inline(always)]
 pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Option<Posted> {
-    if wr.is_null() {
-        return None;
-    }
-    // SAFETY: the caller promises that `wr` is readable.
-    let w = unsafe { Head::read(wr) };
-    // WRITE and SEND, with immediate data and without, are the lowest opcodes.
-    let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
-        && w.num_sge == 1
-        && w.next.is_null()
-        && !w.sg_list.is_null();
-    let kind = qp.kind.load(Relaxed);
-    let of_this_kind = if DC { kind == qp_type::DCI } else { kind <= qp_type::UC };
-    if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_this_kind {
-        return None;
-    }
-    // SAFETY: one readable element, as the caller promises.
-    let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
-    let inline = w.flags & send_flags::INLINE != 0;
-    let most = if inline { qp.max_inline.load(Relaxed) } else { MAX_MESSAGE as u32 };
-    if sge.length > most || qp.max_send_sge.load(Relaxed) == 0 {
-        return None;
-    }
+    // SAFETY: the caller's promise.
+    let Plain { w, sge, inline, signaled } = unsafe { Plain::read::<DC>(qp, wr)? };
     let mut side = qp.sq.producer()?;
     if side.free() == 0 {
         return None;
@@ -110,7 +90,6 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     } else {
         *slot.sges_mut(1).first_mut()? = sge;
     }
-    let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };
     let wqe = slot.header_mut();
     *wqe = SendWqe {
         wr_id: w.wr_id,
@@ -221,6 +200,85 @@ pub unsafe fn send_list(
         posted.more = false;
     }
     (posted, outcome)
+}
+
+/// One WRITE of one piece that is in no ring, as its request says.
+#[derive(Clone, Copy, Debug)]
+pub struct SingleWrite {
+    /// The program's number of it.
+    pub wr_id: u64,
+    /// Where its bytes are, and how many.
+    pub sge: Sge,
+    /// They are the program's, without a key.
+    pub inline: bool,
+    /// It completes also with success.
+    pub signaled: bool,
+    /// Where they go.
+    pub remote_addr: u64,
+    /// The key of that place.
+    pub rkey: u32,
+}
+
+/// Reads a request that is a single WRITE, to be executed at once, and before which the send queue
+/// holds no other. `None`: it is not, and [`send`] is next.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+pub unsafe fn single_write(qp: &QpShared, wr: *const SendWr) -> Option<SingleWrite> {
+    // SAFETY: the caller's promise.
+    let Plain { w, sge, inline, signaled } = unsafe { Plain::read::<false>(qp, wr)? };
+    if w.opcode != wr_opcode::RDMA_WRITE || w.flags & send_flags::MORE != 0 || !qp.sq.is_empty() {
+        return None;
+    }
+    // SAFETY: as in `send_one`.
+    let r = unsafe { (&raw const (*wr).wr.rdma).read_unaligned() };
+    let signaled = (w.flags | signaled) & send_flags::SIGNALED != 0;
+    let (remote_addr, rkey) = (r.remote_addr, r.rkey);
+    Some(SingleWrite { wr_id: w.wr_id, sge, inline, signaled, remote_addr, rkey })
+}
+
+/// A SEND or WRITE of one piece, with valid arguments, on a QP that may send it.
+struct Plain {
+    w: Head,
+    sge: Sge,
+    inline: bool,
+    /// [`send_flags::SIGNALED`] if the QP's requests all are, or 0.
+    signaled: u32,
+}
+
+impl Plain {
+    /// Reads a request. `None`: it is another one. `DC`: the QP is a DCI; else RC or UC.
+    ///
+    /// # Safety
+    /// As for [`send`].
+    #[inline(always)]
+    unsafe fn read<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Option<Plain> {
+        if wr.is_null() {
+            return None;
+        }
+        // SAFETY: the caller promises that `wr` is readable.
+        let w = unsafe { Head::read(wr) };
+        // WRITE and SEND, with immediate data and without, are the lowest opcodes.
+        let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
+            && w.num_sge == 1
+            && w.next.is_null()
+            && !w.sg_list.is_null();
+        let kind = qp.kind.load(Relaxed);
+        let of_this_kind = if DC { kind == qp_type::DCI } else { kind <= qp_type::UC };
+        if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_this_kind {
+            return None;
+        }
+        // SAFETY: one readable element, as the caller promises.
+        let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
+        let inline = w.flags & send_flags::INLINE != 0;
+        let most = if inline { qp.max_inline.load(Relaxed) } else { MAX_MESSAGE as u32 };
+        if sge.length > most || qp.max_send_sge.load(Relaxed) == 0 {
+            return None;
+        }
+        let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };
+        Some(Plain { w, sge, inline, signaled })
+    }
 }
 
 /// Fields that every send request has. The others are read where their opcodes are handled. Each

@@ -12,6 +12,7 @@ use crate::arena::{Region, Table, Walk};
 use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::mem::host;
 use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
@@ -68,6 +69,16 @@ pub struct QpShared {
     pub max_inline: AtomicU32,
     /// 1: its peer is reached through memory, so what it posts takes no system call.
     pub through_memory: AtomicU32,
+    /// 1: its last WRITE was copied into mapped memory of its peer, so the next single one is
+    /// offered to [`crate::engine::Guard::write_peer_single`] before it gets a slot. Written by the
+    /// engine.
+    pub writes_peer: AtomicU32,
+    /// The address in this process of the place that WRITE went to, less the address that it named:
+    /// a guess of where the next one goes, for [`crate::mem::host::expect_write`] alone.
+    pub peer_offset: AtomicU64,
+    /// Address in this process of the place for the next frame of its link, as its last single
+    /// request left it; 0: none. A guess as well.
+    pub next_frame: AtomicU64,
 }
 
 impl QpShared {
@@ -75,6 +86,32 @@ impl QpShared {
     #[inline(always)]
     pub fn kind(&self) -> QpKind {
         QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    /// Asks for the cache line to which a WRITE to this address probably goes: it is on its way
+    /// while the WRITE is checked. Its address in this process may be any, see
+    /// [`host::expect_write`].
+    #[inline(always)]
+    pub fn expect_peer_write(&self, remote_addr: u64) {
+        host::expect_write(remote_addr.wrapping_add(self.peer_offset.load(Ordering::Relaxed)));
+    }
+
+    /// As [`QpShared::expect_peer_write`], for a request that probably passes through a link.
+    #[inline(always)]
+    pub fn expect_frame(&self) {
+        let next = self.next_frame.load(Ordering::Relaxed);
+        if next != 0 {
+            host::expect_write(next);
+        }
+    }
+
+    /// Notes where in this process a WRITE to `remote_addr` went.
+    #[inline(always)]
+    pub fn note_peer_write(&self, remote_addr: u64, to: u64) {
+        let offset = to.wrapping_sub(remote_addr);
+        if self.peer_offset.load(Ordering::Relaxed) != offset {
+            self.peer_offset.store(offset, Ordering::Relaxed);
+        }
     }
 
     /// The engine's view of the send queue.

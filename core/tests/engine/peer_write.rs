@@ -5,9 +5,11 @@ use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::mem::host;
 use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES};
+use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::flush::flush;
 use crate::util::*;
@@ -117,23 +119,33 @@ fn pair_by(o: Opts, far: bool) -> (Net, End, End, Rc<Cell<u32>>) {
     (net, a, b, visits)
 }
 
-/// The doorbell of `a`.
+/// The doorbell of `a`. Whether that was all.
 fn ring(net: &mut Net, a: &End) -> bool {
-    ring_by(net, a, true).0
+    let mut memory = net.memory.take();
+    let rung = net.lock(a).write_peer(index(a.qp), &mut **memory.as_mut().unwrap());
+    net.memory = memory;
+    rung
 }
 
-/// The same, where the way of a single request is offered or not. Whether that was all, and whether
-/// it was that way that was taken.
-fn ring_by(net: &mut Net, a: &End, single: bool) -> (bool, bool) {
+/// Offers a request of `a` to be placed without a slot of its send queue. False: it is still to be
+/// posted.
+fn alone(net: &mut Net, a: &End, mut wr: Wr) -> bool {
+    wr.raw.sg_list = wr.sges.as_ptr();
+    wr.raw.num_sge = wr.sges.len() as i32;
     let mut memory = net.memory.take();
     let at = &mut **memory.as_mut().unwrap();
-    let qi = (a.qp & 0xff_ffff) as usize;
     let mut g = net.lock(a);
-    let single = single && g.write_peer_single(qi, |_| Some(&mut *at));
-    let rung = single || g.write_peer(qi, at);
+    // SAFETY: the request and its list live through the call.
+    let write = unsafe { post::single_write(&g.shared().qps[index(a.qp)], &wr.raw) };
+    let placed = write.is_some_and(|w| g.write_peer_single(index(a.qp), &w, |_| Some(&mut *at)));
     drop(g);
     net.memory = memory;
-    (rung, single)
+    placed
+}
+
+/// Whether a single WRITE of `a` would be offered so.
+fn is_offered(net: &Net, a: &End) -> bool {
+    net.lock(a).shared().qps[index(a.qp)].writes_peer.load(Relaxed) != 0
 }
 
 fn write(a: &End, b: &End, len: usize) -> Wr {
@@ -188,6 +200,126 @@ fn pieces_inline_data_and_unsignalled_requests_as_well() {
     assert_eq!(b.buf.get(128, 11), pattern(0, 75)[64..]);
     let wc = net.poll(a.host, a.scq);
     assert_eq!(wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_single_one_takes_no_slot() {
+    for (len, flags) in [(1, 0), (8, send_flags::INLINE), (8, 0), (100, 0), (64 << 10, 0)] {
+        let (mut net, a, b, _) = pair(over_link());
+        assert!(!is_offered(&net, &a), "nothing was placed yet");
+        for id in 1..=3 {
+            a.buf.put(64, &pattern(id, len));
+            assert!(alone(&mut net, &a, write(&a, &b, len).id(id).add_flags(flags)), "{len}");
+            assert!(b.buf.get(128, len) == pattern(id, len));
+        }
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
+        assert!(net.lock(&a).shared().qps[index(a.qp)].sq.is_empty());
+        let wcs = net.poll(a.host, a.scq);
+        let seen: Vec<_> = wcs.iter().map(|w| (w.wr_id, w.status, w.opcode, w.qp_num)).collect();
+        let ended = |id| (id, wc_status::SUCCESS, wc_opcode::RDMA_WRITE, a.qpn);
+        assert_eq!(seen, [ended(1), ended(2), ended(3)]);
+        assert!(alone(&mut net, &a, write(&a, &b, len).flags(flags)), "not signalled");
+        assert!(net.poll(a.host, a.scq).is_empty());
+        let c = net.lock(&a).qp_counters(a.qp).unwrap();
+        assert_eq!(
+            (c.mapped_writes, c.rdma_writes, c.request_bytes, c.sent_pkts),
+            (4, 4, 4 * len as u64, 0)
+        );
+        // What is posted afterwards is as after nothing.
+        net.recv(&b, 9, &[(0, 100)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 50));
+        assert_eq!(net.poll(b.host, b.rcq)[0].wr_id, 9);
+        assert!(alone(&mut net, &a, write(&a, &b, len)), "the SEND has been acknowledged");
+    }
+    let (mut net, a, b, _) = pair(Opts { sig_all: true, ..over_link() });
+    assert!(alone(&mut net, &a, write(&a, &b, 8).flags(0)));
+    assert_eq!(net.poll(a.host, a.scq).len(), 1, "all requests are signalled");
+}
+
+#[test]
+fn a_single_one_is_posted_where_anything_is_unusual() {
+    let (mut net, a, b, visits) = pair(over_link());
+    let before = b.buf.get(0, b.buf.len());
+    let declined = |net: &mut Net, what: &str, wr: Wr| {
+        assert!(!alone(net, &a, wr), "{what}");
+        assert!(b.buf.get(0, b.buf.len()) == before, "{what}");
+        assert!(net.poll(a.host, a.scq).is_empty(), "{what}");
+    };
+    let of = |len| write(&a, &b, len);
+    declined(&mut net, "no bytes", of(0));
+    declined(&mut net, "more than is copied under one pin", of((64 << 10) + 1));
+    declined(&mut net, "two pieces", of(8).local(&a, 0, 8));
+    declined(&mut net, "others follow at once", of(8).add_flags(send_flags::MORE));
+    declined(&mut net, "inline, and too long", of(5000).add_flags(send_flags::INLINE));
+    for opcode in [wr_opcode::RDMA_WRITE_WITH_IMM, wr_opcode::SEND, wr_opcode::RDMA_READ] {
+        declined(&mut net, "another opcode", Wr::new(opcode).local(&a, 0, 8).remote(&b, 0));
+    }
+    declined(&mut net, "another key of the peer", {
+        Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).key(b.mr.iova, b.mr.rkey ^ 0x55)
+    });
+    let mut wrong = of(8);
+    wrong.sges[0].lkey ^= 0x55;
+    declined(&mut net, "a local key of nothing", wrong);
+    net.post(&a, of(8));
+    assert!(!alone(&mut net, &a, of(8)), "another is posted before it");
+    assert!(ring(&mut net, &a) && net.poll(a.host, a.scq).len() == 1);
+    net.recv(&b, 1, &[(0, 100)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
+    assert!(!alone(&mut net, &a, of(8)), "another is not acknowledged");
+    net.settle();
+    net.poll(a.host, a.scq);
+    assert!(alone(&mut net, &a, of(8)), "nothing is unusual");
+    visits.set(0);
+    assert!(!alone(&mut net, &a, of(8)), "the memory was taken back");
+    visits.set(u32::MAX);
+    let limit = QpAttr { rate_limit_bytes_per_s: 1 << 40, ..QpAttr::default() };
+    net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();
+    assert!(!alone(&mut net, &a, of(8)), "its rate is limited");
+    net.to_state(&a, qp_state::ERR).unwrap();
+    assert!(!alone(&mut net, &a, of(8)), "its queue pair has failed");
+}
+
+#[test]
+fn a_single_one_without_room_for_its_completion_is_posted() {
+    let (mut net, a, b, _) = pair(Opts { cqe: 4, sq: 64, ..over_link() });
+    let placed = (0..20).filter(|&id| alone(&mut net, &a, write(&a, &b, 8).id(id))).count();
+    assert!((1..20).contains(&placed), "{placed} found room");
+    assert!(alone(&mut net, &a, write(&a, &b, 8).flags(0)), "it needs none");
+    net.post(&a, write(&a, &b, 8).id(20));
+    let mut seen = Vec::new();
+    while seen.len() <= placed {
+        net.settle();
+        seen.extend(net.poll(a.host, a.scq).iter().map(|w| w.wr_id));
+    }
+    assert_eq!(seen, (0..placed as u64).chain([20]).collect::<Vec<_>>());
+}
+
+/// The program's side asks one word before it offers a WRITE, and guesses where it goes.
+#[test]
+fn single_ones_are_offered_after_one_was_placed() {
+    let (mut net, a, b, visits) = pair(over_link());
+    net.post(&a, write(&a, &b, 8));
+    assert!(ring(&mut net, &a) && is_offered(&net, &a));
+    assert!(alone(&mut net, &a, write(&a, &b, 8)));
+    let guess = net.lock(&a).shared().qps[index(a.qp)].peer_offset.load(Relaxed);
+    assert_eq!(guess, b.mr.addr.wrapping_sub(b.mr.iova));
+    visits.set(0);
+    assert!(!alone(&mut net, &a, write(&a, &b, 8)) && !is_offered(&net, &a));
+    visits.set(u32::MAX);
+    net.post(&a, write(&a, &b, 8));
+    assert!(ring(&mut net, &a) && is_offered(&net, &a), "mapped again");
+    // The next queue pair at this place begins anew.
+    let qi = index(a.qp);
+    net.lock(&a).qp_destroy(0, a.qp).unwrap();
+    let (send_cq, recv_cq, qp_type) = (a.scq, a.rcq, qp_type::RC);
+    let init = QpInit { pd: a.pd, send_cq, recv_cq, qp_type, ..QpInit::default() };
+    while index(net.lock(&a).qp_create(0, &init).unwrap().0) != qi {}
+    assert!(!is_offered(&net, &a));
+    // Memory that is lent by address is not written so.
+    let (mut net, a, b, _) = far_pair(over_link());
+    net.post(&a, write(&a, &b, COPY_REMOTE_MIN as usize));
+    assert!(ring(&mut net, &a) && !is_offered(&net, &a));
 }
 
 #[test]
@@ -526,10 +658,14 @@ fn both_ways_leave_the_same() {
                     net.recv(y, step, &[(2 << 20, 40_000)]);
                 }
             }
-            with.post(&a, wr(&a, &b));
             without.post(&c, wr(&c, &d));
-            if below(2) == 0 {
-                single += u32::from(ring_by(&mut with, &a, below(2) == 0).1);
+            if below(2) == 0 && alone(&mut with, &a, wr(&a, &b)) {
+                single += 1;
+            } else {
+                with.post(&a, wr(&a, &b));
+                if below(2) == 0 {
+                    ring(&mut with, &a);
+                }
             }
             if below(4) == 0 {
                 with.settle();

@@ -244,16 +244,15 @@ impl Writer {
     }
 
     /// Publishes the frame to the reader: `len` bytes, not 0 and at most the room of `room`.
+    /// Returns the address of the next one.
     #[inline(always)]
-    pub fn publish(&mut self, len: usize) {
+    pub fn publish(&mut self, len: usize) -> u64 {
         debug_assert!(len > 0 && len <= self.free());
         let next = self.head.wrapping_add(step(len));
+        let behind = self.place.length(next);
         // A frame that was begun and abandoned may have overwritten the zero of `prepare`.
-        self.place.length(self.head).publish(
-            len as u32,
-            self.place.length(next),
-            self.zeroed == next,
-        );
+        self.place.length(self.head).publish(len as u32, behind, self.zeroed == next);
+        let address = (&raw const *behind).expose_provenance() as u64;
         self.head = next;
         // Lines behind lie in the cache of the reader's core, which read them a lap ago. The stores
         // of long frames are a stream, which the processor recognises itself.
@@ -261,6 +260,7 @@ impl Writer {
             let ahead = self.place.at(next.wrapping_add(AHEAD));
             host::expect_write(ahead.expose_provenance() as u64);
         }
+        address
     }
 
     /// Zeroes the length behind a next frame of the least size; to be called after a publish. The

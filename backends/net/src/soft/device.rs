@@ -64,6 +64,13 @@ impl SoftDevice {
         bad: &mut *const SendWr,
         take: Take,
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let written = q.writes_peer.load(Ordering::Relaxed) != 0
+            && unsafe { self.write_peer_single(qi, q, wr) };
+        if written {
+            return Ok(());
+        }
+        q.expect_frame();
         if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
             // SAFETY: the caller's promise.
             return unsafe { self.post_to_target(qi, q, wr, bad, take) };

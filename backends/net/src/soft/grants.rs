@@ -11,7 +11,9 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::Path;
-use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::shared::QpShared;
+use gdrcore_core::verbs::types::{Handle, SendWr};
 
 impl SoftDevice {
     /// See [`gdrcore_core::device::Device::mr_share`].
@@ -54,20 +56,37 @@ impl SoftDevice {
 
     /// Executes the WRITEs that were just posted to a QP as copies into memory of its peer. Returns
     /// false if some or all are left.
-    #[inline(always)]
-    pub(super) fn write_peer(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
+    #[inline(never)]
+    pub(super) fn write_peer(held: &mut EngineLock<'_>, qi: usize) -> bool {
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return false };
-        g.write_peer_single(qi, |link| shm.peer_grants(link)) || Self::write_all_mapped(g, shm, qi)
-    }
-
-    #[inline(never)]
-    fn write_all_mapped(g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
         match shm.peer_grants_any(link) {
             Some(memory) => g.write_peer(qi, memory),
             None => false,
         }
+    }
+
+    /// Executes a single WRITE that is not posted, as a copy into memory of the QP's peer. Returns
+    /// false if it is to be posted.
+    ///
+    /// # Safety
+    /// As for [`post::send`].
+    #[inline(never)]
+    pub(super) unsafe fn write_peer_single(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+    ) -> bool {
+        // SAFETY: our contract.
+        let Some(write) = (unsafe { post::single_write(q, wr) }) else { return false };
+        q.expect_peer_write(write.remote_addr);
+        self.execute_in_turn(qi, |held| {
+            let (g, port) = held.parts();
+            let Some(shm) = &mut port.shm else { return false };
+            g.write_peer_single(qi, &write, |link| shm.peer_grants(link))
+        })
     }
 }
 

@@ -213,15 +213,37 @@ impl SoftDevice {
         self.after_turn(token, false);
     }
 
+    /// Executes a request of a QP that is not posted, in a turn of this thread, by `execute`, which
+    /// returns whether it has. False: it is to be posted; maybe another thread has the lock.
+    #[inline(always)]
+    pub(super) fn execute_in_turn(
+        &self,
+        qi: usize,
+        execute: impl FnOnce(&mut EngineLock<'_>) -> bool,
+    ) -> bool {
+        let token = self.before_turn();
+        let Some(mut held) = self.try_lock() else { return false };
+        let done = execute(&mut held);
+        self.leave(held, qi, true);
+        self.after_turn(token, false);
+        done
+    }
+
     #[inline(always)]
     fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
         let sent = if posted.dc {
             posted.write && place_for_dci(&mut held, qi) || self.send_at_once::<true>(&mut held, qi)
         } else {
             posted.write
-                && (held.guard.try_local_write::<false>(qi) || self.write_peer(&mut held, qi))
+                && (held.guard.try_local_write::<false>(qi) || Self::write_peer(&mut held, qi))
                 || self.send_at_once::<false>(&mut held, qi)
         };
+        self.leave(held, qi, sent);
+    }
+
+    /// Ends a post: the lock is released. `sent`: its request was the only work.
+    #[inline(always)]
+    fn leave<'d>(&'d self, held: EngineLock<'d>, qi: usize, sent: bool) {
         // The round that follows delivers an event that the send has raised.
         if !sent || held.guard.shared().notify.load(Ordering::Relaxed) {
             return self.send_with_others(held, qi);

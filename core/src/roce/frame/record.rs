@@ -5,6 +5,8 @@
 //! would leave: `core/tests/engine/shapes/single.rs` runs both over the same requests and compares
 //! them.
 
+use core::sync::atomic::Ordering;
+
 use crate::mem::TransferId;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
@@ -42,8 +44,9 @@ pub trait Links {
 
 /// A frame in the room that was given with it.
 pub trait Frame {
-    /// Hands over its first `len` bytes.
-    fn commit(self, len: usize);
+    /// Hands over its first `len` bytes. Returns the address of the place for the next frame, for
+    /// [`crate::mem::host::expect_write`]; 0: not known.
+    fn commit(self, len: usize) -> u64;
 }
 
 #[inline(always)]
@@ -72,7 +75,8 @@ impl Transport {
         let Some((prepared, frame, now)) = c.write_single::<DC, L>(links, &clock) else {
             return false;
         };
-        frame.commit(prepared.len);
+        let next = frame.commit(prepared.len);
+        c.q.next_frame.store(next, Ordering::Relaxed);
         c.single_left(&prepared);
         if DC {
             c.qp.association().used_at = now;

@@ -124,10 +124,7 @@ impl Ending<'_> {
         left: Left,
         handoff: Option<&mut CompletionHandoff>,
     ) {
-        let code = self.code;
-        if self.status == wc_status::SUCCESS {
-            count(&mut qp.counters, code, self.length);
-        }
+        self.count(qp);
         let una = qp.conn.req.una;
         if left != Left::NothingKept {
             *qp.wqe(una) = Default::default();
@@ -137,6 +134,26 @@ impl Ending<'_> {
             (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.una, qp.conn.req.una);
         }
         sq.release(1);
+        self.complete(s, qp, handoff);
+    }
+
+    /// As [`Ending::finish`], of a request without a slot.
+    #[inline(always)]
+    pub(in crate::roce) fn finish_slotless(self, s: &Shared, qp: &mut Qp) {
+        self.count(qp);
+        self.complete(s, qp, None);
+    }
+
+    #[inline(always)]
+    fn count(&self, qp: &mut Qp) {
+        if self.status == wc_status::SUCCESS {
+            count(&mut qp.counters, self.code, self.length);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self, s: &Shared, qp: &Qp, handoff: Option<&mut CompletionHandoff>) {
+        let code = self.code;
         let Some(mut cq) = self.cq else { return };
         let carries =
             matches!(code, wc_opcode::RDMA_READ | wc_opcode::COMP_SWAP | wc_opcode::FETCH_ADD);

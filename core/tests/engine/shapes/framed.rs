@@ -2,6 +2,7 @@
 //! their way.
 
 use std::fmt::Debug;
+use std::sync::atomic::Ordering::Relaxed;
 
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
 use gdrcore_core::roce::peer::PeerAddr;
@@ -14,6 +15,9 @@ use crate::util::*;
 
 /// A frame, or a burst, on its way: who sent it, its bytes, and those of each packet.
 pub(super) type Frame = (usize, Vec<u8>, usize);
+
+/// What a link says of the place for its next frame.
+const NEXT: u64 = 0x1234_5600;
 
 /// The links of an end: one.
 pub(super) struct Out {
@@ -32,8 +36,9 @@ impl Links for Out {
 pub(super) struct Written<'p>(&'p mut usize);
 
 impl record::Frame for Written<'_> {
-    fn commit(self, len: usize) {
+    fn commit(self, len: usize) -> u64 {
         *self.0 = len;
+        NEXT
     }
 }
 
@@ -110,6 +115,7 @@ impl World {
             if sent {
                 g.arm_deferred_timer(now);
                 self.ways.sent += 1;
+                assert_eq!(g.shared().qps[qi].next_frame.load(Relaxed), NEXT);
                 return Some((end, out.buf[..out.sent].to_vec(), out.sent));
             }
             self.ways.not_sent += 1;

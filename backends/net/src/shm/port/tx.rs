@@ -51,15 +51,16 @@ impl Links for ShmPort {
 impl Frame for OpenFrame<'_> {
     /// Wakes the other end if it sleeps.
     #[inline(always)]
-    fn commit(self, len: usize) {
+    fn commit(self, len: usize) -> u64 {
         let OpenFrame { out, counters } = self;
-        out.writer.publish(len);
+        let next = out.writer.publish(len);
         counters.tx_frames += 1;
         if out.writer.place().asleep().must_wake(sleep::ANY) {
             counters.wakes += 1;
             out.socket.wake();
         }
         out.writer.prepare();
+        next
     }
 }
 

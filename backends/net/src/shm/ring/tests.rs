@@ -15,7 +15,10 @@ fn put(w: &mut Writer, bytes: &[u8]) -> bool {
     assert!(room >= bytes.len());
     // SAFETY: `room` bytes at `p` are the writer's until it publishes.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), p.as_ptr(), bytes.len()) };
-    w.publish(bytes.len());
+    let next = w.publish(bytes.len());
+    if let Some((p, _)) = w.room(1, 1).unwrap() {
+        assert_eq!(next, (p.as_ptr().expose_provenance() - FRAME_HEAD) as u64);
+    }
     true
 }
 
