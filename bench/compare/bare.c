@@ -14,6 +14,8 @@
  *                           change of processes
  * bare ring CORE CORE       messages through a ring in memory between the same two: a copy into it
  *                           and one out of it, in pieces of an MTU
+ * bare pace CORE [CORE]     arithmetic in processes that share nothing, one on each core: what a
+ *                           second core is worth
  *
  * Every datagram has 16 more bytes, for the RoCEv2 header and ICRC. Prints JSON, as perf does.
  */
@@ -516,6 +518,62 @@ static int hop(const char *own, const char *other, uint64_t count)
     return status != 0;
 }
 
+/* Some hundreds of instructions in registers and the first-level cache, four chains at a time. */
+static void work(uint64_t x[4], uint64_t table[4][256])
+{
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 4; k++) {
+            x[k] ^= x[k] << 13;
+            x[k] ^= x[k] >> 7;
+            x[k] ^= x[k] << 17;
+            table[k][x[k] % 256] += x[k];
+        }
+}
+
+/* Does the work so many times. Returns the time that it took. */
+static uint64_t work_alone(const char *core, uint64_t count, _Atomic int *ready, int processes)
+{
+    static uint64_t table[4][256];
+    uint64_t x[4] = { 1, 2, 3, 4 };
+    stay_on(core);
+    atomic_fetch_add(ready, 1);
+    while (atomic_load(ready) < processes)
+        ;
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < count; i++)
+        work(x, table);
+    uint64_t took = now_ns() - start;
+    /* Used, so that it is done. */
+    return took + (x[0] + table[3][x[1] % 256] == 1);
+}
+
+static int pace(const char *one, const char *two, uint64_t count)
+{
+    struct {
+        _Atomic int ready;
+        uint64_t took[2];
+    } *both = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (both == MAP_FAILED)
+        die("mmap");
+    pid_t child = two ? fork() : 0;
+    if (child < 0)
+        die("fork");
+    if (two && child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        both->took[1] = work_alone(two, count, &both->ready, 2);
+        _exit(0);
+    }
+    both->took[0] = work_alone(one, count, &both->ready, two ? 2 : 1);
+    int status = 0;
+    if (two)
+        waitpid(child, &status, 0);
+    double rate = 1e3 * (double)count / (double)both->took[0];
+    if (two)
+        rate += 1e3 * (double)count / (double)both->took[1];
+    printf("{\"results\":[{\"Mmsg_per_s\":%.4f}]}\n", rate);
+    return status != 0;
+}
+
 #define RING_BYTES (256u << 10)
 
 /* What both ends of a ring share, and on pages of its own the ring. */
@@ -606,6 +664,8 @@ int main(int argc, char **argv)
         return echo(one, port, relayed);
     if (left == 3 && !strcmp(what, "hop") && count && count <= 1u << 24)
         return hop(one, two, count);
+    if ((left == 2 || left == 3) && !strcmp(what, "pace") && count)
+        return pace(one, left == 3 ? two : NULL, count);
     if (left == 3 && !strcmp(what, "ring") && count && size && size <= 1u << 30)
         return ring(one, two, size, count);
     if (left == 3 && !strcmp(what, "put"))
@@ -618,6 +678,7 @@ int main(int argc, char **argv)
                         "       bare [-p PORT] get ADDRESS FILE | put PEER FILE\n"
                         "       bare [-n COUNT] hop CORE CORE\n"
                         "       bare [-s BYTES] [-n COUNT] ring CORE CORE\n"
+                        "       bare [-n COUNT] pace CORE [CORE]\n"
                         "       bare [-p PORT] [-s BYTES] [-n COUNT] [-a | -b | -g] [-r] [-A] [-k] "
                         "lat|bw ADDRESS PEER\n"
                         "-a, -b: ACKs after or before the answer, -g: GSO, -r: through a process "

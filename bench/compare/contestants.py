@@ -159,6 +159,12 @@ class Bench:
         command = [self.bare, "-n", str(self.times(n)), "hop", core, core]
         return json.loads(Process(command, cores()[0]).wait(15).text())["results"][0]
 
+    def bare_pace(self, processes, n):
+        """Work of processes that share nothing, one on each core, in units of some 100 ns."""
+        own = [str(c) for c in cores()[:processes]]
+        command = [self.bare, "-n", str(self.times(n)), "pace", *own]
+        return json.loads(Process(command, None).wait(15).text())["results"][0]
+
     def bare_ring(self, size, n):
         return self._bare_cores("ring", n, "-s", str(size))
 
@@ -451,7 +457,10 @@ def threads(b):
         rate = lambda count: b.verbs_rate_of(count, path, verb, n)
         return by_count(key, label, "thread", "unshare", rate) if b.verbs_rate else []
 
+    paces = [("pace 1", "arithmetic alone, 1 process"), ("pace 2", "arithmetic alone, 2 processes")]
     return [
+        *[(key, label, None, lambda n=n: b.bare_pace(n, 3000000))
+          for n, (key, label) in enumerate(paces, 1)],
         *ours("loop", "gdrcore WRITE 8 B within a context", "write", 8, 2000000, loopback=True),
         *ours("both_shm", "gdrcore SEND 8 B through memory, both ends", "send", 8, 500000,
               path="shm", both=True),

@@ -375,7 +375,10 @@ class Results:
                 "it says both ends (`--both-ends`), a thread drives both ends of its pair. Else "
                 "the ends are two processes, whose four threads share the cores if there are two. "
                 "On the drop-in, `verbs_rate.c` does the same by verbs, in a network with two "
-                "addresses.",
+                "addresses. Arithmetic of processes that share nothing shows what the second core "
+                "was worth in those minutes: "
+                + number(self.ratio("threads", "pace 2", "pace 1", "Mmsg_per_s"))
+                + " times as much as one core did.",
                 "",
             ]
         if self.keys("file"):

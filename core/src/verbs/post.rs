@@ -219,6 +219,26 @@ pub struct SingleWrite {
     pub rkey: u32,
 }
 
+/// Asks for the cache line to which a request goes, if it is a WRITE into mapped memory of the
+/// peer: it is on its way while the request is read and checked.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+pub unsafe fn expect_write(qp: &QpShared, wr: *const SendWr) {
+    if wr.is_null() {
+        return;
+    }
+    // SAFETY: as in `send_one`; whatever the union holds, it is but an address to ask for.
+    let (opcode, to) = unsafe {
+        let opcode = (&raw const (*wr).opcode).read_unaligned();
+        (opcode, (&raw const (*wr).wr.rdma.remote_addr).read_unaligned())
+    };
+    if opcode == wr_opcode::RDMA_WRITE {
+        qp.expect_peer_write(to);
+    }
+}
+
 /// Reads a request that is a single WRITE, to be executed at once, and before which the send queue
 /// holds no other. `None`: it is not, and [`send`] is next.
 ///

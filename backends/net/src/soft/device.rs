@@ -64,11 +64,15 @@ impl SoftDevice {
         bad: &mut *const SendWr,
         take: Take,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let written = q.writes_peer.load(Ordering::Relaxed) != 0
-            && unsafe { self.write_peer_single(qi, q, wr) };
-        if written {
-            return Ok(());
+        if q.writes_peer.load(Ordering::Relaxed) != 0 {
+            // SAFETY: the caller's promise.
+            let written = unsafe {
+                post::expect_write(q, wr);
+                self.write_peer_single(qi, q, wr)
+            };
+            if written {
+                return Ok(());
+            }
         }
         q.expect_frame();
         if q.kind.load(Ordering::Relaxed) == qp_type::DCI {

@@ -81,7 +81,6 @@ impl SoftDevice {
     ) -> bool {
         // SAFETY: our contract.
         let Some(write) = (unsafe { post::single_write(q, wr) }) else { return false };
-        q.expect_peer_write(write.remote_addr);
         self.execute_in_turn(qi, |held| {
             let (g, port) = held.parts();
             let Some(shm) = &mut port.shm else { return false };
