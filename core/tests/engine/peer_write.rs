@@ -5,7 +5,7 @@ use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::mem::host;
 use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES};
-use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::post::{self, SingleWrite};
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -129,16 +129,23 @@ fn ring(net: &mut Net, a: &End) -> bool {
 
 /// Offers a request of `a` to be placed without a slot of its send queue. False: it is still to be
 /// posted.
-fn alone(net: &mut Net, a: &End, mut wr: Wr) -> bool {
+fn alone(net: &mut Net, a: &End, wr: Wr) -> bool {
+    single(net, a, wr).is_some_and(|write| offer(net, a, &write))
+}
+
+/// What the program's side takes a request of `a` for.
+fn single(net: &Net, a: &End, mut wr: Wr) -> Option<SingleWrite> {
     wr.raw.sg_list = wr.sges.as_ptr();
     wr.raw.num_sge = wr.sges.len() as i32;
+    // SAFETY: the request and its list live through the call.
+    unsafe { post::single_write(&net.lock(a).shared().qps[index(a.qp)], &wr.raw) }
+}
+
+/// Offers to the engine what the program's side has read.
+fn offer(net: &mut Net, a: &End, write: &SingleWrite) -> bool {
     let mut memory = net.memory.take();
     let at = &mut **memory.as_mut().unwrap();
-    let mut g = net.lock(a);
-    // SAFETY: the request and its list live through the call.
-    let write = unsafe { post::single_write(&g.shared().qps[index(a.qp)], &wr.raw) };
-    let placed = write.is_some_and(|w| g.write_peer_single(index(a.qp), &w, |_| Some(&mut *at)));
-    drop(g);
+    let placed = net.lock(a).write_peer_single(index(a.qp), write, |_| Some(&mut *at));
     net.memory = memory;
     placed
 }
@@ -261,8 +268,10 @@ fn a_single_one_is_posted_where_anything_is_unusual() {
     let mut wrong = of(8);
     wrong.sges[0].lkey ^= 0x55;
     declined(&mut net, "a local key of nothing", wrong);
+    // Another thread posts between the two steps.
+    let write = single(&net, &a, of(8)).expect("nothing is posted");
     net.post(&a, of(8));
-    assert!(!alone(&mut net, &a, of(8)), "another is posted before it");
+    assert!(!offer(&mut net, &a, &write) && !alone(&mut net, &a, of(8)), "one is before it");
     assert!(ring(&mut net, &a) && net.poll(a.host, a.scq).len() == 1);
     net.recv(&b, 1, &[(0, 100)]);
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
