@@ -516,3 +516,28 @@ fn another_table_takes_regions_and_windows_under_their_keys() {
     other.adopt_mr(far, 64 << 16 | 0x1234, &request, PD).unwrap();
     assert_eq!(other.mr_live(), 65);
 }
+
+/// An engine that is made later has the bindings of the others, and counts them itself.
+#[test]
+fn a_copy_of_a_table_takes_its_type_1_bindings_and_keeps_their_regions() {
+    let (mut first, mut copy) = (regions(64), regions(64));
+    let made: Vec<_> =
+        (0..2).map(|_| first.reg(&request(0x1000, 64, ALL), PD).unwrap().0).collect();
+    let (bound, free, own) =
+        (first.mw_alloc(PD, 1).unwrap(), first.mw_alloc(PD, 1).unwrap(), first.mw_alloc(PD, 2));
+    let rkey = first.bind(bound.0, None, made[0], 0x1000, 8, access::REMOTE_READ, None).unwrap();
+    let own = own.unwrap();
+    let new = own.1 & !0xff | own.1.wrapping_add(1) & 0xff;
+    first.bind(own.0, Some(new), made[1], 0x1000, 8, access::REMOTE_READ, Some(QP)).unwrap();
+    copy.copy(&first).unwrap();
+    assert!(copy.remote(rkey, PD, QP, 0x1000, 8, access::REMOTE_READ).is_err());
+    copy.copy_bindings(&first);
+    assert!(copy.remote(rkey, PD, QP, 0x1000, 8, access::REMOTE_READ).is_ok());
+    assert!(copy.remote(new, PD, QP, 0x1000, 8, access::REMOTE_READ).is_err(), "its QP's alone");
+    assert_eq!((copy.dereg(made[0]), copy.unbound(made[1])), (Err(Error::Busy), Ok(1)));
+    copy.mw_dealloc(free.0).unwrap();
+    copy.mw_dealloc(bound.0).unwrap();
+    copy.dereg(made[0]).unwrap();
+    assert_eq!((copy.mr_live(), copy.mw_live()), (1, 1));
+    assert_eq!(first.dereg(made[0]), Err(Error::Busy), "each table counts its own");
+}
