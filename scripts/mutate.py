@@ -16,12 +16,16 @@ import os, subprocess, sys, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import faults_dc
+import faults_ends
 import faults_flow
 import faults_flush
 import faults_hosts
 import faults_life
+import faults_nic
 import faults_qos
+import faults_shares
 import faults_singles
+import faults_strangers
 import faults_tenants
 import faults_threads
 import faults_transport
@@ -707,6 +711,10 @@ FAULTS += staged(faults_transport.BULK)
 FAULTS += staged(faults_flush.FAULTS)
 FAULTS += staged(faults_singles.FAULTS)
 FAULTS += staged(faults_threads.FAULTS)
+FAULTS += staged(faults_ends.FAULTS)
+FAULTS += staged(faults_strangers.FAULTS)
+FAULTS += staged(faults_shares.FAULTS)
+FAULTS += staged(faults_nic.FAULTS)
 
 
 def main():
