@@ -32,7 +32,7 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router test compare compare-router compare-vm compare-gpu install uninstall clean help
+.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
@@ -80,6 +80,12 @@ demo-router: ## Build, then run containers on two hosts by way of a router each,
 	@scripts/deps.sh demo-router
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" DROPIN="$(DROPIN)" c-examples/demo_router.sh
+
+check: ## Run what each change runs: format, rules of the sources, unit tests but the thorough ones.
+	$(CARGO) fmt --all --check
+	$(CARGO) test -q -p gdrcore-core -p gdrcore-net -p gdrcore-router -p gdrcore -p gdrcore-dropin \
+		-p gdrcore-ucma --lib --test engine --test golden -- --skip thorough_
+	$(CARGO) test -q -p gdrcore-tests --test tidy --test layering --test reasons --test spec_map
 
 test: ## Install (as root) or name what the tests need, then run all of them.
 	@scripts/deps.sh test

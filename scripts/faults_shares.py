@@ -1,4 +1,4 @@
-"""Deliberate faults in what a router's tenants and a device's peers may take from each other; see mutate.py.
+"""Deliberate faults in what tenants and peers may take from each other; see mutate.py.
 
 A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
 `mutate.NAMED`, or a test of tests/tests)."""

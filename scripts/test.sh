@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every check of the repository; the last line is 'N passed, N failed, N skipped'.
 #
-# A check that cannot run here prints a line 'skipped: REASON' and counts as skipped, not as passed.
+# A check that cannot run here prints a line 'skipped: REASON' or 'test NAME ... skipped: REASON',
+# and counts as skipped, not as passed.
 # Logs: $CARGO_TARGET_DIR/test-logs. TEST_ONLY="name name" runs only those stages. Time limits, of
 # the stages and inside the tests, grow with the load of the machine: scripts/patience.sh measures
 # it at the start, and what comes later is seen by the load average.
@@ -19,7 +20,8 @@ failures=()
 # count LOG RC: prints how many checks of a stage's log passed, failed and were skipped. Counted are
 # the closing lines of runners: those of cargo test, and 'N passed, N failed[, N skipped]'. A stage
 # without a runner is one check, and a runner that ends without a failed test or a closing line is a
-# failure.
+# failure. A test that was skipped, or a part of it, has a line 'test NAME ... skipped: REASON'
+# beside the 'ok' of libtest, which knows no skip.
 count() {
     awk -v rc="$2" '
         /^test result: / {
@@ -31,10 +33,11 @@ count() {
             }
         }
         /^[0-9]+ passed, [0-9]+ failed/ { runners++; p += $1; f += $3; s += $5 }
-        # With --show-output the output of each test has a header, and that of passed tests comes
-        # before the result line.
-        /^---- .* (stdout|stderr) ----$/ { test = $2 " " runners }
-        /^skipped: / { s++; if (test != "" && !(test in without)) { without[test]; moved++ } }
+        /^test .* \.\.\. skipped: / {
+            s++
+            if (!($2 " " runners in without)) { without[$2 " " runners]; moved++ }
+        }
+        /^skipped: / { s++ }
         END {
             if (!runners) { f = (rc != 0); p = (rc == 0 && !s) }
             else { p -= moved; if (rc != 0 && !f) f = 1 }
@@ -108,7 +111,8 @@ stage() {
     # The runners' own closing lines, without those of empty test binaries.
     grep -hE '^(test result:|[0-9]+ passed, )' "$log" | grep -v ' 0 passed; 0 failed; 0 ignored' |
         sed 's/^/   /'
-    grep -h '^skipped: ' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) skipped: /   skipped \1: /'
+    sed -n 's/^\(test .* \.\.\. \)\{0,1\}skipped: //p' "$log" | sort | uniq -c |
+        sed 's/^ *\([0-9]*\) /   skipped \1: /'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '%s: %d passed, %d failed, %d skipped (%d s)\n' "$name" "$p" "$f" "$s" \
         $((SECONDS - start))
@@ -136,8 +140,7 @@ main() {
         awk 'NR == 2 { print "free disk: " $1 ", of which some 5G are used" }'
     stage fmt 60 bash -c 'with fmt $CARGO fmt --all --check'
     stage clippy 900 bash -c 'with clippy $CARGO clippy --workspace --all-targets -- -D warnings'
-    stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast -- \
-        --show-output
+    stage unit 1200 "$CARGO" test --workspace --exclude gdrcore-tests --no-fail-fast
     # Once each: checks that they run, not their speed.
     stage bench 600 "$CARGO" test -p bench --benches --examples
     if [ -e core/tests/loom_ring.rs ]; then
@@ -146,13 +149,13 @@ main() {
             CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_PROFILE_RELEASE_DEBUG=0 \
             "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep \
-            --test loom_shared --test loom_turns -- --show-output
+            --test loom_shared --test loom_turns
     fi
     stage build 900 make --no-print-directory all
     stage verbs 900 scripts/verbs.sh
     stage sanitizers 400 scripts/asan.sh
     stage sim 600 "$CARGO" run --release -q -p sim -- --swarm --packets "${SIM_PACKETS:-10000000}"
-    stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast -- --show-output
+    stage integration 1500 "$CARGO" test -p gdrcore-tests --no-fail-fast
 
     if [ ${#failures[@]} -gt 0 ]; then
         printf 'failed: %s\n' "${failures[@]}"

@@ -16,5 +16,6 @@ pub mod memory;
 pub mod patience;
 pub mod place;
 pub mod rng;
+pub mod skip;
 #[cfg(feature = "soft")]
 pub mod soft;

@@ -108,6 +108,8 @@ impl Containers {
                 c.args(BWRAP).args(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]);
                 c.args(["--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind"]);
                 c.arg(folder).arg(MOUNTED);
+                // Shown again, because a checkout below /tmp is hidden by its tmpfs.
+                c.args(["--ro-bind", &*BUILD, &*BUILD]);
                 for folder in inside.folders {
                     c.arg("--bind").arg(folder).arg(folder);
                 }

@@ -28,14 +28,4 @@ pub mod traffic;
 pub mod two_hosts;
 pub mod workers;
 
-pub use gdrcore_testkit::{cpu, ends, patience, place, rng};
-
-/// Ends the test as skipped: prints the reason in the format that `scripts/test.sh` counts, and
-/// returns.
-#[macro_export]
-macro_rules! skip {
-    ($($reason:tt)*) => {{
-        println!("skipped: {}", format_args!($($reason)*));
-        return;
-    }};
-}
+pub use gdrcore_testkit::{cpu, ends, patience, place, rng, skip};

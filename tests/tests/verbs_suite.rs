@@ -234,7 +234,9 @@ fn rdma_cores_suite_passes_as_the_page_records() {
     let without = match &pages {
         Ok(_) => 0,
         Err(why) => {
-            println!("skipped: {OF_HUGE_PAGES} of rdma-core's tests, which need huge pages: {why}");
+            gdrcore_tests::skip::skipped(format_args!(
+                "{OF_HUGE_PAGES} of rdma-core's tests, which need huge pages: {why}"
+            ));
             OF_HUGE_PAGES
         }
     };

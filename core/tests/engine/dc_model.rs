@@ -66,6 +66,6 @@ fn worlds(faults: &mut Vec<(usize, Fate)>, from: usize) -> usize {
 }
 
 #[test]
-fn no_fate_of_three_control_packets_loses_or_repeats_a_request() {
+fn thorough_no_fate_of_three_control_packets_loses_or_repeats_a_request() {
     assert_eq!(worlds(&mut Vec::new(), 0), 1 + 9 * 3 + 36 * 9 + 84 * 27);
 }

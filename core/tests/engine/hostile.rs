@@ -428,7 +428,7 @@ fn an_ack_of_the_own_engine_ends_no_request_to_another_peer() {
 
 // IBTA CA17-24
 #[test]
-fn garbage_harms_nobody() {
+fn thorough_garbage_harms_nobody() {
     let mut x = 12345u64;
     let mut next = move || {
         x ^= x << 13;

@@ -140,7 +140,8 @@ fn without_the_option_nothing_is_sent() {
 
 #[test]
 fn what_is_busy_is_not_asked_about() {
-    let (mut net, a, b) = Net::pair(watched(Way::Wire));
+    // 10 ms between two RNR NAKs: at the shortest wait their number would take minutes.
+    let (mut net, a, b) = Net::pair(Opts { rnr_timer: 20, ..watched(Way::Wire) });
     for _ in 0..20 {
         net.ok(&a, write(&a, &b));
         net.run(EVERY / 2);

@@ -277,7 +277,7 @@ fn a_buffer_that_changes_meanwhile_costs_no_icrc() {
 }
 
 #[test]
-fn who_polls_the_last_byte_sees_all_before_it() {
+fn thorough_who_polls_the_last_byte_sees_all_before_it() {
     use Way::{Link, Loopback, Wire};
     for (way, len) in [
         (Wire, 8usize),

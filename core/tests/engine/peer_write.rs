@@ -622,7 +622,7 @@ const READ: (usize, usize) = ((2 << 20) + 50_000, (2 << 20) + 100_000);
 /// Random requests in two worlds, one with memory that is mapped, or lent by address: the same
 /// bytes and the same completions in the same order.
 #[test]
-fn both_ways_leave_the_same() {
+fn thorough_both_ways_leave_the_same() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
     let mut below = |n| rng.below(n);
     let (mut mapped, mut carried, mut single) = (0, 0, 0);

@@ -280,8 +280,7 @@ fn mlx5(c: &mut String) {
 fn layouts_are_those_of_libibverbs() {
     let header = "/usr/include/infiniband/verbs.h";
     if !std::path::Path::new(header).exists() {
-        println!("skipped: {header} is not here (libibverbs-dev)");
-        return;
+        gdrcore_testkit::skip!("{header} is not here (libibverbs-dev)");
     }
     let mut c = String::from(
         "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
@@ -313,6 +312,6 @@ fn layouts_are_those_of_libibverbs() {
     let _ = std::fs::remove_dir_all(&dir);
     match made {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
-        Err(e) => println!("skipped: no C compiler: {e}"),
+        Err(e) => gdrcore_testkit::skip::skipped(format_args!("no C compiler: {e}")),
     }
 }

@@ -175,8 +175,7 @@ fn strangers(dumpable: &str, wanted: u64) -> u64 {
 fn writes_that_the_kernel_forbids_use_the_ring() {
     // SAFETY: no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can start processes of another user");
-        return;
+        gdrcore_tests::skip!("only root can start processes of another user");
     }
     assert_eq!(
         strangers("dumpable=0", 0),
@@ -187,6 +186,8 @@ fn writes_that_the_kernel_forbids_use_the_ring() {
     if yama.is_empty() || yama.trim() == "0" {
         assert!(strangers("dumpable=1", 500) >= 500);
     } else {
-        println!("skipped: Yama forbids a user's processes to write each other");
+        gdrcore_tests::skip::skipped(format_args!(
+            "Yama forbids a user's processes to write each other"
+        ));
     }
 }

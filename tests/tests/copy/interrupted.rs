@@ -62,7 +62,10 @@ fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
         10,
     );
     if !may.ok() {
-        println!("skipped: no small file system can be mounted here: {}", may.output.trim());
+        gdrcore_tests::skip::skipped(format_args!(
+            "no small file system can be mounted here: {}",
+            may.output.trim()
+        ));
         return None;
     }
     let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\"; shift 2; \

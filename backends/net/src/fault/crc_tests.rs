@@ -7,7 +7,9 @@ use gdrcore_core::wire::icrc::{crc32_with, Impl};
 fn implementations() -> impl Iterator<Item = Impl> {
     Impl::ALL.iter().copied().filter(|which| {
         if !which.is_available() {
-            println!("skipped: {which:?}: this machine lacks its instructions");
+            gdrcore_testkit::skip::skipped(format_args!(
+                "{which:?}: this machine lacks its instructions"
+            ));
         }
         which.is_available()
     })

@@ -135,8 +135,7 @@ fn stopped_before_the_call(shared: &Shared, meanwhile: impl FnOnce()) -> i32 {
 #[test]
 fn a_thread_stopped_right_before_the_call_compares_again() {
     if area::of_thread().is_none() {
-        println!("skipped: the C library has registered no area for restartable sequences");
-        return;
+        gdrcore_testkit::skip!("the C library has registered no area for restartable sequences");
     }
     // SAFETY: the name is a string.
     let file = Fd::from_call(unsafe { libc::memfd_create(c"rseq".as_ptr(), 0) }).expect("a memfd");
@@ -150,8 +149,7 @@ fn a_thread_stopped_right_before_the_call_compares_again() {
     shared.grant.activate(1);
     let end = stopped_before_the_call(shared, || shared.grant.revoke());
     if end == NOT_TRACED {
-        println!("skipped: ptrace(2) is not allowed here");
-        return;
+        gdrcore_testkit::skip!("ptrace(2) is not allowed here");
     }
     assert_eq!((end, shared.cell.load(Ordering::Acquire)), (CANCELED, 0));
     shared.grant.activate(1);

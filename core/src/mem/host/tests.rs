@@ -135,7 +135,7 @@ impl Drop for StopOnDrop<'_> {
 /// What a polling program relies on: the last byte is new only when all the others are.
 #[test]
 #[cfg(not(miri))] // races by intent
-fn last_byte_is_never_seen_before_the_others() {
+fn thorough_last_byte_is_never_seen_before_the_others() {
     let sizes = [
         1, 2, 3, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 63, 64, 65, 100, 128, 250, 256, 1000, 1024,
         4096,
@@ -234,7 +234,9 @@ fn fixup_knows_no_other_code() {
 fn implementations() -> impl Iterator<Item = Impl> {
     Impl::ALL.iter().copied().filter(|which| {
         if !which.is_available() {
-            std::println!("skipped: {which:?}: this machine lacks its instructions");
+            gdrcore_testkit::skip::skipped(format_args!(
+                "{which:?}: its instructions are not here"
+            ));
         }
         which.is_available()
     })

@@ -32,7 +32,9 @@ fn noise(len: usize) -> Vec<u8> {
 fn available() -> impl Iterator<Item = Impl> {
     Impl::ALL.iter().copied().filter(|which| {
         if !which.is_available() {
-            std::println!("skipped: {which:?}: this machine lacks its instructions");
+            gdrcore_testkit::skip::skipped(format_args!(
+                "{which:?}: its instructions are not here"
+            ));
         }
         which.is_available()
     })

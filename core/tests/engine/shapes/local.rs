@@ -132,7 +132,7 @@ fn compare(seed: u64) -> (u32, u64, u64) {
 }
 
 #[test]
-fn within_an_engine_the_single_step_leaves_what_the_general_path_leaves() {
+fn thorough_within_an_engine_the_single_step_leaves_what_the_general_path_leaves() {
     let mut all = [(0, 0); 2];
     for seed in 1..600 {
         let (kind, p, g) = compare(seed);

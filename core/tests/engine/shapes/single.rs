@@ -239,11 +239,11 @@ fn compare_all(way: Way) {
 }
 
 #[test]
-fn over_a_link_the_single_path_leaves_what_the_general_path_leaves() {
+fn thorough_over_a_link_the_single_path_leaves_what_the_general_path_leaves() {
     compare_all(Way::Link);
 }
 
 #[test]
-fn of_packets_the_single_path_leaves_what_the_general_path_leaves() {
+fn thorough_of_packets_the_single_path_leaves_what_the_general_path_leaves() {
     compare_all(Way::Wire);
 }

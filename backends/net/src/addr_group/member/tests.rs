@@ -135,8 +135,7 @@ fn each_member_learns_its_index_and_is_steered_to() {
     let mut members: Vec<One> = [40, 3, 700, 17].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     for (i, m) in members.iter().enumerate() {
         assert_eq!(m.member.index, Some(i as u16));
@@ -159,8 +158,7 @@ fn a_killed_member_is_noticed_by_its_watcher() {
     let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     // As if the process was killed: its names and its socket close, and no message is sent.
     let mut dead = members.remove(0);
@@ -177,8 +175,7 @@ fn a_member_that_is_not_reached_finds_out_by_itself() {
     let mut members: Vec<One> = [40, 3, 700].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     // A program that knows no block, from an author that does not answer.
     for _ in 0..3 {
@@ -217,8 +214,7 @@ fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
     while members[2].member.index != Some(2) {
         run_last(&mut members);
         if members[2].member.refused {
-            println!("skipped: the kernel attaches no program to a group of sockets here");
-            return;
+            gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
         }
         assert!(Instant::now() < end, "{:?}", members[2].member.index);
     }
@@ -273,8 +269,7 @@ fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
     settle(&mut members);
     let m = &mut members[0].member;
     if m.refused {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     let conclude = |m: &mut Member, hashed, index, block, foreign| {
         (m.phase, m.publish_ns, m.must_attach) = (Phase::Idle, None, false);
@@ -343,8 +338,7 @@ fn a_service_that_another_version_lacks_comes_back() {
     let mut members: Vec<One> = [40, 3].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     members[0].member.offer(1, 0x106, 99).unwrap();
     settle(&mut members);
@@ -369,8 +363,7 @@ fn a_member_that_never_runs_is_steered_to_and_delays_no_other() {
     // Only the second one runs.
     run(150_000_000, || _ = members[1].round());
     if members[1].member.refused {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     assert_eq!(members[1].member.table.entries(), [(5, 0), (9, 1)]);
     assert_eq!(send_to(&mut members, 9 * QPN_UNIT), Some((1, true)));
@@ -383,8 +376,7 @@ fn members_recover_from_a_forged_packet_to_oneself_and_a_wrong_table() {
     let mut members: Vec<One> = [5, 9].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     let before = members[0].member.counters.attached;
     for _ in 0..1000 {
@@ -436,8 +428,7 @@ fn an_older_table_changes_nothing() {
     let mut members: Vec<One> = [5, 9].iter().map(|&b| one(&at, b)).collect();
     settle(&mut members);
     if members.iter().any(|m| m.member.refused) {
-        println!("skipped: the kernel attaches no program to a group of sockets here");
-        return;
+        gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
     let current = members[0].member.table;
     let mut older = Table::EMPTY;

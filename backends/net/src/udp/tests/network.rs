@@ -9,18 +9,20 @@ use gdrcore_testkit::descriptors::fork;
 use std::process::Command;
 
 /// An empty network namespace with its loopback up.
-struct Namespace(Fd);
+pub(super) struct Namespace(Fd);
 
 impl Namespace {
     /// `None`, and a printed line, if this process may not make one.
-    fn new() -> Option<Namespace> {
-        std::thread::spawn(|| {
+    pub(super) fn new() -> Option<Namespace> {
+        // Named as the test is, for which a skip speaks.
+        let name = std::thread::current().name().unwrap_or_default().to_string();
+        let make = || {
             // SAFETY: takes no pointers; changes this thread only, which ends.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                println!(
-                    "skipped: no network namespaces here ({})",
+                gdrcore_testkit::skip::skipped(format_args!(
+                    "no network namespaces here ({})",
                     std::io::Error::last_os_error()
-                );
+                ));
                 return None;
             }
             ip("link set lo up");
@@ -33,13 +35,12 @@ impl Namespace {
                 libc::open(c"/proc/thread-self/ns/net".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
             };
             Some(Namespace(Fd::from_call(fd).unwrap()))
-        })
-        .join()
-        .unwrap()
+        };
+        std::thread::Builder::new().name(name).spawn(make).unwrap().join().unwrap()
     }
 
     /// Runs `f` on a thread inside; sockets that it opens stay inside.
-    fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+    pub(super) fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|s| {
             s.spawn(|| {
                 // SAFETY: takes no pointers; changes this thread only.
@@ -317,7 +318,7 @@ fn tun(name: &[u8]) -> Option<Fd> {
         libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC)
     };
     let Ok(fd) = Fd::from_call(fd) else {
-        println!("skipped: no /dev/net/tun here");
+        gdrcore_testkit::skip::skipped(format_args!("no /dev/net/tun here"));
         return None;
     };
     // SAFETY: zeroes are valid for ifreq.
@@ -329,7 +330,7 @@ fn tun(name: &[u8]) -> Option<Fd> {
     // SAFETY: TUNSETIFF reads and writes `req`.
     let rc = unsafe { libc::ioctl(fd.raw(), libc::TUNSETIFF as _, &mut req) };
     if rc != 0 {
-        println!("skipped: no TUN devices here");
+        gdrcore_testkit::skip::skipped(format_args!("no TUN devices here"));
         return None;
     }
     Some(fd)
@@ -422,8 +423,7 @@ fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
         Command::new("tc").args(args.split_whitespace()).status().is_ok_and(|s| s.success())
     });
     if !shaped {
-        println!("skipped: no tbf queue here");
-        return;
+        gdrcore_testkit::skip!("no tbf queue here");
     }
     for flags in [0, udp_flags::NO_GSO] {
         let cfg = UdpConfig { flags, ..UdpConfig::DEFAULT };
