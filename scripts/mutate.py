@@ -20,6 +20,7 @@ import faults_ends
 import faults_flow
 import faults_flush
 import faults_hosts
+import faults_left
 import faults_life
 import faults_nic
 import faults_qos
@@ -715,6 +716,7 @@ FAULTS += staged(faults_ends.FAULTS)
 FAULTS += staged(faults_strangers.FAULTS)
 FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
+FAULTS += staged(faults_left.FAULTS)
 
 
 def main():

@@ -1,6 +1,7 @@
 //! Queue pairs that tie objects of several engines of a device together: a CQ or an SRQ serves
 //! queue pairs of any engine.
 
+use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::verbs::types::{
     qp_type, wc_opcode, wc_status, Handle, QpCap, QpInit, RecvWr, Sge, Wc,
@@ -10,7 +11,9 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms, until, wait_for};
 use gdrcore_tests::soft::{address, SoftSet};
-use gdrcore_tests::workers::{await_sleep, block, engine_of, remake, shape, sleeping, LEN};
+use gdrcore_tests::workers::{
+    await_sleep, block, elsewhere, engine_of, remake, shape, sleeping, LEN,
+};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -492,5 +495,57 @@ fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
             from.post(1, Op::Send(None), 0, LEN).unwrap();
             assert_eq!(sleeper.join().expect("the sleeper").unwrap(), Some(cq));
         });
+    }
+}
+
+/// CQs until the engine of this thread has no memory for another.
+fn fill(dev: &dyn Device) -> Vec<Handle> {
+    std::iter::from_fn(|| dev.cq_create(64).ok().map(|(cq, _)| cq)).collect()
+}
+
+fn end_all(dev: &dyn Device, cqs: Vec<Handle>) -> usize {
+    cqs.iter().for_each(|&cq| dev.cq_destroy(cq).unwrap());
+    cqs.len()
+}
+
+#[test]
+fn a_cq_that_one_engine_has_no_room_for_keeps_its_size_in_all() {
+    let core = Config { ring_bytes: 256 << 10, ..Config::default() };
+    let set = SoftSet::open("loopback", &SoftConfig { core, ..Default::default() }, 2).unwrap();
+    let dev = set.dev();
+    let (common, _) = dev.cq_create(16).unwrap();
+    let (end, others) = elsewhere(|| {
+        let mut end = End::new(dev, shape()).expect("an end");
+        remake(&mut end, |init| QpInit { recv_cq: common, ..init });
+        (end, fill(dev))
+    });
+    assert!(others.iter().all(|&cq| engine_of(cq) != engine_of(common)), "of the other engine");
+    let room = end_all(dev, fill(dev));
+    assert_eq!(dev.cq_resize(common, 1000), Err(Error::NoMemory));
+    assert_eq!(end_all(dev, fill(dev)), room, "a ring of the first engine stayed large");
+    end_all(dev, others);
+    assert_eq!(dev.cq_resize(common, 1000), Ok(1024));
+    dev.qp_destroy(end.qp).unwrap();
+    dev.cq_destroy(common).unwrap();
+}
+
+#[test]
+fn the_newest_cause_is_that_of_whichever_engine_failed_last() {
+    let set = device(PathChoice::Udp, 2);
+    let dev = set.dev();
+    let mut all = pairs::<2>(dev);
+    for [a, b] in &mut all {
+        connect(a, b);
+    }
+    for (engine, which) in [(0, 0), (1, 0), (0, 1)] {
+        let end = &mut all[engine][which];
+        end.attr.lkey ^= 1;
+        end.post(7, Op::Write(0, None), 0, 8).unwrap();
+        let failed = || {
+            let mut wc = [Wc::default()];
+            (dev.poll_cq(end.cq, &mut wc).unwrap() == 1).then_some(wc[0].status)
+        };
+        assert_eq!(until(60, || "no failure".into(), failed), wc_status::LOC_PROT_ERR);
+        assert_eq!(dev.last_cause().unwrap().qpn, end.own.qpn);
     }
 }

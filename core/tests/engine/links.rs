@@ -271,3 +271,20 @@ fn the_ack_timer_stays_where_nothing_is_probed_for() {
     // Two retries, and no probe.
     assert_eq!(net.lock(&a).counters().retransmitted_pkts, 2);
 }
+
+#[test]
+fn an_address_handle_that_ends_gives_back_all_its_peer_records() {
+    let (net, a, _) = Net::pair(Opts::default());
+    let mut g = net.lock(&a);
+    let used = |g: &gdrcore_core::engine::Guard| {
+        (0..g.transport.peers.len()).filter(|&i| g.transport.peers[i].refs > 0).count()
+    };
+    let before = used(&g);
+    // One to the own address has a record for this engine and one for others there.
+    g.set_shared(true);
+    let own = AhAttr { dgid: net.hosts[0].addr.gid, ..AhAttr::default() };
+    let ah = g.ah_create(a.pd, &own).unwrap();
+    assert_eq!(used(&g), before + 2);
+    g.ah_destroy(ah).unwrap();
+    assert_eq!(used(&g), before);
+}

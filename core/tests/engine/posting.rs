@@ -106,3 +106,23 @@ fn a_request_alone_is_posted_as_in_a_list() {
     }
     assert!(ok > 300, "{ok}");
 }
+
+#[test]
+fn what_was_posted_before_a_refused_request_leaves_although_it_said_that_more_follows() {
+    let (net, a, b) = Net::pair(Opts::default());
+    let mut good = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0);
+    good = good.flags(send_flags::MORE | send_flags::SIGNALED);
+    let bad = Wr::new(77).raw;
+    for (next, held_back) in [(core::ptr::null(), true), (&raw const bad, false)] {
+        good.raw.next = next;
+        good.raw.sg_list = good.sges.as_ptr();
+        good.raw.num_sge = 1;
+        let mut blamed = core::ptr::null();
+        // SAFETY: the requests and their lists live through the call.
+        let (_, posted, outcome) = unsafe {
+            net.hosts[a.host].engine.post_send_quietly(a.qp, &good.raw, &mut blamed).unwrap()
+        };
+        assert_eq!((posted.count, outcome.is_ok(), blamed), (1, held_back, next));
+        assert_eq!(posted.more, held_back, "nothing follows a refused request");
+    }
+}

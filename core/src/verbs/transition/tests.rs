@@ -290,4 +290,18 @@ fn modify_without_state_stays_and_a_wrong_belief_fails() {
     assert_eq!(modify(QpKind::Ud, s::RTS, &a, m::QKEY | m::CUR_STATE, LIMITS), Ok(s::RTS));
     assert!(modify(QpKind::Ud, s::SQD, &a, m::QKEY | m::CUR_STATE, LIMITS).is_err());
     assert!(modify(QpKind::Ud, s::RTR, &a, m::QKEY, LIMITS).is_err());
+    // At every transition that takes the belief.
+    let mut takes = 0;
+    for t in TABLE {
+        let Some(need) = t.rc.filter(|need| need.optional & m::CUR_STATE != 0) else { continue };
+        takes += 1;
+        for (believed, name) in STATES {
+            let a = QpAttr { qp_state: t.to, cur_qp_state: believed, ..good() };
+            let done =
+                modify(QpKind::Rc, t.from, &a, m::STATE | m::CUR_STATE | need.required, LIMITS);
+            let right = if believed == t.from { Ok(t.to) } else { Err(crate::Error::Invalid) };
+            assert_eq!(done, right, "{} to {}, believed {name}", t.from, t.to);
+        }
+    }
+    assert!(takes > 2, "{takes}");
 }

@@ -1,0 +1,23 @@
+"""Deliberate faults in what a call leaves behind that failed or undid something; see mutate.py.
+
+A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
+`mutate.NAMED`, or a test of tests/tests)."""
+
+C = "core/src/"
+N = "backends/net/src/"
+
+FAULTS = [
+    ("a request before a refused one waits for those that it announced", C + "verbs/post.rs",
+     "        posted.more = false;\n", "", "engine"),
+    ("a wrong belief in the state is refused in RTS alone", C + "verbs/transition.rs",
+     "if mask & m::CUR_STATE != 0 && attr.cur_qp_state != from {",
+     "if mask & m::CUR_STATE != 0 && from == s::RTS && attr.cur_qp_state != from {", "unit"),
+    ("an address handle keeps its second peer record", C + "engine/control.rs",
+     "            inner.transport.peer_leave(a.others);\n", "", "engine"),
+    ("a CQ keeps another size in the engines before the one that refused it",
+     N + "soft/engine_set/branches.rs",
+     "                        let _ = engine.cq_resize(ring, before);\n",
+     "                        let _ = (engine, ring, before);\n", "engines_cqs"),
+    ("the last cause of a device is that of its first engine", N + "soft/engine_set/device.rs",
+     "if cause.time_ns > last.time_ns {", "if cause.time_ns < last.time_ns {", "engines_cqs"),
+]
