@@ -3,8 +3,8 @@
 
 use gdrcore_core::Error;
 use gdrcore_net::addr::DeviceName;
-use gdrcore_net::proc_net::port_owner;
 use gdrcore_net::reason;
+use gdrcore_net::sock_diag::port_owner;
 
 /// Sets the reason of a failed open. If the refusal has named the argument already, only the
 /// device's name is put before it.
@@ -96,7 +96,8 @@ fn in_use(device: &str, e: Error) {
         None => reason::set(
             e,
             format_args!(
-                "'{device}': the QPN block of gdrc_config is taken; give another, or 0 for any"
+                "'{device}': the QPN block of gdrc_config is taken (give another, or 0 for any), \
+                 or a connected socket has the UDP port ({advice})"
             ),
         ),
     }

@@ -5,7 +5,7 @@
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::addr::Endpoint;
-use gdrcore_net::proc_net::port_owner;
+use gdrcore_net::sock_diag::port_owner;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
@@ -276,7 +276,8 @@ fn a_second_socket_is_found_while_another_user_guesses() {
     }
 }
 
-/// A packet with the right PSN from the peer's address is refused if another user owns its port.
+/// A packet with the right PSN from the peer's address is refused if another user owns its port,
+/// and no list of the host's sockets is read to find that out, however many sockets there are.
 #[test]
 fn packets_of_another_users_socket_are_refused() {
     if !is_root() {
@@ -287,23 +288,133 @@ fn packets_of_another_users_socket_are_refused() {
     let (a, mut b) = connected(dx.dev(), dy.dev(), Shape { kin: true, ..Shape::default() })
         .expect("connected ends");
     b.post_recv(7, 0, 64).expect("post_recv");
+    let attacker = ATTACKER.parse().expect("a number");
+    let idle: Vec<UdpSocket> =
+        (0..MANY_SOCKETS).map(|_| socket_of(attacker, plain(&x).ip())).collect();
     let packet = [bth(0x04, 0x40, b.own.qpn, true, a.own.psn), pattern(9, 64)].concat();
-    for (user, is_heard) in [(ATTACKER.parse().expect("a number"), false), (0, true)] {
-        let socket = socket_of(user, plain(&x).ip());
-        let refused = |b: &End| b.dev.counters().expect("counters").rcvd_refused;
+    let refused = |b: &End| b.dev.counters().expect("counters").rcvd_refused;
+    let mut give = |socket: &UdpSocket| {
         let before = refused(&b);
-        send_valid(&socket, plain(&y), &mut packet.clone());
-        let end = deadline(60);
-        // A packet that is accepted at the second look counts as refused at the first.
-        while refused(&b) == before && b.done.is_empty() {
+        send_valid(socket, plain(&y), &mut packet.clone());
+        wait_for(60, "the packet is lost", || {
             b.poll();
-            assert!(Instant::now() < end, "{:?}", b.dev.counters());
-        }
+            // A packet that is accepted at the second look counts as refused at the first.
+            refused(&b) > before || !b.done.is_empty()
+        });
         b.poll();
-        assert_eq!(!b.done.is_empty(), is_heard, "user {user}: {:?}", b.done);
-        // The kernel is asked about a refused port once in ten milliseconds.
-        std::thread::sleep(Duration::from_millis(20));
+        !b.done.is_empty()
+    };
+    let before = bytes_read();
+    for socket in &idle {
+        assert!(!give(socket), "a packet of another user");
     }
+    let own = socket_of(0, plain(&x).ip());
+    // Look-ups have their share of the time, so the next one may be later.
+    wait_for(60, "packets of the peer's user are refused", || give(&own));
+    let read = bytes_read() - before;
+    assert!(read < 128 * MANY_SOCKETS, "{read} bytes: a line for each socket is longer");
+}
+
+/// Sockets of another user.
+const MANY_SOCKETS: u64 = 600;
+
+/// Bytes that this thread has read from files.
+fn bytes_read() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/io").expect("procfs");
+    let line = text.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("rchar");
+    line.parse().expect("a number")
+}
+
+/// From here on this thread has no netlink sockets, as in a sandbox: nothing can be looked up.
+fn forbid_netlink() {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, equal) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ);
+    // The number of the call, and its first argument, of `seccomp_data`.
+    let mut code = [
+        op(load, 0, 0, 0),
+        op(equal, 0, 3, libc::SYS_socket as u32),
+        op(load, 0, 0, 16),
+        op(equal, 0, 1, libc::AF_NETLINK as u32),
+        op(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
+    // SAFETY: the program lives through the call; it concerns this thread alone.
+    let rc = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(rc, 0, "seccomp: {}", std::io::Error::last_os_error());
+    assert!(std::fs::metadata("/").is_ok());
+}
+
+/// Sends small messages both ways, so many that each side would use its second socket.
+fn talk<'d>(a: &mut End<'d>, b: &mut End<'d>) {
+    for round in 0..400 {
+        let (from, to) = if round % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+        from.post(round, Op::Write(0, None), 0, 8).expect("post_send");
+        succeed(from, to, round);
+    }
+}
+
+/// A port that cannot be looked up, be it that strangers' ports take all the time that there is for
+/// look-ups, costs the connection no message: what is sent again leaves from the peer's own port.
+#[test]
+fn a_second_socket_that_is_refused_ends_no_connection() {
+    std::thread::spawn(|| {
+        let (x, y) = (address(1), address(2));
+        let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
+        let shape = Shape { kin: true, timeout: 10, ..Shape::default() };
+        let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
+        forbid_netlink();
+        talk(&mut a, &mut b);
+        let refused = [&dx, &dy].map(|d| d.dev().counters().expect("counters").rcvd_refused);
+        assert!(refused.iter().sum::<u64>() > 0, "no second socket was used");
+    })
+    .join()
+    .expect("the messages arrive");
+}
+
+/// Where nothing can be looked up from the start, ports are not checked.
+#[test]
+fn in_a_sandbox_without_netlink_second_sockets_are_accepted() {
+    std::thread::spawn(|| {
+        forbid_netlink();
+        let (x, y) = (address(1), address(2));
+        let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
+        let shape = Shape { kin: true, ..Shape::default() };
+        let (mut a, mut b) = connected(dx.dev(), dy.dev(), shape).expect("connected ends");
+        talk(&mut a, &mut b);
+        let refused = [&dx, &dy].map(|d| d.dev().counters().expect("counters").rcvd_refused);
+        assert_eq!(refused, [0, 0]);
+    })
+    .join()
+    .expect("the messages arrive");
+}
+
+/// Without procfs everything is looked up all the same.
+#[test]
+fn without_procfs_a_second_socket_is_allowed() {
+    let (x, y) = (address(1), address(2));
+    let hidden = |device: &str, options: &[&str]| {
+        let script = "mount -t tmpfs -o ro none /proc || exit 3; exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh", FAR, device, "path=udp", "kin=1"]);
+        Far::run(command.args(options))
+    };
+    let mut from = hidden(&x, &["stream=write", "piece=64"]);
+    if from.line(Duration::from_secs(20)).as_deref() != Some("open") {
+        skip!("no mount namespaces here");
+    }
+    let mut to = hidden(&y, &[]);
+    to.answer("open");
+    from.connect_far(&mut to);
+    from.say("go");
+    moves(&from, 50);
+    to.say("tell");
+    let told = to.answer("counters ");
+    let refused: u64 = told.split(' ').nth(3).expect("four").parse().expect("a number");
+    assert!((1..500).contains(&refused), "{told}");
 }
 
 #[test]

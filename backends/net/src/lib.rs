@@ -4,7 +4,7 @@
 //! * [`port`]: the trait of a port that carries packets. [`udp`]: bursts over an unprivileged UDP
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
-//! * [`proc_net`]: the kernel's list of UDP sockets: users of ports, unread packets.
+//! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //! * [`reason`]: the reason text of a thread's last refused call.
@@ -22,13 +22,14 @@ pub mod fault;
 pub mod fork;
 mod local;
 pub mod map;
+mod netlink;
 pub mod pcap;
 pub mod port;
-pub mod proc_net;
 pub mod reason;
 mod rights;
 mod rseq;
 pub mod shm;
+pub mod sock_diag;
 pub mod soft;
 mod sys;
 mod thread_token;

@@ -121,6 +121,10 @@ pub trait Port {
     /// port's address; commit it and flush.
     fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool;
 
+    /// Something was lost: what follows leaves by the port's own socket for a while, because the
+    /// peer may refuse the connected one.
+    fn doubt_connected(&mut self);
+
     /// Receives the waiting datagrams and returns their number; those of the poll before are gone.
     fn rx_poll(&mut self) -> usize;
     /// The `i`-th datagram of the last poll; beyond the last one an empty datagram.

@@ -17,7 +17,6 @@ mod connected;
 mod errors;
 mod groups;
 mod mapped;
-mod netlink;
 mod route;
 mod rx;
 mod socket;
@@ -140,10 +139,14 @@ pub struct UdpPort {
     groups: groups::Groups,
     class: u8,
     connected: Option<connected::ConnectedSocket>,
+    /// The connected socket after a doubt.
+    resting: Option<connected::ConnectedSocket>,
     /// The last peer for which no connected socket could be made.
     not_connectable: Option<Endpoint>,
     /// Bursts that left alone for the last destination, and could have left by a connected socket.
-    lone_bursts: u8,
+    lone_bursts: u16,
+    /// After so many of them that peer gets a connected socket.
+    connect_after: u16,
     counters: PortCounters,
 }
 
@@ -211,8 +214,10 @@ impl UdpPort {
             groups: groups::Groups::new(),
             class: cfg.traffic_class,
             connected: None,
+            resting: None,
             not_connectable: None,
             lone_bursts: 0,
+            connect_after: connected::CONNECT_AFTER,
             counters: PortCounters::default(),
         })
     }

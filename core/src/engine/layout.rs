@@ -146,6 +146,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         has_witness: false,
         suspects,
         refused_port: None,
+        repeats: 0,
         counters: Counters::default(),
         cause: Cause::default(),
         members: Members::default(),

@@ -340,6 +340,13 @@ impl Guard<'_> {
         self.transport.common.refused_port.take()
     }
 
+    /// Changes with each ACK timeout and with each request that comes again: what leaves by a
+    /// second port, which the peer may refuse, may be what was lost.
+    #[inline]
+    pub fn repeats(&self) -> u32 {
+        self.transport.common.repeats
+    }
+
     /// Packets of a peer may also come from this UDP port, which replaces the oldest of four.
     /// False: no QP is connected to that peer.
     pub fn allow_port(&mut self, peer: &PeerAddr, port: u16) -> bool {

@@ -172,6 +172,8 @@ pub struct Common {
     pub suspects: Bitmap,
     /// The latest port refused so, and the peer: the caller may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
+    /// Counts ACK timeouts, and requests that came again: a message or its answer was lost.
+    pub repeats: u32,
     /// Events that belong to no queue pair, and those of queue pairs that have ended. A queue pair
     /// counts its own.
     pub counters: Counters,

@@ -587,6 +587,7 @@ impl Conn<'_> {
         // IBTA 9.7.6.1.3: After an ACK timeout everything from the oldest unacknowledged PSN on is
         // sent again; after retry_cnt timeouts the next one fails the request.
         self.count(|c| &mut c.retry_timeouts);
+        self.common.repeats = self.common.repeats.wrapping_add(1);
         let qp = &mut *self.qp;
         if let Some((psn, code)) = qp.doubts() {
             // It was said that the peer refuses this, and it has said nothing since.

@@ -382,8 +382,9 @@ fn squat(address: &str, victim: &str) -> (Vec<OwnedFd>, Vec<String>) {
         }
     }
     let dirs = ["/dev/shm", "/tmp"].map(|base| format!("{base}/gdrcore-{victim}"));
+    let dirs = dirs.into_iter().flat_map(|dir| [format!("{dir}.1"), dir]);
     let made = |d: &String| std::fs::DirBuilder::new().mode(0o700).create(d).is_ok();
-    (mine, dirs.into_iter().filter(made).collect())
+    (mine, dirs.filter(made).collect())
 }
 
 fn main() {

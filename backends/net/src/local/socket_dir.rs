@@ -13,11 +13,14 @@
 //! such a user only afterwards. A directory of mode 0700 keeps other users out before that, on
 //! every kernel.
 //!
-//! Another user may have made a directory of the expected name before, so the name is only a
-//! default. All processes of a user take the smallest name whose owner is that user.
+//! Another user may have made a directory of the expected name before, so there are [`NAMES`]
+//! names. All processes of a user take the first whose owner is that user. Names are looked up and
+//! never searched for: any user may fill these places with directories.
+//!
+//! If another user has taken all names in both places, there is the user's directory below
+//! `/run/user`, which that user alone may write, where a login manager has made it.
 
 use super::{has_unique_uid, own_uid};
-use crate::clock::random;
 use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -25,14 +28,15 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::RawFd;
 
-/// Places of the directory, in this order. Containers that share the network of their host or pod
-/// share the first place as well if they share its IPC namespace.
-const BASES: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
-/// First part of the directory's name.
-const PREFIX: &[u8] = b"gdrcore-";
-/// Longest path: `/dev/shm/gdrcore-4294967295/` and 16 hexadecimal digits.
-pub(super) const SOCKET_DIR_MAX: usize = 48;
-/// Longest name that is read.
+/// Places of the directory, in this order; the last is followed by the user's number. Containers
+/// that share the network of their host or pod share the first place as well if they share its IPC
+/// namespace.
+const BASES: [&CStr; 3] = [c"/dev/shm", c"/tmp", c"/run/user/"];
+/// Names that the directory may have in each place.
+const NAMES: usize = 32;
+/// Longest path: `/run/user/4294967295/gdrcore-4294967295.31/` and 16 hexadecimal digits.
+pub(super) const SOCKET_DIR_MAX: usize = 64;
+/// Longest name, with a zero at its end.
 const NAME_MAX: usize = 24;
 /// getsockopt(2), asm-generic/socket.h, since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -64,7 +68,7 @@ impl SocketDir {
     }
 
     /// As [`SocketDir::open`], but returns the `n`th of this user's directories, modulo their
-    /// number. Two processes may each have made one at the same instant.
+    /// number. Two processes may each have made one while another user's came or went.
     pub(crate) fn nth(n: usize) -> Result<SocketDir> {
         if !has_unique_uid() {
             return Err(Error::Access);
@@ -72,7 +76,7 @@ impl SocketDir {
         let net = network()?;
         let mut outcome = Error::Access;
         for base in BASES {
-            match SocketDir::below(base, n, net) {
+            match SocketDir::below(&place(base)?, n, net) {
                 Ok(socket_dir) => return Ok(socket_dir),
                 Err(e) => outcome = e,
             }
@@ -94,7 +98,7 @@ impl SocketDir {
         let written = (|| {
             left.write_all(base.to_bytes())?;
             left.write_all(b"/")?;
-            left.write_all(name.bytes())?;
+            left.write_all(name.as_c_str().to_bytes())?;
             write!(left, "/{net:x}")
         })();
         let left = left.len();
@@ -141,95 +145,69 @@ pub(super) const PATH_MAX: usize = 108;
 /// A path with a zero at its end.
 pub(super) type Path = heapless::CString<PATH_MAX>;
 
-/// A short file name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FileName {
-    // Ordered by its bytes; zeroes behind the end.
-    bytes: [u8; NAME_MAX],
+/// The path of one of [`BASES`].
+fn place(base: &CStr) -> Result<Path> {
+    let mut path = Path::new();
+    let is_users = base.to_bytes().ends_with(b"/");
+    let mut user = heapless::String::<10>::new();
+    // A number of 32 bits fits.
+    let _ = core::fmt::Write::write_fmt(&mut user, format_args!("{}", own_uid()));
+    path.extend_from_bytes(base.to_bytes()).map_err(|_| too_long())?;
+    path.extend_from_bytes(if is_users { user.as_bytes() } else { b"" }).map_err(|_| too_long())?;
+    Ok(path)
 }
 
-impl FileName {
-    const NONE: FileName = FileName { bytes: [0; NAME_MAX] };
+/// The file name of a directory.
+type FileName = heapless::CString<NAME_MAX>;
 
-    fn of(name: &[u8]) -> Option<FileName> {
-        let mut n = FileName::NONE;
-        n.bytes[..NAME_MAX - 1].get_mut(..name.len())?.copy_from_slice(name);
-        Some(n)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.c_str().to_bytes()
-    }
-
-    fn c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
-    }
+/// The names that this user's directory may have, in order: `gdrcore-<uid>`, `gdrcore-<uid>.1`...
+fn names() -> impl Iterator<Item = FileName> {
+    (0..NAMES).filter_map(|k| {
+        let mut text = heapless::String::<NAME_MAX>::new();
+        let user = own_uid();
+        let written = match k {
+            0 => core::fmt::Write::write_fmt(&mut text, format_args!("gdrcore-{user}")),
+            k => core::fmt::Write::write_fmt(&mut text, format_args!("gdrcore-{user}.{k}")),
+        };
+        let mut name = FileName::new();
+        (written.is_ok() && name.extend_from_bytes(text.as_bytes()).is_ok()).then_some(name)
+    })
 }
 
 /// The `n`th of this user's directories in the order of their names, modulo their number; made if
-/// there is none.
+/// there is none. Cost: [`NAMES`] look-ups of a name, and two system calls more.
 fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
-    let mut usual = FileName::NONE;
-    let _ = write!(&mut usual.bytes[..NAME_MAX - 1], "gdrcore-{}", own_uid());
-    let mut wanted = usual;
     for _ in 0..TRIES {
         if let Some(name) = nth_own(base.raw(), n) {
             return Ok(name);
         }
-        // SAFETY: a C string; no other pointers.
-        match check(unsafe { libc::mkdirat(base.raw(), wanted.c_str().as_ptr(), 0o700) }) {
-            // The smallest name counts: another process may have made a directory too.
-            Ok(_) | Err(Error::Os(libc::EEXIST)) => {}
-            Err(e) => return Err(e),
+        let made = names().map(|name| {
+            // SAFETY: a C string; no other pointers.
+            check(unsafe { libc::mkdirat(base.raw(), name.as_c_str().as_ptr(), 0o700) })
+        });
+        // A name may be another user's, or another process's of this user by now.
+        let mut made = made.skip_while(|made| *made == Err(Error::Os(libc::EEXIST)));
+        match made.next() {
+            Some(Ok(_)) => {}
+            Some(Err(e)) => return Err(e),
+            None => break,
         }
-        // The usual name may be another user's.
-        wanted = random_name()?;
     }
     Err(Error::Access)
 }
 
-/// The `n`th name, in order and modulo their number, among the directories here that belong to this
-/// user alone.
+/// The `n`th, in order and modulo their number, of the directories here that belong to this user
+/// alone.
 fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
     let is_own = |name: &FileName| {
-        stat_at(base, name.c_str()).is_ok_and(|s| {
+        stat_at(base, name.as_c_str()).is_ok_and(|s| {
             s.st_mode & libc::S_IFMT == libc::S_IFDIR
                 && s.st_mode & 0o777 == 0o700
                 && s.st_uid == own_uid()
         })
     };
-    // Searches again and again for the smallest name above the last one, so that no list is kept.
-    let next = |above: FileName| {
-        let mut best: Option<FileName> = None;
-        entries(base, |name| {
-            let Some(name) =
-                FileName::of(name.to_bytes()).filter(|n| n.bytes().starts_with(PREFIX))
-            else {
-                return;
-            };
-            if name > above && best.is_none_or(|b| name < b) && is_own(&name) {
-                best = Some(name);
-            }
-        });
-        best
-    };
-    let first = next(FileName::NONE)?;
-    let mut at = first;
-    for _ in 0..n % TRIES {
-        at = next(at).unwrap_or(first);
-    }
-    Some(at)
-}
-
-/// `gdrcore-` and six letters or digits.
-fn random_name() -> Result<FileName> {
-    let mut bytes = [0u8; 6];
-    random(&mut bytes)?;
-    let letters = bytes.map(|b| b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(b) % 32]);
-    let mut name = FileName::NONE;
-    name.bytes[..PREFIX.len()].copy_from_slice(PREFIX);
-    name.bytes[PREFIX.len()..][..letters.len()].copy_from_slice(&letters);
-    Ok(name)
+    let own: heapless::Vec<FileName, NAMES> = names().filter(is_own).collect();
+    own.get(n.checked_rem(own.len())?).cloned()
 }
 
 /// A number that identifies this network namespace.

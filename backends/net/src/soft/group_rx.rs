@@ -134,8 +134,9 @@ fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "gdrcore: no directory for this user's sockets below /dev/shm or /tmp ({e}): each \
-             process needs an address and port for itself, and reaches others through the network"
+            "gdrcore: no directory for this user's sockets below /dev/shm, /tmp or /run/user \
+             ({e}): each process needs an address and port for itself, and reaches others through \
+             the network"
         );
     }
 }

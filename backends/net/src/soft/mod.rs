@@ -170,6 +170,8 @@ struct PortState<P = UdpPort> {
     idle_tick: (u64, bool),
     /// UDP ports that peers may send from.
     ports: peer_ports::PeerPorts,
+    /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats) of the last idle round.
+    repeats: u32,
     /// Errors of the port that were counted so far.
     send_err: u64,
     /// The time of the last round.
@@ -261,6 +263,7 @@ impl<P> PortState<P> {
             empty: 0,
             idle_tick: (0, false),
             ports: peer_ports::PeerPorts::default(),
+            repeats: 0,
             send_err: 0,
             now: 0,
             stale: u8::MAX,

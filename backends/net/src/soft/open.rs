@@ -13,6 +13,7 @@ use crate::fork::ForkGuard;
 use crate::pcap::{Earlier, Pcap};
 use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::{ShmBounds, ShmPort};
+use crate::sock_diag::receiving_user;
 use crate::udp::UdpPort;
 use crate::via::session::Session;
 use crate::wait::Waiter;
@@ -124,10 +125,11 @@ unsafe fn open_links(
 }
 
 /// Tells the engine of a device's socket: who may send in a peer's name, and that bursts are
-/// segmented.
-fn set_socket_rules(g: &mut Guard<'_>, has_socket: bool) {
-    g.check_ports(has_socket);
-    g.divide_writes(has_socket);
+/// segmented. Where the kernel does not say whose a port is (a sandbox), a peer's second socket
+/// could not be told from a stranger's, so ports are not checked there.
+fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
+    g.check_ports(socket.is_some_and(|own| receiving_user(own, own).is_some()));
+    g.divide_writes(socket.is_some());
 }
 
 /// Opens the capture of a device, if it is configured.
@@ -242,7 +244,7 @@ impl SoftDevice {
         waiter.attach_io(true)?;
         if let Some(mut g) = engine.try_lock() {
             g.set_shared(udp.is_some() || relay.is_some());
-            set_socket_rules(&mut g, udp.is_some());
+            set_socket_rules(&mut g, udp.as_ref().map(UdpPort::local));
             g.set_witness();
             if via.is_some() {
                 g.set_unnumbered();

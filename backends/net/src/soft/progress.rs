@@ -83,6 +83,17 @@ impl<P: Port> PortState<P> {
         self.stale = 0;
     }
 
+    /// After something had to be sent again: the peer may refuse what comes from a second port.
+    #[inline]
+    fn note_repeats(&mut self, g: &Guard<'_>) {
+        if self.repeats != g.repeats() {
+            self.repeats = g.repeats();
+            if let Some(net) = &mut self.net {
+                net.doubt_connected();
+            }
+        }
+    }
+
     #[inline]
     fn has_links(&self) -> bool {
         self.shm.as_ref().is_some_and(ShmPort::has_links)
@@ -476,6 +487,7 @@ impl SoftDevice {
                 // declares the peers silent.
                 if socket_polled {
                     g.handle_timeout(now);
+                    port.note_repeats(g);
                     witness::testify(g, port, now);
                 }
                 g.flush_acks();

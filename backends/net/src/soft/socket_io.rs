@@ -176,7 +176,7 @@ impl<P: Port> PortState<P> {
             }
         }
         if handled > 0 {
-            self.ports.review(g, now);
+            self.ports.review(g, now, &local);
         }
         let PortState { net: Some(net), empty, .. } = self else { return handled };
         if handled > 0 {

@@ -8,8 +8,9 @@
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
 use super::{endpoint, PortState};
-use crate::proc_net::{unread, Unread};
+
 use crate::reason::{is_verbose, say};
+use crate::sock_diag::{unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
 use gdrcore_core::engine::Guard;

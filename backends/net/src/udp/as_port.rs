@@ -60,6 +60,10 @@ impl Port for UdpPort {
         }
     }
 
+    fn doubt_connected(&mut self) {
+        self.doubt_connected();
+    }
+
     #[inline]
     fn rx_poll(&mut self) -> usize {
         self.rx_poll()

@@ -22,7 +22,11 @@ use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::wire::icrc::Flow;
 
 /// Bursts that leave alone, all to one peer, after which it gets a connected socket.
-pub(super) const CONNECT_AFTER: u8 = 64;
+pub(super) const CONNECT_AFTER: u16 = 64;
+/// As many at most, after doubts.
+pub(super) const CONNECT_AFTER_MAX: u16 = 4096;
+/// Bursts by a connected socket after which a loss is no sign that the peer refuses it.
+pub(super) const TRUSTED_AFTER: u16 = 1024;
 /// Bytes of a probe packet: longer than any length to which the filter truncates it.
 const PROBE: usize = 300;
 /// Probe packets.
@@ -39,6 +43,8 @@ pub(super) struct ConnectedSocket {
     pub(super) own: OwnFlow,
     /// The socket's UDP_SEGMENT.
     size: u16,
+    /// The number of the first packet since it was opened or rested.
+    first: u16,
 }
 
 fn name(fd: &Fd) -> Option<Endpoint> {
@@ -89,8 +95,9 @@ impl ConnectedSocket {
         let from = name(&fd)?;
         let flow = Flow::from_gids(&from.ip, &dst.ip, from.port, dst.port);
         let own = OwnFlow { dst: peer_addr(dst), flow, ident: 0 };
-        let mut connected = ConnectedSocket { fd, own, size: 0 };
+        let mut connected = ConnectedSocket { fd, own, size: 0, first: 0 };
         connected.own.ident = if v4 { connected.learn_ident(&from)? } else { 0 };
+        connected.first = connected.own.ident;
         Some(connected)
     }
 
@@ -158,6 +165,12 @@ impl ConnectedSocket {
             self.size = size;
         }
         Some(())
+    }
+
+    /// Whether so much has left by it that the peer takes what it sends. Counts anew from here on.
+    pub(super) fn was_trusted(&mut self) -> bool {
+        let first = core::mem::replace(&mut self.first, self.own.ident);
+        self.own.ident.wrapping_sub(first) >= TRUSTED_AFTER
     }
 
     /// Sends a burst of `seg` bytes a packet. Returns false if it was not sent, and the socket is

@@ -2,66 +2,22 @@
 //! which any host can forge. So the entry of the routing table is read, not the MTU that the kernel
 //! reports for a socket (IP_MTU).
 
-use super::netlink::{attributes, half, word};
 use super::socket::interface_mtu;
 use crate::addr::Endpoint;
-use crate::sys::Fd;
+use crate::netlink::{attributes, half, route, word, RTMSG};
 use std::os::fd::RawFd;
 
 /// RTM_F_FIB_MATCH of linux/rtnetlink.h: answer with the entry that matches, without exceptions.
 const FIB_MATCH: u32 = 0x2000;
 /// RTAX_MTU of linux/rtnetlink.h.
 const RTAX_MTU: u16 = 2;
-/// Bytes of `rtmsg`, and of `nlmsghdr` before it.
-const RTMSG: usize = 12;
-const HEADER: usize = 16;
 
 /// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or
 /// it is unknown. `socket`: any socket of the network namespace. Cost: some six system calls.
 pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option<u32> {
-    let (v4_from, v4_to) = (from.to_v4(), to.to_v4());
-    let (family, source, target): (i32, &[u8], &[u8]) = match (&v4_from, &v4_to) {
-        (Some(a), Some(b)) => (libc::AF_INET, a, b),
-        (None, None) => (libc::AF_INET6, &from.ip, &to.ip),
-        _ => return None,
-    };
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes no pointers.
-    let nl =
-        Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
-    let mut request = [0u8; HEADER + RTMSG + 3 * (4 + 16)];
-    request[4..6].copy_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
-    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    let bits = (8 * target.len()) as u8;
-    request[HEADER..HEADER + 3].copy_from_slice(&[family as u8, bits, bits]);
-    request[HEADER + 8..HEADER + RTMSG].copy_from_slice(&FIB_MATCH.to_ne_bytes());
-    let mut len = HEADER + RTMSG;
-    let interface = to.scope_id.to_ne_bytes();
-    for (kind, value) in
-        [(libc::RTA_DST, target), (libc::RTA_SRC, source), (libc::RTA_OIF, &interface[..])]
-    {
-        if kind == libc::RTA_OIF && to.scope_id == 0 {
-            continue;
-        }
-        request[len..len + 2].copy_from_slice(&(4 + value.len() as u16).to_ne_bytes());
-        request[len + 2..len + 4].copy_from_slice(&kind.to_ne_bytes());
-        request[len + 4..len + 4 + value.len()].copy_from_slice(value);
-        len += 4 + value.len();
-    }
-    request[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
-    let mut answer = [0u8; 4096];
-    // SAFETY: pointers and lengths are those of `request`, of which `len` bytes are filled, and of
-    // `answer`.
-    let n = unsafe {
-        if libc::send(nl.raw(), request.as_ptr().cast(), len, 0) != len as isize {
-            return None;
-        }
-        libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), 0)
-    };
-    let answer = usize::try_from(n).ok().and_then(|n| answer.get(..n))?;
-    let (len, kind) = answer.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
-    (kind == libc::RTM_NEWROUTE)
-        .then(|| read(answer.get(HEADER + RTMSG..len)?, |i| interface_mtu(socket, i)))?
+    route(Some(from), to, FIB_MATCH, |route| {
+        read(route.get(RTMSG..)?, |i| interface_mtu(socket, i))
+    })
 }
 
 /// Reads the attributes of a route: the least of its own MTU and those of its interfaces.

@@ -1,8 +1,8 @@
 //! Opens the socket, and finds the MTU of its link.
 
-use super::netlink::{attributes, half, word};
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
+use crate::netlink::{attributes, half, word};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;

@@ -28,7 +28,7 @@ impl Base {
     }
 
     fn name(&self, n: usize) -> String {
-        String::from_utf8(own_directory(&self.open(), n).unwrap().bytes().to_vec()).unwrap()
+        String::from_utf8(own_directory(&self.open(), n).unwrap().as_bytes().to_vec()).unwrap()
     }
 }
 
@@ -52,22 +52,49 @@ fn the_directory_is_made_once_and_is_this_users_alone() {
 fn another_users_directory_of_the_usual_name_is_not_used() {
     let base = Base::new("strange");
     let usual = format!("gdrcore-{}", own_uid());
-    // A directory that others may enter is refused like one of theirs. A file and a link of that
-    // name are skipped.
+    let [first, second, third] = [1, 2, 3].map(|k| format!("{usual}.{k}"));
+    // A directory that others may enter is refused like one of theirs, and so are a file and a link
+    // of that name.
     base.make(&usual, 0o755);
-    std::fs::write(base.0.join("gdrcore-a"), "").unwrap();
+    std::fs::write(base.0.join(&first), "").unwrap();
     base.make("elsewhere", 0o700);
-    std::os::unix::fs::symlink("elsewhere", base.0.join("gdrcore-b")).unwrap();
-    let first = base.name(0);
-    assert!(first.starts_with("gdrcore-") && first.len() == "gdrcore-".len() + 6, "{first}");
-    assert_eq!(base.name(0), first, "and it is found again");
-    // Two directories made at the same instant: every process takes the smaller one, and can look
-    // at the other.
+    std::os::unix::fs::symlink("elsewhere", base.0.join(&second)).unwrap();
+    assert_eq!(base.name(0), third);
+    assert_eq!((base.name(0), base.name(1)), (third.clone(), third.clone()), "it is found again");
+    // Another user's directory goes, and a process makes an earlier one meanwhile: every process
+    // takes the earlier one, and can look at the other.
+    std::fs::remove_file(base.0.join(&first)).unwrap();
+    assert_eq!(base.name(0), third, "what is there is used");
+    base.make(&first, 0o700);
+    assert_eq!((base.name(0), base.name(1), base.name(2)), (first.clone(), third, first));
+}
+
+/// A user may fill the place of the directories; whoever has all names keeps this user out of that
+/// place alone.
+#[test]
+fn directories_are_looked_up_and_not_searched_for() {
+    let base = Base::new("names");
+    // It may be entered and written, and its names may not be read.
+    std::fs::set_permissions(&base.0, PermissionsExt::from_mode(0o1733)).unwrap();
+    let usual = format!("gdrcore-{}", own_uid());
     base.make("gdrcore-!", 0o700);
-    assert_eq!(
-        (base.name(0), base.name(1), base.name(2)),
-        ("gdrcore-!".into(), first, "gdrcore-!".into())
-    );
+    assert_eq!(base.name(0), usual, "a name that is none of this user's");
+    std::fs::remove_dir(base.0.join(&usual)).unwrap();
+    for name in names() {
+        base.make(std::str::from_utf8(name.as_bytes()).unwrap(), 0o755);
+    }
+    assert_eq!(own_directory(&base.open(), 0).unwrap_err(), Error::Access);
+    assert_eq!(names().count(), NAMES);
+}
+
+#[test]
+fn the_last_place_is_the_users_own() {
+    let path = place(BASES[2]).unwrap();
+    assert_eq!(path.as_bytes(), format!("/run/user/{}", own_uid()).as_bytes());
+    assert_eq!(place(BASES[0]).unwrap().as_c_str(), BASES[0]);
+    // The longest path of all has room.
+    let longest = "/run/user/4294967295/gdrcore-4294967295.31/ffffffffffffffff";
+    assert!(longest.len() <= SOCKET_DIR_MAX && "gdrcore-4294967295.31".len() < NAME_MAX);
 }
 
 #[test]

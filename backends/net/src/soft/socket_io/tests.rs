@@ -140,6 +140,7 @@ impl Port for MemoryPort {
         self.transmit(&bytes, b.seg.into());
         true
     }
+    fn doubt_connected(&mut self) {}
     fn rx_poll(&mut self) -> usize {
         self.received = self.from.lock().unwrap().drain(..).collect();
         self.received.len()

@@ -5,7 +5,7 @@ use super::network::Namespace;
 use super::*;
 use crate::addr::{endpoint, peer_addr};
 use crate::sys::{check, Fd};
-use crate::udp::connected::CONNECT_AFTER;
+use crate::udp::connected::{CONNECT_AFTER, CONNECT_AFTER_MAX, TRUSTED_AFTER};
 use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::wire::icrc::check_exact;
 
@@ -194,6 +194,40 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
     make_connected(&mut a, &mut b);
     assert!(send_connected(&mut a, 100, 80).0);
     assert_eq!(poll(&mut b.port), 1);
+}
+
+/// What is lost may be what the peer refused. The connected socket rests, longer each time, unless
+/// the peer took much of it; it is the same one afterwards.
+#[test]
+fn a_doubted_connected_socket_rests_and_comes_back() {
+    let (mut a, mut b) = (v4(1), v4(2));
+    make_connected(&mut a, &mut b);
+    let port = own_flow(&mut a).unwrap().flow;
+    let mut rests = CONNECT_AFTER;
+    for _ in 0..10 {
+        a.port.doubt_connected();
+        // There is nothing to doubt now.
+        a.port.doubt_connected();
+        rests = (2 * rests).min(CONNECT_AFTER_MAX);
+        for k in 0..rests {
+            assert!(own_flow(&mut a).is_none(), "after {k} bursts of {rests}");
+            send_by_port(&mut a, &mut b, 100, 80, true);
+        }
+        let again = own_flow(&mut a).expect("a connected socket").flow;
+        assert_eq!(again.icrc(0, &[0; 16]), port.icrc(0, &[0; 16]), "another socket");
+        assert!(send_connected(&mut a, 80, 80).0);
+        assert_eq!(poll(&mut b.port), 1);
+    }
+    for _ in 0..TRUSTED_AFTER {
+        assert!(send_connected(&mut a, 80, 80).0);
+        assert_eq!(poll(&mut b.port), 1);
+    }
+    a.port.doubt_connected();
+    for _ in 0..CONNECT_AFTER {
+        assert!(own_flow(&mut a).is_none());
+        send_by_port(&mut a, &mut b, 100, 80, true);
+    }
+    assert!(own_flow(&mut a).is_some());
 }
 
 #[test]

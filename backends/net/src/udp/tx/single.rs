@@ -4,7 +4,7 @@ use super::UdpPort;
 use crate::addr::{endpoint, Endpoint};
 use crate::port::Burst;
 use crate::sys::errno;
-use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER};
+use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER, CONNECT_AFTER_MAX};
 use crate::udp::MAX_SEGMENTS;
 use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::wire::icrc::Flow;
@@ -61,11 +61,27 @@ impl UdpPort {
     /// Opens a connected socket to a peer, if it is of this host.
     #[cold]
     fn open_connected(&mut self, dst: &Endpoint) {
-        let has = self.connected.as_ref().is_some_and(|c| endpoint(&c.own.dst) == *dst);
-        if !has && self.not_connectable != Some(*dst) {
-            self.connected = ConnectedSocket::open(&self.local, dst, self.class);
+        let leads = |c: &ConnectedSocket| endpoint(&c.own.dst) == *dst;
+        if !self.connected.as_ref().is_some_and(leads) && self.not_connectable != Some(*dst) {
+            let rested = self.resting.take().filter(leads);
+            let open = || ConnectedSocket::open(&self.local, dst, self.class);
+            self.connected = rested.or_else(open);
             self.not_connectable = Some(*dst).filter(|_| self.connected.is_none());
         }
+    }
+
+    /// Something was lost, maybe because the peer refuses what the connected socket sends: it
+    /// rests. It rests for longer each time, unless the peer took much of it meanwhile.
+    #[cold]
+    pub fn doubt_connected(&mut self) {
+        let Some(mut connected) = self.connected.take() else { return };
+        self.connect_after = if connected.was_trusted() {
+            CONNECT_AFTER
+        } else {
+            CONNECT_AFTER_MAX.min(2 * self.connect_after)
+        };
+        self.lone_bursts = 0;
+        self.resting = Some(connected);
     }
 
     /// Sends the filled burst at once, if one call does it: to the destination of the last burst,
@@ -93,9 +109,9 @@ impl UdpPort {
     /// Counts a burst that left alone for the last destination.
     #[inline]
     pub(super) fn count_lone(&mut self, dst: &Endpoint) {
-        if self.lone_bursts < CONNECT_AFTER {
+        if self.lone_bursts < self.connect_after {
             self.lone_bursts += 1;
-            if self.lone_bursts == CONNECT_AFTER && self.gso {
+            if self.lone_bursts == self.connect_after && self.gso {
                 self.open_connected(dst);
             }
         }

@@ -1,0 +1,100 @@
+//! Netlink messages (netlink(7), rtnetlink(7), sock_diag(7)): requests with one answer, and the
+//! words and attributes of answers, in the machine's byte order.
+
+use crate::addr::Endpoint;
+use crate::sys::Fd;
+
+/// Bytes of `nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+/// Bytes of `rtmsg`, which begins a route.
+pub(crate) const RTMSG: usize = 12;
+/// Offset of `rtm_type` in it.
+const RTM_TYPE: usize = 7;
+
+/// Sends a request, whose header lacks its length, and passes the answer behind its header to
+/// `read`, if it is of the type `kind`. `None`: another answer, such as an error. The kernel
+/// answers within the call that sends, so this never waits. Cost: four system calls.
+pub(crate) fn ask<T>(
+    protocol: i32,
+    request: &mut [u8],
+    kind: u16,
+    read: impl FnOnce(&[u8]) -> Option<T>,
+) -> Option<T> {
+    let (raw, len) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, request.len());
+    // SAFETY: socket takes no pointers.
+    let nl = Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, raw, protocol) }).ok()?;
+    request.get_mut(..4)?.copy_from_slice(&(len as u32).to_ne_bytes());
+    let mut answer = [0u8; 4096];
+    // SAFETY: pointers and lengths are those of `request` and of `answer`.
+    let n = unsafe {
+        if libc::send(nl.raw(), request.as_ptr().cast(), len, 0) != len as isize {
+            return None;
+        }
+        libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+    };
+    let answer = usize::try_from(n).ok().and_then(|n| answer.get(..n))?;
+    let (len, answered) = answer.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
+    (answered == kind).then(|| read(answer.get(HEADER..len)?))?
+}
+
+/// Attributes behind a netlink struct: type and value.
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let (len, kind) = rest.get(..4).map(|h| (usize::from(half(h, 0)), half(h, 2)))?;
+        let value = rest.get(4..len)?;
+        rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
+        // The two highest bits are flags.
+        Some((kind & 0x3fff, value))
+    })
+}
+
+pub(crate) fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+pub(crate) fn half(b: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([b[at], b[at + 1]])
+}
+
+/// Whether an address is of this network namespace. Cost: a look-up of the kernel's routes.
+pub(crate) fn is_local(at: &Endpoint) -> bool {
+    route(None, at, 0, |route| Some(*route.get(RTM_TYPE)? == libc::RTN_LOCAL)) == Some(true)
+}
+
+/// Passes the route to an address to `read`.
+pub(crate) fn route<T>(
+    from: Option<&Endpoint>,
+    to: &Endpoint,
+    flags: u32,
+    read: impl FnOnce(&[u8]) -> Option<T>,
+) -> Option<T> {
+    let (v4_from, v4_to) = (from.and_then(Endpoint::to_v4), to.to_v4());
+    let family = if v4_to.is_some() { libc::AF_INET } else { libc::AF_INET6 };
+    let target = v4_to.as_ref().map_or(&to.ip[..], |ip| ip);
+    let source = match from {
+        Some(from) if from.is_v4() != to.is_v4() => return None,
+        Some(from) => v4_from.as_ref().map_or(&from.ip[..], |ip| ip),
+        None => &[],
+    };
+    let mut request = [0u8; HEADER + RTMSG + 3 * (4 + 16)];
+    request[4..6].copy_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
+    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    let bits = |ip: &[u8]| (8 * ip.len()) as u8;
+    request[HEADER..HEADER + 3].copy_from_slice(&[family as u8, bits(target), bits(source)]);
+    request[HEADER + 8..HEADER + RTMSG].copy_from_slice(&flags.to_ne_bytes());
+    let mut len = HEADER + RTMSG;
+    let interface = to.scope_id.to_ne_bytes();
+    let interface = if to.scope_id == 0 { &[] } else { &interface[..] };
+    for (kind, value) in
+        [(libc::RTA_DST, target), (libc::RTA_SRC, source), (libc::RTA_OIF, interface)]
+    {
+        if value.is_empty() {
+            continue;
+        }
+        request[len..len + 2].copy_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+        request[len + 2..len + 4].copy_from_slice(&kind.to_ne_bytes());
+        request[len + 4..len + 4 + value.len()].copy_from_slice(value);
+        len += 4 + value.len();
+    }
+    ask(libc::NETLINK_ROUTE, &mut request[..len], libc::RTM_NEWROUTE, read)
+}
