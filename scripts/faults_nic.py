@@ -6,6 +6,7 @@ A row: what is wrong, the file, its text, what replaces it, and the stage that n
 C = "core/src/"
 D = "dropin/src/"
 N = "backends/net/src/"
+U = "dropin/ucma/src/session/"
 
 FAULTS = [
     ("programs see the engine's handle of a CQ", D + "cq_verbs.rs",
@@ -17,4 +18,14 @@ FAULTS = [
     ("a parent domain has a handle of its own", D + "pd_verbs.rs",
      "let theirs = unsafe { base.as_ref() }.map(|base| base.ibv.handle);",
      "let theirs: Option<u32> = None;", "dropin_nic"),
+    ("an event of rdma_cm comes before those that came earlier", C + "cm/events.rs",
+     "let at = (self.first != NONE).then_some(self.first as usize)?;",
+     "let at = (self.last != NONE).then_some(self.last as usize)?;", "unit"),
+    ("events of an id that ends stay in the list", C + "cm/events.rs",
+     "if self.nodes[at].arrival != 0 {\n                self.unlink(at);",
+     "if self.nodes[at].arrival == 1 {\n                self.unlink(at);", "unit"),
+    ("an event's place in its channel is the end", U + "session_events.rs",
+     "c.events.insert(c.events.len() - later, event);", "c.events.push_back(event);", "ucma"),
+    ("an event of a command overtakes those that the device has", U + "session_events.rs",
+     "        self.pump();\n        let arrival", "        let arrival", "ucma"),
 ]

@@ -2,6 +2,7 @@
 //! for each kind of thing, on the drop-in.
 
 use gdrcore_tests::dropin::command;
+use gdrcore_tests::rdmacm::Pair;
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Scratch};
 use std::path::{Path, PathBuf};
@@ -31,4 +32,18 @@ fn says_ok(program: &Path, n: u32, name: &str, values: &[&str]) {
 fn handles_are_the_lowest_free_numbers_of_the_process() {
     let Some((program, _dir)) = compiled("handles") else { skip!("{NOT_COMPILED}") };
     says_ok(&program, 160, "GDRC_ENGINES", &["1", "2", "4"]);
+}
+
+#[test]
+fn events_of_a_channel_come_in_the_order_of_arrival() {
+    let Some((program, dir)) = compiled("cm_order") else { skip!("{NOT_COMPILED}") };
+    let (server, client) =
+        (format!("{} s {{S}}", program.display()), format!("{} c {{S}}", program.display()));
+    for options in [&[][..], &["--path", "udp"], &["--engines", "2"]] {
+        let pair = Pair { options, ..Pair::new(&server, &client) };
+        let done = pair.run(161, &dir).expect("the program is there");
+        for side in done {
+            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {}", side.output);
+        }
+    }
 }
