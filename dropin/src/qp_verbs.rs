@@ -218,6 +218,10 @@ pub unsafe fn make_as(
         qp_type::DCT => (init.send_cq, init.cap) = (core::ptr::null_mut(), ibv_qp_cap::default()),
         _ => {}
     }
+    if kind == qp_type::XRC_SEND || kind == qp_type::DCI || !init.srq.is_null() {
+        // Ignored, of any size.
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+    }
     let send_cq = match kind {
         qp_type::DCT => 0,
         // SAFETY: the caller's promise.

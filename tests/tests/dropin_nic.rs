@@ -47,3 +47,15 @@ fn events_of_a_channel_come_in_the_order_of_arrival() {
         }
     }
 }
+
+#[test]
+fn windows_take_the_low_byte_of_the_programs_key() {
+    let Some((program, _dir)) = compiled("windows") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 162, "GDRC_ENGINES", &["1", "2"]);
+}
+
+#[test]
+fn an_srq_may_be_of_another_protection_domain() {
+    let Some((program, _dir)) = compiled("srq_domains") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 163, "GDRC_ENGINES", &["1", "2"]);
+}
