@@ -1286,9 +1286,12 @@ typedef struct gdrc_qp_attr {
  * its `cap` holds the granted sizes. `qpn` receives the QP's number and may be NULL; 0: a
  * GDRC_QPT_DCT of a NIC has none before RTR (gdrc_endpoint_local).
  *
- * Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, objects of different
- * protection domains, a size over the device's, an unknown qp_type, a NULL pointer, with
- * GDRC_CONFIG_STRICT_CQ a CQ that is too small; -EOPNOTSUPP: the device does not have this type.
+ * With an SRQ, `max_recv_wr` and `max_recv_sge` are ignored. The SRQ may be of another protection
+ * domain: receives are of that one, keys of peers of the queue pair's.
+ *
+ * Errors: -ENOMEM: max_qp or ring_bytes are in use; -EINVAL: a stale handle, a size over the
+ * device's, an unknown qp_type, a NULL pointer, with GDRC_CONFIG_STRICT_CQ a CQ that is too small;
+ * -EOPNOTSUPP: the device does not have this type.
  * Threads: any. Cost: no system call. Source: IBTA verb Create Queue Pair; ibv_create_qp(3).
  */
 int gdrc_qp_create(struct gdrc_context *ctx,
@@ -2020,7 +2023,7 @@ typedef struct gdrc_mw_bind_info {
 typedef struct gdrc_bind_mw_wr {
     /** The window. */
     struct gdrc_mw mw;
-    /** The new rkey of the window; the program chooses the low 8 bits. */
+    /** The new rkey of the window, of which the low 8 bits count; the others stay. */
     uint32_t rkey;
     /** The range. */
     struct gdrc_mw_bind_info bind_info;

@@ -19,8 +19,8 @@ FAULTS = [
      "if limit > capacity {",
      "engine"),
     ("keys of a request of XRC count in the PD of the first SRQ", R + "rules/xrc.rs",
-     "(qp.srq, qp.rcq, qp.pd) = (srq, cq, pd);",
-     "(qp.srq, qp.rcq) = (srq, cq);\n        if qp.pd == u32::MAX {\n"
+     "(qp.srq, qp.rcq, qp.pd, qp.recv_pd) = (srq, cq, pd, pd);",
+     "(qp.srq, qp.rcq, qp.recv_pd) = (srq, cq, pd);\n        if qp.pd == u32::MAX {\n"
      "            qp.pd = pd;\n        }",
      "engine"),
     ("an SRQ of another XRC domain is taken", R + "rules/xrc.rs",

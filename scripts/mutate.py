@@ -70,6 +70,10 @@ def whole(test):
 MEMPOOL_TEST = ["cargo", "test", "-q", "-p", "gdrcore-mempool"]
 MEMPOOL = ("mempool", MEMPOOL_TEST + ["--no-run"], MEMPOOL_TEST)
 
+# Those of the kernel's end of librdmacm.
+UCMA_TEST = ["cargo", "test", "-q", "-p", "gdrcore-ucma"]
+UCMA = ("ucma", UCMA_TEST + ["--no-run"], UCMA_TEST)
+
 # And those of the adapter of etcd.
 ETCD_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router-etcd"]
 ETCD = ("etcd", ETCD_TEST + ["--no-run"], ETCD_TEST)
@@ -689,7 +693,8 @@ FAULTS = [
      NET),
 ]
 NAMED = {
-    "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD
+    "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
+    "ucma": UCMA,
 }
 
 

@@ -4,8 +4,9 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::gids;
 use crate::hca::Hca;
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
-use crate::pd_verbs::{small, Pd};
+use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{wc_flags, AhAttr, Handle};
@@ -16,6 +17,8 @@ use gdrcore_core::{refuse, Result};
 #[repr(C)]
 pub struct Ah {
     ibv: ibv_ah,
+    /// `ibv.handle`.
+    _number: ObjectNumber,
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
@@ -113,8 +116,9 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let ibv = ibv_ah { context, pd, handle: small(handle) };
-        Ok(Box::into_raw(Box::new(Ah { ibv, hca: p.hca, handle, domain })).cast())
+        let number = ObjectNumber::new(Kind::Ah, p.hca);
+        let ibv = ibv_ah { context, pd, handle: number.get() };
+        Ok(Box::into_raw(Box::new(Ah { ibv, _number: number, hca: p.hca, handle, domain })).cast())
     })())
 }
 

@@ -5,8 +5,8 @@ use crate::channel_verbs::Channel;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
-use crate::pd_verbs::small;
 use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
@@ -21,6 +21,8 @@ use gdrcore_core::{refuse, Error, Result};
 pub struct Cq {
     /// The public part; for a CQ that is not extended, its beginning.
     pub ex: ibv_cq_ex,
+    /// Its `handle`.
+    _number: ObjectNumber,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
@@ -107,18 +109,20 @@ impl Cq {
         if let Ok(channel) = unsafe { Channel::of(init.channel) } {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
+        let number = ObjectNumber::new(Kind::Cq, c.hca);
         Ok(Cq {
             ex: ibv_cq_ex::plain(ibv_cq {
                 context,
                 channel: init.channel,
                 cq_context: init.cq_context,
-                handle: small(handle),
+                handle: number.get(),
                 cqe: given as c_int,
                 mutex: libc::PTHREAD_MUTEX_INITIALIZER,
                 cond: libc::PTHREAD_COND_INITIALIZER,
                 comp_events_completed: 0,
                 async_events_completed: 0,
             }),
+            _number: number,
             device: c.hca.device,
             hca: c.hca,
             handle,

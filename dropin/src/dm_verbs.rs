@@ -4,11 +4,11 @@
 use crate::abi::*;
 use crate::hca::Hca;
 use crate::mr_verbs::{self, RegRequest};
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{access, ACCESS_ALL};
 use gdrcore_core::{refuse, Error, Result};
@@ -21,6 +21,8 @@ pub const MAX: u64 = 64 << 20;
 #[repr(C)]
 pub struct Dm {
     ibv: ibv_dm,
+    /// `ibv.handle`; `None`: imported.
+    _number: Option<ObjectNumber>,
     /// Address of the first byte. A number, since no reference into the memory exists.
     base: u64,
     length: usize,
@@ -67,7 +69,6 @@ pub unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
     Verb("ibv_alloc_dm").pointer((|| {
         // SAFETY: the program's pointers. Also allowed in a child of fork: the device is not used.
         let (c, a) = unsafe { (Context::of_anybody(context)?, object(attr)?) };
@@ -84,10 +85,12 @@ pub unsafe extern "C" fn alloc_dm(
             return Err(refuse!(NoMemory, "length {}: at most {MAX}", a.length));
         }
         let map = Map::new(a.length)?;
-        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = ObjectNumber::new(Kind::Dm, c.hca);
+        let handle = number.get();
         let (base, length) = (map.as_ptr() as u64, a.length);
         let dm = Box::into_raw(Box::new(Dm {
             ibv: Dm::ibv(context, handle),
+            _number: Some(number),
             base,
             length,
             hca: c.hca,
@@ -126,7 +129,8 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
         // SAFETY: it is in the table for as long as it lives, and the table is locked.
         let theirs = unsafe { &*theirs.cast::<Dm>() };
         let (base, length) = (theirs.base, theirs.length);
-        let alias = Dm { ibv: Dm::ibv(context, handle), base, length, hca: c.hca, map: None };
+        let ibv = Dm::ibv(context, handle);
+        let alias = Dm { ibv, _number: None, base, length, hca: c.hca, map: None };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())
 }

@@ -14,6 +14,7 @@ use crate::event_acks::EventKind;
 use crate::event_queue::EventQueue;
 use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
+use crate::object_numbers;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -179,6 +180,7 @@ impl Hca {
     pub unsafe fn close(&'static self) {
         // SAFETY: the caller's promise.
         unsafe { self.device.close() };
+        object_numbers::free_all(self);
         // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with
         // it.
         drop(unsafe { Box::from_raw((&raw const *self).cast_mut()) });

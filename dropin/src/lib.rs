@@ -7,7 +7,7 @@
 //! * `abi`: the structs of `<infiniband/verbs.h>`. `event_acks`: acknowledgement of events.
 //!   `verb_result`, `thread_lock`, `env`: errno, locks, the environment. `worker`: a thread that
 //!   others wake. `event_queue`: events with a descriptor. `null_memory`: the memory of null
-//!   regions. `stats_printer`: prints counters.
+//!   regions. `object_numbers`: handles as programs see them. `stats_printer`: prints counters.
 //! * `hca_kinds`: one row for each kind of device. `adapter`: an entry of the list of devices, one
 //!   per address. `hca`: an open device, shared by all contexts of the process on its address; it
 //!   delivers the device's events. `open_devices`: all entries, and the open devices.
@@ -52,6 +52,7 @@ mod mcast_verbs;
 mod mlx5;
 mod mr_verbs;
 mod null_memory;
+mod object_numbers;
 mod open_context;
 mod open_devices;
 mod open_qp_verbs;

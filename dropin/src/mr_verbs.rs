@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::hca::Hca;
 use crate::null_memory;
-use crate::pd_verbs::{small, Pd};
+use crate::object_numbers::{Kind, ObjectNumber};
+use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use gdrcore_core::device::MrReg;
@@ -15,6 +16,8 @@ use gdrcore_net::map::{page_size, Map};
 #[repr(C)]
 pub struct Mr {
     ibv: ibv_mr,
+    /// `ibv.handle`; `None`: imported.
+    _number: Option<ObjectNumber>,
     hca: &'static Hca,
     pub handle: Handle,
     /// The domain that counts it.
@@ -30,6 +33,8 @@ pub struct Mr {
 #[repr(C)]
 pub struct Mw {
     pub ibv: ibv_mw,
+    /// `ibv.handle`.
+    _number: ObjectNumber,
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
@@ -77,18 +82,21 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     let reg = w.request(pd);
     let (handle, attr) = pd.hca.make(0, |d| d.mr_reg(&reg))?;
     let domain = pd.hold();
+    let number = ObjectNumber::new(Kind::Mr, pd.hca);
+    let shown = number.get();
     let ibv = ibv_mr {
         // SAFETY: checked above.
         context: unsafe { (*w.pd).context },
         pd: w.pd,
         addr: w.addr as *mut c_void,
         length: w.length,
-        handle: small(handle),
+        handle: shown,
         lkey: attr.lkey,
         rkey: attr.rkey,
     };
     let mr = Box::into_raw(Box::new(Mr {
         ibv,
+        _number: Some(number),
         hca: pd.hca,
         handle,
         domain,
@@ -96,7 +104,7 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
         access: w.access,
         map: None,
     }));
-    pd.hca.objects().regions.insert(small(handle), mr.cast());
+    pd.hca.objects().regions.insert(shown, mr.cast());
     Ok(mr.cast())
 }
 
@@ -279,7 +287,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the program's pointer, one of ours.
         let m = unsafe { object(mr.cast::<Mr>())? };
         m.hca.device.mr_dereg(m.handle)?;
-        m.hca.objects().regions.remove(&small(m.handle));
+        m.hca.objects().regions.remove(&m.ibv.handle);
         m.domain.release();
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
@@ -309,6 +317,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
         };
         let alias = Mr {
             ibv,
+            _number: None,
             hca: m.hca,
             handle: m.handle,
             domain: p.hold(),
@@ -337,8 +346,10 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut ibv_mw 
         let domain = p.hold();
         // SAFETY: checked above.
         let context = unsafe { (*pd).context };
-        let ibv = ibv_mw { context, pd, rkey, handle: small(handle), r#type: mw_type };
-        Ok(Box::into_raw(Box::new(Mw { ibv, hca: p.hca, handle, domain })).cast())
+        let number = ObjectNumber::new(Kind::Mw, p.hca);
+        let ibv = ibv_mw { context, pd, rkey, handle: number.get(), r#type: mw_type };
+        let mw = Mw { ibv, _number: number, hca: p.hca, handle, domain };
+        Ok(Box::into_raw(Box::new(mw)).cast())
     })())
 }
 

@@ -6,6 +6,7 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
 use crate::verb_result::{object, Verb};
 use core::ffi::c_int;
@@ -17,6 +18,8 @@ use gdrcore_core::{refuse, Result};
 #[repr(C)]
 pub struct Pd {
     ibv: ibv_pd,
+    /// `ibv.handle`; another name of a domain has that of its base.
+    number: Option<ObjectNumber>,
     pub hca: &'static Hca,
     /// The device's protection domain.
     pub handle: Handle,
@@ -74,6 +77,7 @@ impl Pd {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// A domain of the device, or with `base` another name of that.
     fn boxed(
         context: *mut ibv_context,
         hca: &'static Hca,
@@ -81,9 +85,14 @@ impl Pd {
         base: *mut Pd,
         td: *mut Td,
     ) -> *mut Pd {
-        let ibv = ibv_pd { context, handle: small(handle) };
+        // SAFETY: null, or a domain that lives.
+        let theirs = unsafe { base.as_ref() }.map(|base| base.ibv.handle);
+        let number = theirs.is_none().then(|| ObjectNumber::new(Kind::Pd, hca));
+        let shown = theirs.or(number.as_ref().map(ObjectNumber::get)).unwrap_or_default();
+        let ibv = ibv_pd { context, handle: shown };
         Box::into_raw(Box::new(Pd {
             ibv,
+            number,
             hca,
             handle,
             base,
@@ -94,12 +103,6 @@ impl Pd {
     }
 }
 
-/// The number that programs see: the index of an object in its table, small and unique during its
-/// life.
-pub fn small(handle: Handle) -> u32 {
-    handle as u32 & 0x00ff_ffff
-}
-
 /// `ibv_alloc_pd`.
 pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     Verb("ibv_alloc_pd").pointer((|| {
@@ -107,7 +110,8 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let c = unsafe { Context::of(context)? };
         let handle = c.hca.make(0, |d| d.pd_alloc())?;
         let pd = Pd::boxed(context, c.hca, handle, core::ptr::null_mut(), core::ptr::null_mut());
-        c.hca.objects().domains.insert(small(handle), pd.cast());
+        // SAFETY: just made.
+        c.hca.objects().domains.insert(unsafe { (*pd).ibv.handle }, pd.cast());
         Ok(pd.cast())
     })())
 }
@@ -127,7 +131,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             Some(base) => base.release(),
             None => {
                 p.hca.device.pd_dealloc(p.handle)?;
-                p.hca.objects().domains.remove(&small(p.handle));
+                p.hca.objects().domains.remove(&p.ibv.handle);
             }
         }
         // SAFETY: as above.

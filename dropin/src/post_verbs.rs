@@ -64,10 +64,16 @@ pub unsafe extern "C" fn post_send(
 /// # Safety
 /// The objects live, and so do the pieces.
 pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
-    let named = wrs.iter_mut().try_for_each(|w| {
+    let mut named = Ok(());
+    let mut count = 0;
+    for w in wrs.iter_mut() {
         // SAFETY: the caller's promise.
-        unsafe { translate(q, w) }
-    });
+        named = unsafe { translate(q, w) };
+        if named.is_err() {
+            break;
+        }
+        count += 1;
+    }
     let mut next = core::ptr::null();
     for w in wrs.iter_mut().rev() {
         w.next = next;
@@ -77,6 +83,10 @@ pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
         // SAFETY: the list that was linked; its pieces are the caller's.
         retry_while_busy(|| unsafe { q.device.post_send_all(q.handle, next) })
     });
+    if done.is_err() {
+        // SAFETY: not posted, so their windows live.
+        wrs[..count].iter().rev().for_each(|w| unsafe { restore_key(w) });
+    }
     match done {
         Ok(()) => 0,
         failed => post_code(Verb("ibv_wr_complete"), failed),
@@ -159,6 +169,10 @@ unsafe fn post_translated(
                 // SAFETY: the device names one of the copies, all of one array.
                 let k = usize::try_from(unsafe { at.offset_from(first) }).unwrap_or(0);
                 *bad = theirs[k.min(CHUNK - 1)];
+                for w in copies[k.min(n)..n].iter().rev() {
+                    // SAFETY: written above, and not posted, so its window lives.
+                    unsafe { restore_key(w.assume_init_ref()) };
+                }
                 return Err(e);
             }
         }
@@ -176,27 +190,43 @@ fn window_access(flags: u32) -> u32 {
     flags & !access::LOCAL_WRITE
 }
 
-/// Replaces the program's pointers by handles.
+/// Replaces the program's pointers by handles. A window has its new key from now on, since as soon as
+/// the request is posted another thread may see its completion and end the window. The window and
+/// its old key are kept in a part of the request that a bind does not use.
 ///
 /// # Safety
 /// The objects live, or their pointers are null.
 unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
     if w.opcode == wr_opcode::BIND_MW {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; of this opcode these are the parts of the unions that count.
         unsafe {
-            w.ext.bind_mw.mw = object(w.ext.bind_mw.mw as *const Mw)?.handle;
-            w.ext.bind_mw.bind_info.mw_access_flags =
-                window_access(w.ext.bind_mw.bind_info.mw_access_flags);
-            if w.ext.bind_mw.bind_info.mr != 0 {
-                w.ext.bind_mw.bind_info.mr =
-                    object(w.ext.bind_mw.bind_info.mr as *const Mr)?.handle;
+            let b = &mut w.ext.bind_mw;
+            let window = b.mw as *mut Mw;
+            let mw = object(window)?;
+            b.bind_info.mw_access_flags = window_access(b.bind_info.mw_access_flags);
+            if b.bind_info.mr != 0 {
+                b.bind_info.mr = object(b.bind_info.mr as *const Mr)?.handle;
             }
+            b.mw = mw.handle;
+            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (window as u64, mw.ibv.rkey);
+            (*window).ibv.rkey = (mw.ibv.rkey & !0xff) | (b.rkey & 0xff);
         }
     } else if q.kind == qp_type::UD {
         // SAFETY: as above; of a UD request this is the part of the union that counts.
         unsafe { w.wr.ud.ah = object(w.wr.ud.ah as *const Ah)?.handle };
     }
     Ok(())
+}
+
+/// Gives the window of a translated request that was not posted its old key again.
+///
+/// # Safety
+/// The window lives.
+unsafe fn restore_key(w: &ibv_send_wr) {
+    if w.opcode == wr_opcode::BIND_MW {
+        // SAFETY: `translate` has put them there.
+        unsafe { (*(w.wr.rdma.remote_addr as *mut Mw)).ibv.rkey = w.wr.rdma.rkey };
+    }
 }
 
 /// The operation behind `ibv_post_recv`.
@@ -258,34 +288,23 @@ pub unsafe extern "C" fn bind_mw(
     Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.
         let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
-        let next = (w.ibv.rkey & !0xff) | (w.ibv.rkey.wrapping_add(1) & 0xff);
         let info = b.bind_info;
         // SAFETY: zeroes are a valid request.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         wr.wr_id = b.wr_id;
         wr.opcode = wr_opcode::BIND_MW;
         wr.send_flags = b.send_flags & (send_flags::SIGNALED | send_flags::FENCE);
-        wr.ext.bind_mw.mw = w.handle;
-        wr.ext.bind_mw.rkey = next;
-        wr.ext.bind_mw.bind_info.mr = match info.mr.is_null() {
-            true => 0,
-            // SAFETY: the program's region.
-            false => unsafe { object(info.mr.cast::<Mr>())? }.handle,
-        };
+        wr.ext.bind_mw.mw = mw as u64;
+        wr.ext.bind_mw.rkey = w.ibv.rkey.wrapping_add(1);
+        wr.ext.bind_mw.bind_info.mr = info.mr as u64;
         wr.ext.bind_mw.bind_info.addr = info.addr;
         wr.ext.bind_mw.bind_info.length = info.length;
-        wr.ext.bind_mw.bind_info.mw_access_flags = window_access(info.mw_access_flags);
+        wr.ext.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
         let mut at: *const ibv_send_wr = &wr;
-        let posted = retry_while_busy(|| {
-            // SAFETY: one request of our own.
-            unsafe { q.device.post_send(q.handle, &wr, &mut at) }
-        });
-        posted.map_err(|e| match e {
+        // SAFETY: one request of our own, which names the program's objects.
+        unsafe { post_translated(q, &wr, &mut at) }.map_err(|e| match e {
             Error::Again => Error::NoMemory,
             e => e,
-        })?;
-        // SAFETY: the program reads it only after the call.
-        unsafe { (*mw).rkey = next };
-        Ok(())
+        })
     })())
 }

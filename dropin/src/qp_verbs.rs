@@ -7,8 +7,9 @@ use crate::cq_verbs::Cq;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
-use crate::pd_verbs::{small, Pd};
+use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
 use crate::send_batch::SendBatch;
 use crate::srq_verbs::Srq;
@@ -29,6 +30,8 @@ pub struct Qp {
     pub ex: ibv_qp_ex,
     /// What mlx5dv adds to it.
     pub dv: mlx5dv_qp_ex,
+    /// Its `handle`.
+    _object_number: ObjectNumber,
     pub device: &'static dyn HcaDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
@@ -215,6 +218,10 @@ pub unsafe fn make_as(
         qp_type::DCT => (init.send_cq, init.cap) = (core::ptr::null_mut(), ibv_qp_cap::default()),
         _ => {}
     }
+    if kind == qp_type::XRC_SEND || kind == qp_type::DCI || !init.srq.is_null() {
+        // Ignored, of any size.
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+    }
     let send_cq = match kind {
         qp_type::DCT => 0,
         // SAFETY: the caller's promise.
@@ -307,6 +314,7 @@ fn boxed(
     (handle, number, cap): (Handle, u32, ibv_qp_cap),
 ) -> *mut Qp {
     let Place { context, hca, pd, domain, xrcd, kind } = place;
+    let object_number = ObjectNumber::new(Kind::Qp, hca);
     Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex::plain(ibv_qp {
             context,
@@ -315,7 +323,7 @@ fn boxed(
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
-            handle: small(handle),
+            handle: object_number.get(),
             // That of a DCT is of use from RTR on, and drivers know it from then on only.
             qp_num: if kind == qp_type::DCT { 0 } else { number },
             state: 0,
@@ -325,6 +333,7 @@ fn boxed(
             events_completed: 0,
         }),
         dv: mlx5dv_qp_ex::NONE,
+        _object_number: object_number,
         device: hca.device,
         hca,
         handle,

@@ -5,8 +5,9 @@ use crate::cq_verbs::Cq;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
+use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
-use crate::pd_verbs::{small, Pd};
+use crate::pd_verbs::Pd;
 use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, out, Verb};
 use crate::xrcd_verbs::Xrcd;
@@ -20,6 +21,8 @@ use gdrcore_core::{refuse, Result};
 #[repr(C)]
 pub struct Srq {
     ibv: ibv_srq,
+    /// `ibv.handle`.
+    _number: ObjectNumber,
     pub device: &'static dyn HcaDevice,
     hca: &'static Hca,
     pub handle: Handle,
@@ -110,17 +113,19 @@ unsafe fn make(
         }
     };
     let domain = p.hold();
+    let number = ObjectNumber::new(Kind::Srq, p.hca);
     let srq = Box::into_raw(Box::new(Srq {
         ibv: ibv_srq {
             // SAFETY: checked above.
             context: unsafe { (*pd).context },
             srq_context: init.srq_context,
             pd,
-            handle: small(handle),
+            handle: number.get(),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
         },
+        _number: number,
         device: p.hca.device,
         hca: p.hca,
         handle,

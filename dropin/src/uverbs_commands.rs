@@ -17,7 +17,6 @@ use crate::event_acks::EventKind;
 use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::open_devices::{OpenHca, STATE};
-use crate::pd_verbs::small;
 use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
 use crate::verb_result::Verb;
@@ -303,19 +302,18 @@ fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
 /// The attributes that the device does not have, of the queue pair with a number that programs see.
 fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
     let objects = of.hca.objects();
-    objects.by_handle.iter().filter(|(handle, _)| small(**handle) == number).find_map(
-        |(_, target)| {
-            // SAFETY: what is in the table, which is locked, lives, and so does the context of
-            // each.
-            let (target, context) =
-                unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
-            if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
-                return None;
-            }
-            // SAFETY: as above; of a QP this field of the union is valid.
-            unsafe { Qp::of(target.element().qp) }.ok().map(Qp::snapshot)
-        },
-    )
+    let mut all = objects.by_handle.values().chain(objects.opened.values().flatten());
+    all.find_map(|target| {
+        // SAFETY: what is in the table, which is locked, lives, and so does the context of each.
+        let (target, context) =
+            unsafe { (&**target, Context::of_anybody((**target).context()).ok()?) };
+        if !matches!(target.kind(), EventKind::Qp) || !is_open_on(context, of.file) {
+            return None;
+        }
+        // SAFETY: as above; of a QP this field of the union is valid.
+        let q = unsafe { Qp::of(target.element().qp) }.ok()?;
+        (q.ex.qp_base.handle == number).then(|| q.snapshot())
+    })
 }
 
 fn queue_pair(

@@ -102,7 +102,7 @@ pub struct gdrc_mw_bind_info {
 pub struct gdrc_bind_mw_wr {
     /// The window.
     pub mw: gdrc_mw,
-    /// The new rkey of the window; the program chooses the low 8 bits.
+    /// The new rkey of the window, of which the low 8 bits count; the others stay.
     pub rkey: u32,
     /// The range.
     pub bind_info: gdrc_mw_bind_info,

@@ -169,8 +169,8 @@ impl Cm {
     }
 
     /// The half-open id that comes first by a key, of those that have one.
-    fn first_by<K: Ord>(&self, key: impl Fn(&Id) -> Option<K>) -> Option<usize> {
-        let all = self.half_open.iter().filter_map(|i| Some((key(&self.ids[i])?, i)));
+    fn first_by<K: Ord>(&self, key: impl Fn(usize, &Id) -> Option<K>) -> Option<usize> {
+        let all = self.half_open.iter().filter_map(|i| Some((key(i, &self.ids[i])?, i)));
         all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
     }
 
@@ -179,27 +179,29 @@ impl Cm {
     fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
-        let may_go = |id: &Id| {
-            id.is_unheard() || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now
+        let may_go = |i: usize, id: &Id| {
+            self.is_unheard(i)
+                || id.state == State::RepSent && id.since.saturating_add(FAIR_NS) <= now
         };
         if mine >= self.bounds.source() {
-            let own = |id: &Id| (id.peer.gid == *from && may_go(id)).then_some(id.since);
+            let own =
+                |i: usize, id: &Id| (id.peer.gid == *from && may_go(i, id)).then_some(id.since);
             return self.first_by(own).map(Some).ok_or(());
         }
         let known = self.is_known(now, from);
         if listener.pending >= listener.backlog {
-            let better = |id: &Id| {
+            let better = |i: usize, id: &Id| {
                 let more = self.load_of(&id.peer.gid);
                 let gives = known && !self.is_known(now, &id.peer.gid) || more > mine + 1;
-                (id.is_unheard() && id.listener == l as u32 && gives)
+                (self.is_unheard(i) && id.listener == l as u32 && gives)
                     .then_some((u32::MAX - more, id.since))
             };
             return self.first_by(better).map(Some).ok_or(());
         }
         if listener.half_open >= self.bounds.half_open {
-            let oldest = |id: &Id| {
+            let oldest = |i: usize, id: &Id| {
                 let stays = self.is_known(now, &id.peer.gid);
-                let gives = may_go(id) || known && !stays;
+                let gives = may_go(i, id) || known && !stays;
                 (id.state == State::RepSent && id.listener == l as u32 && gives)
                     .then_some((stays, id.since))
             };
@@ -222,7 +224,7 @@ impl Cm {
         }
         let victim = self.in_the_way(now, l, &from.gid).map_err(|()| false)?;
         // Only a request whose event was not taken leaves its slot at once.
-        let leaves = victim.is_some_and(|i| self.ids[i].is_unheard());
+        let leaves = victim.is_some_and(|i| self.is_unheard(i));
         if self.guests >= self.bounds.guests && !leaves {
             self.take_orphan(true);
             if self.guests >= self.bounds.guests {
@@ -256,7 +258,7 @@ impl Cm {
     /// event.
     fn evict(&mut self, i: usize) {
         self.counters.evicted += 1;
-        if self.ids[i].is_unheard() {
+        if self.is_unheard(i) {
             return self.free(i);
         }
         self.lose(i);

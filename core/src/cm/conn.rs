@@ -170,8 +170,6 @@ pub(super) struct Id {
     pub(super) about: u8,
     /// Reason of a REJ of ours, or status of a SIDR_REP.
     pub(super) reason: u16,
-    /// Events that the program has not taken: bit n is event n.
-    pub(super) events: u32,
     /// Errno of a network error about the peer since it was asked, 0 = none. Such an error may be
     /// forged, so it ends nothing; it replaces ETIMEDOUT as the status if the peer does not answer.
     pub(super) hint: i32,
@@ -248,7 +246,6 @@ impl Id {
             mras: 0,
             about: 0,
             reason: 0,
-            events: 0,
             hint: 0,
             refused: false,
             status: 0,
@@ -277,11 +274,6 @@ impl Id {
         matches!(self.state, State::ReqRcvd | State::SidrRcvd)
     }
 
-    /// Whether a request waits whose event the program has not taken.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.is_waiting() && self.events & 1 << cm_event::CONNECT_REQUEST != 0
-    }
-
     /// The status of an event that reports that the peer has not answered.
     pub(super) fn silence(&self) -> i32 {
         if self.hint != 0 {
@@ -301,7 +293,7 @@ impl Id {
         }
     }
 
-    /// The event with a number, from the present state.
+    /// The event with a number, from the present state; the caller knows when it arrived.
     pub(super) fn event(&self, event: u32, id: Handle, listener: Handle) -> CmEvent {
         let with_data = matches!(
             event,
@@ -312,6 +304,7 @@ impl Id {
             matches!(event, cm_event::REJECTED | cm_event::UNREACHABLE | cm_event::CONNECT_ERROR);
         CmEvent {
             event,
+            arrival: 0,
             status: if has_status { self.status } else { 0 },
             local: event == cm_event::UNREACHABLE && self.refused,
             id,

@@ -228,10 +228,10 @@ impl Cm {
     /// by an RTU; otherwise it refuses the REP or stays silent. The active side has no such
     /// message: its program learns from failing requests.
     fn on_stale(&mut self, now: u64, i: usize) {
-        let id = &mut self.ids[i];
-        if id.is_unheard() {
+        if self.is_unheard(i) {
             return self.free(i);
         }
+        let id = &mut self.ids[i];
         if id.state != State::Established {
             self.cancel(i);
             self.raise(i, cm_event::DISCONNECTED);
@@ -353,7 +353,7 @@ impl Cm {
                 .filter(begins)
                 .filter(|_| m.reason == reject::TIMEOUT)?
         };
-        if self.ids[i].is_unheard() {
+        if self.is_unheard(i) {
             self.free(i);
             return Some(());
         }
@@ -365,7 +365,7 @@ impl Cm {
                 id.status = i32::from(m.reason);
                 id.inbox.set(m.private_data);
                 // Events of an accepted connection that the program has not taken are void.
-                id.events = 0;
+                self.events.clear(i);
                 self.counters.rejects_rcvd += 1;
                 self.raise(i, cm_event::REJECTED);
             }

@@ -11,7 +11,8 @@
 //!
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
-//! that come before their listener), `output` (messages out and timers).
+//! that come before their listener), `events` (what the program has yet to take), `output` (messages
+//! out and timers).
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
@@ -23,6 +24,7 @@
 mod admit;
 mod conn;
 mod early;
+mod events;
 mod input;
 pub mod mad;
 mod output;
@@ -34,6 +36,7 @@ pub mod types;
 pub use types::*;
 
 pub use conn::State;
+pub use events::arrival;
 
 use crate::arena::{RawSlice, Walk};
 use crate::bitmap::Bitmap;
@@ -51,6 +54,7 @@ use crate::wire::ack_timeout_ns;
 use admit::{Bounds, Known, Load};
 use conn::Id;
 use early::{Early, EARLY};
+use events::Events;
 
 const _: () = {
     use mad::{private_len, IP_HEADER_LEN};
@@ -272,15 +276,12 @@ pub struct Cm {
     confirm_at: u64,
     /// Ids with messages to send.
     tx: Bitmap,
-    /// Ids with events.
-    events: Bitmap,
+    events: Events,
     /// One timer per id.
     wheel: Wheel,
     replies: RawSlice<Reply>,
     reply_head: usize,
     reply_len: usize,
-    /// Where the search for the next event begins, so that no id starves another.
-    event_cursor: usize,
     tx_cursor: usize,
     random: Random,
     /// Places of communication ids in their secret order.
@@ -322,7 +323,7 @@ impl Cm {
             guests: 0,
             confirm_at: 0,
             tx: Bitmap::carve(w, n)?,
-            events: Bitmap::carve(w, n)?,
+            events: Events::carve(w, n)?,
             wheel: Wheel::carve(w, n, n)?,
             replies: w.slice(
                 REPLIES,
@@ -334,7 +335,6 @@ impl Cm {
             )?,
             reply_head: 0,
             reply_len: 0,
-            event_cursor: 0,
             tx_cursor: 0,
             random: Random::new(config.seed, PURPOSE),
             order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
@@ -402,22 +402,21 @@ impl Cm {
         Ok(self.ids[self.check(id)?].qp)
     }
 
-    /// Takes an event. Events of one id come in their order; ids take turns.
+    /// Takes an event: of all that the program has not taken the one that came first.
     pub fn take_event(&mut self) -> Option<CmEvent> {
-        let i = self.events.next_from(self.event_cursor).or_else(|| self.events.next_from(0))?;
-        self.event_cursor = i + 1;
-        let id = &mut self.ids[i];
-        let number = id.events.trailing_zeros();
-        id.events &= id.events.wrapping_sub(1);
-        if id.events == 0 {
-            self.events.clear(i);
-        }
+        let (i, event, arrival) = self.events.pop()?;
         let id = &self.ids[i];
         let listener = match id.listener {
             NONE => 0,
             l => self.pool.handle(l as usize),
         };
-        Some(id.event(number, self.pool.handle(i), listener))
+        let e = id.event(event, self.pool.handle(i), listener);
+        Some(CmEvent { arrival, ..e })
+    }
+
+    /// Whether a request waits whose event the program has not taken.
+    fn is_unheard(&self, i: usize) -> bool {
+        self.ids[i].is_waiting() && self.events.has(i, cm_event::CONNECT_REQUEST)
     }
 
     /// Whether [`Cm::take_refusal`] has something.
@@ -525,12 +524,10 @@ impl Cm {
 
     /// Raises an event, unless the program has destroyed the id.
     fn raise(&mut self, i: usize, event: u32) {
-        let id = &mut self.ids[i];
-        if id.orphan {
+        if self.ids[i].orphan {
             return;
         }
-        id.events |= 1 << event;
-        self.events.set(i);
+        self.events.push(i, event);
         self.raised = true;
     }
 

@@ -418,7 +418,6 @@ impl Cm {
         let i = self.check(id)?;
         self.events.clear(i);
         let x = &mut self.ids[i];
-        x.events = 0;
         x.orphan = true;
         match x.state {
             State::Listen => {
@@ -467,8 +466,7 @@ impl Cm {
             if !self.pool.is_live(i) || id.listener != listener as u32 {
                 continue;
             }
-            if id.events != 0 {
-                id.events = 0;
+            if self.events.has_any(i) {
                 id.orphan = true;
                 self.events.clear(i);
                 let _ = self.refuse(now, i, reject::INVALID_SERVICE_ID, &[]);

@@ -3,6 +3,7 @@
 
 mod early;
 mod messages;
+mod order;
 mod refused;
 mod strangers;
 

@@ -116,6 +116,8 @@ pub struct ConnParam<'a> {
 pub struct CmEvent {
     /// One of [`cm_event`].
     pub event: u32,
+    /// When it came, among all events of the process's devices ([`super::arrival`]).
+    pub arrival: u64,
     /// REJECTED: the reason ([`reject`], [`sidr_status`] for UD). Otherwise a negative errno, or 0.
     /// UNREACHABLE: `ETIMEDOUT`; or, after the same time, a network error about the peer
     /// (`ECONNREFUSED`, `EHOSTUNREACH`, ...); or, at once, the kernel's reason for refusing to send

@@ -143,13 +143,16 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
             init.qp_type
         ));
     };
+    // Sizes of queues that it does not have are ignored (ibv_create_qp(3)).
+    let (sends, receives) = (kind.has_requester(), kind.has_receives() && init.srq == 0);
     let sizes = [
-        ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
-        ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
-        ("max_send_sge", cap.max_send_sge, config.max_sge),
-        ("max_recv_sge", cap.max_recv_sge, config.max_sge),
-        ("max_inline_data", cap.max_inline_data, config.max_inline),
-    ];
+        ("max_send_wr", sends, cap.max_send_wr, MAX_DEPTH),
+        ("max_recv_wr", receives, cap.max_recv_wr, MAX_DEPTH),
+        ("max_send_sge", sends, cap.max_send_sge, config.max_sge),
+        ("max_recv_sge", receives, cap.max_recv_sge, config.max_sge),
+        ("max_inline_data", sends, cap.max_inline_data, config.max_inline),
+    ]
+    .map(|(name, counts, size, most)| (name, if counts { size } else { 0 }, most));
     match sizes.iter().find(|(_, size, most)| size > most) {
         None => Ok(kind),
         Some((name, size, most)) => Err(refuse!(Invalid, "{name} {size}: at most {most}")),
@@ -160,6 +163,7 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
 #[derive(Clone, Copy)]
 pub(super) struct Uses {
     pd: u32,
+    recv_pd: u32,
     scq: u32,
     rcq: u32,
     srq: u32,
@@ -167,7 +171,8 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) const NOTHING: Uses = Uses { pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
+    pub(super) const NOTHING: Uses =
+        Uses { pd: NONE, recv_pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
 }
 
 /// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
@@ -217,15 +222,13 @@ impl Inner {
                 let (pd, scq, rcq) = (pd()?, cq(init.send_cq)?, cq(init.recv_cq)?);
                 let srq = if init.srq == 0 { NONE } else { s.srq_pool.check(init.srq)? as u32 };
                 let Some(shared) = common.srqs.get(srq as usize) else {
-                    return Ok(Uses { pd, scq, rcq, ..Uses::NOTHING });
+                    return Ok(Uses { pd, recv_pd: pd, scq, rcq, ..Uses::NOTHING });
                 };
                 if shared.xrc.is_some() {
                     return Err(refuse!(Invalid, "srq: of an XRC domain, which serves XRC_RECV"));
                 }
-                if shared.pd != pd {
-                    return Err(refuse!(Invalid, "srq: of another protection domain than the QP"));
-                }
-                Ok(Uses { pd, scq, rcq, srq, ..Uses::NOTHING })
+                // Its PD may be another than the queue pair's.
+                Ok(Uses { pd, recv_pd: shared.pd, scq, rcq, srq, ..Uses::NOTHING })
             }
             QpKind::XrcIni | QpKind::Dci => {
                 Ok(Uses { pd: pd()?, scq: cq(init.send_cq)?, ..Uses::NOTHING })
@@ -356,7 +359,8 @@ impl Inner {
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
-        (qp.pd, qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.pd, u.scq, u.rcq, u.srq, u.xrcd);
+        (qp.pd, qp.recv_pd) = (u.pd, u.recv_pd);
+        (qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.scq, u.rcq, u.srq, u.xrcd);
         (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
         qp.wqes = undo.wqes.take().unwrap_or_default();
         (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
@@ -677,7 +681,8 @@ impl Inner {
         let bound = q.kind == QpKind::XrcTgt;
         let own = |i: u32| if bound { NONE } else { i };
         let (scq, xrcd) = (q.scq, q.xrcd);
-        let u = Uses { pd: own(q.pd), scq, rcq: own(q.rcq), srq: own(q.srq), xrcd };
+        let (rcq, srq) = (own(q.rcq), own(q.srq));
+        let u = Uses { pd: own(q.pd), recv_pd: NONE, scq, rcq, srq, xrcd };
         self.count_user(&u, &q.init.cap, -1);
         for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {
             self.heap.free(mem);

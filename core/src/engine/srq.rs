@@ -309,7 +309,7 @@ impl Inner {
             }
             let promised = core::mem::take(&mut qp.conn.resp.recv).reserved;
             let rcq = core::mem::replace(&mut qp.rcq, NONE);
-            (qp.srq, qp.pd) = (NONE, NONE);
+            (qp.srq, qp.pd, qp.recv_pd) = (NONE, NONE, NONE);
             if promised {
                 t.common.unreserve(rcq, 1);
             }

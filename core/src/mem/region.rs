@@ -480,37 +480,30 @@ impl Regions {
     /// Opens a window onto `len` bytes at `addr` of a region, and returns the window's new rkey;
     /// the old one is expired. A type 1 window may be bound anew at any time, and a length of 0
     /// closes it (`mr` is not looked at then). A type 2 window must be closed
-    /// ([`Regions::invalidate`]) before it is bound again, and it belongs to the QP `qp`.
+    /// ([`Regions::invalidate`]) before it is bound again, and it belongs to that QP.
     ///
-    /// `new_rkey`: the upper 24 bits are those of the present rkey, the low 8 the program's choice.
-    /// `None`: chosen here, at random for type 1.
+    /// Of `rkey` the low 8 bits are the window's new ones, and the others are not looked at. `by`: the
+    /// protection domain and the QPN of the QP that binds.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: rkey, range, flags, a region
-    /// that is zero-based, a type 2 window that is bound, has no QP or no length.
+    /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: range, flags, a region that is
+    /// zero-based, a type 2 window that is bound or has no length.
     /// [`Error::Access`]: another protection domain, the region lacks MW_BIND, or lacks LOCAL_WRITE
     /// where the window lets peers write. Nothing has changed then.
     #[allow(clippy::too_many_arguments)] // the operands of one verb
     pub fn bind(
         &mut self,
         mw: Handle,
-        new_rkey: Option<u32>,
+        rkey: u32,
         mr: Handle,
         addr: u64,
         len: u64,
         flags: u32,
-        qp: Option<u32>,
+        by: (u32, u32),
     ) -> Result<u32> {
         let window = self.find(mw, TAG_MW)?;
         let w = self.slots[window];
         let type2 = w.kind == Kind::Mw2;
-        if let Some(k) = new_rkey.filter(|k| k >> 8 != w.key >> 8) {
-            return Err(refuse!(
-                Invalid,
-                "rkey {k:#x}: its upper 24 bits must be those of the window's, {:#x}",
-                w.key
-            ));
-        }
         if flags & !MW_ACCESS != 0 {
             let unknown = Flags(flags & !MW_ACCESS, access::name);
             return Err(refuse!(
@@ -518,13 +511,16 @@ impl Regions {
                 "mw_access_flags {flags:#x}: a window takes no {unknown}"
             ));
         }
-        // rxe rxe_mw.c rxe_check_bind_mw, type 2: A window of type 2 is bound by a queue pair, to
-        // at least one byte, while it is not bound.
-        if type2 && (w.bound || len == 0 || qp.is_none()) {
+        // IBTA C10-72: A window is bound by a queue pair of its own protection domain.
+        if w.pd != by.0 {
+            return Err(refuse!(Access, "mw: of another protection domain than the QP"));
+        }
+        // rxe rxe_mw.c rxe_check_bind_mw, type 2: A window of type 2 is bound to at least one byte,
+        // while it is not bound.
+        if type2 && (w.bound || len == 0) {
             return Err(refuse!(
                 Invalid,
-                "mw: of type 2, which is bound by a QP, to \
-                 at least one byte, after it was invalidated"
+                "mw: of type 2, which is bound to at least one byte, after it was invalidated"
             ));
         }
         let opened = match len {
@@ -532,15 +528,12 @@ impl Regions {
             _ => Some(self.open(&w, mr, addr, len, flags)?),
         };
         // Everything is checked; from here on nothing fails.
-        let key = match new_rkey {
-            Some(key) => key,
-            // As ibv_inc_rkey: the program knows the upper 24 bits of a type 2 key, they stay.
-            None if type2 => (w.key & !0xff) | (w.key.wrapping_add(1) & 0xff),
-            None => self.keys.next(window, w.key),
-        };
+        // rxe rxe_mw.c rxe_do_bind_mw: The new key of a window has the low byte of the key that the
+        // request names, and keeps its other bytes.
+        let key = (w.key & !0xff) | (rkey & 0xff);
         self.unbind(window);
         if let Some((region, opened)) = opened {
-            self.slots[window] = Slot { qp: if type2 { qp.unwrap_or(0) } else { 0 }, ..opened };
+            self.slots[window] = Slot { qp: if type2 { by.1 } else { 0 }, ..opened };
             let count = &mut self.slots[region].windows;
             *count = count.saturating_add(1); // at most one per window, of which there are 65,536
         }

@@ -216,10 +216,10 @@ impl Conn<'_> {
             (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
             _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
         }
-        let sges = &self.qp.conn.resp.recv.sges;
+        let (pd, sges) = (self.qp.recv_pd, &self.qp.conn.resp.recv.sges);
         let memory = &self.common.memory;
-        let outcome = memory.scatter(self.qp.pd, sges, 0, &grh).and_then(|header| {
-            let body = memory.scatter(self.qp.pd, sges, GRH_LEN as u64, payload)?;
+        let outcome = memory.scatter(pd, sges, 0, &grh).and_then(|header| {
+            let body = memory.scatter(pd, sges, GRH_LEN as u64, payload)?;
             Ok(body.or(header))
         });
         match outcome {

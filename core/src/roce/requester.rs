@@ -484,16 +484,16 @@ impl Conn<'_> {
         let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
             (wqe.imm, memory.regions.invalidate(wqe.imm, pd, qpn))
         } else {
-            let (key, va, len) = (Some(wqe.rkey), wqe.remote_addr, wqe.length);
+            let (key, va, len) = (wqe.rkey, wqe.remote_addr, wqe.length);
             let bound = memory.bind(wqe.a, |regions| {
-                regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, Some(qpn))
+                regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, (pd, qpn))
             });
             let Some(bound) = bound else {
                 self.qp.conn.req.set_send_block(SendBlock::Rate(now + OTHERS_WAIT_NS));
                 self.arm();
                 return Step::Idle;
             };
-            (wqe.rkey, bound.map(|_| ()))
+            (key, bound.map(|_| ()))
         };
         if outcome.is_err() {
             let status = wc_status::MW_BIND_ERR;

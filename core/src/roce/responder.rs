@@ -388,7 +388,7 @@ impl Conn<'_> {
         if payload.is_empty() {
             return Ok(None);
         }
-        match self.common.memory.scatter(self.qp.pd, &recv.sges, offset, payload) {
+        match self.common.memory.scatter(self.qp.recv_pd, &recv.sges, offset, payload) {
             Ok(pending) => Ok(pending),
             Err(CopyError::Busy | CopyError::Pending(..)) => Err(Rnr(RNR_SOON)),
             // rxe rxe_resp.c send_data_in, buffer: A receive request whose own memory may not be

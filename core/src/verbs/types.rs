@@ -107,7 +107,7 @@ pub struct MwBindInfo {
 pub struct BindMwWr {
     /// The window.
     pub mw: Handle,
-    /// Its new rkey: the low 8 bits are the program's own.
+    /// Its new rkey, of which the low 8 bits count.
     pub rkey: u32,
     /// The region, range and rights.
     pub bind_info: MwBindInfo,

@@ -10,6 +10,7 @@ mod dc;
 mod dc_contexts;
 mod dc_model;
 mod divided_writes;
+mod domains;
 mod flush;
 mod forged_packets;
 mod hostile;

@@ -126,6 +126,8 @@ pub struct Opts {
     pub sge: u32,
     pub inline: u32,
     pub srq: bool,
+    /// The SRQ, and the memory of its receives, are in a PD of their own.
+    pub srq_apart: bool,
     pub way: Way,
     pub timeout: u8,
     pub retry: u8,
@@ -152,6 +154,7 @@ impl Default for Opts {
             sge: 8,
             inline: 128,
             srq: false,
+            srq_apart: false,
             way: Way::Wire,
             timeout: 10,
             retry: 7,
@@ -189,6 +192,8 @@ pub struct End {
     pub qpn: u32,
     pub mr_handle: Handle,
     pub mr: MrAttr,
+    /// Key of the same memory for receives.
+    pub recv_lkey: u32,
     pub buf: Buf,
 }
 
@@ -270,12 +275,15 @@ impl Net {
         let pd = g.pd_alloc().unwrap();
         let (scq, _) = g.cq_create(o.cqe).unwrap();
         let rcq = if o.one_cq { scq } else { g.cq_create(o.cqe).unwrap().0 };
+        let srq_pd = if o.srq_apart { g.pd_alloc().unwrap() } else { pd };
         let srq_attr = SrqAttr { max_wr: o.rq, max_sge: o.sge, srq_limit: 0 };
         let xrc = o.kind == qp_type::XRC_RECV;
         let xrcd = if xrc { g.xrcd_alloc().unwrap() } else { 0 };
         let srq = match () {
-            () if xrc => g.srq_create_xrc(now, [pd, xrcd, rcq], &srq_attr).unwrap().0,
-            () if o.srq || o.kind == qp_type::DCT => g.srq_create(now, pd, &srq_attr).unwrap().0,
+            () if xrc => g.srq_create_xrc(now, [srq_pd, xrcd, rcq], &srq_attr).unwrap().0,
+            () if o.srq || o.kind == qp_type::DCT => {
+                g.srq_create(now, srq_pd, &srq_attr).unwrap().0
+            }
             () => 0,
         };
         let cap = QpCap {
@@ -308,7 +316,12 @@ impl Net {
             cookie: 0,
         };
         let (mr_handle, mr) = g.mr_reg(&reg).unwrap();
-        End { host, kind: o.kind, pd, xrcd, scq, rcq, srq, qp, qpn, mr_handle, mr, buf }
+        let recv_lkey = match o.srq_apart {
+            true => g.mr_reg(&MrReg { pd: srq_pd, ..reg }).unwrap().1.lkey,
+            false => mr.lkey,
+        };
+        let kind = o.kind;
+        End { host, kind, pd, xrcd, scq, rcq, srq, qp, qpn, mr_handle, mr, recv_lkey, buf }
     }
 
     pub fn modify(&self, e: &End, attr: &QpAttr, mask: u32) -> Result<()> {
@@ -449,7 +462,7 @@ impl Net {
         let at = |&(at, len): &(usize, usize)| Sge {
             addr: e.mr.iova + at as u64,
             length: len as u32,
-            lkey: e.mr.lkey,
+            lkey: e.recv_lkey,
         };
         let sges: Vec<Sge> = pieces.iter().map(at).collect();
         self.try_recv_sges(e, id, &sges)
@@ -477,7 +490,7 @@ impl Net {
     /// Posts a receive of a piece of the end's buffer to an SRQ.
     pub fn try_recv_of(&self, e: &End, srq: Handle, id: u64, piece: (usize, usize)) -> Result<()> {
         let (addr, length) = (e.mr.iova + piece.0 as u64, piece.1 as u32);
-        self.try_recv_sge(e.host, srq, id, Sge { addr, length, lkey: e.mr.lkey })
+        self.try_recv_sge(e.host, srq, id, Sge { addr, length, lkey: e.recv_lkey })
     }
 
     /// Posts a receive of one piece to an SRQ.

@@ -360,7 +360,8 @@ fn window(t: Bench<'_>) -> Outcome {
     let flags = access::REMOTE_WRITE | access::REMOTE_READ;
     let bind_info =
         MwBindInfo { mr: b.mr, addr: b.attr.iova + 4096, length: 4096, mw_access_flags: flags };
-    bind.ext.bind_mw = BindMwWr { mw, rkey, bind_info };
+    // The low byte of the key counts.
+    bind.ext.bind_mw = BindMwWr { mw, rkey: rkey & 0xFF, bind_info };
     b.post_wr(&bind).unwrap();
     assert_eq!(succeed(&mut b, &mut a, 1).opcode, wc_opcode::BIND_MW);
     a.peer.rkey = rkey;

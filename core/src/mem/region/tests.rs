@@ -9,6 +9,8 @@ const RW: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ
 const ALL: u32 = RW | access::REMOTE_ATOMIC | access::MW_BIND;
 const PD: u32 = 3;
 const QP: u32 = 0x11;
+/// The protection domain and the QP that bind.
+const OWNER: (u32, u32) = (PD, QP);
 
 fn regions(limit: usize) -> Regions {
     testing::carve(|w| Regions::carve(w, limit.min(64), limit, 1))
@@ -72,7 +74,7 @@ fn a_region_registered_anew_keeps_its_keys() {
     assert_eq!(r.query(h).unwrap(), a);
     r.rereg(h, &request(0x1000, 100, ALL), PD).unwrap();
     let (w, k) = r.mw_alloc(PD, 1).unwrap();
-    r.bind(w, Some(k), h, 0x1000, 10, access::REMOTE_READ, None).unwrap();
+    r.bind(w, k, h, 0x1000, 10, access::REMOTE_READ, OWNER).unwrap();
     assert_eq!(r.rereg(h, &request(0x1000, 100, ALL), PD).unwrap_err(), Error::Busy);
     r.mw_dealloc(w).unwrap();
     r.dereg(h).unwrap();
@@ -149,7 +151,7 @@ fn handles_of_other_types_and_garbage_are_stale() {
     assert_eq!(r.mw_dealloc(h), Err(Error::StaleHandle));
     for g in [0, 1, u64::MAX, h ^ (1 << 24), h + 1, h + (1 << 32), h & 0xffff_ffff] {
         assert_eq!(r.query(g), Err(Error::StaleHandle), "{g:#x}");
-        assert_eq!(r.bind(w, None, g, 0x1000, 8, 0, None), Err(Error::StaleHandle), "{g:#x}");
+        assert_eq!(r.bind(w, 0, g, 0x1000, 8, 0, OWNER), Err(Error::StaleHandle), "{g:#x}");
     }
 }
 
@@ -220,7 +222,7 @@ fn type_1_window_opens_rebinds_and_closes() {
     let need = access::REMOTE_WRITE;
     assert_eq!(r.mw_pd(w), Ok(PD));
     assert_eq!(r.remote(k0, PD, QP, 0x1010, 16, need), Err(KeyError::Unbound));
-    let k1 = r.bind(w, None, m, 0x1010, 16, need, None).unwrap();
+    let k1 = r.bind(w, k0 + 1, m, 0x1010, 16, need, OWNER).unwrap();
     assert_ne!(k0, k1);
     assert_eq!(r.remote(k0, PD, QP, 0x1010, 16, need), Err(KeyError::Expired));
     assert_eq!(r.remote(k1, PD, 99, 0x1014, 12, need).unwrap().addr, 0x1014);
@@ -230,12 +232,12 @@ fn type_1_window_opens_rebinds_and_closes() {
     assert_eq!(r.local(k1, PD, 0x1010, 1, false), Err(KeyError::Unknown));
     assert_eq!(r.dereg(m), Err(Error::Busy));
     // The program may choose the low byte of a type 1 key as well.
-    let k2 = r.bind(w, Some(k1 ^ 1), m, 0x1000, 64, access::REMOTE_READ, None).unwrap();
+    let k2 = r.bind(w, k1 ^ 1, m, 0x1000, 64, access::REMOTE_READ, OWNER).unwrap();
     assert_eq!(k2, k1 ^ 1);
     assert_eq!(r.remote(k1, PD, QP, 0x1010, 1, 0), Err(KeyError::Expired));
     assert!(r.remote(k2, PD, QP, 0x1000, 64, access::REMOTE_READ).is_ok());
     assert_eq!(r.invalidate(k2, PD, QP), Err(Error::Invalid));
-    let k3 = r.bind(w, None, 0, 0, 0, 0, None).unwrap();
+    let k3 = r.bind(w, k2 ^ 2, 0, 0, 0, 0, OWNER).unwrap();
     assert_eq!(r.remote(k3, PD, QP, 0x1010, 1, 0), Err(KeyError::Unbound));
     r.dereg(m).unwrap();
     r.mw_dealloc(w).unwrap();
@@ -243,6 +245,7 @@ fn type_1_window_opens_rebinds_and_closes() {
 }
 
 // rxe rxe_mw.c rxe_check_bind_mw, type 2
+// rxe rxe_mw.c rxe_do_bind_mw
 // rxe rxe_mw.c rxe_check_invalidate_mw
 #[test]
 fn type_2_window_belongs_to_its_qp_until_invalidated() {
@@ -251,16 +254,10 @@ fn type_2_window_belongs_to_its_qp_until_invalidated() {
     let (w, k) = r.mw_alloc(PD, 2).unwrap();
     let need = access::REMOTE_WRITE;
     assert_eq!(r.invalidate(k, PD, QP), Err(Error::Invalid));
-    assert_eq!(r.bind(w, Some(k), m, 0x1000, 8, need, None), Err(Error::Invalid));
-    assert_eq!(r.bind(w, Some(k), m, 0x1000, 0, need, Some(QP)), Err(Error::Invalid));
-    assert_eq!(r.bind(w, Some(k ^ 0x100), m, 0x1000, 8, need, Some(QP)), Err(Error::Invalid));
-    assert_eq!(r.bind(w, Some(k ^ 0xff), m, 0x1000, 8, need, Some(QP)), Ok(k ^ 0xff));
+    assert_eq!(r.bind(w, k, m, 0x1000, 0, need, OWNER), Err(Error::Invalid));
+    assert_eq!(r.bind(w, k ^ 0xff, m, 0x1000, 8, need, OWNER), Ok(k ^ 0xff));
     let k = k ^ 0xff;
-    assert_eq!(
-        r.bind(w, Some(k), m, 0x1000, 8, need, Some(QP)),
-        Err(Error::Invalid),
-        "bound already"
-    );
+    assert_eq!(r.bind(w, k, m, 0x1000, 8, need, OWNER), Err(Error::Invalid), "bound already");
     assert!(r.remote(k, PD, QP, 0x1000, 8, need).is_ok());
     assert_eq!(r.remote(k, PD, QP + 1, 0x1000, 8, need), Err(KeyError::ForeignPd));
     assert_eq!(r.remote(k, PD + 1, QP, 0x1000, 8, need), Err(KeyError::ForeignPd));
@@ -271,10 +268,14 @@ fn type_2_window_belongs_to_its_qp_until_invalidated() {
     assert_eq!(r.invalidate(u32::MAX, PD, QP), Err(Error::Invalid));
     assert_eq!(r.invalidate(k, PD, QP), Ok(()));
     assert_eq!(r.remote(k, PD, QP, 0x1000, 8, need), Err(KeyError::Unbound));
-    assert_eq!(
-        r.bind(w, None, m, 0x1000, 8, need, Some(QP)).unwrap(),
-        (k & !0xff) | ((k + 1) & 0xff)
-    );
+    // Of the key that a request names the low byte counts.
+    for (named, low) in [(0xba, 0xba), (0, 0), (!k, !k & 0xff), (u32::MAX, 0xff)] {
+        let key = (k & !0xff) | low;
+        assert_eq!(r.bind(w, named, m, 0x1000, 8, need, OWNER), Ok(key));
+        assert!(r.remote(key, PD, QP, 0x1000, 8, need).is_ok());
+        assert_eq!(r.invalidate(key, PD, QP), Ok(()));
+    }
+    r.bind(w, k, m, 0x1000, 8, need, OWNER).unwrap();
     assert_eq!(r.dereg(m), Err(Error::Busy));
     r.unbind_qp(QP + 1);
     assert_eq!(r.dereg(m), Err(Error::Busy));
@@ -292,7 +293,7 @@ fn bind_refuses_what_the_region_does_not_give() {
     let (no_bind, _) = mr(&mut r, 0x1000, 64, RW);
     let (read_only, _) = mr(&mut r, 0x1000, 64, access::MW_BIND);
     let (zero, _) = mr(&mut r, 0x1000, 64, ALL | access::ZERO_BASED);
-    let mut bind = |w, m, addr, len, flags| r.bind(w, None, m, addr, len, flags, None);
+    let mut bind = |w, m, addr, len, flags| r.bind(w, 7, m, addr, len, flags, OWNER);
     assert_eq!(bind(foreign, m, 0x1000, 8, 0), Err(Error::Access));
     assert_eq!(bind(w, no_bind, 0x1000, 8, 0), Err(Error::Access));
     assert_eq!(bind(w, read_only, 0x1000, 8, access::REMOTE_WRITE), Err(Error::Access));
@@ -310,6 +311,26 @@ fn bind_refuses_what_the_region_does_not_give() {
     assert_eq!(r.remote(k, PD, QP, 4, 4, access::REMOTE_READ).unwrap().addr, 0x1014);
     assert_eq!(r.mw_alloc(PD, 0).unwrap_err(), Error::Invalid);
     assert_eq!(r.mw_alloc(PD, 3).unwrap_err(), Error::Invalid);
+}
+
+// IBTA C10-72
+#[test]
+fn a_window_is_bound_by_a_qp_of_its_protection_domain() {
+    for kind in [1, 2] {
+        let mut r = regions(64);
+        let (m, _) = mr(&mut r, 0x1000, 64, ALL);
+        let (foreign, _) = r.reg(&request(0x1000, 64, ALL), PD + 1).unwrap();
+        let (w, k) = r.mw_alloc(PD, kind).unwrap();
+        let mut bind = |m, len, pd| r.bind(w, k, m, 0x1000, len, access::REMOTE_READ, (pd, QP));
+        for (m, len) in [(m, 8), (foreign, 8), (m, 0)] {
+            assert_eq!(bind(m, len, PD + 1), Err(Error::Access));
+        }
+        assert_eq!(bind(foreign, 8, PD), Err(Error::Access));
+        assert!(bind(m, 8, PD).is_ok());
+        // Nor is it closed by one.
+        assert_eq!(bind(m, 0, PD + 1), Err(Error::Access));
+        assert_eq!(r.unbound(m), Err(Error::Busy));
+    }
 }
 
 #[test]
@@ -424,9 +445,9 @@ proptest! {
                 }
                 4 | 5 if !mws.is_empty() && !mrs.is_empty() => {
                     let (m, w) = (b % mrs.len(), a % mws.len());
-                    let key = (op == 5).then_some(mws[w].1 ^ (b as u32 & 0xff));
+                    let key = if op == 5 { mws[w].1 ^ (b as u32 & 0xff) } else { mws[w].1.wrapping_add(1) };
                     let done =
-                        r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, Some(QP));
+                        r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, OWNER);
                     if mws[w].2 && mws[w].3.is_some() {
                         prop_assert_eq!(done, Err(Error::Invalid));
                     } else {
@@ -489,7 +510,7 @@ fn another_table_takes_regions_and_windows_under_their_keys() {
     assert_eq!((other.mr_live(), other.mw_live(), other.pd_users(PD)), (3, 1, 4));
     // Each table has its own bindings.
     let new = key & !0xff | key.wrapping_add(1) & 0xff;
-    other.bind(w, Some(new), made[0].0, 0x1000, 8, access::REMOTE_READ, Some(QP)).unwrap();
+    other.bind(w, new, made[0].0, 0x1000, 8, access::REMOTE_READ, OWNER).unwrap();
     assert!(other.remote(new, PD, QP, 0x1000, 8, access::REMOTE_READ).is_ok());
     assert_eq!(first.remote(key, PD, QP, 0x1000, 8, access::REMOTE_READ), Err(KeyError::Unbound));
     assert_eq!((other.unbound(made[0].0), first.unbound(made[0].0)), (Err(Error::Busy), Ok(0)));
@@ -525,10 +546,10 @@ fn a_copy_of_a_table_takes_its_type_1_bindings_and_keeps_their_regions() {
         (0..2).map(|_| first.reg(&request(0x1000, 64, ALL), PD).unwrap().0).collect();
     let (bound, free, own) =
         (first.mw_alloc(PD, 1).unwrap(), first.mw_alloc(PD, 1).unwrap(), first.mw_alloc(PD, 2));
-    let rkey = first.bind(bound.0, None, made[0], 0x1000, 8, access::REMOTE_READ, None).unwrap();
+    let rkey = first.bind(bound.0, 1, made[0], 0x1000, 8, access::REMOTE_READ, OWNER).unwrap();
     let own = own.unwrap();
     let new = own.1 & !0xff | own.1.wrapping_add(1) & 0xff;
-    first.bind(own.0, Some(new), made[1], 0x1000, 8, access::REMOTE_READ, Some(QP)).unwrap();
+    first.bind(own.0, new, made[1], 0x1000, 8, access::REMOTE_READ, OWNER).unwrap();
     copy.copy(&first).unwrap();
     assert!(copy.remote(rkey, PD, QP, 0x1000, 8, access::REMOTE_READ).is_err());
     copy.copy_bindings(&first);

@@ -188,13 +188,14 @@ impl Transport {
             ..*context
         };
         let t = &self.qps[dct];
-        let (pd, rcq, shown) = (t.pd, t.rcq, t.qpn);
+        let (pd, recv_pd, rcq, shown) = (t.pd, t.recv_pd, t.rcq, t.qpn);
         let (access, rnr) = (t.attr.qp_access_flags, t.attr.min_rnr_timer);
         let (mtu, most) = (t.attr.path_mtu, self.common.config.max_rd_atomic.min(255) as u8);
         let index = qpn.wrapping_sub(self.common.qpn_base) as usize;
         self.common.by_qpn[index] = qi as u32 + 1;
         let qp = &mut self.qps[qi];
-        (qp.pd, qp.srq, qp.rcq, qp.qpn, qp.wc_qpn) = (pd, srq, rcq, qpn, shown);
+        (qp.pd, qp.recv_pd, qp.srq, qp.rcq) = (pd, recv_pd, srq, rcq);
+        (qp.qpn, qp.wc_qpn) = (qpn, shown);
         qp.attr = QpAttr {
             path_mtu: mtu.min(u32::from(eth.mtu).max(1)),
             dest_qp_num: eth.qpn,

@@ -188,7 +188,8 @@ impl Conn<'_> {
                 if len as u64 > u64::from(sge.length) {
                     return false;
                 }
-                to = common.memory.regions.local_host(sge.lkey, qp.pd, sge.addr, len as u32);
+                let regions = &common.memory.regions;
+                to = regions.local_host(sge.lkey, qp.recv_pd, sge.addr, len as u32);
                 if to.is_none() {
                     return false;
                 }

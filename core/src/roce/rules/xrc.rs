@@ -35,7 +35,7 @@ impl Conn<'_> {
         if qp.conn.resp.incoming() != Incoming::Idle || qp.conn.resp.recv.taken {
             return false;
         }
-        (qp.srq, qp.rcq, qp.pd) = (srq, cq, pd);
+        (qp.srq, qp.rcq, qp.pd, qp.recv_pd) = (srq, cq, pd, pd);
         true
     }
 }

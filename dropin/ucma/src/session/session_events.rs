@@ -1,6 +1,7 @@
 //! Moves events from the connection manager and from commands into the queue of a channel, and from
 //! there to the program.
 
+use gdrcore_core::cm::arrival;
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
@@ -22,6 +23,8 @@ pub(super) mod number {
 
 /// An event that the program has not taken yet.
 pub(super) struct Event {
+    /// When it came ([`arrival`]).
+    arrival: u64,
     /// The id that counts the event; of a connection request the listener.
     id: u32,
     /// The group concerned, which counts the event too.
@@ -52,14 +55,20 @@ impl<D: Devices> Session<D> {
             }
         }
         let mut taken = 0;
-        for (device, manager) in managers {
-            // An error means the child of a fork, which has no events.
-            while let Ok(Some(e)) = manager.event() {
-                taken += 1;
-                self.on_event(device, &manager, e);
+        loop {
+            let before = taken;
+            for (device, manager) in &managers {
+                // An error means the child of a fork, which has no events.
+                while let Ok(Some(e)) = manager.event() {
+                    taken += 1;
+                    self.on_event(*device, manager, e);
+                }
+            }
+            // What came before an event of this turn may be of a device that was asked before it.
+            if taken == before || managers.len() < 2 {
+                return taken;
             }
         }
-        taken
     }
 
     fn on_event(&mut self, device: usize, manager: &Manager, e: CmEvent) {
@@ -67,13 +76,14 @@ impl<D: Devices> Session<D> {
             return self.on_request(device, manager, e);
         }
         let Some(&id) = self.by_handle.get(&(device, e.id)) else { return };
-        let number = e.event;
+        let (number, arrival) = (e.event, e.arrival);
         // The program does not know this id yet, so the event has no receiver. Its accept will
         // fail.
         if self.ids.get(&id).is_some_and(|i| i.uid != 0) {
             self.raise(
                 id,
                 Event {
+                    arrival,
                     id,
                     group: None,
                     about: id,
@@ -125,27 +135,39 @@ impl<D: Devices> Session<D> {
                 reported: 0,
             },
         );
-        let number = e.event;
+        let (number, arrival) = (e.event, e.arrival);
         let payload = EventPayload::Connection(Box::new(e));
         self.raise(
             listener,
-            Event { id: listener, group: None, about: id, number, status: 0, payload },
+            Event { arrival, id: listener, group: None, about: id, number, status: 0, payload },
         );
     }
 
+    /// Queues an event in its id's channel, in the order of arrival.
     fn raise(&mut self, id: u32, event: Event) {
         let channel = self.ids.get(&id).map(|i| i.channel);
         if let Some(c) = channel.and_then(|c| self.channels.get_mut(&c)) {
-            c.events.push_back(event);
+            let later = c.events.iter().rev().take_while(|e| e.arrival > event.arrival).count();
+            c.events.insert(c.events.len() - later, event);
         }
+    }
+
+    /// Queues an event that this layer raises now, behind those that have come to the devices.
+    fn raise_now(
+        &mut self,
+        id: u32,
+        group: Option<u32>,
+        (number, status): (u32, i32),
+        payload: EventPayload,
+    ) {
+        self.pump();
+        let arrival = arrival();
+        self.raise(id, Event { arrival, id, group, about: id, number, status, payload });
     }
 
     /// Raises an event for a command.
     pub(super) fn raise_plain(&mut self, id: u32, number: u32, status: i32) {
-        self.raise(
-            id,
-            Event { id, group: None, about: id, number, status, payload: EventPayload::Nothing },
-        );
+        self.raise_now(id, None, (number, status), EventPayload::Nothing);
     }
 
     /// WRITE_CM_EVENT: a program's own event, or the library's when it has resolved a name.
@@ -163,8 +185,7 @@ impl<D: Devices> Session<D> {
                 "event {event}: RDMA_CM_EVENT_USER or _INTERNAL, of an id that is the program's"
             ));
         }
-        let (number, status, payload) = (event, status as i32, EventPayload::Argument(argument));
-        self.raise(id, Event { id, group: None, about: id, number, status, payload });
+        self.raise_now(id, None, (event, status as i32), EventPayload::Argument(argument));
         Ok(())
     }
 
@@ -177,17 +198,7 @@ impl<D: Devices> Session<D> {
         qkey: u32,
     ) {
         let payload = EventPayload::Group { ah, gid_index, qkey };
-        self.raise(
-            id,
-            Event {
-                id,
-                group: Some(group),
-                about: id,
-                number: number::MULTICAST_JOIN,
-                status: 0,
-                payload,
-            },
-        );
+        self.raise_now(id, Some(group), (number::MULTICAST_JOIN, 0), payload);
     }
 
     /// GET_EVENT.
@@ -265,7 +276,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// MIGRATE_ID: the id and its events move to another channel.
+    /// MIGRATE_ID: the id and its events move to another channel, where they are in the order of
+    /// arrival too.
     pub(super) fn migrate(&mut self, id: u32, to: u32) -> Result<Vec<u8>> {
         let i = self.id_mut(id)?;
         let from = core::mem::replace(&mut i.channel, to);
@@ -276,16 +288,14 @@ impl<D: Devices> Session<D> {
             c.events = stay.into();
             moved = go;
         }
-        for e in &moved {
+        for e in moved {
             // A connection request that the program has not taken moves with its listener.
             if e.about != id {
                 if let Some(request) = self.ids.get_mut(&e.about) {
                     request.channel = to;
                 }
             }
-        }
-        if let Some(c) = self.channels.get_mut(&to) {
-            c.events.extend(moved);
+            self.raise(id, e);
         }
         Ok(events_reported(reported))
     }

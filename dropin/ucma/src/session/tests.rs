@@ -386,6 +386,58 @@ fn an_id_moves_with_its_events() {
     assert_eq!(u32_at(&got.unwrap(), 0), 1, "told once");
 }
 
+/// The events of a channel, as (uid, event).
+fn all(p: &mut Program) -> Vec<(u64, u32)> {
+    std::iter::from_fn(|| p.event()).map(|e| (e.uid, e.event)).collect()
+}
+
+fn migrate(p: &mut Program, id: u32, from: u32, to: u32) {
+    let body: &[&[u8]] = &[&[0; 8], &id.to_ne_bytes(), &from.to_ne_bytes()];
+    p.try_raw(to, cmd::MIGRATE_ID, 512, body).unwrap();
+}
+
+#[test]
+fn a_channels_events_stay_in_the_order_of_arrival() {
+    let mut p = Program::new();
+    p.server(1, port_space::TCP, 4000);
+    let old = p.channel;
+    let c = p.client(2, port_space::TCP, 4000);
+    p.connect(c, 0x100, &[]).unwrap();
+    let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
+    p.accept(r, 3, 0x200, &[]).unwrap();
+    p.expect(2, cm_event::CONNECT_RESPONSE);
+    let d = p.client(4, port_space::TCP, 4000);
+    p.establish(c).unwrap();
+    p.connect(d, 0x101, &[]).unwrap();
+    // An event of this layer comes behind what has come to the device, taken from there or not.
+    let e = p.create(5, port_space::TCP);
+    p.resolve(e, [127, 0, 0, 1], 4000).unwrap();
+    assert_eq!(p.s.queued(old), 3);
+    p.disconnect(c).unwrap();
+    p.s.pump();
+    // A move from a channel to itself moves nothing.
+    for id in [r, c, e] {
+        migrate(&mut p, id, old, old);
+    }
+    let ended = cm_event::DISCONNECTED;
+    let (first, rest) =
+        ([(3, cm_event::ESTABLISHED), (1, cm_event::CONNECT_REQUEST)], (5, number::ADDR_RESOLVED));
+    // To another channel, and, one by one, back.
+    let new = p.s.open();
+    for id in [e, r] {
+        migrate(&mut p, id, old, new);
+    }
+    assert_eq!((p.s.queued(old), p.s.queued(new)), (2, 3));
+    for id in [r, e] {
+        migrate(&mut p, id, new, old);
+    }
+    let seen = all(&mut p);
+    assert_eq!((&seen[..2], seen[2]), (&first[..], rest));
+    let mut ends = seen[3..].to_vec();
+    ends.sort_unstable();
+    assert_eq!(ends, [(2, ended), (3, ended)]);
+}
+
 #[test]
 fn queries_name_the_device_once_it_is_selected() {
     let mut p = Program::new();

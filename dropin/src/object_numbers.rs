@@ -1,0 +1,125 @@
+//! The handles of objects, as programs see them: small numbers of the process, of each kind of
+//! object the lowest that is free, as a kernel gives them to an open file. FreeFlow's router, for
+//! one, indexes tables of its own by them. An object of the device may be of any engine; its handle
+//! there is another number.
+
+use crate::fork_verbs::around_forks;
+use crate::hca::Hca;
+use crate::thread_lock::ForkLock;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Once;
+
+/// A kind of object that has numbers of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Pd,
+    Mr,
+    Mw,
+    Ah,
+    Cq,
+    Srq,
+    Qp,
+    Dm,
+}
+
+const KINDS: usize = Kind::Dm as usize + 1;
+
+/// The numbers of a kind.
+struct Numbers {
+    /// By number: the device whose object has it; 0: it is free.
+    owners: Vec<usize>,
+    free: BinaryHeap<Reverse<u32>>,
+}
+
+impl Numbers {
+    fn take(&mut self, owner: usize) -> u32 {
+        if let Some(Reverse(n)) = self.free.pop() {
+            self.owners[n as usize] = owner;
+            return n;
+        }
+        self.owners.push(owner);
+        self.owners.len() as u32 - 1
+    }
+
+    fn give_back(&mut self, n: usize) {
+        self.owners[n] = 0;
+        self.free.push(Reverse(n as u32));
+    }
+}
+
+static NUMBERS: ForkLock<[Numbers; KINDS]> =
+    ForkLock::new([const { Numbers { owners: Vec::new(), free: BinaryHeap::new() } }; KINDS]);
+
+extern "C" fn hold() {
+    NUMBERS.hold();
+}
+
+extern "C" fn release() {
+    NUMBERS.release();
+}
+
+/// An object's number, which is free again as soon as this is dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ObjectNumber {
+    kind: Kind,
+    number: u32,
+}
+
+impl ObjectNumber {
+    /// The lowest free number of a kind, for an object of `device`.
+    pub fn new(kind: Kind, device: *const Hca) -> ObjectNumber {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| around_forks(hold, release));
+        ObjectNumber { kind, number: NUMBERS.lock()[kind as usize].take(device.addr()) }
+    }
+
+    /// The number.
+    pub fn get(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for ObjectNumber {
+    fn drop(&mut self) {
+        NUMBERS.lock()[self.kind as usize].give_back(self.number as usize);
+    }
+}
+
+/// Frees the numbers of what a program has left on a device that closes. Nothing drops those: the
+/// program may still have pointers to the objects.
+pub fn free_all(device: *const Hca) {
+    for numbers in NUMBERS.lock().iter_mut() {
+        for n in 0..numbers.owners.len() {
+            if numbers.owners[n] == device.addr() {
+                numbers.give_back(n);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(device: usize, kind: Kind) -> ObjectNumber {
+        ObjectNumber::new(kind, core::ptr::without_provenance(device))
+    }
+
+    #[test]
+    fn the_lowest_free_number_of_each_kind_is_given() {
+        // No other test makes windows or device memory.
+        let [a, b, c] = [(); 3].map(|()| of(8, Kind::Mw));
+        assert_eq!([a.get(), b.get(), c.get()], [0, 1, 2]);
+        assert_eq!(of(8, Kind::Dm).get(), 0);
+        drop(b);
+        drop(a);
+        let [a, b, d] = [8, 16, 16].map(|device| of(device, Kind::Mw));
+        assert_eq!([a.get(), b.get(), d.get()], [0, 1, 3]);
+        // A program leaves its objects when it closes a device.
+        core::mem::forget([b, d]);
+        free_all(core::ptr::without_provenance(16));
+        let [b, d, e] = [(); 3].map(|()| of(8, Kind::Mw));
+        assert_eq!([b.get(), d.get(), e.get()], [1, 3, 4]);
+    }
+}

@@ -1,0 +1,61 @@
+//! What verbs programs may rely on, as on a NIC: small C programs of libibverbs and librdmacm, one
+//! for each kind of thing, on the drop-in.
+
+use gdrcore_tests::dropin::command;
+use gdrcore_tests::rdmacm::Pair;
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Scratch};
+use std::path::{Path, PathBuf};
+
+/// Compiles a program of `tests/c`; `None`: no compiler, or no headers of libibverbs and librdmacm.
+fn compiled(name: &str) -> Option<(PathBuf, Scratch)> {
+    let header = |name: &str| Path::new("/usr/include").join(name).exists();
+    let all = header("infiniband/verbs.h") && header("rdma/rdma_cma.h") && find("cc").is_some();
+    all.then(|| {
+        let dir = scratch(&format!("nic-{name}"));
+        (compile("cc", name, &dir, &["-libverbs", "-lrdmacm", "-lpthread"]), dir)
+    })
+}
+
+const NOT_COMPILED: &str = "no cc, or no headers of libibverbs-dev and librdmacm-dev";
+
+/// Runs a program once with each value of a variable; it has to print "ok".
+#[track_caller]
+fn says_ok(program: &Path, n: u32, name: &str, values: &[&str]) {
+    for value in values {
+        let done = run(command(program, &loopback(n, 1)).env(name, value), 60);
+        assert!(done.ok() && done.output.ends_with("ok\n"), "{name}={value}: {}", done.output);
+    }
+}
+
+#[test]
+fn handles_are_the_lowest_free_numbers_of_the_process() {
+    let Some((program, _dir)) = compiled("handles") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 160, "GDRC_ENGINES", &["1", "2", "4"]);
+}
+
+#[test]
+fn events_of_a_channel_come_in_the_order_of_arrival() {
+    let Some((program, dir)) = compiled("cm_order") else { skip!("{NOT_COMPILED}") };
+    let (server, client) =
+        (format!("{} s {{S}}", program.display()), format!("{} c {{S}}", program.display()));
+    for options in [&[][..], &["--path", "udp"], &["--engines", "2"]] {
+        let pair = Pair { options, ..Pair::new(&server, &client) };
+        let done = pair.run(161, &dir).expect("the program is there");
+        for side in done {
+            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {}", side.output);
+        }
+    }
+}
+
+#[test]
+fn windows_take_the_low_byte_of_the_programs_key() {
+    let Some((program, _dir)) = compiled("windows") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 162, "GDRC_ENGINES", &["1", "2"]);
+}
+
+#[test]
+fn an_srq_may_be_of_another_protection_domain() {
+    let Some((program, _dir)) = compiled("srq_domains") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 163, "GDRC_ENGINES", &["1", "2"]);
+}
