@@ -5,6 +5,8 @@ A row: what is wrong, the file, its text, what replaces it, and the stage that n
 
 C = "core/src/"
 N = "backends/net/src/"
+D = "dropin/src/"
+U = "dropin/ucma/src/session/"
 
 FAULTS = [
     ("a request before a refused one waits for those that it announced", C + "verbs/post.rs",
@@ -20,4 +22,18 @@ FAULTS = [
      "                        let _ = (engine, ring, before);\n", "engines_cqs"),
     ("the last cause of a device is that of its first engine", N + "soft/engine_set/device.rs",
      "if cause.time_ns > last.time_ns {", "if cause.time_ns < last.time_ns {", "engines_cqs"),
+    ("an RTU that has not left is dropped when its connection ends", C + "cm/program.rs",
+     "id.owes &= owe::RTU;", "id.owes = 0;", "unit"),
+    ("one former listener is remembered, not all", C + "cm/program.rs",
+     "self.former[self.former_next % FORMER] = gone;", "self.former[0] = gone;", "unit"),
+    ("a bind that one device refuses leaves ids on the others", U + "session_commands.rs",
+     "                        let _ = end.manager.destroy(end.handle);\n",
+     "                        let _ = end;\n", "ucma"),
+    ("requests that wait stay on the channel that their listener has left", U + "session_events.rs",
+     "                    request.channel = to;\n", "                    let _ = request;\n", "ucma"),
+    ("a QP's rate is told in bytes a second", D + "qp_verbs.rs",
+     "u32::try_from(a.rate_limit_bytes_per_s / KBPS)", "u32::try_from(a.rate_limit_bytes_per_s)",
+     "dropin_extended"),
+    ("what a program's struct has beyond ours stays as it was", D + "query_verbs.rs",
+     "        to.add(n).write_bytes(0, size - n);\n", "", "dropin_extended"),
 ]

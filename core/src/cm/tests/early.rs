@@ -130,3 +130,24 @@ fn strangers_push_out_requests_and_nothing_else() {
     assert!(from.contains(&address(1).gid), "{from:?}");
     assert!(from.len() <= EARLY + 1);
 }
+
+#[test]
+fn every_listener_of_the_last_seconds_is_remembered() {
+    let mut w = World::new(27);
+    let ports = [PORT, PORT + 1, PORT + 2];
+    let listeners = ports.map(|port| {
+        let id = w.cm[1].create(port_space::TCP, 0).unwrap();
+        w.cm[1].bind(id, port).unwrap();
+        w.cm[1].listen(w.now, id, 0).unwrap();
+        id
+    });
+    for id in listeners {
+        w.cm[1].destroy(w.now, id).unwrap();
+    }
+    for port in ports {
+        let id = w.cm[0].create(port_space::TCP, 0).unwrap();
+        w.cm[0].connect(w.now, id, &address(2), port, 0, &rc(5, b"")).unwrap();
+    }
+    w.run(100 * MS);
+    assert!(!w.cm[0].has_events(), "a request for a former listener waits for the next one");
+}

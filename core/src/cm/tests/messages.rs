@@ -122,3 +122,17 @@ fn lids_of_a_request_count_for_nothing() {
     w.cm[1].handle_mad(1, &address(1), &mad);
     assert_eq!(w.cm[1].take_event().unwrap().event, cm_event::CONNECT_REQUEST);
 }
+
+#[test]
+fn an_end_right_after_the_establishing_sends_both() {
+    let mut w = World::new(41);
+    w.listen(1, port_space::TCP);
+    let active = w.connect(5);
+    let passive = w.event(1).id;
+    w.cm[1].accept(w.now, passive, 0, &rc(6, b"")).unwrap();
+    assert_eq!(w.event(0).event, cm_event::CONNECT_RESPONSE);
+    w.cm[0].establish(active).unwrap();
+    w.cm[0].disconnect(w.now, active).unwrap();
+    let seen = [w.event(1).event, w.event(1).event];
+    assert_eq!(seen, [cm_event::ESTABLISHED, cm_event::DISCONNECTED]);
+}

@@ -1,4 +1,4 @@
-//! Devices for tests of the session: one that is real, and one that cannot be opened.
+//! Devices for tests of the session: real ones, and one that cannot be opened.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use gdrcore_testkit::soft::Soft;
 
 use super::{DeviceInfo, Devices, Manage, Manager};
 
-/// Devices of a test: the first is real, a second cannot be opened.
+/// Devices of a test: the first ones are real, the last one cannot be opened.
 pub(crate) struct Lab {
     list: Vec<DeviceInfo>,
-    opened: Arc<Soft>,
+    opened: Vec<Arc<Soft>>,
 }
 
 /// The device, while a reference exists.
@@ -57,27 +57,37 @@ impl Devices for Lab {
     }
 
     fn manager(&self, device: usize) -> Result<Manager> {
-        match device {
-            0 => Ok(Arc::new(HeldDevice(self.opened.clone()))),
-            _ => Err(Error::NoDevice),
-        }
+        let opened = self.opened.get(device).ok_or(Error::NoDevice)?;
+        Ok(Arc::new(HeldDevice(opened.clone())))
     }
 }
 
-/// Opens them.
+/// Opens one real device, 127.0.0.1.
 pub(crate) fn open() -> Lab {
-    let device = Soft::new("loopback");
-    let attr = device.dev().query().unwrap();
-    let real = DeviceInfo { node_guid: 1, index: 3, gid: attr.gid, gid_index: 1, scope_id: 0 };
-    let mut gid = [0; 16];
-    gid[0] = 0xfd;
-    let dead = DeviceInfo { node_guid: 2, index: 4, gid, ..real };
-    Lab { list: vec![real, dead], opened: Arc::new(device) }
+    open_so_many(1)
+}
+
+/// Opens real devices, 127.0.0.1, 127.0.0.2, ...
+pub(crate) fn open_so_many(n: u8) -> Lab {
+    let gid = |last| std::net::Ipv4Addr::new(127, 0, 0, last).to_ipv6_mapped().octets();
+    let info = |n: u8| DeviceInfo {
+        node_guid: n.into(),
+        index: 2 + u32::from(n),
+        gid: gid(n),
+        gid_index: 1,
+        scope_id: 0,
+    };
+    let mut list: Vec<_> = (1..=n).map(info).collect();
+    let mut dead = info(n + 1);
+    dead.gid = [0; 16];
+    dead.gid[0] = 0xfd;
+    list.push(dead);
+    Lab { list, opened: (0..n).map(|_| Arc::new(Soft::new("loopback"))).collect() }
 }
 
 impl Lab {
-    /// The ids that are left on the device.
+    /// What is left on the first device.
     pub(crate) fn leaks(&self) -> Leaks {
-        self.opened.soft().leaks().unwrap()
+        self.opened[0].soft().leaks().unwrap()
     }
 }

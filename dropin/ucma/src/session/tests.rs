@@ -39,7 +39,11 @@ struct Seen {
 
 impl Program {
     fn new() -> Program {
-        let mut s = Session::new(session_lab::open(), 42);
+        Program::on(session_lab::open())
+    }
+
+    fn on(devices: Lab) -> Program {
+        let mut s = Session::new(devices, 42);
         let channel = s.open();
         Program { s, channel, option: 0x20 }
     }
@@ -384,6 +388,45 @@ fn an_id_moves_with_its_events() {
     let got =
         p.try_raw(old, cmd::MIGRATE_ID, 512, &[&[0; 8], &c.to_ne_bytes(), &new.to_ne_bytes()]);
     assert_eq!(u32_at(&got.unwrap(), 0), 1, "told once");
+}
+
+#[test]
+fn a_listener_moves_with_the_requests_that_wait_for_the_program() {
+    let mut p = Program::new();
+    let l = p.server(1, port_space::TCP, 4000);
+    let c = p.client(2, port_space::TCP, 4000);
+    p.connect(c, 0x100, &[]).unwrap();
+    p.s.pump();
+    let (old, new) = (p.channel, p.s.open());
+    migrate(&mut p, l, old, new);
+    p.channel = new;
+    let request = p.expect(1, cm_event::CONNECT_REQUEST).id;
+    p.accept(request, 3, 0x200, &[]).expect("an id of the new channel");
+    // The old channel has nothing of them: neither lives on it nor ends with it.
+    p.channel = old;
+    p.expect(2, cm_event::CONNECT_RESPONSE);
+    p.establish(c).unwrap();
+    p.channel = new;
+    p.expect(3, cm_event::ESTABLISHED);
+    p.s.close(old);
+    assert_eq!(p.s.ids(), 2);
+}
+
+#[test]
+fn a_bind_to_all_addresses_that_one_device_refuses_leaves_its_port_free_on_the_others() {
+    let mut p = Program::on(session_lab::open_so_many(2));
+    let owner = p.create(1, port_space::TCP);
+    p.bind(owner, [127, 0, 0, 2], 4000).unwrap();
+    let any = p.create(2, port_space::TCP);
+    assert_eq!(p.bind(any, [0; 4], 4000), Err(Error::AddressInUse));
+    let first = p.create(3, port_space::TCP);
+    p.bind(first, [127, 0, 0, 1], 4000).expect("nothing of the refused bind is left");
+    // The id itself may be bound anew, once the port is free.
+    p.destroy(owner);
+    p.destroy(first);
+    p.bind(any, [0; 4], 4000).unwrap();
+    let late = p.create(4, port_space::TCP);
+    assert_eq!(p.bind(late, [127, 0, 0, 2], 4000), Err(Error::AddressInUse));
 }
 
 /// The events of a channel, as (uid, event).
