@@ -36,4 +36,7 @@ FAULTS = [
      "dropin_extended"),
     ("what a program's struct has beyond ours stays as it was", D + "query_verbs.rs",
      "        to.add(n).write_bytes(0, size - n);\n", "", "dropin_extended"),
+    ("a released driver role is offered to nobody", N + "soft/channels.rs",
+     "        self.holder.store(FREE, Ordering::SeqCst);\n        self.offer();\n",
+     "        self.holder.store(FREE, Ordering::SeqCst);\n", "net"),
 ]

@@ -456,3 +456,28 @@ fn is_readable(fd: RawFd) -> bool {
 fn stale(channel: Handle) -> Error {
     refuse!(StaleHandle, "channel {channel:#x}: stale, it was destroyed; or no channel")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_released_role_is_offered_to_a_thread_that_sleeps_without_it() {
+        let role = DriverRole::default();
+        role.offer.set(eventfd(libc::EFD_SEMAPHORE).unwrap()).unwrap();
+        let offered = || is_readable(role.offer.get().unwrap().raw());
+        assert!(role.try_take() && !role.try_take());
+        role.release();
+        assert!(!offered(), "nobody sleeps without it");
+        assert!(role.try_take());
+        role.others.store(1, Ordering::SeqCst);
+        role.release();
+        assert!(offered());
+        // The helper's turn is offered back as well.
+        lower(role.offer.get().unwrap().raw());
+        role.take_for_helper(|| panic!("it is free"));
+        assert!(!role.try_take() && !offered());
+        role.release();
+        assert!(offered() && role.try_take());
+    }
+}
