@@ -1,15 +1,11 @@
-//! Makes the exported names of `libibverbs.so.1` from `symbols/*.txt`.
+//! Makes the exported names of `libibverbs.so.1` from `symbols/ibverbs.txt`.
 
 #[path = "symver.rs"]
 mod symver;
 
 const LIBRARY: symver::Library = symver::Library {
     soname: "libibverbs.so.1",
-    tables: &[
-        "symbols/debian-12.txt",
-        "symbols/rdma-core-57-to-64.txt",
-        "symbols/rdma-core-65.txt",
-    ],
+    table: "symbols/ibverbs.txt",
     public: "IBVERBS_1.",
     private: Some("IBVERBS_PRIVATE_"),
     local: "gdrc_ibverbs",

@@ -1,4 +1,4 @@
-//! Makes the exported names of a library from tables: shared by the build scripts of the drop-in
+//! Makes the exported names of a library from a table: shared by the build scripts of the drop-in
 //! and of its `libmlx5.so.1`.
 //!
 //! Rust cannot express a symbol with a version. So each name is a jump in assembly, under a local
@@ -7,7 +7,6 @@
 //! rustc contains and uses by default on x86-64 Linux since 1.90, accepts both. GNU ld does not, so
 //! a build needs LLD where it is not the default.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -15,9 +14,8 @@ use std::path::Path;
 pub struct Library {
     /// Its name for the loader.
     pub soname: &'static str,
-    /// The tables, each a file of lines `name version home`; the first one has the versions for
-    /// programs that request none.
-    pub tables: &'static [&'static str],
+    /// The table: lines `name version home`. `A_1,2` stands for the versions A_1 and A_2.
+    pub table: &'static str,
     /// The beginning of its public versions, before their number: `IBVERBS_1.`.
     pub public: &'static str,
     /// The beginning of those that are private to rdma-core.
@@ -42,17 +40,11 @@ impl Library {
     /// A table cannot be read or has a line that is not as described.
     pub fn make(&self) {
         let out = std::env::var("OUT_DIR").expect("cargo sets it");
-        let mut seen = BTreeSet::new();
-        let mut symbols = Vec::new();
-        for path in self.tables {
-            println!("cargo:rerun-if-changed={path}");
-            let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
-            for s in text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| parse(path, l)) {
-                if seen.insert((s.name.clone(), s.version.clone())) {
-                    symbols.push(s);
-                }
-            }
-        }
+        let path = self.table;
+        println!("cargo:rerun-if-changed={path}");
+        let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let lines = text.lines().filter(|l| !l.starts_with('#'));
+        let symbols: Vec<Symbol> = lines.flat_map(|l| parse(path, l)).collect();
         let versions = self.versions(&symbols);
         let script = Path::new(&out).join("versions.map");
         std::fs::write(&script, self.version_script(&versions)).expect("OUT_DIR can be written");
@@ -72,9 +64,9 @@ impl Library {
     /// ones alone.
     fn versions(&self, symbols: &[Symbol]) -> Vec<String> {
         let rank = |v: &str| {
-            let number = |beginning: &str| {
-                let rest = v.strip_prefix(beginning).and_then(|n| n.parse::<u32>().ok());
-                rest.unwrap_or_else(|| panic!("version {v}"))
+            let number = |beginning: &str| -> Vec<u32> {
+                let rest = v.strip_prefix(beginning).unwrap_or_else(|| panic!("version {v}"));
+                rest.split('.').map(|n| n.parse().expect("a number")).collect()
             };
             match self.private.filter(|_| self.is_private(v)) {
                 Some(private) => (1, number(private)),
@@ -105,7 +97,7 @@ impl Library {
     }
 
     /// Whether the version of a symbol is that of programs which request none: of several versions
-    /// of a name the newest public one, or the private one of the first table.
+    /// of a name the newest public one, or the private one that the table has first.
     fn is_default(&self, s: &Symbol, symbols: &[Symbol], versions: &[String]) -> bool {
         let place = |v: &str| versions.iter().position(|x| x == v);
         let same = || symbols.iter().filter(|o| o.name == s.name);
@@ -159,13 +151,15 @@ impl Library {
     }
 }
 
-fn parse(path: &str, line: &str) -> Option<Symbol> {
+/// The symbols of a line: one for each version.
+fn parse(path: &str, line: &str) -> Vec<Symbol> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    match words[..] {
-        [] => None,
-        [name, version, home] => {
-            Some(Symbol { name: name.into(), version: version.into(), home: home.into() })
-        }
-        _ => panic!("{path}: not three fields: {line}"),
-    }
+    let [name, versions, home] = words[..] else { panic!("{path}: not three fields: {line}") };
+    let (family, numbers) = versions.rsplit_once('_').expect("a version with a number");
+    let symbol = |number: &str| Symbol {
+        name: name.into(),
+        version: format!("{family}_{number}"),
+        home: home.into(),
+    };
+    numbers.split(',').map(symbol).collect()
 }

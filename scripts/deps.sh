@@ -32,7 +32,8 @@ command -v tcpdump|tcpdump|the lab's captures
 /usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
 command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
-command -v bwrap|bubblewrap|containers of the router's tests
+command -v bwrap|bubblewrap|containers of the router's tests, and roots of Debian's releases
+command -v mmdebstrap|mmdebstrap|roots of Debian's releases, whose tools run on the drop-in
 command -v runc|runc|containers of the router's tests
 command -v etcd|etcd-server|the routers' map of hosts; the tests start members of their own
 command -v etcdctl|etcd-client|the routers' map of hosts

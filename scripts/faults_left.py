@@ -39,4 +39,10 @@ FAULTS = [
     ("a released driver role is offered to nobody", N + "soft/channels.rs",
      "        self.holder.store(FREE, Ordering::SeqCst);\n        self.offer();\n",
      "        self.holder.store(FREE, Ordering::SeqCst);\n", "net"),
+    ("a region may end behind its buffer", D + "buf_verbs.rs",
+     "if end.is_none_or(|end| end > b.length as u64) {", "if end.is_none() {", "dropin_extended"),
+    ("a buffer's memory is registered in any domain", D + "buf_verbs.rs",
+     "if w.pd != b.pd {", "if w.pd.is_null() {", "dropin_extended"),
+    ("a buffer does not count in its domain", D + "buf_verbs.rs",
+     "domain: domain.hold() };", "domain };", "dropin_extended"),
 ]

@@ -1,11 +1,11 @@
-//! Makes the exported names of `libmlx5.so.1` from the table of Debian's library.
+//! Makes the exported names of `libmlx5.so.1` from `symbols/mlx5.txt`.
 
 #[path = "../symver.rs"]
 mod symver;
 
 const LIBRARY: symver::Library = symver::Library {
     soname: "libmlx5.so.1",
-    tables: &["../symbols/mlx5-debian-12.txt"],
+    table: "../symbols/mlx5.txt",
     public: "MLX5_1.",
     private: None,
     local: "gdrc_mlx5",

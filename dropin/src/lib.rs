@@ -21,8 +21,8 @@
 //! * `mlx5`: mlx5dv, which our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
-//! The exported names with their versions are the table `symbols/*.txt`, of which `build.rs` makes
-//! the jumps.
+//! The exported names with their versions are the table `symbols/ibverbs.txt`, of which `build.rs`
+//! makes the jumps.
 //!
 //! # Thread-safety
 //! As libibverbs promises: any thread may call anything. The device refuses a second thread on one
@@ -34,6 +34,7 @@
 mod abi;
 mod adapter;
 mod ah_verbs;
+mod buf_verbs;
 mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;

@@ -155,20 +155,32 @@ unsafe fn register(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // The whole address space, on demand, is an implicit region.
-    let implicit = access & access::ON_DEMAND != 0 && length == usize::MAX;
-    if implicit && (!addr.is_null() || iova != 0) {
-        let e = refuse!(
-            Invalid,
-            "addr {addr:p}, iova {iova:#x}: an implicit region \
-             (ON_DEMAND, the whole address space) begins at 0"
-        );
-        return verb.pointer(Err(e));
-    }
+    let w = RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 };
     // SAFETY: the program's arguments.
-    verb.pointer(unsafe {
-        new(&RegRequest { pd, addr: addr as u64, length, iova, access, provider: 0 })
-    })
+    verb.pointer(unsafe { of_host(&w) })
+}
+
+/// A region of host memory.
+///
+/// # Errors
+/// Those of the registration; [`Error::Invalid`]: an implicit region that does not begin at 0.
+///
+/// # Safety
+/// `w.pd` is the program's.
+pub unsafe fn of_host(w: &RegRequest) -> Result<*mut ibv_mr> {
+    // The whole address space, on demand, is an implicit region.
+    let implicit = w.access & access::ON_DEMAND != 0 && w.length == usize::MAX;
+    if implicit && (w.addr != 0 || w.iova != 0) {
+        return Err(refuse!(
+            Invalid,
+            "addr {:#x}, iova {:#x}: an implicit region (ON_DEMAND, the whole address space) \
+             begins at 0",
+            w.addr,
+            w.iova
+        ));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { new(w) }
 }
 
 /// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
@@ -182,31 +194,47 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    Verb("ibv_reg_dmabuf_mr").pointer((|| {
-        let access = access as u32;
-        let into = offset % page_size() as u64;
-        let whole = length.checked_add(into as usize).filter(|_| length > 0);
-        let whole = whole.ok_or_else(|| {
-            refuse!(Invalid, "length {length:#x}: at least 1, and within the address space")
-        })?;
-        let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
-        let map =
-            Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
-                Error::NoDevice => {
-                    refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
-                }
-                e => e,
-            })?;
-        let addr = map.as_ptr() as u64 + into;
-        // SAFETY: the program's domain.
-        let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
-        // SAFETY: made just now; nobody else knows it.
-        let m = unsafe { &mut *mr.cast::<Mr>() };
-        // As in rdma-core: the address is the offset in the buffer.
-        m.ibv.addr = offset as *mut c_void;
-        m.map = Some(map);
-        Ok(mr)
-    })())
+    // SAFETY: the program's domain.
+    Verb("ibv_reg_dmabuf_mr").pointer(unsafe { of_dmabuf(pd, offset, length, iova, fd, access) })
+}
+
+/// A region of a dma-buf, as the verb describes it.
+///
+/// # Errors
+/// Those of the registration and of mmap(2); [`Error::Unsupported`]: the CPU cannot map it.
+///
+/// # Safety
+/// `pd` is the program's.
+pub unsafe fn of_dmabuf(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> Result<*mut ibv_mr> {
+    let access = access as u32;
+    let into = offset % page_size() as u64;
+    let whole = length.checked_add(into as usize).filter(|_| length > 0);
+    let whole = whole.ok_or_else(|| {
+        refuse!(Invalid, "length {length:#x}: at least 1, and within the address space")
+    })?;
+    let writes = access::LOCAL_WRITE | ACCESS_REMOTE_CHANGE;
+    let map = Map::shared(fd, offset - into, whole, access & writes != 0).map_err(|e| match e {
+        Error::NoDevice => {
+            refuse!(Unsupported, "fd {fd}: memory that the CPU cannot map, such as a GPU's")
+        }
+        e => e,
+    })?;
+    let addr = map.as_ptr() as u64 + into;
+    // SAFETY: the program's domain.
+    let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
+    // SAFETY: made just now; nobody else knows it.
+    let m = unsafe { &mut *mr.cast::<Mr>() };
+    // As in rdma-core: the address is the offset in the buffer.
+    m.ibv.addr = offset as *mut c_void;
+    m.map = Some(map);
+    Ok(mr)
 }
 
 /// `ibv_rereg_mr_flags`.

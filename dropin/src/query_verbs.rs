@@ -258,6 +258,24 @@ pub unsafe extern "C" fn query_port(
     unsafe { query_port_ex(context, port, attr, COMPAT_PORT_ATTR) }
 }
 
+/// What 1x FDR10 carries, as [`query_port_ex`] reports it, in units of 100 Mb/s.
+const SPEED: u64 = 100;
+
+/// `ibv_query_port_speed`.
+pub unsafe extern "C" fn query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    // SAFETY: the program's pointers.
+    Verb("ibv_query_port_speed").code(unsafe { Context::of_anybody(context) }.and_then(|_| {
+        check_port(port)?;
+        // SAFETY: as above.
+        *unsafe { out(speed)? } = SPEED;
+        Ok(())
+    }))
+}
+
 /// An entry of the GID table.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The exported names: a jump for each line of `symbols/*.txt`, made by `build.rs`, and the
+//! The exported names: a jump for each version of a name in `symbols/ibverbs.txt`, made by `build.rs`, and the
 //! functions of names that are not implemented.
 //!
 //! Some names have no function of their own. `old`: verbs in the ABI of libibverbs 1.0, whose

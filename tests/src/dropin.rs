@@ -187,8 +187,14 @@ pub fn exports(library: &Path) -> Option<BTreeSet<String>> {
 pub fn table(file: &str) -> BTreeSet<String> {
     let text =
         std::fs::read_to_string(root().join("dropin/symbols").join(file)).expect("the table");
-    let names = text.lines().filter(|l| !l.starts_with('#'));
-    names.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
+    let versions = |line: &str| -> Vec<String> {
+        let mut words = line.split_whitespace();
+        let (name, versions) = (words.next().expect("a name"), words.next().expect("a version"));
+        let (family, numbers) = versions.rsplit_once('_').expect("a version with a number");
+        numbers.split(',').map(|number| format!("{name} {family}_{number}")).collect()
+    };
+    lines.flat_map(versions).collect()
 }
 
 /// Names as [`exports`] has them, in the form of [`table`].

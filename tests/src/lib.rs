@@ -4,6 +4,7 @@ pub mod cm;
 pub mod containers;
 pub mod crowd;
 pub mod cuda;
+pub mod debian_root;
 pub mod dropin;
 pub mod etcd;
 pub mod far_end;

@@ -26,3 +26,10 @@ fn structs_of_other_releases_are_filled_to_their_end() {
         skip!("no cc or libibverbs headers");
     }
 }
+
+#[test]
+fn buffers_of_the_library_and_registrations_of_every_kind() {
+    if !says_ok("buffers", &loopback(157, 4)) {
+        skip!("no cc or libibverbs headers");
+    }
+}

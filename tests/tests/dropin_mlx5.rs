@@ -12,7 +12,7 @@ use std::process::Command;
 /// Where Debian has its libraries.
 const DEBIANS: &str = "/usr/lib/x86_64-linux-gnu";
 /// The table of names.
-const TABLE: &str = "mlx5-debian-12.txt";
+const TABLE: &str = "mlx5.txt";
 
 /// Why [`linked`] has no program.
 const NOT_LINKED: &str =
@@ -40,11 +40,11 @@ fn the_exports_are_those_of_debians_libmlx5() {
     let ours = library::dropin().join("libmlx5.so.1");
     let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
     let listed = table(TABLE);
-    assert_eq!(listed.len(), 129, "the table has changed");
+    assert!(listed.len() > 140, "the table has shrunk");
     assert_eq!(without_defaults(&ours), listed);
     let theirs = Path::new(DEBIANS).join("libmlx5.so.1.24.44.0");
     if let Some(theirs) = theirs.exists().then(|| exports(&theirs)).flatten() {
-        assert_eq!(ours, theirs);
+        assert!(theirs.is_subset(&ours), "a name, or the default version of one, is missing");
     }
 }
 
@@ -61,7 +61,11 @@ fn every_name_refuses_with_and_without_the_drop_in() {
     let names = |c: &mut Command, errno: &str| {
         c.arg(dropin.join("libmlx5.so.1")).arg(root().join("dropin/symbols").join(TABLE));
         let done = run(c.arg(errno), 20);
-        assert!(done.ok() && done.output.contains("ok 129"), "{}", done.output);
+        assert!(
+            done.ok() && done.output.contains(&format!("ok {}", table(TABLE).len())),
+            "{}",
+            done.output
+        );
     };
     names(Command::new(&program).env_remove("LD_LIBRARY_PATH"), "EOPNOTSUPP");
     names(&mut dropin::command(&program, &loopback(155, 1)), "EINVAL");

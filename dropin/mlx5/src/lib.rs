@@ -2,9 +2,9 @@
 //!
 //! Programs that use dynamically connected transport (DC) are linked to this library beside
 //! libibverbs. What they need is in the drop-in (its module `mlx5`), which exports a table of
-//! functions as it does for librdmacm. This library has all names and versions of Debian's, passes
-//! the calls of the table on, and refuses all others, because the device has no such feature: a
-//! program that is linked to any name cannot start without it.
+//! functions as it does for librdmacm. This library has all names and versions of Debian's
+//! releases, passes the calls of the table on, and refuses all others, because the device has no
+//! such feature: a program that is linked to any name cannot start without it.
 //!
 //! The table is looked up by name at each call, and this library is linked to nothing of ours. So a
 //! program that has another libibverbs starts too, and each call is refused as for a device of

@@ -1,0 +1,168 @@
+//! Buffers that the library allocates for the program (rdma-core 64), and the registration that has
+//! all others in it (59).
+
+use crate::abi::*;
+use crate::mr_verbs::{self, RegRequest};
+use crate::pd_verbs::Pd;
+use crate::verb_result::{object, Verb};
+use core::ffi::{c_int, c_void};
+use gdrcore_core::{refuse, Result};
+use gdrcore_net::map::{page_size, Map};
+
+/// A buffer, which the program knows by its pointer alone. Its memory is a mapping of its own.
+pub struct Buf {
+    map: Map,
+    length: usize,
+    /// The domain that it was allocated from.
+    pd: *mut ibv_pd,
+    /// The domain that counts it.
+    domain: &'static Pd,
+}
+
+/// `ibv_alloc_buf`: page-aligned memory of the process, zeroed. The allocators of a parent domain
+/// are not called, as for rings.
+pub unsafe extern "C" fn alloc_buf(
+    pd: *mut ibv_pd,
+    size: usize,
+    buf: *mut *mut Buf,
+) -> *mut c_void {
+    Verb("ibv_alloc_buf").pointer((|| {
+        // SAFETY: the program's pointers.
+        let (domain, out) = unsafe { (Pd::of(pd)?, buf.as_mut()) };
+        let out = out.ok_or_else(|| refuse!(Invalid, "buf: the pointer to it is NULL"))?;
+        let whole = size.checked_next_multiple_of(page_size()).filter(|_| size > 0);
+        let whole = whole.ok_or_else(|| {
+            refuse!(Invalid, "size {size:#x}: at least 1, and within the address space")
+        })?;
+        let map = Map::new(whole)?;
+        let at = map.as_ptr();
+        let made = Buf { map, length: size, pd, domain: domain.hold() };
+        *out = Box::into_raw(Box::new(made));
+        Ok(at.cast())
+    })())
+}
+
+/// `ibv_free_buf`. Regions that are registered in it end in access errors, as with any memory that
+/// the program unmaps.
+pub unsafe extern "C" fn free_buf(buf: *mut Buf) {
+    if buf.is_null() {
+        return;
+    }
+    // SAFETY: made by Box::into_raw; the program may not use it any more.
+    let buf = unsafe { Box::from_raw(buf) };
+    buf.domain.release();
+}
+
+/// `ibv_reg_buf_mr`: a region within a buffer.
+pub unsafe extern "C" fn reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut Buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let addr = addr as u64;
+    let w = RegRequest { pd, addr, length, iova: addr, access: access as u32, provider: 0 };
+    // SAFETY: the program's pointers.
+    Verb("ibv_reg_buf_mr").pointer(unsafe { register_within(buf, &w) })
+}
+
+/// # Safety
+/// `buf` is null or a live buffer, and `w.pd` is the program's.
+unsafe fn register_within(buf: *const Buf, w: &RegRequest) -> Result<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
+    let b = unsafe { object(buf)? };
+    if w.pd != b.pd {
+        return Err(refuse!(Invalid, "pd: not the domain that the buffer was allocated from"));
+    }
+    let offset = w.addr.checked_sub(b.map.as_ptr() as u64);
+    let end = offset.and_then(|offset| offset.checked_add(w.length as u64));
+    if end.is_none_or(|end| end > b.length as u64) {
+        let (at, whole) = (b.map.as_ptr(), b.length);
+        let (addr, length) = (w.addr, w.length);
+        return Err(refuse!(
+            Invalid,
+            "addr {addr:#x}, length {length}: not within the buffer, {whole} bytes at {at:p}"
+        ));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { mr_verbs::new(w) }
+}
+
+/// `ibv_export_buf_dmabuf_fd`: the memory is of no dma-buf.
+pub unsafe extern "C" fn export_buf_dmabuf_fd(buf: *mut Buf) -> c_int {
+    // SAFETY: the program's pointer.
+    Verb("ibv_export_buf_dmabuf_fd").number(
+        unsafe { object(buf) }
+            .and_then(|_| Err(refuse!(Os(libc::ENODATA), "buf: ordinary memory, not a dma-buf"))),
+    )
+}
+
+/// `ibv_mr_init_attr_mask`.
+const IOVA: u64 = 1;
+const ADDR: u64 = 2;
+const FD: u64 = 4;
+const FD_OFFSET: u64 = 8;
+const DMAH: u64 = 16;
+const BUF: u64 = 32;
+
+/// The argument of `ibv_reg_mr_ex`; `comp_mask` says which fields from `iova` on there are.
+#[repr(C)]
+pub struct ibv_mr_init_attr {
+    length: usize,
+    access: c_int,
+    comp_mask: u64,
+    iova: u64,
+    addr: *mut c_void,
+    fd: c_int,
+    fd_offset: u64,
+    dmah: *mut c_void,
+    buf: *mut Buf,
+}
+
+/// `ibv_reg_mr_ex`: what `comp_mask` names decides which of the other registrations it is.
+pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    Verb("ibv_reg_mr_ex").pointer((|| {
+        if attr.is_null() {
+            return Err(refuse!(Invalid, "a pointer to an ibv_mr_init_attr is NULL"));
+        }
+        let a = attr;
+        // SAFETY: the program's struct. It may be shorter than ours: only the fields before the
+        // mask, and those that it names, are read, and no reference is formed.
+        let (mask, length, access) = unsafe { ((*a).comp_mask, (*a).length, (*a).access) };
+        if mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
+            let (known, dmah) = (IOVA | ADDR | FD | FD_OFFSET | BUF, DMAH);
+            return Err(refuse!(
+                Unsupported,
+                "comp_mask {mask:#x}: the device knows {known:#x}, and has no DMA handles ({dmah})"
+            ));
+        }
+        let given = |bit| mask & bit != 0;
+        if given(FD) {
+            if given(ADDR) || given(BUF) || !given(FD_OFFSET) || !given(IOVA) {
+                return Err(refuse!(
+                    Invalid,
+                    "comp_mask {mask:#x}: FD is with FD_OFFSET and IOVA, without ADDR and BUF"
+                ));
+            }
+            // SAFETY: as above, and the program's domain.
+            return unsafe {
+                mr_verbs::of_dmabuf(pd, (*a).fd_offset, length, (*a).iova, (*a).fd, access)
+            };
+        }
+        if !given(ADDR) || given(FD_OFFSET) {
+            return Err(refuse!(Invalid, "comp_mask {mask:#x}: ADDR, or FD with FD_OFFSET"));
+        }
+        // SAFETY: as above.
+        let addr = unsafe { (*a).addr } as u64;
+        // SAFETY: as above.
+        let iova = if given(IOVA) { unsafe { (*a).iova } } else { addr };
+        let w = RegRequest { pd, addr, length, iova, access: access as u32, provider: 0 };
+        match given(BUF) {
+            // SAFETY: as above.
+            true => unsafe { register_within((*a).buf, &w) },
+            // SAFETY: as above.
+            false => unsafe { mr_verbs::of_host(&w) },
+        }
+    })())
+}

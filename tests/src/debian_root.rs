@@ -1,0 +1,77 @@
+//! Roots of file systems with the packages of another Debian release, and programs that run in them
+//! on our libraries.
+
+use crate::dropin::without_settings;
+use crate::source::root;
+use crate::tools::{find, run, target_dir};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where a root has what is built here.
+const BUILT: &str = "/tmp/gdrcore";
+/// The launcher there.
+pub const LAUNCHER: &str = "/tmp/gdrcore/bin/gdrcore-run";
+
+/// What a root has, besides what these packages need.
+const PACKAGES: &str = "base-files,ibverbs-utils,ibverbs-providers,perftest,rdmacm-utils";
+
+/// A root with the tools of a release.
+pub struct DebianRoot(PathBuf);
+
+impl DebianRoot {
+    /// Makes a root from Debian's archive, or finds the one of an earlier run.
+    ///
+    /// # Errors
+    /// What this machine lacks for it: a program, root, or a way to the archive.
+    pub fn new(release: &str) -> Result<DebianRoot, String> {
+        let at = target_dir().join("debian-roots").join(release);
+        if at.exists() {
+            return Ok(DebianRoot(at));
+        }
+        // SAFETY: no precondition.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("only root makes roots here".into());
+        }
+        let maker = find("mmdebstrap").ok_or("mmdebstrap is not installed (mmdebstrap)")?;
+        find("bwrap").ok_or("bwrap is not installed (bubblewrap)")?;
+        // Under its name once it is whole.
+        let part = at.with_extension(format!("part-{}", std::process::id()));
+        std::fs::create_dir_all(at.parent().expect("a folder")).map_err(|e| e.to_string())?;
+        let mut c = Command::new(maker);
+        c.args(["--variant=extract", "--quiet", "--aptopt=Acquire::Check-Valid-Until \"false\""]);
+        c.arg(format!("--include={PACKAGES}")).arg(release).arg(&part);
+        let done = run(&mut c, 300);
+        if !done.ok() {
+            let _ = std::fs::remove_dir_all(&part);
+            let last = done.output.lines().last().unwrap_or_default().to_string();
+            return Err(format!("no root of {release} was made: {last}"));
+        }
+        std::fs::rename(&part, &at).map_err(|e| e.to_string())?;
+        Ok(DebianRoot(at))
+    }
+
+    /// A library of the release.
+    pub fn library(&self, name: &str) -> PathBuf {
+        self.0.join("usr/lib/x86_64-linux-gnu").join(name)
+    }
+
+    /// A program of the root, with what is built here at its place, and this machine's network and
+    /// shared memory.
+    pub fn command(&self, program: &Path) -> Command {
+        let build = root().join("build");
+        let mut c = Command::new("bwrap");
+        without_settings(&mut c);
+        c.arg("--ro-bind").arg(&self.0).arg("/");
+        c.args(["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]);
+        c.arg("--ro-bind").arg(build).arg(BUILT);
+        c.args(["--die-with-parent", "--"]).arg(program);
+        c
+    }
+
+    /// A program of the root under `gdrcore-run`, on an address.
+    pub fn on_the_drop_in(&self, address: &str, tool: &str) -> Command {
+        let mut c = self.command(Path::new(LAUNCHER));
+        c.args(["--address", address, tool]);
+        c
+    }
+}
