@@ -28,4 +28,12 @@ FAULTS = [
      "ends"),
     ("quick_exit does not acknowledge", N + "soft/leave.rs",
      "unsafe { at_quick_exit(leave) };", "let _ = unsafe { at_quick_exit(wipe) };", "ends"),
+    ("an ACK through the port waits for a program that has never replied", C + "roce/rules/ack.rs",
+     "let waits = matches!(self.peer.path, Path::Link(_));", "let waits = true;", "ends"),
+    ("an ACK waits for a program that replies no more", C + "roce/rules/ack.rs",
+     "(resp.ack_after, resp.acked_alone) = (1, true);", "resp.acked_alone = true;", "engine"),
+    ("the ACK of a program that replies never waits", C + "roce/frame/packet.rs",
+     "c.has_replied();", "", "engine"),
+    ("the same, of replies that are no single message", C + "roce/requester.rs",
+     "self.has_replied();", "", "engine"),
 ]

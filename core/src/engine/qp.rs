@@ -398,6 +398,7 @@ impl Inner {
         t.qps[qi].conn.own_port = t.common.check_ports && kin;
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
+        t.conn(s, qi).begin_acks();
         if old != NONE {
             self.transport.peer_leave(old);
         }

@@ -233,8 +233,12 @@ impl Conn<'_> {
                 // still wait for a packet to leave with.
                 return true;
             }
+            let alone = tx.is_empty();
             if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
                 return false;
+            }
+            if alone {
+                self.acked_alone();
             }
         } else {
             return true;
