@@ -6,7 +6,8 @@
 //! 2. The plain data of [`verbs`] and [`cm`], and [`device`], the trait of soft devices and NICs.
 //! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
 //!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
-//! 4. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs.
+//! 4. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs. [`receipt`]: ACKs
+//!    that outlive their sender.
 //! 5. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 6. The objects of [`verbs`].
 //! 7. `roce`: requester, completer, responder.
@@ -39,6 +40,7 @@ pub mod mem;
 pub mod pool;
 pub mod random;
 pub mod reason;
+pub mod receipt;
 #[allow(unsafe_code)] // slots in raw memory, shared by two threads
 pub mod ring;
 pub mod roce;

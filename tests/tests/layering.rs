@@ -24,6 +24,7 @@ const CORE: &[&[&str]] = &[
     &["pool", "ring", "sleep", "turns", "lease", "frame", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
+    &["receipt"],
     &["mem"],
     &["verbs"],
     &["roce"],

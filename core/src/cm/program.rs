@@ -446,6 +446,15 @@ impl Cm {
         Ok(())
     }
 
+    /// The program ends: as [`Cm::destroy`] of all ids.
+    pub fn leave(&mut self, now: u64) {
+        for i in 0..self.ids.len() {
+            if self.pool.is_live(i) && !self.ids[i].orphan {
+                let _ = self.destroy(now, self.pool.handle(i));
+            }
+        }
+    }
+
     /// Tells the peer that this side gives up.
     pub(super) fn give_up(&mut self, i: usize) {
         self.cancel(i);

@@ -245,6 +245,11 @@ impl Guard<'_> {
         Ok(())
     }
 
+    /// [`Cm::leave`].
+    pub fn cm_leave(&mut self, now: u64) {
+        self.cm().leave(now);
+    }
+
     /// Whether `cm_event` has something.
     pub fn has_cm_events(&mut self) -> bool {
         self.cm().has_events()

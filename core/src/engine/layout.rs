@@ -154,6 +154,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         handoff: Default::default(),
         event_qps,
         changes: 0,
+        begun: 0,
         reclaim: false,
     };
     let nobody = Peer { path: Path::Lost, ..Peer::empty() };

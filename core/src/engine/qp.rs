@@ -402,6 +402,7 @@ impl Inner {
         t.qps[qi].conn.own_port = t.common.check_ports && kin;
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
+        t.conn(s, qi).begin_acks();
         if old != NONE {
             self.transport.peer_leave(old);
         }
@@ -526,6 +527,9 @@ impl Guard<'_> {
         t.common.note_change();
         let q = &mut t.qps[qi];
         take_attributes(q, now, attr, m, &t.common.config);
+        if m & mask::RQ_PSN != 0 {
+            t.common.begun = t.common.begun.wrapping_add(1);
+        }
         if to == from {
             return Ok(());
         }
@@ -620,10 +624,14 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].qpn)
     }
 
-    /// Whether a QP owes its peer an ACK or a NAK; false of a handle that is stale.
-    pub fn qp_owes_answer(&self, qp: Handle) -> bool {
-        let qi = self.shared().qp_pool.check(qp);
-        qi.is_ok_and(|qi| self.transport.qps[qi].conn.resp.owes_answer())
+    /// Whether a QP (`None`: any) owes its peer an ACK or a NAK; false of a handle that is stale.
+    pub fn owes_answer(&self, qp: Option<Handle>) -> bool {
+        let qps = &self.transport.qps;
+        let owes = |qi: usize| qps[qi].live && qps[qi].conn.resp.owes_answer();
+        match qp {
+            Some(qp) => self.shared().qp_pool.check(qp).is_ok_and(owes),
+            None => (0..qps.len()).any(owes),
+        }
     }
 
     /// Keeps a QP from being destroyed until [`Guard::qp_unpin`] was called as often.

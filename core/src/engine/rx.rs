@@ -2,6 +2,7 @@
 
 use super::{cm, Guard};
 use crate::counters::Counters;
+use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
 use crate::roce::frame::record::{ack_behind, is_ack, is_dc, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
@@ -257,11 +258,20 @@ impl Guard<'_> {
     }
 
     /// Takes one run of another process of this host, from a record that was not checked yet.
+    /// `receipts`: those of its link.
     #[inline]
-    pub fn handle_run(&mut self, now: u64, src: &PeerAddr, run: &Run, payload: &[u8]) {
+    pub fn handle_run(
+        &mut self,
+        now: u64,
+        src: &PeerAddr,
+        run: &Run,
+        payload: &[u8],
+        receipts: &Receipts,
+    ) {
         let (inner, s) = self.split();
         let from = Origin { gid: src.gid, path: Path::Link(0), port: 0 };
         inner.transport.handle_run(s, now, &from, run, payload);
+        inner.transport.leave_receipt(run, receipts);
     }
 
     /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a single message
@@ -274,11 +284,12 @@ impl Guard<'_> {
         gid: &[u8; 16],
         head: &[u64; HEAD_MAX / 8],
         rest: &[u8],
+        receipts: &Receipts,
     ) -> usize {
         let (inner, s) = self.split();
         match is_dc(head) {
-            true => inner.transport.take_record::<true>(s, now, gid, head, rest),
-            false => inner.transport.take_record::<false>(s, now, gid, head, rest),
+            true => inner.transport.take_record::<true>(s, now, gid, head, rest, receipts),
+            false => inner.transport.take_record::<false>(s, now, gid, head, rest, receipts),
         }
     }
 
@@ -386,7 +397,14 @@ impl Guard<'_> {
     }
 
     /// Takes records that another process of this host wrote (a path that carries runs whole).
-    pub fn handle_records(&mut self, now: u64, src: &PeerAddr, mut data: &[u8]) -> usize {
+    /// `receipts`: those of its link.
+    pub fn handle_records(
+        &mut self,
+        now: u64,
+        src: &PeerAddr,
+        mut data: &[u8],
+        receipts: &Receipts,
+    ) -> usize {
         let mut n = 0;
         while !data.is_empty() {
             n += 1;
@@ -395,19 +413,20 @@ impl Guard<'_> {
             let behind = behind.filter(|(_, ack)| is_ack(&head_words(ack)));
             // An ACK among the first words is taken with the message, if it can be.
             let together = behind.is_none() || data.len() <= HEAD_MAX;
-            let taken = if together { self.take_record(now, &src.gid, &words, data) } else { 0 };
+            let taken =
+                if together { self.take_record(now, &src.gid, &words, data, receipts) } else { 0 };
             if !matches!(taken, 0 | ACK_BESIDE) {
                 data = &data[taken..];
                 continue;
             }
             if let Some((message, ack)) = behind.filter(|_| taken == 0) {
-                n += self.handle_records(now, src, ack);
+                n += self.handle_records(now, src, ack, receipts);
                 data = message;
                 continue;
             }
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
-                    self.handle_run(now, src, &run, payload);
+                    self.handle_run(now, src, &run, payload, receipts);
                     data = &rest[if taken == ACK_BESIDE { HEAD_MIN } else { 0 }..];
                 }
                 Err(_) => {

@@ -4,6 +4,7 @@ use super::cm::local_refusal;
 use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
+use crate::receipt::Receipts;
 use crate::roce::frame::record::Links;
 use crate::roce::peer::{OwnFlow, Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
@@ -16,6 +17,7 @@ use crate::verbs::post::SingleWrite;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
+use crate::wire::Psn;
 
 /// A burst that waits in the port's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +69,7 @@ impl Inner {
     }
 
     fn flush_acks(&mut self) {
-        let t = &mut self.transport;
-        t.common.acks.flush(&mut t.common.ready);
+        self.transport.flush_acks();
     }
 
     /// Fills a burst from the QPs that have something for its path, fairly.
@@ -394,6 +395,31 @@ impl Guard<'_> {
             }
             t.common.ready.set(qi);
         }
+    }
+
+    /// The process at the other end of a link has ended, and what it had written there is read:
+    /// `receipts` are those that it left. To be called before the link is given up.
+    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
+        let (inner, s) = self.split();
+        inner.transport.take_receipts(s, now, link, receipts);
+    }
+
+    /// Queue pairs that have got a first PSN, as a counter. When it moves, receipts of their
+    /// numbers are void unless [`Guard::is_receipt`] says otherwise.
+    #[inline]
+    pub fn begun(&self) -> u32 {
+        self.transport.common.begun
+    }
+
+    /// Whether a receipt is of the present connection of a QP.
+    pub fn is_receipt(&self, qpn: u32, psn: Psn) -> bool {
+        let qi = self.transport.common.qp_of(qpn);
+        qi.is_some_and(|qi| self.transport.qps[qi].conn.resp.ack_psn == psn)
+    }
+
+    /// The link that [`Guard::set_link`] has set.
+    pub fn link(&self) -> Option<u16> {
+        self.next_link
     }
 
     /// A link is gone, and its traffic goes through the port from now on. If no process answers

@@ -23,9 +23,14 @@ impl Resp {
     /// The ACK for everything that may be acknowledged.
     #[inline(always)]
     pub(super) fn ack(&self, class: Class, dest_qpn: u32) -> Run {
-        let run = Run::new(class, Kind::Ack, dest_qpn, self.ack_psn);
-        Run { syndrome: ACK_UNLIMITED, msn: self.ack_msn, ..run }
+        Run { msn: self.ack_msn, ..plain_ack(class, dest_qpn, self.ack_psn) }
     }
+}
+
+/// An ACK of everything up to a PSN.
+#[inline(always)]
+pub(super) fn plain_ack(class: Class, dest_qpn: u32, psn: Psn) -> Run {
+    Run { syndrome: ACK_UNLIMITED, ..Run::new(class, Kind::Ack, dest_qpn, psn) }
 }
 
 impl Conn<'_> {
@@ -228,8 +233,12 @@ impl Conn<'_> {
                 // still wait for a packet to leave with.
                 return true;
             }
+            let alone = tx.is_empty();
             if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
                 return false;
+            }
+            if alone {
+                self.acked_alone();
             }
         } else {
             return true;

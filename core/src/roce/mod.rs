@@ -13,7 +13,7 @@
 //! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are
 //!   written and read;
 //! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states),
-//!   `timers`, `causes`;
+//!   `timers`, `causes`, `receipts` (ACKs that outlive their sender);
 //! - `congestion` (marks, notifications), `rnr` (peers that are not ready), `siege` (forged
 //!   packets), `witness` (why a peer is silent), `keepalive`;
 //! - `run` (n packets of one message), `txbuf` (the burst being built), `peer` (addresses and
@@ -33,6 +33,7 @@ pub mod peer;
 pub mod peer_memory;
 pub mod peer_write;
 mod queues;
+mod receipts;
 mod requester;
 mod responder;
 mod rnr;
@@ -191,6 +192,8 @@ pub struct Common {
     /// Counts changes of what [`Transport::mappable`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,
+    /// Queue pairs that have got a first PSN ([`crate::engine::Guard::begun`]).
+    pub begun: u32,
     /// A QP waits for room in a CQ whose free entries are all reserved: one is to be taken back.
     pub reclaim: bool,
 }

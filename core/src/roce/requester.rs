@@ -100,7 +100,11 @@ impl Conn<'_> {
                 }
             };
             let req = &mut self.qp.conn.req;
-            req.batch_left(req.next.wrapping_sub(first));
+            let left = req.next.wrapping_sub(first);
+            req.batch_left(left);
+            if left > 0 {
+                self.has_replied();
+            }
             if stop == Step::Full {
                 self.transmit_ack(tx);
                 return Sent::Full;

@@ -160,6 +160,10 @@ pub struct Resp {
     pub ack_now: bool,
     /// Packets since the last ACK left.
     pub pkts_since_ack: u32,
+    /// An owed ACK does not wait once so many have come.
+    pub ack_after: u32,
+    /// An ACK has left alone since the program last sent a request.
+    pub acked_alone: bool,
     /// A NAK (AETH syndrome) is owed.
     nak_owed: Option<u8>,
     /// The NAK that ended the connection, repeated for a peer that missed it.
@@ -224,6 +228,8 @@ impl fmt::Debug for Resp {
             ack_owed,
             ack_now,
             pkts_since_ack,
+            ack_after,
+            acked_alone,
             nak_owed,
             fatal_nak,
             fatal_psn,
@@ -254,7 +260,7 @@ impl fmt::Debug for Resp {
             .field("acknowledged", &(ack_psn, ack_msn))
             .field("recv", &(recv.taken, recv.reserved, recv.failed))
             .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, &recv.sges)))
-            .field("ack", &(ack_owed, ack_now, pkts_since_ack))
+            .field("ack", &(ack_owed, ack_now, pkts_since_ack, ack_after, acked_alone))
             .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
             .field("blocks", blocks)
             .field("last_wqe", last_wqe)

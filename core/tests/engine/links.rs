@@ -195,7 +195,7 @@ fn records_of_any_bytes_do_no_harm() {
         }
         let len = seed as usize % bytes.len();
         let now = net.now;
-        net.lock(&b).handle_records(now, &src, &bytes[..len]);
+        net.lock(&b).handle_records(now, &src, &bytes[..len], &Default::default());
         if net.state(&b) == qp_state::ERR {
             net.to_state(&b, qp_state::RESET).unwrap();
             net.to_state(&a, qp_state::RESET).unwrap();
@@ -242,7 +242,10 @@ fn a_peer_that_does_not_come_to_read_its_link_is_sent_nothing_twice() {
         }
         assert_eq!(sent(&net), before, "request {k}: half a second without an answer is no loss");
         let src = net.hosts[a.host].addr;
-        frames.drain(..).for_each(|f| _ = net.lock(&b).handle_records(net.now, &src, &f));
+        let to = &net.hosts[b.host];
+        frames
+            .drain(..)
+            .for_each(|f| _ = net.lock(&b).handle_records(net.now, &src, &f, &to.receipts));
         assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
     }
     let (x, y) = (net.lock(&a).counters(), net.lock(&b).counters());
@@ -287,4 +290,73 @@ fn an_address_handle_that_ends_gives_back_all_its_peer_records() {
     assert_eq!(used(&g), before + 2);
     g.ah_destroy(ah).unwrap();
     assert_eq!(used(&g), before);
+}
+
+/// Lets host 1 take what host 0 has written into its link, and answer nothing.
+fn take_in_silence(net: &mut Net) {
+    let mut buf = vec![0; 20_000];
+    loop {
+        let len = net.hosts[0].lock().poll_transmit_link(net.now, 1, &mut buf, &mut ());
+        if len == 0 {
+            return;
+        }
+        let (src, to) = (net.hosts[0].addr, &net.hosts[1]);
+        to.lock().handle_records(net.now, &src, &buf[..len], &to.receipts);
+    }
+}
+
+/// The process of host 1 is killed.
+fn kill(net: &mut Net) {
+    let (now, receipts) = (net.now, std::mem::take(&mut net.hosts[1].receipts));
+    let mut g = net.hosts[0].lock();
+    g.link_receipts(now, 1, &receipts);
+    g.link_lost(now, 1);
+}
+
+#[test]
+fn what_a_killed_peer_had_accepted_ends_with_success() {
+    for (kind, len) in [(0, 8), (0, 1000), (0, 30_000), (1, 8), (1, 30_000), (2, 30_000)] {
+        let (mut net, a, b) = Net::pair(over_link());
+        let request = match kind {
+            0 => Wr::new(wr_opcode::SEND).local(&a, 0, len),
+            1 => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 0),
+            _ => Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, len).remote(&b, 0),
+        };
+        net.recv(&b, 0, &[(0, 1 << 16)]);
+        net.post(&a, request.id(1));
+        take_in_silence(&mut net);
+        // The next one is never read.
+        net.post(&a, write(&a, &b).id(2));
+        kill(&mut net);
+        let wcs = net.wait(a.host, a.scq, 2);
+        let ends = wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>();
+        assert_eq!(ends[0], (1, wc_status::SUCCESS), "{kind} of {len} bytes");
+        assert_ne!(ends[1].1, wc_status::SUCCESS);
+    }
+}
+
+#[test]
+fn what_a_killed_peer_had_refused_does_not_end_with_success() {
+    let (mut net, a, b) = Net::pair(over_link());
+    let requests = [
+        // No receive request is posted there.
+        Wr::new(wr_opcode::SEND).local(&a, 0, 8),
+        Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 8).remote(&b, 0),
+    ];
+    for request in requests {
+        let (mut net, a, _b) = Net::pair(over_link());
+        net.post(&a, request.id(1));
+        take_in_silence(&mut net);
+        kill(&mut net);
+        assert_ne!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+    }
+    // The receipt of a connection says nothing about the next one, which has the same PSNs.
+    net.post(&a, write(&a, &b));
+    take_in_silence(&mut net);
+    let psn = net.hosts[1].receipts.of(b.qpn).expect("a receipt");
+    assert!(net.lock(&b).is_receipt(b.qpn, psn));
+    let begun = net.lock(&b).begun();
+    net.to_state(&b, qp_state::RESET).unwrap();
+    net.connect(&b, &a, &over_link());
+    assert!(net.lock(&b).begun() != begun && !net.lock(&b).is_receipt(b.qpn, psn));
 }

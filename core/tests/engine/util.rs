@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::peer_memory::PeerMemory;
 use gdrcore_core::verbs::kind::QpKind;
@@ -27,6 +28,8 @@ pub struct Host {
     pub engine: Engine,
     _memory: Buf,
     pub addr: PeerAddr,
+    /// What this host has accepted over links.
+    pub receipts: Receipts,
 }
 
 impl Host {
@@ -42,7 +45,7 @@ impl Host {
         let memory = Buf::new(Engine::memsize(config).unwrap());
         // SAFETY: fresh memory, kept beside the engine.
         let engine = unsafe { Engine::init(memory.ptr(), memory.len(), config, addr).unwrap() };
-        Host { engine, _memory: memory, addr }
+        Host { engine, _memory: memory, addr, receipts: Receipts::default() }
     }
     pub fn lock(&self) -> Guard<'_> {
         self.engine.try_lock().expect("one thread")
@@ -604,7 +607,8 @@ impl Net {
             }
             moved = true;
             let src = self.hosts[from].addr;
-            self.hosts[usize::from(link)].lock().handle_records(self.now, &src, &buf[..len]);
+            let to = &self.hosts[usize::from(link)];
+            to.lock().handle_records(self.now, &src, &buf[..len], &to.receipts);
         }
         self.buf = buf;
         moved

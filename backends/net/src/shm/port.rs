@@ -2,7 +2,7 @@
 
 use super::grant::{OwnGrants, PeerGrants, PeerRequest, SharedRegion};
 use super::listener::{LinkSocket, Listener};
-use super::ring::{Reader, Writer};
+use super::ring::{Place, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{Holder, Lock, Role, SocketDir};
@@ -11,6 +11,7 @@ use brokered::Brokered;
 pub(crate) use brokered::Peer;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::receipt::Receipts;
 
 mod brokered;
 mod grants;
@@ -67,6 +68,21 @@ struct Outbound {
     _segment: Segment,
 }
 
+/// A link whose other end is gone.
+pub struct LostLink {
+    /// It led to an address, not to a block.
+    pub of_address: bool,
+    place: Place,
+    _segment: Segment,
+}
+
+impl LostLink {
+    /// What the other end has accepted.
+    pub fn receipts(&self) -> &Receipts {
+        self.place.receipts()
+    }
+}
+
 /// A link that we read.
 struct InboundRing {
     from: Endpoint,
@@ -118,8 +134,8 @@ pub struct ShmPort {
     /// Indexes of the inbound links that have a ring, densely.
     open: RawSlice<u16>,
     open_len: usize,
-    /// Links that were lost and not yet taken; true: it led to an address, not to a block.
-    lost: RawSlice<Option<bool>>,
+    /// Links that were lost and not yet taken.
+    lost: RawSlice<Option<LostLink>>,
     any_lost: bool,
     /// Regions of which the program shares the memory.
     shared: RawSlice<Option<SharedRegion>>,
@@ -139,7 +155,7 @@ struct Parts {
     out: RawSlice<Option<Outbound>>,
     inbound: RawSlice<Option<Inbound>>,
     open: RawSlice<u16>,
-    lost: RawSlice<Option<bool>>,
+    lost: RawSlice<Option<LostLink>>,
     shared: RawSlice<Option<SharedRegion>>,
     requested: RawSlice<Option<PeerRequest>>,
 }
@@ -150,7 +166,7 @@ fn walk(w: &mut Walk, bounds: &ShmBounds) -> Result<Parts> {
         out: w.slice_with(links, |_| None)?,
         inbound: w.slice_with(links, |_| None)?,
         open: w.slice(links, 0)?,
-        lost: w.slice(links, None)?,
+        lost: w.slice_with(links, |_| None)?,
         shared: w.slice_with(bounds.shared, |_| None)?,
         requested: w.slice(links, None)?,
     })
@@ -294,6 +310,7 @@ impl Drop for ShmPort {
         self.address = None;
         self.shared.fill_with(|| None);
         self.out.fill_with(|| None);
+        self.lost.fill_with(|| None);
         self.inbound.fill_with(|| None);
     }
 }

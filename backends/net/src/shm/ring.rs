@@ -8,6 +8,7 @@
 //!                     line 4: offers    memory that may be granted (the reader's; see `grant`)
 //!                     line 5: pinned    the grant in use + 1      (the writer's)
 //!                     line 6: grants    serials of active grants  (the reader's)
+//!                     then: receipts    of what was accepted      (the reader's; read at its end)
 //! data, twice         frames at multiples of 64 bytes: length (4 bytes), zero (4), the frame
 //! ```
 //!
@@ -21,10 +22,12 @@
 //! A length must fit; a tail must lie between the last one read and the own head. Anything else is
 //! [`Broken`].
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::frame::Length;
 use gdrcore_core::lease::{PinWord, Serial};
 use gdrcore_core::mem::host;
+use gdrcore_core::receipt::Receipts;
 use gdrcore_core::sleep::Asleep;
 use std::ptr::NonNull;
 
@@ -66,9 +69,10 @@ struct Control {
     offers: Line<AtomicU32>,
     pinned: Line<PinWord>,
     grants: Line<[Serial; GRANTS]>,
+    receipts: Line<Receipts>,
 }
 
-const _: () = assert!(size_of::<Control>() == 448 && size_of::<Control>() <= CONTROL);
+const _: () = assert!(offset_of!(Control, receipts) == 448 && size_of::<Control>() <= CONTROL);
 
 /// The address of a ring in this process. Copies name the same ring.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +144,12 @@ impl Place {
     #[inline]
     pub fn grant(&self, number: u32) -> &Serial {
         &self.control().grants.0[number as usize % GRANTS]
+    }
+
+    /// The receipts of the messages that the reader has accepted.
+    #[inline(always)]
+    pub fn receipts(&self) -> &Receipts {
+        &self.control().receipts.0
     }
 
     /// Address of a position in the data. More than `size` bytes from there on are mapped.

@@ -505,7 +505,7 @@ impl Device for SoftDevice {
         {
             // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has received the
             // last message, whose sender waits for the ACK.
-            self.drain_and_ack(qp);
+            self.drain_and_ack(Some(qp));
         }
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
         let names_peer = mask & qp_attr_mask::AV != 0 && self.has_fixed_peer(qp)?;
@@ -533,14 +533,14 @@ impl Device for SoftDevice {
     fn qp_reset(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // The last ACK to its peer leaves first.
-        self.drain_and_ack(qp);
+        self.drain_and_ack(Some(qp));
         self.lock()?.qp_reset(now_ns(), qp)
     }
 
     fn qp_destroy(&self, qp: Handle) -> Result<()> {
         self.fork.check()?;
         // The last ACK to its peer leaves first.
-        self.drain_and_ack(qp);
+        self.drain_and_ack(Some(qp));
         self.lock()?.qp_destroy(now_ns(), qp)?;
         Self::leave_empty_groups(&mut self.lock_engine());
         Ok(())

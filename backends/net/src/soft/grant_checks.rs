@@ -1,4 +1,5 @@
 //! Checks of grants under the engine's lock: whether other processes may still write the regions.
+//! With them, the receipts of connections that are over.
 
 use super::PortState;
 use gdrcore_core::device::MrAttr;
@@ -16,6 +17,10 @@ pub(super) fn check_grants_if_changed(g: &Guard<'_>, port: &mut PortState) {
 pub(super) fn check_grants(g: &Guard<'_>, port: &mut PortState) {
     port.changes = g.changes();
     let Some(shm) = &mut port.shm else { return };
+    if g.begun() != port.begun {
+        port.begun = g.begun();
+        shm.retain_receipts(|qpn, psn| g.is_receipt(qpn, psn));
+    }
     shm.check_grants(|from, request, region: &MrAttr| {
         g.mappable(request.qpn, request.from_qpn, &from.ip, request.rkey)
             .is_some_and(|now| now == *region)

@@ -78,11 +78,13 @@ impl SoftDevice {
             &mut (g, member),
             // The time of an earlier round is enough here: it only makes an ACK leave a little
             // earlier.
-            |(g, _), from, head, rest| g.take_record(now, &from.ip, head, rest),
-            |(g, member), from, run| match run {
+            |(g, _), (from, receipts), head, rest| {
+                g.take_record(now, &from.ip, head, rest, receipts)
+            },
+            |(g, member), (from, receipts), run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
                     let now = if *stale == 0 { now } else { now_ns() };
-                    g.handle_run(now, &peer_addr(from), run, payload);
+                    g.handle_run(now, &peer_addr(from), run, payload, receipts);
                 }
                 Ok((run, payload)) => forward_run(member, &self.local, from, run, payload),
                 Err(_) => g.count_malformed(),
@@ -152,8 +154,9 @@ impl SoftDevice {
     /// other owners: its datagrams go through the network from now on, unless the device uses only
     /// shared memory.
     fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
-        while let Some((link, of_address)) = shm.take_lost() {
-            if of_address && self.path == PathChoice::Auto {
+        while let Some((link, lost)) = shm.take_lost() {
+            g.link_receipts(now, link, lost.receipts());
+            if lost.of_address && self.path == PathChoice::Auto {
                 g.link_ended(link);
             } else {
                 g.link_lost(now, link);

@@ -1,6 +1,6 @@
 //! The soft device: an engine, its ports, and the threads that run them.
 //!
-//! * `open`: opening and closing; `layout`: the parts of the device's memory.
+//! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the device's memory.
 //! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`:
 //!   the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
@@ -30,6 +30,7 @@ mod grants;
 mod group_rx;
 mod helper;
 mod layout;
+mod leave;
 mod linger;
 mod links;
 mod lock;
@@ -190,6 +191,8 @@ struct PortState<P = UdpPort> {
     full_round_at: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the grants were last checked.
     changes: u32,
+    /// [`Guard::begun`](gdrcore_core::engine::Guard::begun) when the receipts were last checked.
+    begun: u32,
 }
 
 /// A RoCEv2 NIC in software.
@@ -273,6 +276,7 @@ impl<P> PortState<P> {
             maintain_at: 0,
             maintain_every: 0,
             changes: 0,
+            begun: 0,
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::layout::{Layout, PCAP_BUFFER};
 use super::siblings::Siblings;
 use super::{
-    carried_by, channels, group_rx, helper, peer_addr, routed, soft_flags, PathChoice, PortState,
-    SoftConfig, SoftDevice,
+    carried_by, channels, group_rx, helper, leave, peer_addr, routed, soft_flags, PathChoice,
+    PortState, SoftConfig, SoftDevice,
 };
 use crate::addr::{DeviceName, Endpoint};
 use crate::addr_group::Member;
@@ -284,6 +284,7 @@ impl SoftDevice {
             place.write(device);
             &*place
         };
+        leave::enter(device);
         if config.flags & soft_flags::HELPER != 0 {
             if let Err(e) = device.helper_start() {
                 // SAFETY: nobody has seen the device yet.
@@ -294,18 +295,20 @@ impl SoftDevice {
         Ok(device)
     }
 
-    /// Ends the device: stops the helper, flushes the capture, closes the descriptors. Returns the
-    /// objects that were left. In a forked child it does nothing, and the child's copies of the
+    /// Ends the device: stops the helper, acknowledges what was accepted, ends connections, flushes
+    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child it does nothing, and the child's copies of the
     /// descriptors stay open.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.
     pub unsafe fn close(&self) -> Leaks {
+        leave::remove(self);
         if self.fork.check().is_err() {
             return Leaks::default();
         }
         self.helper_stop();
         let leaks = self.lock_control().leaks();
+        self.send_last(self.lock_engine());
         let place: *const SoftDevice = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };

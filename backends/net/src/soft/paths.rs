@@ -81,6 +81,21 @@ impl SoftDevice {
         dest_qpn: Option<u32>,
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
+        self.find_path(g, port, ah, dest_qpn, way)?;
+        if let (Some(shm), Some(link), Some(qpn)) = (&port.shm, g.link(), dest_qpn) {
+            shm.forget_receipt(link, qpn);
+        }
+        Ok(())
+    }
+
+    fn find_path(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        ah: &AhAttr,
+        dest_qpn: Option<u32>,
+        way: Option<RouterLink<'_>>,
+    ) -> Result<()> {
         g.set_link(None);
         g.set_elsewhere(false);
         let to = self.named_by(ah);

@@ -351,9 +351,13 @@ impl SoftDevice {
     }
 
     /// Receives and acknowledges everything that has arrived, as a NIC would have, before a queue
-    /// pair ends. Bounded, because peers may continue to send, and a ring without room may stay so.
-    pub(super) fn drain_and_ack(&self, qp: Handle) {
-        let mut held = self.lock_engine();
+    /// pair ends (`None`: all). Bounded, because peers may continue to send, and a ring without room
+    /// may stay so.
+    pub(super) fn drain_and_ack(&self, qp: Option<Handle>) {
+        self.drain_and_ack_locked(self.lock_engine(), qp);
+    }
+
+    pub(super) fn drain_and_ack_locked<'d>(&'d self, mut held: EngineLock<'d>, qp: Option<Handle>) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
         while rounds > 0 {
@@ -369,7 +373,7 @@ impl SoftDevice {
                 rounds -= 1;
                 continue;
             }
-            if !port.is_blocked() || port.gave_up_room || !held.guard.qp_owes_answer(qp) {
+            if !port.is_blocked() || port.gave_up_room || !held.guard.owes_answer(qp) {
                 break;
             }
             if now > *end.get_or_insert(now + LAST_ACK_NS) {

@@ -82,6 +82,7 @@ impl Transport {
     pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
         let Some(mut c) = self.connected(s, prepared.qi) else { return };
         c.single_left(&prepared);
+        c.has_replied();
         if let Some(association) = c.qp.dci.first_mut() {
             association.used_at = now;
         }

@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::mem::TransferId;
+use crate::receipt::Receipts;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
@@ -96,8 +97,9 @@ impl Transport {
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
     /// message in order, or the ACK of the only request in flight; also the ACK beside a message.
-    /// `w`: the first words of `rest`, copied out. Returns the bytes taken; 0: nothing has changed;
-    /// [`ACK_BESIDE`]: only the ACK beside the message was taken. `DC`: it is a record of DC.
+    /// `w`: the first words of `rest`, copied out. `receipts`: those of the link. Returns the bytes
+    /// taken; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken.
+    /// `DC`: it is a record of DC.
     #[inline(never)]
     pub(crate) fn take_record<const DC: bool>(
         &mut self,
@@ -106,6 +108,7 @@ impl Transport {
         gid: &[u8; 16],
         w: &[u64; HEAD_MAX / 8],
         rest: &[u8],
+        receipts: &Receipts,
     ) -> usize {
         let h = Head::of(w);
         let class = class_of_singles(DC);
@@ -136,7 +139,7 @@ impl Transport {
             false => beside(w, end, rest.len()),
         };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
-        let mut taken = 0;
+        let (mut taken, mut other) = (0, false);
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
                 // The general path takes both, the ACK first as well.
@@ -157,6 +160,7 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
+                other = !DC && receipts.leave(h.dest_qpn, h.psn);
             } else if !acked {
                 return 0;
             } else {
@@ -167,6 +171,9 @@ impl Transport {
         if acked {
             c.single_ended();
             taken += HEAD_MIN;
+        }
+        if other {
+            self.flush_acks();
         }
         taken
     }

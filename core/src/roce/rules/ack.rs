@@ -3,7 +3,7 @@
 
 use crate::bitmap::{Bitmap, Few};
 use crate::roce::conn::Conn;
-use crate::roce::peer::{Peer, PROBE_NS};
+use crate::roce::peer::{Path, Peer, PROBE_NS};
 use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
 use crate::verbs::req::Ready;
@@ -67,8 +67,8 @@ impl AckQueue {
 
 impl Conn<'_> {
     /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
-    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`ACK_PACKETS`] packets. Within the engine
-    /// it leaves at once: it is no packet, so waiting saves nothing.
+    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or [`Resp::ack_after`] packets. Within the
+    /// engine it leaves at once: it is no packet, so waiting saves nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
         let (resp, qi) = (&mut self.qp.conn.resp, self.qi);
@@ -86,12 +86,40 @@ impl Conn<'_> {
                 Some(earlier) if earlier != qi => ready.set(earlier),
                 _ => {}
             }
-        } else if resp.pkts_since_ack >= ACK_PACKETS {
+        } else if resp.pkts_since_ack >= resp.ack_after {
             resp.ack_now = true;
             ready.set(qi);
         } else {
             acks.pending.set(qi);
             acks.flush_at = acks.flush_at.min(now + ACK_DELAY_NS);
+        }
+    }
+
+    /// A connection begins. Over a link an ACK may wait: a receipt outlives this process. Through
+    /// the port it waits only if the program is known to reply. Otherwise it leaves in the round
+    /// that took the message, before the program has its completion, because the program may end
+    /// next.
+    pub(crate) fn begin_acks(&mut self) {
+        let waits = matches!(self.peer.path, Path::Link(_));
+        self.qp.conn.resp.ack_after = if waits { ACK_PACKETS } else { 1 };
+        self.qp.conn.resp.acked_alone = false;
+    }
+
+    /// An ACK leaves without a request of the program.
+    pub(in crate::roce) fn acked_alone(&mut self) {
+        if self.peer.path == Path::Port {
+            let resp = &mut self.qp.conn.resp;
+            (resp.ack_after, resp.acked_alone) = (1, true);
+        }
+    }
+
+    /// A request of the program leaves. If an ACK has left alone before it, that could have waited
+    /// for the request, and the next one does.
+    #[inline(always)]
+    pub(in crate::roce) fn has_replied(&mut self) {
+        let resp = &mut self.qp.conn.resp;
+        if resp.acked_alone {
+            (resp.ack_after, resp.acked_alone) = (ACK_PACKETS, false);
         }
     }
 

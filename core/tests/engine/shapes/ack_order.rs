@@ -51,6 +51,14 @@ fn two_requests_complete_before_the_reply_to_them() {
             (wr_opcode::RDMA_WRITE_WITH_IMM, 8),
         ] {
             let (mut net, a, b) = Net::pair(Opts { way, one_cq: true, ..Opts::default() });
+            // From now on the ACK of a message waits for the reply.
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                net.recv(to, 0, &[(0, 64)]);
+                net.post(from, Wr::new(wr_opcode::SEND).flags(0).local(from, 0, 8));
+                net.exchange();
+                net.poll(to.host, to.scq);
+            }
+            net.poll(a.host, a.scq);
             net.recv(&a, 7, &[(0, 2048)]);
             for id in [1, 2] {
                 net.recv(&b, id, &[(0, 64)]);

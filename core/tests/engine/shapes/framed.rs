@@ -201,6 +201,7 @@ impl World {
         let now = self.net.now;
         let to = &self.ends[1 - from];
         let mut g = self.net.lock(to);
+        let receipts = &self.net.hosts[to.host].receipts;
         // A completion that is handed over leaves room in the CQ, for which a second message might
         // have to wait otherwise.
         let polls =
@@ -216,7 +217,7 @@ impl World {
                 .filter(|at| record::is_ack(&head_words(&data[*at..])));
             let apart = behind.filter(|_| data.len() > words.len() * 8 || !self.single);
             if self.single && apart.is_none() {
-                let taken = g.take_record(now, &src.gid, &words, data);
+                let taken = g.take_record(now, &src.gid, &words, data, receipts);
                 if taken == ACK_BESIDE {
                     (self.ways.acks, beside) = (self.ways.acks + 1, 24);
                 } else if taken > 0 {
@@ -233,17 +234,18 @@ impl World {
             if let Some(at) = behind.filter(|_| beside == 0) {
                 // Whatever takes it, the ACK is taken first.
                 let ack = &data[at..];
-                let single = self.single && g.take_record(now, &src.gid, &head_words(ack), ack) > 0;
+                let single = self.single
+                    && g.take_record(now, &src.gid, &head_words(ack), ack, receipts) > 0;
                 self.ways.acks += u64::from(single);
                 if let (false, Ok((run, payload, _))) = (single, Run::parse_record(ack)) {
-                    g.handle_run(now, &src, &run, payload);
+                    g.handle_run(now, &src, &run, payload, receipts);
                 }
                 data = &data[..at];
                 continue;
             }
             match Run::parse_record(data) {
                 Ok((run, payload, rest)) => {
-                    g.handle_run(now, &src, &run, payload);
+                    g.handle_run(now, &src, &run, payload, receipts);
                     data = &rest[beside..];
                 }
                 Err(_) => {

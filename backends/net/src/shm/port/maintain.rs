@@ -4,12 +4,13 @@ use super::super::grant::{offers, OwnGrants, PeerRequest, SharedRegion};
 use super::super::listener::{Incoming, LinkEvent};
 use super::super::ring::Reader;
 use super::rx::return_room;
-use super::{Inbound, InboundRing, ShmPort};
+use super::{Inbound, InboundRing, LostLink, ShmPort};
 use crate::addr::Endpoint;
 use crate::local::{is_own_user, peer_of, ACCEPT_AGAIN_NS};
 use crate::wait::Waiter;
 use core::sync::atomic::Ordering;
 use gdrcore_core::error::Result;
+use gdrcore_core::wire::Psn;
 
 /// An inbound socket without a hello for this long is closed.
 const HELLO_NS: u64 = 1_000_000_000;
@@ -155,20 +156,36 @@ impl ShmPort {
         self.paused_until = Some(now + ACCEPT_AGAIN_NS);
     }
 
+    /// Removes the receipts that this end has left and for which `keep` is false.
+    #[cold]
+    pub fn retain_receipts(&self, mut keep: impl FnMut(u32, Psn) -> bool) {
+        for &i in &self.open[..self.open_len] {
+            if let Some(Inbound { link: Some(link), .. }) = &self.inbound[usize::from(i)] {
+                link.reader.place().receipts().retain(&mut keep);
+            }
+        }
+    }
+
+    /// Removes the receipt of a QP at the other end of a link, to which a connection begins.
+    pub fn forget_receipt(&self, link: u16, qpn: u32) {
+        if let Some(Some(out)) = self.out.get(usize::from(link)) {
+            out.writer.place().receipts().forget(qpn);
+        }
+    }
+
     /// Whether `take_lost` has something.
     pub fn has_lost(&self) -> bool {
         self.any_lost
     }
 
-    /// Takes the next lost link: its number, and whether it led to an address rather than to a
-    /// block. The number may be used again afterwards.
-    pub fn take_lost(&mut self) -> Option<(u16, bool)> {
+    /// Takes the next lost link, with its number, which may be used again afterwards.
+    pub fn take_lost(&mut self) -> Option<(u16, LostLink)> {
         if !self.any_lost {
             return None;
         }
         for (i, lost) in self.lost.iter_mut().enumerate() {
-            if let Some(of_address) = lost.take() {
-                return Some((i as u16, of_address));
+            if let Some(lost) = lost.take() {
+                return Some((i as u16, lost));
             }
         }
         self.any_lost = false;
@@ -178,7 +195,11 @@ impl ShmPort {
     /// Ends an outbound link; [`ShmPort::take_lost`] returns it.
     pub(super) fn close_outbound(&mut self, i: usize) {
         // Dropping closes the socket, which removes it from every epoll set.
-        self.lost[i] = self.out[i].take().map(|out| out.block.is_none());
+        self.lost[i] = self.out[i].take().map(|out| LostLink {
+            of_address: out.block.is_none(),
+            place: *out.writer.place(),
+            _segment: out._segment,
+        });
         self.any_lost = true;
     }
 

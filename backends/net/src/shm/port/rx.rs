@@ -6,12 +6,16 @@ use super::records::records;
 use super::{Inbound, InboundRing, ShmPort};
 use crate::addr::Endpoint;
 use core::sync::atomic::{fence, Ordering};
+use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::run::{Run, HEAD_MAX};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 
 /// Most frames of one link that one poll takes, so that a fast peer does not delay others.
 pub(super) const BATCH: usize = 16;
+
+/// Who wrote a record, and the receipts of its link.
+pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
 impl ShmPort {
     /// Passes every run that has arrived to `take`: its sender, its head, its payload; an error for
@@ -22,18 +26,19 @@ impl ShmPort {
         &mut self,
         mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> usize {
-        self.poll_with(&mut take, |_, _, _, _| 0, |take, from, run| take(from, run))
+        self.poll_with(&mut take, |_, _, _, _| 0, |take, (from, _), run| take(from, run))
     }
 
     /// As [`ShmPort::poll`], but each record goes to `short` first: the words of its head, and all
     /// bytes of its frame from there on. `short` returns how many bytes it handled, 0 to leave the
-    /// record to `take`. `to`: the state that both work on.
+    /// record to `take`. `to`: the state that both work on. Both get the receipts of the link beside
+    /// the sender.
     #[inline(always)]
     pub fn poll_with<T>(
         &mut self,
         to: &mut T,
-        short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
-        take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+        short: impl Fn(&mut T, Sender<'_>, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+        take: impl Fn(&mut T, Sender<'_>, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> usize {
         let mut handled = 0;
         let mut k = 0;
@@ -62,8 +67,8 @@ impl ShmPort {
         &mut self,
         i: usize,
         to: &mut T,
-        short: impl Fn(&mut T, &Endpoint, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
-        take: impl Fn(&mut T, &Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+        short: impl Fn(&mut T, Sender<'_>, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
+        take: impl Fn(&mut T, Sender<'_>, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> core::result::Result<usize, Broken> {
         let Some(Some(Inbound { link: Some(link), socket, .. })) = self.inbound.get_mut(i) else {
             return Ok(0);
@@ -71,14 +76,15 @@ impl ShmPort {
         let mut handled = 0;
         for _ in 0..BATCH {
             let Some((p, len)) = link.reader.peek()? else { break };
+            let from = (&link.from, link.reader.place().receipts());
             // SAFETY: the frame lies in the mapping, which lives until the link is closed.
             handled += unsafe {
                 records(
                     p,
                     len,
                     to,
-                    |to, w, rest| short(to, &link.from, w, rest),
-                    |to, r| take(to, &link.from, r),
+                    |to, w, rest| short(to, from, w, rest),
+                    |to, r| take(to, from, r),
                 )
             };
             link.reader.release(len);

@@ -1,0 +1,116 @@
+//! The end of a process that has devices open. A NIC and a kernel go on when a process ends; these
+//! devices end with it. So what their peers wait for leaves first, whichever end runs code of ours:
+//! `exit`, `quick_exit`, dlclose. (After `_exit` or a kill, peers find it by themselves: by
+//! receipts, by connections that end, by keepalive.)
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::lock::EngineLock;
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::fork::{wipe_in_children, PAGE_BYTES};
+
+/// Open devices that are known here. More are possible, and end without a word.
+const KNOWN: usize = 1024;
+/// Attempts at the engine's lock, with a yield each: the exiting thread may be in a signal handler
+/// that has interrupted the lock's holder.
+const LOCK_TRIES: u32 = 4096;
+
+/// Devices at whole pages, which are wiped in the child of a fork.
+#[repr(C, align(4096))]
+struct Open([AtomicPtr<SoftDevice>; KNOWN]);
+
+const _: () = assert!(size_of::<Open>().is_multiple_of(PAGE_BYTES));
+
+/// The open devices of this process; the lowest bit: [`leave`] is using it.
+static OPEN: Open = Open([const { AtomicPtr::new(core::ptr::null_mut()) }; KNOWN]);
+/// Whether fork() runs [`wipe`].
+static WIPES: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn wipe() {
+    OPEN.0.iter().for_each(|slot| slot.store(core::ptr::null_mut(), Ordering::Relaxed));
+}
+
+extern "C" {
+    /// quick_exit(3); in the libc crate for some systems only.
+    fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
+}
+
+/// Devices lie at page boundaries.
+fn in_use(device: *mut SoftDevice) -> *mut SoftDevice {
+    device.map_addr(|at| at | 1)
+}
+
+/// A device is open from now on.
+pub(super) fn enter(device: &'static SoftDevice) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function of this library; glibc forgets it when the library is closed.
+        unsafe { at_quick_exit(leave) };
+    }
+    // SAFETY: pages of our own, of atomics that may be 0; the handler only stores to them.
+    unsafe { wipe_in_children((&raw const OPEN).cast(), size_of::<Open>(), wipe, &WIPES) };
+    let at: *const SoftDevice = device;
+    let null = core::ptr::null_mut();
+    for slot in &OPEN.0 {
+        if slot.compare_exchange(null, at.cast_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// A device is about to be closed.
+pub(super) fn remove(device: &SoftDevice) {
+    let at: *const SoftDevice = device;
+    let (at, null) = (at.cast_mut(), core::ptr::null_mut());
+    let is = |slot: &&AtomicPtr<SoftDevice>| {
+        let found = slot.load(Ordering::Relaxed);
+        found == at || found == in_use(at)
+    };
+    let Some(slot) = OPEN.0.iter().find(is) else { return };
+    while slot.compare_exchange(at, null, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        std::thread::yield_now();
+    }
+}
+
+/// Lets all open devices send what their peers wait for.
+pub extern "C" fn leave() {
+    for slot in &OPEN.0 {
+        let at = slot.load(Ordering::Acquire);
+        if at.is_null() || at == in_use(at) {
+            continue;
+        }
+        let taken = slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() {
+            // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
+            unsafe { &*at }.end_in_order();
+            slot.store(at, Ordering::Release);
+        }
+    }
+}
+
+/// exit(3) and dlclose(3), after the handlers that the program gave to `atexit`.
+#[used]
+#[link_section = ".fini_array"]
+static AT_LAST: extern "C" fn() = leave;
+
+impl SoftDevice {
+    /// Sends what peers wait for: ACKs of what was accepted, and the end of connections.
+    fn end_in_order(&self) {
+        if self.fork.check().is_err() {
+            return;
+        }
+        for _ in 0..LOCK_TRIES {
+            if let Some(held) = self.try_lock() {
+                return self.send_last(held);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// As [`SoftDevice::end_in_order`], under the lock.
+    pub(super) fn send_last<'d>(&'d self, mut held: EngineLock<'d>) {
+        held.guard.cm_leave(now_ns());
+        self.drain_and_ack_locked(held, None);
+    }
+}

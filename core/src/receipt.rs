@@ -1,0 +1,93 @@
+//! Receipts: what the reader of a ring of frames has accepted, as its writer finds it after the
+//! reader's end.
+//!
+//! An ACK may wait for a packet to leave with. If the reader's process is killed meanwhile, nobody
+//! sends it, although the message was delivered. So the reader leaves, for each message, the words
+//! of the ACK in memory that both share. The writer reads them only after the reader has ended:
+//! until then the lines belong to the reader's core, and a receipt costs a store.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::wire::Psn;
+
+/// Places for receipts of one ring; a power of two.
+pub const RECEIPTS: usize = 256;
+
+/// The receipts of a ring, in memory that is shared with another process, which may write anything:
+/// a receipt means no more than an ACK that came over the ring would.
+///
+/// # Layout
+/// A word for each place: the QPN of the responder, and above it the PSN. Zeroed memory has none.
+///
+/// # Thread-safety
+/// One process leaves receipts, one reads them.
+#[repr(transparent)]
+pub struct Receipts([AtomicU64; RECEIPTS]);
+
+impl Receipts {
+    #[inline(always)]
+    fn place(&self, qpn: u32) -> &AtomicU64 {
+        &self.0[qpn as usize % RECEIPTS]
+    }
+
+    /// Leaves the receipt of a QP: all up to `psn` was accepted. Returns true if it has replaced
+    /// that of another QP, whose ACK must not wait any longer.
+    #[inline(always)]
+    #[must_use]
+    pub fn leave(&self, qpn: u32, psn: Psn) -> bool {
+        let place = self.place(qpn);
+        let former = place.load(Ordering::Relaxed) as u32;
+        // Release: what was accepted is in the program's memory, and its completion in the queue.
+        place.store(u64::from(psn.get()) << 32 | u64::from(qpn), Ordering::Release);
+        former != qpn && former != 0
+    }
+
+    /// The receipt of a QP.
+    pub fn of(&self, qpn: u32) -> Option<Psn> {
+        let word = self.place(qpn).load(Ordering::Acquire);
+        (word as u32 == qpn).then(|| Psn::new((word >> 32) as u32))
+    }
+
+    /// Removes the receipt of a QP: a connection begins, whose PSNs may be those of the last one.
+    pub fn forget(&self, qpn: u32) {
+        if self.of(qpn).is_some() {
+            self.place(qpn).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes the receipts for which `keep` is false.
+    pub fn retain(&self, mut keep: impl FnMut(u32, Psn) -> bool) {
+        for place in &self.0 {
+            let word = place.load(Ordering::Relaxed);
+            if word != 0 && !keep(word as u32, Psn::new((word >> 32) as u32)) {
+                place.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Default for Receipts {
+    fn default() -> Self {
+        Receipts(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_the_receipt_of_one_queue_pair() {
+        let receipts = Receipts::default();
+        assert_eq!(receipts.of(17), None);
+        assert!(!receipts.leave(17, Psn::new(5)) && !receipts.leave(17, Psn::new(6)));
+        assert_eq!(receipts.of(17), Some(Psn::new(6)));
+        let other = 17 + RECEIPTS as u32;
+        receipts.forget(other);
+        assert_eq!((receipts.of(other), receipts.of(17)), (None, Some(Psn::new(6))));
+        assert!(receipts.leave(other, Psn::new(0)), "the former one's ACK is due");
+        assert_eq!((receipts.of(other), receipts.of(17)), (Some(Psn::new(0)), None));
+        receipts.forget(other);
+        assert_eq!(receipts.of(other), None);
+        assert!(!receipts.leave(17, Psn::new(7)), "the place was empty");
+    }
+}

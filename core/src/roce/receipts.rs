@@ -1,0 +1,48 @@
+//! The receipts of a link ([`Receipts`]): left by the responder, read by the requester when the
+//! other end is gone.
+
+use super::answers::plain_ack;
+use super::peer::Path;
+use super::run::Run;
+use super::{Origin, Transport};
+use crate::receipt::Receipts;
+use crate::verbs::shared::Shared;
+use crate::verbs::NONE;
+
+impl Transport {
+    /// After a run that came over a link: leaves the receipt of the ACK that its QP owes.
+    #[inline(always)]
+    pub(crate) fn leave_receipt(&mut self, run: &Run, receipts: &Receipts) {
+        let qp = self.common.qp_of(run.dest_qpn).map(|qi| &self.qps[qi]);
+        let owed = qp.filter(|qp| qp.conn.resp.ack_owed).map(|qp| qp.conn.resp.ack_psn);
+        if owed.is_some_and(|psn| receipts.leave(run.dest_qpn, psn)) {
+            // Another QP had its receipt there.
+            self.flush_acks();
+        }
+    }
+
+    /// Lets every owed ACK leave with the next bursts.
+    #[inline(never)]
+    pub(crate) fn flush_acks(&mut self) {
+        self.common.acks.flush(&mut self.common.ready);
+    }
+
+    /// The other end of a link is gone: its receipts end the requests that it has accepted.
+    pub(crate) fn take_receipts(&mut self, s: &Shared, now: u64, link: u16, receipts: &Receipts) {
+        for qi in 0..self.qps.len() {
+            let qp = &self.qps[qi];
+            let asks = qp.live && qp.kind.is_reliable() && qp.kind.has_requester();
+            if !asks || !qp.kind.has_fixed_peer() || qp.conn.peer == NONE {
+                continue;
+            }
+            let peer = &self.peers[qp.conn.peer as usize];
+            let Some(psn) = receipts.of(qp.attr.dest_qp_num) else { continue };
+            if peer.path != Path::Link(link) {
+                continue;
+            }
+            let from = Origin { gid: peer.addr.gid, path: peer.path, port: 0 };
+            let ack = plain_ack(qp.kind.class(), qp.qpn, psn);
+            self.conn(s, qi).handle_run(now, &from, &ack, &[]);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The end of a program: whatever the way, its peers see what they would see of a NIC and a kernel.
+//!
+//! A test's process is the survivor. It starts itself anew as the program that ends (`play`).
+
+mod last_message;
+mod play;
+mod survivor;
