@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
-use gdrcore_net::soft::{thread, HelperSignals};
+use gdrcore_net::soft::{no_thread, thread, HelperSignals};
 
 /// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
@@ -52,7 +52,7 @@ impl Worker {
         if let Err(e) = started {
             // SAFETY: ours, and nobody else knows it.
             unsafe { libc::close(fd) };
-            return Err(Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)));
+            return Err(no_thread(e));
         }
         self.fd.store(fd, Ordering::Release);
         self.owner.store(pid(), Ordering::Release);

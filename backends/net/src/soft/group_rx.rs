@@ -9,6 +9,7 @@ use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packet
 use crate::clock::now_ns;
 use crate::local::{sweep, SocketDir};
 use crate::port::RxPacket;
+use crate::reason::say;
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
@@ -128,11 +129,11 @@ pub(super) unsafe fn open(
 fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "gdrcore: no directory for this user's sockets below /dev/shm, /tmp or /run/user \
+        say(format_args!(
+            "no directory for this user's sockets below /dev/shm, /tmp or /run/user \
              ({e}): each process needs an address and port for itself, and reaches others through \
              the network"
-        );
+        ));
     }
 }
 

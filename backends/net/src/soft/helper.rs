@@ -154,7 +154,7 @@ impl SoftDevice {
         let masked = HelperSignals::take();
         let thread = super::stack::thread("gdrc-helper", 256 << 10)
             .spawn(move || device.helper_main())
-            .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)));
+            .map_err(super::stack::no_thread);
         drop(masked);
         *slot = Some(thread.inspect_err(|_| self.channels.driver.release())?);
         self.helper_on.store(true, Ordering::SeqCst);

@@ -66,7 +66,7 @@ mod witness;
 pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
-pub use stack::{thread, with_stack};
+pub use stack::{no_thread, thread, with_stack};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

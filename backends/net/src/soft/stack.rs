@@ -40,6 +40,13 @@ fn taken_by_libc() -> usize {
     }
 }
 
+/// The error of a [`thread`] that could not be made.
+pub fn no_thread(e: std::io::Error) -> Error {
+    let e = Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN));
+    let (words, limits) = ("no thread can be made", "`ulimit -u` and `-v`, a cgroup's pids.max");
+    gdrcore_core::reason::refused(e, format_args!("{words}: see {limits}"))
+}
+
 /// Runs `work` on a thread with a large stack, since threads of programs may have small ones: those
 /// of dapltest have 64 KB. Signals of the program are not delivered to it.
 ///
@@ -50,8 +57,7 @@ pub fn with_stack<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) 
     std::thread::scope(|s| {
         let started = thread(name, STACK).spawn_scoped(s, work);
         drop(masked);
-        let started =
-            started.map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let started = started.map_err(no_thread)?;
         started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
