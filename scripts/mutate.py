@@ -56,6 +56,10 @@ NET = ("net", NET_TEST + ["--no-run"], NET_TEST)
 USERS_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "other_users"]
 USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 
+# Shows faults of the handlers of faults.
+CHAIN_TEST = ["cargo", "test", "-q", "-p", "gdrcore-net", "--test", "fault_chain"]
+CHAIN = ("fault_chain", CHAIN_TEST + ["--no-run"], CHAIN_TEST)
+
 # Shows faults of the router.
 ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
@@ -695,6 +699,7 @@ FAULTS = [
 NAMED = {
     "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
     "ucma": UCMA,
+    "fault_chain": CHAIN,
 }
 
 

@@ -8,6 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::counters::Counters;
+use gdrcore_net::signals::without_signals;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Once;
@@ -141,5 +142,5 @@ fn print(all: &Counters) -> std::io::Result<()> {
     for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
         let _ = writeln!(text, "gdrcore: {name} {value}");
     }
-    std::io::stderr().write_all(text.as_bytes())
+    without_signals(|| std::io::stderr().write_all(text.as_bytes()))
 }

@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
-use gdrcore_net::soft::HelperSignals;
+use gdrcore_net::soft::{no_thread, thread, HelperSignals};
 
 /// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
@@ -47,13 +47,12 @@ impl Worker {
             return Err(last_error());
         }
         let masked = HelperSignals::take();
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(256 << 10);
-        let started = thread.spawn(move || self.run(fd, work));
+        let started = thread(name, 256 << 10).spawn(move || self.run(fd, work));
         drop(masked);
         if let Err(e) = started {
             // SAFETY: ours, and nobody else knows it.
             unsafe { libc::close(fd) };
-            return Err(Error::from_errno(e.raw_os_error().unwrap_or(libc::EAGAIN)));
+            return Err(no_thread(e));
         }
         self.fd.store(fd, Ordering::Release);
         self.owner.store(pid(), Ordering::Release);

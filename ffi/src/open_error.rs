@@ -40,12 +40,16 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
         (Stage::Map { need }, e) => {
             say!(
                 "cannot map {need} bytes for '{device}': {e}; lower \
-                 the bounds of gdrc_config or raise `ulimit -v`"
+                 the bounds of gdrc_config or raise `ulimit -v` or `-d`"
             )
         }
         (Stage::Slots, _) => say!(
             "'{device}': this process has {} contexts open; close some",
             crate::context_slots::SLOTS
+        ),
+        (Stage::Device, Error::Os(libc::EMFILE)) => say!(
+            "'{device}': this process has no descriptor left: it needs some twenty more \
+             (`ulimit -n`)"
         ),
         (Stage::Device, Error::Os(n)) => say!(
             "'{device}': the system refused: {} (errno {n})",

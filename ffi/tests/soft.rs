@@ -419,3 +419,31 @@ fn child_is_refused(config: gdrc_config) {
     assert_eq!(ctx.close(), 4);
     drop(s.buf);
 }
+
+/// Threads of programs may have stacks of 64 KiB, of which the C library takes a part.
+#[test]
+fn a_stack_of_64_kib_suffices() {
+    let _kept = keep();
+    let at = |last| {
+        let [a, b, c, d] = place::loopback(9, last);
+        CString::new(format!("soft:{a}.{b}.{c}.{d}")).expect("no NUL")
+    };
+    for (names, engines) in [
+        ([c"loopback".to_owned(), c"loopback".to_owned()], 1),
+        ([at(1), at(2)], 1),
+        ([at(1), at(2)], 2),
+    ] {
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        let work = move || {
+            let config = gdrc_config { engines, ..sized() };
+            let ctx = names.map(|name| Ctx::open(&name, Some(&config)));
+            for ctx in &ctx {
+                let (mut a, mut b) =
+                    (side(ctx, GDRC_QPT_RC, 65_536), side(ctx, GDRC_QPT_RC, 65_536));
+                connect(&a, &b);
+                exchange(&mut a, &mut b);
+            }
+        };
+        small.spawn(work).expect("a thread").join().expect("the exchange succeeds");
+    }
+}

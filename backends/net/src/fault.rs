@@ -19,7 +19,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The two signals of a bad access.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -56,6 +56,8 @@ static ENTRIES: [Handler; HANDLERS] = [
 struct Replaced {
     actions: [UnsafeCell<MaybeUninit<libc::sigaction>>; HANDLERS],
     len: AtomicUsize,
+    /// A bit for each whose handler was for one signal (SA_RESETHAND) and has had it.
+    spent: AtomicU64,
 }
 
 // SAFETY: an entry is written once, by the thread that holds `CHANGING`, before `len` counts it
@@ -67,6 +69,7 @@ impl Replaced {
         Replaced {
             actions: [const { UnsafeCell::new(MaybeUninit::uninit()) }; HANDLERS],
             len: AtomicUsize::new(0),
+            spent: AtomicU64::new(0),
         }
     }
 
@@ -76,11 +79,12 @@ impl Replaced {
             .then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
     }
 
-    /// Finds or adds the entry of an action. `None`: there is no free one. The caller holds
-    /// `CHANGING`.
+    /// Finds or adds the entry of an action that the program has just installed. `None`: there is
+    /// no free one. The caller holds `CHANGING`.
     fn put(&self, action: libc::sigaction) -> Option<usize> {
         let len = self.len.load(Ordering::Relaxed);
         if let Some(known) = (0..len).find(|&n| self.get(n).is_some_and(|a| is_same(a, &action))) {
+            self.spent.fetch_and(!(1 << known), Ordering::AcqRel);
             return Some(known);
         }
         let free = self.actions.get(len)?;
@@ -93,6 +97,10 @@ impl Replaced {
 }
 
 static REPLACED: [Replaced; 2] = [const { Replaced::new() }; 2];
+
+/// What the kernel does before it calls a handler is as the program's handler has it: the stack,
+/// the signals that are blocked, and whether system calls go on.
+const INHERITED: i32 = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
 
 /// Held by the thread that changes the actions of signals.
 static CHANGING: AtomicBool = AtomicBool::new(false);
@@ -177,11 +185,15 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
             return if last == 0 { Ok(()) } else { set(signal, &behind).map(|_| ()) };
         };
         new.sa_sigaction = ENTRIES[n] as *const () as usize;
-        // On the alternate stack where there is one: the previous handler may be for stack
-        // overflows.
-        new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the mask is part of `new`.
-        unsafe { libc::sigemptyset(&mut new.sa_mask) };
+        new.sa_flags = libc::SA_SIGINFO | behind.sa_flags & INHERITED;
+        new.sa_mask = behind.sa_mask;
+        if matches!(behind.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+            // Where there is an alternate stack, threads may have little of another. System calls
+            // go on after a signal that is ignored.
+            new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            // SAFETY: the mask is part of `new`.
+            unsafe { libc::sigemptyset(&mut new.sa_mask) };
+        }
         let old = set(signal, &new)?;
         if is_same(&old, &behind) || old.sa_sigaction == last {
             return Ok(());
@@ -228,11 +240,15 @@ unsafe fn note<'a>(info: *mut libc::siginfo_t) -> Option<&'a mut Note> {
 }
 
 /// The next handler to call for the signal: the newest behind `ENTRIES[top]` that was not called
-/// yet.
+/// yet. `None`: the system's action.
 fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a libc::sigaction> {
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
-    replaced.get(n)
+    let action = replaced.get(n)?;
+    // Ours stays in front, as the kernel's SIG_DFL would not.
+    let once = action.sa_flags & libc::SA_RESETHAND != 0;
+    let spent = once && replaced.spent.fetch_or(1 << n, Ordering::AcqRel) & 1 << n != 0;
+    Some(action).filter(|_| !spent)
 }
 
 /// Continues a copy that faulted at its landing address, or passes the signal on.
@@ -283,7 +299,8 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
                 if let Some(p) = previous {
                     libc::pthread_sigmask(libc::SIG_BLOCK, &p.sa_mask, core::ptr::null_mut());
                 }
-                if flags & libc::SA_NODEFER != 0 {
+                let masked = previous.is_some_and(|p| libc::sigismember(&p.sa_mask, signal) == 1);
+                if flags & libc::SA_NODEFER != 0 && !masked {
                     let mut own: libc::sigset_t = core::mem::zeroed();
                     libc::sigemptyset(&mut own);
                     libc::sigaddset(&mut own, signal);

@@ -7,7 +7,8 @@
 //! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
-//! * [`reason`]: the reason text of a thread's last refused call.
+//! * [`reason`]: the reason text of a thread's last refused call. [`signals`]: system calls that
+//!   would end the process.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
@@ -29,6 +30,7 @@ pub mod reason;
 mod rights;
 mod rseq;
 pub mod shm;
+pub mod signals;
 pub mod sock_diag;
 pub mod soft;
 mod sys;

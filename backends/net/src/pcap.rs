@@ -11,6 +11,7 @@
 //! without a lock is begun anew.
 
 use crate::addr::Endpoint;
+use crate::signals::without_signals;
 use crate::sys::{check, errno, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -119,7 +120,8 @@ fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     let mut header = [0u8; FileHeader::LEN];
     FileHeader::ethernet().emit(&mut header);
     // SAFETY: the buffer lives through the call.
-    let n = check(unsafe { libc::write(fd, header.as_ptr().cast(), header.len()) } as i32)?;
+    let write = || unsafe { libc::write(fd, header.as_ptr().cast(), header.len()) } as i32;
+    let n = check(without_signals(write))?;
     if n as usize == header.len() {
         Ok(())
     } else {
@@ -191,7 +193,9 @@ fn say(fd: RawFd, errno: i32) {
     // SAFETY: one descriptor; the line lives through the call.
     unsafe {
         if libc::poll(&mut p, 1, 0) == 1 && p.revents & libc::POLLOUT != 0 {
-            libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len() - left);
+            without_signals(|| {
+                libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len() - left)
+            });
         }
     }
 }
@@ -388,7 +392,8 @@ impl Pcap {
                 continue;
             }
             // SAFETY: the vectors from `at` on name live memory; writing only reads it.
-            let rc = unsafe { libc::writev(self.fd.raw(), &iov[at], (N - at) as i32) };
+            let write = || unsafe { libc::writev(self.fd.raw(), &iov[at], (N - at) as i32) };
+            let rc = without_signals(write);
             let Ok(mut n) = usize::try_from(rc) else {
                 if errno() == libc::EINTR {
                     continue;

@@ -6,6 +6,7 @@
 //! the text of an earlier error. The memory is fixed, without allocation, so that a call that fails
 //! for lack of memory has a reason too.
 
+use crate::signals::without_signals;
 use core::cell::RefCell;
 use core::fmt::{self, Write};
 use gdrcore_core::device::Device;
@@ -155,8 +156,9 @@ pub fn is_verbose() -> bool {
 /// A line on standard error.
 pub fn say(words: fmt::Arguments<'_>) {
     // One write, so that lines of several threads and processes do not mix. The program may have
-    // closed standard error.
-    let _ = std::io::stderr().write_all(format!("gdrcore: {words}\n").as_bytes());
+    // closed standard error, or the reader of its pipe may have ended.
+    let line = format!("gdrcore: {words}\n");
+    let _ = without_signals(|| std::io::stderr().write_all(line.as_bytes()));
 }
 
 /// Passes the text of this thread's last error to `f`: its reason, or the error's own text; empty

@@ -324,3 +324,218 @@ fn threads_that_install_handlers_at_once_lose_none() {
     let status = run("threads_that_install_handlers_at_once_lose_none");
     assert_eq!(status.code(), Some(42), "{status}");
 }
+
+/// Calls of [`repairs`] and [`returns`].
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// A page that [`repairs`] makes accessible.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+fn page() -> *mut libc::c_void {
+    core::ptr::with_exposed_provenance_mut(PAGE.load(Ordering::Relaxed))
+}
+
+/// Accesses the page.
+fn access_page() {
+    // SAFETY: the fault is what the test is about.
+    unsafe { page().cast::<u8>().read_volatile() };
+}
+
+fn protect_page(prot: i32) {
+    // SAFETY: a page of a mapping of the test's own, or a new one.
+    unsafe {
+        if PAGE.load(Ordering::Relaxed) == 0 {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let new = libc::mmap(core::ptr::null_mut(), 4096, prot, flags, -1, 0);
+            PAGE.store(new.expose_provenance(), Ordering::Relaxed);
+        }
+        libc::mprotect(page(), 4096, prot);
+    }
+}
+
+/// As a collector of garbage does: the access succeeds when the handler returns.
+extern "C" fn repairs(_: i32) {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    protect_page(libc::PROT_READ | libc::PROT_WRITE);
+}
+
+/// The fault repeats itself when the handler returns.
+extern "C" fn returns(_: i32) {
+    if CALLS.fetch_add(1, Ordering::Relaxed) > 0 {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(21) };
+    }
+}
+
+#[test]
+fn a_handler_for_one_signal_is_called_once() {
+    if is_subject() {
+        set(libc::SIGSEGV, returns as *const () as usize, libc::SA_RESETHAND);
+        fault::install().unwrap();
+        own_fault();
+        crash();
+        return;
+    }
+    let status = run("a_handler_for_one_signal_is_called_once");
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+}
+
+#[test]
+fn a_handler_for_one_signal_that_is_installed_again_is_called_again() {
+    if is_subject() {
+        for round in 1..=3 {
+            let flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+            set(libc::SIGSEGV, repairs as *const () as usize, flags);
+            fault::install().unwrap();
+            protect_page(libc::PROT_NONE);
+            access_page();
+            own_fault();
+            assert_eq!(CALLS.load(Ordering::Relaxed), round);
+        }
+        // Ours is still in front, and does not call it.
+        own_fault();
+        protect_page(libc::PROT_NONE);
+        access_page();
+        return;
+    }
+    let status = run("a_handler_for_one_signal_that_is_installed_again_is_called_again");
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+}
+
+/// A handler that returns is called for each fault.
+#[test]
+fn a_handler_that_repairs_is_called_for_each_fault() {
+    if is_subject() {
+        set(libc::SIGSEGV, repairs as *const () as usize, 0);
+        fault::install().unwrap();
+        for round in 1..=5 {
+            protect_page(libc::PROT_NONE);
+            access_page();
+            own_fault();
+            assert_eq!(CALLS.load(Ordering::Relaxed), round);
+        }
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(7) };
+    }
+    let status = run("a_handler_that_repairs_is_called_for_each_fault");
+    assert_eq!(status.code(), Some(7), "{status}");
+}
+
+/// Exits with the signals that are blocked in it: 1: its own, 2: SIGUSR1; 4: it runs on the
+/// alternate stack.
+extern "C" fn tells(signal: i32) {
+    // SAFETY: a local set and a local description, which live through the calls.
+    unsafe {
+        let (mut mask, mut stack): (libc::sigset_t, libc::stack_t) =
+            (core::mem::zeroed(), core::mem::zeroed());
+        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut mask);
+        libc::sigaltstack(core::ptr::null(), &mut stack);
+        let blocked = |s: i32, bit: i32| libc::sigismember(&mask, s) * bit;
+        let on = if stack.ss_flags & libc::SS_ONSTACK != 0 { 4 } else { 0 };
+        libc::_exit(blocked(signal, 1) + blocked(libc::SIGUSR1, 2) + on);
+    }
+}
+
+/// Sets [`tells`] with flags and a mask, with an alternate stack for this thread.
+fn set_tells(flags: i32, mask: &[i32]) {
+    const ALTERNATE: usize = 64 << 10;
+    // SAFETY: zeroes are valid for sigaction; the alternate stack is never freed.
+    unsafe {
+        let base = Box::leak(vec![0u8; ALTERNATE].into_boxed_slice()).as_mut_ptr().cast();
+        let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: ALTERNATE };
+        libc::sigaltstack(&stack, core::ptr::null_mut());
+        let mut a: libc::sigaction = core::mem::zeroed();
+        a.sa_sigaction = tells as *const () as usize;
+        a.sa_flags = flags;
+        for &signal in mask {
+            libc::sigaddset(&mut a.sa_mask, signal);
+        }
+        libc::sigaction(libc::SIGSEGV, &a, core::ptr::null_mut());
+    }
+}
+
+/// Each with the same flags and mask, by the kernel alone and with ours in front.
+#[test]
+fn a_handler_runs_on_the_stack_and_with_the_signals_blocked_that_it_was_installed_with() {
+    const NAME: &str =
+        "a_handler_runs_on_the_stack_and_with_the_signals_blocked_that_it_was_installed_with";
+    let (usr1, segv) = (libc::SIGUSR1, libc::SIGSEGV);
+    let cases: [(i32, &[i32], i32); 6] = [
+        (0, &[], 1),
+        (0, &[usr1], 3),
+        (libc::SA_NODEFER, &[usr1], 2),
+        (libc::SA_NODEFER, &[segv], 1),
+        (libc::SA_ONSTACK, &[], 5),
+        (libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESETHAND, &[], 4),
+    ];
+    if is_subject() {
+        let number = |name: &str| std::env::var(name).unwrap().parse::<usize>().unwrap();
+        let (flags, mask, _) = cases[number("GDRCORE_FAULT_CASE")];
+        set_tells(flags, mask);
+        if number("GDRCORE_FAULT_OURS") == 1 {
+            fault::install().unwrap();
+            own_fault();
+        }
+        crash();
+        return;
+    }
+    for (k, case) in cases.iter().enumerate() {
+        for ours in ["0", "1"] {
+            let status = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", NAME, "--test-threads=1"])
+                .envs([(ROLE, "1"), ("GDRCORE_FAULT_OURS", ours)])
+                .env("GDRCORE_FAULT_CASE", k.to_string())
+                .output()
+                .unwrap();
+            let status = status.status;
+            assert_eq!(status.code(), Some(case.2), "{case:?}, ours {ours}: {status}");
+        }
+    }
+}
+
+extern "C" fn nothing(_: i32) {}
+
+/// A signal that another thread or process sends interrupts a system call only if the program's
+/// handler would.
+#[test]
+fn system_calls_go_on_after_a_signal_as_the_program_wants() {
+    if is_subject() {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let handler = nothing as *const () as usize;
+        for (function, flags, goes_on) in
+            [(handler, libc::SA_RESTART, true), (handler, 0, false), (libc::SIG_IGN, 0, true)]
+        {
+            set(libc::SIGBUS, function, flags);
+            fault::install().unwrap();
+            // SAFETY: no precondition.
+            let reader = unsafe { libc::pthread_self() } as usize;
+            let done = AtomicU32::new(0);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    // Signals come again and again, so that some come while the other thread waits.
+                    for k in 0..200 {
+                        if done.load(Ordering::Relaxed) == 0 {
+                            // SAFETY: the thread lives until this one has ended.
+                            unsafe { libc::pthread_kill(reader as libc::pthread_t, libc::SIGBUS) };
+                        }
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        if k == 199 && done.load(Ordering::Relaxed) == 0 {
+                            // SAFETY: one byte of a live array.
+                            unsafe { libc::write(ends[1], b"x".as_ptr().cast(), 1) };
+                        }
+                    }
+                });
+                let mut byte = 0u8;
+                // SAFETY: room for one byte.
+                let n = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) };
+                done.store(1, Ordering::Relaxed);
+                assert_eq!(n == 1, goes_on, "flags {flags:#x}");
+            });
+        }
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(7) };
+    }
+    let status = run("system_calls_go_on_after_a_signal_as_the_program_wants");
+    assert_eq!(status.code(), Some(7), "{status}");
+}

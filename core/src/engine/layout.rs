@@ -101,69 +101,82 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
     })
 }
 
-/// Puts the parts together.
+/// Puts the parts together at a place.
 ///
 /// # Safety
-/// The parts come from a carving walk over memory that lives as long as the engine.
-pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Result<Engine> {
+/// The parts come from a carving walk over memory that lives as long as the engine. The place is
+/// aligned for an engine and may be written.
+#[inline(never)]
+pub(super) unsafe fn finish(
+    place: *mut Engine,
+    p: Parts,
+    config: &Config,
+    local: PeerAddr,
+) -> Result<()> {
     let mut heap = Heap::new();
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
     let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] =
         p.bitmaps;
-    let common = Common {
-        // SAFETY: one transport per engine, inside its lock.
-        key: unsafe { EngineKey::new() },
-        config: *config,
-        local,
-        cqs: p.cqs,
-        srqs: p.srqs,
-        ahs: p.ahs,
-        ah_pool: p.ah_pool,
-        ahs_ended: 0,
-        pds: p.pds,
-        pd_pool: p.pd_pool,
-        xrcds: p.xrcds,
-        xrcd_pool: p.xrcd_pool,
-        memory: RegisteredMemory { regions: p.regions, providers: Providers::new(), others: None },
-        by_qpn: p.by_qpn,
-        by_srqn: p.by_srqn,
-        qpn_base: config.qpn_base,
-        siblings: Siblings::none(),
-        mixed_paths: false,
-        port_excused: 0,
-        ready,
-        acks: AckQueue::new(ack_pending),
-        mem_wait,
-        cq_wait,
-        full_cqs: p.full_cqs,
-        win_wait,
-        cnp_owed,
-        wheel: p.wheel,
-        siege_until: 0,
-        check_ports: false,
-        divides_writes: false,
-        has_witness: false,
-        suspects,
-        refused_port: None,
-        repeats: 0,
-        counters: Counters::default(),
-        cause: Cause::default(),
-        members: Members::default(),
-        timer_deferred: NONE,
-        handoff: Default::default(),
-        event_qps,
-        changes: 0,
-        begun: 0,
-        reclaim: false,
-    };
-    let nobody = Peer { path: Path::Lost, ..Peer::empty() };
-    let dc = Contexts::new(config.seed);
-    let transport = Transport { qps: p.qps, peers: p.peers, nobody, dc, common };
     let mut cm = p.cm;
     cm.set_local(super::cm::local(config, &local));
     let inner = Inner {
-        transport,
+        transport: Transport {
+            qps: p.qps,
+            peers: p.peers,
+            nobody: Peer { path: Path::Lost, ..Peer::empty() },
+            dc: Contexts::new(config.seed),
+            common: Common {
+                // SAFETY: one transport per engine, inside its lock.
+                key: unsafe { EngineKey::new() },
+                config: *config,
+                local,
+                cqs: p.cqs,
+                srqs: p.srqs,
+                ahs: p.ahs,
+                ah_pool: p.ah_pool,
+                ahs_ended: 0,
+                pds: p.pds,
+                pd_pool: p.pd_pool,
+                xrcds: p.xrcds,
+                xrcd_pool: p.xrcd_pool,
+                memory: RegisteredMemory {
+                    regions: p.regions,
+                    providers: Providers::new(),
+                    others: None,
+                },
+                by_qpn: p.by_qpn,
+                by_srqn: p.by_srqn,
+                qpn_base: config.qpn_base,
+                siblings: Siblings::none(),
+                mixed_paths: false,
+                port_excused: 0,
+                ready,
+                acks: AckQueue::new(ack_pending),
+                mem_wait,
+                cq_wait,
+                full_cqs: p.full_cqs,
+                win_wait,
+                cnp_owed,
+                wheel: p.wheel,
+                siege_until: 0,
+                check_ports: false,
+                divides_writes: false,
+                has_witness: false,
+                suspects,
+                refused_port: None,
+                repeats: 0,
+                counters: Counters::default(),
+                cause: Cause::default(),
+                members: Members::default(),
+                timer_deferred: NONE,
+                handoff: Default::default(),
+                event_qps,
+                changes: 0,
+                begun: 0,
+                reclaim: false,
+            },
+        },
         cm,
         heap,
         qpns: p.qpns,
@@ -179,5 +192,12 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         shared: false,
         unnumbered: false,
     };
-    Ok(Engine { shared: p.shared, lock: TurnLock::default(), inner: UnsafeCell::new(inner) })
+    // Part by part: a whole engine would be too much for the stacks of some programs' threads.
+    // SAFETY: the caller's promise.
+    unsafe {
+        (&raw mut (*place).shared).write(p.shared);
+        (&raw mut (*place).lock).write(TurnLock::default());
+        (&raw mut (*place).inner).write(UnsafeCell::new(inner));
+    }
+    Ok(())
 }

@@ -129,12 +129,36 @@ impl Engine {
         config: &Config,
         local: PeerAddr,
     ) -> Result<Engine> {
+        let mut engine = core::mem::MaybeUninit::uninit();
+        // SAFETY: the caller's promise; the engine is written unless an error returns.
+        unsafe {
+            Engine::init_at(engine.as_mut_ptr(), memory, bytes, config, local)?;
+            Ok(engine.assume_init())
+        }
+    }
+
+    /// As [`Engine::init`], at a place, without a copy of the engine on the stack.
+    ///
+    /// # Errors
+    /// As [`Engine::init`]; nothing is written then.
+    ///
+    /// # Safety
+    /// As for [`Engine::init`]; the place is aligned for an engine and may be written.
+    pub unsafe fn init_at(
+        place: *mut Engine,
+        memory: *mut u8,
+        bytes: usize,
+        config: &Config,
+        local: PeerAddr,
+    ) -> Result<()> {
         let config = config.resolve()?;
         // SAFETY: the caller's promise.
         let mut walk = unsafe { Walk::carve(memory, bytes)? };
-        let parts = layout::walk(&mut walk, &config)?;
-        // SAFETY: the region was carved for the heap alone.
-        unsafe { layout::finish(parts, &config, local) }
+        match layout::walk(&mut walk, &config) {
+            // SAFETY: the region was carved for the heap alone; the caller's promise.
+            Ok(parts) => unsafe { layout::finish(place, parts, &config, local) },
+            Err(e) => Err(e),
+        }
     }
 
     /// State that program threads reach without the lock.

@@ -19,6 +19,7 @@ use crate::open_devices::{present, STATE};
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::{Error, Result};
+use gdrcore_net::signals::without_signals;
 use std::ffi::CString;
 use system::System;
 use tree::{Content, DeviceFacts, Interface, Node, Tree};
@@ -256,7 +257,8 @@ fn file_of(path: &str, text: &str, flags: c_int) -> Result<c_int> {
     // SAFETY: the text's bytes, and a descriptor of our own. The descriptor's offset stays at the
     // beginning, and no other thread writes.
     let done = unsafe {
-        libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0) == text.len() as isize
+        without_signals(|| libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0))
+            == text.len() as isize
             && libc::fchmod(fd, 0o444) == 0
             && libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) == 0
     };

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Capacity of the queue of commands.
 const COMMANDS: usize = 256;
+/// Bytes of stack of the worker's thread.
+const WORKER_STACK: usize = 2 << 20;
 /// The pause before another try at a full queue of commands.
 const FULL: Duration = Duration::from_micros(100);
 
@@ -101,7 +103,7 @@ impl Relaying {
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
         let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS, wire)?;
         let worker =
-            std::thread::Builder::new().name("relay".into()).spawn(move || worker.run())?;
+            gdrcore_net::soft::thread("relay", WORKER_STACK).spawn(move || worker.run())?;
         Ok(Relaying {
             commands: Some(commands),
             call,

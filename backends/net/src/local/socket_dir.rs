@@ -261,8 +261,8 @@ pub(super) fn entries(dir: RawFd, mut each: impl FnMut(&CStr)) {
     // SAFETY: no pointers.
     unsafe { libc::lseek(dir, 0, libc::SEEK_SET) };
     #[repr(align(8))]
-    struct Buffer([u8; 4096]);
-    let mut buffer = Buffer([0; 4096]);
+    struct Buffer([u8; 1024]);
+    let mut buffer = Buffer([0; 1024]);
     /// Bytes of a `linux_dirent64` before its name: inode 8, offset 8, length 2, type 1.
     const NAME_AT: usize = 19;
     loop {

@@ -2,6 +2,7 @@
 //! grows holds a larger ring behind the first one, whose pages are allocated when it is needed.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
+use crate::signals::without_signals;
 use crate::sys::{check, last_error, populate, sealed_len, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -59,9 +60,20 @@ impl Segment {
             )
         })?;
         // SAFETY: no pointers.
-        check(unsafe { libc::ftruncate(fd.raw(), len as libc::off_t) })?;
-        // SAFETY: no pointers.
-        check(unsafe { libc::fallocate(fd.raw(), 0, 0, (CONTROL + size) as libc::off_t) })?;
+        let sized = without_signals(|| unsafe {
+            check(libc::ftruncate(fd.raw(), len as libc::off_t))?;
+            check(libc::fallocate(fd.raw(), 0, 0, (CONTROL + size) as libc::off_t))
+        });
+        sized.map_err(|e| match e {
+            Error::Os(libc::EFBIG) => {
+                refuse!(
+                    Os(libc::EFBIG),
+                    "a ring of {len} bytes is longer than a file may be \
+                     (`ulimit -f`, RLIMIT_FSIZE)"
+                )
+            }
+            e => e,
+        })?;
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS) })?;
         let segment = Segment::map(fd.raw(), 0, size, libc::MAP_POPULATE)?;

@@ -9,6 +9,7 @@ use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packet
 use crate::clock::now_ns;
 use crate::local::{sweep, SocketDir};
 use crate::port::RxPacket;
+use crate::reason::say;
 use crate::shm::ShmPort;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
@@ -27,14 +28,8 @@ use std::time::Duration;
 /// end, or is no gdrcore process.
 const ATTEMPTS: u32 = 40;
 
-/// The socket of an address, and the device's membership in its group.
-pub(super) struct Opened {
-    pub(super) udp: UdpPort,
-    /// `None`: processes cannot find each other here, so the device has the address alone.
-    pub(super) member: Option<Member>,
-}
-
-/// Opens the socket of an address and joins the group of the address.
+/// Opens the socket of an address and joins the group of the address, and writes both into `out`.
+/// No member: processes cannot find each other here, so the device has the address alone.
 ///
 /// # Errors
 /// As [`UdpPort::open`]; [`Error::AddressInUse`]: another program has the port, or the QPN blocks
@@ -48,7 +43,8 @@ pub(super) unsafe fn open(
     at: &Endpoint,
     config: &SoftConfig<'_>,
     seed: u64,
-) -> Result<Opened> {
+    out: (&mut Option<UdpPort>, &mut Option<Member>),
+) -> Result<()> {
     let cfg = config.udp();
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
         // SAFETY: the layout gives `udp..member` to the socket alone, and a port that failed to
@@ -79,18 +75,18 @@ pub(super) unsafe fn open(
         Ok(socket_dir) => socket_dir,
         Err(e) => {
             warn_alone(e);
-            return Ok(Opened { udp: socket(at, &cfg)?, member: None });
+            *out.0 = Some(socket(at, &cfg)?);
+            return Ok(());
         }
     };
     sweep(&socket_dir);
     if at.port == 0 {
         // A port that the kernel chooses has no other users.
-        let udp = socket(at, &cfg)?;
+        let udp = out.0.insert(socket(at, &cfg)?);
         let claim = claim(&socket_dir, udp.local())?;
         udp.allow_reuse_port()?;
         let qpns = range(&claim);
-        let member = claim.join(udp.fd(), qpns, true, now)?;
-        return Ok(Opened { udp, member: Some(member) });
+        return claim.join(udp.fd(), qpns, true, now, out.1);
     }
     let mut place = claim(&socket_dir, at)?;
     for look in 1..=ATTEMPTS {
@@ -98,8 +94,8 @@ pub(super) unsafe fn open(
         match socket(at, &cfg) {
             Ok(udp) => {
                 udp.allow_reuse_port()?;
-                let member = place.join(udp.fd(), qpns, true, now)?;
-                return Ok(Opened { udp, member: Some(member) });
+                let udp = out.0.insert(udp);
+                return place.join(udp.fd(), qpns, true, now, out.1);
             }
             Err(Error::AddressInUse) => {}
             Err(e) => return Err(e),
@@ -108,8 +104,8 @@ pub(super) unsafe fn open(
         if place.has_others() {
             match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
                 Ok(udp) => {
-                    let member = place.join(udp.fd(), qpns, false, now)?;
-                    return Ok(Opened { udp, member: Some(member) });
+                    let udp = out.0.insert(udp);
+                    return place.join(udp.fd(), qpns, false, now, out.1);
                 }
                 // The first member has bound its socket and does not share it yet.
                 Err(Error::AddressInUse) => {}
@@ -133,11 +129,11 @@ pub(super) unsafe fn open(
 fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "gdrcore: no directory for this user's sockets below /dev/shm, /tmp or /run/user \
+        say(format_args!(
+            "no directory for this user's sockets below /dev/shm, /tmp or /run/user \
              ({e}): each process needs an address and port for itself, and reaches others through \
              the network"
-        );
+        ));
     }
 }
 

@@ -152,11 +152,9 @@ impl SoftDevice {
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
         let masked = HelperSignals::take();
-        let thread = std::thread::Builder::new()
-            .name("gdrc-helper".into())
-            .stack_size(256 << 10)
+        let thread = super::stack::thread("gdrc-helper", 256 << 10)
             .spawn(move || device.helper_main())
-            .map_err(|e| Error::Os(e.raw_os_error().unwrap_or(libc::EAGAIN)));
+            .map_err(super::stack::no_thread);
         drop(masked);
         *slot = Some(thread.inspect_err(|_| self.channels.driver.release())?);
         self.helper_on.store(true, Ordering::SeqCst);

@@ -19,6 +19,20 @@
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
 //! arena, then the buffers of the ports and of the capture.
 
+/// Writes the fields of a struct at its place, one by one: a whole one on the stack, to be copied
+/// there, would not fit the small stacks of some programs' threads. The fields behind `and` have
+/// been written before.
+macro_rules! write_fields {
+    ($place:expr, $type:ident { $($field:ident: $value:expr,)* } and $($before:ident),*) => {{
+        let place = $place;
+        // None is left out.
+        if false {
+            let $type { $($field: _,)* $($before: _,)* } = &*place;
+        }
+        $((&raw mut (*place).$field).write($value);)*
+    }};
+}
+
 mod budget;
 mod channels;
 mod cm;
@@ -53,7 +67,7 @@ mod witness;
 pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
-pub use stack::with_stack;
+pub use stack::{no_thread, thread, with_stack};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -239,44 +253,63 @@ pub fn carried_by(mtu: u32) -> u32 {
 }
 
 impl<P> PortState<P> {
-    /// The state of a new device.
-    fn new(
-        net: Option<P>,
-        member: Option<Member>,
+    /// The state of a device that has nothing but a port.
+    #[cfg(test)]
+    fn over(port: P) -> PortState<P> {
+        let mut state = core::mem::MaybeUninit::uninit();
+        // SAFETY: its own place, and all of it is written.
+        unsafe {
+            PortState::write(state.as_mut_ptr(), &mut Some(port), &mut None, None, None, None);
+            state.assume_init()
+        }
+    }
+
+    /// Writes the state of a new device; takes its socket and its membership.
+    ///
+    /// # Safety
+    /// The place is aligned for it and may be written.
+    #[inline(never)]
+    unsafe fn write(
+        place: *mut PortState<P>,
+        net: &mut Option<P>,
+        member: &mut Option<Member>,
         shm: Option<ShmPort>,
         relay: Option<Relay>,
         pcap: Option<Pcap>,
-    ) -> PortState<P> {
-        PortState {
-            net,
-            member,
-            shm,
-            relay,
-            relay_room: None,
-            services: services::Services::default(),
-            outage: outage::Outage::default(),
-            revoked: heapless::Vec::new(),
-            pcap,
-            watched: true,
-            busy_rounds: 0,
-            blocked: false,
-            rings_full: false,
-            gave_up_room: false,
-            discards: false,
-            empty: 0,
-            idle_tick: (0, false),
-            ports: peer_ports::PeerPorts::default(),
-            repeats: 0,
-            send_err: 0,
-            now: 0,
-            stale: u8::MAX,
-            udp_hot_ns: 0,
-            poll_socket_at: 0,
-            full_round_at: 0,
-            maintain_at: 0,
-            maintain_every: 0,
-            changes: 0,
-            begun: 0,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            write_fields!(place, PortState {
+                net: net.take(),
+                member: member.take(),
+                shm: shm,
+                relay: relay,
+                relay_room: None,
+                services: services::Services::default(),
+                outage: outage::Outage::default(),
+                revoked: heapless::Vec::new(),
+                pcap: pcap,
+                watched: true,
+                busy_rounds: 0,
+                blocked: false,
+                rings_full: false,
+                gave_up_room: false,
+                discards: false,
+                empty: 0,
+                idle_tick: (0, false),
+                ports: peer_ports::PeerPorts::default(),
+                repeats: 0,
+                send_err: 0,
+                now: 0,
+                stale: u8::MAX,
+                udp_hot_ns: 0,
+                poll_socket_at: 0,
+                full_round_at: 0,
+                maintain_at: 0,
+                maintain_every: 0,
+                changes: 0,
+                begun: 0,
+            } and);
         }
     }
 }

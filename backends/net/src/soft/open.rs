@@ -29,50 +29,51 @@ use std::sync::OnceLock;
 
 /// The source of a device's address and block of QPNs: a socket of its own, which other processes
 /// may share, or a router; a loopback device has neither.
+#[derive(Default)]
 struct Origin {
-    local: Endpoint,
     udp: Option<UdpPort>,
     member: Option<Member>,
     via: Option<Session>,
     relay: Option<Relay>,
 }
 
-/// Opens the origin that `name` describes, and completes `core`'s block of QPNs.
+/// Opens the origin that `name` describes, and completes `core`'s block of QPNs. Returns the
+/// device's address.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `udp..shm` to this call alone.
+#[inline(never)]
 unsafe fn open_origin(
-    memory: *mut u8,
-    layout: &Layout,
+    parts: &Parts<'_>,
     name: &DeviceName,
     config: &SoftConfig<'_>,
     core: &mut Config,
     waiter: &Waiter,
-) -> Result<Origin> {
+    origin: &mut Origin,
+) -> Result<Endpoint> {
     let at = match name {
         DeviceName::Router(at) => {
-            let (session, relay) = routed::open(at, core, waiter)?;
-            let local = Endpoint::new(session.gid(), 0, crate::addr::ROCE_PORT);
-            return Ok(Origin { local, udp: None, member: None, via: Some(session), relay });
+            routed::open(at, core, waiter, (&mut origin.via, &mut origin.relay))?;
+            let gid = origin.via.as_ref().map(Session::gid).unwrap_or_default();
+            return Ok(Endpoint::new(gid, 0, crate::addr::ROCE_PORT));
         }
-        DeviceName::Loopback => {
-            let local = Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT);
-            return Ok(Origin { local, udp: None, member: None, via: None, relay: None });
-        }
+        DeviceName::Loopback => return Ok(Endpoint::v4([127, 0, 0, 1], crate::addr::ROCE_PORT)),
         DeviceName::Soft(at) => at,
     };
+    let Origin { udp, member, .. } = origin;
     // SAFETY: the caller's promise: `udp..member` for the socket, `member..shm` for the claim.
-    let group_rx::Opened { udp, member } =
-        unsafe { group_rx::open(memory, layout, at, config, core.seed)? };
-    waiter.add_socket(udp.fd())?;
-    if let Some(member) = &member {
-        waiter.add_socket(member.fd())?;
+    unsafe {
+        group_rx::open(parts.memory, parts.layout, at, config, core.seed, (&mut *udp, &mut *member))
+    }?;
+    let local = udp.as_ref().map_or(*at, |udp| *udp.local());
+    for fd in [udp.as_ref().map(UdpPort::fd), member.as_ref().map(Member::fd)].iter().flatten() {
+        waiter.add_socket(*fd)?;
     }
     if core.qpn_base == 0 {
         let alone = || config.wanted().map(|w| w.unclaimed(core.seed));
         core.qpn_base = member.as_ref().map_or_else(alone, |s| Ok(s.qpn_base()))?;
     }
-    Ok(Origin { local: *udp.local(), udp: Some(udp), member, via: None, relay: None })
+    Ok(local)
 }
 
 /// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: a router
@@ -148,6 +149,93 @@ unsafe fn open_tee(
     unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER) }.map(Some)
 }
 
+/// The memory of a device that is being opened.
+struct Parts<'a> {
+    place: *mut SoftDevice,
+    memory: *mut u8,
+    layout: &'a Layout,
+    siblings: Option<&'a Siblings>,
+}
+
+/// Opens everything through which a device reaches its peers, and writes its `port` and `via`.
+/// Completes `core`. Returns the device's address.
+///
+/// Not inlined, and so are the functions that it and `init_sibling` call: what they put on the
+/// stack is gone when the next one runs.
+///
+/// # Safety
+/// The parts of the memory are this device's alone.
+#[inline(never)]
+unsafe fn open_port(
+    parts: &Parts<'_>,
+    name: &DeviceName,
+    config: &SoftConfig<'_>,
+    core: &mut Config,
+    waiter: &Waiter,
+) -> Result<Endpoint> {
+    let (memory, layout) = (parts.memory, parts.layout);
+    let mut origin = Origin::default();
+    // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
+    let local = unsafe { open_origin(parts, name, config, core, waiter, &mut origin)? };
+    let (udp, member, via) = (&origin.udp, origin.member.as_ref(), &origin.via);
+    let brokered = match (via, parts.siblings) {
+        (Some(_), _) => Some(config.shm()?),
+        (None, Some(siblings)) => Some(siblings.bounds()),
+        (None, None) => None,
+    };
+    // SAFETY: the walk gave `shm..pcap` to the port alone.
+    let shm =
+        unsafe { open_links(memory, layout, &local, name, config, member, brokered, waiter)? };
+    let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
+    let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
+    core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
+    // SAFETY: the walk gave `pcap..end` to the tee alone.
+    let pcap = unsafe { open_tee(memory, layout, config)? };
+    let Origin { udp, member, via, relay } = &mut origin;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let port = UnsafeCell::raw_get(&raw const (*parts.place).port);
+        PortState::write(port, udp, member, shm, relay.take(), pcap);
+        (*port).relay_room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
+        (&raw mut (*parts.place).via).write(via.take());
+    }
+    Ok(local)
+}
+
+/// Makes the engine of a device whose port is open, and tells it the rules of its paths.
+///
+/// # Safety
+/// As for [`open_port`], which has been called.
+#[inline(never)]
+unsafe fn start_engine(
+    parts: &Parts<'_>,
+    config: &SoftConfig<'_>,
+    core: &Config,
+    local: &Endpoint,
+) -> Result<()> {
+    let Parts { place, memory, layout, siblings } = *parts;
+    // SAFETY: the walk gave `engine..udp` to the engine alone, and the fields are written.
+    let (engine, port, via) = unsafe {
+        let (at, bytes) = (&raw mut (*place).engine, layout.udp - layout.engine);
+        Engine::init_at(at, memory.add(layout.engine), bytes, core, peer_addr(local))?;
+        (&*at, (*place).port.get_mut(), &(*place).via)
+    };
+    let Some(mut g) = engine.try_lock() else { return Ok(()) };
+    g.set_shared(port.net.is_some() || port.relay.is_some());
+    set_socket_rules(&mut g, port.net.as_ref().map(UdpPort::local));
+    g.set_witness();
+    if via.is_some() {
+        g.set_unnumbered();
+    }
+    if let Some(siblings) = siblings {
+        g.set_sibling_qpns(siblings.qpns);
+    }
+    if config.path == PathChoice::Auto && via.is_none() || port.relay.is_some() {
+        g.set_mixed_paths();
+    }
+    Ok(())
+}
+
 impl SoftDevice {
     /// Bytes of memory that [`SoftDevice::init`] needs.
     ///
@@ -215,73 +303,37 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
-        let Origin { local, udp, member, via, relay } =
-            unsafe { open_origin(memory, &layout, &name, config, &mut core, &waiter)? };
-        let brokered = match (&via, &siblings) {
-            (Some(_), _) => Some(config.shm()?),
-            (None, Some(siblings)) => Some(siblings.bounds()),
-            (None, None) => None,
-        };
-        // SAFETY: the walk gave `shm..pcap` to the port alone.
-        let shm = unsafe {
-            open_links(memory, &layout, &local, &name, config, member.as_ref(), brokered, &waiter)?
-        };
-        let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
-        let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
-        core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
-        // SAFETY: the walk gave `pcap..end` to the tee alone.
-        let pcap = unsafe { open_tee(memory, &layout, config)? };
-        // SAFETY: the walk gave `engine..udp` to the engine alone.
-        let engine = unsafe {
-            Engine::init(
-                memory.add(layout.engine),
-                layout.udp - layout.engine,
-                &core,
-                peer_addr(&local),
-            )?
-        };
-        waiter.attach_io(true)?;
-        if let Some(mut g) = engine.try_lock() {
-            g.set_shared(udp.is_some() || relay.is_some());
-            set_socket_rules(&mut g, udp.as_ref().map(UdpPort::local));
-            g.set_witness();
-            if via.is_some() {
-                g.set_unnumbered();
-            }
-            if let Some(siblings) = &siblings {
-                g.set_sibling_qpns(siblings.qpns);
-            }
-            if config.path == PathChoice::Auto && via.is_none() || relay.is_some() {
-                g.set_mixed_paths();
-            }
-        }
-        let relay_room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
-        let port = PortState { relay_room, ..PortState::new(udp, member, shm, relay, pcap) };
-        let device = SoftDevice {
-            engine,
-            port: UnsafeCell::new(port),
-            local,
-            waiter,
-            fork,
-            polls: Default::default(),
-            has_local_peers: AtomicBool::new(false),
-            is_relayed: AtomicBool::new(false),
-            sleeping: Asleep::new(),
-            helper_on: AtomicBool::new(false),
-            helper: helper::Helper::new()?,
-            channels: channels::Channels::new(),
-            sink: OnceLock::new(),
-            mtu: core.max_mtu,
-            path: config.path,
-            siblings,
-            grace_ns: core.resolve()?.deadline_ns,
-            via,
-        };
+        let (helper, grace_ns) = (helper::Helper::new()?, core.resolve()?.deadline_ns);
         let place = memory.cast::<SoftDevice>();
-        // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.
+        let parts = Parts { place, memory, layout: &layout, siblings: siblings.as_ref() };
+        // SAFETY: the memory is aligned to a page, the device has room before `layout.engine`, and
+        // nothing else uses it. The walk gave each part of the rest away once.
         let device: &'static SoftDevice = unsafe {
-            place.write(device);
+            let local = open_port(&parts, &name, config, &mut core, &waiter)?;
+            if let Err(e) =
+                start_engine(&parts, config, &core, &local).and_then(|()| waiter.attach_io(true))
+            {
+                (&raw mut (*place).via).drop_in_place();
+                (&raw mut (*place).port).drop_in_place();
+                return Err(e);
+            }
+            write_fields!(place, SoftDevice {
+                local: local,
+                waiter: waiter,
+                fork: fork,
+                polls: Default::default(),
+                has_local_peers: AtomicBool::new(false),
+                is_relayed: AtomicBool::new(false),
+                sleeping: Asleep::new(),
+                helper_on: AtomicBool::new(false),
+                helper: helper,
+                channels: channels::Channels::new(),
+                sink: OnceLock::new(),
+                mtu: core.max_mtu,
+                path: config.path,
+                siblings: siblings,
+                grace_ns: grace_ns,
+            } and engine, port, via);
             &*place
         };
         leave::enter(device);

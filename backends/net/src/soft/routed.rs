@@ -34,8 +34,8 @@ pub(super) struct RouterLink<'s> {
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and puts its queue pair numbers into the engine's configuration. Returns its
-/// rings too, if it has any.
+/// Opens a session, and puts its queue pair numbers into the engine's configuration. Writes it and
+/// its rings, if it has any, into `out`.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
@@ -43,7 +43,8 @@ pub(super) fn open(
     at: &SocketPath,
     core: &mut Config,
     waiter: &Waiter,
-) -> Result<(Session, Option<Relay>)> {
+    out: (&mut Option<Session>, &mut Option<Relay>),
+) -> Result<()> {
     if core.qpn_base != 0 {
         let base = core.qpn_base;
         return Err(refuse!(
@@ -58,7 +59,8 @@ pub(super) fn open(
     if let Some(relay) = &relay {
         waiter.add_socket(relay.fd().as_raw_fd())?;
     }
-    Ok((session, relay))
+    (*out.0, *out.1) = (Some(session), relay);
+    Ok(())
 }
 
 /// Drops packets that would leave by a socket, which this device lacks: queue pairs whose link is

@@ -245,7 +245,8 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
         return None;
     }
     let mut best: Option<(u8, u32)> = None;
-    let mut answer = [0u8; 16 << 10];
+    // The kernel's parts of a list are no longer.
+    let mut answer = [0u8; 8 << 10];
     loop {
         // SAFETY: pointer and length are those of `answer`.
         let n = unsafe { libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), 0) };

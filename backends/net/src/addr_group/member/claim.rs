@@ -197,18 +197,20 @@ impl Claim {
         }
     }
 
-    /// Makes the member, once its socket is bound. `alone`: the socket was bound without
+    /// Makes the member in `out`, once its socket is bound. `alone`: the socket was bound without
     /// SO_REUSEPORT, so it is the first of its group.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::Os`].
+    #[inline(never)]
     pub fn join(
         mut self,
         socket: RawFd,
         qpns: (u32, u32),
         alone: bool,
         now: u64,
-    ) -> Result<Member> {
+        out: &mut Option<Member>,
+    ) -> Result<()> {
         // SAFETY: no pointers.
         let set = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         for group_socket in self.parts.sockets.iter().flatten() {
@@ -220,7 +222,7 @@ impl Claim {
         let at = self.at;
         let Parts { sockets, services, buffer, program, forward_queue } =
             core::mem::take(&mut self.parts);
-        let mut m = Member {
+        *out = Some(Member {
             socket_dir: self.socket_dir,
             local: at,
             flow: Flow::from_gids(&at.ip, &at.ip, at.port, at.port),
@@ -262,7 +264,8 @@ impl Claim {
             former: heapless::HistoryBuf::new(),
             polled_ns: 0,
             counters: GroupCounters::default(),
-        };
+        });
+        let Some(m) = out else { return Ok(()) };
         if alone {
             m.index = Some(0);
             m.list_own();
@@ -270,7 +273,7 @@ impl Claim {
             m.begin(Phase::Asking, now, ASK_NS);
         }
         m.watch_next();
-        Ok(m)
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use super::super::table::{ENTRIES, INDEX_MAX};
 use super::{Member, Phase};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
+use crate::reason::say;
 use gdrcore_core::wire::{Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -143,11 +144,11 @@ impl Member {
                 self.phase = Phase::Idle;
                 if !SAID.swap(true, Ordering::Relaxed) {
                     // Printed for an operator who wonders about the speed; programs work.
-                    eprintln!(
-                        "gdrcore: the kernel does not steer packets to the processes that share \
+                    say(format_args!(
+                        "the kernel does not steer packets to the processes that share \
                          {} ({e}); they pass them on, which is slower",
                         self.local
-                    );
+                    ));
                 }
             }
         }

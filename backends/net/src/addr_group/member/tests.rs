@@ -55,7 +55,9 @@ fn one(at: &Endpoint, block: u16) -> One {
         udp.allow_reuse_port().unwrap();
     }
     let qpns = (u32::from(block) * QPN_UNIT, 4096);
-    let member = claim.join(udp.fd(), qpns, alone, now_ns()).unwrap();
+    let mut member = None;
+    claim.join(udp.fd(), qpns, alone, now_ns(), &mut member).unwrap();
+    let member = member.unwrap();
     One { member, udp, _memory: memory, _kept: kept }
 }
 

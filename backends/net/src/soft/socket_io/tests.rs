@@ -268,7 +268,7 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
     drop(g);
     End {
-        port: PortState::new(Some(port), None, None, None, None),
+        port: PortState::over(port),
         host: Bare { address, waiter, sleeps: false },
         engine,
         cq,
