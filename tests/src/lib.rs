@@ -28,7 +28,7 @@ pub mod traffic;
 pub mod two_hosts;
 pub mod workers;
 
-pub use gdrcore_testkit::{cpu, ends, patience, place, rng};
+pub use gdrcore_testkit::{cpu, ends, linger, patience, place, rng};
 
 /// Ends the test as skipped: prints the reason in the format that `scripts/test.sh` counts, and
 /// returns.

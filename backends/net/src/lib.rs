@@ -7,6 +7,7 @@
 //! * [`proc_net`]: the kernel's list of UDP sockets: users of ports, unread packets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
+//! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
 //! * [`reason`]: the reason text of a thread's last refused call.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
 //!   host find each other.
@@ -18,6 +19,7 @@
 pub mod addr;
 pub mod addr_group;
 pub mod clock;
+pub mod closing;
 pub mod fault;
 pub mod fork;
 mod local;
@@ -26,7 +28,7 @@ pub mod pcap;
 pub mod port;
 pub mod proc_net;
 pub mod reason;
-mod rights;
+pub mod rights;
 mod rseq;
 pub mod shm;
 pub mod soft;
