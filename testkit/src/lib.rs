@@ -1,5 +1,5 @@
 //! What the tests of every crate share: time limits, addresses that no other test process uses, CPU
-//! time, forks, random numbers, memory; and two connected ends over any device.
+//! time, forks, slow closes, random numbers, memory; and two connected ends over any device.
 //!
 //! By itself it depends on no crate of this repository, so `core` may use it in its tests. Features
 //! add the harnesses that need one: `device` (core) and `soft` (the soft device).
@@ -12,6 +12,7 @@ pub mod descriptors;
 pub mod ends;
 #[cfg(feature = "device")]
 pub mod engine;
+pub mod linger;
 pub mod memory;
 pub mod patience;
 pub mod place;

@@ -3,6 +3,7 @@
 use crate::lab::Lab;
 use crate::library;
 use crate::tools::{favoured, run, Done, Running};
+use gdrcore_net::rights::Foreign;
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX, VERSIONS,
@@ -271,7 +272,7 @@ impl Raw {
         self.say(1, Message::Hello(Hello { features, ..hello() }));
         match self.hear() {
             Some((Envelope { status: 0, message: Message::Welcome(w), .. }, m)) => {
-                let [up, down, bell, none] = m.fds;
+                let [up, down, bell, none] = m.fds.map(|fd| fd.map(Foreign::trusted));
                 assert!(none.is_none());
                 (w, Ends::of([up, down, bell]).expect("rings"))
             }

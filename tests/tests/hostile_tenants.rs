@@ -2,6 +2,7 @@
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
+use gdrcore_net::rights::Foreign;
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::shm::ring::{CONTROL, MAGIC, VERSION};
 use gdrcore_net::via::proto::{
@@ -10,10 +11,11 @@ use gdrcore_net::via::proto::{
 use gdrcore_tests::ends::Address;
 use gdrcore_tests::far_end::{print_address, Far};
 use gdrcore_tests::forge;
+use gdrcore_tests::linger::Sink;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{hello, number, Raw, Router};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
@@ -79,7 +81,7 @@ impl Scene {
         raw.say(seq, self.route());
         let (e, mut m) = raw.hear()?;
         assert!(matches!(e.message, Message::Routed(_)), "{e:?}");
-        m.fds[0].take()
+        m.fds[0].take().map(Foreign::trusted)
     }
 
     fn is_calm(&self) {
@@ -442,9 +444,7 @@ fn links_with_invalid_rings() {
             refused += 1;
             continue;
         };
-        let mut hello = [0u8; 40];
-        hello[..8].copy_from_slice(b"gdrshm\x03\0");
-        hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
+        let hello = link_hello();
         let say = |bytes: &[u8], fd| {
             gdrcore_net::via::wire::send_bytes(socket.as_fd(), bytes, fd).is_ok()
         };
@@ -471,6 +471,64 @@ fn links_with_invalid_rings() {
     scene.moves();
     drop(raw);
     scene.is_calm();
+}
+
+/// The first message of a link, with a ring of 8192 bytes.
+fn link_hello() -> [u8; 40] {
+    let mut hello = [0u8; 40];
+    hello[..8].copy_from_slice(b"gdrshm\x03\0");
+    hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
+    hello
+}
+
+#[test]
+fn descriptors_that_are_slow_to_close_hold_nobody_up() {
+    let scene = Scene::new();
+    let sink = Sink::new();
+    let mut deaf = Vec::new();
+    // The receiver gets the last one; one that the kernel refuses is closed by another thread.
+    let mut slow = |to: BorrowedFd<'_>, bytes: &[u8]| {
+        let (lingers, end) = sink.lingering();
+        deaf.push(end);
+        let sent = gdrcore_net::via::wire::send_bytes(to, bytes, Some(lingers.as_fd()));
+        drop(Foreign::from(lingers));
+        sent.is_ok()
+    };
+    let mut held = Vec::new();
+    for round in 0..6u32 {
+        let strange = scene.evil();
+        slow(strange.fd(), b"junk");
+        let mut raw = scene.evil();
+        let (_, ends) = raw.greet_with_rings();
+        slow(ends.socket.as_fd(), &[1]);
+        // Links to the stream's target: no memory in the hello, then some behind it.
+        for _ in 0..2 {
+            let Some(socket) = scene.link(&mut raw, round) else { continue };
+            let memory = segment_that_fits(8192, &mut Rng::new(7));
+            if round % 2 == 1 {
+                let sent = gdrcore_net::via::wire::send_bytes(
+                    socket.as_fd(),
+                    &link_hello(),
+                    Some(memory.as_fd()),
+                );
+                assert_eq!(sent, Ok(()));
+            }
+            for _ in 0..4 {
+                slow(socket.as_fd(), &link_hello());
+            }
+            held.push(socket);
+        }
+        slow(raw.fd(), b"junk");
+        scene.moves();
+        // A new session is taken meanwhile, and reaches another.
+        let mut other = Raw::connect(&scene.router.socket("b")).expect("a connection");
+        other.greet();
+        scene.link(&mut other, 1);
+    }
+    scene.moves();
+    drop(held);
+    scene.is_calm();
+    drop(deaf);
 }
 
 /// A memfd of a ring's size with random contents, without seals.

@@ -12,6 +12,7 @@ use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::router::{Raw, Router, TWO};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, names_of, Soft};
 use std::net::UdpSocket;
@@ -78,6 +79,27 @@ fn descriptors_that_are_slow_to_close_block_no_process() {
     }
     // Each descriptor takes five minutes to close; a line must come within one.
     moves(&from, 200);
+}
+
+#[test]
+fn nor_do_they_block_a_router() {
+    if !is_root() {
+        skip!("only root can be two users");
+    }
+    let router = Router::start(TWO);
+    let mut from = Far::start(FAR, &router.device("a"), &["stream=write", "piece=4096"]);
+    let mut to = Far::start(FAR, &router.device("b"), &[]);
+    from.connect_far(&mut to);
+    from.say("go");
+    moves(&from, 2);
+    let socket = router.socket("a");
+    for _ in 0..6 {
+        // A user that is no tenant where sockets are not tenants', and here one of its own will.
+        let attack = stranger(ATTACKER, &["descriptors", socket.to_str().expect("text")]);
+        println!("{} names could be reached", attack.answer("reached "));
+        moves(&from, 2);
+        Raw::connect(&router.socket("b")).expect("a connection").greet();
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
+//! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
 //! * [`reason`]: the reason text of a thread's last refused call. [`signals`]: system calls that
 //!   would end the process.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
@@ -19,6 +20,7 @@
 pub mod addr;
 pub mod addr_group;
 pub mod clock;
+pub mod closing;
 pub mod fault;
 pub mod fork;
 mod local;
@@ -27,7 +29,7 @@ mod netlink;
 pub mod pcap;
 pub mod port;
 pub mod reason;
-mod rights;
+pub mod rights;
 mod rseq;
 pub mod shm;
 pub mod signals;

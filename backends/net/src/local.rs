@@ -22,16 +22,16 @@ pub(crate) use socket_dir::SocketDir;
 pub(crate) use sweep::sweep;
 
 use crate::addr::Endpoint;
-use crate::sys::{check, errno, set_option, stat, Fd};
+use crate::closing;
+use crate::rights::{self, Foreign};
+use crate::sys::{check, errno, stat, Fd};
 use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
 use socket_dir::{make_dir, open_dir, Path};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 
 /// Attempts to make a directory while other processes remove it.
 const TRIES: usize = 100;
-/// setsockopt(2), asm-generic/socket.h, since Linux 6.16: whether descriptors may be received.
-const SO_PASSRIGHTS: i32 = 83;
 
 /// Pause before the next accept after a connection for which no descriptor was free.
 pub(crate) const ACCEPT_AGAIN_NS: u64 = 10_000_000;
@@ -220,8 +220,8 @@ impl Lock {
     pub(crate) fn bind(&self, role: Role, kind: i32) -> Result<Fd> {
         let fd = socket(kind)?;
         if role != Role::Links {
-            // No descriptor is expected here: the kernel refuses it to the sender (EPERM).
-            let _ = set_option(fd.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0i32);
+            // No descriptor is expected here.
+            rights::refuse(fd.as_fd());
         }
         let (name, len) = self.name(role).parts();
         // SAFETY: `len` bytes of the name are initialised and live through the call.
@@ -350,14 +350,14 @@ pub(crate) fn socket(kind: i32) -> Result<Fd> {
     })
 }
 
-/// Connects to a name, with a SOCK_SEQPACKET socket.
+/// Connects to a name, with a SOCK_SEQPACKET socket. It takes no descriptors.
 ///
 /// # Errors
 /// [`Error::NoDevice`]: no process listens there. [`Error::Again`]: too many processes connect at
 /// once. [`Error::Access`]: the process there is of another user. [`Error::Os`],
 /// [`Error::NoMemory`].
-pub(crate) fn connect(to: &Name) -> Result<Fd> {
-    let fd = socket(libc::SOCK_SEQPACKET)?;
+pub(crate) fn connect(to: &Name) -> Result<Foreign> {
+    let fd = Foreign::fresh(socket(libc::SOCK_SEQPACKET)?.into());
     let (name, len) = to.parts();
     // SAFETY: `len` bytes of the name are initialised and live through the call.
     check(unsafe { libc::connect(fd.raw(), name, len) }).map_err(|e| match errno() {
@@ -375,7 +375,7 @@ pub(crate) fn connect(to: &Name) -> Result<Fd> {
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// A connection from a process of this user.
-    Peer(Fd),
+    Peer(Foreign),
     /// A connection from another user's process, which was closed.
     OtherUser,
     /// Nothing.
@@ -384,13 +384,16 @@ pub(crate) enum Accepted {
     NoDescriptor,
 }
 
-/// Accepts the next connection of a listening socket.
+/// Accepts the next connection of a listening socket; none while much waits to be closed.
 pub(crate) fn accept(fd: RawFd) -> Accepted {
+    if closing::is_full() {
+        return Accepted::NoDescriptor;
+    }
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
     let rc =
         unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
-    match Fd::from_call(rc) {
+    match Fd::from_call(rc).map(|fd| Foreign::accepted(fd.into())) {
         Ok(fd) if is_trusted(fd.raw()) => Accepted::Peer(fd),
         Ok(_) => Accepted::OtherUser,
         Err(_) if matches!(errno(), libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
@@ -400,12 +403,12 @@ pub(crate) fn accept(fd: RawFd) -> Accepted {
     }
 }
 
-/// Whether a connection is open at its other end. Reads and drops bytes that it sent.
-pub(crate) fn is_open(fd: RawFd) -> bool {
-    let mut byte = 0u8;
-    // SAFETY: room for one byte.
-    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
-    n > 0 || n < 0 && matches!(errno(), libc::EAGAIN | libc::EINTR)
+/// Whether a connection is open at its other end. Reads and drops what that sent.
+pub(crate) fn is_open(fd: &mut Foreign) -> bool {
+    match fd.receive(&mut [0], |_, _| {}) {
+        Ok(arrived) => arrived.len > 0 && !arrived.cut,
+        Err(e) => matches!(e, libc::EAGAIN | libc::EINTR),
+    }
 }
 
 /// Whether a connection is closed at its other end. Leaves bytes that it sent.

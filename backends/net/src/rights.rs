@@ -1,11 +1,163 @@
 //! Descriptors that travel with messages of Unix sockets (SCM_RIGHTS, unix(7)). Any thread; one
 //! system call each.
 
-use crate::sys::{errno, last_error};
+use crate::closing;
+use crate::sys::{errno, get_option, last_error, set_option};
+use core::mem::{ManuallyDrop, MaybeUninit};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::Error;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// setsockopt(2), asm-generic/socket.h, since Linux 6.16: whether descriptors may be received. A
+/// connection has the option of its listener. Without it the kernel refuses them to the sender
+/// (EPERM).
+const SO_PASSRIGHTS: i32 = 83;
+/// Most descriptors of a message (SCM_MAX_FD, unix(7)).
+const FDS: usize = 253;
+/// Messages that are taken before a socket is closed.
+const EMPTIED: usize = 16;
+/// A control buffer that holds them, and credentials; in words, so that it is aligned. What does not
+/// fit is closed by the kernel, on the thread that receives.
+pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
+
+/// Whether descriptors may come over a socket. False: the kernel has no such option.
+fn pass(fd: RawFd, on: bool) -> bool {
+    set_option(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, i32::from(on)).is_ok()
+}
+
+/// Has the kernel refuse descriptors for a socket, and for connections that it accepts. False: this
+/// kernel cannot. Any thread; one system call.
+pub fn refuse(fd: BorrowedFd<'_>) -> bool {
+    pass(fd.as_raw_fd(), false)
+}
+
+/// What a descriptor may hold that another process made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// It is another process's.
+    Anything,
+    /// It is a socket of this process; descriptors may come.
+    Arrivals,
+    /// The same, but they are refused now; some may be in its queue.
+    Leftovers,
+    /// Nothing foreign.
+    Nothing,
+}
+
+/// A descriptor that came from another process, or a socket over which some may come. Its close may
+/// take any time, so another thread closes it ([`closing`]), unless it holds nothing foreign.
+#[derive(Debug)]
+pub struct Foreign {
+    fd: ManuallyDrop<OwnedFd>,
+    holds: Holds,
+}
+
+impl From<OwnedFd> for Foreign {
+    fn from(fd: OwnedFd) -> Foreign {
+        Foreign { fd: ManuallyDrop::new(fd), holds: Holds::Anything }
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Foreign {
+    /// A new socket, to which nobody has sent anything. No descriptors may come.
+    pub fn fresh(fd: OwnedFd) -> Foreign {
+        let holds = if refuse(fd.as_fd()) { Holds::Nothing } else { Holds::Arrivals };
+        Foreign { fd: ManuallyDrop::new(fd), holds }
+    }
+
+    /// A connection that was accepted: what may come, its listener has determined.
+    pub fn accepted(fd: OwnedFd) -> Foreign {
+        let refused = get_option(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS) == Ok(0);
+        let holds = if refused { Holds::Nothing } else { Holds::Arrivals };
+        Foreign { fd: ManuallyDrop::new(fd), holds }
+    }
+
+    /// A socket that a trusted process made for this one alone.
+    pub(crate) fn socket(fd: Foreign) -> Foreign {
+        let holds = if fd.holds == Holds::Anything { Holds::Arrivals } else { fd.holds };
+        Foreign { fd: ManuallyDrop::new(fd.trusted()), holds }
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The descriptor, which came from a process that is trusted with this one's time.
+    pub fn trusted(self) -> OwnedFd {
+        let mut me = ManuallyDrop::new(self);
+        // SAFETY: once, since `me` is never dropped.
+        unsafe { ManuallyDrop::take(&mut me.fd) }
+    }
+
+    /// Sets whether descriptors may come to a socket of this process. No system call without a
+    /// change.
+    pub(crate) fn expect(&mut self, some: bool) {
+        let change = self.holds != Holds::Anything && some != (self.holds == Holds::Arrivals);
+        if change && pass(self.raw(), some) {
+            self.holds = if some { Holds::Arrivals } else { Holds::Leftovers };
+        }
+    }
+
+    /// Takes what is in the queue, so far as that is little.
+    fn empty(&mut self) {
+        self.expect(false);
+        for _ in 0..EMPTIED {
+            if self.holds != Holds::Leftovers
+                || !self.receive(&mut [0], |_, _| {}).is_ok_and(|arrived| arrived.len > 0)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Receives the next message. `keep` gets each descriptor with its number; those that it drops
+    /// are closed by another thread. A message of which not all descriptors fit into this process
+    /// stays in the queue: [`Arrived::cut`].
+    ///
+    /// # Errors
+    /// The errno of recvmsg(2); EAGAIN: there is no message now.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        keep: impl FnMut(usize, Foreign),
+    ) -> core::result::Result<Arrived, i32> {
+        let fd = self.raw();
+        if self.holds == Holds::Nothing {
+            return receive(fd, bytes, 0, keep);
+        }
+        // First a copy: what the kernel cannot deliver it would close on this thread.
+        let arrived = receive(fd, bytes, libc::MSG_PEEK, keep);
+        match arrived {
+            Ok(Arrived { cut: false, .. }) => {
+                // SAFETY: pointer and length are those of `bytes`.
+                unsafe {
+                    libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT)
+                };
+            }
+            Err(libc::EAGAIN) if self.holds == Holds::Leftovers => self.holds = Holds::Nothing,
+            _ => {}
+        }
+        arrived
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.empty();
+        // SAFETY: once, since this is the drop.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if self.holds != Holds::Nothing {
+            closing::later(fd.into_raw_fd());
+        }
+    }
+}
 
 /// A message that has arrived.
 pub(crate) struct Arrived {
@@ -13,39 +165,48 @@ pub(crate) struct Arrived {
     pub(crate) len: usize,
     /// Descriptors that came with it.
     pub(crate) fds: usize,
-    /// More descriptors came than the control buffer holds; the kernel has closed the rest.
+    /// More descriptors came than this process may open.
     pub(crate) cut: bool,
 }
 
-/// Receives the next message, with a control buffer of `WORDS` words. `keep` gets each descriptor
-/// with its number; it closes those that it drops.
+/// Receives the next message, with further flags. `keep` as in [`Foreign::receive`].
 ///
 /// # Errors
 /// The errno of recvmsg(2); EAGAIN: there is no message now.
-pub(crate) fn receive<const WORDS: usize>(
+pub(crate) fn receive(
     from: RawFd,
     bytes: &mut [u8],
-    mut keep: impl FnMut(usize, OwnedFd),
+    flags: i32,
+    mut keep: impl FnMut(usize, Foreign),
 ) -> core::result::Result<Arrived, i32> {
-    // In words, so that it is aligned.
-    let mut control = [0u64; WORDS];
+    let mut control: Control = [const { MaybeUninit::uninit() }; _];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = core::mem::size_of_val(&control) as _;
+    msg.msg_controllen = size_of_val(&control) as _;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the
     // length beside it.
-    let n = unsafe { libc::recvmsg(from, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    let n = unsafe { libc::recvmsg(from, &mut msg, flags) };
     if n < 0 {
         return Err(errno());
     }
-    let mut arrived =
-        Arrived { len: n as usize, fds: 0, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 };
+    let cut = msg.msg_flags & libc::MSG_CTRUNC != 0;
+    let mut arrived = Arrived { len: n as usize, fds: 0, cut };
+    each_fd(&msg, |fd| {
+        keep(arrived.fds, fd);
+        arrived.fds += 1;
+    });
+    Ok(arrived)
+}
+
+/// Passes on each descriptor of a message that recvmsg(2) has put into `msg`, whose buffers live.
+pub(crate) fn each_fd(msg: &libc::msghdr, mut take: impl FnMut(Foreign)) {
     // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
-    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(msg) };
     while !cmsg.is_null() {
         // SAFETY: not null, so a whole header inside the control buffer.
         let head = unsafe { cmsg.read_unaligned() };
@@ -56,14 +217,12 @@ pub(crate) fn receive<const WORDS: usize>(
                 // SAFETY: the kernel wrote that many descriptors behind the header.
                 let raw = unsafe { libc::CMSG_DATA(cmsg).cast::<RawFd>().add(i).read_unaligned() };
                 // SAFETY: new, and nobody else's.
-                keep(arrived.fds, unsafe { OwnedFd::from_raw_fd(raw) });
-                arrived.fds += 1;
+                take(unsafe { OwnedFd::from_raw_fd(raw) }.into());
             }
         }
         // SAFETY: as above.
-        cmsg = unsafe { libc::CMSG_NXTHDR(&msg, cmsg) };
+        cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };
     }
-    Ok(arrived)
 }
 
 /// Sends a message with one descriptor, whole or not at all.

@@ -2,7 +2,7 @@
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// errno of the last failed call of this thread.
 #[inline]
@@ -58,6 +58,20 @@ impl Fd {
     #[inline]
     pub(crate) fn raw(&self) -> RawFd {
         self.0
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl From<Fd> for OwnedFd {
+    fn from(fd: Fd) -> OwnedFd {
+        // SAFETY: open, and `fd` gives it up.
+        unsafe { OwnedFd::from_raw_fd(core::mem::ManuallyDrop::new(fd).0) }
     }
 }
 
@@ -145,7 +159,6 @@ pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Re
 }
 
 /// `getsockopt` of an int.
-#[cfg(test)]
 pub(crate) fn get_option(fd: RawFd, level: i32, name: i32) -> Result<i32> {
     let mut value = 0i32;
     let mut len = core::mem::size_of::<i32>() as libc::socklen_t;

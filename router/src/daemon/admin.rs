@@ -14,9 +14,10 @@
 
 use super::sys::{self, Epoll};
 use crate::broker::SessionId;
+use gdrcore_net::rights::Foreign;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Longest request.
 const LINE_MAX: usize = 4096;
@@ -92,7 +93,7 @@ pub(super) fn last(outcome: Result<(), String>) -> String {
 
 /// A connection at the admin socket.
 pub(super) struct Admin {
-    fd: OwnedFd,
+    fd: Foreign,
     token: u64,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -100,7 +101,7 @@ pub(super) struct Admin {
 
 impl Admin {
     /// `None`: this user is not allowed.
-    pub(super) fn new(fd: OwnedFd, token: u64, epoll: &Epoll) -> io::Result<Option<Admin>> {
+    pub(super) fn new(fd: Foreign, token: u64, epoll: &Epoll) -> io::Result<Option<Admin>> {
         let uid = sys::credentials(fd.as_fd())?.uid;
         if uid != 0 && uid != sys::own_uid() {
             return Ok(None);

@@ -98,7 +98,7 @@ impl Daemon {
             self.last_token += 1;
             let token = METRICS | self.last_token;
             if let Some(metrics) = &mut self.metrics {
-                metrics.let_in(fd, now_ns(), token, &self.epoll);
+                metrics.let_in(fd.trusted(), now_ns(), token, &self.epoll);
             }
         }
     }

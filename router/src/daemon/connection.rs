@@ -2,11 +2,12 @@
 
 use super::sys::Epoll;
 use gdrcore_core::Error;
+use gdrcore_net::rights::Foreign;
 use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::Envelope;
 use gdrcore_net::via::wire::{receive, send, send_with, Buffer, Look};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The epoll tokens of a connection: its socket's and its process's.
 #[derive(Clone, Copy)]
@@ -17,10 +18,10 @@ pub(super) struct Tokens {
 
 /// A session's socket, its process, and a message that is not sent yet.
 pub(super) struct Connection {
-    fd: OwnedFd,
+    fd: Foreign,
     _process: Option<OwnedFd>,
     token: u64,
-    kept: Option<(Envelope, Option<OwnedFd>)>,
+    kept: Option<(Envelope, Option<Foreign>)>,
 }
 
 /// The result of a send.
@@ -45,7 +46,7 @@ fn became(sent: gdrcore_core::Result<()>) -> Sent {
 
 impl Connection {
     pub(super) fn new(
-        fd: OwnedFd,
+        fd: Foreign,
         process: Option<OwnedFd>,
         tokens: Tokens,
         epoll: &Epoll,
@@ -63,11 +64,11 @@ impl Connection {
     }
 
     /// Sends a message, or keeps it until the other end reads.
-    pub(super) fn send(&mut self, e: &Envelope, fd: Option<OwnedFd>, epoll: &Epoll) -> Sent {
+    pub(super) fn send(&mut self, e: &Envelope, fd: Option<Foreign>, epoll: &Epoll) -> Sent {
         if self.kept.is_some() {
             return Sent::Full;
         }
-        match self.send_now(e, fd.as_ref()) {
+        match self.send_now(e, fd.as_ref().map(AsFd::as_fd)) {
             Sent::Full => {
                 self.kept = Some((*e, fd));
                 let _ = epoll.want_write(self.fd.as_fd(), self.token, true);
@@ -78,11 +79,11 @@ impl Connection {
     }
 
     /// Sends a message if that does not block.
-    pub(super) fn send_now(&self, e: &Envelope, fd: Option<&OwnedFd>) -> Sent {
+    pub(super) fn send_now(&self, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Sent {
         if self.kept.is_some() {
             return Sent::Full;
         }
-        became(send(self.fd.as_fd(), e, fd.map(AsFd::as_fd)))
+        became(send(self.fd.as_fd(), e, fd))
     }
 
     /// Sends a WELCOME with rings: the first message of all, so there is room for it.
@@ -94,7 +95,7 @@ impl Connection {
     /// Sends what is kept: the socket is writable again.
     pub(super) fn flush(&mut self, epoll: &Epoll) -> Sent {
         let Some((e, fd)) = self.kept.take() else { return Sent::Gone };
-        match self.send_now(&e, fd.as_ref()) {
+        match self.send_now(&e, fd.as_ref().map(AsFd::as_fd)) {
             Sent::Full => {
                 self.kept = Some((e, fd));
                 Sent::Gone

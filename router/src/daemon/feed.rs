@@ -10,11 +10,12 @@ use super::{note, Daemon, FEED, FEED_LISTENER};
 use crate::broker::MapEvent;
 use crate::policy::{show, Host, Policy};
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::rights::Foreign;
 use gdrcore_router_feed::{write, Entry, Key, Wish, LINE_MAX, VERSION};
 use lines::{entry, event, Fault};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes that one round takes.
 const ROUND: usize = 1 << 16;
@@ -45,7 +46,7 @@ pub(super) struct Feed {
 }
 
 struct Adapter {
-    fd: OwnedFd,
+    fd: Foreign,
     token: u64,
     /// The received part of an incomplete line.
     input: Vec<u8>,

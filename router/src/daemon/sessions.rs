@@ -8,10 +8,11 @@ use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PR
 use crate::broker::{Action, SessionId, State};
 use crate::identity::Seen;
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::rights::Foreign;
 use gdrcore_net::via::proto::{Envelope, Message, Routed, Text};
 use gdrcore_net::via::wire::Look;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Messages of one session in one round.
 const BATCH: usize = 64;
@@ -44,7 +45,7 @@ impl Daemon {
 
     /// Takes the next connection. If there is no descriptor for it, accepts it with the spare one
     /// and closes it: epoll would report it again and again.
-    pub(super) fn accept(&mut self, token: u64) -> Option<OwnedFd> {
+    pub(super) fn accept(&mut self, token: u64) -> Option<Foreign> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
             FEED_LISTENER => self.feed.as_ref()?.fd(),
@@ -173,14 +174,16 @@ impl Daemon {
     }
 
     /// Makes a socket pair, sends one end to `owner`, and returns the other.
-    fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<OwnedFd, &'static str> {
+    fn link(&mut self, owner: SessionId, link: &Envelope) -> Result<Foreign, &'static str> {
         let Some(connection) = self.connections.get(&owner) else {
             return Err("the process there is gone");
         };
         let Ok((theirs, ours)) = sys::pair() else {
             return Err("the router has no descriptor left: ask again");
         };
-        match connection.send_now(link, Some(&theirs)) {
+        // The caller sends one descriptor, the memory of its hello; the owner sends none.
+        let ours = Foreign::fresh(ours);
+        match connection.send_now(link, Some(theirs.as_fd())) {
             Sent::Gone => Ok(ours),
             Sent::Full => {
                 Err("the process there takes no messages: it is stopped, or nobody polls there")
@@ -212,7 +215,7 @@ impl Daemon {
         &mut self,
         id: SessionId,
         e: &Envelope,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         queue: &mut VecDeque<Action>,
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };

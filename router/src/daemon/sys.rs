@@ -1,6 +1,8 @@
 //! System calls that the standard library lacks.
 
 use gdrcore_net::addr::Endpoint;
+use gdrcore_net::closing::is_full;
+use gdrcore_net::rights::{refuse, Foreign};
 use std::ffi::CString;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -108,11 +110,12 @@ fn name(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((addr, len as libc::socklen_t))
 }
 
-/// A socket that listens at a path, which must not exist.
+/// A socket that listens at a path, which must not exist. No descriptors may come over it.
 pub(super) fn listen(path: &Path, kind: Kind, mode: u32) -> io::Result<OwnedFd> {
     let (addr, len) = name(path)?;
     // SAFETY: no pointers.
     let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind.flags(), 0) })?;
+    refuse(fd.as_fd());
     // SAFETY: `len` bytes of the address are initialised and live through the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
     let c_path = CString::new(path.as_os_str().as_bytes())?;
@@ -135,6 +138,7 @@ pub(super) fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
 
 /// A socket that listens already, for use as [`listen`]'s.
 pub(super) fn adopt(fd: OwnedFd) -> io::Result<OwnedFd> {
+    refuse(fd.as_fd());
     // SAFETY: no pointers.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(|_| fd)
 }
@@ -196,13 +200,17 @@ pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
     }
 }
 
-/// Takes the next connection.
-pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// Takes the next connection; none while much waits to be closed.
+pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<Foreign> {
+    if is_full() {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
     let none = core::ptr::null_mut();
     // SAFETY: no addresses are asked for.
     own(unsafe {
         libc::accept4(fd.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
     })
+    .map(Foreign::accepted)
 }
 
 /// Two ends of a new socket for packets.
@@ -303,11 +311,7 @@ pub(super) fn raise_descriptors() -> usize {
 
 /// Reads without waiting.
 pub(super) fn read(fd: &impl AsFd, to: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: pointer and length are those of `to`.
-    let n = unsafe {
-        libc::recv(fd.as_fd().as_raw_fd(), to.as_mut_ptr().cast(), to.len(), libc::MSG_DONTWAIT)
-    };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    gdrcore_net::via::wire::read(fd.as_fd(), to).map_err(io::Error::from_raw_os_error)
 }
 
 /// Writes without waiting.
@@ -322,4 +326,32 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
 pub(super) fn own_uid() -> u32 {
     // SAFETY: no precondition.
     unsafe { libc::geteuid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdrcore_core::Error;
+    use gdrcore_net::via::wire::send_bytes;
+
+    #[test]
+    fn no_descriptor_comes_over_what_the_router_listens_at() {
+        for kind in [Kind::Packets, Kind::Stream] {
+            let name = format!("gdrc-refuses-{}-{kind:?}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let listener = listen(&path, kind, 0o600).unwrap();
+            if !refuse(listener.as_fd()) {
+                println!("skipped: this kernel refuses no descriptors");
+                return;
+            }
+            let given = adopt(listener.try_clone().unwrap()).unwrap();
+            let before = connect(&path, kind).unwrap();
+            let sent = |from: &OwnedFd| send_bytes(from.as_fd(), b"x", Some(given.as_fd()));
+            assert_eq!(sent(&before), Err(Error::Access), "before it is accepted");
+            let accepted = accept(listener.as_fd()).unwrap();
+            assert_eq!(sent(&before), Err(Error::Access));
+            drop(accepted);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }

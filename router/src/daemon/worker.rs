@@ -300,8 +300,8 @@ impl Worker {
                     while matches!(sys::read(&self.call, &mut [0; 64]), Ok(1..)) {}
                 }
                 _ => {
-                    let rings = self.lanes.rings.get(usize::from(slot));
-                    if rings.is_some_and(|ring| ring.as_ref().is_some_and(Relay::hear)) {
+                    let rings = self.lanes.rings.get_mut(usize::from(slot));
+                    if rings.is_some_and(|ring| ring.as_mut().is_some_and(Relay::hear)) {
                         self.empty(slot);
                         self.give_up(slot);
                     }

@@ -21,11 +21,12 @@
 
 use gdrcore_core::wire::Flow;
 use gdrcore_tests::forge::{bth, octets};
+use gdrcore_tests::linger::Sink;
 use gdrcore_tests::patience::{deadline, limit};
 use gdrcore_tests::rng::Rng;
 use std::ffi::CString;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
@@ -129,29 +130,14 @@ fn send_with(to: RawFd, bytes: &[u8], fd: RawFd) -> bool {
     unsafe { libc::sendmsg(to, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) >= 0 }
 }
 
-/// A connection whose last close(2) waits for bytes that nobody reads.
-fn lingering(sink: &TcpListener) -> (TcpStream, TcpStream) {
-    let stream = TcpStream::connect(sink.local_addr().expect("bound")).expect("connect");
-    let (deaf, _) = sink.accept().expect("accept");
-    set(
-        stream.as_raw_fd(),
-        libc::SOL_SOCKET,
-        libc::SO_LINGER,
-        libc::linger { l_onoff: 1, l_linger: 300 },
-    );
-    stream.set_nonblocking(true).expect("non-blocking");
-    while std::io::Write::write(&mut &stream, &[0; 65536]).is_ok() {}
-    (stream, deaf)
-}
-
 fn descriptors(what: &str) -> Vec<TcpStream> {
-    let sink = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let sink = Sink::new();
     let (send, sent) = std::sync::mpsc::channel();
     let (mut deaf, names) = (Vec::new(), names(what));
     let tries = names.len();
     for name in names {
-        let (stream, sink) = lingering(&sink);
-        deaf.push(sink);
+        let (stream, end) = sink.lingering();
+        deaf.push(end);
         let send = send.clone();
         // In threads: a descriptor that the receiver does not take is closed here, which takes as
         // long.

@@ -19,7 +19,9 @@
 use super::table::{self, Table};
 use crate::addr::Endpoint;
 use crate::local::{is_own_user, Holder, Lock, Name, Role, SocketDir};
+use crate::rights;
 use crate::sys::{errno, set_option, Fd};
+use core::mem::MaybeUninit;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::RawFd;
 
@@ -39,8 +41,6 @@ pub const fn most(burst_bytes: usize) -> usize {
         table
     }
 }
-/// Bytes of ancillary data that one message is received with: the sender's credentials.
-const CONTROL: usize = 64;
 
 mod kind {
     pub const TABLE_REQUEST: u8 = 1;
@@ -259,18 +259,20 @@ impl GroupSocket {
 
 /// As [`GroupSocket::receive`], for its descriptor.
 pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
-    let mut control = [0u64; CONTROL / 8];
+    let mut control: rights::Control = [const { MaybeUninit::uninit() }; _];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = CONTROL as _;
+    msg.msg_controllen = size_of_val(&control) as _;
     // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the
     // length beside it.
     let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(n).ok()?;
+    // Only a kernel without the option of the bind delivers any.
+    rights::each_fd(&msg, drop);
     let whole = msg.msg_flags & libc::MSG_TRUNC == 0;
     Some(match is_from_trusted(&msg) {
         true if whole => len,
@@ -296,7 +298,7 @@ fn whole_packets(message: &[u8]) -> usize {
     }
 }
 
-/// Whether a received message is of a user that this process trusts. Descriptors in it are closed.
+/// Whether a received message is of a user that this process trusts.
 fn is_from_trusted(msg: &libc::msghdr) -> bool {
     let mut trusted = false;
     // SAFETY: `msg` is as recvmsg left it, and its control buffer lives.
@@ -308,19 +310,12 @@ fn is_from_trusted(msg: &libc::msghdr) -> bool {
         let data = head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize;
         // SAFETY: as above.
         let at = unsafe { libc::CMSG_DATA(cmsg) };
-        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_CREDENTIALS {
-            if data >= size_of::<libc::ucred>() {
-                // SAFETY: the kernel wrote that many bytes behind the header; they may be
-                // unaligned.
-                let cred = unsafe { at.cast::<libc::ucred>().read_unaligned() };
-                trusted = is_own_user(cred.uid);
-            }
-        } else if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
-            for i in 0..data / size_of::<RawFd>() {
-                // SAFETY: the kernel wrote that many descriptors behind the header.
-                let raw = unsafe { at.cast::<RawFd>().add(i).read_unaligned() };
-                drop(Fd::from_call(raw));
-            }
+        let is_sender =
+            head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_CREDENTIALS;
+        if is_sender && data >= size_of::<libc::ucred>() {
+            // SAFETY: the kernel wrote that many bytes behind the header; they may be unaligned.
+            let cred = unsafe { at.cast::<libc::ucred>().read_unaligned() };
+            trusted = is_own_user(cred.uid);
         }
         // SAFETY: as above.
         cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };

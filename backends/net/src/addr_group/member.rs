@@ -9,6 +9,7 @@ use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::local::{Holder, Lock, Name, Role, SocketDir};
+use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
@@ -133,10 +134,10 @@ pub struct Member {
     watch_again_ns: u64,
     /// Connections of members that watch this one: mostly one, more while the members' tables
     /// differ.
-    watchers: heapless::Vec<Fd, WATCHERS>,
+    watchers: heapless::Vec<Foreign, WATCHERS>,
     /// The block whose owner this member watches, and the connection that ends with it. Each member
     /// watches the next lower known block; the member of the lowest block watches the highest.
-    watched: Option<(u16, Fd)>,
+    watched: Option<(u16, Foreign)>,
     /// Blocks known to have an owner: the receivers of table updates.
     known: [u64; ENTRIES.div_ceil(64)],
     table: Table,

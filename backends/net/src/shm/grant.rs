@@ -26,8 +26,11 @@ use super::messages::{Grant, GrantRequest, REQUEST, REQUEST_BY_ADDRESS};
 use super::ring::{Place, GRANTS};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
+use crate::closing::unmap_later;
 use crate::map::{page_size, Map};
+use crate::rights::Foreign;
 use crate::sys::{sealed_len, Fd};
+use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::peer_memory::{PeerMemory, Piece};
@@ -73,7 +76,15 @@ struct MappedGrant {
     length: u64,
     /// Its first byte in this process.
     base: u64,
-    _map: Map,
+    map: ManuallyDrop<Map>,
+}
+
+impl Drop for MappedGrant {
+    /// The file may be of any size, and this the last mapping of it.
+    fn drop(&mut self) {
+        // SAFETY: once, since this is the drop.
+        unmap_later(unsafe { ManuallyDrop::take(&mut self.map) });
+    }
 }
 
 /// The index of a key's entry, if it has a grant. An unknown key gets an entry, to be requested.
@@ -171,8 +182,10 @@ impl PeerGrants {
         self.offers() & self.accepts != 0
     }
 
-    /// Sends requests and drops grants that were revoked. Cost: a system call for each request.
-    pub(super) fn maintain(&mut self, now: u64, socket: &LinkSocket) {
+    /// Sends requests and drops grants that were revoked. Cost: a system call for each request, and
+    /// one before the first and after the last.
+    pub(super) fn maintain(&mut self, now: u64, socket: &mut LinkSocket) {
+        socket.expect_memory(self.list.iter().flatten().any(|e| e.grant.is_none()));
         let say = |head, request: &GrantRequest| {
             socket.send(&request.emit(head), None);
         };
@@ -196,7 +209,7 @@ impl PeerGrants {
 
     /// Takes a grant, by address if it has no descriptor. A grant that was not requested, or cannot
     /// be mapped, is dropped.
-    pub(super) fn take(&mut self, grant: &Grant, fd: Option<&Fd>) {
+    pub(super) fn take(&mut self, grant: &Grant, fd: Option<Foreign>) {
         if !grant.is_sound() || grant.by_address != fd.is_none() {
             return;
         }
@@ -231,9 +244,12 @@ impl PeerGrants {
             return;
         };
         let Ok(map) = Map::shared(fd.raw(), grant.offset - into, bytes, true) else { return };
+        // Memory, and mapped: this close is not the last one.
+        drop(fd.trusted());
         let base = map.as_ptr().expose_provenance() as u64 + into;
+        let map = ManuallyDrop::new(map);
         let Grant { number, serial, iova, length, .. } = *grant;
-        entry.grant = Some(MappedGrant { number, serial, iova, length, base, _map: map });
+        entry.grant = Some(MappedGrant { number, serial, iova, length, base, map });
         // An earlier long WRITE may have requested the other kind.
         if let Some(by_address) = self
             .by_address

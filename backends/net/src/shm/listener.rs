@@ -8,10 +8,10 @@ use super::messages::{Grant, GrantRequest, GRANT_LEN};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Name, Role};
-use crate::rights;
+use crate::rights::{self, Foreign};
 use crate::sys::{check, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
@@ -27,6 +27,15 @@ const HELLO_LEN: usize = 40;
 #[derive(Debug)]
 pub struct Listener {
     fd: Fd,
+}
+
+impl Drop for Listener {
+    /// What a connection that nobody has accepted holds would be closed with the listener.
+    fn drop(&mut self) {
+        // SAFETY: no pointers. From here on nobody connects.
+        unsafe { libc::shutdown(self.fd.raw(), libc::SHUT_RDWR) };
+        while matches!(accept(self.fd.raw()), Accepted::Peer(_) | Accepted::OtherUser) {}
+    }
 }
 
 impl Listener {
@@ -79,7 +88,7 @@ pub(super) enum LinkEvent {
     /// The other end requests a grant; true: by address.
     Request(GrantRequest, bool),
     /// The other end grants memory: the descriptor's, or by address.
-    Grant(Grant, Option<Fd>),
+    Grant(Grant, Option<Foreign>),
     /// The other end has closed the socket, or has sent an unknown message.
     Closed,
 }
@@ -87,13 +96,18 @@ pub(super) enum LinkEvent {
 /// The socket of one link: its end, wake-ups, requests and grants. No call on it blocks.
 #[derive(Debug)]
 pub struct LinkSocket {
-    fd: Fd,
+    fd: Foreign,
 }
 
 impl LinkSocket {
     /// One end of a socket that a router made.
-    pub(super) fn brokered(fd: Fd) -> LinkSocket {
-        LinkSocket { fd }
+    pub(super) fn brokered(fd: Foreign) -> LinkSocket {
+        LinkSocket { fd: Foreign::socket(fd) }
+    }
+
+    /// Sets whether a descriptor may come: none does unless this end has asked for memory.
+    pub(super) fn expect_memory(&mut self, some: bool) {
+        self.fd.expect(some);
     }
 
     /// Readable when a wake-up, a message or the end of the other process waits.
@@ -121,9 +135,9 @@ impl LinkSocket {
     }
 
     /// Takes the next event.
-    pub(super) fn next_event(&self) -> LinkEvent {
+    pub(super) fn next_event(&mut self) -> LinkEvent {
         let mut bytes = [0u8; GRANT_LEN + 1];
-        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
+        let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {
             return LinkEvent::Idle;
         };
         let said = &bytes[..len.min(bytes.len())];
@@ -144,7 +158,7 @@ impl LinkSocket {
     /// Passes every event but wake-ups to `take`, which returns false for an unexpected one.
     /// Returns true if the socket is closed or such an event came. Bounded: at most [`EVENTS_MAX`]
     /// messages are read per call.
-    pub(super) fn for_each_event(&self, mut take: impl FnMut(LinkEvent) -> bool) -> bool {
+    pub(super) fn for_each_event(&mut self, mut take: impl FnMut(LinkEvent) -> bool) -> bool {
         for _ in 0..EVENTS_MAX {
             match self.next_event() {
                 LinkEvent::Idle => break,
@@ -165,7 +179,7 @@ impl LinkSocket {
     /// # Errors
     /// [`Error::Access`]: the message is no hello, or its memory has not the required form; the
     /// socket is to be closed. [`Error::NoMemory`].
-    pub fn receive(&self) -> Result<Option<(Endpoint, Segment)>> {
+    pub fn receive(&mut self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }
 
@@ -173,15 +187,16 @@ impl LinkSocket {
     ///
     /// # Errors
     /// As [`LinkSocket::receive`].
-    pub(super) fn receive_brokered(&self) -> Result<Option<Segment>> {
+    pub(super) fn receive_brokered(&mut self) -> Result<Option<Segment>> {
         Ok(self.receive_hello(HELLO_BROKERED)?.map(|(_, segment)| segment))
     }
 
-    fn receive_hello(&self, hello: [u8; 8]) -> Result<Option<(Endpoint, Segment)>> {
+    fn receive_hello(&mut self, hello: [u8; 8]) -> Result<Option<(Endpoint, Segment)>> {
         let mut bytes = [0u8; HELLO_LEN + 1];
-        let Some(Message { len, fd, fds }) = receive(self.fd.raw(), &mut bytes) else {
+        let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {
             return Ok(None);
         };
+        self.fd.expect(false);
         let Some(memory) = fd else { return Err(Error::Access) };
         if len != HELLO_LEN || bytes[..8] != hello || fds != 1 {
             return Err(Error::Access);
@@ -195,6 +210,8 @@ impl LinkSocket {
             Error::NoMemory => e,
             _ => Error::Access,
         })?;
+        // Memory of this size, and mapped: this close is not the last one.
+        drop(memory.trusted());
         Ok(Some((from, segment)))
     }
 }
@@ -203,20 +220,21 @@ impl LinkSocket {
 /// and their number.
 struct Message {
     len: usize,
-    fd: Option<Fd>,
+    fd: Option<Foreign>,
     fds: usize,
 }
 
-/// Takes the next message; `None`: there is none now. All descriptors but the first are closed.
-fn receive(from: RawFd, bytes: &mut [u8]) -> Option<Message> {
+/// Takes the next message; `None`: there is none now. All descriptors but the first are given up.
+fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
     let mut message = Message { len: 0, fd: None, fds: 0 };
-    // Every descriptor that came must be closed here.
-    let arrived = rights::receive::<16>(from, bytes, |i, fd| {
+    let arrived = from.receive(bytes, |i, fd| {
         if i == 0 {
-            message.fd = Fd::from_call(fd.into_raw_fd()).ok();
+            message.fd = Some(fd);
         }
     });
     match arrived {
+        // It stays in the queue: the socket has ended.
+        Ok(arrived) if arrived.cut => {}
         Ok(arrived) => (message.len, message.fds) = (arrived.len, arrived.fds),
         Err(libc::EAGAIN | libc::EINTR) => return None,
         // The socket is closed.
@@ -254,12 +272,12 @@ pub(crate) fn connect_link(
 ///
 /// # Errors
 /// As [`connect_link`].
-pub(super) fn connect_brokered(fd: Fd, size: usize) -> Result<(LinkSocket, Segment)> {
-    send_hello(fd, HELLO_BROKERED, &Endpoint::default(), size)
+pub(super) fn connect_brokered(fd: Foreign, size: usize) -> Result<(LinkSocket, Segment)> {
+    send_hello(Foreign::socket(fd), HELLO_BROKERED, &Endpoint::default(), size)
 }
 
 fn send_hello(
-    fd: Fd,
+    mut fd: Foreign,
     hello: [u8; 8],
     from: &Endpoint,
     size: usize,
@@ -273,6 +291,7 @@ fn send_hello(
     bytes[12..16].copy_from_slice(&from.scope_id.to_le_bytes());
     bytes[16..18].copy_from_slice(&from.port.to_le_bytes());
     bytes[24..40].copy_from_slice(&from.ip);
+    fd.expect(false);
     rights::send(fd.raw(), &bytes, memory.raw())?;
     Ok((LinkSocket { fd }, segment))
 }

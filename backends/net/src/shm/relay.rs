@@ -21,12 +21,13 @@
 use super::listener::{socket_pair, LinkSocket};
 use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
 use super::segment::Segment;
+use crate::rights::{self, Foreign};
 use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use gdrcore_core::sleep;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Bytes of a frame before its packet.
@@ -173,12 +174,6 @@ struct Growth {
 // Every access takes `&mut self` or reads atomics.
 unsafe impl Send for Relay {}
 
-/// The same descriptor as an `OwnedFd`, which closes it.
-fn owned(fd: Fd) -> OwnedFd {
-    // SAFETY: `fd` is open and gives up what it owns.
-    unsafe { OwnedFd::from_raw_fd(core::mem::ManuallyDrop::new(fd).raw()) }
-}
-
 impl Relay {
     /// The router's end of new rings, and the session's parts. `grow`: the rings may move to
     /// larger memory. Some ten system calls.
@@ -190,8 +185,10 @@ impl Relay {
         let (up, up_fd) = Ring::create(RINGS.0, LARGER.0, grow)?;
         let (down, down_fd) = Ring::create(RINGS.1, LARGER.1, grow)?;
         let [ours, theirs] = socket_pair()?;
-        let ends = Ends { up: owned(up_fd), down: owned(down_fd), socket: theirs };
-        Ok((Relay::of(down, up, ours)?, ends))
+        // Neither end takes descriptors.
+        rights::refuse(theirs.as_fd());
+        let ends = Ends { up: up_fd.into(), down: down_fd.into(), socket: theirs };
+        Ok((Relay::of(down, up, Foreign::fresh(ours)), ends))
     }
 
     /// The session's end. `sizes`: bytes of either ring, as [`RINGS`]; `grow`: as the router made
@@ -202,19 +199,19 @@ impl Relay {
     pub fn open(ends: Ends, sizes: (u32, u32), grow: bool) -> Result<Relay> {
         let up = Ring::open(ends.up, sizes.0, LARGER.0, grow)?;
         let down = Ring::open(ends.down, sizes.1, LARGER.1, grow)?;
-        Relay::of(up, down, ends.socket)
+        Ok(Relay::of(up, down, Foreign::fresh(ends.socket)))
     }
 
-    fn of(out: Ring, from: Ring, socket: OwnedFd) -> Result<Relay> {
-        Ok(Relay {
+    fn of(out: Ring, from: Ring, socket: Foreign) -> Relay {
+        Relay {
             writer: Writer::new(out.first.place()),
             reader: Reader::new(from.first.place()),
-            socket: LinkSocket::brokered(Fd::from_call(socket.into_raw_fd())?),
+            socket: LinkSocket::brokered(socket),
             open: Frames::default(),
             grows: out.larger.map(|segment| Growth { segment, laps: 0, next: 0 }),
             follows: from.larger,
             segments: [out.first, from.first],
-        })
+        }
     }
 
     /// Readable when the other end sends a wake-up, or has ended.
@@ -515,7 +512,7 @@ impl Relay {
     }
 
     /// Takes the wake-ups. Returns true if the other end has ended, or has sent an invalid message.
-    pub fn hear(&self) -> bool {
+    pub fn hear(&mut self) -> bool {
         self.socket.for_each_event(|_| false)
     }
 }
@@ -555,11 +552,11 @@ impl Ring {
     }
 
     fn open(fd: OwnedFd, size: u32, larger: u32, grow: bool) -> Result<Ring> {
-        let fd = Fd::from_call(fd.into_raw_fd())?;
+        let fd = fd.as_raw_fd();
         if grow {
-            return Segment::open_growing(fd.raw(), size as usize, larger as usize).map(Ring::of);
+            return Segment::open_growing(fd, size as usize, larger as usize).map(Ring::of);
         }
-        Ok(Ring { first: Segment::open(fd.raw(), size as usize)?, larger: None })
+        Ok(Ring { first: Segment::open(fd, size as usize)?, larger: None })
     }
 
     fn of([first, larger]: [Segment; 2]) -> Ring {

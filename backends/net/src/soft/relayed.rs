@@ -83,7 +83,7 @@ fn write_all(
 
 /// Takes the wake-ups, and notices the router's end.
 pub(super) fn maintain(port: &mut PortState) {
-    if port.relay.as_ref().is_some_and(Relay::hear) {
+    if port.relay.as_mut().is_some_and(Relay::hear) {
         lose(port);
     }
 }

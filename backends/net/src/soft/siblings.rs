@@ -4,13 +4,13 @@
 use super::{PortState, SoftConfig, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
+use crate::rights::Foreign;
 use crate::shm::{Peer, ShmBounds};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::siblings::SiblingQpns;
-use std::os::fd::OwnedFd;
 
 /// The QPNs of a loopback device: its engines have blocks of this many in a row.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::NoMemory`]; [`Error::Os`]: no memory or descriptor for the link.
-    pub(super) fn link_sibling(&self, siblings: &Siblings, k: usize, fd: OwnedFd) -> Result<()> {
+    pub(super) fn link_sibling(&self, siblings: &Siblings, k: usize, fd: Foreign) -> Result<()> {
         let mut held = self.lock_engine();
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
@@ -117,7 +117,7 @@ impl SoftDevice {
     }
 
     /// Takes the other end of the socket over which a sibling has made its link.
-    pub(super) fn admit_sibling(&self, k: usize, fd: OwnedFd) {
+    pub(super) fn admit_sibling(&self, k: usize, fd: Foreign) {
         let mut held = self.lock_engine();
         let port = held.port();
         if let Some(shm) = &mut port.shm {

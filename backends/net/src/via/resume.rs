@@ -88,6 +88,7 @@ impl Session {
                 Standing::Over
             }
             Attempt::Taken(fd, client, welcome, relay) => {
+                self.empty(&mut inner.buffer);
                 // The number of the descriptor stays: other threads have it.
                 // SAFETY: both are open; no pointers.
                 let rc =

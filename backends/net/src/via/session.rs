@@ -17,6 +17,7 @@ use super::proto::{
 };
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
+use crate::rights::{self, Foreign};
 use crate::shm::relay::{Ends, Relay};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::config::QPN_UNIT;
@@ -46,7 +47,7 @@ pub enum Arrival {
         /// Memory may be granted over it.
         may_grant: bool,
         /// The socket.
-        fd: OwnedFd,
+        fd: Foreign,
     },
     /// No frame may come from, or go to, that session any more.
     Revoked {
@@ -56,7 +57,7 @@ pub enum Arrival {
 }
 
 /// The descriptors of a message.
-type Fds = [Option<OwnedFd>; FDS_MAX];
+type Fds = [Option<Foreign>; FDS_MAX];
 
 /// Result of one read of the socket.
 #[allow(clippy::large_enum_variant)]
@@ -96,7 +97,7 @@ pub struct Direct {
     /// The router's answer.
     pub routed: Routed,
     /// Its socket.
-    pub fd: OwnedFd,
+    pub fd: Foreign,
 }
 
 impl Direct {
@@ -321,6 +322,21 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Takes what is left in the socket's queue, before the socket is closed: links of others among
+    /// it, which may hold anything.
+    pub(super) fn empty(&self, buffer: &mut Buffer) {
+        rights::refuse(self.fd.as_fd());
+        for _ in 0..LOOKS {
+            if !matches!(receive(self.fd.as_fd(), buffer), Look::Message(_)) {
+                return;
+            }
+        }
+        // Then this close is not the last one.
+        drop(self.fd.try_clone().map(Foreign::from));
+    }
+}
+
 impl Asker<'_> {
     /// Requests a link to the owner of a queue pair. `None`: it is reached over the router's rings.
     ///
@@ -423,6 +439,7 @@ impl Drop for Session {
             // The router sees the end of the socket too, so a failed send does no harm.
             let _ = send(self.fd.as_fd(), &Envelope::new(0, bye), None);
         }
+        self.empty(&mut [0; MESSAGE_MAX + 1]);
     }
 }
 
@@ -440,10 +457,15 @@ pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
 }
 
 /// The rings of a WELCOME.
-pub(super) fn rings_of(w: &Welcome, fds: [Option<OwnedFd>; 3]) -> Result<Option<Relay>> {
+pub(super) fn rings_of(w: &Welcome, fds: [Option<Foreign>; 3]) -> Result<Option<Relay>> {
     match w.features & feature::RELAY {
         0 => Ok(None),
-        _ => Relay::open(Ends::of(fds)?, w.rings, w.features & feature::GROW != 0).map(Some),
+        _ => Relay::open(
+            Ends::of(fds.map(|fd| fd.map(Foreign::trusted)))?,
+            w.rings,
+            w.features & feature::GROW != 0,
+        )
+        .map(Some),
     }
 }
 

@@ -1,18 +1,19 @@
 //! Sends and receives one datagram with its descriptors over a Unix socket. Nothing here waits.
 
 use super::proto::{Envelope, FDS_MAX, MESSAGE_MAX};
-use crate::rights;
+use crate::closing;
+use crate::rights::{self, Foreign};
 use crate::sys::last_error;
 use gdrcore_core::error::{Error, Result};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A received datagram. Its remaining descriptors are closed when it is dropped.
+/// A received datagram. Its remaining descriptors are given up when it is dropped.
 #[derive(Debug)]
 pub struct Received {
     /// Its length; [`MESSAGE_MAX`] + 1 for a longer datagram.
     pub len: usize,
     /// Its first descriptors.
-    pub fds: [Option<OwnedFd>; FDS_MAX],
+    pub fds: [Option<Foreign>; FDS_MAX],
     /// How many descriptors arrived; the kernel may have withheld more.
     pub count: usize,
     /// It had more than there was room for: [`FDS_MAX`] descriptors, or as many as this process may
@@ -31,26 +32,28 @@ pub enum Look {
     Gone,
 }
 
-/// Room for the control message of [`FDS_MAX`] descriptors and a little more; in words, so that it
-/// is aligned.
-const CONTROL: usize = 8;
-const _: () = assert!(CONTROL * 8 >= 16 + 4 * FDS_MAX && FDS_MAX <= rights::SEND_MAX);
+const _: () = assert!(FDS_MAX <= rights::SEND_MAX);
 
 /// A buffer for [`receive`].
 pub type Buffer = [u8; MESSAGE_MAX + 1];
 
-/// Takes the next datagram of a socket. Any thread; one system call.
+/// Takes the next datagram of a socket; none while much waits to be closed. Any thread; one system
+/// call.
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
+    if closing::is_full() {
+        return Look::Nothing;
+    }
     let mut message = Received { len: 0, fds: [const { None }; FDS_MAX], count: 0, cut: false };
-    let arrived = rights::receive::<CONTROL>(from.as_raw_fd(), bytes, |i, fd| {
-        // Without a place for it, it is dropped and so closed.
+    let arrived = rights::receive(from.as_raw_fd(), bytes, 0, |i, fd| {
+        // Without a place for it, it is given up.
         if let Some(place) = message.fds.get_mut(i) {
             *place = Some(fd);
         }
     });
     match arrived {
         Ok(arrived) => {
-            (message.len, message.count, message.cut) = (arrived.len, arrived.fds, arrived.cut)
+            (message.len, message.count) = (arrived.len, arrived.fds);
+            message.cut = arrived.cut || arrived.fds > FDS_MAX;
         }
         Err(libc::EAGAIN | libc::EINTR) => return Look::Nothing,
         Err(_) => return Look::Gone,
@@ -61,6 +64,15 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
         return Look::Gone;
     }
     Look::Message(message)
+}
+
+/// Reads from a stream, of which no descriptors are expected: those that come are given up. Any
+/// thread; one system call.
+///
+/// # Errors
+/// The errno of recvmsg(2).
+pub fn read(from: BorrowedFd<'_>, bytes: &mut [u8]) -> core::result::Result<usize, i32> {
+    rights::receive(from.as_raw_fd(), bytes, 0, |_, _| {}).map(|arrived| arrived.len)
 }
 
 /// Sends a message with a descriptor or without, whole or not at all. Any thread; one system call.

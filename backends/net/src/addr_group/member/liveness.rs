@@ -81,7 +81,7 @@ impl Member {
     /// Closes connections whose other end has closed. A watcher sends nothing: readable means that
     /// its process has ended or watches another member now.
     pub(super) fn close_ended_watchers(&mut self) {
-        self.watchers.retain(|w| is_open(w.raw()));
+        self.watchers.retain_mut(is_open);
     }
 
     /// Accepts again: a watcher has closed, or descriptors may be free.

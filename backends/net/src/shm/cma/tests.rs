@@ -13,7 +13,7 @@ fn active() -> Serial {
 }
 
 /// Two ends of a connection.
-fn ends(n: u8) -> [Fd; 2] {
+fn ends(n: u8) -> [crate::rights::Foreign; 2] {
     let at = crate::addr::Endpoint::v4(loopback(6, n), 4791);
     let lock = Lock::take(&SocketDir::open().unwrap(), &at, Holder::Address).unwrap();
     let listens = lock.listen(Role::Links).unwrap();

@@ -6,6 +6,7 @@ use crate::local::{Holder, Lock, Role, SocketDir};
 use crate::sys::check;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::place::loopback;
+use std::os::fd::OwnedFd;
 
 const BYTES: u64 = 3 << 12;
 const WANTED: GrantRequest = GrantRequest { from_qpn: 17, qpn: 18, rkey: 0x10033 };
@@ -30,7 +31,7 @@ fn link(n: u8) -> Link {
     let lock = Lock::take(&SocketDir::open().unwrap(), &from, Holder::Address).unwrap();
     let listener = Listener::open(&lock).unwrap();
     let (ours, segment) = connect_link(&lock.name(Role::Links), &from, 8192).unwrap();
-    let Incoming::Link(theirs) = listener.accept() else { panic!("no link at the listener") };
+    let Incoming::Link(mut theirs) = listener.accept() else { panic!("no link at the listener") };
     let (_, mapped) = theirs.receive().unwrap().unwrap();
     let (peer_grants, place) =
         (PeerGrants::new(segment.place(), PeerProcess::of(ours.fd())), mapped.place());
@@ -46,6 +47,11 @@ fn link(n: u8) -> Link {
         _segments: [segment, mapped],
         _kept: keep(),
     }
+}
+
+/// A descriptor as a message brings it.
+fn copy(fd: &Fd) -> Foreign {
+    OwnedFd::from(Fd::copy_of(fd.raw()).unwrap()).into()
 }
 
 fn memory(seals: i32) -> (Fd, Map) {
@@ -83,7 +89,7 @@ impl Link {
     /// Maintains the writer's end and returns its requests.
     fn requests(&mut self) -> Vec<GrantRequest> {
         self.now += REQUEST_AGAIN_NS + 1;
-        self.peer_grants.maintain(self.now, &self.ours);
+        self.peer_grants.maintain(self.now, &mut self.ours);
         let mut all = Vec::new();
         loop {
             match self.theirs.next_event() {
@@ -97,10 +103,16 @@ impl Link {
         }
     }
 
+    /// Whether the owner may send a descriptor: a kernel before Linux 6.16 refuses none.
+    fn takes_descriptors(&self) -> bool {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        self.theirs.send(b"?", Some(std::os::fd::AsRawFd::as_raw_fd(&null)))
+    }
+
     /// The writer takes the grants that have arrived.
     fn take_grants(&mut self) {
         while let LinkEvent::Grant(grant, fd) = self.ours.next_event() {
-            self.peer_grants.take(&grant, fd.as_ref());
+            self.peer_grants.take(&grant, fd);
         }
     }
 
@@ -126,6 +138,28 @@ impl Link {
     fn takes_back(&mut self) -> bool {
         self.grants.check(&self.place, |_, _, _| false)
     }
+}
+
+#[test]
+fn a_descriptor_may_come_while_memory_is_asked_for() {
+    let mut l = link(40);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    l.requests();
+    if l.takes_descriptors() {
+        println!("skipped: this kernel refuses no descriptors");
+        return;
+    }
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    assert_eq!(l.requests(), [WANTED]);
+    l.export(&WANTED, &fd);
+    l.take_grants();
+    assert!(l.pin(&WANTED, 0, 8).is_some(), "the memory was refused");
+    l.requests();
+    assert!(!l.takes_descriptors(), "all that was asked for has come");
+    // A further request, for which nothing comes yet.
+    assert!(l.pin(&GrantRequest { rkey: 7, ..WANTED }, 0, 8).is_none());
+    l.requests();
+    assert!(l.takes_descriptors());
 }
 
 #[test]
@@ -192,7 +226,7 @@ fn grants_of_an_owner_are_checked() {
     };
     l.place.grant(0).activate(1);
     // A grant that was not requested.
-    l.peer_grants.take(&sound, Some(&fd));
+    l.peer_grants.take(&sound, Some(copy(&fd)));
     assert!(l.pin(&WANTED, 0, 8).is_none());
     l.requests();
     for (grant, fd) in [
@@ -208,16 +242,16 @@ fn grants_of_an_owner_are_checked() {
         (Grant { iova: u64::MAX - 10, ..sound }, &fd),
         (Grant { request: GrantRequest { rkey: 7, ..WANTED }, ..sound }, &fd),
     ] {
-        l.peer_grants.take(&grant, Some(fd));
+        l.peer_grants.take(&grant, Some(copy(fd)));
         assert!(l.pin(&WANTED, 0, 8).is_none(), "{grant:?}");
     }
     // The serial in the page is another.
-    l.peer_grants.take(&Grant { serial: 2, ..sound }, Some(&fd));
+    l.peer_grants.take(&Grant { serial: 2, ..sound }, Some(copy(&fd)));
     assert!(l.pin(&WANTED, 0, 8).is_none());
     l.requests();
     assert!(l.pin(&WANTED, 0, 8).is_none());
     l.requests();
-    l.peer_grants.take(&sound, Some(&fd));
+    l.peer_grants.take(&sound, Some(copy(&fd)));
     assert!(l.pin(&WANTED, 0, 8).is_some());
 }
 
@@ -399,7 +433,7 @@ fn a_grant_by_address_is_taken_only_if_requested_and_enabled() {
     l.peer_grants.take(&sound, None);
     assert!(l.pin_remote(0, 8).is_some());
     // The other end's process is gone: no further attempt.
-    let Link { ours, mut peer_grants, theirs, place, .. } = l;
+    let Link { mut ours, mut peer_grants, theirs, place, .. } = l;
     drop(theirs);
     let own = *b"12345678";
     assert!(!peer_grants.copy_remote(
@@ -408,7 +442,7 @@ fn a_grant_by_address_is_taken_only_if_requested_and_enabled() {
     ));
     assert!(peer_grants.process.is_none() && !peer_grants.offers_any());
     assert!(peer_grants.pin_remote(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_none());
-    peer_grants.maintain(u64::MAX, &ours);
+    peer_grants.maintain(u64::MAX, &mut ours);
     // Nor is there one if the program does not enable it.
     let mut without = PeerGrants::new(place, None);
     assert!(!without.offers_any());

@@ -8,10 +8,9 @@ use super::super::ring::Writer;
 use super::tx::LinkSlot;
 use super::{Inbound, Outbound, ShmBounds, ShmPort, RING};
 use crate::addr::Endpoint;
-use crate::sys::Fd;
+use crate::rights::Foreign;
 use crate::wait::Waiter;
 use gdrcore_core::error::Result;
-use std::os::fd::{IntoRawFd, OwnedFd};
 
 /// The other end, as the router names it.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +38,6 @@ impl Peer {
     fn brokered(&self) -> Brokered {
         Brokered { from: self.at, peer: self.session, may_grant: self.may_grant }
     }
-}
-
-fn own(fd: OwnedFd) -> Result<Fd> {
-    Fd::from_call(fd.into_raw_fd())
 }
 
 impl ShmPort {
@@ -79,14 +74,14 @@ impl ShmPort {
         &mut self,
         to: &Peer,
         block: u16,
-        fd: OwnedFd,
+        fd: Foreign,
         waiter: &Waiter,
     ) -> Result<u16> {
         let i = match self.place_for(&to.at, Some(block))? {
             LinkSlot::Linked(link) => return Ok(link),
             LinkSlot::Free(i) => i,
         };
-        let (socket, segment) = connect_brokered(own(fd)?, RING)?;
+        let (socket, segment) = connect_brokered(fd, RING)?;
         waiter.add_socket(socket.fd())?;
         let (writer, peer_grants) =
             (Writer::new(segment.place()), PeerGrants::new(segment.place(), None));
@@ -108,10 +103,9 @@ impl ShmPort {
     /// Takes a socket over which another session will send its ring. Each session has one: an
     /// earlier one is closed, so that no session takes all places. Without a free place the socket
     /// is dropped, which the other end takes as a lost link.
-    pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: OwnedFd, waiter: &Waiter) {
+    pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: Foreign, waiter: &Waiter) {
         self.close_session(from.session, false);
         let Some(free) = self.inbound.iter().position(Option::is_none) else { return };
-        let Ok(fd) = own(fd) else { return };
         let socket = LinkSocket::brokered(fd);
         if waiter.add_socket(socket.fd()).is_ok() {
             self.inbound[free] = Some(Inbound {

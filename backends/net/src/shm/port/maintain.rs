@@ -42,13 +42,13 @@ impl ShmPort {
             let may_grant = out.brokered.is_none_or(|b| b.may_grant);
             out.gone |= out.socket.for_each_event(|event| match event {
                 LinkEvent::Grant(grant, fd) if may_grant => {
-                    peer_grants.take(&grant, fd.as_ref());
+                    peer_grants.take(&grant, fd);
                     true
                 }
                 _ => false,
             });
             if may_grant {
-                out.peer_grants.maintain(now, &out.socket);
+                out.peer_grants.maintain(now, &mut out.socket);
             }
             changed |= out.gone;
         }
@@ -222,7 +222,7 @@ impl Inbound {
     /// # Errors
     /// The message is no hello of ours; the socket is to be closed.
     fn receive_link(
-        &self,
+        &mut self,
         shared: &[Option<SharedRegion>],
         by_address: bool,
     ) -> Result<Option<InboundRing>> {

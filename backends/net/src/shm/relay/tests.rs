@@ -85,7 +85,7 @@ fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
 
 #[test]
 fn an_ended_or_misbehaving_end_is_noticed() {
-    let (router, session) = both();
+    let (mut router, session) = both();
     assert!(!router.hear());
     drop(session);
     assert!(router.hear(), "the closed end was not noticed");
@@ -303,4 +303,19 @@ fn memory_of_another_form_is_refused() {
         Ends::of([Some(ends.up), None, Some(ends.socket)]).unwrap_err(),
         Error::Os(libc::EMFILE)
     );
+}
+
+#[test]
+fn neither_bell_takes_a_descriptor() {
+    let (router, session) = both();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    if !crate::rights::refuse(router.fd()) {
+        println!("skipped: this kernel refuses no descriptors");
+        return;
+    }
+    let (router, ends) = (Relay::create(false).unwrap(), session);
+    let (relay, parts) = router;
+    for from in [relay.fd().as_raw_fd(), parts.socket.as_raw_fd(), ends.fd().as_raw_fd()] {
+        assert_eq!(crate::rights::send(from, &[1], null.as_raw_fd()), Err(Error::Access));
+    }
 }

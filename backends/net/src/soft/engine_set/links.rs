@@ -65,7 +65,7 @@ fn link(siblings: &Siblings, from: Numbered, to: Numbered) -> Result<()> {
         return Ok(());
     }
     let [here, there] = socket_pair()?;
-    from.1.link_sibling(siblings, to.0, here)?;
-    to.1.admit_sibling(from.0, there);
+    from.1.link_sibling(siblings, to.0, here.into())?;
+    to.1.admit_sibling(from.0, there.into());
     Ok(())
 }

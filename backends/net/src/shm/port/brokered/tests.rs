@@ -6,7 +6,7 @@ use crate::map::Map;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn};
 use gdrcore_testkit::descriptors::{keep, Keep};
-use std::os::fd::FromRawFd;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 struct End {
     port: ShmPort,
@@ -32,13 +32,13 @@ fn end() -> End {
 }
 
 /// A connected pair of sockets, as a router makes it.
-fn pair() -> (OwnedFd, OwnedFd) {
+fn pair() -> (Foreign, Foreign) {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors, which are new.
     unsafe {
         assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()), 0);
-        (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
+        (OwnedFd::from_raw_fd(fds[0]).into(), OwnedFd::from_raw_fd(fds[1]).into())
     }
 }
 
@@ -69,8 +69,8 @@ impl End {
         self.port.poll(|from, run| out.push((*from, run.unwrap().0.imm as u8)));
         out
     }
-    fn socket(&self, link: u16) -> &LinkSocket {
-        &self.port.out[usize::from(link)].as_ref().unwrap().socket
+    fn socket(&mut self, link: u16) -> &mut LinkSocket {
+        &mut self.port.out[usize::from(link)].as_mut().unwrap().socket
     }
 }
 
@@ -138,13 +138,13 @@ fn hellos_of_listeners_and_of_routers_are_not_confused() {
     let mut hello = [0u8; 40];
     hello[..8].copy_from_slice(b"gdrshm\x02\0");
     hello[8..12].copy_from_slice(&8192u32.to_le_bytes());
-    crate::rights::send(std::os::fd::AsRawFd::as_raw_fd(&ours), &hello, memory.raw()).unwrap();
+    crate::rights::send(ours.raw(), &hello, memory.raw()).unwrap();
     a.maintain();
     assert_eq!((a.port.counters().broken, a.port.inbound.iter().flatten().count()), (1, 0));
     // The hello of a router's socket, at a listener.
     let (ours, theirs) = pair();
-    let _link = connect_brokered(own(ours).unwrap(), 8192).unwrap();
-    assert!(LinkSocket::brokered(own(theirs).unwrap()).receive().is_err());
+    let _link = connect_brokered(ours, 8192).unwrap();
+    assert!(LinkSocket::brokered(theirs).receive().is_err());
     drop(b);
 }
 

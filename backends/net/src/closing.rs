@@ -1,0 +1,173 @@
+//! Closes what other processes have made, on threads that serve nobody.
+//!
+//! The last close of a descriptor takes as long as its maker likes: a socket lingers, a file's
+//! server does not answer, a large memfd has many pages, and a Unix socket has such descriptors in
+//! its queue. So a thread that serves anyone hands what another process made over to [`later`]. A
+//! thread starts for it, and ends when nothing is left. There are several, so that one that waits
+//! holds up no other. While many wait, nothing further is taken from other processes
+//! ([`is_full`]).
+
+use crate::fork::ForkGuard;
+use crate::map::Map;
+use crate::soft::HelperSignals;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::os::fd::RawFd;
+
+/// Things that may wait at a time; a further one is closed at once.
+const ROOM: usize = 1024;
+/// Things from which on nothing further is taken.
+const MANY: usize = ROOM / 2;
+/// Threads at a time.
+const THREADS: u64 = 4;
+/// Bytes of stack of a thread.
+const STACK: usize = 256 << 10;
+
+/// What is to be closed: a descriptor (its number, 0), or a mapping (address, bytes).
+#[derive(Clone, Copy, Debug)]
+struct Thing(u64, u64);
+
+impl Thing {
+    fn close(self) {
+        match self {
+            // SAFETY: whoever handed it over has given it up.
+            Thing(fd, 0) => unsafe { libc::close(fd as RawFd) },
+            // SAFETY: as above: a whole mapping that nobody uses any more.
+            Thing(at, len) => unsafe {
+                libc::munmap(core::ptr::with_exposed_provenance_mut(at as usize), len as usize)
+            },
+        };
+    }
+}
+
+/// A place for a thing that waits. One thread at a time has it in state [`HELD`].
+struct Place {
+    state: AtomicU32,
+    thing: [AtomicU64; 2],
+}
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const FILLED: u32 = 2;
+
+impl Place {
+    /// Passes from one state to [`HELD`]. False: it is in another.
+    fn hold(&self, from: u32) -> bool {
+        self.state.load(SeqCst) == from
+            && self.state.compare_exchange(from, HELD, SeqCst, SeqCst).is_ok()
+    }
+}
+
+static PLACES: [Place; ROOM] =
+    [const { Place { state: AtomicU32::new(FREE), thing: [const { AtomicU64::new(0) }; 2] } };
+        ROOM];
+/// Things that wait or are being closed.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+/// The running threads, in the lowest byte, of the process whose word is above: a forked child has
+/// the things, but not the threads.
+static RUNNING: AtomicU64 = AtomicU64::new(0);
+
+/// The upper bytes of [`RUNNING`] in this process.
+fn process() -> u64 {
+    ForkGuard::new().word() << 8
+}
+
+/// Closes a descriptor that its owner gives up, on another thread. Any thread; never waits.
+pub(crate) fn later(fd: RawFd) {
+    hand_over(Thing(fd as u64, 0));
+}
+
+/// As [`later`], for a mapping.
+pub(crate) fn unmap_later(map: Map) {
+    let (at, len) = map.into_raw();
+    hand_over(Thing(at.expose_provenance() as u64, len as u64));
+}
+
+/// Whether so many things wait that nothing further is to be taken from other processes.
+pub fn is_full() -> bool {
+    LEFT.load(SeqCst) >= MANY
+}
+
+fn hand_over(thing: Thing) {
+    LEFT.fetch_add(1, SeqCst);
+    let Some(place) = PLACES.iter().find(|place| place.hold(FREE)) else { return end(thing) };
+    place.thing[0].store(thing.0, SeqCst);
+    place.thing[1].store(thing.1, SeqCst);
+    place.state.store(FILLED, SeqCst);
+    if !help() {
+        // There is no thread, and it must not stay open.
+        close_all();
+    }
+}
+
+/// Starts a thread, unless there are enough. False: there is none, and none can be made.
+fn help() -> bool {
+    !enter() || start() || !leave() || RUNNING.load(SeqCst) & 0xff > 0
+}
+
+/// One thread more. False: there are enough.
+fn enter() -> bool {
+    let own = process();
+    let more = |now| match now & 0xff {
+        _ if now & !0xff != own => Some(own | 1),
+        running => (running < THREADS).then(|| now + 1),
+    };
+    RUNNING.fetch_update(SeqCst, SeqCst, more).is_ok()
+}
+
+fn is_any_left() -> bool {
+    PLACES.iter().any(|place| place.state.load(SeqCst) == FILLED)
+}
+
+fn end(thing: Thing) {
+    thing.close();
+    LEFT.fetch_sub(1, SeqCst);
+}
+
+/// Closes everything that waits.
+fn close_all() {
+    for place in PLACES.iter().filter(|place| place.hold(FILLED)) {
+        let thing = Thing(place.thing[0].load(SeqCst), place.thing[1].load(SeqCst));
+        place.state.store(FREE, SeqCst);
+        if is_any_left() {
+            // This one may take long.
+            help();
+        }
+        end(thing);
+    }
+}
+
+/// One thread less. False: another process's are counted now.
+fn leave() -> bool {
+    let own = process();
+    let less = |now| (now & !0xff == own && now & 0xff > 0).then(|| now - 1);
+    RUNNING.fetch_update(SeqCst, SeqCst, less).is_ok()
+}
+
+/// Starts a thread. False: the system has none.
+fn start() -> bool {
+    let _masked = HelperSignals::take();
+    // SAFETY: zeroes may be initialised; the attributes live through the calls, and the thread gets
+    // no pointer.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
+        let mut id: libc::pthread_t = core::mem::zeroed();
+        if libc::pthread_attr_init(&mut attributes) != 0 {
+            return false;
+        }
+        libc::pthread_attr_setstacksize(&mut attributes, STACK);
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let rc = libc::pthread_create(&mut id, &attributes, run, core::ptr::null_mut());
+        libc::pthread_attr_destroy(&mut attributes);
+        rc == 0
+    }
+}
+
+extern "C" fn run(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+    loop {
+        close_all();
+        // A thing that was handed over before the thread had left counts on it.
+        if !leave() || !is_any_left() || !enter() {
+            return core::ptr::null_mut();
+        }
+    }
+}
