@@ -59,3 +59,9 @@ fn an_srq_may_be_of_another_protection_domain() {
     let Some((program, _dir)) = compiled("srq_domains") else { skip!("{NOT_COMPILED}") };
     says_ok(&program, 163, "GDRC_ENGINES", &["1", "2"]);
 }
+
+#[test]
+fn atomics_write_8_bytes_of_a_longer_list() {
+    let Some((program, _dir)) = compiled("atomics") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 164, "GDRC_ENGINES", &["1", "2"]);
+}
