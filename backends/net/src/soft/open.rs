@@ -26,6 +26,9 @@ use gdrcore_core::refuse;
 use gdrcore_core::sleep::Asleep;
 use std::sync::OnceLock;
 
+/// How long a device waits for a router that has gone, unless it has a deadline of its own.
+const ROUTER_GRACE_NS: u64 = 30_000_000_000;
+
 /// The source of a device's address and block of QPNs: a socket of its own, which other processes
 /// may share, or a router; a loopback device has neither.
 struct Origin {
@@ -273,7 +276,10 @@ impl SoftDevice {
             mtu: core.max_mtu,
             path: config.path,
             siblings,
-            grace_ns: core.resolve()?.deadline_ns,
+            grace_ns: match core.deadline_ns {
+                0 => ROUTER_GRACE_NS,
+                ns => ns,
+            },
             via,
         };
         let place = memory.cast::<SoftDevice>();
