@@ -76,3 +76,9 @@ fn without_an_ack_timeout_a_peer_that_has_ended_is_not_waited_for() {
         assert!(done.ok() && done.output.ends_with("ok\n"), "{path}: {}", done.output);
     }
 }
+
+#[test]
+fn what_the_man_pages_call_ignored_is_ignored() {
+    let Some((program, _dir)) = compiled("ignored") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 166, "GDRC_ENGINES", &["1", "2"]);
+}
