@@ -207,7 +207,8 @@ typedef struct gdrc_config {
     uint32_t window_max;
     /**
      * Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
-     * timeout (30000).
+     * timeout; 0 (default): it waits for ever, as on a NIC, unless this host knows that the peer's
+     * process has ended. Also how long a device waits for a router that has gone (0: 30 s).
      */
     uint32_t deadline_ms;
     /**

@@ -44,7 +44,8 @@ pub struct gdrc_config {
     /// begins at 192 KiB. Beyond, it grows slowly, and a loss there reduces it for good.
     pub window_max: u32,
     /// Milliseconds without a packet of the peer after which an operation ends whose QP has no ACK
-    /// timeout (30000).
+    /// timeout; 0 (default): it waits for ever, as on a NIC, unless this host knows that the peer's
+    /// process has ended. Also how long a device waits for a router that has gone (0: 30 s).
     pub deadline_ms: u32,
     /// Ids of the connection manager, listeners and connections together (64); rounded up to a
     /// multiple of 4. Requests of peers that have not confirmed their address have separate

@@ -15,11 +15,10 @@
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
      IBV_ACCESS_REMOTE_ATOMIC)
 
-/* Takes a queue pair to RTS, towards another of this device; `timeout`: its ACK timeout code. */
-static inline void connect_qp(struct ibv_qp *qp, uint32_t peer, int timeout)
+/* Takes a queue pair to RTS, towards one of a GID; `timeout`: its ACK timeout code. */
+static inline void connect_qp_to(struct ibv_qp *qp, const union ibv_gid *gid, uint32_t peer,
+                                 int timeout)
 {
-    union ibv_gid gid;
-    CHECK(ibv_query_gid(qp->context, 1, 0, &gid) == 0);
     struct ibv_qp_attr a = {
         .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = REMOTE};
     CHECK(ibv_modify_qp(qp, &a,
@@ -30,7 +29,7 @@ static inline void connect_qp(struct ibv_qp *qp, uint32_t peer, int timeout)
         .dest_qp_num = peer,
         .max_dest_rd_atomic = 4,
         .min_rnr_timer = 1,
-        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 1}}};
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 64}}};
     CHECK(ibv_modify_qp(qp, &a,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ==
@@ -43,6 +42,14 @@ static inline void connect_qp(struct ibv_qp *qp, uint32_t peer, int timeout)
     CHECK(ibv_modify_qp(qp, &a,
                         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+/* The same, towards another of this device. */
+static inline void connect_qp(struct ibv_qp *qp, uint32_t peer, int timeout)
+{
+    union ibv_gid gid;
+    CHECK(ibv_query_gid(qp->context, 1, 0, &gid) == 0);
+    connect_qp_to(qp, &gid, peer, timeout);
 }
 
 static inline void connect_both(struct ibv_qp *a, struct ibv_qp *b)

@@ -59,3 +59,26 @@ fn an_srq_may_be_of_another_protection_domain() {
     let Some((program, _dir)) = compiled("srq_domains") else { skip!("{NOT_COMPILED}") };
     says_ok(&program, 163, "GDRC_ENGINES", &["1", "2"]);
 }
+
+#[test]
+fn atomics_write_8_bytes_of_a_longer_list() {
+    let Some((program, _dir)) = compiled("atomics") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 164, "GDRC_ENGINES", &["1", "2"]);
+}
+
+#[test]
+fn without_an_ack_timeout_a_peer_that_has_ended_is_not_waited_for() {
+    let Some((program, _dir)) = compiled("forever") else { skip!("{NOT_COMPILED}") };
+    for path in ["shm", "udp"] {
+        let [own, other] = [1, 2].map(|last| loopback(165, last));
+        let mut c = command(&program, &own);
+        let done = run(c.args([&own, &other]).env("GDRC_PATH", path), 60);
+        assert!(done.ok() && done.output.ends_with("ok\n"), "{path}: {}", done.output);
+    }
+}
+
+#[test]
+fn what_the_man_pages_call_ignored_is_ignored() {
+    let Some((program, _dir)) = compiled("ignored") else { skip!("{NOT_COMPILED}") };
+    says_ok(&program, 166, "GDRC_ENGINES", &["1", "2"]);
+}

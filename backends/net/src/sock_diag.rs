@@ -7,6 +7,7 @@
 
 use crate::addr::Endpoint;
 use crate::netlink::{ask, word, HEADER};
+use std::net::{SocketAddrV4, SocketAddrV6, UdpSocket};
 
 /// NETLINK_SOCK_DIAG, and SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -107,8 +108,10 @@ pub fn port_owner(at: &Endpoint) -> Option<u32> {
 /// The sockets that receive a peer's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// There is no such socket in this namespace, or it is unknown.
+    /// The address is of another host or namespace, or the kernel does not say.
     Unknown,
+    /// The address is this namespace's, and no socket has the port.
+    Nobody,
     /// All of them hold packets.
     Waits,
     /// None of them holds a packet.
@@ -134,8 +137,20 @@ pub fn unread(at: &Endpoint) -> Unread {
     match (waiting, empty) {
         (1.., 0) => Unread::Waits,
         (0, 1..) => Unread::Taken,
+        (0, 0) if finds_sockets_at(at) => Unread::Nobody,
         _ => Unread::Unknown,
     }
+}
+
+/// Whether an address is this namespace's and the kernel answers for it: it finds a socket that is
+/// bound there now.
+fn finds_sockets_at(at: &Endpoint) -> bool {
+    let bound = match at.to_v4() {
+        Some(ip) => UdpSocket::bind(SocketAddrV4::new(ip.into(), 0)),
+        None => UdpSocket::bind(SocketAddrV6::new(at.ip.into(), 0, 0, at.scope_id)),
+    };
+    let port = bound.as_ref().ok().and_then(|socket| socket.local_addr().ok()).map(|a| a.port());
+    port.is_some_and(|port| port_owner(&Endpoint { port, ..*at }).is_some())
 }
 
 #[cfg(test)]

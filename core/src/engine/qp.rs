@@ -11,6 +11,7 @@ use crate::device::async_event;
 use crate::error::{Error, Result};
 use crate::pool::stale;
 use crate::reason::refuse;
+use crate::roce::endless::NEVER_NS;
 use crate::roce::peer::Path;
 use crate::verbs::association::Association;
 use crate::verbs::cause::CauseCode;
@@ -361,7 +362,7 @@ impl Inner {
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
         (qp.pd, qp.recv_pd) = (u.pd, u.recv_pd);
         (qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.scq, u.rcq, u.srq, u.xrcd);
-        (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, config.deadline_ns);
+        (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, silence_ns(&config));
         qp.wqes = undo.wqes.take().unwrap_or_default();
         (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
         qp.conn.resp.resources = undo.resources.take().unwrap_or_default();
@@ -428,6 +429,14 @@ impl Inner {
     }
 }
 
+/// The ACK timeout of a queue pair that has none.
+fn silence_ns(config: &Config) -> u64 {
+    match config.deadline_ns {
+        0 => NEVER_NS,
+        ns => ns,
+    }
+}
+
 /// An ACK timeout by [`config_flags::LONG_TIMEOUTS`].
 fn lengthened(ns: u64) -> u64 {
     // The standard has a timeout noticed after at least its time, and at most four times that.
@@ -458,7 +467,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
     if m & mask::TIMEOUT != 0 {
         q.conn.timeout_ns = match ack_timeout_ns(attr.timeout) {
             Some(ns) if config.flags & config_flags::LONG_TIMEOUTS != 0 => lengthened(ns),
-            other => other.unwrap_or(config.deadline_ns),
+            other => other.unwrap_or(silence_ns(config)),
         };
     }
     if m & mask::RQ_PSN != 0 {

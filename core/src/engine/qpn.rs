@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
+use crate::roce::endless::NEVER_NS;
 use crate::verbs::objects::Qp;
 use crate::verbs::NONE;
 
@@ -20,6 +21,8 @@ use crate::verbs::NONE;
 const REST_MIN_NS: u64 = 100_000_000;
 /// And at most this long: the largest timeout codes would mean hours.
 const REST_MAX_NS: u64 = 300_000_000_000;
+/// A timeout in place of none.
+const SILENCE_NS: u64 = 30_000_000_000;
 /// Longest time that the network takes to deliver a packet.
 pub(super) const LIFETIME_NS: u64 = 1_000_000_000;
 /// Purpose of the order's key.
@@ -57,7 +60,8 @@ pub(super) fn rest_ns(qp: &Qp) -> u64 {
 
 /// How long the peer of a QP may be silent before a request ends, at most four of its timeouts.
 pub(super) fn longest_ns(qp: &Qp) -> u64 {
-    qp.conn.timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
+    let timeout_ns = if qp.conn.timeout_ns == NEVER_NS { SILENCE_NS } else { qp.conn.timeout_ns };
+    timeout_ns.saturating_mul(u64::from(qp.attr.retry_cnt).saturating_add(1).min(4))
 }
 
 /// State of a number.

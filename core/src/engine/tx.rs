@@ -380,6 +380,12 @@ impl Guard<'_> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         if t.common.config.flags & config_flags::SILENT_LOSS != 0 {
+            for qi in 0..t.qps.len() {
+                let peer = t.peers.get(t.qps[qi].conn.peer as usize);
+                if t.qps[qi].live && peer.is_some_and(|p| p.path == Path::Link(link)) {
+                    t.note_end(s, qi, now);
+                }
+            }
             return self.link_ended(link);
         }
         for i in 0..t.peers.len() {
@@ -606,7 +612,11 @@ impl Guard<'_> {
             // A hint only: the peer may be starting. The retry counter ends the operation; this
             // says why.
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
-            t.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
+            let mut c = t.conn(s, qi);
+            if code == CauseCode::PeerUnreachable {
+                c.suspect_end(now);
+            }
+            c.note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
         }
     }
 

@@ -46,8 +46,9 @@ impl Conn<'_> {
             return;
         }
         let heard = qp.counters.rcvd_pkts != qp.conn.keep.seen;
-        // While something is unacknowledged the ACK timer judges the peer.
-        if heard || qp.conn.req.una_psn != qp.conn.req.max_psn {
+        // While something is unacknowledged the ACK timer judges the peer, if there is one.
+        let asks = qp.conn.req.una_psn == qp.conn.req.max_psn;
+        if heard || !asks && !qp.is_endless() {
             return self.keep_watch(now.saturating_add(every));
         }
         if self.is_excused(now) {
@@ -68,7 +69,8 @@ impl Conn<'_> {
             qp.conn.keep.since = now;
         }
         qp.conn.keep.tries += 1;
-        qp.conn.keep.ask = true;
+        // A probe asks as well, and a question has the PSN of the newest packet.
+        qp.conn.keep.ask = asks;
         qp.conn.keep.at = now.saturating_add(qp.conn.timeout_ns.min(every));
         qp.conn.req.set(tx_block::PROBE, true);
         self.common.ready.set(self.qi);

@@ -26,6 +26,7 @@ mod congestion;
 mod conn;
 mod datagram;
 pub mod dc;
+pub(crate) mod endless;
 pub mod frame;
 mod keepalive;
 pub mod multicast;

@@ -7,6 +7,8 @@ use crate::wire::Flow;
 /// Silence after which the newest packet is sent once more, where one can be lost
 /// ([`Peer::probe_at`]); doubles until the peer answers.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
+/// Most that lies between two probes.
+pub(crate) const PROBE_MAX_NS: u64 = 10_000_000_000;
 
 /// An address as the port knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

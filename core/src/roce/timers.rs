@@ -1,6 +1,7 @@
 //! Timers of queue pairs, and what waits for slow memory.
 
 use super::conn::Conn;
+use super::peer::PROBE_MAX_NS;
 use super::Transport;
 use crate::mem::Access;
 use crate::verbs::kind::QpKind;
@@ -87,11 +88,12 @@ impl Conn<'_> {
         }
         let req = &mut self.qp.conn.req;
         if req.probe_at != 0 && req.probe_at <= now {
-            req.probe_wait = req.probe_wait.saturating_mul(2);
+            req.probe_wait = req.probe_wait.saturating_mul(2).min(PROBE_MAX_NS);
             req.probe_at = now.saturating_add(req.probe_wait);
             req.set(tx_block::PROBE, true);
             self.common.ready.set(self.qi);
             self.doubt_association();
+            self.end_if_alone(now);
         }
         let deadline = self.qp.conn.req.ack_deadline;
         if deadline != 0 && deadline <= now {

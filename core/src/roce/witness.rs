@@ -23,10 +23,9 @@ impl Transport {
             self.common.suspects.clear(qi);
             let qp = &self.qps[qi];
             // Meanwhile an answer may have come, or the QP may have another peer.
-            let stands = qp.live
-                && qp.can_send()
-                && qp.conn.req.asked == qp.conn.req.silent_since
-                && qp.conn.req.ack_deadline != 0;
+            let req = &qp.conn.req;
+            let times_out = req.asked == req.silent_since && req.ack_deadline != 0;
+            let stands = qp.live && qp.can_send() && (times_out || qp.is_endless());
             if let Some(peer) = self.peers.get(qp.conn.peer as usize).filter(|_| stands) {
                 return Some((qi, peer.addr, peer.path));
             }
@@ -34,8 +33,17 @@ impl Transport {
     }
 
     /// Takes the answer about a suspect: what its silence means, if that is known. The request
-    /// fails now; with [`CauseCode::NotPolled`] only after the last check.
+    /// fails now; with [`CauseCode::NotPolled`] only after the last check; without an ACK timeout
+    /// only with [`CauseCode::PeerUnreachable`].
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
+        if self.qps[qi].is_endless() {
+            if code == Some(CauseCode::PeerUnreachable) {
+                self.conn(s, qi).fail_path(now, CauseCode::PeerUnreachable, 0);
+            }
+            return;
+        }
+        // Who listens at an address may change: a timeout is not explained by that.
+        let code = code.filter(|code| *code != CauseCode::PeerUnreachable);
         if let Some(code) = code {
             let qp = &self.qps[qi];
             let (timeout, retries) = (qp.conn.timeout_ns, u64::from(qp.attr.retry_cnt));

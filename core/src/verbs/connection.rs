@@ -49,6 +49,8 @@ pub struct Connection {
     pub loopback: bool,
     /// ACK timeout in nanoseconds; the configured deadline when the attribute is 0.
     pub timeout_ns: u64,
+    /// The process at the other end of the peer's link has ended.
+    pub peer_ended: bool,
     /// Send rate while the path is congested.
     pub congestion: Dcqcn,
     /// When the next congestion notification may leave.
@@ -84,6 +86,7 @@ impl Default for Connection {
             mtu: 0,
             loopback: false,
             timeout_ns: 0,
+            peer_ended: false,
             congestion: Dcqcn::default(),
             cnp_at: 0,
             cnp_sent: 0,

@@ -495,9 +495,12 @@ unsafe fn write_operands(
         }
         wr_opcode::FLUSH => write_flush(wqe, &part!(wr.flush))?,
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
-            if length != 8 {
+            // rxe rxe_verbs.c validate_send_wr: An atomic has room for at least 8 bytes; its result
+            // fills the first 8.
+            if length < 8 {
                 return Err(not_a_word(opcode, length));
             }
+            wqe.length = 8;
             let r = part!(wr.atomic);
             wqe.remote_addr = r.remote_addr;
             wqe.rkey = r.rkey;

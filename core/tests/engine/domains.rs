@@ -148,3 +148,37 @@ fn each_domain_is_kept_by_its_own_objects() {
     g.pd_dealloc(b.pd).unwrap();
     g.srq_destroy(now, b.srq).unwrap();
 }
+
+#[test]
+fn sizes_of_queues_that_a_queue_pair_does_not_have_are_ignored() {
+    let o = Opts { srq: true, ..Opts::default() };
+    let mut net = Net::new(1, &o);
+    let e = net.end(0, &o);
+    let now = net.now;
+    let mut g = net.lock(&e);
+    let xrcd = g.xrcd_alloc().unwrap();
+    let huge = QpCap { max_recv_wr: u32::MAX, max_recv_sge: u32::MAX, ..QpCap::default() };
+    let all = QpCap { max_send_wr: u32::MAX, max_send_sge: u32::MAX, ..huge };
+    let all = QpCap { max_inline_data: u32::MAX, ..all };
+    let base = QpInit { pd: e.pd, send_cq: e.scq, recv_cq: e.rcq, xrcd, ..QpInit::default() };
+    for (qp_type, srq, cap, fits) in [
+        (qp_type::RC, e.srq, huge, true),
+        (qp_type::UC, e.srq, huge, true),
+        (qp_type::UD, e.srq, huge, true),
+        (qp_type::XRC_SEND, 0, huge, true),
+        (qp_type::DCI, 0, huge, true),
+        (qp_type::XRC_RECV, 0, all, true),
+        (qp_type::DCT, e.srq, all, true),
+        (qp_type::RC, e.srq, all, false),
+        (qp_type::RC, 0, huge, false),
+        (qp_type::DCI, 0, all, false),
+    ] {
+        let init = QpInit { srq, qp_type, cap, ..base };
+        let made = g.qp_create(now, &init);
+        assert_eq!(made.is_ok(), fits, "{qp_type} {cap:?}");
+        if let Ok((qp, _, given)) = made {
+            assert_eq!((given.max_recv_wr, given.max_recv_sge), (0, 0));
+            g.qp_destroy(now, qp).unwrap();
+        }
+    }
+}

@@ -11,6 +11,7 @@ mod dc_contexts;
 mod dc_model;
 mod divided_writes;
 mod domains;
+mod endless;
 mod flush;
 mod forged_packets;
 mod hostile;

@@ -161,6 +161,47 @@ fn atomics_change_and_return() {
     }
 }
 
+// rxe rxe_verbs.c validate_send_wr
+#[test]
+fn the_result_of_an_atomic_fills_the_first_8_bytes_of_its_list() {
+    for (way, kind) in WAYS.into_iter().flat_map(|w| [(w, qp_type::RC), (w, qp_type::DCI)]) {
+        let (mut net, a, b) = Net::pair(Opts { way, kind, ..Opts::default() });
+        let result = pattern(3, 8);
+        // Where the pieces lie, and where the result does.
+        let lists: [&[(usize, usize)]; 5] = [
+            &[(0, 100)],
+            &[(0, 1 << 20)],
+            &[(0, 3), (3, 100)],
+            &[(0, 3), (3, 0), (3, 4), (7, 1), (500, 9)],
+            &[(0, 8), (500, 8)],
+        ];
+        for pieces in lists {
+            for op in [wr_opcode::ATOMIC_FETCH_AND_ADD, wr_opcode::ATOMIC_CMP_AND_SWP] {
+                a.buf.put(0, &[0xee; 600]);
+                b.buf.put(64, &result);
+                let at = |wr: Wr, &(at, len): &(usize, usize)| wr.local(&a, at, len);
+                let wr = pieces.iter().fold(Wr::new(op), at).atomic(&b, 64, 0, 0);
+                let wc = net.ok(&a, wr);
+                assert_eq!(wc.byte_len, 8);
+                assert_eq!(a.buf.get(0, 8), result, "{pieces:?}");
+                assert!(a.buf.get(8, 592) == [0xee; 592], "{pieces:?}");
+            }
+        }
+        for len in [0, 1, 7] {
+            let short = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, len);
+            assert_eq!(
+                net.try_post(&a, short.atomic(&b, 64, 1, 0)),
+                Err(gdrcore_core::Error::Invalid)
+            );
+        }
+        // Of a longer piece only what is written has to be in its region.
+        let at = a.buf.len() - 8;
+        let wr = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, at, 100).atomic(&b, 64, 0, 0);
+        net.ok(&a, wr);
+        assert_eq!(a.buf.get(at, 8), result);
+    }
+}
+
 #[test]
 fn inline_data_and_many_pieces() {
     let (mut net, a, b) = Net::pair(Opts::default());

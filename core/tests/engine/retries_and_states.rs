@@ -79,7 +79,8 @@ fn long_timeouts_are_four_times_those_of_their_codes_up_to_half_a_second() {
 
 #[test]
 fn without_a_timeout_the_configured_deadline_ends_it() {
-    let (mut net, a, b) = Net::pair(Opts { timeout: 0, ..Opts::default() });
+    let config = Config { deadline_ns: 30_000_000_000, ..Opts::default().config };
+    let (mut net, a, b) = Net::pair(Opts { timeout: 0, config, ..Opts::default() });
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     let start = net.now;
     let wc = net.run_one(&a, write(&a, &b));

@@ -94,11 +94,12 @@ fn dependents(t: Bench<'_>) -> Outcome {
     assert_eq!(t.a.pd_dealloc(e.pd), busy, "a PD with a region and a queue pair");
     assert_eq!(t.a.cq_destroy(e.cq), busy, "a CQ with a queue pair");
     let (srq, _) = t.a.srq_create(e.pd, &SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }).unwrap();
+    // Beside an SRQ the sizes of receives are ignored.
     let cap = QpCap {
         max_send_wr: 4,
-        max_recv_wr: 0,
+        max_recv_wr: u32::MAX,
         max_send_sge: 1,
-        max_recv_sge: 0,
+        max_recv_sge: u32::MAX,
         max_inline_data: 0,
     };
     let init = QpInit {

@@ -114,6 +114,11 @@ fn atomics(t: Bench<'_>) -> Outcome {
     a.post(3, Op::CmpSwap(64, 42, 7), 8, 8).unwrap();
     succeed(&mut a, &mut b, 3);
     assert_eq!((word(&a, 8), word(&b, 64)), (42, 7));
+    // A longer list gets 8 bytes as well.
+    a.buffer.write(16, &[0xee; 100]);
+    a.post(4, Op::FetchAdd(64, 1), 16, 100).unwrap();
+    succeed(&mut a, &mut b, 4);
+    assert_eq!((word(&a, 16), a.buffer.read(24, 92)), (7, vec![0xee; 92]));
     finish(a, b)
 }
 

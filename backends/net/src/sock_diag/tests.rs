@@ -60,7 +60,7 @@ fn the_socket_that_is_connected_to_an_address_receives_its_packets_alone() {
     // In the other order the kernel names the other end.
     assert_eq!(receiving_user(&at, &endpoint(&to)), Some(me()));
     assert_eq!(receiving_user(&endpoint(&to), &Endpoint { port: at.port, ..endpoint(&to) }), None);
-    assert_eq!(unread(&at), Unread::Unknown, "a connected socket is no device's own");
+    assert_eq!(unread(&at), Unread::Nobody, "a connected socket is no device's own");
 }
 
 #[test]
@@ -82,9 +82,15 @@ fn a_sockets_unread_packets_show_whether_it_is_read() {
             reader.recv(&mut [0; 100]).unwrap();
             assert_eq!(unread(&at), Unread::Taken, "{bound}");
             drop(reader);
-            assert_eq!(unread(&at), Unread::Unknown, "{bound}");
+            assert_eq!(unread(&at), Unread::Nobody, "{bound}");
         }
     }
+}
+
+#[test]
+fn the_sockets_of_another_host_are_unknown() {
+    // Of TEST-NET-1.
+    assert_eq!(unread(&Endpoint::v4([192, 0, 2, 77], 4791)), Unread::Unknown);
 }
 
 /// Of two sockets that share a port, one that holds a packet says nothing of the other.

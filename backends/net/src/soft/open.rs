@@ -27,6 +27,9 @@ use gdrcore_core::refuse;
 use gdrcore_core::sleep::Asleep;
 use std::sync::OnceLock;
 
+/// How long a device waits for a router that has gone, unless it has a deadline of its own.
+const ROUTER_GRACE_NS: u64 = 30_000_000_000;
+
 /// The source of a device's address and block of QPNs: a socket of its own, which other processes
 /// may share, or a router; a loopback device has neither.
 #[derive(Default)]
@@ -303,7 +306,11 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let (helper, grace_ns) = (helper::Helper::new()?, core.resolve()?.deadline_ns);
+        let helper = helper::Helper::new()?;
+        let grace_ns = match core.deadline_ns {
+            0 => ROUTER_GRACE_NS,
+            ns => ns,
+        };
         let place = memory.cast::<SoftDevice>();
         let parts = Parts { place, memory, layout: &layout, siblings: siblings.as_ref() };
         // SAFETY: the memory is aligned to a page, the device has room before `layout.engine`, and

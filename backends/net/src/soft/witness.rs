@@ -31,22 +31,26 @@ pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
 #[cold]
 fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
     while let Some((qi, peer, path)) = g.next_suspect() {
-        let taken = match path {
-            Path::Link(link) => port.shm.as_ref().and_then(|shm| shm.is_drained(link)),
-            Path::Port => is_read(&peer),
+        let drained = |link| port.shm.as_ref().and_then(|shm| shm.is_drained(link));
+        let cause = match path {
+            Path::Link(link) => drained(link).map(read),
+            Path::Port => match unread(&endpoint(&peer)) {
+                Unread::Taken => Some(read(true)),
+                Unread::Waits => Some(read(false)),
+                Unread::Nobody => Some(CauseCode::PeerUnreachable),
+                Unread::Unknown => None,
+            },
             Path::Loopback | Path::Lost => None,
         };
-        let cause = taken.map(|t| if t { CauseCode::Unanswered } else { CauseCode::NotPolled });
         g.testify(now, qi, cause);
     }
 }
 
-/// Whether the socket at an address of this host is read; `None`: there is none, or it is unknown.
-fn is_read(peer: &PeerAddr) -> Option<bool> {
-    match unread(&endpoint(peer)) {
-        Unread::Taken => Some(true),
-        Unread::Waits => Some(false),
-        Unread::Unknown => None,
+/// What it means for a silent peer whether its process reads what is sent to it.
+fn read(is: bool) -> CauseCode {
+    match is {
+        true => CauseCode::Unanswered,
+        false => CauseCode::NotPolled,
     }
 }
 
@@ -56,7 +60,7 @@ pub(super) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
     let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
     let silent = e.event == cm_event::UNREACHABLE && e.status == -Error::TimedOut.errno();
     let peer = PeerAddr { gid: dgid, scope_id, port: udp_port, ..PeerAddr::default() };
-    if silent && is_read(&peer) == Some(false) {
+    if silent && unread(&endpoint(&peer)) == Unread::Waits {
         g.cm_explain(now, e, CauseCode::NotPolled);
     }
 }

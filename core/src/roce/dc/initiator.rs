@@ -2,7 +2,7 @@
 
 use super::{control, Sent, Transport};
 use crate::roce::conn::Conn;
-use crate::roce::peer::{Path, PROBE_NS};
+use crate::roce::peer::{Path, PROBE_MAX_NS, PROBE_NS};
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Common, Origin};
 use crate::verbs::association::{Association, DcPhase, DcTarget};
@@ -503,7 +503,7 @@ impl Conn<'_> {
             association.asks = true;
             association.again_at = now.saturating_add(association.wait_ns);
             if !association.busy {
-                association.wait_ns = association.wait_ns.saturating_mul(2);
+                association.wait_ns = association.wait_ns.saturating_mul(2).min(PROBE_MAX_NS);
             }
             self.common.ready.set(self.qi);
         }
