@@ -338,16 +338,11 @@ impl Inner {
             }
         };
         let q = &s.qps[qi];
-        s.install_qp(qi, sq_mem, given.max_send_wr, stride, &inner.transport.common.key);
+        let (key, recv_stride) = (&inner.transport.common.key, recv_stride(given.max_recv_sge));
+        s.install_qp(qi, sq_mem, given.max_send_wr, stride, key);
         match undo.rq {
-            Some(mem) => s.install_rq(
-                qi,
-                mem,
-                given.max_recv_wr,
-                recv_stride(given.max_recv_sge),
-                &inner.transport.common.key,
-            ),
-            None => s.remove_rq(qi, &inner.transport.common.key),
+            Some(mem) => s.install_rq(qi, mem, given.max_recv_wr, recv_stride, key),
+            None => s.remove_rq(qi, key),
         }
         q.kind.store(init.qp_type, Ordering::Relaxed);
         q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
