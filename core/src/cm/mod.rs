@@ -11,7 +11,7 @@
 //!
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
-//! that come before their listener), `output` (messages out and timers).
+//! that come before their listener), `ends` (peers whose process has ended), `output` (messages out and timers).
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
@@ -23,6 +23,7 @@
 mod admit;
 mod conn;
 mod early;
+mod ends;
 mod input;
 pub mod mad;
 mod output;
@@ -274,6 +275,10 @@ pub struct Cm {
     tx: Bitmap,
     /// Ids with events.
     events: Bitmap,
+    /// Connections whose peer's process is to be watched.
+    unwatched: Bitmap,
+    /// A connection has ended since [`Cm::take_ended`].
+    has_ended: bool,
     /// One timer per id.
     wheel: Wheel,
     replies: RawSlice<Reply>,
@@ -323,6 +328,8 @@ impl Cm {
             confirm_at: 0,
             tx: Bitmap::carve(w, n)?,
             events: Bitmap::carve(w, n)?,
+            unwatched: Bitmap::carve(w, n)?,
+            has_ended: false,
             wheel: Wheel::carve(w, n, n)?,
             replies: w.slice(
                 REPLIES,
