@@ -34,11 +34,18 @@ impl Receipts {
     #[inline(always)]
     #[must_use]
     pub fn leave(&self, qpn: u32, psn: Psn) -> bool {
-        let place = self.place(qpn);
-        let former = place.load(Ordering::Relaxed) as u32;
+        self.leave_word(u64::from(psn.get()) << 32 | u64::from(qpn))
+    }
+
+    /// [`Receipts::leave`] of the words of QPN and PSN as the head of a record has them.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn leave_word(&self, word: u64) -> bool {
+        let place = self.place(word as u32);
+        let former = place.load(Ordering::Relaxed);
         // Release: what was accepted is in the program's memory, and its completion in the queue.
-        place.store(u64::from(psn.get()) << 32 | u64::from(qpn), Ordering::Release);
-        former != qpn && former != 0
+        place.store(word, Ordering::Release);
+        (former ^ word) as u32 != 0 && former != 0
     }
 
     /// The receipt of a QP.

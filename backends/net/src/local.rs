@@ -132,6 +132,12 @@ impl Name {
         Name { addr, len: (start + path.as_bytes_with_nul().len()) as libc::socklen_t }
     }
 
+    /// Whether there is a file of that name, whoever has bound it and whether or not he lives.
+    pub(crate) fn exists(&self) -> bool {
+        // SAFETY: the path is a C string, because a longer one is left empty.
+        unsafe { libc::access(self.addr.sun_path.as_ptr(), libc::F_OK) == 0 }
+    }
+
     /// For `bind`, `connect` and `sendto`.
     pub(crate) fn parts(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.addr).cast(), self.len)

@@ -114,7 +114,14 @@ impl Cm {
     pub(super) fn move_to(&mut self, i: usize, state: State) {
         let id = &mut self.ids[i];
         let (was, waited) = (id.state, id.is_waiting());
+        let had_peer = id.has_peer_qp();
         id.state = state;
+        if id.has_peer_qp() {
+            self.unwatched.set(i);
+        } else {
+            self.unwatched.clear(i);
+            self.has_ended |= had_peer;
+        }
         let waits = id.is_waiting();
         let (before, after) = (is_half_open(was), is_half_open(state) && id.passive);
         let (listener, gid) = (id.listener, id.peer.gid);

@@ -269,6 +269,12 @@ impl Id {
         !matches!(self.state, State::Idle | State::Listen)
     }
 
+    /// Whether it is a connection, or about to be one, whose peer's QP is known.
+    pub(super) fn has_peer_qp(&self) -> bool {
+        let begun = matches!(self.state, State::RepSent | State::RepRcvd | State::Established);
+        begun && self.qp_type != qp_type::UD
+    }
+
     /// Whether a request waits for the program.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, State::ReqRcvd | State::SidrRcvd)
@@ -300,8 +306,13 @@ impl Id {
             cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED
         ) || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
         let data = if with_data { self.inbox } else { Data::EMPTY };
-        let has_status =
-            matches!(event, cm_event::REJECTED | cm_event::UNREACHABLE | cm_event::CONNECT_ERROR);
+        let has_status = matches!(
+            event,
+            cm_event::REJECTED
+                | cm_event::UNREACHABLE
+                | cm_event::CONNECT_ERROR
+                | cm_event::DISCONNECTED
+        );
         CmEvent {
             event,
             arrival: 0,

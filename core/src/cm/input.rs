@@ -402,7 +402,7 @@ impl Cm {
                 id.tid = tid;
                 self.cancel(i);
                 self.owe(i, owe::DREP);
-                self.end(now, i);
+                self.end(now, i, 0);
             }
             State::TimeWait => {
                 id.tid = tid;
@@ -420,12 +420,14 @@ impl Cm {
         }
         self.prove(now, i);
         self.cancel(i);
-        self.end(now, i);
+        self.end(now, i, 0);
         Some(())
     }
 
     /// Ends a connection: raises the event, and waits for late packets.
-    pub(super) fn end(&mut self, now: u64, i: usize) {
+    /// `status`: 0: the peer has said so.
+    pub(super) fn end(&mut self, now: u64, i: usize, status: i32) {
+        self.ids[i].status = status;
         self.raise(i, cm_event::DISCONNECTED);
         // Linux cm.c cm_enter_timewait: After its end a connection stays in time-wait for twice the
         // ACK timeout.

@@ -11,8 +11,8 @@
 //!
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
-//! that come before their listener), `events` (what the program has yet to take), `output` (messages
-//! out and timers).
+//! that come before their listener), `ends` (peers whose process has ended), `events` (what the
+//! program has yet to take), `output` (messages out and timers).
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
@@ -24,6 +24,7 @@
 mod admit;
 mod conn;
 mod early;
+mod ends;
 mod events;
 mod input;
 pub mod mad;
@@ -277,6 +278,10 @@ pub struct Cm {
     /// Ids with messages to send.
     tx: Bitmap,
     events: Events,
+    /// Connections whose peer's process is to be watched.
+    unwatched: Bitmap,
+    /// A connection has ended since [`Cm::take_ended`].
+    has_ended: bool,
     /// One timer per id.
     wheel: Wheel,
     replies: RawSlice<Reply>,
@@ -324,6 +329,8 @@ impl Cm {
             confirm_at: 0,
             tx: Bitmap::carve(w, n)?,
             events: Events::carve(w, n)?,
+            unwatched: Bitmap::carve(w, n)?,
+            has_ended: false,
             wheel: Wheel::carve(w, n, n)?,
             replies: w.slice(
                 REPLIES,

@@ -1,6 +1,7 @@
 //! Messages out, and timers.
 
 use super::conn::{owe, Id, State};
+use super::ends::SILENT;
 use super::mad::{
     Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrRep, SidrReq, IP_HEADER_LEN, MAD_LEN,
 };
@@ -177,12 +178,12 @@ impl Cm {
             // The peer is gone: the connection ends without its DREP.
             owe::DREQ => {
                 self.cancel(i);
-                self.end(now, i);
+                self.end(now, i, SILENT);
             }
             // A doubted peer has not confirmed the connection: it ends.
             _ if id.state == State::Established => {
                 self.cancel(i);
-                self.end(now, i);
+                self.end(now, i, SILENT);
             }
             owe::SIDR_REQ => {
                 id.status = id.silence();

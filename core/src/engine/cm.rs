@@ -245,6 +245,25 @@ impl Guard<'_> {
         Ok(())
     }
 
+    /// The process of a peer has ended, the owner of a block of QPNs at an address: so have its
+    /// connections, and their QPs are flushed. What it had sent has been received.
+    pub fn cm_peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
+        let (inner, s) = self.split();
+        for qi in 0..inner.transport.qps.len() {
+            let t = &inner.transport;
+            let qp = &t.qps[qi];
+            if qp.live && qp.attr.dest_qp_num / QPN_UNIT == u32::from(block) && qp.can_receive() {
+                let peer = t.peers.get(qp.conn.peer as usize).map(|peer| peer.addr);
+                let there = peer.is_some_and(|p| (p.gid, p.port) == (at.gid, at.port));
+                if there && inner.cm.is_managed(qp.qpn) {
+                    inner.enter_error_on_request(s, qi, now);
+                }
+            }
+        }
+        inner.cm.peer_ended(now, at, block);
+        wake(&mut inner.cm, s);
+    }
+
     /// [`Cm::leave`].
     pub fn cm_leave(&mut self, now: u64) {
         self.cm().leave(now);

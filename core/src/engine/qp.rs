@@ -104,7 +104,7 @@ impl Inner {
     }
 
     /// To ERR on the program's request: raises no event, and keeps the cause of an earlier failure.
-    fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
+    pub(super) fn enter_error_on_request(&mut self, s: &Shared, qi: usize, now: u64) {
         let t = &mut self.transport;
         let from = t.qps[qi].state;
         if from == qp_state::RESET {

@@ -69,7 +69,7 @@ impl Inner {
     }
 
     fn flush_acks(&mut self) {
-        self.transport.flush_acks();
+        self.transport.common.flush_acks();
     }
 
     /// Fills a burst from the QPs that have something for its path, fairly.

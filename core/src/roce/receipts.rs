@@ -4,7 +4,7 @@
 use super::answers::plain_ack;
 use super::peer::Path;
 use super::run::Run;
-use super::{Origin, Transport};
+use super::{Common, Origin, Transport};
 use crate::receipt::Receipts;
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
@@ -17,14 +17,8 @@ impl Transport {
         let owed = qp.filter(|qp| qp.conn.resp.ack_owed).map(|qp| qp.conn.resp.ack_psn);
         if owed.is_some_and(|psn| receipts.leave(run.dest_qpn, psn)) {
             // Another QP had its receipt there.
-            self.flush_acks();
+            self.common.flush_acks();
         }
-    }
-
-    /// Lets every owed ACK leave with the next bursts.
-    #[inline(never)]
-    pub(crate) fn flush_acks(&mut self) {
-        self.common.acks.flush(&mut self.common.ready);
     }
 
     /// The other end of a link is gone: its receipts end the requests that it has accepted.
@@ -44,5 +38,13 @@ impl Transport {
             let ack = plain_ack(qp.kind.class(), qp.qpn, psn);
             self.conn(s, qi).handle_run(now, &from, &ack, &[]);
         }
+    }
+}
+
+impl Common {
+    /// Lets every owed ACK leave with the next bursts.
+    #[cold]
+    pub(crate) fn flush_acks(&mut self) {
+        self.acks.flush(&mut self.ready);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A test's process is the survivor. It starts itself anew as the program that ends (`play`).
 
+mod connection;
 mod last_message;
 mod play;
 mod survivor;

@@ -23,6 +23,7 @@ mod claim;
 mod liveness;
 mod messages;
 mod own_index;
+mod peers;
 mod services;
 
 pub use claim::{Claim, ClaimBounds, WantedBlocks};
@@ -31,7 +32,9 @@ pub(crate) use own_index::request_renewal;
 /// Former services of other members that a member remembers.
 const FORMER: usize = 8;
 /// Connections of watchers that are held at a time.
-const WATCHERS: usize = 8;
+const WATCHERS: usize = 256;
+/// Processes of peers that are watched at a time.
+const PEERS: usize = 256;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
@@ -98,6 +101,18 @@ pub enum Owner {
     Block(u16),
 }
 
+/// The process of a peer, on this host.
+struct WatchedPeer {
+    at: Endpoint,
+    /// The block of QPNs by which it was named, and that whose sockets it listens at.
+    block: u16,
+    door: u16,
+    /// A connection that ends with it; `None`: it has ended.
+    life: Option<Foreign>,
+    /// It had ended when the last round began.
+    had_ended: bool,
+}
+
 /// A service that this device offers.
 struct Service {
     /// The id of the connection manager that listens.
@@ -138,6 +153,10 @@ pub struct Member {
     /// The block whose owner this member watches, and the connection that ends with it. Each member
     /// watches the next lower known block; the member of the lowest block watches the highest.
     watched: Option<(u16, Foreign)>,
+    /// Processes of peers that have connections with this one.
+    peers: heapless::Vec<WatchedPeer, PEERS>,
+    /// One of them has ended.
+    has_gone: bool,
     /// Blocks known to have an owner: the receivers of table updates.
     known: [u64; ENTRIES.div_ceil(64)],
     table: Table,

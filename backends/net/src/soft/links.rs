@@ -124,6 +124,7 @@ impl SoftDevice {
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         relayed::maintain(port);
+        port.watch_peers(g);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
             // A device with a socket alone is maintained as rarely as one at rest.

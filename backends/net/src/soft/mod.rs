@@ -9,7 +9,7 @@
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
-//! * `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
+//! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
 //!   groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
 //! * `engine_set`: several engines as one device. `siblings`: those without a port.
@@ -52,6 +52,7 @@ mod multicast;
 mod open;
 mod outage;
 mod paths;
+mod peer_ends;
 mod peer_ports;
 mod pinned;
 mod progress;

@@ -490,6 +490,7 @@ impl SoftDevice {
                 // socket, so that a process that was stopped reads its peers' packets before it
                 // declares the peers silent.
                 if socket_polled {
+                    port.end_peers(g, now);
                     g.handle_timeout(now);
                     port.note_repeats(g);
                     witness::testify(g, port, now);
@@ -565,8 +566,10 @@ impl SoftDevice {
             member.poll_soon();
         }
         port.watch(self);
+        port.watch_peers(g);
+        let gone = port.has_gone_peers();
         if port.shm.is_none() {
-            return false;
+            return gone;
         }
         self.maintain_links(g, port, now_ns());
         // The first round after the sleep polls the socket.
@@ -574,7 +577,7 @@ impl SoftDevice {
         port.full_round_at = 0;
         let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
         let changed = port.outage.take_change();
-        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed
+        port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed || gone
     }
 
     /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post

@@ -139,7 +139,7 @@ impl Transport {
             false => beside(w, end, rest.len()),
         };
         let acked = psn.is_some_and(|psn| c.end_single(now, psn));
-        let (mut taken, mut other) = (0, false);
+        let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
                 // The general path takes both, the ACK first as well.
@@ -160,7 +160,9 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
-                other = !DC && receipts.leave(h.dest_qpn, h.psn);
+                if !DC && receipts.leave_word(w[1]) {
+                    c.common.flush_acks();
+                }
             } else if !acked {
                 return 0;
             } else {
@@ -171,9 +173,6 @@ impl Transport {
         if acked {
             c.single_ended();
             taken += HEAD_MIN;
-        }
-        if other {
-            self.flush_acks();
         }
         taken
     }

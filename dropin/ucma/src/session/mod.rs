@@ -109,6 +109,8 @@ struct ProgramId {
     rnr_endless: bool,
     /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers its family only.
     own_family: Option<bool>,
+    /// The program has asked for the end of its connection.
+    disconnects: bool,
     /// Events that the program has taken.
     reported: u32,
 }

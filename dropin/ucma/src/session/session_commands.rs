@@ -75,6 +75,7 @@ impl<D: Devices> Session<D> {
                 ack_timeout: None,
                 rnr_endless: false,
                 own_family: None,
+                disconnects: false,
                 reported: 0,
             },
         );
@@ -337,6 +338,9 @@ impl<D: Devices> Session<D> {
     /// DISCONNECT. If the peer disconnected first, it does nothing and succeeds.
     pub(super) fn disconnect(&mut self, id: u32) -> Result<()> {
         let begun = self.id(id)?.stage == Stage::Begun;
+        if let Some(i) = self.ids.get_mut(&id) {
+            i.disconnects = true;
+        }
         let end = self.end(id)?;
         match end.manager.disconnect(end.handle) {
             Err(Error::Invalid | Error::StaleHandle) if begun => Ok(()),

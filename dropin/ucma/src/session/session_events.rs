@@ -132,6 +132,7 @@ impl<D: Devices> Session<D> {
                 ack_timeout,
                 rnr_endless,
                 own_family: None,
+                disconnects: false,
                 reported: 0,
             },
         );
@@ -205,10 +206,16 @@ impl<D: Devices> Session<D> {
     pub(super) fn get_event(&mut self, channel: u32) -> Result<Vec<u8>> {
         let c = self.channels.get_mut(&channel).ok_or(Error::Os(9))?;
         let e = c.events.pop_front().ok_or(Error::Again)?;
-        let mut uid = 0;
+        let (mut uid, mut status) = (0, e.status);
         if let Some(id) = self.ids.get_mut(&e.id) {
             id.reported = id.reported.wrapping_add(1);
             uid = id.uid;
+            // For a peer whose process has died its kernel sends a DREQ, and rsockets takes a
+            // DISCONNECTED with a status for no end. Only an answer that the program waits for may
+            // be missing.
+            if e.number == cm_event::DISCONNECTED && !id.disconnects {
+                status = 0;
+            }
         }
         if let Some(g) = e.group.and_then(|g| self.groups.get_mut(&g)) {
             g.reported = g.reported.wrapping_add(1);
@@ -226,7 +233,7 @@ impl<D: Devices> Session<D> {
             },
             EventPayload::Connection(c) => self.connection_param(e.about, c),
         };
-        Ok(event_answer(uid, e.about, e.number, e.status, &param))
+        Ok(event_answer(uid, e.about, e.number, status, &param))
     }
 
     fn connection_param<'c>(&self, about: u32, c: &'c CmEvent) -> EventParam<'c> {

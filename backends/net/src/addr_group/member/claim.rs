@@ -241,6 +241,8 @@ impl Claim {
             watch_again_ns: u64::MAX,
             watchers: heapless::Vec::new(),
             watched: None,
+            peers: heapless::Vec::new(),
+            has_gone: false,
             known: self.known,
             table: Table::EMPTY,
             index: None,

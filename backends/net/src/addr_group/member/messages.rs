@@ -63,6 +63,9 @@ impl Member {
                 self.accept_watchers(now);
                 continue;
             }
+            if self.note_peer(fd) {
+                continue;
+            }
             if self.watchers.iter().any(|w| w.raw() == fd) {
                 self.close_ended_watchers();
                 self.resume_accepting(now);

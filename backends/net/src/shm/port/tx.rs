@@ -155,6 +155,11 @@ impl ShmPort {
         }
     }
 
+    /// Whether there is a link to the owner of a block at an address.
+    pub(crate) fn leads_to(&self, to: &Endpoint, block: u16) -> bool {
+        self.out.iter().flatten().any(|l| l.to == *to && l.block == Some(block))
+    }
+
     /// Whether the other end of a link has read everything; `None`: the link is gone.
     pub fn is_drained(&self, link: u16) -> Option<bool> {
         match self.out.get(usize::from(link)) {

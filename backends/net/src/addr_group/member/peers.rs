@@ -1,0 +1,71 @@
+//! Processes of peers on this host, whatever their address: a connection to each ends with it.
+
+use super::{Member, WatchedPeer};
+use crate::addr::Endpoint;
+use crate::local::{connect, door_of, is_open, Holder, Name, Role};
+use crate::wait::watch;
+use gdrcore_core::error::Error;
+
+impl Member {
+    /// Watches the owner of a block of QPNs at an address, if it is a process of this host and
+    /// user. Without room for it, it is not watched. Cost: a few system calls.
+    #[cold]
+    pub(crate) fn watch_peer(&mut self, at: &Endpoint, block: u16) {
+        let is = |p: &WatchedPeer| p.at == *at && p.block == block;
+        let own = *at == self.local && self.owns_block(block);
+        if own || self.peers.is_full() || self.peers.iter().any(is) {
+            return;
+        }
+        // A device with several blocks listens at the first of them.
+        let door = door_of(&self.socket_dir, at, block);
+        let name = Name::of(&self.socket_dir, at, Holder::Block(door), Role::Liveness);
+        let life = match connect(&name) {
+            Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
+            // It was killed since it sent its message.
+            Err(Error::NoDevice) if name.exists() => None,
+            _ => return,
+        };
+        self.has_gone |= life.is_none();
+        let _ = self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
+    }
+
+    /// Watches only peers for which `keep` is true from now on.
+    #[cold]
+    pub(crate) fn retain_peers(&mut self, keep: impl Fn(&Endpoint, u16) -> bool) {
+        self.peers.retain(|p| keep(&p.at, p.block));
+    }
+
+    /// A descriptor is readable: whether it is a peer's, which sends nothing and so has ended.
+    pub(super) fn note_peer(&mut self, fd: std::os::fd::RawFd) -> bool {
+        let is = |p: &&mut WatchedPeer| p.life.as_ref().is_some_and(|life| life.raw() == fd);
+        let Some(peer) = self.peers.iter_mut().find(is) else { return false };
+        if !peer.life.as_mut().is_some_and(is_open) {
+            peer.life = None;
+            self.has_gone = true;
+        }
+        true
+    }
+
+    /// Whether [`Member::take_gone`] may have one.
+    #[inline]
+    pub(crate) fn has_gone(&self) -> bool {
+        self.has_gone
+    }
+
+    /// Takes a peer that had ended at the last call, and whose links `is_read` says are closed: its
+    /// address, and a block of its. To be called until there is none.
+    pub(crate) fn take_gone(
+        &mut self,
+        is_read: impl Fn(&Endpoint, u16) -> bool,
+    ) -> Option<(Endpoint, u16)> {
+        if let Some(at) = self.peers.iter().position(|p| p.had_ended && is_read(&p.at, p.door)) {
+            let peer = self.peers.swap_remove(at);
+            return Some((peer.at, peer.block));
+        }
+        for peer in &mut self.peers {
+            peer.had_ended = peer.life.is_none();
+        }
+        self.has_gone = self.peers.iter().any(|p| p.had_ended);
+        None
+    }
+}

@@ -1,0 +1,48 @@
+//! Peers of the connection manager that are processes of this host: they are watched, and their end
+//! is that of their connections, at once.
+
+use super::{endpoint, peer_addr, PortState};
+use crate::addr_group::Member;
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::engine::Guard;
+
+impl PortState {
+    /// Watches the processes to which there are connections now. Cost: two comparisons if none has
+    /// begun or ended.
+    pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>) {
+        let Some(member) = &mut self.member else { return };
+        while let Some((peer, qpn)) = g.cm().next_unwatched() {
+            member.watch_peer(&endpoint(&peer), (qpn / QPN_UNIT) as u16);
+        }
+        if g.cm().take_ended() {
+            let cm = g.cm();
+            member.retain_peers(|at, block| cm.is_connected_to(&peer_addr(at), block));
+        }
+    }
+
+    /// In a round that received nothing: ends the connections of processes that had ended before
+    /// the round. What such a process had sent comes first, so a link with it is closed before.
+    #[inline]
+    pub(super) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {
+        if self.has_gone_peers() {
+            self.end_peers_gone(g, now);
+        }
+    }
+
+    #[cold]
+    fn end_peers_gone(&mut self, g: &mut Guard<'_>, now: u64) {
+        let PortState { member, shm, maintain_at, .. } = self;
+        let Some(member) = member else { return };
+        let is_closed = |at: &_, door| !shm.as_ref().is_some_and(|shm| shm.leads_to(at, door));
+        while let Some((at, block)) = member.take_gone(is_closed) {
+            g.cm_peer_ended(now, &peer_addr(&at), block);
+        }
+        // The links of those that are left end when they are maintained.
+        *maintain_at = 0;
+    }
+
+    /// Whether a process has ended whose connections have not ended yet.
+    pub(super) fn has_gone_peers(&self) -> bool {
+        self.member.as_ref().is_some_and(Member::has_gone)
+    }
+}

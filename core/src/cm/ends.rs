@@ -1,0 +1,64 @@
+//! Peers whose process has ended without a word. A kernel would send DREQs for it; here who is near
+//! notices: a caller that can watch the process, or the keepalive of the connection's QP.
+
+use super::conn::State;
+use super::Cm;
+use crate::config::QPN_UNIT;
+use crate::error::Error;
+use crate::roce::peer::PeerAddr;
+
+/// What a program hears of a peer that said nothing.
+pub(super) const SILENT: i32 = -Error::TimedOut.errno();
+
+impl Cm {
+    /// Takes a connection whose peer's process may be watched: its address, and its QPN.
+    pub fn next_unwatched(&mut self) -> Option<(PeerAddr, u32)> {
+        let i = self.unwatched.next_from(0)?;
+        self.unwatched.clear(i);
+        Some((self.ids[i].peer, self.ids[i].remote_qpn))
+    }
+
+    /// Whether connections have ended since the last call, so that some peers need not be watched
+    /// any more.
+    pub fn take_ended(&mut self) -> bool {
+        core::mem::take(&mut self.has_ended)
+    }
+
+    /// Whether there is a connection to the owner of a block of QPNs at an address.
+    pub fn is_connected_to(&self, at: &PeerAddr, block: u16) -> bool {
+        self.pool.iter_live().any(|i| self.is_to(i, at, block))
+    }
+
+    fn is_to(&self, i: usize, at: &PeerAddr, block: u16) -> bool {
+        let id = &self.ids[i];
+        (id.has_peer_qp() || id.state == State::DreqSent)
+            && (id.peer.gid, id.peer.port) == (at.gid, at.port)
+            && id.remote_qpn / QPN_UNIT == u32::from(block)
+    }
+
+    /// Whether a QPN of this device belongs to a connection.
+    pub fn is_managed(&self, qpn: u32) -> bool {
+        let is = |i: usize| self.ids[i].has_peer_qp() && self.ids[i].local_qpn == qpn;
+        self.pool.iter_live().any(is)
+    }
+
+    /// The owner of a block of QPNs at an address has ended: so have its connections.
+    pub fn peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
+        for i in 0..self.ids.len() {
+            if self.pool.is_live(i) && self.is_to(i, at, block) {
+                self.peer_lost(now, i);
+            }
+        }
+    }
+
+    /// The peer of a connection is gone.
+    pub(super) fn peer_lost(&mut self, now: u64, i: usize) {
+        match self.ids[i].state {
+            State::RepSent | State::RepRcvd => self.lose(i),
+            _ => {
+                self.cancel(i);
+                self.end(now, i, SILENT);
+            }
+        }
+    }
+}

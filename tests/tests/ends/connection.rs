@@ -1,0 +1,117 @@
+//! A connection of the connection manager whose other end is gone without a word is DISCONNECTED.
+
+use crate::play::{config, go, shape, WAYS};
+use crate::survivor::{arguments, Program};
+use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::device::CmDevice;
+use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
+use gdrcore_core::Error;
+use gdrcore_tests::ends::End;
+use gdrcore_tests::patience::until;
+use gdrcore_tests::soft::{address, Soft};
+
+const PORT: u16 = 7471;
+
+/// Ways that run no code of the device, or none of its end.
+const SILENT: [&str; 6] = ["_exit", "abort", "SIGTERM", "SIGKILL", "SIGSEGV", "execve"];
+
+fn manager(device: &Soft) -> &dyn CmDevice {
+    device.dev().cm().expect("a connection manager")
+}
+
+/// The next event.
+fn event(device: &Soft, what: &str) -> CmEvent {
+    let next = || manager(device).event().expect("event");
+    until(60, || what.to_string(), next)
+}
+
+fn expect(device: &Soft, kind: u32, what: &str) -> CmEvent {
+    let e = event(device, what);
+    assert_eq!((e.event, e.status), (kind, 0), "{what}");
+    e
+}
+
+fn param(end: &End<'_>) -> ConnParam<'static> {
+    let (qpn, retry_count, rnr_retry, ack_timeout) = (end.own.qpn, 7, 7, end.shape.timeout);
+    ConnParam {
+        qpn,
+        qp_type: qp_type::RC,
+        retry_count,
+        rnr_retry,
+        ack_timeout,
+        ..Default::default()
+    }
+}
+
+/// The client, which ends: path, way, its address, the server's.
+fn client(arguments: &[String]) -> ! {
+    let [path, way, own, server] = arguments else { panic!("{arguments:?}") };
+    let device = Soft::open(own, &config(path)).expect("a device");
+    let device: &'static Soft = Box::leak(Box::new(device));
+    let end = End::new(device.dev(), shape()).expect("an end");
+    let id = manager(device).create(port_space::TCP, 0).expect("an id");
+    let (host, port) = server.trim_start_matches("soft:").split_once(':').expect("an address");
+    let host: std::net::Ipv4Addr = host.parse().expect("an address");
+    let to = AhAttr {
+        dgid: host.to_ipv6_mapped().octets(),
+        udp_port: port.parse().expect("a port"),
+        ..AhAttr::default()
+    };
+    println!("\nready");
+    manager(device).connect(id, &to, PORT, end.qp, &param(&end)).expect("connect");
+    expect(device, cm_event::ESTABLISHED, "the connection");
+    println!("connected");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("a pipe");
+    go(way, device, &end)
+}
+
+/// The idle server. Returns the event that it gets, and whether its receive was flushed.
+fn serve(test: &str, path: &str, way: &str) -> CmEvent {
+    let [a, b] = [address(1), address(2)];
+    let device = Soft::open(&a, &config(path)).expect("a device");
+    let mut end = End::new(device.dev(), shape()).expect("an end");
+    let listener = manager(&device).create(port_space::TCP, 0).expect("an id");
+    manager(&device).bind(listener, PORT).expect("bind");
+    manager(&device).listen(listener, 4).expect("listen");
+    let mut program = Program::start(test, &[path, way, &b, &a]);
+    let request = expect(&device, cm_event::CONNECT_REQUEST, "a request");
+    manager(&device).accept(request.id, end.qp, &param(&end)).expect("accept");
+    end.post_recv(1, 0, 64).expect("post_recv");
+    expect(&device, cm_event::ESTABLISHED, "the connection");
+    program.wait_for("connected");
+    // The device looks for its peers' processes while the program polls or sleeps.
+    assert!(manager(&device).event().expect("event").is_none());
+    device.dev().wait(0).expect("wait");
+    program.tell(&end.own);
+    let e = event(&device, "DISCONNECTED");
+    let turn = || {
+        end.poll();
+        end.take(1)
+    };
+    assert_eq!(until(60, || "a flushed receive".into(), turn).status, wc_status::WR_FLUSH_ERR);
+    e
+}
+
+fn every_way(test: &str, path: &str) {
+    if let Some(arguments) = arguments() {
+        client(&arguments);
+    }
+    for way in WAYS {
+        // These end a queue pair, not the connection; then the program goes by `_exit`.
+        let silent = SILENT.contains(&way) || ["destroy", "error", "reset"].contains(&way);
+        let e = serve(test, path, way);
+        let status = if silent { -Error::TimedOut.errno() } else { 0 };
+        assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, status), "{path}, {way}");
+    }
+}
+
+#[test]
+fn over_shared_memory() {
+    every_way("connection::over_shared_memory", "memory");
+}
+
+#[test]
+fn over_udp() {
+    every_way("connection::over_udp", "udp");
+}
