@@ -63,4 +63,9 @@ FAULTS = [
     ("a signal that a call raised comes after it", N + "signals.rs",
      "                libc::sigtimedwait(&set_of(&[signal]), core::ptr::null_mut(), &none);\n",
      "                let _ = (set_of(&[signal]), none);\n", "net"),
+    ("a damaged packet of a soft device has any identification", C + "roce/rules/receive.rs",
+     "        ident >= BURST_PACKETS && peer.is_some_and(is_peers)",
+     "        ident == 1 && ident >= BURST_PACKETS && peer.is_some_and(is_peers)", "engine"),
+    ("packets of a burst of a soft device are taken for damaged ones", C + "roce/rules/receive.rs",
+     "const BURST_PACKETS: u16 = 128;", "const BURST_PACKETS: u16 = 64;", "engine"),
 ]
