@@ -68,4 +68,11 @@ FAULTS = [
      "        ident == 1 && ident >= BURST_PACKETS && peer.is_some_and(is_peers)", "engine"),
     ("packets of a burst of a soft device are taken for damaged ones", C + "roce/rules/receive.rs",
      "const BURST_PACKETS: u16 = 128;", "const BURST_PACKETS: u16 = 64;", "engine"),
+    ("datagram requests that a program keeps fill its table", C + "cm/admit.rs",
+     "            self.take_answered();\n", "", "unit"),
+    ("an accepted datagram request is freed before its answer has left", C + "cm/admit.rs",
+     "id.state == State::SidrDone && id.owes == 0 && id.events == 0",
+     "id.state == State::SidrDone && id.events == 0", "unit"),
+    ("the newest datagram request is freed", C + "cm/admit.rs",
+     ".min_by_key(|&i| self.ids[i].since);", ".max_by_key(|&i| self.ids[i].since);", "unit"),
 ]
