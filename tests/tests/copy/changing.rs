@@ -18,6 +18,8 @@ fn beside<T>(mut change: impl FnMut(u64) + Send, meanwhile: impl FnOnce() -> T) 
             while !over.load(Ordering::Relaxed) {
                 change(n);
                 n += 1;
+                // The copy needs the core as well.
+                std::thread::sleep(Duration::from_millis(1));
             }
         });
         let done = meanwhile();
