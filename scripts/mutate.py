@@ -60,6 +60,10 @@ USERS = ("users", USERS_TEST + ["--no-run"], USERS_TEST)
 CHAIN_TEST = ["cargo", "test", "-q", "-p", "gdrcore-net", "--test", "fault_chain"]
 CHAIN = ("fault_chain", CHAIN_TEST + ["--no-run"], CHAIN_TEST)
 
+# Shows faults of rdma_copy_file beside files that change.
+CHANGING_TEST = ["cargo", "test", "-q", "-p", "gdrcore-tests", "--test", "copy"]
+CHANGING = ("changing", CHANGING_TEST + ["--no-run"], CHANGING_TEST + ["changing"])
+
 # Shows faults of the router.
 ROUTER_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router"]
 ROUTER = ("router", ROUTER_TEST + ["--no-run"], ROUTER_TEST)
@@ -698,8 +702,7 @@ FAULTS = [
 ]
 NAMED = {
     "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
-    "ucma": UCMA,
-    "fault_chain": CHAIN,
+    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING,
 }
 
 

@@ -203,6 +203,7 @@ struct walk {
     char **paths; /* arguments; NULL: refused before anything was sent */
     int count;
     unsigned flags;                    /* of HELLO */
+    bool changing;                     /* files that change meanwhile are copied as they are read */
     bool has_target;
     uint8_t target[TARGET_BYTES];   /* the server's folder, which is not to be copied into itself */
     _Atomic(const char *) argument; /* the current one of `paths`; for the progress bar */
@@ -273,7 +274,7 @@ struct copy_options {
     const char *device, *host, *dir;
     uint64_t size, depth, port, timeout_s;
     unsigned flags; /* of HELLO */
-    bool once, sync, quiet;
+    bool once, sync, quiet, changing;
 };
 int copy_send(const struct copy_options *o, char **paths, int count);
 int copy_serve(const struct copy_options *o);

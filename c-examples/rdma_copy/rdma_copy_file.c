@@ -38,7 +38,9 @@ static void usage(FILE *to)
             "  -r, --resume            --update, and go on inside a file whose copy was "
             "interrupted; what is there of it\n"
             "                          counts only if its checksum is right. Interrupted, it keeps "
-            "what has come.\n\n"
+            "what has come.\n"
+            "      --changing          copy files that change meanwhile as they are read; otherwise "
+            "they are left out\n\n"
             "Symbolic links, devices, pipes and sockets are neither followed nor copied. Holes "
             "stay holes. What cannot\n"
             "be read is named, the rest is copied, and the exit code is 1. A file arrives under a "
@@ -49,7 +51,7 @@ static void usage(FILE *to)
 
 int main(int argc, char **argv)
 {
-    enum { SYNC = 256 };
+    enum { SYNC = 256, CHANGING };
     static const struct option longs[] = {
         { "device", required_argument, NULL, 'd' },  { "port", required_argument, NULL, 'p' },
         { "timeout", required_argument, NULL, 't' }, { "quiet", no_argument, NULL, 'q' },
@@ -57,6 +59,7 @@ int main(int argc, char **argv)
         { "sync", no_argument, NULL, SYNC },         { "size", required_argument, NULL, 's' },
         { "depth", required_argument, NULL, 'n' },   { "update", no_argument, NULL, 'u' },
         { "checksum", no_argument, NULL, 'c' },      { "resume", no_argument, NULL, 'r' },
+        { "changing", no_argument, NULL, CHANGING },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -78,6 +81,7 @@ int main(int argc, char **argv)
         case 'o': o.dir = optarg; break;
         case '1': o.once = true; break;
         case SYNC: o.sync = true; break;
+        case CHANGING: o.changing = true; break;
         case 's':
             bad |= gx_parse_size(optarg, "--size", COPY_SIZE_MIN, COPY_SIZE_MAX, &o.size);
             break;
@@ -98,9 +102,9 @@ int main(int argc, char **argv)
                  "what shall be copied to %s?", argv[optind]);
         bad = 1;
     }
-    if (!bad && optind == argc && o.flags) {
+    if (!bad && optind == argc && (o.flags || o.changing)) {
         gx_error("They are the client's, who says what is to be copied.",
-                 "--update, --checksum and --resume are not for a server");
+                 "--update, --checksum, --resume and --changing are not for a server");
         bad = 1;
     }
     if (bad)

@@ -459,6 +459,7 @@ int copy_send(const struct copy_options *o, char **paths, int count)
     s.walk.paths = paths;
     s.walk.count = count;
     s.walk.flags = o->flags;
+    s.walk.changing = o->changing;
     int err = walk_count(&s.walk);
     if (err)
         return err;

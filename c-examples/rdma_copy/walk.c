@@ -14,7 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
+
+/*
+ * The times of some file systems are no finer, so that a file that was changed so shortly before it
+ * is read may change again and keep its time.
+ */
+#define COARSE_NS 2000000000u
 
 /* The purpose of a walk. */
 enum purpose { COUNT, OFFER, SEND };
@@ -103,10 +110,12 @@ static int put(struct out *o, const struct record *r, const void *bytes)
     return 0;
 }
 
-static uint64_t mtime_ns(const struct stat *st)
+static uint64_t time_ns(const struct timespec *t)
 {
-    return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+    return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec;
 }
+
+static uint64_t mtime_ns(const struct stat *st) { return time_ns(&st->st_mtim); }
 
 /* A file whose size differs from its contents: the kernel makes its bytes when it is read. */
 static bool is_made_up(int fd, const struct stat *st)
@@ -229,9 +238,34 @@ static int resume(struct out *o, struct reading *f, uint64_t bytes)
     return 0;
 }
 
+/*
+ * Whether a file that was read has changed since `was`, before `began`: by its size and time; and
+ * where these do not tell, because it was changed just before or has only another ctime, by its
+ * bytes, which are read once more. Then both reads are what the file was between them. Negative:
+ * an errno.
+ */
+static int has_changed(struct out *o, const struct reading *f, const struct stat *was,
+                       uint64_t began)
+{
+    struct stat now;
+    uint32_t crc;
+    if (fstat(f->fd, &now) < 0)
+        return -errno;
+    if (now.st_size != was->st_size || mtime_ns(&now) != mtime_ns(was))
+        return 1;
+    bool touched = now.st_ctim.tv_sec != was->st_ctim.tv_sec ||
+                   now.st_ctim.tv_nsec != was->st_ctim.tv_nsec;
+    if (!touched && mtime_ns(was) + COARSE_NS < began)
+        return 0;
+    int err = extent_crc(f->fd, f->size, &crc, &o->walk->compared, &o->ring->stop);
+    return err ? err : crc != f->crc;
+}
+
 static int send_file(struct out *o, int fd, const struct stat *st, const char *path)
 {
     struct walk *w = o->walk;
+    struct timespec began;
+    clock_gettime(CLOCK_REALTIME, &began);
     struct reading f = { .fd = fd, .made_up = is_made_up(fd, st), .size = (uint64_t)st->st_size };
     struct record r = {
         .type = REC_FILE,
@@ -257,11 +291,21 @@ static int send_file(struct out *o, int fd, const struct stat *st, const char *p
         err = resume(o, &f, known->offset);
     if (!err)
         err = send_bytes(o, &f);
+    int changed = !err && !f.made_up ? has_changed(o, &f, st, time_ns(&began)) : 0;
+    if (changed < 0)
+        err = changed;
     if (err == -ECANCELED)
         return err;
-    if (err) {
-        unreadable(o, err,
-                   err == -EIO && !f.made_up ? "it became shorter, or its disk fails:" : "reading");
+    if (changed == 1 && w->changing)
+        gx_note("it changed while it was copied, and arrives as it was read: %s", path);
+    if (err || (changed == 1 && !w->changing)) {
+        if (err)
+            unreadable(o, err,
+                       err == -EIO && !f.made_up ? "it became shorter, or its disk fails:"
+                                                 : "reading");
+        else
+            refuse(o, 0, "not copied, because it changed meanwhile:",
+                   "Copy it again, or as it is read with --changing.");
         r = (struct record){ .type = REC_DROP };
         return put(o, &r, NULL);
     }

@@ -178,7 +178,9 @@ fn connect(
 
 /// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
 /// at return. The connection is made when GDRC_CM_EVENT_ESTABLISHED comes. For a request of
-/// GDRC_PS_UDP the QP may serve many requests at once, and no event follows. With `qp` {0} the
+/// GDRC_PS_UDP the QP may serve many requests at once, and no event follows: destroy the id as soon
+/// as it is accepted. One that is kept serves a repeated request alone, and is freed, the oldest
+/// first, when max_cm_ids are in use; gdrc_cm_destroy then returns -EINVAL. With `qp` {0} the
 /// program has brought a QP of its own to RTS by gdrc_cm_qp_attr; `param` names its number and
 /// type. `param` may be NULL: all defaults.
 ///

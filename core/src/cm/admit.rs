@@ -18,6 +18,10 @@
 //! - A *known* source, which has confirmed a connection lately, replaces one that is not known, at
 //!   once.
 //!
+//! A datagram request (SIDR) that was accepted stays for its repetitions, and no message confirms
+//! it. It counts as the program's, and the oldest one goes when the table is full
+//! ([`Cm::take_answered`]).
+//!
 //! So a flood from forged addresses, each new, keeps no known peer out and only delays others; one
 //! from a real address keeps to its share. If no place is found, the request is dropped, and its
 //! sender repeats it.
@@ -156,13 +160,32 @@ impl Cm {
         self.known[at] = Known { gid, until: now.saturating_add(KNOWN_NS) };
     }
 
-    /// Whether there is room for one more id of the program. Frees an orphan if there is none.
+    /// Whether there is room for one more id of the program. Frees an orphan if there is none, or
+    /// else the accepted datagram request that is the oldest.
     pub(super) fn has_room(&mut self) -> bool {
         let own = |cm: &Cm| cm.pool.live() as u32 - cm.guests;
         if own(self) >= self.bounds.own {
             self.take_orphan(false);
         }
+        if own(self) >= self.bounds.own {
+            self.take_answered();
+        }
         own(self) < self.bounds.own
+    }
+
+    /// Frees the oldest id of a datagram request whose answer has left. No message ever confirms
+    /// such an id, so that forged requests would fill the table of a program that keeps them; and
+    /// nothing but a repeated request needs it any more.
+    fn take_answered(&mut self) {
+        let is_spare = |&i: &usize| {
+            let id = &self.ids[i];
+            id.state == State::SidrDone && id.owes == 0 && id.events == 0
+        };
+        let oldest = self.pool.iter_live().filter(is_spare).min_by_key(|&i| self.ids[i].since);
+        if let Some(i) = oldest {
+            self.counters.evicted += 1;
+            self.free(i);
+        }
     }
 
     /// Frees an id that the program has destroyed, and that is only there to finish its exchange.

@@ -7,7 +7,9 @@ mod order;
 mod refused;
 mod strangers;
 
-use super::mad::{Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, IP_HEADER_LEN, MAD_LEN};
+use super::mad::{
+    Dreq, Ids, IpHeader, Mad, Message, Mra, Rej, Rep, Req, SidrReq, IP_HEADER_LEN, MAD_LEN,
+};
 use super::*;
 use crate::error::Error;
 use crate::verbs::types::{mtu, qp_attr_mask, qp_state, qp_type};

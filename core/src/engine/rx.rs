@@ -196,6 +196,10 @@ impl Guard<'_> {
                 continue;
             };
             if ident != expected && !inner.rx_flow.1.is_v6() {
+                if t.has_strange_ident(&from, ident, packet) {
+                    t.common.counters.rcvd_icrc_err += 1;
+                    continue;
+                }
                 if LONG {
                     inner.rx_expected = false;
                 }

@@ -1,6 +1,7 @@
 //! rdma_copy_file transfers whole files or none, also when the other side, the disk or the link
 //! fails.
 
+mod changing;
 mod hostile;
 mod interrupted;
 mod resume;

@@ -37,6 +37,7 @@ const ATTEMPTS: u32 = 40;
 ///
 /// # Safety
 /// The memory of the layout is used by the device alone.
+#[inline(never)]
 pub(super) unsafe fn open(
     memory: *mut u8,
     layout: &Layout,

@@ -39,6 +39,7 @@ pub(super) struct RouterLink<'s> {
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
+#[inline(never)]
 pub(super) fn open(
     at: &SocketPath,
     core: &mut Config,

@@ -612,6 +612,94 @@ fn a_peer_that_is_silent_after_a_restart_loses_its_old_connection() {
     assert_eq!((e.event, e.id), (cm_event::DISCONNECTED, passive));
 }
 
+/// A SIDR_REQ that says that it comes from an address.
+fn sidr_of(from: &PeerAddr, request_id: u32) -> [u8; MAD_LEN] {
+    let mut data = [0; mad::private_len::SIDR_REQ];
+    let header = IpHeader { src_port: 9, src: from.gid, dst: address(2).gid };
+    header.emit(data.first_chunk_mut::<IP_HEADER_LEN>().unwrap());
+    let service_id = u64::from(port_space::UDP) << 16 | u64::from(PORT);
+    let request = SidrReq { request_id, pkey: 0xffff, service_id, private_data: &data };
+    let mut mad = [0; MAD_LEN];
+    Mad { tid: request_id.into(), message: Message::SidrReq(request) }.emit(&mut mad);
+    mad
+}
+
+fn ud(qpn: u32) -> ConnParam<'static> {
+    ConnParam { qpn, qp_type: qp_type::UD, qkey: 0x1111, ..ConnParam::default() }
+}
+
+/// No message confirms an accepted datagram request, so a program that keeps the ids, as rdma_cm's
+/// do, would soon have no other.
+#[test]
+fn datagram_requests_that_are_kept_keep_nobody_out() {
+    let mut w = World::new(3);
+    w.forged = true;
+    w.listen(1, port_space::UDP);
+    let mut kept = Vec::new();
+    for n in 0..10 * IDS {
+        let from = forged(n);
+        w.cm[1].handle_mad(w.now, &from, &sidr_of(&from, 0x5000_0000 + n));
+        while let Some(e) = w.cm[1].take_event() {
+            w.cm[1].accept(w.now, e.id, 0, &ud(0x99)).unwrap();
+            kept.push(e.id);
+        }
+        w.run(MS);
+    }
+    assert_eq!(kept.len() as u32, 10 * IDS, "each was asked about");
+    assert_eq!(w.cm[1].counters().evicted, u64::from(9 * IDS + 1), "and the listener");
+    // An honest peer is served, and so is the program itself.
+    let active = w.cm[0].create(port_space::UDP, 0).unwrap();
+    w.cm[0].connect(w.now, active, &address(2), PORT, 0, &ud(5)).unwrap();
+    let request = w.event(1);
+    assert_eq!(request.peer.dgid, address(1).gid);
+    w.cm[1].accept(w.now, request.id, 0, &ud(0x99)).unwrap();
+    let e = w.event(0);
+    assert_eq!((e.event, e.remote_qpn), (cm_event::ESTABLISHED, 0x99));
+    let own = w.cm[1].create(port_space::TCP, 0).unwrap();
+    // The newest are still there; a repeated request gets its answer again, and raises nothing.
+    let last = forged(10 * IDS - 1);
+    w.collect();
+    w.cm[1].handle_mad(w.now, &last, &sidr_of(&last, 0x5000_0000 + 10 * IDS - 1));
+    assert!(w.cm[1].take_event().is_none(), "it is known");
+    let mut mad = [0; MAD_LEN];
+    assert_eq!(w.cm[1].poll_transmit(&mut mad).map(|to| to.gid), Some(last.gid));
+    // The program may destroy what is gone: it is told that the handle is stale.
+    let (gone, there) = kept.split_at(kept.len() - IDS as usize + 3);
+    for id in gone {
+        assert_eq!(w.cm[1].destroy(w.now, *id), Err(Error::StaleHandle));
+    }
+    for id in there.iter().chain([&request.id, &own]) {
+        assert_eq!(w.cm[1].destroy(w.now, *id), Ok(()));
+    }
+}
+
+/// Connections, and requests that wait for the program, are not given up for datagram requests.
+#[test]
+fn datagram_requests_take_the_place_of_no_connection() {
+    let mut w = World::new(4);
+    w.forged = true;
+    w.listen(1, port_space::UDP);
+    let own: Vec<Handle> = (1..IDS).map(|_| w.cm[1].create(port_space::TCP, 0).unwrap()).collect();
+    let from = forged(1);
+    w.cm[1].handle_mad(w.now, &from, &sidr_of(&from, 77));
+    assert!(w.cm[1].take_event().is_none(), "there is no room");
+    w.cm[1].destroy(w.now, own[0]).unwrap();
+    for n in 2..40 {
+        let from = forged(n);
+        w.cm[1].handle_mad(w.now, &from, &sidr_of(&from, 77 + n));
+        let Some(e) = w.cm[1].take_event() else { panic!("request {n} finds no place") };
+        w.cm[1].accept(w.now, e.id, 0, &ud(0x99)).unwrap();
+        // An answer that has not left yet stays.
+        let early = forged(1000 + n);
+        w.cm[1].handle_mad(w.now, &early, &sidr_of(&early, 1077 + n));
+        assert!(w.cm[1].take_event().is_none(), "the answer to request {n} was not sent");
+        w.run(MS);
+    }
+    for id in &own[1..] {
+        assert_eq!(w.cm[1].destroy(w.now, *id), Ok(()));
+    }
+}
+
 #[test]
 fn fairness_is_a_time_in_which_a_network_can_answer() {
     assert!((20 * MS..1_000 * MS).contains(&FAIR_NS));

@@ -2,11 +2,32 @@
 
 use crate::device::async_event;
 use crate::roce::conn::Conn;
-use crate::roce::peer::Path;
+use crate::roce::peer::{Path, Peer};
 use crate::roce::run::Run;
-use crate::roce::Origin;
+use crate::roce::{Origin, Transport};
 use crate::verbs::types::qp_state;
-use crate::wire::{Class, NakCode, Psn, Syndrome};
+use crate::wire::{Bth, Class, NakCode, Psn, Syndrome};
+
+/// Packets of the longest burst of a soft device: more segments than one send may have.
+const BURST_PACKETS: u16 = 128;
+
+impl Transport {
+    /// Whether a packet that comes in the name of a soft device has an IPv4 identification that the
+    /// device does not give: its own socket numbers the packets of each burst from 0. The receiver
+    /// of a datagram solves for the number, so a packet with a wrong ICRC has any. Nothing of the
+    /// packet was checked but that.
+    #[cold]
+    pub(crate) fn has_strange_ident(&self, from: &Origin, ident: u16, packet: &[u8]) -> bool {
+        let Some(header) = packet.first_chunk() else { return false };
+        let qi = self.common.qp_of(Bth::parse(header).dest_qp.get());
+        let Some(qp) = qi.and_then(|qi| self.qps.get(qi)).filter(|qp| qp.conn.own_port) else {
+            return false;
+        };
+        let peer = self.peers.get(qp.conn.peer as usize);
+        let is_peers = |p: &Peer| p.addr.gid == from.gid && p.addr.port == from.port;
+        ident >= BURST_PACKETS && peer.is_some_and(is_peers)
+    }
+}
 
 impl Conn<'_> {
     /// Whether a packet is from the peer of a connected QP: from its address, by a path that it may
