@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(got, 7..9, "its blocks are all that it has");
             b.put(n, got, "placed");
         }
-        assert_eq!(b.take(9, 1, &taker(2, "placed", 2), &[7..9]), Some(1..2));
+        assert_eq!(b.take(9, 1, &taker(2, "placed", 2), &[7..8, 8..9]), Some(1..2));
     }
 
     #[test]
