@@ -52,7 +52,7 @@ FAULTS = [
      "let free = ",
      "router"),
     ("blocks come back although they rest", B + "blocks.rs",
-     "\n            && !self.resting.iter().any(|(block, _)| blocks.contains(block));",
+     "\n            && !self.resting.iter().any(|r| blocks.contains(&r.block));",
      ";",
      "router"),
     ("new numbers are given before sessions come back", B + "resume.rs",

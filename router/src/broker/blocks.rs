@@ -1,5 +1,6 @@
 //! Blocks of queue pair numbers. A block rests between two sessions, so that late packets for the
-//! first do not reach the second.
+//! first do not reach the second. A block that rests still counts as its tenant's: one that has no
+//! more to take gets the block that has rested longest of its own.
 
 use crate::policy::BLOCKS;
 use gdrcore_core::config::QPN_UNIT;
@@ -14,26 +15,73 @@ const REST_NS: u64 = 60_000_000_000;
 pub struct Blocks {
     /// Runs of blocks, by their first one: their number and session.
     given: BTreeMap<u32, (u32, u32)>,
-    /// Resting blocks and the end of their rest, earliest first.
-    resting: VecDeque<(u32, u64)>,
+    /// Resting blocks, those that have rested longest first.
+    resting: VecDeque<Resting>,
+}
+
+/// A block between two sessions.
+#[derive(Debug)]
+struct Resting {
+    block: u32,
+    until: u64,
+    tenant: String,
+}
+
+/// Who takes blocks, and of which.
+#[derive(Clone, Debug)]
+pub struct Taker<'t> {
+    /// The session.
+    pub session: u32,
+    /// Its tenant.
+    pub tenant: &'t str,
+    /// Blocks that the tenant may have besides those of its present sessions.
+    pub may_have: u32,
+    /// The blocks that it may get.
+    pub within: Range<u32>,
 }
 
 impl Blocks {
-    /// Gives a session `count` consecutive blocks of `within`, none of them of `kept`, which are
-    /// other tenants'. `None`: no such run is free; blocks that rest are not free.
+    /// Gives a session `count` consecutive blocks, none of them of `kept`, which are other tenants'.
+    /// `None`: no such run is free; other tenants' blocks that rest are not free.
     pub fn take(
         &mut self,
         now: u64,
         count: u32,
-        session: u32,
-        within: Range<u32>,
-        kept: impl Iterator<Item = Range<u32>>,
+        taker: &Taker<'_>,
+        kept: &[Range<u32>],
     ) -> Option<Range<u32>> {
         self.wake(now);
-        let mut first = within.start;
+        let own = self.resting.iter().filter(|r| r.tenant == taker.tenant).count() as u32;
+        let spare = own + count <= taker.may_have;
+        let run = spare.then(|| self.free(count, taker, kept, "")).flatten();
+        let run = run.or_else(|| self.rested(count, taker, kept));
+        let run = run.or_else(|| self.free(count, taker, kept, taker.tenant))?;
+        self.resting.retain(|r| !run.contains(&r.block));
+        // Those beyond the quota rest no longer.
+        let left = self.resting.iter().filter(|r| r.tenant == taker.tenant).count() as u32;
+        let mut over = (left + count).saturating_sub(taker.may_have);
+        self.resting.retain(|r| {
+            let goes = over > 0 && r.tenant == taker.tenant;
+            over -= u32::from(goes);
+            !goes
+        });
+        self.given.insert(run.start, (count, taker.session));
+        Some(run)
+    }
+
+    /// The lowest run without given blocks and others that rest than a tenant's.
+    fn free(
+        &self,
+        count: u32,
+        taker: &Taker<'_>,
+        kept: &[Range<u32>],
+        tenant: &str,
+    ) -> Option<Range<u32>> {
+        let mut first = taker.within.start;
         let mut taken: Vec<(u32, u32)> = self.given.iter().map(|(&at, &(n, _))| (at, n)).collect();
-        taken.extend(self.resting.iter().map(|&(at, _)| (at, 1)));
-        taken.extend(kept.map(|r| (r.start, r.len() as u32)));
+        let resting = self.resting.iter().filter(|r| r.tenant != tenant);
+        taken.extend(resting.map(|r| (r.block, 1)));
+        taken.extend(kept.iter().map(|r| (r.start, r.len() as u32)));
         taken.sort_unstable();
         for (at, n) in taken {
             if first + count <= at {
@@ -41,11 +89,20 @@ impl Blocks {
             }
             first = first.max(at + n);
         }
-        let fits = count > 0 && first + count <= within.end.min(BLOCKS.end);
-        fits.then(|| {
-            self.given.insert(first, (count, session));
-            first..first + count
-        })
+        let fits = count > 0 && first + count <= taker.within.end.min(BLOCKS.end);
+        fits.then(|| first..first + count)
+    }
+
+    /// A run of the tenant's resting blocks alone: of those that begin with the one that has rested
+    /// longest.
+    fn rested(&self, count: u32, taker: &Taker<'_>, kept: &[Range<u32>]) -> Option<Range<u32>> {
+        let own = || self.resting.iter().filter(|r| r.tenant == taker.tenant).map(|r| r.block);
+        let may = |block: &u32| {
+            taker.within.contains(block) && !kept.iter().any(|kept| kept.contains(block))
+        };
+        own()
+            .map(|first| first..first + count)
+            .find(|run| run.clone().all(|block| may(&block) && own().any(|own| own == block)))
     }
 
     /// Gives a session the blocks that it had in a former life of the router. False: another
@@ -56,7 +113,7 @@ impl Blocks {
         let meets =
             |(&first, &(n, _)): (&u32, &(u32, u32))| first < blocks.end && blocks.start < first + n;
         let free = !self.given.iter().any(meets)
-            && !self.resting.iter().any(|(block, _)| blocks.contains(block));
+            && !self.resting.iter().any(|r| blocks.contains(&r.block));
         if valid && free {
             self.given.insert(blocks.start, (blocks.len() as u32, session));
         }
@@ -65,15 +122,17 @@ impl Blocks {
 
     /// Ends the rest of blocks that have rested long enough.
     fn wake(&mut self, now: u64) {
-        while self.resting.front().is_some_and(|&(_, until)| now >= until) {
+        while self.resting.front().is_some_and(|r| now >= r.until) {
             self.resting.pop_front();
         }
     }
 
-    /// Takes a session's blocks back.
-    pub fn put(&mut self, now: u64, blocks: Range<u32>) {
+    /// Takes the blocks of a tenant's session back.
+    pub fn put(&mut self, now: u64, blocks: Range<u32>, tenant: &str) {
         if self.given.remove(&blocks.start).is_some() {
-            self.resting.extend(blocks.map(|block| (block, now + REST_NS)));
+            let until = now + REST_NS;
+            let rests = |block| Resting { block, until, tenant: tenant.into() };
+            self.resting.extend(blocks.map(rests));
         }
     }
 
@@ -96,15 +155,19 @@ mod tests {
 
     /// Of all blocks, none of which is kept.
     fn take(b: &mut Blocks, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
-        b.take(now, count, session, BLOCKS, std::iter::empty())
+        b.take(now, count, &taker(session, "a", BLOCKS.end), &[])
+    }
+
+    fn taker(session: u32, tenant: &str, may_have: u32) -> Taker<'_> {
+        Taker { session, tenant, may_have, within: BLOCKS }
     }
 
     #[test]
     fn a_tenant_that_others_know_by_its_blocks_has_no_others() {
         let mut b = Blocks::default();
-        let kept = || [3..5, 6..8].into_iter();
-        let any = |b: &mut Blocks, n| b.take(0, n, 1, BLOCKS, kept());
-        let own = |b: &mut Blocks, n| b.take(0, n, 2, 6..8, std::iter::empty());
+        let any = |b: &mut Blocks, n| b.take(0, n, &taker(1, "a", 1000), &[3..5, 6..8]);
+        let own =
+            |b: &mut Blocks, n| b.take(0, n, &Taker { within: 6..8, ..taker(2, "b", 1000) }, &[]);
         assert_eq!((any(&mut b, 3), any(&mut b, 1)), (Some(8..11), Some(1..2)));
         assert_eq!(
             (own(&mut b, 3), own(&mut b, 1), own(&mut b, 1)),
@@ -125,8 +188,8 @@ mod tests {
         assert_eq!((a.clone(), c.clone()), (1..2, 2..4));
         let owners = [0, 1, 2, 3, 4].map(|block| b.owner(block * QPN_UNIT + 5));
         assert_eq!(owners, [None, Some(10), Some(11), Some(11), None]);
-        b.put(1000, a.clone());
-        b.put(1000, a.clone());
+        b.put(1000, a.clone(), "a");
+        b.put(1000, a.clone(), "a");
         assert_eq!((b.owner(QPN_UNIT), b.given()), (None, 2));
         assert_eq!(take(&mut b, 1000 + REST_NS - 1, 1, 12), Some(4..5), "it rests");
         assert_eq!(take(&mut b, 1000 + REST_NS, 1, 13), Some(1..2));
@@ -144,7 +207,7 @@ mod tests {
         }
         assert_eq!((b.owner(11 * QPN_UNIT), b.owner(12 * QPN_UNIT)), (Some(1), Some(2)));
         assert_eq!(take(&mut b, 0, 10, 4), Some(13..23), "new ones go round them");
-        b.put(5, 10..12);
+        b.put(5, 10..12, "a");
         assert!(!b.claim(5, &(10..12), 1), "what has ended in this life is used up");
         assert!(!b.claim(REST_NS + 4, &(11..12), 1));
     }
@@ -156,11 +219,56 @@ mod tests {
             assert_eq!(take(&mut b, 0, 1, n), Some(n..n + 1));
         }
         assert_eq!((take(&mut b, 0, 1, 0), b.given()), (None, BLOCKS.len() as u32));
-        b.put(0, 500..501);
-        b.put(0, 502..503);
+        b.put(0, 500..501, "a");
+        b.put(0, 502..503, "a");
         assert_eq!(take(&mut b, REST_NS, 2, 0), None, "not two together");
-        b.put(REST_NS, 501..502);
+        b.put(REST_NS, 501..502, "a");
         assert_eq!(take(&mut b, 2 * REST_NS, 3, 7), Some(500..503));
         assert_eq!(take(&mut Blocks::default(), 0, 0, 1), None);
+    }
+
+    #[test]
+    fn what_rests_is_its_tenants_and_goes_back_to_it_first() {
+        let mut b = Blocks::default();
+        let mut first = Vec::new();
+        // A tenant that opens and closes: it never has more than its quota.
+        for n in 0..100 {
+            let got = b.take(n, 1, &taker(1, "greedy", 4), &[]).unwrap();
+            assert!(got.end <= 5, "{got:?}");
+            first.push(got.start);
+            b.put(n, got, "greedy");
+        }
+        assert_eq!(first[..6], [1, 2, 3, 4, 1, 2], "new ones first, then what rested longest");
+        assert_eq!(b.take(200, 1, &taker(2, "other", 4), &[]), Some(5..6), "others' still rest");
+        // A run of its own; and one that is not there, for which earlier ones rest no longer.
+        assert_eq!(b.take(200, 2, &taker(3, "greedy", 4), &[]), Some(1..3));
+        b.put(200, 1..3, "greedy");
+        assert_eq!(b.take(200, 4, &taker(4, "greedy", 4), &[]), Some(1..5));
+        b.put(201, 1..5, "greedy");
+        let one = b.take(201, 1, &taker(5, "greedy", 4), &[]).unwrap();
+        assert_eq!(one, 1..2);
+        assert_eq!(b.take(201, 3, &taker(6, "greedy", 3), &[]), Some(2..5));
+        // Of a map that has its blocks within others' only those count.
+        let mut b = Blocks::default();
+        let own = Taker { within: 7..9, ..taker(1, "placed", 16) };
+        for n in 0..5 {
+            let got = b.take(n, 2, &own, &[]).unwrap();
+            assert_eq!(got, 7..9, "its blocks are all that it has");
+            b.put(n, got, "placed");
+        }
+        assert_eq!(b.take(9, 1, &taker(2, "placed", 2), &[7..8, 8..9]), Some(1..2));
+    }
+
+    #[test]
+    fn without_a_run_of_its_own_a_tenant_rests_less_than_it_might() {
+        let mut b = Blocks::default();
+        for n in 0..3 {
+            assert_eq!(b.take(0, 1, &taker(n, "a", 3), &[]), Some(n + 1..n + 2));
+        }
+        b.put(0, 1..2, "a");
+        b.put(0, 3..4, "a");
+        // Two in a row: neither of its own.
+        assert_eq!(b.take(0, 2, &taker(7, "a", 2), &[]), Some(3..5));
+        assert_eq!(b.take(0, 1, &taker(8, "b", 2), &[]), Some(1..2), "it is beyond the quota");
     }
 }

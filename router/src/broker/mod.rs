@@ -102,6 +102,12 @@ mod errno {
     pub const PROTOCOL: i32 = 71;
 }
 
+/// Whether a tenant may have one more of what all tenants share: it must leave as many for others as
+/// it has, so that it never has all, however many sessions it opens.
+fn leaves_enough(own: usize, all: usize, most: usize) -> bool {
+    own < most.saturating_sub(all)
+}
+
 /// A refusal: errno and why.
 type Refusal = (i32, String);
 
@@ -252,7 +258,7 @@ impl Broker {
             }
             (true, true, Message::Ping(())) => {}
             (true, true, Message::Link(_))
-                if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq)) => {}
+                if self.up_mut(id).is_some_and(|up| up.unanswered.remove(&e.seq).is_some()) => {}
             (up, answer, _) => {
                 let (before, what) = (
                     if up { "" } else { "before its HELLO, " },
@@ -357,9 +363,15 @@ impl Broker {
         if self.all_up().any(|(_, other)| same(other) && other.listens_at(s)) {
             return Err(errno::IN_USE);
         }
-        let all: usize = self.all_up().map(|(_, up)| up.listens.len()).sum();
+        let tenant = &up.tenant.name;
+        let (all, own) = self.all_up().fold((0, 0), |(all, own), (_, other)| {
+            let n = other.listens.len();
+            (all + n, own + if other.tenant.name == *tenant { n } else { 0 })
+        });
         let up = self.up_mut(id).ok_or(errno::INVALID)?;
-        if all >= LISTENS || up.listens.len() >= up.tenant.quotas.listens as usize {
+        if !leaves_enough(own, all, LISTENS)
+            || up.listens.len() >= up.tenant.quotas.listens as usize
+        {
             return Err(errno::QUOTA);
         }
         up.listens.insert((s.space, s.port));
@@ -397,7 +409,7 @@ impl Broker {
         let Some(session) = self.sessions.remove(&id) else { return };
         let State::Up(up) = session.state else { return };
         self.waiting.forget(id);
-        self.blocks.put(now, up.blocks.clone());
+        self.blocks.put(now, up.blocks.clone(), &up.tenant.name);
         let linked = |p: SessionId, o: &Up| o.may_link_to(id, &up) || up.may_link_to(p, o);
         let to: Vec<SessionId> =
             self.all_up().filter(|(p, o)| linked(*p, o)).map(|(p, _)| p).collect();

@@ -1,7 +1,9 @@
 //! Routes and the links between sessions: whether policy allows one, and the messages to both ends.
 
 use super::session::{To, LINKS_PER_SECOND, UNANSWERED};
-use super::{because, errno, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up};
+use super::{
+    because, errno, leaves_enough, Action, Broker, Link, Message, Refusal, Routed, SessionId, Up,
+};
 use crate::policy::{show, wants, Tenant};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
@@ -78,13 +80,17 @@ impl Broker {
             return self.relayed(id, owner);
         }
         // The router does not keep descriptors for a process that is stopped or does not read.
-        let waits = other.unanswered.len() >= UNANSWERED;
-        if waits {
+        let of_tenant = other
+            .unanswered
+            .values()
+            .filter(|&&asks| self.up(asks).is_some_and(|asks| asks.tenant.name == up.tenant.name));
+        if !leaves_enough(of_tenant.count(), other.unanswered.len(), UNANSWERED) {
             return Err(because!(
                 errno::AGAIN,
-                "{} has {UNANSWERED} links waiting and takes none: \
+                "{} has {} links waiting and takes none: \
                  its process is stopped, or nobody polls there",
-                show(&route.gid)
+                show(&route.gid),
+                other.unanswered.len()
             ));
         }
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
@@ -105,7 +111,7 @@ impl Broker {
             return Err(because!(errno::INVALID, "no session"));
         };
         let link_seq = other.next_seq();
-        other.unanswered.insert(link_seq);
+        other.unanswered.insert(link_seq, id);
         other.linked_by.insert(id);
         let routed = Routed {
             kind: route_kind::DIRECT,

@@ -10,8 +10,9 @@ use std::ops::Range;
 
 /// The time limit of a connection's HELLO.
 pub const HELLO_NS: u64 = 1_000_000_000;
-/// Limit of LINK messages that a session has not answered. It gets no more until it does.
-pub const UNANSWERED: usize = 16;
+/// Limit of LINK messages that a session has not answered; those asked for by one tenant are half
+/// of them at most. It gets no more until it answers.
+pub const UNANSWERED: usize = 32;
 
 /// Links in a second that one session may have made to the same other. Each costs the other a ring
 /// to map, and a peer must not keep it busy with new links alone.
@@ -70,8 +71,8 @@ pub struct Up {
     pub grows: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
-    /// Numbers of LINKs that wait for an answer.
-    pub unanswered: BTreeSet<u32>,
+    /// LINKs that wait for an answer, by number, and the sessions that asked for them.
+    pub unanswered: BTreeMap<u32, SessionId>,
     /// The rate of its route requests.
     pub rate: Rate,
     /// The rates of its links to each session. They stay when a route is given back.

@@ -253,7 +253,7 @@ fn one_who_asks_too_much_is_told_later_and_who_takes_nothing_gets_no_more() {
     let mut b = Bench::new(POLICY);
     let ((blue, wb), (red, _)) = (b.up(1), b.up(2));
     let mut links = Vec::new();
-    for _ in 0..UNANSWERED {
+    for _ in 0..UNANSWERED / 2 {
         links.push(b.linked(red, &wb).2);
     }
     let (n, why) = b.refused(red, wb.gids[0], wb.qpns.0);
@@ -624,3 +624,4 @@ mod feed;
 mod hosts;
 mod limits;
 mod resume;
+mod shares;

@@ -1,5 +1,6 @@
 //! HELLO and WELCOME: the tenant of a session, and its numbers and address.
 
+use super::blocks::Taker;
 use super::resume::Kept;
 use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
 use crate::identity::{tenant_of, World};
@@ -86,9 +87,8 @@ impl Broker {
         };
         self.not_denied(&tenant)?;
         let name = &tenant.name;
-        let own = || self.all_up().filter(|(_, up)| up.tenant.name == *name);
         let quotas = tenant.quotas;
-        if own().count() >= quotas.sessions as usize {
+        if self.of_tenant(name).count() >= quotas.sessions as usize {
             return Err(because!(
                 errno::QUOTA,
                 "tenant {name} has {} sessions, its most",
@@ -96,7 +96,7 @@ impl Broker {
             ));
         }
         let blocks = h.qpns.div_ceil(QPN_UNIT);
-        let has: usize = own().map(|(_, up)| up.blocks.len()).sum();
+        let has: usize = self.of_tenant(name).map(|up| up.blocks.len()).sum();
         if blocks > BLOCKS_MAX || has + blocks as usize > quotas.blocks as usize {
             let n = h.qpns;
             return Err(because!(
@@ -105,6 +105,11 @@ impl Broker {
             ));
         }
         Ok(tenant)
+    }
+
+    /// The sessions of a tenant.
+    pub(super) fn of_tenant<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b Up> {
+        self.all_up().map(|(_, up)| up).filter(move |up| up.tenant.name == name)
     }
 
     /// Blocks for a session: of its tenant's fixed ones, if other hosts know it by them; else of
@@ -116,22 +121,23 @@ impl Broker {
         id: SessionId,
         tenant: &Tenant,
     ) -> Result<Range<u32>, Refusal> {
-        let given = match &tenant.place {
-            Some(own) => self.blocks.take(now, count, id, own.clone(), std::iter::empty()),
-            None => {
-                let kept = self.policy.tenants.iter().filter_map(|t| t.place.clone());
-                self.blocks.take(now, count, id, BLOCKS, kept)
-            }
+        let has: usize = self.of_tenant(&tenant.name).map(|up| up.blocks.len()).sum();
+        let may_have = tenant.quotas.blocks.saturating_sub(has as u32);
+        let within = tenant.place.clone().unwrap_or(BLOCKS);
+        let taker = Taker { session: id, tenant: &tenant.name, may_have, within };
+        let kept: Vec<_> = match &tenant.place {
+            Some(_) => Vec::new(),
+            None => self.policy.tenants.iter().filter_map(|t| t.place.clone()).collect(),
         };
-        given.ok_or_else(|| {
+        self.blocks.take(now, count, &taker, &kept).ok_or_else(|| {
             let whose = match &tenant.place {
                 Some(own) => format!("of tenant {}, which has {} blocks", tenant.name, own.len()),
                 None => "on this host".into(),
             };
             because!(
                 errno::NO_SPACE,
-                "no queue pair numbers are left {whose}; those of sessions that end rest for a \
-                 minute"
+                "no queue pair numbers are left {whose}; those of other tenants' sessions that end \
+                 rest for a minute"
             )
         })
     }

@@ -2,7 +2,7 @@
 //! address may become known.
 
 use super::{because, errno, Broker, Gid, Refusal, SessionId};
-use crate::broker::Action;
+use crate::broker::{leaves_enough, Action};
 use crate::policy::show;
 use gdrcore_net::via::proto::{Envelope, Message, Route, Routed, Text};
 
@@ -50,8 +50,11 @@ impl Broker {
         refusal: Refusal,
     ) -> Result<(), Refusal> {
         let Some(network) = self.unknown(id, &route.gid) else { return Err(refusal) };
-        let own = self.waiting.0.iter().filter(|held| held.id == id).count();
-        if self.waiting.0.len() >= ALL_MAX || own >= EACH_MAX {
+        let tenant = |id| self.up(id).map(|up| &up.tenant.name);
+        let all = &self.waiting.0;
+        let own = all.iter().filter(|held| held.id == id).count();
+        let of_tenant = all.iter().filter(|held| tenant(held.id) == tenant(id)).count();
+        if !leaves_enough(of_tenant, all.len(), ALL_MAX) || own >= EACH_MAX {
             return Err(store_down(&network, &route.gid));
         }
         let until = now.saturating_add(WAIT_NS);
