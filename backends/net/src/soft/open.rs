@@ -271,7 +271,7 @@ impl SoftDevice {
             sleeping: Asleep::new(),
             helper_on: AtomicBool::new(false),
             helper: helper::Helper::new()?,
-            channels: channels::Channels::new(),
+            channels: channels::Channels::new(core.context),
             sink: OnceLock::new(),
             mtu: core.max_mtu,
             path: config.path,
