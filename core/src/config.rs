@@ -16,6 +16,8 @@ const BURST_HEADERS: u32 = 256;
 /// A field of 0 takes the value of [`Config::DEFAULT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
+    /// Number of the context in its process: handles of other contexts are refused.
+    pub context: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Memory regions and windows together, at most 65,536 (the index is 16 bits of the key).
@@ -187,6 +189,7 @@ impl Config {
         window_max: 1 << 20,
         max_cm_ids: 64,
         seed: 0,
+        context: 0,
         line_rate_bytes_per_s: 12_500_000_000,
         burst_bytes: 64 << 10,
         keepalive_ns: 0,

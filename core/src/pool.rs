@@ -2,7 +2,9 @@
 //!
 //! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
 //! and even while the index is free, and advances by one each way. So a handle that is stale,
-//! invented or of another type is recognised at once, and a live one is never 0.
+//! invented or of another type is recognised at once, and a live one is never 0. The generations of a
+//! context begin far from those of others ([`first_generation`]), so a handle of another context is
+//! recognised by the same comparison.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,6 +20,13 @@ const INDEX_MAX: usize = 1 << INDEX_BITS;
 /// End of the free list.
 const NIL: u32 = u32::MAX;
 
+/// The generation with which free indexes begin in the context with a number. However many contexts
+/// there are, these are about as far apart as they can be (2^32 divided by the golden ratio, in
+/// steps): two contexts are 800 million uses of an index apart, a thousand some million.
+pub const fn first_generation(context: u32) -> u32 {
+    context.wrapping_mul(0x9e37_79b9) & !1
+}
+
 /// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets
 /// the same generation again only after 2^31 reuses of every index.
 ///
@@ -27,6 +36,8 @@ const NIL: u32 = u32::MAX;
 pub struct Pool {
     /// Object type, in every handle.
     tag: u8,
+    /// Of indexes that were never used.
+    first: u32,
     /// By index: odd while live.
     generations: Table<AtomicU32>,
     /// By index: the next free index.
@@ -40,18 +51,26 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks.
+    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks, of the
+    /// objects of a type in the context with a number.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.
-    pub fn carve(walk: &mut Walk, tag: u8, initial: usize, limit: usize) -> Result<Self> {
+    pub fn carve(
+        walk: &mut Walk,
+        (tag, context): (u8, u32),
+        initial: usize,
+        limit: usize,
+    ) -> Result<Self> {
         if limit > INDEX_MAX {
             return Err(refuse!(Invalid, "{} {limit}: at most {INDEX_MAX}", bound_of(tag)));
         }
-        let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(0))?;
+        let first = first_generation(context);
+        let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(first))?;
         let next = Table::carve(walk, initial, limit, |_| AtomicU32::new(NIL))?;
         let pool = Pool {
             tag,
+            first,
             generations,
             next,
             head: AtomicU32::new(NIL),
@@ -84,7 +103,7 @@ impl Pool {
     fn add_chunk(&self, heap: &mut Heap) -> Result<()> {
         let first = self.capacity();
         self.next.grow_past(first, heap, |_| AtomicU32::new(NIL))?;
-        self.generations.grow(heap, |_| AtomicU32::new(0))?;
+        self.generations.grow(heap, |_| AtomicU32::new(self.first))?;
         for i in first..self.capacity() {
             self.append(i as u32);
         }

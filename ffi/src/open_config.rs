@@ -5,7 +5,11 @@ use crate::c_result::{refuse, ret};
 use crate::c_types::*;
 use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
+use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::{Config, Result};
+
+/// The number of the next context of the process.
+static CONTEXTS: AtomicU32 = AtomicU32::new(1);
 
 /// A checked configuration, the same for all kinds of devices.
 pub(crate) struct OpenConfig<'a> {
@@ -76,6 +80,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         line_rate_bytes_per_s: c.line_rate_bytes_per_s,
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
+        context: CONTEXTS.fetch_add(1, Ordering::Relaxed),
     };
     Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1) })
 }

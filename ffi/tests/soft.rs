@@ -160,6 +160,60 @@ fn threads_of_one_context_have_engines_of_their_own() {
     assert_eq!((c!(gdrc_config_default(&mut cfg)), cfg.engines), (0, 1));
 }
 
+/// Handles of one context, used in another that has made the same calls: each call refuses them and
+/// leaves the other's objects alone. Also in the context that comes after a closed one.
+#[test]
+fn handles_of_another_context_are_refused() {
+    for engines in [1, 3] {
+        let config = gdrc_config { engines, ..sized() };
+        let mut earlier: Option<Side> = None;
+        for _ in 0..3 {
+            let (x, y) =
+                (Ctx::open(c"loopback", Some(&config)), Ctx::open(c"loopback", Some(&config)));
+            let (mut a, b) = (side(&x, GDRC_QPT_RC, 64 << 10), side(&y, GDRC_QPT_RC, 64 << 10));
+            refuses_all_of(&x, &b);
+            if let Some(earlier) = earlier.replace(b) {
+                refuses_all_of(&x, &earlier);
+                refuses_all_of(&y, &earlier);
+            }
+            let mut other = side(&x, GDRC_QPT_RC, 64 << 10);
+            connect(&a, &other);
+            exchange(&mut a, &mut other);
+            drop(y);
+        }
+    }
+}
+
+fn refuses_all_of(ctx: &Ctx, s: &Side) {
+    const NO: c_int = -libc::EINVAL;
+    let (ctx, mut wc) = (ctx.0, gdrc_wc::default());
+    assert_eq!(c!(gdrc_qp_destroy(ctx, s.qp)), NO);
+    assert_eq!(c!(gdrc_qp_reset(ctx, s.qp)), NO);
+    assert_eq!(c!(gdrc_qp_query(ctx, s.qp, &mut sized::<gdrc_qp_attr>(), null_mut())), NO);
+    assert_eq!(c!(gdrc_cq_destroy(ctx, s.cq)), NO);
+    assert_eq!(c!(gdrc_cq_arm(ctx, s.cq, 0)), NO);
+    assert_eq!(c!(gdrc_poll_cq(ctx, s.cq, 1, &mut wc)), NO);
+    assert_eq!(c!(gdrc_mr_dereg(ctx, s.mr)), NO);
+    assert_eq!(c!(gdrc_mr_query(ctx, s.mr, &mut sized())), NO);
+    assert_eq!(c!(gdrc_pd_dealloc(ctx, s.pd)), NO);
+    assert_eq!(c!(gdrc_mw_alloc(ctx, s.pd, 2, &mut gdrc_mw::default(), null_mut())), NO);
+    let (mut wr, recv) = (zeroed::<gdrc_send_wr>(), zeroed::<gdrc_recv_wr>());
+    wr.opcode = GDRC_WR_SEND;
+    assert_eq!(c!(gdrc_post_send(ctx, s.qp, &wr, null_mut())), NO);
+    assert_eq!(c!(gdrc_post_recv(ctx, s.qp, &recv, null_mut())), NO);
+    // Those that a side does not have: of a context of its own that made the same calls.
+    let other = Ctx::open(c"loopback", None);
+    let (mut own, mut theirs) = (gdrc_channel::default(), gdrc_channel::default());
+    assert_eq!(c!(gdrc_channel_create(ctx, &mut own)), 0);
+    assert_eq!(c!(gdrc_channel_create(other.0, &mut theirs)), 0);
+    assert_eq!(c!(gdrc_channel_destroy(ctx, theirs)), NO);
+    assert_eq!(c!(gdrc_channel_destroy(ctx, own)), 0);
+    let mut xrcd = gdrc_xrcd::default();
+    assert_eq!(c!(gdrc_xrcd_alloc(other.0, &mut xrcd)), 0);
+    assert_eq!(c!(gdrc_xrcd_dealloc(ctx, xrcd)), NO);
+    assert_eq!(c!(gdrc_cm_destroy(ctx, gdrc_cm_id { handle: 1 << 32 | 8 << 24 })), NO);
+}
+
 /// A device name that no other test uses.
 fn at(last: u8) -> CString {
     let [a, b, c, d] = place::loopback(0, last);

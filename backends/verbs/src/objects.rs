@@ -176,9 +176,9 @@ impl Tables {
         let none = || AtomicU64::new(0);
         let zero = || AtomicU32::new(0);
         Ok(Tables {
-            pds: Slots::carve(walk, 1, c.max_pd, || ())?,
-            xrcds: Slots::carve(walk, 9, c.max_pd, || ())?,
-            mrs: Slots::carve(walk, 2, c.max_mr, || Mr {
+            pds: Slots::carve(walk, (1, c.context), c.max_pd, || ())?,
+            xrcds: Slots::carve(walk, (9, c.context), c.max_pd, || ())?,
+            mrs: Slots::carve(walk, (2, c.context), c.max_mr, || Mr {
                 pd: none(),
                 addr: none(),
                 length: none(),
@@ -188,14 +188,14 @@ impl Tables {
                 access: zero(),
                 provider: zero(),
             })?,
-            mws: Slots::carve(walk, 3, c.max_mr, || Mw { pd: none() })?,
-            ahs: Slots::carve(walk, 4, c.max_ah, || Ah { pd: none() })?,
-            cqs: Slots::carve(walk, 5, c.max_cq, || Cq {
+            mws: Slots::carve(walk, (3, c.context), c.max_mr, || Mw { pd: none() })?,
+            ahs: Slots::carve(walk, (4, c.context), c.max_ah, || Ah { pd: none() })?,
+            cqs: Slots::carve(walk, (5, c.context), c.max_cq, || Cq {
                 poll: Busy::new(),
                 empty: zero(),
                 channel: none(),
             })?,
-            srqs: Slots::carve(walk, 6, c.max_srq, || Srq {
+            srqs: Slots::carve(walk, (6, c.context), c.max_srq, || Srq {
                 post: Busy::new(),
                 sge: zero(),
                 depth: zero(),
@@ -203,8 +203,10 @@ impl Tables {
                 xrcd: none(),
                 cq: none(),
             })?,
-            qps: Slots::carve(walk, 7, c.max_qp, Qp::new)?,
-            channels: Slots::carve(walk, 8, CHANNELS, || Channel { fd: AtomicI32::new(-1) })?,
+            qps: Slots::carve(walk, (7, c.context), c.max_qp, Qp::new)?,
+            channels: Slots::carve(walk, (8, c.context), CHANNELS, || Channel {
+                fd: AtomicI32::new(-1),
+            })?,
         })
     }
 }

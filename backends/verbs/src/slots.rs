@@ -120,13 +120,19 @@ const fn vacant(index: usize) -> u64 {
 }
 
 impl<T> Slots<T> {
-    /// Room for `bound` objects whose handles carry `tag`.
+    /// Room for `bound` objects of a type, whose tag their handles have, in the context with a
+    /// number.
     ///
     /// # Errors
     /// [`Error::NoMemory`] if it does not fit.
-    pub fn carve(walk: &mut Walk, tag: u8, bound: u32, more: impl Fn() -> T) -> Result<Self> {
+    pub fn carve(
+        walk: &mut Walk,
+        kind: (u8, u32),
+        bound: u32,
+        more: impl Fn() -> T,
+    ) -> Result<Self> {
         let bound = bound as usize;
-        let pool = Pool::carve(walk, tag, bound, bound)?;
+        let pool = Pool::carve(walk, kind, bound, bound)?;
         // The pool rounds up to chunks; a power of two, so that any word has a slot (`near`).
         let room = bound.next_multiple_of(gdrcore_core::arena::CHUNK).next_power_of_two();
         let slots = walk.slice_with(room, |i| Slot::new(i, more()))?;
@@ -279,14 +285,14 @@ mod tests {
 
     fn slots(bound: u32) -> Slots<()> {
         let mut query = Walk::size_query();
-        Slots::carve(&mut query, 3, bound, || ()).unwrap();
+        Slots::carve(&mut query, (3, 0), bound, || ()).unwrap();
         let bytes = query.offset();
         let memory = std::alloc::Layout::from_size_align(bytes, 128).unwrap();
         // SAFETY: the layout is not empty; the memory is leaked, so it lives for ever.
         let at = unsafe { std::alloc::alloc_zeroed(memory) };
         // SAFETY: `bytes` fresh bytes of our own.
         let mut walk = unsafe { Walk::carve(at, bytes) }.unwrap();
-        Slots::carve(&mut walk, 3, bound, || ()).unwrap()
+        Slots::carve(&mut walk, (3, 0), bound, || ()).unwrap()
     }
 
     fn object(n: usize) -> Object {

@@ -179,7 +179,7 @@ impl Cm {
     fn take_answered(&mut self) {
         let is_spare = |&i: &usize| {
             let id = &self.ids[i];
-            id.state == State::SidrDone && id.owes == 0 && id.events == 0
+            id.state == State::SidrDone && id.owes == 0 && !self.events.has_any(i)
         };
         let oldest = self.pool.iter_live().filter(is_spare).min_by_key(|&i| self.ids[i].since);
         if let Some(i) = oldest {

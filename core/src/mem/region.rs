@@ -14,10 +14,11 @@
 //! the address space (checked at registration), though it may end exactly there.
 
 use crate::arena::{Heap, Table, Walk};
+use crate::config::Config;
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Target, PROVIDER_MAX};
-use crate::pool::stale;
+use crate::pool::{first_generation, stale};
 use crate::random::Random;
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
@@ -176,6 +177,8 @@ impl Slot {
 /// Under the engine's lock.
 pub struct Regions {
     slots: Table<Slot>,
+    /// A slot that was never used.
+    fresh: Slot,
     /// Oldest free slot, so that an index rests as long as possible before it is used again.
     free_head: u32,
     /// Latest free slot.
@@ -191,16 +194,18 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for other numbers.
-    pub fn carve(walk: &mut Walk, initial: usize, limit: usize, seed: u64) -> Result<Self> {
+    pub fn carve(walk: &mut Walk, initial: usize, limit: usize, c: &Config) -> Result<Self> {
         if limit > 1 << 16 {
             return Err(refuse!(Invalid, "max_mr {limit}: at most 65536"));
         }
-        let slots = Table::carve(walk, initial, limit, |_| FREE)?;
+        let fresh = Slot { generation: first_generation(c.context), ..FREE };
+        let slots = Table::carve(walk, initial, limit, |_| fresh)?;
         let mut regions = Regions {
             slots,
+            fresh,
             free_head: NIL,
             free_tail: NIL,
-            keys: Keys::new(seed),
+            keys: Keys::new(c.seed),
             mr_live: 0,
             mw_live: 0,
         };
@@ -216,7 +221,8 @@ impl Regions {
     /// [`Error::NoMemory`] at the limit or where the heap has no room.
     pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
         let first = self.slots.len();
-        self.slots.grow(heap, |_| FREE).inspect_err(|e| {
+        let fresh = self.fresh;
+        self.slots.grow(heap, |_| fresh).inspect_err(|e| {
             if *e == Error::NoMemory {
                 refuse!(
                     NoMemory,
@@ -851,10 +857,9 @@ fn window_kind(mw_type: u32) -> Result<Kind> {
 /// Why a key finds no live object of the right kind in its slot: it is expired, or was never given.
 #[cold]
 fn stranger(s: &Slot, key: u32) -> KeyError {
-    let was_live = s.generation > 0;
     // The last key of a free slot, or another key of a slot that has had several, which are not
     // recorded.
-    if (s.key == key && s.kind == Kind::Free && was_live) || (s.key != key && s.aged) {
+    if s.aged && (s.key != key || s.kind == Kind::Free) {
         KeyError::Expired
     } else {
         KeyError::Unknown

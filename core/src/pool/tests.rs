@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::vec::Vec;
 
 fn pool(n: usize, limit: usize) -> Pool {
-    carve(|w| Pool::carve(w, 5, n, limit))
+    carve(|w| Pool::carve(w, (5, 0), n, limit))
 }
 
 /// The pool stands below the objects that it names, so it has their numbers a second time.
@@ -71,6 +71,32 @@ fn handles_of_other_types_and_generations_are_stale() {
     pool.free(i);
     assert_eq!(pool.check(h), Err(Error::StaleHandle));
     assert_eq!(pool.check(pool.handle(i)), Err(Error::StaleHandle));
+}
+
+#[test]
+fn a_handle_of_another_context_is_stale() {
+    let pools: Vec<_> =
+        (0..50).map(|context| carve(|w| Pool::carve(w, (5, context), 64, 64 + CHUNK))).collect();
+    let mut heaps: Vec<_> = pools.iter().map(|_| heap(4096)).collect();
+    // Indexes of the beginning, used several times, and of a chunk that came later.
+    for (pool, heap) in pools.iter().zip(&mut heaps) {
+        for _ in 0..200 {
+            let i = pool.alloc().unwrap().1;
+            pool.free(i);
+        }
+        pool.grow(heap).unwrap();
+        assert!((0..64 + CHUNK).all(|_| pool.alloc().is_ok()));
+    }
+    for (k, pool) in pools.iter().enumerate() {
+        let all: Vec<_> = (0..64 + CHUNK).map(|i| pool.handle(i)).collect();
+        for (other, theirs) in pools.iter().enumerate() {
+            let known = all.iter().filter(|h| theirs.check(**h).is_ok()).count();
+            assert_eq!(known, if other == k { all.len() } else { 0 });
+        }
+    }
+    let mut first: Vec<_> = (0..1000).map(first_generation).collect();
+    first.sort_unstable();
+    assert!(first.windows(2).all(|pair| pair[1] - pair[0] > 1_000_000));
 }
 
 #[test]

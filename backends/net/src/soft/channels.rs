@@ -15,6 +15,7 @@ use crate::sys::{errno, Fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::first_generation;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::shared::{Branches, CHANNELS};
 use gdrcore_core::verbs::types::Handle;
@@ -107,9 +108,9 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub(super) fn new() -> Channels {
+    pub(super) fn new(context: u32) -> Channels {
         let slot = || Slot {
-            generation: AtomicU32::new(0),
+            generation: AtomicU32::new(first_generation(context)),
             fd: AtomicI32::new(-1),
             users: AtomicU32::new(0),
             branches: Branches::default(),

@@ -334,7 +334,7 @@ impl SoftDevice {
                 sleeping: Asleep::new(),
                 helper_on: AtomicBool::new(false),
                 helper: helper,
-                channels: channels::Channels::new(),
+                channels: channels::Channels::new(core.context),
                 sink: OnceLock::new(),
                 mtu: core.max_mtu,
                 path: config.path,

@@ -12,8 +12,12 @@ const QP: u32 = 0x11;
 /// The protection domain and the QP that bind.
 const OWNER: (u32, u32) = (PD, QP);
 
+fn seeded(seed: u64) -> Config {
+    Config { seed, ..Config::default() }
+}
+
 fn regions(limit: usize) -> Regions {
-    testing::carve(|w| Regions::carve(w, limit.min(64), limit, 1))
+    testing::carve(|w| Regions::carve(w, limit.min(64), limit, &seeded(1)))
 }
 
 fn request(addr: u64, length: u64, flags: u32) -> MrReg {
@@ -169,7 +173,7 @@ fn table_grows_to_its_limit() {
     assert_eq!((r.mr_live(), r.mw_live()), (64, CHUNK as u32));
     all.into_iter().for_each(|(h, _)| r.dereg(h).unwrap());
     assert_eq!((r.mr_live(), r.mw_live(), r.pd_users(PD)), (0, CHUNK as u32, CHUNK as u32));
-    assert!(testing::carve(|w| Ok(Regions::carve(w, 64, 65537, 1).is_err())));
+    assert!(testing::carve(|w| Ok(Regions::carve(w, 64, 65537, &seeded(1)).is_err())));
 }
 
 /// A peer that kept a key must never reach the index's next owner, whatever low byte a program
@@ -206,7 +210,7 @@ fn reused_index_never_gets_its_last_key() {
 #[test]
 fn keys_follow_from_the_seed() {
     let draw = |seed| {
-        let mut r = testing::carve(|w| Regions::carve(w, 64, 64, seed));
+        let mut r = testing::carve(|w| Regions::carve(w, 64, 64, &seeded(seed)));
         [mr(&mut r, 0, 0, 0).1, mr(&mut r, 0, 0, 0).1]
     };
     assert_eq!(draw(7), draw(7));
