@@ -122,6 +122,8 @@ pub(super) struct Id {
     pub(super) half_open: u32,
     /// It is a guest: its peer has not shown that it receives.
     pub(super) guest: bool,
+    /// The program has asked for the end of the connection.
+    pub(super) asked: bool,
     /// The peer may have lost this connection, and was asked.
     pub(super) doubted: bool,
     /// Requests, unconfirmed connections: when it came into its state. Connections: before this
@@ -216,6 +218,7 @@ impl Id {
             pending: 0,
             half_open: 0,
             guest: false,
+            asked: false,
             doubted: false,
             since: 0,
             former_id: 0,

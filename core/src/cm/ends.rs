@@ -11,11 +11,28 @@ use crate::roce::peer::PeerAddr;
 pub(super) const SILENT: i32 = -Error::TimedOut.errno();
 
 impl Cm {
-    /// Takes a connection whose peer's process may be watched: its address, and its QPN.
-    pub fn next_unwatched(&mut self) -> Option<(PeerAddr, u32)> {
+    /// Takes a connection whose peer's process may be watched: its address, and the QPNs there and
+    /// here.
+    pub fn next_unwatched(&mut self) -> Option<(PeerAddr, u32, u32)> {
         let i = self.unwatched.next_from(0)?;
         self.unwatched.clear(i);
-        Some((self.ids[i].peer, self.ids[i].remote_qpn))
+        let id = &self.ids[i];
+        Some((id.peer, id.remote_qpn, id.local_qpn))
+    }
+
+    /// The peer of a QP was silent until the QP failed. `gone`: it had nothing to say for as long
+    /// as a DREQ would be repeated; else it may live, and is told that the connection is over.
+    pub fn peer_silent(&mut self, now: u64, qpn: u32, gone: bool) {
+        let is = |i: &usize| {
+            let id = &self.ids[*i];
+            id.state == State::Established && id.has_peer_qp() && id.local_qpn == qpn
+        };
+        let of_qp = self.pool.iter_live().find(is);
+        match of_qp {
+            Some(i) if gone => self.peer_lost(now, i),
+            Some(i) => self.send_dreq(now, i),
+            None => {}
+        }
     }
 
     /// Whether connections have ended since the last call, so that some peers need not be watched

@@ -388,10 +388,15 @@ impl Cm {
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not connected (any more).
     pub fn disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
         let i = self.check(id)?;
-        let x = &self.ids[i];
+        let x = &mut self.ids[i];
+        if x.state == State::DreqSent && !core::mem::replace(&mut x.asked, true) {
+            // The manager was first, because the peer was silent.
+            return Ok(());
+        }
         if x.qp_type == qp_type::UD || !matches!(x.state, State::Established | State::RepSent) {
             return Err(self.wrong_state(i, "it is not connected"));
         }
+        x.asked = true;
         self.send_dreq(now, i);
         Ok(())
     }

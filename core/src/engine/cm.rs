@@ -9,12 +9,13 @@ use crate::cm::mad::MAD_LEN;
 use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
 use crate::config::{Config, QPN_UNIT};
 use crate::error::{Error, Result};
-use crate::roce::peer::PeerAddr;
+use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_attr_mask as mask, qp_type, AhAttr, Handle, QpAttr, QpInit};
+use crate::verbs::NONE;
 use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
 
 /// The general services QP, where connection managers talk.
@@ -160,6 +161,18 @@ impl Inner {
         Some(Burst { dst, len, seg: len, is_own: false })
     }
 
+    /// Peers that were silent until a queue pair failed: its connection is over.
+    #[cold]
+    pub(super) fn end_silent(&mut self, now: u64) {
+        while let Some(qi) = self.transport.common.silent.next_from(0) {
+            self.transport.common.silent.clear(qi);
+            let qp = &self.transport.qps[qi];
+            let gone = [CauseCode::Keepalive, CauseCode::PeerUnreachable];
+            let gone = gone.iter().any(|&code| qp.cause.code == code as u32);
+            self.cm.peer_silent(now, qp.qpn, gone);
+        }
+    }
+
     pub(super) fn cm_timeout(&mut self, s: &Shared, now: u64) {
         if self.cm.next_timeout().is_some_and(|at| at <= now) {
             let t = &self.transport;
@@ -243,6 +256,29 @@ impl Guard<'_> {
         inner.cm.listen(now, id, backlog)?;
         wake(&mut inner.cm, s);
         Ok(())
+    }
+
+    /// The process of a connection's peer cannot be watched: the QP of this number asks it, now and
+    /// then, whether it is still there.
+    pub fn cm_probe(&mut self, now: u64, qpn: u32) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        if let Some(qi) = t.common.qp_of(qpn).filter(|&qi| t.qps[qi].conn.peer != NONE) {
+            t.conn(s, qi).begin_keepalive_of_cm(now);
+        }
+    }
+
+    /// A link is gone, by which alone the process at its other end could be watched: its
+    /// connections have ended. To be called before the link is given up.
+    pub fn cm_link_lost(&mut self, now: u64, link: u16) {
+        let (inner, s) = self.split();
+        let t = &inner.transport;
+        for qp in t.qps.iter().filter(|qp| qp.live && qp.kind.has_fixed_peer()) {
+            if t.peers.get(qp.conn.peer as usize).is_some_and(|p| p.path == Path::Link(link)) {
+                inner.cm.peer_silent(now, qp.qpn, true);
+            }
+        }
+        wake(&mut inner.cm, s);
     }
 
     /// The process of a peer has ended, the owner of a block of QPNs at an address: so have its

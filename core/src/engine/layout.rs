@@ -48,7 +48,7 @@ pub(super) struct Parts {
     by_srqn: RawSlice<u32>,
     qpns: Qpns,
     cm: Cm,
-    bitmaps: [Bitmap; 8],
+    bitmaps: [Bitmap; 9],
     full_cqs: Bitmap,
     wheel: Wheel,
     scratch: RawSlice<u8>,
@@ -92,6 +92,7 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
+            Bitmap::carve(w, qp_limit)?,
         ],
         full_cqs: Bitmap::carve(w, limit(c.max_cq))?,
         wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
@@ -116,7 +117,7 @@ pub(super) unsafe fn finish(
     let mut heap = Heap::new();
     // SAFETY: the walk gave this region to the heap alone.
     unsafe { heap.add(p.heap.as_ptr(), p.heap.len())? };
-    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects] =
+    let [ready, ack_pending, mem_wait, cq_wait, win_wait, event_qps, cnp_owed, suspects, silent] =
         p.bitmaps;
     let mut cm = p.cm;
     cm.set_local(super::cm::local(config, &local));
@@ -164,6 +165,7 @@ pub(super) unsafe fn finish(
                 divides_writes: false,
                 has_witness: false,
                 suspects,
+                silent,
                 refused_port: None,
                 repeats: 0,
                 counters: Counters::default(),

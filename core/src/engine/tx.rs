@@ -534,6 +534,9 @@ impl Guard<'_> {
         if !inner.transport.common.mem_wait.is_empty() {
             inner.transport.poll_memory(s, now);
         }
+        if !inner.transport.common.silent.is_empty() {
+            inner.end_silent(now);
+        }
         inner.cm_timeout(s, now);
     }
 

@@ -7,39 +7,72 @@
 //! Other packets pay nothing: a timer compares a counter.
 
 use super::conn::Conn;
+use super::peer::Path;
 use super::run::Run;
 use super::txbuf::TxBuf;
 use crate::device::async_event;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::connection::Keep;
+use crate::verbs::connection::{Keep, KeepPlan};
 use crate::verbs::req::tx_block;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
 use crate::wire::Kind;
+
+/// The rules for connections of the connection manager: silence as long as its own messages are
+/// repeated.
+const OF_CM: KeepPlan = KeepPlan {
+    first: 1_000_000_000,
+    most: 15_000_000_000,
+    wait: 4096 << RESPONSE_TIMEOUT,
+    tries: MAX_RETRIES as u32 + 1,
+    tries_refused: 4,
+};
+/// Those of the connection manager, which is above this module.
+const RESPONSE_TIMEOUT: u8 = 17;
+const MAX_RETRIES: u8 = 15;
 
 impl Conn<'_> {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A
     /// peer in this engine needs none.
     pub(crate) fn begin_keepalive(&mut self, now: u64) {
         let every = self.common.config.keepalive_ns;
-        let qp = &*self.qp;
+        let wait = self.qp.conn.timeout_ns.min(every);
+        let tries = u32::from(self.qp.attr.retry_cnt) + 1;
+        self.watch_by(
+            now,
+            KeepPlan { first: every, most: every, wait, tries, tries_refused: tries },
+        );
+    }
+
+    /// Begins to watch the queue pair of a connection of the connection manager, unless it is
+    /// watched already.
+    pub(crate) fn begin_keepalive_of_cm(&mut self, now: u64) {
+        if self.qp.conn.keep.at == 0 && self.qp.can_send() && self.peer.path == Path::Port {
+            self.watch_by(now, OF_CM);
+        }
+    }
+
+    fn watch_by(&mut self, now: u64, plan: KeepPlan) {
+        let qp = &mut *self.qp;
         let asks = qp.kind.is_reliable() && qp.kind.has_requester();
-        if every != 0 && asks && !qp.conn.loopback && qp.conn.peer != NONE {
-            self.keep_watch(now.saturating_add(every));
+        if plan.first != 0 && asks && !qp.conn.loopback && qp.conn.peer != NONE {
+            qp.conn.keep = Keep { every: plan.first, plan, ..Keep::default() };
+            self.keep_watch(now);
             self.wake_at(self.qp.conn.keep.at);
         }
     }
 
     /// The peer is alive: sets the time of the next check.
-    fn keep_watch(&mut self, at: u64) {
+    fn keep_watch(&mut self, now: u64) {
         let seen = self.qp.counters.rcvd_pkts;
-        self.qp.conn.keep = Keep { at, seen, ..Keep::default() };
+        let Keep { every, plan, .. } = self.qp.conn.keep;
+        let at = now.saturating_add(every);
+        self.qp.conn.keep = Keep { at, seen, every, plan, ..Keep::default() };
     }
 
     /// The time `Keep::at` has come.
     #[cold]
     pub(crate) fn keep_alive(&mut self, now: u64) {
-        let every = self.common.config.keepalive_ns;
         let qp = &mut *self.qp;
         if !qp.can_send() || qp.conn.req.is(tx_block::FAILED) {
             qp.conn.keep = Keep::default();
@@ -49,29 +82,37 @@ impl Conn<'_> {
         // While something is unacknowledged the ACK timer judges the peer, if there is one.
         let asks = qp.conn.req.una_psn == qp.conn.req.max_psn;
         if heard || !asks && !qp.is_endless() {
-            return self.keep_watch(now.saturating_add(every));
+            let Keep { every, plan, tries, .. } = qp.conn.keep;
+            // An answer, or traffic.
+            qp.conn.keep.every = if tries > 0 { (2 * every).min(plan.most) } else { plan.first };
+            return self.keep_watch(now);
         }
         if self.is_excused(now) {
             self.qp.conn.keep.tries = 0;
         }
-        let qp = &mut *self.qp;
-        if qp.conn.keep.tries > u32::from(qp.attr.retry_cnt) {
-            let (since, tries) = (qp.conn.keep.since, u64::from(qp.conn.keep.tries));
-            qp.conn.keep = Keep::default();
+        let Keep { tries, plan, since, every, .. } = self.qp.conn.keep;
+        let told = if tries > 0 { self.explanation(since) } else { None };
+        let refused = matches!(told, Some((CauseCode::PeerUnreachable, ..)));
+        let most = if refused { plan.tries_refused } else { plan.tries };
+        if tries >= most {
+            let tries = u64::from(tries);
+            self.qp.conn.keep = Keep::default();
             let status = wc_status::RETRY_EXC_ERR;
-            match self.explanation(since) {
+            self.common.silent.set(self.qi);
+            match told {
                 Some((known, a, b)) => self.note(now, known, status, a, b),
                 None => self.note(now, CauseCode::Keepalive, status, every, tries),
             }
             return self.enter_error(Some(async_event::QP_FATAL));
         }
-        if qp.conn.keep.tries == 0 {
+        let qp = &mut *self.qp;
+        if tries == 0 {
             qp.conn.keep.since = now;
         }
         qp.conn.keep.tries += 1;
         // A probe asks as well, and a question has the PSN of the newest packet.
         qp.conn.keep.ask = asks;
-        qp.conn.keep.at = now.saturating_add(qp.conn.timeout_ns.min(every));
+        qp.conn.keep.at = now.saturating_add(plan.wait.min(every));
         qp.conn.req.set(tx_block::PROBE, true);
         self.common.ready.set(self.qi);
     }

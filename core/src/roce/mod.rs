@@ -172,6 +172,8 @@ pub struct Common {
     pub has_witness: bool,
     /// QPs whose requests are about to fail because the peer is silent.
     pub suspects: Bitmap,
+    /// QPs whose peer was silent until they failed: their connections are over.
+    pub silent: Bitmap,
     /// The latest port refused so, and the peer: the caller may find out the port's owner.
     pub refused_port: Option<(PeerAddr, u16)>,
     /// Counts ACK timeouts, and requests that came again: a message or its answer was lost.

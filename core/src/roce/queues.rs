@@ -209,6 +209,7 @@ impl Conn<'_> {
         self.note(now, cause, status, a, b);
         if status == wc_status::RETRY_EXC_ERR {
             self.count(|c| &mut c.retry_exceeded_err);
+            self.common.silent.set(self.qi);
         }
         let ws = self.qp.wqe(index);
         ws.done = true;

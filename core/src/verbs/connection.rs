@@ -20,6 +20,25 @@ pub struct Keep {
     pub since: u64,
     /// A keepalive is to be sent.
     pub ask: bool,
+    /// Idle time before the next keepalive.
+    pub every: u64,
+    /// By which rules.
+    pub plan: KeepPlan,
+}
+
+/// When an idle connection is asked about, and when its peer counts as gone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeepPlan {
+    /// Idle time before the first keepalive; 0: none is sent.
+    pub first: u64,
+    /// Each answer doubles it while nothing else comes, up to this.
+    pub most: u64,
+    /// Longest wait for an answer.
+    pub wait: u64,
+    /// Keepalives without an answer after which the peer is gone.
+    pub tries: u32,
+    /// As many, if the network has said that nobody is there.
+    pub tries_refused: u32,
 }
 
 /// Packets that no honest peer sends: how many came lately, and the siege that follows.

@@ -3,6 +3,7 @@
 
 use gdrcore_core::cm::mad::{attribute, MAD_LEN};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Flow;
@@ -25,13 +26,23 @@ fn offer() -> ConnParam<'static> {
 }
 
 fn event(net: &Net, host: usize) -> Option<CmEvent> {
-    net.hosts[host].lock().cm_event(net.now, &mut |_, _, _| Ok(()))
+    let links = net.links;
+    let mut path = |g: &mut Guard<'_>, _: &AhAttr, _| {
+        g.set_link(links.then_some(1 - host as u16));
+        Ok(())
+    };
+    net.hosts[host].lock().cm_event(net.now, &mut path)
 }
 
 /// Two ends whose connection the passive side does not know to stand: its peer's RTUs are lost.
 fn unconfirmed() -> (Net, End, End, Handle) {
+    unconfirmed_by(false)
+}
+
+fn unconfirmed_by(links: bool) -> (Net, End, End, Handle) {
     let o = Opts::default();
     let mut net = Net::new(2, &o);
+    net.links = links;
     net.hosts.iter().for_each(|h| h.lock().check_ports(true));
     let (a, b) = (net.end(0, &o), net.end(1, &o));
     net.tap = Some(Box::new(|from, p| {
@@ -59,7 +70,11 @@ fn unconfirmed() -> (Net, End, End, Handle) {
     net.settle();
     let asked = event(&net, 1).unwrap();
     assert_eq!(asked.event, cm_event::CONNECT_REQUEST);
-    net.lock(&b).cm_accept(net.now, asked.id, b.qp, &offer(), &mut |_, _, _| Ok(())).unwrap();
+    let mut path = |g: &mut Guard<'_>, _: &AhAttr, _| {
+        g.set_link(links.then_some(0));
+        Ok(())
+    };
+    net.lock(&b).cm_accept(net.now, asked.id, b.qp, &offer(), &mut path).unwrap();
     net.settle();
     assert_eq!(event(&net, 0).unwrap().event, cm_event::ESTABLISHED);
     net.settle();
@@ -131,4 +146,107 @@ fn both_sides_know_that_the_other_is_of_their_kind() {
         !net.lock(&b).transport.qps[index(b.qp)].conn.own_port
             && !net.lock(&a).transport.qps[index(a.qp)].conn.own_port
     );
+}
+
+/// A connection, whose ends watch each other by the connection manager's rules.
+fn connected() -> (Net, [End; 2]) {
+    connected_by(false)
+}
+
+fn connected_by(links: bool) -> (Net, [End; 2]) {
+    let (mut net, a, b, _) = unconfirmed_by(links);
+    net.tap = None;
+    net.run(2_000_000_000);
+    assert_eq!(event(&net, 1).unwrap().event, cm_event::ESTABLISHED);
+    for (host, end) in [&a, &b].into_iter().enumerate() {
+        let mut unwatched = Vec::new();
+        while let Some(peer) = net.lock(end).cm().next_unwatched() {
+            unwatched.push(peer);
+        }
+        let other = [&b, &a][host];
+        assert_eq!(unwatched, [(net.hosts[other.host].addr, other.qpn, end.qpn)]);
+        net.lock(end).cm_probe(net.now, end.qpn);
+        net.recv(end, 99, &[(0, 64)]);
+    }
+    (net, [a, b])
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+fn questions(net: &Net, e: &End) -> u64 {
+    net.lock(e).qp_counters(e.qp).unwrap().keepalives
+}
+
+#[test]
+fn an_idle_connection_is_asked_about_ever_more_rarely() {
+    let (mut net, [a, b]) = connected();
+    net.run(10 * 60 * SECOND);
+    let asked = questions(&net, &a) + questions(&net, &b);
+    // After 1, 2, 4, 8 seconds, then every 15; who is asked need not ask.
+    assert!((40..=90).contains(&asked), "{asked} questions in ten minutes");
+    assert!(event(&net, 0).is_none() && event(&net, 1).is_none());
+    net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
+    // Traffic makes it busy: the next question comes after a second again.
+    let before = questions(&net, &a) + questions(&net, &b);
+    net.run(20 * SECOND);
+    let asked = questions(&net, &a) + questions(&net, &b) - before;
+    assert!((3..=8).contains(&asked), "{asked} questions in twenty seconds");
+}
+
+#[test]
+fn a_peer_that_is_gone_is_disconnected_within_its_own_timeouts() {
+    for refused in [false, true] {
+        let (mut net, [a, b]) = connected();
+        let end = net.now;
+        net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+        let dst = net.hosts[1].addr;
+        let e = loop {
+            net.run(SECOND / 2);
+            if refused {
+                net.lock(&a).peer_unreachable(net.now, &dst, 111);
+            }
+            if let Some(e) = event(&net, 0) {
+                break e;
+            }
+            assert!(net.now - end < 60 * SECOND);
+        };
+        assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, -110));
+        let took = (net.now - end) / SECOND;
+        let within = if refused { 2..=5 } else { 9..=12 };
+        assert!(within.contains(&took), "refused {refused}: {took} s");
+        assert_eq!(net.state(&a), qp_state::ERR);
+        assert_eq!(net.wait(0, a.rcq, 1)[0].status, wc_status::WR_FLUSH_ERR);
+        let _ = b;
+    }
+}
+
+#[test]
+fn a_connection_whose_requests_meet_silence_ends_too() {
+    for lives in [false, true] {
+        let (mut net, [a, b]) = connected();
+        // The peer's queue pair is gone; its connection manager lives, or does not.
+        net.lock(&b).qp_destroy(net.now, b.qp).unwrap();
+        if !lives {
+            net.tap = Some(Box::new(|_, _| Fate::Drop));
+        }
+        net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).remote(&b, 0));
+        assert_eq!(net.wait(0, a.scq, 1)[0].status, wc_status::RETRY_EXC_ERR);
+        net.run(20 * SECOND);
+        let e = event(&net, 0).expect("its end");
+        let status = if lives { 0 } else { -110 };
+        assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, status));
+        assert_eq!(event(&net, 1).map(|e| e.event), lives.then_some(cm_event::DISCONNECTED));
+    }
+}
+
+#[test]
+fn a_connection_ends_with_its_link() {
+    let (mut net, [a, b]) = connected_by(true);
+    let now = net.now;
+    net.lock(&a).cm_link_lost(now, 1);
+    let e = event(&net, 0).expect("its end");
+    assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, -110));
+    net.lock(&b).cm_link_lost(now, 5);
+    net.settle();
+    assert!(event(&net, 1).is_none(), "another link");
 }

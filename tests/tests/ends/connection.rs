@@ -8,6 +8,7 @@ use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::End;
 use gdrcore_tests::patience::until;
+use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 
 const PORT: u16 = 7471;
@@ -43,9 +44,16 @@ fn param(end: &End<'_>) -> ConnParam<'static> {
     }
 }
 
+/// A user without a name; its processes are not watched by those of another one.
+const OTHER_USER: libc::uid_t = 64_321;
+
 /// The client, which ends: path, way, its address, the server's.
 fn client(arguments: &[String]) -> ! {
     let [path, way, own, server] = arguments else { panic!("{arguments:?}") };
+    if path == OTHER {
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::setuid(OTHER_USER) }, 0);
+    }
     let device = Soft::open(own, &config(path)).expect("a device");
     let device: &'static Soft = Box::leak(Box::new(device));
     let end = End::new(device.dev(), shape()).expect("an end");
@@ -93,6 +101,9 @@ fn serve(test: &str, path: &str, way: &str) -> CmEvent {
     e
 }
 
+/// Over UDP, by a process of another user.
+const OTHER: &str = "udp_of_another";
+
 fn every_way(test: &str, path: &str) {
     if let Some(arguments) = arguments() {
         client(&arguments);
@@ -114,4 +125,20 @@ fn over_shared_memory() {
 #[test]
 fn over_udp() {
     every_way("connection::over_udp", "udp");
+}
+
+/// A peer that cannot be watched is asked, and the network says that it is gone.
+#[test]
+fn by_another_user() {
+    let test = "connection::by_another_user";
+    if let Some(arguments) = arguments() {
+        client(&arguments);
+    }
+    // SAFETY: no precondition.
+    if unsafe { libc::geteuid() } != 0 {
+        skip!("only root can be another user");
+    }
+    let e = serve(test, OTHER, "SIGKILL");
+    let _ = std::fs::remove_dir_all(format!("/dev/shm/gdrcore-{OTHER_USER}"));
+    assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, -Error::TimedOut.errno()));
 }

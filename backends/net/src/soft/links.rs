@@ -124,7 +124,7 @@ impl SoftDevice {
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         relayed::maintain(port);
-        port.watch_peers(g);
+        port.watch_peers(g, now);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
             // A device with a socket alone is maintained as rarely as one at rest.
@@ -157,6 +157,9 @@ impl SoftDevice {
     fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
         while let Some((link, lost)) = shm.take_lost() {
             g.link_receipts(now, link, lost.receipts());
+            if self.via.is_some() {
+                g.cm_link_lost(now, link);
+            }
             if lost.of_address && self.path == PathChoice::Auto {
                 g.link_ended(link);
             } else {

@@ -7,13 +7,17 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 
 impl PortState {
-    /// Watches the processes to which there are connections now. Cost: two comparisons if none has
+    /// Watches the processes to which there are connections now; others are asked now and then. Cost: two comparisons if none has
     /// begun or ended.
-    pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>) {
-        let Some(member) = &mut self.member else { return };
-        while let Some((peer, qpn)) = g.cm().next_unwatched() {
-            member.watch_peer(&endpoint(&peer), (qpn / QPN_UNIT) as u16);
+    pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>, now: u64) {
+        while let Some((peer, qpn, own_qpn)) = g.cm().next_unwatched() {
+            let block = (qpn / QPN_UNIT) as u16;
+            let watch = |member: &mut Member| member.watch_peer(&endpoint(&peer), block);
+            if !self.member.as_mut().is_some_and(watch) {
+                g.cm_probe(now, own_qpn);
+            }
         }
+        let Some(member) = &mut self.member else { return };
         if g.cm().take_ended() {
             let cm = g.cm();
             member.retain_peers(|at, block| cm.is_connected_to(&peer_addr(at), block));

@@ -566,7 +566,7 @@ impl SoftDevice {
             member.poll_soon();
         }
         port.watch(self);
-        port.watch_peers(g);
+        port.watch_peers(g, now_ns());
         let gone = port.has_gone_peers();
         if port.shm.is_none() {
             return gone;

@@ -8,13 +8,15 @@ use gdrcore_core::error::Error;
 
 impl Member {
     /// Watches the owner of a block of QPNs at an address, if it is a process of this host and
-    /// user. Without room for it, it is not watched. Cost: a few system calls.
+    /// user. False: it is not, or there is no room for it. Cost: a few system calls.
     #[cold]
-    pub(crate) fn watch_peer(&mut self, at: &Endpoint, block: u16) {
+    pub(crate) fn watch_peer(&mut self, at: &Endpoint, block: u16) -> bool {
         let is = |p: &WatchedPeer| p.at == *at && p.block == block;
-        let own = *at == self.local && self.owns_block(block);
-        if own || self.peers.is_full() || self.peers.iter().any(is) {
-            return;
+        if *at == self.local && self.owns_block(block) || self.peers.iter().any(is) {
+            return true;
+        }
+        if self.peers.is_full() {
+            return false;
         }
         // A device with several blocks listens at the first of them.
         let door = door_of(&self.socket_dir, at, block);
@@ -23,10 +25,11 @@ impl Member {
             Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
             // It was killed since it sent its message.
             Err(Error::NoDevice) if name.exists() => None,
-            _ => return,
+            _ => return false,
         };
         self.has_gone |= life.is_none();
         let _ = self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
+        true
     }
 
     /// Watches only peers for which `keep` is true from now on.
