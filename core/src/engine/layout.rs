@@ -133,6 +133,7 @@ pub(super) unsafe fn finish(p: Parts, config: &Config, local: PeerAddr) -> Resul
         mixed_paths: false,
         port_excused: 0,
         ready,
+        bursts: 0,
         acks: AckQueue::new(ack_pending),
         mem_wait,
         cq_wait,

@@ -71,7 +71,8 @@ impl Inner {
         t.common.acks.flush(&mut t.common.ready);
     }
 
-    /// Fills a burst from the QPs that have something for its path, fairly.
+    /// Fills a burst from the QPs that have something for its path. Peers take turns, and so do the
+    /// QPs of each.
     #[inline]
     fn fill(&mut self, s: &Shared, tx: &mut TxBuf<'_>, now: u64) {
         let mut seen_first = NONE as usize;
@@ -94,6 +95,7 @@ impl Inner {
                 Sent::Full => {
                     self.transport.common.ready.set(qi);
                     if !tx.is_empty() {
+                        at = self.transport.next_turn(qi, tx.peer());
                         break;
                     }
                 }
