@@ -153,6 +153,7 @@ pub(super) unsafe fn finish(
                 mixed_paths: false,
                 port_excused: 0,
                 ready,
+                bursts: 0,
                 acks: AckQueue::new(ack_pending),
                 mem_wait,
                 cq_wait,

@@ -72,7 +72,8 @@ impl Inner {
         self.transport.common.flush_acks();
     }
 
-    /// Fills a burst from the QPs that have something for its path, fairly.
+    /// Fills a burst from the QPs that have something for its path. Peers take turns, and so do the
+    /// QPs of each.
     #[inline]
     fn fill(&mut self, s: &Shared, tx: &mut TxBuf<'_>, now: u64) {
         let mut seen_first = NONE as usize;
@@ -95,6 +96,7 @@ impl Inner {
                 Sent::Full => {
                     self.transport.common.ready.set(qi);
                     if !tx.is_empty() {
+                        at = self.transport.next_turn(qi, tx.peer());
                         break;
                     }
                 }

@@ -148,6 +148,8 @@ pub struct Common {
     pub port_excused: u64,
     /// QPs with something to send.
     pub ready: Bitmap,
+    /// Full bursts.
+    pub bursts: u32,
     /// QPs that owe an ACK.
     pub acks: rules::ack::AckQueue,
     /// QPs that wait for slow memory.

@@ -239,9 +239,82 @@ pub struct Peer {
     pub tx: Window,
     /// Bytes asked for by READs and not received.
     pub rx: Window,
+    /// Records of one address have the same number, that of a record that holds its turn.
+    pub(crate) group: u32,
+    /// The turn of the group of this number.
+    pub(crate) turn: Turn,
+}
+
+/// Queue pairs that one look for the next turn passes over.
+const TURNS_LOOK: usize = 256;
+
+/// When an address has filled a burst, and for which queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    qi: u32,
+    at: u32,
 }
 
 impl Transport {
+    /// Where to look for the next burst after a full one to the peer `to`, which the queue pair
+    /// `qi` has filled, or could not go on with because it has another peer. It is the turn of the
+    /// address whose last full burst is longest ago, and within an address of the queue pair behind
+    /// the last one: nobody gets more by more queue pairs.
+    #[inline(never)]
+    pub(crate) fn next_turn(&mut self, qi: usize, to: u32) -> usize {
+        let now = self.common.bursts.wrapping_add(1);
+        if self.qps[qi].conn.peer == to {
+            self.common.bursts = now;
+            *self.turn_of(qi) = Turn { qi: qi as u32, at: now };
+        }
+        let (mut next, mut age) = (qi, 0);
+        self.each_ready(qi, |t, other| {
+            let other_age = now.wrapping_sub(t.turn_of(other).at);
+            if other_age > age {
+                (next, age) = (other, other_age);
+            }
+            true
+        });
+        let (group, last) = (self.group_of(next), self.turn_of(next).qi as usize);
+        self.each_ready(last, |t, other| {
+            let found = t.group_of(other) == group;
+            if found {
+                next = other;
+            }
+            !found
+        });
+        next
+    }
+
+    /// What stands for the address of a queue pair's peer; `None`: each of its requests names one.
+    fn group_of(&self, qi: usize) -> Option<u32> {
+        self.peers.get(self.qps[qi].conn.peer as usize).map(|peer| peer.group)
+    }
+
+    /// The last turn of that address.
+    fn turn_of(&mut self, qi: usize) -> &mut Turn {
+        match self.group_of(qi) {
+            Some(group) => &mut self.peers[group as usize].turn,
+            None => &mut self.nobody.turn,
+        }
+    }
+
+    /// Calls `look` for the queue pairs with something to send, from the one behind `after` around
+    /// to itself, until it returns false.
+    fn each_ready(&mut self, after: usize, mut look: impl FnMut(&mut Transport, usize) -> bool) {
+        let Some(first) = self.common.ready.next_from(after + 1) else { return };
+        let mut at = first;
+        for _ in 0..TURNS_LOOK {
+            if !look(self, at) {
+                return;
+            }
+            match self.common.ready.next_from(at + 1) {
+                Some(next) if next != first => at = next,
+                _ => return,
+            }
+        }
+    }
+
     /// The peer record of an address that is reached by a path, made if there is none; counts one
     /// more user. `None`: no record is free.
     pub(crate) fn peer_join(&mut self, addr: PeerAddr, path: Path) -> Option<u32> {
@@ -257,6 +330,10 @@ impl Transport {
             }
         }
         let i = free?;
+        let others = || self.peers.iter().filter(|p| p.refs > 0);
+        let same = others().find(|p| p.addr.gid == addr.gid).map(|p| p.group);
+        let mut numbers = (i..self.peers.len()).chain(0..i).map(|n| n as u32);
+        let group = same.or_else(|| numbers.find(|&n| others().all(|p| p.group != n)))?;
         // A link loses nothing, and a larger window would only fill its ring beyond the reader's
         // cache.
         let most = if matches!(path, Path::Link(_)) { WINDOW_SURE } else { u32::MAX };
@@ -270,6 +347,8 @@ impl Transport {
             flow: Flow::from_gids(&local.gid, &addr.gid, local.port, addr.port),
             tx: Window::new(window),
             rx: Window::new(window),
+            group,
+            turn: self.peers[i].turn,
         };
         Some(i as u32)
     }
@@ -311,6 +390,8 @@ impl Peer {
             lanes: [0; LANES],
             tx: Window::default(),
             rx: Window::default(),
+            group: 0,
+            turn: Turn::default(),
         }
     }
 }

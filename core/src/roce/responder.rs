@@ -259,14 +259,7 @@ impl Conn<'_> {
                 // that comes again is answered with the value of its execution, and not executed
                 // again.
                 let Some(found) = found.copied() else { return };
-                // The same answer may be on its way out already.
-                let pending = resp
-                    .queued_jobs()
-                    .any(|job| job.psn == run.psn && job.kind == run.kind && job.sent == 0);
-                if pending || resp.jobs_are_full() {
-                    return;
-                }
-                resp.push_job(Resource {
+                let again = Resource {
                     psn: run.psn,
                     npkts,
                     va: run.va,
@@ -276,7 +269,11 @@ impl Conn<'_> {
                     msn: resp.msn,
                     after_fence: resp.fences_pushed,
                     ..found
-                });
+                };
+                if resp.answers_anyway(&found, &again, self.qp.conn.mtu) || resp.jobs_are_full() {
+                    return;
+                }
+                resp.push_job(again);
             }
             _ => {
                 // IBTA C9-105: A SEND or WRITE that comes again is not executed again, but

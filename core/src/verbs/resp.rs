@@ -377,6 +377,33 @@ impl Resp {
         (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
     }
 
+    /// Whether a request that comes again gets its answer anyway: an answer on its way does not
+    /// begin again. What of it has left may be lost, so one more may wait behind it, from the
+    /// earliest packet on that was asked for. `again`: the answer, of `found` or a part of it.
+    pub fn answers_anyway(&mut self, found: &Resource, again: &Resource, mtu: u32) -> bool {
+        let end = again.psn.add(again.npkts);
+        for k in 0..self.job_len {
+            let at = self.job_at(k);
+            let job = &mut self.jobs[at];
+            let into = job.psn.diff(found.psn);
+            let same = job.kind == again.kind && into >= 0 && (into as u32) < found.npkts;
+            if !same || end.diff(job.psn.add(job.npkts)) > 0 {
+                continue;
+            }
+            if again.psn.diff(job.psn.add(job.sent)) >= 0 {
+                return true;
+            }
+            if job.sent == 0 {
+                let earlier = job.psn.diff(again.psn) as u32;
+                job.len += earlier * mtu;
+                job.npkts += earlier;
+                (job.psn, job.va) = (again.psn, again.va);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Queues an answer; there is a place.
     #[inline]
     pub fn push_job(&mut self, job: Resource) {

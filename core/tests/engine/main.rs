@@ -33,6 +33,7 @@ mod responder_packets;
 mod retries_and_states;
 mod rnr;
 mod shapes;
+mod shares;
 mod silent_peers;
 mod slow_memory;
 mod threads;

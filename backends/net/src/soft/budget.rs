@@ -3,6 +3,10 @@
 /// Bursts that one round sends; more follow in the next.
 pub(super) const BURSTS: usize = 32;
 
+/// What a long burst counts for. A round sends some 0.5 MB: meanwhile the packets that arrive have
+/// room in the socket, and more of them are taken than peers ask for answers in that time.
+pub(super) const LONG_BURST: usize = 4;
+
 /// Rounds that drain links and sockets before an end: as many as a full ring of the smallest frames
 /// takes.
 pub(super) const DRAIN_ROUNDS: usize = 256;

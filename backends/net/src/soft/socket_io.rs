@@ -4,7 +4,7 @@
 //! Written against [`crate::port::Port`]; nothing here depends on a UDP socket. The tests run it
 //! over a port in memory.
 
-use super::budget::BURSTS;
+use super::budget::{BURSTS, LONG_BURST};
 use super::group_rx::receive_shared;
 use super::{endpoint, peer_addr, PortState, SoftDevice};
 use crate::addr::Endpoint;
@@ -49,6 +49,15 @@ impl Host for SoftDevice {
     }
 }
 
+/// What a burst takes of a round's [`BURSTS`].
+fn cost(len: usize) -> usize {
+    if len >= LONG {
+        LONG_BURST
+    } else {
+        1
+    }
+}
+
 /// Result of batching one burst.
 enum Batched {
     /// There was none.
@@ -57,8 +66,8 @@ enum Batched {
     NoRoom,
     /// It is in the batch; its bytes.
     Burst(usize),
-    /// It has left, by the connected socket.
-    Left,
+    /// It has left, by the connected socket; its bytes.
+    Left(usize),
 }
 
 impl<P: Port> PortState<P> {
@@ -79,7 +88,7 @@ impl<P: Port> PortState<P> {
         match self.put(host, g, now, |g, space, own| g.transmit_to_port(now, qi, space, own)) {
             Batched::NoRoom => return None,
             Batched::Nothing => {}
-            Batched::Left => self.check_tx_errors(g, now),
+            Batched::Left(_) => self.check_tx_errors(g, now),
             Batched::Burst(_) => {
                 self.flush(host);
                 self.check_tx_errors(g, now);
@@ -229,13 +238,13 @@ impl<P: Port> PortState<P> {
                 {
                     Batched::Nothing => break,
                     Batched::NoRoom => more = true,
-                    Batched::Left => sent += 1,
+                    Batched::Left(len) => sent += cost(len),
                     Batched::Burst(len) => {
-                        sent += 1;
                         any = true;
                         // A long burst leaves by itself: the receiver works on it while the next
                         // is built.
                         more = len >= LONG;
+                        sent += cost(len);
                     }
                 }
             }
@@ -269,7 +278,7 @@ impl<P: Port> PortState<P> {
         }
         let b = Burst { dst, len: burst.len, seg: burst.seg as u16 };
         if burst.is_own && net.tx_single(&b, true) {
-            return Batched::Left;
+            return Batched::Left(burst.len);
         }
         net.tx_commit(b);
         Batched::Burst(burst.len)

@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::{
     access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
     RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
 };
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
@@ -235,7 +235,7 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     let pd = g.pd_alloc().unwrap();
     let (cq, _) = g.cq_create(256).unwrap();
     let at = bytes.as_ptr() as u64;
-    let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
+    let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
     let (_, mr) = g
         .mr_reg(&MrReg {
             pd,
@@ -282,7 +282,7 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
 impl End {
     fn connect(&mut self, to: &End) {
         let connection = Connection {
-            access: access::REMOTE_WRITE,
+            access: access::REMOTE_WRITE | access::REMOTE_READ,
             ah: AhAttr { dgid: to.host.address.ip, ..AhAttr::default() },
             dest_qpn: to.qpn,
             min_rnr_timer: 1,
@@ -510,4 +510,29 @@ fn an_error_of_a_destination_is_the_cause_of_its_queue_pair() {
     a.round();
     assert!(a.net().errors.is_empty());
     assert_eq!(cause(&a), CauseCode::PeerUnreachable as u32);
+}
+
+#[test]
+fn a_round_receives_again_before_it_has_sent_all_that_a_peer_asks_for() {
+    let (mut a, mut b) = pair(|_| false);
+    // A READ of the whole region, in one request.
+    let mut request = vec![0; Bth::LEN + Reth::LEN];
+    let bth = Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(a.qpn), Psn::new(0));
+    bth.emit(request.first_chunk_mut().unwrap());
+    let reth = Reth { va: a.mr.iova, rkey: a.mr.rkey, len: REGION as u32 };
+    reth.emit(request.last_chunk_mut().unwrap());
+    request.extend_from_slice(&[0; 4]);
+    let (from, to) = (b.host.address, a.host.address);
+    let flow = Flow::from_gids(&from.ip, &to.ip, from.port, to.port);
+    flow.append_icrc(0, &mut request);
+    b.port.net.as_mut().unwrap().transmit(&request, request.len());
+    let mut rounds = Vec::new();
+    while rounds.iter().sum::<u64>() < (REGION / 1024) as u64 {
+        let before = a.port.net.as_ref().unwrap().sent;
+        a.round();
+        rounds.push(a.port.net.as_ref().unwrap().sent - before);
+        assert!(rounds.len() < 100, "{rounds:?}");
+    }
+    let most = (BURSTS / LONG_BURST * SPACE / 1024) as u64;
+    assert!(rounds.iter().all(|&n| n <= most) && rounds[0] > most / 2, "{rounds:?}");
 }
