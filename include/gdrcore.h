@@ -170,7 +170,7 @@ typedef struct gdrc_config {
     uint32_t flags;
     /** Protection domains (64). */
     uint32_t max_pd;
-    /** Memory regions and windows together (1024), at most 65536. */
+    /** Memory regions and windows together (1024), at most 1048576. */
     uint32_t max_mr;
     /** Completion queues (128). */
     uint32_t max_cq;

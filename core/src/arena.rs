@@ -46,6 +46,20 @@ pub struct Walk {
     pad: usize,
 }
 
+/// Bytes from which on a slice of zeroes is read before it is written.
+const LARGE: usize = 64 << 10;
+
+/// Types of whole, aligned words of which zeroes are a valid value.
+///
+/// # Safety
+/// Size and alignment are multiples of 8, and zeroes are valid.
+pub unsafe trait Zeroes {}
+
+// SAFETY: a word, of which any bits are valid.
+unsafe impl Zeroes for u64 {}
+// SAFETY: a word, and null is valid.
+unsafe impl<T> Zeroes for core::sync::atomic::AtomicPtr<T> {}
+
 impl Walk {
     /// A walk without memory: everything it returns is empty, and [`Walk::offset`] ends as the size
     /// needed.
@@ -118,6 +132,33 @@ impl Walk {
             // `carve` promised.
             Some(p) => Ok(unsafe { RawSlice::fill(p.cast(), n, init) }),
         }
+    }
+
+    /// `n` elements of zeroes; empty in a size query. Of a large slice only words are written that
+    /// are not zero: pages that the system has just given stay unused until something is put there.
+    ///
+    /// # Errors
+    /// As [`Walk::slice`].
+    pub fn zeroes<T: Zeroes>(&mut self, n: usize) -> Result<RawSlice<T>> {
+        const WORD: usize = size_of::<u64>();
+        let size = n.checked_mul(size_of::<T>()).ok_or(Error::NoMemory)?;
+        let Some(p) = self.take(size, align_of::<T>())? else { return Ok(RawSlice::empty()) };
+        if size < LARGE {
+            // SAFETY: `take` gave `size` bytes, ours alone.
+            unsafe { p.write_bytes(0, size) };
+        } else {
+            for i in 0..size / WORD {
+                // SAFETY: inside those bytes, which are aligned to a word as each `Zeroes` is.
+                let word = unsafe { p.cast::<u64>().add(i) };
+                // SAFETY: as above; any bits are a number. Volatile, since nobody wrote them here.
+                if unsafe { word.read_volatile() } != 0 {
+                    // SAFETY: as above.
+                    unsafe { word.write(0) };
+                }
+            }
+        }
+        // SAFETY: `n` elements, for as long as the caller of `carve` promised; zeroes are valid.
+        Ok(unsafe { RawSlice::filled(p.cast(), n) })
     }
 
     /// `n` raw bytes at `align` (a power of two, at most 4096); empty in a size query. Not zeroed.
@@ -197,6 +238,14 @@ impl<T> RawSlice<T> {
     /// No elements.
     pub const fn empty() -> Self {
         RawSlice { ptr: NonNull::dangling(), len: 0, own: PhantomData }
+    }
+
+    /// Owns `n` elements at `ptr`.
+    ///
+    /// # Safety
+    /// As for `fill`, and they are initialised.
+    unsafe fn filled(ptr: NonNull<T>, n: usize) -> Self {
+        RawSlice { ptr, len: n, own: PhantomData }
     }
 
     /// Writes `n` elements at `ptr` and owns them.

@@ -10,17 +10,23 @@ pub const QPN_UNIT: u32 = 1 << 14;
 /// Room for the headers of a packet, beyond its payload, in [`Config::burst_bytes`].
 const BURST_HEADERS: u32 = 256;
 
+/// Most regions and windows of an engine: the index is 20 bits of a key.
+pub const REGIONS_MAX: usize = 1 << 20;
+
 /// The bounds of a context. All memory follows from these numbers
 /// ([`crate::engine::Engine::memsize`]).
 ///
 /// A field of 0 takes the value of [`Config::DEFAULT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
+    /// How many times as many objects as `max_pd`, `max_mr`, ... say tables may grow to, where memory
+    /// is added; [`Config::table`] has the bounds.
+    pub growth: u32,
     /// Number of the context in its process: handles of other contexts are refused.
     pub context: u32,
     /// Protection domains.
     pub max_pd: u32,
-    /// Memory regions and windows together, at most 65,536 (the index is 16 bits of the key).
+    /// Memory regions and windows together, at most [`REGIONS_MAX`].
     pub max_mr: u32,
     /// Completion queues.
     pub max_cq: u32,
@@ -89,6 +95,21 @@ pub mod config_flags {
 }
 
 impl Config {
+    /// How far a table for `n` objects may grow: at most to 65,536, or `n` if that is more.
+    pub fn table(&self, n: u32) -> usize {
+        self.grown(n, 1 << 16)
+    }
+
+    /// [`Config::table`] of regions and windows, of which there may be more.
+    pub fn regions(&self) -> usize {
+        self.grown(self.max_mr, REGIONS_MAX)
+    }
+
+    fn grown(&self, n: u32, most: usize) -> usize {
+        let (n, growth) = (n as usize, self.growth as usize);
+        n.max(16).saturating_mul(growth).min(n.max(most))
+    }
+
     /// The configuration with every zero replaced by its default and every bound checked.
     ///
     /// # Errors
@@ -104,6 +125,7 @@ impl Config {
             max_inline
         );
         default!(
+            growth,
             max_rd_atomic,
             max_dc_context,
             max_mtu,
@@ -190,6 +212,7 @@ impl Config {
         max_cm_ids: 64,
         seed: 0,
         context: 0,
+        growth: 16,
         line_rate_bytes_per_s: 12_500_000_000,
         burst_bytes: 64 << 10,
         keepalive_ns: 0,

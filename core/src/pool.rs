@@ -88,16 +88,20 @@ impl Pool {
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room; the pool is then as before.
     pub fn grow(&self, heap: &mut Heap) -> Result<()> {
-        self.add_chunk(heap).inspect_err(|e| {
-            if *e == Error::NoMemory {
-                let (n, bound) = (self.live(), bound_of(self.tag));
-                refuse!(
-                    NoMemory,
-                    "{bound}: {n} are in use, and there is no \
-                     room for more; raise it, or give more memory"
-                );
-            }
-        })
+        self.add_chunk(heap).inspect_err(|e| self.exhausted(e))
+    }
+
+    /// The words of a growth that has failed.
+    #[cold]
+    fn exhausted(&self, e: &Error) {
+        if *e == Error::NoMemory {
+            let (n, bound) = (self.live(), bound_of(self.tag));
+            refuse!(
+                NoMemory,
+                "{bound}: {n} are in use, and there is no \
+                 room for more; raise it, or give more memory"
+            );
+        }
     }
 
     fn add_chunk(&self, heap: &mut Heap) -> Result<()> {
@@ -156,7 +160,7 @@ impl Pool {
         loop {
             match take(self) {
                 Err(Error::NoMemory) => {
-                    tables(self.capacity(), heap)?;
+                    tables(self.capacity(), heap).inspect_err(|e| self.exhausted(e))?;
                     self.grow(heap)?;
                 }
                 other => return other,

@@ -11,6 +11,8 @@
 //!   process may use, at most 16. A thread gets an engine with its first CQ, so that threads with
 //!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one
 //!   unless this says otherwise.
+//! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. They take as many
+//!   numbers of the address, of which all processes on it have 2^24.
 //! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
 //!   peer; without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
@@ -24,6 +26,7 @@
 //! A value that cannot be parsed is reported once on standard error and counts as not set. If a
 //! router cannot be reached there is no device at all.
 
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::Error;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::reason;
@@ -130,6 +133,21 @@ const DEFAULT_ENGINES: usize = 16;
 /// One for each CPU that the process may use.
 pub fn engines_by_default() -> u32 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(DEFAULT_ENGINES) as u32)
+}
+
+/// Most that `GDRC_QPS` may say: indexes of queue pairs have 16 bits.
+const QPS_MAX: u32 = 1 << 16;
+
+/// The number in `GDRC_QPS`: numbers of queue pairs that each engine takes; 0: the usual block.
+pub fn qpn_count() -> u32 {
+    let Some(value) = text("GDRC_QPS") else { return 0 };
+    match value.parse::<u32>() {
+        Ok(n) if (1..=QPS_MAX).contains(&n) => n.next_power_of_two().max(QPN_UNIT),
+        _ => {
+            complain("GDRC_QPS", &value, "a number from 1 to 65536");
+            0
+        }
+    }
 }
 
 /// The interval in `GDRC_KEEPALIVE`, in nanoseconds; 0: none.

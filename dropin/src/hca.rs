@@ -121,9 +121,12 @@ pub struct Hca {
     pub thread_domains: AtomicU32,
 }
 
-/// The initial limits of a device. Create calls grow the tables up to sixteen times these limits.
+/// The initial limits of a device. Create calls grow the tables up to 256 times these limits, as far
+/// as [`Config::table`] allows: a million regions and windows, 65,536 of the others, 32,768 domains.
+/// Until then a table is a directory of pages that nobody has touched.
 const CONFIG: Config = Config {
-    max_pd: 64,
+    growth: 256,
+    max_pd: 128,
     max_mr: 4096,
     max_cq: 256,
     max_qp: 256,
@@ -149,7 +152,8 @@ impl Hca {
     /// # Errors
     /// Those of the device: its address is taken or not of this machine, no memory, the system's.
     pub fn open(adapter: &Adapter) -> Result<&'static Hca> {
-        let core = Config { keepalive_ns: env::keepalive_ns(), ..CONFIG };
+        let core =
+            Config { keepalive_ns: env::keepalive_ns(), qpn_count: env::qpn_count(), ..CONFIG };
         let OpenedDevice { device, map } = (adapter.kind.open)(&adapter.device_name(), &core)?;
         let attr = device.query()?;
         let hca: &'static Hca = Box::leak(Box::new(Hca {

@@ -14,7 +14,7 @@ pub struct gdrc_config {
     pub flags: u32,
     /// Protection domains (64).
     pub max_pd: u32,
-    /// Memory regions and windows together (1024), at most 65536.
+    /// Memory regions and windows together (1024), at most 1048576.
     pub max_mr: u32,
     /// Completion queues (128).
     pub max_cq: u32,

@@ -80,6 +80,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         line_rate_bytes_per_s: c.line_rate_bytes_per_s,
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
+        growth: 0,
         context: CONTEXTS.fetch_add(1, Ordering::Relaxed),
     };
     Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1) })

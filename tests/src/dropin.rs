@@ -43,6 +43,7 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_PCAP",
         "GDRC_STATS",
         "GDRC_ENGINES",
+        "GDRC_QPS",
         "GDRC_KEEPALIVE",
         "GDRC_LID",
         "GDRC_IDENTITY",

@@ -82,3 +82,12 @@ fn what_the_man_pages_call_ignored_is_ignored() {
     let Some((program, _dir)) = compiled("ignored") else { skip!("{NOT_COMPILED}") };
     says_ok(&program, 166, "GDRC_ENGINES", &["1", "2"]);
 }
+
+#[test]
+fn a_server_has_a_million_regions_and_as_many_objects_as_it_needs() {
+    let Some((program, _dir)) = compiled("many") else { skip!("{NOT_COMPILED}") };
+    let mut c = command(&program, &loopback(167, 1));
+    c.envs([("GDRC_ENGINES", "1"), ("GDRC_QPS", "32768")]);
+    let done = run(&mut c, 120);
+    assert!(done.ok() && done.output.ends_with("ok\n"), "{}", done.output);
+}

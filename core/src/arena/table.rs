@@ -2,7 +2,6 @@
 
 use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
-use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use super::{Heap, RawSlice, Walk};
@@ -47,8 +46,7 @@ impl<T> Table<T> {
                 "{initial} elements, {limit} at most: more than a table holds"
             ));
         }
-        let directory =
-            walk.slice_with(limit.div_ceil(CHUNK), |_| AtomicPtr::new(ptr::null_mut()))?;
+        let directory: RawSlice<AtomicPtr<T>> = walk.zeroes(limit.div_ceil(CHUNK))?;
         let table = Table {
             directory,
             len: AtomicU32::new(0),

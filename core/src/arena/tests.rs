@@ -26,6 +26,21 @@ fn lay(walk: &mut Walk, what: u8, n: usize) -> Result<(usize, usize, usize)> {
     })
 }
 
+/// Small and large slices of zeroes are zeroes, whatever the memory had.
+#[test]
+fn zeroes_are_zeroes_in_memory_of_any_bits() {
+    for n in [1, 100, LARGE / 8 - 1, LARGE / 8, LARGE / 8 + 3] {
+        let whole = memory(8 * n + 2 * ARENA_ALIGN);
+        whole.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 3 * 85) as u8);
+        // SAFETY: leaked and used nowhere else.
+        let mut walk = unsafe { Walk::carve(whole.as_mut_ptr(), whole.len()) }.unwrap();
+        let zeroes: RawSlice<u64> = walk.zeroes(n).unwrap();
+        assert!(zeroes.len() == n && zeroes.iter().all(|word| *word == 0));
+        let mut query = Walk::size_query();
+        assert!(query.zeroes::<u64>(n).unwrap().is_empty() && query.offset() >= 8 * n);
+    }
+}
+
 proptest! {
     #[test]
     fn what_the_query_measures_is_what_carving_needs(

@@ -56,29 +56,23 @@ pub(super) struct Parts {
     heap: Region,
 }
 
-/// How far tables may grow beyond what they begin with, once `arena_add` has brought memory. Each
-/// has a directory for so many elements from the start.
-pub fn limit(n: u32) -> usize {
-    crate::verbs::shared::limit(n)
-}
-
 /// The walk.
 pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
-    let qp_limit = limit(c.max_qp);
+    let qp_limit = c.table(c.max_qp);
     let n = |x: u32| x as usize;
     Ok(Parts {
         shared: Shared::carve(w, c)?,
         qps: Table::carve(w, n(c.max_qp), qp_limit, |_| Qp::default())?,
-        cqs: Table::carve(w, n(c.max_cq), limit(c.max_cq), |_| Cq::default())?,
-        srqs: Table::carve(w, n(c.max_srq), limit(c.max_srq), |_| Srq::default())?,
-        ahs: Table::carve(w, n(c.max_ah), limit(c.max_ah), |_| Ah::default())?,
-        ah_pool: Pool::carve(w, (tag::AH, c.context), n(c.max_ah), limit(c.max_ah))?,
-        pds: Table::carve(w, n(c.max_pd), limit(c.max_pd), |_| Pd::default())?,
-        pd_pool: Pool::carve(w, (tag::PD, c.context), n(c.max_pd), limit(c.max_pd))?,
-        xrcds: Table::carve(w, n(c.max_pd), limit(c.max_pd), |_| Xrcd::default())?,
-        xrcd_pool: Pool::carve(w, (tag::XRCD, c.context), n(c.max_pd), limit(c.max_pd))?,
-        peers: Table::carve(w, n(c.max_peer), limit(c.max_peer), |_| Peer::empty())?,
-        regions: Regions::carve(w, n(c.max_mr), limit(c.max_mr).max(n(c.max_mr)), c)?,
+        cqs: Table::carve(w, n(c.max_cq), c.table(c.max_cq), |_| Cq::default())?,
+        srqs: Table::carve(w, n(c.max_srq), c.table(c.max_srq), |_| Srq::default())?,
+        ahs: Table::carve(w, n(c.max_ah), c.table(c.max_ah), |_| Ah::default())?,
+        ah_pool: Pool::carve(w, (tag::AH, c.context), n(c.max_ah), c.table(c.max_ah))?,
+        pds: Table::carve(w, n(c.max_pd), c.table(c.max_pd), |_| Pd::default())?,
+        pd_pool: Pool::carve(w, (tag::PD, c.context), n(c.max_pd), c.table(c.max_pd))?,
+        xrcds: Table::carve(w, n(c.max_pd), c.table(c.max_pd), |_| Xrcd::default())?,
+        xrcd_pool: Pool::carve(w, (tag::XRCD, c.context), n(c.max_pd), c.table(c.max_pd))?,
+        peers: Table::carve(w, n(c.max_peer), c.table(c.max_peer), |_| Peer::empty())?,
+        regions: Regions::carve(w, n(c.max_mr), c.regions(), c)?,
         by_qpn: w.slice(n(c.qpn_count), 0u32)?,
         by_srqn: w.slice(n(c.qpn_count), 0u32)?,
         qpns: Qpns::carve(w, c)?,
@@ -94,7 +88,7 @@ pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
             Bitmap::carve(w, qp_limit)?,
             Bitmap::carve(w, qp_limit)?,
         ],
-        full_cqs: Bitmap::carve(w, limit(c.max_cq))?,
+        full_cqs: Bitmap::carve(w, c.table(c.max_cq))?,
         wheel: Wheel::carve(w, n(c.max_qp), qp_limit)?,
         scratch: w.slice(n(c.burst_bytes), 0u8)?,
         handed: w.slice(HANDED, Handed::EMPTY)?,

@@ -50,7 +50,6 @@ pub use tx::Burst;
 /// Bounds that no configuration exceeds.
 pub mod limits {
     pub use super::control::{MAX_CQE, MAX_DEPTH};
-    pub use super::layout::limit as table;
     pub use crate::verbs::post::MAX_MESSAGE;
 }
 

@@ -3,23 +3,25 @@
 //! Read first: IBTA volume 1, 10.6 "Memory management" (regions, windows, keys), and 10.6.7 for the
 //! rules of access checks; rxe's `rxe_mr.c` and `rxe_mw.c` are the software model of the same.
 //!
-//! A key is 32 bits: the index of its slot in the upper 16, a random part below. Of a window's
+//! A key is 32 bits: the index of its slot in the upper 20, a random part below. Of a window's
 //! random part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess
-//! are a known attack, so the random part is drawn from [`crate::random`]: seeing keys tells
-//! nothing about others. The next key of an index always differs from its last one, also in the
-//! bits that a program cannot choose, so a key that outlived its region finds nothing. Key 0 is
-//! never given out.
+//! are a known attack, so the random part is drawn from [`crate::random`], and slots are used in an
+//! order that is as secret: seeing keys tells nothing about others. While a table of 4096 slots has
+//! few regions, an index is worth 12 bits to who guesses, so a key is as good as 24 random ones; when
+//! all slots are in use, the 12 of the random part remain. The next key of an index always differs
+//! from its last one, also in the bits that a program cannot choose, so a key that outlived its
+//! region finds nothing. Key 0 is never given out.
 //!
 //! An address becomes a host pointer here and nowhere else. A region never wraps around the end of
 //! the address space (checked at registration), though it may end exactly there.
 
-use crate::arena::{Heap, Table, Walk};
-use crate::config::Config;
+use crate::arena::{Heap, RawSlice, Table, Walk, CHUNK};
+use crate::config::{Config, REGIONS_MAX};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Target, PROVIDER_MAX};
 use crate::pool::{first_generation, stale};
-use crate::random::Random;
+use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::{access, Flags, Handle, ACCESS_ALL, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE};
@@ -32,6 +34,16 @@ pub const TAG_MW: u8 = 3;
 
 /// End of the list of free slots.
 const NIL: u32 = u32::MAX;
+
+/// Bits of a key below the index.
+const RANDOM_BITS: u32 = 12;
+const _: () = assert!(REGIONS_MAX == 1 << (32 - RANDOM_BITS));
+/// A table grows by an eighth, and by no more than this: slots that come together are used in a
+/// secret order.
+const BATCH: usize = 1024;
+/// Purposes of random numbers: keys, and the order of slots.
+const PURPOSE: u64 = 0;
+const ORDER_PURPOSE: u64 = 0x006f_7264_6572;
 
 /// Flags that a window may carry.
 const MW_ACCESS: u32 = ACCESS_REMOTE | access::ZERO_BASED;
@@ -112,7 +124,7 @@ struct Slot {
     addr: u64,
     /// The provider's number for the memory.
     cookie: u64,
-    /// Type 2 windows: QPN that bound it.
+    /// Type 2 windows: QPN that bound it. Free: the free slot before it.
     qp: u32,
     /// Odd while live.
     generation: u32,
@@ -184,19 +196,25 @@ pub struct Regions {
     /// Latest free slot.
     free_tail: u32,
     keys: Keys,
+    /// Of the order of slots.
+    seed: u64,
+    /// By protection domain: regions and windows.
+    of_pd: RawSlice<u64>,
+    /// Windows of type 2 that are bound.
+    bound_to_qps: u32,
     mr_live: u32,
     mw_live: u32,
 }
 
 impl Regions {
-    /// A table of `initial` slots that can grow to `limit` (at most 65,536), both rounded up to
-    /// whole chunks.
+    /// A table of `initial` slots that can grow to `limit` (at most [`REGIONS_MAX`]), both rounded
+    /// up to whole chunks.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for other numbers.
     pub fn carve(walk: &mut Walk, initial: usize, limit: usize, c: &Config) -> Result<Self> {
-        if limit > 1 << 16 {
-            return Err(refuse!(Invalid, "max_mr {limit}: at most 65536"));
+        if limit > REGIONS_MAX {
+            return Err(refuse!(Invalid, "max_mr {limit}: at most {REGIONS_MAX}"));
         }
         let fresh = Slot { generation: first_generation(c.context), ..FREE };
         let slots = Table::carve(walk, initial, limit, |_| fresh)?;
@@ -205,36 +223,55 @@ impl Regions {
             fresh,
             free_head: NIL,
             free_tail: NIL,
-            keys: Keys::new(c.seed),
+            keys: Keys(Random::new(c.seed, PURPOSE)),
+            seed: c.seed,
+            of_pd: walk.zeroes(c.table(c.max_pd).next_multiple_of(CHUNK))?,
+            bound_to_qps: 0,
             mr_live: 0,
             mw_live: 0,
         };
-        for i in 0..regions.slots.len() {
-            regions.append(i as u32);
-        }
+        regions.append_from(0);
         Ok(regions)
     }
 
-    /// Adds a chunk of slots from the heap.
+    /// Adds slots from the heap.
     ///
     /// # Errors
     /// [`Error::NoMemory`] at the limit or where the heap has no room.
     pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
         let first = self.slots.len();
         let fresh = self.fresh;
-        self.slots.grow(heap, |_| fresh).inspect_err(|e| {
-            if *e == Error::NoMemory {
-                refuse!(
-                    NoMemory,
-                    "max_mr: {first} regions and windows are in use, and there is \
-                    no room for more; raise it, or give more memory"
-                );
+        while self.slots.len() - first < (first / 8).clamp(1, BATCH) {
+            match self.slots.grow(heap, |_| fresh) {
+                Ok(()) => {}
+                Err(_) if self.slots.len() > first => break,
+                Err(e) => {
+                    if e == Error::NoMemory {
+                        refuse!(
+                            NoMemory,
+                            "max_mr: {first} regions and windows are in use, and there is \
+                            no room for more; raise it, or give more memory"
+                        );
+                    }
+                    return Err(e);
+                }
             }
-        })?;
-        for i in first..self.slots.len() {
-            self.append(i as u32);
         }
+        self.append_from(first);
         Ok(())
+    }
+
+    /// Puts all slots from an index on at the end of the list, in a secret order.
+    fn append_from(&mut self, first: usize) {
+        let n = (self.slots.len() - first) as u32;
+        if n == 0 {
+            return;
+        }
+        let key = Random::new(self.seed, ORDER_PURPOSE ^ (first as u64) << 48);
+        let order = Shuffle::new(key, n.next_power_of_two().ilog2());
+        for i in (0..n.next_power_of_two()).map(|place| order.at(place)).filter(|i| *i < n) {
+            self.append(first as u32 + i);
+        }
     }
 
     /// Slots that exist now.
@@ -252,9 +289,19 @@ impl Regions {
         self.mw_live
     }
 
-    /// Regions and windows of a protection domain. Looks at every slot: control plane only.
+    /// Regions and windows of a protection domain.
     pub fn pd_users(&self, pd: u32) -> u32 {
-        self.slots.iter().filter(|s| s.kind != Kind::Free && s.pd == pd).count() as u32
+        self.of_pd.get(pd as usize).map_or(0, |n| *n as u32)
+    }
+
+    /// A slot joins a protection domain; `leaves`: of which it was before.
+    fn count(&mut self, joins: Option<u32>, leaves: Option<u32>) {
+        if let Some(n) = joins.and_then(|pd| self.of_pd.get_mut(pd as usize)) {
+            *n += 1;
+        }
+        if let Some(n) = leaves.and_then(|pd| self.of_pd.get_mut(pd as usize)) {
+            *n -= 1;
+        }
     }
 
     /// Checks a registration. Returns its slot, without a key.
@@ -319,6 +366,7 @@ impl Regions {
         let index = self.take()?;
         let slot = &mut self.slots[index];
         *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
+        self.count(Some(pd), None);
         self.mr_live += 1;
         let handle = self.handle(index);
         Ok((handle, self.query(handle)?))
@@ -353,14 +401,14 @@ impl Regions {
     /// [`Regions::copy_bindings`].
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: the table has to grow first. [`Error::Busy`]: it is the larger one, or
-    /// has regions or windows.
+    /// [`Error::NoMemory`]: the table has to grow first. [`Error::Busy`]: it has regions or
+    /// windows.
     pub fn copy(&mut self, of: &Regions) -> Result<()> {
         if self.capacity() < of.capacity() {
             // No words: the caller grows the table next.
             return Err(Error::NoMemory);
         }
-        if self.capacity() > of.capacity() || self.mr_live != 0 || self.mw_live != 0 {
+        if self.mr_live != 0 || self.mw_live != 0 {
             return Err(refuse!(Busy, "max_mr: in use in another engine"));
         }
         for (i, s) in of.slots.iter().enumerate() {
@@ -375,6 +423,8 @@ impl Regions {
         }
         (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
         (self.mr_live, self.mw_live) = (of.mr_live, of.mw_live);
+        self.of_pd.copy_from_slice(&of.of_pd);
+        self.append_from(of.capacity());
         Ok(())
     }
 
@@ -404,7 +454,9 @@ impl Regions {
         let index = self.unbound(mr)?;
         let fresh = Self::checked(reg, pd)?;
         let slot = &mut self.slots[index];
+        let was = slot.pd;
         *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
+        self.count(Some(pd), Some(was));
         self.query(mr)
     }
 
@@ -459,6 +511,7 @@ impl Regions {
         *slot =
             Slot { pd, kind, key: slot.key, aged: slot.aged, generation: slot.generation, ..FREE };
         let key = slot.key;
+        self.count(Some(pd), None);
         self.mw_live += 1;
         Ok((self.handle(index), key))
     }
@@ -540,8 +593,9 @@ impl Regions {
         self.unbind(window);
         if let Some((region, opened)) = opened {
             self.slots[window] = Slot { qp: if type2 { by.1 } else { 0 }, ..opened };
+            self.bound_to_qps += u32::from(type2);
             let count = &mut self.slots[region].windows;
-            *count = count.saturating_add(1); // at most one per window, of which there are 65,536
+            *count = count.saturating_add(1); // at most one per window
         }
         let w = &mut self.slots[window];
         w.aged |= w.key != key;
@@ -600,7 +654,7 @@ impl Regions {
     /// [`Error::Invalid`]: no window of type 2, or not bound. [`Error::Access`]: of another
     /// protection domain or QP.
     pub fn invalidate(&mut self, rkey: u32, pd: u32, qp: u32) -> Result<()> {
-        let index = (rkey >> 16) as usize;
+        let index = (rkey >> RANDOM_BITS) as usize;
         // rxe rxe_mw.c rxe_check_invalidate_mw: A window of type 2 is closed by its present key,
         // and only for the queue pair to which it is bound.
         let bound = |s: &&Slot| s.key == rkey && s.kind == Kind::Mw2 && s.bound;
@@ -613,9 +667,12 @@ impl Regions {
         Ok(())
     }
 
-    /// Closes the type 2 windows of a QP that goes away or to RESET. Looks at every slot: control
-    /// plane only.
+    /// Closes the type 2 windows of a QP that goes away or to RESET. Looks at every slot if any is
+    /// bound: control plane only.
     pub fn unbind_qp(&mut self, qp: u32) {
+        if self.bound_to_qps == 0 {
+            return;
+        }
         for i in 0..self.slots.len() {
             let s = &self.slots[i];
             if s.kind == Kind::Mw2 && s.bound && s.qp == qp {
@@ -641,7 +698,7 @@ impl Regions {
         len: u32,
         write: bool,
     ) -> Result<Target, KeyError> {
-        let s = self.slots.get((lkey >> 16) as usize).ok_or(KeyError::Unknown)?;
+        let s = self.slots.get((lkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
         if s.key != lkey || s.kind != Kind::Mr {
             return Err(stranger(s, lkey));
         }
@@ -662,7 +719,7 @@ impl Regions {
     /// One cache line.
     #[inline(always)]
     pub fn local_host(&self, lkey: u32, pd: u32, addr: u64, len: u32) -> Option<u64> {
-        let s = self.slots.get((lkey >> 16) as usize)?;
+        let s = self.slots.get((lkey >> RANDOM_BITS) as usize)?;
         if s.key != lkey
             || s.kind != Kind::Mr
             || s.pd != pd
@@ -708,7 +765,7 @@ impl Regions {
     /// The region or open window that a peer's key names, if it gives all the rights of `need`.
     #[inline(always)]
     fn keyed(&self, rkey: u32, pd: u32, qp: u32, need: u32) -> Result<&Slot, KeyError> {
-        let s = self.slots.get((rkey >> 16) as usize).ok_or(KeyError::Unknown)?;
+        let s = self.slots.get((rkey >> RANDOM_BITS) as usize).ok_or(KeyError::Unknown)?;
         if s.key != rkey || s.kind == Kind::Free {
             return Err(stranger(s, rkey));
         }
@@ -734,7 +791,7 @@ impl Regions {
     /// The whole region of host memory that this key names, of this protection domain; `None`:
     /// there is none, or the key is a window's.
     pub fn whole(&self, rkey: u32, pd: u32) -> Option<MrAttr> {
-        let index = (rkey >> 16) as usize;
+        let index = (rkey >> RANDOM_BITS) as usize;
         let s = self.slots.get(index)?;
         let is = s.key == rkey && s.kind == Kind::Mr && s.pd == pd && s.provider == 0;
         is.then(|| self.query(self.handle(index)).ok()).flatten()
@@ -764,12 +821,14 @@ impl Regions {
         }
         let index = self.free_head as usize;
         let slot = &mut self.slots[index];
-        self.free_head = slot.link;
-        if self.free_head == NIL {
-            self.free_tail = NIL;
-        }
+        let next = slot.link;
         slot.generation = slot.generation.wrapping_add(1);
         slot.key = self.keys.next(index, slot.key);
+        self.free_head = next;
+        match next {
+            NIL => self.free_tail = NIL,
+            next => self.slots[next as usize].qp = NIL,
+        }
         Ok(index)
     }
 
@@ -784,25 +843,23 @@ impl Regions {
         self.unlink(index as u32)?;
         let slot = &mut self.slots[index];
         *slot = Slot { key, aged: slot.aged, generation: (h >> 32) as u32, ..fresh };
+        self.count(Some(fresh.pd), None);
         Ok(())
     }
 
     /// Takes a slot out of the list of free ones.
     fn unlink(&mut self, index: u32) -> Result<()> {
-        let (mut before, mut at) = (NIL, self.free_head);
-        while at != index {
-            if at == NIL {
-                return Err(refuse!(Busy, "key: its index is in use in another engine"));
-            }
-            (before, at) = (at, self.slots[at as usize].link);
+        let Slot { kind, qp: before, link: after, .. } = self.slots[index as usize];
+        if kind != Kind::Free {
+            return Err(refuse!(Busy, "key: its index is in use in another engine"));
         }
-        let after = self.slots[index as usize].link;
         match before {
             NIL => self.free_head = after,
             before => self.slots[before as usize].link = after,
         }
-        if after == NIL {
-            self.free_tail = before;
+        match after {
+            NIL => self.free_tail = before,
+            after => self.slots[after as usize].qp = before,
         }
         Ok(())
     }
@@ -811,18 +868,22 @@ impl Regions {
     /// time.
     fn give_back(&mut self, index: usize) {
         let slot = &mut self.slots[index];
+        let pd = slot.pd;
         *slot =
             Slot { key: slot.key, aged: true, generation: slot.generation.wrapping_add(1), ..FREE };
+        self.count(None, Some(pd));
         self.append(index as u32);
     }
 
     /// Puts a free slot at the end of the list.
     fn append(&mut self, index: u32) {
-        match self.free_tail {
+        let last = core::mem::replace(&mut self.free_tail, index);
+        let slot = &mut self.slots[index as usize];
+        (slot.qp, slot.link) = (last, NIL);
+        match last {
             NIL => self.free_head = index,
             last => self.slots[last as usize].link = index,
         }
-        self.free_tail = index;
     }
 
     /// Closes a window; one that is closed stays so.
@@ -832,6 +893,7 @@ impl Regions {
             return;
         }
         let region = w.link as usize;
+        self.bound_to_qps -= u32::from(w.kind == Kind::Mw2);
         *w = Slot {
             pd: w.pd,
             kind: w.kind,
@@ -875,17 +937,14 @@ fn wraps(start: u64, length: u64) -> bool {
 struct Keys(Random);
 
 impl Keys {
-    fn new(seed: u64) -> Self {
-        Keys(Random::new(seed, 0))
-    }
-
-    /// A key for `index` (16 bits) whose second-lowest byte is neither 0 nor that of `last`: then
-    /// no choice of the low byte makes it 0 or the last key again.
+    /// A key for `index` of which the bits between the program's byte and the index are neither 0
+    /// nor those of `last`: then no choice of that byte makes it 0 or the last key again.
     fn next(&mut self, index: usize, last: u32) -> u32 {
+        const MASK: u32 = (1 << RANDOM_BITS) - 1;
         loop {
-            let random = self.0.draw() as u32 & 0xffff;
-            if random >> 8 != 0 && random >> 8 != (last >> 8) & 0xff {
-                return (index as u32) << 16 | random;
+            let random = self.0.draw() as u32 & MASK;
+            if random >> 8 != 0 && random >> 8 != (last & MASK) >> 8 {
+                return (index as u32) << RANDOM_BITS | random;
             }
         }
     }

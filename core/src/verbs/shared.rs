@@ -284,24 +284,25 @@ pub struct Shared {
     pub notify: AtomicBool,
 }
 
-/// How far a table for `n` objects may grow.
-pub fn limit(n: u32) -> usize {
-    let n = n as usize;
-    n.max(16).saturating_mul(16).min(n.max(1 << 16))
-}
-
 impl Shared {
     /// Lays out the shared tables.
     pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
         Ok(Shared {
-            qps: Table::carve(w, c.max_qp as usize, limit(c.max_qp), |_| QpShared::default())?,
-            cqs: Table::carve(w, c.max_cq as usize, limit(c.max_cq), |_| CqShared::default())?,
-            srqs: Table::carve(w, c.max_srq as usize, limit(c.max_srq), |_| SrqShared::default())?,
-            qp_pool: Pool::carve(w, (tag::QP, c.context), c.max_qp as usize, limit(c.max_qp))?,
-            cq_pool: Pool::carve(w, (tag::CQ, c.context), c.max_cq as usize, limit(c.max_cq))?,
-            srq_pool: Pool::carve(w, (tag::SRQ, c.context), c.max_srq as usize, limit(c.max_srq))?,
-            active: AtomicBitmap::carve(w, limit(c.max_qp))?,
-            cq_events: AtomicBitmap::carve(w, limit(c.max_cq))?,
+            qps: Table::carve(w, c.max_qp as usize, c.table(c.max_qp), |_| QpShared::default())?,
+            cqs: Table::carve(w, c.max_cq as usize, c.table(c.max_cq), |_| CqShared::default())?,
+            srqs: Table::carve(w, c.max_srq as usize, c.table(c.max_srq), |_| {
+                SrqShared::default()
+            })?,
+            qp_pool: Pool::carve(w, (tag::QP, c.context), c.max_qp as usize, c.table(c.max_qp))?,
+            cq_pool: Pool::carve(w, (tag::CQ, c.context), c.max_cq as usize, c.table(c.max_cq))?,
+            srq_pool: Pool::carve(
+                w,
+                (tag::SRQ, c.context),
+                c.max_srq as usize,
+                c.table(c.max_srq),
+            )?,
+            active: AtomicBitmap::carve(w, c.table(c.max_qp))?,
+            cq_events: AtomicBitmap::carve(w, c.table(c.max_cq))?,
             channel_events: [const { AtomicU32::new(0) }; CHANNELS],
             channels_due: AtomicU64::new(0),
             notify: AtomicBool::new(false),

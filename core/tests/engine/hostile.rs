@@ -300,7 +300,7 @@ fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
     let mut o = Opts::default();
     o.config.max_qp = 64;
     o.config.ring_bytes = 1 << 18;
-    let most = gdrcore_core::engine::limits::table(o.config.max_qp);
+    let most = o.config.resolve().unwrap().table(o.config.max_qp);
     let mut rng = Rng(5);
     for round in 0..8 {
         let mut pieces = Vec::new();

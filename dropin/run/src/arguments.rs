@@ -18,6 +18,8 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --engines N         most engines of each device (GDRC_ENGINES), from 1 to 64:
                       threads with CQs and queue pairs of their own do not wait
                       for each other; default: one for each CPU, at most 16
+  --qps N             most queue pairs of each engine (GDRC_QPS), where the usual 16,384
+                      are not enough: up to 65536
   --keepalive SECONDS after so long without a packet of its peer a connection
                       probes it, and fails without an answer (GDRC_KEEPALIVE)
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
@@ -68,6 +70,7 @@ const VALUED: &[(&str, &str)] = &[
     ("--pcap", "GDRC_PCAP"),
     ("--keepalive", "GDRC_KEEPALIVE"),
     ("--engines", "GDRC_ENGINES"),
+    ("--qps", "GDRC_QPS"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -122,6 +125,11 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
     Ok(Request::Run(a))
 }
 
+fn is_from_1_to(most: u32, value: &OsStr) -> bool {
+    let number = value.to_str().and_then(|v| v.parse().ok());
+    number.is_some_and(|n: u32| (1..=most).contains(&n))
+}
+
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
     match name {
         "--path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
@@ -135,14 +143,8 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         {
             Err("--keepalive is a number of seconds from 0.001 to 86400".into())
         }
-        "--engines"
-            if !value
-                .to_str()
-                .and_then(|v| v.parse().ok())
-                .is_some_and(|n: u32| (1..=64).contains(&n)) =>
-        {
-            Err("--engines is a number from 1 to 64".into())
-        }
+        "--engines" if !is_from_1_to(64, value) => Err("--engines is a number from 1 to 64".into()),
+        "--qps" if !is_from_1_to(65_536, value) => Err("--qps is a number from 1 to 65536".into()),
         _ => Ok(()),
     }
 }
@@ -209,6 +211,8 @@ mod tests {
             ("--keepalive 0 prog", "seconds"),
             ("--engines 0 prog", "1 to 64"),
             ("--engines 65 prog", "1 to 64"),
+            ("--qps 0 prog", "1 to 65536"),
+            ("--qps 65537 prog", "1 to 65536"),
             ("--address", "value"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats=1"),

@@ -276,12 +276,12 @@ impl Device for SoftDevice {
         // The link may have become narrower since the device was opened.
         let link = held.port().net.as_ref().map_or(u32::MAX, Port::link_mtu);
         drop(held);
-        let grown = |n: u32| limits::table(n) as u32;
+        let grown = |n: u32| c.table(n) as u32;
         Ok(DeviceAttr {
             max_msg_size: limits::MAX_MESSAGE,
             node_guid: node_guid(&super::peer_addr(&self.local)),
             max_pd: grown(c.max_pd),
-            max_mr: grown(c.max_mr),
+            max_mr: c.regions() as u32,
             max_cq: grown(c.max_cq),
             // Each QP takes a number of the block.
             max_qp: grown(c.max_qp).min(c.qpn_count),
