@@ -584,7 +584,7 @@ fn a_million_regions_and_windows_have_keys_of_their_own() {
         let at = 64 * i as u64;
         let got = r.remote(*key, PD, QP, at, 64, access::REMOTE_WRITE);
         assert_eq!(got.map(|t| t.addr), if i % 2 == 0 { Ok(at) } else { Err(KeyError::Unbound) });
-        assert_eq!(r.find(*h, if i % 2 == 0 { TAG_MR } else { TAG_MW }).is_ok(), true);
+        assert!(r.find(*h, if i % 2 == 0 { TAG_MR } else { TAG_MW }).is_ok());
     }
 }
 
