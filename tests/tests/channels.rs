@@ -2,7 +2,9 @@
 //! over each path.
 
 use gdrcore_core::device::Device;
-use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, Wc};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, qp_state, wc_opcode, wc_status, Handle, QpAttr, Wc,
+};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::cpu;
@@ -306,5 +308,35 @@ fn a_signal_ends_the_sleep() {
             }
             assert_eq!(sleeper.join().expect("a sleeper"), Err(Error::Os(libc::EINTR)));
         }
+    });
+}
+
+#[test]
+fn a_sleeper_beside_a_channel_goes_on_when_that_one_leaves() {
+    let config = SoftConfig { path: PathChoice::Udp, ..SoftConfig::default() };
+    let [x, y] = [1, 2].map(|n| Soft::open(&address(n), &config).expect("a device"));
+    let channels = [&x, &y].map(|d| d.dev().channel_create().expect("a channel"));
+    let (mut told, tells) = pair([x.dev(), y.dev()], channels);
+    // A queue pair whose peer is in RESET: it answers nothing, so that only timers end its request.
+    let (mut waits, mute) = connected(x.dev(), y.dev(), small()).expect("connected ends");
+    let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+    mute.dev.qp_modify(mute.qp, &reset, qp_attr_mask::STATE).expect("to RESET");
+    told.post_recv(0, 2048, 64).expect("post_recv");
+    std::thread::scope(|scope| {
+        let channel = channels[0];
+        let driver = scope.spawn(move || receive(&mut told, channel));
+        // It drives the engine when it sleeps. Without that the test shows nothing, and passes.
+        std::thread::sleep(Duration::from_millis(50));
+        waits.post(9, Op::Write(0, None), 0, 8).expect("post_send");
+        let sleeper = scope.spawn(move || {
+            while waits.poll() == 0 {
+                assert_eq!(waits.dev.wait(limit_ms(60)), Ok(true), "nobody runs what is due");
+            }
+            assert_eq!(waits.done[0].status, wc_status::RETRY_EXC_ERR);
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        tells.post(1, Op::Send(None), 0, 8).expect("post_send");
+        driver.join().expect("the message has come");
+        sleeper.join().expect("the request has ended");
     });
 }

@@ -298,7 +298,11 @@ impl Conn<'_> {
         let want = (wqe.length - offset).min(u64::from(run.n) * u64::from(mtu));
         // rxe rxe_comp.c do_read: A packet of a READ's answer with another length than its place
         // requires is a bad response.
-        if is_read && (payload.len() as u64 != want || run.n > ws.npkts - ws.done_pkts) {
+        let wrong = is_read
+            && (payload.len() as u64 != want
+                || run.n > ws.npkts - ws.done_pkts
+                || !qp.has_place(run, ws.done_pkts, ws.npkts));
+        if wrong {
             if qp.is_besieged(now) {
                 return self.answer_lost(now, expected);
             }
@@ -336,7 +340,9 @@ impl Conn<'_> {
         let wqe = slot.header();
         let (mtu, ws) = (self.qp.conn.mtu, *self.qp.wqe(index));
         let expected = wqe.is_read() && psn == ws.psn.add(ws.done_pkts);
-        if !expected || len != mtu as usize || ws.done_pkts + 1 >= ws.npkts {
+        // Neither the first one nor the last.
+        let inner = ws.done_pkts.wrapping_sub(1) < ws.npkts.wrapping_sub(2);
+        if !expected || len != mtu as usize || !inner {
             return None;
         }
         let sges = slot.sges(usize::from(wqe.num_sge));

@@ -348,6 +348,7 @@ impl Conn<'_> {
         let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
         if qp.conn.ready != Ready::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
+            qp.conn.req.reads_cut = true;
         }
         // rxe rxe_req.c check_init_depth: At most max_rd_atomic READs, atomics, ATOMIC WRITEs and
         // FLUSHes are under way.
@@ -366,7 +367,10 @@ impl Conn<'_> {
         let closed;
         if wqe.is_read() {
             (n, closed) = match qp.read_packets(&peer.rx, first_pkt, left) {
-                0 => (1, true),
+                0 => {
+                    qp.conn.req.reads_cut = true;
+                    (1, true)
+                }
                 most => (n.min(most), false),
             };
         } else if rc {
@@ -384,7 +388,10 @@ impl Conn<'_> {
         }
         if qp.is_paced() {
             match qp.pace(now) {
-                Ok(most) => n = n.min(most),
+                Ok(most) => {
+                    qp.conn.req.reads_cut = true;
+                    n = n.min(most);
+                }
                 Err(at) => {
                     qp.conn.req.set_send_block(SendBlock::Rate(at));
                     return None;

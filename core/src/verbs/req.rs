@@ -117,6 +117,9 @@ pub struct Req {
     pub read_inflight: u32,
     /// Pieces of READs ([`crate::roce::READ_PIECE`]) and atomics outstanding.
     pub rd_out: u32,
+    /// A request of a READ may have ended elsewhere than at the end of a piece: a rate, or a peer
+    /// that is not ready, has cut it.
+    pub reads_cut: bool,
     /// Timeouts that may still follow without progress.
     pub retry_left: u8,
     /// RNR NAKs that may still follow.

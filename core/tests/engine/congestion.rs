@@ -1,12 +1,12 @@
 //! Marks of congestion, the notifications that answer them, and the sender that heeds them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::dcqcn::RATE_MIN;
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Bth, Flow};
+use gdrcore_core::wire::{Bth, Flow, Opcode};
 
 use crate::util::*;
 
@@ -114,11 +114,32 @@ fn who_answers_a_read_slows_down_too() {
         let p = cnp(&net, 0, &b);
         net.inject(0, 1, &p);
     }
-    let start = net.now;
+    let (start, said) = (net.now, Rc::<RefCell<Vec<Opcode>>>::default());
+    let tee = said.clone();
+    net.tap = Some(Box::new(move |from, p| {
+        if from == 1 {
+            tee.borrow_mut().push(Bth::parse(p.first_chunk().unwrap()).opcode);
+        }
+        Fate::Deliver
+    }));
     net.ok(&a, read());
     let rate = (1u64 << 20) * 1_000_000_000 / (net.now - start);
     assert!((LINE / 64..LINE / 8).contains(&rate), "{rate}");
     assert!(a.buf.get(0, 1 << 20) == pattern(5, 1 << 20));
+    // However it is cut, the answer to each request has one FIRST and one LAST packet.
+    let said = said.borrow();
+    let piece = (64 << 10) / 4096;
+    let (firsts, lasts) = [Opcode::RC_READ_RESPONSE_FIRST, Opcode::RC_READ_RESPONSE_LAST]
+        .map(|op| (0..said.len()).filter(|&i| said[i] == op).collect::<Vec<_>>())
+        .into();
+    assert_eq!(said.len(), 256);
+    assert!(
+        lasts.iter().all(|at| (at + 1) % piece == 0) && lasts.last() == Some(&255),
+        "{lasts:?}"
+    );
+    let behind: Vec<_> = [0].into_iter().chain(lasts.iter().map(|at| at + 1)).collect();
+    assert_eq!(firsts, behind[..firsts.len()], "{lasts:?}");
+    assert_eq!(firsts.len(), lasts.len());
 }
 
 #[test]

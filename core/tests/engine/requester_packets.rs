@@ -218,3 +218,50 @@ fn a_completion_queue_is_not_destroyed_under_its_queue_pairs() {
         net.lock(&a).cq_destroy(cq).unwrap();
     }
 }
+
+// rxe rxe_comp.c check_ack, READ
+#[test]
+fn a_response_whose_packets_stand_elsewhere_is_a_bad_response() {
+    use Opcode as O;
+    let (first, middle) = (O::RC_READ_RESPONSE_FIRST, O::RC_READ_RESPONSE_MIDDLE);
+    let (last, only) = (O::RC_READ_RESPONSE_LAST, O::RC_READ_RESPONSE_ONLY);
+    let right: [&[Opcode]; 5] = [
+        &[only],
+        &[first, last],
+        &[first, middle, middle, last],
+        // As where the packets behind the second one were lost, and asked for again.
+        &[first, middle, first, last],
+        &[first, middle, middle, only],
+    ];
+    let wrong: [&[Opcode]; 9] = [
+        &[first],
+        &[last],
+        &[middle],
+        &[middle, last],
+        &[last, last],
+        &[only, last],
+        &[first, last, last],
+        &[first, only, last],
+        &[first, middle, middle],
+    ];
+    let answered = |ops: &[Opcode]| {
+        let (mut net, a, b) = Net::pair(Opts::default());
+        let len = ops.len() * MTU;
+        net.tap = Some(Box::new(|_, _| Fate::Drop));
+        net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, len).remote(&b, 0));
+        net.exchange();
+        for (op, ahead) in ops.iter().zip(0..) {
+            let packet = Raw::new(*op, &a, ahead);
+            let packet = if op.has_aeth() { packet.aeth(0x1f) } else { packet };
+            packet.payload(MTU).inject(&mut net, 1, 0);
+        }
+        let done = net.poll(a.host, a.scq);
+        done.iter().map(|wc| wc.status).collect::<Vec<_>>()
+    };
+    for ops in right {
+        assert_eq!(answered(ops), [wc_status::SUCCESS], "{ops:?}");
+    }
+    for ops in wrong {
+        assert_eq!(answered(ops), [wc_status::BAD_RESP_ERR], "{ops:?}");
+    }
+}

@@ -345,3 +345,35 @@ fn a_refused_packet_that_is_lost_is_repeated_and_nothing_behind_it() {
     // By probes, not by the ACK timer of a second.
     assert_eq!(net.lock(&a).counters().retry_timeouts, 0);
 }
+
+#[test]
+fn a_peer_that_is_not_ready_lives_and_its_next_silence_begins_anew() {
+    let (mut net, a, b) = Net::pair(Opts { retry: 1, timeout: 10, ..opts(Way::Wire) });
+    let timeouts = |net: &Net| net.lock(&a).counters().retry_timeouts;
+    let until = |net: &mut Net, n: u64| {
+        for _ in 0..10_000 {
+            if timeouts(net) == n {
+                return;
+            }
+            net.run(100_000);
+        }
+        panic!("{} timeouts", timeouts(net));
+    };
+    net.post(&a, send(&a, 1));
+    for round in 1..=3 {
+        // The one retry that it has is used up.
+        net.tap = Some(Box::new(|from, _| if from == 0 { Fate::Drop } else { Fate::Deliver }));
+        until(&mut net, round);
+        assert_eq!(net.state(&a), qp_state::RTS, "{round}");
+        net.tap = None;
+        for _ in 0..100 {
+            if refusals(&net, &b) == round {
+                break;
+            }
+            net.run(100_000);
+        }
+        assert_eq!((refusals(&net, &b), timeouts(&net)), (round, round));
+    }
+    net.recv(&b, 1, &[(0, MTU)]);
+    assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
+}

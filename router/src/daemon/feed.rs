@@ -269,3 +269,48 @@ impl Daemon {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    fn policy(blocks: &str) -> Policy {
+        Policy::parse(&format!(
+            "[router]\nlisten = \"/s\"\n[tenant.blue]\nmatch = {{ uid = 1 }}\n[host]\nid = \"a\"\n\
+             address = \"192.0.2.1\"\nmap = \"feed\"\nfeed = \"/f\"\n\
+             [host.tenant.blue]\nvip = \"10.0.0.1\"\nblocks = {blocks}\n"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn each_change_of_a_tenant_is_published_once() {
+        let (ours, _theirs) = sys::pair().unwrap();
+        let mut adapter = Adapter {
+            fd: Foreign::from(OwnedFd::from(ours)),
+            token: 0,
+            input: Vec::new(),
+            output: Vec::new(),
+            published: BTreeMap::new(),
+        };
+        let mut wishes = |policy: &Policy| {
+            adapter.publish(policy);
+            let said = String::from_utf8(std::mem::take(&mut adapter.output)).unwrap();
+            said.lines().map(str::to_string).collect::<Vec<_>>()
+        };
+        let [first] = &wishes(&policy("[5, 8]"))[..] else { panic!("one tenant") };
+        assert!(first.contains("publish") && first.contains("[5,8]"), "{first}");
+        assert_eq!(wishes(&policy("[5, 8]")), [""; 0], "nothing new");
+        let [other] = &wishes(&policy("[15, 8]"))[..] else { panic!("other blocks are news") };
+        assert!(other.contains("publish") && other.contains("[15,8]"), "{other}");
+        let moved = "[host.tenant.blue]\nvip = \"10.0.0.1\"\nblocks = [15, 8]\n";
+        let gone = Policy::parse(&format!(
+            "[router]\nlisten = \"/s\"\n[host]\nid = \"a\"\naddress = \"192.0.2.1\"\n\
+             map = \"feed\"\nfeed = \"/f\"\n[tenant.blue]\nmatch = {{ uid = 1 }}\n{}",
+            moved.replace("10.0.0.1", "10.0.0.2")
+        ));
+        let both = wishes(&gone.unwrap());
+        assert!(both[0].contains("withdraw") && both[1].contains("publish"), "{both:?}");
+    }
+}

@@ -208,3 +208,57 @@ fn classify(dst: Endpoint, e: &libc::sock_extended_err) -> Record {
     };
     Record::Error { error: PortError { dst, errno, kind, mtu }, from_network }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(host: u8, port: u16, kind: ErrorKind, errno: i32, mtu: u32) -> PortError {
+        PortError { dst: Endpoint::v4([127, 0, 0, host], port), errno, kind, mtu }
+    }
+
+    /// What waits: port, kind and MTU of each.
+    fn all(mut errors: Errors) -> Vec<(u16, ErrorKind, u32)> {
+        core::iter::from_fn(|| errors.pop()).map(|e| (e.dst.port, e.kind, e.mtu)).collect()
+    }
+
+    #[test]
+    fn of_two_errors_of_a_destination_the_newer_facts_count() {
+        let too_long = |port, mtu| error(1, port, ErrorKind::Mtu, libc::EMSGSIZE, mtu);
+        let mut errors = Errors::new();
+        assert!(errors.push(too_long(4791, 1400)) && errors.push(too_long(4791, 1300)));
+        assert_eq!(all(errors), [(4791, ErrorKind::Mtu, 1300)]);
+        // A record without an MTU, and one without a port, take nothing away.
+        let mut errors = Errors::new();
+        for e in [too_long(0, 1400), too_long(4791, 0), too_long(0, 0)] {
+            assert!(errors.push(e));
+        }
+        assert_eq!(all(errors), [(4791, ErrorKind::Mtu, 1400)]);
+        // The network's refusal replaces the send error, and no send error the refusal.
+        let refused = |kind| error(1, 4791, kind, libc::ECONNREFUSED, 0);
+        for order in [[ErrorKind::Send, ErrorKind::Icmp], [ErrorKind::Icmp, ErrorKind::Send]] {
+            let mut errors = Errors::new();
+            order.iter().for_each(|&kind| assert!(errors.push(refused(kind))));
+            assert_eq!(all(errors), [(4791, ErrorKind::Icmp, 0)], "{order:?}");
+        }
+        // Another host, port or errno is another error.
+        let mut errors = Errors::new();
+        errors.push(too_long(4791, 1400));
+        errors.push(error(2, 4791, ErrorKind::Mtu, libc::EMSGSIZE, 1200));
+        errors.push(too_long(4792, 1100));
+        errors.push(refused(ErrorKind::Icmp));
+        assert_eq!(all(errors).iter().map(|e| e.2).collect::<Vec<_>>(), [1400, 1200, 1100, 0]);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_has_room_again() {
+        let mut errors = Errors::new();
+        let of = |n: usize| error(n as u8, 4791, ErrorKind::Icmp, libc::EHOSTUNREACH, 0);
+        assert!((0..QUEUE).all(|n| errors.push(of(n))) && !errors.push(of(QUEUE)));
+        assert!(errors.push(of(3)), "one that waits already");
+        assert_eq!(errors.pop().map(|e| e.dst.ip[15]), Some(0));
+        assert!(errors.push(of(QUEUE)) && !errors.push(of(QUEUE + 1)));
+        let rest: Vec<u8> = core::iter::from_fn(|| errors.pop()).map(|e| e.dst.ip[15]).collect();
+        assert_eq!(rest, (1..=QUEUE as u8).collect::<Vec<_>>());
+    }
+}

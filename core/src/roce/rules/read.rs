@@ -1,6 +1,7 @@
 //! How much of a READ one request asks for.
 
 use crate::roce::peer::Window;
+use crate::roce::run::Run;
 use crate::roce::READ_PIECE;
 use crate::verbs::objects::Qp;
 
@@ -30,6 +31,18 @@ impl Qp {
     pub(in crate::roce) fn read_pieces_ended(&self, before: u32, done: u32, finished: bool) -> u32 {
         let piece = self.read_piece();
         done / piece - before / piece + u32::from(finished && done % piece != 0)
+    }
+
+    /// Whether packets of a READ's response, of `npkts` in all, may stand behind its packet `done`.
+    // rxe rxe_comp.c check_ack, READ: The response to a READ begins with a FIRST or ONLY packet and
+    // ends with a LAST or ONLY one; one that comes elsewhere is a bad response.
+    pub(in crate::roce) fn has_place(&self, run: &Run, done: u32, npkts: u32) -> bool {
+        // Each request is answered as a READ. It ends at a multiple of a piece if nothing has cut
+        // it, and begins anywhere where packets were lost.
+        let end = done + run.n;
+        let begins = run.first || done > 0;
+        let ends = self.conn.req.reads_cut || end % self.read_piece() == 0;
+        begins && if end == npkts { run.last } else { !run.last || ends }
     }
 
     /// Packets of the response that the next request of a READ asks for, of `left` from packet

@@ -181,3 +181,29 @@ fn with_a_feed_the_policy_has_this_hosts_tenants() {
         assert!(fault.starts_with(wanted), "{fault}\n{wanted}");
     }
 }
+
+#[test]
+fn blocks_may_touch_and_not_overlap() {
+    // Behind others, before them, and between two.
+    for (blocks, fits) in [
+        ("[10, 5]", true),
+        ("[20, 5]", true),
+        ("[10, 6]", false),
+        ("[19, 2]", false),
+        ("[14, 7]", false),
+        ("[16, 1]", false),
+        ("[9, 20]", false),
+        ("[30, 10]", true),
+        ("[29, 1]", true),
+        ("[39, 2]", false),
+    ] {
+        let tenant =
+            |(n, blocks)| format!("[b.tenant.t{n}]\nvip = \"10.99.0.{n}\"\nblocks = {blocks}\n");
+        let more = [(7, "[15, 5]"), (8, "[40, 9]"), (9, blocks)].map(tenant);
+        let map = [MAP, &more.concat()].concat();
+        match policy(POLICY, &map) {
+            Ok(_) => assert!(fits, "{blocks}"),
+            Err(why) => assert!(!fits && why.contains("of the same host"), "{blocks}: {why}"),
+        }
+    }
+}

@@ -309,3 +309,31 @@ fn who_ends_may_owe_a_burst_and_no_more() {
     b.turns.charge(b.now, 1, 1 << 30);
     assert!(b.turns.may_finish(b.now, 1), "no limit");
 }
+
+#[test]
+fn whoever_leaves_is_out_of_the_queue_wherever_it_stood() {
+    for (leaves, served) in [(1, [2, 3, 4]), (2, [1, 3, 4]), (3, [1, 2, 4])] {
+        let mut turns = Turns::new();
+        turns.limit(0, 0, &limits(0, 1));
+        (1..=4).for_each(|slot| turns.join(slot, 0));
+        (1..=3).for_each(|slot| turns.ready(slot));
+        turns.leave(leaves);
+        turns.ready(4);
+        let next = || {
+            let slot = turns.next(0)?;
+            turns.charge(0, slot, 100);
+            turns.served(slot, false);
+            Some(slot)
+        };
+        let order: Vec<u16> = std::iter::from_fn(next).collect();
+        assert_eq!(order, served, "{leaves} has left");
+    }
+    // And alone.
+    let mut turns = Turns::new();
+    turns.limit(0, 0, &limits(0, 1));
+    (1..=2).for_each(|slot| turns.join(slot, 0));
+    turns.ready(1);
+    turns.leave(1);
+    turns.ready(2);
+    assert_eq!(turns.next(0), Some(2));
+}

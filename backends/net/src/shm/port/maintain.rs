@@ -149,7 +149,7 @@ impl ShmPort {
     /// A connection that waits for a descriptor would end every sleep at once, so the listeners
     /// leave the epoll set for a while.
     #[cold]
-    fn pause_listeners(&mut self, now: u64, waiter: &Waiter) {
+    pub(super) fn pause_listeners(&mut self, now: u64, waiter: &Waiter) {
         for listener in self.listeners.iter().flatten() {
             let _ = waiter.remove_socket(listener.fd());
         }

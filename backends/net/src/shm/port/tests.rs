@@ -2,6 +2,7 @@ use super::rx::BATCH;
 use super::tx::FRAME_MIN;
 use super::*;
 use crate::clock::now_ns;
+use crate::local::Name;
 use crate::map::Map;
 use gdrcore_core::roce::run::{Run, RECORD_ALIGN};
 use gdrcore_core::wire::{Class, Kind, Psn};
@@ -282,4 +283,59 @@ fn a_thousand_links_leave_nothing_behind() {
     }
     // Other tests of this process run beside it, each with a few descriptors.
     assert!(open_descriptors() < 400, "{}", open_descriptors());
+}
+
+#[test]
+fn a_listener_wakes_sleepers_again_after_a_time_without_descriptors() {
+    let (mut a, mut b) = (end(41), end(42));
+    let wakes = |end: &End| end.waiter.sleep(0);
+    assert!(!wakes(&b));
+    let now = now_ns();
+    b.port.pause_listeners(now, &b.waiter);
+    assert_eq!(b.port.deadline(), Some(now + crate::local::ACCEPT_AGAIN_NS));
+    a.link(&b);
+    assert!(!wakes(&b), "a connection that cannot be accepted ends no sleep");
+    b.port.maintain(now + crate::local::ACCEPT_AGAIN_NS - 1, &b.waiter);
+    assert_eq!(b.port.inbound.iter().flatten().count(), 0, "not yet");
+    b.port.maintain(now + crate::local::ACCEPT_AGAIN_NS, &b.waiter);
+    assert_eq!((b.port.inbound.iter().flatten().count(), b.port.deadline()), (1, None));
+    b.maintain();
+    b.waiter.drain();
+    let mut c = end(43);
+    c.link(&b);
+    assert!(wakes(&b), "the listener is not watched any more");
+}
+
+#[test]
+fn who_connects_and_says_nothing_keeps_no_place() {
+    let mut b = end(44);
+    let name = Name::of(&SocketDir::open().unwrap(), &b.at, Holder::Address, Role::Links);
+    let silent: Vec<_> = (0..LINKS)
+        .map_while(|n| {
+            let fd = crate::local::connect(&name).ok()?;
+            if n % 64 == 63 {
+                b.maintain();
+            }
+            Some(fd)
+        })
+        .collect();
+    assert_eq!(silent.len(), LINKS);
+    b.maintain();
+    assert_eq!(b.port.inbound.iter().flatten().count(), LINKS, "all places are taken");
+    // A process with something to say finds none, and one once their time is over.
+    let mut a = end(45);
+    a.link(&b);
+    b.maintain();
+    a.maintain();
+    assert!(a.port.take_lost().is_some(), "a link without a place");
+    b.port.maintain(now_ns() + 1_000_000_000, &b.waiter);
+    assert_eq!(
+        (b.port.inbound.iter().flatten().count(), b.port.counters().broken),
+        (0, LINKS as u64)
+    );
+    let ab = a.link(&b);
+    assert!(a.send(ab, 7, 112));
+    b.maintain();
+    assert_eq!(b.poll(), [(a.at, 7, 112)]);
+    drop(silent);
 }

@@ -26,6 +26,35 @@ fn store() -> (Store, Etcd) {
     (store, Etcd::new(vec![endpoint]))
 }
 
+/// A store whose first lease has ended once it is asked about, and of which nobody can write while
+/// `down`.
+fn frail(down: Arc<Mutex<bool>>) -> (Store, Etcd) {
+    let store = Store::default();
+    let (own, leases) = (store.clone(), Mutex::new(6));
+    let endpoint = member(move |path, request| {
+        let mut keys = own.lock().unwrap();
+        let mut lease = leases.lock().unwrap();
+        let answer = match path {
+            "lease/grant" => {
+                *lease += 1;
+                json!({"ID": lease.to_string(), "TTL": "15"})
+            }
+            "lease/keepalive" => {
+                let ended = request["ID"] == "7";
+                if ended {
+                    keys.retain(|_, (.., of)| of != "7");
+                }
+                json!({"result": {"TTL": if ended { "0" } else { "15" }}})
+            }
+            "kv/txn" if *down.lock().unwrap() => return (503, "{}".into()),
+            "kv/txn" => txn(&mut keys, request),
+            other => panic!("{other}"),
+        };
+        (200, answer.to_string())
+    });
+    (store, Etcd::new(vec![endpoint]))
+}
+
 fn plain(v: &Value) -> String {
     String::from_utf8(BASE64_STANDARD.decode(v.as_str().unwrap()).unwrap()).unwrap()
 }
@@ -145,4 +174,44 @@ fn two_routers_of_one_name_are_not_one_host() {
         "{events:?}"
     );
     assert_eq!(store.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn after_the_end_of_a_lease_the_host_and_its_tenants_are_there_again() {
+    let (store, etcd) = frail(Arc::default());
+    let (to, from) = UnixStream::pair().unwrap();
+    let (router, mut heard) = (Router::new(to), BufReader::new(from));
+    let mut claims = Claims::new(&etcd, &router, "a", host("192.0.2.1"), 15);
+    claims.obey(Order::Publish(entry("a", "10.0.0.1")));
+    assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
+    let leases = || store.lock().unwrap().values().map(|t| t.2.clone()).collect::<Vec<_>>();
+    assert_eq!(leases(), ["7", "7"]);
+    // It is to be renewed, and has ended, with all that was under it.
+    claims.renewed -= claims.every();
+    assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
+    assert_eq!(leases(), ["8", "8"], "the host and its tenant");
+    assert!(store.lock().unwrap().contains_key(&keys::host("a")));
+}
+
+#[test]
+fn what_could_not_be_withdrawn_is_withdrawn_later() {
+    let down = Arc::new(Mutex::new(false));
+    let (store, etcd) = frail(down.clone());
+    let (to, from) = UnixStream::pair().unwrap();
+    let (router, mut heard) = (Router::new(to), BufReader::new(from));
+    let mut claims = Claims::new(&etcd, &router, "a", host("192.0.2.1"), 15);
+    let all = ["10.0.0.1", "10.0.0.2"];
+    all.iter().for_each(|vip| claims.obey(Order::Publish(entry("a", vip))));
+    assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
+    *down.lock().unwrap() = true;
+    for vip in all {
+        claims.obey(Order::Withdraw(Key { network: "default".into(), vip: vip.into() }));
+    }
+    for _ in 0..2 {
+        assert!(step(&mut claims, &mut heard).0.is_err());
+        assert_eq!(store.lock().unwrap().len(), 3, "nothing has changed");
+    }
+    *down.lock().unwrap() = false;
+    assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
+    assert_eq!(store.lock().unwrap().keys().collect::<Vec<_>>(), [&keys::host("a")]);
 }
