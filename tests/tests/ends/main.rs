@@ -4,5 +4,6 @@
 
 mod connection;
 mod last_message;
+mod matrix;
 mod play;
 mod survivor;
