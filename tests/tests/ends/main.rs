@@ -6,4 +6,5 @@ mod connection;
 mod last_message;
 mod matrix;
 mod play;
+mod programs;
 mod survivor;

@@ -43,6 +43,8 @@ struct Cell<'c> {
     program: &'c mut Program,
     device: &'c Soft,
     end: End<'c>,
+    /// Messages of the connection manager that were repeated before the program's end.
+    repeated: u64,
 }
 
 impl Cell<'_> {
@@ -52,7 +54,12 @@ impl Cell<'_> {
         self.has_ended();
     }
 
+    fn repeats(&self) -> u64 {
+        self.device.dev().counters().expect("counters").cm_retries
+    }
+
     fn has_ended(&mut self) {
+        self.repeated = self.repeats();
         if self.way == CHILD {
             self.program.wait_for("goes on");
         } else {
@@ -105,7 +112,7 @@ impl Cell<'_> {
             cm_event::ESTABLISHED => "ESTABLISHED",
             other => panic!("event {other}"),
         };
-        let repeated = self.device.dev().counters().expect("counters").cm_retries > 0;
+        let repeated = self.repeats() > self.repeated;
         let when = if repeated { "by the timeouts of its messages" } else { "at once" };
         let status = match -e.status {
             0 => "",
@@ -457,7 +464,7 @@ fn cell(part: &Part, way: &'static str, path: &'static str, names: &[String; 2])
     let test = format!("matrix::{}", part.name);
     let mut program =
         Program::start(&test, &[part.name, path, word, &names[1], &gid, &port, path, &to]);
-    let mut cell = Cell { way, path, program: &mut program, device: &device, end };
+    let mut cell = Cell { way, path, program: &mut program, device: &device, end, repeated: 0 };
     let seen = (part.survivor)(&mut cell);
     drop(cell);
     seen
