@@ -30,7 +30,8 @@ pub const GDRC_CM_EVENT_UNREACHABLE: u32 = 7;
 pub const GDRC_CM_EVENT_REJECTED: u32 = 8;
 /// The connection is established.
 pub const GDRC_CM_EVENT_ESTABLISHED: u32 = 9;
-/// The connection has ended, from either side.
+/// The connection has ended, from either side. The status is -ETIMEDOUT if the peer said nothing:
+/// its process has ended, or it did not answer for 9 s.
 pub const GDRC_CM_EVENT_DISCONNECTED: u32 = 10;
 /// No late packet of the connection can arrive any more.
 pub const GDRC_CM_EVENT_TIMEWAIT_EXIT: u32 = 15;

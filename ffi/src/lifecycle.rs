@@ -201,8 +201,8 @@ unsafe fn unmap(base: *mut u8, len: usize) {
     drop(unsafe { Map::from_raw(base, len) });
 }
 
-/// Closes a context: stops the helper, does not wait for acknowledgements, releases sockets and
-/// memory. Remaining objects are counted and destroyed. No other call on the context may run or
+/// Closes a context: stops the helper, acknowledges what was received and ends connections without
+/// waiting for answers, releases sockets and memory. Remaining objects are counted and destroyed. No other call on the context may run or
 /// follow; later ones get -EINVAL.
 ///
 /// Returns the number of remaining objects and, if `leaks` is not NULL, their kinds.

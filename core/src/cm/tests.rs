@@ -2,6 +2,7 @@
 //! and what a hostile peer may try.
 
 mod early;
+mod ends;
 mod messages;
 mod order;
 mod refused;

@@ -4,5 +4,7 @@
 
 mod connection;
 mod last_message;
+mod matrix;
 mod play;
+mod programs;
 mod survivor;

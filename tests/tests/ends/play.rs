@@ -64,7 +64,7 @@ pub fn go(way: &str, device: &'static Soft, end: &End<'_>) -> ! {
 
 /// The path by its name.
 pub fn config(path: &str) -> SoftConfig<'static> {
-    let path = if path.starts_with("udp") { PathChoice::Udp } else { PathChoice::Shm };
+    let path = if path.starts_with("udp") { PathChoice::Udp } else { PathChoice::Auto };
     SoftConfig { path, ..SoftConfig::default() }
 }
 

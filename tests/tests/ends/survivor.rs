@@ -53,6 +53,11 @@ impl Program {
         tell(&mut self.to, own);
     }
 
+    /// What it writes.
+    pub fn lines(&mut self) -> &mut impl BufRead {
+        &mut self.from
+    }
+
     /// Exchanges ends with it.
     pub fn swap(&mut self, own: &Address) -> Address {
         let other = hear(&mut self.from);

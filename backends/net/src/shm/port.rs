@@ -70,8 +70,10 @@ struct Outbound {
 
 /// A link whose other end is gone.
 pub struct LostLink {
-    /// It led to an address, not to a block.
-    pub of_address: bool,
+    /// Where it led.
+    pub to: Endpoint,
+    /// The block to whose owner it led; `None`: to the address.
+    pub block: Option<u16>,
     place: Place,
     _segment: Segment,
 }

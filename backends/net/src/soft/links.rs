@@ -8,8 +8,8 @@ use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
 use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
+use crate::addr_group::Member;
 use crate::clock::now_ns;
-use crate::shm::ShmPort;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 
@@ -144,7 +144,9 @@ impl SoftDevice {
         }
         if let Some(shm) = &mut port.shm {
             port.discards |= self.via.is_some() && shm.has_lost();
-            self.lose_links(g, shm, now);
+        }
+        self.lose_links(g, port, now);
+        if let Some(shm) = &port.shm {
             self.has_local_peers.store(shm.has_links(), Ordering::Relaxed);
             let is_relayed = port.relay.is_some() && !shm.has_links();
             self.is_relayed.store(is_relayed, Ordering::Relaxed);
@@ -154,13 +156,16 @@ impl SoftDevice {
     /// Reports lost links to the engine. A link of datagrams led to an address, which may have
     /// other owners: its datagrams go through the network from now on, unless the device uses only
     /// shared memory.
-    fn lose_links(&self, g: &mut Guard<'_>, shm: &mut ShmPort, now: u64) {
+    fn lose_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+        let PortState { shm: Some(shm), member, .. } = port else { return };
         while let Some((link, lost)) = shm.take_lost() {
             g.link_receipts(now, link, lost.receipts());
-            if self.via.is_some() {
+            // A process that is watched may have said why it ends.
+            let watched = |member: &Member| member.watches(&lost.to, lost.block);
+            if !member.as_ref().is_some_and(watched) {
                 g.cm_link_lost(now, link);
             }
-            if lost.of_address && self.path == PathChoice::Auto {
+            if lost.block.is_none() && self.path == PathChoice::Auto {
                 g.link_ended(link);
             } else {
                 g.link_lost(now, link);
@@ -196,6 +201,6 @@ impl SoftDevice {
             }
         }
         port.discards |= self.via.is_some() && shm.has_lost();
-        self.lose_links(g, shm, now);
+        self.lose_links(g, port, now);
     }
 }

@@ -32,6 +32,12 @@ impl Member {
         true
     }
 
+    /// Whether the owner of a block at an address is watched, by the block whose sockets it listens
+    /// at.
+    pub(crate) fn watches(&self, at: &Endpoint, door: Option<u16>) -> bool {
+        self.peers.iter().any(|p| p.at == *at && Some(p.door) == door)
+    }
+
     /// Watches only peers for which `keep` is true from now on.
     #[cold]
     pub(crate) fn retain_peers(&mut self, keep: impl Fn(&Endpoint, u16) -> bool) {

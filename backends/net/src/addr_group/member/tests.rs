@@ -541,3 +541,36 @@ fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
     let c = sender.member.counters;
     assert!(got == 250 || gaps, "{got}, at most {longest:?} apart; {c:?}");
 }
+
+#[test]
+fn a_peer_is_watched_until_it_ends_or_is_needed_no_more() {
+    let mut members = [one(&at(11), 40)];
+    let there = at(12);
+    let mut peer = one(&there, 3);
+    let watcher = &mut members[0].member;
+    let closed = |_: &Endpoint, _| true;
+    assert!(watcher.watch_peer(&there, 3) && watcher.watch_peer(&there, 3));
+    assert_eq!(watcher.peers.len(), 1, "once");
+    assert!(watcher.watches(&there, Some(3)) && !watcher.watches(&there, Some(4)));
+    assert!(!watcher.watch_peer(&there, 9) && !watcher.watch_peer(&at(13), 3), "nobody is there");
+    let own = watcher.local;
+    assert!(watcher.watch_peer(&own, 40) && watcher.peers.len() == 1, "itself");
+    watcher.retain_peers(|_, block| block != 3);
+    assert!(watcher.peers.is_empty());
+    // It ends: its connections do, once its links are closed.
+    assert!(watcher.watch_peer(&there, 3));
+    settle(&mut members);
+    assert!(!members[0].member.has_gone());
+    let name = peer.member.locks().next().unwrap().name(Role::Liveness);
+    peer.member.liveness = None;
+    peer.member.watchers.clear();
+    settle(&mut members);
+    let watcher = &mut members[0].member;
+    assert!(watcher.has_gone());
+    assert_eq!(watcher.take_gone(|_, _| false), None, "what it had sent is read first");
+    assert_eq!(watcher.take_gone(|_, _| false), None, "its links are open");
+    assert_eq!(watcher.take_gone(closed), Some((there, 3)));
+    assert!(watcher.take_gone(closed).is_none() && !watcher.has_gone());
+    // It was killed before it could be watched: its name is still there.
+    assert!(name.exists() && watcher.watch_peer(&there, 3) && watcher.has_gone());
+}

@@ -196,7 +196,8 @@ impl ShmPort {
     pub(super) fn close_outbound(&mut self, i: usize) {
         // Dropping closes the socket, which removes it from every epoll set.
         self.lost[i] = self.out[i].take().map(|out| LostLink {
-            of_address: out.block.is_none(),
+            to: out.to,
+            block: out.block,
             place: *out.writer.place(),
             _segment: out._segment,
         });

@@ -25,7 +25,7 @@ struct End {
 
 /// The next lost link, and whether it led to an address.
 fn lost(port: &mut ShmPort) -> Option<(u16, bool)> {
-    port.take_lost().map(|(link, lost)| (link, lost.of_address))
+    port.take_lost().map(|(link, lost)| (link, lost.block.is_none()))
 }
 
 fn end(n: u8) -> End {

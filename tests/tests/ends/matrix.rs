@@ -1,0 +1,544 @@
+//! Every way in which a program ends, in each thing that it may be doing, over each path: what the
+//! survivor sees stands in docs/using/ENDS.md. With GDRC_BLESS=1 the page is written instead.
+
+use crate::play::{config, go, hear, shape, tell, WAYS};
+use crate::survivor::{arguments, Program};
+use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr, Wc};
+use gdrcore_tests::cm::{address as address_of, cm, offer};
+use gdrcore_tests::ends::{Address, End, Op, Shape};
+use gdrcore_tests::patience::until;
+use gdrcore_tests::place;
+use gdrcore_tests::router::{Router, TWO};
+use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::source::root;
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: &str = "docs/using/ENDS.md";
+const PATHS: [&str; 3] = ["memory", "udp", "router"];
+const PORT: u16 = 7471;
+/// Polls in which what has been sent is seen, if there is anything.
+const LOOKS: u32 = 2000;
+
+/// A way that is no end: a child of the program's, made by fork, calls `exit`.
+const CHILD: &str = "exit of a child of fork";
+
+/// What the program that ends is doing: the test, the section's title, and a remark.
+struct Part {
+    name: &'static str,
+    title: &'static str,
+    text: &'static str,
+    /// Plays the program up to its end.
+    program: fn(&Soft, &mut End<'static>, &[String]),
+    /// What the survivor sees.
+    survivor: fn(&mut Cell<'_>) -> String,
+}
+
+/// One cell of the table.
+struct Cell<'c> {
+    way: &'static str,
+    path: &'static str,
+    program: &'c mut Program,
+    device: &'c Soft,
+    end: End<'c>,
+    /// Messages of the connection manager that were repeated before the program's end.
+    repeated: u64,
+}
+
+impl Cell<'_> {
+    /// Lets the program end, and waits for that.
+    fn let_it_end(&mut self) {
+        self.program.tell(&self.end.own);
+        self.has_ended();
+    }
+
+    fn repeats(&self) -> u64 {
+        self.device.dev().counters().expect("counters").cm_retries
+    }
+
+    fn has_ended(&mut self) {
+        self.repeated = self.repeats();
+        if self.way == CHILD {
+            self.program.wait_for("goes on");
+        } else {
+            self.program.wait();
+        }
+    }
+
+    fn completion(&mut self, id: u64) -> Wc {
+        let end = &mut self.end;
+        let turn = || {
+            end.poll();
+            end.take(id)
+        };
+        until(120, || format!("completion {id}"), turn)
+    }
+
+    /// How a request ended, and when.
+    fn completed(&mut self, id: u64) -> String {
+        let status = match self.completion(id).status {
+            wc_status::SUCCESS => return "SUCCESS".into(),
+            wc_status::RETRY_EXC_ERR => "RETRY_EXC_ERR",
+            wc_status::WR_FLUSH_ERR => "WR_FLUSH_ERR",
+            other => panic!("status {other}"),
+        };
+        let cause = self.end.dev.qp_cause(self.end.qp).expect("a cause");
+        let at_once = cause.code == CauseCode::PathLost as u32;
+        format!("{status}, {}", if at_once { "at once" } else { "by the retry timeout" })
+    }
+
+    fn event(&self) -> Option<CmEvent> {
+        cm(self.device.dev()).event().expect("event")
+    }
+
+    /// The event that comes before long, if any does.
+    fn look(&mut self) -> Option<String> {
+        let _ = self.device.dev().wait(0);
+        (0..LOOKS)
+            .find_map(|_| {
+                std::thread::yield_now();
+                self.event()
+            })
+            .map(|e| self.told(&e))
+    }
+
+    fn told(&self, e: &CmEvent) -> String {
+        let name = match e.event {
+            cm_event::DISCONNECTED => "DISCONNECTED",
+            cm_event::UNREACHABLE => "UNREACHABLE",
+            cm_event::REJECTED => return "REJECTED, at once".into(),
+            cm_event::ESTABLISHED => "ESTABLISHED",
+            other => panic!("event {other}"),
+        };
+        let repeated = self.repeats() > self.repeated;
+        let when = if repeated { "by the timeouts of its messages" } else { "at once" };
+        let status = match -e.status {
+            0 => "",
+            libc::ETIMEDOUT => " (ETIMEDOUT)",
+            libc::ECONNREFUSED => " (ECONNREFUSED)",
+            other => panic!("errno {other}"),
+        };
+        format!("{name}{status}, {when}")
+    }
+
+    fn await_event(&self) -> String {
+        self.told(&until(120, || "an event".into(), || self.event()))
+    }
+}
+
+/// The same response timeout for all requests: silence ends soon.
+fn param(end: &End<'_>) -> ConnParam<'static> {
+    let soon = gdrcore_tests::patience::ack_timeout(12);
+    ConnParam { qpn: end.own.qpn, qp_type: qp_type::RC, response_timeout: soon, ..offer(&[]) }
+}
+
+fn said(word: &str) {
+    println!("{word}");
+}
+
+fn wait_for_line() {
+    hear(&mut std::io::stdin().lock());
+}
+
+/// Connects the program's queue pair to the survivor's.
+fn join(end: &mut End<'_>) {
+    tell(&mut std::io::stdout(), &end.own);
+    let peer = hear(&mut std::io::stdin().lock());
+    end.connect(peer).expect("connect");
+    end.post_recv(0, 0, 64).expect("post_recv");
+    said("connected");
+}
+
+fn take(end: &mut End<'_>, id: u64) {
+    while end.take(id).is_none() {
+        end.poll();
+    }
+}
+
+/// The survivor's side of [`join`].
+fn joined(c: &mut Cell<'_>) {
+    let peer = c.program.swap(&c.end.own);
+    c.program.wait_for("connected");
+    c.end.connect(peer).expect("connect");
+}
+
+const EXCHANGES: u64 = 20;
+
+fn takes_a_message(_: &Soft, end: &mut End<'static>, _: &[String]) {
+    join(end);
+    take(end, 0);
+}
+
+fn sends_a_message(c: &mut Cell<'_>) -> String {
+    joined(c);
+    c.end.post(1, Op::Send(None), 0, 64).expect("post_send");
+    c.has_ended();
+    c.completed(1)
+}
+
+fn answers_messages(_: &Soft, end: &mut End<'static>, _: &[String]) {
+    join(end);
+    take(end, 0);
+    for round in 1..=EXCHANGES {
+        end.post_recv(round, 0, 64).expect("post_recv");
+        end.post(1000 + round, Op::Send(None), 64, 64).expect("post_send");
+        take(end, round);
+    }
+}
+
+fn sends_messages(c: &mut Cell<'_>) -> String {
+    joined(c);
+    for round in 0..EXCHANGES {
+        c.end.post_recv(1000 + round, 64, 64).expect("post_recv");
+        c.end.post(round, Op::Send(None), 0, 64).expect("post_send");
+        assert_eq!(c.completion(1000 + round).status, wc_status::SUCCESS);
+    }
+    c.end.post(EXCHANGES, Op::Send(None), 0, 64).expect("post_send");
+    c.has_ended();
+    c.completed(EXCHANGES)
+}
+
+fn is_read(_: &Soft, end: &mut End<'static>, _: &[String]) {
+    join(end);
+    wait_for_line();
+}
+
+fn reads(c: &mut Cell<'_>) -> String {
+    joined(c);
+    c.end.post(1, Op::Read(0), 0, 4096).expect("post_send");
+    c.let_it_end();
+    c.completed(1)
+}
+
+/// Where the survivor listens, by the program's arguments.
+fn server(arguments: &[String]) -> AhAttr {
+    let gid: u128 = arguments[0].parse().expect("a gid");
+    let udp_port = arguments[1].parse().expect("a port");
+    AhAttr { dgid: gid.to_be_bytes(), udp_port, ..AhAttr::default() }
+}
+
+fn listen(dev: &dyn Device) {
+    let listener = cm(dev).create(port_space::TCP, 0).expect("an id");
+    cm(dev).bind(listener, PORT).expect("bind");
+    cm(dev).listen(listener, 4).expect("listen");
+}
+
+fn ask_for(dev: &dyn Device, end: &End<'_>, to: &AhAttr) {
+    let id = cm(dev).create(port_space::TCP, 0).expect("an id");
+    cm(dev).connect(id, to, PORT, end.qp, &param(end)).expect("connect");
+}
+
+/// Runs a program's device until an event of a kind comes.
+fn expect(dev: &dyn Device, kind: u32) -> CmEvent {
+    let e = until(120, || format!("event {kind}"), || cm(dev).event().expect("event"));
+    assert_eq!(e.event, kind);
+    e
+}
+
+fn is_connected(device: &Soft, end: &mut End<'static>, arguments: &[String]) {
+    ask_for(device.dev(), end, &server(arguments));
+    expect(device.dev(), cm_event::ESTABLISHED);
+    said("connected");
+    wait_for_line();
+}
+
+fn is_idle(c: &mut Cell<'_>) -> String {
+    let request = expect(c.device.dev(), cm_event::CONNECT_REQUEST);
+    cm(c.device.dev()).accept(request.id, c.end.qp, &param(&c.end)).expect("accept");
+    c.end.post_recv(1, 0, 64).expect("post_recv");
+    expect(c.device.dev(), cm_event::ESTABLISHED);
+    c.program.wait_for("connected");
+    let _ = c.device.dev().wait(0);
+    c.let_it_end();
+    if c.way == CHILD {
+        return c.look().unwrap_or_else(|| "nothing".into());
+    }
+    let seen = c.await_event();
+    assert_eq!(c.completion(1).status, wc_status::WR_FLUSH_ERR, "its receive is flushed");
+    seen
+}
+
+fn requests(device: &Soft, end: &mut End<'static>, arguments: &[String]) {
+    ask_for(device.dev(), end, &server(arguments));
+    wait_for_line();
+}
+
+fn is_requested(c: &mut Cell<'_>) -> String {
+    let request = expect(c.device.dev(), cm_event::CONNECT_REQUEST);
+    c.let_it_end();
+    if let Some(seen) = c.look() {
+        return seen;
+    }
+    let accepted = cm(c.device.dev()).accept(request.id, c.end.qp, &param(&c.end));
+    accepted.expect("accept");
+    c.await_event()
+}
+
+fn has_a_request(device: &Soft, _: &mut End<'static>, _: &[String]) {
+    listen(device.dev());
+    tell(&mut std::io::stdout(), &Address { ah: address_of(device.dev()), ..Address::default() });
+    expect(device.dev(), cm_event::CONNECT_REQUEST);
+    said("asked");
+    wait_for_line();
+}
+
+fn has_requested(c: &mut Cell<'_>) -> String {
+    let to = hear(c.program.lines()).ah;
+    ask_for(c.device.dev(), &c.end, &to);
+    c.program.wait_for("asked");
+    c.let_it_end();
+    if c.way == CHILD {
+        return c.look().unwrap_or_else(|| "nothing".into());
+    }
+    c.await_event()
+}
+
+fn listens(device: &Soft, _: &mut End<'static>, _: &[String]) {
+    listen(device.dev());
+    tell(&mut std::io::stdout(), &Address { ah: address_of(device.dev()), ..Address::default() });
+    wait_for_line();
+}
+
+fn finds_no_listener(c: &mut Cell<'_>) -> String {
+    let to = hear(c.program.lines()).ah;
+    c.let_it_end();
+    ask_for(c.device.dev(), &c.end, &to);
+    if c.way == CHILD {
+        return c.look().unwrap_or_else(|| "nothing".into());
+    }
+    c.await_event()
+}
+
+fn group() -> [u8; 16] {
+    std::net::Ipv4Addr::new(239, place::number(), 9, 9).to_ipv6_mapped().octets()
+}
+
+fn datagram_end(dev: &dyn Device) -> End<'_> {
+    End::new(dev, Shape { qp_type: qp_type::UD, ..shape() }).expect("a UD QP")
+}
+
+fn takes_datagrams(device: &Soft, _: &mut End<'static>, arguments: &[String]) {
+    let mut end = datagram_end(device.dev());
+    tell(&mut std::io::stdout(), &end.own);
+    end.connect(hear(&mut std::io::stdin().lock())).expect("to RTS");
+    if arguments[2] != "router" {
+        let gid = arguments[3].parse::<u128>().expect("a gid").to_be_bytes();
+        end.dev.mcast_attach(end.qp, &gid).expect("the group");
+    }
+    said("connected");
+    wait_for_line();
+}
+
+fn sends_datagrams(c: &mut Cell<'_>) -> String {
+    let mut end = datagram_end(c.device.dev());
+    let peer = c.program.swap(&end.own);
+    c.program.wait_for("connected");
+    end.connect(peer).expect("to RTS");
+    c.let_it_end();
+    end.post(1, Op::Send(None), 0, 64).expect("post_send");
+    if c.path != "router" {
+        let everybody = AhAttr { dgid: group(), ..AhAttr::default() };
+        end.ah = end.dev.ah_create(end.pd, &everybody).expect("ah_create");
+        end.peer.qpn = 0xff_ffff;
+        end.post(2, Op::Send(None), 0, 64).expect("post_send");
+        end.dev.mcast_attach(end.qp, &group()).expect("the group");
+    }
+    c.end = end;
+    if c.path != "router" {
+        assert_eq!(c.completion(2).status, wc_status::SUCCESS);
+    }
+    c.completed(1)
+}
+
+const PARTS: [Part; 8] = [
+    Part {
+        name: "message",
+        title: "It has taken a message",
+        text: "The sender of the message, whose completion the program has polled.",
+        program: takes_a_message,
+        survivor: sends_a_message,
+    },
+    Part {
+        name: "answers",
+        title: "It has taken a message, after it has answered others",
+        text: "Over UDP the ACK of a program that answers each message waits for its next answer: \
+               an ACK of its own would cost as much as the answer. What runs no code of the \
+               device loses it.",
+        program: answers_messages,
+        survivor: sends_messages,
+    },
+    Part {
+        name: "read",
+        title: "Its memory is being read",
+        text: "The initiator of a READ that has arrived, and that the program has not looked at.",
+        program: is_read,
+        survivor: reads,
+    },
+    Part {
+        name: "idle",
+        title: "It has an idle connection of rdma_cm",
+        text: "The server, whose receives are flushed. With a status: the program said nothing. \
+               librdmacm has that status only where the survivor asked for the end itself. Where \
+               the program's process cannot be watched (another user or host), and it said \
+               nothing, this takes as long as the keepalive: 1 to 15 s, and 2 s where the network \
+               says that nobody is there, else 9 s.",
+        program: is_connected,
+        survivor: is_idle,
+    },
+    Part {
+        name: "request",
+        title: "It has requested a connection",
+        text: "The server, which accepts the request when the program has ended.",
+        program: requests,
+        survivor: is_requested,
+    },
+    Part {
+        name: "answer",
+        title: "It has a request for a connection",
+        text: "The client, which waits for the answer.",
+        program: has_a_request,
+        survivor: has_requested,
+    },
+    Part {
+        name: "listener",
+        title: "It listened",
+        text: "A client that asks for a connection when the program has ended.",
+        program: listens,
+        survivor: finds_no_listener,
+    },
+    Part {
+        name: "datagrams",
+        title: "It takes datagrams, and is in a group",
+        text: "The sender of a datagram to the program's queue pair, and (not over a router) of \
+               one to the group. A datagram has no answer, so this is all that there is.",
+        program: takes_datagrams,
+        survivor: sends_datagrams,
+    },
+];
+
+/// The program: part, path, way, device, and what the part needs.
+fn play(arguments: &[String]) -> ! {
+    let [part, path, way, name, rest @ ..] = arguments else { panic!("{arguments:?}") };
+    let part = PARTS.iter().find(|p| p.name == part).expect("a part");
+    let device = Soft::open(name, &config(path)).expect("a device");
+    let device: &'static Soft = Box::leak(Box::new(device));
+    let mut end = End::new(device.dev(), shape()).expect("an end");
+    said("\nready");
+    (part.program)(device, &mut end, rest);
+    if way == "child" {
+        go_on(device, &mut end);
+    }
+    go(way, device, &end)
+}
+
+/// A child of fork ends, and the program goes on until it is killed.
+fn go_on(device: &Soft, end: &mut End<'_>) -> ! {
+    // SAFETY: the child ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    said("goes on");
+    loop {
+        end.poll();
+        let _ = cm(device.dev()).event();
+    }
+}
+
+fn cell(part: &Part, way: &'static str, path: &'static str, names: &[String; 2]) -> String {
+    let device = Soft::open(&names[0], &config(path)).expect("a device");
+    let end = End::new(device.dev(), shape()).expect("an end");
+    if matches!(part.name, "idle" | "request") {
+        listen(device.dev());
+    }
+    let at = address_of(device.dev());
+    let (gid, port) = (u128::from_be_bytes(at.dgid).to_string(), at.udp_port.to_string());
+    let to = u128::from_be_bytes(group()).to_string();
+    let word = if way == CHILD { "child" } else { way };
+    let test = format!("matrix::{}", part.name);
+    let mut program =
+        Program::start(&test, &[part.name, path, word, &names[1], &gid, &port, path, &to]);
+    let mut cell = Cell { way, path, program: &mut program, device: &device, end, repeated: 0 };
+    let seen = (part.survivor)(&mut cell);
+    drop(cell);
+    seen
+}
+
+/// The section of a part: ways with the same results share a row.
+fn section(part: &Part) -> String {
+    let mut rows: Vec<(Vec<&str>, [String; 3])> = Vec::new();
+    let router = Router::start(TWO);
+    for way in WAYS.into_iter().chain([CHILD]) {
+        let seen = PATHS.map(|path| {
+            let names = match path {
+                "router" => [router.device("a"), router.device("b")],
+                _ => [address(1), address(2)],
+            };
+            let seen = cell(part, way, path, &names);
+            println!("{}, {way}, {path}: {seen}", part.name);
+            seen
+        });
+        match rows.iter_mut().find(|(_, row)| *row == seen) {
+            Some((ways, _)) => ways.push(way),
+            None => rows.push((vec![way], seen)),
+        }
+    }
+    let mut text = format!("## {}\n\n{}\n\n", part.title, wrapped(part.text));
+    text += "| it ends by | memory | UDP | router |\n|---|---|---|---|\n";
+    for (ways, [memory, udp, router]) in rows {
+        text += &format!("| {} | {memory} | {udp} | {router} |\n", ways.join(", "));
+    }
+    text
+}
+
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split_whitespace() {
+        if line.len() + word.len() >= 100 {
+            lines += &format!("{}\n", line.trim_end());
+            line.clear();
+        }
+        line += word;
+        line.push(' ');
+    }
+    lines + line.trim_end()
+}
+
+fn check(name: &str) {
+    if let Some(arguments) = arguments() {
+        play(&arguments);
+    }
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let part = PARTS.iter().find(|p| p.name == name).expect("a part");
+    let wanted = section(part);
+    let path = root().join(PAGE);
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let heading = format!("## {}\n", part.title);
+    let (before, rest) = page.split_once(&heading).unwrap_or((&page, ""));
+    let end = rest.find("\n## ").map_or(rest.len(), |at| at + 1);
+    let is = format!("{heading}{}", rest[..end].trim_end());
+    if std::env::var_os("GDRC_BLESS").is_some() {
+        let page = format!("{}\n\n{wanted}\n{}", before.trim_end(), &rest[end..]);
+        std::fs::write(path, page.trim_end().to_string() + "\n").expect("the page");
+    } else {
+        assert_eq!(is, wanted.trim_end(), "{PAGE} says something else: GDRC_BLESS=1 writes it");
+    }
+}
+
+macro_rules! parts {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name));
+        })*
+    };
+}
+
+parts! { message answers read idle request answer listener datagrams }
