@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Bytes of the file: the copy takes longer than a writer needs to begin.
-const LEN: usize = 48 << 20;
+/// Bytes of the file: while it is copied, in pieces of 64 KiB, a writer has many turns.
+const LEN: usize = 64 << 20;
 
 /// Changes a file again and again while `meanwhile` runs.
 fn beside<T>(mut change: impl FnMut(u64) + Send, meanwhile: impl FnOnce() -> T) -> T {
@@ -44,12 +44,9 @@ fn rewrite(file: &fs::File, n: u64) {
     file.write_all_at(&n.to_le_bytes(), at).expect("a write");
 }
 
-/// The client's result while the file is changed from the moment when part of it has arrived.
+/// The client's result while the file is changed again and again.
 fn copied_beside(copy: &Copy, more: &[&str], change: impl FnMut(u64) + Send) -> Done {
-    let mut client = Running::start(copy.client(more).args(["-s", "4k", "-n", "1"]));
-    copy.wait_for_part();
-    assert!(client.is_running(), "the copy is over before the file changes");
-    beside(change, || client.finish(LIMIT))
+    beside(change, || run(copy.client(more).args(["-s", "64k", "-n", "2"]), 120))
 }
 
 fn refused(copy: &Copy, done: &Done) {
