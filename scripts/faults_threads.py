@@ -251,7 +251,7 @@ FAULTS = [
      "        // What is",
      "        // What is", "engine"),
     ("a MIDDLE packet may be the last of its READ", "core/src/roce/completer.rs",
-     "ws.done_pkts + 1 >= ws.npkts", "ws.done_pkts >= ws.npkts", "engine"),
+     "< ws.npkts.wrapping_sub(2);", "< ws.npkts.wrapping_sub(1);", "engine"),
     ("a MIDDLE packet for two pieces is placed into the first", "core/src/roce/rules/sge.rs",
      ".next().filter(|sge| sge.length >= len)?", ".next()?", "engine"),
     ("a MIDDLE packet is placed into memory that may not be written",
