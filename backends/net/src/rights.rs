@@ -17,8 +17,8 @@ const SO_PASSRIGHTS: i32 = 83;
 const FDS: usize = 253;
 /// Messages that are taken before a socket is closed.
 const EMPTIED: usize = 16;
-/// A control buffer that holds them, and credentials; in words, so that it is aligned. What does not
-/// fit is closed by the kernel, on the thread that receives.
+/// A control buffer that holds them, and credentials; in words, so that it is aligned. What does
+/// not fit is closed by the kernel, on the thread that receives.
 pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
 
 /// Whether descriptors may come over a socket. False: the kernel has no such option.
