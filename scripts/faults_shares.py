@@ -1,4 +1,4 @@
-"""Deliberate faults in what tenants and peers may take from each other; see mutate.py.
+"""Deliberate faults in what tenants of a router and peers of a device take from each other.
 
 A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
 `mutate.NAMED`, or a test of tests/tests)."""
@@ -16,8 +16,8 @@ FAULTS = [
      "        if false {",
      "closing"),
     ("what was handed over is forgotten if many wait", N + "closing.rs",
-     "    let Some(place) = PLACES.iter().find(|place| place.hold(FREE)) else { return end(thing) };",
-     "    let Some(place) = PLACES.iter().find(|place| place.hold(FREE)) else { return };",
+     "else { return end(thing) };",
+     "else { return };",
      "closing"),
     ("messages are taken although much waits to be closed", N + "via/wire.rs",
      "    if closing::is_full() {",
@@ -156,8 +156,8 @@ FAULTS = [
      "(self.lease, self.renewed) = (Some(lease), Instant::now());",
      "etcd"),
     ("tenants are not claimed again under a new lease", "router/adapters/etcd/src/claims.rs",
-     "        for want in self.wants.values_mut() {\n            (want.held, want.next) = (None, Instant::now());\n        }\n        Ok(lease)",
-     "        Ok(lease)",
+     "            (want.held, want.next) = (None, Instant::now());\n        }\n        Ok(lease)",
+     "            want.next = Instant::now();\n        }\n        Ok(lease)",
      "etcd"),
     ("what could not be withdrawn is forgotten", "router/adapters/etcd/src/claims.rs",
      "                    self.withdrawn.insert(key, value);\n",
@@ -180,7 +180,8 @@ FAULTS = [
      "known.mtu = e.mtu;",
      "net"),
     ("a thread that has driven leaves sleepers without a timer", N + "soft/helper.rs",
-     "            self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));\n        }\n        drop(held);",
+     "            self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));\n"
+     "        }\n        drop(held);",
      "        }\n        drop(held);",
      "channels"),
 ]

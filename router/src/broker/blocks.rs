@@ -41,7 +41,7 @@ pub struct Taker<'t> {
 }
 
 impl Blocks {
-    /// Gives a session `count` consecutive blocks, none of them of `kept`, which are other tenants'.
+    /// Gives a session `count` consecutive blocks, none of them of `kept`, which are others'.
     /// `None`: no such run is free; other tenants' blocks that rest are not free.
     pub fn take(
         &mut self,

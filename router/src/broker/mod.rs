@@ -102,8 +102,8 @@ mod errno {
     pub const PROTOCOL: i32 = 71;
 }
 
-/// Whether a tenant may have one more of what all tenants share: it must leave as many for others as
-/// it has, so that it never has all, however many sessions it opens.
+/// Whether a tenant may have one more of what all tenants share: it must leave as many for others
+/// as it has, so that it never has all, however many sessions it opens.
 fn leaves_enough(own: usize, all: usize, most: usize) -> bool {
     own < most.saturating_sub(all)
 }
