@@ -27,7 +27,12 @@ use gdrcore_core::sleep::Asleep;
 use std::sync::OnceLock;
 
 /// How long a device waits for a router that has gone, unless it has a deadline of its own.
-const ROUTER_GRACE_NS: u64 = 30_000_000_000;
+fn router_grace_ns(core: &Config) -> u64 {
+    match core.deadline_ns {
+        0 => 30_000_000_000,
+        ns => ns,
+    }
+}
 
 /// The source of a device's address and block of QPNs: a socket of its own, which other processes
 /// may share, or a router; a loopback device has neither.
@@ -276,10 +281,7 @@ impl SoftDevice {
             mtu: core.max_mtu,
             path: config.path,
             siblings,
-            grace_ns: match core.deadline_ns {
-                0 => ROUTER_GRACE_NS,
-                ns => ns,
-            },
+            grace_ns: router_grace_ns(&core),
             via,
         };
         let place = memory.cast::<SoftDevice>();
