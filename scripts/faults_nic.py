@@ -61,7 +61,7 @@ FAULTS = [
     ("a chunk of indexes begins as in every context", C + "pool.rs",
      "self.generations.grow(heap, |_| AtomicU32::new(self.first))?;",
      "self.generations.grow(heap, |_| AtomicU32::new(0))?;", "unit"),
-    ("slots of regions are used one after the other", C + "mem/region.rs",
+    ("slots of regions are used one after the other", C + "mem/region/slots.rs",
      "map(|place| order.at(place))", "map(|place| place)", "unit"),
     ("a slot that a copy takes away stays in the list of free ones", C + "mem/region.rs",
      "        self.append_from(of.capacity());\n", "", "unit"),

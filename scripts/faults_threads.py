@@ -30,7 +30,7 @@ FAULTS = [
      "        let slot",
      "unit"),
     ("a slot at the end of the free list is taken, and the list goes on behind it",
-     "core/src/mem/region.rs",
+     "core/src/mem/region/slots.rs",
      "NIL => self.free_tail = before,",
      "NIL => {}",
      "unit"),

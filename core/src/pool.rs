@@ -2,9 +2,9 @@
 //!
 //! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
 //! and even while the index is free, and advances by one each way. So a handle that is stale,
-//! invented or of another type is recognised at once, and a live one is never 0. The generations of a
-//! context begin far from those of others ([`first_generation`]), so a handle of another context is
-//! recognised by the same comparison.
+//! invented or of another type is recognised at once, and a live one is never 0. The generations of
+//! a context begin far from those of others ([`first_generation`]), so a handle of another context
+//! is recognised by the same comparison.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -51,8 +51,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks, of the
-    /// objects of a type in the context with a number.
+    /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks, of
+    /// the objects of a type in the context with a number.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.

@@ -121,9 +121,9 @@ pub struct Hca {
     pub thread_domains: AtomicU32,
 }
 
-/// The initial limits of a device. Create calls grow the tables up to 256 times these limits, as far
-/// as [`Config::table`] allows: a million regions and windows, 65,536 of the others, 32,768 domains.
-/// Until then a table is a directory of pages that nobody has touched.
+/// The initial limits of a device. Create calls grow the tables up to 256 times these limits, as
+/// far as [`Config::table`] allows: a million regions and windows, 65,536 of the others, 32,768
+/// domains. Until then a table is a directory of pages that nobody has touched.
 const CONFIG: Config = Config {
     growth: 256,
     max_pd: 128,

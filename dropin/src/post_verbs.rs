@@ -190,15 +190,15 @@ fn window_access(flags: u32) -> u32 {
     flags & !access::LOCAL_WRITE
 }
 
-/// Replaces the program's pointers by handles. A window has its new key from now on, since as soon as
-/// the request is posted another thread may see its completion and end the window. The window and
-/// its old key are kept in a part of the request that a bind does not use.
+/// Replaces the program's pointers by handles. A window has its new key from now on, since as soon
+/// as the request is posted another thread may see its completion and end the window. The window
+/// and its old key are kept in a part of the request that a bind does not use.
 ///
 /// # Safety
 /// The objects live, or their pointers are null.
 unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
     if w.opcode == wr_opcode::BIND_MW {
-        // SAFETY: the caller's promise; of this opcode these are the parts of the unions that count.
+        // SAFETY: the caller's promise; of this opcode these parts of the unions count.
         unsafe {
             let b = &mut w.ext.bind_mw;
             let window = b.mw as *mut Mw;

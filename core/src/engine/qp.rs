@@ -174,6 +174,11 @@ pub(super) struct Uses {
 impl Uses {
     pub(super) const NOTHING: Uses =
         Uses { pd: NONE, recv_pd: NONE, scq: NONE, rcq: NONE, srq: NONE, xrcd: NONE };
+
+    fn install(&self, qp: &mut Qp) {
+        (qp.pd, qp.recv_pd) = (self.pd, self.recv_pd);
+        (qp.scq, qp.rcq, qp.srq, qp.xrcd) = (self.scq, self.rcq, self.srq, self.xrcd);
+    }
 }
 
 /// The sizes that a queue pair gets, and the stride of its send ring. `own_rq`: it has a receive
@@ -355,8 +360,7 @@ impl Inner {
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
-        (qp.pd, qp.recv_pd) = (u.pd, u.recv_pd);
-        (qp.scq, qp.rcq, qp.srq, qp.xrcd) = (u.scq, u.rcq, u.srq, u.xrcd);
+        u.install(&mut qp);
         (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, silence_ns(&config));
         qp.wqes = undo.wqes.take().unwrap_or_default();
         (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);

@@ -7,24 +7,26 @@
 //! random part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess
 //! are a known attack, so the random part is drawn from [`crate::random`], and slots are used in an
 //! order that is as secret: seeing keys tells nothing about others. While a table of 4096 slots has
-//! few regions, an index is worth 12 bits to who guesses, so a key is as good as 24 random ones; when
-//! all slots are in use, the 12 of the random part remain. The next key of an index always differs
-//! from its last one, also in the bits that a program cannot choose, so a key that outlived its
-//! region finds nothing. Key 0 is never given out.
+//! few regions, an index is worth 12 bits to who guesses, so a key is as good as 24 random ones;
+//! when all slots are in use, the 12 of the random part remain. The next key of an index always
+//! differs from its last one, also in the bits that a program cannot choose, so a key that outlived
+//! its region finds nothing. Key 0 is never given out.
 //!
 //! An address becomes a host pointer here and nowhere else. A region never wraps around the end of
 //! the address space (checked at registration), though it may end exactly there.
 
-use crate::arena::{Heap, RawSlice, Table, Walk, CHUNK};
+mod slots;
+
+use crate::arena::{RawSlice, Table, Walk, CHUNK};
 use crate::config::{Config, REGIONS_MAX};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Target, PROVIDER_MAX};
 use crate::pool::{first_generation, stale};
-use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::{access, Flags, Handle, ACCESS_ALL, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE};
+use slots::Keys;
 
 /// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as
 /// [`crate::pool`] has it).
@@ -38,13 +40,6 @@ const NIL: u32 = u32::MAX;
 /// Bits of a key below the index.
 const RANDOM_BITS: u32 = 12;
 const _: () = assert!(REGIONS_MAX == 1 << (32 - RANDOM_BITS));
-/// A table grows by an eighth, and by no more than this: slots that come together are used in a
-/// secret order.
-const BATCH: usize = 1024;
-/// Purposes of random numbers: keys, and the order of slots.
-const PURPOSE: u64 = 0;
-const ORDER_PURPOSE: u64 = 0x006f_7264_6572;
-
 /// Flags that a window may carry.
 const MW_ACCESS: u32 = ACCESS_REMOTE | access::ZERO_BASED;
 
@@ -223,7 +218,7 @@ impl Regions {
             fresh,
             free_head: NIL,
             free_tail: NIL,
-            keys: Keys(Random::new(c.seed, PURPOSE)),
+            keys: Keys::new(c.seed),
             seed: c.seed,
             of_pd: walk.zeroes(c.table(c.max_pd).next_multiple_of(CHUNK))?,
             bound_to_qps: 0,
@@ -232,46 +227,6 @@ impl Regions {
         };
         regions.append_from(0);
         Ok(regions)
-    }
-
-    /// Adds slots from the heap.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`] at the limit or where the heap has no room.
-    pub fn grow(&mut self, heap: &mut Heap) -> Result<()> {
-        let first = self.slots.len();
-        let fresh = self.fresh;
-        while self.slots.len() - first < (first / 8).clamp(1, BATCH) {
-            match self.slots.grow(heap, |_| fresh) {
-                Ok(()) => {}
-                Err(_) if self.slots.len() > first => break,
-                Err(e) => {
-                    if e == Error::NoMemory {
-                        refuse!(
-                            NoMemory,
-                            "max_mr: {first} regions and windows are in use, and there is \
-                            no room for more; raise it, or give more memory"
-                        );
-                    }
-                    return Err(e);
-                }
-            }
-        }
-        self.append_from(first);
-        Ok(())
-    }
-
-    /// Puts all slots from an index on at the end of the list, in a secret order.
-    fn append_from(&mut self, first: usize) {
-        let n = (self.slots.len() - first) as u32;
-        if n == 0 {
-            return;
-        }
-        let key = Random::new(self.seed, ORDER_PURPOSE ^ (first as u64) << 48);
-        let order = Shuffle::new(key, n.next_power_of_two().ilog2());
-        for i in (0..n.next_power_of_two()).map(|place| order.at(place)).filter(|i| *i < n) {
-            self.append(first as u32 + i);
-        }
     }
 
     /// Slots that exist now.
@@ -287,21 +242,6 @@ impl Regions {
     /// Windows that are allocated.
     pub fn mw_live(&self) -> u32 {
         self.mw_live
-    }
-
-    /// Regions and windows of a protection domain.
-    pub fn pd_users(&self, pd: u32) -> u32 {
-        self.of_pd.get(pd as usize).map_or(0, |n| *n as u32)
-    }
-
-    /// A slot joins a protection domain; `leaves`: of which it was before.
-    fn count(&mut self, joins: Option<u32>, leaves: Option<u32>) {
-        if let Some(n) = joins.and_then(|pd| self.of_pd.get_mut(pd as usize)) {
-            *n += 1;
-        }
-        if let Some(n) = leaves.and_then(|pd| self.of_pd.get_mut(pd as usize)) {
-            *n -= 1;
-        }
     }
 
     /// Checks a registration. Returns its slot, without a key.
@@ -541,8 +481,8 @@ impl Regions {
     /// closes it (`mr` is not looked at then). A type 2 window must be closed
     /// ([`Regions::invalidate`]) before it is bound again, and it belongs to that QP.
     ///
-    /// Of `rkey` the low 8 bits are the window's new ones, and the others are not looked at. `by`: the
-    /// protection domain and the QPN of the QP that binds.
+    /// Of `rkey` the low 8 bits are the window's new ones, and the others are not looked at. `by`:
+    /// the protection domain and the QPN of the QP that binds.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]: window or region. [`Error::Invalid`]: range, flags, a region that is
@@ -813,25 +753,6 @@ impl Regions {
         Ok(index)
     }
 
-    /// A free slot, live and with a fresh key; the caller fills in the rest.
-    fn take(&mut self) -> Result<usize> {
-        if self.free_head == NIL {
-            // No words: `grow` gives it.
-            return Err(Error::NoMemory);
-        }
-        let index = self.free_head as usize;
-        let slot = &mut self.slots[index];
-        let next = slot.link;
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.key = self.keys.next(index, slot.key);
-        self.free_head = next;
-        match next {
-            NIL => self.free_tail = NIL,
-            next => self.slots[next as usize].qp = NIL,
-        }
-        Ok(index)
-    }
-
     /// Puts what `fresh` describes into the free slot that a handle of another engine names, with
     /// that handle's generation and a key of that engine.
     fn adopt(&mut self, h: Handle, key: u32, fresh: Slot) -> Result<()> {
@@ -845,45 +766,6 @@ impl Regions {
         *slot = Slot { key, aged: slot.aged, generation: (h >> 32) as u32, ..fresh };
         self.count(Some(fresh.pd), None);
         Ok(())
-    }
-
-    /// Takes a slot out of the list of free ones.
-    fn unlink(&mut self, index: u32) -> Result<()> {
-        let Slot { kind, qp: before, link: after, .. } = self.slots[index as usize];
-        if kind != Kind::Free {
-            return Err(refuse!(Busy, "key: its index is in use in another engine"));
-        }
-        match before {
-            NIL => self.free_head = after,
-            before => self.slots[before as usize].link = after,
-        }
-        match after {
-            NIL => self.free_tail = before,
-            after => self.slots[after as usize].qp = before,
-        }
-        Ok(())
-    }
-
-    /// Makes a live slot free; its key stays, to tell an expired key and to choose another next
-    /// time.
-    fn give_back(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        let pd = slot.pd;
-        *slot =
-            Slot { key: slot.key, aged: true, generation: slot.generation.wrapping_add(1), ..FREE };
-        self.count(None, Some(pd));
-        self.append(index as u32);
-    }
-
-    /// Puts a free slot at the end of the list.
-    fn append(&mut self, index: u32) {
-        let last = core::mem::replace(&mut self.free_tail, index);
-        let slot = &mut self.slots[index as usize];
-        (slot.qp, slot.link) = (last, NIL);
-        match last {
-            NIL => self.free_head = index,
-            last => self.slots[last as usize].link = index,
-        }
     }
 
     /// Closes a window; one that is closed stays so.
@@ -931,23 +813,6 @@ fn stranger(s: &Slot, key: u32) -> KeyError {
 /// Whether `length` bytes at `start` run over the end of the address space.
 fn wraps(start: u64, length: u64) -> bool {
     length != 0 && start.checked_add(length - 1).is_none()
-}
-
-/// The random parts of keys.
-struct Keys(Random);
-
-impl Keys {
-    /// A key for `index` of which the bits between the program's byte and the index are neither 0
-    /// nor those of `last`: then no choice of that byte makes it 0 or the last key again.
-    fn next(&mut self, index: usize, last: u32) -> u32 {
-        const MASK: u32 = (1 << RANDOM_BITS) - 1;
-        loop {
-            let random = self.0.draw() as u32 & MASK;
-            if random >> 8 != 0 && random >> 8 != (last & MASK) >> 8 {
-                return (index as u32) << RANDOM_BITS | random;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,12 @@ use gdrcore_core::sleep::Asleep;
 use std::sync::OnceLock;
 
 /// How long a device waits for a router that has gone, unless it has a deadline of its own.
-const ROUTER_GRACE_NS: u64 = 30_000_000_000;
+fn router_grace_ns(core: &Config) -> u64 {
+    match core.deadline_ns {
+        0 => 30_000_000_000,
+        ns => ns,
+    }
+}
 
 /// The source of a device's address and block of QPNs: a socket of its own, which other processes
 /// may share, or a router; a loopback device has neither.
@@ -306,11 +311,7 @@ impl SoftDevice {
         if core.seed == 0 {
             core.seed = clock::random_seed()?;
         }
-        let helper = helper::Helper::new()?;
-        let grace_ns = match core.deadline_ns {
-            0 => ROUTER_GRACE_NS,
-            ns => ns,
-        };
+        let (helper, grace_ns) = (helper::Helper::new()?, router_grace_ns(&core));
         let place = memory.cast::<SoftDevice>();
         let parts = Parts { place, memory, layout: &layout, siblings: siblings.as_ref() };
         // SAFETY: the memory is aligned to a page, the device has room before `layout.engine`, and

@@ -450,7 +450,8 @@ proptest! {
                 }
                 4 | 5 if !mws.is_empty() && !mrs.is_empty() => {
                     let (m, w) = (b % mrs.len(), a % mws.len());
-                    let key = if op == 5 { mws[w].1 ^ (b as u32 & 0xff) } else { mws[w].1.wrapping_add(1) };
+                    let old = mws[w].1;
+                    let key = if op == 5 { old ^ (b as u32 & 0xff) } else { old.wrapping_add(1) };
                     let done =
                         r.bind(mws[w].0, key, mrs[m].0, 0x1000, 16, access::REMOTE_READ, OWNER);
                     if mws[w].2 && mws[w].3.is_some() {
