@@ -7,11 +7,11 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, Address, End, Op, Shape};
 use gdrcore_tests::patience::limit_ms;
 use gdrcore_tests::soft::{address, Soft};
-use std::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_tests::workers::{await_sleep, sleeping};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ fn no_wake_up_is_lost_while_a_helper_comes_and_goes() {
 }
 
 #[test]
-fn sleepers_take_no_cpu_time() {
+fn threads_on_channels_on_which_nothing_happens_all_sleep() {
     for flags in [0, soft_flags::HELPER] {
         let config = SoftConfig { path: PathChoice::Auto, flags, ..SoftConfig::default() };
         let [x, y] = [1, 2].map(|n| Soft::open(&address(n), &config).expect("a device"));
@@ -144,21 +144,26 @@ fn sleepers_take_no_cpu_time() {
         gdrcore_tests::ends::succeed(&mut a, &mut b, 1);
         let channels: Vec<Handle> =
             (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
-        // Waits until owed ACKs and the steering of the address have settled.
-        let settled = cpu::of_thread() + Duration::from_millis(300);
-        while cpu::of_thread() < settled {
-            [&x, &y].into_iter().for_each(|d| _ = d.dev().progress());
-        }
         std::thread::scope(|scope| {
+            let (send, asleep) = std::sync::mpsc::channel();
+            let stop = &AtomicBool::new(false);
             for &channel in &channels {
-                let dev = x.dev();
+                let (dev, send) = (x.dev(), send.clone());
                 scope.spawn(move || {
-                    let before = cpu::of_thread();
-                    assert_eq!(dev.channel_wait(channel, 2000), Ok(None), "nothing happens");
-                    let used = cpu::of_thread() - before;
-                    assert!(used < Duration::from_millis(40), "{used:?} in two seconds: {flags}");
+                    send.send(sleeping()).expect("a listener");
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(dev.channel_wait(channel, 500), Ok(None), "nothing happens");
+                    }
                 });
             }
+            let asleep: Vec<_> =
+                channels.iter().map(|_| asleep.recv().expect("a thread")).collect();
+            // All at the same time, again and again, once owed ACKs and the steering of the
+            // address have settled.
+            for _ in 0..20 {
+                await_sleep(|| asleep.iter().all(|sleeps| sleeps()));
+            }
+            stop.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -143,14 +143,11 @@ fn refusals_say_why() {
     let end = End::new(a, SHAPE).unwrap();
     let nobody =
         AhAttr { dgid: gdrcore_core::wire::ip::gid_of_v4([127, 43, 251, 251]), ..address(b) };
-    let start = Instant::now();
+    let sent = a.counters().unwrap().cm_sent;
     let id = connect(&end, nobody, port, &ConnParam { response_timeout: 12, ..offer(b"") });
     let e = events.expect([a, b], cm_event::UNREACHABLE, id);
-    assert!(
-        e.status == -libc::ECONNREFUSED && !e.local && start.elapsed() > Duration::from_millis(200),
-        "{e:?} after {:?}",
-        start.elapsed()
-    );
+    assert!(e.status == -libc::ECONNREFUSED && !e.local, "{e:?}");
+    assert!(a.counters().unwrap().cm_sent - sent >= 16, "not all requests were made");
 }
 
 #[test]

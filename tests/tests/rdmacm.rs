@@ -286,12 +286,7 @@ fn a_server_survives_a_killed_client() {
     for _ in 0..3 {
         let mut client =
             Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V"]));
-        std::thread::sleep(Duration::from_millis(150));
-        assert!(
-            client.is_running(),
-            "the endless ping has ended: {}",
-            client.finish(Duration::ZERO).output
-        );
+        client.wait_for_output("ping data");
         client.kill();
     }
     let last =
