@@ -52,7 +52,7 @@ fn copied_beside(copy: &Copy, more: &[&str], change: impl FnMut(u64) + Send) -> 
 fn refused(copy: &Copy, done: &Done) {
     assert_eq!(done.code(), Some(1), "{}", done.output);
     assert!(done.output.contains("not copied, because it changed meanwhile"), "{}", done.output);
-    assert_eq!(copy.arrived(), [PathBuf::new(); 0], "a torn file");
+    assert!(copy.arrived().is_empty(), "a torn file");
     assert_eq!(copy.leftovers(), 0);
 }
 
