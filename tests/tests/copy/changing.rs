@@ -111,15 +111,20 @@ fn a_young_file_that_changes_and_keeps_its_time_does_not_arrive() {
     let map = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, libc::MAP_SHARED, fd, 0) };
     assert_ne!(map, libc::MAP_FAILED);
     let map = map as usize;
-    let server = Running::start(&mut copy.server(&["-1"]));
-    // It was changed just before.
-    rewrite(&file, 0);
-    let done = copied_beside(&copy, &[], |n| {
-        let at = map + (n as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LEN;
-        let byte = std::ptr::with_exposed_provenance_mut::<u8>(at);
+    let write = |at: usize, byte: u8| {
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(map + at);
         // SAFETY: inside the mapping, which lives until the end of the test. The copying process
         // only reads.
-        unsafe { byte.write_volatile(n as u8) };
+        unsafe { at.write_volatile(byte) };
+    };
+    // The first write to each page sets the file's time, and none that follows.
+    (0..LEN).step_by(4096).for_each(|at| write(at, 1));
+    // However long the programs take to start, it is young.
+    let soon = SystemTime::now() + Duration::from_secs(3600);
+    file.set_times(FileTimes::new().set_modified(soon)).expect("its time");
+    let server = Running::start(&mut copy.server(&["-1"]));
+    let done = copied_beside(&copy, &[], |n| {
+        write((n as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LEN, n as u8);
     });
     let ended = server.finish(LIMIT).ok();
     let _ = fs::remove_dir_all(&copy.from);
