@@ -119,7 +119,7 @@ fn message(input: &mut Bytes<'_>, broker: &Broker, id: SessionId) -> (Vec<u8>, u
         .collect();
     let waiting =
         broker.sessions().find(|(other, _)| *other == id).and_then(|(_, s)| match &s.state {
-            State::Up(up) => up.unanswered.first().copied(),
+            State::Up(up) => up.unanswered.keys().next().copied(),
             State::New(_) | State::Waits(_) => None,
         });
     let (gid, qpn) = match peers.len() {
