@@ -89,7 +89,7 @@ FAULTS = [
      "engine"),
     ("of three addresses the nearest two take turns", C + "roce/peer.rs",
      "if other_age > age {",
-     "if other_age > 1 && age == 0 {",
+     "if other_age > 0 && age == 0 {",
      "engine"),
     ("a READ that comes again begins again behind every earlier one", C + "roce/responder.rs",
      "if resp.answers_anyway(&found, &again, self.qp.conn.mtu) || resp.jobs_are_full() {",

@@ -491,7 +491,8 @@ fn all_descriptors_and_mappings_are_released() {
         }
         drop((x, y));
         drop(devices);
-        assert_eq!(held(), before, "round {round}");
+        // The initiator's mapping is unmapped by a thread that serves nobody.
+        wait_for(60, "a descriptor or a mapping stays", || held() == before);
     }
 }
 

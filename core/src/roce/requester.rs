@@ -367,10 +367,7 @@ impl Conn<'_> {
         let closed;
         if wqe.is_read() {
             (n, closed) = match qp.read_packets(&peer.rx, first_pkt, left) {
-                0 => {
-                    qp.conn.req.reads_cut = true;
-                    (1, true)
-                }
+                0 => (1, true),
                 most => (n.min(most), false),
             };
         } else if rc {
@@ -381,10 +378,13 @@ impl Conn<'_> {
         } else {
             closed = false;
         }
-        if closed && !due {
-            self.common.win_wait.set(self.qi);
-            self.count(|c| &mut c.window_closed);
-            return None;
+        if closed {
+            if !due {
+                self.common.win_wait.set(self.qi);
+                self.count(|c| &mut c.window_closed);
+                return None;
+            }
+            qp.conn.req.reads_cut = true;
         }
         if qp.is_paced() {
             match qp.pace(now) {

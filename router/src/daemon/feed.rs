@@ -273,7 +273,6 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::OwnedFd;
 
     fn policy(blocks: &str) -> Policy {
         Policy::parse(&format!(
@@ -288,7 +287,7 @@ mod tests {
     fn each_change_of_a_tenant_is_published_once() {
         let (ours, _theirs) = sys::pair().unwrap();
         let mut adapter = Adapter {
-            fd: Foreign::from(OwnedFd::from(ours)),
+            fd: Foreign::from(ours),
             token: 0,
             input: Vec::new(),
             output: Vec::new(),
