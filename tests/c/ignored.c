@@ -51,6 +51,20 @@ static void sizes_of_no_queue(void) {
     }
 }
 
+// Nor are they memory, when a device grows.
+static void many_without_receives(void) {
+    static struct ibv_qp *all[1500];
+    const int n = sizeof all / sizeof *all;
+    for (int i = 0; i < n; i++) {
+        struct ibv_qp_init_attr init = {
+            .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .cap = small};
+        init.cap.max_recv_wr = init.cap.max_recv_sge = 0xffffffff;
+        CHECK((all[i] = ibv_create_qp(pd, &init)));
+    }
+    for (int i = 0; i < n; i++)
+        CHECK(ibv_destroy_qp(all[i]) == 0);
+}
+
 // An initiator of XRC has no receives, and a target nothing but its domain.
 static void xrc(void) {
     struct ibv_xrcd_init_attr of = {
@@ -250,6 +264,7 @@ int main(void) {
     struct ibv_srq_init_attr shared = {.attr = {.max_wr = 4, .max_sge = 1}};
     CHECK((srq = ibv_create_srq(pd, &shared)));
     sizes_of_no_queue();
+    many_without_receives();
     xrc();
     given_sizes();
     resized();
