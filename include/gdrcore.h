@@ -404,16 +404,17 @@ int gdrc_context_init(void *memory,
 int gdrc_open(const char *device, const struct gdrc_config *cfg, struct gdrc_context **out);
 
 /**
- * Closes a context: stops the helper, does not wait for acknowledgements, releases sockets and
- * memory. Remaining objects are counted and destroyed. No other call on the context may run or
- * follow; later ones get -EINVAL.
+ * Closes a context: stops the helper, acknowledges what was received and ends connections without
+ * waiting for answers, releases sockets and memory. Remaining objects are counted and destroyed.
+ * No other call on the context may run or follow; later ones get -EINVAL.
  *
  * Returns the number of remaining objects and, if `leaks` is not NULL, their kinds.
  * Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);
  * -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
  * stays the parent's). Threads: one. Cost: system calls.
  */
-int gdrc_close(struct gdrc_context *ctx, struct gdrc_leaks *leaks);
+int gdrc_close(struct gdrc_context *ctx,
+               struct gdrc_leaks *leaks);
 
 /**
  * Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
@@ -1574,7 +1575,10 @@ enum gdrc_cm_event_type {
     GDRC_CM_EVENT_REJECTED = 8,
     /** The connection is established. */
     GDRC_CM_EVENT_ESTABLISHED = 9,
-    /** The connection has ended, from either side. */
+    /**
+     * The connection has ended, from either side. The status is -ETIMEDOUT if the peer said
+     * nothing: its process has ended, or it did not answer for 9 s.
+     */
     GDRC_CM_EVENT_DISCONNECTED = 10,
     /** No late packet of the connection can arrive any more. */
     GDRC_CM_EVENT_TIMEWAIT_EXIT = 15,
