@@ -34,7 +34,7 @@ const FORMER: usize = 8;
 /// Connections of watchers that are held at a time.
 const WATCHERS: usize = 256;
 /// Processes of peers that are watched at a time.
-const PEERS: usize = 256;
+const PEERS: usize = 128;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
