@@ -11,7 +11,8 @@
 //!
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
-//! that come before their listener), `ends` (peers whose process has ended), `output` (messages out and timers).
+//! that come before their listener), `ends` (peers whose process has ended), `output` (messages out
+//! and timers).
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the

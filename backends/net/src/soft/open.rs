@@ -278,10 +278,9 @@ impl SoftDevice {
         };
         let place = memory.cast::<SoftDevice>();
         // SAFETY: aligned to a page, large enough (`layout.engine`), and nobody else's.
-        let device: &'static SoftDevice = unsafe {
-            place.write(device);
-            &*place
-        };
+        unsafe { place.write(device) };
+        // SAFETY: written just now.
+        let device: &'static SoftDevice = unsafe { &*place };
         leave::enter(device);
         if config.flags & soft_flags::HELPER != 0 {
             if let Err(e) = device.helper_start() {
@@ -294,8 +293,8 @@ impl SoftDevice {
     }
 
     /// Ends the device: stops the helper, acknowledges what was accepted, ends connections, flushes
-    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child it does nothing, and the child's copies of the
-    /// descriptors stay open.
+    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child it
+    /// does nothing, and the child's copies of the descriptors stay open.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.

@@ -31,8 +31,8 @@ impl ShmPort {
 
     /// As [`ShmPort::poll`], but each record goes to `short` first: the words of its head, and all
     /// bytes of its frame from there on. `short` returns how many bytes it handled, 0 to leave the
-    /// record to `take`. `to`: the state that both work on. Both get the receipts of the link beside
-    /// the sender.
+    /// record to `take`. `to`: the state that both work on. Both get the receipts of the link
+    /// beside the sender.
     #[inline(always)]
     pub fn poll_with<T>(
         &mut self,
