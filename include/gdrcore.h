@@ -413,8 +413,7 @@ int gdrc_open(const char *device, const struct gdrc_config *cfg, struct gdrc_con
  * -E2BIG: leaks->struct_size is over 4096; -EOWNERDEAD: opened by the parent of this fork (it
  * stays the parent's). Threads: one. Cost: system calls.
  */
-int gdrc_close(struct gdrc_context *ctx,
-               struct gdrc_leaks *leaks);
+int gdrc_close(struct gdrc_context *ctx, struct gdrc_leaks *leaks);
 
 /**
  * Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The

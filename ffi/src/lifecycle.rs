@@ -202,8 +202,8 @@ unsafe fn unmap(base: *mut u8, len: usize) {
 }
 
 /// Closes a context: stops the helper, acknowledges what was received and ends connections without
-/// waiting for answers, releases sockets and memory. Remaining objects are counted and destroyed. No other call on the context may run or
-/// follow; later ones get -EINVAL.
+/// waiting for answers, releases sockets and memory. Remaining objects are counted and destroyed.
+/// No other call on the context may run or follow; later ones get -EINVAL.
 ///
 /// Returns the number of remaining objects and, if `leaks` is not NULL, their kinds.
 /// Errors: -EINVAL: not an open context, or leaks->struct_size is 0 (the context stays open);

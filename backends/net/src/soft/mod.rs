@@ -1,6 +1,7 @@
 //! The soft device: an engine, its ports, and the threads that run them.
 //!
-//! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the device's memory.
+//! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
+//!   device's memory.
 //! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`:
 //!   the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
@@ -9,8 +10,8 @@
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
-//! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from. `cm`: the connection manager. `multicast`:
-//!   groups.
+//! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
+//!   `cm`: the connection manager. `multicast`: groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
 //! * `engine_set`: several engines as one device. `siblings`: those without a port.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a

@@ -356,8 +356,8 @@ impl SoftDevice {
     }
 
     /// Ends the device: stops the helper, acknowledges what was accepted, ends connections, flushes
-    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child it does nothing, and the child's copies of the
-    /// descriptors stay open.
+    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child
+    /// it does nothing, and the child's copies of the descriptors stay open.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.

@@ -7,8 +7,8 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 
 impl PortState {
-    /// Watches the processes to which there are connections now; others are asked now and then. Cost: two comparisons if none has
-    /// begun or ended.
+    /// Watches the processes to which there are connections now; others are asked now and then.
+    /// Cost: two comparisons if none has begun or ended.
     pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>, now: u64) {
         while let Some((peer, qpn, own_qpn)) = g.cm().next_unwatched() {
             let block = (qpn / QPN_UNIT) as u16;

@@ -351,8 +351,8 @@ impl SoftDevice {
     }
 
     /// Receives and acknowledges everything that has arrived, as a NIC would have, before a queue
-    /// pair ends (`None`: all). Bounded, because peers may continue to send, and a ring without room
-    /// may stay so.
+    /// pair ends (`None`: all). Bounded, because peers may continue to send, and a ring without
+    /// room may stay so.
     pub(super) fn drain_and_ack(&self, qp: Option<Handle>) {
         self.drain_and_ack_locked(self.lock_engine(), qp);
     }
