@@ -144,9 +144,10 @@ fn threads_on_channels_on_which_nothing_happens_all_sleep() {
         gdrcore_tests::ends::succeed(&mut a, &mut b, 1);
         let channels: Vec<Handle> =
             (0..3).map(|_| x.dev().channel_create().expect("a channel")).collect();
+        let stopped = AtomicBool::new(false);
+        let stop = &stopped;
         std::thread::scope(|scope| {
             let (send, asleep) = std::sync::mpsc::channel();
-            let stop = &AtomicBool::new(false);
             for &channel in &channels {
                 let (dev, send) = (x.dev(), send.clone());
                 scope.spawn(move || {

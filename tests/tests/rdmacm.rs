@@ -10,7 +10,6 @@ use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running}
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Checks that both sides succeeded.
 #[track_caller]
