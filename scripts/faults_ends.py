@@ -45,7 +45,7 @@ FAULTS = [
      "Err(Error::NoDevice) if name.exists() => None,", "", "net"),
     ("a connection ends before what its dead peer had sent is read",
      N + "addr_group/member/peers.rs", "p.had_ended && is_read(&p.at, p.door)",
-     "p.life.is_none()", "ends"),
+     "p.life.is_none()", "net"),
     ("the receives of a dead peer's connection stay", C + "engine/cm.rs",
      "inner.enter_error_on_request(s, qi, now);", "", "ends"),
     ("a peer's end is no end of its connections", C + "cm/ends.rs",

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * A peer of librdmacm or rsockets that is killed: the survivor's idle rpoll wakes; an idle
- * connection is DISCONNECTED with status 0, as by the peer's kernel; a program that disconnects
- * then hears that nobody answered.
+ * connection is DISCONNECTED with status 0, as by the peer's kernel, and its receives are flushed;
+ * a program that disconnects then hears that nobody answered.
  *
  * dead_peer SERVER CLIENT: the addresses of two devices.
  */
@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <rdma/rsocket.h>
 #include <signal.h>
 #include <string.h>
@@ -99,13 +100,19 @@ static void connection(const char *addresses[2], int port, int asks)
     struct rdma_cm_id *id = wait_for(c, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
     struct ibv_qp_init_attr init = queues();
     struct rdma_conn_param p = param();
-    CHECK(!rdma_create_qp(id, NULL, &init) && !rdma_accept(id, &p));
+    static char bytes[64];
+    CHECK(!rdma_create_qp(id, NULL, &init));
+    struct ibv_mr *mr = rdma_reg_msgs(id, bytes, sizeof bytes);
+    CHECK(mr && !rdma_post_recv(id, NULL, bytes, sizeof bytes, mr) && !rdma_accept(id, &p));
     wait_for(c, RDMA_CM_EVENT_ESTABLISHED, 0);
     CHECK(read(up[0], &byte, 1) == 1 && !kill(child, SIGKILL));
     CHECK(waitpid(child, NULL, 0) == child);
     if (asks)
         CHECK(!rdma_disconnect(id));
     CHECK(wait_for(c, RDMA_CM_EVENT_DISCONNECTED, asks ? -ETIMEDOUT : 0) == id);
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(id->recv_cq, 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+    CHECK(!rdma_dereg_mr(mr));
     rdma_destroy_qp(id);
     CHECK(!rdma_destroy_id(id) && !rdma_destroy_id(listener));
     rdma_destroy_event_channel(c);
