@@ -1,5 +1,5 @@
-//! The exported names: a jump for each version of a name in `symbols/ibverbs.txt`, made by `build.rs`, and the
-//! functions of names that are not implemented.
+//! The exported names: a jump for each version of a name in `symbols/ibverbs.txt`, made by
+//! `build.rs`, and the functions of names that are not implemented.
 //!
 //! Some names have no function of their own. `old`: verbs in the ABI of libibverbs 1.0, whose
 //! structs no program of the last fifteen years uses. `refuse` (an errno), `none` (a null pointer)

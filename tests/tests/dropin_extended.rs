@@ -1,5 +1,5 @@
-//! Extended queue pairs of the libibverbs drop-in (`ibv_wr_start` to `ibv_wr_complete`), and structs
-//! that other releases have longer or shorter, as C programs see them.
+//! Extended queue pairs of the libibverbs drop-in (`ibv_wr_start` to `ibv_wr_complete`), structs
+//! that other releases have longer or shorter, and calls of newer ones, as C programs see them.
 
 use gdrcore_tests::dropin::says_ok;
 use gdrcore_tests::skip;
