@@ -9,7 +9,7 @@
 
 use crate::fork::ForkGuard;
 use crate::map::Map;
-use crate::soft::HelperSignals;
+use crate::soft::{taken_by_libc, HelperSignals};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::os::fd::RawFd;
 
@@ -154,7 +154,8 @@ fn start() -> bool {
         if libc::pthread_attr_init(&mut attributes) != 0 {
             return false;
         }
-        libc::pthread_attr_setstacksize(&mut attributes, STACK);
+        // By pthreads, since std's threads allocate.
+        libc::pthread_attr_setstacksize(&mut attributes, STACK + taken_by_libc());
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let rc = libc::pthread_create(&mut id, &attributes, run, core::ptr::null_mut());
         libc::pthread_attr_destroy(&mut attributes);

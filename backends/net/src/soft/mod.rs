@@ -69,6 +69,7 @@ mod witness;
 pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
 pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
+pub(crate) use stack::taken_by_libc;
 pub use stack::{no_thread, thread, with_stack};
 
 use core::cell::UnsafeCell;

@@ -18,7 +18,7 @@ pub fn thread(name: &str, stack: usize) -> Builder {
 
 /// Bytes of a new thread's stack that the C library takes for itself, and for thread-local
 /// variables.
-fn taken_by_libc() -> usize {
+pub(crate) fn taken_by_libc() -> usize {
     // SAFETY: a C string; the handle is one that dlsym(3) defines.
     let f = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
     if f.is_null() {
