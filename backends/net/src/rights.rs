@@ -20,6 +20,8 @@ const EMPTIED: usize = 16;
 /// A control buffer that holds them, and credentials; in words, so that it is aligned. What does
 /// not fit is closed by the kernel, on the thread that receives.
 pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
+/// Descriptors that fit into it, where nothing else does.
+const HELD: usize = size_of::<Control>() / size_of::<RawFd>();
 
 /// Whether descriptors may come over a socket. False: the kernel has no such option.
 fn pass(fd: RawFd, on: bool) -> bool {
@@ -126,14 +128,16 @@ impl Foreign {
     pub(crate) fn receive(
         &mut self,
         bytes: &mut [u8],
-        keep: impl FnMut(usize, Foreign),
+        mut keep: impl FnMut(usize, Foreign),
     ) -> core::result::Result<Arrived, i32> {
         let fd = self.raw();
         if self.holds == Holds::Nothing {
             return receive(fd, bytes, 0, keep);
         }
-        // First a copy: what the kernel cannot deliver it would close on this thread.
-        let arrived = receive(fd, bytes, libc::MSG_PEEK, keep);
+        // First a copy: what the kernel cannot deliver it would close on this thread. The copies
+        // stay open until the message is gone, or its end would be their last close.
+        let mut held = heapless::Vec::<Foreign, HELD>::new();
+        let arrived = receive(fd, bytes, libc::MSG_PEEK, |_, copy| _ = held.push(copy));
         match arrived {
             Ok(Arrived { cut: false, .. }) => {
                 // SAFETY: pointer and length are those of `bytes`.
@@ -144,6 +148,7 @@ impl Foreign {
             Err(libc::EAGAIN) if self.holds == Holds::Leftovers => self.holds = Holds::Nothing,
             _ => {}
         }
+        held.into_iter().enumerate().for_each(|(number, copy)| keep(number, copy));
         arrived
     }
 }
