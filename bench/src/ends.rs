@@ -35,6 +35,13 @@ const RECV: u64 = u64::MAX;
 const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the device any more; its memory is freed behind this.
+        unsafe { self.dev.close() };
+    }
+}
+
 impl End {
     /// Opens a device with `n` QPs and a buffer of `bytes`.
     pub fn open(name: &str, n: usize, bytes: usize, depth: u32) -> End {

@@ -169,6 +169,12 @@ pub struct Branches {
 }
 
 impl Branches {
+    /// Those of an object that has none.
+    #[cfg(not(loom))]
+    pub const fn none() -> Branches {
+        Branches { next: AtomicU64::new(0), home: AtomicU64::new(0), turn: AtomicU32::new(0) }
+    }
+
     /// The part behind this one, or 0. The thread that reads a handle sees all of that part.
     #[inline(always)]
     pub fn next(&self) -> Handle {

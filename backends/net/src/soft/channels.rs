@@ -33,7 +33,6 @@ const PROGRAM: u32 = 2;
 const TAG: u64 = 0xC4;
 
 /// Which thread runs the engine while the program sleeps.
-#[derive(Default)]
 pub(super) struct DriverRole {
     holder: AtomicU32,
     /// The helper thread wants it.
@@ -45,6 +44,15 @@ pub(super) struct DriverRole {
 }
 
 impl DriverRole {
+    const fn free() -> DriverRole {
+        DriverRole {
+            holder: AtomicU32::new(FREE),
+            wanted: AtomicBool::new(false),
+            others: AtomicU32::new(0),
+            offer: OnceLock::new(),
+        }
+    }
+
     /// Takes the role, but not while the helper thread wants it: the helper would seldom find it
     /// free.
     fn try_take(&self) -> bool {
@@ -108,17 +116,27 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub(super) fn new(context: u32) -> Channels {
-        let slot = || Slot {
-            generation: AtomicU32::new(first_generation(context)),
-            fd: AtomicI32::new(-1),
-            users: AtomicU32::new(0),
-            branches: Branches::default(),
-        };
+    /// None, before [`Channels::begin`].
+    pub(super) const fn none() -> Channels {
         Channels {
-            slots: core::array::from_fn(|_| slot()),
+            slots: [const {
+                Slot {
+                    generation: AtomicU32::new(0),
+                    fd: AtomicI32::new(-1),
+                    users: AtomicU32::new(0),
+                    branches: Branches::none(),
+                }
+            }; CHANNELS],
             owned: Mutex::new([const { None }; CHANNELS]),
-            driver: DriverRole::default(),
+            driver: DriverRole::free(),
+        }
+    }
+
+    /// Their handles are those of a context. At their place: on the stack they would take much of a
+    /// small one.
+    pub(super) fn begin(&self, context: u32) {
+        for slot in &self.slots {
+            slot.generation.store(first_generation(context), Ordering::Relaxed);
         }
     }
 
@@ -464,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_released_role_is_offered_to_a_thread_that_sleeps_without_it() {
-        let role = DriverRole::default();
+        let role = DriverRole::free();
         role.offer.set(eventfd(libc::EFD_SEMAPHORE).unwrap()).unwrap();
         let offered = || is_readable(role.offer.get().unwrap().raw());
         assert!(role.try_take() && !role.try_take());

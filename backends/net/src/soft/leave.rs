@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use super::lock::EngineLock;
 use super::SoftDevice;
 use crate::clock::now_ns;
-use crate::fork::{wipe_in_children, PAGE_BYTES};
+use crate::fork::{here, wipe_in_children, ForkGuard, PAGE_BYTES};
+use gdrcore_core::mem::host::fetch;
 
 /// Open devices that are known here. More are possible, and end without a word.
 const KNOWN: usize = 1024;
@@ -73,6 +74,14 @@ pub(super) fn remove(device: &SoftDevice) {
     }
 }
 
+/// Whether the memory of a device still holds it, and is of this process: a program may free or
+/// unmap the memory of a context that it has not closed, and go.
+fn is_there(at: *const SoftDevice) -> bool {
+    let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftDevice, fork));
+    let mut word = [0; size_of::<ForkGuard>()];
+    fetch(guard.expose_provenance() as u64, &mut word).is_ok() && u64::from_ne_bytes(word) == here()
+}
+
 /// Lets all open devices send what their peers wait for.
 pub extern "C" fn leave() {
     for slot in &OPEN.0 {
@@ -82,8 +91,10 @@ pub extern "C" fn leave() {
         }
         let taken = slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
-            // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
-            unsafe { &*at }.end_in_order();
+            if is_there(at) {
+                // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
+                unsafe { &*at }.end_in_order();
+            }
             slot.store(at, Ordering::Release);
         }
     }
@@ -97,9 +108,6 @@ static AT_LAST: extern "C" fn() = leave;
 impl SoftDevice {
     /// Sends what peers wait for: ACKs of what was accepted, and the end of connections.
     fn end_in_order(&self) {
-        if self.fork.check().is_err() {
-            return;
-        }
         for _ in 0..LOCK_TRIES {
             if let Some(held) = self.try_lock() {
                 return self.send_last(held);
@@ -112,5 +120,30 @@ impl SoftDevice {
     pub(super) fn send_last<'d>(&'d self, mut held: EngineLock<'d>) {
         held.guard.cm_leave(now_ns());
         self.drain_and_ack_locked(held, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Map;
+    use crate::soft::SoftConfig;
+
+    #[test]
+    fn a_device_whose_memory_is_gone_is_left_alone() {
+        let config = SoftConfig::default();
+        let memory = Map::new(SoftDevice::memsize("loopback", &config).unwrap()).unwrap();
+        // SAFETY: fresh pages; the device is not used any more when they are unmapped.
+        let device = unsafe {
+            SoftDevice::init(memory.as_ptr(), memory.len(), "loopback", &config).unwrap()
+        };
+        let at: *const SoftDevice = device;
+        assert!(is_there(at));
+        leave();
+        drop(memory);
+        assert!(!is_there(at));
+        leave();
+        let slot = OPEN.0.iter().find(|slot| slot.load(Ordering::Relaxed) == at.cast_mut());
+        slot.expect("it was never closed").store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 }

@@ -325,6 +325,7 @@ impl SoftDevice {
                 (&raw mut (*place).port).drop_in_place();
                 return Err(e);
             }
+            (&raw mut (*place).channels).write(const { channels::Channels::none() });
             write_fields!(place, SoftDevice {
                 local: local,
                 waiter: waiter,
@@ -335,15 +336,15 @@ impl SoftDevice {
                 sleeping: Asleep::new(),
                 helper_on: AtomicBool::new(false),
                 helper: helper,
-                channels: channels::Channels::new(core.context),
                 sink: OnceLock::new(),
                 mtu: core.max_mtu,
                 path: config.path,
                 siblings: siblings,
                 grace_ns: grace_ns,
-            } and engine, port, via);
+            } and engine, port, via, channels);
             &*place
         };
+        device.channels.begin(core.context);
         leave::enter(device);
         if config.flags & soft_flags::HELPER != 0 {
             if let Err(e) = device.helper_start() {
