@@ -184,4 +184,10 @@ FAULTS = [
      "        }\n        drop(held);",
      "        }\n        drop(held);",
      "channels"),
+    ("a message with any number of descriptors is taken from a stranger", N + "rights.rs",
+     "if looks { LOOKED_AT } else { size_of_val(&control) }",
+     "if looks { size_of_val(&control) } else { LOOKED_AT }", "net"),
+    ("LINKs of a session that has gone count as nobody's", "router/src/broker/route.rs",
+     "let of_tenant = other.unanswered.values().filter(|asks| **asks == up.tenant.name);",
+     "let of_tenant = other.unanswered.values().filter(|asks| asks.is_empty());", "router"),
 ]

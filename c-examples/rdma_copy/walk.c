@@ -251,7 +251,12 @@ static int has_changed(struct out *o, const struct reading *f, const struct stat
     uint32_t crc;
     if (fstat(f->fd, &now) < 0)
         return -errno;
-    if (now.st_size != was->st_size || mtime_ns(&now) != mtime_ns(was))
+    if (now.st_size != was->st_size)
+        return 1;
+    /* One of no size is made as it is read (/proc), or has begun to grow. */
+    if (f->made_up)
+        return 0;
+    if (mtime_ns(&now) != mtime_ns(was))
         return 1;
     bool touched = now.st_ctim.tv_sec != was->st_ctim.tv_sec ||
                    now.st_ctim.tv_nsec != was->st_ctim.tv_nsec;
@@ -291,7 +296,7 @@ static int send_file(struct out *o, int fd, const struct stat *st, const char *p
         err = resume(o, &f, known->offset);
     if (!err)
         err = send_bytes(o, &f);
-    int changed = !err && !f.made_up ? has_changed(o, &f, st, time_ns(&began)) : 0;
+    int changed = !err ? has_changed(o, &f, st, time_ns(&began)) : 0;
     if (changed < 0)
         err = changed;
     if (err == -ECANCELED)

@@ -8,7 +8,6 @@ use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Once;
 
 /// A kind of object that has numbers of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +50,11 @@ impl Numbers {
 static NUMBERS: ForkLock<[Numbers; KINDS]> =
     ForkLock::new([const { Numbers { owners: Vec::new(), free: BinaryHeap::new() } }; KINDS]);
 
+/// Holds the lock of the numbers around every later fork.
+pub fn guard_forks() {
+    around_forks(hold, release);
+}
+
 extern "C" fn hold() {
     NUMBERS.hold();
 }
@@ -69,8 +73,6 @@ pub struct ObjectNumber {
 impl ObjectNumber {
     /// The lowest free number of a kind, for an object of `device`.
     pub fn new(kind: Kind, device: *const Hca) -> ObjectNumber {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| around_forks(hold, release));
         ObjectNumber { kind, number: NUMBERS.lock()[kind as usize].take(device.addr()) }
     }
 

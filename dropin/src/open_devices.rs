@@ -8,7 +8,7 @@ use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
-use crate::{env, stats_printer};
+use crate::{env, object_numbers, stats_printer};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
@@ -59,7 +59,11 @@ impl ClosedCounters {
 /// Holds the lock of the list around every later fork.
 pub fn guard_forks() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| around_forks(hold, release));
+    ONCE.call_once(|| {
+        // What is registered last is held first, and numbers are freed under the list's lock.
+        object_numbers::guard_forks();
+        around_forks(hold, release);
+    });
 }
 
 extern "C" fn hold() {

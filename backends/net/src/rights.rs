@@ -20,8 +20,15 @@ const EMPTIED: usize = 16;
 /// A control buffer that holds them, and credentials; in words, so that it is aligned. What does
 /// not fit is closed by the kernel, on the thread that receives.
 pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
-/// Descriptors that fit into it, where nothing else does.
-const HELD: usize = size_of::<Control>() / size_of::<RawFd>();
+/// Bytes of it for a message that is looked at first: no message of ours has more descriptors. One
+/// that has stays in the queue, and is closed with its socket, as one thing.
+// SAFETY: computes from a number.
+const LOOKED_AT: usize = unsafe {
+    libc::CMSG_SPACE((SEND_MAX * size_of::<RawFd>()) as u32)
+        + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+} as usize;
+/// Descriptors that fit into these.
+const HELD: usize = LOOKED_AT / size_of::<RawFd>();
 
 /// Whether descriptors may come over a socket. False: the kernel has no such option.
 fn pass(fd: RawFd, on: bool) -> bool {
@@ -112,7 +119,7 @@ impl Foreign {
         self.expect(false);
         for _ in 0..EMPTIED {
             if self.holds != Holds::Leftovers
-                || !self.receive(&mut [0], |_, _| {}).is_ok_and(|arrived| arrived.len > 0)
+                || !self.receive(&mut [0], |_, _| {}).is_ok_and(|a| a.len > 0 && !a.cut)
             {
                 return;
             }
@@ -120,11 +127,11 @@ impl Foreign {
     }
 
     /// Receives the next message. `keep` gets each descriptor with its number; those that it drops
-    /// are closed by another thread. A message of which not all descriptors fit into this process
-    /// stays in the queue: [`Arrived::cut`].
+    /// are closed by another thread. A message with more descriptors than any of ours, or than fit
+    /// into this process, stays in the queue: [`Arrived::cut`].
     ///
     /// # Errors
-    /// The errno of recvmsg(2); EAGAIN: there is no message now.
+    /// The errno of recvmsg(2); EAGAIN: there is no message now, or too much waits to be closed.
     pub(crate) fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -133,6 +140,10 @@ impl Foreign {
         let fd = self.raw();
         if self.holds == Holds::Nothing {
             return receive(fd, bytes, 0, keep);
+        }
+        // What is taken must find a place to wait.
+        if closing::is_full() {
+            return Err(libc::EAGAIN);
         }
         // First a copy: what the kernel cannot deliver it would close on this thread. The copies
         // stay open until the message is gone, or its end would be their last close.
@@ -191,7 +202,8 @@ pub(crate) fn receive(
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control) as _;
+    let looks = flags & libc::MSG_PEEK != 0;
+    msg.msg_controllen = if looks { LOOKED_AT } else { size_of_val(&control) } as _;
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: every pointer in `msg` leads to a buffer that lives through the call and has the
     // length beside it.
@@ -250,15 +262,22 @@ pub(crate) fn send_all(to: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
     if !(1..=SEND_MAX).contains(&fds.len()) {
         return Err(refuse!(Invalid, "a message of {} descriptors: 1 to {SEND_MAX}", fds.len()));
     }
-    let size = size_of_val(fds) as u32;
     let mut control = [0u64; 2 + SEND_MAX / 2];
+    send_with(to, bytes, fds, &mut control)
+}
+
+/// As [`send_all`], by a control buffer that is filled with zeroes and has room for a header of 16
+/// bytes and the descriptors, one at least.
+fn send_with(to: RawFd, bytes: &[u8], fds: &[RawFd], control: &mut [u64]) -> Result<()> {
+    let size = size_of_val(fds) as u32;
+    assert!(!fds.is_empty() && control.len() >= 2 + fds.len().div_ceil(2));
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: zeroes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: no pointers; a header of 16 bytes and at most 16 of descriptors, of 32.
+    // SAFETY: no pointers; a header and the descriptors, checked above.
     msg.msg_controllen = unsafe { libc::CMSG_SPACE(size) } as _;
     // SAFETY: the control buffer has room for one header and the descriptors, and is aligned for
     // the header.
@@ -280,5 +299,35 @@ pub(crate) fn send_all(to: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
         Err(last_error())
     } else {
         Err(Error::Os(libc::EIO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_message_with_more_descriptors_than_ours_have_stays_in_the_queue() {
+        let (theirs, ours) = UnixDatagram::pair().unwrap();
+        let mut ours = Foreign { fd: ManuallyDrop::new(ours.into()), holds: Holds::Arrivals };
+        let send = |n: usize| {
+            let fds = vec![theirs.as_raw_fd(); n];
+            send_with(theirs.as_raw_fd(), b"x", &fds, &mut [0; 2 + FDS.div_ceil(2)]).unwrap();
+        };
+        let mut bytes = [0; 8];
+        send(SEND_MAX);
+        let mut kept = Vec::new();
+        let arrived = ours.receive(&mut bytes, |_, fd| kept.push(fd)).unwrap();
+        assert_eq!((arrived.len, arrived.cut, kept.len()), (1, false, SEND_MAX));
+        send(FDS);
+        for _ in 0..3 {
+            kept.clear();
+            let arrived = ours.receive(&mut bytes, |_, fd| kept.push(fd)).unwrap();
+            assert!(arrived.cut && kept.len() <= HELD, "{} taken", kept.len());
+        }
+        // With its socket it is one thing to be closed.
+        ours.empty();
+        assert!(ours.receive(&mut bytes, |_, _| {}).unwrap().cut);
     }
 }

@@ -74,16 +74,13 @@ impl Broker {
         may_talk(up, other)?;
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
-        let (gid, blocks) = (up.gid, other.blocks.clone());
+        let (gid, blocks, asks) = (up.gid, other.blocks.clone(), up.tenant.name.clone());
         let (number_of_peer, own_number) = (other.number, up.number);
         if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
             return self.relayed(id, owner);
         }
         // The router does not keep descriptors for a process that is stopped or does not read.
-        let of_tenant = other
-            .unanswered
-            .values()
-            .filter(|&&asks| self.up(asks).is_some_and(|asks| asks.tenant.name == up.tenant.name));
+        let of_tenant = other.unanswered.values().filter(|asks| **asks == up.tenant.name);
         if !leaves_enough(of_tenant.count(), other.unanswered.len(), UNANSWERED) {
             return Err(because!(
                 errno::AGAIN,
@@ -111,7 +108,7 @@ impl Broker {
             return Err(because!(errno::INVALID, "no session"));
         };
         let link_seq = other.next_seq();
-        other.unanswered.insert(link_seq, id);
+        other.unanswered.insert(link_seq, asks);
         other.linked_by.insert(id);
         let routed = Routed {
             kind: route_kind::DIRECT,

@@ -17,6 +17,7 @@ use super::proto::{
 };
 use super::wire::{receive, send, Buffer, Look};
 use crate::clock::now_ns;
+use crate::closing;
 use crate::rights::{self, Foreign};
 use crate::shm::relay::{Ends, Relay};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 const ANSWER_NS: u64 = 5_000_000_000;
 /// Most links of other sessions that are set aside; a further one is refused, and its session
 /// repeats the request.
-const ASIDE: usize = 32;
+const ASIDE: usize = 64;
 /// Messages that one call of [`Session::hear`] takes.
 const LOOKS: usize = 64;
 
@@ -328,6 +329,9 @@ impl Session {
     pub(super) fn empty(&self, buffer: &mut Buffer) {
         rights::refuse(self.fd.as_fd());
         for _ in 0..LOOKS {
+            if closing::is_full() {
+                break;
+            }
             if !matches!(receive(self.fd.as_fd(), buffer), Look::Message(_)) {
                 return;
             }

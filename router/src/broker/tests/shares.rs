@@ -75,6 +75,12 @@ fn a_tenant_leaves_room_for_links_to_who_takes_none() {
         }
     }
     assert_eq!(made, UNANSWERED / 2);
+    // Sessions that go leave their LINKs there, and those count as their tenant's.
+    for id in asks {
+        b.broker.gone(b.now, id, &mut Vec::new());
+    }
+    let (again, _) = b.up(1);
+    assert!(matches!(&b.route(again, to.0, to.1)[..], [Action::Send(_, e)] if e.status < 0));
     let (late, _) = b.up(3);
     b.linked(late, &victim);
 }
