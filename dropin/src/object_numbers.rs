@@ -4,7 +4,6 @@
 //! there is another number.
 
 use crate::fork_verbs::around_forks;
-use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -72,7 +71,7 @@ pub struct ObjectNumber {
 
 impl ObjectNumber {
     /// The lowest free number of a kind, for an object of `device`.
-    pub fn new(kind: Kind, device: *const Hca) -> ObjectNumber {
+    pub fn new<D>(kind: Kind, device: *const D) -> ObjectNumber {
         ObjectNumber { kind, number: NUMBERS.lock()[kind as usize].take(device.addr()) }
     }
 
@@ -90,7 +89,7 @@ impl Drop for ObjectNumber {
 
 /// Frees the numbers of what a program has left on a device that closes. Nothing drops those: the
 /// program may still have pointers to the objects.
-pub fn free_all(device: *const Hca) {
+pub fn free_all<D>(device: *const D) {
     for numbers in NUMBERS.lock().iter_mut() {
         for n in 0..numbers.owners.len() {
             if numbers.owners[n] == device.addr() {
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     fn of(device: usize, kind: Kind) -> ObjectNumber {
-        ObjectNumber::new(kind, core::ptr::without_provenance(device))
+        ObjectNumber::new::<()>(kind, core::ptr::without_provenance(device))
     }
 
     #[test]
@@ -120,7 +119,7 @@ mod tests {
         assert_eq!([a.get(), b.get(), d.get()], [0, 1, 3]);
         // A program leaves its objects when it closes a device.
         core::mem::forget([b, d]);
-        free_all(core::ptr::without_provenance(16));
+        free_all::<()>(core::ptr::without_provenance(16));
         let [b, d, e] = [(); 3].map(|()| of(8, Kind::Mw));
         assert_eq!([b.get(), d.get(), e.get()], [1, 3, 4]);
     }

@@ -12,7 +12,7 @@ use crate::{env, object_numbers, stats_printer};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
-use gdrcore_net::soft::with_stack;
+use gdrcore_net::threads::with_stack;
 use std::sync::Once;
 
 /// All entries that the list ever had, and the open devices.

@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
-use gdrcore_net::soft::{no_thread, thread, HelperSignals};
+use gdrcore_net::threads::{no_thread, thread, HelperSignals};
 
 /// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;

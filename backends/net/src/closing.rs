@@ -9,7 +9,7 @@
 
 use crate::fork::ForkGuard;
 use crate::map::Map;
-use crate::soft::{taken_by_libc, HelperSignals};
+use crate::threads::{taken_by_libc, HelperSignals};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::os::fd::RawFd;
 

@@ -10,6 +10,7 @@
 //! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
 //! * [`reason`]: the reason text of a thread's last refused call. [`signals`]: system calls that
 //!   would end the process.
+//! * [`threads`]: stacks and signal masks of this library's threads.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
@@ -37,6 +38,7 @@ pub mod sock_diag;
 pub mod soft;
 mod sys;
 mod thread_token;
+pub mod threads;
 pub mod udp;
 pub mod via;
 pub mod wait;

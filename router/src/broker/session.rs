@@ -71,8 +71,8 @@ pub struct Up {
     pub grows: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
-    /// LINKs that wait for an answer, by number, and the tenants that asked for them, whose sessions
-    /// may be over.
+    /// LINKs that wait for an answer, by number, and the tenants that asked for them, whose
+    /// sessions may be over.
     pub unanswered: BTreeMap<u32, String>,
     /// The rate of its route requests.
     pub rate: Rate,

@@ -103,7 +103,7 @@ impl Relaying {
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
         let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS, wire)?;
         let worker =
-            gdrcore_net::soft::thread("relay", WORKER_STACK).spawn(move || worker.run())?;
+            gdrcore_net::threads::thread("relay", WORKER_STACK).spawn(move || worker.run())?;
         Ok(Relaying {
             commands: Some(commands),
             call,

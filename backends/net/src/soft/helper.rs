@@ -18,6 +18,7 @@ use super::budget::Round;
 use super::linger::Linger;
 use super::SoftDevice;
 use crate::clock::now_ns;
+use crate::threads::{no_thread, thread, HelperSignals};
 use crate::wait::Waiter;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::{Error, Result};
@@ -91,45 +92,6 @@ impl Helper {
     }
 }
 
-/// Threads made during its lifetime start with the signal mask of a helper: the program's signals
-/// are left to the program's threads. Fault signals stay unblocked, because vanished memory raises
-/// them.
-pub struct HelperSignals {
-    before: libc::sigset_t,
-}
-
-impl HelperSignals {
-    /// Sets the mask; dropping restores the former one.
-    pub fn take() -> Self {
-        // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not
-        // fail for them.
-        unsafe {
-            let mut mask: libc::sigset_t = core::mem::zeroed();
-            let mut before: libc::sigset_t = core::mem::zeroed();
-            libc::sigfillset(&mut mask);
-            for fault in [
-                libc::SIGSEGV,
-                libc::SIGBUS,
-                libc::SIGILL,
-                libc::SIGFPE,
-                libc::SIGTRAP,
-                libc::SIGSYS,
-            ] {
-                libc::sigdelset(&mut mask, fault);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before);
-            HelperSignals { before }
-        }
-    }
-}
-
-impl Drop for HelperSignals {
-    fn drop(&mut self) {
-        // SAFETY: a whole set that this thread had before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
-    }
-}
-
 /// The interval of looks after one, where the program has polled for a time.
 fn next_look(look: u64, polled: u64) -> u64 {
     let [first, second] = LOOK_MAX_NS;
@@ -152,9 +114,8 @@ impl SoftDevice {
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
         let device: &'static SoftDevice = unsafe { &*device };
         let masked = HelperSignals::take();
-        let thread = super::stack::thread("gdrc-helper", 256 << 10)
-            .spawn(move || device.helper_main())
-            .map_err(super::stack::no_thread);
+        let thread =
+            thread("gdrc-helper", 256 << 10).spawn(move || device.helper_main()).map_err(no_thread);
         drop(masked);
         *slot = Some(thread.inspect_err(|_| self.channels.driver.release())?);
         self.helper_on.store(true, Ordering::SeqCst);

@@ -62,15 +62,11 @@ mod routed;
 mod services;
 mod siblings;
 mod socket_io;
-mod stack;
 mod turns;
 mod witness;
 
 pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
-pub use helper::HelperSignals;
 pub use pinned::{PinnedCq, PinnedQp};
-pub(crate) use stack::taken_by_libc;
-pub use stack::{no_thread, thread, with_stack};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

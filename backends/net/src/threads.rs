@@ -1,12 +1,50 @@
 //! Threads of this library: their stacks are large enough whatever the program's libraries take of
-//! them.
+//! them, and the program's signals are left to the program's threads.
 
-use super::HelperSignals;
 use gdrcore_core::error::{Error, Result};
 use std::thread::Builder;
 
 /// Bytes of stack of [`with_stack`].
 const STACK: usize = 512 << 10;
+
+/// Threads made during its lifetime start with the signal mask of a helper: the program's signals
+/// are left to the program's threads. Fault signals stay unblocked, because vanished memory raises
+/// them.
+pub struct HelperSignals {
+    before: libc::sigset_t,
+}
+
+impl HelperSignals {
+    /// Sets the mask; dropping restores the former one.
+    pub fn take() -> Self {
+        // SAFETY: zeroes are valid for both sets, which live through the calls; the calls do not
+        // fail for them.
+        unsafe {
+            let mut mask: libc::sigset_t = core::mem::zeroed();
+            let mut before: libc::sigset_t = core::mem::zeroed();
+            libc::sigfillset(&mut mask);
+            for fault in [
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGILL,
+                libc::SIGFPE,
+                libc::SIGTRAP,
+                libc::SIGSYS,
+            ] {
+                libc::sigdelset(&mut mask, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before);
+            HelperSignals { before }
+        }
+    }
+}
+
+impl Drop for HelperSignals {
+    fn drop(&mut self) {
+        // SAFETY: a whole set that this thread had before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, core::ptr::null_mut()) };
+    }
+}
 
 /// A thread that has so many bytes of stack for itself.
 ///
