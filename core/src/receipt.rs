@@ -29,23 +29,28 @@ impl Receipts {
         &self.0[qpn as usize % RECEIPTS]
     }
 
-    /// Leaves the receipt of a QP: all up to `psn` was accepted. Returns true if it has replaced
-    /// that of another QP, whose ACK must not wait any longer.
+    /// Leaves the receipt of a QP: all up to `psn` was accepted. Returns the QPN whose receipt it
+    /// has replaced, if that is another: its ACK must not wait any longer. 0: none. The memory is
+    /// shared, so it may be any number.
     #[inline(always)]
     #[must_use]
-    pub fn leave(&self, qpn: u32, psn: Psn) -> bool {
+    pub fn leave(&self, qpn: u32, psn: Psn) -> u32 {
         self.leave_word(u64::from(psn.get()) << 32 | u64::from(qpn))
     }
 
     /// [`Receipts::leave`] of the words of QPN and PSN as the head of a record has them.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn leave_word(&self, word: u64) -> bool {
+    pub(crate) fn leave_word(&self, word: u64) -> u32 {
         let place = self.place(word as u32);
         let former = place.load(Ordering::Relaxed);
         // Release: what was accepted is in the program's memory, and its completion in the queue.
         place.store(word, Ordering::Release);
-        (former ^ word) as u32 != 0 && former != 0
+        if (former ^ word) as u32 == 0 {
+            0
+        } else {
+            former as u32
+        }
     }
 
     /// The receipt of a QP.
@@ -86,15 +91,15 @@ mod tests {
     fn a_place_has_the_receipt_of_one_queue_pair() {
         let receipts = Receipts::default();
         assert_eq!(receipts.of(17), None);
-        assert!(!receipts.leave(17, Psn::new(5)) && !receipts.leave(17, Psn::new(6)));
+        assert_eq!([5, 6].map(|psn| receipts.leave(17, Psn::new(psn))), [0, 0]);
         assert_eq!(receipts.of(17), Some(Psn::new(6)));
         let other = 17 + RECEIPTS as u32;
         receipts.forget(other);
         assert_eq!((receipts.of(other), receipts.of(17)), (None, Some(Psn::new(6))));
-        assert!(receipts.leave(other, Psn::new(0)), "the former one's ACK is due");
+        assert_eq!(receipts.leave(other, Psn::new(0)), 17, "the former one's ACK is due");
         assert_eq!((receipts.of(other), receipts.of(17)), (Some(Psn::new(0)), None));
         receipts.forget(other);
         assert_eq!(receipts.of(other), None);
-        assert!(!receipts.leave(17, Psn::new(7)), "the place was empty");
+        assert_eq!(receipts.leave(17, Psn::new(7)), 0, "the place was empty");
     }
 }

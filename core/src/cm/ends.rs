@@ -53,16 +53,20 @@ impl Cm {
             && id.remote_qpn / QPN_UNIT == u32::from(block)
     }
 
-    /// Whether a QPN of this device belongs to a connection.
+    /// Whether a QPN of this device belongs to a connection whose peer was to be watched.
     pub fn is_managed(&self, qpn: u32) -> bool {
-        let is = |i: usize| self.ids[i].has_peer_qp() && self.ids[i].local_qpn == qpn;
+        // One that is not watched yet has begun after the end of any process that was.
+        let is = |i: usize| {
+            !self.unwatched.get(i) && self.ids[i].has_peer_qp() && self.ids[i].local_qpn == qpn
+        };
         self.pool.iter_live().any(is)
     }
 
-    /// The owner of a block of QPNs at an address has ended: so have its connections.
+    /// The owner of a block of QPNs at an address has ended: so have its connections. Those of
+    /// another process that has its block now are not watched yet.
     pub fn peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
         for i in 0..self.ids.len() {
-            if self.pool.is_live(i) && self.is_to(i, at, block) {
+            if self.pool.is_live(i) && !self.unwatched.get(i) && self.is_to(i, at, block) {
                 self.peer_lost(now, i);
             }
         }

@@ -56,6 +56,7 @@ impl Guard<'_> {
             let cause = CauseCode::RouterLost;
             if silent {
                 t.conn(s, qi).note(now, cause, wc_status::RETRY_EXC_ERR, waited, 0);
+                t.note_end(s, qi, now);
             } else {
                 t.conn(s, qi).fail_path(now, cause, waited);
             }

@@ -26,7 +26,8 @@ impl Qp {
 }
 
 impl Transport {
-    /// The process at the other end of the link of a queue pair's peer has ended.
+    /// The process at the other end of the link of a queue pair's peer has ended, or the way to it
+    /// has for good.
     pub(crate) fn note_end(&mut self, s: &Shared, qi: usize, now: u64) {
         self.qps[qi].conn.peer_ended = true;
         self.conn(s, qi).end_if_alone(now);

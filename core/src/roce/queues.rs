@@ -313,8 +313,8 @@ impl Conn<'_> {
 
     /// What a QP has waited for is of no interest any more: neither to send, nor memory, nor a CQ.
     pub(crate) fn wait_for_nothing(&mut self) {
-        let Common { ready, mem_wait, cq_wait, .. } = &mut *self.common;
-        for set in [ready, mem_wait, cq_wait] {
+        let Common { ready, mem_wait, cq_wait, silent, .. } = &mut *self.common;
+        for set in [ready, mem_wait, cq_wait, silent] {
             set.clear(self.qi);
         }
     }

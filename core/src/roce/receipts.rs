@@ -15,9 +15,9 @@ impl Transport {
     pub(crate) fn leave_receipt(&mut self, run: &Run, receipts: &Receipts) {
         let qp = self.common.qp_of(run.dest_qpn).map(|qi| &self.qps[qi]);
         let owed = qp.filter(|qp| qp.conn.resp.ack_owed).map(|qp| qp.conn.resp.ack_psn);
-        if owed.is_some_and(|psn| receipts.leave(run.dest_qpn, psn)) {
-            // Another QP had its receipt there.
-            self.common.flush_acks();
+        let former = owed.map_or(0, |psn| receipts.leave(run.dest_qpn, psn));
+        if former != 0 {
+            self.common.flush_ack_of(former);
         }
     }
 
@@ -42,6 +42,15 @@ impl Transport {
 }
 
 impl Common {
+    /// The receipt of a QP was replaced: its ACK leaves with the next bursts.
+    #[cold]
+    pub(crate) fn flush_ack_of(&mut self, qpn: u32) {
+        if let Some(qi) = self.qp_of(qpn).filter(|&qi| self.acks.is_pending(qi)) {
+            self.acks.forget(qi);
+            self.ready.set(qi);
+        }
+    }
+
     /// Lets every owed ACK leave with the next bursts.
     #[cold]
     pub(crate) fn flush_acks(&mut self) {

@@ -10,6 +10,10 @@ impl PortState {
     /// Watches the processes to which there are connections now; others are asked now and then.
     /// Cost: two comparisons if none has begun or ended.
     pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>, now: u64) {
+        // A process that has ended goes first: a new one may have its block.
+        if self.has_gone_peers() {
+            return;
+        }
         while let Some((peer, qpn, own_qpn)) = g.cm().next_unwatched() {
             let block = (qpn / QPN_UNIT) as u16;
             let watch = |member: &mut Member| member.watch_peer(&endpoint(&peer), block);

@@ -209,6 +209,7 @@ impl Transport {
         (qp.conn.peer, qp.conn.loopback) = (peer, loopback);
         qp.conn.resp.epsn = run.psn;
         qp.conn.resp.ack_psn = run.psn.prev();
+        self.conn(s, qi).begin_acks();
         self.conn(s, qi).set_state(qp_state::RTR);
         self.common.ready.set(qi);
         true

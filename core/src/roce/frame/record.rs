@@ -160,8 +160,9 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
-                if !DC && receipts.leave_word(w[1]) {
-                    c.common.flush_acks();
+                let former = if DC { 0 } else { receipts.leave_word(w[1]) };
+                if former != 0 {
+                    c.common.flush_ack_of(former);
                 }
             } else if !acked {
                 return 0;

@@ -62,9 +62,9 @@ impl Member {
         while !self.watchers.is_full() {
             match accept(liveness) {
                 Accepted::Peer(watcher) => {
-                    if watch(self.set.raw(), watcher.raw()).is_ok() {
-                        let _ = self.watchers.push(watcher);
-                    }
+                    // Unwatched, its end is found later. Its close would say that we have ended.
+                    let _ = watch(self.set.raw(), watcher.raw());
+                    let _ = self.watchers.push(watcher);
                 }
                 Accepted::OtherUser => {}
                 Accepted::Nothing => return,
