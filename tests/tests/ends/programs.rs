@@ -10,7 +10,8 @@ fn a_killed_peer_is_noticed_by_librdmacm_and_rsockets() {
     if find("cc").is_none() || !Path::new("/usr/include/rdma/rsocket.h").exists() {
         skip!("no compiler, or no librdmacm-dev");
     }
-    let program = compile("cc", "dead_peer", &scratch("dead_peer"), &["-lrdmacm", "-libverbs"]);
+    let dir = scratch("dead_peer");
+    let program = compile("cc", "dead_peer", &dir, &["-lrdmacm", "-libverbs"]);
     for path in ["auto", "udp"] {
         let addresses = [1, 2].map(|last| loopback(97, last));
         let done = run(command(None, &["--path", path], &program).args(addresses), 90);
