@@ -284,7 +284,7 @@ fn a_server_survives_a_killed_client() {
     wait_until_it_listens(&mut server, &address);
     for _ in 0..3 {
         let mut client =
-            Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V"]));
+            Running::start(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-v"]));
         client.wait_for_output("ping data");
         client.kill();
     }
