@@ -340,7 +340,9 @@ fn a_limit_that_comes_sends_pairs_through_the_relay() {
         }
         assert!(Instant::now() < end, "the link stays");
     };
-    assert_eq!(failed, (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32));
+    // What the peer has taken succeeds by its receipt; then the next one finds the end.
+    assert!([wc_status::RETRY_EXC_ERR, wc_status::WR_FLUSH_ERR].contains(&failed.0), "{failed:?}");
+    assert_eq!(failed.1, CauseCode::PathLost as u32);
     let relayed = exchange();
     let after = sent(&router, "one").0;
     assert!(after > 50_000, "{after}");
