@@ -154,7 +154,9 @@ pub struct Member {
     /// watches the next lower known block; the member of the lowest block watches the highest.
     watched: Option<(u16, Foreign)>,
     /// Processes of peers that have connections with this one.
-    peers: heapless::Vec<WatchedPeer, PEERS>,
+    /// [`PEERS`] at most. Allocated at the open, apart from the member, which is moved on small
+    /// stacks.
+    peers: Vec<WatchedPeer>,
     /// One of them has ended.
     has_gone: bool,
     /// Blocks known to have an owner: the receivers of table updates.

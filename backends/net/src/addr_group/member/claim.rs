@@ -5,7 +5,7 @@ use super::super::group_msg::{self, claim, claim_any, Delivery, GroupMsg, GroupS
 use super::super::numbers::BLOCK_MAX;
 use super::super::steer::{self, Insn};
 use super::super::table::{Table, ENTRIES};
-use super::{GroupCounters, Member, Phase, Service, SERVICES};
+use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
 use crate::local::{Holder, Name, Role, SocketDir};
@@ -241,7 +241,7 @@ impl Claim {
             watch_again_ns: u64::MAX,
             watchers: heapless::Vec::new(),
             watched: None,
-            peers: heapless::Vec::new(),
+            peers: Vec::with_capacity(PEERS),
             has_gone: false,
             known: self.known,
             table: Table::EMPTY,

@@ -1,6 +1,6 @@
 //! Processes of peers on this host, whatever their address: a connection to each ends with it.
 
-use super::{Member, WatchedPeer};
+use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
 use crate::local::{connect, door_of, is_open, Holder, Name, Role};
 use crate::wait::watch;
@@ -15,7 +15,7 @@ impl Member {
         if *at == self.local && self.owns_block(block) || self.peers.iter().any(is) {
             return true;
         }
-        if self.peers.is_full() {
+        if self.peers.len() == PEERS {
             return false;
         }
         // A device with several blocks listens at the first of them.
@@ -28,7 +28,7 @@ impl Member {
             _ => return false,
         };
         self.has_gone |= life.is_none();
-        let _ = self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
+        self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
         true
     }
 
