@@ -84,19 +84,21 @@ fn is_there(at: *const SoftDevice) -> bool {
 
 /// Lets all open devices send what their peers wait for.
 pub extern "C" fn leave() {
-    for slot in &OPEN.0 {
-        let at = slot.load(Ordering::Acquire);
-        if at.is_null() || at == in_use(at) {
-            continue;
+    OPEN.0.iter().for_each(leave_one);
+}
+
+/// As [`leave`], for the device of one slot.
+fn leave_one(slot: &AtomicPtr<SoftDevice>) {
+    let at = slot.load(Ordering::Acquire);
+    if at.is_null() || at == in_use(at) {
+        return;
+    }
+    if slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if is_there(at) {
+            // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
+            unsafe { &*at }.end_in_order();
         }
-        let taken = slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_ok() {
-            if is_there(at) {
-                // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
-                unsafe { &*at }.end_in_order();
-            }
-            slot.store(at, Ordering::Release);
-        }
+        slot.store(at, Ordering::Release);
     }
 }
 
@@ -138,12 +140,14 @@ mod tests {
             SoftDevice::init(memory.as_ptr(), memory.len(), "loopback", &config).unwrap()
         };
         let at: *const SoftDevice = device;
+        let is = |slot: &&AtomicPtr<SoftDevice>| slot.load(Ordering::Relaxed) == at.cast_mut();
+        let slot = OPEN.0.iter().find(is).expect("an open device");
+        // Of its slot alone: other tests have devices meanwhile.
         assert!(is_there(at));
-        leave();
+        leave_one(slot);
         drop(memory);
         assert!(!is_there(at));
-        leave();
-        let slot = OPEN.0.iter().find(|slot| slot.load(Ordering::Relaxed) == at.cast_mut());
-        slot.expect("it was never closed").store(core::ptr::null_mut(), Ordering::Relaxed);
+        leave_one(slot);
+        slot.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 }
