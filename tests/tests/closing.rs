@@ -50,6 +50,16 @@ fn without_waiting(what: &str, work: impl FnOnce() + Send) {
     });
 }
 
+/// Holds up all four closing threads, until the ends that are returned are dropped.
+fn occupy_threads(sink: &Sink) -> Vec<std::net::TcpStream> {
+    let occupy_one = |_| {
+        let (lingers, end) = sink.lingering();
+        drop(Foreign::from(lingers));
+        end
+    };
+    (0..4).map(occupy_one).collect()
+}
+
 #[test]
 fn a_close_that_lingers_holds_up_neither_its_owner_nor_other_closes() {
     let _alone = alone();
@@ -96,12 +106,7 @@ fn while_much_waits_nothing_further_is_taken_and_later_it_is() {
 fn without_a_place_to_wait_it_is_closed_at_once() {
     let _alone = alone();
     let sink = Sink::new();
-    let mut deaf = Vec::new();
-    for _ in 0..4 {
-        let (lingers, end) = sink.lingering();
-        deaf.push(end);
-        drop(Foreign::from(lingers));
-    }
+    let deaf = occupy_threads(&sink);
     let (mut first, writes) = pipe();
     for _ in 0..1024 {
         drop(Foreign::from(writes.try_clone().expect("a copy")));
@@ -118,12 +123,7 @@ fn without_a_place_to_wait_it_is_closed_at_once() {
 fn a_forked_child_closes_by_threads_of_its_own() {
     let _alone = alone();
     let sink = Sink::new();
-    let mut deaf = Vec::new();
-    for _ in 0..4 {
-        let (lingers, end) = sink.lingering();
-        deaf.push(end);
-        drop(Foreign::from(lingers));
-    }
+    let deaf = occupy_threads(&sink);
     let (mut reads, writes) = pipe();
     // SAFETY: the child makes calls that are safe with threads in its parent, and ends by _exit.
     let pid = unsafe { libc::fork() };

@@ -403,18 +403,25 @@ fn connect_as_kin(net: &mut Net, b: &End, a: &End, o: &Opts) {
     net.modify(b, &attr, m::STATE | mask).unwrap();
 }
 
+/// Two connected ends, of which the second checks ports; `kin`: it knows that its peer is a soft
+/// device.
+fn pair_that_checks(kin: bool) -> (Net, End, End) {
+    let o = Opts::default();
+    let mut net = Net::new(2, &o);
+    let (a, b) = (net.end(0, &o), net.end(1, &o));
+    net.lock(&b).check_ports(true);
+    net.connect(&a, &b, &o);
+    net.connect(&b, &a, &o);
+    if kin {
+        connect_as_kin(&mut net, &b, &a, &o);
+    }
+    (net, a, b)
+}
+
 #[test]
 fn a_peer_of_our_kind_sends_from_its_own_port() {
-    let o = Opts::default();
     for kin in [true, false] {
-        let mut net = Net::new(2, &o);
-        let (a, b) = (net.end(0, &o), net.end(1, &o));
-        net.lock(&b).check_ports(true);
-        net.connect(&a, &b, &o);
-        net.connect(&b, &a, &o);
-        if kin {
-            connect_as_kin(&mut net, &b, &a, &o);
-        }
+        let (net, _, b) = pair_that_checks(kin);
         (0..4).for_each(|n| net.recv(&b, n, &[(0, 100)]));
         let from = |port| PeerAddr { port, ..net.hosts[0].addr };
         let send = |net: &Net, port: u16, psn: u32| {
@@ -458,16 +465,8 @@ fn a_peer_of_our_kind_sends_from_its_own_port() {
 /// be one that a soft device gives, if the peer is known to be one.
 #[test]
 fn damaged_packets_of_a_peer_of_our_kind_are_found() {
-    let o = Opts::default();
     for kin in [true, false] {
-        let mut net = Net::new(2, &o);
-        let (a, b) = (net.end(0, &o), net.end(1, &o));
-        net.lock(&b).check_ports(true);
-        net.connect(&a, &b, &o);
-        net.connect(&b, &a, &o);
-        if kin {
-            connect_as_kin(&mut net, &b, &a, &o);
-        }
+        let (mut net, _, b) = pair_that_checks(kin);
         (0..16).for_each(|n| net.recv(&b, n, &[(0, 100)]));
         let counters = |net: &Net| net.lock(&b).counters();
         // As the last of a burst, its second packet, and beyond any burst.
