@@ -18,13 +18,14 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const ID_LEN: usize = 48;
 
 /// Offsets in `inet_diag_msg`: family 1, state 1, timer 1, retransmissions 1, then the id; its
-/// expiry, unread bytes, unsent bytes and user follow.
+/// expiry, unread bytes, unsent bytes, user and inode follow.
 const ID: usize = 4;
 const PORT: usize = ID;
 const REMOTE_PORT: usize = ID + 2;
 const IP: usize = ID + 4;
 const UNREAD: usize = ID + ID_LEN + 4;
 const USER: usize = UNREAD + 8;
+const INODE: usize = USER + 4;
 
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ struct Socket {
     /// Bytes that were not read, with the kernel's overhead.
     unread: u32,
     user: u32,
+    /// The same number is the same socket.
+    inode: u32,
 }
 
 /// The socket that receives a packet from an address to another of this network namespace. `None`:
@@ -71,7 +74,7 @@ fn receiver(from: &Endpoint, at: &Endpoint) -> Option<Socket> {
 
 /// Reads an `inet_diag_msg`; `None`: it is not of a socket that has this port.
 fn parse(told: &[u8], at: &Endpoint) -> Option<Socket> {
-    told.get(..USER + 4)?;
+    told.get(..INODE + 4)?;
     let port = |from: usize| u16::from_be_bytes([told[from], told[from + 1]]);
     let ip = if told[0] == libc::AF_INET as u8 {
         let mut ip = [0; 16];
@@ -86,6 +89,7 @@ fn parse(told: &[u8], at: &Endpoint) -> Option<Socket> {
         connected: port(REMOTE_PORT) != 0,
         unread: word(told, UNREAD),
         user: word(told, USER),
+        inode: word(told, INODE),
     })
 }
 
@@ -120,24 +124,35 @@ pub enum Unread {
 
 /// Packets whose receivers [`unread`] looks up: many sockets may share a port, and the kernel
 /// chooses among them by the sender's.
-const SENDERS: u16 = 16;
+const SENDERS: usize = 16;
 
 /// Whether the unconnected sockets at an address and port of this host hold packets. Of many
 /// sockets that share the port, those count that some of [`SENDERS`] senders would reach.
 ///
 /// Cost: four system calls for each of these. No allocation.
 pub fn unread(at: &Endpoint) -> Unread {
-    let (mut waiting, mut empty) = (0u32, 0u32);
-    for port in 0..SENDERS {
-        match receiver(&Endpoint { port, ..*at }, at).filter(|s| !s.connected) {
-            Some(s) => *if s.unread == 0 { &mut empty } else { &mut waiting } += 1,
-            None => break,
+    let senders = (0..SENDERS as u16).map(|port| Endpoint { port, ..*at });
+    match said(senders.map_while(|from| receiver(&from, at).filter(|s| !s.connected))) {
+        Unread::Nobody if !finds_sockets_at(at) => Unread::Unknown,
+        said => said,
+    }
+}
+
+/// What looks at sockets say together. A socket of which one look found nothing is read: packets
+/// come and go between two looks.
+fn said(looks: impl Iterator<Item = Socket>) -> Unread {
+    let mut sockets = heapless::Vec::<(u32, bool), SENDERS>::new();
+    for Socket { inode, unread, .. } in looks {
+        match sockets.iter_mut().find(|(seen, _)| *seen == inode) {
+            Some((_, is_read)) => *is_read |= unread == 0,
+            // There are as many places as looks.
+            None => drop(sockets.push((inode, unread == 0))),
         }
     }
-    match (waiting, empty) {
-        (1.., 0) => Unread::Waits,
-        (0, 1..) => Unread::Taken,
-        (0, 0) if finds_sockets_at(at) => Unread::Nobody,
+    match sockets.iter().filter(|(_, is_read)| *is_read).count() {
+        _ if sockets.is_empty() => Unread::Nobody,
+        0 => Unread::Waits,
+        read if read == sockets.len() => Unread::Taken,
         _ => Unread::Unknown,
     }
 }

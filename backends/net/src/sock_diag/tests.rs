@@ -128,12 +128,13 @@ fn sockets_that_share_a_port_are_all_looked_at() {
 #[test]
 fn short_or_strange_answers_are_no_socket() {
     let at = Endpoint::v4([127, 0, 0, 1], 4791);
-    let mut told = [0u8; USER + 4];
+    let mut told = [0u8; INODE + 4];
     told[0] = libc::AF_INET as u8;
     told[PORT..PORT + 2].copy_from_slice(&4791u16.to_be_bytes());
     told[IP..IP + 4].copy_from_slice(&[127, 0, 0, 1]);
-    told[USER..].copy_from_slice(&7u32.to_ne_bytes());
-    let found = Socket { exact: true, connected: false, unread: 0, user: 7 };
+    told[USER..INODE].copy_from_slice(&7u32.to_ne_bytes());
+    told[INODE..].copy_from_slice(&9u32.to_ne_bytes());
+    let found = Socket { exact: true, connected: false, unread: 0, user: 7, inode: 9 };
     assert_eq!(parse(&told, &at), Some(found));
     assert_eq!(parse(&told, &Endpoint { port: 4792, ..at }), None);
     for n in 0..told.len() {
@@ -142,4 +143,17 @@ fn short_or_strange_answers_are_no_socket() {
     told[REMOTE_PORT] = 1;
     told[IP] = 126;
     assert_eq!(parse(&told, &at), Some(Socket { exact: false, connected: true, ..found }));
+}
+
+/// On a busy machine a packet comes, or is read, between two looks.
+#[test]
+fn looks_at_one_socket_are_one_socket() {
+    let look = |(inode, unread)| Socket { exact: true, connected: false, unread, user: 0, inode };
+    let told = |looks: &[(u32, u32)]| said(looks.iter().copied().map(look));
+    assert_eq!(told(&[(7, 0), (7, 100)]), Unread::Taken);
+    assert_eq!(told(&[(7, 100), (7, 0), (7, 100)]), Unread::Taken);
+    assert_eq!(told(&[(7, 100), (7, 200)]), Unread::Waits);
+    assert_eq!(told(&[(7, 100), (8, 200)]), Unread::Waits);
+    assert_eq!(told(&[(7, 100), (8, 0), (7, 100)]), Unread::Unknown);
+    assert_eq!(told(&[]), Unread::Nobody);
 }
