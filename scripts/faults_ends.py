@@ -24,7 +24,7 @@ FAULTS = [
     ("a closed device keeps its ACKs", N + "soft/open.rs",
      "self.send_last(self.lock_engine());", "", "ends"),
     ("exit does not acknowledge", N + "soft/leave.rs",
-     "static AT_LAST: extern \"C\" fn() = leave;", "static AT_LAST: extern \"C\" fn() = wipe;",
+     "static AT_LAST: extern \"C\" fn() = leave_for_ever;", "static AT_LAST: extern \"C\" fn() = wipe;",
      "ends"),
     ("quick_exit does not acknowledge", N + "soft/leave.rs",
      "unsafe { at_quick_exit(leave) };", "let _ = unsafe { at_quick_exit(wipe) };", "ends"),

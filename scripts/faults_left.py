@@ -46,4 +46,22 @@ FAULTS = [
      "if w.pd != b.pd {", "if w.pd.is_null() {", "dropin_extended"),
     ("a buffer does not count in its domain", D + "buf_verbs.rs",
      "domain: domain.hold() };", "domain };", "dropin_extended"),
+    # Second barriers: the first one hides them in a whole program.
+    ("a UC message that is not whole yet keeps its entry of the CQ", C + "roce/responder.rs",
+     "                if !run.last {\n"
+     "                    // The rest may never come: until then the CQE is free for others.\n"
+     "                    self.release_cqe();\n",
+     "                if !run.last {\n", "engine"),
+    ("a connection to another user's process stands", N + "local.rs",
+     "    if is_trusted(fd.raw()) {\n        Ok(fd)", "    if true {\n        Ok(fd)", "net"),
+    ("a datagram that was cut is a packet", N + "udp/rx.rs",
+     "if msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {", "if false {", "net"),
+    ("a request for memory is sent once", N + "shm/grant.rs",
+     "now.saturating_sub(entry.requested_ns) > REQUEST_AGAIN_NS =>",
+     "now.saturating_sub(entry.requested_ns) > u64::MAX - 1 =>", "net"),
+    # What dlclose leaves behind.
+    ("a library that is unmapped leaves its fault handlers", N + "soft/leave.rs",
+     "        fault::uninstall();\n", "", "ends"),
+    ("a spent handler is armed again when ours goes", N + "fault.rs",
+     "            behind.sa_sigaction = libc::SIG_DFL;\n", "", "fault_chain"),
 ]

@@ -5,7 +5,9 @@
  * connection is DISCONNECTED with status 0, as by the peer's kernel, and its receives are flushed;
  * a program that disconnects then hears that nobody answered.
  *
- * dead_peer SERVER CLIENT: the addresses of two devices.
+ * dead_peer SERVER CLIENT [WAY [ROUTER ROUTER]]: the addresses of two devices. With a way, only the
+ * client of rsockets ends, by that one, and the server prints what it sees; through two tenants of
+ * a router, if these are named.
  */
 #include "check.h"
 #include "patience.h"
@@ -17,10 +19,58 @@
 #include <rdma/rsocket.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define SECONDS 60
+
+static const char *way = "SIGKILL";
+static const char *routers[2];
+
+/* The process is one of a device: the server's, or the client's. */
+static void be(const char *addresses[2], int which)
+{
+    CHECK(!setenv("GDRC_ADDRESS", addresses[which], 1));
+    if (routers[which])
+        CHECK(!setenv("GDRC_ROUTER", routers[which], 1) && !unsetenv("GDRC_ADDRESS"));
+}
+
+/* Ends this process, which has a connected socket. */
+static void go(int s)
+{
+    static const struct { const char *name; int number; } signals[] = {
+        {"SIGTERM", SIGTERM}, {"SIGKILL", SIGKILL}, {"SIGSEGV", SIGSEGV}};
+    struct rlimit none = {0, 0};
+    CHECK(!setrlimit(RLIMIT_CORE, &none));
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(way, signals[i].name)) {
+            signal(signals[i].number, SIG_DFL);
+            raise(signals[i].number);
+        }
+    if (!strcmp(way, "close"))
+        rclose(s);
+    else if (!strcmp(way, "shutdown"))
+        rshutdown(s, SHUT_RDWR);
+    else if (!strcmp(way, "exit"))
+        exit(0);
+    else if (!strcmp(way, "quick_exit"))
+        quick_exit(0);
+    else if (!strcmp(way, "abort"))
+        abort();
+    else if (!strcmp(way, "execve"))
+        execl("/bin/true", "true", NULL);
+    else if (!strcmp(way, "child")) {
+        pid_t child = fork();
+        if (!child)
+            exit(0);
+        CHECK(waitpid(child, NULL, 0) == child);
+        /* The parent goes on: the server looks at what its socket does meanwhile. */
+        raise(SIGSTOP);
+    } else
+        CHECK(!strcmp(way, "_exit"));
+    _exit(0);
+}
 
 static struct sockaddr_in at(const char *ip, int port)
 {
@@ -120,27 +170,35 @@ static void connection(const char *addresses[2], int port, int asks)
 
 static void socket_of_rdma(const char *addresses[2], int port)
 {
-    int ready[2];
+    int ready[2], told[2], status;
     char byte;
     struct sockaddr_in server = at(addresses[0], port);
-    CHECK(!pipe(ready));
+    CHECK(!pipe(ready) && !pipe(told));
     pid_t child = fork();
     if (!child) {
-        CHECK(!setenv("GDRC_ADDRESS", addresses[1], 1) && read(ready[0], &byte, 1) == 1);
+        be(addresses, 1);
+        CHECK(read(ready[0], &byte, 1) == 1);
         int s = rsocket(AF_INET, SOCK_STREAM, 0);
         CHECK(s >= 0 && !rconnect(s, (struct sockaddr *)&server, sizeof server));
-        CHECK(rsend(s, "x", 1, 0) == 1);
-        pause();
+        CHECK(rsend(s, "x", 1, 0) == 1 && read(told[0], &byte, 1) == 1);
+        go(s);
     }
-    CHECK(!setenv("GDRC_ADDRESS", addresses[0], 1));
+    be(addresses, 0);
     int l = rsocket(AF_INET, SOCK_STREAM, 0);
     CHECK(l >= 0 && !rbind(l, (struct sockaddr *)&server, sizeof server) && !rlisten(l, 4));
     CHECK(write(ready[1], "x", 1) == 1);
     int s = raccept(l, NULL, NULL);
     CHECK(s >= 0 && rrecv(s, &byte, 1, 0) == 1);
-    CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+    CHECK(write(told[1], "x", 1) == 1 && waitpid(child, &status, WUNTRACED) == child);
     struct pollfd p = { .fd = s, .events = POLLIN };
-    CHECK(rpoll(&p, 1, patience_ms(SECONDS)) == 1 && rrecv(s, &byte, 1, 0) <= 0);
+    int goes_on = WIFSTOPPED(status);
+    int woken = rpoll(&p, 1, goes_on ? 200 : patience_ms(SECONDS));
+    CHECK(woken == !goes_on);
+    int n = woken ? rrecv(s, &byte, 1, 0) : 1;
+    CHECK(n <= 0 || goes_on);
+    printf("%s\n", goes_on ? "nothing" : n ? strerror(errno) : "the end of the stream");
+    if (goes_on)
+        CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
     rclose(s);
     rclose(l);
 }
@@ -165,8 +223,15 @@ static void sockets(const char *addresses[2], int port, int n)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 3);
+    CHECK(argc == 3 || argc == 4 || argc == 6);
     const char *addresses[2] = { argv[1], argv[2] };
+    if (argc > 3) {
+        way = argv[3];
+        if (argc == 6)
+            routers[0] = argv[4], routers[1] = argv[5];
+        socket_of_rdma(addresses, 20202);
+        return 0;
+    }
     alone(connection, addresses, 0);
     alone(connection, addresses, 1);
     alone(sockets, addresses, 2);

@@ -113,8 +113,13 @@ fn is_same(a: &libc::sigaction, b: &libc::sigaction) -> bool {
     a.sa_sigaction == b.sa_sigaction && a.sa_flags == b.sa_flags && mask(a) == mask(b)
 }
 
+/// The number of our handler that an action calls.
+fn entry_of(action: &libc::sigaction) -> Option<usize> {
+    ENTRIES.iter().position(|&e| e as *const () as usize == action.sa_sigaction)
+}
+
 fn is_ours(action: &libc::sigaction) -> bool {
-    ENTRIES.iter().any(|&e| e as *const () as usize == action.sa_sigaction)
+    entry_of(action).is_some()
 }
 
 /// The action of a signal.
@@ -205,6 +210,28 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
         (behind, last) = (old, new.sa_sigaction);
     }
     Ok(())
+}
+
+/// Takes our handlers away where they are in front, and restores what the program had: this
+/// library's code may be unmapped next (dlclose). Where a handler of the program's is in front, it
+/// stays. Any thread, once no thread copies any more.
+pub fn uninstall() {
+    for (signal, replaced) in SIGNALS.into_iter().zip(&REPLACED) {
+        let Ok(now) = current(signal) else { continue };
+        let Some(n) = entry_of(&now) else { continue };
+        let Some(mut behind) = replaced.get(n).copied() else { continue };
+        if behind.sa_flags & libc::SA_RESETHAND != 0
+            && replaced.spent.load(Ordering::Acquire) & 1 << n != 0
+        {
+            behind.sa_sigaction = libc::SIG_DFL;
+        }
+        // Another thread of the program may have installed one since.
+        if let Ok(old) = set(signal, &behind) {
+            if !is_same(&old, &now) {
+                let _ = set(signal, &old);
+            }
+        }
+    }
 }
 
 /// A note in the information of a signal: the handlers that each copy of this library has called.

@@ -50,6 +50,16 @@ extern "C" fn earlier_plain(signal: i32) {
     unsafe { libc::_exit(40 + signal) };
 }
 
+/// The function of a signal's action.
+fn action(signal: i32) -> usize {
+    // SAFETY: zeroes are valid for sigaction; the call only asks.
+    unsafe {
+        let mut a: libc::sigaction = core::mem::zeroed();
+        libc::sigaction(signal, core::ptr::null(), &mut a);
+        a.sa_sigaction
+    }
+}
+
 fn set(signal: i32, function: usize, flags: i32) {
     // SAFETY: zeroes are valid for sigaction, and the function has the signature that the flags
     // name.
@@ -396,6 +406,41 @@ fn a_handler_for_one_signal_that_is_installed_again_is_called_again() {
         unsafe { libc::_exit(7) };
     }
     let status = run("a_handler_for_one_signal_that_is_installed_again_is_called_again");
+    assert_eq!(status.code(), Some(7), "{status}");
+}
+
+/// What the library leaves behind when it is unmapped: the program's own action, a spent handler's
+/// as the kernel would have it, and a handler that the program has installed since.
+#[test]
+fn what_the_program_had_is_back_when_ours_are_taken_away() {
+    let dfl = libc::SIG_DFL;
+    let (once, since) = (returns as *const () as usize, repairs as *const () as usize);
+    if is_subject() {
+        // The standard library has handlers, too.
+        let actions = || [libc::SIGSEGV, libc::SIGBUS].map(action);
+        let before = actions();
+        fault::install().unwrap();
+        assert_ne!(actions(), before);
+        fault::uninstall();
+        let mut seen = vec![actions() == before];
+        for spend in [false, true] {
+            set(libc::SIGSEGV, once, libc::SA_RESETHAND | libc::SA_NODEFER);
+            fault::install().unwrap();
+            if spend {
+                // SAFETY: sends a signal to this thread, whose handler returns.
+                unsafe { libc::raise(libc::SIGSEGV) };
+            }
+            fault::uninstall();
+            seen.push(action(libc::SIGSEGV) == if spend { dfl } else { once });
+        }
+        fault::install().unwrap();
+        set(libc::SIGSEGV, since, 0);
+        fault::uninstall();
+        seen.push(action(libc::SIGSEGV) == since);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if seen == [true; 4] { 7 } else { 8 }) };
+    }
+    let status = run("what_the_program_had_is_back_when_ours_are_taken_away");
     assert_eq!(status.code(), Some(7), "{status}");
 }
 

@@ -716,6 +716,29 @@ fn an_entry_that_is_reserved_is_taken_back_in_a_round_of_its_own() {
     assert_eq!((done[0].wr_id, done[0].status), (7, wc_status::SUCCESS));
 }
 
+// The rest of a message of UC may never come.
+#[test]
+fn a_uc_message_that_is_not_whole_yet_keeps_no_entry_of_its_cq() {
+    let o = Opts { kind: qp_type::UC, one_cq: true, cqe: 2, mtu: 1, ..Opts::default() };
+    let (mut net, a, b) = Net::pair(o);
+    let ring = |net: &Net| {
+        let g = net.lock(&b);
+        let ring = &g.shared().cqs[index(b.scq)].ring;
+        (ring.len(), ring.capacity())
+    };
+    let (_, capacity) = ring(&net);
+    let mut buf = vec![0; 20_000];
+    net.recv(&b, 7, &[(0, 4096)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).id(1).local(&a, 0, 1000));
+    let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("a burst");
+    net.inject(a.host, b.host, &buf[..burst.seg]);
+    for id in 0..u64::from(capacity) {
+        net.post(&b, Wr::new(wr_opcode::RDMA_WRITE).id(100 + id).local(&b, 0, 8).remote(&a, 0));
+    }
+    net.send_from(b.host);
+    assert_eq!(ring(&net), (capacity, capacity));
+}
+
 #[test]
 fn each_packet_for_a_routers_ring_has_identification_zero() {
     for unnumbered in [false, true] {

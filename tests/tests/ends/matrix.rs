@@ -1,7 +1,7 @@
 //! Every way in which a program ends, in each thing that it may be doing, over each path: what the
 //! survivor sees stands in docs/using/ENDS.md. With GDRC_BLESS=1 the page is written instead.
 
-use crate::play::{config, go, hear, shape, tell, WAYS};
+use crate::play::{config, gid_of, gid_text, go, hear, shape, tell, WAYS};
 use crate::survivor::{arguments, Program};
 use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::device::Device;
@@ -9,11 +9,17 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr, Wc};
 use gdrcore_tests::cm::{address as address_of, cm, offer};
 use gdrcore_tests::ends::{Address, End, Op, Shape};
+use gdrcore_tests::library;
 use gdrcore_tests::patience::until;
 use gdrcore_tests::place;
+use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::router::{Router, TWO};
+use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 const PAGE: &str = "docs/using/ENDS.md";
@@ -22,8 +28,14 @@ const PORT: u16 = 7471;
 /// Polls in which what has been sent is seen, if there is anything.
 const LOOKS: u32 = 2000;
 
-/// A way that is no end: a child of the program's, made by fork, calls `exit`.
+/// Ways that are no end: a child of the program's, made by fork, calls `exit`; the main thread ends
+/// beside another.
 const CHILD: &str = "exit of a child of fork";
+const THREAD: &str = "pthread_exit of main beside another thread";
+
+/// Ways of a program in C (tests/c/ends.c), and their words there.
+const WAYS_IN_C: [(&str, &str); 3] =
+    [("dlclose", "dlclose"), ("pthread_exit of the only thread", "main"), (THREAD, "thread")];
 
 /// What the program that ends is doing: the test, the section's title, and a remark.
 struct Part {
@@ -54,16 +66,22 @@ impl Cell<'_> {
         self.has_ended();
     }
 
+    fn goes_on(&self) -> bool {
+        matches!(self.way, CHILD | THREAD)
+    }
+
     fn repeats(&self) -> u64 {
         self.device.dev().counters().expect("counters").cm_retries
     }
 
     fn has_ended(&mut self) {
         self.repeated = self.repeats();
-        if self.way == CHILD {
+        if self.goes_on() {
             self.program.wait_for("goes on");
         } else {
-            self.program.wait();
+            let status = self.program.wait();
+            let checks = WAYS_IN_C.iter().any(|(way, _)| *way == self.way);
+            assert!(status.success() || !checks, "{}: {status}", self.way);
         }
     }
 
@@ -216,9 +234,8 @@ fn reads(c: &mut Cell<'_>) -> String {
 
 /// Where the survivor listens, by the program's arguments.
 fn server(arguments: &[String]) -> AhAttr {
-    let gid: u128 = arguments[0].parse().expect("a gid");
     let udp_port = arguments[1].parse().expect("a port");
-    AhAttr { dgid: gid.to_be_bytes(), udp_port, ..AhAttr::default() }
+    AhAttr { dgid: gid_of(&arguments[0]), udp_port, ..AhAttr::default() }
 }
 
 fn listen(dev: &dyn Device) {
@@ -254,7 +271,7 @@ fn is_idle(c: &mut Cell<'_>) -> String {
     c.program.wait_for("connected");
     let _ = c.device.dev().wait(0);
     c.let_it_end();
-    if c.way == CHILD {
+    if c.goes_on() {
         return c.look().unwrap_or_else(|| "nothing".into());
     }
     let seen = c.await_event();
@@ -291,7 +308,7 @@ fn has_requested(c: &mut Cell<'_>) -> String {
     ask_for(c.device.dev(), &c.end, &to, SOON);
     c.program.wait_for("asked");
     c.let_it_end();
-    if c.way == CHILD {
+    if c.goes_on() {
         return c.look().unwrap_or_else(|| "nothing".into());
     }
     c.await_event()
@@ -307,7 +324,7 @@ fn finds_no_listener(c: &mut Cell<'_>) -> String {
     let to = hear(c.program.lines()).ah;
     c.let_it_end();
     ask_for(c.device.dev(), &c.end, &to, SOON);
-    if c.way == CHILD {
+    if c.goes_on() {
         return c.look().unwrap_or_else(|| "nothing".into());
     }
     c.await_event()
@@ -326,8 +343,7 @@ fn takes_datagrams(device: &Soft, _: &mut End<'static>, arguments: &[String]) {
     tell(&mut std::io::stdout(), &end.own);
     end.connect(hear(&mut std::io::stdin().lock())).expect("to RTS");
     if arguments[2] != "router" {
-        let gid = arguments[3].parse::<u128>().expect("a gid").to_be_bytes();
-        end.dev.mcast_attach(end.qp, &gid).expect("the group");
+        end.dev.mcast_attach(end.qp, &gid_of(&arguments[3])).expect("the group");
     }
     said("connected");
     wait_for_line();
@@ -453,37 +469,75 @@ fn go_on(device: &Soft, end: &mut End<'_>) -> ! {
     }
 }
 
-fn cell(part: &Part, way: &'static str, path: &'static str, names: &[String; 2]) -> String {
+/// Compiles the program of [`WAYS_IN_C`] into a folder.
+fn program_in_c(dir: &Path) -> PathBuf {
+    let lib = library::build();
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
+        .expect("a link");
+    let (include, folder) =
+        (format!("-I{}", root().join("include").display()), format!("-L{}", lib.display()));
+    let part = ["-shared", "-fPIC", &include, &folder, "-Wl,-rpath,$ORIGIN", "-lgdrcore"];
+    std::fs::rename(compile("cc", "ends", dir, &part), dir.join("ends.so")).expect("the library");
+    compile("cc", "ends", dir, &["-DHOST", "-ldl", "-lpthread"])
+}
+
+fn cell(
+    part: &Part,
+    way: &'static str,
+    path: &'static str,
+    names: &[String; 2],
+    c: &Path,
+) -> String {
     let device = Soft::open(&names[0], &config(path)).expect("a device");
     let end = End::new(device.dev(), shape()).expect("an end");
     if matches!(part.name, "idle" | "request") {
         listen(device.dev());
     }
     let at = address_of(device.dev());
-    let (gid, port) = (u128::from_be_bytes(at.dgid).to_string(), at.udp_port.to_string());
-    let to = u128::from_be_bytes(group()).to_string();
-    let word = if way == CHILD { "child" } else { way };
-    let test = format!("matrix::{}", part.name);
-    let mut program =
-        Program::start(&test, &[part.name, path, word, &names[1], &gid, &port, path, &to]);
+    let (gid, port) = (gid_text(&at.dgid), at.udp_port.to_string());
+    let to = gid_text(&group());
+    let arguments = |word| [part.name, path, word, &names[1], &gid, &port, path, &to];
+    let in_c = WAYS_IN_C.iter().find(|(of, _)| *of == way);
+    let mut program = match in_c {
+        Some((_, word)) => Program::run(Command::new(c).args(arguments(word))),
+        None => {
+            let word = if way == CHILD { "child" } else { way };
+            Program::start(&format!("matrix::{}", part.name), &arguments(word))
+        }
+    };
     let mut cell = Cell { way, path, program: &mut program, device: &device, end, repeated: 0 };
     let seen = (part.survivor)(&mut cell);
     drop(cell);
     seen
 }
 
-/// The section of a part: ways with the same results share a row.
+/// The section of a part.
 fn section(part: &Part) -> String {
-    let mut rows: Vec<(Vec<&str>, [String; 3])> = Vec::new();
     let router = Router::start(TWO);
-    for way in WAYS.into_iter().chain([CHILD]) {
+    let dir = scratch("ends");
+    let in_c = program_in_c(&dir);
+    let ways = WAYS.into_iter().chain([CHILD]).chain(WAYS_IN_C.map(|(way, _)| way));
+    table(part.title, part.text, ways, |way, path| {
+        let names = match path {
+            "router" => [router.device("a"), router.device("b")],
+            _ => [address(1), address(2)],
+        };
+        cell(part, way, path, &names, &in_c)
+    })
+}
+
+/// A section of the page: ways with the same results share a row.
+fn table(
+    title: &str,
+    text: &str,
+    ways: impl Iterator<Item = &'static str>,
+    mut cell: impl FnMut(&'static str, &'static str) -> String,
+) -> String {
+    let mut rows: Vec<(Vec<&str>, [String; 3])> = Vec::new();
+    for way in ways {
         let seen = PATHS.map(|path| {
-            let names = match path {
-                "router" => [router.device("a"), router.device("b")],
-                _ => [address(1), address(2)],
-            };
-            let seen = cell(part, way, path, &names);
-            println!("{}, {way}, {path}: {seen}", part.name);
+            let seen = cell(way, path);
+            println!("{title}, {way}, {path}: {seen}");
             seen
         });
         match rows.iter_mut().find(|(_, row)| *row == seen) {
@@ -491,7 +545,7 @@ fn section(part: &Part) -> String {
             None => rows.push((vec![way], seen)),
         }
     }
-    let mut text = format!("## {}\n\n{}\n\n", part.title, wrapped(part.text));
+    let mut text = format!("## {title}\n\n{}\n\n", wrapped(text));
     text += "| it ends by | memory | UDP | router |\n|---|---|---|---|\n";
     for (ways, [memory, udp, router]) in rows {
         text += &format!("| {} | {memory} | {udp} | {router} |\n", ways.join(", "));
@@ -519,10 +573,14 @@ fn check(name: &str) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let part = PARTS.iter().find(|p| p.name == name).expect("a part");
-    let wanted = section(part);
+    compare(part.title, &section(part));
+}
+
+/// Compares the page's section, or writes it.
+fn compare(title: &str, wanted: &str) {
     let path = root().join(PAGE);
     let page = std::fs::read_to_string(&path).expect("the page");
-    let heading = format!("## {}\n", part.title);
+    let heading = format!("## {title}\n");
     let (before, rest) = page.split_once(&heading).unwrap_or((&page, ""));
     let end = rest.find("\n## ").map_or(rest.len(), |at| at + 1);
     let is = format!("{heading}{}", rest[..end].trim_end());
@@ -544,3 +602,38 @@ macro_rules! parts {
 }
 
 parts! { message answers read idle request answer listener datagrams }
+
+const ON_SOCKETS: &str = "It has a connected rsocket";
+
+/// A program of rsockets, unmodified (tests/c/dead_peer.c); both are its processes.
+#[test]
+fn rsocket() {
+    if find("cc").is_none() || !Path::new("/usr/include/rdma/rsocket.h").exists() {
+        skip!("no compiler, or no librdmacm-dev");
+    }
+    let dir = scratch("ends_rsocket");
+    let program = compile("cc", "dead_peer", &dir, &["-lrdmacm", "-libverbs"]);
+    let router = Router::start(TWO);
+    let ways = ["close", "shutdown"].into_iter().chain(WAYS.into_iter().skip(4)).chain([CHILD]);
+    let text =
+        "The server, which waits in rpoll: it wakes, and this is what rrecv finds. `close` is \
+                rclose, `shutdown` is rshutdown.";
+    let wanted = table(ON_SOCKETS, text, ways, |way, path| {
+        let word = if way == CHILD { "child" } else { way };
+        let (a, b) = (router.socket("a"), router.socket("b"));
+        let mut run_it = if path == "router" {
+            let mut c = command(None, &[], &program);
+            c.args(["10.99.0.2", "10.99.0.3", word]).args([a, b]);
+            c
+        } else {
+            let path = if path == "udp" { "udp" } else { "auto" };
+            let mut c = command(None, &["--path", path], &program);
+            c.args([1, 2].map(|last| loopback(98, last))).arg(word);
+            c
+        };
+        let done = run(&mut run_it, 90);
+        assert!(done.ok(), "{way}, {path}: {}", done.output);
+        done.output.trim().to_string()
+    });
+    compare(ON_SOCKETS, &wanted);
+}

@@ -1,6 +1,6 @@
 //! The program that ends: it opens a device, does its part, and goes by one of the ways.
 
-use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, QpAttr};
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, AhAttr, QpAttr};
 use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::ends::{Address, End, Shape};
 use gdrcore_tests::soft::Soft;
@@ -73,10 +73,20 @@ pub fn shape() -> Shape {
     Shape { buffer: 8192, depth: 8, cqe: 32, ..Shape::default() }
 }
 
+/// A GID as a word.
+pub fn gid_text(gid: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*gid))
+}
+
+/// Reads what [`gid_text`] wrote.
+pub fn gid_of(text: &str) -> [u8; 16] {
+    u128::from_str_radix(text, 16).expect("a gid").to_be_bytes()
+}
+
 /// Writes what the other process needs of an end, as a line.
 pub fn tell(to: &mut impl Write, own: &Address) {
     let Address { ah, qpn, psn, addr, rkey } = own;
-    let gid = u128::from_be_bytes(ah.dgid);
+    let gid = gid_text(&ah.dgid);
     writeln!(to, "{gid} {} {qpn} {psn} {addr} {rkey}", ah.udp_port).expect("a pipe");
     to.flush().expect("a pipe");
 }
@@ -87,9 +97,7 @@ pub fn hear(from: &mut impl BufRead) -> Address {
     from.read_line(&mut line).expect("a pipe");
     let mut words = line.split_whitespace();
     let mut next = || words.next().unwrap_or_else(|| panic!("the other end said: {line:?}"));
-    let gid: u128 = next().parse().expect("a gid");
-    let mut ah =
-        gdrcore_core::verbs::types::AhAttr { dgid: gid.to_be_bytes(), ..Default::default() };
+    let mut ah = AhAttr { dgid: gid_of(next()), ..AhAttr::default() };
     ah.udp_port = next().parse().expect("a port");
     let mut n = || next().parse::<u64>().expect("a number");
     Address { ah, qpn: n() as u32, psn: n() as u32, addr: n(), rkey: n() as u32 }

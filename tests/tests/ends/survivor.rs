@@ -4,7 +4,7 @@ use crate::play::{hear, tell};
 use gdrcore_tests::ends::Address;
 use gdrcore_tests::patience::{self, Watch};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// A program that will end. One that does not is killed.
 pub struct Program {
@@ -26,7 +26,12 @@ impl Program {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", test, "--nocapture", "-q"]);
         command.env("GDRC_TEST_ENDS", arguments.join(" "));
-        patience::hand_on(&mut command);
+        Self::run(&mut command)
+    }
+
+    /// Starts a program that says when it is ready.
+    pub fn run(command: &mut Command) -> Program {
+        patience::hand_on(command);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         let (to, from) = (child.stdin.take().expect("in"), child.stdout.take().expect("out"));
@@ -66,8 +71,8 @@ impl Program {
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) {
-        self.child.wait().expect("its end");
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("its end")
     }
 }
 

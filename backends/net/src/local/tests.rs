@@ -112,6 +112,34 @@ fn a_name_is_bound_while_its_socket_lives() {
     }
 }
 
+/// The directory keeps other users away. Behind that, the one who connects looks who listens.
+#[test]
+fn a_connection_to_another_users_process_is_refused() {
+    if own_uid() != 0 {
+        gdrcore_testkit::skip!("only root can listen as another user");
+    }
+    let _kept = keep();
+    let lock = Lock::take(&SocketDir::open().unwrap(), &at(5), Holder::Block(1)).unwrap();
+    let name = lock.name(Role::Links);
+    let socket = lock.bind(Role::Links, libc::SOCK_SEQPACKET).unwrap();
+    // The kernel notes who listens. The system calls change the ids of one thread.
+    let listen_as = |uid: u32| {
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                // SAFETY: no pointers.
+                unsafe {
+                    assert_eq!(libc::syscall(libc::SYS_setresuid, -1, uid, -1), 0);
+                    assert_eq!(libc::listen(socket.raw(), 8), 0);
+                }
+            });
+        });
+    };
+    listen_as(12_345);
+    assert_eq!(connect(&name).err(), Some(Error::Access));
+    listen_as(0);
+    assert!(connect(&name).is_ok());
+}
+
 #[test]
 fn a_removed_directory_is_noticed() {
     let _kept = keep();

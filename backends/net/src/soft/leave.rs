@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use super::lock::EngineLock;
 use super::SoftDevice;
 use crate::clock::now_ns;
+use crate::fault;
 use crate::fork::{here, wipe_in_children, ForkGuard, PAGE_BYTES};
 use gdrcore_core::mem::host::fetch;
 
@@ -84,28 +85,40 @@ fn is_there(at: *const SoftDevice) -> bool {
 
 /// Lets all open devices send what their peers wait for.
 pub extern "C" fn leave() {
-    OPEN.0.iter().for_each(leave_one);
+    OPEN.0.iter().for_each(|slot| _ = leave_one(slot));
 }
 
-/// As [`leave`], for the device of one slot.
-fn leave_one(slot: &AtomicPtr<SoftDevice>) {
+/// As [`leave`], and no code of this library is called any more.
+extern "C" fn leave_for_ever() {
+    // The helper thread of a device copies on, and keeps this library where it is.
+    if OPEN.0.iter().filter(|slot| !leave_one(slot)).count() == 0 {
+        fault::uninstall();
+    }
+}
+
+/// As [`leave`], for the device of one slot. False: its helper thread runs.
+fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
     let at = slot.load(Ordering::Acquire);
+    let mut is_idle = true;
     if at.is_null() || at == in_use(at) {
-        return;
+        return at.is_null();
     }
     if slot.compare_exchange(at, in_use(at), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_there(at) {
             // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
-            unsafe { &*at }.end_in_order();
+            let device = unsafe { &*at };
+            device.end_in_order();
+            is_idle = !device.helper_on.load(Ordering::Relaxed);
         }
         slot.store(at, Ordering::Release);
     }
+    is_idle
 }
 
 /// exit(3) and dlclose(3), after the handlers that the program gave to `atexit`.
 #[used]
 #[link_section = ".fini_array"]
-static AT_LAST: extern "C" fn() = leave;
+static AT_LAST: extern "C" fn() = leave_for_ever;
 
 impl SoftDevice {
     /// Sends what peers wait for: ACKs of what was accepted, and the end of connections.
@@ -144,10 +157,10 @@ mod tests {
         let slot = OPEN.0.iter().find(is).expect("an open device");
         // Of its slot alone: other tests have devices meanwhile.
         assert!(is_there(at));
-        leave_one(slot);
+        assert!(leave_one(slot));
         drop(memory);
         assert!(!is_there(at));
-        leave_one(slot);
+        assert!(leave_one(slot));
         slot.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 }

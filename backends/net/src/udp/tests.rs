@@ -626,3 +626,21 @@ fn the_error_queue_merges_errors_and_counts_lost_ones() {
     }
     assert!(a.port.take_error().is_none());
 }
+
+/// A device with small buffers: the rest of a longer datagram is not there, so it is no packet, and
+/// what follows is received.
+#[test]
+fn a_datagram_that_is_longer_than_its_buffer_is_no_packet() {
+    let small = UdpConfig { burst_bytes: 4352, ..UdpConfig::DEFAULT };
+    let mut b = open(Endpoint::v4([127, 0, 0, 2], 0), &small).unwrap();
+    let to = (std::net::Ipv4Addr::new(127, 0, 0, 2), b.port.local().port);
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut lengths = Vec::new();
+    for len in [10_000, 4353, 100] {
+        sender.send_to(&vec![7; len], to).unwrap();
+        for i in 0..poll(&mut b.port) {
+            lengths.push(b.port.rx_get(i).data.len());
+        }
+    }
+    assert_eq!(lengths, [0, 0, 100]);
+}

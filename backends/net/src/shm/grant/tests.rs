@@ -161,6 +161,23 @@ fn a_descriptor_may_come_while_memory_is_asked_for() {
     assert!(l.takes_descriptors());
 }
 
+/// The owner may have had no room for it, or share the region only later.
+#[test]
+fn a_request_without_an_answer_is_repeated_after_a_while() {
+    let mut l = link(41);
+    assert!(l.pin(&WANTED, 0, 8).is_none());
+    assert_eq!(l.requests(), [WANTED]);
+    // The owner drops it. A round right after is too early for another.
+    l.peer_grants.maintain(l.now + 1, &mut l.ours);
+    assert!(matches!(l.theirs.next_event(), LinkEvent::Idle));
+    assert_eq!(l.requests(), [WANTED]);
+    assert_eq!(l.requests(), [WANTED]);
+    let (fd, _map) = memory(libc::F_SEAL_SHRINK);
+    l.export(&WANTED, &fd);
+    assert!(l.pin(&WANTED, 0, 8).is_some());
+    assert_eq!(l.requests(), []);
+}
+
 #[test]
 fn granted_memory_is_written_until_it_is_revoked() {
     let mut l = link(1);
