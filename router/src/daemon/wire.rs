@@ -339,7 +339,7 @@ impl Wire {
                 for (ident, packet) in r.data.chunks(usize::from(r.seg).max(1)).enumerate() {
                     let ident = ident as u16;
                     heard += 1;
-                    each(Came { from: r.src, ident, marked: r.ecn == 3, packet });
+                    each(Came { from: r.src, ident, marked: r.is_marked(), packet });
                 }
             }
             *last = if n > 0 { now } else { *last };

@@ -2,7 +2,7 @@
 
 use crate::relay::far::source_port;
 use gdrcore_core::wire::{Flow, Hop};
-use gdrcore_net::addr::Endpoint;
+use gdrcore_net::addr::{peer_addr, Endpoint};
 use gdrcore_net::port::{Burst, TxOutcome};
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
 use gdrcore_net::udp::{MappedPort, MAX_BURST};
@@ -98,7 +98,7 @@ impl Sockets {
 
     fn commit(&mut self) {
         if let Some(Open { to, len, seg, .. }) = self.open.take().filter(|o| o.len > 0) {
-            self.tx.tx_commit(Burst { dst: to, len, seg: seg as u16 });
+            self.tx.tx_commit(Burst { dst: peer_addr(&to), len, seg: seg as u16 });
         }
     }
 
