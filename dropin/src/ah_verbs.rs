@@ -56,6 +56,7 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
         udp_port: 0,
         hop_limit: a.grh.hop_limit,
         traffic_class: a.grh.traffic_class,
+        flow_label: a.grh.flow_label,
     })
 }
 
@@ -97,7 +98,7 @@ pub fn attr(v: &AhAttr, extras: VectorExtras) -> ibv_ah_attr {
             sgid_index: extras.sgid_index,
             hop_limit: v.hop_limit,
             traffic_class: v.traffic_class,
-            ..ibv_global_route::default()
+            flow_label: v.flow_label,
         },
         is_global: set.into(),
         port_num: set.into(),
@@ -162,7 +163,7 @@ unsafe fn answer(port: u8, wc: *const ibv_wc, header: *const ibv_grh) -> Result<
             sgid_index: gids::PREFERRED,
             hop_limit: 0xff,
             traffic_class: from.traffic_class,
-            ..ibv_global_route::default()
+            flow_label: from.flow_label,
         },
         dlid: wc.slid,
         is_global: 1,

@@ -80,6 +80,7 @@ fn ah_from_wc(
         dgid: from.source,
         scope_id,
         traffic_class: from.traffic_class,
+        flow_label: from.flow_label,
         ..AhAttr::default()
     };
     out.write(gdrc_ah { handle: dev.ah_create(pd.handle, &attr)? });

@@ -63,10 +63,24 @@ macro_rules! converts {
 }
 
 converts! {
-    gdrc_ah_attr = AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class }
     gdrc_qp_cap = QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     gdrc_async_event = AsyncEvent { event, reserved, handle }
     gdrc_cause = Cause { code, wc_status, peer, qpn, remote_qpn, psn, counter, arg0, arg1, time_ns }
+}
+
+// The flow label is beside the frozen struct.
+impl From<gdrc_ah_attr> for AhAttr {
+    fn from(a: gdrc_ah_attr) -> AhAttr {
+        let gdrc_ah_attr { dgid, scope_id, udp_port, hop_limit, traffic_class } = a;
+        AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class, flow_label: 0 }
+    }
+}
+
+impl From<AhAttr> for gdrc_ah_attr {
+    fn from(a: AhAttr) -> gdrc_ah_attr {
+        let AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class, .. } = a;
+        gdrc_ah_attr { dgid, scope_id, udp_port, hop_limit, traffic_class }
+    }
 }
 
 // First published sizes of the attribute structs: they may grow, never shrink.

@@ -12,9 +12,10 @@ pub struct gdrc_ah_attr {
     pub scope_id: u32,
     /// Destination UDP port in host byte order; 0: the device's own.
     pub udp_port: u16,
-    /// IP hop limit; 0: the system's default.
+    /// IP hop limit; 0 and 1: the system's default.
     pub hop_limit: u8,
-    /// DSCP and ECN bits.
+    /// Traffic class: DSCP. The two ECN bits are ignored, because they are the device's
+    /// (GDRC_CONFIG_DCQCN).
     pub traffic_class: u8,
 }
 
@@ -123,8 +124,9 @@ pub struct gdrc_qp_attr {
     pub rnr_retry: u8,
     /// Zero.
     pub reserved: u8,
-    /// Zero.
-    pub reserved2: u32,
+    /// Flow label of packets to the peer, 20 bits, which IPv6 alone has (GDRC_QP_AV); 0: the
+    /// system's.
+    pub flow_label: u32,
     /// Send rate in bytes per second; 0 = unlimited.
     pub rate_limit_bytes_per_s: u64,
 }

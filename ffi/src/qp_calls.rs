@@ -6,7 +6,7 @@ use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
-use gdrcore_core::verbs::types::{QpAttr, QpInit};
+use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpInit};
 use gdrcore_core::{copy_qp_attr, Result};
 use gdrcore_net::reason;
 
@@ -14,6 +14,7 @@ use gdrcore_net::reason;
 pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
     let mut attr = gdrc_qp_attr {
         ah: a.ah.into(),
+        flow_label: a.ah.flow_label,
         cap: a.cap.into(),
         rate_limit_bytes_per_s: a.rate_limit_bytes_per_s,
         ..zeroed()
@@ -99,7 +100,7 @@ fn qp_modify(
 ) -> Result<c_int> {
     let from = sized_in!(attr);
     let mut a = QpAttr {
-        ah: from.ah.into(),
+        ah: AhAttr { flow_label: from.flow_label, ..from.ah.into() },
         cap: from.cap.into(),
         rate_limit_bytes_per_s: from.rate_limit_bytes_per_s,
         ..QpAttr::default()

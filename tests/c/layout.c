@@ -283,7 +283,7 @@ AT(struct gdrc_qp_attr, timeout, 88);
 AT(struct gdrc_qp_attr, retry_cnt, 89);
 AT(struct gdrc_qp_attr, rnr_retry, 90);
 AT(struct gdrc_qp_attr, reserved, 91);
-AT(struct gdrc_qp_attr, reserved2, 92);
+AT(struct gdrc_qp_attr, flow_label, 92);
 AT(struct gdrc_qp_attr, rate_limit_bytes_per_s, 96);
 
 SIZE(struct gdrc_async_event, 16, 8);

@@ -91,3 +91,15 @@ fn a_server_has_a_million_regions_and_as_many_objects_as_it_needs() {
     let done = run(&mut c, 120);
     assert!(done.ok() && done.output.ends_with("ok\n"), "{}", done.output);
 }
+
+#[test]
+fn packets_have_the_class_of_their_address_handle_or_connection() {
+    let Some((program, dir)) = compiled("traffic_class") else { skip!("{NOT_COMPILED}") };
+    let [server, client] = ["s", "c"].map(|side| format!("{} {side} {{S}}", program.display()));
+    for options in [&[][..], &["--path", "udp"], &["--engines", "2"]] {
+        let pair = Pair { options, ..Pair::new(&server, &client) };
+        for side in pair.run(168, &dir).expect("the program is there") {
+            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {}", side.output);
+        }
+    }
+}

@@ -190,6 +190,16 @@ impl Endpoint {
         }
     }
 
+    /// As [`Endpoint::to_sockaddr`], for packets with this flow label, which IPv6 alone has. The
+    /// socket must have IPV6_FLOWINFO_SEND.
+    pub(crate) fn to_labelled(self, flow_label: u32) -> (SockAddr, libc::socklen_t) {
+        let (mut sa, len) = self.to_sockaddr();
+        if !self.is_v4() {
+            sa.v6.sin6_flowinfo = flow_label.to_be();
+        }
+        (sa, len)
+    }
+
     /// The endpoint of a socket address that the kernel filled in, `None` if of another family.
     #[inline]
     pub(crate) fn from_sockaddr(a: &SockAddr) -> Option<Endpoint> {
@@ -324,13 +334,14 @@ fn parse_port(text: &str) -> Result<u16> {
         .ok_or_else(|| refuse!(Invalid, "port '{text}': a number from 0 to 65535"))
 }
 
-/// The engine's form of an address.
-pub(crate) fn peer_addr(e: &Endpoint) -> PeerAddr {
+/// The engine's form of an address, with the system's class, hop limit and flow label.
+pub fn peer_addr(e: &Endpoint) -> PeerAddr {
     PeerAddr { gid: e.ip, scope_id: e.scope_id, port: e.port, ..PeerAddr::default() }
 }
 
 /// The port's form of an address.
-pub(crate) fn endpoint(p: &PeerAddr) -> Endpoint {
+#[inline]
+pub fn endpoint(p: &PeerAddr) -> Endpoint {
     Endpoint { ip: p.gid, scope_id: p.scope_id, port: p.port }
 }
 

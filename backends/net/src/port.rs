@@ -7,9 +7,10 @@
 //! A round calls in this order: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
 //! `rx_get` for each; `take_error` until `None`. One thread at a time.
 
-use crate::addr::Endpoint;
+use crate::addr::{peer_addr, Endpoint};
 use gdrcore_core::error::Result;
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
+use gdrcore_core::wire::grh::Fields;
 use std::os::fd::RawFd;
 
 /// Multicast groups that a port receives at once.
@@ -18,8 +19,8 @@ pub const GROUPS: usize = 16;
 /// Description of a burst in [`Port::tx_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Address and port of the receiver.
-    pub dst: Endpoint,
+    /// Address and port of the receiver; class, hop limit and flow label of the packets.
+    pub dst: PeerAddr,
     /// Bytes filled.
     pub len: usize,
     /// Bytes of each packet with its ICRC; the last may be shorter.
@@ -44,8 +45,24 @@ pub struct RxPacket<'a> {
     pub seg: u16,
     /// UDP payload of all segments. Empty if the datagram was not usable.
     pub data: &'a [u8],
-    /// ECN bits of the IP header: 3 says congestion experienced.
-    pub ecn: u8,
+    /// What the IP header had: the class with its ECN bits, of which 3 says congestion experienced.
+    /// Hop limit and flow label: 0 unless [`Port::show_headers`] was called.
+    pub grh: Fields,
+}
+
+impl RxPacket<'_> {
+    /// The network marked congestion.
+    #[inline(always)]
+    pub fn is_marked(&self) -> bool {
+        self.grh.traffic_class & 3 == 3
+    }
+
+    /// The sender, and what the IP header had.
+    #[inline(always)]
+    pub fn from(&self) -> PeerAddr {
+        let Fields { flow_label, traffic_class, hop_limit } = self.grh;
+        PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&self.src) }
+    }
 }
 
 /// Where an error comes from.
@@ -129,6 +146,10 @@ pub trait Port {
     fn rx_poll(&mut self) -> usize;
     /// The `i`-th datagram of the last poll; beyond the last one an empty datagram.
     fn rx_get(&self, i: usize) -> RxPacket<'_>;
+
+    /// From now on [`RxPacket::grh`] has hop limits and flow labels, which the kernel shows for some
+    /// 50 ns a receive.
+    fn show_headers(&mut self);
 
     /// Whether [`Port::take_error`] has something.
     fn has_error(&self) -> bool;

@@ -30,6 +30,7 @@ pub use socket::UdpSocket;
 use crate::addr::Endpoint;
 use crate::sys::Fd;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::roce::peer::PeerAddr;
 use std::os::fd::RawFd;
 
 /// Most bytes of one burst. A GSO packet of 64 KiB or more, with its link, IP and UDP headers, is
@@ -64,7 +65,8 @@ pub struct UdpConfig {
     pub sndbuf: u32,
     /// SO_BUSY_POLL in microseconds; 0 leaves it. Ignored where the kernel refuses it.
     pub busy_poll_us: u32,
-    /// Byte for IPv4 TOS and IPv6 traffic class (DSCP and ECN). The ICRC does not cover it.
+    /// Byte for IPv4 TOS and IPv6 traffic class: DSCP until a burst has another one, and the ECN bits
+    /// of all. The ICRC does not cover it.
     pub traffic_class: u8,
     /// Any of [`udp_flags`].
     pub flags: u32,
@@ -142,7 +144,7 @@ pub struct UdpPort {
     /// The connected socket after a doubt.
     resting: Option<connected::ConnectedSocket>,
     /// The last peer for which no connected socket could be made.
-    not_connectable: Option<Endpoint>,
+    not_connectable: Option<PeerAddr>,
     /// Bursts that left alone for the last destination, and could have left by a connected socket.
     lone_bursts: u16,
     /// After so many of them that peer gets a connected socket.

@@ -4,9 +4,7 @@ use super::types::{cm_event, CmEvent, DATA_MAX};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
-use crate::verbs::types::{
-    access, qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr,
-};
+use crate::verbs::types::{access, qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr};
 use crate::verbs::NONE;
 
 /// State of an id.
@@ -292,16 +290,6 @@ impl Id {
         }
     }
 
-    /// Address vector of the QP.
-    fn ah(&self) -> AhAttr {
-        AhAttr {
-            dgid: self.peer.gid,
-            scope_id: self.peer.scope_id,
-            udp_port: self.peer.port,
-            ..AhAttr::default()
-        }
-    }
-
     /// The event with a number, from the present state; the caller knows when it arrived.
     pub(super) fn event(&self, event: u32, id: Handle, listener: Handle) -> CmEvent {
         let with_data = matches!(
@@ -325,7 +313,7 @@ impl Id {
             listener,
             qp: self.qp,
             context: self.context,
-            peer: self.ah(),
+            peer: self.peer.to_ah(),
             remote_qpn: self.remote_qpn,
             qkey: self.remote_qkey,
             local_port: self.port,
@@ -366,7 +354,7 @@ impl Id {
             qp_state::RTR if known => {
                 // Linux cm.c cm_init_qp_rtr_attr: RTR takes QPN, path MTU, first PSN and READs to
                 // serve from the messages.
-                attr.ah = self.ah();
+                attr.ah = self.peer.to_ah();
                 attr.path_mtu = self.path_mtu;
                 attr.dest_qp_num = self.remote_qpn;
                 attr.rq_psn = self.rq_psn;

@@ -17,8 +17,6 @@ use crate::wire::DEFAULT_PKEY;
 const ACK_DELAY: u8 = 15;
 /// Packet rate code "10 Gbit/s": the field must have a value, which has no effect here.
 const RATE: u8 = 3;
-/// Hop limit of a path; more than 1 means that the GIDs count, not the LIDs.
-const HOP_LIMIT: u8 = 64;
 /// Private data with rdma_cm's header before it.
 const FRONTED: usize = 256;
 
@@ -217,6 +215,7 @@ fn emit_reply(r: &Reply, mad: &mut [u8; MAD_LEN]) {
 
 fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
     let (data, len);
+    let grh = id.peer.grh().sent();
     let guid = local.guid.to_be_bytes();
     let (local_comm_id, remote_comm_id) = (id.local_id, id.remote_id);
     let message = match what {
@@ -243,10 +242,10 @@ fn emit(id: &Id, what: u16, local: &Local, mad: &mut [u8; MAD_LEN]) {
                 srq: id.srq,
                 local_gid: local.gid,
                 remote_gid: id.peer.gid,
-                flow_label: 0,
+                flow_label: grh.flow_label,
                 packet_rate: RATE,
-                traffic_class: id.peer.traffic_class,
-                hop_limit: HOP_LIMIT,
+                traffic_class: grh.traffic_class,
+                hop_limit: grh.hop_limit,
                 sl: 0,
                 local_ack_timeout: id.ack_timeout,
                 private_data: data.get(..len).unwrap_or(&[]),

@@ -1,6 +1,7 @@
 //! Two connection managers under a virtual clock, over a network that loses, doubles and reorders;
 //! and what a hostile peer may try.
 
+mod class;
 mod early;
 mod ends;
 mod messages;

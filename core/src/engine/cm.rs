@@ -128,7 +128,9 @@ impl Inner {
         // Each message causes at most one more, and no exchange is longer than a handful.
         while self.next_mad_is_own() {
             if let Some(from) = self.cm.poll_transmit(&mut mad) {
-                self.cm.handle_mad(now, &PeerAddr { traffic_class: 0, hop_limit: 0, ..from }, &mad);
+                let PeerAddr { gid, scope_id, port, .. } = from;
+                let from = PeerAddr { gid, scope_id, port, ..PeerAddr::default() };
+                self.cm.handle_mad(now, &from, &mad);
                 n += 1;
             }
         }

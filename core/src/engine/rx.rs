@@ -208,7 +208,8 @@ impl Guard<'_> {
             if !ce && take_single(t, s, late, &from, packet) {
                 continue;
             }
-            let Some((run, payload)) = read(packet, &mut t.common.counters) else { continue };
+            let Some((mut run, payload)) = read(packet, &mut t.common.counters) else { continue };
+            run.grh = src.grh();
             let now = now();
             if ce {
                 t.on_mark(s, now, &from, &run);
@@ -254,7 +255,8 @@ impl Guard<'_> {
             if whole(&flow, i as u16, packet, &mut t.common.counters).is_none() {
                 continue;
             }
-            if let Some((run, payload)) = read(packet, &mut t.common.counters) {
+            if let Some((mut run, payload)) = read(packet, &mut t.common.counters) {
+                run.grh = src.grh();
                 t.handle_multicast(s, now, &from, group, &run, payload);
             }
         }

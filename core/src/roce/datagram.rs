@@ -17,7 +17,8 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
-use crate::wire::{ip, Class, Kind, Psn};
+use crate::wire::grh::Fields;
+use crate::wire::{Class, Kind, Psn};
 
 /// Bytes of the GRH that come before the payload of a received datagram.
 pub const GRH_LEN: usize = 40;
@@ -50,7 +51,9 @@ impl Transport {
             if !lost && !tx.aim(to, &peer.flow, peer.max_seg) {
                 return Sent::Full;
             }
-            if let Some(sent) = self.conn(s, qi).send_datagram(index, &slot, lost, tx, now) {
+            let grh = peer.addr.grh();
+            let tx = (!lost).then_some(&mut *tx);
+            if let Some(sent) = self.conn(s, qi).send_datagram(index, &slot, grh, tx, now) {
                 return sent;
             }
         }
@@ -122,14 +125,14 @@ impl Conn<'_> {
         None
     }
 
-    /// Sends the datagram at an index, or (`lost`) drops it; its request ends with that. `None`:
-    /// the next may follow.
+    /// Sends the datagram at an index, or (without `tx`) drops it; its request ends with that.
+    /// `None`: the next may follow.
     fn send_datagram(
         &mut self,
         index: u32,
         slot: &SlotRef<'_, SendWqe>,
-        lost: bool,
-        tx: &mut TxBuf<'_>,
+        grh: Fields,
+        tx: Option<&mut TxBuf<'_>>,
         now: u64,
     ) -> Option<Sent> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
@@ -146,9 +149,11 @@ impl Conn<'_> {
         run.imm = wqe.imm;
         run.solicited = wqe.is_solicited();
         run.src_qpn = qp.qpn;
+        // What the header of its packet has; a record and a run have it beside it.
+        run.grh = grh.sent();
         // IBTA 10.2.5: A Q_Key with its top bit set stands for that of the sending queue pair.
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };
-        if !lost {
+        if let Some(tx) = tx {
             let (memory, pd) = (&common.memory, qp.pd);
             let of = TransferId::request(qp.qpn, index, 0);
             let (mtu, payload) = (common.config.max_mtu, wqe.length as u32);
@@ -212,10 +217,7 @@ impl Conn<'_> {
         let mut grh = [0u8; GRH_LEN];
         // UDP header 8, BTH 12, DETH 8, ICRC 4, ImmDt; the payload with its padding.
         let udp_len = ((payload.len() + 32 + 4 * usize::from(run.has_imm) + 3) & !3) as u16;
-        match (ip::v4_of_gid(&from.gid), ip::v4_of_gid(to)) {
-            (Some(src), Some(dst)) => ip::V4::udp(src, dst, udp_len).emit_grh(&mut grh),
-            _ => ip::V6::udp(from.gid, *to, udp_len).emit(&mut grh),
-        }
+        run.grh.emit(&from.gid, to, udp_len, &mut grh);
         let (pd, sges) = (self.qp.recv_pd, &self.qp.conn.resp.recv.sges);
         let memory = &self.common.memory;
         let outcome = memory.scatter(pd, sges, 0, &grh).and_then(|header| {

@@ -2,6 +2,7 @@
 
 use super::Transport;
 use crate::verbs::types::AhAttr;
+use crate::wire::grh::Fields;
 use crate::wire::Flow;
 
 /// Silence after which the newest packet is sent once more, where one can be lost
@@ -23,6 +24,8 @@ pub struct PeerAddr {
     pub traffic_class: u8,
     /// Hop limit, 0 = the system's.
     pub hop_limit: u8,
+    /// Flow label.
+    pub flow_label: u32,
 }
 
 impl PeerAddr {
@@ -34,7 +37,15 @@ impl PeerAddr {
             port: if ah.udp_port == 0 { own_port } else { ah.udp_port },
             traffic_class: ah.traffic_class,
             hop_limit: ah.hop_limit,
+            flow_label: ah.flow_label,
         }
+    }
+
+    /// The fields of the IP header of packets to it; of packets from it.
+    #[inline(always)]
+    pub fn grh(&self) -> Fields {
+        let PeerAddr { flow_label, traffic_class, hop_limit, .. } = *self;
+        Fields { flow_label, traffic_class, hop_limit }
     }
 
     /// The address vector that names this address.
@@ -45,6 +56,7 @@ impl PeerAddr {
             udp_port: self.port,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
         }
     }
 }
@@ -62,10 +74,10 @@ pub struct OwnFlow {
 }
 
 impl OwnFlow {
-    /// Whether it is the flow to this address.
+    /// Whether it is the flow to this address, with its class.
     #[inline]
     pub fn leads_to(&self, to: &PeerAddr) -> bool {
-        self.dst.gid == to.gid && self.dst.port == to.port && self.dst.scope_id == to.scope_id
+        self.dst == *to
     }
 }
 

@@ -16,8 +16,10 @@
 //! ```
 //!
 //! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the
-//! default one.
+//! default one. A record of UD, which has no syndrome, has traffic class, hop limit and flow label in
+//! bytes that are zero else.
 
+use crate::wire::grh::{Fields, FLOW_LABEL};
 use crate::wire::{
     pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Kind, Malformed,
     Opcode, Psn, Qpn, Reth, XrcEth, ICRC_LEN,
@@ -29,6 +31,10 @@ pub const HEAD_MIN: usize = 24;
 pub const HEAD_MAX: usize = 64;
 /// Heads and payloads begin at multiples of this from the beginning of a burst.
 pub const RECORD_ALIGN: usize = 8;
+
+/// Where a datagram's head has what its packet's IP header would have: traffic class, hop limit, flow
+/// label. These bytes are zero in other heads, and readers of earlier versions pass over them.
+const GRH_AT: [usize; 5] = [6, 7, 11, 15, 31];
 
 /// The header fields of n consecutive packets of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +86,8 @@ pub struct Run {
     pub qkey: u32,
     /// Source QPN (UD), or the number of the SRQ that a request is for (XRC, [`Run::srqn`]).
     pub src_qpn: u32,
+    /// Of a datagram, what its packet's IP header has.
+    pub grh: Fields,
 }
 
 /// How many kinds there are.
@@ -157,6 +165,7 @@ impl Run {
             msn: 0,
             qkey: 0,
             src_qpn: 0,
+            grh: Fields { flow_label: 0, traffic_class: 0, hop_limit: 0 },
         }
     }
 
@@ -366,6 +375,11 @@ impl Run {
             let pair = [self.qkey, self.src_qpn].map(u32::to_le_bytes);
             rest.copy_from_slice(pair.as_flattened());
         }
+        if op.has_deth() {
+            let [a, b, c, _] = (self.grh.flow_label & FLOW_LABEL).to_le_bytes();
+            let bytes = [self.grh.traffic_class, self.grh.hop_limit, a, b, c];
+            GRH_AT.into_iter().zip(bytes).for_each(|(at, byte)| head[at] = byte);
+        }
         true
     }
 
@@ -419,6 +433,12 @@ impl Run {
         if has_pair(op) {
             (run.qkey, run.src_qpn) = (w[at] as u32, (w[at] >> 32) as u32 & 0xff_ffff);
             at += 1;
+        }
+        if op.has_deth() {
+            let [traffic_class, hop_limit, a, b, c] =
+                GRH_AT.map(|at| (w[at / 8] >> (8 * (at % 8))) as u8);
+            let flow_label = u32::from_le_bytes([a, b, c, 0]) & FLOW_LABEL;
+            (run.grh, run.syndrome) = (Fields { flow_label, traffic_class, hop_limit }, 0);
         }
         if n == 0 || n > 1 << 16 {
             return Err(Malformed::Length);
@@ -574,6 +594,7 @@ mod tests {
             }
             if whole.has_deth() {
                 run.qkey = 0x8001_0000;
+                run.grh = Fields { flow_label: 0xf_edcb, traffic_class: 0xb9, hop_limit: 0x81 };
             }
             if has_pair(whole) {
                 run.src_qpn = 0x98_7654;

@@ -395,10 +395,12 @@ pub struct AhAttr {
     pub scope_id: u32,
     /// Destination UDP port in host order; 0 means the device's own port (4791 unless configured).
     pub udp_port: u16,
-    /// IP hop limit; 0 means the system's default.
+    /// IP hop limit; 0 and 1 mean the system's default ([`Fields`](crate::wire::grh::Fields)).
     pub hop_limit: u8,
-    /// Traffic class: DSCP and ECN bits.
+    /// Traffic class: DSCP. The ECN bits are the device's.
     pub traffic_class: u8,
+    /// Flow label, 20 bits; IPv6 alone carries it.
+    pub flow_label: u32,
 }
 
 /// Attributes of a new QP.

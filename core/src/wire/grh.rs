@@ -1,7 +1,60 @@
 //! The 40 bytes in front of a UD message: an IPv6 header, or 20 unused bytes and an IPv4 header.
 
+use super::ip;
+
 /// Length of the GRH.
 pub const BYTES: usize = 40;
+
+/// Fields of a GRH that programs set: those of the IP header by which a packet travels.
+///
+/// The ECN bits of a class that a program sets are the network's and the device's (congestion
+/// control) and are not sent. A hop limit of 0 or 1 is the system's default: InfiniBand programs
+/// say by it that the peer is in their subnet, and RoCE's kernels replace it by the route's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// 20 bits.
+    pub flow_label: u32,
+    /// DSCP and ECN bits.
+    pub traffic_class: u8,
+    /// Hop limit; of a packet that came 0: unknown.
+    pub hop_limit: u8,
+}
+
+/// The hop limit where neither a program nor a packet names one.
+pub const HOP_LIMIT: u8 = 64;
+/// The bits of a flow label.
+pub const FLOW_LABEL: u32 = 0xf_ffff;
+/// The bits of a traffic class that are a program's: DSCP.
+pub const DSCP: u8 = !3;
+
+impl Fields {
+    /// The fields of a packet that a program sends by these.
+    #[must_use]
+    pub fn sent(self) -> Fields {
+        let hop_limit = if self.hop_limit <= 1 { HOP_LIMIT } else { self.hop_limit };
+        Fields {
+            flow_label: self.flow_label & FLOW_LABEL,
+            traffic_class: self.traffic_class & DSCP,
+            hop_limit,
+        }
+    }
+
+    /// Writes the header of a datagram: `udp_len` is the length in its UDP header.
+    pub fn emit(&self, from: &[u8; 16], to: &[u8; 16], udp_len: u16, grh: &mut [u8; BYTES]) {
+        let Fields { flow_label, traffic_class, hop_limit } = *self;
+        let hop_limit = if hop_limit == 0 { HOP_LIMIT } else { hop_limit };
+        match (ip::v4_of_gid(from), ip::v4_of_gid(to)) {
+            (Some(src), Some(dst)) => {
+                let v4 = ip::V4::udp(src, dst, udp_len);
+                ip::V4 { tos: traffic_class, ttl: hop_limit, ..v4 }.emit_grh(grh);
+            }
+            _ => {
+                let v6 = ip::V6::udp(*from, *to, udp_len);
+                ip::V6 { traffic_class, flow_label, hop_limit, ..v6 }.emit(grh);
+            }
+        }
+    }
+}
 
 /// Fields of a GRH that an answer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +63,8 @@ pub struct Source {
     pub source: [u8; 16],
     /// DSCP of its packet; ECN bits are the network's and cleared.
     pub traffic_class: u8,
+    /// Flow label of its packet.
+    pub flow_label: u32,
 }
 
 /// The sender, or None where the bytes are neither header.
@@ -21,14 +76,11 @@ pub fn parse(b: &[u8; BYTES]) -> Option<Source> {
         source[10] = 0xff;
         source[11] = 0xff;
         source.get_mut(12..)?.copy_from_slice(v4.get(12..16)?);
-        return Some(Source { source, traffic_class: v4[1] & !3 });
+        return Some(Source { source, traffic_class: v4[1] & DSCP, flow_label: 0 });
     }
-    if b[0] >> 4 == 6 {
-        let source = b.get(8..24)?.try_into().ok()?;
-        let class = (b[0] << 4) | (b[1] >> 4);
-        return Some(Source { source, traffic_class: class & !3 });
-    }
-    None
+    let v6 = ip::V6::parse(b)?;
+    let (traffic_class, flow_label) = (v6.traffic_class & DSCP, v6.flow_label);
+    Some(Source { source: v6.src, traffic_class, flow_label })
 }
 
 /// fe80::/10.
@@ -68,12 +120,12 @@ mod tests {
     fn grh_of_ipv6_names_the_source_and_the_class() {
         let mut b = [0; 40];
         b[0] = 0x6b;
-        b[1] = 0x90;
+        (b[1], b[2], b[3]) = (0x9a, 0xbc, 0xde);
         b[8] = 0xfe;
         b[9] = 0x80;
         b[23] = 7;
         let s = parse(&b).unwrap();
-        assert_eq!(s.traffic_class, 0xb8);
+        assert_eq!((s.traffic_class, s.flow_label), (0xb8, 0xa_bcde));
         assert_eq!((s.source[0], s.source[1], s.source[15]), (0xfe, 0x80, 7));
         assert!(is_link_local(&s.source));
     }

@@ -37,6 +37,7 @@ mod shares;
 mod silent_peers;
 mod slow_memory;
 mod threads;
+mod traffic_class;
 mod transport_rules;
 mod util;
 mod xrc;

@@ -10,6 +10,7 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::peer_memory::PeerMemory;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::grh::{Fields, HOP_LIMIT};
 use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
 
@@ -20,6 +21,8 @@ pub const ALL: u32 =
     access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// Access key of every DCT.
 pub const DC_KEY: u64 = 0xffee_ddcc_0102_0304;
+/// What the IP header of a packet has if nothing else was asked for.
+pub const DEFAULT: Fields = Fields { flow_label: 0, traffic_class: 0, hop_limit: HOP_LIMIT };
 /// First PSN of every QP, close to the wrap.
 pub const PSN: u32 = 0xff_fff0;
 
@@ -84,6 +87,10 @@ pub struct Net {
     /// Memory of the peer that host 0 has mapped.
     pub memory: Option<Box<dyn PeerMemory>>,
     buf: Vec<u8>,
+    /// What address vectors have beside the address.
+    pub vector: AhAttr,
+    /// Senders of bursts through ports, and what the IP headers of their packets have.
+    pub headers: Vec<(usize, Fields)>,
 }
 
 /// A small generator, so that a failure is repeated by its seed.
@@ -218,6 +225,8 @@ impl Net {
             dc: DcWr::default(),
             memory: None,
             buf: vec![0; 65_536],
+            vector: AhAttr::default(),
+            headers: Vec::new(),
         }
     }
 
@@ -367,7 +376,7 @@ impl Net {
         attr.rq_psn = rq_psn;
         attr.max_dest_rd_atomic = o.rd_atomic;
         attr.min_rnr_timer = o.rnr_timer;
-        attr.ah = AhAttr { dgid: to.gid, ..AhAttr::default() };
+        attr.ah = AhAttr { dgid: to.gid, ..self.vector };
         let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
         let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
         let mask = if ud { 0 } else { connected } | if answers { reliable } else { 0 };
@@ -437,7 +446,7 @@ impl Net {
     /// An AH of `a`'s that leads to `b`'s host.
     pub fn ah(&self, a: &End, b: &End) -> Handle {
         self.name(a.host, b.host);
-        let attr = AhAttr { dgid: self.hosts[b.host].addr.gid, ..AhAttr::default() };
+        let attr = AhAttr { dgid: self.hosts[b.host].addr.gid, ..self.vector };
         self.lock(a).ah_create(a.pd, &attr).unwrap()
     }
 
@@ -521,7 +530,10 @@ impl Net {
     }
 
     fn deliver(&mut self, from: usize, to: usize, seg: usize, data: &[u8]) {
+        let header = self.headers.iter().rev().find(|(host, _)| *host == from);
+        let Fields { flow_label, traffic_class, hop_limit } = header.map_or(DEFAULT, |h| h.1);
         let src = self.hosts[from].addr;
+        let src = PeerAddr { flow_label, traffic_class, hop_limit, ..src };
         self.hosts[to].lock().handle_packets(
             self.now,
             &src,
@@ -570,6 +582,7 @@ impl Net {
                 assert!(bursts < 100_000, "a host sends without end");
                 moved = true;
                 assert!(b.len > 0 && b.seg > 0 && b.len <= 65_000, "{b:?}");
+                self.headers.push((i, b.dst.grh().sent()));
                 self.packets += b.len.div_ceil(b.seg) as u64;
                 let to = self.route(&b.dst);
                 match (to, &mut self.tap) {

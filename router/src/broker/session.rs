@@ -69,6 +69,8 @@ pub struct Up {
     pub relays: bool,
     /// Those rings may move to larger memory.
     pub grows: bool,
+    /// Their frames have what IP headers have.
+    pub headers: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
     /// LINKs that wait for an answer, by number, and the tenants that asked for them, whose

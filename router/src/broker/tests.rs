@@ -46,6 +46,29 @@ struct Bench {
     out: Vec<Action>,
 }
 
+#[test]
+fn frames_have_ip_headers_where_both_ends_know_of_them() {
+    let known = feature::DIRECT | feature::RELAY | feature::HEADERS;
+    for (features, qpns, has) in [
+        (known, 8, true),
+        (known & !feature::HEADERS, 8, false),
+        (known & !feature::RELAY, 8, false),
+        (known, 0, false),
+    ] {
+        let mut b = Bench::new(POLICY);
+        let id = b.connect(1);
+        let actions = b.hello(id, Hello { features, qpns, ..hello() });
+        let said = actions.iter().find_map(|a| match a {
+            Action::Join(_, e) | Action::Send(_, e) => match &e.message {
+                Message::Welcome(w) => Some(w.features & feature::HEADERS != 0),
+                _ => None,
+            },
+            _ => None,
+        });
+        assert_eq!((said, b.broker.up(id).unwrap().headers), (Some(has), has), "{features:#x}");
+    }
+}
+
 impl Bench {
     fn new(policy: &str) -> Bench {
         Bench { broker: Broker::new(Policy::parse(policy).unwrap(), 7), now: 0, out: Vec::new() }

@@ -161,6 +161,7 @@ impl Broker {
         let Kept { number, gid, blocks } = kept;
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let grows = relays && h.features & feature::GROW != 0 && !self.is_slow(&tenant);
+        let headers = relays && h.features & feature::HEADERS != 0;
         let mut gids = [[0; 16]; GIDS];
         gids[0] = gid;
         if let Some(outside) = self.policy.outside_of(&tenant) {
@@ -170,7 +171,8 @@ impl Broker {
             version: common_version(h.versions, VERSIONS).unwrap_or(VERSIONS.0),
             features: feature::DIRECT
                 | if relays { feature::RELAY } else { 0 }
-                | if grows { feature::GROW } else { 0 },
+                | if grows { feature::GROW } else { 0 }
+                | if headers { feature::HEADERS } else { 0 },
             mode: mode::SWITCH,
             session: number,
             epoch: self.epoch,
@@ -195,6 +197,7 @@ impl Broker {
             routes: BTreeMap::new(),
             relays,
             grows,
+            headers,
             linked_by: Default::default(),
             listens: Default::default(),
             unanswered: Default::default(),

@@ -203,7 +203,8 @@ impl Lanes {
         } else {
             return add(&counted.bad_icrc, 1);
         };
-        self.deliver(now, counted, (&sender, to), (body, icrc), came.marked);
+        let body = Packet::whole(body, came.grh);
+        self.deliver(now, counted, (&sender, to), (&body, icrc), came.marked);
     }
 
     /// Gives a packet of a plain endpoint to whom it is for.
@@ -232,7 +233,8 @@ impl Lanes {
             body
         };
         let icrc = flow_of(&came.from.ip, &gid).icrc(0, body);
-        self.deliver(now, counted, (&came.from.ip, guest.slot), (body, icrc), came.marked);
+        let body = Packet::whole(body, came.grh);
+        self.deliver(now, counted, (&came.from.ip, guest.slot), (&body, icrc), came.marked);
     }
 
     /// Puts the packet of another host into a ring. `body` and `icrc`: the packet for its receiver.
@@ -241,7 +243,7 @@ impl Lanes {
         now: u64,
         counted: &wire::Counters,
         (sender, to): (&[u8; 16], u16),
-        (body, icrc): (&[u8], u32),
+        (body, icrc): (&Packet<'_>, u32),
         was_marked: bool,
     ) {
         let Lanes { turns, rings, tenants, slots, broken, .. } = self;
@@ -255,8 +257,7 @@ impl Lanes {
             return count(of(to), |c| &c.over_rate, 1);
         }
         let marked = ingress == Ingress::Mark;
-        let packet = Packet::whole(body);
-        match ring.put_with_icrc(sender, &packet, &icrc.to_le_bytes(), marked || was_marked) {
+        match ring.put_with_icrc(sender, body, &icrc.to_le_bytes(), marked || was_marked) {
             Ok(Put::Done) => {
                 tell(told, is_told, to);
                 add(&counted.rx.0, 1);
@@ -368,7 +369,7 @@ fn leave(
         let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
         changed.copy_from_slice(packet.first);
         readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.at().ip);
-        wire.send(slot, at, &Packet::whole(&changed), None);
+        wire.send(slot, at, &Packet::whole(&changed, packet.grh), None);
     } else {
         wire.send(slot, at, packet, Some(flow_of(from, to)));
     }

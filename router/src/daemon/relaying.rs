@@ -139,6 +139,7 @@ impl Relaying {
         let (up, peers) = broker.peers(id).ok_or("there is no such session")?;
         let (ring, ends) = Relay::create(up.grows)
             .map_err(|_| "the router has no descriptor or memory left for rings".to_string())?;
+        let ring = ring.with_headers(up.headers);
         let leaves = up.tenant.place.is_some() || up.tenant.outside;
         let wire = self.hosts.as_ref().filter(|_| leaves);
         let wire = wire.map(|hosts| wire::Ends::open(&hosts.at, &up.blocks)).transpose();

@@ -14,7 +14,8 @@ mod sockets;
 use super::sys::Epoll;
 use crate::relay::far::source_port;
 use crate::relay::{Refused, SLOTS};
-use gdrcore_core::wire::{Flow, Hop};
+use gdrcore_core::wire::grh::Fields;
+use gdrcore_core::wire::{Class, Flow, Hop, Opcode};
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
 use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
@@ -138,6 +139,8 @@ pub(super) struct Came<'p> {
     pub(super) ident: u16,
     /// It was marked on its way.
     pub(super) marked: bool,
+    /// What its IP header had.
+    pub(super) grh: Fields,
     /// The packet.
     pub(super) packet: &'p [u8],
 }
@@ -209,8 +212,9 @@ impl Wire {
         let heard = epoll.add(rx.as_fd(), RX | slot_token).is_ok()
             && epoll.add(tx.as_fd(), TX | slot_token).is_ok();
         self.places[usize::from(slot)] = self.sessions.len() as u16;
-        let (open, hop, held, waits, hot) = (None, Hop::default(), None, false, false);
-        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, hot });
+        let (open, hop, held) = (None, Hop::default(), None);
+        let (waits, hot, shown) = (false, false, false);
+        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, hot, shown });
         self.steer();
         heard
     }
@@ -270,7 +274,7 @@ impl Wire {
         if !fits {
             return add(&self.counters.not_sent, 1);
         }
-        s.held = Some(Held { to: *to, len: packet.len(), was });
+        s.held = Some(Held { to: *to, grh: packet.grh, len: packet.len(), was });
         s.waits = true;
         let _ = packet.copy_to(&mut self.rooms[usize::from(slot)][..packet.len()]);
         add(&self.counters.tx.0, 1);
@@ -328,19 +332,26 @@ impl Wire {
         let mut heard = 0;
         hot.retain_mut(|(slot, last)| {
             let place = places.get(usize::from(*slot)).copied().unwrap_or(NOWHERE);
-            let (port, is_hot) = match sessions.get_mut(usize::from(place)) {
-                Some(s) => (&mut s.rx, &mut s.hot),
-                None if *slot == COMMON => (&mut *common, &mut true),
+            let (port, is_hot, is_shown) = match sessions.get_mut(usize::from(place)) {
+                Some(s) => (&mut s.rx, &mut s.hot, &mut s.shown),
+                // To it come messages of connection managers, which have no GRH.
+                None if *slot == COMMON => (&mut *common, &mut true, &mut true),
                 None => return false,
             };
             let n = port.rx_poll();
+            let mut datagrams = false;
             for k in 0..n {
                 let r = port.rx_get(k);
+                datagrams |= r.grh.hop_limit == 0 && is_datagram(r.data);
                 for (ident, packet) in r.data.chunks(usize::from(r.seg).max(1)).enumerate() {
                     let ident = ident as u16;
                     heard += 1;
-                    each(Came { from: r.src, ident, marked: r.ecn == 3, packet });
+                    each(Came { from: r.src, ident, marked: r.is_marked(), grh: r.grh, packet });
                 }
+            }
+            if datagrams && !std::mem::replace(is_shown, true) {
+                // Their GRH has hop limits, of all but the first. Who gets none pays nothing.
+                port.show_headers();
             }
             *last = if n > 0 { now } else { *last };
             *is_hot = now.saturating_sub(*last) < HOT_NS;
@@ -358,6 +369,11 @@ impl Wire {
     pub(super) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
+}
+
+/// Whether it begins with a datagram.
+fn is_datagram(packets: &[u8]) -> bool {
+    packets.first().is_some_and(|&op| Opcode(op).class() == Class::Ud)
 }
 
 /// What the network and the kernel said of a session's packets.

@@ -7,6 +7,7 @@
 use super::group_msg::{Delivery, Packets};
 use crate::addr::Endpoint;
 use gdrcore_core::arena::RawSlice;
+use gdrcore_core::wire::grh::Fields;
 
 /// Bytes of a forward queue, in bursts of the device.
 pub const FORWARD_BURSTS: usize = 4;
@@ -25,7 +26,7 @@ struct Entry {
     block: u16,
     seg: u16,
     first: u16,
-    ecn: u8,
+    class: u8,
     /// Delivered or dropped; its bytes are free once it is the oldest.
     done: bool,
     src: Endpoint,
@@ -42,7 +43,7 @@ impl Entry {
         to[4..6].copy_from_slice(&self.block.to_le_bytes());
         to[6..8].copy_from_slice(&self.seg.to_le_bytes());
         to[8..10].copy_from_slice(&self.first.to_le_bytes());
-        (to[10], to[11]) = (self.ecn, self.done.into());
+        (to[10], to[11]) = (self.class, self.done.into());
         to[12..28].copy_from_slice(&self.src.ip);
         to[28..32].copy_from_slice(&self.src.scope_id.to_le_bytes());
         to[32..34].copy_from_slice(&self.src.port.to_le_bytes());
@@ -60,7 +61,7 @@ impl Entry {
             block: u16_at(4),
             seg: u16_at(6),
             first: u16_at(8),
-            ecn: b[10],
+            class: b[10],
             done: b[11] != 0,
             src: Endpoint::new(ip, u32_at(28), u16_at(32)),
             since_ns: u64::from_le_bytes(since),
@@ -119,7 +120,7 @@ impl ForwardQueue {
             block,
             seg: p.seg,
             first: p.first,
-            ecn: p.ecn,
+            class: p.grh.traffic_class,
             done: false,
             src: p.src,
             since_ns: now,
@@ -169,10 +170,8 @@ impl ForwardQueue {
             }
             let data = &self.bytes[start + HEAD..start + HEAD + e.len as usize];
             let packets = data.len().div_ceil(usize::from(e.seg).max(1)) as u64;
-            match send_to(
-                e.block,
-                &Packets { src: e.src, seg: e.seg, first: e.first, ecn: e.ecn, data },
-            ) {
+            let grh = Fields { traffic_class: e.class, ..Fields::default() };
+            match send_to(e.block, &Packets { src: e.src, seg: e.seg, first: e.first, grh, data }) {
                 Delivery::Sent => outcome.forwarded += packets,
                 Delivery::NoRoom if now.saturating_sub(e.since_ns) < MAX_WAIT_NS => {
                     if n == OWNERS {
@@ -208,7 +207,8 @@ mod tests {
     use std::collections::HashMap;
 
     fn packets(data: &[u8]) -> Packets<'_> {
-        Packets { src: Endpoint::v4([127, 0, 0, 9], 4791), seg: 100, first: 3, ecn: 1, data }
+        let grh = Fields { traffic_class: 0xb9, ..Fields::default() };
+        Packets { src: Endpoint::v4([127, 0, 0, 9], 4791), seg: 100, first: 3, grh, data }
     }
 
     fn forward_queue(bytes: usize) -> (ForwardQueue, Map) {
@@ -235,7 +235,8 @@ mod tests {
             // Block 0 hardly ever has room; each other one takes one message at a time.
             let mut room: [bool; 5] = [step % 97 == 0, true, seed & 32 != 0, true, seed & 64 != 0];
             b.deliver(step, |block, p| {
-                assert_eq!((p.seg, p.first, p.ecn, p.src.port), (100, 3, 1, 4791));
+                assert_eq!((p.seg, p.first, p.grh.traffic_class), (100, 3, 0xb9));
+                assert_eq!(p.src.port, 4791);
                 assert!(p.data.iter().all(|&x| x == p.data[0]));
                 if !core::mem::take(&mut room[usize::from(block)]) {
                     return Delivery::NoRoom;

@@ -8,7 +8,7 @@
 //! TableUpdate   a table
 //! OwnerGone     block 2: its owner's socket is closed
 //! PeerError     address 16, zone 4, port 2, zero 2, errno 4: the network refused a packet
-//! Packets       address 16, zone 4, port 2, ECN 1, zero 1, bytes of a packet 2, number of the
+//! Packets       address 16, zone 4, port 2, ECN 1, DSCP 1, bytes of a packet 2, number of the
 //!               first packet 2, the packets
 //! ```
 //!
@@ -23,6 +23,7 @@ use crate::rights;
 use crate::sys::{errno, set_option, Fd};
 use core::mem::MaybeUninit;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::wire::grh::{Fields, DSCP};
 use std::os::fd::RawFd;
 
 const MAGIC: [u8; 4] = *b"gdrm";
@@ -59,8 +60,8 @@ pub struct Packets<'a> {
     pub seg: u16,
     /// Number of the first in its burst.
     pub first: u16,
-    /// ECN bits of the IP header.
-    pub ecn: u8,
+    /// What the IP header had; a message carries the class alone.
+    pub grh: Fields,
     /// The packets.
     pub data: &'a [u8],
 }
@@ -129,7 +130,8 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
             if ecn > 3 || seg == 0 || data.is_empty() {
                 return None;
             }
-            Received::Packets(Packets { src, seg, first, ecn, data })
+            let grh = Fields { traffic_class: h[23] & DSCP | ecn, ..Fields::default() };
+            Received::Packets(Packets { src, seg, first, grh, data })
         }
         _ => return None,
     };
@@ -184,7 +186,7 @@ pub(crate) fn send_to(from: RawFd, block: u16, to: &Name, message: &GroupMsg<'_>
         GroupMsg::Packets(p) => {
             head[5] = kind::PACKETS;
             emit_endpoint(&p.src, &mut head[HEAD..]);
-            head[30] = p.ecn;
+            (head[30], head[31]) = (p.grh.traffic_class & !DSCP, p.grh.traffic_class & DSCP);
             head[32..34].copy_from_slice(&p.seg.to_le_bytes());
             head[34..36].copy_from_slice(&p.first.to_le_bytes());
             (PACKETS_HEAD, p.data)
@@ -395,7 +397,8 @@ mod tests {
     /// Two packets of five bytes and one of one.
     fn sample() -> Packets<'static> {
         let src = Endpoint::v4([1, 2, 3, 4], 9);
-        Packets { src, seg: 5, first: 2, ecn: 3, data: b"hello world" }
+        let grh = Fields { traffic_class: 0xbb, ..Fields::default() };
+        Packets { src, seg: 5, first: 2, grh, data: b"hello world" }
     }
 
     #[test]

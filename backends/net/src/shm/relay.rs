@@ -6,11 +6,14 @@
 //!
 //! ```text
 //! 0  address (16 bytes): towards the router that of the receiver, from there that of the sender
-//! 16  flags (2 bytes): bit 0: the receiver's ring is half full or more, or its rate is near
+//! 16  flags (1 byte): bit 0: the receiver's ring is half full or more, or its rate is near
+//! 17  hop limit of the packets (1); 0: the system's
 //! 18  bytes of each packet but the last (2 bytes); 0: there is one packet
-//! 20  zero (4)
+//! 20  their flow label, 20 bits, and above it their traffic class, 8 bits without its ECN bits (4)
 //! 24  the packets, each from its BTH to its ICRC
 //! ```
+//!
+//! Hop limit, label and class are zero unless both ends know of them ([`Relay::with_headers`]).
 //!
 //! A frame of eight bytes is the last one of its ring: the writer goes on in the larger ring behind
 //! it in the segment ([`Relay`]).
@@ -26,7 +29,9 @@ use crate::sys::Fd;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
+use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::sleep;
+use gdrcore_core::wire::grh::{Fields, DSCP, FLOW_LABEL};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -43,7 +48,7 @@ pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
 /// send, with all headers: else its end would be lost.
 pub const LARGER: (u32, u32) = (1 << 20, 2 << 20);
 /// Flag of a frame: its receiver is too slow.
-const CONGESTED: u16 = 1;
+const CONGESTED: u8 = 1;
 /// Laps in which a ring is half full before it moves to the larger one.
 const LAPS: u32 = 8;
 /// Length of a ring's last frame before its writer goes on in the larger ring. No other frame is
@@ -68,6 +73,8 @@ pub struct Frame<'b> {
     pub address: [u8; 16],
     /// The receiver's ring is half full, or more is sent to it than its rate allows.
     pub congested: bool,
+    /// What the IP header of the packet would have.
+    pub grh: Fields,
     /// The packet.
     pub packet: &'b [u8],
 }
@@ -80,6 +87,8 @@ pub struct Packet<'b> {
     pub first: &'b [u8],
     /// Address and bytes of the rest.
     rest: (u64, usize),
+    /// What its IP header would have.
+    pub grh: Fields,
 }
 
 /// Bytes that a packet has that is not copied at once.
@@ -88,9 +97,9 @@ pub const LONG: usize = 1024;
 pub const FIRST: usize = 128;
 
 impl<'b> Packet<'b> {
-    /// A packet that was copied.
-    pub fn whole(first: &'b [u8]) -> Packet<'b> {
-        Packet { first, rest: (0, 0) }
+    /// A packet that was copied, and what its IP header would have.
+    pub fn whole(first: &'b [u8], grh: Fields) -> Packet<'b> {
+        Packet { first, rest: (0, 0), grh }
     }
 
     /// Its bytes: none has none.
@@ -143,6 +152,8 @@ pub struct Relay {
     follows: Option<Segment>,
     /// The rings' mappings: the own one's, and the other end's.
     segments: [Segment; 2],
+    /// Both ends know of hop limits, labels and classes.
+    has_headers: bool,
 }
 
 /// A frame of the ring of which packets are left.
@@ -158,6 +169,7 @@ struct Frames {
     len: usize,
     address: [u8; 16],
     congested: bool,
+    grh: Fields,
 }
 
 /// A larger ring that a ring may move to.
@@ -211,7 +223,15 @@ impl Relay {
             grows: out.larger.map(|segment| Growth { segment, laps: 0, next: 0 }),
             follows: from.larger,
             segments: [out.first, from.first],
+            has_headers: false,
         }
+    }
+
+    /// Whether frames have hop limit, flow label and class of their packets: if both ends know of
+    /// them.
+    #[must_use]
+    pub fn with_headers(self, has_headers: bool) -> Relay {
+        Relay { has_headers, ..self }
     }
 
     /// Readable when the other end sends a wake-up, or has ended.
@@ -257,20 +277,21 @@ impl Relay {
     }
 
     /// Sends the `len` bytes at the beginning of the memory that [`Relay::room`] returned last:
-    /// packets of `seg` bytes each, the last one of the rest. Wakes nobody, as
+    /// packets of `seg` bytes each, the last one of the rest, to an address. Wakes nobody, as
     /// [`Relay::put_quietly`].
     ///
     /// # Errors
     /// [`Broken`]: the ring's memory vanished, or there was not so much room.
     pub fn send(
         &mut self,
-        address: &[u8; 16],
+        to: &PeerAddr,
         len: usize,
         seg: usize,
     ) -> core::result::Result<(), Broken> {
         let frame = HEAD + len;
         let Some((at, _)) = self.writer.room(frame, frame)? else { return Err(Broken) };
-        place_head(at, address, 0, if seg < len { seg as u16 } else { 0 })?;
+        let grh = self.carried(to.grh());
+        place_head(at, &to.gid, 0, if seg < len { seg as u16 } else { 0 }, grh)?;
         self.writer.publish(frame);
         Ok(())
     }
@@ -308,7 +329,7 @@ impl Relay {
         packet: &[u8],
         marked: bool,
     ) -> core::result::Result<Put, Broken> {
-        self.put_with_icrc(address, &Packet::whole(packet), &[], marked)
+        self.put_with_icrc(address, &Packet::whole(packet, Fields::default()), &[], marked)
     }
 
     /// As [`Relay::put_quietly`], with the packet's ICRC, its last bytes, apart.
@@ -331,7 +352,8 @@ impl Relay {
         let room = self.space(len + kept, len + kept)?;
         let Some((at, _, half_full)) = room else { return Ok(Put::Full) };
         // Both are mapped. If the memory vanished all the same, the ring ends.
-        place_head(at, address, if marked || half_full { CONGESTED } else { 0 }, 0)?;
+        let flags = if marked || half_full { CONGESTED } else { 0 };
+        place_head(at, address, flags, 0, self.carried(packet.grh))?;
         let body = at.as_ptr() as u64 + HEAD as u64;
         host::place(body, packet.first).map_err(|_| Broken)?;
         let (rest, to) = (packet.rest, body + packet.first.len() as u64);
@@ -339,6 +361,20 @@ impl Relay {
         host::place(body + packet.len() as u64, icrc).map_err(|_| Broken)?;
         self.writer.publish(len);
         Ok(Put::Done)
+    }
+
+    /// What a frame says of its packets' IP headers.
+    #[inline]
+    fn carried(&self, grh: Fields) -> Fields {
+        let Fields { flow_label, traffic_class, hop_limit } = grh;
+        match self.has_headers {
+            false => Fields::default(),
+            true => Fields {
+                flow_label: flow_label & FLOW_LABEL,
+                traffic_class: traffic_class & DSCP,
+                hop_limit: if hop_limit == 1 { 0 } else { hop_limit },
+            },
+        }
     }
 
     /// Room for a frame of `want` bytes: where, how many bytes up to `most` or half of the ring,
@@ -411,11 +447,11 @@ impl Relay {
         to: &'b mut [u8; PACKET_MAX],
     ) -> core::result::Result<Option<Frame<'b>>, Broken> {
         let Some(len) = self.next_len()? else { return Ok(None) };
-        let Frames { address, congested, at, .. } = self.open;
+        let Frames { address, congested, grh, at, .. } = self.open;
         let packet = to.get_mut(..len).ok_or(Broken)?;
         host::fetch(at, packet).map_err(|_| Broken)?;
         self.consume();
-        Ok(Some(Frame { address, congested, packet }))
+        Ok(Some(Frame { address, congested, grh, packet }))
     }
 
     /// The next packet and the address in its frame's head. The packet stays until
@@ -433,7 +469,7 @@ impl Relay {
         let first = &mut to[..if len < LONG { len } else { FIRST }];
         host::fetch(at, first).map_err(|_| Broken)?;
         let rest = (at + first.len() as u64, len - first.len());
-        Ok(Some((self.open.address, Packet { first, rest })))
+        Ok(Some((self.open.address, Packet { first, rest, grh: self.open.grh })))
     }
 
     /// Gives up the packet of [`Relay::look`], which must have returned one.
@@ -476,19 +512,23 @@ impl Relay {
         }
         let (mut head, at) = ([0; HEAD], from.as_ptr() as u64);
         host::fetch(at, &mut head).map_err(|_| Broken)?;
-        let flags = u16::from_le_bytes([head[16], head[17]]);
+        let (flags, hop_limit) = (head[16], head[17]);
+        let word = u32::from_le_bytes([head[20], head[21], head[22], head[23]]);
         let seg = usize::from(u16::from_le_bytes([head[18], head[19]]));
         let left = len - HEAD;
         // Too long packets are noticed one by one.
         let several = seg > 0 && left > seg;
-        if flags & !CONGESTED != 0 || head[20..] != [0; 4] || !(seg == 0 || several) {
+        let unknown = if self.has_headers { word >> 28 } else { word | u32::from(hop_limit) };
+        if flags & !CONGESTED != 0 || unknown != 0 || !(seg == 0 || several) {
             return Err(Broken);
         }
+        let flow_label = word & FLOW_LABEL;
+        let grh = Fields { flow_label, traffic_class: (word >> 20) as u8 & DSCP, hop_limit };
         let mut address = [0; 16];
         address.copy_from_slice(&head[..16]);
         let seg = if seg == 0 { left } else { seg };
         let congested = flags & CONGESTED != 0;
-        self.open = Frames { at: at + HEAD as u64, left, seg, len, address, congested };
+        self.open = Frames { at: at + HEAD as u64, left, seg, len, address, congested, grh };
         Ok(true)
     }
 
@@ -525,13 +565,16 @@ type Space = (NonNull<u8>, usize, bool);
 fn place_head(
     at: NonNull<u8>,
     address: &[u8; 16],
-    flags: u16,
+    flags: u8,
     seg: u16,
+    grh: Fields,
 ) -> core::result::Result<(), Broken> {
     let mut head = [0; HEAD];
     head[..16].copy_from_slice(address);
-    head[16..18].copy_from_slice(&flags.to_le_bytes());
+    (head[16], head[17]) = (flags, grh.hop_limit);
     head[18..20].copy_from_slice(&seg.to_le_bytes());
+    let word = u32::from(grh.traffic_class) << 20 | grh.flow_label;
+    head[20..].copy_from_slice(&word.to_le_bytes());
     host::place(at.as_ptr() as u64, &head).map_err(|_| Broken)
 }
 

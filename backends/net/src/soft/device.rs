@@ -495,7 +495,13 @@ impl Device for SoftDevice {
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        self.lock()?.qp_create(now_ns(), init)
+        self.fork.check()?;
+        let mut held = self.lock_engine();
+        if let Some(net) = held.port().net.as_mut().filter(|_| init.qp_type == qp_type::UD) {
+            // For the GRH of its datagrams.
+            net.show_headers();
+        }
+        ControlGuard::of(held).qp_create(now_ns(), init)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {

@@ -156,7 +156,7 @@ pub(super) fn receive_shared(
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
         member.note_direct(late);
-        return g.handle_packets_of_late(late, now, &peer_addr(&r.src), seg, r.data, r.ecn == 3);
+        return g.handle_packets_of_late(late, now, &r.from(), seg, r.data, r.is_marked());
     }
     split_by_owner(g, member, now(), r)
 }
@@ -175,7 +175,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
         // Each message of the connection manager may have another owner.
         let n = if owner == Owner::Block(0) { 1 } else { same };
         let data = &rest[..(n * seg).min(rest.len())];
-        let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, ecn: r.ecn, data };
+        let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, grh: r.grh, data };
         match owner {
             Owner::Local => handled += to_engine(g, now, &p),
             Owner::Probe => {
@@ -203,7 +203,8 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
 
 /// Gives packets to the engine.
 fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
-    g.handle_segments(now, &peer_addr(&p.src), p.first, usize::from(p.seg), p.data, p.ecn == 3)
+    let r = RxPacket { src: p.src, seg: p.seg, data: p.data, grh: p.grh };
+    g.handle_segments(now, &r.from(), p.first, usize::from(p.seg), p.data, r.is_marked())
 }
 
 /// Routes a packet for QP1, which all devices of an address share, by the id or the service that it
@@ -350,7 +351,7 @@ pub(super) fn forward_run(
         return member.count_dropped(1);
     }
     Flow::from_gids(&from.ip, &local.ip, from.port, local.port).append_icrc(0, packet);
-    let p = Packets { src: *from, seg: len as u16, first: 0, ecn: 0, data: packet };
+    let p = Packets { src: *from, seg: len as u16, first: 0, grh: run.grh, data: packet };
     let block = (run.dest_qpn / gdrcore_core::config::QPN_UNIT) as u16;
     if !member.forward(block, &p) {
         member.count_dropped(1);

@@ -2,8 +2,9 @@
 //! manager, and queue pairs that have no link.
 
 use super::budget::BURSTS;
-use super::{peer_addr, PortState, SoftDevice};
+use super::{PortState, SoftDevice};
 use crate::addr::{Endpoint, ROCE_PORT};
+use crate::port::RxPacket;
 use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::ring::Broken;
 use gdrcore_core::engine::Guard;
@@ -33,9 +34,10 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
             Ok(None) => break,
             Ok(Some(frame)) => {
                 // The sender's address is set by the router.
-                let from = peer_addr(&Endpoint::new(frame.address, 0, ROCE_PORT));
-                let (len, packet) = (frame.packet.len(), frame.packet);
-                handled += g.handle_packets(now, &from, len, packet, frame.congested);
+                let src = Endpoint::new(frame.address, 0, ROCE_PORT);
+                let (len, data) = (frame.packet.len(), frame.packet);
+                let from = RxPacket { src, seg: len as u16, data, grh: frame.grh }.from();
+                handled += g.handle_packets(now, &from, len, data, frame.congested);
             }
             Err(Broken) => {
                 lose(port);
@@ -75,7 +77,7 @@ fn write_all(
         // Bursts begin with room for a packet, so that requests gather while there is none.
         let Some(room) = relay.room(BURST)? else { return Ok(true) };
         let Some(burst) = g.poll_transmit(now, room) else { break };
-        relay.send(&burst.dst.gid, burst.len, burst.seg)?;
+        relay.send(&burst.dst, burst.len, burst.seg)?;
         *written = true;
     }
     Ok(false)

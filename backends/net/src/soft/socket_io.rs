@@ -112,9 +112,9 @@ impl<P: Port> PortState<P> {
         };
         let (space, own) = net.tx_space()?;
         let (burst, prepared) = g.prepare_packet::<DC>(qi, space, now_ns, own)?;
-        let b = Burst { dst: endpoint(&burst.dst), len: burst.len, seg: burst.seg as u16 };
+        let b = Burst { dst: burst.dst, len: burst.len, seg: burst.seg as u16 };
         if !net.tx_single(&b, burst.is_own) {
-            if burst.len > burst.seg && net.max_segments(&b.dst) == 1 {
+            if burst.len > burst.seg && net.max_segments(&endpoint(&b.dst)) == 1 {
                 g.limit_segments(&burst.dst, 1);
             }
             net.tx_commit(b);
@@ -163,13 +163,7 @@ impl<P: Port> PortState<P> {
                     };
                     receive_shared(g, member, now, exact, &r)
                 }
-                None => g.handle_packets(
-                    now,
-                    &peer_addr(&r.src),
-                    usize::from(r.seg),
-                    r.data,
-                    r.ecn == 3,
-                ),
+                None => g.handle_packets(now, &r.from(), usize::from(r.seg), r.data, r.is_marked()),
             };
             handled += each(g);
             if ports.vet_refused(g, &local) {
@@ -269,14 +263,14 @@ impl<P: Port> PortState<P> {
         // A capture has the packets of the port's own socket.
         let own = own.filter(|_| self.pcap.is_none());
         let Some(burst) = make(g, space, own) else { return Batched::Nothing };
-        let dst = endpoint(&burst.dst);
         if let Some(tee) = &mut self.pcap {
+            let dst = endpoint(&burst.dst);
             tee.burst(now, host.address(), &dst, 0, burst.seg as u16, &space[..burst.len]);
         }
-        if burst.len > burst.seg && net.max_segments(&dst) == 1 {
+        if burst.len > burst.seg && net.max_segments(&endpoint(&burst.dst)) == 1 {
             g.limit_segments(&burst.dst, 1);
         }
-        let b = Burst { dst, len: burst.len, seg: burst.seg as u16 };
+        let b = Burst { dst: burst.dst, len: burst.len, seg: burst.seg as u16 };
         if burst.is_own && net.tx_single(&b, true) {
             return Batched::Left(burst.len);
         }
@@ -321,8 +315,7 @@ impl<P: Port> PortState<P> {
                 if let Some(tee) = pcap {
                     tee.burst(now, &r.src, &to, 0, r.seg, r.data);
                 }
-                handled +=
-                    g.handle_multicast(now, &peer_addr(&r.src), &group, usize::from(r.seg), r.data);
+                handled += g.handle_multicast(now, &r.from(), &group, usize::from(r.seg), r.data);
             }
         }
         handled

@@ -74,6 +74,10 @@ impl Port for UdpPort {
         self.rx_get(i)
     }
 
+    fn show_headers(&mut self) {
+        self.show_headers();
+    }
+
     #[inline]
     fn has_error(&self) -> bool {
         self.has_error()

@@ -15,10 +15,11 @@
 //! one queue, and the receiver is a socket or an rxe of the same kernel. A NIC that segments a
 //! burst itself may number the packets in its own way.
 
+use super::tx::header::{send_labels, SocketHeader};
 use super::unconnected;
-use crate::addr::{peer_addr, Endpoint, SockAddr};
+use crate::addr::{endpoint, Endpoint, SockAddr};
 use crate::sys::{check, set_filter, set_option, Fd};
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::wire::icrc::Flow;
 
 /// Bursts that leave alone, all to one peer, after which it gets a connected socket.
@@ -72,29 +73,27 @@ fn truncate_to_ident_byte(probe_socket: &Fd, shift: u32) -> Option<()> {
 impl ConnectedSocket {
     /// Makes a connected socket to a peer of this host.
     #[cold]
-    pub(super) fn open(local: &Endpoint, dst: &Endpoint, class: u8) -> Option<ConnectedSocket> {
+    pub(super) fn open(local: &Endpoint, dst: &PeerAddr, class: u8) -> Option<ConnectedSocket> {
         // An address that can be bound is of this host.
-        drop(unconnected(dst).ok()?);
+        drop(unconnected(&endpoint(dst)).ok()?);
         let fd = unconnected(local).ok()?;
         let raw = fd.raw();
         let v4 = local.is_v4();
         super::socket::forbid_fragments(raw, v4).ok()?;
-        let (level, option) = if v4 {
-            (libc::IPPROTO_IP, libc::IP_TOS)
-        } else {
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
-        };
-        if class != 0 {
-            set_option(raw, level, option, i32::from(class)).ok()?;
+        super::socket::set_class(raw, v4, class).ok()?;
+        let mut header = SocketHeader::new(class);
+        header.set(raw, dst).ok()?;
+        if !v4 {
+            send_labels(raw);
         }
         // Nothing is read from it; packets that arrive all the same cost no memory.
         let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, 0i32);
-        let (sa, len) = dst.to_sockaddr();
+        let (sa, len) = header.address(dst);
         // SAFETY: `sa` is a socket address of `len` bytes.
         check(unsafe { libc::connect(raw, (&raw const sa).cast(), len) }).ok()?;
         let from = name(&fd)?;
-        let flow = Flow::from_gids(&from.ip, &dst.ip, from.port, dst.port);
-        let own = OwnFlow { dst: peer_addr(dst), flow, ident: 0 };
+        let flow = Flow::from_gids(&from.ip, &dst.gid, from.port, dst.port);
+        let own = OwnFlow { dst: *dst, flow, ident: 0 };
         let mut connected = ConnectedSocket { fd, own, size: 0, first: 0 };
         connected.own.ident = if v4 { connected.learn_ident(&from)? } else { 0 };
         connected.first = connected.own.ident;

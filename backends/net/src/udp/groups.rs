@@ -46,6 +46,7 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
     let raw = fd.raw();
     // Members in other processes bind the same address.
     set_option(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1i32)?;
+    super::rx::show_class(raw, local.is_v4());
     let (sa, len) = group.to_sockaddr();
     // SAFETY: `sa` is a socket address of `len` bytes.
     check(unsafe { libc::bind(raw, (&raw const sa).cast(), len) })?;
@@ -73,6 +74,8 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
             ))
         }
     }
+    // Only datagrams come by it.
+    super::rx::show_headers(raw, local.is_v4());
     Ok(fd)
 }
 

@@ -3,8 +3,9 @@
 use super::{lines, Carve, UdpConfig, UdpPort};
 use crate::addr::{Endpoint, SockAddr};
 use crate::port::RxPacket;
-use crate::sys::errno;
+use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
+use gdrcore_core::wire::grh::{Fields, FLOW_LABEL};
 use std::os::fd::RawFd;
 
 /// Distance of two buffers: the odd number of cache lines spreads the headers of a batch over the
@@ -13,9 +14,32 @@ const fn stride(cfg: &UdpConfig) -> usize {
     lines(cfg.burst_bytes as usize) + 3 * super::ALIGN
 }
 
-/// Ancillary bytes of one datagram: the GRO size (int) and the TOS byte or traffic class (int),
-/// with headers.
-const CONTROL: usize = 64;
+/// Ancillary bytes of one datagram: the GRO size, the TOS byte or traffic class, the hop limit and
+/// the flow label, each an int or shorter, with headers.
+const CONTROL: usize = 96;
+
+/// IPV6_FLOWINFO of linux/in6.h: traffic class and flow label of what comes.
+const IPV6_FLOWINFO: i32 = 11;
+
+/// Makes a socket tell the class of what comes, with its ECN bits.
+pub(super) fn show_class(socket: RawFd, v4: bool) {
+    let _ = if v4 {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32)
+    } else {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1i32)
+    };
+}
+
+/// Makes a socket tell the hop limit and the flow label of what comes. A kernel that refuses shows
+/// none.
+pub(super) fn show_headers(socket: RawFd, v4: bool) {
+    if v4 {
+        let _ = set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1i32);
+    } else {
+        let _ = set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1i32);
+        let _ = set_option(socket, libc::IPPROTO_IPV6, IPV6_FLOWINFO, 1i32);
+    }
+}
 
 /// Aligned room for ancillary data.
 #[derive(Clone, Copy)]
@@ -194,10 +218,16 @@ impl UdpPort {
         came
     }
 
+    /// From now on packets come with hop limit and flow label.
+    pub fn show_headers(&mut self) {
+        show_headers(self.fd.raw(), self.local.is_v4());
+    }
+
     /// The `i`-th packet of the last poll; beyond the last one an empty packet.
     #[inline]
     pub fn rx_get(&self, i: usize) -> RxPacket<'_> {
-        let nothing = RxPacket { src: Endpoint::default(), seg: 0, data: &[], ecn: 0 };
+        let nothing =
+            RxPacket { src: Endpoint::default(), seg: 0, data: &[], grh: Fields::default() };
         if i >= self.rx.filled {
             return nothing;
         }
@@ -216,17 +246,17 @@ impl UdpPort {
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
         let used = msg.msg_hdr.msg_controllen.min(CONTROL);
-        let (seg, ecn) = parse_control(&control.0[..used]);
+        let (seg, grh) = parse_control(&control.0[..used]);
         // A single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
-        RxPacket { src, seg, data, ecn }
+        RxPacket { src, seg, data, grh }
     }
 }
 
-/// GRO size (0 if none) and ECN bits. Compares bytes instead of walking with the C macros, so that
+/// GRO size (0 if none) and what the IP header had. Compares bytes instead of walking with the C macros, so that
 /// it cannot leave the slice.
 #[inline]
-fn parse_control(bytes: &[u8]) -> (u16, u8) {
+fn parse_control(bytes: &[u8]) -> (u16, Fields) {
     // IPv4's ancillary data in the order in which Linux writes it: the GRO size, if any, and the
     // TOS byte.
     const TOS: [u8; 16] = header(17, libc::IPPROTO_IP, libc::IP_TOS);
@@ -239,7 +269,8 @@ fn parse_control(bytes: &[u8]) -> (u16, u8) {
     };
     match rest.first_chunk::<17>() {
         Some([h @ .., tos]) if *h == TOS && rest.len() <= 24 => {
-            (u16::try_from(seg).unwrap_or(0), tos & 3)
+            let grh = Fields { flow_label: 0, traffic_class: *tos, hop_limit: 0 };
+            (u16::try_from(seg).unwrap_or(0), grh)
         }
         _ => parse_any_control(bytes),
     }
@@ -261,9 +292,9 @@ const fn header(len: u64, level: i32, name: i32) -> [u8; 16] {
     head
 }
 
-fn parse_any_control(mut rest: &[u8]) -> (u16, u8) {
+fn parse_any_control(mut rest: &[u8]) -> (u16, Fields) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
-    let (mut seg, mut ecn) = (0, 0);
+    let (mut seg, mut grh) = (0, Fields::default());
     while let Some((head, _)) = rest.split_at_checked(HEADER) {
         const LEN: usize = size_of::<usize>();
         let Some((len, kind)) = head.split_first_chunk::<LEN>() else { break };
@@ -272,24 +303,25 @@ fn parse_any_control(mut rest: &[u8]) -> (u16, u8) {
             break;
         };
         let Some(value) = rest.get(HEADER..len) else { break };
+        let int = value.first_chunk::<4>().map_or(0, |v| i32::from_ne_bytes(*v));
         match (i32::from_ne_bytes(*level), i32::from_ne_bytes(*name)) {
-            (libc::SOL_UDP, libc::UDP_GRO) => {
-                if let Some(v) = value.first_chunk::<4>() {
-                    seg = u16::try_from(i32::from_ne_bytes(*v)).unwrap_or(0);
-                }
+            (libc::SOL_UDP, libc::UDP_GRO) => seg = u16::try_from(int).unwrap_or(0),
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                grh.traffic_class = value.first().copied().unwrap_or(0);
             }
-            (libc::IPPROTO_IP, libc::IP_TOS) => ecn = value.first().map_or(0, |b| b & 3),
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                if let Some(v) = value.first_chunk::<4>() {
-                    ecn = (i32::from_ne_bytes(*v) & 3) as u8;
-                }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => grh.traffic_class = int as u8,
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                grh.hop_limit = int as u8;
+            }
+            (libc::IPPROTO_IPV6, IPV6_FLOWINFO) => {
+                grh.flow_label = u32::from_be(int as u32) & FLOW_LABEL;
             }
             _ => {}
         }
         let next = (len + size_of::<usize>() - 1) & !(size_of::<usize>() - 1);
         rest = rest.get(next..).unwrap_or(&[]);
     }
-    (seg, ecn)
+    (seg, grh)
 }
 
 #[cfg(test)]
@@ -308,14 +340,21 @@ mod tests {
         let tos = |v: u8| piece(17, libc::IPPROTO_IP, libc::IP_TOS, &[v]);
         let gro = |v: i32| piece(20, libc::SOL_UDP, libc::UDP_GRO, &v.to_ne_bytes());
         let class = |v: i32| piece(20, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &v.to_ne_bytes());
-        let usual: [(Vec<u8>, (u16, u8)); 7] = [
-            ([gro(80), tos(3)].concat(), (80, 3)),
-            (tos(2), (0, 2)),
-            (gro(4124), (4124, 0)),
-            ([gro(80), class(1)].concat(), (80, 1)),
-            ([tos(1), gro(80)].concat(), (80, 1)),
-            ([gro(-1), tos(3)].concat(), (0, 3)),
-            (vec![], (0, 0)),
+        let ttl = |v: i32| piece(20, libc::IPPROTO_IP, libc::IP_TTL, &v.to_ne_bytes());
+        let hops = |v: i32| piece(20, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &v.to_ne_bytes());
+        let info = |v: u32| piece(20, libc::IPPROTO_IPV6, IPV6_FLOWINFO, &v.to_be_bytes());
+        let of =
+            |traffic_class, hop_limit, flow_label| Fields { traffic_class, hop_limit, flow_label };
+        let usual = [
+            ([gro(80), tos(3)].concat(), (80, of(3, 0, 0))),
+            (tos(0xba), (0, of(0xba, 0, 0))),
+            (gro(4124), (4124, of(0, 0, 0))),
+            ([gro(80), class(0xb9)].concat(), (80, of(0xb9, 0, 0))),
+            ([tos(1), gro(80)].concat(), (80, of(1, 0, 0))),
+            ([gro(-1), tos(3)].concat(), (0, of(3, 0, 0))),
+            ([gro(80), ttl(255), tos(0xb8)].concat(), (80, of(0xb8, 255, 0))),
+            ([hops(7), class(8), info(0x0b8a_bcde)].concat(), (0, of(8, 7, 0xa_bcde))),
+            (vec![], (0, of(0, 0, 0))),
         ];
         for (bytes, wanted) in usual {
             assert_eq!(parse_control(&bytes), wanted, "{bytes:?}");

@@ -1,5 +1,7 @@
 //! Opens the socket, and finds the MTU of its link.
 
+use super::rx::show_class;
+use super::tx::header::send_labels;
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
 use crate::netlink::{attributes, half, word};
@@ -47,6 +49,15 @@ pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
     } else {
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    }
+}
+
+/// Sets the class of a new socket's packets.
+pub(super) fn set_class(socket: RawFd, v4: bool, class: u8) -> Result<()> {
+    match (class, v4) {
+        (0, _) => Ok(()),
+        (_, true) => set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(class)),
+        (_, false) => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, i32::from(class)),
     }
 }
 
@@ -128,23 +139,16 @@ fn configure(fd: Fd, ep: &Endpoint, cfg: &UdpConfig, is_bound: bool) -> Result<U
     if family == libc::AF_INET {
         // The port needs this option to learn of refused packets, so the caller cannot switch it.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
-        let _ = set_option(raw, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32);
     } else {
         if !is_bound {
             set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1i32)?;
         }
         set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1i32)?;
-        let _ = set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1i32);
         let _ = set_option(raw, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1i32);
+        send_labels(raw);
     }
-    if cfg.traffic_class != 0 {
-        let class = i32::from(cfg.traffic_class);
-        if family == libc::AF_INET {
-            set_option(raw, libc::IPPROTO_IP, libc::IP_TOS, class)?;
-        } else {
-            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
-        }
-    }
+    show_class(raw, family == libc::AF_INET);
+    set_class(raw, family == libc::AF_INET, cfg.traffic_class)?;
     for (name, bytes) in [(libc::SO_RCVBUF, cfg.rcvbuf), (libc::SO_SNDBUF, cfg.sndbuf)] {
         if bytes != 0 {
             // The kernel clamps to its own limit and never refuses.

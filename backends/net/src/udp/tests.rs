@@ -1,4 +1,5 @@
 use super::*;
+use crate::addr::peer_addr;
 use crate::map::Map;
 use gdrcore_core::wire::icrc::Flow;
 use gdrcore_testkit::patience::{deadline, limit_ms, until};
@@ -6,6 +7,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 mod connected;
+mod header;
 mod network;
 
 /// A port and the memory under it.
@@ -46,7 +48,7 @@ fn flow(from: &UdpPort, to: &Endpoint) -> Flow {
 fn send(port: &mut UdpPort, dst: Endpoint, len: usize, seg: usize) {
     let flow = flow(port, &dst);
     fill(port.tx_space().expect("room"), len, seg, &flow);
-    port.tx_commit(Burst { dst, len, seg: seg as u16 });
+    port.tx_commit(Burst { dst: peer_addr(&dst), len, seg: seg as u16 });
 }
 
 /// Polls until packets come.
@@ -182,7 +184,7 @@ fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut
             for k in 0..times {
                 let flow = flow(&a.port, &dst);
                 fill(a.port.tx_space().expect("room"), len, seg, &flow);
-                let burst = Burst { dst, len, seg: seg as u16 };
+                let burst = Burst { dst: peer_addr(&dst), len, seg: seg as u16 };
                 if k % 2 == 0 || !a.port.tx_now(&burst) {
                     a.port.tx_commit(burst);
                     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
@@ -256,7 +258,7 @@ fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut
 fn a_single_burst_is_not_lost_to_the_error_of_another_peer() {
     let (mut a, mut b) = (v4(1), v4(2));
     let (dst, closed) = (*b.port.local(), Endpoint::v4([127, 0, 0, 1], 9));
-    let now = Burst { dst, len: 64, seg: 64 };
+    let now = Burst { dst: peer_addr(&dst), len: 64, seg: 64 };
     let mut declined = 0;
     for _ in 0..50 {
         send(&mut a.port, dst, 64, 64);
@@ -275,9 +277,12 @@ fn a_single_burst_is_not_lost_to_the_error_of_another_peer() {
     }
     assert!(declined > 0);
     assert_eq!(a.port.take_error().map(|e| (e.dst.port, e.errno)), Some((9, libc::ECONNREFUSED)));
-    assert!(!a.port.tx_now(&Burst { dst: closed, ..now }), "goes elsewhere");
+    assert!(!a.port.tx_now(&Burst { dst: peer_addr(&closed), ..now }), "goes elsewhere");
     for (len, seg) in [(0, 64), (64, 0), (MAX_BURST + 1, 4124), (65 * 64, 64)] {
-        assert!(!a.port.tx_now(&Burst { dst, len, seg }), "{len} in packets of {seg}");
+        assert!(
+            !a.port.tx_now(&Burst { dst: peer_addr(&dst), len, seg }),
+            "{len} in packets of {seg}"
+        );
     }
     assert_eq!(a.port.counters().send_err, 0);
 }
@@ -345,7 +350,7 @@ fn a_full_send_buffer_keeps_the_rest_in_order() {
             let Some(space) = a.port.tx_space() else { break };
             space[..3000].fill(0);
             space[..8].copy_from_slice(&sent.to_be_bytes());
-            a.port.tx_commit(Burst { dst, len: 3000, seg: 3000 });
+            a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 3000, seg: 3000 });
             sent += 1;
         }
         if a.port.tx_flush() == TxOutcome::Full {
@@ -443,7 +448,7 @@ fn impossible_bursts_are_reported_and_not_sent() {
         (dst, usize::MAX, 100, libc::EMSGSIZE),
         (dst, 100, 0, libc::EAFNOSUPPORT),
     ] {
-        a.port.tx_commit(Burst { dst, len, seg });
+        a.port.tx_commit(Burst { dst: peer_addr(&dst), len, seg });
         assert!(!a.port.tx_pending());
         assert_eq!(a.port.take_error().map(|e| (e.dst, e.errno)), Some((dst, errno)));
     }
@@ -457,7 +462,7 @@ fn more_segments_than_the_kernel_takes_leave_one_by_one_with_right_icrcs() {
     let before = a.port.counters().tx_calls;
     let flow = flow(&a.port, &dst);
     fill(a.port.tx_space().unwrap(), 65 * 60, 60, &flow);
-    a.port.tx_commit(Burst { dst, len: 65 * 60, seg: 60 });
+    a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 65 * 60, seg: 60 });
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
     assert_eq!(a.port.counters().tx_calls - before, 65);
     assert_eq!(receive(&mut b.port, &a.port, 65 * 60, 60), 65);
@@ -576,7 +581,7 @@ fn ecn_bits_arrive() {
         send(&mut a.port, dst, 5 * 60, 60);
         a.port.tx_flush();
         assert_eq!(poll(&mut b.port), 1);
-        assert_eq!((b.port.rx_get(0).ecn, b.port.rx_get(0).seg), (0b10, 60));
+        assert_eq!((b.port.rx_get(0).grh.traffic_class, b.port.rx_get(0).seg), (0b10, 60));
     }
 }
 

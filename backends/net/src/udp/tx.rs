@@ -3,16 +3,21 @@
 //! A single burst leaves by sendto if possible. That is 0.1 to 0.2 us shorter than sendmsg, because
 //! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
 //! size then is the socket's own ([`DefaultSegment`]).
+//!
+//! Traffic class and hop limit are always the socket's own, and are set where they change (`header`).
+//! So bursts of one class leave as if there were none.
 
 use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
-use crate::addr::{Endpoint, SockAddr};
+use crate::addr::{endpoint, Endpoint, SockAddr};
 use crate::port::{Burst, TxOutcome};
 use crate::sys::errno;
 use default_segment::DefaultSegment;
 use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::PeerAddr;
 use heapless::HistoryBuf;
 
 mod default_segment;
+pub(super) mod header;
 mod refusal;
 mod single;
 
@@ -30,7 +35,7 @@ struct Control([u8; 32]);
 /// One committed burst.
 #[derive(Clone, Copy)]
 struct Slot {
-    dst: Endpoint,
+    dst: PeerAddr,
     off: u32,
     len: u32,
     seg: u16,
@@ -61,8 +66,11 @@ pub(super) struct Tx {
     used: usize,
     batch: usize,
     default_segment: DefaultSegment,
-    /// Endpoint of the first address in `addrs`; its family is the port's.
-    first: Option<(Endpoint, libc::socklen_t)>,
+    /// The destination of the first address in `addrs`; its family is the port's. Where no burst
+    /// waits, its class and hop limit are the socket's.
+    first: Option<(PeerAddr, libc::socklen_t)>,
+    /// What the socket's packets have.
+    header: header::SocketHeader,
     /// Slots `head..tail` wait for the kernel.
     head: usize,
     tail: usize,
@@ -99,7 +107,7 @@ impl Tx {
     pub(super) unsafe fn carve(cfg: &UdpConfig, carve: &mut Carve) -> Result<Tx> {
         let n = cfg.tx_batch as usize;
         let slot = Slot {
-            dst: Endpoint::default(),
+            dst: PeerAddr::default(),
             off: 0,
             len: 0,
             seg: 0,
@@ -139,6 +147,7 @@ impl Tx {
             used: 0,
             default_segment: DefaultSegment::default(),
             first: None,
+            header: header::SocketHeader::new(cfg.traffic_class),
             batch: n,
             head: 0,
             tail: 0,
@@ -150,6 +159,12 @@ impl Tx {
         debug_assert!(i < self.batch);
         // SAFETY: callers pass indexes in `head..tail <= batch`, all initialised by `carve`.
         unsafe { &mut *self.slots.add(i) }
+    }
+
+    /// Whether a burst may leave by the call that sends the one before it.
+    fn may_follow(&mut self, i: usize) -> bool {
+        let Slot { single, dst, .. } = *self.slot(i);
+        !single && self.header.suits(&dst)
     }
 
     fn refuses(&self, dst: &Endpoint) -> bool {
@@ -164,8 +179,8 @@ impl Tx {
 
     /// Writes the first address, which stays for later bursts.
     #[inline(never)]
-    fn set_first_address(&mut self, dst: &Endpoint) {
-        let (sa, sa_len) = dst.to_sockaddr();
+    fn set_first_address(&mut self, dst: &PeerAddr) {
+        let (sa, sa_len) = self.header.address(dst);
         // SAFETY: the first of `batch` addresses, `batch` being at least 1.
         unsafe { *self.addrs = sa };
         self.first = Some((*dst, sa_len));
@@ -191,7 +206,7 @@ impl Tx {
         // 0: no segmentation.
         let size = if many { s.seg } else { 0 };
         let gso = many || self.default_segment.size != 0;
-        let (sa, sa_len) = s.dst.to_sockaddr();
+        let (sa, sa_len) = self.header.address(&s.dst);
         // SAFETY: `i < batch`, the length of every array, and all were initialised;
         // `off + len <= capacity`.
         unsafe {
@@ -240,12 +255,13 @@ impl UdpPort {
             && self.tx.tail < self.tx.batch
             && self.tx.used + b.len <= self.tx.capacity;
         let known = matches!(&self.tx.first, Some((dst, _)) if *dst == b.dst);
-        if !fits || b.seg == 0 || !known && b.dst.is_v4() != self.local.is_v4() {
-            self.fail(b.dst, if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
+        if !fits || b.seg == 0 || !known && endpoint(&b.dst).is_v4() != self.local.is_v4() {
+            self.fail(endpoint(&b.dst), if fits { libc::EAFNOSUPPORT } else { libc::EMSGSIZE });
             return;
         }
         let many = b.len > usize::from(b.seg);
-        let too_many = many && b.len > usize::from(b.seg) * usize::from(self.max_segments(&b.dst));
+        let too_many =
+            many && b.len > usize::from(b.seg) * usize::from(self.max_segments(&endpoint(&b.dst)));
         let i = self.tx.tail;
         // `len <= burst` and `used <= capacity <= 16 MiB`: both fit.
         let (off, len) = (self.tx.used as u32, b.len as u32);
@@ -253,7 +269,10 @@ impl UdpPort {
             self.tx.set_first_address(&b.dst);
             self.lone_bursts = 0;
         }
-        let plain = i == 0 && !too_many && self.tx.default_segment.suits(b.len, b.seg);
+        let plain = i == 0
+            && !too_many
+            && self.tx.default_segment.suits(b.len, b.seg)
+            && (known || self.tx.header.suits(&b.dst));
         let slot = Slot {
             dst: b.dst,
             off,
@@ -294,13 +313,16 @@ impl UdpPort {
         }
         while self.tx.head < self.tx.tail {
             let head = self.tx.head;
+            if !self.set_header(head) {
+                continue;
+            }
             if self.tx.slot(head).single {
                 if !self.send_singly(head) {
                     return self.full();
                 }
                 continue;
             }
-            let run = (head..self.tx.tail).take_while(|&i| !self.tx.slot(i).single).count();
+            let run = (head..self.tx.tail).take_while(|&i| self.tx.may_follow(i)).count();
             if run == 1 && self.tx.tail == head + 1 {
                 self.adapt_default_segment(head);
             }

@@ -72,6 +72,8 @@ pub mod feature {
     pub const RELAY: u64 = 2;
     /// Those rings move to memory of one and two MiB when they are often half full.
     pub const GROW: u64 = 4;
+    /// Their frames have hop limit, flow label and traffic class of the packets.
+    pub const HEADERS: u64 = 8;
 }
 
 /// Values of [`Hello::mode`] and [`Welcome::mode`].

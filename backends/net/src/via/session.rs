@@ -451,7 +451,8 @@ impl Drop for Session {
 pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
     Hello {
         versions: VERSIONS,
-        features: feature::DIRECT | if qpns > 0 { feature::RELAY | feature::GROW } else { 0 },
+        features: feature::DIRECT
+            | if qpns > 0 { feature::RELAY | feature::GROW | feature::HEADERS } else { 0 },
         mode: mode::SWITCH,
         qpns,
         ffr_id: ffr_id(),
@@ -469,7 +470,7 @@ pub(super) fn rings_of(w: &Welcome, fds: [Option<Foreign>; 3]) -> Result<Option<
             w.rings,
             w.features & feature::GROW != 0,
         )
-        .map(Some),
+        .map(|relay| Some(relay.with_headers(w.features & feature::HEADERS != 0))),
     }
 }
 

@@ -13,9 +13,9 @@ const HOP_LIMIT: u8 = 64;
 pub fn ah_attr(a: &AhAttr, source: &Source) -> ibv_ah_attr {
     let grh = ibv_global_route {
         dgid: ibv_gid { raw: a.dgid },
-        flow_label: 0,
+        flow_label: a.flow_label,
         sgid_index: source.gid_index as u8,
-        hop_limit: if a.hop_limit == 0 { HOP_LIMIT } else { a.hop_limit },
+        hop_limit: if a.hop_limit <= 1 { HOP_LIMIT } else { a.hop_limit },
         traffic_class: a.traffic_class,
     };
     ibv_ah_attr {
@@ -69,6 +69,7 @@ pub fn qp_attr_of(t: &ibv_qp_attr) -> QpAttr {
             udp_port: 0,
             hop_limit: grh.hop_limit,
             traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
         },
         cap: cap_of(&t.cap),
         ..QpAttr::default()

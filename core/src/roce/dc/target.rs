@@ -243,6 +243,7 @@ impl Transport {
             port: local.port,
             traffic_class: ah.traffic_class,
             hop_limit: ah.hop_limit,
+            flow_label: ah.flow_label,
         };
         let path = match from.path {
             Path::Loopback => Path::Loopback,

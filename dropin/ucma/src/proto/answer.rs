@@ -58,7 +58,12 @@ impl Out {
         let global = u8::from(ah.dgid != [0; 16]);
         // The route: GID, flow label, index of the own GID, hop limit, class; then LID, SL, path
         // bits, rate.
-        self.bytes(&ah.dgid).u32(0).u8(gid_index).u8(hop_limit).u8(ah.traffic_class).zeros(1 + 5);
+        self.bytes(&ah.dgid)
+            .u32(ah.flow_label)
+            .u8(gid_index)
+            .u8(hop_limit)
+            .u8(ah.traffic_class)
+            .zeros(1 + 5);
         self.u8(global).u8(1).zeros(1)
     }
 

@@ -4,7 +4,7 @@
 use gdrcore_core::cm::arrival;
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::types::AhAttr;
+use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use gdrcore_core::{Error, Result};
 
 use super::{Devices, Manager, ManagerId, ProgramId, Session, Stage, UDP_QKEY};
@@ -105,8 +105,10 @@ impl<D: Devices> Session<D> {
         };
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
-        let (channel, ps, traffic_class, ack_timeout) =
-            (l.channel, l.ps, l.traffic_class, l.ack_timeout);
+        let (channel, ps, ack_timeout) = (l.channel, l.ps, l.ack_timeout);
+        // A request names the class of a connection, and a lookup none.
+        let asked = (e.qp_type != qp_type::UD).then_some(e.peer.traffic_class);
+        let traffic_class = asked.unwrap_or(l.traffic_class);
         // The library moves the QP before the program gives the RNR retry count of its accept. Most
         // programs accept with the request's count.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;

@@ -1,8 +1,10 @@
 //! The sockets of a session, and the bursts that leave by them.
 
 use crate::relay::far::source_port;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Flow, Hop};
-use gdrcore_net::addr::Endpoint;
+use gdrcore_net::addr::{endpoint, peer_addr, Endpoint};
 use gdrcore_net::port::{Burst, TxOutcome};
 use gdrcore_net::shm::relay::{Packet, PACKET_MAX};
 use gdrcore_net::udp::{MappedPort, MAX_BURST};
@@ -11,7 +13,7 @@ use std::ops::Range;
 /// A burst that is being put together.
 #[derive(Clone, Copy)]
 pub(super) struct Open {
-    to: Endpoint,
+    to: PeerAddr,
     flow: Flow,
     len: usize,
     seg: usize,
@@ -32,6 +34,7 @@ impl Open {
 pub(super) struct Held {
     /// Its receiver's host.
     pub(super) to: Endpoint,
+    pub(super) grh: Fields,
     pub(super) len: usize,
     /// The flow of its ICRC, unless that is to be computed.
     pub(super) was: Option<Flow>,
@@ -51,6 +54,8 @@ pub(super) struct Sockets {
     pub(super) waits: bool,
     /// It is one of those that are looked at each round.
     pub(super) hot: bool,
+    /// The kernel shows what IP headers had.
+    pub(super) shown: bool,
 }
 
 impl Sockets {
@@ -65,14 +70,16 @@ impl Sockets {
     ) -> bool {
         let len = packet.len();
         let most = self.tx.max_segments(to);
-        if !self.open.as_ref().is_some_and(|o| o.to == *to && o.takes(len, most)) {
+        let Fields { flow_label, traffic_class, hop_limit } = packet.grh;
+        let peer = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(to) };
+        if !self.open.as_ref().is_some_and(|o| o.to == peer && o.takes(len, most)) {
             self.commit();
             if self.tx.tx_space().is_none() && self.tx.tx_flush() == TxOutcome::Full {
                 return false;
             }
             let port = source_port(self.blocks.start);
             let flow = Flow::from_gids(&from.ip, &to.ip, port, to.port);
-            self.open = Some(Open { to: *to, flow, len: 0, seg: len, packets: 0 });
+            self.open = Some(Open { to: peer, flow, len: 0, seg: len, packets: 0 });
         }
         let (Some(space), Some(open)) = (self.tx.tx_space(), &mut self.open) else { return false };
         let Some(room) = space.get_mut(open.len..open.len + len) else { return false };
@@ -93,7 +100,7 @@ impl Sockets {
 
     /// Whether a burst was begun that has room for another packet of its size.
     pub(super) fn has_begun(&self) -> bool {
-        self.open.as_ref().is_some_and(|o| o.takes(o.seg, self.tx.max_segments(&o.to)))
+        self.open.as_ref().is_some_and(|o| o.takes(o.seg, self.tx.max_segments(&endpoint(&o.to))))
     }
 
     fn commit(&mut self) {
@@ -108,9 +115,9 @@ impl Sockets {
         if self.tx.tx_flush() == TxOutcome::Full {
             return false;
         }
-        let Some(Held { to, len, was }) = self.held.take() else { return true };
+        let Some(Held { to, grh, len, was }) = self.held.take() else { return true };
         // The batch is empty.
-        self.append(from, &to, &Packet::whole(&room[..len]), was);
+        self.append(from, &to, &Packet::whole(&room[..len], grh), was);
         self.commit();
         self.tx.tx_flush() == TxOutcome::Sent
     }

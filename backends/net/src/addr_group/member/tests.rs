@@ -6,6 +6,7 @@ use crate::clock::now_ns;
 use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use gdrcore_core::error::Error;
+use gdrcore_core::wire::grh::Fields;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
 use gdrcore_testkit::place::loopback;
@@ -77,7 +78,7 @@ impl One {
                 Owner::Local => direct += 1,
                 Owner::Probe => _ = self.member.take_probe(r.data),
                 Owner::Block(b) => {
-                    let p = Packets { src: r.src, seg: r.seg, first: 0, ecn: r.ecn, data: r.data };
+                    let p = Packets { src: r.src, seg: r.seg, first: 0, grh: r.grh, data: r.data };
                     if !self.member.forward(b, &p) {
                         self.member.count_dropped(1);
                     }
@@ -485,7 +486,7 @@ fn more_packets_than_a_socket_holds_wait_for_their_owner() {
     settle(&mut members);
     let mut data = [0u8; 64];
     data[4..8].copy_from_slice(&(9 * QPN_UNIT).to_be_bytes());
-    let packets = Packets { src: at, seg: 64, first: 0, ecn: 0, data: &data };
+    let packets = Packets { src: at, seg: 64, first: 0, grh: Fields::default(), data: &data };
     for _ in 0..500 {
         assert!(members[0].member.forward(9, &packets));
     }
@@ -530,7 +531,7 @@ fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
     is_made.recv().expect("an owner");
     let mut data = [0u8; 64];
     data[4..8].copy_from_slice(&(9 * QPN_UNIT).to_be_bytes());
-    let packets = Packets { src: at, seg: 64, first: 0, ecn: 0, data: &data };
+    let packets = Packets { src: at, seg: 64, first: 0, grh: Fields::default(), data: &data };
     for _ in 0..250 {
         assert!(sender.member.forward(9, &packets));
     }

@@ -11,6 +11,12 @@ fn pair(grow: bool) -> (Relay, Relay) {
     (router, Relay::open(ends, RINGS, grow).unwrap())
 }
 
+/// An address, with the fields of packets to it.
+fn at(gid: [u8; 16], grh: Fields) -> PeerAddr {
+    let Fields { flow_label, traffic_class, hop_limit } = grh;
+    PeerAddr { gid, flow_label, traffic_class, hop_limit, ..PeerAddr::default() }
+}
+
 fn rings(relay: &Relay) -> bool {
     any_ready([(relay.fd().as_raw_fd(), libc::POLLIN)])
 }
@@ -99,11 +105,14 @@ fn an_ended_or_misbehaving_end_is_noticed() {
     let (mut router, session3) = both();
     session3.writer.place().lie(FRAME_MAX as u32 + 1);
     assert_eq!(router.take(&mut space), Err(Broken), "longer than a frame");
-    for at in [16usize, 20, 23] {
-        let (mut router, mut session) = both();
+    for (at, has_headers) in
+        [(16usize, false), (17, false), (20, false), (23, false), (16, true), (23, true)]
+    {
+        let (router, mut session) = both();
+        let mut router = router.with_headers(has_headers);
         let Some((p, _)) = session.writer.room(100, 100).unwrap() else { panic!("no room") };
         let mut bytes = [0u8; 100];
-        bytes[at] = 2;
+        bytes[at] = 0x12;
         host::place(p.as_ptr() as u64, &bytes).unwrap();
         session.writer.publish(100);
         assert_eq!(router.take(&mut space), Err(Broken), "{at}");
@@ -126,7 +135,7 @@ fn a_frame_of_several_packets_is_taken_packet_by_packet() {
             for (k, bytes) in room[..len].chunks_mut(seg).enumerate() {
                 bytes.fill((number as u8).wrapping_add(k as u8));
             }
-            session.send(&[number as u8; 16], len, seg).unwrap();
+            session.send(&at([number as u8; 16], Fields::default()), len, seg).unwrap();
             sent.push((number as u8, len, seg));
             number += 1;
         }
@@ -159,6 +168,39 @@ fn a_frame_of_anything_but_packets_breaks_the_ring() {
         assert_eq!(router.take(&mut space), Err(Broken), "{len} {several}");
         assert!(router.look(&mut [0; LONG]).is_err(), "{len} {several}");
         (router, session) = both();
+    }
+}
+
+#[test]
+fn a_frame_has_what_ip_headers_have_where_both_ends_know_of_it() {
+    let of = |flow_label, traffic_class, hop_limit| Fields { flow_label, traffic_class, hop_limit };
+    let all = [
+        (of(0, 0, 0), of(0, 0, 0)),
+        (of(0xf_edcb, 0xb8, 255), of(0xf_edcb, 0xb8, 255)),
+        // What the other end can't be told: ECN bits, a limit of 1, a label of more than 20 bits.
+        (of(0xff0_0001, 0x07, 1), of(1, 4, 0)),
+    ];
+    for known in [false, true] {
+        let (router, session) = both();
+        let mut ends = (router.with_headers(known), session.with_headers(known));
+        let mut space = [0; PACKET_MAX];
+        for (asked, carried) in all {
+            let carried = if known { carried } else { of(0, 0, 0) };
+            let (router, session) = &mut ends;
+            session.room(100).unwrap().unwrap()[..90].fill(7);
+            session.send(&at([1; 16], asked), 90, 40).unwrap();
+            for _ in 0..3 {
+                let mut first = [0; LONG];
+                let (_, packet) = router.look(&mut first).unwrap().unwrap();
+                assert_eq!(packet.grh, carried);
+                // And on to another session.
+                router
+                    .put_with_icrc(&[2; 16], &Packet::whole(&[7; 40], asked), &[], false)
+                    .unwrap();
+                router.consume();
+                assert_eq!(session.take(&mut space).unwrap().unwrap().grh, carried);
+            }
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use gdrcore_core::verbs::types::{
     access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
     RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
 };
+use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
@@ -71,8 +72,8 @@ impl MemoryPort {
     /// Sends a burst by the connected socket, which ends when it has taken its last one.
     fn tx_own(&mut self, b: &Burst) -> bool {
         let (own, left) = self.own.as_mut().expect("a connected socket");
-        assert!(own.leads_to(&peer_addr(&b.dst)) && self.batch.is_empty());
-        let port = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
+        assert!(own.leads_to(&b.dst) && self.batch.is_empty());
+        let port = Flow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
         let ends = *left == 0;
         for (k, packet) in (0u16..).zip(self.space[..b.len].chunks_mut(b.seg.into())) {
             let accepted = own.flow.check(own.ident.wrapping_add(k), packet).expect("its ICRC");
@@ -147,8 +148,10 @@ impl Port for MemoryPort {
     }
     fn rx_get(&self, i: usize) -> RxPacket<'_> {
         let (src, data) = &self.received[i];
-        RxPacket { src: *src, seg: data.len() as u16, data, ecn: 0 }
+        RxPacket { src: *src, seg: data.len() as u16, data, grh: Fields::default() }
     }
+    fn show_headers(&mut self) {}
+
     fn has_error(&self) -> bool {
         !self.errors.is_empty()
     }

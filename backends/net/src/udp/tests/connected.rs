@@ -30,7 +30,7 @@ fn send_by_port(a: &mut Rig, b: &mut Rig, len: usize, seg: usize, now: bool) {
     let dst = *b.port.local();
     let flow = flow(&a.port, &dst);
     fill(a.port.tx_space().unwrap(), len, seg, &flow);
-    let burst = Burst { dst, len, seg: seg as u16 };
+    let burst = Burst { dst: peer_addr(&dst), len, seg: seg as u16 };
     if !now || !a.port.tx_now(&burst) {
         a.port.tx_commit(burst);
         assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
@@ -47,7 +47,7 @@ fn send_connected(a: &mut Rig, len: usize, seg: usize) -> (bool, Vec<u8>) {
         flow.append_icrc(ident.wrapping_add(k as u16), packet);
     }
     let written = space[..len].to_vec();
-    (a.port.tx_connected(&Burst { dst: endpoint(&dst), len, seg: seg as u16 }), written)
+    (a.port.tx_connected(&Burst { dst, len, seg: seg as u16 }), written)
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_burst_that_waits_in_the_batch_leaves_before_those_of_a_connected_socket() {
     let dst = *b.port.local();
     let flow = flow(&a.port, &dst);
     fill(a.port.tx_space().unwrap(), 100, 80, &flow);
-    a.port.tx_commit(Burst { dst, len: 100, seg: 80 });
+    a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 100, seg: 80 });
     assert!(own_flow(&mut a).is_none());
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
     assert!(own_flow(&mut a).is_some());
@@ -187,7 +187,7 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
     let burst = a.port.tx_space().unwrap()[..100].to_vec();
     assert!(burst.chunks(80).enumerate().all(|(k, p)| flow.check(k as u16, p).unwrap().exact));
     let mut b = open(dst, &UdpConfig::DEFAULT).unwrap();
-    a.port.tx_commit(Burst { dst, len: 100, seg: 80 });
+    a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 100, seg: 80 });
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
     assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
     // And it may have another one.
@@ -234,10 +234,12 @@ fn a_doubted_connected_socket_rests_and_comes_back() {
 fn peers_of_other_hosts_have_no_connected_socket() {
     let a = v4(1);
     let far = Endpoint::v4([192, 0, 2, 1], 4791);
-    assert!(crate::udp::connected::ConnectedSocket::open(a.port.local(), &far, 0).is_none());
+    assert!(
+        crate::udp::connected::ConnectedSocket::open(a.port.local(), &peer_addr(&far), 0).is_none()
+    );
     let near = crate::udp::connected::ConnectedSocket::open(
         a.port.local(),
-        &Endpoint::v4([127, 0, 0, 3], 4791),
+        &peer_addr(&Endpoint::v4([127, 0, 0, 3], 4791)),
         2,
     )
     .expect("a connected socket");

@@ -3,6 +3,7 @@
 //! is needed for one.
 
 use super::*;
+use crate::addr::peer_addr;
 use crate::sys::Fd;
 use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_testkit::descriptors::fork;
@@ -448,7 +449,7 @@ fn a_slow_link_fills_the_send_buffer_and_nothing_is_lost() {
                     p[..4].copy_from_slice(&(filled * 10 + k as u32).to_be_bytes());
                     flow.append_icrc(k as u16, p);
                 }
-                ra.port.tx_commit(Burst { dst, len: 10 * 4000, seg: 4000 });
+                ra.port.tx_commit(Burst { dst: peer_addr(&dst), len: 10 * 4000, seg: 4000 });
                 filled += 1;
             }
             let full = ra.port.tx_flush() == TxOutcome::Full;

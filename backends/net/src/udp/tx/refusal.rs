@@ -1,7 +1,7 @@
 //! Handles refused sends: retries, bursts without GSO, and errors of single destinations.
 
 use super::{UdpPort, TRIES};
-use crate::addr::Endpoint;
+use crate::addr::{endpoint, Endpoint};
 use crate::port::{ErrorKind, PortError};
 use crate::sys::errno;
 use gdrcore_core::wire::icrc::Flow;
@@ -14,6 +14,7 @@ impl UdpPort {
             // ENOBUFS: the device's queue is full.
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
             libc::EINTR => return true,
+            libc::EINVAL if self.gives_up_labels(i) => return true,
             _ => {}
         }
         let icmp = self.drain_errors();
@@ -22,7 +23,7 @@ impl UdpPort {
         if s.tries == 1 || (icmp > 0 && s.tries < TRIES) {
             return true;
         }
-        let (dst, many) = (s.dst, s.len > u32::from(s.seg));
+        let (dst, many) = (endpoint(&s.dst), s.len > u32::from(s.seg));
         if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
             // GSO may be what is refused: sent one by one, the packets show it.
             s.single = true;
@@ -55,7 +56,7 @@ impl UdpPort {
             if s.done >= s.len {
                 if s.refused {
                     // Every packet was sent on its own, so the segmentation was refused.
-                    self.tx.remember_refusal(&s.dst);
+                    self.tx.remember_refusal(&endpoint(&s.dst));
                     self.counters.gso_refused += 1;
                 }
                 self.tx.head += 1;
@@ -70,9 +71,9 @@ impl UdpPort {
                 )
             };
             if s.done > 0 {
-                rewrite_icrc(&self.local, &s.dst, packet);
+                rewrite_icrc(&self.local, &endpoint(&s.dst), packet);
             }
-            let (sa, sa_len) = s.dst.to_sockaddr();
+            let (sa, sa_len) = self.tx.header.address(&s.dst);
             self.counters.tx_calls += 1;
             // SAFETY: packet and address are live and described by their lengths.
             let rc = unsafe {

@@ -1,12 +1,11 @@
 //! Sends bursts at once: by the connected socket, or by sendto, without a msghdr.
 
 use super::UdpPort;
-use crate::addr::{endpoint, Endpoint};
 use crate::port::Burst;
 use crate::sys::errno;
 use crate::udp::connected::{ConnectedSocket, CONNECT_AFTER, CONNECT_AFTER_MAX};
 use crate::udp::MAX_SEGMENTS;
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
@@ -26,7 +25,7 @@ impl UdpPort {
             let fits = b.len.wrapping_sub(1) < self.tx.burst
                 && b.seg != 0
                 && self.tx.used == 0
-                && endpoint(&connected.own.dst) == b.dst;
+                && connected.own.leads_to(&b.dst);
             if fits {
                 // SAFETY: `len <= burst <= capacity`, initialised at carve; nothing else uses
                 // the buffer now.
@@ -47,7 +46,7 @@ impl UdpPort {
     fn close_connected(&mut self, b: &Burst) {
         self.connected = None;
         self.lone_bursts = 0;
-        let flow = Flow::from_gids(&self.local.ip, &b.dst.ip, self.local.port, b.dst.port);
+        let flow = Flow::from_gids(&self.local.ip, &b.dst.gid, self.local.port, b.dst.port);
         let Some(burst) =
             self.tx_space().and_then(|space| space.get_mut(..b.len)).filter(|_| b.seg != 0)
         else {
@@ -60,8 +59,8 @@ impl UdpPort {
 
     /// Opens a connected socket to a peer, if it is of this host.
     #[cold]
-    fn open_connected(&mut self, dst: &Endpoint) {
-        let leads = |c: &ConnectedSocket| endpoint(&c.own.dst) == *dst;
+    fn open_connected(&mut self, dst: &PeerAddr) {
+        let leads = |c: &ConnectedSocket| c.own.leads_to(dst);
         if !self.connected.as_ref().is_some_and(leads) && self.not_connectable != Some(*dst) {
             let rested = self.resting.take().filter(leads);
             let open = || ConnectedSocket::open(&self.local, dst, self.class);
@@ -108,7 +107,7 @@ impl UdpPort {
 
     /// Counts a burst that left alone for the last destination.
     #[inline]
-    pub(super) fn count_lone(&mut self, dst: &Endpoint) {
+    pub(super) fn count_lone(&mut self, dst: &PeerAddr) {
         if self.lone_bursts < self.connect_after {
             self.lone_bursts += 1;
             if self.lone_bursts == self.connect_after && self.gso {
