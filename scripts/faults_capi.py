@@ -1,0 +1,23 @@
+"""Deliberate faults in the C API's groups, in its words, and in what it says of itself; see mutate.py.
+
+A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
+`mutate.NAMED`, or a test of tests/tests)."""
+
+C = "core/src/"
+F = "ffi/src/"
+N = "backends/net/src/"
+
+FAULTS = [
+    ("the page of rules lacks an operation that the table of opcodes has",
+     "docs/records/SPEC-MAP.md", "| partitions |", "| FLUSH, partitions |", "spec_map"),
+    ("the page of rules has other opcodes than the table", "docs/records/SPEC-MAP.md",
+     "| FLUSH | 1C |", "| FLUSH | |", "spec_map"),
+    ("gdrc_qp_detach_mcast makes a member", F + "qp_calls.rs",
+     "device(ctx)?.mcast_detach(qp.handle, &gid)?;", "device(ctx)?.mcast_attach(qp.handle, &gid)?;",
+     "multicast"),
+    ("a NIC's group is left when it is joined", "backends/verbs/src/control.rs",
+     "errno(unsafe { (self.module.mcast_attach)(qp.object(), gid) })",
+     "errno(unsafe { (self.module.mcast_detach)(qp.object(), gid) })", "verbs_on_dropin"),
+    ("a group's refusal names an argument of another call", C + "engine/control.rs",
+     "unusable(\"gid\", gid, ", "unusable(\"dgid\", gid, ", "capi"),
+]
