@@ -1364,6 +1364,35 @@ int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
  */
 const char *gdrc_qp_state_str(uint32_t state);
 
+/** The QP number of a message to a multicast group. */
+#define GDRC_QPN_MULTICAST 0xffffff
+
+/**
+ * Makes a GDRC_QPT_UD queue pair a member of a multicast group: it receives what is sent there, by
+ * any process of any host, under its own Q_Key. `gid` is 16 bytes, of which the device keeps a
+ * copy: an IPv6 group, or an IPv4 one as ::ffff:239.1.2.3. Twice is no error, and counts once.
+ *
+ * To send to a group, make an address handle of its GID and name GDRC_QPN_MULTICAST as the QP; no
+ * membership is needed. The sender does not receive its own messages. A queue pair's memberships
+ * end with it.
+ *
+ * Errors: -EINVAL: not UD, not a group's address or of another family than the device's, stale
+ * handle, gid is NULL; -ENOMEM: 64 memberships of the device, or 16 groups, are in use;
+ * -EOPNOTSUPP: loopback, a device over a router, a NIC without multicast. Threads: any. Cost: for
+ * the first member of a group of a context a socket. Source: IBTA verb Attach QP to Multicast
+ * Group; ibv_attach_mcast(3).
+ */
+int gdrc_qp_attach_mcast(struct gdrc_context *ctx, struct gdrc_qp qp, const uint8_t *gid);
+
+/**
+ * Ends a membership.
+ *
+ * Errors: -EINVAL: not a member, stale handle, gid is NULL; -EOPNOTSUPP: as gdrc_qp_attach_mcast.
+ * Threads: any. Cost: for the last member of a group the end of its socket.
+ * Source: IBTA verb Detach QP from Multicast Group; ibv_detach_mcast(3).
+ */
+int gdrc_qp_detach_mcast(struct gdrc_context *ctx, struct gdrc_qp qp, const uint8_t *gid);
+
 /** @} */
 
 /**

@@ -1,4 +1,4 @@
-"""Deliberate faults in the C API's groups, in its words, and in what it says of itself; see mutate.py.
+"""Deliberate faults in the C API's groups, in its words, and in what pages say; see mutate.py.
 
 A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
 `mutate.NAMED`, or a test of tests/tests)."""

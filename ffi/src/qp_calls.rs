@@ -4,7 +4,7 @@ use crate::c_consts::GDRC_QP_STATE;
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
-use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
+use crate::ptr::{out, out_optional, plain_in, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{QpAttr, QpInit};
 use gdrcore_core::{copy_qp_attr, Result};
@@ -183,4 +183,52 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
+}
+
+/// Makes a GDRC_QPT_UD queue pair a member of a multicast group: it receives what is sent there,
+/// by any process of any host, under its own Q_Key. `gid` is 16 bytes, of which the device keeps a
+/// copy: an IPv6 group, or an IPv4 one as ::ffff:239.1.2.3. Twice is no error, and counts once.
+///
+/// To send to a group, make an address handle of its GID and name GDRC_QPN_MULTICAST as the QP; no
+/// membership is needed. The sender does not receive its own messages. A queue pair's memberships
+/// end with it.
+///
+/// Errors: -EINVAL: not UD, not a group's address or of another family than the device's, stale
+/// handle, gid is NULL; -ENOMEM: 64 memberships of the device, or 16 groups, are in use;
+/// -EOPNOTSUPP: loopback, a device over a router, a NIC without multicast. Threads: any. Cost: for
+/// the first member of a group of a context a socket. Source: IBTA verb Attach QP to Multicast
+/// Group; ibv_attach_mcast(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_attach_mcast(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    gid: *const u8,
+) -> c_int {
+    ret(qp_attach_mcast(ctx, qp, gid))
+}
+
+fn qp_attach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
+    let gid: [u8; 16] = plain_in!(gid.cast());
+    device(ctx)?.mcast_attach(qp.handle, &gid)?;
+    Ok(0)
+}
+
+/// Ends a membership.
+///
+/// Errors: -EINVAL: not a member, stale handle, gid is NULL; -EOPNOTSUPP: as
+/// gdrc_qp_attach_mcast. Threads: any. Cost: for the last member of a group the end of its socket.
+/// Source: IBTA verb Detach QP from Multicast Group; ibv_detach_mcast(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_detach_mcast(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    gid: *const u8,
+) -> c_int {
+    ret(qp_detach_mcast(ctx, qp, gid))
+}
+
+fn qp_detach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
+    let gid: [u8; 16] = plain_in!(gid.cast());
+    device(ctx)?.mcast_detach(qp.handle, &gid)?;
+    Ok(0)
 }

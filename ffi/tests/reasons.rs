@@ -211,6 +211,27 @@ fn address_handles() {
 }
 
 #[test]
+fn groups() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (ud, rc) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (x, none) = (ctx.0, gdrc_qp { handle: 0 });
+    let group: [u8; 16] = *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x01\x02\x03";
+    let to = group.as_ptr();
+    refused! {
+        EINVAL "ctx": gdrc_qp_attach_mcast(null_mut(), ud.qp, to);
+        EINVAL "gid": gdrc_qp_attach_mcast(x, ud.qp, null());
+        EINVAL "qp {0}": gdrc_qp_attach_mcast(x, none, to);
+        EINVAL "qp: of type RC": gdrc_qp_attach_mcast(x, rc.qp, to);
+        EINVAL "gid ::": gdrc_qp_attach_mcast(x, ud.qp, [0; 16].as_ptr());
+        EOPNOTSUPP "gid: loopback": gdrc_qp_attach_mcast(x, ud.qp, to);
+        EINVAL "ctx": gdrc_qp_detach_mcast(null_mut(), ud.qp, to);
+        EINVAL "gid": gdrc_qp_detach_mcast(x, ud.qp, null());
+        EINVAL "qp {0}": gdrc_qp_detach_mcast(x, none, to);
+        EINVAL "gid: the QP is no member": gdrc_qp_detach_mcast(x, ud.qp, to);
+    }
+}
+
+#[test]
 fn completion_queues_shared_receive_queues_and_channels() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_UD, 4096);

@@ -9,7 +9,10 @@ use gdrcore_tests::patience::deadline;
 use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use gdrcore_tests::{library, skip, source};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -183,4 +186,29 @@ fn strangers_packets_to_a_group_are_dropped() {
     }
     assert!(refused() >= 150 && end.done.is_empty(), "{} {:?}", refused(), end.done);
     end.destroy().expect("destroy");
+}
+
+/// Groups by the C API, as a C program uses them: on devices with an address, and the words of
+/// those without.
+#[test]
+fn c_programs_join_groups_and_leave_them() {
+    if find("cc").is_none() {
+        skip!("cc is not installed");
+    }
+    let lib = library::build();
+    let dir = scratch("mcast");
+    let so = dir.join("libgdrcore.so.0");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
+    let include = format!("-I{}", source::root().join("include").display());
+    let folder = format!("-L{}", lib.display());
+    let program = compile("cc", "mcast", &dir, &[&include, &folder, "-lgdrcore"]);
+    let says = |from: &str, to: &str, words: &str| {
+        let group = format!("239.{}.0.9", place::number());
+        let mut c = Command::new(&program);
+        let done = run(c.args([from, to, &group]).env("LD_LIBRARY_PATH", &dir), 60);
+        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {}", done.output);
+    };
+    let soft = |n| format!("soft:{}", loopback(96, n));
+    says(&soft(1), &soft(2), "ok");
+    says("loopback", "loopback", "refused: gid: loopback has no multicast");
 }

@@ -184,6 +184,18 @@ impl Device for VerbsDevice {
         Ok(())
     }
 
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let qp = self.qps.enter(qp)?;
+        // SAFETY: a live QP, 16 readable bytes.
+        errno(unsafe { (self.module.mcast_attach)(qp.object(), gid) })
+    }
+
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let qp = self.qps.enter(qp)?;
+        // SAFETY: as above.
+        errno(unsafe { (self.module.mcast_detach)(qp.object(), gid) })
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
         self.cq_with(cqe, 0, self.opened.channel)
     }

@@ -101,10 +101,10 @@ impl Inner {
     }
 
     #[cold]
-    fn unreachable(&self, gid: &[u8; 16]) -> Error {
+    fn unreachable(&self, name: &str, gid: &[u8; 16]) -> Error {
         match crate::wire::ip::v4_of_gid(&self.local.gid).is_some() {
-            true => unusable(gid, "IPv6, and the device has an IPv4 address"),
-            false => unusable(gid, "IPv4, and the device has an IPv6 address"),
+            true => unusable(name, gid, "IPv6, and the device has an IPv4 address"),
+            false => unusable(name, gid, "IPv4, and the device has an IPv6 address"),
         }
     }
 
@@ -114,7 +114,7 @@ impl Inner {
     /// [`Error::Invalid`]: no host has its address, or not one that this engine reaches.
     pub fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) {
-            return Err(unusable(&ah.dgid, "no address of one host"));
+            return Err(unusable("dgid", &ah.dgid, "no address of one host"));
         }
         self.any_address(ah)
     }
@@ -122,10 +122,10 @@ impl Inner {
     /// As [`Inner::address`], for datagrams: permits a group's address too.
     fn any_address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) {
-            return Err(unusable(&ah.dgid, "neither a host's address nor a group's"));
+            return Err(unusable("dgid", &ah.dgid, "neither a host's address nor a group's"));
         }
         if !self.is_reachable(&ah.dgid) {
-            return Err(self.unreachable(&ah.dgid));
+            return Err(self.unreachable("dgid", &ah.dgid));
         }
         let mut addr = PeerAddr::from_ah(ah, self.local.port);
         if addr.scope_id == 0 && addr.gid[..2] == [0xfe, 0x80] {
@@ -136,11 +136,11 @@ impl Inner {
 }
 
 #[cold]
-fn unusable(gid: &[u8; 16], why: &str) -> Error {
+fn unusable(name: &str, gid: &[u8; 16], why: &str) -> Error {
     let gid = core::net::Ipv6Addr::from(*gid);
     match gid.to_ipv4_mapped() {
-        Some(v4) => refuse!(Invalid, "dgid {v4}: {why}"),
-        None => refuse!(Invalid, "dgid {gid}: {why}"),
+        Some(v4) => refuse!(Invalid, "{name} {v4}: {why}"),
+        None => refuse!(Invalid, "{name} {gid}: {why}"),
     }
 }
 
@@ -364,10 +364,10 @@ impl Guard<'_> {
             return Err(refuse!(Invalid, "qp: of type {}, and only UD joins groups", kind));
         }
         if !transition::is_multicast(gid) {
-            return Err(unusable(gid, "no group's address"));
+            return Err(unusable("gid", gid, "no group's address"));
         }
         if !inner.is_reachable(gid) {
-            return Err(inner.unreachable(gid));
+            return Err(inner.unreachable("gid", gid));
         }
         inner.transport.common.members.join(qi, gid)
     }
