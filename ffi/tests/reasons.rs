@@ -156,10 +156,13 @@ fn regions_and_windows() {
         EINVAL "pd {0}": gdrc_pd_dealloc(x, gdrc_pd { handle: 0 });
         EINVAL "pd 0x7700000000": gdrc_pd_dealloc(x, gdrc_pd { handle: NOBODY });
         EINVAL "pd": gdrc_pd_dealloc(x, gdrc_pd { handle: s.cq.handle });
-        EBUSY "pd: 1 regions": gdrc_pd_dealloc(x, gone);
+        EBUSY "pd: 1 regions and windows, 1 QPs, SRQs and address handles are in it; the first is QP 0x":
+            gdrc_pd_dealloc(x, gone);
         EINVAL "out": gdrc_mr_reg(x, pd, at, 8, 1, null_mut(), null_mut());
         EINVAL "attr->struct_size 0": gdrc_mr_reg(x, pd, at, 8, 1, &mut mr, &mut mattr);
         EINVAL "addr": gdrc_mr_reg(x, pd, null_mut(), 8, 1, &mut mr, null_mut());
+        EFAULT "addr 0x1000: of the 0x8 bytes":
+            gdrc_mr_reg(x, pd, core::ptr::without_provenance_mut(4096), 8, 1, &mut mr, null_mut());
         EINVAL "length 0": gdrc_mr_reg(x, pd, at, 0, 1, &mut mr, null_mut());
         EINVAL "length 0xffffffffffffffff":
             gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
@@ -251,7 +254,7 @@ fn completion_queues_shared_receive_queues_and_channels() {
             gdrc_cq_create_on(x, 4, gdrc_channel { handle: NOBODY }, &mut c2, null_mut());
         EINVAL "cqe 0": gdrc_cq_resize(x, cq, 0, null_mut());
         EINVAL "cq {0}": gdrc_cq_resize(x, gdrc_cq { handle: 0 }, 8, null_mut());
-        EBUSY "cq: 2 queues": gdrc_cq_destroy(x, cq);
+        EBUSY "cq: 2 queues or fast handles use it; the first is QP 0x": gdrc_cq_destroy(x, cq);
         EINVAL "cq": gdrc_cq_arm(x, gdrc_cq { handle: NOBODY }, 0);
         EINVAL "num_entries -1": gdrc_poll_cq(x, cq, -1, &mut zeroed());
         EINVAL "wc": gdrc_poll_cq(x, cq, 1, null_mut());

@@ -319,10 +319,10 @@ fn implemented() -> String {
         let cells: Vec<String> = CLASSES.iter().map(|c| of(c.0)).collect();
         writeln!(out, "| {name} | {} |", cells.join(" | ")).unwrap();
     }
-    out +=
-        "\n## Queue pairs\n\nTypes, by `core/src/verbs/kind.rs`; any other number is refused. Contexts\nof a DCT answer for it.\n\n\
-            | type | number | class | reliable | sends requests | answers requests |\n\
-            |---|---|---|---|---|---|\n";
+    out += "\n## Queue pairs\n\nTypes, by `core/src/verbs/kind.rs`; any other number is refused. ";
+    out += "Contexts of a\nDCT answer for it.\n\n";
+    out += "| type | number | class | reliable | sends requests | answers requests |\n";
+    out += "|---|---|---|---|---|---|\n";
     let yes = |does: bool| if does { "yes" } else { "no" };
     for number in 0..1024 {
         let Some(kind) = QpKind::of(number) else { continue };

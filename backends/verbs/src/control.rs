@@ -535,12 +535,14 @@ impl VerbsDevice {
             let made = errno(unsafe {
                 register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
             });
+            // No words: it is compared.
             if made == Err(Error::NoMemory)
                 && memory.dmabuf < 0
                 && !is_mapped(memory.addr, memory.length)
             {
                 // Some drivers return this for unmapped memory.
-                return Err(Error::Fault);
+                let (at, n) = (memory.addr, memory.length);
+                return Err(refuse!(Fault, "addr {at:#x}: of {n:#x} bytes some are not mapped"));
             }
             made?;
             more.pd.store(reg.pd, Relaxed);

@@ -11,7 +11,7 @@ use crate::mem::{Memory, Regions};
 use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Qp};
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
@@ -55,7 +55,9 @@ impl Inner {
             return Ok(peer);
         }
         t.peers.grow(&mut self.heap, |_| Peer::empty())?;
-        t.peer_join(addr, path).ok_or(Error::NoMemory)
+        t.peer_join(addr, path).ok_or_else(|| {
+            refuse!(NoMemory, "max_peer: all are in use; raise it, or give more memory")
+        })
     }
 
     /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
@@ -210,9 +212,11 @@ impl Guard<'_> {
         let common = &self.transport.common;
         let (users, regions) = (common.pds[i].users, common.memory.regions.pd_users(i as u32));
         if users > 0 || regions > 0 {
+            let first = self.first_user(|qp| qp.pd == i as u32);
             return Err(refuse!(
                 Busy,
-                "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in it"
+                "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in \
+                 it{first}"
             ));
         }
         Ok(i)
@@ -520,6 +524,24 @@ impl Guard<'_> {
     }
 }
 
+/// The first of the queue pairs that use an object, in words.
+pub(super) struct FirstUser(Option<u32>);
+
+impl core::fmt::Display for FirstUser {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.map_or(Ok(()), |qpn| write!(f, "; the first is QP {qpn:#x}"))
+    }
+}
+
+impl Inner {
+    /// Names one of the queue pairs that `uses` tells of.
+    #[cold]
+    pub(super) fn first_user(&self, uses: impl Fn(&Qp) -> bool) -> FirstUser {
+        let qps = &self.transport.qps;
+        FirstUser(qps.iter().find(|qp| qp.live && uses(qp)).map(|qp| qp.qpn))
+    }
+}
+
 impl Guard<'_> {
     /// The index of a CQ that nothing uses.
     pub(super) fn unused_cq(&self, cq: Handle) -> Result<usize> {
@@ -527,7 +549,11 @@ impl Guard<'_> {
         match self.transport.common.cqs[i].users {
             0 => Ok(i),
             // IBTA C11-17: A CQ that queue pairs use is not destroyed.
-            users => Err(refuse!(Busy, "cq: {users} queues or fast handles use it")),
+            users => {
+                let at = i as u32;
+                let first = self.first_user(|qp| qp.scq == at || qp.rcq == at);
+                Err(refuse!(Busy, "cq: {users} queues or fast handles use it{first}"))
+            }
         }
     }
 }
