@@ -31,6 +31,8 @@ FAULTS = [
      "\"addr {addr:#x}: of the", "\"of the", "capi"),
     ("what follows \"loopback\" is not said", F + "context_kinds.rs",
      "nothing follows \\\"{word}\\\", and", "no \\\"{word}\\\", and", "capi"),
+    ("a queue pair in a group is destroyed", C + "engine/qp.rs", "if groups > 0 {",
+     "if groups > 99 {", "multicast"),
     ("a group's refusal names an argument of another call", C + "engine/control.rs",
      "unusable(\"gid\", gid, ", "unusable(\"dgid\", gid, ", "capi"),
 ]

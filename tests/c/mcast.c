@@ -139,6 +139,8 @@ int main(int argc, char **argv)
     send_text(&sender, group, GDRC_QPN_MULTICAST, "again");
     must_receive(&member, 2, "again", &sender);
 
+    MUST(gdrc_qp_destroy(member.ctx, member.qp) == -EBUSY);
+    MUST(gdrc_qp_detach_mcast(member.ctx, member.qp, gid) == 0);
     MUST(gdrc_ah_destroy(sender.ctx, one) == 0 && gdrc_ah_destroy(sender.ctx, group) == 0);
     close_side(&member);
     close_side(&sender);

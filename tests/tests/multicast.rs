@@ -66,6 +66,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 // rxe rxe_recv.c rxe_rcv_mcast_pkt
+// Linux uverbs_std_types_qp.c uverbs_free_qp
 #[test]
 fn all_members_but_the_sender_receive_a_group() {
     let _alone = alone();
@@ -112,6 +113,11 @@ fn all_members_but_the_sender_receive_a_group() {
     poll(&mut [&mut second], 2);
     look(&mut [&mut first]);
     assert_eq!((second.done.len(), first.done.len()), (2, 1));
+    let members = [(&sender, &ours), (&second, &ours), (&beside, &ours), (&elsewhere, &other)];
+    for (e, gid) in members {
+        assert_eq!(e.dev.qp_destroy(e.qp), Err(Error::Busy), "a member of a group");
+        e.dev.mcast_detach(e.qp, gid).expect("detach");
+    }
     for e in [sender, first, second, beside, elsewhere, nowhere] {
         e.destroy().expect("destroy");
     }
@@ -121,7 +127,7 @@ fn all_members_but_the_sender_receive_a_group() {
 }
 
 #[test]
-fn groups_are_for_datagrams_and_end_with_their_members() {
+fn groups_are_for_datagrams_and_their_members_stay() {
     let _alone = alone();
     let a = Soft::new(&address(1));
     let ours = group(3);
@@ -142,6 +148,10 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
     assert_eq!((joined, sockets() - before), (16, 16));
     assert_eq!(a.dev().mcast_attach(ud.qp, &group(100)), Err(Error::NoMemory));
     rc.destroy().expect("destroy");
+    for n in 0..16 {
+        assert_eq!(a.dev().qp_destroy(ud.qp), Err(Error::Busy), "{n}");
+        a.dev().mcast_detach(ud.qp, &group(n)).expect("detach");
+    }
     ud.destroy().expect("destroy");
     assert_eq!(sockets(), before);
 }
@@ -185,6 +195,7 @@ fn strangers_packets_to_a_group_are_dropped() {
         end.poll();
     }
     assert!(refused() >= 150 && end.done.is_empty(), "{} {:?}", refused(), end.done);
+    a.dev().mcast_detach(end.qp, &ours).expect("detach");
     end.destroy().expect("destroy");
 }
 

@@ -376,7 +376,7 @@ impl Guard<'_> {
         inner.transport.common.members.join(qi, gid)
     }
 
-    /// Ends a membership. A QP's memberships also end when it is destroyed.
+    /// Ends a membership. A QP with one is not destroyed.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a member.

@@ -109,6 +109,6 @@ mod tests {
         for id in 0..SERVICES as u64 {
             assert_eq!(s.note(id, at(1)), Ok(true));
         }
-        assert_eq!(s.note(9999, at(2)), Err(Error::NoMemory));
+        assert_eq!(s.note(9999, at(2)), Err(gdrcore_core::Error::NoMemory));
     }
 }
