@@ -1352,17 +1352,47 @@ int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
  * Destroys a QP. Requests still in it end without completion, and the device does not access their
  * memory any more; completions that are already in a CQ stay there.
  *
- * Errors: -EBUSY: it has a fast handle, another thread uses it, or a type 2 window is bound to it;
- * -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
- * ibv_destroy_qp(3).
+ * Errors: -EBUSY: it has a fast handle, is in a multicast group, another thread uses it, or a type
+ * 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
+ * verb Destroy Queue Pair; ibv_destroy_qp(3).
  */
-int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
+int gdrc_qp_destroy(struct gdrc_context *ctx,
+                    struct gdrc_qp qp);
 
 /**
  * The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:
  * none.
  */
 const char *gdrc_qp_state_str(uint32_t state);
+
+/** The QP number of a message to a multicast group. */
+#define GDRC_QPN_MULTICAST 0xffffff
+
+/**
+ * Makes a GDRC_QPT_UD queue pair a member of a multicast group: it receives what is sent there, by
+ * any process of any host, under its own Q_Key. `gid` is 16 bytes, of which the device keeps a
+ * copy: an IPv6 group, or an IPv4 one as ::ffff:239.1.2.3. Twice is no error, and counts once.
+ *
+ * To send to a group, make an address handle of its GID and name GDRC_QPN_MULTICAST as the QP; no
+ * membership is needed. The sender does not receive its own messages. A queue pair that is a
+ * member of a group is not destroyed.
+ *
+ * Errors: -EINVAL: not UD, not a group's address or of another family than the device's, stale
+ * handle, gid is NULL; -ENOMEM: 64 memberships of the device, or 16 groups, are in use;
+ * -EOPNOTSUPP: loopback, a device over a router, a NIC without multicast. Threads: any. Cost: for
+ * the first member of a group of a context a socket. Source: IBTA verb Attach QP to Multicast
+ * Group; ibv_attach_mcast(3).
+ */
+int gdrc_qp_attach_mcast(struct gdrc_context *ctx, struct gdrc_qp qp, const uint8_t *gid);
+
+/**
+ * Ends a membership.
+ *
+ * Errors: -EINVAL: not a member, stale handle, gid is NULL; -EOPNOTSUPP: as gdrc_qp_attach_mcast.
+ * Threads: any. Cost: for the last member of a group the end of its socket.
+ * Source: IBTA verb Detach QP from Multicast Group; ibv_detach_mcast(3).
+ */
+int gdrc_qp_detach_mcast(struct gdrc_context *ctx, struct gdrc_qp qp, const uint8_t *gid);
 
 /** @} */
 

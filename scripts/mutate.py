@@ -15,6 +15,7 @@ import os, subprocess, sys, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
+import faults_capi
 import faults_dc
 import faults_ends
 import faults_flow
@@ -81,6 +82,10 @@ MEMPOOL = ("mempool", MEMPOOL_TEST + ["--no-run"], MEMPOOL_TEST)
 # Those of the kernel's end of librdmacm.
 UCMA_TEST = ["cargo", "test", "-q", "-p", "gdrcore-ucma"]
 UCMA = ("ucma", UCMA_TEST + ["--no-run"], UCMA_TEST)
+
+# Those of the C API's own crate.
+CAPI_TEST = ["cargo", "test", "-q", "-p", "gdrcore"]
+CAPI = ("capi", CAPI_TEST + ["--no-run"], CAPI_TEST)
 
 # And those of the adapter of etcd.
 ETCD_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router-etcd"]
@@ -702,7 +707,7 @@ FAULTS = [
 ]
 NAMED = {
     "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
-    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING,
+    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING, "capi": CAPI,
 }
 
 
@@ -730,6 +735,7 @@ FAULTS += staged(faults_strangers.FAULTS)
 FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
+FAULTS += staged(faults_capi.FAULTS)
 
 
 def main():

@@ -208,7 +208,7 @@ pub trait Device: Sync {
     fn mcast_attach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
         Err(lacks("multicast"))
     }
-    /// Ends a membership; those of a QP end with it.
+    /// Ends a membership; a QP that has one is not destroyed.
     fn mcast_detach(&self, _qp: Handle, _gid: &[u8; 16]) -> Result<()> {
         Err(lacks("multicast"))
     }

@@ -11,7 +11,7 @@ use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{access, ACCESS_ALL};
-use gdrcore_core::{refuse, Error, Result};
+use gdrcore_core::{refuse, Result};
 use gdrcore_net::map::Map;
 
 /// Largest allocation; no NIC has as much.
@@ -184,7 +184,8 @@ unsafe extern "C" fn memcpy_to_dm(
         let at = d.words_at(offset, length)?;
         // SAFETY: `length` bytes of the mapping, which nobody holds a reference to.
         let to = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, length) };
-        host::fetch(from as u64, to).map_err(|_| Error::Fault)
+        host::fetch(from as u64, to)
+            .map_err(|_| refuse!(Fault, "host_addr {from:p}: {length} bytes cannot be read"))
     }))
 }
 

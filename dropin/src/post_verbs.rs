@@ -303,7 +303,7 @@ pub unsafe extern "C" fn bind_mw(
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own, which names the program's objects.
         unsafe { post_translated(q, &wr, &mut at) }.map_err(|e| match e {
-            Error::Again => Error::NoMemory,
+            Error::Again => refuse!(NoMemory, "max_send_wr: the send queue is full"),
             e => e,
         })
     })())

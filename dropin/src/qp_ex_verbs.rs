@@ -15,7 +15,7 @@ use crate::verb_result::{out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, FlushWr};
-use gdrcore_core::{refuse, Error, Result};
+use gdrcore_core::{refuse, Result};
 
 /// `ibv_qp_create_send_ops_flags` of each transport: up to 9, bit n is operation n of
 /// `ibv_wr_opcode`.
@@ -221,7 +221,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send
     // SAFETY: the caller's promise.
     let Some(b) = (unsafe { batch(qp) }) else { return };
     if b.wrs.len() == b.limit {
-        b.fail(Error::NoMemory);
+        b.fail(refuse!(NoMemory, "max_send_wr: {} requests are begun", b.limit));
     }
     if b.error.is_some() {
         return;

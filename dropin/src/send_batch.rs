@@ -80,7 +80,7 @@ impl SendBatch {
         // Never grows: each request takes at most its share once, and a second list for it is
         // refused.
         if self.sges.len() + list.len() > self.limit * self.max_sge {
-            return self.fail(Error::NoMemory);
+            return self.fail(refuse!(NoMemory, "sg_list: a second one of this request"));
         }
         let at = self.sges.len();
         self.sges.extend_from_slice(list);
@@ -96,11 +96,11 @@ impl SendBatch {
     pub fn set_word(&mut self, bytes: *const c_void) {
         let at = self.inline.len();
         if self.last().is_none() || at + WORD > self.inline.capacity() {
-            return self.fail(Error::NoMemory);
+            return self.fail(refuse!(NoMemory, "atomic_wr: a second one of this request"));
         }
         self.inline.resize(at + WORD, 0);
         if host::fetch(bytes as u64, &mut self.inline[at..]).is_err() {
-            return self.fail(Error::Fault);
+            return self.fail(refuse!(Fault, "atomic_wr: 8 bytes at {bytes:p} cannot be read"));
         }
         let addr = self.inline[at..].as_ptr() as u64;
         self.set_sges(&[ibv_sge { addr, length: WORD as u32, lkey: 0 }]);
@@ -128,7 +128,8 @@ impl SendBatch {
             let from = self.inline.len();
             self.inline.resize(from + p.length, 0);
             if host::fetch(p.addr as u64, &mut self.inline[from..]).is_err() {
-                return self.fail(Error::Fault);
+                let (n, at) = (p.length, p.addr);
+                return self.fail(refuse!(Fault, "inline data: {n} bytes at {at:p}: no memory"));
             }
         }
         let length = (self.inline.len() - at) as u32;

@@ -222,17 +222,23 @@ fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
     let answer = (spec.answer)(target, bytes)?;
     // Each request begins with the response's address.
     let to = ib_uverbs_query_device::of(bytes).response;
-    host::place(to, answer.bytes()).map_err(|_| Error::Fault)?;
+    place(to, answer.bytes())?;
     let zeroes = [0; 256];
     for done in (response..room).step_by(zeroes.len()) {
         let n = zeroes.len().min(room - done);
-        host::place(to.wrapping_add(done as u64), &zeroes[..n]).map_err(|_| Error::Fault)?;
+        place(to.wrapping_add(done as u64), &zeroes[..n])?;
     }
     Ok(())
 }
 
 fn read(at: u64, to: &mut [u8]) -> Result<()> {
-    host::fetch(at, to).map_err(|_| Error::Fault)
+    let n = to.len();
+    host::fetch(at, to).map_err(|_| refuse!(Fault, "command: {n} bytes at {at:#x} are no memory"))
+}
+
+fn place(at: u64, bytes: &[u8]) -> Result<()> {
+    host::place(at, bytes)
+        .map_err(|_| refuse!(Fault, "response: {} bytes at {at:#x} cannot be written", bytes.len()))
 }
 
 /// Accepts the longer struct of a newer program if the additional bytes are 0.

@@ -6,6 +6,9 @@
 /// library's.
 pub const GDRC_VERSION: u32 = 0x0000_0100;
 
+/// The QP number of a message to a multicast group.
+pub const GDRC_QPN_MULTICAST: u32 = 0xff_ffff;
+
 // enum gdrc_wr_opcode
 /// Opcodes of send work requests (ibv_wr_opcode).
 pub const GDRC_WR_RDMA_WRITE: u32 = 0;

@@ -26,6 +26,12 @@ enum NameForm {
 }
 
 impl NameForm {
+    fn word(&self) -> &'static str {
+        match self {
+            NameForm::Prefix(word) | NameForm::Word(word) => word,
+        }
+    }
+
     fn is_of(&self, name: &str) -> bool {
         match self {
             NameForm::Prefix(prefix) => {
@@ -86,9 +92,26 @@ impl DeviceKind {
     /// # Errors
     /// `Invalid`: a name of no kind.
     pub(crate) fn of(name: &str) -> Result<&'static DeviceKind> {
-        KINDS.iter().find(|kind| kind.form.is_of(name)).ok_or_else(|| match name.split_once(':') {
-            Some((kind, _)) => refuse!(Invalid, "device type '{kind}': a device is {KnownNames}"),
-            None => refuse!(Invalid, "no device type before a ':': a device is {KnownNames}"),
+        KINDS.iter().find(|kind| kind.form.is_of(name)).ok_or_else(|| {
+            let (word, more) = name.split_once(':').map_or((name, None), |(w, m)| (w, Some(m)));
+            match (KINDS.iter().find(|kind| kind.form.word() == word), more) {
+                (Some(kind), Some(more)) => refuse!(
+                    Invalid,
+                    "device '{name}': nothing follows \"{word}\", and ':{more}' does: it is {}",
+                    kind.words
+                ),
+                (Some(kind), None) => refuse!(
+                    Invalid,
+                    "device '{name}': \"{word}\" needs a ':' and more: it is {}",
+                    kind.words
+                ),
+                (None, Some(_)) => {
+                    refuse!(Invalid, "device type '{word}': a device is {KnownNames}")
+                }
+                (None, None) => {
+                    refuse!(Invalid, "no device type before a ':': a device is {KnownNames}")
+                }
+            }
         })
     }
 

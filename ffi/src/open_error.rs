@@ -55,7 +55,7 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             "'{device}': the system refused: {} (errno {n})",
             crate::string_calls::describe(n).to_str().unwrap_or("error")
         ),
-        (Stage::Device, Error::NoMemory) => say!(
+        (Stage::Device, Error::NoMemory) if !reason::explains(e) => say!(
             "'{device}': memory or a resource limit is exhausted \
              (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
         ),

@@ -4,7 +4,7 @@ use crate::c_consts::GDRC_QP_STATE;
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
-use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
+use crate::ptr::{out, out_optional, plain_in, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpInit};
 use gdrcore_core::{copy_qp_attr, Result};
@@ -178,10 +178,58 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// Destroys a QP. Requests still in it end without completion, and the device does not access their
 /// memory any more; completions that are already in a CQ stay there.
 ///
-/// Errors: -EBUSY: it has a fast handle, another thread uses it, or a type 2 window is bound to it;
-/// -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
+/// Errors: -EBUSY: it has a fast handle, is in a multicast group, another thread uses it, or a type
+/// 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
 /// ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
+}
+
+/// Makes a GDRC_QPT_UD queue pair a member of a multicast group: it receives what is sent there,
+/// by any process of any host, under its own Q_Key. `gid` is 16 bytes, of which the device keeps a
+/// copy: an IPv6 group, or an IPv4 one as ::ffff:239.1.2.3. Twice is no error, and counts once.
+///
+/// To send to a group, make an address handle of its GID and name GDRC_QPN_MULTICAST as the QP; no
+/// membership is needed. The sender does not receive its own messages. A queue pair that is a member
+/// of a group is not destroyed.
+///
+/// Errors: -EINVAL: not UD, not a group's address or of another family than the device's, stale
+/// handle, gid is NULL; -ENOMEM: 64 memberships of the device, or 16 groups, are in use;
+/// -EOPNOTSUPP: loopback, a device over a router, a NIC without multicast. Threads: any. Cost: for
+/// the first member of a group of a context a socket. Source: IBTA verb Attach QP to Multicast
+/// Group; ibv_attach_mcast(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_attach_mcast(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    gid: *const u8,
+) -> c_int {
+    ret(qp_attach_mcast(ctx, qp, gid))
+}
+
+fn qp_attach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
+    let gid: [u8; 16] = plain_in!(gid.cast());
+    device(ctx)?.mcast_attach(qp.handle, &gid)?;
+    Ok(0)
+}
+
+/// Ends a membership.
+///
+/// Errors: -EINVAL: not a member, stale handle, gid is NULL; -EOPNOTSUPP: as
+/// gdrc_qp_attach_mcast. Threads: any. Cost: for the last member of a group the end of its socket.
+/// Source: IBTA verb Detach QP from Multicast Group; ibv_detach_mcast(3).
+#[no_mangle]
+pub unsafe extern "C" fn gdrc_qp_detach_mcast(
+    ctx: *mut gdrc_context,
+    qp: gdrc_qp,
+    gid: *const u8,
+) -> c_int {
+    ret(qp_detach_mcast(ctx, qp, gid))
+}
+
+fn qp_detach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
+    let gid: [u8; 16] = plain_in!(gid.cast());
+    device(ctx)?.mcast_detach(qp.handle, &gid)?;
+    Ok(0)
 }

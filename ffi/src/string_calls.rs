@@ -15,12 +15,15 @@ pub(crate) fn describe(errno: c_int) -> &'static CStr {
         0 => c"success",
         libc::EINVAL => c"invalid argument, or stale handle",
         libc::ENOMEM => {
-            c"pool or arena exhausted: raise the bound in gdrc_config, or gdrc_arena_add"
+            c"a bound of gdrc_config or the arena is exhausted (gdrc_error_detail names it): raise \
+              it, or gdrc_arena_add"
         }
         libc::EAGAIN => c"queue full: poll, then try again",
-        libc::EBUSY => c"object in use: by another thread, or by objects that depend on it",
+        libc::EBUSY => {
+            c"object in use: by another thread, or by objects that depend on it (gdrc_error_detail)"
+        }
         libc::EACCES => c"access not allowed by the memory, key or protection domain",
-        libc::EFAULT => c"memory cannot be read or written",
+        libc::EFAULT => c"memory cannot be read or written (gdrc_error_detail names the argument)",
         libc::EOPNOTSUPP => c"not supported by this device",
         libc::E2BIG => c"struct is from a newer header than this library",
         libc::EMSGSIZE => c"message or work request too large",

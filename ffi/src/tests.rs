@@ -250,8 +250,10 @@ fn open_errors_advise_a_remedy() {
     let mut ctx = null_mut();
     for (name, part) in [
         (c"", "no device type"),
-        (c"soft", "loopback"),
+        (c"soft", "needs a ':'"),
         (c"mlx5_0", "loopback"),
+        (c"loopback:x", "nothing follows \"loopback\", and ':x' does"),
+        (c"verbs", "needs a ':'"),
         (c"loopback2", "loopback"),
         (c"sfot:127.0.0.1", "device type 'sfot'"),
         (c"soft:", "address ''"),

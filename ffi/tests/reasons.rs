@@ -156,10 +156,13 @@ fn regions_and_windows() {
         EINVAL "pd {0}": gdrc_pd_dealloc(x, gdrc_pd { handle: 0 });
         EINVAL "pd 0x7700000000": gdrc_pd_dealloc(x, gdrc_pd { handle: NOBODY });
         EINVAL "pd": gdrc_pd_dealloc(x, gdrc_pd { handle: s.cq.handle });
-        EBUSY "pd: 1 regions": gdrc_pd_dealloc(x, gone);
+        EBUSY "pd: 1 regions and windows, 1 QPs, SRQs and address handles are in it; the first is QP 0x":
+            gdrc_pd_dealloc(x, gone);
         EINVAL "out": gdrc_mr_reg(x, pd, at, 8, 1, null_mut(), null_mut());
         EINVAL "attr->struct_size 0": gdrc_mr_reg(x, pd, at, 8, 1, &mut mr, &mut mattr);
         EINVAL "addr": gdrc_mr_reg(x, pd, null_mut(), 8, 1, &mut mr, null_mut());
+        EFAULT "addr 0x1000: of the 0x8 bytes":
+            gdrc_mr_reg(x, pd, core::ptr::without_provenance_mut(4096), 8, 1, &mut mr, null_mut());
         EINVAL "length 0": gdrc_mr_reg(x, pd, at, 0, 1, &mut mr, null_mut());
         EINVAL "length 0xffffffffffffffff":
             gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
@@ -211,6 +214,27 @@ fn address_handles() {
 }
 
 #[test]
+fn groups() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (ud, rc) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (x, none) = (ctx.0, gdrc_qp { handle: 0 });
+    let group: [u8; 16] = *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x01\x02\x03";
+    let to = group.as_ptr();
+    refused! {
+        EINVAL "ctx": gdrc_qp_attach_mcast(null_mut(), ud.qp, to);
+        EINVAL "gid": gdrc_qp_attach_mcast(x, ud.qp, null());
+        EINVAL "qp {0}": gdrc_qp_attach_mcast(x, none, to);
+        EINVAL "qp: of type RC": gdrc_qp_attach_mcast(x, rc.qp, to);
+        EINVAL "gid ::": gdrc_qp_attach_mcast(x, ud.qp, [0; 16].as_ptr());
+        EOPNOTSUPP "gid: loopback": gdrc_qp_attach_mcast(x, ud.qp, to);
+        EINVAL "ctx": gdrc_qp_detach_mcast(null_mut(), ud.qp, to);
+        EINVAL "gid": gdrc_qp_detach_mcast(x, ud.qp, null());
+        EINVAL "qp {0}": gdrc_qp_detach_mcast(x, none, to);
+        EINVAL "gid: the QP is no member": gdrc_qp_detach_mcast(x, ud.qp, to);
+    }
+}
+
+#[test]
 fn completion_queues_shared_receive_queues_and_channels() {
     let ctx = Ctx::open(c"loopback", None);
     let s = side(&ctx, GDRC_QPT_UD, 4096);
@@ -230,7 +254,7 @@ fn completion_queues_shared_receive_queues_and_channels() {
             gdrc_cq_create_on(x, 4, gdrc_channel { handle: NOBODY }, &mut c2, null_mut());
         EINVAL "cqe 0": gdrc_cq_resize(x, cq, 0, null_mut());
         EINVAL "cq {0}": gdrc_cq_resize(x, gdrc_cq { handle: 0 }, 8, null_mut());
-        EBUSY "cq: 2 queues": gdrc_cq_destroy(x, cq);
+        EBUSY "cq: 2 queues or fast handles use it; the first is QP 0x": gdrc_cq_destroy(x, cq);
         EINVAL "cq": gdrc_cq_arm(x, gdrc_cq { handle: NOBODY }, 0);
         EINVAL "num_entries -1": gdrc_poll_cq(x, cq, -1, &mut zeroed());
         EINVAL "wc": gdrc_poll_cq(x, cq, 1, null_mut());

@@ -225,6 +225,47 @@ fn firewalls_that_drop_and_that_reject() {
     }
 }
 
+/// Two processes of one machine, whose own firewall is between them.
+#[test]
+fn firewalls_of_one_machine() {
+    let cases = [
+        ("input", "udp dport 4791 drop", "firewall of this machine drops input", libc::ETIMEDOUT),
+        ("input", "udp dport 4791 reject", "firewall of this machine rejects", libc::ECONNREFUSED),
+        ("output", "udp dport 4791 reject", "firewall of this machine rejects", libc::EPERM),
+    ];
+    for (hook, rule, fault, errno) in cases {
+        let lab = match Lab::new(1) {
+            Ok(lab) => lab,
+            Err(why) => skip!("no namespaces: {why}"),
+        };
+        lab.admin(0, &["link", "set", "lo", "up"]).expect("lo");
+        let options = [HASTE, &["path=udp"]].concat();
+        let (mut a, mut b) = (
+            start(&lab, 0, "soft:127.0.0.2", &options),
+            start(&lab, 0, "soft:127.0.0.3", &options),
+        );
+        if let Err(why) = firewall(&lab, 0, hook, rule) {
+            skip!("no firewall: {why}");
+        }
+        let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
+        let done = run(lab.privileged(0, Path::new("sh")).args(unlimited), 10);
+        assert!(done.ok(), "{}", done.output);
+        let to = print_address(&made(&mut a, &mut b)[1]);
+        let [of_a, _] = both(&mut a, &mut b, |_| ());
+        let code =
+            if errno == libc::ETIMEDOUT { CauseCode::Unanswered } else { CauseCode::Firewall };
+        says(fault, of_a, code);
+        a.say(&format!("ask 7 {to}"));
+        let asked = a.answer("asked ");
+        let words = match errno {
+            libc::ETIMEDOUT => "no connection manager answers there".to_owned(),
+            _ => message(fault),
+        };
+        assert!(asked.starts_with(&format!("7 -{errno} ")) && asked.contains(&words), "{asked}");
+        assert!(errno != libc::ETIMEDOUT || asked.contains("(port 7 was asked for)"), "{asked}");
+    }
+}
+
 #[test]
 fn a_connection_request_that_cannot_arrive() {
     let lab = match hosts() {
@@ -280,7 +321,10 @@ fn a_connection_request_without_poller_or_without_listener() {
     a.say(&format!("ask 7 {to}"));
     assert_eq!(
         a.answer("asked ").split(';').next().map(|s| s.split(',').next().unwrap_or(s).to_owned()),
-        Some("8 8 peer rejected the connection (reason 8: nobody listens at this port)".to_owned())
+        Some(
+            "8 8 peer rejected the connection to its port 7 (reason 8: nobody listens at this port)"
+                .to_owned()
+        )
     );
     b.stop();
     a.say(&format!("ask 7 {to}"));

@@ -9,7 +9,10 @@ use gdrcore_tests::patience::deadline;
 use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use gdrcore_tests::{library, skip, source};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -63,6 +66,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 // rxe rxe_recv.c rxe_rcv_mcast_pkt
+// Linux uverbs_std_types_qp.c uverbs_free_qp
 #[test]
 fn all_members_but_the_sender_receive_a_group() {
     let _alone = alone();
@@ -109,6 +113,11 @@ fn all_members_but_the_sender_receive_a_group() {
     poll(&mut [&mut second], 2);
     look(&mut [&mut first]);
     assert_eq!((second.done.len(), first.done.len()), (2, 1));
+    let members = [(&sender, &ours), (&second, &ours), (&beside, &ours), (&elsewhere, &other)];
+    for (e, gid) in members {
+        assert_eq!(e.dev.qp_destroy(e.qp), Err(Error::Busy), "a member of a group");
+        e.dev.mcast_detach(e.qp, gid).expect("detach");
+    }
     for e in [sender, first, second, beside, elsewhere, nowhere] {
         e.destroy().expect("destroy");
     }
@@ -118,7 +127,7 @@ fn all_members_but_the_sender_receive_a_group() {
 }
 
 #[test]
-fn groups_are_for_datagrams_and_end_with_their_members() {
+fn groups_are_for_datagrams_and_their_members_stay() {
     let _alone = alone();
     let a = Soft::new(&address(1));
     let ours = group(3);
@@ -139,6 +148,10 @@ fn groups_are_for_datagrams_and_end_with_their_members() {
     assert_eq!((joined, sockets() - before), (16, 16));
     assert_eq!(a.dev().mcast_attach(ud.qp, &group(100)), Err(Error::NoMemory));
     rc.destroy().expect("destroy");
+    for n in 0..16 {
+        assert_eq!(a.dev().qp_destroy(ud.qp), Err(Error::Busy), "{n}");
+        a.dev().mcast_detach(ud.qp, &group(n)).expect("detach");
+    }
     ud.destroy().expect("destroy");
     assert_eq!(sockets(), before);
 }
@@ -182,5 +195,31 @@ fn strangers_packets_to_a_group_are_dropped() {
         end.poll();
     }
     assert!(refused() >= 150 && end.done.is_empty(), "{} {:?}", refused(), end.done);
+    a.dev().mcast_detach(end.qp, &ours).expect("detach");
     end.destroy().expect("destroy");
+}
+
+/// Groups by the C API, as a C program uses them: on devices with an address, and the words of
+/// those without.
+#[test]
+fn c_programs_join_groups_and_leave_them() {
+    if find("cc").is_none() {
+        skip!("cc is not installed");
+    }
+    let lib = library::build();
+    let dir = scratch("mcast");
+    let so = dir.join("libgdrcore.so.0");
+    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
+    let include = format!("-I{}", source::root().join("include").display());
+    let folder = format!("-L{}", lib.display());
+    let program = compile("cc", "mcast", &dir, &[&include, &folder, "-lgdrcore"]);
+    let says = |from: &str, to: &str, words: &str| {
+        let group = format!("239.{}.0.9", place::number());
+        let mut c = Command::new(&program);
+        let done = run(c.args([from, to, &group]).env("LD_LIBRARY_PATH", &dir), 60);
+        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {}", done.output);
+    };
+    let soft = |n| format!("soft:{}", loopback(96, n));
+    says(&soft(1), &soft(2), "ok");
+    says("loopback", "loopback", "refused: gid: loopback has no multicast");
 }

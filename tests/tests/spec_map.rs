@@ -1,7 +1,7 @@
 //! docs/records/SPEC-MAP.md: the rules of the wire, of the transport and of the connection manager,
 //! each with the code that is its home and the tests that would fail without it. Its tables are
-//! made from citations in the sources; `GDRC_BLESS=1 cargo test -p gdrcore-tests --test spec_map`
-//! writes them.
+//! made from citations in the sources, and those of operations and queue pairs from the tables of
+//! opcodes and kinds; `GDRC_BLESS=1 cargo test -p gdrcore-tests --test spec_map` writes them.
 //!
 //! A citation is a comment that begins with its source and, where several rules have one source, a
 //! name. At the home a sentence of ours follows; a test has the citation alone:
@@ -12,6 +12,8 @@
 //! // Linux cm.c cm_dup_req_handler
 //! ```
 
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::wire::{Class, Kind, Opcode};
 use gdrcore_tests::source::{files, relative, root};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -256,6 +258,96 @@ fn tables(rules: &BTreeMap<String, Rule>) -> String {
     out
 }
 
+/// The classes that the standard gives numbers, and DC, which has some of the manufacturers'.
+const CLASSES: [(Class, &str); 7] = [
+    (Class::Rc, "RC"),
+    (Class::Uc, "UC"),
+    (Class::Rd, "RD"),
+    (Class::Ud, "UD"),
+    (Class::Cnp, "CNP"),
+    (Class::Xrc, "XRC"),
+    (Class::Dc, "DC"),
+];
+/// Operations, named as in the standard.
+const OPERATIONS: [(Kind, &str); 12] = [
+    (Kind::Send, "SEND"),
+    (Kind::Write, "RDMA WRITE"),
+    (Kind::ReadRequest, "RDMA READ"),
+    (Kind::ReadResponse, "RDMA READ response"),
+    (Kind::Ack, "ACKNOWLEDGE"),
+    (Kind::AtomicAck, "ATOMIC ACKNOWLEDGE"),
+    (Kind::CmpSwap, "CMP & SWAP"),
+    (Kind::FetchAdd, "FETCH & ADD"),
+    (Kind::Flush, "FLUSH"),
+    (Kind::AtomicWrite, "ATOMIC WRITE"),
+    (Kind::Cnp, "CNP"),
+    (Kind::DcControl, "DC's own"),
+];
+
+/// Numbers as hexadecimal ranges.
+fn ranges(numbers: &[u8]) -> String {
+    let mut out: Vec<(u8, u8)> = Vec::new();
+    for &n in numbers {
+        match out.last_mut() {
+            Some((_, last)) if *last + 1 == n => *last = n,
+            _ => out.push((n, n)),
+        }
+    }
+    let text = |(a, b): (u8, u8)| match a == b {
+        true => format!("{a:02X}"),
+        false => format!("{a:02X}-{b:02X}"),
+    };
+    out.into_iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// The tables of what is implemented: opcodes by operation and class, and the kinds of queue pairs.
+fn implemented() -> String {
+    let opcodes = || (0..=u8::MAX).map(Opcode);
+    assert!(opcodes().all(|o| OPERATIONS.iter().any(|k| k.0 == o.kind()) == o.is_known()));
+    let names: Vec<&str> = CLASSES.iter().map(|c| c.1).collect();
+    let mut out = format!(
+        "\n## Operations\n\nOpcodes, by `core/src/wire/opcode.rs`; packets of any other are \
+         malformed.\n\n| operation | {} |\n|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    for (kind, name) in OPERATIONS {
+        let of = |class: Class| -> String {
+            let is = |o: &Opcode| o.kind() == kind && o.class() == class;
+            ranges(&opcodes().filter(is).map(|o| o.0).collect::<Vec<_>>())
+        };
+        let cells: Vec<String> = CLASSES.iter().map(|c| of(c.0)).collect();
+        writeln!(out, "| {name} | {} |", cells.join(" | ")).unwrap();
+    }
+    out += "\n## Queue pairs\n\nTypes, by `core/src/verbs/kind.rs`; any other number is refused. ";
+    out += "Contexts of a\nDCT answer for it.\n\n";
+    out += "| type | number | class | reliable | sends requests | answers requests |\n";
+    out += "|---|---|---|---|---|---|\n";
+    let yes = |does: bool| if does { "yes" } else { "no" };
+    for number in 0..1024 {
+        let Some(kind) = QpKind::of(number) else { continue };
+        let class = CLASSES.iter().find(|c| c.0 == kind.class()).expect("a class").1;
+        writeln!(
+            out,
+            "| {kind} | {number} | {class} | {} | {} | {} |",
+            yes(kind.is_reliable()),
+            yes(kind.has_requester()),
+            yes(kind.answers())
+        )
+        .unwrap();
+    }
+    out
+}
+
+/// Whether a word names a class or an operation that has opcodes here.
+fn is_known(word: &str) -> bool {
+    let class = CLASSES.iter().find(|c| c.1 == word).map(|c| c.0);
+    let kind = OPERATIONS.iter().find(|k| k.1 == word).map(|k| k.0);
+    (0..=u8::MAX)
+        .map(Opcode)
+        .any(|o| o.is_known() && (class == Some(o.class()) || kind == Some(o.kind())))
+}
+
 fn sources() -> Vec<PathBuf> {
     FOLDERS.iter().flat_map(|dir| files(&root().join(dir), &["rs"])).collect()
 }
@@ -283,7 +375,12 @@ fn every_rule_has_code_and_tests_and_its_row() {
     let page = root().join(PAGE);
     let text = std::fs::read_to_string(&page).expect(PAGE);
     let (head, written) = text.split_once(MARK).expect("the mark");
-    let wanted = tables(&rules);
+    let wanted = tables(&rules) + &implemented();
+    let lacks = head.split_once("## Not implemented").expect("what is not implemented").1;
+    for feature in lacks.lines().filter_map(|l| l.strip_prefix("| ")?.split(" |").next()) {
+        let said: Vec<&str> = feature.split([',', ' ', ':']).filter(|w| is_known(w)).collect();
+        assert!(said.is_empty(), "{PAGE} lacks what the tables have: {said:?}: {feature}");
+    }
     if std::env::var_os("GDRC_BLESS").is_some() {
         std::fs::write(&page, format!("{head}{MARK}{wanted}")).expect(PAGE);
     } else {
@@ -320,4 +417,11 @@ fn wrong_citations_are_found() {
     let inline = "// IBTA C9-94: Said.\nfn f() {}\n#[cfg(test)]\nmod tests {\n    \
                   // IBTA C9-94\n    #[test]\n    fn t() {}\n}\n";
     assert!(faults(&[("core/src/a.rs", inline)]).is_empty(), "tests in the file itself");
+}
+
+#[test]
+fn opcodes_are_written_as_ranges_and_names_are_known() {
+    assert_eq!(ranges(&[0, 1, 2, 5, 0x1c, 0x1d]), "00-02, 05, 1C-1D");
+    assert!(["DC", "FLUSH", "UD", "CNP"].into_iter().all(is_known));
+    assert!(["RD", "partitions", "QP0"].into_iter().all(|w| !is_known(w)));
 }

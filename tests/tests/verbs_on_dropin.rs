@@ -128,6 +128,17 @@ fn atomic_writes_and_flushes() {
 }
 
 #[test]
+fn multicast_groups() {
+    let libraries = match Libraries::new("verbs-mcast") {
+        Ok(libraries) => libraries,
+        Err(why) => skip!("{why}"),
+    };
+    let program = libraries.program("mcast");
+    let mut c = libraries.command(&program, &loopback(159, 5));
+    assert_ok(&run(c.args([DEVICE, DEVICE, "239.159.0.5"]), 60), "verbs");
+}
+
+#[test]
 fn dc_of_each_operation_and_of_many() {
     let libraries = match Libraries::new("verbs-dc") {
         Ok(libraries) => libraries,

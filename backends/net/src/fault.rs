@@ -17,6 +17,7 @@ use crate::map::page_size;
 use crate::sys::{check, errno};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
+use gdrcore_core::refuse;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -154,7 +155,10 @@ pub fn install() -> Result<()> {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         if tries > 11_000 {
-            return Err(Error::Busy);
+            return Err(refuse!(
+                Busy,
+                "signal handlers: another thread installs them, for seconds"
+            ));
         }
         tries += 1;
         std::thread::yield_now();
@@ -389,13 +393,21 @@ pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
+    let refused = || {
+        let done = if write { "written" } else { "read" };
+        refuse!(
+            Fault,
+            "addr {addr:#x}: of the {len:#x} bytes from there some are not mapped, or cannot be \
+             {done}"
+        )
+    };
     let page = page_size() as u64;
     let first = addr & !(page - 1);
-    let end = addr.checked_add(len).and_then(|e| e.checked_add(page - 1)).ok_or(Error::Fault)?
+    let end = addr.checked_add(len).and_then(|e| e.checked_add(page - 1)).ok_or_else(refused)?
         & !(page - 1);
     // Program memory lies in the lower half.
     if end > i64::MAX as u64 || first == 0 {
-        return Err(Error::Fault);
+        return Err(refused());
     }
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     for _ in 0..16 {
@@ -406,11 +418,11 @@ pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
         }
         match errno() {
             libc::EAGAIN | libc::EINTR => {}
-            libc::EINVAL => return touch(first, end, page, write),
-            _ => return Err(Error::Fault),
+            libc::EINVAL => return touch(first, end, page, write).map_err(|_| refused()),
+            _ => break,
         }
     }
-    Err(Error::Fault)
+    Err(refused())
 }
 
 /// One harmless access per page: a load, or an atomic addition of zero.
@@ -425,6 +437,7 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
             host::fetch(at, &mut [0u8; 1]).is_ok()
         };
         if !fine {
+            // No words: `probe` names the argument.
             return Err(Error::Fault);
         }
         at += page;
@@ -436,6 +449,7 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
 /// check is refused.
 #[cfg(not(target_arch = "x86_64"))]
 fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
+    // No words: `probe` names the argument.
     Err(Error::Fault)
 }
 

@@ -94,6 +94,11 @@ pub fn before(e: Error, words: fmt::Arguments<'_>) {
     }
 }
 
+/// Whether the last reason is that of `e`.
+pub fn explains(e: Error) -> bool {
+    read(|said, text| said == Some(e) && !text.is_empty())
+}
+
 /// Gives the last reason to `e`, which replaces the error that it was written for.
 pub fn instead(e: Error) -> Error {
     RECORD.with(|r| {

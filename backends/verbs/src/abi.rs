@@ -18,7 +18,7 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpCap, RecvWr, SendWr, Wc};
 /// First word of a table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcverb");
 /// Changes whenever anything in this file does.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The one symbol that the module exports: an [`Entry`].
 pub const ENTRY: &core::ffi::CStr = c"gdrcore_verbs_module";
 /// Longest name of an RDMA device, with its NUL (`IBV_SYSFS_NAME_MAX`).
@@ -404,6 +404,9 @@ pub struct Module {
     pub qp_query: unsafe extern "C" fn(qp: Object, kind: u32, out: *mut QpAttr) -> c_int,
     /// The QP's number now; 0: it has none.
     pub qp_number: unsafe extern "C" fn(qp: Object) -> u32,
+    /// `gid`: 16 bytes. Of no LID, as RoCE has none.
+    pub mcast_attach: unsafe extern "C" fn(qp: Object, gid: *const [u8; 16]) -> c_int,
+    pub mcast_detach: unsafe extern "C" fn(qp: Object, gid: *const [u8; 16]) -> c_int,
     /// Posts a list of requests that `ibv_post_send` does not take, all or none: those of a DCI,
     /// and those of [`QpMade::extended`]. Address handles, windows and regions in it are
     /// libibverbs' pointers.

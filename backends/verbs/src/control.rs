@@ -184,6 +184,18 @@ impl Device for VerbsDevice {
         Ok(())
     }
 
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let qp = self.qps.enter(qp)?;
+        // SAFETY: a live QP, 16 readable bytes.
+        errno(unsafe { (self.module.mcast_attach)(qp.object(), gid) })
+    }
+
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        let qp = self.qps.enter(qp)?;
+        // SAFETY: as above.
+        errno(unsafe { (self.module.mcast_detach)(qp.object(), gid) })
+    }
+
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
         self.cq_with(cqe, 0, self.opened.channel)
     }
@@ -523,12 +535,14 @@ impl VerbsDevice {
             let made = errno(unsafe {
                 register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
             });
+            // No words: it is compared.
             if made == Err(Error::NoMemory)
                 && memory.dmabuf < 0
                 && !is_mapped(memory.addr, memory.length)
             {
                 // Some drivers return this for unmapped memory.
-                return Err(Error::Fault);
+                let (at, n) = (memory.addr, memory.length);
+                return Err(refuse!(Fault, "addr {at:#x}: of {n:#x} bytes some are not mapped"));
             }
             made?;
             more.pd.store(reg.pd, Relaxed);

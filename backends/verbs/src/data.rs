@@ -13,7 +13,7 @@ use crate::extended;
 use crate::objects::{Ah, Mr, Mw, Qp};
 use crate::quick::{Empty, Polled, Posted};
 use crate::refused;
-use crate::slots::{stale, Use};
+use crate::slots::{stale, used_by_two, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::post::MAX_MESSAGE;
@@ -553,7 +553,7 @@ impl VerbsDevice {
             Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
                 // Another handle's object, or none; or another thread uses it.
-                Err(if slot.is(h) { Error::Busy } else { stale(h) })
+                Err(if slot.is(h) { used_by_two() } else { stale(h) })
             }
         }
     }

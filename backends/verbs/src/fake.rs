@@ -286,6 +286,10 @@ unsafe extern "C" fn qp_modify(_: Object, _: *const QpAttr, _: u32, _: *const So
     command()
 }
 
+unsafe extern "C" fn mcast(_: Object, _: *const [u8; 16]) -> c_int {
+    libc::EOPNOTSUPP
+}
+
 unsafe extern "C" fn qp_number(_: Object) -> u32 {
     17
 }
@@ -367,6 +371,8 @@ pub static MODULE: Module = Module {
     qp_modify,
     qp_query,
     qp_number,
+    mcast_attach: mcast,
+    mcast_detach: mcast,
     post_extended,
     qp_destroy: end,
     channel_create,

@@ -256,6 +256,13 @@ pub(crate) fn stale(handle: Handle) -> Error {
 /// A flag for one thread at a time: tried, never waited for.
 pub struct Busy(AtomicU32);
 
+/// The error of the second thread on a queue.
+#[cold]
+#[inline(never)]
+pub(crate) fn used_by_two() -> Error {
+    refuse!(Busy, "queue: another thread posts to it, or polls it")
+}
+
 impl Busy {
     /// A free flag.
     pub const fn new() -> Self {
@@ -268,7 +275,7 @@ impl Busy {
         if self.0.swap(1, Ordering::Acquire) == 0 {
             Ok(())
         } else {
-            Err(Error::Busy)
+            Err(used_by_two())
         }
     }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::Transport;
-use crate::verbs::cause::{Cause, CauseCode};
+use crate::verbs::cause::{asked_port, Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_attr_mask as mask, qp_type, AhAttr, Handle, QpAttr, QpInit};
 use crate::verbs::NONE;
@@ -200,8 +200,8 @@ impl Guard<'_> {
 
     /// Notes why a connection failed, where the caller knows more than the connection manager: as
     /// the cause of the event's QP, and as the device's last one.
-    pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode) {
-        self.cm_note(now, e, code, 0, 0);
+    pub fn cm_explain(&mut self, now: u64, e: &CmEvent, code: CauseCode, arg0: u64) {
+        self.cm_note(now, e, code, arg0, 0);
     }
 
     /// Notes a cause for the event's QP, or for the device where the program moves its QP by
@@ -230,19 +230,14 @@ impl Guard<'_> {
     /// engine.
     pub fn cm_note_failed(&mut self, now: u64, e: &CmEvent) {
         if e.event == cm_event::REJECTED {
-            let datagram = u64::from(e.qp_type == qp_type::UD);
-            return self.cm_note(
-                now,
-                e,
-                CauseCode::Rejected,
-                e.status.unsigned_abs().into(),
-                datagram,
-            );
+            let (reason, datagram) = (e.status.unsigned_abs().into(), e.qp_type == qp_type::UD);
+            let asked = asked_port(e.remote_port, datagram);
+            return self.cm_note(now, e, CauseCode::Rejected, reason, asked);
         }
         let errno = e.status.unsigned_abs().into();
         match -e.status {
             silence if silence == Error::TimedOut.errno() => {
-                self.cm_note(now, e, CauseCode::NoAnswer, 0, 0)
+                self.cm_note(now, e, CauseCode::NoAnswer, e.remote_port.into(), 0)
             }
             refusal if e.local => self.cm_note(now, e, local_refusal(refusal), errno, 0),
             _ => self.cm_note(now, e, CauseCode::PeerUnreachable, errno, 0),

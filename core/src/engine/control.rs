@@ -11,7 +11,7 @@ use crate::mem::{Memory, Regions};
 use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd};
+use crate::verbs::objects::{Ah, Armed, Cq, Pd, Qp};
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
@@ -55,7 +55,9 @@ impl Inner {
             return Ok(peer);
         }
         t.peers.grow(&mut self.heap, |_| Peer::empty())?;
-        t.peer_join(addr, path).ok_or(Error::NoMemory)
+        t.peer_join(addr, path).ok_or_else(|| {
+            refuse!(NoMemory, "max_peer: all are in use; raise it, or give more memory")
+        })
     }
 
     /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
@@ -101,10 +103,10 @@ impl Inner {
     }
 
     #[cold]
-    fn unreachable(&self, gid: &[u8; 16]) -> Error {
+    fn unreachable(&self, name: &str, gid: &[u8; 16]) -> Error {
         match crate::wire::ip::v4_of_gid(&self.local.gid).is_some() {
-            true => unusable(gid, "IPv6, and the device has an IPv4 address"),
-            false => unusable(gid, "IPv4, and the device has an IPv6 address"),
+            true => unusable(name, gid, "IPv6, and the device has an IPv4 address"),
+            false => unusable(name, gid, "IPv4, and the device has an IPv6 address"),
         }
     }
 
@@ -114,7 +116,7 @@ impl Inner {
     /// [`Error::Invalid`]: no host has its address, or not one that this engine reaches.
     pub fn address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) {
-            return Err(unusable(&ah.dgid, "no address of one host"));
+            return Err(unusable("dgid", &ah.dgid, "no address of one host"));
         }
         self.any_address(ah)
     }
@@ -122,10 +124,10 @@ impl Inner {
     /// As [`Inner::address`], for datagrams: permits a group's address too.
     fn any_address(&self, ah: &AhAttr) -> Result<PeerAddr> {
         if !transition::is_unicast(&ah.dgid) && !transition::is_multicast(&ah.dgid) {
-            return Err(unusable(&ah.dgid, "neither a host's address nor a group's"));
+            return Err(unusable("dgid", &ah.dgid, "neither a host's address nor a group's"));
         }
         if !self.is_reachable(&ah.dgid) {
-            return Err(self.unreachable(&ah.dgid));
+            return Err(self.unreachable("dgid", &ah.dgid));
         }
         let mut addr = PeerAddr::from_ah(ah, self.local.port);
         if addr.scope_id == 0 && addr.gid[..2] == [0xfe, 0x80] {
@@ -136,11 +138,11 @@ impl Inner {
 }
 
 #[cold]
-fn unusable(gid: &[u8; 16], why: &str) -> Error {
+fn unusable(name: &str, gid: &[u8; 16], why: &str) -> Error {
     let gid = core::net::Ipv6Addr::from(*gid);
     match gid.to_ipv4_mapped() {
-        Some(v4) => refuse!(Invalid, "dgid {v4}: {why}"),
-        None => refuse!(Invalid, "dgid {gid}: {why}"),
+        Some(v4) => refuse!(Invalid, "{name} {v4}: {why}"),
+        None => refuse!(Invalid, "{name} {gid}: {why}"),
     }
 }
 
@@ -210,9 +212,11 @@ impl Guard<'_> {
         let common = &self.transport.common;
         let (users, regions) = (common.pds[i].users, common.memory.regions.pd_users(i as u32));
         if users > 0 || regions > 0 {
+            let first = self.first_user(|qp| qp.pd == i as u32);
             return Err(refuse!(
                 Busy,
-                "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in it"
+                "pd: {regions} regions and windows, {users} QPs, SRQs and address handles are in \
+                 it{first}"
             ));
         }
         Ok(i)
@@ -364,15 +368,15 @@ impl Guard<'_> {
             return Err(refuse!(Invalid, "qp: of type {}, and only UD joins groups", kind));
         }
         if !transition::is_multicast(gid) {
-            return Err(unusable(gid, "no group's address"));
+            return Err(unusable("gid", gid, "no group's address"));
         }
         if !inner.is_reachable(gid) {
-            return Err(inner.unreachable(gid));
+            return Err(inner.unreachable("gid", gid));
         }
         inner.transport.common.members.join(qi, gid)
     }
 
-    /// Ends a membership. A QP's memberships also end when it is destroyed.
+    /// Ends a membership. A QP with one is not destroyed.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: not a member.
@@ -520,6 +524,24 @@ impl Guard<'_> {
     }
 }
 
+/// The first of the queue pairs that use an object, in words.
+pub(super) struct FirstUser(Option<u32>);
+
+impl core::fmt::Display for FirstUser {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.map_or(Ok(()), |qpn| write!(f, "; the first is QP {qpn:#x}"))
+    }
+}
+
+impl Inner {
+    /// Names one of the queue pairs that `uses` tells of.
+    #[cold]
+    pub(super) fn first_user(&self, uses: impl Fn(&Qp) -> bool) -> FirstUser {
+        let qps = &self.transport.qps;
+        FirstUser(qps.iter().find(|qp| qp.live && uses(qp)).map(|qp| qp.qpn))
+    }
+}
+
 impl Guard<'_> {
     /// The index of a CQ that nothing uses.
     pub(super) fn unused_cq(&self, cq: Handle) -> Result<usize> {
@@ -527,7 +549,11 @@ impl Guard<'_> {
         match self.transport.common.cqs[i].users {
             0 => Ok(i),
             // IBTA C11-17: A CQ that queue pairs use is not destroyed.
-            users => Err(refuse!(Busy, "cq: {users} queues or fast handles use it")),
+            users => {
+                let at = i as u32;
+                let first = self.first_user(|qp| qp.scq == at || qp.rcq == at);
+                Err(refuse!(Busy, "cq: {users} queues or fast handles use it{first}"))
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::roce::Transport;
 use crate::turns::TurnLock;
 use crate::verbs::post;
 use crate::verbs::shared::tag;
-use crate::verbs::shared::{CqShared, QpShared, Shared};
+use crate::verbs::shared::{polled, CqShared, QpShared, Shared};
 use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
@@ -349,7 +349,7 @@ impl Engine {
             return Ok(0);
         }
         // An engine that waits for room looks for it in its next round.
-        Ok(ring.consumer().ok_or(Error::Busy)?.take_headers(wc))
+        Ok(ring.consumer().ok_or_else(polled)?.take_headers(wc))
     }
 }
 

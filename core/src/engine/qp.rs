@@ -667,13 +667,23 @@ impl Guard<'_> {
     /// Ends a QP. Its outstanding requests get no completions; those in CQs stay.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now, or it is pinned.
+    /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread posts to it right now, it is pinned, or in
+    /// a multicast group.
     pub fn qp_destroy(&mut self, now: u64, qp: Handle) -> Result<()> {
         let (inner, s) = self.split();
         let qi = inner.qp_of_program(s, qp)?;
         let pins = inner.transport.qps[qi].pins;
         if pins > 0 {
             return Err(refuse!(Busy, "qp: {pins} fast handles of it are in use"));
+        }
+        // Linux uverbs_std_types_qp.c uverbs_free_qp: A queue pair that is in a multicast group is
+        // not destroyed.
+        let groups = inner.transport.common.members.of(qi);
+        if groups > 0 {
+            return Err(refuse!(
+                Busy,
+                "qp: a member of {groups} multicast groups; detach it first"
+            ));
         }
         inner.end_qp(s, now, qi)
     }
@@ -689,7 +699,6 @@ impl Inner {
         s.qp_pool.free(qi);
         let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::RESET);
-        t.common.members.leave_all(qi);
         let mut q = core::mem::take(&mut t.qps[qi]);
         t.common.counters.add(&q.counters);
         t.common.by_qpn[(q.qpn - t.common.qpn_base) as usize] = 0;

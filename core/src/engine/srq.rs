@@ -226,7 +226,8 @@ impl Guard<'_> {
         let (users, xrc) =
             (inner.transport.common.srqs[i].users, inner.transport.common.srqs[i].xrc);
         if users > 0 {
-            return Err(refuse!(Busy, "srq: {users} QPs use it"));
+            let first = inner.first_user(|qp| qp.srq == i as u32);
+            return Err(refuse!(Busy, "srq: {users} QPs use it{first}"));
         }
         if xrc.is_some_and(|(_, cq)| inner.has_fence_of(cq)) {
             return Err(refuse!(Busy, "srq: a message is on its way into slow memory"));
@@ -278,13 +279,14 @@ impl Guard<'_> {
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Busy`]: SRQs or queue pairs are in it.
     pub fn xrcd_dealloc(&mut self, xrcd: Handle) -> Result<()> {
-        let common = &mut self.split().0.transport.common;
-        let i = common.xrcd_pool.check(xrcd)?;
-        let users = common.xrcds[i].users;
+        let (inner, _) = self.split();
+        let i = inner.transport.common.xrcd_pool.check(xrcd)?;
+        let users = inner.transport.common.xrcds[i].users;
         if users > 0 {
-            return Err(refuse!(Busy, "xrcd: {users} SRQs and queue pairs are in it"));
+            let first = inner.first_user(|qp| qp.xrcd == i as u32);
+            return Err(refuse!(Busy, "xrcd: {users} SRQs and queue pairs are in it{first}"));
         }
-        common.xrcd_pool.free(i);
+        inner.transport.common.xrcd_pool.free(i);
         Ok(())
     }
 }

@@ -573,6 +573,13 @@ impl Guard<'_> {
         self.cm_refused(dst, errno, false);
     }
 
+    /// As [`Guard::peer_unreachable`], but the peer's socket is of this host, and it is there: a
+    /// firewall of this host rejects in its name.
+    pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
+        self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
+        self.cm_refused(dst, errno, false);
+    }
+
     /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
     /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
     /// lasts.
@@ -619,6 +626,11 @@ impl Guard<'_> {
             let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
             let mut c = t.conn(s, qi);
             if code == CauseCode::PeerUnreachable {
+                // This host's firewall that rejects what goes out also sends such an error.
+                let since = c.qp.conn.req.silent_since;
+                if matches!(c.explanation(since), Some((CauseCode::Firewall, ..))) {
+                    continue;
+                }
                 c.suspect_end(now);
             }
             c.note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);

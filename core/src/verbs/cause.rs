@@ -85,7 +85,8 @@ causes! {
     /// Nothing was under way; arg0 = keepalive interval in ns, arg1 = questions without an answer.
     Keepalive = 27, "peer silent: it answers no keepalive (dead, stopped, \
                      or it neither polls nor has a helper thread)";
-    /// arg0 = errno: EPERM. The kernel said so when it was to send.
+    /// arg0 = errno. EPERM: the kernel said so when it was to send. ECONNREFUSED: an ICMP error in
+    /// the name of a socket that is there.
     Firewall = 28, "this machine's own firewall refuses to send there";
     /// arg0 = errno. The kernel said so when it was to send.
     NoRoute = 29, "this machine has no route there";
@@ -96,11 +97,13 @@ causes! {
     /// The peer is of this machine and takes what is sent to it; arg0 = ACK timeout in ns, arg1 =
     /// retries made.
     Unanswered = 31, "peer silent: its process is alive and takes packets, but this queue pair \
-        gets no answer: wrong QPN, or not connected to this one";
-    /// A connection was asked for.
+        gets no answer: wrong QPN, not connected to this one, or this machine's firewall drops \
+        what comes in";
+    /// A connection was asked for; arg0 = the port.
     NoAnswer = 32, "no connection manager answers there: peer down, \
                     wrong address, or packets dropped on the way";
-    /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = 1 for UD.
+    /// arg0 = reason (`cm::types::reject`; UD: `sidr_status`), arg1 = the port that was asked for,
+    /// plus 2^16 for UD ([`asked_port`]).
     Rejected = 33, "peer rejected the connection";
     /// arg0 = how long a router was waited for, in ns; 0: it ended the session.
     RouterLost = 34, "the router that carried this connection is gone, or has ended the session";
@@ -150,10 +153,23 @@ pub struct Cause {
 
 const _: () = assert!(core::mem::size_of::<Cause>() == 64);
 
+/// The bit of a rejection's arg1 for UD, above the port.
+const OF_UD: u64 = 1 << 16;
+
+/// arg1 of a rejected request for a port.
+pub const fn asked_port(port: u16, datagram: bool) -> u64 {
+    port as u64 | if datagram { OF_UD } else { 0 }
+}
+
 /// What an errno adds to the text of a cause.
 fn means(code: CauseCode, errno: u64) -> &'static str {
     match (code, errno) {
-        (CauseCode::PeerUnreachable, 111) => ": its host says that no process has that UDP port",
+        (CauseCode::PeerUnreachable, 111) => {
+            ": its host, or a firewall in its name, says that no process has that UDP port"
+        }
+        (CauseCode::Firewall, 111) => {
+            ": the peer's socket is there, and a rule rejects in its name"
+        }
         (CauseCode::PeerUnreachable, 13 | 101 | 113) => {
             ": a firewall or router on the way, or its host, says so"
         }
@@ -218,8 +234,11 @@ impl fmt::Display for Cause {
             | CauseCode::Firewall
             | CauseCode::NoRoute => write!(f, " (errno {}{})", self.arg0, means(code, self.arg0))?,
             CauseCode::Rejected => {
-                write!(f, " (reason {}: {})", self.arg0, rejection(self.arg0, self.arg1 != 0))?
+                let words = rejection(self.arg0, self.arg1 & OF_UD != 0);
+                write!(f, " to its port {}", self.arg1 & 0xffff)?;
+                write!(f, " (reason {}: {words})", self.arg0)?
             }
+            CauseCode::NoAnswer => write!(f, " (port {} was asked for)", self.arg0)?,
             CauseCode::MtuExceeded => {
                 write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?
             }

@@ -11,7 +11,7 @@ use crate::mem::host;
 use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
-use crate::verbs::shared::QpShared;
+use crate::verbs::shared::{posted, QpShared};
 use crate::verbs::types::{
     flush_level, flush_type, qp_state, qp_type, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
 };
@@ -157,7 +157,7 @@ pub unsafe fn send_list(
     take: Take,
 ) -> (Posted, Result<()>) {
     *bad = wr;
-    let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(Error::Busy)) };
+    let Some(mut side) = qp.sq.producer() else { return (Posted::default(), Err(posted("qp"))) };
     let state = qp.state.load(Relaxed);
     // rxe rxe_verbs.c rxe_post_send: Sends are taken from RTS on.
     if matches!(state, qp_state::RESET | qp_state::INIT | qp_state::RTR) {
@@ -616,7 +616,7 @@ unsafe fn recv_list(
     bad: &mut *const RecvWr,
 ) -> Result<u32> {
     *bad = wr;
-    let mut side = ring.producer().ok_or(Error::Busy)?;
+    let mut side = ring.producer().ok_or_else(|| posted("queue"))?;
     let mut free = side.free();
     let mut count = 0;
     let mut outcome = Ok(());

@@ -290,6 +290,20 @@ pub struct Shared {
     pub notify: AtomicBool,
 }
 
+/// The error of the second thread that polls a CQ.
+#[cold]
+#[inline(never)]
+pub fn polled() -> Error {
+    refuse!(Busy, "cq: another thread polls it")
+}
+
+/// The error of the second thread that posts to a queue of this argument.
+#[cold]
+#[inline(never)]
+pub fn posted(to: &str) -> Error {
+    refuse!(Busy, "{to}: another thread posts to it")
+}
+
 impl Shared {
     /// Lays out the shared tables.
     pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
@@ -415,8 +429,7 @@ impl Shared {
         _key: &EngineKey,
     ) -> Result<()> {
         let ring = &self.cqs[cq].ring;
-        let mut side =
-            ring.consumer().ok_or_else(|| refuse!(Busy, "cq: another thread polls it"))?;
+        let mut side = ring.consumer().ok_or_else(polled)?;
         if side.len() > capacity {
             return Err(refuse!(
                 Invalid,
@@ -453,8 +466,7 @@ impl Shared {
         key: &EngineKey,
     ) -> Result<()> {
         let ring = &self.srqs[srq].rq;
-        let _side =
-            ring.producer().ok_or_else(|| refuse!(Busy, "srq: another thread posts to it"))?;
+        let _side = ring.producer().ok_or_else(|| posted("srq"))?;
         let from = self.srq(srq, key);
         let waiting = from.len();
         if waiting > max_wr {
@@ -482,7 +494,7 @@ impl Shared {
     /// # Errors
     /// [`Error::Busy`]: a thread polls the CQ.
     pub fn purge_cq(&self, cq: usize, qpn: u32, key: &EngineKey) -> Result<()> {
-        let mut side = self.cqs[cq].ring.consumer().ok_or(Error::Busy)?;
+        let mut side = self.cqs[cq].ring.consumer().ok_or_else(polled)?;
         for _ in 0..side.len() {
             let Some(wc) = side.pop() else { break };
             if wc.qp_num != qpn {
@@ -500,7 +512,7 @@ impl Shared {
     #[allow(unsafe_code)]
     pub fn remove_cq(&self, cq: usize, _key: &EngineKey) -> Result<()> {
         let ring = &self.cqs[cq].ring;
-        let _side = ring.consumer().ok_or(Error::Busy)?;
+        let _side = ring.consumer().ok_or_else(polled)?;
         // SAFETY: both sides are held: the consumer by `_side`, the producer by the lock.
         unsafe { ring.uninstall() };
         Ok(())
@@ -513,7 +525,7 @@ impl Shared {
     #[allow(unsafe_code)]
     pub fn remove_srq(&self, srq: usize, _key: &EngineKey) -> Result<()> {
         let ring = &self.srqs[srq].rq;
-        let _side = ring.producer().ok_or(Error::Busy)?;
+        let _side = ring.producer().ok_or_else(|| posted("srq"))?;
         // SAFETY: both sides are held: the producer by `_side`, the consumer by the lock.
         unsafe { ring.uninstall() };
         Ok(())
@@ -526,7 +538,8 @@ impl Shared {
     /// [`Error::Busy`]: a thread posts to it right now.
     pub fn hold_posts(&self, qp: usize) -> Result<(Producer<'_, SendWqe>, Producer<'_, RecvWqe>)> {
         let q = &self.qps[qp];
-        Ok((q.sq.producer().ok_or(Error::Busy)?, q.rq.producer().ok_or(Error::Busy)?))
+        let busy = || posted("qp");
+        Ok((q.sq.producer().ok_or_else(busy)?, q.rq.producer().ok_or_else(busy)?))
     }
 
     /// Runs `reset` while no thread can post to the QP, then takes its rings away.

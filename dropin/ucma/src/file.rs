@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gdrcore_core::mem::host;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{refuse, Error, Result};
 
 use crate::proto::Command;
 use crate::session::{Answer, Devices, Session};
@@ -104,7 +104,7 @@ impl<D: Devices> Files<D> {
         let mut bytes = [0; COMMAND_MAX];
         // Bytes behind the longest command are not read, as in the kernel.
         let bytes = bytes.get_mut(..len.min(COMMAND_MAX)).unwrap_or_default();
-        host::fetch(buf, bytes).map_err(|_| Error::Fault)?;
+        read(buf, bytes)?;
         let answer = if matches!(Command::parse(bytes)?.0, Command::GetEvent { .. }) {
             self.next_event(fd, bytes)?
         } else {
@@ -114,7 +114,9 @@ impl<D: Devices> Files<D> {
             done?
         };
         if let Some(a) = answer {
-            host::place(a.at, &a.bytes).map_err(|_| Error::Fault)?;
+            host::place(a.at, &a.bytes).map_err(|_| {
+                refuse!(Fault, "response: {} bytes at {:#x} cannot be written", a.bytes.len(), a.at)
+            })?;
         }
         Ok(len)
     }
@@ -168,11 +170,15 @@ impl<D: Devices> Files<D> {
     }
 }
 
+fn read(at: u64, to: &mut [u8]) -> Result<()> {
+    let n = to.len();
+    host::fetch(at, to).map_err(|_| refuse!(Fault, "command: {n} bytes at {at:#x} are no memory"))
+}
+
 impl<D: Devices> State<D> {
     fn execute(&mut self, fd: RawFd, bytes: &[u8]) -> Result<Option<Answer>> {
         let State { session, open } = self;
         let channel = open.get(&fd).ok_or(BAD_FILE)?.channel;
-        let read = |at: u64, to: &mut [u8]| host::fetch(at, to).map_err(|_| Error::Fault);
         session.execute(channel, bytes, &read, &|fd| open.get(&fd).map(|f| f.channel))
     }
 

@@ -196,7 +196,7 @@ impl Walk<'_> {
 
     pub(super) fn destroy(&mut self) {
         let (made, input) = (&self.made, &mut self.input);
-        match input.below(9) {
+        match input.below(10) {
             0 => {
                 _ = call!(self, gdrc_pd_dealloc(self.ctx, gdrc_pd { handle: input.pick(&made.pd) }))
             }
@@ -227,6 +227,12 @@ impl Walk<'_> {
             7 => {
                 let cq = gdrc_cq { handle: input.pick(&made.cq) };
                 call!(self, gdrc_cq_resize(self.ctx, cq, input.word(), null_mut()));
+            }
+            8 => {
+                let qp = gdrc_qp { handle: input.pick(&made.qp) };
+                let gid = [input.word(), input.word(), 0xffff_0000, input.word()];
+                call!(self, gdrc_qp_attach_mcast(self.ctx, qp, gid.as_ptr().cast()));
+                call!(self, gdrc_qp_detach_mcast(self.ctx, qp, gid.as_ptr().cast()));
             }
             _ => {
                 _ = call!(self, gdrc_qp_destroy(self.ctx, gdrc_qp { handle: input.pick(&made.qp) }))

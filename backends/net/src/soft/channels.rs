@@ -220,7 +220,9 @@ impl SoftDevice {
 
     fn channel_over(&self, fd: Fd, home: Handle) -> Result<Handle> {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
-        let i = owned.iter().position(Option::is_none).ok_or(Error::NoMemory)?;
+        let i = owned.iter().position(Option::is_none).ok_or_else(|| {
+            refuse!(NoMemory, "channel: {} are open, the most of a device", owned.len())
+        })?;
         let slot = &self.channels.slots[i];
         slot.fd.store(fd.raw(), Ordering::Relaxed);
         slot.branches.begin(home);

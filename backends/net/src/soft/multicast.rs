@@ -2,7 +2,7 @@
 //! have some.
 
 use super::lock::EngineLock;
-use super::SoftDevice;
+use super::{PortState, SoftDevice};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
@@ -11,11 +11,17 @@ impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock_owned()?;
         held.guard.mcast_attach(qp, gid)?;
-        let joined = match &mut held.port().net {
+        let PortState { net, relay, .. } = held.port();
+        let joined = match net {
             Some(net) => net.group_join(gid),
+            None if relay.is_some() => Err(refuse!(
+                Unsupported,
+                "gid: a device over a router has no multicast; a device with an address of its own \
+                 has (\"soft:<address>\")"
+            )),
             None => Err(refuse!(
                 Unsupported,
-                "device: loopback and devices over a router have no multicast"
+                "gid: loopback has no multicast; a device with an address has (\"soft:<address>\")"
             )),
         };
         let watched = joined.and_then(|fd| fd.map_or(Ok(()), |fd| self.waiter.add_socket(fd)));

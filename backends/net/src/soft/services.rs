@@ -3,7 +3,8 @@
 
 use super::SoftDevice;
 use crate::via::proto::Service;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 use heapless::LinearMap;
 
@@ -20,7 +21,9 @@ impl Services {
         if self.0.contains_key(&id) {
             return Ok(false);
         }
-        self.0.insert(id, (at, true)).map(|_| true).map_err(|_| Error::NoMemory)
+        self.0.insert(id, (at, true)).map(|_| true).map_err(|_| {
+            refuse!(NoMemory, "listeners: a device over a router has {SERVICES} at most")
+        })
     }
 
     fn forget(&mut self, id: Handle) -> Option<Service> {
@@ -106,6 +109,6 @@ mod tests {
         for id in 0..SERVICES as u64 {
             assert_eq!(s.note(id, at(1)), Ok(true));
         }
-        assert_eq!(s.note(9999, at(2)), Err(Error::NoMemory));
+        assert_eq!(s.note(9999, at(2)), Err(gdrcore_core::Error::NoMemory));
     }
 }

@@ -8,9 +8,10 @@
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
 use super::{endpoint, PortState};
+use crate::addr::Endpoint;
 
 use crate::reason::{is_verbose, say};
-use crate::sock_diag::{unread, Unread};
+use crate::sock_diag::{receiving_user, unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
 use gdrcore_core::engine::Guard;
@@ -58,11 +59,23 @@ fn read(is: bool) -> CauseCode {
 #[cold]
 pub(super) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
     let AhAttr { dgid, scope_id, udp_port, .. } = e.peer;
-    let silent = e.event == cm_event::UNREACHABLE && e.status == -Error::TimedOut.errno();
     let peer = PeerAddr { gid: dgid, scope_id, port: udp_port, ..PeerAddr::default() };
-    if silent && unread(&endpoint(&peer)) == Unread::Waits {
-        g.cm_explain(now, e, CauseCode::NotPolled);
+    let peer = endpoint(&peer);
+    if e.event != cm_event::UNREACHABLE {
+        return;
     }
+    if e.status == -Error::TimedOut.errno() && unread(&peer) == Unread::Waits {
+        g.cm_explain(now, e, CauseCode::NotPolled, 0);
+    } else if e.status == -libc::ECONNREFUSED && has_socket(&peer) {
+        g.cm_explain(now, e, CauseCode::Firewall, libc::ECONNREFUSED as u64);
+    }
+}
+
+/// Whether this host has a socket at the very address that an ICMP error calls unreachable. Cost:
+/// four system calls.
+#[cold]
+pub(super) fn has_socket(at: &Endpoint) -> bool {
+    receiving_user(&Endpoint { port: 0, ..*at }, at).is_some()
 }
 
 fn ip(gid: &[u8; 16]) -> IpAddr {

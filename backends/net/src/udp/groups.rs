@@ -8,7 +8,7 @@ use super::UdpPort;
 use crate::addr::Endpoint;
 use crate::port::GROUPS;
 use crate::sys::{check, set_option, Fd};
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
@@ -90,13 +90,14 @@ impl UdpPort {
         if self.groups.iter().any(|g| g.gid == *gid) {
             return Ok(None);
         }
+        let full = || refuse!(NoMemory, "gid: {GROUPS} groups are joined, the most of a device");
         if self.groups.is_full() {
-            return Err(Error::NoMemory);
+            return Err(full());
         }
         let fd = open(gid, &self.local, self.interface)?;
         let raw = fd.raw();
         let joined = self.groups.push(Group { gid: *gid, fd });
-        joined.map(|()| Some(raw)).map_err(|_| Error::NoMemory)
+        joined.map(|()| Some(raw)).map_err(|_| full())
     }
 
     /// Closes the sockets of groups for which `keep` is false.

@@ -68,6 +68,8 @@ static MODULE: Module = Module {
     qp_modify: queue_pairs::qp_modify,
     qp_query: queue_pairs::qp_query,
     qp_number: queue_pairs::qp_number,
+    mcast_attach: queue_pairs::mcast_attach,
+    mcast_detach: queue_pairs::mcast_detach,
     post_extended: extended::post_extended,
     qp_destroy: queue_pairs::qp_destroy,
     channel_create: device::channel_create,

@@ -128,6 +128,24 @@ pub unsafe extern "C" fn qp_number(qp: Object) -> u32 {
 
 /// # Safety
 /// The table's.
+pub unsafe extern "C" fn mcast_attach(qp: Object, gid: *const [u8; 16]) -> c_int {
+    // SAFETY: the table's contract.
+    let gid = ibv_gid { raw: unsafe { *gid } };
+    // SAFETY: a live QP, our own GID.
+    code(unsafe { ibv_attach_mcast(qp.cast(), &gid, 0) })
+}
+
+/// # Safety
+/// The table's.
+pub unsafe extern "C" fn mcast_detach(qp: Object, gid: *const [u8; 16]) -> c_int {
+    // SAFETY: the table's contract.
+    let gid = ibv_gid { raw: unsafe { *gid } };
+    // SAFETY: a live QP, our own GID.
+    code(unsafe { ibv_detach_mcast(qp.cast(), &gid, 0) })
+}
+
+/// # Safety
+/// The table's.
 pub unsafe extern "C" fn qp_destroy(qp: Object) -> c_int {
     // SAFETY: the table's contract.
     code(unsafe { ibv_destroy_qp(qp.cast()) })

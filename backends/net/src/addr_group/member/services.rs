@@ -6,7 +6,8 @@ use super::{Member, Service};
 use crate::local::{Holder, Name, Role};
 use crate::wait::watch;
 use gdrcore_core::cm::LISTENER_GRACE_NS;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 
 impl Member {
     /// Forwards a message of the connection manager to the member that listens. Returns false if no
@@ -57,7 +58,10 @@ impl Member {
         if self.services.iter().flatten().any(|s| s.id == id) {
             return Ok(());
         }
-        let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
+        let most = self.services.len();
+        let slot = self.services.iter_mut().find(|s| s.is_none()).ok_or_else(|| {
+            refuse!(NoMemory, "max_cm_ids: {most} ids listen, and there is no room for more")
+        })?;
         let group_socket =
             GroupSocket::open(&self.socket_dir, &self.local, Holder::Service(port_space, port))?;
         watch(self.set.raw(), group_socket.fd())?;

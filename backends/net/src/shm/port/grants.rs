@@ -7,7 +7,8 @@ use crate::addr::Endpoint;
 use crate::sys::Fd;
 use core::sync::atomic::Ordering;
 use gdrcore_core::device::MrAttr;
-use gdrcore_core::error::{Error, Result};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
 
 impl ShmPort {
     /// Marks the region with this key as shared: its memory begins `offset` bytes into that of
@@ -17,7 +18,9 @@ impl ShmPort {
     /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are shared already. [`Error::Os`]: no
     /// such descriptor, or none left.
     pub fn share(&mut self, rkey: u32, fd: i32, offset: u64) -> Result<()> {
-        let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or(Error::NoMemory)?;
+        let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or_else(|| {
+            refuse!(NoMemory, "mr: {} regions are shared, the most of a device", super::SHARED)
+        })?;
         *place = Some(SharedRegion { rkey, fd: Fd::copy_of(fd)?, offset });
         self.publish_offers();
         Ok(())

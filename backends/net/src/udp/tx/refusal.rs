@@ -37,6 +37,8 @@ impl UdpPort {
         // the time.
         let kind = match e {
             libc::EMSGSIZE => ErrorKind::Mtu,
+            // No ICMP message becomes this errno: this host's firewall, which may send one as well.
+            libc::EPERM => ErrorKind::Send,
             _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
             _ => ErrorKind::Send,
         };

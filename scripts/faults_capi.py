@@ -1,0 +1,38 @@
+"""Deliberate faults in the C API's groups, in its words, and in what pages say; see mutate.py.
+
+A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
+`mutate.NAMED`, or a test of tests/tests)."""
+
+C = "core/src/"
+F = "ffi/src/"
+N = "backends/net/src/"
+
+FAULTS = [
+    ("the page of rules lacks an operation that the table of opcodes has",
+     "docs/records/SPEC-MAP.md", "| partitions |", "| FLUSH, partitions |", "spec_map"),
+    ("the page of rules has other opcodes than the table", "docs/records/SPEC-MAP.md",
+     "| FLUSH | 1C |", "| FLUSH | |", "spec_map"),
+    ("gdrc_qp_detach_mcast makes a member", F + "qp_calls.rs",
+     "device(ctx)?.mcast_detach(qp.handle, &gid)?;", "device(ctx)?.mcast_attach(qp.handle, &gid)?;",
+     "multicast"),
+    ("a NIC's group is left when it is joined", "backends/verbs/src/control.rs",
+     "errno(unsafe { (self.module.mcast_attach)(qp.object(), gid) })",
+     "errno(unsafe { (self.module.mcast_detach)(qp.object(), gid) })", "verbs_on_dropin"),
+    ("a firewall's refusal in the name of a socket that is there counts as the peer's end",
+     N + "soft/socket_io.rs", "e.errno == libc::ECONNREFUSED && has_socket(&e.dst)", "false",
+     "causes"),
+    ("this host's firewall that also sends an ICMP message counts as the network",
+     N + "udp/tx/refusal.rs", "            libc::EPERM => ErrorKind::Send,\n", "", "causes"),
+    ("a rejection does not know the port", C + "verbs/cause.rs",
+     "port as u64 | if datagram", "0 | if datagram", "causes"),
+    ("a CQ in use does not say by whom", C + "engine/control.rs",
+     "self.first_user(|qp| qp.scq == at || qp.rcq == at)", "self.first_user(|_| false)", "capi"),
+    ("memory that is not mapped has no address in its refusal", N + "fault.rs",
+     "\"addr {addr:#x}: of the", "\"of the", "capi"),
+    ("what follows \"loopback\" is not said", F + "context_kinds.rs",
+     "nothing follows \\\"{word}\\\", and", "no \\\"{word}\\\", and", "capi"),
+    ("a queue pair in a group is destroyed", C + "engine/qp.rs", "if groups > 0 {",
+     "if groups > 99 {", "multicast"),
+    ("a group's refusal names an argument of another call", C + "engine/control.rs",
+     "unusable(\"gid\", gid, ", "unusable(\"dgid\", gid, ", "capi"),
+]
