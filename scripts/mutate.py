@@ -27,6 +27,7 @@ import faults_qos
 import faults_shares
 import faults_singles
 import faults_strangers
+import faults_suite
 import faults_tenants
 import faults_threads
 import faults_transport
@@ -288,8 +289,8 @@ FAULTS = [
      "true || maps_all_uids(",
      USERS),
     ("a ring is accepted although it may shrink", N + "shm/segment.rs",
-     "if sealed_len(fd, SEALS) != Some(",
-     "if sealed_len(fd, SEALS & !libc::F_SEAL_SHRINK) != Some(", NET),
+     "if sealed_len(fd, FIXED_SIZE) != Some(",
+     "if sealed_len(fd, FIXED_SIZE & !libc::F_SEAL_SHRINK) != Some(", NET),
     ("granted memory is mapped although it may shrink", N + "shm/grant.rs",
      "sealed_len(fd.raw(), libc::F_SEAL_SHRINK)",
      "sealed_len(fd.raw(), 0)",
@@ -730,6 +731,7 @@ FAULTS += staged(faults_strangers.FAULTS)
 FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
+FAULTS += staged(faults_suite.FAULTS)
 
 
 def main():

@@ -39,6 +39,7 @@ mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;
 mod dm_verbs;
+mod dmah_verbs;
 mod env;
 mod event_acks;
 mod event_queue;
