@@ -83,6 +83,10 @@ MEMPOOL = ("mempool", MEMPOOL_TEST + ["--no-run"], MEMPOOL_TEST)
 UCMA_TEST = ["cargo", "test", "-q", "-p", "gdrcore-ucma"]
 UCMA = ("ucma", UCMA_TEST + ["--no-run"], UCMA_TEST)
 
+# And those of the libibverbs drop-in.
+DROPIN_TEST = ["cargo", "test", "-q", "-p", "gdrcore-dropin", "--lib"]
+DROPIN = ("drop-in", DROPIN_TEST + ["--no-run"], DROPIN_TEST)
+
 # And those of the adapter of etcd.
 ETCD_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router-etcd"]
 ETCD = ("etcd", ETCD_TEST + ["--no-run"], ETCD_TEST)
@@ -703,7 +707,7 @@ FAULTS = [
 ]
 NAMED = {
     "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
-    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING,
+    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING, "dropin_unit": DROPIN,
 }
 
 

@@ -285,8 +285,8 @@ fn another_release_of_the_suite_passes_but_for_features() {
     }
     if is_blessing() {
         let about = format!(
-            "the tests of generic verbs of rdma-core {release}, built from its \
-             sources, with GID index 3; no test failed in {TIMES} runs in a row"
+            "the tests of generic verbs of rdma-core {release}, built from its sources, with\n\
+             GID index 3; no test failed in {TIMES} runs in a row"
         );
         bless(None, Some(section(&format!("## Release {release}"), &about, &lines)));
     }

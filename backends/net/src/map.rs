@@ -47,7 +47,7 @@ impl Map {
         Self::of(len, prot, libc::MAP_SHARED, fd, at)
     }
 
-    /// Maps `len` bytes of a new memfd, zeroed and shared, whose size is fixed; with its descriptor.
+    /// Maps `len` bytes of a new memfd, zeroed and shared, of a fixed size; with its descriptor.
     ///
     /// # Errors
     /// As [`Map::new`]; `Os`: no descriptor, or more than a file may have.

@@ -3,6 +3,7 @@
 
 mod early;
 mod ends;
+mod general;
 mod messages;
 mod order;
 mod refused;
