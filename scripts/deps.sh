@@ -47,6 +47,7 @@ test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs dev
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
 command -v ibv_rc_pingpong|ibverbs-utils|the libibverbs drop-in
 command -v rping|rdmacm-utils|librdmacm on the drop-in
+command -v ibping|infiniband-diags|management datagrams on the drop-in
 /usr/bin/python3 -c 'import pyverbs'|python3-pyverbs|rdma-core's own suite on the drop-in
 command -v fi_pingpong|libfabric-bin|libfabric on the drop-in
 command -v ucx_perftest|ucx-utils|UCX on the drop-in

@@ -28,6 +28,7 @@ import faults_qos
 import faults_shares
 import faults_singles
 import faults_strangers
+import faults_suite
 import faults_tenants
 import faults_threads
 import faults_transport
@@ -86,6 +87,10 @@ UCMA = ("ucma", UCMA_TEST + ["--no-run"], UCMA_TEST)
 # Those of the C API's own crate.
 CAPI_TEST = ["cargo", "test", "-q", "-p", "gdrcore"]
 CAPI = ("capi", CAPI_TEST + ["--no-run"], CAPI_TEST)
+
+# And those of the libibverbs drop-in.
+DROPIN_TEST = ["cargo", "test", "-q", "-p", "gdrcore-dropin", "--lib"]
+DROPIN = ("drop-in", DROPIN_TEST + ["--no-run"], DROPIN_TEST)
 
 # And those of the adapter of etcd.
 ETCD_TEST = ["cargo", "test", "-q", "-p", "gdrcore-router-etcd"]
@@ -293,8 +298,8 @@ FAULTS = [
      "true || maps_all_uids(",
      USERS),
     ("a ring is accepted although it may shrink", N + "shm/segment.rs",
-     "if sealed_len(fd, SEALS) != Some(",
-     "if sealed_len(fd, SEALS & !libc::F_SEAL_SHRINK) != Some(", NET),
+     "if sealed_len(fd, FIXED_SIZE) != Some(",
+     "if sealed_len(fd, FIXED_SIZE & !libc::F_SEAL_SHRINK) != Some(", NET),
     ("granted memory is mapped although it may shrink", N + "shm/grant.rs",
      "sealed_len(fd.raw(), libc::F_SEAL_SHRINK)",
      "sealed_len(fd.raw(), 0)",
@@ -707,7 +712,7 @@ FAULTS = [
 ]
 NAMED = {
     "unit": UNIT, "engine": ENGINE, "net": NET, "router": ROUTER, "mempool": MEMPOOL, "etcd": ETCD,
-    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING, "capi": CAPI,
+    "ucma": UCMA, "fault_chain": CHAIN, "changing": CHANGING, "capi": CAPI, "dropin_unit": DROPIN,
 }
 
 
@@ -736,6 +741,7 @@ FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
 FAULTS += staged(faults_capi.FAULTS)
+FAULTS += staged(faults_suite.FAULTS)
 
 
 def main():

@@ -7,7 +7,7 @@
 use crate::abi::ibv_device;
 use crate::env;
 use crate::hca_kinds::{DeviceKind, KINDS};
-use crate::sysfs::system::first_uverbs;
+use crate::sysfs::system::{first_umad, first_uverbs};
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
@@ -82,6 +82,11 @@ impl Adapter {
     /// The number of its file `/dev/infiniband/uverbs<n>`.
     pub fn uverbs(&self) -> u32 {
         uverbs(self.index)
+    }
+
+    /// The number of its file `/dev/infiniband/umad<n>`.
+    pub fn umad(&self) -> u32 {
+        first_umad().saturating_add(self.index)
     }
 
     /// The name of its network interface, where it has one.

@@ -2,6 +2,7 @@
 //! all others in it (59).
 
 use crate::abi::*;
+use crate::dmah_verbs::Dmah;
 use crate::mr_verbs::{self, RegRequest};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
@@ -116,53 +117,65 @@ pub struct ibv_mr_init_attr {
     addr: *mut c_void,
     fd: c_int,
     fd_offset: u64,
-    dmah: *mut c_void,
+    dmah: *mut Dmah,
     buf: *mut Buf,
 }
 
+/// All of them.
+const KNOWN: u64 = IOVA | ADDR | FD | FD_OFFSET | DMAH | BUF;
+
 /// `ibv_reg_mr_ex`: what `comp_mask` names decides which of the other registrations it is.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-    Verb("ibv_reg_mr_ex").pointer((|| {
-        if attr.is_null() {
-            return Err(refuse!(Invalid, "a pointer to an ibv_mr_init_attr is NULL"));
-        }
-        let a = attr;
-        // SAFETY: the program's struct. It may be shorter than ours: only the fields before the
-        // mask, and those that it names, are read, and no reference is formed.
-        let (mask, length, access) = unsafe { ((*a).comp_mask, (*a).length, (*a).access) };
-        if mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
-            let (known, dmah) = (IOVA | ADDR | FD | FD_OFFSET | BUF, DMAH);
+    // SAFETY: the program's pointers.
+    Verb("ibv_reg_mr_ex").pointer(unsafe { register_by(pd, attr) })
+}
+
+/// # Safety
+/// The program's pointers. The struct may be shorter than ours: only the fields before the mask,
+/// and those that it names, are read, and no reference is formed.
+unsafe fn register_by(pd: *mut ibv_pd, a: *const ibv_mr_init_attr) -> Result<*mut ibv_mr> {
+    if a.is_null() {
+        return Err(refuse!(Invalid, "a pointer to an ibv_mr_init_attr is NULL"));
+    }
+    // SAFETY: the caller's promise.
+    let (mask, length, access) = unsafe { ((*a).comp_mask, (*a).length, (*a).access) };
+    if mask & !KNOWN != 0 {
+        return Err(refuse!(Unsupported, "comp_mask {mask:#x}: the device knows {KNOWN:#x}"));
+    }
+    let given = |bit| mask & bit != 0;
+    let dmah = match given(DMAH) {
+        // SAFETY: the caller's promise.
+        true => Some(unsafe { Dmah::for_region((*a).dmah, pd, access as u32)? }),
+        false => None,
+    };
+    let mr = if given(FD) {
+        if given(ADDR) || given(BUF) || !given(FD_OFFSET) || !given(IOVA) {
             return Err(refuse!(
-                Unsupported,
-                "comp_mask {mask:#x}: the device knows {known:#x}, and has no DMA handles ({dmah})"
+                Invalid,
+                "comp_mask {mask:#x}: FD is with FD_OFFSET and IOVA, without ADDR and BUF"
             ));
         }
-        let given = |bit| mask & bit != 0;
-        if given(FD) {
-            if given(ADDR) || given(BUF) || !given(FD_OFFSET) || !given(IOVA) {
-                return Err(refuse!(
-                    Invalid,
-                    "comp_mask {mask:#x}: FD is with FD_OFFSET and IOVA, without ADDR and BUF"
-                ));
-            }
-            // SAFETY: as above, and the program's domain.
-            return unsafe {
-                mr_verbs::of_dmabuf(pd, (*a).fd_offset, length, (*a).iova, (*a).fd, access)
-            };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { mr_verbs::of_dmabuf(pd, (*a).fd_offset, length, (*a).iova, (*a).fd, access)? }
+    } else {
         if !given(ADDR) || given(FD_OFFSET) {
             return Err(refuse!(Invalid, "comp_mask {mask:#x}: ADDR, or FD with FD_OFFSET"));
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         let addr = unsafe { (*a).addr } as u64;
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         let iova = if given(IOVA) { unsafe { (*a).iova } } else { addr };
         let w = RegRequest { pd, addr, length, iova, access: access as u32, provider: 0 };
         match given(BUF) {
-            // SAFETY: as above.
-            true => unsafe { register_within((*a).buf, &w) },
-            // SAFETY: as above.
-            false => unsafe { mr_verbs::of_host(&w) },
+            // SAFETY: the caller's promise.
+            true => unsafe { register_within((*a).buf, &w)? },
+            // SAFETY: the caller's promise.
+            false => unsafe { mr_verbs::of_host(&w)? },
         }
-    })())
+    };
+    if let Some(dmah) = dmah {
+        // SAFETY: the region is new.
+        unsafe { mr_verbs::set_dmah(mr, dmah) };
+    }
+    Ok(mr)
 }

@@ -13,6 +13,7 @@ use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::{access, ACCESS_ALL};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::map::Map;
+use std::os::fd::{IntoRawFd, OwnedFd};
 
 /// Largest allocation; no NIC has as much.
 pub const MAX: u64 = 64 << 20;
@@ -29,6 +30,9 @@ pub struct Dm {
     hca: &'static Hca,
     /// `None`: imported.
     map: Option<Map>,
+    /// The memory as a file, to be exported. `None`: imported, or the process could have no
+    /// descriptor for it.
+    file: Option<OwnedFd>,
 }
 
 impl Dm {
@@ -84,7 +88,11 @@ pub unsafe extern "C" fn alloc_dm(
         if a.length as u64 > MAX {
             return Err(refuse!(NoMemory, "length {}: at most {MAX}", a.length));
         }
-        let map = Map::new(a.length)?;
+        let (map, file) = match Map::with_file(c"gdrcore-dm", a.length) {
+            Ok((map, file)) => (map, Some(file)),
+            // Only the export needs it.
+            Err(_) => (Map::new(a.length)?, None),
+        };
         let number = ObjectNumber::new(Kind::Dm, c.hca);
         let handle = number.get();
         let (base, length) = (map.as_ptr() as u64, a.length);
@@ -95,6 +103,7 @@ pub unsafe extern "C" fn alloc_dm(
             length,
             hca: c.hca,
             map: Some(map),
+            file,
         }));
         if c.hca.check().is_ok() {
             c.hca.objects().dms.insert(handle, dm.cast());
@@ -130,7 +139,7 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
         let theirs = unsafe { &*theirs.cast::<Dm>() };
         let (base, length) = (theirs.base, theirs.length);
         let ibv = Dm::ibv(context, handle);
-        let alias = Dm { ibv, _number: None, base, length, hca: c.hca, map: None };
+        let alias = Dm { ibv, _number: None, base, length, hca: c.hca, map: None, file: None };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())
 }
@@ -139,6 +148,19 @@ pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *m
 pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the program's pointer. Only the name goes.
     unsafe { free_dm(dm) };
+}
+
+/// `ibv_dm_export_dmabuf_fd`: a descriptor of the memory, which programs can map and this device
+/// registers as a dma-buf. No kernel driver made it, so none imports it.
+pub unsafe extern "C" fn export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: the program's pointer, one of ours.
+    Verb("ibv_dm_export_dmabuf_fd").number(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
+        let file = d.file.as_ref().ok_or_else(|| {
+            refuse!(Unsupported, "dm: imported, or no descriptor was free when it was allocated")
+        })?;
+        let copy = file.try_clone().map_err(|_| crate::verb_result::last_error())?;
+        Ok(copy.into_raw_fd())
+    }))
 }
 
 /// `IBV_ACCESS_*` flags that a region over device memory may have: those of any region; its

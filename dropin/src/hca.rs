@@ -16,6 +16,7 @@ use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::object_numbers;
 use crate::thread_lock::retry_while_busy;
+use crate::umad;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
@@ -289,6 +290,10 @@ impl EventSink for Hca {
 
     fn cm_event(&self) {
         CM_EVENTS.wake();
+    }
+
+    fn general_event(&self) {
+        umad::arrived();
     }
 
     fn async_event(&self, e: AsyncEvent) {

@@ -4,8 +4,11 @@
 //! A new kind is one row of [`KINDS`].
 
 use crate::env;
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::device::{CmDevice, Device, Leaks};
 use gdrcore_core::mem::Memory;
+use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Config, Result};
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EngineCount, EngineSet, EventSink, SoftConfig, SoftDevice};
@@ -20,6 +23,18 @@ pub trait HcaDevice: Device + CmDevice {
 
     /// Delivers later events to `sink`, in the round of the engine that raised them.
     fn deliver_to(&'static self, sink: &'static dyn EventSink);
+
+    /// Sends a datagram of another management class than communication management, from QP1 to QP1.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()>;
+
+    /// The next datagram of another class that has arrived.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn take_general(&self) -> Result<Option<Datagram>>;
 
     /// Stops everything and releases system resources.
     ///
@@ -37,6 +52,14 @@ impl HcaDevice for SoftDevice {
         SoftDevice::deliver_to(self, sink);
     }
 
+    fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        SoftDevice::send_general(self, to, mad)
+    }
+
+    fn take_general(&self) -> Result<Option<Datagram>> {
+        SoftDevice::take_general(self)
+    }
+
     unsafe fn close(&self) -> Leaks {
         // SAFETY: the trait's contract is that of SoftDevice's own close.
         unsafe { SoftDevice::close(self) }
@@ -50,6 +73,14 @@ impl HcaDevice for EngineSet {
 
     fn deliver_to(&'static self, sink: &'static dyn EventSink) {
         EngineSet::deliver_to(self, sink);
+    }
+
+    fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        EngineSet::send_general(self, to, mad)
+    }
+
+    fn take_general(&self) -> Result<Option<Datagram>> {
+        EngineSet::take_general(self)
     }
 
     unsafe fn close(&self) -> Leaks {

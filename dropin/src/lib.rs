@@ -17,7 +17,8 @@
 //! * `ops_table`: the operations of a context, by which the inline verbs find those files.
 //!   `open_verbs`: open and close.
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
-//!   that programs write themselves. `sysfs`: files of devices that programs read.
+//!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
+//!   kernel's end of libibumad.
 //! * `mlx5`: mlx5dv, which our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -39,6 +40,7 @@ mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;
 mod dm_verbs;
+mod dmah_verbs;
 mod env;
 mod event_acks;
 mod event_queue;
@@ -73,6 +75,7 @@ mod symbols;
 mod sysfs;
 mod thread_lock;
 mod ucma_table;
+mod umad;
 mod uverbs_commands;
 mod verb_result;
 mod worker;

@@ -1,6 +1,7 @@
 //! Verbs of memory regions and windows.
 
 use crate::abi::*;
+use crate::dmah_verbs::Dmah;
 use crate::hca::Hca;
 use crate::null_memory;
 use crate::object_numbers::{Kind, ObjectNumber};
@@ -27,6 +28,8 @@ pub struct Mr {
     access: u32,
     /// The mapping of a dma-buf that the library has made for it.
     map: Option<Map>,
+    /// The DMA handle that it was registered with, which it keeps from ending.
+    dmah: Option<&'static Dmah>,
 }
 
 /// A memory window.
@@ -103,9 +106,19 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
         iova: w.iova,
         access: w.access,
         map: None,
+        dmah: None,
     }));
     pd.hca.objects().regions.insert(shown, mr.cast());
     Ok(mr.cast())
+}
+
+/// Notes the DMA handle that a new region was registered with.
+///
+/// # Safety
+/// `mr` was made just now; nobody else knows it.
+pub unsafe fn set_dmah(mr: *mut ibv_mr, dmah: &'static Dmah) {
+    // SAFETY: the caller's promise.
+    unsafe { (*mr.cast::<Mr>()).dmah = Some(dmah.hold()) };
 }
 
 /// `ibv_reg_mr`.
@@ -317,6 +330,9 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         m.hca.device.mr_dereg(m.handle)?;
         m.hca.objects().regions.remove(&m.ibv.handle);
         m.domain.release();
+        if let Some(dmah) = m.dmah {
+            dmah.release();
+        }
         // SAFETY: made by Box::into_raw; the program may not use it any more.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
@@ -352,6 +368,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             iova: m.iova,
             access: m.access,
             map: None,
+            dmah: None,
         };
         Ok(Box::into_raw(Box::new(alias)).cast())
     })())

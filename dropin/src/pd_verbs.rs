@@ -202,7 +202,8 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators are accepted but not called,
 /// since the rings are in the device's memory; drivers without allocations do the same.
-const PARENT_DOMAIN_ATTRS: u32 = 3;
+/// `_ALLOW_CC_UNPROTECTED_ALLOC`: a permission that a device without DMA does not need.
+const PARENT_DOMAIN_ATTRS: u32 = 7;
 
 /// The operation behind `ibv_alloc_parent_domain`.
 pub unsafe extern "C" fn alloc_parent_domain(

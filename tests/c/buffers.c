@@ -118,9 +118,9 @@ int main(void) {
         a.comp_mask = wrong[i];
         CHECK(refused(reg_mr_ex(pd, &a), EINVAL));
     }
-    for (int bit = 4; bit < 64; bit++) {
+    for (int bit = 6; bit < 64; bit++) {
         a.comp_mask = ADDR | (uint64_t)1 << bit;
-        CHECK(bit == 5 || refused(reg_mr_ex(pd, &a), EOPNOTSUPP));
+        CHECK(refused(reg_mr_ex(pd, &a), EOPNOTSUPP));
     }
     CHECK(refused(reg_mr_ex(pd, NULL), EINVAL));
 

@@ -33,3 +33,10 @@ fn buffers_of_the_library_and_registrations_of_every_kind() {
         skip!("no cc or libibverbs headers");
     }
 }
+
+#[test]
+fn dma_handles_exported_memory_and_permissions() {
+    if !says_ok("hints", &loopback(157, 5)) {
+        skip!("no cc or libibverbs headers");
+    }
+}

@@ -1,10 +1,10 @@
 //! Memory that the library maps: anonymous, for contexts, or a descriptor's.
 
-use crate::sys::{check, last_error, stat, Fd};
+use crate::sys::{check, last_error, sealed_memfd, stat, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// Page-aligned memory, unmapped when dropped: zeroed and private ([`Map::new`]; a forked child
@@ -47,7 +47,16 @@ impl Map {
         Self::of(len, prot, libc::MAP_SHARED, fd, at)
     }
 
-    /// Common part of both: maps `len` rounded up to whole pages, at an address of the kernel's
+    /// Maps `len` bytes of a new memfd, zeroed and shared, of a fixed size; with its descriptor.
+    ///
+    /// # Errors
+    /// As [`Map::new`]; `Os`: no descriptor, or more than a file may have.
+    pub fn with_file(name: &core::ffi::CStr, len: usize) -> Result<(Map, OwnedFd)> {
+        let fd = sealed_memfd(name, len, len)?;
+        Ok((Map::shared(fd.raw(), 0, len, true)?, fd.into()))
+    }
+
+    /// Common part of all: maps `len` rounded up to whole pages, at an address of the kernel's
     /// choice.
     fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();

@@ -41,7 +41,9 @@ impl Cm {
     /// Takes a message from `from`, whose port is where answers go.
     pub fn handle_mad(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {
         self.counters.rcvd += 1;
-        self.dispatch(now, from, bytes);
+        if !self.keep_general(from, bytes) {
+            self.dispatch(now, from, bytes);
+        }
     }
 
     pub(super) fn dispatch(&mut self, now: u64, from: &PeerAddr, bytes: &[u8]) {

@@ -11,7 +11,7 @@ pub const MAD_LEN: usize = 256;
 /// Bytes of the header that all MADs begin with.
 const HEADER: usize = 24;
 /// Management class of communication management.
-const CLASS_CM: u8 = 0x07;
+pub(super) const CLASS_CM: u8 = 0x07;
 /// Its version.
 const CLASS_VERSION: u8 = 2;
 /// Method Send.

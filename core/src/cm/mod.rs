@@ -12,7 +12,8 @@
 //! Files: `mad` (bytes), `types` (arguments and events), `conn` (one id and its states), `program`
 //! (calls of programs), `input` (messages in), `admit` (bounds on strangers), `early` (requests
 //! that come before their listener), `ends` (peers whose process has ended), `events` (what the
-//! program has yet to take), `output` (messages out and timers).
+//! program has yet to take), `output` (messages out and timers), `general` (datagrams of other
+//! classes).
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
@@ -26,6 +27,7 @@ mod conn;
 mod early;
 mod ends;
 mod events;
+pub mod general;
 mod input;
 pub mod mad;
 mod output;
@@ -56,6 +58,7 @@ use admit::{Bounds, Known, Load};
 use conn::Id;
 use early::{Early, EARLY};
 use events::Events;
+use general::General;
 
 const _: () = {
     use mad::{private_len, IP_HEADER_LEN};
@@ -275,8 +278,9 @@ pub struct Cm {
     guests: u32,
     /// When unconfirmed connections are checked again.
     confirm_at: u64,
-    /// Ids with messages to send.
+    /// Ids with messages to send. The bit behind them is that of `general`.
     tx: Bitmap,
+    general: General,
     events: Events,
     /// Connections whose peer's process is to be watched.
     unwatched: Bitmap,
@@ -327,7 +331,8 @@ impl Cm {
             known: w.slice(admit::KNOWN, Known::default())?,
             guests: 0,
             confirm_at: 0,
-            tx: Bitmap::carve(w, n)?,
+            tx: Bitmap::carve(w, n + 1)?,
+            general: General::carve(w)?,
             events: Events::carve(w, n)?,
             unwatched: Bitmap::carve(w, n)?,
             has_ended: false,

@@ -53,7 +53,10 @@ impl Cm {
         if self.reply_len > 0 {
             return self.replies.get(self.reply_head).map(|r| r.to);
         }
-        Some(self.ids[self.next_tx()?].peer)
+        match self.ids.get(self.next_tx()?) {
+            Some(id) => Some(id.peer),
+            None => self.general.destination(),
+        }
     }
 
     /// Whether the next message, if its destination is this device's own address, is for this
@@ -67,11 +70,12 @@ impl Cm {
             Addressee::of_id(id)
         } else {
             let Some(i) = self.next_tx() else { return false };
-            let id = &self.ids[i];
-            if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 {
-                Addressee::Service { port_space: id.ps, port: id.remote_port }
-            } else {
-                Addressee::of_id(id.remote_id)
+            match self.ids.get(i) {
+                None => self.addressee_of_general(),
+                Some(id) if id.owes & id.owes.wrapping_neg() & (owe::REQ | owe::SIDR_REQ) != 0 => {
+                    Addressee::Service { port_space: id.ps, port: id.remote_port }
+                }
+                Some(id) => Addressee::of_id(id.remote_id),
             }
         };
         self.is_mine(to)
@@ -93,7 +97,7 @@ impl Cm {
         }
         let i = self.next_tx()?;
         self.tx_cursor = i + 1;
-        let id = &mut self.ids[i];
+        let Some(id) = self.ids.get_mut(i) else { return self.transmit_general(mad) };
         let what = id.owes & id.owes.wrapping_neg();
         id.owes &= !what;
         if id.owes == 0 {

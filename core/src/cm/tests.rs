@@ -4,6 +4,7 @@
 mod class;
 mod early;
 mod ends;
+mod general;
 mod messages;
 mod order;
 mod refused;

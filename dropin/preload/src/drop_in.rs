@@ -1,6 +1,6 @@
 //! Finds the drop-in in the process, and declares the tables of functions that it exports.
 
-use core::ffi::{c_char, c_int, c_void, CStr};
+use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -33,6 +33,13 @@ pub struct Names {
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     /// Opens a file or folder by its canonical path; the flags are those of open(2).
     pub open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
+}
+
+/// The table `gdrc_umad_1`: calls on libibumad's files. Errors are negative errno.
+#[repr(C)]
+pub struct Umad {
+    /// ioctl(2) that the kernel has refused.
+    pub ioctl: unsafe extern "C" fn(c_int, c_ulong, u64) -> c_int,
 }
 
 /// Kinds of paths.
@@ -87,6 +94,7 @@ pub struct Table<T: 'static> {
 /// The tables of this process.
 pub static UCMA: Table<Ucma> = Table::new(c"gdrc_ucma_1", false);
 pub static NAMES: Table<Names> = Table::new(c"gdrc_names_2", true);
+pub static UMAD: Table<Umad> = Table::new(c"gdrc_umad_1", false);
 
 impl<T> Table<T> {
     const fn new(name: &'static CStr, load: bool) -> Self {

@@ -15,8 +15,8 @@
 //! them (`cmd_fd_writes`).
 //!
 //! `drop_in` finds the drop-in's tables; `path_route` decides about a path; `names`,
-//! `descriptor_calls`, `folders` and `search` are the intercepted calls of the C library; `real`
-//! are the calls behind them.
+//! `descriptor_calls`, `commands`, `folders` and `search` are the intercepted calls of the C
+//! library; `real` are the calls behind them.
 //!
 //! The drop-in is looked up at its first use: a program of librdmacm has it in the process; if a
 //! process has no libibverbs, it is loaded. If the process has another libibverbs, the call is
@@ -25,6 +25,7 @@
 //! Other interposers (librspreload, a sanitizer) work in either order: each calls the next.
 
 mod cmd_fd_writes;
+mod commands;
 mod descriptor_calls;
 mod drop_in;
 mod files;

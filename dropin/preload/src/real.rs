@@ -1,6 +1,6 @@
 //! The calls behind the intercepted ones: the next in the order of symbol lookup.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// `glob_t`.
@@ -79,6 +79,7 @@ pub mod next {
     pub type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
     pub type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     pub type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+    pub type Ioctl = unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int;
     pub type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
     pub type CloseFrom = unsafe extern "C" fn(c_int);
 }
@@ -195,6 +196,7 @@ calls! {
     dup3: next::Dup3;
     fcntl: next::Fcntl;
     fcntl64: next::Fcntl;
+    ioctl: next::Ioctl;
     close_range: next::CloseRange;
     closefrom: next::CloseFrom;
 }

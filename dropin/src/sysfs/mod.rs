@@ -22,7 +22,8 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::signals::without_signals;
 use std::ffi::CString;
 use system::System;
-use tree::{Content, DeviceFacts, Interface, Node, Tree};
+pub use tree::PORT_COUNTERS;
+use tree::{Content, DeviceFacts, Interface, Node, Tree, FILES};
 use walk::{look as find, Resolved};
 
 /// The facts of a device that the tree shows.
@@ -35,6 +36,7 @@ fn facts(a: &Adapter) -> DeviceFacts {
     DeviceFacts {
         index: a.index,
         uverbs: a.uverbs(),
+        umad: a.umad(),
         guid: a.guid(),
         gid: a.endpoint.ip,
         lid: a.lid,
@@ -53,15 +55,27 @@ fn text(content: &Content) -> Option<String> {
         Content::Text(text) => Some(text.clone()),
         Content::Unreadable => None,
         Content::Counter { device, name, unit } => {
-            let state = STATE.lock();
-            // The counters of a device that this process has not opened are 0.
-            let open = state.open.iter().find(|o| o.index == *device);
-            let counters = open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default();
-            let at = Counters::NAMES.iter().position(|n| n == name);
-            let value = at.and_then(|i| counters.values().get(i).copied()).unwrap_or_default();
-            Some(format!("{}\n", value / unit))
+            Some(format!("{}\n", value_of(&counters_of(*device), name) / unit))
         }
     }
+}
+
+/// The counters of a device. Those of one that this process has not opened are 0.
+fn counters_of(device: u32) -> Counters {
+    let state = STATE.lock();
+    let open = state.open.iter().find(|o| o.index == device);
+    open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default()
+}
+
+fn value_of(counters: &Counters, name: &str) -> u64 {
+    let at = Counters::NAMES.iter().position(|n| *n == name);
+    at.and_then(|i| counters.values().get(i).copied()).unwrap_or_default()
+}
+
+/// The values of [`PORT_COUNTERS`], each in its unit.
+pub fn counters_of_port(device: u32) -> impl Iterator<Item = u64> {
+    let counters = counters_of(device);
+    PORT_COUNTERS.iter().map(move |c| value_of(&counters, c.name) / c.unit)
 }
 
 /// The contents of a file, if the path leads to one of ours.
@@ -222,8 +236,13 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
                 None => unreadable(flags),
             }
         }
-        // Only libibverbs would open it.
-        Some(Node::Device { .. }) => libc::ENXIO,
+        // The others only libibverbs would open.
+        Some(Node::Device { minor, .. }) => {
+            return match path.strip_prefix(FILES).is_some_and(|name| name.starts_with("/umad")) {
+                true => crate::umad::open(*minor, flags),
+                false => Err(Error::Os(libc::ENXIO)),
+            }
+        }
         Some(Node::Link(_)) => libc::ELOOP,
     };
     Err(Error::Os(errno))

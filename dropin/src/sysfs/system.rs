@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 /// Longest content that is read here: numbers, lists of processors.
 const LINE_MAX: usize = 4096;
-/// Most `uverbs` files of hardware.
-const UVERBS_MAX: u32 = 256;
+/// Most `uverbs` or `umad` files of hardware.
+const FILES_MAX: u32 = 256;
 
 /// This machine.
 pub struct System;
@@ -91,13 +91,22 @@ impl System {
 /// The number of our first `uverbs` file, behind those of hardware.
 pub fn first_uverbs() -> u32 {
     static FIRST: OnceLock<u32> = OnceLock::new();
-    *FIRST.get_or_init(|| {
-        let taken = |n: &u32| System.has(&format!("{}/uverbs{n}", super::tree::CLASS_VERBS));
-        match System.has(super::tree::CLASS_VERBS) {
-            true => (0..UVERBS_MAX).rev().find(taken).map_or(0, |n| n + 1),
-            false => 0,
-        }
-    })
+    *FIRST.get_or_init(|| first_free(super::tree::CLASS_VERBS, "uverbs"))
+}
+
+/// The same of `umad` files.
+pub fn first_umad() -> u32 {
+    static FIRST: OnceLock<u32> = OnceLock::new();
+    *FIRST.get_or_init(|| first_free(super::tree::CLASS_MAD, "umad"))
+}
+
+/// The number behind those of the kernel's names in a folder.
+fn first_free(folder: &str, name: &str) -> u32 {
+    let taken = |n: &u32| System.has(&format!("{folder}/{name}{n}"));
+    match System.has(folder) {
+        true => (0..FILES_MAX).rev().find(taken).map_or(0, |n| n + 1),
+        false => 0,
+    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,11 @@ pub const CLASS_VERBS: &str = "/sys/class/infiniband_verbs";
 pub const FILES: &str = "/dev/infiniband";
 /// The PCI domain of the folders, which no machine has, and those behind it.
 const DOMAIN: u32 = 0x9d00;
-/// Numbers of the device files, those of the kernel.
-const UVERBS_MAJOR: u32 = 231;
+/// The folder of files for libibumad.
+pub const CLASS_MAD: &str = "/sys/class/infiniband_mad";
+/// Numbers of the device files, those of the kernel. The first file for libibumad has the minor
+/// number 0.
+const MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
 
 /// A name of ours.
@@ -56,6 +59,8 @@ pub struct DeviceFacts {
     pub index: u32,
     /// The number of its `uverbs` file.
     pub uverbs: u32,
+    /// The number of its `umad` file.
+    pub umad: u32,
     pub guid: u64,
     pub gid: [u8; 16],
     pub lid: u16,
@@ -78,25 +83,48 @@ pub struct Interface {
 #[derive(Debug, Default)]
 pub struct Tree(BTreeMap<String, Node>);
 
-/// Counters of `ports/1/counters`: the name there, our name, the unit. Without a name of ours:
-/// events that a software device does not have.
-const COUNTERS: &[(&str, &str, u64)] = &[
-    ("port_xmit_data", "sent_bytes", 4),
-    ("port_rcv_data", "rcvd_bytes", 4),
-    ("port_xmit_packets", "sent_pkts", 1),
-    ("port_rcv_packets", "rcvd_pkts", 1),
-    ("port_rcv_errors", "rcvd_malformed", 1),
-    ("port_xmit_discards", "send_err", 1),
-    ("symbol_error", "", 1),
-    ("link_downed", "", 1),
-    ("link_error_recovery", "", 1),
-    ("local_link_integrity_errors", "", 1),
-    ("excessive_buffer_overrun_errors", "", 1),
-    ("port_rcv_remote_physical_errors", "", 1),
-    ("port_rcv_switch_relay_errors", "", 1),
-    ("port_xmit_constraint_errors", "", 1),
-    ("port_rcv_constraint_errors", "", 1),
-    ("VL15_dropped", "", 1),
+/// A counter of a port: in `ports/1/counters`, and in answers to performance queries.
+pub struct PortCounter {
+    /// The file's name.
+    pub file: &'static str,
+    /// Our counter. Empty: an event that a software device does not have.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: u64,
+    /// Place and bytes in PortCounters (IBTA 16.1.3.5), and in PortCountersExtended. No bytes: it
+    /// is not there, or is a part of a byte, and always 0.
+    pub at: (usize, usize),
+    pub extended: (usize, usize),
+}
+
+const fn counter(
+    file: &'static str,
+    name: &'static str,
+    unit: u64,
+    at: (usize, usize),
+    extended: (usize, usize),
+) -> PortCounter {
+    PortCounter { file, name, unit, at, extended }
+}
+
+/// All of them.
+pub const PORT_COUNTERS: &[PortCounter] = &[
+    counter("port_xmit_data", "sent_bytes", 4, (24, 4), (8, 8)),
+    counter("port_rcv_data", "rcvd_bytes", 4, (28, 4), (16, 8)),
+    counter("port_xmit_packets", "sent_pkts", 1, (32, 4), (24, 8)),
+    counter("port_rcv_packets", "rcvd_pkts", 1, (36, 4), (32, 8)),
+    counter("port_rcv_errors", "rcvd_malformed", 1, (8, 2), (0, 0)),
+    counter("port_xmit_discards", "send_err", 1, (14, 2), (0, 0)),
+    counter("symbol_error", "", 1, (4, 2), (0, 0)),
+    counter("link_downed", "", 1, (7, 1), (0, 0)),
+    counter("link_error_recovery", "", 1, (6, 1), (0, 0)),
+    counter("local_link_integrity_errors", "", 1, (0, 0), (0, 0)),
+    counter("excessive_buffer_overrun_errors", "", 1, (0, 0), (0, 0)),
+    counter("port_rcv_remote_physical_errors", "", 1, (10, 2), (0, 0)),
+    counter("port_rcv_switch_relay_errors", "", 1, (12, 2), (0, 0)),
+    counter("port_xmit_constraint_errors", "", 1, (16, 1), (0, 0)),
+    counter("port_rcv_constraint_errors", "", 1, (17, 1), (0, 0)),
+    counter("VL15_dropped", "", 1, (22, 2), (0, 0)),
 ];
 
 /// Bytes in the kernel's format of GUIDs and GIDs: groups of 16 bits.
@@ -119,11 +147,12 @@ impl Tree {
     /// The tree of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
     pub fn new(devices: &[DeviceFacts], cpus: &str) -> Tree {
         let mut t = Tree::default();
-        for folder in [CLASS, CLASS_VERBS, FILES] {
+        for folder in [CLASS, CLASS_VERBS, CLASS_MAD, FILES] {
             t.put(folder, Node::Folder { merged: true });
         }
         t.put(&format!("{FILES}/rdma_cm"), Node::Device { major: 0, minor: 0 });
         t.text(CLASS_VERBS, "abi_version", "6");
+        t.text(CLASS_MAD, "abi_version", "5");
         for d in devices {
             let same = |o: &&DeviceFacts| {
                 o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name)
@@ -184,7 +213,7 @@ impl Tree {
             self.text(card, "local_cpus", &mask);
         }
         self.link(card, "subsystem", "/sys/bus/pci");
-        for class in ["infiniband", "infiniband_verbs"] {
+        for class in ["infiniband", "infiniband_verbs", "infiniband_mad"] {
             self.folder(&format!("{card}/{class}"));
         }
         let net = format!("{card}/net");
@@ -198,7 +227,7 @@ impl Tree {
         match &i.hardware {
             None => self.link(own, "device", card),
             Some(hardware) => {
-                for class in ["infiniband", "infiniband_verbs"] {
+                for class in ["infiniband", "infiniband_verbs", "infiniband_mad"] {
                     self.link(hardware, class, &format!("{card}/{class}"));
                 }
             }
@@ -207,7 +236,7 @@ impl Tree {
 
     fn device(&mut self, card: &str, d: &DeviceFacts) {
         let (name, node) = (format!("gdrc{}", d.index), format!("uverbs{}", d.uverbs));
-        let (major, minor) = (UVERBS_MAJOR, UVERBS_MINOR + d.uverbs);
+        let (major, minor) = (MAJOR, UVERBS_MINOR + d.uverbs);
         self.put(&format!("{FILES}/{node}"), Node::Device { major, minor });
 
         let verbs = format!("{card}/infiniband_verbs/{node}");
@@ -223,6 +252,17 @@ impl Tree {
         );
         self.link(&verbs, "device", card);
         self.link(&verbs, "subsystem", CLASS_VERBS);
+
+        let (node, minor) = (format!("umad{}", d.umad), d.umad);
+        self.put(&format!("{FILES}/{node}"), Node::Device { major, minor });
+        let mads = format!("{card}/infiniband_mad/{node}");
+        self.link(CLASS_MAD, &node, &mads);
+        self.folder(&mads);
+        self.text(&mads, "ibdev", &name);
+        self.text(&mads, "port", "1");
+        self.text(&mads, "dev", &format!("{major}:{minor}"));
+        self.link(&mads, "device", card);
+        self.link(&mads, "subsystem", CLASS_MAD);
 
         let own = format!("{card}/infiniband/{name}");
         self.link(CLASS, &name, &own);
@@ -288,10 +328,10 @@ impl Tree {
                 self.text(&ndevs, &n, &i.name);
             }
         }
-        for &(file, name, unit) in COUNTERS {
-            match name {
-                "" => self.text(&counters, file, "0"),
-                name => self.counter(&counters, file, d.index, name, unit),
+        for c in PORT_COUNTERS {
+            match c.name {
+                "" => self.text(&counters, c.file, "0"),
+                name => self.counter(&counters, c.file, d.index, name, c.unit),
             }
         }
         for name in gdrcore_core::counters::Counters::NAMES {

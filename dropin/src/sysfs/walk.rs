@@ -149,6 +149,7 @@ mod tests {
         let device = |index, interface: &Interface| DeviceFacts {
             index,
             uverbs: index + 1,
+            umad: index + 2,
             interface: Some(interface.clone()),
             ..DeviceFacts::default()
         };
@@ -264,7 +265,10 @@ mod tests {
         let names =
             |folder: &str| t.list(folder).map(|(name, _)| name.to_string()).collect::<Vec<_>>();
         assert_eq!(names("/sys/class/infiniband"), ["gdrc0", "gdrc1", "gdrc2"]);
-        assert_eq!(names("/dev/infiniband"), ["rdma_cm", "uverbs1", "uverbs2", "uverbs3"]);
+        assert_eq!(
+            names("/dev/infiniband"),
+            ["rdma_cm", "umad2", "umad3", "umad4", "uverbs1", "uverbs2", "uverbs3"]
+        );
         assert_eq!(names(&format!("{CARD}/infiniband")), ["gdrc0", "gdrc2"]);
         assert_eq!(names(&format!("{CARD}/net")), ["eth0"]);
         for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {

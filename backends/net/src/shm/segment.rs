@@ -2,16 +2,11 @@
 //! grows holds a larger ring behind the first one, whose pages are allocated when it is needed.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
-use crate::signals::without_signals;
-use crate::sys::{check, last_error, populate, sealed_len, Fd};
+use crate::sys::{last_error, populate, sealed_len, sealed_memfd, Fd, FIXED_SIZE};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-
-/// Seals that a segment must have: its size is fixed, so no page can vanish under a reader, and no
-/// further seal can be added.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used
 /// afterwards.
@@ -52,30 +47,7 @@ impl Segment {
     /// A sealed file of `len` bytes, and the ring at its beginning.
     fn create_file(size: usize, len: usize) -> Result<(Segment, Fd)> {
         check_size(size)?;
-        // SAFETY: the name is a C string; the call keeps nothing of it.
-        let fd = Fd::from_call(unsafe {
-            libc::memfd_create(
-                c"gdrcore-ring".as_ptr(),
-                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-            )
-        })?;
-        // SAFETY: no pointers.
-        let sized = without_signals(|| unsafe {
-            check(libc::ftruncate(fd.raw(), len as libc::off_t))?;
-            check(libc::fallocate(fd.raw(), 0, 0, (CONTROL + size) as libc::off_t))
-        });
-        sized.map_err(|e| match e {
-            Error::Os(libc::EFBIG) => {
-                refuse!(
-                    Os(libc::EFBIG),
-                    "a ring of {len} bytes is longer than a file may be \
-                     (`ulimit -f`, RLIMIT_FSIZE)"
-                )
-            }
-            e => e,
-        })?;
-        // SAFETY: no pointers.
-        check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS) })?;
+        let fd = sealed_memfd(c"gdrcore-ring", len, CONTROL + size)?;
         let segment = Segment::map(fd.raw(), 0, size, libc::MAP_POPULATE)?;
         segment.place().stamp();
         Ok((segment, fd))
@@ -101,7 +73,7 @@ impl Segment {
 
     fn open_file(fd: RawFd, size: usize, len: usize) -> Result<Segment> {
         check_size(size)?;
-        if sealed_len(fd, SEALS) != Some(len as u64) {
+        if sealed_len(fd, FIXED_SIZE) != Some(len as u64) {
             return Err(Error::Access);
         }
         let segment = Segment::map(fd, 0, size, libc::MAP_POPULATE)?;
@@ -186,6 +158,7 @@ fn check_size(size: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::check;
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -218,7 +191,7 @@ mod tests {
         assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
         // Sealed, but without our first line.
         // SAFETY: no pointers.
-        unsafe { libc::fcntl(plain.raw(), libc::F_ADD_SEALS, SEALS) };
+        unsafe { libc::fcntl(plain.raw(), libc::F_ADD_SEALS, FIXED_SIZE) };
         assert_eq!(Segment::open(plain.raw(), 8192).unwrap_err(), Error::Access);
     }
 
@@ -235,7 +208,8 @@ mod tests {
             // Right in all other respects: size and first line.
             Segment::map(fd.raw(), 0, 8192, 0).unwrap().place().stamp();
             // SAFETY: no pointers.
-            check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS & !missing) }).unwrap();
+            check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, FIXED_SIZE & !missing) })
+                .unwrap();
             assert_eq!(
                 Segment::open(fd.raw(), 8192).err(),
                 (missing != 0).then_some(Error::Access),

@@ -6,6 +6,8 @@ use super::lock::ControlGuard;
 use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::engine::Guard;
@@ -20,6 +22,31 @@ impl SoftDevice {
         drop(guard);
         self.run(Round::Send);
         done
+    }
+
+    /// Sends a datagram of another management class than communication management, from QP1 to QP1.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::Again`]: others have yet to leave. [`gdrcore_core::Error::Invalid`]:
+    /// the class, or no address of one host. [`gdrcore_core::Error::Unsupported`]: a router that
+    /// carries no datagrams.
+    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        self.check_datagrams(to)?;
+        self.manage(|g, _| {
+            let peer = g.address(to)?;
+            g.cm().send_general(Datagram { peer, mad: *mad })
+        })
+    }
+
+    /// The next datagram of another class that has arrived. [`EventSink::general_event`] tells
+    /// of it.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
+    ///
+    /// [`EventSink::general_event`]: super::EventSink::general_event
+    pub fn take_general(&self) -> Result<Option<Datagram>> {
+        Ok(self.lock()?.cm().take_general())
     }
 
     /// The parameters of a request for a connection: both ends use its path MTU.

@@ -131,6 +131,8 @@ pub trait EventSink: Sync {
     fn async_event(&self, event: AsyncEvent);
     /// The connection manager has events; [`gdrcore_core::device::CmDevice::event`] takes them.
     fn cm_event(&self) {}
+    /// Datagrams of other management classes have arrived; [`SoftDevice::take_general`] takes them.
+    fn general_event(&self) {}
 }
 
 /// Flags of [`SoftConfig::flags`].

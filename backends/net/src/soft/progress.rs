@@ -556,6 +556,9 @@ impl SoftDevice {
         if g.has_cm_events() || g.cm().has_refusals() {
             sink.cm_event();
         }
+        if g.cm().has_general() {
+            sink.general_event();
+        }
     }
 
     /// Before a thread sleeps: accepts links, and announces the sleep on all rings. Returns true if

@@ -5,6 +5,8 @@ use super::{inner, EngineSet};
 use crate::clock::now_ns;
 use crate::soft::budget::Round;
 use crate::soft::{witness, SoftDevice};
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::cm::Cm;
 use gdrcore_core::device::{CmDevice, Device};
@@ -58,6 +60,28 @@ impl EngineSet {
             qp => self.of(qp).map_or(self.manager(), |(_, engine, _)| engine),
         };
         (engine, CmEvent { qp: inner(e.qp), ..*e })
+    }
+
+    /// [`SoftDevice::send_general`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        self.manager().send_general(to, mad)
+    }
+
+    /// [`SoftDevice::take_general`], of any engine: which of them gets a packet to QP1 that names
+    /// none is by chance.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_general(&self) -> Result<Option<Datagram>> {
+        for (_, engine) in self.engines.numbered() {
+            if let Some(found) = engine.take_general()? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes a change of the connection manager and queue pairs, then sends the messages that it

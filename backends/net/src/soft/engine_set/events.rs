@@ -28,6 +28,10 @@ impl EventSink for OuterSink {
     fn cm_event(&self) {
         self.to.cm_event();
     }
+
+    fn general_event(&self) {
+        self.to.general_event();
+    }
 }
 
 impl EngineSet {

@@ -1,0 +1,281 @@
+//! The kernel's end of libibumad: `/dev/infiniband/umad<n>`, by which `ibping`, `perfquery` and
+//! `smpquery` send management datagrams.
+//!
+//! An open file is one end of a socket pair: programs write datagrams into it, read and poll it as
+//! they would the kernel's, and close it whenever they like. A thread has the other ends. Only
+//! ioctl(2), by which agents are registered, needs the preloaded library, which passes on what the
+//! kernel has refused. `proto` has the structs, `mad` a datagram, `agents` what the port answers,
+//! `file` an open file.
+//!
+//! Requests to the port itself are answered here, and so are performance queries of others, whether
+//! or not the program has opened a file: the thread is started when the first one arrives.
+//! Datagrams to another port travel from QP1 to QP1. Those of QP0 and of the subnet's
+//! administration have nobody to go to: the port is RoCE's. They end as requests without an answer.
+
+mod agents;
+mod file;
+mod mad;
+mod proto;
+
+use crate::adapter::Adapter;
+use crate::fork_verbs::around_forks;
+use crate::open_devices::{self, present, STATE};
+use crate::thread_lock::{ForkLock, ForkLockGuard};
+use crate::verb_result::{last_error, Verb};
+use core::ffi::{c_int, c_ulong};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use file::File;
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::verbs::types::AhAttr;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::threads::{no_thread, thread, HelperSignals};
+use gdrcore_net::{clock, fault, reason};
+use mad::{class, Mad};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::time::Instant;
+
+/// Most datagrams that one turn of the thread takes from a device.
+const TURN: usize = 64;
+
+/// The open files of a process.
+struct Files {
+    /// The process: a child of fork begins without.
+    pid: u32,
+    open: Vec<File>,
+}
+
+static FILES: ForkLock<Files> = ForkLock::new(Files { pid: 0, open: Vec::new() });
+
+/// The process that has the thread, and the descriptor that wakes it, or −1.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn hold() {
+    FILES.hold();
+}
+
+extern "C" fn release() {
+    FILES.release();
+}
+
+/// The files of this process.
+fn files() -> ForkLockGuard<'static, Files> {
+    let mut files = FILES.lock();
+    if files.pid != std::process::id() {
+        // What a parent has open is the parent's, and so are the devices.
+        *files = Files { pid: std::process::id(), open: Vec::new() };
+    }
+    files
+}
+
+/// A descriptor that a system call has returned.
+///
+/// # Errors
+/// Those of the call.
+fn owned(fd: c_int) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn inode(fd: RawFd) -> Result<libc::ino_t> {
+    // SAFETY: zeroes are a valid stat, which lives through the call.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstat(fd, &mut st) } != 0 {
+        return Err(last_error());
+    }
+    Ok(st.st_ino)
+}
+
+/// Opens the file of a number; the flags are those of open(2).
+///
+/// # Errors
+/// `ENXIO`: no such device. The system's: no descriptor, no thread.
+pub fn open(number: u32, flags: c_int) -> Result<c_int> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // What is registered last is held first: the list of devices is read under this lock.
+        open_devices::guard_forks();
+        around_forks(hold, release);
+    });
+    let adapter = present().into_iter().find(|a| a.umad() == number);
+    let adapter = adapter.ok_or(Error::Os(libc::ENXIO))?;
+    // Commands contain addresses of the program.
+    fault::install()?;
+    let mut ends = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return Err(last_error());
+    }
+    let [theirs, end] = [owned(ends[0])?, owned(ends[1])?];
+    let status = if flags & libc::O_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    let kept = if flags & libc::O_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: no pointers.
+    unsafe {
+        libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, status);
+        libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, kept);
+    }
+    let inode = inode(theirs.as_raw_fd())?;
+    let file = File::new(inode, end, adapter, clock::random_seed()? as u32);
+    start()?;
+    files().open.push(file);
+    wake();
+    Ok(theirs.into_raw_fd())
+}
+
+/// Datagrams have arrived at a device. Called by the thread that runs the engine.
+pub fn arrived() {
+    // Without a thread they are lost, as datagrams may be.
+    if start().is_ok() {
+        wake();
+    }
+}
+
+/// Starts the thread, if this process has none.
+fn start() -> Result<()> {
+    let (own, before) = (std::process::id(), OWNER.load(Ordering::Acquire));
+    if before == own
+        || OWNER.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return Ok(());
+    }
+    let started = (|| {
+        // SAFETY: no pointers.
+        let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // Before the thread looks for work: what comes later wakes it.
+        WAKE.store(wake.as_raw_fd(), Ordering::Release);
+        let masked = HelperSignals::take();
+        let started = thread("gdrc-umad", 256 << 10).spawn(move || serve(wake));
+        drop(masked);
+        started.map(drop).map_err(no_thread)
+    })();
+    started.inspect_err(|_| {
+        WAKE.store(-1, Ordering::Release);
+        OWNER.store(0, Ordering::Release);
+    })
+}
+
+fn wake() {
+    let fd = WAKE.load(Ordering::Acquire);
+    if fd >= 0 {
+        // SAFETY: no pointers.
+        unsafe { libc::eventfd_write(fd, 1) };
+    }
+}
+
+/// The thread: sleeps until a program has written, or has opened or closed a file, a datagram has
+/// arrived, or no answer has come in time.
+fn serve(wake: OwnedFd) {
+    reason::install();
+    loop {
+        for (adapter, d) in arrivals() {
+            take(adapter, &d);
+        }
+        let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut all = vec![readable(wake.as_raw_fd())];
+        let mut deadline: Option<Instant> = None;
+        let now = Instant::now();
+        for file in &mut files().open {
+            file.expire(now);
+            all.push(readable(file.end()));
+            deadline = deadline.into_iter().chain(file.deadline()).min();
+        }
+        let wait = deadline.map_or(-1, |at| {
+            let left = at.saturating_duration_since(now).as_millis().min(1 << 30);
+            left as c_int + 1
+        });
+        // SAFETY: the entries live through the call.
+        if unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) } < 0 {
+            continue;
+        }
+        let mut n = 0u64;
+        // SAFETY: room for eight bytes.
+        unsafe { libc::read(wake.as_raw_fd(), (&raw mut n).cast(), 8) };
+        let mut files = files();
+        for p in all[1..].iter().filter(|p| p.revents != 0) {
+            let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
+            if !files.open[at].take() {
+                files.open.remove(at).close();
+            }
+        }
+    }
+}
+
+/// What has arrived at the devices that this process has open.
+fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
+    let state = STATE.lock();
+    let mut all = Vec::new();
+    for open in &state.open {
+        let Some(&adapter) = state.adapters.get(open.index as usize) else { continue };
+        for _ in 0..TURN {
+            match open.hca.device.take_general() {
+                Ok(Some(d)) => all.push((adapter, d)),
+                _ => break,
+            }
+        }
+    }
+    if all.len() >= TURN {
+        wake();
+    }
+    all
+}
+
+/// Handles a datagram that has arrived at a device.
+fn take(adapter: &'static Adapter, d: &Datagram) {
+    let Some(mut mad) = Mad::of(&d.mad) else { return };
+    match mad.class() {
+        // Those travel between QP0 and QP0.
+        class::SMP | class::DIRECTED => {}
+        class::PERFORMANCE if !mad.is_response() => {
+            agents::answer(&file::facts(adapter), &mut mad);
+            let p = &d.peer;
+            let to =
+                AhAttr { dgid: p.gid, scope_id: p.scope_id, udp_port: p.port, ..AhAttr::default() };
+            let state = STATE.lock();
+            let open = state.open.iter().find(|o| o.index == adapter.index);
+            // An answer that is lost is asked for again.
+            let _ = open.map(|o| o.hca.device.send_general(&to, mad.bytes()));
+        }
+        _ => {
+            let mut files = files();
+            let mut of_device =
+                files.open.iter_mut().filter(|f| core::ptr::eq(f.adapter(), adapter));
+            of_device.any(|f| f.receive(&d.peer.gid, &mad));
+        }
+    }
+}
+
+/// The functions that the preloaded library calls; it declares the same layout.
+#[repr(C)]
+pub struct Table {
+    ioctl: unsafe extern "C" fn(c_int, c_ulong, u64) -> c_int,
+}
+
+/// The table of version 1.
+#[cfg_attr(not(test), export_name = "gdrc_umad_1")]
+pub static UMAD_1: Table = Table { ioctl };
+
+/// ioctl(2) that the kernel has refused with ENOTTY. Returns 0 or a negative errno.
+///
+/// # Safety
+/// The program's own arguments.
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: u64) -> c_int {
+    let done = (|| {
+        let inode = inode(fd)?;
+        let mut files = files();
+        let file = files.open.iter_mut().find(|f| f.inode() == inode);
+        file.ok_or(Error::Os(libc::ENOTTY))?.command(request, argument)
+    })();
+    match done {
+        Ok(()) => 0,
+        Err(e) => {
+            Verb("ioctl of umad").refused(e);
+            -e.errno()
+        }
+    }
+}
