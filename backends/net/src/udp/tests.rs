@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 mod connected;
-mod network;
+pub(crate) mod network;
 
 /// A port and the memory under it.
 struct Rig {
