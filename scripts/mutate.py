@@ -23,6 +23,7 @@ import faults_hosts
 import faults_left
 import faults_life
 import faults_nic
+import faults_ports
 import faults_qos
 import faults_shares
 import faults_singles
@@ -730,6 +731,7 @@ FAULTS += staged(faults_strangers.FAULTS)
 FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
+FAULTS += staged(faults_ports.FAULTS)
 
 
 def main():

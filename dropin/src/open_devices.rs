@@ -74,8 +74,8 @@ extern "C" fn release() {
     STATE.release();
 }
 
-/// The entries of the current list: the addresses that are there, and those of devices that are open
-/// here.
+/// The entries of the current list: the addresses that are there, and those of devices that are
+/// open here.
 pub fn present() -> Vec<&'static Adapter> {
     let places = places();
     let only = env::device();

@@ -49,8 +49,7 @@ const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
 /// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
-/// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B. DROPIN.md has each flag that
-/// the header names.
+/// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B (docs/using/DROPIN.md).
 const CAPS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of `device_cap_flags_ex`.

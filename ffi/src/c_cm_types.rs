@@ -33,12 +33,12 @@ pub const GDRC_CM_EVENT_ESTABLISHED: u32 = 9;
 /// The connection has ended, from either side. The status is -ETIMEDOUT if the peer said nothing:
 /// its process has ended, or it did not answer for 9 s.
 pub const GDRC_CM_EVENT_DISCONNECTED: u32 = 10;
-/// The network interface of the context's address has been removed, and with it what a NIC would be.
-/// Every id has this event; the program destroys the id, as rdma_get_cm_event(3) says.
+/// The network interface of the context's address has been removed, and with it what a NIC would
+/// be. Every id has this event; the program destroys the id, as rdma_get_cm_event(3) says.
 pub const GDRC_CM_EVENT_DEVICE_REMOVAL: u32 = 11;
 /// The network interface of the context's address has another hardware address, or another
-/// interface has the address: a bonding device has failed over. Every id has this event. Connections
-/// go on.
+/// interface has the address: a bonding device has failed over. Every id has this event.
+/// Connections go on.
 pub const GDRC_CM_EVENT_ADDR_CHANGE: u32 = 14;
 /// No late packet of the connection can arrive any more.
 pub const GDRC_CM_EVENT_TIMEWAIT_EXIT: u32 = 15;

@@ -277,8 +277,8 @@ fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Resul
 /// Fills `attr` with the capabilities of the device. `attr->struct_size` must be set before the
 /// call.
 ///
-/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost: some
-/// fifteen system calls, for the state of the link. Source: IBTA verb Query HCA;
+/// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost:
+/// some fifteen system calls, for the state of the link. Source: IBTA verb Query HCA;
 /// ibv_query_device(3), ibv_query_port(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_device_query(

@@ -6,6 +6,7 @@
  * connects to it. TIMEOUT: the ACK timeout code.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
 #include <string.h>
@@ -91,8 +92,12 @@ static void look(struct ibv_context *ctx)
     CHECK(ibv_query_port(ctx, 1, &now) == 0 && ibv_query_gid(ctx, 1, 1, &gid) == 0);
     int has_gid = memcmp(&gid, &none, sizeof gid) != 0;
     if (now.state != last.state || now.active_mtu != last.active_mtu || has_gid != last_gid) {
-        printf("state %d, phys_state %d, mtu %d, gid %d, entries %zd\n", now.state, now.phys_state,
-               128 << now.active_mtu, has_gid, ibv_query_gid_table(ctx, entries, 16, 0));
+        printf("state %d, mtu %d, gid %d\n", now.state, 128 << now.active_mtu, has_gid);
+        CHECK(now.phys_state == (now.state == IBV_PORT_ACTIVE ? 5 : 3));
+        /* It comes back only after this line has been read. */
+        if (!has_gid)
+            CHECK(ibv_query_gid_table(ctx, entries, 16, 0) == 0 &&
+                  ibv_query_gid_ex(ctx, 1, 1, entries, 0) == ENODATA);
         last = now;
         last_gid = has_gid;
     }

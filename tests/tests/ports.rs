@@ -108,6 +108,19 @@ fn follows(lab: &Lab, mut server: Watched, client: impl FnOnce() -> Watched) {
     for _ in 0..2 {
         server.wait(&["DEVICE_REMOVAL 0"]);
     }
+    // The address comes back on an interface of another MTU.
+    admin("link add c0 type veth peer name c1");
+    admin("link set c0 mtu 800");
+    admin("link set c1 up");
+    admin("link set c0 up");
+    admin("addr add 10.70.0.1/24 dev c0");
+    client.wait(&["event GID_CHANGE", "event PORT_ACTIVE", "state 4,"]);
+    client.wait(&["mtu 512"]);
+    // One engine tells of them, whose state comes last.
+    let output = client.program.output();
+    let states: Vec<&str> =
+        output.lines().filter_map(|line| line.strip_prefix("event PORT_")).collect();
+    assert!(states.chunks(2).all(|two| two == ["ERR", "ACTIVE"]), "{states:?}");
     for mut side in [client, server] {
         assert!(side.program.is_running(), "{}", side.program.output());
     }

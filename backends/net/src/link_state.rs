@@ -233,6 +233,11 @@ mod tests {
         ip("addr add 10.71.0.1/24 dev a1");
         ip("link set b0 up");
         assert_eq!(seen(&mut watch, true, true), [Up]);
+        // A bridge takes it and lets it go, and says so in messages about the same index.
+        ip("link add br0 type bridge");
+        ip("link set a0 master br0");
+        ip("link set a0 nomaster");
+        ip("link del br0");
         // Both are told although nobody looked meanwhile.
         ip("link set b0 down");
         ip("link set b0 up");

@@ -584,8 +584,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Whether an armed CQ without a channel, the connection manager, a QP, an SRQ or the port has an
-    /// event.
+    /// Whether an armed CQ without a channel, the connection manager, a QP, an SRQ or the port has
+    /// an event.
     pub fn has_events(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
