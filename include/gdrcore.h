@@ -337,8 +337,8 @@ typedef struct gdrc_device_attr {
     uint8_t gid[16];
     /** IPv6 zone (interface index) of the GID, else 0. */
     uint32_t scope_id;
-    /** Zero. */
-    uint32_t reserved2;
+    /** GDRC_PORT_: the state of the link at the time of the call. */
+    uint32_t port_state;
 } gdrc_device_attr;
 
 /**
@@ -429,7 +429,8 @@ int gdrc_arena_add(struct gdrc_context *ctx, void *memory, size_t bytes);
  * call.
  *
  * Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost:
- * none. Source: IBTA verb Query HCA; ibv_query_device(3).
+ * some fifteen system calls, for the state of the link. Source: IBTA verb Query HCA;
+ * ibv_query_device(3), ibv_query_port(3).
  */
 int gdrc_device_query(struct gdrc_context *ctx, struct gdrc_device_attr *attr);
 
@@ -1189,6 +1190,19 @@ enum gdrc_mtu {
     GDRC_MTU_4096 = 5,
 };
 
+/**
+ * States of a port (numbers of ibv_port_state). DOWN: the interface is switched off or has no
+ * carrier, or is gone.
+ */
+enum gdrc_port_state {
+    GDRC_PORT_DOWN = 1,
+    /**
+     * Packets can leave. A port that cannot be watched counts as active: that of a loopback
+     * context, of one over a router, and one in a sandbox without netlink(7).
+     */
+    GDRC_PORT_ACTIVE = 4,
+};
+
 /** Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs. */
 typedef struct gdrc_qp_cap {
     /** Outstanding send requests. */
@@ -1609,6 +1623,18 @@ enum gdrc_cm_event_type {
      * nothing: its process has ended, or it did not answer for 9 s.
      */
     GDRC_CM_EVENT_DISCONNECTED = 10,
+    /**
+     * The network interface of the context's address has been removed, and with it what a NIC
+     * would be. Every id has this event; the program destroys the id, as rdma_get_cm_event(3)
+     * says.
+     */
+    GDRC_CM_EVENT_DEVICE_REMOVAL = 11,
+    /**
+     * The network interface of the context's address has another hardware address, or another
+     * interface has the address: a bonding device has failed over. Every id has this event.
+     * Connections go on.
+     */
+    GDRC_CM_EVENT_ADDR_CHANGE = 14,
     /** No late packet of the connection can arrive any more. */
     GDRC_CM_EVENT_TIMEWAIT_EXIT = 15,
 };
@@ -2228,13 +2254,23 @@ enum gdrc_event_type {
     GDRC_EVENT_QP_ACCESS_ERR = 3,
     GDRC_EVENT_COMM_EST = 4,
     GDRC_EVENT_SQ_DRAINED = 5,
-    /** The device was removed or has failed for good. Outstanding requests will not complete. */
+    /**
+     * The device was removed or has failed for good. A NIC completes no outstanding request. A
+     * soft device raises it when the network interface of its address is removed; its requests end
+     * by their retry counts, and go on if the address comes back before.
+     */
     GDRC_EVENT_DEVICE_FATAL = 8,
+    /** The link of the device's address is up again. */
     GDRC_EVENT_PORT_ACTIVE = 9,
+    /**
+     * The link of the device's address is down. Requests wait for it until their retries are used
+     * up.
+     */
     GDRC_EVENT_PORT_ERR = 10,
     GDRC_EVENT_SRQ_ERR = 14,
     GDRC_EVENT_SRQ_LIMIT_REACHED = 15,
     GDRC_EVENT_QP_LAST_WQE_REACHED = 16,
+    /** The device's address was removed from its interface, or is there again. */
     GDRC_EVENT_GID_CHANGE = 18,
 };
 

@@ -24,6 +24,7 @@ import faults_hosts
 import faults_left
 import faults_life
 import faults_nic
+import faults_ports
 import faults_qos
 import faults_shares
 import faults_singles
@@ -742,6 +743,7 @@ FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
 FAULTS += staged(faults_capi.FAULTS)
 FAULTS += staged(faults_suite.FAULTS)
+FAULTS += staged(faults_ports.FAULTS)
 
 
 def main():

@@ -50,6 +50,17 @@ pub struct DeviceAttr {
     /// 1: a soft device, all of whose packets leave from `udp_port`, or from a port that a peer on
     /// the same host can check. 0: they leave from any port.
     pub own_port: u32,
+    /// One of [`port_state`].
+    pub port_state: u32,
+    /// 1: the GID's address is there. 0: it has been removed, and may come back.
+    pub has_gid: u32,
+}
+
+/// States of a port (numbers of `ibv_port_state`).
+#[allow(missing_docs)]
+pub mod port_state {
+    pub const DOWN: u32 = 1;
+    pub const ACTIVE: u32 = 4;
 }
 
 /// Attributes of an MR.

@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::link_state::LinkState;
 use gdrcore_net::via::find::SocketPath;
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: RoCE devices are both.
@@ -97,6 +98,11 @@ impl Adapter {
             let p = libc::if_indextoname(self.ifindex, name.as_mut_ptr());
             (!p.is_null()).then(|| core::ffi::CStr::from_ptr(p).to_string_lossy().into_owned())
         }
+    }
+
+    /// The state of its address's interface; `None`: it cannot be asked for, as that of a router.
+    pub fn link(&self) -> Option<LinkState> {
+        LinkState::of(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
     }
 
     /// The name by which its device is opened.

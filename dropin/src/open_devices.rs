@@ -74,7 +74,8 @@ extern "C" fn release() {
     STATE.release();
 }
 
-/// The entries of the current list.
+/// The entries of the current list: the addresses that are there, and those of devices that are
+/// open here.
 pub fn present() -> Vec<&'static Adapter> {
     let places = places();
     let only = env::device();
@@ -93,6 +94,11 @@ pub fn present() -> Vec<&'static Adapter> {
             list.push(adapter);
         }
     }
+    let is_left = |a: &&&'static Adapter| {
+        state.open.iter().any(|o| o.index == a.index) && list.iter().all(|l| l.index != a.index)
+    };
+    let left: Vec<_> = state.adapters.iter().filter(is_left).copied().collect();
+    list.extend(left);
     list
 }
 

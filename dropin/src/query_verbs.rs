@@ -1,5 +1,5 @@
-//! Verbs that query a device and its port. They do not use the device, so a child of fork may call
-//! them, too.
+//! Verbs that query a device and its port. A child of fork may call them, too: it gets what its
+//! parent's device had at the open.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -9,6 +9,7 @@ use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::verb_result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
+use gdrcore_core::device::{port_state, DeviceAttr};
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
@@ -35,9 +36,9 @@ fn identity() -> (u32, u32) {
 
 /// The only P_Key: the default one, full member.
 const PKEY: u16 = 0xffff;
-/// `ibv_port_state`, `ibv_port_attr.phys_state`, `.link_layer`, `.flags`.
-const PORT_ACTIVE: u32 = 4;
+/// `ibv_port_attr.phys_state`, `.link_layer`, `.flags`.
 const PHYS_LINK_UP: u8 = 5;
+const PHYS_DISABLED: u8 = 3;
 const LINK_LAYER_ETHERNET: u8 = 2;
 const GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
@@ -48,8 +49,7 @@ const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
 /// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
-/// N_NOTIFY_CQ... of which ours are the RNR NAKs, the extensions of memory management (LOCAL_INV,
-/// SEND_WITH_INV), windows of both types, SRQs that can be resized, XRC.
+/// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B (docs/using/DROPIN.md).
 const CAPS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of `device_cap_flags_ex`.
@@ -215,6 +215,17 @@ fn check_port(port: u32) -> Result<()> {
     }
 }
 
+/// What the device says now, such as the state of its link; in a child of fork, what it said at the
+/// open.
+fn present(c: &Context) -> DeviceAttr {
+    c.hca.device.query().unwrap_or(c.hca.attr)
+}
+
+/// Whether the link was up.
+pub fn is_up(device: &DeviceAttr) -> bool {
+    device.port_state == port_state::ACTIVE
+}
+
 /// The operation behind the inline `ibv_query_port`.
 pub unsafe extern "C" fn query_port_ex(
     context: *mut ibv_context,
@@ -225,11 +236,11 @@ pub unsafe extern "C" fn query_port_ex(
     // SAFETY: the program's pointer.
     Verb("ibv_query_port").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
+        let now = present(c);
         let full = ibv_port_attr {
-            state: PORT_ACTIVE,
+            state: now.port_state,
             max_mtu: mtu::MTU_4096,
-            // The current MTU of the link; in a child of fork, that at the open.
-            active_mtu: c.hca.device.query().map_or(c.hca.attr.active_mtu, |a| a.active_mtu),
+            active_mtu: now.active_mtu,
             gid_tbl_len: int(gids::LEN),
             port_cap_flags: PORT_CAPS,
             max_msg_sz: u32::try_from(c.hca.attr.max_msg_size).unwrap_or(u32::MAX),
@@ -237,7 +248,7 @@ pub unsafe extern "C" fn query_port_ex(
             max_vl_num: 1,
             active_width: WIDTH_1X,
             active_speed: SPEED_FDR10,
-            phys_state: PHYS_LINK_UP,
+            phys_state: if is_up(&now) { PHYS_LINK_UP } else { PHYS_DISABLED },
             lid: c.adapter.lid,
             link_layer: LINK_LAYER_ETHERNET,
             flags: if c.adapter.lid == 0 { GRH_REQUIRED } else { 0 },
@@ -279,13 +290,18 @@ pub unsafe extern "C" fn query_port_speed(
 /// An entry of the GID table.
 ///
 /// # Errors
-/// `Error::Invalid`: the index is too large. ENODATA: the entry is unused.
+/// `Error::Invalid`: the index is too large. ENODATA: the entry is unused, or its address has been
+/// removed.
 fn gid_entry(c: &Context, index: u32) -> Result<ibv_gid_entry> {
+    let gid_type = gids::gid_type(index)?;
+    if present(c).has_gid == 0 {
+        return Err(refuse!(Os(libc::ENODATA), "sgid_index {index}: its address was removed"));
+    }
     Ok(ibv_gid_entry {
         gid: ibv_gid { raw: c.hca.attr.gid },
         gid_index: index,
         port_num: 1,
-        gid_type: gids::gid_type(index)? as u32,
+        gid_type: gid_type as u32,
         ndev_ifindex: c.adapter.ifindex,
     })
 }
@@ -302,7 +318,8 @@ pub unsafe extern "C" fn query_gid(
         check_port(port.into())?;
         let index =
             u32::try_from(index).map_err(|_| refuse!(Invalid, "index {index}: negative"))?;
-        let raw = gids::entry(index)?.map_or([0; 16], |_| c.hca.attr.gid);
+        let used = gids::entry(index)?.filter(|_| present(c).has_gid != 0);
+        let raw = used.map_or([0; 16], |_| c.hca.attr.gid);
         // SAFETY: as above. The program's union may be less aligned than ours.
         unsafe { copy_out(&raw, gid.cast(), 16)? };
         Ok(0)
@@ -343,17 +360,17 @@ pub unsafe extern "C" fn query_gid_table(
         if flags != 0 {
             return Err(refuse!(Unsupported, "flags {flags:#x}: must be 0"));
         }
+        let used = if present(c).has_gid != 0 { gids::USED } else { 0 };
         // Like the kernel: all entries that are in use, or none.
-        if max < gids::USED as usize || entries.is_null() {
-            let used = gids::USED;
+        if max < used as usize || entries.is_null() {
             return Err(refuse!(Invalid, "max_entries {max}: {used} entries are in use"));
         }
-        for index in 0..gids::USED {
+        for index in 0..used {
             let entry = gid_entry(c, index)?;
             // SAFETY: the program's array has `max` entries of `size` bytes each.
             unsafe { copy_out(&entry, entries.byte_add(index as usize * size).cast(), size)? };
         }
-        Ok(gids::USED as isize)
+        Ok(used as isize)
     });
     r.unwrap_or_else(|e| {
         Verb("ibv_query_gid_table").refused(e);
@@ -370,9 +387,9 @@ pub unsafe extern "C" fn query_gid_type(
     kind: *mut u32,
 ) -> c_int {
     // SAFETY: the program's pointers.
-    Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|_| {
+    Verb("ibv_query_gid_type").number(unsafe { Context::of_anybody(context) }.and_then(|c| {
         check_port(port.into())?;
-        let found = gids::entry(index)?;
+        let found = gids::entry(index)?.filter(|_| present(c).has_gid != 0);
         // SAFETY: as above.
         *unsafe { out(kind)? } = u32::from(found == Some(gids::GidType::RoceV2));
         Ok(0)

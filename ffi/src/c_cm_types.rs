@@ -33,6 +33,13 @@ pub const GDRC_CM_EVENT_ESTABLISHED: u32 = 9;
 /// The connection has ended, from either side. The status is -ETIMEDOUT if the peer said nothing:
 /// its process has ended, or it did not answer for 9 s.
 pub const GDRC_CM_EVENT_DISCONNECTED: u32 = 10;
+/// The network interface of the context's address has been removed, and with it what a NIC would
+/// be. Every id has this event; the program destroys the id, as rdma_get_cm_event(3) says.
+pub const GDRC_CM_EVENT_DEVICE_REMOVAL: u32 = 11;
+/// The network interface of the context's address has another hardware address, or another
+/// interface has the address: a bonding device has failed over. Every id has this event.
+/// Connections go on.
+pub const GDRC_CM_EVENT_ADDR_CHANGE: u32 = 14;
 /// No late packet of the connection can arrive any more.
 pub const GDRC_CM_EVENT_TIMEWAIT_EXIT: u32 = 15;
 
@@ -86,6 +93,8 @@ const _: () = {
         GDRC_CM_EVENT_REJECTED == cm::cm_event::REJECTED;
         GDRC_CM_EVENT_ESTABLISHED == cm::cm_event::ESTABLISHED;
         GDRC_CM_EVENT_DISCONNECTED == cm::cm_event::DISCONNECTED;
+        GDRC_CM_EVENT_DEVICE_REMOVAL == cm::cm_event::DEVICE_REMOVAL;
+        GDRC_CM_EVENT_ADDR_CHANGE == cm::cm_event::ADDR_CHANGE;
         GDRC_CM_EVENT_TIMEWAIT_EXIT == cm::cm_event::TIMEWAIT_EXIT;
         GDRC_REJ_NO_RESOURCES == cm::reject::NO_RESOURCES;
         GDRC_REJ_TIMEOUT == cm::reject::TIMEOUT;

@@ -236,6 +236,14 @@ pub const GDRC_MTU_1024: u32 = 3;
 pub const GDRC_MTU_2048: u32 = 4;
 pub const GDRC_MTU_4096: u32 = 5;
 
+// enum gdrc_port_state
+/// States of a port (numbers of ibv_port_state). DOWN: the interface is switched off or has no
+/// carrier, or is gone.
+pub const GDRC_PORT_DOWN: u32 = 1;
+/// Packets can leave. A port that cannot be watched counts as active: that of a loopback context,
+/// of one over a router, and one in a sandbox without netlink(7).
+pub const GDRC_PORT_ACTIVE: u32 = 4;
+
 // enum gdrc_event_type
 /// Asynchronous events (ibv_event_type). An error that a completion reports has none.
 pub const GDRC_EVENT_CQ_ERR: u32 = 0;
@@ -248,13 +256,18 @@ pub const GDRC_EVENT_QP_REQ_ERR: u32 = 2;
 pub const GDRC_EVENT_QP_ACCESS_ERR: u32 = 3;
 pub const GDRC_EVENT_COMM_EST: u32 = 4;
 pub const GDRC_EVENT_SQ_DRAINED: u32 = 5;
-/// The device was removed or has failed for good. Outstanding requests will not complete.
+/// The device was removed or has failed for good. A NIC completes no outstanding request. A soft
+/// device raises it when the network interface of its address is removed; its requests end by their
+/// retry counts, and go on if the address comes back before.
 pub const GDRC_EVENT_DEVICE_FATAL: u32 = 8;
+/// The link of the device's address is up again.
 pub const GDRC_EVENT_PORT_ACTIVE: u32 = 9;
+/// The link of the device's address is down. Requests wait for it until their retries are used up.
 pub const GDRC_EVENT_PORT_ERR: u32 = 10;
 pub const GDRC_EVENT_SRQ_ERR: u32 = 14;
 pub const GDRC_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const GDRC_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+/// The device's address was removed from its interface, or is there again.
 pub const GDRC_EVENT_GID_CHANGE: u32 = 18;
 
 // flags gdrc_config_flags
@@ -357,7 +370,7 @@ pub const GDRC_CAUSE_CQ_OVERRUN: u32 = 43;
 
 const _: () = {
     use gdrcore_core::config::config_flags;
-    use gdrcore_core::device::async_event;
+    use gdrcore_core::device::{async_event, port_state};
     use gdrcore_core::verbs::cause::CauseCode;
     use gdrcore_core::verbs::types;
     use gdrcore_cuda::route::{Reason, Route};
@@ -485,6 +498,8 @@ const _: () = {
         GDRC_MTU_1024 == types::mtu::MTU_1024;
         GDRC_MTU_2048 == types::mtu::MTU_2048;
         GDRC_MTU_4096 == types::mtu::MTU_4096;
+        GDRC_PORT_DOWN == port_state::DOWN;
+        GDRC_PORT_ACTIVE == port_state::ACTIVE;
         GDRC_EVENT_CQ_ERR == async_event::CQ_ERR;
         GDRC_EVENT_QP_FATAL == async_event::QP_FATAL;
         GDRC_EVENT_QP_REQ_ERR == async_event::QP_REQ_ERR;

@@ -140,8 +140,8 @@ pub struct gdrc_device_attr {
     pub gid: [u8; 16],
     /// IPv6 zone (interface index) of the GID, else 0.
     pub scope_id: u32,
-    /// Zero.
-    pub reserved2: u32,
+    /// GDRC_PORT_: the state of the link at the time of the call.
+    pub port_state: u32,
 }
 
 /// Attributes of a memory region.

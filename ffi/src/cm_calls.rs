@@ -359,6 +359,8 @@ pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
         GDRC_CM_EVENT_REJECTED => c"REJECTED",
         GDRC_CM_EVENT_ESTABLISHED => c"ESTABLISHED",
         GDRC_CM_EVENT_DISCONNECTED => c"DISCONNECTED",
+        GDRC_CM_EVENT_DEVICE_REMOVAL => c"DEVICE_REMOVAL",
+        GDRC_CM_EVENT_ADDR_CHANGE => c"ADDR_CHANGE",
         GDRC_CM_EVENT_TIMEWAIT_EXIT => c"TIMEWAIT_EXIT",
         _ => c"UNKNOWN",
     }

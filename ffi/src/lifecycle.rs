@@ -278,7 +278,8 @@ fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Resul
 /// call.
 ///
 /// Errors: -EINVAL: not an open context, attr is NULL or its struct_size 0. Threads: any. Cost:
-/// none. Source: IBTA verb Query HCA; ibv_query_device(3).
+/// some fifteen system calls, for the state of the link. Source: IBTA verb Query HCA;
+/// ibv_query_device(3), ibv_query_port(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_device_query(
     ctx: *mut gdrc_context,
@@ -309,6 +310,7 @@ fn query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> Result<c
         qpn_base: a.qpn_base,
         gid: a.gid,
         scope_id: a.scope_id,
+        port_state: a.port_state,
         ..ptr::zeroed()
     });
     Ok(0)

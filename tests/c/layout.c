@@ -174,7 +174,7 @@ AT(struct gdrc_device_attr, udp_port, 72);
 AT(struct gdrc_device_attr, qpn_base, 76);
 AT(struct gdrc_device_attr, gid, 80);
 AT(struct gdrc_device_attr, scope_id, 96);
-AT(struct gdrc_device_attr, reserved2, 100);
+AT(struct gdrc_device_attr, port_state, 100);
 
 SIZE(struct gdrc_mr_attr, 80, 8);
 AT(struct gdrc_mr_attr, struct_size, 0);
@@ -565,4 +565,6 @@ NUMBER(GDRC_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ACTIVE);
 NUMBER(GDRC_EVENT_PORT_ERR, IBV_EVENT_PORT_ERR);
 NUMBER(GDRC_EVENT_SRQ_ERR, IBV_EVENT_SRQ_ERR);
 NUMBER(GDRC_EVENT_GID_CHANGE, IBV_EVENT_GID_CHANGE);
+NUMBER(GDRC_PORT_DOWN, IBV_PORT_DOWN);
+NUMBER(GDRC_PORT_ACTIVE, IBV_PORT_ACTIVE);
 #endif

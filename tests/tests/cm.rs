@@ -214,6 +214,24 @@ fn programs_may_move_their_queue_pairs_themselves() {
 }
 
 #[test]
+fn a_queue_pair_that_cannot_be_connected_is_an_event() {
+    let (a, b) = two();
+    let (a, b) = (a.dev(), b.dev());
+    let mut events = Events::default();
+    let (_, port) = listen(b, port_space::TCP, 0);
+    let (mine, theirs) = (End::new(a, SHAPE).unwrap(), End::new(b, SHAPE).unwrap());
+    let active = connect(&mine, address(b), port, &offer(b""));
+    let passive = events.expect([a, b], cm_event::CONNECT_REQUEST, 0).id;
+    let end = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+    a.qp_modify(mine.qp, &end, mask::STATE).unwrap();
+    cm(b).accept(passive, theirs.qp, &offer(b"")).unwrap();
+    let e = events.expect([a, b], cm_event::CONNECT_ERROR, active);
+    assert_eq!(e.status, -libc::EINVAL);
+    // The peer hears that nothing comes of it.
+    events.expect([a, b], cm_event::REJECTED, passive);
+}
+
+#[test]
 fn datagram_services_are_found_by_their_port() {
     let (a, b) = two();
     let (a, b) = (a.dev(), b.dev());

@@ -5,6 +5,7 @@
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
 //! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
+//! * [`link_state`]: the interface of an address: its link, and what changes.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
@@ -24,6 +25,7 @@ pub mod clock;
 pub mod closing;
 pub mod fault;
 pub mod fork;
+pub mod link_state;
 mod local;
 pub mod map;
 mod netlink;

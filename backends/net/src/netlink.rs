@@ -1,8 +1,8 @@
-//! Netlink messages (netlink(7), rtnetlink(7), sock_diag(7)): requests with one answer, and the
-//! words and attributes of answers, in the machine's byte order.
+//! Netlink messages (netlink(7), rtnetlink(7), sock_diag(7)): requests with one answer,
+//! notifications, and their words and attributes, in the machine's byte order.
 
 use crate::addr::Endpoint;
-use crate::sys::Fd;
+use crate::sys::{check, errno, Fd};
 
 /// Bytes of `nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
@@ -10,6 +10,79 @@ pub(crate) const HEADER: usize = 16;
 pub(crate) const RTMSG: usize = 12;
 /// Offset of `rtm_type` in it.
 const RTM_TYPE: usize = 7;
+/// Bytes of `ifinfomsg`, which begins an interface.
+pub(crate) const IFINFOMSG: usize = 16;
+/// RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
+const SKIP_STATS: u32 = 8;
+
+/// A socket; `None`: a sandbox does not allow it.
+pub(crate) fn socket(protocol: i32) -> Option<Fd> {
+    let raw = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointers.
+    Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, raw, protocol) }).ok()
+}
+
+/// A socket that receives the notifications of groups (RTMGRP_). Any user may have one.
+pub(crate) fn subscribe(groups: i32) -> Option<Fd> {
+    let nl = socket(libc::NETLINK_ROUTE)?;
+    // SAFETY: zeroes are valid for it.
+    let mut own: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
+    (own.nl_family, own.nl_groups) = (libc::AF_NETLINK as u16, groups as u32);
+    let len = size_of_val(&own) as u32;
+    // SAFETY: an address of `len` bytes.
+    check(unsafe { libc::bind(nl.raw(), (&raw const own).cast(), len) }).ok()?;
+    Some(nl)
+}
+
+/// What a subscribed socket has.
+pub(crate) enum Notified<'b> {
+    Nothing,
+    /// Messages, for [`messages`].
+    Some(&'b [u8]),
+    /// Notifications have been lost: what they were about is to be looked up.
+    Lost,
+}
+
+/// Receives notifications without waiting. Those that are not the kernel's are ignored.
+pub(crate) fn notified<'b>(nl: &Fd, room: &'b mut [u8]) -> Notified<'b> {
+    // SAFETY: zeroes are valid for it.
+    let mut from: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
+    let mut len = size_of_val(&from) as u32;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let (at, most) = (room.as_mut_ptr().cast(), room.len());
+    // SAFETY: room for `most` bytes, and for an address of `len`.
+    let n = unsafe { libc::recvfrom(nl.raw(), at, most, flags, (&raw mut from).cast(), &mut len) };
+    match usize::try_from(n) {
+        Err(_) if matches!(errno(), libc::EAGAIN | libc::EINTR) => Notified::Nothing,
+        Ok(_) if from.nl_pid != 0 => Notified::Some(&[]),
+        Ok(n) if n <= most => Notified::Some(&room[..n]),
+        _ => Notified::Lost,
+    }
+}
+
+/// The messages of an answer or a notification: type, and what is behind the header.
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let (len, kind) = rest.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
+        let message = rest.get(HEADER..len)?;
+        rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
+        Some((kind, message))
+    })
+}
+
+/// Passes the interface of an index to `read`: `ifinfomsg`, and attributes.
+pub(crate) fn interface<T>(index: u32, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    let mut request = [0u8; HEADER + IFINFOMSG + 8];
+    request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    request[HEADER + 4..HEADER + 8].copy_from_slice(&index.to_ne_bytes());
+    // Without statistics, so that the answer is short.
+    let mask = &mut request[HEADER + IFINFOMSG..];
+    mask[..2].copy_from_slice(&8u16.to_ne_bytes());
+    mask[2..4].copy_from_slice(&libc::IFLA_EXT_MASK.to_ne_bytes());
+    mask[4..].copy_from_slice(&SKIP_STATS.to_ne_bytes());
+    ask(libc::NETLINK_ROUTE, &mut request, libc::RTM_NEWLINK, read)
+}
 
 /// Sends a request, whose header lacks its length, and passes the answer behind its header to
 /// `read`, if it is of the type `kind`. `None`: another answer, such as an error. The kernel
@@ -20,9 +93,7 @@ pub(crate) fn ask<T>(
     kind: u16,
     read: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Option<T> {
-    let (raw, len) = (libc::SOCK_RAW | libc::SOCK_CLOEXEC, request.len());
-    // SAFETY: socket takes no pointers.
-    let nl = Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, raw, protocol) }).ok()?;
+    let (nl, len) = (socket(protocol)?, request.len());
     request.get_mut(..4)?.copy_from_slice(&(len as u32).to_ne_bytes());
     let mut answer = [0u8; 4096];
     // SAFETY: pointers and lengths are those of `request` and of `answer`.

@@ -24,8 +24,8 @@ mod tx;
 
 pub use crate::port::{Burst, ErrorKind, PortCounters, PortError, RxPacket, TxOutcome, GROUPS};
 pub use mapped::MappedPort;
-pub(crate) use socket::unconnected;
 pub use socket::UdpSocket;
+pub(crate) use socket::{interface_of, owner, unconnected};
 
 use crate::addr::Endpoint;
 use crate::sys::Fd;
@@ -245,8 +245,8 @@ impl UdpPort {
         socket::allow_reuse_port(self.fd.raw())
     }
 
-    /// Current MTU, in bytes of IP packet, of the interface that owned the address at open; 1500 if
-    /// none did. Cost: two system calls.
+    /// Current MTU, in bytes of IP packet, of the interface that owns the address; 1500 if none
+    /// is known. Cost: two system calls.
     pub fn link_mtu(&self) -> u32 {
         socket::link_mtu(self.interface, self.fd.raw())
     }
@@ -255,6 +255,11 @@ impl UdpPort {
     /// unknown. Cost: some six system calls.
     pub fn route_mtu(&self, to: &Endpoint) -> Option<u32> {
         route::route_mtu(self.fd.raw(), &self.local, to)
+    }
+
+    /// Another interface has the address now.
+    pub fn set_interface(&mut self, interface: u32) {
+        self.interface = interface;
     }
 
     /// Whether the kernel segments bursts (GSO), and whether it returns whole bursts (GRO).
@@ -311,4 +316,4 @@ impl Carve {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,14 +3,16 @@
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::abi::{caps, Memory};
+use crate::abi::{caps, Memory, Port};
 use crate::device::{VerbsDevice, ROCE_PORT};
 use crate::objects::lock;
 use crate::slots::stale;
 use crate::sys::is_mapped;
 use crate::{errno, stats};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::device::{
+    port_state, AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
@@ -22,6 +24,10 @@ use gdrcore_core::verbs::types::{
 impl Device for VerbsDevice {
     fn query(&self) -> Result<DeviceAttr> {
         let (o, c) = (&self.opened, &self.config);
+        let mut now = Port::default();
+        // SAFETY: an open context and a writable struct.
+        let rc = unsafe { (self.module.port)(o.context, self.source.port, &mut now) };
+        let is_up = rc == 0 && now.active != 0;
         Ok(DeviceAttr {
             max_msg_size: self.port.max_msg_size,
             node_guid: o.node_guid,
@@ -43,6 +49,8 @@ impl Device for VerbsDevice {
             gid: self.gid,
             scope_id: self.scope_id,
             own_port: 0,
+            port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
+            has_gid: 1,
         })
     }
 

@@ -543,6 +543,16 @@ impl Cm {
         self.raised = true;
     }
 
+    /// The interface of the device has changed: raises this event for each id that the program
+    /// knows.
+    pub fn interface_changed(&mut self, event: u32) {
+        for i in 0..self.ids.len() {
+            if self.pool.is_live(i) && !self.is_unheard(i) {
+                self.raise(i, event);
+            }
+        }
+    }
+
     /// Moves an id to a state, and ends its timer.
     fn enter(&mut self, i: usize, state: State) {
         self.move_to(i, state);

@@ -38,6 +38,10 @@ pub mod cm_event {
     pub const ESTABLISHED: u32 = 9;
     /// The peer, or this side, ended the connection.
     pub const DISCONNECTED: u32 = 10;
+    /// The network interface of the id's device has been removed.
+    pub const DEVICE_REMOVAL: u32 = 11;
+    /// The network interface of the id's device has another hardware address.
+    pub const ADDR_CHANGE: u32 = 14;
     /// Late packets of the connection are gone from the network; its QPN may be used again.
     pub const TIMEWAIT_EXIT: u32 = 15;
 }

@@ -297,6 +297,13 @@ impl Guard<'_> {
         wake(&mut inner.cm, s);
     }
 
+    /// [`Cm::interface_changed`].
+    pub fn cm_interface_changed(&mut self, event: u32) {
+        let (inner, s) = self.split();
+        inner.cm.interface_changed(event);
+        wake(&mut inner.cm, s);
+    }
+
     /// [`Cm::leave`].
     pub fn cm_leave(&mut self, now: u64) {
         self.cm().leave(now);

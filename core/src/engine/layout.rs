@@ -169,6 +169,7 @@ pub(super) unsafe fn finish(
                 timer_deferred: NONE,
                 handoff: Default::default(),
                 event_qps,
+                port_events: Default::default(),
                 changes: 0,
                 begun: 0,
                 reclaim: false,

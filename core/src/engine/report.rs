@@ -116,6 +116,9 @@ impl Guard<'_> {
     pub fn take_async_event(&mut self) -> Option<AsyncEvent> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
+        if let Some(event) = t.common.port_events.take() {
+            return Some(AsyncEvent { event, reserved: 0, handle: 0 });
+        }
         while let Some(qi) = t.common.event_qps.next_from(0) {
             let qp = &mut t.qps[qi];
             if qp.events == 0 || !qp.live {
@@ -134,6 +137,13 @@ impl Guard<'_> {
             }
         }
         None
+    }
+
+    /// Raises an asynchronous event of the port, or of the device.
+    pub fn raise_port(&mut self, event: u32) {
+        let (inner, s) = self.split();
+        inner.transport.common.port_events.raise(event);
+        s.notify.store(true, Ordering::Release);
     }
 
     /// Objects that are still allocated.

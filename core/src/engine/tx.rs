@@ -591,13 +591,15 @@ impl Guard<'_> {
         }
     }
 
-    /// Whether an armed CQ without a channel, the connection manager, a QP or an SRQ has an event.
+    /// Whether an armed CQ without a channel, the connection manager, a QP, an SRQ or the port has
+    /// an event.
     pub fn has_events(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
         s.cq_events.any()
             || inner.cm.has_events()
             || !t.common.event_qps.is_empty()
+            || t.common.port_events.any()
             || (0..t.common.srqs.len()).any(|i| t.common.srqs[i].events != 0)
     }
 

@@ -54,6 +54,7 @@ use crate::mem::RegisteredMemory;
 use crate::roce::peer::{Path, Peer, PeerAddr};
 use crate::verbs::cause::Cause;
 use crate::verbs::objects::{Ah, Cq, Pd, Qp, Srq, Xrcd};
+use crate::verbs::port_events::PortEvents;
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::wheel::Wheel;
 use crate::wire::Kind;
@@ -194,6 +195,8 @@ pub struct Common {
     pub handoff: rules::cq::CompletionHandoff,
     /// QPs and SRQs with asynchronous events: QPs by index.
     pub event_qps: Bitmap,
+    /// Asynchronous events of the port.
+    pub port_events: PortEvents,
     /// Counts changes of what [`Transport::mappable`] depends on: states and attributes of QPs,
     /// regions that end.
     pub changes: u32,

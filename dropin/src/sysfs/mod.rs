@@ -16,6 +16,7 @@ mod walk;
 
 use crate::adapter::Adapter;
 use crate::open_devices::{present, STATE};
+use crate::query_verbs::is_up;
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::{Error, Result};
@@ -49,11 +50,26 @@ fn tree() -> Tree {
     Tree::new(&devices, &System.cpus())
 }
 
+/// Whether the link of a device's port is up, and whether its address is there.
+fn port(device: u32) -> (bool, bool) {
+    let state = STATE.lock();
+    let open = state.open.iter().find(|o| o.index == device);
+    if let Some(now) = open.and_then(|o| o.hca.device.query().ok()) {
+        return (is_up(&now), now.has_gid != 0);
+    }
+    let adapter = state.adapters.iter().find(|a| a.index == device);
+    adapter.and_then(|a| a.link()).map_or((true, true), |link| (link.is_up, link.has_address))
+}
+
 /// The current contents of a file; `None`: it cannot be read.
 fn text(content: &Content) -> Option<String> {
     match content {
         Content::Text(text) => Some(text.clone()),
         Content::Unreadable => None,
+        Content::Port { device, file } => {
+            let (is_up, has_gid) = port(*device);
+            file.text(is_up, has_gid)
+        }
         Content::Counter { device, name, unit } => {
             Some(format!("{}\n", value_of(&counters_of(*device), name) / unit))
         }

@@ -43,6 +43,11 @@ pub enum Content {
     Text(String),
     /// None: a read of the file fails with EINVAL.
     Unreadable,
+    /// One that follows the port of the device of this index.
+    Port {
+        device: u32,
+        file: PortFile,
+    },
     /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a
     /// number.
     Counter {
@@ -50,6 +55,31 @@ pub enum Content {
         name: &'static str,
         unit: u64,
     },
+}
+
+/// A file of a port whose contents depend on the port's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortFile {
+    State,
+    PhysState,
+    /// A GID, which is one of zeros while the address is not there.
+    Gid(String),
+    /// What belongs to a GID: unreadable while the address is not there.
+    OfGid(String),
+}
+
+impl PortFile {
+    /// The text; `None`: it cannot be read.
+    pub fn text(&self, is_up: bool, has_gid: bool) -> Option<String> {
+        let text = match self {
+            PortFile::State => if is_up { "4: ACTIVE" } else { "1: DOWN" }.into(),
+            PortFile::PhysState => if is_up { "5: LinkUp" } else { "3: Disabled" }.into(),
+            PortFile::Gid(_) if !has_gid => groups(&[0; 16]),
+            PortFile::OfGid(_) if !has_gid => return None,
+            PortFile::Gid(text) | PortFile::OfGid(text) => text.clone(),
+        };
+        Some(text + "\n")
+    }
 }
 
 /// The facts of a device that the tree shows.
@@ -291,8 +321,6 @@ impl Tree {
     fn port(&mut self, port: &str, d: &DeviceFacts) {
         self.folder(port);
         for (file, text) in [
-            ("state", "4: ACTIVE"),
-            ("phys_state", "5: LinkUp"),
             ("link_layer", "Ethernet"),
             // As ibv_query_port: one lane of FDR10.
             ("rate", "10 Gb/sec (1X FDR10)"),
@@ -304,6 +332,8 @@ impl Tree {
         ] {
             self.text(port, file, text);
         }
+        self.of_port(&format!("{port}/state"), d.index, PortFile::State);
+        self.of_port(&format!("{port}/phys_state"), d.index, PortFile::PhysState);
         let [gids, attrs, pkeys, counters, hw] =
             ["gids", "gid_attrs", "pkeys", "counters", "hw_counters"]
                 .map(|f| format!("{port}/{f}"));
@@ -322,10 +352,12 @@ impl Tree {
                 }
                 continue;
             };
-            self.text(&gids, &n, &groups(&d.gid));
-            self.text(&types, &n, kind.name());
+            self.of_port(&format!("{gids}/{n}"), d.index, PortFile::Gid(groups(&d.gid)));
+            let of_gid = PortFile::OfGid(kind.name().into());
+            self.of_port(&format!("{types}/{n}"), d.index, of_gid);
             if let Some(i) = &d.interface {
-                self.text(&ndevs, &n, &i.name);
+                let of_gid = PortFile::OfGid(i.name.clone());
+                self.of_port(&format!("{ndevs}/{n}"), d.index, of_gid);
             }
         }
         for c in PORT_COUNTERS {
@@ -337,6 +369,10 @@ impl Tree {
         for name in gdrcore_core::counters::Counters::NAMES {
             self.counter(&hw, name, d.index, name, 1);
         }
+    }
+
+    fn of_port(&mut self, path: &str, device: u32, file: PortFile) {
+        self.put(path, Node::File(Content::Port { device, file }));
     }
 
     fn counter(&mut self, folder: &str, file: &str, device: u32, name: &'static str, unit: u64) {

@@ -159,6 +159,8 @@ pub struct Member {
     peers: Vec<WatchedPeer>,
     /// One of them has ended.
     has_gone: bool,
+    /// A socket of the device that wakes with the member's own, and whether it was readable.
+    beside: (RawFd, bool),
     /// Blocks known to have an owner: the receivers of table updates.
     known: [u64; ENTRIES.div_ceil(64)],
     table: Table,
@@ -198,6 +200,21 @@ impl Member {
     /// Readable when a message waits.
     pub fn fd(&self) -> RawFd {
         self.set.raw()
+    }
+
+    /// Watches a socket of the device together with the member's own, which costs no system call.
+    ///
+    /// # Errors
+    /// As `epoll_ctl`.
+    pub fn watch_beside(&mut self, fd: RawFd) -> Result<()> {
+        self.beside = (fd, false);
+        watch(self.set.raw(), fd)
+    }
+
+    /// Whether that socket was readable since the last call.
+    #[inline]
+    pub fn take_beside(&mut self) -> bool {
+        core::mem::take(&mut self.beside.1)
     }
 
     /// The first of the own blocks, and their number.

@@ -9,13 +9,14 @@ use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::fault;
+use crate::link_state::{LinkState, LinkWatch};
 use crate::port::Port;
 use crate::thread_token::token;
 use crate::wait::Look;
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
-    AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+    port_state, AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::engine::{cm::node_guid, limits, Engine};
 use gdrcore_core::error::Result;
@@ -274,8 +275,12 @@ impl Device for SoftDevice {
         let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have become narrower since the device was opened.
-        let link = held.port().net.as_ref().map_or(u32::MAX, Port::link_mtu);
+        let port = held.port();
+        let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
+        let interface = port.link.as_ref().map(LinkWatch::interface);
         drop(held);
+        let now = interface.and_then(|known| LinkState::of(&self.local, known));
+        let is_up = now.is_none_or(|link| link.is_up);
         let grown = |n: u32| c.table(n) as u32;
         Ok(DeviceAttr {
             max_msg_size: limits::MAX_MESSAGE,
@@ -299,6 +304,8 @@ impl Device for SoftDevice {
             gid: self.local.ip,
             scope_id: self.local.scope_id,
             own_port: 1,
+            port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
+            has_gid: u32::from(now.is_none_or(|link| link.has_address)),
         })
     }
 

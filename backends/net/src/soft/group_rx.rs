@@ -304,6 +304,9 @@ impl PortState {
             n
         });
         member.maintain(now, waits);
+        if member.take_beside() {
+            self.follow_link(g);
+        }
         handled
     }
 

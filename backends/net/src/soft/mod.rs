@@ -10,6 +10,7 @@
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
+//! * `link`: events of the port's link and address.
 //! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
 //!   `cm`: the connection manager. `multicast`: groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
@@ -47,6 +48,7 @@ mod helper;
 mod layout;
 mod leave;
 mod linger;
+mod link;
 mod links;
 mod lock;
 mod multicast;
@@ -76,6 +78,7 @@ use std::sync::OnceLock;
 use crate::addr::{endpoint, peer_addr, Endpoint};
 use crate::addr_group::Member;
 use crate::fork::ForkGuard;
+use crate::link_state::LinkWatch;
 use crate::pcap::Pcap;
 use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
@@ -156,6 +159,8 @@ struct PortState<P = UdpPort> {
     /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
+    /// The interface of the address; `None`: its port is always active.
+    link: Option<LinkWatch>,
     /// The rings to and from a router.
     relay: Option<Relay>,
     /// Memory beside them; `None`: not a device over a router.
@@ -284,6 +289,7 @@ impl<P> PortState<P> {
                 net: net.take(),
                 member: member.take(),
                 shm: shm,
+                link: None,
                 relay: relay,
                 relay_room: None,
                 services: services::Services::default(),

@@ -279,7 +279,9 @@ impl SoftDevice {
         config: &SoftConfig<'_>,
     ) -> Result<&'static SoftDevice> {
         // SAFETY: our contract.
-        unsafe { SoftDevice::init_sibling(memory, bytes, name, config, None) }
+        let device = unsafe { SoftDevice::init_sibling(memory, bytes, name, config, None)? };
+        device.watch_link();
+        Ok(device)
     }
 
     /// As [`SoftDevice::init`], for an engine of a loopback device.

@@ -4,7 +4,7 @@ use super::rx::show_class;
 use super::tx::header::send_labels;
 use super::{udp_flags, UdpConfig};
 use crate::addr::{Endpoint, SockAddr};
-use crate::netlink::{attributes, half, word};
+use crate::netlink::{self, attributes, messages, word};
 use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
@@ -223,7 +223,7 @@ pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
 
 /// Index of the interface whose address is `local`, or the one with the narrowest network that
 /// contains it: 127.0.0.2 belongs to 127.0.0.1/8. Netlink is used because getifaddrs allocates.
-fn interface_of(local: &Endpoint) -> Option<u32> {
+pub(crate) fn interface_of(local: &Endpoint) -> Option<u32> {
     if local.scope_id != 0 {
         return Some(local.scope_id);
     }
@@ -232,10 +232,7 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
         Some(b) => b,
         None => &local.ip,
     };
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes no pointers.
-    let nl =
-        Fd::from_call(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) }).ok()?;
+    let nl = netlink::socket(libc::NETLINK_ROUTE)?;
     // nlmsghdr (16 bytes) and ifaddrmsg (8 bytes): RTM_GETADDR, a dump of one family.
     let mut request = [0u8; 24];
     request[0..4].copy_from_slice(&24u32.to_ne_bytes());
@@ -254,13 +251,12 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
     loop {
         // SAFETY: pointer and length are those of `answer`.
         let n = unsafe { libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), 0) };
-        let Some(mut rest) =
+        let Some(all) =
             usize::try_from(n).ok().and_then(|n| answer.get(..n)).filter(|r| !r.is_empty())
         else {
             return best.map(|(_, index)| index);
         };
-        while let Some((len, kind)) = rest.get(..16).map(|h| (word(h, 0) as usize, half(h, 4))) {
-            let Some(message) = rest.get(16..len) else { break };
+        for (kind, message) in messages(all) {
             if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
                 return best.map(|(_, index)| index);
             }
@@ -270,14 +266,13 @@ fn interface_of(local: &Endpoint) -> Option<u32> {
                     _ => Some((prefix, index)),
                 };
             }
-            rest = rest.get((len + 3) & !3..).unwrap_or(&[]);
         }
     }
 }
 
 /// Reads one RTM_NEWADDR. Prefix length and interface if the address covers `own`; an exact match
 /// counts most.
-fn owner(message: &[u8], own: &[u8]) -> Option<(u8, u32)> {
+pub(crate) fn owner(message: &[u8], own: &[u8]) -> Option<(u8, u32)> {
     let prefix = *message.get(1)?;
     let index = word(message.get(4..8)?, 0);
     let (mut address, mut local) = (None, None);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 mod connected;
 mod header;
-mod network;
+pub(crate) mod network;
 
 /// A port and the memory under it.
 struct Rig {

@@ -75,3 +75,37 @@ fn the_events_of_an_id_that_ends_leave_the_others_in_order() {
     }
     assert!(!w.cm[1].has_events() && w.cm[1].take_event().is_none());
 }
+
+#[test]
+fn a_change_of_the_interface_is_an_event_of_each_id_that_the_program_knows() {
+    let mut w = World::new(33);
+    let listener = w.listen(1, port_space::TCP);
+    let destroyed = requested(&mut w, 0x101).1;
+    w.cm[1].destroy(w.now, destroyed).unwrap();
+    assert_eq!(w.event(0).event, cm_event::REJECTED);
+    let ends = requested(&mut w, 0x100);
+    establish(&mut w, ends);
+    w.connect(0x102);
+    w.run(MS);
+    for event in [cm_event::ADDR_CHANGE, cm_event::DEVICE_REMOVAL, cm_event::ADDR_CHANGE] {
+        w.cm[1].interface_changed(event);
+    }
+    assert_eq!(w.event(1).event, cm_event::ESTABLISHED);
+    // The program does not know of this one yet.
+    let unheard = w.event(1);
+    assert_eq!(unheard.event, cm_event::CONNECT_REQUEST);
+    let mut all = Vec::new();
+    while let Some(e) = w.cm[1].take_event() {
+        assert_eq!(e.status, 0);
+        all.push((e.event, e.id));
+    }
+    let both = [listener, ends.1];
+    for event in [cm_event::ADDR_CHANGE, cm_event::DEVICE_REMOVAL] {
+        let ids: Vec<_> = all.iter().filter(|(e, _)| *e == event).map(|(_, id)| *id).collect();
+        assert!(ids.len() == 2 && both.iter().all(|id| ids.contains(id)), "{all:?}");
+    }
+    assert_eq!(all.len(), 4);
+    w.cm[1].interface_changed(cm_event::ADDR_CHANGE);
+    let told: Vec<_> = core::iter::from_fn(|| w.cm[1].take_event()).map(|e| e.id).collect();
+    assert!(told.len() == 3 && told.contains(&unheard.id));
+}

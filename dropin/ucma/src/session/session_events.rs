@@ -77,9 +77,11 @@ impl<D: Devices> Session<D> {
         }
         let Some(&id) = self.by_handle.get(&(device, e.id)) else { return };
         let (number, arrival) = (e.event, e.arrival);
+        let of_interface = matches!(number, cm_event::ADDR_CHANGE | cm_event::DEVICE_REMOVAL);
         // The program does not know this id yet, so the event has no receiver. Its accept will
-        // fail.
-        if self.ids.get(&id).is_some_and(|i| i.uid != 0) {
+        // fail. An id on all devices loses none.
+        let has_receiver = |i: &ProgramId| i.uid != 0 && !(of_interface && i.device.is_none());
+        if self.ids.get(&id).is_some_and(has_receiver) {
             self.raise(
                 id,
                 Event {

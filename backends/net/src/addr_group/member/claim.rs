@@ -243,6 +243,7 @@ impl Claim {
             watched: None,
             peers: Vec::with_capacity(PEERS),
             has_gone: false,
+            beside: (-1, false),
             known: self.known,
             table: Table::EMPTY,
             index: None,

@@ -63,6 +63,10 @@ impl Member {
                 self.accept_watchers(now);
                 continue;
             }
+            if self.beside.0 == fd {
+                self.beside.1 = true;
+                continue;
+            }
             if self.note_peer(fd) {
                 continue;
             }

@@ -194,6 +194,7 @@ impl EngineSet {
         for (k, engine) in self.engines.numbered() {
             engine.lock_control().set_others(self, k);
         }
+        self.engines.first().watch_link();
     }
 
     /// The engines of a new device that are made at its opening.

@@ -2,7 +2,7 @@
 
 use super::{outer, EngineSet, MAX_ENGINES};
 use crate::soft::EventSink;
-use gdrcore_core::device::{async_event, AsyncEvent};
+use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::OnceLock;
 
@@ -50,11 +50,10 @@ impl EngineSet {
 
     /// An event of an engine, as the program knows its object.
     pub(super) fn outer_event(&self, k: usize, event: AsyncEvent) -> AsyncEvent {
-        let handle = match (event.event, event.handle) {
+        let handle = match event.handle {
             // It is the device's own.
-            (_, 0) => 0,
-            (async_event::CQ_ERR, cq) => self.home_of(k, cq),
-            (_, h) => outer(k, h),
+            0 => 0,
+            h => outer(k, h),
         };
         AsyncEvent { handle, ..event }
     }

@@ -10,11 +10,11 @@ use gdrcore_testkit::descriptors::fork;
 use std::process::Command;
 
 /// An empty network namespace with its loopback up.
-pub(super) struct Namespace(Fd);
+pub(crate) struct Namespace(Fd);
 
 impl Namespace {
     /// `None`, and a printed line, if this process may not make one.
-    pub(super) fn new() -> Option<Namespace> {
+    pub(crate) fn new() -> Option<Namespace> {
         // Named as the test is, for which a skip speaks.
         let name = std::thread::current().name().unwrap_or_default().to_string();
         let make = || {
@@ -41,7 +41,7 @@ impl Namespace {
     }
 
     /// Runs `f` on a thread inside; sockets that it opens stay inside.
-    pub(super) fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|s| {
             s.spawn(|| {
                 // SAFETY: takes no pointers; changes this thread only.
@@ -59,7 +59,7 @@ impl Namespace {
     }
 }
 
-fn ip(args: &str) {
+pub(crate) fn ip(args: &str) {
     let _fork = fork();
     let out = Command::new("ip").args(args.split_whitespace()).output().expect("iproute2");
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
