@@ -694,7 +694,7 @@ FAULTS = [
      "",
      ROUTER),
     ("the head of a relayed frame may hold anything", N + "shm/relay.rs",
-     "if flags & !CONGESTED != 0 || head[20..] != [0; 4] || !(seg == 0 || several) {",
+     "if flags & !CONGESTED != 0 || unknown != 0 || !(seg == 0 || several) {",
      "if !(seg == 0 || several) {",
      NET),
     ("a writer that waits for room in the relay's ring is not woken", N + "shm/relay.rs",
