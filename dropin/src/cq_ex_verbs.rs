@@ -106,7 +106,8 @@ pub unsafe fn create(
 type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
 type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
-/// Takes the next completion. `VERBOSE`: says why a request failed. Returns 0, ENOENT if there is none, or an errno.
+/// Takes the next completion. `VERBOSE`: says why a request failed. Returns 0, ENOENT if there is
+/// none, or an errno.
 ///
 /// # Safety
 /// A live CQ that this thread has locked.
