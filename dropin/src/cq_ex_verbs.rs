@@ -14,9 +14,12 @@ use core::ffi::{c_int, c_uint};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
 
-/// `ibv_create_cq_wc_flags` that a completion of this device can have.
-const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | WALLCLOCK;
+/// `ibv_create_cq_wc_flags` that a completion of this device can have. Its packets have no VLAN tag
+/// of their own, and no rule steers a flow, so those two are 0, as on a NIC without them.
+const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | CVLAN | FLOW_TAG | WALLCLOCK;
 const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+const CVLAN: u64 = 1 << 8;
+const FLOW_TAG: u64 = 1 << 9;
 const WALLCLOCK: u64 = 1 << 11;
 /// `ibv_cq_init_attr_mask`.
 const MASK_FLAGS: u32 = 1;
@@ -92,6 +95,8 @@ pub unsafe fn create(
     ex.read_dlid_path_bits = Some(read_dlid_path_bits);
     ex.read_completion_ts = Some(read_completion_ts);
     ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    ex.read_cvlan = Some(read_cvlan);
+    ex.read_flow_tag = Some(read_flow_tag);
     cq.stamps = i.wc_flags & (COMPLETION_TIMESTAMP | WALLCLOCK) != 0;
     let cq = Box::into_raw(Box::new(cq));
     Cq::publish(cq);
@@ -184,6 +189,8 @@ readers! {
     read_slid -> u32 = |wc| wc.slid.into();
     read_sl -> u8 = |wc| wc.sl;
     read_dlid_path_bits -> u8 = |wc| wc.dlid_path_bits;
+    read_cvlan -> u16 = |_wc| 0;
+    read_flow_tag -> u32 = |_wc| 0;
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
