@@ -29,6 +29,8 @@ FAULTS = [
      "class::PERFORMANCE if mad.is_response() => {", "umad"),
     ("a request without an answer is never ended", D + "umad/mod.rs",
      "            file.expire(now);\n", "            let _ = now;\n", "umad"),
+    ("a query of another port is answered", D + "umad/agents.rs",
+     "            if select != ALL_PORTS {\n", "            if select > 9 {\n", "dropin_unit"),
     ("a request is answered by any port", D + "umad/file.rs",
      "                    && w.to.dgid == *from\n", "", "dropin_unit"),
     ("a request is sent again without end", D + "umad/file.rs",

@@ -94,8 +94,9 @@ fn performance(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             put(2, &EXTENDED_WIDTH.to_be_bytes());
         }
         attribute::PORT_COUNTERS | attribute::PORT_COUNTERS_EXTENDED => {
-            if select != 1 && select != ALL_PORTS {
-                return Err(status::INVALID_FIELD);
+            // 0, which tools send if no port is named: that which the request came to.
+            if select != ALL_PORTS {
+                check_port(select.into())?;
             }
             put(1, &[select]);
             let values = counters_of_port(port.index);
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn counters_are_those_of_one_port() {
         for attribute in [attribute::PORT_COUNTERS, attribute::PORT_COUNTERS_EXTENDED] {
-            for (select, status) in [(1, 0), (ALL_PORTS, 0), (0, status::INVALID_FIELD)] {
+            for (select, status) in [(1, 0), (0, 0), (ALL_PORTS, 0), (2, status::INVALID_FIELD)] {
                 let mut mad = Mad::request(class::PERFORMANCE, method::GET, attribute, 0);
                 mad.data_mut(2)[1] = select;
                 answer(&port(), &mut mad);
