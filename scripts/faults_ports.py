@@ -39,4 +39,13 @@ FAULTS = [
      "(link.is_up, link.has_address)", "(true, link.has_address)", "ports"),
     ("the device promises no PORT_ACTIVE", D + "query_verbs.rs",
      "1 << 7 | 1 << 10 | 1 << 11", "1 << 7 | 1 << 11", "dropin_events"),
+    ("flushed requests are explained, too", D + "failed_requests.rs",
+     "wc_status::SUCCESS | wc_status::WR_FLUSH_ERR)", "wc_status::SUCCESS)", "dropin_verbose"),
+    ("each failed request of a queue pair is explained", D + "qp_verbs.rs",
+     "!self.explained.swap(true, Ordering::Relaxed)", "true", "dropin_verbose"),
+    ("the second connection's failure is not explained", D + "qp_verbs.rs",
+     "                q.explained.store(false, Ordering::Relaxed);\n", "", "dropin_verbose"),
+    ("an extended CQ explains nothing", D + "cq_ex_verbs.rs",
+     "failed_requests::explain(cq.hca, &wc);", "let _ = &failed_requests::explain;",
+     "dropin_verbose"),
 ]

@@ -7,16 +7,21 @@
 
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
+use crate::failed_requests;
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::reason;
 
-/// `ibv_create_cq_wc_flags` that a completion of this device can have.
-const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | WALLCLOCK;
+/// `ibv_create_cq_wc_flags` that a completion of this device can have. Its packets have no VLAN tag
+/// of their own, and no rule steers a flow, so those two are 0, as on a NIC without them.
+const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | CVLAN | FLOW_TAG | WALLCLOCK;
 const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+const CVLAN: u64 = 1 << 8;
+const FLOW_TAG: u64 = 1 << 9;
 const WALLCLOCK: u64 = 1 << 11;
 /// `ibv_cq_init_attr_mask`.
 const MASK_FLAGS: u32 = 1;
@@ -77,8 +82,11 @@ pub unsafe fn create(
     let mut cq = unsafe { Cq::make(context, &plain)? };
     cq.single_threaded = flags & SINGLE_THREADED != 0;
     let ex = &mut cq.ex;
-    ex.start_poll = Some(start_poll);
-    ex.next_poll = Some(next_poll);
+    let polls: (StartPoll, NextPoll) = match reason::is_verbose() {
+        true => (start_poll::<true>, next_poll::<true>),
+        false => (start_poll::<false>, next_poll::<false>),
+    };
+    (ex.start_poll, ex.next_poll) = (Some(polls.0), Some(polls.1));
     ex.end_poll = Some(end_poll);
     ex.read_opcode = Some(read_opcode);
     ex.read_vendor_err = Some(read_vendor_err);
@@ -92,23 +100,32 @@ pub unsafe fn create(
     ex.read_dlid_path_bits = Some(read_dlid_path_bits);
     ex.read_completion_ts = Some(read_completion_ts);
     ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    ex.read_cvlan = Some(read_cvlan);
+    ex.read_flow_tag = Some(read_flow_tag);
     cq.stamps = i.wc_flags & (COMPLETION_TIMESTAMP | WALLCLOCK) != 0;
     let cq = Box::into_raw(Box::new(cq));
     Cq::publish(cq);
     Ok(cq.cast())
 }
 
-/// Takes the next completion. Returns 0, ENOENT if there is none, or an errno.
+type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
+type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
+
+/// Takes the next completion. `VERBOSE`: says why a request failed. Returns 0, ENOENT if there is
+/// none, or an errno.
 ///
 /// # Safety
 /// A live CQ that this thread has locked.
-unsafe fn advance(p: *mut ibv_cq_ex) -> c_int {
+unsafe fn advance<const VERBOSE: bool>(p: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise; nobody else touches what is written here.
     let cq = unsafe { &mut *p.cast::<Cq>() };
     let mut wc = [ibv_wc::default()];
     match cq.poll(&mut wc) {
         Ok(0) => libc::ENOENT,
         Ok(_) => {
+            if VERBOSE {
+                failed_requests::explain(cq.hca, &wc);
+            }
             let [wc] = wc;
             cq.ex.wr_id = wc.wr_id;
             cq.ex.status = wc.status;
@@ -122,7 +139,10 @@ unsafe fn advance(p: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+unsafe extern "C" fn start_poll<const VERBOSE: bool>(
+    cq: *mut ibv_cq_ex,
+    attr: *mut ibv_poll_cq_attr,
+) -> c_int {
     // SAFETY: the program's pointers.
     let c = unsafe { &*cq.cast::<Cq>() };
     // SAFETY: as above.
@@ -133,7 +153,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         c.lock.lock();
     }
     // SAFETY: this thread has the turn, or the program said that there is no other.
-    let rc = unsafe { advance(cq) };
+    let rc = unsafe { advance::<VERBOSE>(cq) };
     if rc != 0 && !c.single_threaded {
         // The program does not call ibv_end_poll then.
         c.lock.unlock();
@@ -141,9 +161,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     rc
 }
 
-unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+unsafe extern "C" fn next_poll<const VERBOSE: bool>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: between start and end this thread has the turn.
-    unsafe { advance(cq) }
+    unsafe { advance::<VERBOSE>(cq) }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
@@ -184,6 +204,8 @@ readers! {
     read_slid -> u32 = |wc| wc.slid.into();
     read_sl -> u8 = |wc| wc.sl;
     read_dlid_path_bits -> u8 = |wc| wc.dlid_path_bits;
+    read_cvlan -> u16 = |_wc| 0;
+    read_flow_tag -> u32 = |_wc| 0;
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {

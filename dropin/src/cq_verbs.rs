@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::channel_verbs::Channel;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
@@ -303,8 +304,12 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     })())
 }
 
-/// The operation behind `ibv_poll_cq`.
-pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
+/// The operation behind `ibv_poll_cq`. `VERBOSE`: says why requests failed.
+pub unsafe extern "C" fn poll_cq<const VERBOSE: bool>(
+    cq: *mut ibv_cq,
+    n: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
     // SAFETY: the program's CQ. Not checked for null: the inline verb has read it already.
     let c = unsafe { &*cq.cast::<Cq>() };
     if n <= 0 {
@@ -313,7 +318,12 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> 
     // SAFETY: room for `n` completions, as the program promises; any bits are a valid completion.
     let room = unsafe { core::slice::from_raw_parts_mut(wc, n as usize) };
     match c.poll(room) {
-        Ok(n) => n as c_int,
+        Ok(n) => {
+            if VERBOSE {
+                failed_requests::explain(c.hca, &room[..n]);
+            }
+            n as c_int
+        }
         Err(e) => -e.errno(),
     }
 }

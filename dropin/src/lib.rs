@@ -13,7 +13,7 @@
 //!   delivers the device's events. `open_devices`: all entries, and the open devices.
 //!   `open_context`: the context of `ibv_open_device`.
 //! * `*_verbs`: the verbs, a file for each object, with the object's struct. `send_batch`: the
-//!   requests that `ibv_wr_` calls build.
+//!   requests that `ibv_wr_` calls build. `failed_requests`: prints why requests failed.
 //! * `ops_table`: the operations of a context, by which the inline verbs find those files.
 //!   `open_verbs`: open and close.
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
@@ -45,6 +45,7 @@ mod env;
 mod event_acks;
 mod event_queue;
 mod event_verbs;
+mod failed_requests;
 mod fork_verbs;
 mod gids;
 mod hca;

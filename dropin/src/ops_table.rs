@@ -7,6 +7,7 @@ use crate::{
     qp_verbs, query_verbs, srq_verbs, xrcd_verbs,
 };
 use core::ffi::{c_int, c_void};
+use gdrcore_net::reason;
 
 const NONE: Unused = core::ptr::null();
 
@@ -19,7 +20,11 @@ fn operations() -> ibv_context_ops {
         bind_mw: Some(post_verbs::bind_mw),
         dealloc_mw: Some(mr_verbs::dealloc_mw),
         compat_create_cq: NONE,
-        poll_cq: Some(cq_verbs::poll_cq),
+        poll_cq: Some(if reason::is_verbose() {
+            cq_verbs::poll_cq::<true>
+        } else {
+            cq_verbs::poll_cq::<false>
+        }),
         req_notify_cq: Some(cq_verbs::req_notify_cq),
         compat_cq_srq: [NONE; 7],
         post_srq_recv: Some(post_verbs::post_srq_recv),

@@ -16,7 +16,7 @@ use crate::srq_verbs::Srq;
 use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL,
 };
@@ -46,6 +46,8 @@ pub struct Qp {
     pub xrcd: Handle,
     sq_sig_all: bool,
     async_taken: AtomicU32,
+    /// It was said why the present connection failed.
+    explained: AtomicBool,
     /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
     extras: AtomicU32,
     /// Extended: held by the thread that builds requests.
@@ -110,6 +112,11 @@ impl Qp {
     pub fn snapshot(&self) -> QpSnapshot {
         let extras = ah_verbs::VectorExtras::unpack(self.extras.load(Ordering::Relaxed));
         QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
+    }
+
+    /// Whether it is still to be said why the present connection failed.
+    pub fn say_once(&self) -> bool {
+        !self.explained.swap(true, Ordering::Relaxed)
     }
 
     /// Counts an asynchronous event that the program has taken.
@@ -344,6 +351,7 @@ fn boxed(
         xrcd,
         sq_sig_all: init.sq_sig_all != 0,
         async_taken: AtomicU32::new(0),
+        explained: AtomicBool::new(false),
         extras: AtomicU32::new(0),
         lock: ThreadLock::default(),
         batch: None,
@@ -409,6 +417,7 @@ pub unsafe extern "C" fn modify_qp(
         if m & mask::STATE != 0 {
             if attr.qp_state == qp_state::RESET {
                 q.forget_completions();
+                q.explained.store(false, Ordering::Relaxed);
             }
             // SAFETY: libibverbs' own copy of the state; programs read it only between their calls.
             unsafe { (*qp).state = attr.qp_state };

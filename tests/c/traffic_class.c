@@ -133,11 +133,14 @@ static void serve(struct rdma_event_channel *channel, const struct rdma_addrinfo
     struct rdma_cm_id *listener;
     CHECK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
     CHECK(rdma_bind_addr(listener, at->ai_src_addr) == 0 && rdma_listen(listener, 1) == 0);
+    puts("listening");
     struct rdma_cm_id *id = take(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
     struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
     CHECK(pd);
     struct ud u = make_ud(pd);
     make_rc(id, pd);
+    struct ibv_recv_wr empty = {0}, *bad;
+    CHECK(ibv_post_recv(id->qp, &empty, &bad) == 0);
     struct rdma_conn_param param = {.private_data = &u.qp->qp_num, .private_data_len = 4,
                                     .retry_count = 7, .rnr_retry_count = 7};
     CHECK(rdma_accept(id, &param) == 0);
@@ -200,12 +203,18 @@ static void ask(struct rdma_event_channel *channel, const struct rdma_addrinfo *
         receive(&u);
         CHECK(ibv_destroy_ah(ah) == 0);
     }
+    // A message of the connection, and its ACK.
+    struct ibv_send_wr empty = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    CHECK(ibv_post_send(id->qp, &empty, &bad) == 0);
+    u.cq = id->send_cq;
+    next(&u, IBV_WC_SEND);
     CHECK(rdma_disconnect(id) == 0);
 }
 
 int main(int argc, char **argv) {
     CHECK(argc == 3);
-    alarm(100);
+    alarm(50);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int server = argv[1][0] == 's';
     struct rdma_addrinfo hints = {.ai_flags = (server ? RAI_PASSIVE : 0) | RAI_NUMERICHOST,
                                   .ai_port_space = RDMA_PS_TCP},

@@ -20,6 +20,7 @@ pub mod results;
 pub mod router;
 pub mod router_round;
 pub mod rxe;
+pub mod sniffed;
 pub mod soft;
 pub mod source;
 pub mod suite;

@@ -35,6 +35,13 @@ fn buffers_of_the_library_and_registrations_of_every_kind() {
 }
 
 #[test]
+fn every_field_of_a_completion_can_be_read() {
+    if !says_ok("fields", &loopback(157, 6)) {
+        skip!("no cc or libibverbs headers");
+    }
+}
+
+#[test]
 fn dma_handles_exported_memory_and_permissions() {
     if !says_ok("hints", &loopback(157, 5)) {
         skip!("no cc or libibverbs headers");

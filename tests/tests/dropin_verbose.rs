@@ -7,12 +7,22 @@ use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the program of refusals; `None`: no compiler, or no headers of libibverbs.
-fn refusals(at: &str, run_it: impl FnOnce(&Path, &str) -> Done, place: u32) -> Option<Done> {
+/// Runs a program; `None`: no compiler, or no headers of libibverbs.
+fn done(
+    name: &str,
+    at: &str,
+    run_it: impl FnOnce(&Path, &str) -> Done,
+    place: u32,
+) -> Option<Done> {
     let dir = scratch(at);
     find("cc").filter(|_| Path::new("/usr/include/infiniband/verbs.h").exists())?;
-    let program = compile("cc", "refusals", &dir, &["-libverbs"]);
+    let program = compile("cc", name, &dir, &["-libverbs"]);
     Some(run_it(&program, &loopback(place, 1)))
+}
+
+/// Runs the program of refusals; as [`done`].
+fn refusals(at: &str, run_it: impl FnOnce(&Path, &str) -> Done, place: u32) -> Option<Done> {
+    done("refusals", at, run_it, place)
 }
 
 /// Compares each expected line with the line printed after it; returns their number.
@@ -68,4 +78,24 @@ fn gdrcore_run_prints_reasons_with_an_option() {
         skip!("no cc or libibverbs headers")
     };
     assert!(done.ok() && compared(&done.output) >= 40, "{}", done.output);
+}
+
+#[test]
+fn a_failed_request_is_explained_once_a_connection() {
+    for (engines, place) in [("1", 188), ("2", 189)] {
+        let run_it = |verbose: &'static str| {
+            move |program: &Path, at: &str| {
+                let mut c = command(program, at);
+                run(c.env("GDRC_VERBOSE", verbose).env("GDRC_ENGINES", engines), 60)
+            }
+        };
+        let Some(verbose) = done("failed", "failed", run_it("1"), place) else {
+            skip!("no cc or libibverbs headers")
+        };
+        assert!(verbose.ok() && verbose.output.contains("ok\n"), "{}", verbose.output);
+        assert_eq!(compared(&verbose.output), 4, "{}", verbose.output);
+        assert_eq!(verbose.output.matches("gdrcore: ").count(), 4, "{}", verbose.output);
+        let quiet = done("failed", "failed-quiet", run_it("0"), place).expect("as before");
+        assert!(quiet.ok() && !quiet.output.contains("gdrcore:"), "{}", quiet.output);
+    }
 }

@@ -9,6 +9,7 @@ use gdrcore_net::addr::ROCE_PORT;
 use gdrcore_net::shm::relay::{Put, PACKET_MAX};
 use gdrcore_net::via::proto::Route;
 use gdrcore_tests::forge::datagram;
+use gdrcore_tests::sniffed::{packets, sniff};
 use gdrcore_tests::tools::{find, run, Running};
 use gdrcore_tests::two_hosts::{succeeded, TwoHosts, BLOCKS, HOSTS, STRANGER};
 use gdrcore_tests::{library, patience, skip};
@@ -46,19 +47,6 @@ fn port_of(block: u32) -> u16 {
     0xc000 | (block as u16) << 4
 }
 
-/// The IP packets of a capture of Ethernet, as far as it goes.
-fn packets(capture: &[u8]) -> Vec<&[u8]> {
-    let mut rest = capture.get(24..).unwrap_or(&[]);
-    let mut all = Vec::new();
-    while let Some((head, more)) = rest.split_first_chunk::<16>() {
-        let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
-        let Some((frame, more)) = more.split_at_checked(len) else { break };
-        all.extend(frame.get(14..));
-        rest = more;
-    }
-    all
-}
-
 /// Whether the ICRCs of a packet are right, or of the packets that it will be cut into: of one
 /// length but for the last, and numbered from 0 on.
 fn is_right(ip: &[u8]) -> bool {
@@ -78,9 +66,7 @@ fn is_right(ip: &[u8]) -> bool {
 fn on_the_wire_is_plain_roce_that_says_whose_it_is() {
     let world = world!(&[]);
     let file = world.routers[0].dir().join("capture");
-    let mut c = world.lab.privileged(0, Path::new(env!("CARGO_BIN_EXE_sniffer")));
-    let mut dump = Running::start(c.arg(&file));
-    dump.wait_for_output("listening");
+    let mut dump = sniff(&world.lab, 0, Path::new(env!("CARGO_BIN_EXE_sniffer")), &file);
     let sides = ["rping -s -C 20 -V -S 900", "rping -c -a {S} -C 20 -V -S 900"];
     let Some(done) = world.run(sides, ["green", "blue"]) else { skip!("rping is not installed") };
     succeeded(sides[1], &done, &world);

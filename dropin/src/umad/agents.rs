@@ -71,8 +71,9 @@ fn subnet(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             // The capability mask of sysfs; the number of the port.
             put(20, &0x0401_0000u32.to_be_bytes());
             put(28, &[1]);
-            // One lane of 10 Gb/s, active and up, MTU 4096, one virtual lane, one GUID.
-            put(29, &[1, 1, 1, 4 << 4 | 4, 5 << 4 | 2, 0, 4 << 4 | 4, 5 << 4, 1 << 4]);
+            // One lane of up to 10 Gb/s (2.5, 5 and 10), active and up, MTU 4096, one virtual lane,
+            // one GUID.
+            put(29, &[1, 1, 1, 7 << 4 | 4, 5 << 4 | 2, 0, 4 << 4 | 7, 5 << 4, 1 << 4]);
             put(41, &[5]);
             put(43, &[1 << 4]);
             put(50, &[1]);
@@ -94,8 +95,9 @@ fn performance(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             put(2, &EXTENDED_WIDTH.to_be_bytes());
         }
         attribute::PORT_COUNTERS | attribute::PORT_COUNTERS_EXTENDED => {
-            if select != 1 && select != ALL_PORTS {
-                return Err(status::INVALID_FIELD);
+            // 0, which tools send if no port is named: that which the request came to.
+            if select != ALL_PORTS {
+                check_port(select.into())?;
             }
             put(1, &[select]);
             let values = counters_of_port(port.index);
@@ -143,6 +145,7 @@ mod tests {
         let mad = get(attribute::PORT_INFO, 1);
         assert_eq!((mad.status(), &mad.data()[16..18]), (0, &[3, 4][..]));
         assert_eq!((mad.data()[32] & 15, mad.data()[33] >> 4), (4, 5));
+        assert_eq!((mad.data()[32] >> 4, mad.data()[35]), (7, 0x47));
         assert_eq!(get(attribute::PORT_INFO, 2).status(), status::INVALID_FIELD);
         assert_eq!(&get(attribute::NODE_DESCRIPTION, 0).data()[..6], b"gdrc7\0");
         assert_eq!(get(attribute::PKEY_TABLE, 0).data()[..4], [0xff, 0xff, 0, 0]);
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn counters_are_those_of_one_port() {
         for attribute in [attribute::PORT_COUNTERS, attribute::PORT_COUNTERS_EXTENDED] {
-            for (select, status) in [(1, 0), (ALL_PORTS, 0), (0, status::INVALID_FIELD)] {
+            for (select, status) in [(1, 0), (0, 0), (ALL_PORTS, 0), (2, status::INVALID_FIELD)] {
                 let mut mad = Mad::request(class::PERFORMANCE, method::GET, attribute, 0);
                 mad.data_mut(2)[1] = select;
                 answer(&port(), &mut mad);

@@ -105,10 +105,11 @@ impl File {
         Ok(hca)
     }
 
-    /// Handles what has been written to it; false: its last descriptor was closed.
+    /// Handles what has been written to it, as much as fits a turn; false: its last descriptor was
+    /// closed.
     pub fn take(&mut self) -> bool {
         let mut room = [0u8; proto::ROOM];
-        loop {
+        for _ in 0..super::TURN {
             // SAFETY: room of the length that is given.
             let n = unsafe {
                 libc::recv(self.end(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
@@ -118,6 +119,7 @@ impl File {
             };
             self.written(&room[..n]);
         }
+        true
     }
 
     /// Gives the program a datagram.

@@ -35,8 +35,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::time::Instant;
 
-/// Most datagrams that one turn of the thread takes from a device.
-const TURN: usize = 64;
+/// Most datagrams that one turn of the thread takes from a device or a file.
+pub const TURN: usize = 64;
 
 /// The open files of a process.
 struct Files {
@@ -57,6 +57,17 @@ extern "C" fn hold() {
 
 extern "C" fn release() {
     FILES.release();
+}
+
+/// Holds the locks of the list of devices and of the files around every later fork. To be called
+/// before a device is open, from which datagrams start the thread.
+pub fn guard_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // What is registered last is held first: the list of devices is read under this lock.
+        open_devices::guard_forks();
+        around_forks(hold, release);
+    });
 }
 
 /// The files of this process.
@@ -96,12 +107,7 @@ fn inode(fd: RawFd) -> Result<libc::ino_t> {
 /// # Errors
 /// `ENXIO`: no such device. The system's: no descriptor, no thread.
 pub fn open(number: u32, flags: c_int) -> Result<c_int> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // What is registered last is held first: the list of devices is read under this lock.
-        open_devices::guard_forks();
-        around_forks(hold, release);
-    });
+    guard_forks();
     let adapter = present().into_iter().find(|a| a.umad() == number);
     let adapter = adapter.ok_or(Error::Os(libc::ENXIO))?;
     // Commands contain addresses of the program.

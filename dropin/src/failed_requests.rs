@@ -1,0 +1,50 @@
+//! With GDRC_VERBOSE: why a request failed, once for each connection of a queue pair. The requests
+//! behind it fail for the same reason, and flushed ones have none of their own.
+//!
+//! Contexts and CQs choose the poll that says so, or the one that does not, when they are made:
+//! without GDRC_VERBOSE no poll asks.
+
+use crate::abi::{ibv_qp, ibv_wc};
+use crate::env;
+use crate::event_acks::EventKind;
+use crate::hca::Hca;
+use crate::qp_verbs::Qp;
+use crate::string_verbs::wc_status_str;
+use core::ffi::CStr;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{wc_status, Handle};
+
+/// Prints the causes of the completions that failed.
+#[cold]
+pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
+    let has_none = |wc: &&ibv_wc| matches!(wc.status, wc_status::SUCCESS | wc_status::WR_FLUSH_ERR);
+    for wc in completions.iter().filter(|wc| !has_none(wc)) {
+        let Some(qp) = first_failure(hca, wc.qp_num) else { continue };
+        let cause = hca.device.qp_cause(qp).ok().filter(|cause| cause.code == wc.vendor_err);
+        let words = match cause {
+            Some(cause) => cause.to_string(),
+            // Something else has happened since.
+            None => CauseCode::from_u32(wc.vendor_err).unwrap_or_default().text().into(),
+        };
+        // SAFETY: a static text.
+        let status = unsafe { CStr::from_ptr(wc_status_str(wc.status)) }.to_string_lossy();
+        env::say(&format!("QP {:#x}: {status}: {words}", wc.qp_num));
+    }
+}
+
+/// The queue pair of a number, if nothing was said of its connection yet.
+fn first_failure(hca: &Hca, number: u32) -> Option<Handle> {
+    let objects = hca.objects();
+    // SAFETY: what is in the table, which is locked, lives.
+    let mut all = objects.by_handle.values().map(|target| unsafe { &**target });
+    all.find_map(|target| {
+        if !matches!(target.kind(), EventKind::Qp) {
+            return None;
+        }
+        // SAFETY: the element of a queue pair, which lives.
+        let qp: *mut ibv_qp = unsafe { target.element().qp };
+        // SAFETY: as above; its table has queue pairs of ours.
+        let qp = unsafe { Qp::of(qp) }.ok().filter(|qp| qp.number == number)?;
+        Some(qp.say_once().then_some(qp.handle))
+    })?
+}
