@@ -950,9 +950,12 @@ typedef struct gdrc_ah_attr {
     uint32_t scope_id;
     /** Destination UDP port in host byte order; 0: the device's own. */
     uint16_t udp_port;
-    /** IP hop limit; 0: the system's default. */
+    /** IP hop limit; 0 and 1: the system's default. */
     uint8_t hop_limit;
-    /** DSCP and ECN bits. */
+    /**
+     * Traffic class: DSCP. The two ECN bits are ignored, because they are the device's
+     * (GDRC_CONFIG_DCQCN).
+     */
     uint8_t traffic_class;
 } gdrc_ah_attr;
 
@@ -1276,8 +1279,11 @@ typedef struct gdrc_qp_attr {
     uint8_t rnr_retry;
     /** Zero. */
     uint8_t reserved;
-    /** Zero. */
-    uint32_t reserved2;
+    /**
+     * Flow label of packets to the peer, 20 bits, which IPv6 alone has (GDRC_QP_AV); 0: the
+     * system's.
+     */
+    uint32_t flow_label;
     /** Send rate in bytes per second; 0 = unlimited. */
     uint64_t rate_limit_bytes_per_s;
 } gdrc_qp_attr;
@@ -1473,8 +1479,11 @@ typedef struct gdrc_qp_connect_opts {
     uint64_t rate_limit_bytes_per_s;
     /** GDRC_QP_CONNECT_ flags. */
     uint32_t flags;
-    /** Zero. */
-    uint32_t reserved;
+    /**
+     * Traffic class of packets to the peer, as in gdrc_ah_attr; a UD QP's are its address
+     * handles'.
+     */
+    uint32_t traffic_class;
 } gdrc_qp_connect_opts;
 
 /**

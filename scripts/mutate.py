@@ -15,6 +15,7 @@ import os, subprocess, sys, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
+import faults_class
 import faults_dc
 import faults_ends
 import faults_flow
@@ -683,7 +684,7 @@ FAULTS = [
      "",
      ROUTER),
     ("the head of a relayed frame may hold anything", N + "shm/relay.rs",
-     "if flags & !CONGESTED != 0 || head[20..] != [0; 4] || !(seg == 0 || several) {",
+     "if flags & !CONGESTED != 0 || unknown != 0 || !(seg == 0 || several) {",
      "if !(seg == 0 || several) {",
      NET),
     ("a writer that waits for room in the relay's ring is not woken", N + "shm/relay.rs",
@@ -730,6 +731,7 @@ FAULTS += staged(faults_strangers.FAULTS)
 FAULTS += staged(faults_shares.FAULTS)
 FAULTS += staged(faults_nic.FAULTS)
 FAULTS += staged(faults_left.FAULTS)
+FAULTS += staged(faults_class.FAULTS)
 
 
 def main():
