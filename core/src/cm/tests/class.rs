@@ -3,6 +3,7 @@
 use super::*;
 use crate::verbs::types::AhAttr;
 
+// Linux cm.c cm_format_paths_from_req
 #[test]
 fn both_sides_have_the_class_of_the_request() {
     let mut w = World::new(3);
