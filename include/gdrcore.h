@@ -1523,8 +1523,11 @@ typedef struct gdrc_qp_connect_opts {
     uint64_t rate_limit_bytes_per_s;
     /** GDRC_QP_CONNECT_ flags. */
     uint32_t flags;
-    /** Zero. */
-    uint32_t reserved;
+    /**
+     * Traffic class of packets to the peer, as in gdrc_ah_attr; a UD QP's are its address
+     * handles'.
+     */
+    uint32_t traffic_class;
 } gdrc_qp_connect_opts;
 
 /**

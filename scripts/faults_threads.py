@@ -212,7 +212,7 @@ FAULTS = [
      "if LONG {\n                    inner.rx_expected = false;",
      "if false {", "engine"),
     ("a burst to another port is signed for the connected socket", "core/src/roce/peer.rs",
-     "        self.dst == *to\n", "        self.dst.gid == to.gid\n",
+     "self.dst == *to", "PeerAddr { port: to.port, ..self.dst } == *to",
      "engine"),
     ("datagrams join a burst of the connected socket", "core/src/roce/txbuf.rs",
      "self.peer == peer && !self.is_own", "self.peer == peer", "engine"),

@@ -16,6 +16,7 @@ import os, subprocess, sys, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import faults_capi
+import faults_class
 import faults_dc
 import faults_ends
 import faults_flow
@@ -744,6 +745,7 @@ FAULTS += staged(faults_left.FAULTS)
 FAULTS += staged(faults_capi.FAULTS)
 FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
+FAULTS += staged(faults_class.FAULTS)
 
 
 def main():

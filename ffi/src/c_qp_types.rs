@@ -262,6 +262,7 @@ pub struct gdrc_qp_connect_opts {
     pub rate_limit_bytes_per_s: u64,
     /// GDRC_QP_CONNECT_ flags.
     pub flags: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Traffic class of packets to the peer, as in gdrc_ah_attr; a UD QP's are its address
+    /// handles'.
+    pub traffic_class: u32,
 }

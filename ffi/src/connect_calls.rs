@@ -139,9 +139,6 @@ impl<'a> Options<'a> {
                 "opts->flags {flags:#x}: only GDRC_QP_CONNECT_EXACT is known"
             ));
         }
-        if opts.reserved != 0 {
-            return Err(refuse!(Invalid, "opts->reserved {}: must be 0", opts.reserved));
-        }
         Ok(Options { opts, exact: opts.flags & GDRC_QP_CONNECT_EXACT != 0, given })
     }
 
@@ -182,7 +179,9 @@ impl Plan {
             }
         }
         let opts = o.opts;
+        let traffic_class = byte("traffic_class", opts.traffic_class, u8::MAX)?;
         let attr = QpAttr {
+            ah: AhAttr { traffic_class, ..AhAttr::default() },
             qkey: if opts.qkey == 0 { l.qkey } else { opts.qkey },
             sq_psn: l.psn,
             pkey_index: u16::try_from(opts.pkey_index).map_err(|_| {
@@ -261,7 +260,7 @@ impl Plan {
             },
             udp_port: u16::try_from(r.udp_port)
                 .map_err(|_| refuse!(Invalid, "remote->udp_port {}: at most 65535", r.udp_port))?,
-            ..AhAttr::default()
+            ..attr.ah
         };
         attr.kin = u8::from(r.flags & GDRC_ENDPOINT_OWN_PORT != 0);
         Ok(())

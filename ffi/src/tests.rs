@@ -474,8 +474,9 @@ fn connect_checks_endpoints_and_options() {
     assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == GDRC_QPS_RESET));
     let exact =
         gdrc_qp_connect_opts { flags: GDRC_QP_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
-    assert_eq!(go(l, r, exact), 0);
+    assert_eq!(go(l, r, gdrc_qp_connect_opts { traffic_class: 0xb8, ..exact }), 0);
     let a = fake.modified.lock().unwrap().last().unwrap().0;
+    assert_eq!((a.ah.traffic_class, a.ah.udp_port), (0xb8, 4800));
     assert_eq!(
         (a.timeout, a.retry_cnt, a.rnr_retry, a.qp_access_flags),
         (0, 0, 0, GDRC_ACCESS_REMOTE_READ)

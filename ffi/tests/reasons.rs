@@ -401,8 +401,8 @@ fn endpoints() {
             gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.retry_cnt = 8));
         EINVAL "opts->pkey_index 65536":
             gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.pkey_index = 65_536));
-        EINVAL "opts->reserved 1":
-            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.reserved = 1));
+        EINVAL "opts->traffic_class 256":
+            gdrc_qp_connect(x, qp, &a.local, &b.local, &opts(&|o| o.traffic_class = 256));
     }
     connect(&a, &b);
     refused! {

@@ -295,6 +295,33 @@ fn a_failed_qp_is_reset_and_connected_again() {
 }
 
 #[test]
+fn a_queue_pair_keeps_its_class_hop_limit_and_flow_label() {
+    let ctx = Ctx::open(c"loopback", None);
+    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let mut opts: gdrc_qp_connect_opts = zeroed();
+    (opts.struct_size, opts.traffic_class) = (size_of_val(&opts) as u32, 0x68);
+    assert_eq!(c!(gdrc_qp_connect(a.ctx, a.qp, &a.local, &b.local, &opts)), 0);
+    let mut attr: gdrc_qp_attr = zeroed();
+    attr.struct_size = size_of_val(&attr) as u32;
+    assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
+    assert_eq!((attr.ah.traffic_class, attr.ah.hop_limit, attr.flow_label), (0x68, 0, 0));
+    (attr.ah.traffic_class, attr.ah.hop_limit, attr.flow_label) = (0x20, 33, 0xa_bcde);
+    attr.qp_state = GDRC_QPS_RESET;
+    assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, GDRC_QP_STATE)), 0);
+    attr.qp_state = GDRC_QPS_INIT;
+    let init = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS;
+    assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, init)), 0);
+    attr.qp_state = GDRC_QPS_RTR;
+    let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
+    let rtr = rtr | GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
+    assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, rtr)), 0);
+    let mut got: gdrc_qp_attr = zeroed();
+    got.struct_size = size_of_val(&got) as u32;
+    assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut got, null_mut())), 0);
+    assert_eq!((got.ah.traffic_class, got.ah.hop_limit, got.flow_label), (0x20, 33, 0xa_bcde));
+}
+
+#[test]
 fn ud_on_loopback_names_the_sender_and_can_be_answered() {
     let ctx = Ctx::open(c"loopback", None);
     let (mut a, b) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_UD, 4096));
@@ -305,8 +332,8 @@ fn ud_on_loopback_names_the_sender_and_can_be_answered() {
         dgid: b.local.gid,
         scope_id: 0,
         udp_port: 0,
-        hop_limit: 0,
-        traffic_class: 0,
+        hop_limit: 7,
+        traffic_class: 0xbb,
     };
     let mut ah = gdrc_ah::default();
     assert_eq!(c!(gdrc_ah_create(a.ctx, a.pd, &to, &mut ah)), 0);
@@ -321,6 +348,8 @@ fn ud_on_loopback_names_the_sender_and_can_be_answered() {
     let wc = b.poll(None).expect("the message arrives");
     assert_eq!((wc.status, wc.byte_len, wc.src_qp), (GDRC_WC_SUCCESS, 44, a.qpn));
     assert_eq!(&b.buf[40..44], b"ping");
+    // The IPv4 header: the class without its ECN bits, which are the device's, and the hop limit.
+    assert_eq!((b.buf[20], b.buf[21], b.buf[28]), (0x45, 0xb8, 7));
     let mut back = gdrc_ah::default();
     assert_eq!(c!(gdrc_ah_from_wc(b.ctx, b.pd, &wc, b.buf.as_ptr().cast(), &mut back)), 0);
     assert_eq!(c!(gdrc_ah_destroy(b.ctx, back)), 0);

@@ -398,7 +398,7 @@ AT(struct gdrc_qp_connect_opts, qkey, 32);
 AT(struct gdrc_qp_connect_opts, pkey_index, 36);
 AT(struct gdrc_qp_connect_opts, rate_limit_bytes_per_s, 40);
 AT(struct gdrc_qp_connect_opts, flags, 48);
-AT(struct gdrc_qp_connect_opts, reserved, 52);
+AT(struct gdrc_qp_connect_opts, traffic_class, 52);
 
 #ifdef HAVE_VERBS
 #include <infiniband/verbs.h>

@@ -1,0 +1,62 @@
+"""Deliberate faults in traffic class, hop limit and flow label; see mutate.py.
+
+A row: what is wrong, the file, its text, what replaces it, and the stage that notices it (a name of
+`mutate.NAMED`, or a test of tests/tests)."""
+
+C = "core/src/"
+N = "backends/net/src/"
+U = "dropin/ucma/src/"
+
+FAULTS = [
+    ("a datagram has the header of its queue pair's address", C + "roce/datagram.rs",
+     "        run.grh = grh.sent();\n", "        let _ = grh;\n", "engine"),
+    ("a program sets the ECN bits", C + "wire/grh.rs",
+     "traffic_class: self.traffic_class & DSCP,", "traffic_class: self.traffic_class,", "engine"),
+    ("a hop limit of 1 is one", C + "wire/grh.rs",
+     "if self.hop_limit <= 1 { HOP_LIMIT }", "if self.hop_limit == 0 { HOP_LIMIT }", "engine"),
+    ("what a packet's header had is not in the GRH", C + "engine/rx.rs",
+     "            run.grh = src.grh();\n            let now", "            let now", "engine"),
+    ("a record has no hop limit", C + "roce/run.rs",
+     "[self.grh.traffic_class, self.grh.hop_limit, a, b, c]",
+     "[self.grh.traffic_class, 0, a, b, c]", "unit"),
+    ("a passive side's packets have no class", C + "cm/input.rs",
+     "PeerAddr { traffic_class, flow_label, ..*from };",
+     "PeerAddr { traffic_class: 0, flow_label, ..*from };", "unit"),
+    ("a burst has the class of the one before it", N + "udp/tx/header.rs",
+     "self.class == class && self.hops", "self.hops", "net"),
+    ("a burst has the hop limit of the one before it", N + "udp/tx/header.rs",
+     "self.class == class && self.hops[kind] == hops", "self.class == class", "net"),
+    ("bursts of two classes leave by one call", N + "udp/tx.rs",
+     "!single && self.header.suits(&dst)", "!single", "net"),
+    ("an address that was sent to before has its class for ever", N + "udp/tx/header.rs",
+     "        self.tx.first = self.tx.first.filter(|(first, _)| self.tx.header.suits(first));\n",
+     "", "net"),
+    ("a class takes the ECN bits away", N + "udp/tx/header.rs",
+     "to.traffic_class & DSCP | self.ecn", "to.traffic_class & DSCP", "net"),
+    ("hosts and groups have one hop limit", N + "udp/tx/header.rs",
+     "is_multicast(&to.gid).into()", "0", "net"),
+    ("a flow label that the kernel refuses is an error", N + "udp/tx/refusal.rs",
+     "            libc::EINVAL if self.gives_up_labels(i) => return true,\n", "", "net"),
+    ("a connected socket has no class", N + "udp/connected.rs",
+     "        header.set(raw, dst).ok()?;\n", "", "net"),
+    ("hop limits are not read", N + "udp/rx.rs",
+     "                grh.hop_limit = int as u8;\n", "", "net"),
+    ("the kernel is not asked for hop limits", N + "soft/device.rs",
+     "            net.show_headers();\n", "            let _ = net;\n", "traffic_class"),
+    ("a forwarded packet loses its class", N + "addr_group/group_msg.rs",
+     "traffic_class: h[23] & DSCP | ecn", "traffic_class: ecn", "net"),
+    ("a frame of the relay has no class", N + "shm/relay.rs",
+     "let word = u32::from(grh.traffic_class) << 20 | grh.flow_label;",
+     "let word = grh.flow_label;", "net"),
+    ("an end that knows no headers gets some", N + "shm/relay.rs",
+     "            false => Fields::default(),\n", "            false => grh,\n", "net"),
+    ("a router sends without class", "router/src/daemon/wire/sockets.rs",
+     "let peer = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(to) };",
+     "let peer = PeerAddr { flow_label, traffic_class: 0, hop_limit, ..peer_addr(to) };",
+     "traffic_class"),
+    ("a router offers headers to who does not know them", "router/src/broker/welcome.rs",
+     "relays && h.features & feature::HEADERS != 0", "relays", "router"),
+    ("a passive side has the class of its listener", U + "session/session_events.rs",
+     "asked.unwrap_or(l.traffic_class)", "asked.map_or(l.traffic_class, |_| l.traffic_class)",
+     "dropin_nic"),
+]
