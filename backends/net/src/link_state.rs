@@ -188,7 +188,7 @@ mod tests {
     use super::LinkEvent::{Address, Down, Hardware as NewHardware, Removed, Up};
     use super::*;
     use crate::udp::tests::network::{ip, Namespace};
-    use gdrcore_testkit::patience::wait_for;
+    use gdrcore_testkit::patience::{until, wait_for};
 
     /// Waits until a watch has seen something and its state is this one. What it saw.
     fn seen(watch: &mut LinkWatch, is_up: bool, has_address: bool) -> Vec<LinkEvent> {
@@ -208,7 +208,7 @@ mod tests {
         ip(&format!("link set b{n} up"));
     }
 
-    /// Steps of a link, seen while they happen, and some of them afterwards.
+    /// Steps of a link, seen while they happen.
     fn steps(at: &str, address: &str) {
         let add = |to: &str| {
             ip(&format!(
@@ -219,7 +219,8 @@ mod tests {
         pair(0);
         add("a0");
         let at = Endpoint::parse(at).unwrap();
-        let mut watch = LinkWatch::open(&at).unwrap();
+        // An IPv6 address is there only with the carrier.
+        let mut watch = until(60, || "no address".into(), || LinkWatch::open(&at));
         if !watch.state.is_up {
             assert_eq!(seen(&mut watch, true, true), [Up], "the carrier came");
         }
@@ -238,14 +239,6 @@ mod tests {
         ip("link set a0 master br0");
         ip("link set a0 nomaster");
         ip("link del br0");
-        // Both are told although nobody looked meanwhile.
-        ip("link set b0 down");
-        ip("link set b0 up");
-        let mut all = seen(&mut watch, true, true);
-        if all == [Down] {
-            all.extend(seen(&mut watch, true, true));
-        }
-        assert_eq!(all, [Down, Up]);
         ip(&format!("addr del {address} dev a0"));
         assert_eq!(seen(&mut watch, true, false), [Address]);
         let gone = LinkState { has_address: false, ..watch.state };
@@ -300,12 +293,20 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_notifications_loses_no_state() {
+    fn neither_a_blink_nor_a_flood_of_notifications_loses_a_state() {
         let Some(a) = Namespace::new() else { return };
         a.run(|| {
             pair(0);
             ip("addr add 10.70.0.1/24 dev a0");
             let mut watch = LinkWatch::open(&Endpoint::v4([10, 70, 0, 1], 4791)).unwrap();
+            if !watch.state.is_up {
+                seen(&mut watch, true, true);
+            }
+            // Both are told although nobody looked meanwhile. (The kernel tells a carrier that
+            // blinked as one that never changed.)
+            ip("link set a0 down");
+            ip("link set a0 up");
+            assert_eq!(seen(&mut watch, true, true), [Down, Up]);
             crate::sys::set_option(watch.fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0i32).unwrap();
             for _ in 0..20 {
                 ip("link set a0 down");
