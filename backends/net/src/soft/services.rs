@@ -52,7 +52,7 @@ impl SoftDevice {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors
-    /// As [`crate::via::session::Asker::listen`]; [`Error::NoMemory`]: too many listen. As
+    /// As [`crate::via::session::Asker::listen`]; `NoMemory`: too many listen. As
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };
@@ -109,6 +109,6 @@ mod tests {
         for id in 0..SERVICES as u64 {
             assert_eq!(s.note(id, at(1)), Ok(true));
         }
-        assert_eq!(s.note(9999, at(2)), Err(Error::NoMemory));
+        assert_eq!(s.note(9999, at(2)), Err(gdrcore_core::Error::NoMemory));
     }
 }
