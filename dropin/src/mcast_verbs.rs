@@ -21,15 +21,23 @@ unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8
 /// `ibv_attach_mcast`. The LID has no meaning on Ethernet.
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
-    Verb("ibv_attach_mcast").code(
-        unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_attach(qp.handle, &gid)),
-    )
+    Verb("ibv_attach_mcast").code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| {
+        let mut groups = qp.groups();
+        qp.device.mcast_attach(qp.handle, &gid)?;
+        if !groups.contains(&gid) {
+            groups.push(gid);
+        }
+        Ok(())
+    }))
 }
 
 /// `ibv_detach_mcast`.
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
-    Verb("ibv_detach_mcast").code(
-        unsafe { member(qp, gid) }.and_then(|(qp, gid)| qp.device.mcast_detach(qp.handle, &gid)),
-    )
+    Verb("ibv_detach_mcast").code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| {
+        let mut groups = qp.groups();
+        qp.device.mcast_detach(qp.handle, &gid)?;
+        groups.retain(|g| *g != gid);
+        Ok(())
+    }))
 }

@@ -214,7 +214,8 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
 /// A region of a dma-buf, as the verb describes it.
 ///
 /// # Errors
-/// Those of the registration and of mmap(2); [`Error::Unsupported`]: the CPU cannot map it.
+/// Those of the registration and of mmap(2); [`Error::Invalid`]: the offsets of `iova` and `offset`
+/// in their pages differ; [`Error::Unsupported`]: the CPU cannot map it.
 ///
 /// # Safety
 /// `pd` is the program's.
@@ -227,7 +228,15 @@ pub unsafe fn of_dmabuf(
     access: c_int,
 ) -> Result<*mut ibv_mr> {
     let access = access as u32;
-    let into = offset % page_size() as u64;
+    let page = page_size() as u64;
+    let into = offset % page;
+    if iova % page != into {
+        return Err(refuse!(
+            Invalid,
+            "iova {iova:#x}: {:#x} in its page, and offset {offset:#x} is {into:#x} in its own",
+            iova % page
+        ));
+    }
     let whole = length.checked_add(into as usize).filter(|_| length > 0);
     let whole = whole.ok_or_else(|| {
         refuse!(Invalid, "length {length:#x}: at least 1, and within the address space")
@@ -414,7 +423,8 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// `ibv_advise_mr_advice`: PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT.
 const ADVICE_MAX: u32 = 2;
 
-/// The operation behind `ibv_advise_mr`: advice may be ignored, but the named regions must exist.
+/// The operation behind `ibv_advise_mr`: advice is ignored, whatever regions the list names, since
+/// the CPU that copies needs none.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: u32,
@@ -426,12 +436,11 @@ pub unsafe extern "C" fn advise_mr(
     const FLUSH: u32 = 1;
     // SAFETY: the program's pointer.
     Verb("ibv_advise_mr").code(unsafe { Pd::of(pd) }.and_then(|_| {
-        if advice > ADVICE_MAX || flags & !FLUSH != 0 {
-            return Err(refuse!(
-                Unsupported,
-                "advice {advice}, flags {flags:#x}: at most \
-                 {ADVICE_MAX}, and IBV_ADVISE_MR_FLAG_FLUSH"
-            ));
+        if advice > ADVICE_MAX {
+            return Err(refuse!(Unsupported, "advice {advice}: at most {ADVICE_MAX}"));
+        }
+        if flags & !FLUSH != 0 {
+            return Err(refuse!(Invalid, "flags {flags:#x}: IBV_ADVISE_MR_FLAG_FLUSH (1)"));
         }
         if num_sge == 0 || sg_list.is_null() {
             return Err(refuse!(Invalid, "sg_list, num_sge {num_sge}: at least one piece"));

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn create_qp_ex(
 /// access key of a DCT.
 ///
 /// # Errors
-/// [`Error::Unsupported`]: type, flag or operation; [`Error::Invalid`]; [`Error::NoMemory`].
+/// `Unsupported`: type, flag or operation; `Invalid`; `NoMemory`.
 ///
 /// # Safety
 /// The program's pointers.
@@ -117,7 +117,7 @@ fn check(i: &ibv_qp_init_attr_ex, target: bool) -> Result<()> {
 /// Makes a QP extended, for the operations that the program requests.
 ///
 /// # Errors
-/// [`Error::Unsupported`]: the device or the transport lacks one.
+/// `Unsupported`: the device or the transport lacks one.
 fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     let supported = match qp.kind {
         qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => RC_OPS,

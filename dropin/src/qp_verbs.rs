@@ -22,6 +22,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::{copy_qp_attr, refuse, Result};
 use gdrcore_net::reason;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A queue pair.
 #[repr(C)]
@@ -54,6 +55,8 @@ pub struct Qp {
     pub lock: ThreadLock,
     /// Extended: the requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub batch: Option<Box<SendBatch>>,
+    /// The multicast groups that it is a member of.
+    pub groups: Mutex<Vec<[u8; 16]>>,
 }
 
 /// Attributes of a query that the device does not have. A copy, so that the QP may be destroyed
@@ -122,6 +125,13 @@ impl Qp {
     /// Counts an asynchronous event that the program has taken.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Qp {
+    /// The multicast groups that it is a member of.
+    pub fn groups(&self) -> MutexGuard<'_, Vec<[u8; 16]>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -355,6 +365,7 @@ fn boxed(
         extras: AtomicU32::new(0),
         lock: ThreadLock::default(),
         batch: None,
+        groups: Mutex::default(),
     }))
 }
 
@@ -443,6 +454,9 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
     Verb("ibv_modify_qp_rate_limit").code((|| {
         // SAFETY: the program's pointers.
         let (q, attr) = unsafe { (Qp::of(qp)?, object(attr)?) };
+        if attr.comp_mask != 0 {
+            return Err(refuse!(Invalid, "comp_mask {:#x}: no field is behind it", attr.comp_mask));
+        }
         let wanted = QpAttr {
             rate_limit_bytes_per_s: u64::from(attr.rate_limit) * KBPS,
             ..QpAttr::default()
@@ -484,6 +498,11 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
+        // As the kernel, which the device itself does not: its memberships end with it.
+        let groups = q.groups().len();
+        if groups > 0 {
+            return Err(refuse!(Busy, "qp: it is attached to {groups} multicast groups"));
+        }
         if !q.hca.objects().remove_one_of_several(q.handle, q) {
             retry_while_busy(|| q.device.qp_destroy(q.handle))?;
             q.forget_completions();

@@ -20,7 +20,7 @@
         }                                                                                \
     } while (0)
 
-static struct ibv_context *open_device(void) {
+static inline struct ibv_context *open_device(void) {
     int n = 0;
     struct ibv_device **list = ibv_get_device_list(&n);
     CHECK(list && n > 0);

@@ -505,7 +505,7 @@ static void hostile(void) {
 // A buffer of a descriptor (ibv_reg_dmabuf_mr). Here it is plain memory: the CPU only needs to be
 // able to map it.
 static void buffers(void) {
-    enum { OFFSET = 4096 + 64, LENGTH = 8000, IOVA = 0x10000 };
+    enum { OFFSET = 4096 + 64, LENGTH = 8000, PAGE = 0x10000, IOVA = PAGE + 64 };
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 0);
     int fd = memfd_create("buffer", 0), nothing[2];
@@ -513,9 +513,9 @@ static void buffers(void) {
           socketpair(AF_UNIX, SOCK_STREAM, 0, nothing) == 0);
     int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     errno = 0;
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, nothing[0], flags) && errno == EOPNOTSUPP);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, -1, flags) && errno == EBADF);
-    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, IOVA, fd, flags) && errno == EINVAL);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, nothing[0], flags) && errno == EOPNOTSUPP);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, -1, flags) && errno == EBADF);
+    CHECK(!ibv_reg_dmabuf_mr(b.pd, 0, 0, PAGE, fd, flags) && errno == EINVAL);
     struct ibv_mr *mr = ibv_reg_dmabuf_mr(b.pd, OFFSET, LENGTH, IOVA, fd, flags);
     CHECK(mr && mr->length == LENGTH &&
           ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) != 0);
@@ -551,10 +551,10 @@ static void buffers(void) {
     // program.
     pair(&a, &b, IBV_QPT_RC, 0);
     CHECK((fd = memfd_create("buffer", 0)) >= 0 && ftruncate(fd, 4096) == 0);
-    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, IOVA, fd, flags)) && ftruncate(fd, 0) == 0 &&
+    CHECK((mr = ibv_reg_dmabuf_mr(b.pd, 0, 4096, PAGE, fd, flags)) && ftruncate(fd, 0) == 0 &&
           close(fd) == 0);
     sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
-    wr.wr.rdma.remote_addr = IOVA;
+    wr.wr.rdma.remote_addr = PAGE;
     wr.wr.rdma.rkey = mr->rkey;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);

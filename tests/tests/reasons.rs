@@ -15,8 +15,8 @@ const LEFT_OUT: &[&str] = &[
     "ffi/src/fake_device.rs",
     "dropin/ucma/src/session/session_lab.rs",
 ];
-/// Files that carve memory whose size they, or their callers, have computed: `ffi/src/open_error.rs`
-/// explains an open without enough of it, and pools and the heap name the bound that is reached.
+/// Files that carve memory whose size they, or their callers, have computed: an open without enough
+/// of it is explained by `ffi/src/open_error.rs`, and pools and the heap name the bound.
 const CARVE: &[&str] = &[
     "core/src/arena.rs",
     "core/src/arena/heap.rs",

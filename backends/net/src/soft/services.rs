@@ -52,7 +52,7 @@ impl SoftDevice {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors
-    /// As [`crate::via::session::Asker::listen`]; [`Error::NoMemory`]: too many listen. As
+    /// As [`crate::via::session::Asker::listen`]; `NoMemory`: too many listen. As
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };

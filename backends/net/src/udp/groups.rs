@@ -84,7 +84,7 @@ impl UdpPort {
     /// `None`: it is received already.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`GROUPS`] are received; [`Error::NoDevice`], other errors of the
+    /// `NoMemory`: [`GROUPS`] are received; `NoDevice`, other errors of the
     /// system: the interface has no multicast, or no room for more groups.
     pub fn group_join(&mut self, gid: &[u8; 16]) -> Result<Option<RawFd>> {
         if self.groups.iter().any(|g| g.gid == *gid) {

@@ -52,8 +52,8 @@ impl Member {
     /// here. No effect for an id that listens already.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]: another device listens; [`Error::NoMemory`]: this device has
-    /// [`SERVICES`](super::SERVICES) listeners; [`Error::Os`].
+    /// `AddressInUse`: another device listens; `NoMemory`: this device has
+    /// [`SERVICES`](super::SERVICES) listeners; `Os`.
     pub fn offer(&mut self, id: u64, port_space: u16, port: u16) -> Result<()> {
         if self.services.iter().flatten().any(|s| s.id == id) {
             return Ok(());

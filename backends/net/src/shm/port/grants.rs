@@ -15,7 +15,7 @@ impl ShmPort {
     /// `fd`, which is duplicated.
     ///
     /// # Errors
-    /// [`Error::NoMemory`]: [`SHARED`](super::SHARED) regions are shared already. [`Error::Os`]: no
+    /// `NoMemory`: [`SHARED`](super::SHARED) regions are shared already. `Os`: no
     /// such descriptor, or none left.
     pub fn share(&mut self, rkey: u32, fd: i32, offset: u64) -> Result<()> {
         let place = self.shared.iter_mut().find(|s| s.is_none()).ok_or_else(|| {
