@@ -498,7 +498,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
-        // As the kernel, which the device itself does not: its memberships end with it.
+        // The device refuses it, too; but a device that is busy is asked again.
         let groups = q.groups().len();
         if groups > 0 {
             return Err(refuse!(Busy, "qp: it is attached to {groups} multicast groups"));
