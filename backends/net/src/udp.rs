@@ -65,8 +65,8 @@ pub struct UdpConfig {
     pub sndbuf: u32,
     /// SO_BUSY_POLL in microseconds; 0 leaves it. Ignored where the kernel refuses it.
     pub busy_poll_us: u32,
-    /// Byte for IPv4 TOS and IPv6 traffic class: DSCP until a burst has another one, and the ECN bits
-    /// of all. The ICRC does not cover it.
+    /// Byte for IPv4 TOS and IPv6 traffic class: DSCP until a burst has another one, and the ECN
+    /// bits of all. The ICRC does not cover it.
     pub traffic_class: u8,
     /// Any of [`udp_flags`].
     pub flags: u32,

@@ -177,8 +177,7 @@ impl Cm {
         id.port = port;
         id.remote_port = header.src_port;
         // Linux cm.c cm_format_paths_from_req: What this side sends has the class of the REQ's path.
-        let (traffic_class, flow_label) = (m.traffic_class, m.flow_label);
-        id.peer = PeerAddr { traffic_class, flow_label, ..*from };
+        id.peer = PeerAddr { traffic_class: m.traffic_class, flow_label: m.flow_label, ..*from };
         id.tid = tid;
         id.remote_id = m.local_comm_id;
         id.remote_guid = m.local_ca_guid;

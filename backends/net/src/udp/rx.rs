@@ -253,8 +253,8 @@ impl UdpPort {
     }
 }
 
-/// GRO size (0 if none) and what the IP header had. Compares bytes instead of walking with the C macros, so that
-/// it cannot leave the slice.
+/// GRO size (0 if none) and what the IP header had. Compares bytes instead of walking with the C
+/// macros, so that it cannot leave the slice.
 #[inline]
 fn parse_control(bytes: &[u8]) -> (u16, Fields) {
     // IPv4's ancillary data in the order in which Linux writes it: the GRO size, if any, and the

@@ -4,8 +4,8 @@
 //! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
 //! size then is the socket's own ([`DefaultSegment`]).
 //!
-//! Traffic class and hop limit are always the socket's own, and are set where they change (`header`).
-//! So bursts of one class leave as if there were none.
+//! Traffic class and hop limit are always the socket's own, and are set where they change
+//! (`header`). So bursts of one class leave as if there were none.
 
 use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{endpoint, Endpoint, SockAddr};

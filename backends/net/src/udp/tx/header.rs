@@ -2,8 +2,8 @@
 //!
 //! Class and hop limit are options of the socket: a burst that has others than the one before it
 //! costs a system call for each that differs. As ancillary data they would cost a msghdr for every
-//! burst of a class. The flow label is a part of IPv6's socket address. It is not the UDP source port,
-//! as rxe has it: the port names the engine, and peers take packets of no other.
+//! burst of a class. The flow label is a part of IPv6's socket address. It is not the UDP source
+//! port, as rxe has it: the port names the engine, and peers take packets of no other.
 
 use super::UdpPort;
 use crate::addr::{endpoint, SockAddr};
@@ -102,9 +102,9 @@ impl UdpPort {
         true
     }
 
-    /// The kernel refused burst `i` with EINVAL. Whether that may be because of its flow label: if a
-    /// process of this host has taken one for itself alone, no other may use any without the same.
-    /// What is sent from here on has none.
+    /// The kernel refused burst `i` with EINVAL. Whether that may be because of its flow label: if
+    /// a process of this host has taken one for itself alone, no other may use any without the
+    /// same. What is sent from here on has none.
     #[cold]
     pub(super) fn gives_up_labels(&mut self, i: usize) -> bool {
         if self.tx.slot(i).dst.flow_label == 0 || !self.tx.header.has_labels || self.local.is_v4() {
