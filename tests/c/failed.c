@@ -117,6 +117,13 @@ int main(void)
         ;
     CHECK(ex->status == IBV_WC_LOC_PROT_ERR);
     ibv_end_poll(ex);
+    /* Nothing failed here: the program ended the queue. */
+    struct ibv_qp *d = make_qp(cq, IBV_QPT_RC);
+    struct ibv_qp_attr end = {.qp_state = IBV_QPS_ERR};
+    struct ibv_recv_wr wr = {0}, *bad;
+    connect_qp(d, b->qp_num, 14);
+    CHECK(ibv_post_recv(d, &wr, &bad) == 0 && ibv_modify_qp(d, &end, IBV_QP_STATE) == 0);
+    CHECK(next_wc(cq).status == IBV_WC_WR_FLUSH_ERR);
     datagrams(cq);
     puts("ok");
     return 0;
