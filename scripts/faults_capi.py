@@ -22,7 +22,7 @@ FAULTS = [
      N + "soft/socket_io.rs", "e.errno == libc::ECONNREFUSED && has_socket(&e.dst)", "false",
      "causes"),
     ("this host's firewall that also sends an ICMP message counts as the network",
-     N + "udp/tx/refusal.rs", "            libc::EPERM => ErrorKind::Send,\n", "", "causes"),
+     N + "udp/tx/refusal.rs", "        libc::EPERM => ErrorKind::Send,\n", "", "net"),
     ("a rejection does not know the port", C + "verbs/cause.rs",
      "port as u64 | if datagram", "0 | if datagram", "causes"),
     ("a CQ in use does not say by whom", C + "engine/control.rs",

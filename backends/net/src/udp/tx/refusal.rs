@@ -6,6 +6,18 @@ use crate::port::{ErrorKind, PortError};
 use crate::sys::errno;
 use gdrcore_core::wire::icrc::Flow;
 
+/// Who has refused a send. An error that ICMP has left is not the kernel's own refusal: any host
+/// can send ICMP, all the time. `may_be_icmp`: a message has come, or could have been lost.
+fn kind_of(errno: i32, may_be_icmp: impl FnOnce() -> bool) -> ErrorKind {
+    match errno {
+        libc::EMSGSIZE => ErrorKind::Mtu,
+        // No ICMP message becomes this errno: this host's firewall, which may send one as well.
+        libc::EPERM => ErrorKind::Send,
+        _ if may_be_icmp() => ErrorKind::Icmp,
+        _ => ErrorKind::Send,
+    }
+}
+
 impl UdpPort {
     /// Decides on message `i`, whose send failed with `e`. Returns false to stop: the kernel has no
     /// room.
@@ -33,15 +45,7 @@ impl UdpPort {
             return true;
         }
         self.counters.send_err += 1;
-        // An error that ICMP has left is not the kernel's own refusal: any host can send ICMP, all
-        // the time.
-        let kind = match e {
-            libc::EMSGSIZE => ErrorKind::Mtu,
-            // No ICMP message becomes this errno: this host's firewall, which may send one as well.
-            libc::EPERM => ErrorKind::Send,
-            _ if icmp > 0 || !self.has_room_for_records() => ErrorKind::Icmp,
-            _ => ErrorKind::Send,
-        };
+        let kind = kind_of(e, || icmp > 0 || !self.has_room_for_records());
         self.report(PortError { dst, errno: e, kind, mtu: 0 });
         self.tx.head += 1;
         true
@@ -116,5 +120,20 @@ impl UdpPort {
 fn rewrite_icrc(local: &Endpoint, dst: &Endpoint, packet: &mut [u8]) {
     if local.is_v4() {
         Flow::from_gids(&local.ip, &dst.ip, local.port, dst.port).append_icrc(0, packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_firewall_of_this_host_is_no_message_of_another() {
+        for icmp in [false, true] {
+            assert_eq!(kind_of(libc::EPERM, || icmp), ErrorKind::Send);
+            assert_eq!(kind_of(libc::EMSGSIZE, || icmp), ErrorKind::Mtu);
+        }
+        assert_eq!(kind_of(libc::EHOSTUNREACH, || true), ErrorKind::Icmp);
+        assert_eq!(kind_of(libc::EHOSTUNREACH, || false), ErrorKind::Send);
     }
 }
