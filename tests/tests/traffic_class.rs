@@ -1,6 +1,6 @@
-//! Traffic class, hop limit and flow label on the wire, between hosts: of `tests/c/traffic_class.c`,
-//! whose connection has class 0xb8 by rdma_cm's TOS, and whose datagrams have those of their address
-//! handles.
+//! Traffic class, hop limit and flow label on the wire, between hosts: of
+//! `tests/c/traffic_class.c`, whose connection has class 0xb8 by rdma_cm's TOS, and whose datagrams
+//! have those of their address handles.
 
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Opcode};

@@ -176,7 +176,7 @@ impl Cm {
         id.passive = true;
         id.port = port;
         id.remote_port = header.src_port;
-        // Linux cm.c cm_format_paths_from_req: What this side sends has the class of the REQ's path.
+        // Linux cm.c cm_format_paths_from_req: Answers have the class of the REQ's path.
         id.peer = PeerAddr { traffic_class: m.traffic_class, flow_label: m.flow_label, ..*from };
         id.tid = tid;
         id.remote_id = m.local_comm_id;

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Numbers are little-endian, but for the immediate data, which is as on the wire. The P_Key is the
-//! default one. A record of UD, which has no syndrome, has traffic class, hop limit and flow label in
-//! bytes that are zero else.
+//! default one. A record of UD, which has no syndrome, has traffic class, hop limit and flow label
+//! in bytes that are zero else.
 
 use crate::wire::grh::{Fields, FLOW_LABEL};
 use crate::wire::{
@@ -32,8 +32,8 @@ pub const HEAD_MAX: usize = 64;
 /// Heads and payloads begin at multiples of this from the beginning of a burst.
 pub const RECORD_ALIGN: usize = 8;
 
-/// Where a datagram's head has what its packet's IP header would have: traffic class, hop limit, flow
-/// label. These bytes are zero in other heads, and readers of earlier versions pass over them.
+/// Where a datagram's head has what its packet's IP header would have: traffic class, hop limit,
+/// flow label. These bytes are zero in other heads, and readers of earlier versions pass over them.
 const GRH_AT: [usize; 5] = [6, 7, 11, 15, 31];
 
 /// The header fields of n consecutive packets of one message.
