@@ -1376,8 +1376,7 @@ int gdrc_qp_reset(struct gdrc_context *ctx, struct gdrc_qp qp);
  * 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
  * verb Destroy Queue Pair; ibv_destroy_qp(3).
  */
-int gdrc_qp_destroy(struct gdrc_context *ctx,
-                    struct gdrc_qp qp);
+int gdrc_qp_destroy(struct gdrc_context *ctx, struct gdrc_qp qp);
 
 /**
  * The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:

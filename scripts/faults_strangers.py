@@ -51,7 +51,7 @@ FAULTS = [
     ("a signal that is ignored interrupts system calls", N + "fault.rs",
      "libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;",
      "libc::SA_SIGINFO | libc::SA_ONSTACK;", "fault_chain"),
-    ("a ring that is longer than files may be ends the process", N + "sys.rs",
+    ("a ring that is longer than files may be ends the process", N + "memfd.rs",
      "let sized = without_signals(|| unsafe {", "let sized = Ok(()).and_then(|()| unsafe {",
      "resource_limits"),
     ("a capture that is longer than files may be ends the process", N + "pcap.rs",

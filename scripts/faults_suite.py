@@ -15,7 +15,7 @@ FAULTS = [
      "if a.comp_mask & CPU_ID != 0 && may_run_on(a.cpu_id).is_err() {", "dropin_extended"),
     ("a region on demand has a DMA handle", D + "dmah_verbs.rs",
      " || flags & access::ON_DEMAND != 0 {", " {", "dropin_extended"),
-    ("exported device memory may be cut", "backends/net/src/sys.rs",
+    ("exported device memory may be cut", "backends/net/src/memfd.rs",
      "check(unsafe { libc::fcntl(fd.raw(), libc::F_ADD_SEALS, FIXED_SIZE) })?;",
      "let _ = FIXED_SIZE;", "dropin_extended"),
     ("a permission that a device does not need is refused", D + "pd_verbs.rs",

@@ -56,6 +56,13 @@ pub struct DeviceAttr {
     pub has_gid: u32,
 }
 
+impl DeviceAttr {
+    /// Whether packets can leave by the port.
+    pub fn is_up(&self) -> bool {
+        self.port_state == port_state::ACTIVE
+    }
+}
+
 /// States of a port (numbers of `ibv_port_state`).
 #[allow(missing_docs)]
 pub mod port_state {

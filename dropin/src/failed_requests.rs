@@ -4,11 +4,9 @@
 //! Contexts and CQs choose the poll that says so, or the one that does not, when they are made:
 //! without GDRC_VERBOSE no poll asks.
 
-use crate::abi::{ibv_qp, ibv_wc};
+use crate::abi::ibv_wc;
 use crate::env;
-use crate::event_acks::EventKind;
 use crate::hca::Hca;
-use crate::qp_verbs::Qp;
 use crate::string_verbs::wc_status_str;
 use core::ffi::CStr;
 use gdrcore_core::verbs::cause::CauseCode;
@@ -37,14 +35,5 @@ fn first_failure(hca: &Hca, number: u32) -> Option<Handle> {
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
     let mut all = objects.by_handle.values().map(|target| unsafe { &**target });
-    all.find_map(|target| {
-        if !matches!(target.kind(), EventKind::Qp) {
-            return None;
-        }
-        // SAFETY: the element of a queue pair, which lives.
-        let qp: *mut ibv_qp = unsafe { target.element().qp };
-        // SAFETY: as above; its table has queue pairs of ours.
-        let qp = unsafe { Qp::of(qp) }.ok().filter(|qp| qp.number == number)?;
-        Some(qp.say_once().then_some(qp.handle))
-    })?
+    all.find_map(|target| target.first_failure(number))?
 }

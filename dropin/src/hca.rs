@@ -16,7 +16,6 @@ use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::object_numbers;
 use crate::thread_lock::retry_while_busy;
-use crate::umad;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
@@ -26,7 +25,7 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::EventSink;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Woken when a connection manager has an event.
 pub static CM_EVENTS: Worker = Worker::new();
@@ -44,7 +43,17 @@ pub trait EventTarget {
     /// Queues a completion event for the channel of an armed CQ. Called by the thread that runs the
     /// engine.
     fn raise_completion(&self) {}
+
+    /// Of the queue pair of a number: its handle, if nothing was said of a failure of its
+    /// connection yet. `None`: it is another object.
+    fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
+        None
+    }
 }
+
+/// What is to be done when management datagrams of other classes than the connection manager's have
+/// arrived. Called by the thread that runs the engine.
+pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
 
 /// A context of the device, with its event queue.
 pub struct OpenContext {
@@ -293,7 +302,9 @@ impl EventSink for Hca {
     }
 
     fn general_event(&self) {
-        umad::arrived();
+        if let Some(arrived) = ON_GENERAL.get() {
+            arrived();
+        }
     }
 
     fn async_event(&self, e: AsyncEvent) {

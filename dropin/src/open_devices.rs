@@ -8,7 +8,7 @@ use crate::adapter::{places, Adapter};
 use crate::fork_verbs::around_forks;
 use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
-use crate::{env, object_numbers, stats_printer, umad};
+use crate::{env, object_numbers, stats_printer};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
@@ -112,7 +112,6 @@ pub fn is_listed(device: *const ibv_device) -> bool {
 /// # Errors
 /// Those of [`Hca::open`].
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
-    umad::guard_forks();
     let mut state = STATE.lock();
     // Devices of a parent process do not belong to this process.
     state.open.retain(|o| o.hca.device.query().is_ok());

@@ -5,7 +5,7 @@ use crate::adapter::Adapter;
 use crate::event_queue::EventQueue;
 use crate::open_context::Context;
 use crate::verb_result::Verb;
-use crate::{open_devices, ops_table, uverbs_commands};
+use crate::{open_devices, ops_table, umad, uverbs_commands};
 use core::ffi::c_int;
 use core::mem::offset_of;
 use gdrcore_core::refuse;
@@ -22,6 +22,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
         let adapter = unsafe { Adapter::of(device) };
         let events = EventQueue::new()?;
         let cmd_fd = uverbs_commands::descriptor()?;
+        umad::prepare();
         let hca = open_devices::get(adapter).inspect_err(|&e| {
             reason::before(e, format_args!("{}, '{}': ", adapter.name(), adapter.device_name()));
             // SAFETY: ours, and nobody has seen it.

@@ -117,11 +117,6 @@ impl Qp {
         QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
     }
 
-    /// Whether it is still to be said why the present connection failed.
-    pub fn say_once(&self) -> bool {
-        !self.explained.swap(true, Ordering::Relaxed)
-    }
-
     /// Counts an asynchronous event that the program has taken.
     pub fn async_taken(&self) {
         self.async_taken.fetch_add(1, Ordering::Relaxed);
@@ -146,6 +141,11 @@ impl EventTarget for Qp {
 
     fn element(&self) -> ibv_async_element {
         ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() }
+    }
+
+    fn first_failure(&self, number: u32) -> Option<Option<Handle>> {
+        let first = || !self.explained.swap(true, Ordering::Relaxed);
+        (self.number == number).then(|| first().then_some(self.handle))
     }
 }
 

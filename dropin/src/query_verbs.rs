@@ -9,7 +9,7 @@ use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::verb_result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::device::{port_state, DeviceAttr};
+use gdrcore_core::device::DeviceAttr;
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
@@ -221,11 +221,6 @@ fn present(c: &Context) -> DeviceAttr {
     c.hca.device.query().unwrap_or(c.hca.attr)
 }
 
-/// Whether the link was up.
-pub fn is_up(device: &DeviceAttr) -> bool {
-    device.port_state == port_state::ACTIVE
-}
-
 /// The operation behind the inline `ibv_query_port`.
 pub unsafe extern "C" fn query_port_ex(
     context: *mut ibv_context,
@@ -248,7 +243,7 @@ pub unsafe extern "C" fn query_port_ex(
             max_vl_num: 1,
             active_width: WIDTH_1X,
             active_speed: SPEED_FDR10,
-            phys_state: if is_up(&now) { PHYS_LINK_UP } else { PHYS_DISABLED },
+            phys_state: if now.is_up() { PHYS_LINK_UP } else { PHYS_DISABLED },
             lid: c.adapter.lid,
             link_layer: LINK_LAYER_ETHERNET,
             flags: if c.adapter.lid == 0 { GRH_REQUIRED } else { 0 },

@@ -12,6 +12,7 @@ use crate::gids;
 use crate::hca::{Hca, CM_EVENTS};
 use crate::open_devices;
 use crate::thread_lock::ForkLock;
+use crate::umad;
 use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
@@ -53,6 +54,7 @@ impl Devices for Adapters {
 
     fn manager(&self, device: usize) -> Result<Manager> {
         let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
+        umad::prepare();
         Ok(Arc::new(HeldHca(open_devices::get(adapter)?)))
     }
 }

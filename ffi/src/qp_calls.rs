@@ -179,8 +179,8 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// memory any more; completions that are already in a CQ stay there.
 ///
 /// Errors: -EBUSY: it has a fast handle, is in a multicast group, another thread uses it, or a type
-/// 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA verb Destroy Queue Pair;
-/// ibv_destroy_qp(3).
+/// 2 window is bound to it; -EINVAL: stale handle. Threads: one per QP. Cost: none. Source: IBTA
+/// verb Destroy Queue Pair; ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
     ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
@@ -191,8 +191,8 @@ pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) ->
 /// copy: an IPv6 group, or an IPv4 one as ::ffff:239.1.2.3. Twice is no error, and counts once.
 ///
 /// To send to a group, make an address handle of its GID and name GDRC_QPN_MULTICAST as the QP; no
-/// membership is needed. The sender does not receive its own messages. A queue pair that is a member
-/// of a group is not destroyed.
+/// membership is needed. The sender does not receive its own messages. A queue pair that is a
+/// member of a group is not destroyed.
 ///
 /// Errors: -EINVAL: not UD, not a group's address or of another family than the device's, stale
 /// handle, gid is NULL; -ENOMEM: 64 memberships of the device, or 16 groups, are in use;

@@ -28,6 +28,7 @@ pub mod fork;
 pub mod link_state;
 mod local;
 pub mod map;
+mod memfd;
 mod netlink;
 pub mod pcap;
 pub mod port;

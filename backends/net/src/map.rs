@@ -1,6 +1,7 @@
 //! Memory that the library maps: anonymous, for contexts, or a descriptor's.
 
-use crate::sys::{check, last_error, sealed_memfd, stat, Fd};
+use crate::memfd::sealed_memfd;
+use crate::sys::{check, last_error, stat, Fd};
 use core::ffi::c_int;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;

@@ -16,7 +16,6 @@ mod walk;
 
 use crate::adapter::Adapter;
 use crate::open_devices::{present, STATE};
-use crate::query_verbs::is_up;
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::{Error, Result};
@@ -55,7 +54,7 @@ fn port(device: u32) -> (bool, bool) {
     let state = STATE.lock();
     let open = state.open.iter().find(|o| o.index == device);
     if let Some(now) = open.and_then(|o| o.hca.device.query().ok()) {
-        return (is_up(&now), now.has_gid != 0);
+        return (now.is_up(), now.has_gid != 0);
     }
     let adapter = state.adapters.iter().find(|a| a.index == device);
     adapter.and_then(|a| a.link()).map_or((true, true), |link| (link.is_up, link.has_address))

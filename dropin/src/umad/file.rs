@@ -56,6 +56,11 @@ pub fn facts(a: &Adapter) -> PortFacts {
     PortFacts { index: a.index, guid: a.guid(), gid: a.endpoint.ip, lid: a.lid }
 }
 
+/// The error of a command whose argument cannot be read or written.
+fn unmapped(at: u64) -> Error {
+    refuse!(Fault, "ioctl: no memory for its argument at {at:#x}")
+}
+
 impl File {
     /// A file without agents. `transactions`: a number that others do not know.
     pub fn new(
@@ -287,7 +292,7 @@ impl File {
     /// # Errors
     /// [`Error::Fault`]: a bad address. ENOTTY: no such command. Those of [`File::register`].
     pub fn command(&mut self, request: c_ulong, at: u64) -> Result<()> {
-        let fetch = |to: &mut [u8]| host::fetch(at, to).map_err(|_| Error::Fault);
+        let fetch = |to: &mut [u8]| host::fetch(at, to).map_err(|_| unmapped(at));
         match request {
             proto::ENABLE_PKEY => self.head = proto::HEAD,
             proto::REGISTER => {
@@ -318,7 +323,7 @@ impl File {
         let id = self.register(agent)?;
         host::place(at, &id.to_ne_bytes()).map_err(|_| {
             self.agents[id as usize] = None;
-            Error::Fault
+            unmapped(at)
         })
     }
 }

@@ -19,6 +19,7 @@ mod proto;
 
 use crate::adapter::Adapter;
 use crate::fork_verbs::around_forks;
+use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::thread_lock::{ForkLock, ForkLockGuard};
 use crate::verb_result::{last_error, Verb};
@@ -59,14 +60,16 @@ extern "C" fn release() {
     FILES.release();
 }
 
-/// Holds the locks of the list of devices and of the files around every later fork. To be called
-/// before a device is open, from which datagrams start the thread.
-pub fn guard_forks() {
+/// From now on datagrams that arrive start the thread, and the locks of the list of devices and of
+/// the files are held around every fork. To be called before a device is open.
+pub fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // What is registered last is held first: the list of devices is read under this lock.
         open_devices::guard_forks();
         around_forks(hold, release);
+        // It is set here alone.
+        let _ = ON_GENERAL.set(arrived);
     });
 }
 
@@ -107,7 +110,7 @@ fn inode(fd: RawFd) -> Result<libc::ino_t> {
 /// # Errors
 /// `ENXIO`: no such device. The system's: no descriptor, no thread.
 pub fn open(number: u32, flags: c_int) -> Result<c_int> {
-    guard_forks();
+    prepare();
     let adapter = present().into_iter().find(|a| a.umad() == number);
     let adapter = adapter.ok_or(Error::Os(libc::ENXIO))?;
     // Commands contain addresses of the program.
@@ -135,7 +138,7 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
 }
 
 /// Datagrams have arrived at a device. Called by the thread that runs the engine.
-pub fn arrived() {
+fn arrived() {
     // Without a thread they are lost, as datagrams may be.
     if start().is_ok() {
         wake();

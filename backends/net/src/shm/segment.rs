@@ -2,7 +2,8 @@
 //! grows holds a larger ring behind the first one, whose pages are allocated when it is needed.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
-use crate::sys::{last_error, populate, sealed_len, sealed_memfd, Fd, FIXED_SIZE};
+use crate::memfd::{sealed_len, sealed_memfd, FIXED_SIZE};
+use crate::sys::{last_error, populate, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
