@@ -135,9 +135,10 @@ fn c_calls_in_any_order_with_any_arguments() {
     }
     // Every call must have succeeded, and every call that can refuse must have refused.
     let never = ["gdrc_open"];
+    // Without a GPU nothing can be imported; the loopback device is in no group.
+    let refused_here = ["gdrc_cuda_import", "gdrc_qp_attach_mcast", "gdrc_qp_detach_mcast"];
     for (name, [good, refused]) in &sum.calls {
-        // Without a GPU nothing can be imported.
-        assert!(*good > 0 || *name == "gdrc_cuda_import", "{name} never succeeded");
+        assert!(*good > 0 || refused_here.contains(name), "{name} never succeeded");
         assert!(*refused > 0 || never.contains(name), "{name} never refused");
     }
     assert!(sum.good > 500 && sum.failed > 2000 && sum.statuses.count_ones() >= 8, "{sum:#?}");
