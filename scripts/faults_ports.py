@@ -26,7 +26,7 @@ FAULTS = [
     ("the MTU is that of an interface that is gone", N + "soft/link.rs",
      "net.set_interface(link.interface());", "let _ = net;", "ports"),
     ("a port is active whatever its link", N + "soft/device.rs",
-     "let is_up = now.is_none_or(|link| link.is_up);", "let is_up = true;", "ports"),
+     "let is_up = state.is_none_or(|link| link.is_up);", "let is_up = true;", "ports"),
     ("a listener at all addresses loses a device", "dropin/ucma/src/session/session_events.rs",
      "i.uid != 0 && !(of_interface && i.device.is_none())", "i.uid != 0 || of_interface", "ports"),
     ("a GID stays without its address", D + "query_verbs.rs",

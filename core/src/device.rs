@@ -183,6 +183,11 @@ pub enum CqPlace {
 #[allow(missing_docs)]
 pub trait Device: Sync {
     fn query(&self) -> Result<DeviceAttr>;
+    /// As [`Device::query`], but the state of the port may be that of an earlier moment. Costs no
+    /// system call.
+    fn facts(&self) -> Result<DeviceAttr> {
+        self.query()
+    }
     /// Code of the largest path MTU to a peer, as far as this side can tell.
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
         let _ = to;

@@ -44,6 +44,11 @@ pub trait EventTarget {
     /// engine.
     fn raise_completion(&self) {}
 
+    /// The multicast groups that it is a member of.
+    fn groups(&self) -> Vec<[u8; 16]> {
+        Vec::new()
+    }
+
     /// Of the queue pair of a number: its handle, if nothing was said of a failure of its
     /// connection yet. `None`: it is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
@@ -216,7 +221,7 @@ impl Hca {
     /// Destroys the queues that a program leaves on a context which it closes, since their events
     /// would have no context. Other objects end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
-        let mut left: Vec<(Handle, EventKind)> = Vec::new();
+        let mut left: Vec<(Handle, EventKind, Vec<[u8; 16]>)> = Vec::new();
         let mut objects = self.objects();
         // What has a handle of another context lives on with that.
         let Objects { opened, by_handle, .. } = &mut *objects;
@@ -236,17 +241,22 @@ impl Hca {
             let target = unsafe { &**target };
             let theirs = target.context() == context;
             if theirs {
-                left.push((*handle, target.kind()));
+                left.push((*handle, target.kind(), target.groups()));
             }
             !theirs
         });
         drop(objects);
         // Queue pairs first, since they use the others. A queue that a QP of another context uses
         // cannot be destroyed, and ends with the device.
-        left.sort_by_key(|(_, kind)| !matches!(kind, EventKind::Qp));
-        for (handle, kind) in left {
+        left.sort_by_key(|(_, kind, _)| !matches!(kind, EventKind::Qp));
+        for (handle, kind, groups) in left {
             let _ = match kind {
-                EventKind::Qp => retry_while_busy(|| self.device.qp_destroy(handle)),
+                EventKind::Qp => {
+                    for gid in groups {
+                        let _ = self.device.mcast_detach(handle, &gid);
+                    }
+                    retry_while_busy(|| self.device.qp_destroy(handle))
+                }
                 EventKind::Srq => self.device.srq_destroy(handle),
                 EventKind::Cq => self.device.cq_destroy(handle),
                 EventKind::Port => Ok(()),

@@ -22,7 +22,7 @@ unsafe fn member<'a>(qp: *mut ibv_qp, gid: *const c_void) -> Result<(&'a Qp, [u8
 pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_attach_mcast").code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| {
-        let mut groups = qp.groups();
+        let mut groups = qp.joined();
         qp.device.mcast_attach(qp.handle, &gid)?;
         if !groups.contains(&gid) {
             groups.push(gid);
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid:
 pub unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const c_void, _lid: u16) -> c_int {
     // SAFETY: the program's pointers.
     Verb("ibv_detach_mcast").code(unsafe { member(qp, gid) }.and_then(|(qp, gid)| {
-        let mut groups = qp.groups();
+        let mut groups = qp.joined();
         qp.device.mcast_detach(qp.handle, &gid)?;
         groups.retain(|g| *g != gid);
         Ok(())

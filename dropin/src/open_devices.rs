@@ -114,7 +114,7 @@ pub fn is_listed(device: *const ibv_device) -> bool {
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     let mut state = STATE.lock();
     // Devices of a parent process do not belong to this process.
-    state.open.retain(|o| o.hca.device.query().is_ok());
+    state.open.retain(|o| o.hca.check().is_ok());
     if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
         o.contexts += 1;
         return Ok(o.hca);

@@ -125,7 +125,7 @@ impl Qp {
 
 impl Qp {
     /// The multicast groups that it is a member of.
-    pub fn groups(&self) -> MutexGuard<'_, Vec<[u8; 16]>> {
+    pub fn joined(&self) -> MutexGuard<'_, Vec<[u8; 16]>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,6 +141,10 @@ impl EventTarget for Qp {
 
     fn element(&self) -> ibv_async_element {
         ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() }
+    }
+
+    fn groups(&self) -> Vec<[u8; 16]> {
+        self.joined().clone()
     }
 
     fn first_failure(&self, number: u32) -> Option<Option<Handle>> {
@@ -499,7 +503,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
         // The device refuses it, too; but a device that is busy is asked again.
-        let groups = q.groups().len();
+        let groups = q.joined().len();
         if groups > 0 {
             return Err(refuse!(Busy, "qp: it is attached to {groups} multicast groups"));
         }

@@ -54,7 +54,7 @@ impl Devices for Adapters {
 
     fn manager(&self, device: usize) -> Result<Manager> {
         let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
-        umad::prepare();
+        umad::prepare(adapter.lid != 0);
         Ok(Arc::new(HeldHca(open_devices::get(adapter)?)))
     }
 }

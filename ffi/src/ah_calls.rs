@@ -75,7 +75,7 @@ fn ah_from_wc(
     let from = grh::parse(&bytes)
         .ok_or_else(|| refuse!(Invalid, "grh40: these 40 bytes are no IP header"))?;
     // A link-local sender is on the link of the device's own address.
-    let scope_id = if grh::is_link_local(&from.source) { dev.query()?.scope_id } else { 0 };
+    let scope_id = if grh::is_link_local(&from.source) { dev.facts()?.scope_id } else { 0 };
     let attr = AhAttr {
         dgid: from.source,
         scope_id,

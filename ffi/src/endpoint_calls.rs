@@ -207,7 +207,7 @@ fn endpoint_local(
     let out = sized_out!(out);
     let dev = device(ctx)?;
     let (was, init) = dev.qp_query(qp.handle)?;
-    let d = dev.query()?;
+    let d = dev.facts()?;
     let random = random()?;
     let mut e = gdrc_endpoint {
         version: GDRC_ENDPOINT_VERSION,

@@ -239,7 +239,7 @@ static void to_init(struct end *e)
     done(ibv_modify_qp(e->qp, &a, mask), "INIT");
 }
 
-/* rtr ID MTU SGID_INDEX DGID QPN PSN MAX_DEST_RD MIN_RNR */
+/* rtr ID MTU SGID_INDEX DGID QPN PSN MAX_DEST_RD MIN_RNR CLASS */
 static void to_rtr(struct end *e)
 {
     struct ibv_qp_attr a = {
@@ -255,6 +255,7 @@ static void to_rtr(struct end *e)
     ah->port_num = 1;
     ah->grh.sgid_index = num(3);
     ah->grh.hop_limit = 64;
+    ah->grh.traffic_class = num(9);
     if (count < 5 || inet_pton(AF_INET6, words[4], &ah->grh.dgid) != 1)
         return fail(EINVAL, "DGID");
     int mask = IBV_QP_STATE;

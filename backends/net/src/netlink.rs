@@ -86,7 +86,8 @@ pub(crate) fn interface<T>(index: u32, read: impl FnOnce(&[u8]) -> Option<T>) ->
 
 /// Sends a request, whose header lacks its length, and passes the answer behind its header to
 /// `read`, if it is of the type `kind`. `None`: another answer, such as an error. The kernel
-/// answers within the call that sends, so this never waits. Cost: four system calls.
+/// answers within the call that sends; of interfaces, and before Linux 6.9 of addresses, only when
+/// no other process is changing the network. Cost: four system calls.
 pub(crate) fn ask<T>(
     protocol: i32,
     request: &mut [u8],

@@ -259,7 +259,9 @@ impl UdpPort {
 
     /// Another interface has the address now.
     pub fn set_interface(&mut self, interface: u32) {
-        self.interface = interface;
+        if core::mem::replace(&mut self.interface, interface) != interface {
+            self.groups_follow();
+        }
     }
 
     /// Whether the kernel segments bursts (GSO), and whether it returns whole bursts (GRO).

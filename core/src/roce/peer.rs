@@ -2,7 +2,8 @@
 
 use super::Transport;
 use crate::verbs::types::AhAttr;
-use crate::wire::grh::Fields;
+use crate::wire::grh::{Fields, DSCP, FLOW_LABEL};
+use crate::wire::ip;
 use crate::wire::Flow;
 
 /// Silence after which the newest packet is sent once more, where one can be lost
@@ -29,16 +30,24 @@ pub struct PeerAddr {
 }
 
 impl PeerAddr {
-    /// The address of an address vector, on a device whose own port is `own_port`.
+    /// The address of an address vector, on a device whose own port is `own_port`. What does not
+    /// reach the wire is left out: vectors of the same packets have one record.
     pub fn from_ah(ah: &AhAttr, own_port: u16) -> Self {
+        let has_label = ip::v4_of_gid(&ah.dgid).is_none();
         PeerAddr {
             gid: ah.dgid,
             scope_id: ah.scope_id,
             port: if ah.udp_port == 0 { own_port } else { ah.udp_port },
-            traffic_class: ah.traffic_class,
-            hop_limit: ah.hop_limit,
-            flow_label: ah.flow_label,
+            traffic_class: ah.traffic_class & DSCP,
+            hop_limit: if ah.hop_limit == 1 { 0 } else { ah.hop_limit },
+            flow_label: if has_label { ah.flow_label & FLOW_LABEL } else { 0 },
         }
+    }
+
+    /// The sender of a packet, to be answered by packets of a class. Labels differ from connection
+    /// to connection, so they are left out: those of a host have one record.
+    pub fn by_class(&self, class: u8) -> Self {
+        PeerAddr { traffic_class: class & DSCP, hop_limit: 0, flow_label: 0, ..*self }
     }
 
     /// The fields of the IP header of packets to it; of packets from it.
@@ -411,6 +420,21 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An engine has a record and a window for each.
+    #[test]
+    fn vectors_of_the_same_packets_are_one_peer() {
+        let (v4, v6) = (ip::gid_of_v4([10, 0, 0, 1]), [0xfd; 16]);
+        let of = |dgid, traffic_class, hop_limit, flow_label| {
+            let ah = AhAttr { dgid, traffic_class, hop_limit, flow_label, ..AhAttr::default() };
+            PeerAddr::from_ah(&ah, 4791)
+        };
+        assert_eq!(of(v4, 0xb9, 1, 77), of(v4, 0xb8, 0, 0));
+        assert_eq!(of(v6, 0xb8, 0, 0xf00_0001), of(v6, 0xbb, 1, 1));
+        assert_ne!(of(v6, 0, 0, 1), of(v6, 0, 0, 2));
+        assert_ne!(of(v4, 0, 2, 0), of(v4, 0, 0, 0));
+        assert_ne!(of(v4, 4, 0, 0), of(v4, 0, 0, 0));
+    }
 
     #[test]
     fn window_never_locks_up_and_stays_in_bounds() {

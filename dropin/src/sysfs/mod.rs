@@ -50,7 +50,7 @@ fn tree() -> Tree {
 }
 
 /// Whether the link of a device's port is up, and whether its address is there.
-fn port(device: u32) -> (bool, bool) {
+pub fn port(device: u32) -> (bool, bool) {
     let state = STATE.lock();
     let open = state.open.iter().find(|o| o.index == device);
     if let Some(now) = open.and_then(|o| o.hca.device.query().ok()) {

@@ -13,7 +13,7 @@ use core::time::Duration;
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{refuse, Error, Result};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::time::Instant;
 
@@ -53,7 +53,8 @@ struct Waiting {
 
 /// The facts of a device's port.
 pub fn facts(a: &Adapter) -> PortFacts {
-    PortFacts { index: a.index, guid: a.guid(), gid: a.endpoint.ip, lid: a.lid }
+    let is_up = crate::sysfs::port(a.index).0;
+    PortFacts { index: a.index, guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, is_up }
 }
 
 /// The error of a command whose argument cannot be read or written.
@@ -100,6 +101,11 @@ impl File {
         }
     }
 
+    /// Leaves its descriptor alone, in a child of the process that has opened it.
+    pub fn forget(self) {
+        let _ = self.end.into_raw_fd();
+    }
+
     /// The device, opened if it is not.
     fn device(&mut self) -> Result<&'static Hca> {
         if let Some(hca) = self.hca {
@@ -111,18 +117,21 @@ impl File {
     }
 
     /// Handles what has been written to it, as much as fits a turn; false: its last descriptor was
-    /// closed.
-    pub fn take(&mut self) -> bool {
+    /// closed. `is_closed`: it was, but what was written before may wait.
+    pub fn take(&mut self, is_closed: bool) -> bool {
         let mut room = [0u8; proto::ROOM];
         for _ in 0..super::TURN {
             // SAFETY: room of the length that is given.
             let n = unsafe {
                 libc::recv(self.end(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
             };
-            let Ok(n @ 1..) = usize::try_from(n) else {
-                return n < 0 && matches!(last_error(), Error::Again | Error::Os(libc::EINTR));
-            };
-            self.written(&room[..n]);
+            match usize::try_from(n) {
+                // The end, or a write of nothing.
+                Ok(0) if is_closed => return false,
+                Ok(0) => {}
+                Ok(n) => self.written(&room[..n]),
+                Err(_) => return matches!(last_error(), Error::Again | Error::Os(libc::EINTR)),
+            }
         }
         true
     }
@@ -389,15 +398,16 @@ mod tests {
     fn a_request_ends_when_its_time_is_over() {
         let (mut file, program) = file();
         let request = Mad::request(class::PERFORMANCE, 1, 0x12, 0);
+        let now = Instant::now();
         for _ in 0..2 {
             file.waiting.push(waiting(&request, [9; 16], 3));
         }
         assert!(file.deadline().is_some());
-        file.expire(Instant::now());
+        file.expire(now);
         let mut room = [0; proto::ROOM];
         assert!(program.recv(&mut room).is_err());
         // No device is open that could send again.
-        file.expire(Instant::now() + Duration::from_secs(2));
+        file.expire(now + Duration::from_secs(3600));
         for _ in 0..2 {
             assert_eq!(program.recv(&mut room).unwrap(), proto::HEAD + mad::HEAD);
             assert_eq!(room[4..8], libc::ETIMEDOUT.to_ne_bytes());

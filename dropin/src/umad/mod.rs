@@ -8,7 +8,8 @@
 //! `file` an open file.
 //!
 //! Requests to the port itself are answered here, and so are performance queries of others, whether
-//! or not the program has opened a file: the thread is started when the first one arrives.
+//! or not the program has opened a file: where ports have a LID, by which others could ask, the
+//! thread is started with the device.
 //! Datagrams to another port travel from QP1 to QP1. Those of QP0 and of the subnet's
 //! administration have nobody to go to: the port is RoCE's. They end as requests without an answer.
 
@@ -34,10 +35,12 @@ use gdrcore_net::{clock, fault, reason};
 use mad::{class, Mad};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most datagrams that one turn of the thread takes from a device or a file.
 pub const TURN: usize = 64;
+/// Time until the thread tries again what the system has refused.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The open files of a process.
 struct Files {
@@ -60,25 +63,32 @@ extern "C" fn release() {
     FILES.release();
 }
 
-/// From now on datagrams that arrive start the thread, and the locks of the list of devices and of
-/// the files are held around every fork. To be called before a device is open.
-pub fn prepare() {
+/// The locks of the list of devices and of the files are held around every fork from now on. To be
+/// called before a device is open. `has_lid`: others may ask for the port's counters, so the thread
+/// is started, if there can be one. (By the datagrams themselves it is not: they arrive under the
+/// engine's lock, and anybody sends them.)
+pub fn prepare(has_lid: bool) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // What is registered last is held first: the list of devices is read under this lock.
         open_devices::guard_forks();
         around_forks(hold, release);
         // It is set here alone.
-        let _ = ON_GENERAL.set(arrived);
+        let _ = ON_GENERAL.set(wake);
     });
+    if has_lid {
+        let _ = start();
+    }
 }
 
 /// The files of this process.
 fn files() -> ForkLockGuard<'static, Files> {
     let mut files = FILES.lock();
     if files.pid != std::process::id() {
-        // What a parent has open is the parent's, and so are the devices.
-        *files = Files { pid: std::process::id(), open: Vec::new() };
+        // What a parent has open is the parent's, and so are the devices. Its descriptors may have
+        // been closed here, and their numbers be the program's by now.
+        core::mem::take(&mut files.open).into_iter().for_each(File::forget);
+        files.pid = std::process::id();
     }
     files
 }
@@ -110,7 +120,7 @@ fn inode(fd: RawFd) -> Result<libc::ino_t> {
 /// # Errors
 /// `ENXIO`: no such device. The system's: no descriptor, no thread.
 pub fn open(number: u32, flags: c_int) -> Result<c_int> {
-    prepare();
+    prepare(false);
     let adapter = present().into_iter().find(|a| a.umad() == number);
     let adapter = adapter.ok_or(Error::Os(libc::ENXIO))?;
     // Commands contain addresses of the program.
@@ -137,14 +147,6 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
     Ok(theirs.into_raw_fd())
 }
 
-/// Datagrams have arrived at a device. Called by the thread that runs the engine.
-fn arrived() {
-    // Without a thread they are lost, as datagrams may be.
-    if start().is_ok() {
-        wake();
-    }
-}
-
 /// Starts the thread, if this process has none.
 fn start() -> Result<()> {
     let (own, before) = (std::process::id(), OWNER.load(Ordering::Acquire));
@@ -169,6 +171,8 @@ fn start() -> Result<()> {
     })
 }
 
+/// Wakes the thread. Without one, datagrams that arrive are lost, as datagrams may be. Called also
+/// by the thread that runs the engine.
 fn wake() {
     let fd = WAKE.load(Ordering::Acquire);
     if fd >= 0 {
@@ -199,7 +203,16 @@ fn serve(wake: OwnedFd) {
             left as c_int + 1
         });
         // SAFETY: the entries live through the call.
-        if unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) } < 0 {
+        let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) };
+        if all[0].revents & libc::POLLNVAL != 0 {
+            // The program has closed all descriptors.
+            return;
+        }
+        if ready < 0 {
+            if last_error() != Error::Os(libc::EINTR) {
+                // More files than descriptors are allowed by now.
+                std::thread::sleep(AGAIN);
+            }
             continue;
         }
         let mut n = 0u64;
@@ -208,7 +221,7 @@ fn serve(wake: OwnedFd) {
         let mut files = files();
         for p in all[1..].iter().filter(|p| p.revents != 0) {
             let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
-            if !files.open[at].take() {
+            if !files.open[at].take(p.revents & libc::POLLHUP != 0) {
                 files.open.remove(at).close();
             }
         }

@@ -8,7 +8,8 @@ use super::side::Side;
 use super::Outcome;
 use crate::ends::{Op, Shape};
 use crate::patience::deadline;
-use gdrcore_core::verbs::types::{access, qp_type, wc_flags, wc_opcode, wc_status};
+use gdrcore_core::verbs::types::{access, qp_type, wc_flags, wc_opcode, wc_status, AhAttr};
+use gdrcore_core::wire::grh::DSCP;
 use std::time::{Duration, Instant};
 
 /// Where targets begin in a buffer: behind room for the longest source.
@@ -281,9 +282,18 @@ pub fn datagrams(report: &mut Report, link: &Link, mtu: u32) {
         over(link, shape, &lengths, |p, l| send(p, s, l, IMM))
     });
     report.both("UD GRH", &what, |s| over(link, shape, &[100], |p, l| grh(p, s, l)));
+    let far = AhAttr { traffic_class: 0xb8, hop_limit: HOPS[0], ..link.far };
+    let classed = Link { far, near: link.near.clone(), ..*link };
+    report.both("UD GRH with a traffic class", &what, |s| {
+        over(&classed, shape, &[100], |p, l| grh(p, s, l))
+    });
 }
 
-/// Checks the 40 bytes ahead of a datagram: version, lengths and addresses of the packet.
+/// Hop limits of our packets that have a class, and of the far end's (tests/vm/peer.c).
+const HOPS: [u8; 2] = [77, 64];
+
+/// Checks the 40 bytes ahead of a datagram: version, lengths and addresses of the packet; and of
+/// packets with a traffic class that and the hop limit.
 fn grh(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     send(pair, side, len, None)?;
     let to = half(pair);
@@ -297,6 +307,12 @@ fn grh(pair: &mut Pair, side: Side, len: usize) -> Outcome<usize> {
     // BTH 12, DETH 8, padded payload, ICRC 4, behind 8 bytes of UDP header.
     let udp = 8 + 12 + 8 + len.next_multiple_of(4) + 4;
     let v4 = pair.link.name == "IPv4";
+    let (class, hops) =
+        if v4 { (bytes[21], bytes[28]) } else { (bytes[0] << 4 | bytes[1] >> 4, bytes[7]) };
+    let wanted = (pair.link.far.traffic_class, HOPS[usize::from(side == Side::Rxe)]);
+    if wanted.0 != 0 && (class & DSCP, hops) != wanted {
+        return Err(format!("class and hop limit ({class:#x}, {hops}), not {wanted:?}"));
+    }
     let right = if v4 {
         let length = u16::from_be_bytes([bytes[22], bytes[23]]);
         let sum = bytes[20..40]

@@ -105,8 +105,10 @@ impl<'d, 'l> Pair<'d, 'l> {
             & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | ACCESS_FLUSH);
         link.request(&format!("init {id} {remote} {QKEY}"))?;
         let (mtu, index, near, rnr) = (shape.mtu, link.index, &link.near, shape.min_rnr_timer);
+        // Both ends send by the class that ours has for the far one.
+        let class = link.far.traffic_class;
         link.request(&format!(
-            "rtr {id} {mtu} {index} {near} {} {} 8 {rnr}",
+            "rtr {id} {mtu} {index} {near} {} {} 8 {rnr} {class}",
             our.own.qpn, our.own.psn
         ))?;
         our.connect(own).map_err(text("our end to RTS"))?;

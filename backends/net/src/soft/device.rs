@@ -270,17 +270,35 @@ pub(super) fn probe(reg: &MrReg) -> Result<()> {
     Ok(())
 }
 
+/// The attributes of a port's state; `None`: it is always active.
+fn port_of(state: Option<LinkState>) -> DeviceAttr {
+    let is_up = state.is_none_or(|link| link.is_up);
+    DeviceAttr {
+        port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
+        has_gid: u32::from(state.is_none_or(|link| link.has_address)),
+        ..DeviceAttr::default()
+    }
+}
+
 impl Device for SoftDevice {
     fn query(&self) -> Result<DeviceAttr> {
+        let facts = self.facts()?;
+        let known = self.lock_engine().port().link.as_ref().map(LinkWatch::interface);
+        let DeviceAttr { port_state, has_gid, .. } = match known {
+            Some(known) => port_of(LinkState::of(&self.local, known)),
+            None => facts,
+        };
+        Ok(DeviceAttr { port_state, has_gid, ..facts })
+    }
+
+    fn facts(&self) -> Result<DeviceAttr> {
         let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have become narrower since the device was opened.
         let port = held.port();
         let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
-        let interface = port.link.as_ref().map(LinkWatch::interface);
+        let state = port.link.as_ref().map(LinkWatch::state);
         drop(held);
-        let now = interface.and_then(|known| LinkState::of(&self.local, known));
-        let is_up = now.is_none_or(|link| link.is_up);
         let grown = |n: u32| c.table(n) as u32;
         Ok(DeviceAttr {
             max_msg_size: limits::MAX_MESSAGE,
@@ -304,13 +322,12 @@ impl Device for SoftDevice {
             gid: self.local.ip,
             scope_id: self.local.scope_id,
             own_port: 1,
-            port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
-            has_gid: u32::from(now.is_none_or(|link| link.has_address)),
+            ..port_of(state)
         })
     }
 
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
-        let link = self.query()?.active_mtu;
+        let link = self.facts()?.active_mtu;
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
         let route = self.lock_engine().port().net.as_ref().and_then(|net| net.route_mtu(&to));

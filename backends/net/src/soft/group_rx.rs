@@ -3,7 +3,8 @@
 
 use super::layout::Layout;
 use super::lock::EngineLock;
-use super::{peer_addr, PortState, SoftConfig};
+use super::witness::refused;
+use super::{PortState, SoftConfig};
 use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::now_ns;
@@ -270,11 +271,12 @@ impl PortState {
         let waits = member.has_others() && g.next_timeout(now).is_some();
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
         let (pcap, ports) = (&mut self.pcap, &mut self.ports);
+        let look_at = &mut self.refused_look_at;
         let handled = member.poll(now, |member, mail| {
             let p = match mail {
                 ForEngine::Packets(p) => p,
                 ForEngine::Refused(dst, errno) => {
-                    g.peer_unreachable(now, &peer_addr(dst), *errno);
+                    refused(g, look_at, now, dst, *errno);
                     return 0;
                 }
             };

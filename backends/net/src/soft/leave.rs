@@ -90,13 +90,13 @@ pub extern "C" fn leave() {
 
 /// As [`leave`], and no code of this library is called any more.
 extern "C" fn leave_for_ever() {
-    // The helper thread of a device copies on, and keeps this library where it is.
+    // Another thread copies on. A helper thread keeps this library where it is.
     if OPEN.0.iter().filter(|slot| !leave_one(slot)).count() == 0 {
         fault::uninstall();
     }
 }
 
-/// As [`leave`], for the device of one slot. False: its helper thread runs.
+/// As [`leave`], for the device of one slot. False: a thread is in it, or its helper runs.
 fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
     let at = slot.load(Ordering::Acquire);
     let mut is_idle = true;
@@ -107,8 +107,7 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
         if is_there(at) {
             // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
             let device = unsafe { &*at };
-            device.end_in_order();
-            is_idle = !device.helper_on.load(Ordering::Relaxed);
+            is_idle = device.end_in_order() && !device.helper_on.load(Ordering::Relaxed);
         }
         slot.store(at, Ordering::Release);
     }
@@ -121,14 +120,17 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
 impl SoftDevice {
-    /// Sends what peers wait for: ACKs of what was accepted, and the end of connections.
-    fn end_in_order(&self) {
+    /// Sends what peers wait for: ACKs of what was accepted, and the end of connections. False:
+    /// another thread is in the engine.
+    fn end_in_order(&self) -> bool {
         for _ in 0..LOCK_TRIES {
             if let Some(held) = self.try_lock() {
-                return self.send_last(held);
+                self.send_last(held);
+                return true;
             }
             std::thread::yield_now();
         }
+        false
     }
 
     /// As [`SoftDevice::end_in_order`], under the lock.

@@ -159,6 +159,8 @@ struct PortState<P = UdpPort> {
     /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
+    /// When a destination that the network refuses may be looked up.
+    refused_look_at: u64,
     /// The interface of the address; `None`: its port is always active.
     link: Option<LinkWatch>,
     /// The rings to and from a router.
@@ -289,6 +291,7 @@ impl<P> PortState<P> {
                 net: net.take(),
                 member: member.take(),
                 shm: shm,
+                refused_look_at: 0,
                 link: None,
                 relay: relay,
                 relay_room: None,

@@ -23,7 +23,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
 /// Look-ups take one part in so many of the time.
-const SHARE: u64 = 32;
+pub(super) const SHARE: u64 = 32;
 /// Allowed ports are checked again this often: a port may have another user by now.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// What was refused is remembered for this long at most.

@@ -6,7 +6,7 @@
 
 use super::budget::{BURSTS, LONG_BURST};
 use super::group_rx::receive_shared;
-use super::witness::has_socket;
+use super::witness::refused;
 use super::{endpoint, peer_addr, PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -341,10 +341,7 @@ impl<P: Port> PortState<P> {
             let dst = peer_addr(&e.dst);
             match e.kind {
                 ErrorKind::Icmp => {
-                    match e.errno == libc::ECONNREFUSED && has_socket(&e.dst) {
-                        true => g.peer_rejected(now, &dst, e.errno),
-                        false => g.peer_unreachable(now, &dst, e.errno),
-                    }
+                    refused(g, &mut self.refused_look_at, now, &e.dst, e.errno);
                     if let Some(member) = self.member.as_mut().filter(|s| s.has_others()) {
                         member.send_peer_error(&e.dst, e.errno);
                     }

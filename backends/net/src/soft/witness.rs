@@ -7,9 +7,11 @@
 //!
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
-use super::{endpoint, PortState};
+use super::peer_ports::SHARE;
+use super::{endpoint, peer_addr, PortState};
 use crate::addr::Endpoint;
 
+use crate::clock::now_ns;
 use crate::reason::{is_verbose, say};
 use crate::sock_diag::{receiving_user, unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
@@ -74,8 +76,28 @@ pub(super) fn explain(g: &mut Guard<'_>, now: u64, e: &CmEvent) {
 /// Whether this host has a socket at the very address that an ICMP error calls unreachable. Cost:
 /// four system calls.
 #[cold]
-pub(super) fn has_socket(at: &Endpoint) -> bool {
+fn has_socket(at: &Endpoint) -> bool {
     receiving_user(&Endpoint { port: 0, ..*at }, at).is_some()
+}
+
+/// The network, or a firewall of this host, has refused packets to a destination. Anybody can send
+/// such messages: whether the destination's socket is there is looked up in a part of the time, as
+/// ports are ([`super::peer_ports`]).
+#[cold]
+pub(super) fn refused(g: &mut Guard<'_>, look_at: &mut u64, now: u64, dst: &Endpoint, errno: i32) {
+    let is_there = errno == libc::ECONNREFUSED && {
+        let began = now_ns();
+        began >= *look_at && {
+            let is_there = has_socket(dst);
+            let ended = now_ns();
+            *look_at = ended + (SHARE - 1) * ended.saturating_sub(began);
+            is_there
+        }
+    };
+    match is_there {
+        true => g.peer_rejected(now, &peer_addr(dst), errno),
+        false => g.peer_unreachable(now, &peer_addr(dst), errno),
+    }
 }
 
 fn ip(gid: &[u8; 16]) -> IpAddr {

@@ -50,33 +50,35 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
     let (sa, len) = group.to_sockaddr();
     // SAFETY: `sa` is a socket address of `len` bytes.
     check(unsafe { libc::bind(raw, (&raw const sa).cast(), len) })?;
+    let _ = match local.is_v4() {
+        true => set_option(raw, libc::IPPROTO_IP, IP_MULTICAST_ALL, 0i32),
+        false => set_option(raw, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0i32),
+    };
+    join(raw, &group, local, interface)?;
+    // Only datagrams come by it.
+    super::rx::show_headers(raw, local.is_v4());
+    Ok(fd)
+}
+
+/// Joins a group on the interface of the own address.
+fn join(raw: RawFd, group: &Endpoint, local: &Endpoint, interface: u32) -> Result<()> {
     match (group.to_v4(), local.to_v4()) {
         (Some(group), Some(local)) => {
-            let _ = set_option(raw, libc::IPPROTO_IP, IP_MULTICAST_ALL, 0i32);
             let request = libc::ip_mreq {
                 imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group) },
                 imr_interface: libc::in_addr { s_addr: u32::from_ne_bytes(local) },
             };
-            set_option(raw, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)?;
+            set_option(raw, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)
         }
         (None, None) => {
-            let _ = set_option(raw, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0i32);
             let request = libc::ipv6_mreq {
-                ipv6mr_multiaddr: libc::in6_addr { s6_addr: *gid },
+                ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.ip },
                 ipv6mr_interface: interface,
             };
-            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)?;
+            set_option(raw, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, request)
         }
-        _ => {
-            return Err(refuse!(
-                Invalid,
-                "gid: IPv4 and IPv6, the group's and the device's, do not mix"
-            ))
-        }
+        _ => Err(refuse!(Invalid, "gid: IPv4 and IPv6, the group's and the device's, do not mix")),
     }
-    // Only datagrams come by it.
-    super::rx::show_headers(raw, local.is_v4());
-    Ok(fd)
 }
 
 impl UdpPort {
@@ -98,6 +100,16 @@ impl UdpPort {
         let raw = fd.raw();
         let joined = self.groups.push(Group { gid: *gid, fd });
         joined.map(|()| Some(raw)).map_err(|_| full())
+    }
+
+    /// Another interface has the address: groups are sent to and received by it from now on.
+    pub(super) fn groups_follow(&self) {
+        set_multicast_interface(self.fd.raw(), &self.local, self.interface);
+        for Group { gid, fd } in &self.groups {
+            let group = Endpoint { ip: *gid, ..Endpoint::default() };
+            // The membership of the former interface has ended with it, or is no harm.
+            let _ = join(fd.raw(), &group, &self.local, self.interface);
+        }
     }
 
     /// Closes the sockets of groups for which `keep` is false.

@@ -48,17 +48,27 @@ impl EngineSet {
     }
 }
 
-impl Device for EngineSet {
-    fn query(&self) -> Result<DeviceAttr> {
+impl EngineSet {
+    /// The attributes of the device by those of an engine.
+    fn of_all(&self, one: DeviceAttr) -> DeviceAttr {
         // A program that makes its objects by one thread has this much in any case.
-        let (one, n) = (self.engines.first().query()?, self.plan.at_open);
-        let all = |of_one: u32| of_one.saturating_mul(n);
-        Ok(DeviceAttr {
+        let all = |of_one: u32| of_one.saturating_mul(self.plan.at_open);
+        DeviceAttr {
             max_cq: all(one.max_cq),
             max_qp: all(one.max_qp),
             max_srq: all(one.max_srq),
             ..one
-        })
+        }
+    }
+}
+
+impl Device for EngineSet {
+    fn query(&self) -> Result<DeviceAttr> {
+        Ok(self.of_all(self.engines.first().query()?))
+    }
+
+    fn facts(&self) -> Result<DeviceAttr> {
+        Ok(self.of_all(self.engines.first().facts()?))
     }
 
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
