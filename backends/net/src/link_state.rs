@@ -147,8 +147,8 @@ impl LinkWatch {
                 if kind == libc::RTM_DELADDR && owner == Some((u8::MAX, self.state.interface)) {
                     self.set_address(false, note);
                 }
-                // An address whose network has this one says nothing, but in the host's own network,
-                // of which it has all by one.
+                // An address whose network has this one says nothing, but in the host's own one, of
+                // which it has all by one.
                 let is_of_host = v4.is_some_and(|ip| ip[0] == 127);
                 let is_own = matches!(owner, Some((u8::MAX, _)));
                 is_own || owner.is_some() && (is_of_host || !self.state.has_address)
