@@ -10,7 +10,7 @@ use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 
 /// Places of each ring.
-const PLACES: usize = 8;
+const PLACES: usize = 4;
 
 /// A datagram, and the other end: where it goes, or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
