@@ -19,7 +19,7 @@ FAULTS = [
      "errno(unsafe { (self.module.mcast_attach)(qp.object(), gid) })",
      "errno(unsafe { (self.module.mcast_detach)(qp.object(), gid) })", "verbs_on_dropin"),
     ("a firewall's refusal in the name of a socket that is there counts as the peer's end",
-     N + "soft/witness.rs", "let is_there = has_socket(dst);", "let is_there = false;",
+     N + "soft/witness.rs", "|| has_socket(dst)", "|| false",
      "causes"),
     ("this host's firewall that also sends an ICMP message counts as the network",
      N + "udp/tx/refusal.rs", "        libc::EPERM => ErrorKind::Send,\n", "", "net"),

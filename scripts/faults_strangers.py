@@ -12,7 +12,7 @@ FAULTS = [
     ("a socket of all addresses counts as a soft device's", N + "sock_diag.rs",
      ".filter(|s| s.exact)", "", "net"),
     ("a look-up that takes long is followed by the next at once", N + "soft/peer_ports.rs",
-     "self.ask_at = ended + (SHARE - 1) * ended.saturating_sub(began);", "self.ask_at = began;",
+     "self.next_at = ended + (SHARE - 1) * ended.saturating_sub(began);", "self.next_at = began;",
      "net"),
     ("ports of a peer of another host are looked up", N + "soft/peer_ports.rs",
      "        [0, port].iter().any(|&port| {", "        [port].iter().any(|&port| {", "net"),

@@ -21,9 +21,9 @@ use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
 use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void, CStr};
-use gdrcore_core::mem::host;
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::fault;
+use gdrcore_ucma::memory::{place, read};
 use std::sync::Once;
 
 /// `IB_USER_VERBS_CMD_FLAG_EXTENDED`, `_COMMAND_MASK`, `_QUERY_DEVICE`, `_QUERY_QP`.
@@ -229,16 +229,6 @@ fn command(target: &CommandTarget<'_>, at: u64, len: usize) -> Result<()> {
         place(to.wrapping_add(done as u64), &zeroes[..n])?;
     }
     Ok(())
-}
-
-fn read(at: u64, to: &mut [u8]) -> Result<()> {
-    let n = to.len();
-    host::fetch(at, to).map_err(|_| refuse!(Fault, "command: {n} bytes at {at:#x} are no memory"))
-}
-
-fn place(at: u64, bytes: &[u8]) -> Result<()> {
-    host::place(at, bytes)
-        .map_err(|_| refuse!(Fault, "response: {} bytes at {at:#x} cannot be written", bytes.len()))
 }
 
 /// Accepts the longer struct of a newer program if the additional bytes are 0.

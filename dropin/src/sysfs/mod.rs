@@ -50,7 +50,7 @@ fn tree() -> Tree {
 }
 
 /// Whether the link of a device's port is up, and whether its address is there.
-pub fn port(device: u32) -> (bool, bool) {
+pub fn port_state(device: u32) -> (bool, bool) {
     let state = STATE.lock();
     let open = state.open.iter().find(|o| o.index == device);
     if let Some(now) = open.and_then(|o| o.hca.device.query().ok()) {
@@ -66,7 +66,7 @@ fn text(content: &Content) -> Option<String> {
         Content::Text(text) => Some(text.clone()),
         Content::Unreadable => None,
         Content::Port { device, file } => {
-            let (is_up, has_gid) = port(*device);
+            let (is_up, has_gid) = port_state(*device);
             file.text(is_up, has_gid)
         }
         Content::Counter { device, name, unit } => {

@@ -3,7 +3,7 @@
 //! a subnet nor a subnet manager, so the former are for tools on the port itself.
 
 use super::mad::{attribute, class, method, status, Mad, DATA};
-use crate::sysfs::{counters_of_port, PORT_COUNTERS};
+use crate::sysfs::{counters_of_port, port_state, PORT_COUNTERS};
 
 /// Bit of ClassPortInfo:CapabilityMask: PortCountersExtended, with unicast and multicast.
 const EXTENDED_WIDTH: u16 = 1 << 9;
@@ -20,8 +20,6 @@ pub struct PortFacts {
     pub guid: u64,
     pub gid: [u8; 16],
     pub lid: u16,
-    /// Its link is up.
-    pub is_up: bool,
 }
 
 /// Answers a request to the port itself: turns it into its response.
@@ -75,7 +73,8 @@ fn subnet(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             put(28, &[1]);
             // One lane of up to 10 Gb/s (2.5, 5 and 10); active and up, or down and disabled; MTU
             // 4096, one virtual lane, one GUID.
-            let (state, physical) = if port.is_up { (4, 5) } else { (1, 3) };
+            let (is_up, _) = port_state(port.index);
+            let (state, physical) = if is_up { (4, 5) } else { (1, 3) };
             put(29, &[1, 1, 1, 7 << 4 | state, physical << 4 | 2, 0, 4 << 4 | 7, 5 << 4, 1 << 4]);
             put(41, &[5]);
             put(43, &[1 << 4]);
@@ -127,7 +126,7 @@ mod tests {
     fn port() -> PortFacts {
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 3, 4]);
-        PortFacts { index: 7, guid: 0x0102_0304_0506_0708, gid, lid: 0x0304, is_up: true }
+        PortFacts { index: 7, guid: 0x0102_0304_0506_0708, gid, lid: 0x0304 }
     }
 
     fn ask(class: u8, method: u8, attribute: u16, modifier: u32) -> Mad {

@@ -53,8 +53,7 @@ struct Waiting {
 
 /// The facts of a device's port.
 pub fn facts(a: &Adapter) -> PortFacts {
-    let is_up = crate::sysfs::port(a.index).0;
-    PortFacts { index: a.index, guid: a.guid(), gid: a.endpoint.ip, lid: a.lid, is_up }
+    PortFacts { index: a.index, guid: a.guid(), gid: a.endpoint.ip, lid: a.lid }
 }
 
 /// The error of a command whose argument cannot be read or written.

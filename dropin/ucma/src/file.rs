@@ -10,9 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gdrcore_core::mem::host;
-use gdrcore_core::{refuse, Error, Result};
+use gdrcore_core::{Error, Result};
 
+use crate::memory::{place, read};
 use crate::proto::Command;
 use crate::session::{Answer, Devices, Session};
 
@@ -114,9 +114,7 @@ impl<D: Devices> Files<D> {
             done?
         };
         if let Some(a) = answer {
-            host::place(a.at, &a.bytes).map_err(|_| {
-                refuse!(Fault, "response: {} bytes at {:#x} cannot be written", a.bytes.len(), a.at)
-            })?;
+            place(a.at, &a.bytes)?;
         }
         Ok(len)
     }
@@ -168,11 +166,6 @@ impl<D: Devices> Files<D> {
         let s = self.state();
         (s.open.len(), s.session.ids())
     }
-}
-
-fn read(at: u64, to: &mut [u8]) -> Result<()> {
-    let n = to.len();
-    host::fetch(at, to).map_err(|_| refuse!(Fault, "command: {n} bytes at {at:#x} are no memory"))
 }
 
 impl<D: Devices> State<D> {

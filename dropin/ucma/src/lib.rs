@@ -6,8 +6,9 @@
 //! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] is the state that
 //! the kernel would have: ids, their states, queues of events; it makes no system call and knows
 //! devices through the trait [`session::Devices`]. [`mod@file`] is the open file: a descriptor that
-//! is readable while events are queued, the program's memory, blocking.
+//! is readable while events are queued, blocking; [`memory`] is the program's.
 
 pub mod file;
+pub mod memory;
 pub mod proto;
 pub mod session;

@@ -280,18 +280,10 @@ fn port_of(state: Option<LinkState>) -> DeviceAttr {
     }
 }
 
-impl Device for SoftDevice {
-    fn query(&self) -> Result<DeviceAttr> {
-        let facts = self.facts()?;
-        let known = self.lock_engine().port().link.as_ref().map(LinkWatch::interface);
-        let DeviceAttr { port_state, has_gid, .. } = match known {
-            Some(known) => port_of(LinkState::of(&self.local, known)),
-            None => facts,
-        };
-        Ok(DeviceAttr { port_state, has_gid, ..facts })
-    }
-
-    fn facts(&self) -> Result<DeviceAttr> {
+impl SoftDevice {
+    /// The attributes; `now`: the state of the port by the one that was read last. It is called
+    /// without the engine's lock.
+    fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
         let mut held = self.lock_owned()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have become narrower since the device was opened.
@@ -322,8 +314,18 @@ impl Device for SoftDevice {
             gid: self.local.ip,
             scope_id: self.local.scope_id,
             own_port: 1,
-            ..port_of(state)
+            ..port_of(state.and_then(now))
         })
+    }
+}
+
+impl Device for SoftDevice {
+    fn query(&self) -> Result<DeviceAttr> {
+        self.attributes(|last| LinkState::of(&self.local, last.interface))
+    }
+
+    fn facts(&self) -> Result<DeviceAttr> {
+        self.attributes(Some)
     }
 
     fn path_mtu(&self, to: &AhAttr) -> Result<u32> {

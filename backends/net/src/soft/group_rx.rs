@@ -271,12 +271,12 @@ impl PortState {
         let waits = member.has_others() && g.next_timeout(now).is_some();
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
         let (pcap, ports) = (&mut self.pcap, &mut self.ports);
-        let look_at = &mut self.refused_look_at;
+        let look_ups = &mut self.refused;
         let handled = member.poll(now, |member, mail| {
             let p = match mail {
                 ForEngine::Packets(p) => p,
                 ForEngine::Refused(dst, errno) => {
-                    refused(g, look_at, now, dst, *errno);
+                    refused(g, look_ups, now, dst, *errno);
                     return 0;
                 }
             };

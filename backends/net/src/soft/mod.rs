@@ -159,8 +159,8 @@ struct PortState<P = UdpPort> {
     /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
-    /// When a destination that the network refuses may be looked up.
-    refused_look_at: u64,
+    /// Those of destinations that the network refuses.
+    refused: peer_ports::LookUps,
     /// The interface of the address; `None`: its port is always active.
     link: Option<LinkWatch>,
     /// The rings to and from a router.
@@ -291,7 +291,7 @@ impl<P> PortState<P> {
                 net: net.take(),
                 member: member.take(),
                 shm: shm,
-                refused_look_at: 0,
+                refused: Default::default(),
                 link: None,
                 relay: relay,
                 relay_room: None,

@@ -23,7 +23,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 
 /// Look-ups take one part in so many of the time.
-pub(super) const SHARE: u64 = 32;
+const SHARE: u64 = 32;
 /// Allowed ports are checked again this often: a port may have another user by now.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// What was refused is remembered for this long at most.
@@ -32,6 +32,30 @@ const FORGET_NS: u64 = 1_000_000_000;
 const ALLOWED: usize = 8;
 /// Places of refused ports, and as many of peers of other hosts; each takes the last one.
 const REFUSED: usize = 64;
+
+/// Look-ups that anybody can cause by what it sends: they take one part in [`SHARE`] of the time.
+#[derive(Default)]
+pub(super) struct LookUps {
+    next_at: u64,
+}
+
+impl LookUps {
+    /// Looks, by a clock in nanoseconds; `None`: not now.
+    pub(super) fn take<T>(
+        &mut self,
+        clock: impl Fn() -> u64,
+        look: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let began = clock();
+        if began < self.next_at {
+            return None;
+        }
+        let found = look();
+        let ended = clock();
+        self.next_at = ended + (SHARE - 1) * ended.saturating_sub(began);
+        Some(found)
+    }
+}
 
 /// A peer and a port from which somebody has sent in its name.
 type PeerPort = (PeerAddr, u16);
@@ -46,7 +70,7 @@ pub(super) struct PeerPorts {
     any: bool,
     /// Ports by number. Port 0 stands for all of a peer that is not of this host.
     refused: [Option<PeerPort>; REFUSED],
-    ask_at: u64,
+    look_ups: LookUps,
     again_at: u64,
     forget_at: u64,
 }
@@ -57,7 +81,7 @@ impl Default for PeerPorts {
             allowed: [None; ALLOWED],
             any: false,
             refused: [None; REFUSED],
-            ask_at: 0,
+            look_ups: LookUps::default(),
             again_at: 0,
             forget_at: 0,
         }
@@ -138,23 +162,21 @@ impl PeerPorts {
         clock: impl Fn() -> u64,
         look: impl FnOnce() -> Found,
     ) -> bool {
-        let began = clock();
-        if began >= self.forget_at {
-            self.forget_at = began + FORGET_NS;
+        let now = clock();
+        if now >= self.forget_at {
+            self.forget_at = now + FORGET_NS;
             self.refused = [None; REFUSED];
         }
-        if began < self.ask_at || self.is_refused(peer, port) {
+        if self.is_refused(peer, port) {
             return false;
         }
-        let found = look();
-        let ended = clock();
-        self.ask_at = ended + (SHARE - 1) * ended.saturating_sub(began);
+        let found = self.look_ups.take(clock, look);
         match found {
-            Found::Peers => {}
-            Found::Others => self.refuse(peer, port),
-            Found::Elsewhere => self.refuse(peer, 0),
+            Some(Found::Others) => self.refuse(peer, port),
+            Some(Found::Elsewhere) => self.refuse(peer, 0),
+            Some(Found::Peers) | None => {}
         }
-        found == Found::Peers
+        found == Some(Found::Peers)
     }
 
     /// The place of a port, or of a peer whose ports are all refused.

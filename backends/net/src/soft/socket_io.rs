@@ -341,7 +341,7 @@ impl<P: Port> PortState<P> {
             let dst = peer_addr(&e.dst);
             match e.kind {
                 ErrorKind::Icmp => {
-                    refused(g, &mut self.refused_look_at, now, &e.dst, e.errno);
+                    refused(g, &mut self.refused, now, &e.dst, e.errno);
                     if let Some(member) = self.member.as_mut().filter(|s| s.has_others()) {
                         member.send_peer_error(&e.dst, e.errno);
                     }

@@ -7,7 +7,7 @@
 //!
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
-use super::peer_ports::SHARE;
+use super::peer_ports::LookUps;
 use super::{endpoint, peer_addr, PortState};
 use crate::addr::Endpoint;
 
@@ -84,17 +84,15 @@ fn has_socket(at: &Endpoint) -> bool {
 /// such messages: whether the destination's socket is there is looked up in a part of the time, as
 /// ports are ([`super::peer_ports`]).
 #[cold]
-pub(super) fn refused(g: &mut Guard<'_>, look_at: &mut u64, now: u64, dst: &Endpoint, errno: i32) {
-    let is_there = errno == libc::ECONNREFUSED && {
-        let began = now_ns();
-        began >= *look_at && {
-            let is_there = has_socket(dst);
-            let ended = now_ns();
-            *look_at = ended + (SHARE - 1) * ended.saturating_sub(began);
-            is_there
-        }
-    };
-    match is_there {
+pub(super) fn refused(
+    g: &mut Guard<'_>,
+    look_ups: &mut LookUps,
+    now: u64,
+    dst: &Endpoint,
+    errno: i32,
+) {
+    let may_be_there = errno == libc::ECONNREFUSED;
+    match may_be_there && look_ups.take(now_ns, || has_socket(dst)) == Some(true) {
         true => g.peer_rejected(now, &peer_addr(dst), errno),
         false => g.peer_unreachable(now, &peer_addr(dst), errno),
     }
