@@ -92,6 +92,8 @@ int main(int argc, char **argv)
     CHECK(inet_pton(AF_INET, argv[3], to.dgid + 12) == 1);
     param.ack_timeout = (uint32_t)atoi(argv[4]);
     cfg.engines = (uint32_t)atoi(argv[5]);
+    /* An outage is as long as the test's commands take. */
+    cfg.keepalive_ms = 600000;
     CHECK(gdrc_open(argv[2], &cfg, &ctx) == 0);
     CHECK(gdrc_pd_alloc(ctx, &init.pd) == 0 && gdrc_cq_create(ctx, 16, &cq, NULL) == 0);
     CHECK(gdrc_mr_reg(ctx, init.pd, words, sizeof words, GDRC_ACCESS_LOCAL_WRITE, &key, &mr) == 0);

@@ -151,7 +151,8 @@ fn a_verbs_program_hears_of_its_port_and_goes_on() {
         };
         let side = |host: usize, address: &str, role: &str| {
             let mut c = lab.command(host, &launcher());
-            c.args(["--address", address]).args(options).arg(&program);
+            // An outage is as long as the commands here take.
+            c.args(["--address", address, "--keepalive", "600"]).args(options).arg(&program);
             c.args([role, SERVER, &timeout()]);
             Watched::start(&mut c)
         };
