@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "cm_event.h"
 
 #define FIRST_PORT 7771
 #define LISTENERS 2
@@ -14,18 +15,6 @@
 
 static struct rdma_conn_param param = {
     .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
-
-// Takes the next event, which has to be this one. Returns its id.
-static struct rdma_cm_id *take(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
-    struct rdma_cm_event *e;
-    CHECK(rdma_get_cm_event(channel, &e) == 0);
-    if (e->event != type)
-        fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(type));
-    CHECK(e->event == type);
-    struct rdma_cm_id *id = e->id;
-    CHECK(rdma_ack_cm_event(e) == 0);
-    return id;
-}
 
 static struct sockaddr_in at(const char *address, int listener) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(FIRST_PORT + listener)};
@@ -58,20 +47,20 @@ static void serve(const char *address) {
     for (int i = 0; i < LISTENERS; i++)
         CHECK(rdma_listen(listeners[i], 8) == 0);
     for (int round = 0; round < ROUNDS; round++) {
-        struct rdma_cm_id *a = take(channels[0], RDMA_CM_EVENT_CONNECT_REQUEST);
+        struct rdma_cm_id *a = take_event(channels[0], RDMA_CM_EVENT_CONNECT_REQUEST);
         make_qp(a);
         if (round % 2)
             CHECK(rdma_migrate_id(a, channels[0]) == 0);
         CHECK(rdma_accept(a, &param) == 0);
-        struct rdma_cm_id *last = take(channels[1], RDMA_CM_EVENT_CONNECT_REQUEST);
+        struct rdma_cm_id *last = take_event(channels[1], RDMA_CM_EVENT_CONNECT_REQUEST);
         // To itself, or to another channel and back.
         if (round > 1)
             CHECK(rdma_migrate_id(a, round == 2 ? channels[0] : other) == 0);
         if (round > 2)
             CHECK(rdma_migrate_id(a, channels[0]) == 0);
-        CHECK(take(channels[0], RDMA_CM_EVENT_ESTABLISHED) == a);
-        struct rdma_cm_id *b = take(channels[0], RDMA_CM_EVENT_CONNECT_REQUEST);
-        CHECK(b != a && take(channels[0], RDMA_CM_EVENT_DISCONNECTED) == a);
+        CHECK(take_event(channels[0], RDMA_CM_EVENT_ESTABLISHED) == a);
+        struct rdma_cm_id *b = take_event(channels[0], RDMA_CM_EVENT_CONNECT_REQUEST);
+        CHECK(b != a && take_event(channels[0], RDMA_CM_EVENT_DISCONNECTED) == a);
         CHECK(rdma_reject(b, NULL, 0) == 0 && rdma_destroy_id(b) == 0);
         CHECK(rdma_reject(last, NULL, 0) == 0 && rdma_destroy_id(last) == 0);
         end(a);
@@ -87,9 +76,9 @@ static struct rdma_cm_id *request(const char *address, int listener) {
     struct rdma_cm_id *id;
     CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&a, 2000) == 0);
-    take(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+    take_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
     CHECK(rdma_resolve_route(id, 2000) == 0);
-    take(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    take_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     make_qp(id);
     CHECK(rdma_connect(id, &param) == 0);
     return id;
@@ -104,12 +93,12 @@ static void leave(struct rdma_cm_id *id) {
 static void ask(const char *address) {
     for (int round = 0; round < ROUNDS; round++) {
         struct rdma_cm_id *a = request(address, 0);
-        take(a->channel, RDMA_CM_EVENT_ESTABLISHED);
+        take_event(a->channel, RDMA_CM_EVENT_ESTABLISHED);
         struct rdma_cm_id *b = request(address, 0);
         CHECK(rdma_disconnect(a) == 0);
         struct rdma_cm_id *last = request(address, 1);
-        take(b->channel, RDMA_CM_EVENT_REJECTED);
-        take(last->channel, RDMA_CM_EVENT_REJECTED);
+        take_event(b->channel, RDMA_CM_EVENT_REJECTED);
+        take_event(last->channel, RDMA_CM_EVENT_REJECTED);
         leave(a);
         leave(b);
         leave(last);

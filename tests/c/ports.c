@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "cm_event.h"
 
 #define PORT 7772
 
@@ -21,18 +22,6 @@ static struct rdma_event_channel *channel;
 static struct rdma_cm_id *anywhere;
 static uint64_t words[2];
 static struct ibv_mr *mr;
-
-static struct rdma_cm_id *take(enum rdma_cm_event_type type)
-{
-    struct rdma_cm_event *e;
-    CHECK(rdma_get_cm_event(channel, &e) == 0);
-    if (e->event != type)
-        fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(type));
-    CHECK(e->event == type);
-    struct rdma_cm_id *id = e->id;
-    CHECK(rdma_ack_cm_event(e) == 0);
-    return id;
-}
 
 static void post_recv(struct rdma_cm_id *id)
 {
@@ -128,17 +117,17 @@ int main(int argc, char **argv)
         CHECK(rdma_listen(anywhere, 4) == 0);
         puts("listens");
         fflush(stdout);
-        id = take(RDMA_CM_EVENT_CONNECT_REQUEST);
+        id = take_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     } else {
         CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 2000) == 0);
-        take(RDMA_CM_EVENT_ADDR_RESOLVED);
+        take_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
         CHECK(rdma_resolve_route(id, 2000) == 0);
-        take(RDMA_CM_EVENT_ROUTE_RESOLVED);
+        take_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     }
     CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1) == 0);
     make_qp(id);
     CHECK((is_server ? rdma_accept(id, &param) : rdma_connect(id, &param)) == 0);
-    take(RDMA_CM_EVENT_ESTABLISHED);
+    take_event(channel, RDMA_CM_EVENT_ESTABLISHED);
     set_nonblocking(id->verbs->async_fd);
     set_nonblocking(channel->fd);
     if (!is_server)

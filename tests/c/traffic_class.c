@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "cm_event.h"
 
 #define PORT "7781"
 #define TOS 0xb9 // of which the last two bits are the network's
@@ -30,20 +31,6 @@ struct ud {
     struct ibv_mr *mr;
     char *bytes;
 };
-
-static struct rdma_cm_id *take(struct rdma_event_channel *channel, enum rdma_cm_event_type type,
-                               uint32_t *word) {
-    struct rdma_cm_event *e;
-    CHECK(rdma_get_cm_event(channel, &e) == 0);
-    if (e->event != type)
-        fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(type));
-    CHECK(e->event == type);
-    struct rdma_cm_id *id = e->id;
-    if (word && e->param.conn.private_data_len >= sizeof *word)
-        memcpy(word, e->param.conn.private_data, sizeof *word);
-    CHECK(rdma_ack_cm_event(e) == 0);
-    return id;
-}
 
 static void receive(struct ud *u) {
     struct ibv_sge sge = {(uintptr_t)u->bytes + GRH, GRH + sizeof(struct sent), u->mr->lkey};
@@ -134,7 +121,7 @@ static void serve(struct rdma_event_channel *channel, const struct rdma_addrinfo
     CHECK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
     CHECK(rdma_bind_addr(listener, at->ai_src_addr) == 0 && rdma_listen(listener, 1) == 0);
     puts("listening");
-    struct rdma_cm_id *id = take(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+    struct rdma_cm_id *id = take_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
     CHECK(pd);
     struct ud u = make_ud(pd);
@@ -144,7 +131,7 @@ static void serve(struct rdma_event_channel *channel, const struct rdma_addrinfo
     struct rdma_conn_param param = {.private_data = &u.qp->qp_num, .private_data_len = 4,
                                     .retry_count = 7, .rnr_retry_count = 7};
     CHECK(rdma_accept(id, &param) == 0);
-    take(channel, RDMA_CM_EVENT_ESTABLISHED, NULL);
+    take_event(channel, RDMA_CM_EVENT_ESTABLISHED);
     // Of the request: the answers have it too.
     vector_of(id->qp);
     struct sent s;
@@ -165,7 +152,7 @@ static void serve(struct rdma_event_channel *channel, const struct rdma_addrinfo
         send_by(&u, ah, wc.src_qp, answer);
         CHECK(ibv_destroy_ah(ah) == 0);
     } while (!s.last);
-    take(channel, RDMA_CM_EVENT_DISCONNECTED, NULL);
+    take_event(channel, RDMA_CM_EVENT_DISCONNECTED);
 }
 
 static void ask(struct rdma_event_channel *channel, const struct rdma_addrinfo *to) {
@@ -175,16 +162,19 @@ static void ask(struct rdma_event_channel *channel, const struct rdma_addrinfo *
     CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
     CHECK(rdma_resolve_addr(id, NULL, to->ai_dst_addr, 5000) == 0);
-    take(channel, RDMA_CM_EVENT_ADDR_RESOLVED, NULL);
+    take_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
     CHECK(rdma_resolve_route(id, 5000) == 0);
-    take(channel, RDMA_CM_EVENT_ROUTE_RESOLVED, NULL);
+    take_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
     CHECK(pd);
     struct ud u = make_ud(pd);
     make_rc(id, pd);
     struct rdma_conn_param param = {.retry_count = 7, .rnr_retry_count = 7};
     CHECK(rdma_connect(id, &param) == 0);
-    take(channel, RDMA_CM_EVENT_ESTABLISHED, &peer);
+    struct rdma_cm_event *e = next_event(channel, RDMA_CM_EVENT_ESTABLISHED);
+    if (e->param.conn.private_data_len >= sizeof peer)
+        memcpy(&peer, e->param.conn.private_data, sizeof peer);
+    CHECK(rdma_ack_cm_event(e) == 0);
     struct ibv_ah_attr vector = vector_of(id->qp);
     const struct sent all[DATAGRAMS] = {
         {0, 0, 0, 0, 0},         {0x20, 17, 1, 0, 0xabcde}, {0, 1, 2, 0, 0},

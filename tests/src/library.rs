@@ -2,8 +2,8 @@
 //! by the Makefile.
 
 use crate::source::root;
-use crate::tools::{run, target_dir};
-use std::path::PathBuf;
+use crate::tools::{compile, run, target_dir};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -23,6 +23,22 @@ pub fn build() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();
     make("lib", &ONCE);
     target_dir().join("release")
+}
+
+/// Flags of the compiler for what is linked to libgdrcore.so and lies in a folder: it finds the
+/// library there.
+pub fn flags(dir: &Path) -> [String; 4] {
+    let built = build();
+    std::os::unix::fs::symlink(built.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
+        .expect("a link");
+    let include = format!("-I{}", root().join("include").display());
+    let folder = format!("-L{}", built.display());
+    [include, folder, "-Wl,-rpath,$ORIGIN".into(), "-lgdrcore".into()]
+}
+
+/// Compiles a program of `tests/c` into a folder of its own, with [`flags`].
+pub fn program(name: &str, dir: &Path) -> PathBuf {
+    compile("cc", name, dir, &flags(dir).each_ref().map(String::as_str))
 }
 
 /// Builds the static library as `make install` installs it; returns its path.

@@ -9,8 +9,8 @@ use gdrcore_tests::patience::deadline;
 use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
-use gdrcore_tests::{library, skip, source};
+use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::{library, skip};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -208,17 +208,12 @@ fn c_programs_join_groups_and_leave_them() {
     if find("cc").is_none() {
         skip!("cc is not installed");
     }
-    let lib = library::build();
     let dir = scratch("mcast");
-    let so = dir.join("libgdrcore.so.0");
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), so).expect("a link");
-    let include = format!("-I{}", source::root().join("include").display());
-    let folder = format!("-L{}", lib.display());
-    let program = compile("cc", "mcast", &dir, &[&include, &folder, "-lgdrcore"]);
+    let program = library::program("mcast", &dir);
     let says = |from: &str, to: &str, words: &str| {
         let group = format!("239.{}.0.9", place::number());
         let mut c = Command::new(&program);
-        let done = run(c.args([from, to, &group]).env("LD_LIBRARY_PATH", &dir), 60);
+        let done = run(c.args([from, to, &group]), 60);
         assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {}", done.output);
     };
     let soft = |n| format!("soft:{}", loopback(96, n));

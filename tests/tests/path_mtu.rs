@@ -2,10 +2,9 @@
 //! between them.
 
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, run, scratch, Done, Running};
+use gdrcore_tests::tools::{run, scratch, Done, Running};
 use gdrcore_tests::{library, skip};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -94,15 +93,6 @@ fn a_route_narrower_than_the_links_needs_no_option() {
     }
 }
 
-/// Builds a test program against the library in the build folder.
-fn program(name: &str, dir: &Path) -> PathBuf {
-    library::examples();
-    let text = |p: PathBuf| p.display().to_string();
-    let (build, include) = (text(root().join("build/lib")), text(root().join("include")));
-    let rpath = format!("-Wl,-rpath,{build}");
-    compile("cc", name, dir, &[&format!("-I{include}"), &format!("-L{build}"), &rpath, "-lgdrcore"])
-}
-
 #[test]
 fn an_open_device_follows_link_and_route_and_ignores_icmp() {
     let lab = match network() {
@@ -110,7 +100,7 @@ fn an_open_device_follows_link_and_route_and_ignores_icmp() {
         Err(why) => skip!("no such network: {why}"),
     };
     let dir = scratch("watch-mtu");
-    let watch = program("watch_mtu", &dir);
+    let watch = library::program("watch_mtu", &dir);
     let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));
     end.wait_for_output("link 4096, path 4096\n");
     // A real ICMP message, which a forged one could imitate: this end's kernel learns the MTU and

@@ -4,7 +4,6 @@
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::{ack_timeout, until, wait_for};
 use gdrcore_tests::rdmacm::launcher;
-use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, run, scratch, Running, Scratch};
 use gdrcore_tests::{library, skip};
 use std::path::{Path, PathBuf};
@@ -191,19 +190,10 @@ fn the_files_of_a_port_follow_its_link_and_address() {
     wait_for(60, "the link again", || files() == up);
 }
 
-/// Builds a test program against the library in the build folder.
-fn program(name: &str, dir: &Path) -> PathBuf {
-    library::examples();
-    let text = |p: PathBuf| p.display().to_string();
-    let (build, include) = (text(root().join("build/lib")), text(root().join("include")));
-    let rpath = format!("-Wl,-rpath,{build}");
-    compile("cc", name, dir, &[&format!("-I{include}"), &format!("-L{build}"), &rpath, "-lgdrcore"])
-}
-
 #[test]
 fn a_program_of_the_c_api_hears_of_its_port_and_goes_on() {
     let dir = scratch("ports-api");
-    let program = program("ports_api", &dir);
+    let program = library::program("ports_api", &dir);
     for engines in ["1", "2"] {
         let lab = match network() {
             Ok(lab) => lab,

@@ -5,7 +5,6 @@
 //! 100,000.
 
 use gdrcore_tests::dropin::command;
-use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, loopback, run, scratch};
 use gdrcore_tests::{library, skip};
 use std::process::Command;
@@ -17,13 +16,8 @@ fn count() -> u64 {
 
 #[test]
 fn the_c_api_never_runs_out_of_numbers() {
-    let lib = library::build();
     let dir = scratch("numbers");
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
-        .expect("a link");
-    let (l, i) =
-        (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
-    let program = compile("cc", "numbers", &dir, &[&i, &l, "-lgdrcore"]);
+    let program = library::program("numbers", &dir);
     let (near, far) = (format!("soft:{}", loopback(83, 1)), format!("soft:{}", loopback(83, 3)));
     // Within one device a pair takes two of its numbers, between two devices one of each.
     let made = count();
@@ -31,11 +25,7 @@ fn the_c_api_never_runs_out_of_numbers() {
         [("loopback", made / 2, None), (&near, made / 2, None), (&near, made, Some(far))]
     {
         let mut c = Command::new(&program);
-        c.arg(device)
-            .arg(made.to_string())
-            .arg(pairs.to_string())
-            .args(&peer)
-            .env("LD_LIBRARY_PATH", &*dir);
+        c.arg(device).arg(made.to_string()).arg(pairs.to_string()).args(&peer);
         let done = run(&mut c, 600);
         println!("{device} {peer:?}: {}", done.output.trim());
         assert!(

@@ -516,13 +516,7 @@ fn from_port(net: &mut Net, from: usize, port: u16, mut p: Vec<u8>, to: &End) {
 /// that somebody can ask. The peer's second socket goes on.
 #[test]
 fn a_besieged_queue_pair_takes_a_new_port_of_its_peer() {
-    let o = Opts::default();
-    let mut net = Net::new(2, &o);
-    let (a, b) = (net.end(0, &o), net.end(1, &o));
-    net.lock(&b).check_ports(true);
-    net.connect(&a, &b, &o);
-    net.connect(&b, &a, &o);
-    connect_as_kin(&mut net, &b, &a, &o);
+    let (mut net, _a, b) = pair_that_checks(true);
     (0..4).for_each(|n| net.recv(&b, n, &[(0, 64)]));
     let taken = |net: &Net| net.lock(&b).counters().rdma_recvs;
     let p = request(&net, 0, &b, PSN);

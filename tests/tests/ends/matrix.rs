@@ -471,12 +471,9 @@ fn go_on(device: &Soft, end: &mut End<'_>) -> ! {
 
 /// Compiles the program of [`WAYS_IN_C`] into a folder.
 fn program_in_c(dir: &Path) -> PathBuf {
-    let lib = library::build();
-    std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
-        .expect("a link");
-    let (include, folder) =
-        (format!("-I{}", root().join("include").display()), format!("-L{}", lib.display()));
-    let part = ["-shared", "-fPIC", &include, &folder, "-Wl,-rpath,$ORIGIN", "-lgdrcore"];
+    let flags = library::flags(dir);
+    let flags = flags.iter().map(String::as_str);
+    let part: Vec<&str> = ["-shared", "-fPIC"].into_iter().chain(flags).collect();
     std::fs::rename(compile("cc", "ends", dir, &part), dir.join("ends.so")).expect("the library");
     compile("cc", "ends", dir, &["-DHOST", "-ldl", "-lpthread"])
 }
