@@ -20,6 +20,7 @@ pub const RECEIPTS: usize = 256;
 ///
 /// # Thread-safety
 /// One process leaves receipts, one reads them.
+#[derive(Debug)]
 #[repr(transparent)]
 pub struct Receipts([AtomicU64; RECEIPTS]);
 
@@ -63,6 +64,13 @@ impl Receipts {
     pub fn forget(&self, qpn: u32) {
         if self.of(qpn).is_some() {
             self.place(qpn).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes over the receipts of a place that was lost.
+    pub fn copy(&self, from: &Receipts) {
+        for (to, from) in self.0.iter().zip(&from.0) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 

@@ -9,15 +9,17 @@
 //!
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
 //! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
-//!   messages of the group, and connections that end with the owner. Of a device with several
-//!   blocks the doors of the others are symbolic links to that of the first, so that one link
+//!   messages of the group, and connections that end with the owner; `acks`: the receipts of ACKs
+//!   that wait. Of a device with several blocks the doors of the others are symbolic links to that of the first, so that one link
 //!   serves all.
 //! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
 //!   that port.
 
+mod receipt_file;
 mod socket_dir;
 mod sweep;
 
+pub(crate) use receipt_file::ReceiptFile;
 pub(crate) use socket_dir::SocketDir;
 pub(crate) use sweep::sweep;
 
@@ -29,6 +31,8 @@ use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
 use socket_dir::{make_dir, open_dir, Path};
 use std::os::fd::{AsFd, RawFd};
+#[cfg(test)]
+use std::{ffi::CStr, os::unix::ffi::OsStrExt};
 
 /// Attempts to make a directory while other processes remove it.
 const TRIES: usize = 100;
@@ -136,6 +140,15 @@ impl Name {
     pub(crate) fn exists(&self) -> bool {
         // SAFETY: the path is a C string, because a longer one is left empty.
         unsafe { libc::access(self.addr.sun_path.as_ptr(), libc::F_OK) == 0 }
+    }
+
+    /// Its path.
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &std::path::Path {
+        let bytes = self.addr.sun_path.as_ptr().cast::<u8>();
+        // SAFETY: the path is a C string within the address, which is borrowed.
+        let path = unsafe { CStr::from_ptr(bytes.cast()) };
+        std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()))
     }
 
     /// For `bind`, `connect` and `sendto`.
@@ -247,20 +260,33 @@ impl Lock {
     }
 }
 
-impl Lock {
-    /// Makes one of its names lead to that of another holder of the address, in place of a socket.
-    ///
-    /// # Errors
-    /// [`Error::Os`]: as symlink(2).
-    pub(crate) fn lead_to(&self, role: Role, other: &Lock) -> Result<()> {
-        let to = Target::of(other.holder, role);
-        let mut name = [0u8; 8];
-        name[..4].copy_from_slice(role.file());
+/// Makes the doors of a device's blocks lead to that of its first, which is returned: one link of
+/// each peer serves all blocks, since a device with many queue pairs has many.
+///
+/// # Errors
+/// [`Error::Os`]: as symlink(2).
+pub(crate) fn lead_to_first<'l>(
+    mut blocks: impl Iterator<Item = &'l Lock>,
+) -> Result<Option<&'l Lock>> {
+    let Some(first) = blocks.next() else { return Ok(None) };
+    let to = Target::of(first.holder, Role::Links);
+    let mut name = [0u8; 8];
+    name[..4].copy_from_slice(Role::Links.file());
+    for block in blocks {
         // SAFETY: two C strings; no other pointers.
         check(unsafe {
-            libc::symlinkat(to.0.as_ptr().cast(), self.dir.raw(), name.as_ptr().cast())
+            libc::symlinkat(to.0.as_ptr().cast(), block.dir.raw(), name.as_ptr().cast())
         })?;
-        Ok(())
+    }
+    Ok(Some(first))
+}
+
+#[cfg(test)]
+impl Lock {
+    /// Releases the lock and leaves the files, as the kernel does when the process is killed.
+    pub(crate) fn abandon(&self) {
+        // SAFETY: no pointers.
+        unsafe { libc::flock(self.dir.raw(), libc::LOCK_UN) };
     }
 }
 
@@ -313,11 +339,11 @@ fn is_bound(name: &Name) -> bool {
     rc == 0 || errno() == libc::EPROTOTYPE
 }
 
-/// Removes a holder's sockets.
+/// Removes a holder's files.
 fn empty(dir: RawFd) {
-    for role in Role::ALL {
+    for file in Role::ALL.map(Role::file).into_iter().chain([receipt_file::FILE.to_bytes()]) {
         let mut name = [0u8; 8];
-        name[..4].copy_from_slice(role.file());
+        name[..4].copy_from_slice(file);
         // SAFETY: a C string; no other pointers.
         unsafe { libc::unlinkat(dir, name.as_ptr().cast(), 0) };
     }

@@ -74,6 +74,25 @@ impl Map {
         Ok(Map { ptr, len })
     }
 
+    /// Puts another map, of the same length, in the place of this one.
+    ///
+    /// # Errors
+    /// `Os`: as mremap(2).
+    pub(crate) fn replace(&mut self, other: Map) -> Result<()> {
+        let (from, len) = (other.ptr.as_ptr(), other.len);
+        debug_assert_eq!(len, self.len);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both maps are owned here, and of one length. The kernel unmaps what was at the
+        // target, so no address of this map is without memory at any time.
+        let at = unsafe { libc::mremap(from.cast(), len, len, flags, self.ptr.as_ptr()) };
+        if at == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        // It has moved.
+        let _ = other.into_raw();
+        Ok(())
+    }
+
     /// First byte; aligned to a page.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()

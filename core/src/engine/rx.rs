@@ -7,11 +7,12 @@ use crate::roce::frame::middle::FEWEST;
 use crate::roce::frame::record::{ack_behind, is_ack, is_dc, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
+use crate::roce::witness::Suspect;
 use crate::roce::{Origin, Transport};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::Wc;
-use crate::wire::{Flow, Opcode, ICRC_LEN};
+use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
 
 /// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
 /// identification, or counts the error.
@@ -333,9 +334,21 @@ impl Guard<'_> {
         !self.transport.common.suspects.is_empty()
     }
 
-    /// Takes the index of a QP whose request is about to fail, its peer, and the path to it.
-    pub fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
+    /// Takes a QP whose request is about to fail.
+    pub fn next_suspect(&mut self) -> Option<Suspect> {
         self.transport.next_suspect()
+    }
+
+    /// From now on, ACKs that wait to leave through the port leave their receipts there.
+    pub fn leave_receipts(&mut self, receipts: &'static Receipts) {
+        self.transport.common.acks.receipts = Some(receipts);
+    }
+
+    /// The process of a suspect's peer has ended, and has left the receipt of an ACK for `psn`:
+    /// ends the requests that it has accepted. [`Guard::testify`] must follow.
+    pub fn take_receipt(&mut self, now: u64, qi: usize, psn: Psn) {
+        let (inner, s) = self.split();
+        inner.transport.take_receipt(s, now, qi, psn);
     }
 
     /// Answers why a suspect's peer is silent; `None`: unknown. Its request fails with that cause;

@@ -20,7 +20,7 @@ impl Qp {
         self.conn.timeout_ns == NEVER_NS && self.kind.is_reliable()
     }
 
-    fn waits_for_peer(&self) -> bool {
+    pub(super) fn waits_for_peer(&self) -> bool {
         self.conn.req.una_psn != self.conn.req.max_psn
     }
 }

@@ -44,7 +44,7 @@ pub mod siblings;
 mod siege;
 mod timers;
 pub mod txbuf;
-mod witness;
+pub mod witness;
 
 use crate::arena::{RawSlice, Table};
 use crate::bitmap::Bitmap;

@@ -1,5 +1,6 @@
-//! The receipts of a link ([`Receipts`]): left by the responder, read by the requester when the
-//! other end is gone.
+//! Receipts ([`Receipts`]) of a link or of the port: left by the responder, read by the requester
+//! when the other end is gone. Those of the port are left where an ACK begins to wait
+//! (`rules::ack`).
 
 use super::answers::plain_ack;
 use super::peer::Path;
@@ -8,6 +9,7 @@ use super::{Common, Origin, Transport};
 use crate::receipt::Receipts;
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
+use crate::wire::Psn;
 
 impl Transport {
     /// After a run that came over a link: leaves the receipt of the ACK that its QP owes.
@@ -34,10 +36,17 @@ impl Transport {
             if peer.path != Path::Link(link) {
                 continue;
             }
-            let from = Origin { gid: peer.addr.gid, path: peer.path, port: 0 };
-            let ack = plain_ack(qp.kind.class(), qp.qpn, psn);
-            self.conn(s, qi).handle_run(now, &from, &ack, &[]);
+            self.take_receipt(s, now, qi, psn);
         }
+    }
+
+    /// The peer of a queue pair is gone, and its receipt is that of an ACK for `psn`.
+    pub(crate) fn take_receipt(&mut self, s: &Shared, now: u64, qi: usize, psn: Psn) {
+        let qp = &self.qps[qi];
+        let peer = &self.peers[qp.conn.peer as usize];
+        let from = Origin { gid: peer.addr.gid, path: peer.path, port: peer.addr.port };
+        let ack = plain_ack(qp.kind.class(), qp.qpn, psn);
+        self.conn(s, qi).handle_run(now, &from, &ack, &[]);
     }
 }
 

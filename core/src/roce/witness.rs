@@ -15,35 +15,66 @@ use crate::verbs::types::{wc_status, QpAttr};
 const LOOKS: u8 = 10;
 const LOOK_NS: (u64, u64) = (50_000_000, 500_000_000);
 
+/// A queue pair whose request is about to fail because its peer is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// Its index.
+    pub qi: usize,
+    /// The peer.
+    pub peer: PeerAddr,
+    /// The path to it.
+    pub path: Path,
+    /// The peer's queue pair, which may have left a receipt; `None`: each request names one.
+    pub dest_qpn: Option<u32>,
+}
+
 impl Transport {
-    /// The next QP whose request is about to fail, its peer, and the path to it.
-    pub(crate) fn next_suspect(&mut self) -> Option<(usize, PeerAddr, Path)> {
+    /// The next QP whose request is about to fail.
+    pub(crate) fn next_suspect(&mut self) -> Option<Suspect> {
         loop {
             let qi = self.common.suspects.next_from(0)?;
             self.common.suspects.clear(qi);
+            if !self.is_suspect(qi) {
+                continue;
+            }
             let qp = &self.qps[qi];
-            // Meanwhile an answer may have come, or the QP may have another peer.
-            let req = &qp.conn.req;
-            let times_out = req.asked == req.silent_since && req.ack_deadline != 0;
-            let stands = qp.live && qp.can_send() && (times_out || qp.is_endless());
-            if let Some(peer) = self.peers.get(qp.conn.peer as usize).filter(|_| stands) {
-                return Some((qi, peer.addr, peer.path));
+            if let Some(peer) = self.peers.get(qp.conn.peer as usize) {
+                let dest_qpn = qp.kind.has_fixed_peer().then_some(qp.attr.dest_qp_num);
+                return Some(Suspect { qi, peer: peer.addr, path: peer.path, dest_qpn });
             }
         }
+    }
+
+    /// Whether a suspect still waits for an answer: one may have come, or the QP may have another
+    /// peer.
+    fn is_suspect(&self, qi: usize) -> bool {
+        let qp = &self.qps[qi];
+        let req = &qp.conn.req;
+        let times_out = req.asked == req.silent_since && req.ack_deadline != 0;
+        let waits = qp.is_endless() && qp.waits_for_peer();
+        qp.live && qp.can_send() && (times_out || waits)
     }
 
     /// Takes the answer about a suspect: what its silence means, if that is known. The request
     /// fails now; with [`CauseCode::NotPolled`] only after the last check; without an ACK timeout
     /// only with [`CauseCode::PeerUnreachable`].
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
+        if !self.is_suspect(qi) {
+            return;
+        }
         if self.qps[qi].is_endless() {
             if code == Some(CauseCode::PeerUnreachable) {
                 self.conn(s, qi).fail_path(now, CauseCode::PeerUnreachable, 0);
             }
             return;
         }
-        // Who listens at an address may change: a timeout is not explained by that.
-        let code = code.filter(|code| *code != CauseCode::PeerUnreachable);
+        // Who listens at an address may change: a timeout is not explained by that. What the network
+        // has said explains it already, and is no word of the witness.
+        use CauseCode::{NotPolled, PeerUnreachable, Unanswered};
+        let since = self.qps[qi].mute_since();
+        let known = self.conn(s, qi).explanation(since).map(|(code, ..)| code);
+        let said = known.is_some_and(|code| !matches!(code, NotPolled | Unanswered));
+        let code = code.filter(|code| !said && *code != PeerUnreachable);
         if let Some(code) = code {
             let qp = &self.qps[qi];
             let (timeout, retries) = (qp.conn.timeout_ns, u64::from(qp.attr.retry_cnt));
@@ -68,7 +99,7 @@ fn look_ns(timeout_ns: u64, attr: &QpAttr) -> u64 {
 }
 
 impl Conn<'_> {
-    /// A request is about to fail, and only the peer's silence speaks for that: asks the caller of
+    /// A request is about to fail, and the peer is silent: asks the caller of
     /// the engine, which answers by [`Transport::testify`]. False: not asked, the timeout goes on.
     #[cold]
     pub(super) fn ask_witness(&mut self, now: u64) -> bool {
@@ -76,10 +107,7 @@ impl Conn<'_> {
         let last = self.qp.attr.timeout == 0 || req.retry_left == 0;
         let since = req.silent_since;
         let is_new = req.asked != since;
-        if !last
-            || self.qp.doubts().is_some()
-            || is_new && self.explanation(self.qp.mute_since()).is_some()
-        {
+        if !last || self.qp.doubts().is_some() {
             return false;
         }
         let wait = look_ns(self.qp.conn.timeout_ns, &self.qp.attr);

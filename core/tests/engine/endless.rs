@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use gdrcore_core::config::{config_flags, Config};
+use gdrcore_core::roce::witness::Suspect;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 
@@ -77,7 +78,7 @@ fn what_the_network_says_ends_a_request_only_if_the_witness_knows_it_too() {
             let now = net.now;
             net.lock(&a).peer_unreachable(now, &to, 111);
             let suspect = net.lock(&a).next_suspect();
-            let Some((qi, peer, _)) = suspect else { break };
+            let Some(Suspect { qi, peer, .. }) = suspect else { break };
             assert_eq!(peer.gid, to.gid);
             net.lock(&a).testify(now, qi, says);
             // A flood of such messages asks the witness no more often.

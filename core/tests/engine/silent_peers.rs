@@ -1,5 +1,6 @@
 //! Why a peer is silent, as the caller of the engine says it.
 
+use gdrcore_core::roce::witness::Suspect;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 
@@ -28,7 +29,7 @@ fn until_failed(
         net.run(100_000);
         let now = net.now;
         loop {
-            let Some((qi, peer, _)) = net.lock(a).next_suspect() else { break };
+            let Some(Suspect { qi, peer, .. }) = net.lock(a).next_suspect() else { break };
             assert_eq!(peer.gid, net.hosts[1].addr.gid);
             looks += 1;
             let code = say(looks);
@@ -103,14 +104,14 @@ fn a_witness_that_says_nothing_delays_the_end_and_no_more() {
 }
 
 #[test]
-fn what_the_network_says_needs_no_witness() {
+fn what_the_network_says_stands_against_the_witness() {
     let (mut net, a, _) = silent();
     // Once, before it is asked for the last time.
     net.run(1_200_000);
     let (now, to) = (net.now, net.hosts[1].addr);
     net.lock(&a).peer_unreachable(now, &to, 111);
     let (wc, looks) = until_failed(&mut net, &a, |_| Some(CauseCode::NotPolled));
-    assert_eq!((wc.vendor_err, looks), (CauseCode::PeerUnreachable as u32, 0));
+    assert_eq!((wc.vendor_err, looks), (CauseCode::PeerUnreachable as u32, 1));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use gdrcore_core::device::{async_event, SrqAttr};
+use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
 use gdrcore_core::Error;
@@ -580,6 +581,94 @@ fn an_ack_travels_with_the_reply_and_alone_after_20_us() {
     net.lock(&a).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
     let burst = net.lock(&a).poll_transmit(net.now, &mut buf).expect("an ACK, at once");
     assert_eq!((Opcode(buf[0]), burst.len), (Opcode::RC_ACK, 20));
+}
+
+/// Sends a message of `from` to `to`, which answers with nothing but what leaves at once. Returns
+/// whether an ACK did.
+fn hop(net: &mut Net, from: &End, to: &End, id: u64) -> bool {
+    let mut buf = vec![0; 65_000];
+    net.recv(to, id, &[(0, 64)]);
+    net.post(from, Wr::new(wr_opcode::SEND).local(from, 0, 64).id(id));
+    let burst = net.lock(from).poll_transmit(net.now, &mut buf).expect("a SEND");
+    let src = net.hosts[from.host].addr;
+    net.lock(to).handle_packets(net.now, &src, burst.seg, &buf[..burst.len], false);
+    let Some(ack) = net.lock(to).poll_transmit(net.now, &mut buf) else { return false };
+    let src = net.hosts[to.host].addr;
+    net.lock(from).handle_packets(net.now, &src, ack.seg, &buf[..ack.len], false);
+    true
+}
+
+// rxe rxe_resp.c acknowledge
+#[test]
+fn an_ack_that_waits_at_the_port_leaves_a_receipt() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 8, retry: 2, ..Opts::default() });
+    let receipts: &'static Receipts = Box::leak(Box::default());
+    net.lock(&b).leave_receipts(receipts);
+    net.lock(&a).set_witness();
+    // Who has not answered yet sends the ACK at once.
+    assert!(hop(&mut net, &a, &b, 0) && receipts.of(b.qpn).is_none());
+    assert!(hop(&mut net, &b, &a, 1));
+    assert!(!hop(&mut net, &a, &b, 2), "the ACK waits");
+    let psn = receipts.of(b.qpn).expect("a receipt");
+    // The process of b is killed. The next message was never taken.
+    net.tap = Some(Box::new(|_, _| Fate::Drop));
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 64).id(3));
+    while !net.lock(&a).has_suspects() {
+        net.run(100_000);
+    }
+    let (now, suspect) = (net.now, net.lock(&a).next_suspect().expect("one"));
+    assert_eq!(suspect.dest_qpn, Some(b.qpn));
+    net.lock(&a).take_receipt(now, suspect.qi, psn);
+    net.lock(&a).testify(now, suspect.qi, None);
+    let end = |wc: &Wc| (wc.wr_id, wc.status);
+    let wcs = net.wait(a.host, a.scq, 2);
+    assert_eq!(wcs.iter().map(end).collect::<Vec<_>>(), [(0, 0), (2, wc_status::SUCCESS)]);
+    // What the receipt does not cover has its retries, and fails without an answer.
+    loop {
+        net.run(100_000);
+        let (now, suspect) = (net.now, net.lock(&a).next_suspect());
+        if let Some(suspect) = suspect {
+            net.lock(&a).take_receipt(now, suspect.qi, psn);
+            net.lock(&a).testify(now, suspect.qi, None);
+            break;
+        }
+    }
+    let wcs = net.wait(a.host, a.scq, 1);
+    assert_eq!(wcs.iter().map(end).collect::<Vec<_>>(), [(3, wc_status::RETRY_EXC_ERR)]);
+    // It says nothing about the next connection, which may have the same PSNs.
+    net.tap = None;
+    net.to_state(&b, qp_state::RESET).unwrap();
+    net.connect(&b, &a, &Opts::default());
+    assert_eq!(receipts.of(b.qpn), None);
+}
+
+#[test]
+fn an_ack_whose_receipt_is_replaced_leaves_at_once() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let receipts: &'static Receipts = Box::leak(Box::default());
+    net.lock(&b).leave_receipts(receipts);
+    // Another pair, the receipts of whose second queue pair have the same place.
+    let c = net.end(0, &Opts::default());
+    let mut d = net.end(1, &Opts::default());
+    let mut init = QpInit { pd: d.pd, send_cq: d.scq, recv_cq: d.rcq, ..QpInit::default() };
+    init.cap =
+        QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, ..init.cap };
+    (init.qp_type, init.sq_sig_all) = (qp_type::RC, 1);
+    while (d.qpn ^ b.qpn) as usize % RECEIPTS != 0 {
+        net.lock(&d).qp_destroy(net.now, d.qp).unwrap();
+        (d.qp, d.qpn, _) = net.lock(&b).qp_create(net.now, &init).unwrap();
+    }
+    net.connect(&c, &d, &Opts::default());
+    net.connect(&d, &c, &Opts::default());
+    for (x, y) in [(&a, &b), (&c, &d)] {
+        hop(&mut net, x, y, 0);
+        hop(&mut net, y, x, 1);
+    }
+    assert!(!hop(&mut net, &a, &b, 2), "the ACK waits");
+    assert!(hop(&mut net, &c, &d, 2), "an ACK leaves");
+    let wcs = net.wait(a.host, a.scq, 2);
+    assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 2]);
+    assert!(receipts.of(b.qpn).is_none() && receipts.of(d.qpn).is_some());
 }
 
 /// Posts and rings the doorbell as a device does: true, it is to be heard at once.

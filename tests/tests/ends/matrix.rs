@@ -383,7 +383,8 @@ const PARTS: [Part; 8] = [
         title: "It has taken a message, after it has answered others",
         text: "Over UDP the ACK of a program that answers each message waits for its next answer: \
                an ACK of its own would cost as much as the answer. What runs no code of the \
-               device loses it.",
+               device loses it. A sender of this host and user then finds the receipt of the \
+               message, when its retries are used up; one of another host gets RETRY_EXC_ERR.",
         program: answers_messages,
         survivor: sends_messages,
     },

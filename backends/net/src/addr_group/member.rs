@@ -8,7 +8,7 @@ use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{Holder, Lock, Name, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir};
 use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
@@ -135,6 +135,7 @@ pub struct Member {
     qpn_count: u32,
     sockets: RawSlice<Option<GroupSocket>>,
     services: RawSlice<Option<Service>>,
+    receipts: Option<ReceiptFile>,
     buffer: RawSlice<u8>,
     /// Memory of the BPF program.
     program: RawSlice<Insn>,
@@ -410,9 +411,13 @@ impl Member {
             service._socket = renewed;
         }
         self.socket_dir = socket_dir;
-        let liveness = self.locks().next().map(|lock| lock.listen(Role::Liveness));
-        if let Some(liveness) = liveness {
-            self.liveness = Some(liveness?);
+        let locks = self.sockets.iter().flatten().map(GroupSocket::lock);
+        if let Some(first) = lead_to_first(locks)? {
+            if let Some(receipts) = &mut self.receipts {
+                // Without a file there, what is left is not found.
+                let _ = receipts.renew(first);
+            }
+            self.liveness = Some(first.listen(Role::Liveness)?);
             self.accepts_watchers = false;
             self.resume_accepting(now_ns());
         }

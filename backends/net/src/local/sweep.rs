@@ -1,6 +1,7 @@
 //! Removes the files that killed processes have left in the user's directory, of any address and
 //! network namespace. Runs when a device is opened.
 
+use super::receipt_file::may_be_read;
 use super::socket_dir::{entries, open_dir, SocketDir};
 use super::{empty, lock};
 use core::ffi::CStr;
@@ -9,9 +10,11 @@ use std::os::fd::RawFd;
 /// Most holders that one sweep checks, with two system calls each.
 const HOLDERS: usize = 512;
 
-/// Removes the holder directories that no process has locked, and then the directories that are
-/// empty.
-pub(crate) fn sweep(socket_dir: &SocketDir) {
+/// Removes the holder directories that no process has locked and whose receipts nobody will read,
+/// and then the directories that are empty.
+///
+/// `now`: [`wall_ns`](crate::clock::wall_ns).
+pub(crate) fn sweep(socket_dir: &SocketDir, now: u64) {
     let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
     let mut left = HOLDERS;
@@ -20,7 +23,7 @@ pub(crate) fn sweep(socket_dir: &SocketDir) {
             below(address, |holder, dir| {
                 // A free lock has no living owner. A process that takes this lock next waits until
                 // the sweep has released it.
-                if lock(dir) == Ok(true) {
+                if lock(dir) == Ok(true) && !may_be_read(dir, now) {
                     empty(dir);
                     remove(address, holder);
                 }

@@ -1,5 +1,8 @@
 use super::*;
+use crate::clock::wall_ns;
 use gdrcore_core::error::Error;
+use gdrcore_core::receipt::Receipts;
+use gdrcore_core::wire::Psn;
 use gdrcore_testkit::descriptors::keep;
 use gdrcore_testkit::place::loopback;
 
@@ -68,6 +71,12 @@ fn a_holder_is_one_process_and_its_names_go_with_it() {
     Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
 }
 
+/// As after a kill: the lock is free, the files stay.
+fn kill(lock: Lock) {
+    lock.abandon();
+    std::mem::forget(lock);
+}
+
 #[test]
 fn files_of_a_dead_process_do_not_hinder_others() {
     let _kept = keep();
@@ -75,21 +84,57 @@ fn files_of_a_dead_process_do_not_hinder_others() {
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     let mail = lock.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
     let name = lock.name(Role::Messages);
-    // As after a kill: the descriptors are closed, the files stay. SAFETY: the descriptor is the
-    // lock's own, which is forgotten.
-    unsafe { libc::close(lock.dir.raw()) };
-    std::mem::forget(lock);
+    kill(lock);
     drop(mail);
     assert!(std::path::Path::new(&text(&name)).exists());
     assert_eq!(connect(&name).unwrap_err(), Error::NoDevice);
     // The next holder removes the files, and so does any process that opens a device; files of
     // living processes stay.
     let alive = Lock::take(&socket_dir, &at, Holder::Block(2)).unwrap();
-    sweep(&socket_dir);
+    sweep(&socket_dir, wall_ns());
     assert!(!std::path::Path::new(&text(&name)).parent().unwrap().exists() && alive.is_there());
     let again = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     again.bind(Role::Messages, libc::SOCK_DGRAM).unwrap();
     again.listen(Role::Liveness).unwrap();
+}
+
+#[test]
+fn receipts_of_a_killed_owner_are_read_for_a_minute() {
+    let _kept = keep();
+    let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
+    let ended = || ReceiptFile::of_ended(&socket_dir, &at, 1);
+    let own = |receipts: &Receipts| receipts.of(17).map(Psn::get);
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    let path = text(&lock.name(Role::Messages)).replace("mail", "acks");
+    let file = ReceiptFile::create(&lock).unwrap();
+    assert_eq!(file.receipts().leave(17, Psn::new(5)), 0);
+    assert!(ended().is_none(), "a living owner sends its ACKs");
+    kill(lock);
+    // Others open devices meanwhile: the first sweep sees that the owner is gone.
+    for s in [0, 0, 50] {
+        assert_eq!(ended().and_then(|file| own(file.receipts())), Some(5));
+        sweep(&socket_dir, wall_ns() + s * 1_000_000_000);
+    }
+    assert_eq!(ended().and_then(|file| own(file.receipts())), Some(5));
+    sweep(&socket_dir, wall_ns() + 61_000_000_000);
+    assert!(ended().is_none() && !std::path::Path::new(&path).exists());
+    // The block's next owner begins without receipts, and takes the file away at its end.
+    drop(file);
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    let file = ReceiptFile::create(&lock).unwrap();
+    let _ = file.receipts().leave(17, Psn::new(6));
+    kill(lock);
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    assert_eq!(own(ReceiptFile::create(&lock).unwrap().receipts()), None);
+    drop(lock);
+    assert!(!std::path::Path::new(&path).parent().unwrap().exists());
+    // A file that is too short is none.
+    let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
+    std::fs::write(&path, [0; 100]).unwrap();
+    kill(lock);
+    assert!(ended().is_none());
+    sweep(&socket_dir, wall_ns());
+    sweep(&socket_dir, wall_ns() + 61_000_000_000);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::listener::{LinkSocket, Listener};
 use super::ring::{Place, Reader, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
-use crate::local::{Holder, Lock, Role, SocketDir};
+use crate::local::{Holder, Lock, SocketDir};
 use crate::wait::Waiter;
 use brokered::Brokered;
 pub(crate) use brokered::Peer;
@@ -183,18 +183,18 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the listeners of the device's blocks, by their locks, and that of its address, unless
-    /// another device holds that name.
+    /// Opens the listener of the device's blocks, by the lock of the first, and that of its address,
+    /// unless another device holds that name.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
     ///
     /// # Safety
     /// Nothing else uses the memory, and it outlives the port.
-    pub(crate) unsafe fn open<'l>(
+    pub(crate) unsafe fn open(
         socket_dir: &SocketDir,
         local: &Endpoint,
-        blocks: impl Iterator<Item = &'l Lock>,
+        first: Option<&Lock>,
         bounds: &ShmBounds,
         memory: *mut u8,
         bytes: usize,
@@ -204,7 +204,7 @@ impl ShmPort {
         let mut port = unsafe { ShmPort::carve(local, bounds, memory, bytes)? };
         // From here on a drop releases the names.
         port.socket_dir = Some(*socket_dir);
-        port.open_listeners(blocks, waiter)?;
+        port.open_listeners(first, waiter)?;
         Ok(port)
     }
 
@@ -246,11 +246,7 @@ impl ShmPort {
     }
 
     /// Opens all listeners, and reopens those that were open.
-    pub(crate) fn open_listeners<'l>(
-        &mut self,
-        mut blocks: impl Iterator<Item = &'l Lock>,
-        waiter: &Waiter,
-    ) -> Result<()> {
+    pub(crate) fn open_listeners(&mut self, first: Option<&Lock>, waiter: &Waiter) -> Result<()> {
         self.listeners = [None, None];
         self.address = None;
         let Some(socket_dir) = &self.socket_dir else { return Ok(()) };
@@ -265,10 +261,8 @@ impl ShmPort {
             Ok(listener)
         };
         let of_address = self.address.as_ref().map(open).transpose()?;
-        let first = blocks.next();
         self.listeners = [of_address, first.map(open).transpose()?];
-        // One link of each peer serves all blocks: a device with many queue pairs has many.
-        first.map_or(Ok(()), |first| blocks.try_for_each(|b| b.lead_to(Role::Links, first)))
+        Ok(())
     }
 
     /// Reopens the listeners in another directory.
@@ -276,14 +270,14 @@ impl ShmPort {
     /// # Errors
     /// As [`ShmPort::open`].
     #[cold]
-    pub(crate) fn renew<'l>(
+    pub(crate) fn renew(
         &mut self,
         socket_dir: &SocketDir,
-        blocks: impl Iterator<Item = &'l Lock>,
+        first: Option<&Lock>,
         waiter: &Waiter,
     ) -> Result<()> {
         self.socket_dir = Some(*socket_dir);
-        self.open_listeners(blocks, waiter)
+        self.open_listeners(first, waiter)
     }
 
     /// The latest time for [`ShmPort::maintain`]; `None`: none.

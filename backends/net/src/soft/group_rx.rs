@@ -7,7 +7,7 @@ use super::witness::refused;
 use super::{PortState, SoftConfig};
 use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
-use crate::clock::now_ns;
+use crate::clock::{now_ns, wall_ns};
 use crate::local::{sweep, SocketDir};
 use crate::port::RxPacket;
 use crate::reason::say;
@@ -81,7 +81,7 @@ pub(super) unsafe fn open(
             return Ok(());
         }
     };
-    sweep(&socket_dir);
+    sweep(&socket_dir, wall_ns());
     if at.port == 0 {
         // A port that the kernel chooses has no other users.
         let udp = out.0.insert(socket(at, &cfg)?);
@@ -318,7 +318,7 @@ impl PortState {
         let Some(member) = &mut self.member else { return };
         if member.renew().is_ok() {
             if let Some(shm) = &mut self.shm {
-                let _ = shm.renew(member.socket_dir(), member.locks(), waiter);
+                let _ = shm.renew(member.socket_dir(), member.locks().next(), waiter);
             }
         }
     }

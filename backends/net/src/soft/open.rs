@@ -110,11 +110,11 @@ unsafe fn open_links(
         Some(member) if config.has_links(name) => {
             let bytes = layout.pcap - layout.shm;
             // SAFETY: the caller's promise.
-            let (memory, locks) = (unsafe { memory.add(layout.shm) }, member.locks());
+            let (memory, first) = (unsafe { memory.add(layout.shm) }, member.locks().next());
             // SAFETY: as above.
             let mut port = unsafe {
                 let (names, bounds) = (member.socket_dir(), config.shm()?);
-                ShmPort::open(names, local, locks, &bounds, memory, bytes, waiter)?
+                ShmPort::open(names, local, first, &bounds, memory, bytes, waiter)?
             };
             if config.flags & soft_flags::CMA != 0 {
                 port.enable_by_address();
@@ -232,6 +232,10 @@ unsafe fn start_engine(
     g.set_shared(port.net.is_some() || port.relay.is_some());
     set_socket_rules(&mut g, port.net.as_ref().map(UdpPort::local));
     g.set_witness();
+    // SAFETY: the engine is not used after the device's port, which has the member, was dropped.
+    if let Some(receipts) = port.member.as_ref().and_then(|member| unsafe { member.receipts() }) {
+        g.leave_receipts(receipts);
+    }
     if via.is_some() {
         g.set_unnumbered();
     }

@@ -3,7 +3,8 @@
 //! The engine knows only that a peer is silent. Of a peer behind a link, this host knows that its
 //! process lives, and whether it reads its ring. Of a peer whose socket is of this host, it knows
 //! whether the process reads the socket. So the error of a failed request can say that the peer
-//! does not poll, or has no such queue pair, instead of that it may be dead.
+//! does not poll, or has no such queue pair, instead of that it may be dead. A process that has
+//! ended may have left a receipt of what it had accepted.
 //!
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
@@ -19,6 +20,7 @@ use gdrcore_core::cm::{Refusal, REFUSALS};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Error;
 use gdrcore_core::roce::peer::{Path, PeerAddr};
+use gdrcore_core::roce::witness::Suspect;
 use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use std::net::{IpAddr, Ipv6Addr};
@@ -33,7 +35,7 @@ pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
 
 #[cold]
 fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
-    while let Some((qi, peer, path)) = g.next_suspect() {
+    while let Some(Suspect { qi, peer, path, dest_qpn }) = g.next_suspect() {
         let drained = |link| port.shm.as_ref().and_then(|shm| shm.is_drained(link));
         let cause = match path {
             Path::Link(link) => drained(link).map(read),
@@ -45,6 +47,10 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
             },
             Path::Loopback | Path::Lost => None,
         };
+        let left = |qpn| port.member.as_ref()?.receipt_of(&endpoint(&peer), qpn);
+        if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {
+            g.take_receipt(now, qi, psn);
+        }
         g.testify(now, qi, cause);
     }
 }

@@ -2,6 +2,7 @@
 //! requester.
 
 use crate::bitmap::{Bitmap, Few};
+use crate::receipt::Receipts;
 use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, Peer, PROBE_NS};
 use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
@@ -19,12 +20,15 @@ pub struct AckQueue {
     /// The QP that owes an ACK to another QP of this engine. The sender's next look is a few
     /// instructions away, so this ACK does not go through `ready`.
     local: Option<usize>,
+    /// Where pending ACKs to peers behind the port leave their receipts, if this process can leave
+    /// any. Links have receipts of their own.
+    pub(crate) receipts: Option<&'static Receipts>,
 }
 
 impl AckQueue {
     /// None is owed.
     pub(crate) fn new(pending: Bitmap) -> AckQueue {
-        AckQueue { pending: Few::new(pending), flush_at: u64::MAX, local: None }
+        AckQueue { pending: Few::new(pending), flush_at: u64::MAX, local: None, receipts: None }
     }
 
     /// When pending ACKs must leave, ns; `u64::MAX`: none is pending.
@@ -92,14 +96,23 @@ impl Conn<'_> {
         } else {
             acks.pending.set(qi);
             acks.flush_at = acks.flush_at.min(now + ACK_DELAY_NS);
+            if let (Some(receipts), Path::Port) = (acks.receipts, self.peer.path) {
+                let former = receipts.leave(self.qp.qpn, resp.ack_psn);
+                if former != 0 {
+                    self.common.flush_ack_of(former);
+                }
+            }
         }
     }
 
     /// A connection begins. Over a link an ACK may wait: a receipt outlives this process. Through
     /// the port it waits only if the program is known to reply. Otherwise it leaves in the round
     /// that took the message, before the program has its completion, because the program may end
-    /// next.
+    /// next, and the peer may be of another host, which cannot read the receipt.
     pub(crate) fn begin_acks(&mut self) {
+        if let Some(receipts) = self.common.acks.receipts {
+            receipts.forget(self.qp.qpn);
+        }
         let waits = matches!(self.peer.path, Path::Link(_));
         self.qp.conn.resp.ack_after = if waits { ACK_PACKETS } else { 1 };
         self.qp.conn.resp.acked_alone = false;

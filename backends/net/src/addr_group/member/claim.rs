@@ -8,7 +8,7 @@ use super::super::table::{Table, ENTRIES};
 use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
-use crate::local::{Holder, Name, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, Name, ReceiptFile, Role, SocketDir};
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::CHUNK;
@@ -108,6 +108,7 @@ pub struct Claim {
     parts: Parts,
     /// The listening socket for members that watch this one.
     liveness: Option<Fd>,
+    receipts: Option<ReceiptFile>,
     nonce: u64,
     known: [u64; ENTRIES.div_ceil(64)],
 }
@@ -149,6 +150,7 @@ impl Claim {
             count: wanted.count,
             parts,
             liveness: None,
+            receipts: None,
             nonce,
             known: [0; 16],
         };
@@ -164,8 +166,10 @@ impl Claim {
                 sockets,
             )?,
         };
-        if let Some(lock) = sockets.first().and_then(Option::as_ref).map(GroupSocket::lock) {
-            c.liveness = Some(lock.listen(Role::Liveness)?);
+        if let Some(first) = lead_to_first(sockets.iter().flatten().map(GroupSocket::lock))? {
+            c.liveness = Some(first.listen(Role::Liveness)?);
+            // Without them, a message whose ACK waited when this process was killed looks lost.
+            c.receipts = ReceiptFile::create(first).ok();
         }
         Ok(c)
     }
@@ -233,6 +237,7 @@ impl Claim {
             qpn_count: qpns.1,
             sockets,
             services,
+            receipts: self.receipts.take(),
             buffer,
             program,
             set,

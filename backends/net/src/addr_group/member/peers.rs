@@ -2,9 +2,12 @@
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
-use crate::local::{connect, door_of, is_open, Holder, Name, Role};
+use crate::local::{connect, door_of, is_open, Holder, Name, ReceiptFile, Role};
 use crate::wait::watch;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
+use gdrcore_core::receipt::Receipts;
+use gdrcore_core::wire::Psn;
 
 impl Member {
     /// Watches the owner of a block of QPNs at an address, if it is a process of this host and
@@ -30,6 +33,24 @@ impl Member {
         self.has_gone |= life.is_none();
         self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
         true
+    }
+
+    /// Where this member leaves the receipts of ACKs that wait; `None`: there is no room for them.
+    ///
+    /// # Safety
+    /// They are not used after the member has been dropped.
+    pub(crate) unsafe fn receipts(&self) -> Option<&'static Receipts> {
+        // SAFETY: the caller's promise.
+        self.receipts.as_ref().map(|file| unsafe { &*core::ptr::from_ref(file.receipts()) })
+    }
+
+    /// The receipt at a queue pair of an address whose owner was a process of this host and user,
+    /// and has ended. Cost: eight system calls.
+    #[cold]
+    pub(crate) fn receipt_of(&self, at: &Endpoint, qpn: u32) -> Option<Psn> {
+        let block = u16::try_from(qpn / QPN_UNIT).ok()?;
+        let door = door_of(&self.socket_dir, at, block);
+        ReceiptFile::of_ended(&self.socket_dir, at, door)?.receipts().of(qpn)
     }
 
     /// Whether the owner of a block at an address is watched, by the block whose sockets it listens

@@ -7,6 +7,7 @@ use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use gdrcore_core::error::Error;
 use gdrcore_core::wire::grh::Fields;
+use gdrcore_core::wire::Psn;
 use gdrcore_testkit::descriptors::{keep, Keep};
 use gdrcore_testkit::patience::{deadline, until};
 use gdrcore_testkit::place::loopback;
@@ -27,7 +28,11 @@ fn at(n: u8) -> Endpoint {
 }
 
 fn one(at: &Endpoint, block: u16) -> One {
-    let wanted = WantedBlocks::of(u32::from(block) * QPN_UNIT, 4096).unwrap();
+    with_qpns(at, block, 4096)
+}
+
+fn with_qpns(at: &Endpoint, block: u16, qpn_count: u32) -> One {
+    let wanted = WantedBlocks::of(u32::from(block) * QPN_UNIT, qpn_count).unwrap();
     let cfg = UdpConfig::DEFAULT;
     let bounds = ClaimBounds::of(cfg.burst_bytes, 64);
     let kept = keep();
@@ -55,7 +60,7 @@ fn one(at: &Endpoint, block: u16) -> One {
     if alone {
         udp.allow_reuse_port().unwrap();
     }
-    let qpns = (u32::from(block) * QPN_UNIT, 4096);
+    let qpns = (u32::from(block) * QPN_UNIT, qpn_count);
     let mut member = None;
     claim.join(udp.fd(), qpns, alone, now_ns(), &mut member).unwrap();
     let member = member.unwrap();
@@ -541,6 +546,31 @@ fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
     let gaps = longest > Duration::from_nanos(LAST_NS / 2);
     let c = sender.member.counters;
     assert!(got == 250 || gaps, "{got}, at most {longest:?} apart; {c:?}");
+}
+
+#[test]
+fn what_a_killed_peer_left_is_found_by_any_block() {
+    let (mut here, there) = (one(&at(14), 40), at(15));
+    // Three blocks, and no links.
+    let mut peer = with_qpns(&there, 3, 3 * QPN_UNIT);
+    assert!(here.member.watch_peer(&there, 5) && here.member.watches(&there, Some(3)));
+    let qpns = [3 * QPN_UNIT, 5 * QPN_UNIT + 1];
+    let receipts = peer.member.receipts.as_ref().unwrap().receipts();
+    assert_eq!(qpns.map(|qpn| receipts.leave(qpn, Psn::new(9))), [0, 0]);
+    assert_eq!(qpns.map(|qpn| here.member.receipt_of(&there, qpn)), [None, None], "it lives");
+    // Its directory is removed, and made again: the receipts move, and go on at the same address.
+    let address = std::ptr::from_ref(receipts);
+    let name = peer.member.locks().next().unwrap().name(Role::Liveness);
+    std::fs::remove_dir_all(name.path().ancestors().nth(2).unwrap()).unwrap();
+    peer.member.renew().unwrap();
+    let receipts = peer.member.receipts.as_ref().unwrap().receipts();
+    assert_eq!(std::ptr::from_ref(receipts), address);
+    assert_eq!(receipts.leave(qpns[1], Psn::new(10)), 0);
+    peer.member.locks().for_each(Lock::abandon);
+    let left = qpns.map(|qpn| here.member.receipt_of(&there, qpn).map(Psn::get));
+    assert_eq!(left, [Some(9), Some(10)]);
+    let others = [6 * QPN_UNIT, 3 * QPN_UNIT + 1].map(|qpn| here.member.receipt_of(&there, qpn));
+    assert_eq!(others, [None, None]);
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::rx::BATCH;
 use super::tx::FRAME_MIN;
 use super::*;
 use crate::clock::now_ns;
-use crate::local::Name;
+use crate::local::{lead_to_first, Name, Role};
 use crate::map::Map;
 use gdrcore_core::roce::run::{Run, RECORD_ALIGN};
 use gdrcore_core::wire::{Class, Kind, Psn};
@@ -45,10 +45,10 @@ fn end_of(n: u8, blocks: &[u16]) -> End {
     let socket_dir = SocketDir::open().unwrap();
     let take = |&block| Lock::take(&socket_dir, &at, Holder::Block(block)).unwrap();
     let taken: Vec<Lock> = blocks.iter().map(take).collect();
-    let locks = taken.iter();
+    let first = lead_to_first(taken.iter()).unwrap();
     // SAFETY: the map is ours, and is dropped after the port.
     let mut port = unsafe {
-        ShmPort::open(&socket_dir, &at, locks, &BOUNDS, memory.as_ptr(), memory.len(), &waiter)
+        ShmPort::open(&socket_dir, &at, first, &BOUNDS, memory.as_ptr(), memory.len(), &waiter)
             .unwrap()
     };
     port.enable_by_address();
