@@ -50,8 +50,8 @@ impl ReceiptFile {
         Map::shared(fd.raw(), 0, len, true).map(ReceiptFile)
     }
 
-    /// Makes the file again for a holder whose directory was removed, with the receipts that it had,
-    /// at the same address.
+    /// Makes the file again for a holder whose directory was removed, with the receipts that it
+    /// had, at the same address.
     ///
     /// # Errors
     /// As [`ReceiptFile::create`], mremap(2).

@@ -183,8 +183,8 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the listener of the device's blocks, by the lock of the first, and that of its address,
-    /// unless another device holds that name.
+    /// Opens the listener of the device's blocks, by the lock of the first, and that of its
+    /// address, unless another device holds that name.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
