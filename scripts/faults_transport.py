@@ -44,6 +44,14 @@ REFUSALS = [
      "engine"),
     ("the last packet of a message requests no ACK", R + "requester.rs", "ack_req: rc && last,",
      "ack_req: false,", "engine"),
+    ("after a refusal nothing more is tried than before", R + "rnr.rs",
+     "self.conn.tried = tried + more;", "self.conn.tried = 1;", "engine"),
+    ("after a refusal as much is tried as without one", R + "rnr.rs",
+     "if self.conn.tried < TRIED_MAX {", "if self.conn.tried < 2 {", "engine"),
+    ("what the last refusal cost is not remembered", R + "rnr.rs",
+     "if tried < self.conn.tried_half {", "if true {", "engine"),
+    ("a longer refusal counts as a new one", R + "rnr.rs",
+     "if qp.conn.ready != Ready::Refused {", "if true {", "engine"),
 ]
 BULK = [
     ("a burst asks for an ACK by the cost of all that the window lets go", R + "requester.rs",

@@ -470,7 +470,7 @@ FAULTS = [
      "Ready::Refused if accepted => Ready::Doubtful,",
      "Ready::Refused if accepted => Ready::Yes,", ENGINE),
     ("a peer that was late once counts as late for good", R + "rnr.rs",
-     "Ready::Tried if accepted => Ready::Yes,",
+     "Ready::Tried if accepted => self.try_more(),",
      "Ready::Tried if accepted => Ready::Doubtful,", ENGINE),
     ("a request without a receive leaves the peer counted as late", R + "rnr.rs",
      "if self.conn.req.una_psn == self.conn.req.max_psn && !wqe.takes_receive() {",

@@ -5,7 +5,10 @@
 //! and asks for an ACK: while the peer refuses it again, one packet is lost and not a whole window.
 //! Once it is accepted the rest of its message follows. A peer that was late for one message is
 //! mostly late for the next one, so behind it one more packet is tried: the one that takes the next
-//! receive request. When that is accepted at once, the window is open again as for any other peer.
+//! receive request. Each time that what was tried is accepted at once, more is tried: twice as much
+//! up to half of what the last refusal has cost, from there on an eighth more. Then the window is
+//! open again as for any other peer. So a refusal costs some part of what was accepted before it,
+//! and not a window.
 //!
 //! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
@@ -17,6 +20,10 @@ use crate::verbs::req::{Ready, SendBlock, WqeState};
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
+
+/// A peer that accepts so many packets at once, the first of which takes a receive request, is no
+/// longer in doubt.
+const TRIED_MAX: u16 = 256;
 
 impl Qp {
     /// Lets requests leave again, as far as the peer is ready for them.
@@ -44,7 +51,8 @@ impl Qp {
             let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
             let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
             if psn.diff(takes) <= 0 {
-                (self.conn.ready, self.conn.ready_psn) = (Ready::Tried, takes);
+                let last = takes.add(u32::from(self.conn.tried) - 1);
+                (self.conn.ready, self.conn.ready_psn) = (Ready::Tried, last);
             }
         }
         if self.conn.ready == Ready::Doubtful {
@@ -75,10 +83,22 @@ impl Qp {
         let accepted = self.conn.req.una_psn.diff(self.conn.ready_psn) > 0;
         self.conn.ready = match self.conn.ready {
             Ready::Refused if accepted => Ready::Doubtful,
-            Ready::Tried if accepted => Ready::Yes,
+            Ready::Tried if accepted => self.try_more(),
             same => same,
         };
         self.end_unready();
+    }
+
+    /// What was tried has been accepted.
+    fn try_more(&mut self) -> Ready {
+        let tried = self.conn.tried;
+        let more = if tried < self.conn.tried_half { tried } else { tried / 8 + 1 };
+        self.conn.tried = tried + more;
+        if self.conn.tried < TRIED_MAX {
+            Ready::Doubtful
+        } else {
+            Ready::Yes
+        }
     }
 
     fn end_unready(&mut self) {
@@ -120,6 +140,11 @@ impl Conn<'_> {
             wait = wait.min(RNR_NS);
         } else if qp.attr.rnr_retry != 7 {
             qp.conn.req.rnr_left -= 1;
+        }
+        if qp.conn.ready != Ready::Refused {
+            // Of what has left, all from the refused packet on is lost.
+            let lost = qp.conn.req.next_psn.diff(psn).max(0) as u32;
+            (qp.conn.tried, qp.conn.tried_half) = (1, (lost / 2).min(u32::from(TRIED_MAX)) as u16);
         }
         // Not from `psn`: answers of READs before it may have been lost.
         let una = qp.conn.req.una_psn;

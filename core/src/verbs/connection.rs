@@ -91,6 +91,11 @@ pub struct Connection {
     pub ready: Ready,
     /// See [`Ready`].
     pub ready_psn: Psn,
+    /// Packets that are tried at once while it is doubtful, the first of which takes a receive
+    /// request; half of those that the last refusal has cost.
+    pub tried: u16,
+    /// See `tried`.
+    pub tried_half: u16,
     /// Responder.
     pub resp: Resp,
     /// Keepalive.
@@ -116,6 +121,8 @@ impl Default for Connection {
             req: Req::default(),
             ready: Ready::default(),
             ready_psn: Psn::default(),
+            tried: 0,
+            tried_half: 0,
             resp: Resp::default(),
             keep: Keep::default(),
         }

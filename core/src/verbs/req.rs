@@ -82,8 +82,9 @@ pub enum Ready {
     Refused,
     /// What it refused has been accepted. It may not be ready for the next message either.
     Doubtful,
-    /// The packet with the PSN [`ready_psn`](super::connection::Connection::ready_psn) takes the
-    /// next receive request. Nothing beyond it leaves until it is accepted.
+    /// The packet that takes the next receive request is tried, and maybe some behind it, up to
+    /// the PSN [`ready_psn`](super::connection::Connection::ready_psn). Nothing beyond leaves until
+    /// all of them are accepted.
     Tried,
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
+use gdrcore_testkit::rng::Rng;
 
 use crate::util::*;
 
@@ -202,24 +203,81 @@ fn receivers_that_are_late_cost_two_packets_in_a_hundred_at_most() {
     }
 }
 
+/// Packets that are sent again, of a hundred that are needed, to a program that posts some receives
+/// at once, takes their messages, and is late by up to a millisecond: one that has no CPU, as on a
+/// busy machine.
+fn share_of_a_busy_receiver(way: Way, packets: usize, messages: u64, most: u32) -> f64 {
+    let o = Opts { rnr_timer: 12, sq: 1024, cqe: 1024, ..opts(way) };
+    let (mut net, a, b) = Net::pair(o);
+    let mut rng = Rng::new(7);
+    let (mut posted, mut done, mut received) = (0, 0, 0);
+    while received < messages {
+        while posted < messages && posted - done < 1024 {
+            net.post(&a, send(&a, packets).id(posted));
+            posted += 1;
+        }
+        net.run(rng.below(1_000_000));
+        let batch = (1 + rng.below(u64::from(most))).min(messages - received);
+        (0..batch).for_each(|i| net.recv(&b, i, &[(0, packets * MTU)]));
+        net.wait(b.host, b.rcq, batch as usize);
+        received += batch;
+        done += net.poll(a.host, a.scq).len() as u64;
+    }
+    net.wait(a.host, a.scq, (messages - done) as usize);
+    100.0 * again(&net, &a) as f64 / (messages * packets as u64) as f64
+}
+
+#[test]
+fn a_receiver_that_is_late_now_and_then_costs_a_part_of_what_it_accepts() {
+    for way in [Way::Wire, Way::Link] {
+        // Three messages of a window each, at most; and sixty-four of a packet.
+        let share = share_of_a_busy_receiver(way, 1024, 100, 3);
+        assert!(share <= 2.0, "{way:?}: {share} % of long messages");
+        let share = share_of_a_busy_receiver(way, 1, 10_000, 64);
+        assert!(share <= 25.0, "{way:?}: {share} % of short messages");
+    }
+}
+
 #[test]
 fn a_peer_that_was_late_once_gets_a_window_again() {
+    const WINDOW: u64 = 32;
+    for way in WAYS {
+        // Of a window behind so many messages that the peer accepts at once, so many leave.
+        for (accepted, at_once) in [(2, 2), (4, 3), (50, 9), (2000, WINDOW)] {
+            let (mut net, a, b) = Net::pair(Opts { rq: 512, cqe: 512, ..opts(way) });
+            net.post(&a, send(&a, 1));
+            net.run(TIMER_NS / 2);
+            for i in 0..accepted {
+                net.recv(&b, i, &[(0, MTU)]);
+                if i > 0 {
+                    net.post(&a, send(&a, 1));
+                }
+                net.wait(a.host, a.scq, 1);
+                net.wait(b.host, b.rcq, 1);
+            }
+            let before = sent(&net, &a);
+            (0..WINDOW).for_each(|_| net.post(&a, send(&a, 1)));
+            net.settle();
+            assert_eq!(sent(&net, &a) - before, at_once, "{way:?}: {accepted}");
+        }
+    }
+}
+
+#[test]
+fn what_the_first_refusal_has_cost_is_remembered_by_those_that_follow() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(opts(way));
-        net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).remote(&b, 0));
-        let before = sent(&net, &a);
-        net.post(&a, send(&a, 1).id(0));
-        net.run(TIMER_NS / 2);
-        // Receives for two messages: the refused one and the one that is tried. From then on the
-        // peer is not late any more.
-        (0..2).for_each(|i| net.recv(&b, i, &[(0, MTU)]));
-        net.wait(a.host, a.scq, 1);
-        net.post(&a, send(&a, 1).id(1));
-        net.wait(a.host, a.scq, 1);
-        assert_eq!(sent(&net, &a), before + 3, "{way:?}");
-        (2..6).for_each(|i| net.post(&a, send(&a, 1).id(i)));
+        // More than thirty packets are lost, and then the first of them four times more.
+        (0..40).for_each(|_| net.post(&a, send(&a, 1)));
         net.settle();
-        assert_eq!(sent(&net, &a), before + 7, "{way:?}: all four leave at once");
+        assert!(sent(&net, &a) > 30);
+        net.run(4 * (TIMER_NS + 10_000));
+        // One, and one, two and four at once; eight more, the first of which is refused.
+        (0..8).for_each(|i| net.recv(&b, i, &[(0, MTU)]));
+        let before = sent(&net, &a);
+        net.wait(b.host, b.rcq, 8);
+        net.settle();
+        assert_eq!(sent(&net, &a) - before, 16, "{way:?}");
     }
 }
 
