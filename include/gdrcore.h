@@ -124,8 +124,9 @@ typedef struct gdrc_cm_id {
 /** Longest device name, in bytes without the final NUL. */
 #define GDRC_DEVICE_NAME_MAX 255
 
-/** Flags of gdrc_config. STRICT_CQ: refuse a QP whose queues could overflow its CQ. */
+/** Flags of gdrc_config. */
 enum gdrc_config_flags {
+    /** Refuse a QP whose queues could overflow its CQ. */
     GDRC_CONFIG_STRICT_CQ = 0x1,
     /** Start the helper thread at open. */
     GDRC_CONFIG_HELPER = 0x2,
@@ -139,8 +140,15 @@ enum gdrc_config_flags {
      * too.
      */
     GDRC_CONFIG_SHM = 0x8,
-    /** As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV). */
+    /**
+     * As GDRC_CONFIG_SHM, but a peer that offers no shared memory is an error (-ENODEV).
+     */
     GDRC_CONFIG_SHM_ONLY = 0x10,
+    /**
+     * Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets
+     * are marked lowers its rate.
+     */
+    GDRC_CONFIG_DCQCN = 0x20,
     /** Reach all peers through the network. */
     GDRC_CONFIG_UDP_ONLY = 0x40,
     /**
@@ -151,11 +159,6 @@ enum gdrc_config_flags {
      * there without it. No effect where the system does not allow it, and on other peers.
      */
     GDRC_CONFIG_CMA = 0x80,
-    /**
-     * Congestion control by rate (DCQCN): packets are sent as ECN-capable, and a QP whose packets
-     * are marked lowers its rate.
-     */
-    GDRC_CONFIG_DCQCN = 0x20,
 };
 
 /**
@@ -527,20 +530,17 @@ enum gdrc_access_flags {
     GDRC_ACCESS_RELAXED_ORDERING = 0x100000,
 };
 
-/**
- * Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). HOST: memory that the CPU accesses by
- * address.
- */
+/** Kinds of memory (gdrc_memory.kind, gdrc_mr_attr.provider). */
 enum gdrc_memory_kind {
+    /** Memory that the CPU accesses by address. */
     GDRC_MEMORY_HOST = 0,
     /** Memory of a GPU, by its CUDA address. */
     GDRC_MEMORY_CUDA = 1,
 };
 
-/**
- * Flags of gdrc_memory. DMABUF: fd and fd_offset are set, and a NIC tries no other route.
- */
+/** Flags of gdrc_memory. */
 enum gdrc_memory_flags {
+    /** fd and fd_offset are set, and a NIC tries no other route. */
     GDRC_MEMORY_FLAG_DMABUF = 0x1,
     /**
      * iova is set. Without it work requests use addr, or count from 0 with GDRC_ACCESS_ZERO_BASED.
@@ -580,10 +580,11 @@ typedef struct gdrc_memory {
     uint64_t fd_offset;
 } gdrc_memory;
 
-/** The route by which a device reaches a region (gdrc_mr_attr.route). HOST: by address. */
+/** The route by which a device reaches a region (gdrc_mr_attr.route). */
 enum gdrc_mr_route {
+    /** By address. */
     GDRC_ROUTE_HOST = 0,
-    /** The NIC holds a dma-buf of them. */
+    /** The NIC holds a dma-buf of the memory. */
     GDRC_ROUTE_DMABUF = 1,
     /** The NIC has the GPU's addresses, through nvidia_peermem. */
     GDRC_ROUTE_PEERMEM = 2,
@@ -591,21 +592,25 @@ enum gdrc_mr_route {
     GDRC_ROUTE_STAGED = 3,
 };
 
-/**
- * Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). NONE: it was taken, or one
- * before it.
- */
+/** Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem). */
 enum gdrc_mr_reason {
+    /** It was taken, or one before it. */
     GDRC_MR_REASON_NONE = 0,
+    /** The device is software. */
     GDRC_MR_REASON_SOFT_DEVICE = 1,
+    /** The driver, or the GPU, exports no dma-buf. */
     GDRC_MR_REASON_NOT_EXPORTED = 2,
+    /** The NIC, its driver or the kernel supports no dma-buf. */
     GDRC_MR_REASON_NOT_TAKEN = 3,
+    /** The kernel module nvidia_peermem is not loaded. */
     GDRC_MR_REASON_NO_PEERMEM = 4,
+    /** The NIC's driver refused the GPU's address. */
     GDRC_MR_REASON_REFUSED = 5,
 };
 
-/** Flag of gdrc_mr_attr: the GPU memory was freed under the region; operations that use it fail. */
+/** Flags of gdrc_mr_attr. */
 enum gdrc_mr_flags {
+    /** The GPU memory was freed under the region; operations that use it fail. */
     GDRC_MR_GONE = 0x1,
 };
 
@@ -779,8 +784,9 @@ enum gdrc_wc_opcode {
     GDRC_WC_OP_RECV_RDMA_WITH_IMM = 129,
 };
 
-/** Completion flags (ibv_wc_flags). GRH: the first 40 bytes of the receive buffer hold it. */
+/** Completion flags (ibv_wc_flags). */
 enum gdrc_wc_flags {
+    /** The first 40 bytes of the receive buffer hold the GRH. */
     GDRC_WC_FLAG_GRH = 0x1,
     GDRC_WC_FLAG_WITH_IMM = 0x2,
     GDRC_WC_FLAG_IP_CSUM_OK = 0x4,
@@ -791,11 +797,14 @@ enum gdrc_wc_flags {
 typedef struct gdrc_wc {
     /** wr_id of the work request. */
     uint64_t wr_id;
-    /** GDRC_WC_; everything but wr_id, status, vendor_err and qp_num is valid only on success. */
+    /**
+     * One of enum gdrc_wc_status; everything but wr_id, status, vendor_err and qp_num is valid
+     * only on success.
+     */
     uint32_t status;
-    /** GDRC_WC_OP_. */
+    /** One of enum gdrc_wc_opcode. */
     uint32_t opcode;
-    /** On an error a GDRC_CAUSE_ number, else 0. */
+    /** On an error one of enum gdrc_cause_code, else 0. */
     uint32_t vendor_err;
     /** Bytes received or read. */
     uint32_t byte_len;
@@ -808,7 +817,7 @@ typedef struct gdrc_wc {
     uint32_t qp_num;
     /** The sender's QPN (UD). */
     uint32_t src_qp;
-    /** GDRC_WC_FLAG_. */
+    /** Flags: enum gdrc_wc_flags. */
     uint32_t wc_flags;
     /** P_Key index. */
     uint16_t pkey_index;
@@ -1134,7 +1143,7 @@ int gdrc_srq_create_xrc(struct gdrc_context *ctx,
  * @{
  */
 
-/** QP types (ibv_qp_type). */
+/** QP types (ibv_qp_type; libibverbs has not those of DC). */
 enum gdrc_qp_type {
     GDRC_QPT_RC = 2,
     GDRC_QPT_UC = 3,
@@ -1193,11 +1202,9 @@ enum gdrc_mtu {
     GDRC_MTU_4096 = 5,
 };
 
-/**
- * States of a port (numbers of ibv_port_state). DOWN: the interface is switched off or has no
- * carrier, or is gone.
- */
+/** States of a port (ibv_port_state). */
 enum gdrc_port_state {
+    /** The interface is switched off or has no carrier, or is gone. */
     GDRC_PORT_DOWN = 1,
     /**
      * Packets can leave. A port that cannot be watched counts as active: that of a loopback
@@ -1475,11 +1482,12 @@ typedef struct gdrc_endpoint {
     uint32_t flags;
 } gdrc_endpoint;
 
-/**
- * Flag of gdrc_qp_connect_opts: 0 is a value in access, timeout, retry_cnt, rnr_retry,
- * min_rnr_timer and the rd_atomic fields.
- */
+/** Flags of gdrc_qp_connect_opts. */
 enum gdrc_qp_connect_flags {
+    /**
+     * 0 is a value in access, timeout, retry_cnt, rnr_retry, min_rnr_timer and the rd_atomic
+     * fields.
+     */
     GDRC_QP_CONNECT_EXACT = 0x1,
 };
 
@@ -1594,8 +1602,9 @@ int gdrc_qp_connect(struct gdrc_context *ctx,
  * @{
  */
 
-/** Port spaces (numbers of rdma_port_space): RC connections, with ports like TCP's. */
+/** Port spaces (rdma_port_space). */
 enum gdrc_cm_port_space {
+    /** RC connections, with ports like TCP's. */
     GDRC_PS_TCP = 262,
     /** UD services, with ports like UDP's. */
     GDRC_PS_UDP = 273,
@@ -1603,11 +1612,9 @@ enum gdrc_cm_port_space {
     GDRC_PS_IB = 319,
 };
 
-/**
- * Events of the connection manager (numbers of rdma_cm_event_type). CONNECT_REQUEST: a peer's
- * request to a listener.
- */
+/** Events of the connection manager (rdma_cm_event_type). */
 enum gdrc_cm_event_type {
+    /** A peer's request to a listener. */
     GDRC_CM_EVENT_CONNECT_REQUEST = 4,
     /**
      * The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS, then
@@ -1647,29 +1654,38 @@ enum gdrc_cm_event_type {
     GDRC_CM_EVENT_TIMEWAIT_EXIT = 15,
 };
 
-/**
- * Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_EVENT_REJECTED.
- * NO_RESOURCES: the peer's tables are full.
- */
+/** Common reasons of a rejection (IBTA 12.6.7.2): the status of GDRC_CM_EVENT_REJECTED. */
 enum gdrc_cm_rej_reason {
+    /** The peer has no queue pair left. */
+    GDRC_REJ_NO_QP = 1,
+    /** The peer's tables are full. */
     GDRC_REJ_NO_RESOURCES = 3,
     /** The peer's connection manager has timed out, or its program has destroyed the id. */
     GDRC_REJ_TIMEOUT = 4,
+    /** The peer does not support what was asked for. */
+    GDRC_REJ_UNSUPPORTED = 5,
+    /** The peer does not know the communication id. */
+    GDRC_REJ_INVALID_COMM_ID = 6,
     /** No listener at this port. */
     GDRC_REJ_INVALID_SERVICE_ID = 8,
+    /** The peer does not know the transport. */
+    GDRC_REJ_INVALID_TRANSPORT = 9,
     /**
      * The peer still has a connection to this QPN and probes it. Request again, with another QP if
      * the rejection repeats.
      */
     GDRC_REJ_STALE_CONNECTION = 10,
+    /** The request names another address than it came from or to. */
+    GDRC_REJ_INVALID_GID = 12,
     /** The path MTU is larger than the peer's link carries. */
     GDRC_REJ_INVALID_MTU = 26,
     /** The peer's program called gdrc_cm_reject, or rdma_reject. */
     GDRC_REJ_CONSUMER = 28,
 };
 
-/** Flags of gdrc_cm_conn_param. EXACT: 0 is a value in the fields that have another default. */
+/** Flags of gdrc_cm_conn_param. */
 enum gdrc_cm_conn_flags {
+    /** 0 is a value in the fields that have another default. */
     GDRC_CM_CONN_EXACT = 0x1,
     /** The field psn is set; without it the PSN is random. */
     GDRC_CM_CONN_PSN = 0x2,
@@ -1974,11 +1990,9 @@ enum gdrc_wr_opcode {
     GDRC_WR_ATOMIC_WRITE = 15,
 };
 
-/**
- * Flags of send work requests (ibv_send_flags). FENCE: start after earlier READs, atomics, ATOMIC
- * WRITEs and FLUSHes have ended.
- */
+/** Flags of send work requests (ibv_send_flags). */
 enum gdrc_send_flags {
+    /** Start after earlier READs, atomics, ATOMIC WRITEs and FLUSHes have ended. */
     GDRC_SEND_FENCE = 0x1,
     /** Generate a completion. */
     GDRC_SEND_SIGNALED = 0x2,
@@ -1991,18 +2005,17 @@ enum gdrc_send_flags {
     GDRC_SEND_MORE = 0x40000000,
 };
 
-/**
- * What a FLUSH brings about (ibv_placement_type). GLOBAL: who reads the memory sees what was sent
- * before.
- */
+/** What a FLUSH brings about (ibv_placement_type). */
 enum gdrc_flush_type {
+    /** Who reads the memory sees what was sent before. */
     GDRC_FLUSH_GLOBAL = 0x1,
     /** It survives a loss of power. */
     GDRC_FLUSH_PERSISTENT = 0x2,
 };
 
-/** What a FLUSH is about (ibv_selectivity_level). RANGE: remote_addr and length. */
+/** What a FLUSH is about (ibv_selectivity_level). */
 enum gdrc_flush_level {
+    /** remote_addr and length. */
     GDRC_FLUSH_RANGE = 0,
     /** The whole region of rkey; remote_addr and length are not looked at. */
     GDRC_FLUSH_MR = 1,
@@ -2058,7 +2071,7 @@ typedef struct gdrc_flush_wr {
 /** Destination of a UD SEND. */
 typedef struct gdrc_ud_wr {
     /** Address handle. */
-    struct gdrc_ah ah;
+    gdrc_ah ah;
     /** Destination QPN. */
     uint32_t remote_qpn;
     /** Q_Key to send; with bit 31 set the QP's own is sent. */
@@ -2077,22 +2090,22 @@ typedef union gdrc_wr_op {
     struct gdrc_flush_wr flush;
 } gdrc_wr_op;
 
-/** The range that BIND_MW binds a window to. */
+/** The range that BIND_MW binds a window to: layout of ibv_mw_bind_info. */
 typedef struct gdrc_mw_bind_info {
     /** The region that the window gives access to; registered with GDRC_ACCESS_MW_BIND. */
-    struct gdrc_mr mr;
+    gdrc_mr mr;
     /** First byte. */
     uint64_t addr;
     /** Length in bytes; 0 with a type 1 window closes it. */
     uint64_t length;
-    /** GDRC_ACCESS_ flags of the window. */
+    /** Flags of the window: enum gdrc_access_flags. */
     uint32_t mw_access_flags;
 } gdrc_mw_bind_info;
 
 /** The bind part of gdrc_send_wr. */
 typedef struct gdrc_bind_mw_wr {
     /** The window. */
-    struct gdrc_mw mw;
+    gdrc_mw mw;
     /** The new rkey of the window, of which the low 8 bits count; the others stay. */
     uint32_t rkey;
     /** The range. */
@@ -2102,7 +2115,7 @@ typedef struct gdrc_bind_mw_wr {
 /** Target of a request of a DCI. */
 typedef struct gdrc_dc_wr {
     /** Address handle of the target's device. */
-    struct gdrc_ah ah;
+    gdrc_ah ah;
     /** Access key of the DCT. */
     uint64_t dc_key;
     /** Number of the DCT. */
@@ -2131,9 +2144,9 @@ typedef struct gdrc_send_wr {
     struct gdrc_sge *sg_list;
     /** Number of pieces, 0 to cap.max_send_sge. */
     int32_t num_sge;
-    /** GDRC_WR_. */
+    /** One of enum gdrc_wr_opcode. */
     uint32_t opcode;
-    /** GDRC_SEND_ flags. */
+    /** Flags: enum gdrc_send_flags. */
     uint32_t send_flags;
     /**
      * Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to
@@ -2284,11 +2297,11 @@ enum gdrc_event_type {
 
 /** An asynchronous event. Frozen. */
 typedef struct gdrc_async_event {
-    /** GDRC_EVENT_. */
+    /** One of enum gdrc_event_type. */
     uint32_t event;
     /** Zero. */
     uint32_t reserved;
-    /** Handle word of the QP, CQ or SRQ concerned. */
+    /** Handle word of the QP, CQ or SRQ concerned; 0: the device or its port. */
     uint64_t handle;
 } gdrc_async_event;
 
@@ -2432,8 +2445,8 @@ int gdrc_cq_fast_put(struct gdrc_cq_fast *cq);
  *
  * Errors: as gdrc_post_send; -EINVAL: the handle was released; -EOWNERDEAD: a parent process made
  * it. Threads: on a NIC any number at once, as its provider locks; on other devices one at a time,
- * others get -EBUSY. Cost: on a NIC a post and a poll take 28 instructions more than libibverbs
- * itself (docs/records/PERFORMANCE.md).
+ * others get -EBUSY. Cost: on a NIC little more than libibverbs itself
+ * (docs/records/PERFORMANCE.md).
  */
 static inline int gdrc_qp_fast_post_send(struct gdrc_qp_fast *qp, const gdrc_send_wr *wr,
                                          const gdrc_send_wr **bad)
@@ -2492,11 +2505,11 @@ typedef struct gdrc_cuda_attr {
     char name[64];
 } gdrc_cuda_attr;
 
-/**
- * Flag of gdrc_cuda_alloc: virtual memory management, which other processes get by descriptor;
- * without it, CUDA IPC.
- */
+/** Flags of gdrc_cuda_alloc. */
 enum gdrc_cuda_alloc_flags {
+    /**
+     * Virtual memory management, which other processes get by descriptor; without it, CUDA IPC.
+     */
     GDRC_CUDA_SHAREABLE = 0x1,
 };
 
@@ -2593,11 +2606,17 @@ int gdrc_cuda_fill(uint64_t addr, uint8_t byte, size_t length);
 
 /** The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last. */
 enum gdrc_topology_near {
+    /** Nothing but the machine. */
     GDRC_NEAR_SYSTEM = 0,
+    /** The NUMA node: memory controller, not PCIe. */
     GDRC_NEAR_NUMA_NODE = 1,
+    /** The root complex: different root ports. */
     GDRC_NEAR_HOST_BRIDGE = 2,
+    /** A root port. */
     GDRC_NEAR_ROOT_PORT = 3,
+    /** A PCIe switch. */
     GDRC_NEAR_SWITCH = 4,
+    /** One bridge, directly below it. */
     GDRC_NEAR_BRIDGE = 5,
 };
 
@@ -2671,66 +2690,118 @@ uint32_t gdrc_counter_count(void);
 /** The name of counter `i`, or NULL if there is none. Static. Threads: any. Cost: none. */
 const char *gdrc_counter_name(uint32_t i);
 
-/** Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each. */
+/**
+ * Causes of errors (gdrc_cause.code, gdrc_wc.vendor_err); gdrc_cause_str describes each. Numbers
+ * are never reused.
+ */
 enum gdrc_cause_code {
+    /** Nothing went wrong yet. */
     GDRC_CAUSE_NONE = 0,
+    /** arg0 = lkey, arg1 = address. */
     GDRC_CAUSE_LOCAL_KEY = 1,
+    /** arg0 = lkey, arg1 = address. */
     GDRC_CAUSE_LOCAL_RANGE = 2,
+    /** arg0 = lkey, arg1 = address. */
     GDRC_CAUSE_LOCAL_ACCESS = 3,
+    /** arg0 = lkey, arg1 = address. */
     GDRC_CAUSE_LOCAL_MEMORY_GONE = 4,
+    /** The peer answered NAK 0x62; arg0 = rkey, arg1 = remote address. */
     GDRC_CAUSE_REMOTE_ACCESS = 5,
+    /** The peer answered NAK 0x61. */
     GDRC_CAUSE_REMOTE_INVALID_REQUEST = 6,
+    /** The peer answered NAK 0x63. */
     GDRC_CAUSE_REMOTE_OPERATION = 7,
+    /** arg0 = ACK timeout in ns, arg1 = retries made. */
     GDRC_CAUSE_RETRY_EXCEEDED = 8,
+    /** arg0 = RNR retries made. */
     GDRC_CAUSE_RNR_RETRY_EXCEEDED = 9,
+    /** arg0 = deadline in ns. */
     GDRC_CAUSE_DEADLINE = 10,
+    /** arg0 = errno of the ICMP refusal. */
     GDRC_CAUSE_PEER_UNREACHABLE = 11,
+    /** arg0 = path MTU, arg1 = link MTU. */
     GDRC_CAUSE_MTU_EXCEEDED = 12,
+    /** As responder; arg0 = rkey, arg1 = address. */
     GDRC_CAUSE_PEER_USED_BAD_KEY = 13,
+    /** As responder; arg0 = rkey, arg1 = address. */
     GDRC_CAUSE_PEER_LEFT_RANGE = 14,
+    /** As responder; arg0 = rkey, arg1 = address. */
     GDRC_CAUSE_PEER_LACKS_ACCESS = 15,
+    /** As responder; arg0 = opcode. */
     GDRC_CAUSE_PEER_BAD_REQUEST = 16,
+    /** As responder; arg0 = message bytes, arg1 = buffer bytes. */
     GDRC_CAUSE_MESSAGE_TOO_LONG = 17,
+    /** The peer answered with something that does not fit the request. */
     GDRC_CAUSE_BAD_RESPONSE = 18,
+    /** The program moved the QP to ERR, or an earlier request failed. */
     GDRC_CAUSE_FLUSHED = 19,
+    /** arg0 = rkey. */
     GDRC_CAUSE_BAD_WINDOW = 20,
+    /** arg0 = send opcode. */
     GDRC_CAUSE_BAD_OPCODE = 21,
+    /** arg0 = message bytes, arg1 = largest. */
     GDRC_CAUSE_TOO_LONG = 22,
+    /** arg0 = address handle. */
     GDRC_CAUSE_BAD_ADDRESS_HANDLE = 23,
+    /** arg0 = errno. */
     GDRC_CAUSE_SOCKET = 24,
+    /** arg0 = address. */
     GDRC_CAUSE_MISALIGNED_ATOMIC = 25,
+    /** The peer was reached over a link. */
     GDRC_CAUSE_PATH_LOST = 26,
-    /** An idle queue pair: keepalive_ms of gdrc_config. */
+    /**
+     * An idle queue pair (keepalive_ms of gdrc_config); arg0 = keepalive interval in ns, arg1 =
+     * questions without an answer.
+     */
     GDRC_CAUSE_KEEPALIVE = 27,
-    /** The kernel refused to send, with EPERM: a rule of this machine's firewall. */
+    /**
+     * A rule of this machine's firewall; arg0 = errno. EPERM: the kernel refused to send.
+     * ECONNREFUSED: an ICMP error in the name of a socket that is there.
+     */
     GDRC_CAUSE_FIREWALL = 28,
-    /** The kernel refused to send: no route, or a prohibiting one. */
+    /** The kernel refused to send: no route, or a prohibiting one; arg0 = errno. */
     GDRC_CAUSE_NO_ROUTE = 29,
-    /** The peer's process is on this machine and lives, but does not read its packets. */
+    /**
+     * The peer's process is on this machine and lives, but does not read its packets; arg0 = ACK
+     * timeout in ns (0: a connection was asked for), arg1 = retries made.
+     */
     GDRC_CAUSE_NOT_POLLED = 30,
     /**
      * The peer's process is on this machine and reads its packets, but this queue pair gets no
-     * answer.
+     * answer; arg0 = ACK timeout in ns, arg1 = retries made.
      */
     GDRC_CAUSE_UNANSWERED = 31,
-    /** No answer to a connection request. */
+    /** No answer to a connection request; arg0 = the port. */
     GDRC_CAUSE_NO_ANSWER = 32,
-    /** The peer rejected a connection request. */
+    /**
+     * The peer rejected a connection request; arg0 = the status of the event (UD: that of the
+     * SIDR_REP), arg1 = the port that was asked for, plus 2^16 for UD.
+     */
     GDRC_CAUSE_REJECTED = 33,
-    /** The router that carried the packets is gone, or has ended the session. */
+    /**
+     * The router that carried the packets is gone, or has ended the session (arg0 = 0); arg0 = how
+     * long it was waited for, in ns.
+     */
     GDRC_CAUSE_ROUTER_LOST = 34,
+    /** The target's answer to a DC initiator; arg0 = number of the DCT. */
     GDRC_CAUSE_DC_KEY = 35,
+    /** arg0 = number of the DCT, arg1 = 1: its device was opened anew meanwhile. */
     GDRC_CAUSE_DC_TARGET_GONE = 36,
+    /** arg0 = number of the DCT. */
     GDRC_CAUSE_DC_NO_CONTEXT = 37,
+    /** A NIC's own error; arg0 = completion status, arg1 = its vendor's number. */
     GDRC_CAUSE_DEVICE_ERROR = 40,
+    /** arg0 = errno, if there was one. */
     GDRC_CAUSE_DEVICE_GONE = 41,
+    /** arg0 = port. */
     GDRC_CAUSE_PORT_DOWN = 42,
+    /** arg0 = CQ. */
     GDRC_CAUSE_CQ_OVERRUN = 43,
 };
 
 /** The last cause of an error on a QP or context: 64 bytes. Frozen. */
 typedef struct gdrc_cause {
-    /** GDRC_CAUSE_. */
+    /** One of enum gdrc_cause_code. */
     uint32_t code;
     /** The completion status that it led to, 0 if none. */
     uint32_t wc_status;

@@ -1,6 +1,7 @@
 //! The device, which has queue pairs: one trait for soft devices and NICs.
 
 use crate::cm::types::{CmEvent, ConnParam};
+use crate::consts;
 use crate::counters::Counters;
 use crate::error::Result;
 use crate::verbs::cause::Cause;
@@ -63,11 +64,15 @@ impl DeviceAttr {
     }
 }
 
-/// States of a port (numbers of `ibv_port_state`).
-#[allow(missing_docs)]
-pub mod port_state {
-    pub const DOWN: u32 = 1;
-    pub const ACTIVE: u32 = 4;
+consts! {
+    /// States of a port (ibv_port_state).
+    port_state: u32 {
+        /// The interface is switched off or has no carrier, or is gone.
+        DOWN = 1,
+        /// Packets can leave. A port that cannot be watched counts as active: that of a loopback
+        /// context, of one over a router, and one in a sandbox without netlink(7).
+        ACTIVE = 4,
+    }
 }
 
 /// Attributes of an MR.
@@ -90,7 +95,7 @@ pub struct MrAttr {
     pub provider: u32,
 }
 
-/// An asynchronous event.
+/// An asynchronous event. Frozen.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AsyncEvent {
@@ -98,26 +103,35 @@ pub struct AsyncEvent {
     pub event: u32,
     /// Zero.
     pub reserved: u32,
-    /// The QP, CQ or SRQ concerned; 0: the device or its port.
+    /// Handle word of the QP, CQ or SRQ concerned; 0: the device or its port.
     pub handle: Handle,
 }
 
-/// Numbers of [`AsyncEvent::event`] (those of `ibv_event_type`).
-#[allow(missing_docs)]
-pub mod async_event {
-    pub const CQ_ERR: u32 = 0;
-    pub const QP_FATAL: u32 = 1;
-    pub const QP_REQ_ERR: u32 = 2;
-    pub const QP_ACCESS_ERR: u32 = 3;
-    pub const COMM_EST: u32 = 4;
-    pub const SQ_DRAINED: u32 = 5;
-    pub const DEVICE_FATAL: u32 = 8;
-    pub const PORT_ACTIVE: u32 = 9;
-    pub const PORT_ERR: u32 = 10;
-    pub const SRQ_ERR: u32 = 14;
-    pub const SRQ_LIMIT_REACHED: u32 = 15;
-    pub const QP_LAST_WQE_REACHED: u32 = 16;
-    pub const GID_CHANGE: u32 = 18;
+consts! {
+    /// Asynchronous events (ibv_event_type). An error that a completion reports has none.
+    async_event: u32 {
+        CQ_ERR = 0,
+        /// The queue pair has failed (its memory is gone, or its peer's process has ended) while it
+        /// had no request that could report it.
+        QP_FATAL = 1,
+        /// The queue pair has failed: its peer sent an invalid request that consumes no receive.
+        QP_REQ_ERR = 2,
+        /// The same for a request without the rights for it: key, range or access.
+        QP_ACCESS_ERR = 3,
+        COMM_EST = 4, SQ_DRAINED = 5,
+        /// The device was removed or has failed for good. A NIC completes no outstanding request. A
+        /// soft device raises it when the network interface of its address is removed; its requests
+        /// end by their retry counts, and go on if the address comes back before.
+        DEVICE_FATAL = 8,
+        /// The link of the device's address is up again.
+        PORT_ACTIVE = 9,
+        /// The link of the device's address is down. Requests wait for it until their retries are
+        /// used up.
+        PORT_ERR = 10,
+        SRQ_ERR = 14, SRQ_LIMIT_REACHED = 15, QP_LAST_WQE_REACHED = 16,
+        /// The device's address was removed from its interface, or is there again.
+        GID_CHANGE = 18,
+    }
 }
 
 /// SRQ attributes.

@@ -2,7 +2,8 @@
 //!
 //! Layer by layer, low to high; each imports only those above it in this list:
 //!
-//! 1. [`error`], [`reason`], [`config`], [`counters`]: plain data, and why a call was refused.
+//! 1. [`error`], [`reason`], [`config`], [`counters`], [`numbers`]: plain data, and why a call was
+//!    refused.
 //! 2. The plain data of [`verbs`] and [`cm`], and [`device`], the trait of soft devices and NICs.
 //! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
 //!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
@@ -37,6 +38,7 @@ pub mod frame;
 pub mod lease;
 #[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
 pub mod mem;
+pub mod numbers;
 pub mod pool;
 pub mod random;
 pub mod reason;

@@ -5,8 +5,8 @@
  *
  * Errors: as gdrc_post_send; -EINVAL: the handle was released; -EOWNERDEAD: a parent process made
  * it. Threads: on a NIC any number at once, as its provider locks; on other devices one at a time,
- * others get -EBUSY. Cost: on a NIC a post and a poll take 28 instructions more than libibverbs
- * itself (docs/records/PERFORMANCE.md).
+ * others get -EBUSY. Cost: on a NIC little more than libibverbs itself
+ * (docs/records/PERFORMANCE.md).
  */
 static inline int gdrc_qp_fast_post_send(struct gdrc_qp_fast *qp, const gdrc_send_wr *wr,
                                          const gdrc_send_wr **bad)

@@ -1,6 +1,6 @@
 //! C calls of address handles: gdrc_ah_.
 
-use crate::c_consts::GDRC_WC_FLAG_GRH;
+use crate::c_consts::wc_flags;
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
 use crate::context_slots::device;
@@ -47,7 +47,7 @@ fn ah_create(
 pub unsafe extern "C" fn gdrc_ah_from_wc(
     ctx: *mut gdrc_context,
     pd: gdrc_pd,
-    wc: *const gdrc_wc,
+    wc: *const Wc,
     grh40: *const c_void,
     out: *mut gdrc_ah,
 ) -> c_int {
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn gdrc_ah_from_wc(
 fn ah_from_wc(
     ctx: *mut gdrc_context,
     pd: gdrc_pd,
-    wc: *const gdrc_wc,
+    wc: *const Wc,
     grh40: *const c_void,
     out: *mut gdrc_ah,
 ) -> Result<c_int> {
@@ -65,7 +65,7 @@ fn ah_from_wc(
     let wc = plain_in!(wc);
     let bytes: [u8; grh::BYTES] = plain_in!(grh40.cast());
     let dev = device(ctx)?;
-    if wc.wc_flags & GDRC_WC_FLAG_GRH == 0 {
+    if wc.wc_flags & wc_flags::GRH == 0 {
         return Err(refuse!(
             Invalid,
             "wc->wc_flags {:#x}: without GDRC_WC_FLAG_GRH there is no sender's address",

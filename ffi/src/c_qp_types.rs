@@ -1,6 +1,7 @@
-//! Structs of queue pairs and related ones: addresses, attributes, events, causes, endpoints.
+//! Structs of queue pairs and related ones: addresses, attributes, endpoints.
 
 use crate::c_handles::*;
+use gdrcore_core::verbs::types::QpCap;
 
 /// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
 #[repr(C)]
@@ -33,22 +34,6 @@ pub struct gdrc_srq_attr {
     pub srq_limit: u32,
 }
 
-/// Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct gdrc_qp_cap {
-    /// Outstanding send requests.
-    pub max_send_wr: u32,
-    /// Outstanding receive requests; ignored with an SRQ.
-    pub max_recv_wr: u32,
-    /// Pieces of a send request.
-    pub max_send_sge: u32,
-    /// Pieces of a receive request.
-    pub max_recv_sge: u32,
-    /// Bytes of inline data.
-    pub max_inline_data: u32,
-}
-
 /// Initial attributes of a QP.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,7 +53,7 @@ pub struct gdrc_qp_init {
     /// 1: every send request is signalled.
     pub sq_sig_all: u32,
     /// The requested sizes; at return the granted ones (at least as large).
-    pub cap: gdrc_qp_cap,
+    pub cap: QpCap,
     /// GDRC_QPT_XRC_RECV: its XRC domain; else ignored.
     pub xrcd: gdrc_xrcd,
     /// GDRC_QPT_DCT: its access key, which initiators must name; else ignored.
@@ -100,7 +85,7 @@ pub struct gdrc_qp_attr {
     /// Address vector.
     pub ah: gdrc_ah_attr,
     /// Queue sizes (query only).
-    pub cap: gdrc_qp_cap,
+    pub cap: QpCap,
     /// Index into the P_Key table: 0.
     pub pkey_index: u16,
     /// Port number: 1.
@@ -131,18 +116,6 @@ pub struct gdrc_qp_attr {
     pub rate_limit_bytes_per_s: u64,
 }
 
-/// An asynchronous event. Frozen.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct gdrc_async_event {
-    /// GDRC_EVENT_.
-    pub event: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// Handle word of the QP, CQ or SRQ concerned.
-    pub handle: u64,
-}
-
 /// Objects that a program had not destroyed when it closed a context.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -163,32 +136,6 @@ pub struct gdrc_leaks {
     pub srq: u32,
     /// Address handles.
     pub ah: u32,
-}
-
-/// The last cause of an error on a QP or context: 64 bytes. Frozen.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct gdrc_cause {
-    /// GDRC_CAUSE_.
-    pub code: u32,
-    /// The completion status that it led to, 0 if none.
-    pub wc_status: u32,
-    /// The peer's GID, zero if none.
-    pub peer: [u8; 16],
-    /// The local QPN, 0 if none.
-    pub qpn: u32,
-    /// The peer's QPN.
-    pub remote_qpn: u32,
-    /// PSN concerned.
-    pub psn: u32,
-    /// The counter that counts it: an index for gdrc_counter_name.
-    pub counter: u32,
-    /// By code.
-    pub arg0: u64,
-    /// By code.
-    pub arg1: u64,
-    /// Device time of the event in nanoseconds.
-    pub time_ns: u64,
 }
 
 /// The data that a peer needs to connect: fill it with gdrc_endpoint_local, send it as 128 bytes

@@ -1,6 +1,7 @@
 //! C calls of the connection manager: listen, connect, accept, and its events.
 
 use crate::c_cm_types::*;
+use crate::c_consts::{cm_conn_flags, cm_event};
 use crate::c_result::{refuse, ret};
 use crate::c_types::*;
 use crate::connect_calls::DEFAULT_TIMEOUT;
@@ -17,14 +18,14 @@ fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
 
 /// The parameters of a call in core's form.
 fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
-    if p.flags & !(GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN | GDRC_CM_CONN_SRQ) != 0 {
+    if p.flags & !(cm_conn_flags::EXACT | cm_conn_flags::PSN | cm_conn_flags::SRQ) != 0 {
         return Err(refuse!(
             Invalid,
             "param->flags {:#x}: only GDRC_CM_CONN_EXACT, _PSN and _SRQ are known",
             p.flags
         ));
     }
-    let exact = p.flags & GDRC_CM_CONN_EXACT != 0;
+    let exact = p.flags & cm_conn_flags::EXACT != 0;
     let byte = |name: &str, v: u32, default: u8| match v {
         0 if !exact => Ok(default),
         v => u8::try_from(v).map_err(|_| refuse!(Invalid, "param->{name} {v}: at most 255")),
@@ -32,7 +33,7 @@ fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
     Ok(cm::ConnParam {
         qpn: p.qpn,
         qp_type: p.qp_type,
-        psn: (p.flags & GDRC_CM_CONN_PSN != 0).then_some(p.psn),
+        psn: (p.flags & cm_conn_flags::PSN != 0).then_some(p.psn),
         responder_resources: byte("responder_resources", p.responder_resources, u8::MAX)?,
         initiator_depth: byte("initiator_depth", p.initiator_depth, u8::MAX)?,
         retry_count: byte("retry_count", p.retry_count, 7)?,
@@ -40,7 +41,7 @@ fn param<'a>(p: &gdrc_cm_conn_param) -> Result<cm::ConnParam<'a>> {
         ack_timeout: byte("ack_timeout", p.ack_timeout, DEFAULT_TIMEOUT)?,
         response_timeout: byte("response_timeout", p.response_timeout, 0)?,
         path_mtu: p.path_mtu,
-        srq: p.flags & GDRC_CM_CONN_SRQ != 0,
+        srq: p.flags & cm_conn_flags::SRQ != 0,
         qkey: p.qkey,
         private_data: data(p.private_data, p.private_data_len as usize)?,
     })
@@ -67,12 +68,8 @@ fn data<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
 }
 
 fn port_space(ps: u32) -> Result<u16> {
-    u16::try_from(ps).map_err(|_| {
-        refuse!(
-            Invalid,
-            "port_space {ps:#x}: GDRC_PS_TCP, GDRC_PS_UDP, GDRC_PS_IB or GDRC_PS_IPOIB"
-        )
-    })
+    u16::try_from(ps)
+        .map_err(|_| refuse!(Invalid, "port_space {ps:#x}: GDRC_PS_TCP, GDRC_PS_UDP or GDRC_PS_IB"))
 }
 
 /// The argument `port`.
@@ -351,20 +348,7 @@ fn cm_qp_attr(
 /// Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
-    match event {
-        GDRC_CM_EVENT_CONNECT_REQUEST => c"CONNECT_REQUEST",
-        GDRC_CM_EVENT_CONNECT_RESPONSE => c"CONNECT_RESPONSE",
-        GDRC_CM_EVENT_CONNECT_ERROR => c"CONNECT_ERROR",
-        GDRC_CM_EVENT_UNREACHABLE => c"UNREACHABLE",
-        GDRC_CM_EVENT_REJECTED => c"REJECTED",
-        GDRC_CM_EVENT_ESTABLISHED => c"ESTABLISHED",
-        GDRC_CM_EVENT_DISCONNECTED => c"DISCONNECTED",
-        GDRC_CM_EVENT_DEVICE_REMOVAL => c"DEVICE_REMOVAL",
-        GDRC_CM_EVENT_ADDR_CHANGE => c"ADDR_CHANGE",
-        GDRC_CM_EVENT_TIMEWAIT_EXIT => c"TIMEWAIT_EXIT",
-        _ => c"UNKNOWN",
-    }
-    .as_ptr()
+    crate::string_calls::text(cm_event::c_name(event))
 }
 
 #[cfg(test)]
@@ -381,7 +365,10 @@ mod tests {
         let mut e: gdrc_cm_event = zeroed();
         // SAFETY: valid pointers of the right types.
         unsafe {
-            assert_eq!(gdrc_cm_listen(ctx, GDRC_PS_TCP, 1, 0, 0, &mut id), -libc::EOPNOTSUPP);
+            assert_eq!(
+                gdrc_cm_listen(ctx, cm::port_space::TCP.into(), 1, 0, 0, &mut id),
+                -libc::EOPNOTSUPP
+            );
             assert_eq!(gdrc_cm_get_event(ctx, &mut e), -libc::EOPNOTSUPP);
             assert_eq!(gdrc_cm_disconnect(ctx, id), -libc::EOPNOTSUPP);
         }
@@ -398,7 +385,7 @@ mod tests {
         );
         assert_eq!((d.ack_timeout, d.psn), (DEFAULT_TIMEOUT, None));
         let exact =
-            gdrc_cm_conn_param { flags: GDRC_CM_CONN_EXACT | GDRC_CM_CONN_PSN, psn: 9, ..p };
+            gdrc_cm_conn_param { flags: cm_conn_flags::EXACT | cm_conn_flags::PSN, psn: 9, ..p };
         let d = param(&exact).unwrap();
         assert_eq!(
             (d.responder_resources, d.retry_count, d.ack_timeout, d.psn),

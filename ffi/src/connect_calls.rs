@@ -47,7 +47,7 @@ fn qp_connect(
     let dev = device(ctx)?;
     let l = sized_in!(local);
     let (now, init) = dev.qp_query(qp.handle)?;
-    let dc = matches!(init.qp_type, GDRC_QPT_DCI | GDRC_QPT_DCT);
+    let dc = matches!(init.qp_type, qp_type::DCI | qp_type::DCT);
     let r = if remote.is_null() || dc { None } else { Some(sized_in!(remote)) };
     let given = !opts.is_null();
     let o = sized_in_optional!(opts);
@@ -65,12 +65,12 @@ fn qp_connect(
         ));
     }
     match now.qp_state {
-        GDRC_QPS_RESET => plan.run(dev, qp, true).inspect_err(|_| {
+        qp_state::RESET => plan.run(dev, qp, true).inspect_err(|_| {
             // The program may try again, or with another peer.
-            let reset = QpAttr { qp_state: GDRC_QPS_RESET, ..QpAttr::default() };
-            let _ = dev.qp_modify(qp.handle, &reset, GDRC_QP_STATE);
+            let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+            let _ = dev.qp_modify(qp.handle, &reset, qp_attr_mask::STATE);
         })?,
-        GDRC_QPS_INIT => plan.run(dev, qp, false)?,
+        qp_state::INIT => plan.run(dev, qp, false)?,
         state => {
             let state = qp_state::name(state);
             return Err(refuse!(
@@ -132,14 +132,14 @@ struct Options<'a> {
 
 impl<'a> Options<'a> {
     fn new(opts: &'a gdrc_qp_connect_opts, given: bool) -> Result<Self> {
-        if opts.flags & !GDRC_QP_CONNECT_EXACT != 0 {
+        if opts.flags & !qp_connect_flags::EXACT != 0 {
             let flags = opts.flags;
             return Err(refuse!(
                 Invalid,
                 "opts->flags {flags:#x}: only GDRC_QP_CONNECT_EXACT is known"
             ));
         }
-        Ok(Options { opts, exact: opts.flags & GDRC_QP_CONNECT_EXACT != 0, given })
+        Ok(Options { opts, exact: opts.flags & qp_connect_flags::EXACT != 0, given })
     }
 
     fn or(&self, value: u32, default: u32) -> u32 {
@@ -154,8 +154,8 @@ impl<'a> Options<'a> {
 /// The type of the queue pair to which one of a type is connected.
 fn peer_type(qp_type: u32) -> u32 {
     match qp_type {
-        GDRC_QPT_XRC_SEND => GDRC_QPT_XRC_RECV,
-        GDRC_QPT_XRC_RECV => GDRC_QPT_XRC_SEND,
+        qp_type::XRC_SEND => qp_type::XRC_RECV,
+        qp_type::XRC_RECV => qp_type::XRC_SEND,
         same => same,
     }
 }
@@ -195,25 +195,34 @@ impl Plan {
             rate_limit_bytes_per_s: opts.rate_limit_bytes_per_s,
             ..QpAttr::default()
         };
-        let rate = if opts.rate_limit_bytes_per_s != 0 { GDRC_QP_RATE_LIMIT } else { 0 };
-        let basic = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
-        let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | rate;
-        if qp_type == GDRC_QPT_UD {
-            return Ok(Plan { attr, init: basic | GDRC_QP_QKEY, rtr: GDRC_QP_STATE, rts });
+        let rate = if opts.rate_limit_bytes_per_s != 0 { qp_attr_mask::RATE_LIMIT } else { 0 };
+        let basic = qp_attr_mask::STATE | qp_attr_mask::PKEY_INDEX | qp_attr_mask::PORT;
+        let rts = qp_attr_mask::STATE | qp_attr_mask::SQ_PSN | rate;
+        if qp_type == qp_type::UD {
+            return Ok(Plan {
+                attr,
+                init: basic | qp_attr_mask::QKEY,
+                rtr: qp_attr_mask::STATE,
+                rts,
+            });
         }
-        if matches!(qp_type, GDRC_QPT_DCI | GDRC_QPT_DCT) {
-            return Plan::of_dc(attr, qp_type == GDRC_QPT_DCT, l, o, rate);
+        if matches!(qp_type, qp_type::DCI | qp_type::DCT) {
+            return Plan::of_dc(attr, qp_type == qp_type::DCT, l, o, rate);
         }
         let r = r.ok_or_else(|| refuse!(Invalid, "remote: NULL, which only UD and DC allow"))?;
-        let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
-        let mut plan = Plan { attr, init: basic | GDRC_QP_ACCESS_FLAGS, rtr, rts };
+        let rtr = qp_attr_mask::STATE
+            | qp_attr_mask::AV
+            | qp_attr_mask::PATH_MTU
+            | qp_attr_mask::DEST_QPN
+            | qp_attr_mask::RQ_PSN;
+        let mut plan = Plan { attr, init: basic | qp_attr_mask::ACCESS_FLAGS, rtr, rts };
         plan.connect(l, r)?;
-        let reliable = qp_type != GDRC_QPT_UC;
-        let all = if reliable { ACCESS_REMOTE | ACCESS_FLUSH } else { GDRC_ACCESS_REMOTE_WRITE };
+        let reliable = qp_type != qp_type::UC;
+        let all = if reliable { ACCESS_REMOTE | ACCESS_FLUSH } else { access::REMOTE_WRITE };
         plan.attr.qp_access_flags = o.or(opts.access, all);
         // A program that went to INIT itself has chosen its access; options override it.
         if o.given && (opts.access != 0 || o.exact) {
-            plan.rtr |= GDRC_QP_ACCESS_FLAGS;
+            plan.rtr |= qp_attr_mask::ACCESS_FLAGS;
         }
         if reliable {
             plan.make_reliable(l, r, o)?;
@@ -229,18 +238,22 @@ impl Plan {
         o: &Options<'_>,
         rate: u32,
     ) -> Result<Plan> {
-        let init = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT;
-        let rtr = GDRC_QP_STATE | GDRC_QP_PATH_MTU;
+        let init = qp_attr_mask::STATE | qp_attr_mask::PKEY_INDEX | qp_attr_mask::PORT;
+        let rtr = qp_attr_mask::STATE | qp_attr_mask::PATH_MTU;
         attr.path_mtu = l.mtu;
         if target {
             attr.qp_access_flags = o.or(o.opts.access, ACCESS_REMOTE);
-            let init = init | GDRC_QP_ACCESS_FLAGS;
-            return Ok(Plan { attr, init, rtr: rtr | GDRC_QP_MIN_RNR_TIMER, rts: 0 });
+            let init = init | qp_attr_mask::ACCESS_FLAGS;
+            return Ok(Plan { attr, init, rtr: rtr | qp_attr_mask::MIN_RNR_TIMER, rts: 0 });
         }
         let depth = o.or(o.opts.max_rd_atomic, l.max_rd_atomic).min(l.max_rd_atomic);
         attr.max_rd_atomic = u8::try_from(depth).unwrap_or(u8::MAX);
-        let rts = GDRC_QP_STATE | GDRC_QP_SQ_PSN | GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | rate;
-        let rts = rts | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        let rts = qp_attr_mask::STATE
+            | qp_attr_mask::SQ_PSN
+            | qp_attr_mask::TIMEOUT
+            | qp_attr_mask::RETRY_CNT
+            | rate;
+        let rts = rts | qp_attr_mask::RNR_RETRY | qp_attr_mask::MAX_QP_RD_ATOMIC;
         Ok(Plan { attr, init, rtr, rts })
     }
 
@@ -278,9 +291,11 @@ impl Plan {
         self.attr.max_rd_atomic = u8::try_from(as_requester).unwrap_or(u8::MAX);
         let as_responder = o.or(o.opts.max_dest_rd_atomic, l.max_rd_atomic.min(255));
         self.attr.max_dest_rd_atomic = byte("max_dest_rd_atomic", as_responder, 255)?;
-        self.rtr |= GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
-        self.rts |=
-            GDRC_QP_TIMEOUT | GDRC_QP_RETRY_CNT | GDRC_QP_RNR_RETRY | GDRC_QP_MAX_QP_RD_ATOMIC;
+        self.rtr |= qp_attr_mask::MAX_DEST_RD_ATOMIC | qp_attr_mask::MIN_RNR_TIMER;
+        self.rts |= qp_attr_mask::TIMEOUT
+            | qp_attr_mask::RETRY_CNT
+            | qp_attr_mask::RNR_RETRY
+            | qp_attr_mask::MAX_QP_RD_ATOMIC;
         Ok(())
     }
 
@@ -288,12 +303,12 @@ impl Plan {
         let step =
             |state, mask| dev.qp_modify(qp.handle, &QpAttr { qp_state: state, ..self.attr }, mask);
         if from_reset {
-            step(GDRC_QPS_INIT, self.init)?;
+            step(qp_state::INIT, self.init)?;
         }
-        step(GDRC_QPS_RTR, self.rtr)?;
+        step(qp_state::RTR, self.rtr)?;
         match self.rts {
             0 => Ok(()),
-            rts => step(GDRC_QPS_RTS, rts),
+            rts => step(qp_state::RTS, rts),
         }
     }
 }

@@ -3,10 +3,7 @@
 //!
 //! A new kind is one row of [`KINDS`].
 
-use crate::c_consts::{
-    GDRC_CONFIG_CMA, GDRC_CONFIG_HELPER, GDRC_CONFIG_NO_GSO, GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY,
-    GDRC_CONFIG_UDP_ONLY,
-};
+use crate::c_consts::config_flags;
 use crate::c_result::refuse;
 use crate::context_slots::{FastDevice, OpenDevice};
 use crate::open_config::OpenConfig;
@@ -173,16 +170,16 @@ impl fmt::Display for KnownNames {
 /// The configuration in the soft device's terms.
 fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
     let flags = [
-        (GDRC_CONFIG_HELPER, soft_flags::HELPER),
-        (GDRC_CONFIG_NO_GSO, soft_flags::NO_GSO),
-        (GDRC_CONFIG_CMA, soft_flags::CMA),
+        (config_flags::HELPER, soft_flags::HELPER),
+        (config_flags::NO_GSO, soft_flags::NO_GSO),
+        (config_flags::CMA, soft_flags::CMA),
     ];
     let flags =
         flags.iter().filter(|(c, _)| config.flags & c != 0).fold(0, |all, (_, soft)| all | soft);
     let path = match () {
-        _ if config.flags & GDRC_CONFIG_SHM_ONLY != 0 => PathChoice::Shm,
-        _ if config.flags & GDRC_CONFIG_UDP_ONLY != 0 => PathChoice::Udp,
-        _ if config.flags & GDRC_CONFIG_SHM != 0 => PathChoice::Auto,
+        _ if config.flags & config_flags::SHM_ONLY != 0 => PathChoice::Shm,
+        _ if config.flags & config_flags::UDP_ONLY != 0 => PathChoice::Udp,
+        _ if config.flags & config_flags::SHM != 0 => PathChoice::Auto,
         // A capture shows all packets, unless the program selects a path.
         _ if config.pcap.is_some() => PathChoice::Udp,
         _ => PathChoice::Auto,
@@ -283,10 +280,10 @@ mod tests {
         };
         for (flags, plain, captured) in [
             (0, PathChoice::Auto, PathChoice::Udp),
-            (GDRC_CONFIG_SHM, PathChoice::Auto, PathChoice::Auto),
-            (GDRC_CONFIG_SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
-            (GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
-            (GDRC_CONFIG_UDP_ONLY, PathChoice::Udp, PathChoice::Udp),
+            (config_flags::SHM, PathChoice::Auto, PathChoice::Auto),
+            (config_flags::SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
+            (config_flags::SHM | config_flags::SHM_ONLY, PathChoice::Shm, PathChoice::Shm),
+            (config_flags::UDP_ONLY, PathChoice::Udp, PathChoice::Udp),
         ] {
             assert_eq!(
                 (of(flags, None), of(flags, Some(c"file"))),

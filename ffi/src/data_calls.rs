@@ -28,14 +28,13 @@ use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 pub unsafe extern "C" fn gdrc_post_send(
     ctx: *mut gdrc_context,
     qp: gdrc_qp,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     match fast(ctx) {
         FastDevice::Nic(nic) if !bad.is_null() => {
-            // SAFETY: the header's contract: the list is readable, bad writable; c_layout.rs
-            // asserts that both structs have one layout.
-            match unsafe { nic.quick_post_send(qp.handle, wr.cast(), bad.cast()) } {
+            // SAFETY: the header's contract: the list is readable, bad writable.
+            match unsafe { nic.quick_post_send(qp.handle, wr, bad) } {
                 Posted::Done => return 0,
                 Posted::Declined => {}
                 Posted::Refused(rc) => return refused(rc),
@@ -66,19 +65,18 @@ pub(crate) extern "C" fn refused(rc: c_int) -> c_int {
 unsafe extern "C" fn soft_post_send(
     soft: &SoftDevice,
     qp: gdrc_qp,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first: *const SendWr = wr.cast();
+    let mut first = wr;
     let done = check_list(wr).and_then(|()| {
-        // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
-        // structs are one layout.
-        unsafe { soft.quick_post_send(qp.handle, wr.cast(), &mut first) }
+        // SAFETY: the header's contract: the list is readable.
+        unsafe { soft.quick_post_send(qp.handle, wr, &mut first) }
     });
     match done {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
@@ -89,8 +87,8 @@ unsafe extern "C" fn soft_post_send(
 unsafe extern "C" fn set_post_send(
     set: &EngineSet,
     qp: gdrc_qp,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     match set.member(qp.handle) {
         // SAFETY: our contract.
@@ -107,22 +105,21 @@ unsafe extern "C" fn set_post_send(
 unsafe extern "C" fn post_send(
     ctx: *mut gdrc_context,
     qp: gdrc_qp,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first: *const SendWr = wr.cast();
+    let mut first = wr;
     let r = match check_list(wr) {
         Ok(()) => device(ctx).and_then(|dev| {
-            // SAFETY: the header's contract: the list is readable; c_layout.rs asserts that both
-            // structs are one layout.
-            unsafe { dev.post_send(qp.handle, wr.cast(), &mut first) }
+            // SAFETY: the header's contract: the list is readable.
+            unsafe { dev.post_send(qp.handle, wr, &mut first) }
         }),
         Err(e) => Err(e),
     };
     match r {
         Ok(()) => 0,
         // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
@@ -138,25 +135,25 @@ unsafe extern "C" fn post_send(
 pub unsafe extern "C" fn gdrc_post_recv(
     ctx: *mut gdrc_context,
     qp: gdrc_qp,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first: *const RecvWr = wr.cast();
+    let mut first = wr;
     let r = match check_list(wr) {
         Ok(()) => match fast(ctx) {
             // SAFETY: as in gdrc_post_send.
-            FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr.cast(), &mut first) },
+            FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr, &mut first) },
             // SAFETY: as in gdrc_post_send.
-            FastDevice::Set(set) => unsafe { set_post_recv(set, qp, wr.cast(), &mut first) },
+            FastDevice::Set(set) => unsafe { set_post_recv(set, qp, wr, &mut first) },
             // SAFETY: as in gdrc_post_send.
-            _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr.cast(), &mut first) }),
+            _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr, &mut first) }),
         },
         Err(e) => Err(e),
     };
     match r {
         Ok(()) => 0,
         // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
@@ -183,21 +180,21 @@ unsafe fn set_post_recv(
 pub unsafe extern "C" fn gdrc_post_srq_recv(
     ctx: *mut gdrc_context,
     srq: gdrc_srq,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first: *const RecvWr = wr.cast();
+    let mut first = wr;
     let r = match check_list(wr) {
         Ok(()) => device(ctx).and_then(|d| {
             // SAFETY: as in gdrc_post_send.
-            unsafe { d.post_srq_recv(srq.handle, wr.cast(), &mut first) }
+            unsafe { d.post_srq_recv(srq.handle, wr, &mut first) }
         }),
         Err(e) => Err(e),
     };
     match r {
         Ok(()) => 0,
         // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
@@ -213,15 +210,14 @@ pub unsafe extern "C" fn gdrc_poll_cq(
     ctx: *mut gdrc_context,
     cq: gdrc_cq,
     num_entries: c_int,
-    wc: *mut gdrc_wc,
+    wc: *mut Wc,
 ) -> c_int {
     // Nested, not combined: the compiler would compute combined conditions without branches.
     if num_entries > 0 {
         match fast(ctx) {
             FastDevice::Nic(nic) if !wc.is_null() => {
-                // SAFETY: the header's contract: wc has num_entries structs; c_layout.rs asserts
-                // that both have one layout.
-                match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc.cast()) } {
+                // SAFETY: the header's contract: wc has num_entries structs.
+                match unsafe { nic.quick_poll_cq(cq.handle, num_entries, wc) } {
                     Polled::Done(n) => return n,
                     Polled::Failed(n) => return explained(nic, n, wc),
                     Polled::Nothing(cq, n) => return nothing(nic, cq, n),
@@ -247,7 +243,7 @@ unsafe extern "C" fn soft_poll_cq(
     soft: &SoftDevice,
     cq: gdrc_cq,
     num_entries: c_int,
-    wc: *mut gdrc_wc,
+    wc: *mut Wc,
 ) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
     let wc = unsafe { wc_slice(wc, num_entries) };
@@ -262,7 +258,7 @@ unsafe extern "C" fn set_poll_cq(
     set: &EngineSet,
     cq: gdrc_cq,
     num_entries: c_int,
-    wc: *mut gdrc_wc,
+    wc: *mut Wc,
 ) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
     let wc = unsafe { wc_slice(wc, num_entries) };
@@ -277,7 +273,7 @@ unsafe extern "C" fn poll_cq(
     ctx: *mut gdrc_context,
     cq: gdrc_cq,
     num_entries: c_int,
-    wc: *mut gdrc_wc,
+    wc: *mut Wc,
 ) -> c_int {
     ret(device(ctx).and_then(|dev| {
         // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
@@ -295,7 +291,7 @@ fn nothing(nic: &VerbsDevice, cq: Empty<'_>, n: c_int) -> c_int {
 /// The result of a poll that found failed operations.
 #[cold]
 #[inline(never)]
-fn explained(nic: &VerbsDevice, n: c_int, wc: *mut gdrc_wc) -> c_int {
+fn explained(nic: &VerbsDevice, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: the provider wrote n of the caller's entries.
     ret(unsafe { wc_slice(wc, n) }.map(|wc| count(nic.explain_all(wc, wc.len()))))
 }
@@ -358,16 +354,16 @@ fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_get_async_event(
     ctx: *mut gdrc_context,
-    out: *mut gdrc_async_event,
+    out: *mut AsyncEvent,
 ) -> c_int {
     ret(async_event(ctx, out))
 }
 
-fn async_event(ctx: *mut gdrc_context, out: *mut gdrc_async_event) -> Result<c_int> {
+fn async_event(ctx: *mut gdrc_context, out: *mut AsyncEvent) -> Result<c_int> {
     let out = out!(out);
     Ok(match device(ctx)?.async_event()? {
         Some(e) => {
-            out.write(e.into());
+            out.write(e);
             1
         }
         None => 0,

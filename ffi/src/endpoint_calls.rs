@@ -62,7 +62,7 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
         ),
         (e.qpn != 0 && e.qpn <= BITS_24, "qpn", e.qpn.into(), "1 to 0xffffff"),
         (
-            (GDRC_MTU_256..=GDRC_MTU_4096).contains(&e.mtu),
+            (mtu::MTU_256..=mtu::MTU_4096).contains(&e.mtu),
             "mtu",
             e.mtu.into(),
             "a code from GDRC_MTU_256 (1) to GDRC_MTU_4096 (5)",
@@ -90,19 +90,19 @@ pub(crate) fn check(e: &gdrc_endpoint, name: &str) -> Result<()> {
 }
 /// As [`check`], for the argument `local`: a DCT of a NIC has no number before RTR.
 pub(crate) fn check_local(e: &gdrc_endpoint) -> Result<()> {
-    let unnumbered = e.qpn == 0 && e.qp_type == GDRC_QPT_DCT;
+    let unnumbered = e.qpn == 0 && e.qp_type == qp_type::DCT;
     check(&gdrc_endpoint { qpn: if unnumbered { 1 } else { e.qpn }, ..*e }, "local")
 }
 
 /// Types of queue pairs. The reason above names them.
 const QP_TYPES: [u32; 7] = [
-    GDRC_QPT_RC,
-    GDRC_QPT_UC,
-    GDRC_QPT_UD,
-    GDRC_QPT_XRC_SEND,
-    GDRC_QPT_XRC_RECV,
-    GDRC_QPT_DCI,
-    GDRC_QPT_DCT,
+    qp_type::RC,
+    qp_type::UC,
+    qp_type::UD,
+    qp_type::XRC_SEND,
+    qp_type::XRC_RECV,
+    qp_type::DCI,
+    qp_type::DCT,
 ];
 const _: () = assert!(GDRC_ENDPOINT_VERSION == 1 && matches!(QP_TYPES, [2, 3, 4, 9, 10, 257, 258]));
 
@@ -222,7 +222,7 @@ fn endpoint_local(
         flags: if d.own_port != 0 { GDRC_ENDPOINT_OWN_PORT } else { 0 },
         ..zeroed()
     };
-    if init.qp_type == GDRC_QPT_UD {
+    if init.qp_type == qp_type::UD {
         // With the high bit set the sender's device would use its own Q_Key.
         e.qkey = random[1] >> 1;
     }
@@ -293,8 +293,8 @@ mod tests {
             gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 7],
             qpn: 0x123456,
             psn: 0xfedcba,
-            mtu: GDRC_MTU_2048,
-            qp_type: GDRC_QPT_RC,
+            mtu: mtu::MTU_2048,
+            qp_type: qp_type::RC,
             udp_port: 4791,
             addr: 0x7fff_0000_1000,
             length: 1 << 20,

@@ -5,7 +5,7 @@
 //! provider; they are counted in instructions (docs/records/PERFORMANCE.md, "The verbs device").
 //! Decisions that need more than the request itself are out of line.
 
-use crate::c_consts::GDRC_WC_SUCCESS;
+use crate::c_consts::wc_status;
 use crate::c_result::{count, ret};
 use crate::c_types::*;
 use crate::data_calls::{gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refused};
@@ -135,8 +135,8 @@ unsafe fn cq_entry(cq: *mut gdrc_cq_fast) -> &'static CqEntry {
 
 unsafe extern "C" fn shut_send(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     // SAFETY: the header's contract.
     unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
@@ -144,22 +144,22 @@ unsafe extern "C" fn shut_send(
 
 unsafe extern "C" fn shut_recv(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
     // SAFETY: the header's contract.
     unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
 }
 
-unsafe extern "C" fn shut_poll(cq: *mut gdrc_cq_fast, _: c_int, _: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn shut_poll(cq: *mut gdrc_cq_fast, _: c_int, _: *mut Wc) -> c_int {
     // SAFETY: the header's contract.
     ret(Err(unsafe { cq_entry(cq) }.refusal()))
 }
 
 unsafe extern "C" fn checked_send(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     // SAFETY: the header's contract; this function is that of a handle in use.
     unsafe {
@@ -171,8 +171,8 @@ unsafe extern "C" fn checked_send(
 
 unsafe extern "C" fn checked_recv(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
     // SAFETY: as in `checked_send`.
     unsafe {
@@ -182,7 +182,7 @@ unsafe extern "C" fn checked_recv(
     }
 }
 
-unsafe extern "C" fn checked_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn checked_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: as in `checked_send`.
     unsafe {
         let entry = cq_entry(cq);
@@ -210,40 +210,39 @@ unsafe fn soft_qp(qp: *mut gdrc_qp_fast) -> Result<&'static SoftQp> {
 
 unsafe extern "C" fn soft_send(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first: *const SendWr = wr.cast();
-    // SAFETY: the header's contract; it is pinned; c_layout.rs asserts that both structs are one
-    // layout.
+    let mut first = wr;
+    // SAFETY: the header's contract; it is pinned.
     let done = check_list(wr)
         .and_then(|()| unsafe { soft_qp(qp) })
-        .and_then(|to| unsafe { to.post_send(wr.cast(), &mut first) });
+        .and_then(|to| unsafe { to.post_send(wr, &mut first) });
     match done {
         Ok(()) => 0,
         // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
 unsafe extern "C" fn soft_recv(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first: *const RecvWr = wr.cast();
+    let mut first = wr;
     // SAFETY: as in `soft_send`.
     let done = check_list(wr)
         .and_then(|()| unsafe { soft_qp(qp) })
-        .and_then(|to| unsafe { to.post_recv(wr.cast(), &mut first) });
+        .and_then(|to| unsafe { to.post_recv(wr, &mut first) });
     match done {
         Ok(()) => 0,
         // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
-unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: as in `soft_qp`.
     let object = unsafe { cq_entry(cq).object_in_use() };
     let CqTarget::Soft(of) = &object.target else {
@@ -255,7 +254,7 @@ unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc
     ret(polled.map(count))
 }
 
-unsafe extern "C" fn set_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn set_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: as in `soft_qp`.
     let object = unsafe { cq_entry(cq).object_in_use() };
     let CqTarget::Set(of) = &object.target else {
@@ -288,11 +287,11 @@ unsafe fn nic_qp(
 /// pointers are the caller's responsibility, and the provider checks its numbers.
 unsafe extern "C" fn nic_send(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     // SAFETY: the header's contract: a handle in use, a readable request, which need not be
-    // aligned, and a writable `bad`; c_layout.rs asserts that both structs are one layout.
+    // aligned, and a writable `bad`.
     unsafe {
         let is_one = (&raw const (*wr).next).read_unaligned().is_null();
         let opcode = (&raw const (*wr).opcode).read_unaligned();
@@ -301,7 +300,7 @@ unsafe extern "C" fn nic_send(
             // Loaded first, before the object takes the register of the handle: otherwise the
             // handle is moved once more.
             let post_send = (&raw const to.post_send).read_volatile();
-            return match post_send(to.object, wr.cast(), bad.cast()) {
+            return match post_send(to.object, wr, bad) {
                 0 => 0,
                 rc => refused(rc),
             };
@@ -314,15 +313,15 @@ unsafe extern "C" fn nic_send(
 #[inline(never)]
 unsafe extern "C" fn nic_send_list(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
     // SAFETY: the header's contract: a readable list.
     unsafe {
         let (_, _, to) = nic_qp(qp);
         let pairs = to.depth.div_ceil(2).into();
-        if is_usual_list(wr.cast(), to.unusual.unwrap_unchecked(), pairs) {
-            return match (to.post_send)(to.object, wr.cast(), bad.cast()) {
+        if is_usual_list(wr, to.unusual.unwrap_unchecked(), pairs) {
+            return match (to.post_send)(to.object, wr, bad) {
                 0 => 0,
                 rc => refused(rc),
             };
@@ -335,27 +334,27 @@ unsafe extern "C" fn nic_send_list(
 #[inline(never)]
 unsafe extern "C" fn nic_send_judged(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first: *const SendWr = wr.cast();
+    let mut first = wr;
     // SAFETY: the header's contract: a handle in use, so pinned; a readable list.
     let done = check_list(wr).and_then(|()| unsafe {
         let (object, nic, _) = nic_qp(qp);
-        nic.pinned_post_send(object.handle, wr.cast(), &mut first)
+        nic.pinned_post_send(object.handle, wr, &mut first)
     });
     match done {
         Ok(()) => 0,
         // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
 /// As [`nic_send`].
 unsafe extern "C" fn nic_recv(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
     // SAFETY: as in `nic_send`.
     unsafe {
@@ -364,7 +363,7 @@ unsafe extern "C" fn nic_recv(
         let pieces = u64::from((&raw const (*wr).num_sge).read_unaligned() as u32);
         let has_pieces = !(&raw const (*wr).sg_list).read_unaligned().is_null();
         if is_one && has_pieces && pieces & to.recv_unusual.unwrap_unchecked() == 0 {
-            return match (to.post_recv)(to.object, wr.cast(), bad.cast()) {
+            return match (to.post_recv)(to.object, wr, bad) {
                 0 => 0,
                 rc => refused(rc),
             };
@@ -377,34 +376,34 @@ unsafe extern "C" fn nic_recv(
 #[inline(never)]
 unsafe extern "C" fn nic_recv_judged(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_recv_wr,
-    bad: *mut *const gdrc_recv_wr,
+    wr: *const RecvWr,
+    bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first: *const RecvWr = wr.cast();
+    let mut first = wr;
     // SAFETY: as in `nic_send_judged`.
     let done = check_list(wr).and_then(|()| unsafe {
         let (object, nic, _) = nic_qp(qp);
-        nic.pinned_post_recv(object.handle, wr.cast(), &mut first)
+        nic.pinned_post_recv(object.handle, wr, &mut first)
     });
     match done {
         Ok(()) => 0,
         // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first.cast()) },
+        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 
 /// One completion with status success needs no further look.
-unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: the header's contract: a handle in use, so pinned; `wc` has n structs.
     unsafe {
         let CqTarget::Nic(_, of) = &cq_entry(cq).object_in_use().target else {
             // `insert_cq` gives this function to targets of a NIC only.
             core::hint::unreachable_unchecked()
         };
-        let got = (of.poll_cq)(of.object, n, wc.cast());
+        let got = (of.poll_cq)(of.object, n, wc);
         // One completion with status 0: checked first.
         let status = (&raw const (*wc).status).read_unaligned();
-        if (got as u32 ^ 1) | (status ^ GDRC_WC_SUCCESS) == 0 {
+        if (got as u32 ^ 1) | (status ^ wc_status::SUCCESS) == 0 {
             return got;
         }
         nic_polled(cq, got, wc)
@@ -413,9 +412,9 @@ unsafe extern "C" fn nic_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc)
 
 /// The result of a poll that returned several completions, a failed one or none, or that failed.
 #[inline(never)]
-unsafe extern "C" fn nic_polled(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+unsafe extern "C" fn nic_polled(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: the provider wrote n of the caller's entries.
-    if n > 0 && unsafe { all_succeeded(wc.cast(), n) } {
+    if n > 0 && unsafe { all_succeeded(wc, n) } {
         return n;
     }
     // SAFETY: as in `nic_poll`.

@@ -52,9 +52,9 @@ fn cuda_device(name: *const c_char, attr: *mut gdrc_cuda_attr) -> Result<c_int> 
     if let Some(attr) = attr {
         let mut a: gdrc_cuda_attr = ptr::zeroed();
         for (feature, flag) in [
-            (api::DEVICE_DMA_BUF, GDRC_CUDA_HAS_DMABUF),
-            (api::DEVICE_VMM, GDRC_CUDA_HAS_VMM),
-            (api::DEVICE_GPU_DIRECT, GDRC_CUDA_HAS_GPUDIRECT),
+            (api::DEVICE_DMA_BUF, cuda_features::HAS_DMABUF),
+            (api::DEVICE_VMM, cuda_features::HAS_VMM),
+            (api::DEVICE_GPU_DIRECT, cuda_features::HAS_GPUDIRECT),
         ] {
             if gpu.has(feature) {
                 a.flags |= flag;
@@ -88,7 +88,7 @@ fn cuda_alloc(ordinal: c_int, length: usize, flags: u32, addr: *mut u64) -> Resu
     reason::clear();
     let kind = match flags {
         0 => Kind::Plain,
-        GDRC_CUDA_SHAREABLE => Kind::Shareable,
+        cuda_alloc_flags::SHAREABLE => Kind::Shareable,
         _ => return Err(refuse!(Invalid, "flags {flags:#x}: only GDRC_CUDA_SHAREABLE is known")),
     };
     if length == 0 {

@@ -104,14 +104,14 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
     else {
         return;
     };
-    attr.provider = GDRC_MEMORY_CUDA;
+    attr.provider = memory_kind::CUDA;
     attr.addr = span.at;
     attr.route = record.route as u32;
     attr.no_dmabuf = record.no_dma_buf as u32;
     attr.no_peermem = record.no_peermem as u32;
     attr.refusal = record.code;
     attr.buffer_id = span.buffer_id;
-    attr.flags = if span.is_same() { 0 } else { GDRC_MR_GONE };
+    attr.flags = if span.is_same() { 0 } else { mr_flags::GONE };
 }
 
 /// The soft device, which stages every region.
@@ -141,7 +141,7 @@ impl Ways for SoftWays<'_> {
             None => {
                 let made = Box::new(Staging::new(self.span.device).map_err(explain)?);
                 let leaked: &'static Staging = Box::leak(made);
-                if let Err(e) = self.device.memory_add(GDRC_MEMORY_CUDA, leaked) {
+                if let Err(e) = self.device.memory_add(memory_kind::CUDA, leaked) {
                     // SAFETY: leaked a line above, and nobody took it.
                     drop(unsafe { Box::from_raw((&raw const *leaked).cast_mut()) });
                     return Err(e);
@@ -151,7 +151,7 @@ impl Ways for SoftWays<'_> {
             }
         })?;
         let cookie = staging.register(self.span).map_err(explain)?;
-        let reg = MrReg { provider: GDRC_MEMORY_CUDA, cookie, ..self.reg };
+        let reg = MrReg { provider: memory_kind::CUDA, cookie, ..self.reg };
         match self.device.mr_reg(&reg) {
             Ok((mr, attr)) => Ok((mr, attr, Some(cookie))),
             Err(e) => {
@@ -176,7 +176,7 @@ impl Ways for NicWays {
     type Made = (Handle, MrAttr, Option<u64>);
 
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made> {
-        let reg = MrReg { addr: offset, provider: GDRC_MEMORY_CUDA, ..self.reg };
+        let reg = MrReg { addr: offset, provider: memory_kind::CUDA, ..self.reg };
         self.nic.mr_reg_dmabuf(&reg, fd).map(|(mr, attr)| (mr, attr, None))
     }
 

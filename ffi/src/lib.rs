@@ -2,13 +2,13 @@
 //!
 //! No transport logic is here. A C call checks its pointers (`ptr`), looks its context up
 //! (`context_slots`), and calls [`gdrcore_core::device::Device`] once. `include/gdrcore.h` is
-//! generated from these files (`make header`), so the doc comments are for C programmers;
-//! docs/using/ABI.md has the conventions that all calls share.
+//! generated from these files and core's (`make header`), so the doc comments are for C
+//! programmers; docs/using/ABI.md has the conventions that all calls share.
 //!
 //! The files, low to high:
 //!
 //! * `c_consts`, `c_types` and the files that it names, `c_cm_types`: constants and structs of the
-//!   header. `c_layout`: those that have core's layout.
+//!   header that core does not define. `c_layout`: their sizes.
 //! * `c_result`, `ptr`: results of calls, and access through the caller's pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
 //! * `error_detail`, `open_error`, `string_calls`: reasons of failed calls.
@@ -25,12 +25,12 @@ mod ah_calls;
 mod c_cm_types;
 mod c_consts;
 mod c_device_types;
+mod c_fast_types;
 mod c_handles;
 mod c_layout;
 mod c_qp_types;
 mod c_result;
 mod c_types;
-mod c_wr_types;
 mod channel_calls;
 mod cm_calls;
 mod connect_calls;

@@ -9,7 +9,7 @@ use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zer
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::Result;
-use gdrcore_cuda::route::Reason;
+use gdrcore_cuda::route::{Reason, Route};
 use gdrcore_net::reason;
 
 /// Registers `length` bytes at `addr`: work requests may name them by the keys in `attr`, with the
@@ -32,8 +32,7 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
-    let iova =
-        if access & GDRC_ACCESS_ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
+    let iova = if access & access::ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
     ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
@@ -57,7 +56,7 @@ fn mr_reg(
     let addr = addr.expose_provenance() as u64;
     let len = length as u64;
     check_range(addr, len, iova)?;
-    if access & GDRC_ACCESS_ZERO_BASED != 0 && iova != 0 {
+    if access & access::ZERO_BASED != 0 && iova != 0 {
         return Err(refuse!(Invalid, "iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
     }
     let (mr, a) = dev.mr_reg(&MrReg {
@@ -194,14 +193,14 @@ fn mr_reg_memory(
 ) -> Result<c_int> {
     let m = sized_in!(memory);
     check_memory(&m, access)?;
-    let iova = match m.flags & GDRC_MEMORY_FLAG_IOVA {
-        0 if access & GDRC_ACCESS_ZERO_BASED != 0 => 0,
+    let iova = match m.flags & memory_flags::IOVA {
+        0 if access & access::ZERO_BASED != 0 => 0,
         0 => m.addr,
         _ => m.iova,
     };
-    if m.kind == GDRC_MEMORY_HOST {
+    if m.kind == memory_kind::HOST {
         let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
-        let shared = (m.flags & GDRC_MEMORY_FLAG_SHARED != 0).then_some((m.fd, m.fd_offset));
+        let shared = (m.flags & memory_flags::SHARED != 0).then_some((m.fd, m.fd_offset));
         return mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
     }
     let out = out!(out);
@@ -217,7 +216,7 @@ fn mr_reg_memory(
             ));
         }
     }
-    let dma_buf = (m.flags & GDRC_MEMORY_FLAG_DMABUF != 0).then_some((m.fd, m.fd_offset));
+    let dma_buf = (m.flags & memory_flags::DMABUF != 0).then_some((m.fd, m.fd_offset));
     if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
         return Err(refuse!(Invalid, "memory->fd {fd}: not a descriptor"));
     }
@@ -242,7 +241,7 @@ fn mr_reg_memory(
 
 /// Whether kind and flags fit together.
 fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
-    let known = GDRC_MEMORY_FLAG_DMABUF | GDRC_MEMORY_FLAG_IOVA | GDRC_MEMORY_FLAG_SHARED;
+    let known = memory_flags::DMABUF | memory_flags::IOVA | memory_flags::SHARED;
     if m.flags & !known != 0 {
         return Err(refuse!(
             Invalid,
@@ -250,14 +249,14 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
             m.flags
         ));
     }
-    if m.kind > GDRC_MEMORY_CUDA {
+    if m.kind > memory_kind::CUDA {
         return Err(refuse!(
             Invalid,
             "memory->kind {}: GDRC_MEMORY_HOST (0) or GDRC_MEMORY_CUDA (1)",
             m.kind
         ));
     }
-    if access & GDRC_ACCESS_ZERO_BASED != 0 && m.flags & GDRC_MEMORY_FLAG_IOVA != 0 && m.iova != 0 {
+    if access & access::ZERO_BASED != 0 && m.flags & memory_flags::IOVA != 0 && m.iova != 0 {
         return Err(refuse!(
             Invalid,
             "memory->iova {:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0",
@@ -265,12 +264,12 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
         ));
     }
     match m.kind {
-        GDRC_MEMORY_HOST if m.flags & GDRC_MEMORY_FLAG_DMABUF != 0 => Err(refuse!(
+        memory_kind::HOST if m.flags & memory_flags::DMABUF != 0 => Err(refuse!(
             Invalid,
             "memory->flags {:#x}: GDRC_MEMORY_FLAG_DMABUF is for GPU memory",
             m.flags
         )),
-        GDRC_MEMORY_CUDA if m.flags & GDRC_MEMORY_FLAG_SHARED != 0 => Err(refuse!(
+        memory_kind::CUDA if m.flags & memory_flags::SHARED != 0 => Err(refuse!(
             Invalid,
             "memory->flags {:#x}: GDRC_MEMORY_FLAG_SHARED is for host memory",
             m.flags
@@ -282,19 +281,13 @@ fn check_memory(m: &gdrc_memory, access: u32) -> Result<()> {
 /// A GDRC_ROUTE_ in words. Static; never NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_mr_route_str(route: u32) -> *const c_char {
-    match route {
-        GDRC_ROUTE_HOST => c"host memory".as_ptr(),
-        GDRC_ROUTE_DMABUF => c"dma-buf".as_ptr(),
-        GDRC_ROUTE_PEERMEM => c"nvidia_peermem".as_ptr(),
-        GDRC_ROUTE_STAGED => c"staged through pinned host memory".as_ptr(),
-        _ => c"unknown".as_ptr(),
-    }
+    Route::from_u32(route).map_or(c"unknown", Route::text).as_ptr()
 }
 
 /// A GDRC_MR_REASON_ in words. Static; never NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
-    Reason::from_u32(reason).map_or(c"unknown", Reason::words).as_ptr()
+    Reason::from_u32(reason).map_or(c"unknown", Reason::text).as_ptr()
 }
 
 /// Allocates a memory window of `type` 1 or 2 and writes its first rkey (`rkey` may be NULL). A

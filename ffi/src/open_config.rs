@@ -29,14 +29,14 @@ pub(crate) struct OpenConfig<'a> {
 /// of a newer header.
 pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
     let c = sized_in_optional!(cfg);
-    let known = GDRC_CONFIG_STRICT_CQ
-        | GDRC_CONFIG_HELPER
-        | GDRC_CONFIG_NO_GSO
-        | GDRC_CONFIG_SHM
-        | GDRC_CONFIG_SHM_ONLY
-        | GDRC_CONFIG_UDP_ONLY
-        | GDRC_CONFIG_CMA
-        | GDRC_CONFIG_DCQCN;
+    let known = config_flags::STRICT_CQ
+        | config_flags::HELPER
+        | config_flags::NO_GSO
+        | config_flags::SHM
+        | config_flags::SHM_ONLY
+        | config_flags::UDP_ONLY
+        | config_flags::CMA
+        | config_flags::DCQCN;
     if c.flags & !known != 0 {
         let unknown = c.flags & !known;
         return Err(refuse!(
@@ -51,8 +51,8 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
         Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
     };
-    const SHARED_MEMORY: u32 = GDRC_CONFIG_SHM | GDRC_CONFIG_SHM_ONLY;
-    if c.flags & GDRC_CONFIG_UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {
+    const SHARED_MEMORY: u32 = config_flags::SHM | config_flags::SHM_ONLY;
+    if c.flags & config_flags::UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {
         let both = "GDRC_CONFIG_UDP_ONLY excludes GDRC_CONFIG_SHM and GDRC_CONFIG_SHM_ONLY";
         return Err(refuse!(Invalid, "cfg->flags {:#x}: {both}", c.flags));
     }
@@ -79,7 +79,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         seed: c.seed,
         line_rate_bytes_per_s: c.line_rate_bytes_per_s,
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
-        flags: c.flags & (GDRC_CONFIG_STRICT_CQ | GDRC_CONFIG_DCQCN),
+        flags: c.flags & (config_flags::STRICT_CQ | config_flags::DCQCN),
         growth: 0,
         context: CONTEXTS.fetch_add(1, Ordering::Relaxed),
     };

@@ -358,16 +358,12 @@ pub(crate) unsafe fn read_plain<T: Copy>(p: *const T, name: &str) -> Result<T> {
 /// # Safety
 /// `p` is null, misaligned, or writable for `n` structs, and not used by others during `'a`.
 #[inline(always)]
-pub(crate) unsafe fn wc_slice<'a>(
-    p: *mut gdrc_wc,
-    n: c_int,
-) -> Result<&'a mut [gdrcore_core::verbs::types::Wc]> {
+pub(crate) unsafe fn wc_slice<'a>(p: *mut Wc, n: c_int) -> Result<&'a mut [Wc]> {
     check(p, "wc")?;
     let n = usize::try_from(n).map_err(|_| negative(n))?;
-    // SAFETY: aligned and non-null by `check`; writable for n by our contract; c_layout.rs asserts
-    // that gdrc_wc and Wc are one layout, integers only, so that any bytes are values; n * 48 <
-    // isize::MAX as n is a C int.
-    Ok(unsafe { core::slice::from_raw_parts_mut(p.cast(), n) })
+    // SAFETY: aligned and non-null by `check`; writable for n by our contract; integers only, so
+    // that any bytes are values; n * 48 < isize::MAX as n is a C int.
+    Ok(unsafe { core::slice::from_raw_parts_mut(p, n) })
 }
 
 #[cold]

@@ -1,6 +1,6 @@
 //! C calls of queue pairs: create, modify, query, reset, destroy.
 
-use crate::c_consts::GDRC_QP_STATE;
+use crate::c_consts::qp_attr_mask;
 use crate::c_result::ret;
 use crate::c_types::*;
 use crate::context_slots::device;
@@ -15,7 +15,7 @@ pub(crate) fn qp_attr_out(a: &QpAttr) -> gdrc_qp_attr {
     let mut attr = gdrc_qp_attr {
         ah: a.ah.into(),
         flow_label: a.ah.flow_label,
-        cap: a.cap.into(),
+        cap: a.cap,
         rate_limit_bytes_per_s: a.rate_limit_bytes_per_s,
         ..zeroed()
     };
@@ -63,10 +63,10 @@ fn qp_create(
         dc_key: init.dc_key,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
-        cap: init.cap.into(),
+        cap: init.cap,
     })?;
     out.write(gdrc_qp { handle });
-    init.cap = cap.into();
+    init.cap = cap;
     given.write(&init);
     if let Some(qpn) = qpn {
         qpn.write(number);
@@ -101,13 +101,13 @@ fn qp_modify(
     let from = sized_in!(attr);
     let mut a = QpAttr {
         ah: AhAttr { flow_label: from.flow_label, ..from.ah.into() },
-        cap: from.cap.into(),
+        cap: from.cap,
         rate_limit_bytes_per_s: from.rate_limit_bytes_per_s,
         ..QpAttr::default()
     };
     copy_qp_attr!(from => a);
     let dev = device(ctx)?;
-    let to = (mask & GDRC_QP_STATE != 0).then_some(a.qp_state);
+    let to = (mask & qp_attr_mask::STATE != 0).then_some(a.qp_state);
     dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))?;
     Ok(0)
 }
@@ -146,7 +146,7 @@ fn qp_query(
             srq: gdrc_srq { handle: i.srq },
             xrcd: gdrc_xrcd { handle: i.xrcd },
             sq_sig_all: i.sq_sig_all,
-            cap: i.cap.into(),
+            cap: i.cap,
             ..zeroed()
         });
     }

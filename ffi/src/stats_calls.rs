@@ -101,13 +101,13 @@ pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
 ///
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
-pub unsafe extern "C" fn gdrc_last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> c_int {
+pub unsafe extern "C" fn gdrc_last_cause(ctx: *mut gdrc_context, out: *mut Cause) -> c_int {
     ret(last_cause(ctx, out))
 }
 
-fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
+fn last_cause(ctx: *mut gdrc_context, out: *mut Cause) -> Result<c_int> {
     let out = out!(out);
-    out.write(device(ctx)?.last_cause()?.into());
+    out.write(device(ctx)?.last_cause()?);
     Ok(0)
 }
 
@@ -118,14 +118,14 @@ fn last_cause(ctx: *mut gdrc_context, out: *mut gdrc_cause) -> Result<c_int> {
 pub unsafe extern "C" fn gdrc_qp_cause(
     ctx: *mut gdrc_context,
     qp: gdrc_qp,
-    out: *mut gdrc_cause,
+    out: *mut Cause,
 ) -> c_int {
     ret(qp_cause(ctx, qp, out))
 }
 
-fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result<c_int> {
+fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut Cause) -> Result<c_int> {
     let out = out!(out);
-    out.write(device(ctx)?.qp_cause(qp.handle)?.into());
+    out.write(device(ctx)?.qp_cause(qp.handle)?);
     Ok(0)
 }
 
@@ -136,14 +136,14 @@ fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut gdrc_cause) -> Result
 /// allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cause_str(
-    cause: *const gdrc_cause,
+    cause: *const Cause,
     buf: *mut c_char,
     len: usize,
 ) -> c_int {
     ret(cause_str(cause, buf, len))
 }
 
-fn cause_str(cause: *const gdrc_cause, buf: *mut c_char, len: usize) -> Result<c_int> {
+fn cause_str(cause: *const Cause, buf: *mut c_char, len: usize) -> Result<c_int> {
     let cause = Cause::from(plain_in!(cause));
     // SAFETY: the header's contract: buf is NULL or writable for len bytes.
     unsafe { ptr::format(buf, len, format_args!("{cause}")) }

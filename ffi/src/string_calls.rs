@@ -75,89 +75,35 @@ pub extern "C" fn gdrc_version_number() -> u32 {
     GDRC_VERSION
 }
 
+/// The text of a call that names a number.
+pub(crate) fn text(name: Option<&'static CStr>) -> *const c_char {
+    name.unwrap_or(c"UNKNOWN").as_ptr()
+}
+
 /// The name of a completion status (GDRC_WC_), without prefix. Static; never NULL. Threads: any.
 /// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_wc_status_str(status: u32) -> *const c_char {
-    match status {
-        GDRC_WC_SUCCESS => c"SUCCESS",
-        GDRC_WC_LOC_LEN_ERR => c"LOC_LEN_ERR",
-        GDRC_WC_LOC_QP_OP_ERR => c"LOC_QP_OP_ERR",
-        GDRC_WC_LOC_PROT_ERR => c"LOC_PROT_ERR",
-        GDRC_WC_WR_FLUSH_ERR => c"WR_FLUSH_ERR",
-        GDRC_WC_MW_BIND_ERR => c"MW_BIND_ERR",
-        GDRC_WC_BAD_RESP_ERR => c"BAD_RESP_ERR",
-        GDRC_WC_LOC_ACCESS_ERR => c"LOC_ACCESS_ERR",
-        GDRC_WC_REM_INV_REQ_ERR => c"REM_INV_REQ_ERR",
-        GDRC_WC_REM_ACCESS_ERR => c"REM_ACCESS_ERR",
-        GDRC_WC_REM_OP_ERR => c"REM_OP_ERR",
-        GDRC_WC_RETRY_EXC_ERR => c"RETRY_EXC_ERR",
-        GDRC_WC_RNR_RETRY_EXC_ERR => c"RNR_RETRY_EXC_ERR",
-        GDRC_WC_FATAL_ERR => c"FATAL_ERR",
-        GDRC_WC_RESP_TIMEOUT_ERR => c"RESP_TIMEOUT_ERR",
-        GDRC_WC_GENERAL_ERR => c"GENERAL_ERR",
-        _ => c"UNKNOWN",
-    }
-    .as_ptr()
+    text(wc_status::c_name(status))
 }
 
 /// The name of a completion opcode (GDRC_WC_OP_), without prefix. Static; never NULL. Threads: any.
 /// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_wc_opcode_str(opcode: u32) -> *const c_char {
-    match opcode {
-        GDRC_WC_OP_SEND => c"SEND",
-        GDRC_WC_OP_RDMA_WRITE => c"RDMA_WRITE",
-        GDRC_WC_OP_RDMA_READ => c"RDMA_READ",
-        GDRC_WC_OP_COMP_SWAP => c"COMP_SWAP",
-        GDRC_WC_OP_FETCH_ADD => c"FETCH_ADD",
-        GDRC_WC_OP_BIND_MW => c"BIND_MW",
-        GDRC_WC_OP_LOCAL_INV => c"LOCAL_INV",
-        GDRC_WC_OP_FLUSH => c"FLUSH",
-        GDRC_WC_OP_ATOMIC_WRITE => c"ATOMIC_WRITE",
-        GDRC_WC_OP_RECV => c"RECV",
-        GDRC_WC_OP_RECV_RDMA_WITH_IMM => c"RECV_RDMA_WITH_IMM",
-        _ => c"UNKNOWN",
-    }
-    .as_ptr()
+    text(wc_opcode::c_name(opcode))
 }
 
 /// The name of a QP state (GDRC_QPS_), without prefix. Static; never NULL. Threads: any. Cost:
 /// none.
 #[no_mangle]
 pub extern "C" fn gdrc_qp_state_str(state: u32) -> *const c_char {
-    match state {
-        GDRC_QPS_RESET => c"RESET",
-        GDRC_QPS_INIT => c"INIT",
-        GDRC_QPS_RTR => c"RTR",
-        GDRC_QPS_RTS => c"RTS",
-        GDRC_QPS_SQD => c"SQD",
-        GDRC_QPS_SQE => c"SQE",
-        GDRC_QPS_ERR => c"ERR",
-        _ => c"UNKNOWN",
-    }
-    .as_ptr()
+    text(qp_state::c_name(state))
 }
 
 /// The name of an asynchronous event (GDRC_EVENT_), without prefix. Static; never NULL. Threads:
 /// any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_event_str(event: u32) -> *const c_char {
-    match event {
-        GDRC_EVENT_CQ_ERR => c"CQ_ERR",
-        GDRC_EVENT_QP_FATAL => c"QP_FATAL",
-        GDRC_EVENT_QP_REQ_ERR => c"QP_REQ_ERR",
-        GDRC_EVENT_QP_ACCESS_ERR => c"QP_ACCESS_ERR",
-        GDRC_EVENT_COMM_EST => c"COMM_EST",
-        GDRC_EVENT_SQ_DRAINED => c"SQ_DRAINED",
-        GDRC_EVENT_SRQ_LIMIT_REACHED => c"SRQ_LIMIT_REACHED",
-        GDRC_EVENT_QP_LAST_WQE_REACHED => c"QP_LAST_WQE_REACHED",
-        GDRC_EVENT_DEVICE_FATAL => c"DEVICE_FATAL",
-        GDRC_EVENT_PORT_ACTIVE => c"PORT_ACTIVE",
-        GDRC_EVENT_PORT_ERR => c"PORT_ERR",
-        GDRC_EVENT_SRQ_ERR => c"SRQ_ERR",
-        GDRC_EVENT_GID_CHANGE => c"GID_CHANGE",
-        _ => c"UNKNOWN",
-    }
-    .as_ptr()
+    text(async_event::c_name(event))
 }

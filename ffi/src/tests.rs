@@ -30,9 +30,9 @@ fn open_error_text() -> String {
     s
 }
 
-fn send_wr(num_sge: i32) -> gdrc_send_wr {
+fn send_wr(num_sge: i32) -> SendWr {
     // SAFETY: integers, raw pointers and a union of integers: zero is a value of each.
-    let mut wr: gdrc_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut wr: SendWr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.num_sge = num_sge;
     wr
 }
@@ -48,7 +48,7 @@ fn context_pointers_of_any_bits_are_refused_without_being_followed() {
         assert_eq!(c!(gdrc_pd_alloc(ctx, &mut pd)), EINVAL, "{bits:#x}");
         assert_eq!(c!(gdrc_progress(ctx)), EINVAL);
         assert_eq!(
-            c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, [gdrc_wc::default()].as_mut_ptr())),
+            c!(gdrc_poll_cq(ctx, gdrc_cq { handle: GOOD }, 1, [Wc::default()].as_mut_ptr())),
             EINVAL
         );
         assert_eq!(c!(gdrc_close(ctx, null_mut())), EINVAL);
@@ -129,8 +129,8 @@ fn null_outputs_are_refused_before_the_device_is_called() {
         c!(gdrc_post_recv(ctx, qp, null(), null_mut())),
         c!(gdrc_post_srq_recv(ctx, srq, null(), null_mut())),
         c!(gdrc_poll_cq(ctx, cq, 1, null_mut())),
-        c!(gdrc_poll_cq(ctx, cq, -1, [gdrc_wc::default()].as_mut_ptr())),
-        c!(gdrc_poll_cq(ctx, cq, c_int::MIN, [gdrc_wc::default()].as_mut_ptr())),
+        c!(gdrc_poll_cq(ctx, cq, -1, [Wc::default()].as_mut_ptr())),
+        c!(gdrc_poll_cq(ctx, cq, c_int::MIN, [Wc::default()].as_mut_ptr())),
         c!(gdrc_get_cq_event(ctx, null_mut())),
         c!(gdrc_get_async_event(ctx, null_mut())),
         c!(gdrc_endpoint_local(ctx, qp, null(), null_mut())),
@@ -329,17 +329,14 @@ fn registration_refuses_ranges_that_cannot_be() {
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), usize::MAX, 1, &mut mr, null_mut())), EINVAL);
     let mut m: gdrc_memory = zeroed();
     m.struct_size = size_of::<gdrc_memory>() as u32;
-    (m.addr, m.length, m.flags, m.iova) = (4096, 4096, GDRC_MEMORY_FLAG_IOVA, u64::MAX);
+    (m.addr, m.length, m.flags, m.iova) = (4096, 4096, memory_flags::IOVA, u64::MAX);
     assert_eq!(c!(gdrc_mr_reg_memory(ctx, pd, &m, 1, &mut mr, null_mut())), EINVAL);
     m.iova = 8;
-    let access = GDRC_ACCESS_ZERO_BASED;
+    let access = access::ZERO_BASED;
     assert_eq!(c!(gdrc_mr_reg_memory(ctx, pd, &m, access, &mut mr, null_mut())), EINVAL);
     assert_eq!(fake.calls.load(Ordering::Relaxed), 0);
     let mut attr: gdrc_mr_attr = zeroed();
-    assert_eq!(
-        c!(gdrc_mr_reg(ctx, pd, at(4096), 64, GDRC_ACCESS_ZERO_BASED, &mut mr, &mut attr)),
-        0
-    );
+    assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, access::ZERO_BASED, &mut mr, &mut attr)), 0);
     assert_eq!((mr.handle, attr.rkey, attr.length), (GOOD, 2, 4096));
     assert_eq!(fake.reg.lock().unwrap().unwrap().iova, 0);
     assert_eq!(c!(gdrc_mr_reg(ctx, pd, at(4096), 64, 1, &mut mr, null_mut())), 0);
@@ -380,21 +377,21 @@ fn posting_names_the_first_request_that_was_not_posted() {
 #[test]
 fn polling_returns_counts() {
     let (fake, ctx) = Fake::open();
-    let mut wc = [gdrc_wc::default(); 4];
+    let mut wc = [Wc::default(); 4];
     let cq = gdrc_cq { handle: GOOD };
     assert_eq!(c!(gdrc_poll_cq(ctx, cq, 0, wc.as_mut_ptr())), 0);
     assert_eq!(c!(gdrc_poll_cq(ctx, cq, 1, wc.as_mut_ptr())), 1);
     assert_eq!(c!(gdrc_poll_cq(ctx, cq, 4, wc.as_mut_ptr())), 2);
-    assert_eq!((wc[1].wr_id, wc[1].opcode), (42, GDRC_WC_OP_RECV));
+    assert_eq!((wc[1].wr_id, wc[1].opcode), (42, wc_opcode::RECV));
     assert_eq!(c!(gdrc_progress(ctx)), c_int::MAX, "a count never wraps to an error");
     assert_eq!(c!(gdrc_wait(ctx, 0)), 0);
     assert_eq!(c!(gdrc_wait(ctx, -1)), 1);
     assert_eq!(c!(gdrc_wait(ctx, 77)), -libc::EIO, "an error without errno is still negative");
-    let mut e = gdrc_async_event::default();
+    let mut e = AsyncEvent::default();
     assert_eq!(c!(gdrc_get_async_event(ctx, &mut e)), 0);
-    fake.event.store(GDRC_EVENT_SQ_DRAINED, Ordering::Relaxed);
+    fake.event.store(async_event::SQ_DRAINED, Ordering::Relaxed);
     assert_eq!(c!(gdrc_get_async_event(ctx, &mut e)), 1);
-    assert_eq!((e.event, e.handle), (GDRC_EVENT_SQ_DRAINED, GOOD));
+    assert_eq!((e.event, e.handle), (async_event::SQ_DRAINED, GOOD));
     let mut q = gdrc_cq::default();
     assert_eq!(c!(gdrc_get_cq_event(ctx, &mut q)), 1);
     assert_eq!(q.handle, GOOD);
@@ -408,7 +405,7 @@ fn endpoints(ctx: *mut gdrc_context) -> (gdrc_endpoint, gdrc_endpoint) {
     );
     assert_eq!((l.qpn, l.addr, l.length, l.rkey, l.udp_port), (QPN, 0x8000, 4096, 2, 4791));
     let r = gdrc_endpoint {
-        mtu: GDRC_MTU_1024,
+        mtu: mtu::MTU_1024,
         max_rd_atomic: 4,
         qpn: 0x77,
         psn: 0x55,
@@ -425,18 +422,24 @@ fn connect_walks_rc_to_rts_with_the_defaults() {
     assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), 0);
     let m = fake.modified.lock().unwrap().clone();
     let states: Vec<u32> = m.iter().map(|(a, _)| a.qp_state).collect();
-    assert_eq!(states, [GDRC_QPS_INIT, GDRC_QPS_RTR, GDRC_QPS_RTS]);
+    assert_eq!(states, [qp_state::INIT, qp_state::RTR, qp_state::RTS]);
     let a = m[2].0;
     assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (17, 7, 7, 12));
-    assert_eq!((a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn), (GDRC_MTU_1024, 0x77, 0x55, l.psn));
+    assert_eq!((a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn), (mtu::MTU_1024, 0x77, 0x55, l.psn));
     assert_eq!(
         (a.max_rd_atomic, a.max_dest_rd_atomic, a.ah.udp_port, a.ah.scope_id),
         (4, 16, 4800, 0)
     );
-    let flushes = GDRC_ACCESS_FLUSH_GLOBAL | GDRC_ACCESS_FLUSH_PERSISTENT;
+    let flushes = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
     assert_eq!(a.qp_access_flags, 14 | flushes);
-    assert_ne!(m[1].1 & GDRC_QP_AV, 0);
-    assert_eq!(m[0].1, GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS);
+    assert_ne!(m[1].1 & qp_attr_mask::AV, 0);
+    assert_eq!(
+        m[0].1,
+        qp_attr_mask::STATE
+            | qp_attr_mask::PKEY_INDEX
+            | qp_attr_mask::PORT
+            | qp_attr_mask::ACCESS_FLAGS
+    );
     drop(m);
     // In RTS already.
     assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), EINVAL);
@@ -446,9 +449,9 @@ fn connect_walks_rc_to_rts_with_the_defaults() {
 fn connect_that_fails_half_way_leaves_reset() {
     let (fake, ctx) = Fake::open();
     let (l, r) = endpoints(ctx);
-    fake.fail_at.store(GDRC_QPS_RTR, Ordering::Relaxed);
+    fake.fail_at.store(qp_state::RTR, Ordering::Relaxed);
     assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), -libc::ENOMEM);
-    assert_eq!(fake.modified.lock().unwrap().last().unwrap().0.qp_state, GDRC_QPS_RESET);
+    assert_eq!(fake.modified.lock().unwrap().last().unwrap().0.qp_state, qp_state::RESET);
     fake.fail_at.store(u32::MAX, Ordering::Relaxed);
     assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, &r, null())), 0);
 }
@@ -463,7 +466,7 @@ fn connect_checks_endpoints_and_options() {
     };
     let o: gdrc_qp_connect_opts = zeroed();
     assert_eq!(go(gdrc_endpoint { qpn: QPN + 1, ..l }, r, o), EINVAL);
-    assert_eq!(go(l, gdrc_endpoint { qp_type: GDRC_QPT_UC, ..r }, o), EINVAL);
+    assert_eq!(go(l, gdrc_endpoint { qp_type: qp_type::UC, ..r }, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { mtu: 9, ..r }, o), EINVAL);
     assert_eq!(go(l, gdrc_endpoint { udp_port: 70_000, ..r }, o), EINVAL);
     assert_eq!(go(l, r, gdrc_qp_connect_opts { timeout: 32, ..o }), EINVAL);
@@ -471,26 +474,26 @@ fn connect_checks_endpoints_and_options() {
     assert_eq!(go(l, r, gdrc_qp_connect_opts { flags: 2, ..o }), EINVAL);
     assert_eq!(go(l, r, gdrc_qp_connect_opts { pkey_index: 1 << 16, ..o }), EINVAL);
     assert_eq!(go(l, r, gdrc_qp_connect_opts { struct_size: 0, ..o }), EINVAL);
-    assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == GDRC_QPS_RESET));
+    assert!(fake.modified.lock().unwrap().iter().all(|(a, _)| a.qp_state == qp_state::RESET));
     let exact =
-        gdrc_qp_connect_opts { flags: GDRC_QP_CONNECT_EXACT, access: GDRC_ACCESS_REMOTE_READ, ..o };
+        gdrc_qp_connect_opts { flags: qp_connect_flags::EXACT, access: access::REMOTE_READ, ..o };
     assert_eq!(go(l, r, gdrc_qp_connect_opts { traffic_class: 0xb8, ..exact }), 0);
     let a = fake.modified.lock().unwrap().last().unwrap().0;
     assert_eq!((a.ah.traffic_class, a.ah.udp_port), (0xb8, 4800));
     assert_eq!(
         (a.timeout, a.retry_cnt, a.rnr_retry, a.qp_access_flags),
-        (0, 0, 0, GDRC_ACCESS_REMOTE_READ)
+        (0, 0, 0, access::REMOTE_READ)
     );
 }
 
 #[test]
 fn connect_of_ud_needs_no_peer_and_link_local_peers_get_our_zone() {
     let (fake, ctx) = Fake::open();
-    fake.qp_type.store(GDRC_QPT_UD, Ordering::Relaxed);
+    fake.qp_type.store(qp_type::UD, Ordering::Relaxed);
     let (l, _) = endpoints(ctx);
     assert_eq!(l.qkey >> 31, 0);
     assert_eq!(c!(gdrc_qp_connect(ctx, gdrc_qp { handle: GOOD }, &l, null(), null())), 0);
-    assert_eq!(fake.modified.lock().unwrap()[0].1 & GDRC_QP_QKEY, GDRC_QP_QKEY);
+    assert_eq!(fake.modified.lock().unwrap()[0].1 & qp_attr_mask::QKEY, qp_attr_mask::QKEY);
 
     let (fake, ctx) = Fake::open();
     let (l, mut r) = endpoints(ctx);
@@ -509,9 +512,9 @@ fn answers_to_ud_messages_go_to_the_sender_in_the_grh() {
     grh[0] = 0x60;
     (grh[8], grh[9], grh[23]) = (0xfe, 0x80, 5);
     let mut ah = gdrc_ah::default();
-    let mut wc = gdrc_wc::default();
+    let mut wc = Wc::default();
     assert_eq!(c!(gdrc_ah_from_wc(ctx, pd, &wc, grh.as_ptr().cast(), &mut ah)), EINVAL);
-    wc.wc_flags = GDRC_WC_FLAG_GRH;
+    wc.wc_flags = wc_flags::GRH;
     assert_eq!(c!(gdrc_ah_from_wc(ctx, pd, &wc, grh.as_ptr().cast(), &mut ah)), 0);
     let a = fake.ah.lock().unwrap().unwrap();
     assert_eq!((a.dgid[15], a.scope_id), (5, 3));
@@ -545,15 +548,15 @@ fn counters_have_names_and_are_cut_to_the_callers_array() {
 #[test]
 fn causes_become_text_for_any_struct() {
     let (_, ctx) = Fake::open();
-    let mut cause = gdrc_cause::default();
+    let mut cause = Cause::default();
     assert_eq!(c!(gdrc_last_cause(ctx, &mut cause)), 0);
-    assert_eq!(cause.code, GDRC_CAUSE_REMOTE_ACCESS);
+    assert_eq!(cause.code, CauseCode::RemoteAccess as u32);
     let mut buf = [0 as c_char; 256];
     assert!(c!(gdrc_cause_str(&cause, buf.as_mut_ptr(), buf.len())) > 20);
     // SAFETY: gdrc_cause_str ends its text with NUL.
     assert!(unsafe { CStr::from_ptr(buf.as_ptr()) }.to_str().unwrap().contains("0x0000abcd"));
     for code in (0..40).chain([u32::MAX]) {
-        let hostile = gdrc_cause {
+        let hostile = Cause {
             code,
             peer: [0xff; 16],
             qpn: u32::MAX,
@@ -590,13 +593,13 @@ fn texts_exist_for_any_number() {
 }
 
 /// The header's inline function, in Rust.
-fn send_by(to: *mut gdrc_qp_fast, wr: *const gdrc_send_wr, bad: *mut *const gdrc_send_wr) -> c_int {
+fn send_by(to: *mut gdrc_qp_fast, wr: *const SendWr, bad: *mut *const SendWr) -> c_int {
     // SAFETY: a handle that was made, readable and writable arguments.
     unsafe { ((*(*to).ops).post_send)(to, wr, bad) }
 }
 
 /// As [`send_by`].
-fn poll_by(of: *mut gdrc_cq_fast, n: c_int, wc: *mut gdrc_wc) -> c_int {
+fn poll_by(of: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: as there.
     unsafe { ((*(*of).ops).poll)(of, n, wc) }
 }
@@ -615,7 +618,7 @@ fn a_device_without_fast_paths_has_fast_handles_as_well() {
     assert_eq!(send_by(to, &good, &mut bad), 0);
     assert_eq!((send_by(to, &wrong, &mut bad), bad), (EINVAL, &raw const wrong));
     assert_eq!(send_by(to, null(), &mut bad), EINVAL);
-    let mut wc = [gdrc_wc::default(); 2];
+    let mut wc = [Wc::default(); 2];
     let polled = c!(gdrc_poll_cq(ctx, cq, 2, wc.as_mut_ptr()));
     assert_eq!(poll_by(of, 2, wc.as_mut_ptr()), polled);
     assert_eq!(poll_by(of, -1, wc.as_mut_ptr()), EINVAL);

@@ -11,16 +11,16 @@ use gdrcore::*;
 #[test]
 fn lists_of_requests_that_never_end_stop_at_the_queues_depth() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     connect(&a, &b);
-    let mut wr: gdrc_recv_wr = zeroed();
+    let mut wr: RecvWr = zeroed();
     wr.next = &mut wr;
     let mut bad = null();
     assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &wr, &mut bad)), -libc::EAGAIN);
     assert!(core::ptr::eq(bad, &wr));
     // No receive is posted at b's side, so these wait, and the send queue fills.
-    let mut wr: gdrc_send_wr = zeroed();
-    wr.opcode = GDRC_WR_SEND;
+    let mut wr: SendWr = zeroed();
+    wr.opcode = wr_opcode::SEND;
     wr.next = &mut wr;
     let mut bad = null();
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, &mut bad)), -libc::EAGAIN);
@@ -30,21 +30,21 @@ fn lists_of_requests_that_never_end_stop_at_the_queues_depth() {
 #[test]
 fn piece_counts_out_of_range_are_refused() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     connect(&a, &b);
     for num_sge in [-1, i32::MIN, 17, 65_536, i32::MAX] {
-        let mut s: gdrc_send_wr = zeroed();
-        (s.num_sge, s.opcode) = (num_sge, GDRC_WR_SEND);
+        let mut s: SendWr = zeroed();
+        (s.num_sge, s.opcode) = (num_sge, wr_opcode::SEND);
         assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &s, null_mut())), -libc::EINVAL, "{num_sge}");
-        let mut r: gdrc_recv_wr = zeroed();
+        let mut r: RecvWr = zeroed();
         r.num_sge = num_sge;
         assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &r, null_mut())), -libc::EINVAL, "{num_sge}");
     }
     // A list that num_sge promises but that is not there.
-    let mut s: gdrc_send_wr = zeroed();
-    (s.num_sge, s.opcode) = (1, GDRC_WR_SEND);
+    let mut s: SendWr = zeroed();
+    (s.num_sge, s.opcode) = (1, wr_opcode::SEND);
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &s, null_mut())), -libc::EINVAL);
-    let mut r: gdrc_recv_wr = zeroed();
+    let mut r: RecvWr = zeroed();
     r.num_sge = 1;
     assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &r, null_mut())), -libc::EINVAL);
 }
@@ -52,7 +52,7 @@ fn piece_counts_out_of_range_are_refused() {
 #[test]
 fn sizes_beyond_every_bound_are_refused() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let s = side(&ctx, qp_type::RC, 4096);
     for n in [0, u32::MAX, 1 << 31, (1 << 31) + 1, 1 << 30] {
         assert!(c!(gdrc_cq_create(ctx.0, n, &mut gdrc_cq::default(), null_mut())) < 0, "{n}");
         assert!(c!(gdrc_cq_resize(ctx.0, s.cq, n, null_mut())) < 0, "{n}");
@@ -63,17 +63,12 @@ fn sizes_beyond_every_bound_are_refused() {
     for n in [u32::MAX, 1 << 31, 1 << 30] {
         for field in 0..5 {
             let mut init: gdrc_qp_init = sized();
-            (init.pd, init.send_cq, init.recv_cq, init.qp_type) = (s.pd, s.cq, s.cq, GDRC_QPT_RC);
+            (init.pd, init.send_cq, init.recv_cq, init.qp_type) = (s.pd, s.cq, s.cq, qp_type::RC);
             let mut cap = [4, 4, 1, 1, 0];
             cap[field] = n;
             let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = cap;
-            init.cap = gdrc_qp_cap {
-                max_send_wr,
-                max_recv_wr,
-                max_send_sge,
-                max_recv_sge,
-                max_inline_data,
-            };
+            init.cap =
+                QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data };
             let rc = c!(gdrc_qp_create(ctx.0, &mut init, &mut gdrc_qp::default(), null_mut()));
             assert!(rc == -libc::EINVAL || rc == -libc::ENOMEM, "{field} {n}: {rc}");
         }
@@ -133,7 +128,7 @@ fn full_pools_return_enomem_and_recover() {
 #[test]
 fn handles_of_one_kind_are_not_those_of_another() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let s = side(&ctx, qp_type::RC, 4096);
     let all = [s.pd.handle, s.cq.handle, s.qp.handle, s.mr.handle];
     for handle in all {
         let inval = -libc::EINVAL;
@@ -159,7 +154,7 @@ fn handles_of_one_kind_are_not_those_of_another() {
 #[test]
 fn unmapped_memory_is_not_registered() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let s = side(&ctx, qp_type::RC, 4096);
     let mut mr = gdrc_mr::default();
     let at = core::ptr::without_provenance_mut;
     for (addr, len) in [
@@ -174,14 +169,11 @@ fn unmapped_memory_is_not_registered() {
     // Read-only memory for remote write.
     let text = "constant".as_ptr().cast_mut().cast();
     assert!(c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, ALL_ACCESS, &mut mr, null_mut())) < 0);
-    assert_eq!(
-        c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, GDRC_ACCESS_REMOTE_READ, &mut mr, null_mut())),
-        0
-    );
+    assert_eq!(c!(gdrc_mr_reg(ctx.0, s.pd, text, 8, access::REMOTE_READ, &mut mr, null_mut())), 0);
     // Remote write without local write.
     let buf = s.buf.as_ptr().cast_mut().cast();
     assert_eq!(
-        c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut())),
+        c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, access::REMOTE_WRITE, &mut mr, null_mut())),
         -libc::EINVAL
     );
     assert!(c!(gdrc_mr_reg(ctx.0, s.pd, buf, 8, 1 << 31, &mut mr, null_mut())) < 0);

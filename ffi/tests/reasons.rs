@@ -52,7 +52,7 @@ fn contexts() {
     let mut leaks: gdrc_leaks = zeroed();
     let mut attr: gdrc_device_attr = zeroed();
     let huge = with(&|c| c.struct_size = 5000);
-    let two_paths = GDRC_CONFIG_UDP_ONLY | GDRC_CONFIG_SHM;
+    let two_paths = config_flags::UDP_ONLY | config_flags::SHM;
     let parent: *mut gdrc_context = core::ptr::without_provenance_mut(64);
     refused! {
         EINVAL "cfg": gdrc_config_default(null_mut());
@@ -134,7 +134,7 @@ fn contexts() {
 #[test]
 fn regions_and_windows() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let s = side(&ctx, qp_type::UD, 4096);
     let (x, pd) = (ctx.0, s.pd);
     let at = s.buf.as_ptr().cast_mut().cast();
     let (mut mr, mut mw) = (gdrc_mr::default(), gdrc_mw::default());
@@ -145,10 +145,10 @@ fn regions_and_windows() {
         change(&mut m);
         m
     };
-    let with_iova = |iova| memory(&|m| (m.flags, m.iova) = (GDRC_MEMORY_FLAG_IOVA, iova));
-    let dmabuf = memory(&|m| m.flags = GDRC_MEMORY_FLAG_DMABUF);
+    let with_iova = |iova| memory(&|m| (m.flags, m.iova) = (memory_flags::IOVA, iova));
+    let dmabuf = memory(&|m| m.flags = memory_flags::DMABUF);
     let no_dmabuf = memory(&|m| {
-        (m.kind, m.flags, m.fd) = (GDRC_MEMORY_CUDA, GDRC_MEMORY_FLAG_DMABUF, -1);
+        (m.kind, m.flags, m.fd) = (memory_kind::CUDA, memory_flags::DMABUF, -1);
     });
     let gone = gdrc_pd { handle: pd.handle };
     assert_eq!(c!(gdrc_pd_dealloc(x, pd)), -libc::EBUSY);
@@ -168,14 +168,14 @@ fn regions_and_windows() {
         EINVAL "length 0xffffffffffffffff":
             gdrc_mr_reg(x, pd, at, usize::MAX, 1, &mut mr, null_mut());
         EINVAL "access REMOTE_WRITE":
-            gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_REMOTE_WRITE, &mut mr, null_mut());
+            gdrc_mr_reg(x, pd, at, 8, access::REMOTE_WRITE, &mut mr, null_mut());
         EINVAL "access 0x400": gdrc_mr_reg(x, pd, at, 8, 1024, &mut mr, null_mut());
         EINVAL "access FLUSH_PERSISTENT":
-            gdrc_mr_reg(x, pd, at, 8, GDRC_ACCESS_FLUSH_PERSISTENT, &mut mr, null_mut());
+            gdrc_mr_reg(x, pd, at, 8, access::FLUSH_PERSISTENT, &mut mr, null_mut());
         EINVAL "pd 0x7700000000":
             gdrc_mr_reg(x, gdrc_pd { handle: NOBODY }, at, 8, 1, &mut mr, null_mut());
         EINVAL "memory->iova 0x8":
-            gdrc_mr_reg_memory(x, pd, &with_iova(8), GDRC_ACCESS_ZERO_BASED, &mut mr, null_mut());
+            gdrc_mr_reg_memory(x, pd, &with_iova(8), access::ZERO_BASED, &mut mr, null_mut());
         EINVAL "length 0x40: from iova":
             gdrc_mr_reg_memory(x, pd, &with_iova(u64::MAX), 1, &mut mr, null_mut());
         EINVAL "attr": gdrc_mr_query(x, s.mr, null_mut());
@@ -198,7 +198,7 @@ fn regions_and_windows() {
 #[test]
 fn address_handles() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let s = side(&ctx, qp_type::UD, 4096);
     let (x, pd, at) = (ctx.0, s.pd, s.buf.as_ptr().cast_mut().cast());
     let mut ah = gdrc_ah::default();
     let mut to: gdrc_ah_attr = zeroed();
@@ -217,7 +217,7 @@ fn address_handles() {
 #[test]
 fn groups() {
     let ctx = Ctx::open(c"loopback", None);
-    let (ud, rc) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (ud, rc) = (side(&ctx, qp_type::UD, 4096), side(&ctx, qp_type::RC, 4096));
     let (x, none) = (ctx.0, gdrc_qp { handle: 0 });
     let group: [u8; 16] = *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\x01\x02\x03";
     let to = group.as_ptr();
@@ -238,7 +238,7 @@ fn groups() {
 #[test]
 fn completion_queues_shared_receive_queues_and_channels() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_UD, 4096);
+    let s = side(&ctx, qp_type::UD, 4096);
     let (x, pd, cq) = (ctx.0, s.pd, s.cq);
     let (mut srq, mut c2) = (gdrc_srq::default(), gdrc_cq::default());
     let mut channel: gdrc_channel = zeroed();
@@ -301,23 +301,26 @@ fn completion_queues_shared_receive_queues_and_channels() {
 #[test]
 fn queue_pairs() {
     let ctx = Ctx::open(c"loopback", None);
-    let a = side(&ctx, GDRC_QPT_RC, 4096);
+    let a = side(&ctx, qp_type::RC, 4096);
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
     let init = |change: &dyn Fn(&mut gdrc_qp_init)| {
         let mut i: gdrc_qp_init = sized();
-        (i.pd, i.send_cq, i.recv_cq, i.qp_type) = (a.pd, a.cq, a.cq, GDRC_QPT_RC);
+        (i.pd, i.send_cq, i.recv_cq, i.qp_type) = (a.pd, a.cq, a.cq, qp_type::RC);
         change(&mut i);
         i
     };
     let attr = |change: &dyn Fn(&mut gdrc_qp_attr)| {
         let mut q: gdrc_qp_attr = sized();
-        q.qp_state = GDRC_QPS_INIT;
+        q.qp_state = qp_state::INIT;
         q.port_num = 1;
         change(&mut q);
         q
     };
-    let up = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS;
+    let up = qp_attr_mask::STATE
+        | qp_attr_mask::PKEY_INDEX
+        | qp_attr_mask::PORT
+        | qp_attr_mask::ACCESS_FLAGS;
     let mut q2 = gdrc_qp::default();
     refused! {
         EINVAL "inout": gdrc_qp_create(x, null_mut(), &mut q2, null_mut());
@@ -338,18 +341,18 @@ fn queue_pairs() {
         EINVAL "attr": gdrc_qp_modify(x, qp, null(), 1);
         EINVAL "qp 0x7700000000": gdrc_qp_modify(x, gone, &attr(&|_| ()), up);
         EINVAL "RESET to INIT: attr_mask lacks ACCESS_FLAGS":
-            gdrc_qp_modify(x, qp, &attr(&|_| ()), up & !GDRC_QP_ACCESS_FLAGS);
+            gdrc_qp_modify(x, qp, &attr(&|_| ()), up & !qp_attr_mask::ACCESS_FLAGS);
         EINVAL "RESET to INIT: attr_mask has PATH_MTU":
-            gdrc_qp_modify(x, qp, &attr(&|_| ()), up | GDRC_QP_PATH_MTU);
+            gdrc_qp_modify(x, qp, &attr(&|_| ()), up | qp_attr_mask::PATH_MTU);
         EINVAL "RESET to INIT: port_num 2": gdrc_qp_modify(x, qp, &attr(&|q| q.port_num = 2), up);
         EINVAL "RESET to INIT: pkey_index 1":
             gdrc_qp_modify(x, qp, &attr(&|q| q.pkey_index = 1), up);
         EINVAL "RESET to INIT: qp_access_flags 0x80000000":
             gdrc_qp_modify(x, qp, &attr(&|q| q.qp_access_flags = 1 << 31), up);
         EINVAL "RESET to RTS: qp_state RTS":
-            gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = GDRC_QPS_RTS), up);
+            gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = qp_state::RTS), up);
         EINVAL "RESET to ?: qp_state ?": gdrc_qp_modify(x, qp, &attr(&|q| q.qp_state = 77), up);
-        EINVAL "attr_mask": gdrc_qp_modify(x, qp, &attr(&|_| ()), GDRC_QP_PORT);
+        EINVAL "attr_mask": gdrc_qp_modify(x, qp, &attr(&|_| ()), qp_attr_mask::PORT);
         EINVAL "attr": gdrc_qp_query(x, qp, null_mut(), null_mut());
         EINVAL "qp 0x7700000000": gdrc_qp_query(x, gone, &mut sized(), null_mut());
         EINVAL "qp 0x7700000000": gdrc_qp_reset(x, gone);
@@ -362,7 +365,7 @@ fn queue_pairs() {
 #[test]
 fn endpoints() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
     let opts = |change: &dyn Fn(&mut gdrc_qp_connect_opts)| {
@@ -389,7 +392,7 @@ fn endpoints() {
         EINVAL "remote": gdrc_qp_connect(x, qp, &a.local, null(), &none);
         EINVAL "local->qpn": gdrc_qp_connect(x, qp, &b.local, &b.local, &none);
         EINVAL "remote->qp_type UC":
-            gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.qp_type = GDRC_QPT_UC), &none);
+            gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.qp_type = qp_type::UC), &none);
         EINVAL "remote->udp_port 70000":
             gdrc_qp_connect(x, qp, &a.local, &remote(&|e| e.udp_port = 70_000), &none);
         EINVAL "remote->version 7":
@@ -414,7 +417,7 @@ fn endpoints() {
 #[test]
 fn posted_requests() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
     refused! {
@@ -424,32 +427,35 @@ fn posted_requests() {
         EINVAL "qp 0x7700000000": gdrc_post_recv(x, gone, &zeroed(), null_mut());
     }
     connect(&a, &b);
-    let send = |change: &dyn Fn(&mut gdrc_send_wr)| {
-        let mut w: gdrc_send_wr = zeroed();
+    let fetch_add = wr_opcode::ATOMIC_FETCH_AND_ADD;
+    let send = |change: &dyn Fn(&mut SendWr)| {
+        let mut w: SendWr = zeroed();
         change(&mut w);
         w
     };
-    let mut piece = gdrc_sge { addr: 8, length: 8, lkey: 0 };
-    let inline_read = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_RDMA_READ, GDRC_SEND_INLINE));
+    let mut piece = Sge { addr: 8, length: 8, lkey: 0 };
+    let inline_read =
+        send(&|w| (w.opcode, w.send_flags) = (wr_opcode::RDMA_READ, send_flags::INLINE));
     let flush = |level, length| {
-        let (remote_addr, rkey, placement) = (0, 0, GDRC_FLUSH_GLOBAL);
-        let flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
-        send(&|w| (w.opcode, w.wr.flush) = (GDRC_WR_FLUSH, flush))
+        let (remote_addr, rkey, placement) = (0, 0, flush_type::GLOBAL);
+        let flush = FlushWr { remote_addr, rkey, placement, length, level };
+        send(&|w| (w.opcode, w.wr.flush) = (wr_opcode::FLUSH, flush))
     };
-    let mut inline_nowhere = send(&|w| (w.opcode, w.send_flags) = (GDRC_WR_SEND, GDRC_SEND_INLINE));
+    let mut inline_nowhere =
+        send(&|w| (w.opcode, w.send_flags) = (wr_opcode::SEND, send_flags::INLINE));
     (inline_nowhere.num_sge, inline_nowhere.sg_list) = (1, &raw mut piece);
-    let mut less_than_nothing: gdrc_recv_wr = zeroed();
+    let mut less_than_nothing: RecvWr = zeroed();
     less_than_nothing.num_sge = -1;
     refused! {
         EINVAL "wr->opcode 99": gdrc_post_send(x, qp, &send(&|w| w.opcode = 99), null_mut());
         EINVAL "wr->num_sge 99": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 99), null_mut());
         EINVAL "wr->sg_list": gdrc_post_send(x, qp, &send(&|w| w.num_sge = 1), null_mut());
         EINVAL "wr->sg_list: 0 bytes":
-            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD), null_mut());
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = fetch_add), null_mut());
         EINVAL "wr->sg_list: 0 bytes, and ATOMIC_WRITE":
-            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_ATOMIC_WRITE), null_mut());
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = wr_opcode::ATOMIC_WRITE), null_mut());
         EINVAL "wr->wr.flush.placement 0x0":
-            gdrc_post_send(x, qp, &send(&|w| w.opcode = GDRC_WR_FLUSH), null_mut());
+            gdrc_post_send(x, qp, &send(&|w| w.opcode = wr_opcode::FLUSH), null_mut());
         EINVAL "wr->wr.flush.level 2": gdrc_post_send(x, qp, &flush(2, 0), null_mut());
         EMSGSIZE "wr->wr.flush.length 2147483649":
             gdrc_post_send(x, qp, &flush(0, (1 << 31) + 1), null_mut());
@@ -462,7 +468,7 @@ fn posted_requests() {
 #[test]
 fn fast_handles() {
     let ctx = Ctx::open(c"loopback", None);
-    let a = side(&ctx, GDRC_QPT_RC, 4096);
+    let a = side(&ctx, qp_type::RC, 4096);
     let (x, qp) = (ctx.0, a.qp);
     let gone = gdrc_qp { handle: NOBODY };
     let (mut fast, mut cq_fast) = (null_mut(), null_mut());
@@ -490,7 +496,7 @@ fn fast_handles() {
 #[test]
 fn connections() {
     let ctx = Ctx::open(c"soft:127.0.0.1:0", None);
-    let s = side(&ctx, GDRC_QPT_RC, 64);
+    let s = side(&ctx, qp_type::RC, 64);
     let x = ctx.0;
     let (mut id, mut port, mut mask) = (gdrc_cm_id::default(), gdrc_cm_id::default(), 0);
     let mut to: gdrc_ah_attr = zeroed();
@@ -501,7 +507,7 @@ fn connections() {
         p
     };
     let gone = gdrc_cm_id { handle: NOBODY };
-    let tcp = GDRC_PS_TCP;
+    let (tcp, udp) = (u32::from(port_space::TCP), u32::from(port_space::UDP));
     refused! {
         EINVAL "out": gdrc_cm_listen(x, tcp, 1, 0, 0, null_mut());
         EINVAL "port 70000": gdrc_cm_listen(x, tcp, 70_000, 0, 0, &mut id);
@@ -511,7 +517,7 @@ fn connections() {
         EINVAL "port 0": gdrc_cm_connect(x, &to, tcp, 0, s.qp, null(), &mut id);
         EINVAL "qp 0x7700000000":
             gdrc_cm_connect(x, &to, tcp, 9, gdrc_qp { handle: NOBODY }, null(), &mut id);
-        EINVAL "qp_type RC": gdrc_cm_connect(x, &to, GDRC_PS_UDP, 9, s.qp, null(), &mut id);
+        EINVAL "qp_type RC": gdrc_cm_connect(x, &to, udp, 9, s.qp, null(), &mut id);
         EINVAL "param->flags":
             gdrc_cm_connect(x, &to, tcp, 9, s.qp, &param(&|p| p.flags = 1 << 30), &mut id);
         EINVAL "retry_count 9":
@@ -528,7 +534,7 @@ fn connections() {
         EINVAL "id 0x7700000000": gdrc_cm_disconnect(x, gone);
         EINVAL "id 0x7700000000": gdrc_cm_destroy(x, gone);
         EINVAL "out": gdrc_cm_get_event(x, null_mut());
-        EINVAL "id 0x7700000000": gdrc_cm_qp_attr(x, gone, GDRC_QPS_RTR, &mut sized(), &mut mask);
+        EINVAL "id 0x7700000000": gdrc_cm_qp_attr(x, gone, qp_state::RTR, &mut sized(), &mut mask);
     }
     let taken = c!(gdrc_cm_listen(x, tcp, 0, 0, 0, &mut port));
     assert!(taken > 0);
@@ -538,7 +544,7 @@ fn connections() {
         EINVAL "id in state Listen": gdrc_cm_establish(x, port);
         EINVAL "id in state Listen": gdrc_cm_reject(x, port, null(), 0);
         EINVAL "id in state Listen": gdrc_cm_disconnect(x, port);
-        EINVAL "state RTR": gdrc_cm_qp_attr(x, port, GDRC_QPS_RTR, &mut sized(), &mut mask);
+        EINVAL "state RTR": gdrc_cm_qp_attr(x, port, qp_state::RTR, &mut sized(), &mut mask);
     }
 }
 
@@ -579,9 +585,9 @@ fn the_text_is_the_last_failures_and_each_threads_own() {
     assert_eq!(c!(gdrc_error_detail(null_mut(), 3)), -libc::EINVAL);
     assert_eq!(detail(), said);
     // An error without a reason has the text of its number, not the reason of the call before.
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 64), side(&ctx, GDRC_QPT_RC, 64));
+    let (a, b) = (side(&ctx, qp_type::RC, 64), side(&ctx, qp_type::RC, 64));
     connect(&a, &b);
-    let mut wr: gdrc_recv_wr = zeroed();
+    let mut wr: RecvWr = zeroed();
     wr.next = &mut wr;
     assert_eq!(c!(gdrc_post_recv(a.ctx, a.qp, &wr, null_mut())), -libc::EAGAIN);
     assert_eq!(detail(), "ring full, poll first");

@@ -15,17 +15,17 @@ use std::ffi::CString;
 fn exchange(a: &mut Side, b: &mut Side) {
     a.buf[..5].copy_from_slice(b"hello");
     assert_eq!(b.post_recv(3, &mut [b.sge(100, 64)]), 0);
-    assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
+    assert_eq!(a.post_send(wr_opcode::SEND, send_flags::SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
     let wc = b.poll(Some(a)).expect("the receive ends");
     assert_eq!(
         (wc.status, wc.opcode, wc.wr_id, wc.byte_len),
-        (GDRC_WC_SUCCESS, GDRC_WC_OP_RECV, 3, 5)
+        (wc_status::SUCCESS, wc_opcode::RECV, 3, 5)
     );
     assert_eq!(&b.buf[100..105], b"hello");
     let wc = a.poll(Some(b)).expect("the send ends");
     assert_eq!(
         (wc.status, wc.opcode, wc.wr_id, wc.qp_num),
-        (GDRC_WC_SUCCESS, GDRC_WC_OP_SEND, 7, a.qpn)
+        (wc_status::SUCCESS, wc_opcode::SEND, 7, a.qpn)
     );
 
     // Two entries, one remote range of 20,000 bytes: several packets.
@@ -34,73 +34,78 @@ fn exchange(a: &mut Side, b: &mut Side) {
     }
     let remote = (b.local.addr + 1000, b.local.rkey);
     let mut sges = [a.sge(0, 7_001), a.sge(7_001, 12_999)];
-    assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, GDRC_SEND_SIGNALED, &mut sges, remote), 0);
-    assert_eq!(a.poll(Some(b)).expect("the write ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.post_send(wr_opcode::RDMA_WRITE, send_flags::SIGNALED, &mut sges, remote), 0);
+    assert_eq!(a.poll(Some(b)).expect("the write ends").status, wc_status::SUCCESS);
     assert_eq!(a.buf[..20_000], b.buf[1000..21_000]);
 
     assert_eq!(
-        a.post_send(GDRC_WR_RDMA_READ, GDRC_SEND_SIGNALED, &mut [a.sge(30_000, 20_000)], remote),
+        a.post_send(
+            wr_opcode::RDMA_READ,
+            send_flags::SIGNALED,
+            &mut [a.sge(30_000, 20_000)],
+            remote
+        ),
         0
     );
-    assert_eq!(a.poll(Some(b)).expect("the read ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.poll(Some(b)).expect("the read ends").status, wc_status::SUCCESS);
     assert_eq!(a.buf[30_000..50_000], b.buf[1000..21_000]);
 
     b.buf[8..16].copy_from_slice(&41u64.to_ne_bytes());
-    let mut wr: gdrc_send_wr = zeroed();
+    let mut wr: SendWr = zeroed();
     let mut sge = a.sge(64, 8);
     wr.sg_list = &mut sge;
     wr.num_sge = 1;
-    wr.opcode = GDRC_WR_ATOMIC_FETCH_AND_ADD;
-    wr.send_flags = GDRC_SEND_SIGNALED;
-    wr.wr.atomic = gdrc_atomic_wr {
-        remote_addr: b.local.addr + 8,
-        compare_add: 1,
-        swap: 0,
-        rkey: b.local.rkey,
-    };
+    wr.opcode = wr_opcode::ATOMIC_FETCH_AND_ADD;
+    wr.send_flags = send_flags::SIGNALED;
+    wr.wr.atomic =
+        AtomicWr { remote_addr: b.local.addr + 8, compare_add: 1, swap: 0, rkey: b.local.rkey };
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
-    assert_eq!(a.poll(Some(b)).expect("the atomic ends").status, GDRC_WC_SUCCESS);
+    assert_eq!(a.poll(Some(b)).expect("the atomic ends").status, wc_status::SUCCESS);
     assert_eq!(a.buf[64..72], 41u64.to_ne_bytes());
     assert_eq!(b.buf[8..16], 42u64.to_ne_bytes());
 
     // The bytes of an ATOMIC WRITE are taken at the post, whatever its flags and its lkey.
     a.buf[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    let word = gdrc_sge { addr: a.buf[64..].as_ptr() as u64, length: 8, lkey: 0x5a5a };
+    let word = Sge { addr: a.buf[64..].as_ptr() as u64, length: 8, lkey: 0x5a5a };
     let to = (b.local.addr + 16, b.local.rkey);
-    assert_eq!(a.post_send(GDRC_WR_ATOMIC_WRITE, GDRC_SEND_SIGNALED, &mut [word], to), 0);
+    assert_eq!(a.post_send(wr_opcode::ATOMIC_WRITE, send_flags::SIGNALED, &mut [word], to), 0);
     a.buf[64..72].fill(0);
     let wc = a.poll(Some(b)).expect("the atomic write ends");
-    assert_eq!((wc.status, wc.opcode), (GDRC_WC_SUCCESS, GDRC_WC_OP_ATOMIC_WRITE));
+    assert_eq!((wc.status, wc.opcode), (wc_status::SUCCESS, wc_opcode::ATOMIC_WRITE));
     assert_eq!(b.buf[16..24], [1, 2, 3, 4, 5, 6, 7, 8]);
 
     // A FLUSH of the peer's region, which allows it, and of a range of none.
-    let (remote_addr, placement) = (b.local.addr, GDRC_FLUSH_GLOBAL);
+    let (remote_addr, placement) = (b.local.addr, flush_type::GLOBAL);
     wr = zeroed();
-    (wr.opcode, wr.send_flags) = (GDRC_WR_FLUSH, GDRC_SEND_SIGNALED);
-    for (level, length) in [(GDRC_FLUSH_MR, 0), (GDRC_FLUSH_RANGE, 24), (GDRC_FLUSH_RANGE, 0)] {
+    (wr.opcode, wr.send_flags) = (wr_opcode::FLUSH, send_flags::SIGNALED);
+    for (level, length) in [(flush_level::MR, 0), (flush_level::RANGE, 24), (flush_level::RANGE, 0)]
+    {
         let rkey = b.local.rkey;
-        wr.wr.flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
+        wr.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
         assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
         let wc = a.poll(Some(b)).expect("the flush ends");
-        assert_eq!((wc.status, wc.opcode), (GDRC_WC_SUCCESS, GDRC_WC_OP_FLUSH));
+        assert_eq!((wc.status, wc.opcode), (wc_status::SUCCESS, wc_opcode::FLUSH));
     }
 
     // A key that never existed: an error completion with a cause.
     let bad = (b.local.addr, b.local.rkey ^ 0x5a00);
-    assert_eq!(a.post_send(GDRC_WR_RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);
+    assert_eq!(a.post_send(wr_opcode::RDMA_WRITE, 0, &mut [a.sge(0, 8)], bad), 0);
     let wc = a.poll(Some(b)).expect("an error is completed, signalled or not");
-    assert_eq!((wc.status, wc.vendor_err), (GDRC_WC_REM_ACCESS_ERR, GDRC_CAUSE_REMOTE_ACCESS));
-    let mut cause = gdrc_cause::default();
+    assert_eq!(
+        (wc.status, wc.vendor_err),
+        (wc_status::REM_ACCESS_ERR, CauseCode::RemoteAccess as u32)
+    );
+    let mut cause = Cause::default();
     assert_eq!(c!(gdrc_qp_cause(a.ctx, a.qp, &mut cause)), 0);
-    assert_eq!((cause.code, cause.qpn), (GDRC_CAUSE_REMOTE_ACCESS, a.qpn));
+    assert_eq!((cause.code, cause.qpn), (CauseCode::RemoteAccess as u32, a.qpn));
     let mut attr: gdrc_qp_attr = sized();
     assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
-    assert_eq!(attr.qp_state, GDRC_QPS_ERR);
+    assert_eq!(attr.qp_state, qp_state::ERR);
     // The requester has its completion; the responder, which completes nothing, gets the one event
     // of IBTA.
-    let mut event: gdrc_async_event = zeroed();
+    let mut event: AsyncEvent = zeroed();
     assert_eq!(c!(gdrc_get_async_event(b.ctx, &mut event)), 1);
-    assert_eq!((event.event, event.handle), (GDRC_EVENT_QP_ACCESS_ERR, b.qp.handle));
+    assert_eq!((event.event, event.handle), (async_event::QP_ACCESS_ERR, b.qp.handle));
     assert_eq!(c!(gdrc_get_async_event(b.ctx, &mut event)), 0);
     assert_eq!(c!(gdrc_get_async_event(a.ctx, &mut event)), 0);
 }
@@ -119,7 +124,7 @@ fn destroy(s: Side) {
 #[test]
 fn rc_on_loopback_from_open_to_close_without_a_leak() {
     let ctx = Ctx::open(c"loopback", None);
-    let (mut a, mut b) = (side(&ctx, GDRC_QPT_RC, 64 << 10), side(&ctx, GDRC_QPT_RC, 64 << 10));
+    let (mut a, mut b) = (side(&ctx, qp_type::RC, 64 << 10), side(&ctx, qp_type::RC, 64 << 10));
     connect(&a, &b);
     exchange(&mut a, &mut b);
     destroy(a);
@@ -138,7 +143,7 @@ fn threads_of_one_context_have_engines_of_their_own() {
         let shared = &Shared(ctx.0);
         let work = move || {
             let ctx = core::mem::ManuallyDrop::new(Ctx(shared.0));
-            let make = || side(&ctx, GDRC_QPT_RC, 64 << 10);
+            let make = || side(&ctx, qp_type::RC, 64 << 10);
             let (mut a, mut b) = (make(), make());
             connect(&a, &b);
             exchange(&mut a, &mut b);
@@ -170,13 +175,13 @@ fn handles_of_another_context_are_refused() {
         for _ in 0..3 {
             let (x, y) =
                 (Ctx::open(c"loopback", Some(&config)), Ctx::open(c"loopback", Some(&config)));
-            let (mut a, b) = (side(&x, GDRC_QPT_RC, 64 << 10), side(&y, GDRC_QPT_RC, 64 << 10));
+            let (mut a, b) = (side(&x, qp_type::RC, 64 << 10), side(&y, qp_type::RC, 64 << 10));
             refuses_all_of(&x, &b);
             if let Some(earlier) = earlier.replace(b) {
                 refuses_all_of(&x, &earlier);
                 refuses_all_of(&y, &earlier);
             }
-            let mut other = side(&x, GDRC_QPT_RC, 64 << 10);
+            let mut other = side(&x, qp_type::RC, 64 << 10);
             connect(&a, &other);
             exchange(&mut a, &mut other);
             drop(y);
@@ -186,7 +191,7 @@ fn handles_of_another_context_are_refused() {
 
 fn refuses_all_of(ctx: &Ctx, s: &Side) {
     const NO: c_int = -libc::EINVAL;
-    let (ctx, mut wc) = (ctx.0, gdrc_wc::default());
+    let (ctx, mut wc) = (ctx.0, Wc::default());
     assert_eq!(c!(gdrc_qp_destroy(ctx, s.qp)), NO);
     assert_eq!(c!(gdrc_qp_reset(ctx, s.qp)), NO);
     assert_eq!(c!(gdrc_qp_query(ctx, s.qp, &mut sized::<gdrc_qp_attr>(), null_mut())), NO);
@@ -197,8 +202,8 @@ fn refuses_all_of(ctx: &Ctx, s: &Side) {
     assert_eq!(c!(gdrc_mr_query(ctx, s.mr, &mut sized())), NO);
     assert_eq!(c!(gdrc_pd_dealloc(ctx, s.pd)), NO);
     assert_eq!(c!(gdrc_mw_alloc(ctx, s.pd, 2, &mut gdrc_mw::default(), null_mut())), NO);
-    let (mut wr, recv) = (zeroed::<gdrc_send_wr>(), zeroed::<gdrc_recv_wr>());
-    wr.opcode = GDRC_WR_SEND;
+    let (mut wr, recv) = (zeroed::<SendWr>(), zeroed::<RecvWr>());
+    wr.opcode = wr_opcode::SEND;
     assert_eq!(c!(gdrc_post_send(ctx, s.qp, &wr, null_mut())), NO);
     assert_eq!(c!(gdrc_post_recv(ctx, s.qp, &recv, null_mut())), NO);
     // Those that a side does not have: of a context of its own that made the same calls.
@@ -222,7 +227,7 @@ fn at(last: u8) -> CString {
 
 fn udp(x: &CStr, y: &CStr) {
     let (cx, cy) = (Ctx::open(x, None), Ctx::open(y, None));
-    let (mut a, mut b) = (side(&cx, GDRC_QPT_RC, 64 << 10), side(&cy, GDRC_QPT_RC, 64 << 10));
+    let (mut a, mut b) = (side(&cx, qp_type::RC, 64 << 10), side(&cy, qp_type::RC, 64 << 10));
     connect(&a, &b);
     exchange(&mut a, &mut b);
     let mut v = vec![0u64; gdrc_counter_count() as usize];
@@ -254,12 +259,12 @@ fn recover(a: &mut Side, b: &mut Side) {
             0,
             "a QP in ERR takes requests and flushes them"
         );
-        let mut wc = gdrc_wc::default();
+        let mut wc = Wc::default();
         let mut rc;
         loop {
             rc = c!(gdrc_qp_reset(ctx, s.qp));
             while c!(gdrc_poll_cq(ctx, s.cq, 1, &mut wc)) > 0 {
-                assert_eq!(wc.status, GDRC_WC_WR_FLUSH_ERR);
+                assert_eq!(wc.status, wc_status::WR_FLUSH_ERR);
             }
             if rc != -libc::EAGAIN {
                 break;
@@ -281,7 +286,7 @@ fn a_failed_qp_is_reset_and_connected_again() {
     let (cx, cy) = (Ctx::open(&at(3), None), Ctx::open(&at(4), None));
     let one = Ctx::open(c"loopback", None);
     for (x, y) in [(&one, &one), (&cx, &cy)] {
-        let (mut a, mut b) = (side(x, GDRC_QPT_RC, 64 << 10), side(y, GDRC_QPT_RC, 64 << 10));
+        let (mut a, mut b) = (side(x, qp_type::RC, 64 << 10), side(y, qp_type::RC, 64 << 10));
         connect(&a, &b);
         for _ in 0..3 {
             exchange(&mut a, &mut b);
@@ -297,7 +302,7 @@ fn a_failed_qp_is_reset_and_connected_again() {
 #[test]
 fn a_queue_pair_keeps_its_class_hop_limit_and_flow_label() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     let mut opts: gdrc_qp_connect_opts = zeroed();
     (opts.struct_size, opts.traffic_class) = (size_of_val(&opts) as u32, 0x68);
     assert_eq!(c!(gdrc_qp_connect(a.ctx, a.qp, &a.local, &b.local, &opts)), 0);
@@ -306,14 +311,21 @@ fn a_queue_pair_keeps_its_class_hop_limit_and_flow_label() {
     assert_eq!(c!(gdrc_qp_query(a.ctx, a.qp, &mut attr, null_mut())), 0);
     assert_eq!((attr.ah.traffic_class, attr.ah.hop_limit, attr.flow_label), (0x68, 0, 0));
     (attr.ah.traffic_class, attr.ah.hop_limit, attr.flow_label) = (0x20, 33, 0xa_bcde);
-    attr.qp_state = GDRC_QPS_RESET;
-    assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, GDRC_QP_STATE)), 0);
-    attr.qp_state = GDRC_QPS_INIT;
-    let init = GDRC_QP_STATE | GDRC_QP_PKEY_INDEX | GDRC_QP_PORT | GDRC_QP_ACCESS_FLAGS;
+    attr.qp_state = qp_state::RESET;
+    assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, qp_attr_mask::STATE)), 0);
+    attr.qp_state = qp_state::INIT;
+    let init = qp_attr_mask::STATE
+        | qp_attr_mask::PKEY_INDEX
+        | qp_attr_mask::PORT
+        | qp_attr_mask::ACCESS_FLAGS;
     assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, init)), 0);
-    attr.qp_state = GDRC_QPS_RTR;
-    let rtr = GDRC_QP_STATE | GDRC_QP_AV | GDRC_QP_PATH_MTU | GDRC_QP_DEST_QPN | GDRC_QP_RQ_PSN;
-    let rtr = rtr | GDRC_QP_MAX_DEST_RD_ATOMIC | GDRC_QP_MIN_RNR_TIMER;
+    attr.qp_state = qp_state::RTR;
+    let rtr = qp_attr_mask::STATE
+        | qp_attr_mask::AV
+        | qp_attr_mask::PATH_MTU
+        | qp_attr_mask::DEST_QPN
+        | qp_attr_mask::RQ_PSN;
+    let rtr = rtr | qp_attr_mask::MAX_DEST_RD_ATOMIC | qp_attr_mask::MIN_RNR_TIMER;
     assert_eq!(c!(gdrc_qp_modify(a.ctx, a.qp, &attr, rtr)), 0);
     let mut got: gdrc_qp_attr = zeroed();
     got.struct_size = size_of_val(&got) as u32;
@@ -324,7 +336,7 @@ fn a_queue_pair_keeps_its_class_hop_limit_and_flow_label() {
 #[test]
 fn ud_on_loopback_names_the_sender_and_can_be_answered() {
     let ctx = Ctx::open(c"loopback", None);
-    let (mut a, b) = (side(&ctx, GDRC_QPT_UD, 4096), side(&ctx, GDRC_QPT_UD, 4096));
+    let (mut a, b) = (side(&ctx, qp_type::UD, 4096), side(&ctx, qp_type::UD, 4096));
     for s in [&a, &b] {
         assert_eq!(c!(gdrc_qp_connect(s.ctx, s.qp, &s.local, null(), null())), 0);
     }
@@ -339,14 +351,14 @@ fn ud_on_loopback_names_the_sender_and_can_be_answered() {
     assert_eq!(c!(gdrc_ah_create(a.ctx, a.pd, &to, &mut ah)), 0);
     a.buf[..4].copy_from_slice(b"ping");
     assert_eq!(b.post_recv(1, &mut [b.sge(0, 256)]), 0);
-    let mut wr: gdrc_send_wr = zeroed();
+    let mut wr: SendWr = zeroed();
     let mut sge = a.sge(0, 4);
     (wr.sg_list, wr.num_sge, wr.opcode, wr.send_flags) =
-        (&mut sge, 1, GDRC_WR_SEND, GDRC_SEND_SIGNALED);
-    wr.wr.ud = gdrc_ud_wr { ah, remote_qpn: b.qpn, remote_qkey: b.local.qkey };
+        (&mut sge, 1, wr_opcode::SEND, send_flags::SIGNALED);
+    wr.wr.ud = UdWr { ah: ah.handle, remote_qpn: b.qpn, remote_qkey: b.local.qkey };
     assert_eq!(c!(gdrc_post_send(a.ctx, a.qp, &wr, null_mut())), 0);
     let wc = b.poll(None).expect("the message arrives");
-    assert_eq!((wc.status, wc.byte_len, wc.src_qp), (GDRC_WC_SUCCESS, 44, a.qpn));
+    assert_eq!((wc.status, wc.byte_len, wc.src_qp), (wc_status::SUCCESS, 44, a.qpn));
     assert_eq!(&b.buf[40..44], b"ping");
     // The IPv4 header: the class without its ECN bits, which are the device's, and the hop limit.
     assert_eq!((b.buf[20], b.buf[21], b.buf[28]), (0x45, 0xb8, 7));
@@ -359,7 +371,7 @@ fn ud_on_loopback_names_the_sender_and_can_be_answered() {
 #[test]
 fn close_counts_remaining_objects_by_kind() {
     let ctx = Ctx::open(c"loopback", None);
-    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let s = side(&ctx, qp_type::RC, 4096);
     let mut leaks: gdrc_leaks = sized();
     let raw = ctx.0;
     core::mem::forget(ctx);
@@ -386,7 +398,7 @@ fn caller_memory_with_any_contents_is_used_and_free_after_close() {
         let rc = c!(gdrc_context_init(mem.cast(), need, c"loopback".as_ptr(), null(), &mut ctx));
         assert_eq!(rc, 0, "round {round}: {}", open_error());
         let ctx = Ctx(ctx);
-        let (mut a, mut b) = (side(&ctx, GDRC_QPT_RC, 64 << 10), side(&ctx, GDRC_QPT_RC, 64 << 10));
+        let (mut a, mut b) = (side(&ctx, qp_type::RC, 64 << 10), side(&ctx, qp_type::RC, 64 << 10));
         connect(&a, &b);
         exchange(&mut a, &mut b);
         assert_eq!(ctx.close(), 8);
@@ -448,13 +460,13 @@ fn contexts_come_and_go_without_a_descriptor_or_mapping_left() {
 #[test]
 fn sleeping_on_an_armed_cq_ends_with_the_completion() {
     let ctx = Ctx::open(c"loopback", None);
-    let (a, b) = (side(&ctx, GDRC_QPT_RC, 4096), side(&ctx, GDRC_QPT_RC, 4096));
+    let (a, b) = (side(&ctx, qp_type::RC, 4096), side(&ctx, qp_type::RC, 4096));
     connect(&a, &b);
     assert_eq!(c!(gdrc_wait(ctx.0, 0)), 0);
     assert_eq!(c!(gdrc_wait(ctx.0, 20)), 0);
     assert_eq!(b.post_recv(1, &mut [b.sge(0, 64)]), 0);
     assert_eq!(c!(gdrc_cq_arm(ctx.0, b.cq, 0)), 0);
-    assert_eq!(a.post_send(GDRC_WR_SEND, GDRC_SEND_SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
+    assert_eq!(a.post_send(wr_opcode::SEND, send_flags::SIGNALED, &mut [a.sge(0, 5)], (0, 0)), 0);
     assert_eq!(c!(gdrc_wait(ctx.0, limit_ms(60))), 1);
     let mut cq = gdrc_cq::default();
     assert_eq!(c!(gdrc_get_cq_event(ctx.0, &mut cq)), 1);
@@ -467,18 +479,18 @@ fn sleeping_on_an_armed_cq_ends_with_the_completion() {
 fn child_of_a_fork_is_refused_while_the_helper_runs_and_may_open_its_own() {
     let _fork = fork();
     for engines in [1, 2] {
-        child_is_refused(gdrc_config { flags: GDRC_CONFIG_HELPER, engines, ..sized() });
+        child_is_refused(gdrc_config { flags: config_flags::HELPER, engines, ..sized() });
     }
 }
 
 fn child_is_refused(config: gdrc_config) {
     let ctx = Ctx::open(&at(7), Some(&config));
-    let s = side(&ctx, GDRC_QPT_RC, 4096);
+    let s = side(&ctx, qp_type::RC, 4096);
     // SAFETY: the child makes C calls that allocate nothing from the C heap, and leaves by _exit.
     match unsafe { libc::fork() } {
         0 => {
             let mut own = null_mut();
-            let mut wc = gdrc_wc::default();
+            let mut wc = Wc::default();
             let dead = -libc::EOWNERDEAD;
             let ok = c!(gdrc_progress(ctx.0)) == dead
                 && c!(gdrc_poll_cq(ctx.0, s.cq, 1, &mut wc)) == dead
@@ -522,7 +534,7 @@ fn a_stack_of_64_kib_suffices() {
             let ctx = names.map(|name| Ctx::open(&name, Some(&config)));
             for ctx in &ctx {
                 let (mut a, mut b) =
-                    (side(ctx, GDRC_QPT_RC, 65_536), side(ctx, GDRC_QPT_RC, 65_536));
+                    (side(ctx, qp_type::RC, 65_536), side(ctx, qp_type::RC, 65_536));
                 connect(&a, &b);
                 exchange(&mut a, &mut b);
             }

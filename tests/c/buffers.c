@@ -1,42 +1,12 @@
 // Buffers of the library's own and registrations by ibv_reg_mr_ex, which libibverbs has since
 // releases 59 to 65: looked up by name, because this machine's headers may be older. Prints "ok".
-#include <dlfcn.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "rc_pair.h"
+#include "newer_verbs.h"
 
-struct buf;
-// As in the newer headers.
-struct mr_init {
-    size_t length;
-    int access;
-    uint64_t comp_mask;
-    uint64_t iova;
-    void *addr;
-    int fd;
-    uint64_t fd_offset;
-    void *dmah;
-    struct buf *buf;
-};
-enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMAH = 16, BUF = 32 };
-
-static void *(*alloc_buf)(struct ibv_pd *, size_t, struct buf **);
-static void (*free_buf)(struct buf *);
 static int (*export_buf)(struct buf *);
-static struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, struct buf *, void *, size_t, int);
-static struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct mr_init *);
 static int (*port_speed)(struct ibv_context *, uint32_t, uint64_t *);
-
-static void find(void *to, const char *name) {
-    void *found = dlsym(RTLD_DEFAULT, name);
-    if (!found)
-        printf("%s is missing\n", name);
-    CHECK(found);
-    memcpy(to, &found, sizeof found);
-}
 
 static int refused(struct ibv_mr *mr, int error) {
     return !mr && errno == error;
@@ -52,11 +22,8 @@ static int carries(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, vo
 }
 
 int main(void) {
-    find(&alloc_buf, "ibv_alloc_buf");
-    find(&free_buf, "ibv_free_buf");
+    find_common();
     find(&export_buf, "ibv_export_buf_dmabuf_fd");
-    find(&reg_buf_mr, "ibv_reg_buf_mr");
-    find(&reg_mr_ex, "ibv_reg_mr_ex");
     find(&port_speed, "ibv_query_port_speed");
     struct ibv_context *ctx = open_device();
     uint64_t speed = 0;

@@ -6,15 +6,16 @@
 #ifndef GDRC_TEST_CHECK_H
 #define GDRC_TEST_CHECK_H
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(what)                                                    \
-    do {                                                               \
-        if (!(what)) {                                                 \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-            exit(1);                                                   \
-        }                                                              \
+#define CHECK(what)                                                                      \
+    do {                                                                                 \
+        if (!(what)) {                                                                   \
+            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
+            exit(1);                                                                     \
+        }                                                                                \
     } while (0)
 
 #endif

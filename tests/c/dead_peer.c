@@ -9,12 +9,11 @@
  * client of rsockets ends, by that one, and the server prints what it sees; through two tenants of
  * a router, if these are named.
  */
-#include "check.h"
+#include "cm_event.h"
 #include "patience.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <rdma/rsocket.h>
 #include <signal.h>
@@ -82,12 +81,8 @@ static struct sockaddr_in at(const char *ip, int port)
 static struct rdma_cm_event *next(struct rdma_event_channel *c, enum rdma_cm_event_type type)
 {
     struct pollfd p = { .fd = c->fd, .events = POLLIN };
-    struct rdma_cm_event *e;
-    CHECK(poll(&p, 1, patience_ms(SECONDS)) == 1 && !rdma_get_cm_event(c, &e));
-    if (e->event != type)
-        fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(type));
-    CHECK(e->event == type);
-    return e;
+    CHECK(poll(&p, 1, patience_ms(SECONDS)) == 1);
+    return next_event(c, type);
 }
 
 static struct rdma_cm_id *wait_for(struct rdma_event_channel *c, enum rdma_cm_event_type type,

@@ -1,24 +1,14 @@
 /*
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Shared start of the tests' libibverbs programs: a check that ends the program, and a context on
- * the first device.
+ * Shared start of the tests' libibverbs programs: a context on the first device.
  */
 #ifndef GDRC_TEST_DEVICE_H
 #define GDRC_TEST_DEVICE_H
 
-#include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#define CHECK(what)                                                                      \
-    do {                                                                                 \
-        if (!(what)) {                                                                   \
-            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 static inline struct ibv_context *open_device(void) {
     int n = 0;

@@ -1,52 +1,23 @@
 // DMA handles, descriptors of device memory, and the domains of confidential computing, which
 // libibverbs has since releases 57 to 65: looked up by name, because this machine's headers may be
 // older. Prints "ok".
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "rc_pair.h"
+#include "newer_verbs.h"
 
-struct dmah;
-struct buf;
 // As in the newer headers.
 struct hints {
     uint32_t mask, cpu;
     uint8_t ph, type;
 };
 enum { CPU = 1, PH = 2, TYPE = 4 };
-struct mr_init {
-    size_t length;
-    int access;
-    uint64_t comp_mask;
-    uint64_t iova;
-    void *addr;
-    int fd;
-    uint64_t fd_offset;
-    struct dmah *dmah;
-    struct buf *buf;
-};
-enum { ADDR = 2, DMAH = 16 };
 enum { UNPROTECTED = 4 };
 
 static struct dmah *(*alloc_dmah)(struct ibv_context *, struct hints *);
 static int (*dealloc_dmah)(struct dmah *);
-static struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct mr_init *);
 static int (*export_dm)(struct ibv_dm *);
-static void *(*alloc_buf)(struct ibv_pd *, size_t, struct buf **);
-static void (*free_buf)(struct buf *);
-static struct ibv_mr *(*reg_buf_mr)(struct ibv_pd *, struct buf *, void *, size_t, int);
-
-static void find(void *to, const char *name) {
-    void *found = dlsym(RTLD_DEFAULT, name);
-    if (!found)
-        printf("%s is missing\n", name);
-    CHECK(found);
-    memcpy(to, &found, sizeof found);
-}
 
 static int is_refused(struct ibv_context *ctx, struct hints hints, int error) {
     errno = 0;
@@ -128,13 +99,10 @@ static void unprotected(struct ibv_context *ctx, struct ibv_pd *pd) {
 }
 
 int main(void) {
+    find_common();
     find(&alloc_dmah, "ibv_alloc_dmah");
     find(&dealloc_dmah, "ibv_dealloc_dmah");
-    find(&reg_mr_ex, "ibv_reg_mr_ex");
     find(&export_dm, "ibv_dm_export_dmabuf_fd");
-    find(&alloc_buf, "ibv_alloc_buf");
-    find(&free_buf, "ibv_free_buf");
-    find(&reg_buf_mr, "ibv_reg_buf_mr");
     struct ibv_context *ctx = open_device();
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);

@@ -3,10 +3,10 @@
 // checks. Argument: the device's address. Prints "ok".
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <string.h>
 
+#include "cm_event.h"
 #include "device.h"
 
 #define IS_MINUS_ONE(call, e) CHECK((errno = 0, (call) == -1) && errno == (e))
@@ -31,18 +31,12 @@ static struct sockaddr *at(struct sockaddr_in *a, uint16_t port)
 
 static struct rdma_cm_event *event(enum rdma_cm_event_type wanted)
 {
-    struct rdma_cm_event *e;
-    CHECK(rdma_get_cm_event(channel, &e) == 0);
-    if (e->event != wanted) {
-        fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(wanted));
-        exit(1);
-    }
-    return e;
+    return next_event(channel, wanted);
 }
 
 static void take(enum rdma_cm_event_type wanted)
 {
-    CHECK(rdma_ack_cm_event(event(wanted)) == 0);
+    take_event(channel, wanted);
 }
 
 static void no_step_before_the_one_that_it_needs(void)

@@ -27,7 +27,7 @@ impl Ways for Nic {
         // SAFETY: takes no pointers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
         assert!(flags & libc::FD_CLOEXEC != 0, "the descriptor must be open and close-on-exec");
-        self.dma_buf.map(|()| (Route::DmaBuf, fd, offset))
+        self.dma_buf.map(|()| (Route::Dmabuf, fd, offset))
     }
     fn address(&mut self) -> Result<Made> {
         self.asked += 1;
@@ -77,8 +77,8 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let mut n = nic(Ok(()), Ok(()));
     let (made, record) = take(&mut n, &with).unwrap();
     // The range is widened to whole host pages; the offset is the range's place in them.
-    assert_eq!((made.0, made.2, n.asked), (Route::DmaBuf, 5000 % 4096, 1));
-    assert_eq!(record, Record { route: Route::DmaBuf, ..Record::default() });
+    assert_eq!((made.0, made.2, n.asked), (Route::Dmabuf, 5000 % 4096, 1));
+    assert_eq!(record, Record { route: Route::Dmabuf, ..Record::default() });
 
     let refused = Err(Error::Unsupported);
     let fault = Err(Error::Fault);
@@ -115,7 +115,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let mut n = nic(Ok(()), Ok(()));
     assert_eq!(
         route::register(&span, Some((own, 77)), &with, &mut n).unwrap().0,
-        (Route::DmaBuf, own, 77)
+        (Route::Dmabuf, own, 77)
     );
     let mut n = nic(fault, Ok(()));
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_non
             println!("cuda: a dma-buf, offset {offset}: {}", info.replace('\n', " "));
             // SAFETY: ours, used for the last time.
             unsafe { libc::close(fd) };
-            assert_eq!((record.route, offset), (Route::DmaBuf, 5000 % 4096));
+            assert_eq!((record.route, offset), (Route::Dmabuf, 5000 % 4096));
         }
         Err(why) => {
             println!("cuda: no dma-buf: {why}");

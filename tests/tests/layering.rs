@@ -15,6 +15,7 @@ const CORE: &[&[&str]] = &[
     &["reason"],
     &["config"],
     &["counters"],
+    &["numbers"],
     &["sync"],
     &["verbs::types", "verbs::cause"],
     &["cm::types"],
@@ -36,8 +37,14 @@ const CORE: &[&[&str]] = &[
 const WIRE_MAY: &[&str] = &["error", "wire"];
 
 /// Names that core's root re-exports, and the modules that define them.
-const REEXPORTS: &[(&str, &str)] =
-    &[("Error", "error"), ("Result", "error"), ("Config", "config"), ("refuse", "reason")];
+const REEXPORTS: &[(&str, &str)] = &[
+    ("Error", "error"),
+    ("Result", "error"),
+    ("Config", "config"),
+    ("refuse", "reason"),
+    ("consts", "numbers"),
+    ("numbered", "numbers"),
+];
 
 /// Which workspace crates a crate may import outside of its tests.
 const CRATES: &[(&str, &[&str])] = &[

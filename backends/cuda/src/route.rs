@@ -9,67 +9,41 @@
 
 use crate::failure::Failure;
 use crate::span::Span;
-use gdrcore_core::{Error, Result};
+use core::ffi::CStr;
+use gdrcore_core::{numbered, Error, Result};
 use std::path::Path;
 
-/// The route to a region's bytes. The numbers are those of the C header (`GDRC_ROUTE_`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Route {
-    /// Host memory, by address.
-    #[default]
-    Host = 0,
-    /// A dma-buf.
-    DmaBuf = 1,
-    /// The GPU's address, through nvidia-peermem.
-    Peermem = 2,
-    /// Copies through pinned host memory.
-    Staged = 3,
-}
-
-/// The reason why a route was not taken. The numbers are those of the C header (`GDRC_NO_`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Reason {
-    /// It was taken, or an earlier one was.
-    #[default]
-    None = 0,
-    /// The device is software and has no DMA engine.
-    SoftDevice = 1,
-    /// The driver, or the GPU, exports no dma-buf.
-    NotExported = 2,
-    /// The NIC, its driver or the kernel supports no dma-buf.
-    NotTaken = 3,
-    /// The kernel module nvidia_peermem is not loaded.
-    NoPeermem = 4,
-    /// The NIC's driver refused the GPU's address.
-    Refused = 5,
-}
-
-impl Reason {
-    /// The reason of a number.
-    pub const fn from_u32(n: u32) -> Option<Reason> {
-        match n {
-            0 => Some(Reason::None),
-            1 => Some(Reason::SoftDevice),
-            2 => Some(Reason::NotExported),
-            3 => Some(Reason::NotTaken),
-            4 => Some(Reason::NoPeermem),
-            5 => Some(Reason::Refused),
-            _ => None,
-        }
+numbered! {
+    /// The route by which a device reaches a region (gdrc_mr_attr.route).
+    Route: &'static CStr {
+        /// By address.
+        #[default]
+        Host = 0, c"host memory";
+        /// The NIC holds a dma-buf of the memory.
+        Dmabuf = 1, c"dma-buf";
+        /// The NIC has the GPU's addresses, through nvidia_peermem.
+        Peermem = 2, c"nvidia_peermem";
+        /// Copies through pinned host memory.
+        Staged = 3, c"staged through pinned host memory";
     }
+}
 
-    /// In words.
-    pub const fn words(self) -> &'static core::ffi::CStr {
-        match self {
-            Reason::None => c"taken, or not needed",
-            Reason::SoftDevice => c"the device is software and has no DMA engine",
-            Reason::NotExported => c"the CUDA driver exports no dma-buf of this memory",
-            Reason::NotTaken => c"the NIC, its driver or the kernel takes no dma-buf",
-            Reason::NoPeermem => c"the kernel module nvidia_peermem is not loaded",
-            Reason::Refused => c"the NIC's driver refused the GPU's address",
-        }
+numbered! {
+    /// Why a route was not taken (gdrc_mr_attr.no_dmabuf, no_peermem).
+    Reason: &'static CStr {
+        /// It was taken, or one before it.
+        #[default]
+        None = 0, c"taken, or not needed";
+        /// The device is software.
+        SoftDevice = 1, c"the device is software and has no DMA engine";
+        /// The driver, or the GPU, exports no dma-buf.
+        NotExported = 2, c"the CUDA driver exports no dma-buf of this memory";
+        /// The NIC, its driver or the kernel supports no dma-buf.
+        NotTaken = 3, c"the NIC, its driver or the kernel takes no dma-buf";
+        /// The kernel module nvidia_peermem is not loaded.
+        NoPeermem = 4, c"the kernel module nvidia_peermem is not loaded";
+        /// The NIC's driver refused the GPU's address.
+        Refused = 5, c"the NIC's driver refused the GPU's address";
     }
 }
 
@@ -145,7 +119,7 @@ pub fn register<W: Ways>(
     match exported {
         Ok((_keep, fd, offset)) => match ways.dma_buf(fd, offset) {
             Ok(made) => {
-                record.route = Route::DmaBuf;
+                record.route = Route::Dmabuf;
                 return Ok((made, record));
             }
             Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::device::Bdf;
 
-/// The part of the system that two devices share, the nearest last. The numbers are those of the C
-/// header (`GDRC_NEAR_`).
+/// The PCIe part that a NIC and a GPU share (gdrc_topology_pair.near), the nearest last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Near {

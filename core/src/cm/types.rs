@@ -1,65 +1,81 @@
 //! Arguments and events of the connection manager. Plain data.
 
+use crate::consts;
 use crate::verbs::types::{AhAttr, Handle};
 
-/// Port spaces: the upper bits of a service id (numbers of `rdma_port_space`).
-pub mod port_space {
-    /// The name of a port space, for messages.
-    pub fn name(ps: u16) -> &'static str {
-        match ps {
-            TCP => "TCP",
-            UDP => "UDP",
-            IB => "IB",
-            _ => "?",
-        }
+consts! {
+    /// Port spaces (rdma_port_space).
+    port_space: u16 {
+        /// RC connections, with ports like TCP's.
+        TCP = 0x0106,
+        /// UD services, with ports like UDP's.
+        UDP = 0x0111,
+        /// RC and UC connections by InfiniBand service ids.
+        IB = 0x013f,
     }
-
-    /// Connections named by InfiniBand service ids.
-    pub const IB: u16 = 0x013f;
-    /// Reliable connections with TCP-like ports.
-    pub const TCP: u16 = 0x0106;
-    /// Datagrams with UDP-like ports.
-    pub const UDP: u16 = 0x0111;
 }
 
-/// The event (numbers of `rdma_cm_event_type`).
-pub mod cm_event {
-    /// A peer sends a request to a listener.
-    pub const CONNECT_REQUEST: u32 = 4;
-    /// The peer has accepted; the connection waits for `establish`.
-    pub const CONNECT_RESPONSE: u32 = 5;
-    /// The QP could not be brought into the connection.
-    pub const CONNECT_ERROR: u32 = 6;
-    /// The peer did not answer.
-    pub const UNREACHABLE: u32 = 7;
-    /// The peer rejected; the status is the reason.
-    pub const REJECTED: u32 = 8;
-    /// Connected; for UD the remote QPN and Q_Key are there.
-    pub const ESTABLISHED: u32 = 9;
-    /// The peer, or this side, ended the connection.
-    pub const DISCONNECTED: u32 = 10;
-    /// The network interface of the id's device has been removed.
-    pub const DEVICE_REMOVAL: u32 = 11;
-    /// The network interface of the id's device has another hardware address.
-    pub const ADDR_CHANGE: u32 = 14;
-    /// Late packets of the connection are gone from the network; its QPN may be used again.
-    pub const TIMEWAIT_EXIT: u32 = 15;
+consts! {
+    /// Events of the connection manager (rdma_cm_event_type).
+    cm_event: u32 {
+        /// A peer's request to a listener.
+        CONNECT_REQUEST = 4,
+        /// The peer has accepted. Only for ids without a QP: the program moves its own QP to RTS,
+        /// then calls gdrc_cm_establish.
+        CONNECT_RESPONSE = 5,
+        /// The peer has accepted, but the QP could not be brought to RTS. The peer gets a REJ.
+        CONNECT_ERROR = 6,
+        /// The peer did not answer in time, or the kernel or network refused the request. The
+        /// status is -ETIMEDOUT, the error of the network (-ECONNREFUSED, -EHOSTUNREACH), or that
+        /// of the kernel (-EPERM: a firewall; -ENETUNREACH, -EACCES, ...: no route).
+        UNREACHABLE = 7,
+        /// The peer has rejected the request; status is the reason.
+        REJECTED = 8,
+        /// The connection is established.
+        ESTABLISHED = 9,
+        /// The connection has ended, from either side. The status is -ETIMEDOUT if the peer said
+        /// nothing: its process has ended, or it did not answer for 9 s.
+        DISCONNECTED = 10,
+        /// The network interface of the context's address has been removed, and with it what a NIC
+        /// would be. Every id has this event; the program destroys the id, as rdma_get_cm_event(3)
+        /// says.
+        DEVICE_REMOVAL = 11,
+        /// The network interface of the context's address has another hardware address, or another
+        /// interface has the address: a bonding device has failed over. Every id has this event.
+        /// Connections go on.
+        ADDR_CHANGE = 14,
+        /// No late packet of the connection can arrive any more.
+        TIMEWAIT_EXIT = 15,
+    }
 }
 
-/// Why a connection was rejected (IBTA 12.6.7.2).
-#[allow(missing_docs)]
-pub mod reject {
-    pub const NO_QP: u16 = 1;
-    pub const NO_RESOURCES: u16 = 3;
-    pub const TIMEOUT: u16 = 4;
-    pub const UNSUPPORTED: u16 = 5;
-    pub const INVALID_COMM_ID: u16 = 6;
-    pub const INVALID_SERVICE_ID: u16 = 8;
-    pub const INVALID_TRANSPORT: u16 = 9;
-    pub const STALE_CONNECTION: u16 = 10;
-    pub const INVALID_GID: u16 = 12;
-    pub const INVALID_MTU: u16 = 26;
-    pub const CONSUMER: u16 = 28;
+consts! {
+    /// Common reasons of a rejection (IBTA 12.6.7.2): the status of [`cm_event::REJECTED`].
+    reject: u16 {
+        /// The peer has no queue pair left.
+        NO_QP = 1,
+        /// The peer's tables are full.
+        NO_RESOURCES = 3,
+        /// The peer's connection manager has timed out, or its program has destroyed the id.
+        TIMEOUT = 4,
+        /// The peer does not support what was asked for.
+        UNSUPPORTED = 5,
+        /// The peer does not know the communication id.
+        INVALID_COMM_ID = 6,
+        /// No listener at this port.
+        INVALID_SERVICE_ID = 8,
+        /// The peer does not know the transport.
+        INVALID_TRANSPORT = 9,
+        /// The peer still has a connection to this QPN and probes it. Request again, with another
+        /// QP if the rejection repeats.
+        STALE_CONNECTION = 10,
+        /// The request names another address than it came from or to.
+        INVALID_GID = 12,
+        /// The path MTU is larger than the peer's link carries.
+        INVALID_MTU = 26,
+        /// The peer's program called gdrc_cm_reject, or rdma_reject.
+        CONSUMER = 28,
+    }
 }
 
 /// Status of a SIDR_REP (IBTA 12.11.2).
@@ -71,15 +87,15 @@ pub mod sidr_status {
     pub const NO_QP: u8 = 3;
 }
 
-/// Bytes of private data that a program may give to connect: what rdma_cm's header leaves of a REQ.
+/// Bytes of private data that gdrc_cm_connect takes ([`port_space::UDP`]: [`UD_CONNECT_DATA_MAX`]).
 pub const CONNECT_DATA_MAX: usize = 56;
-/// Bytes of private data in an accept.
+/// Bytes of private data that gdrc_cm_accept takes ([`port_space::UDP`]: [`UD_ACCEPT_DATA_MAX`]).
 pub const ACCEPT_DATA_MAX: usize = 196;
-/// Bytes of private data in a reject.
+/// Bytes of private data that gdrc_cm_reject takes ([`port_space::UDP`]: [`UD_ACCEPT_DATA_MAX`]).
 pub const REJECT_DATA_MAX: usize = 148;
-/// Bytes of private data in a connect of the UDP port space.
+/// Bytes of private data that gdrc_cm_connect takes for [`port_space::UDP`].
 pub const UD_CONNECT_DATA_MAX: usize = 180;
-/// Bytes of private data in an accept of the UDP port space.
+/// Bytes of private data that gdrc_cm_accept and gdrc_cm_reject take for [`port_space::UDP`].
 pub const UD_ACCEPT_DATA_MAX: usize = 136;
 /// Most private data of any message.
 pub const DATA_MAX: usize = ACCEPT_DATA_MAX;

@@ -2,30 +2,39 @@
 //!
 //! [`Sge`], [`SendWr`], [`RecvWr`] and [`Wc`] have the layout of their `ibv_` counterparts
 //! (`<infiniband/verbs.h>`, rdma-core 44, x86-64), so that the verbs device and the libibverbs
-//! drop-in translate nothing. Enumerations that come from C are integers with named constants: a C
-//! caller can put any bits there, and a Rust enum with an unknown value would be undefined
-//! behaviour.
+//! drop-in translate nothing. They are structs of the C header, too, which `tests/tests/header`
+//! makes from their comments: a link becomes the name that C has. Enumerations that come from C are
+//! integers with named constants: a C caller can put any bits there, and a Rust enum with an
+//! unknown value would be undefined behaviour.
 
-/// One piece of a local buffer: 16 bytes, layout of `ibv_sge`.
+use crate::consts;
+
+/// A scatter/gather element: 16 bytes, layout of ibv_sge. Frozen.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Virtual address (or offset, for a zero-based MR) of the first byte.
+    /// Address of the first byte, in the MR's terms (its iova).
     pub addr: u64,
     /// Length in bytes.
     pub length: u32,
-    /// Local key of the MR that holds the range.
+    /// Local key of the MR that holds the range; ignored for inline data.
     pub lkey: u32,
 }
 
 /// A handle of the API: index, object type and generation in 64 bits; 0 is never valid.
 pub type Handle = u64;
+/// The handle of an AH. C has a struct for each kind of object, which holds its handle.
+pub type AhHandle = Handle;
+/// The handle of an MR.
+pub type MrHandle = Handle;
+/// The handle of an MW.
+pub type MwHandle = Handle;
 
-/// Remote address and key of WRITE, READ and ATOMIC WRITE.
+/// Remote side of WRITE, READ and ATOMIC WRITE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaWr {
-    /// Remote virtual address.
+    /// Remote address.
     pub remote_addr: u64,
     /// Remote key.
     pub rkey: u32,
@@ -35,29 +44,30 @@ pub struct RdmaWr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicWr {
-    /// Remote virtual address, aligned to 8 bytes.
+    /// Remote address, a multiple of 8.
     pub remote_addr: u64,
-    /// The value compared with (CMP_SWAP) or added (FETCH_ADD).
+    /// Compared with (CMP_SWAP) or added (FETCH_ADD).
     pub compare_add: u64,
-    /// The value stored where the comparison holds.
+    /// Stored where the comparison holds.
     pub swap: u64,
     /// Remote key.
     pub rkey: u32,
 }
 
-/// Range and kind of a FLUSH. Address and key stand where [`RdmaWr`] has them.
+/// Remote side of FLUSH. remote_addr and rkey stand where [`RdmaWr`] has them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushWr {
-    /// Remote virtual address of the range; of no interest at the level MR.
+    /// First byte of the range; not looked at with [`flush_level::MR`].
     pub remote_addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Placement types, bits of [`flush_type`]; at least one.
+    /// [`flush_type::GLOBAL`], [`flush_type::PERSISTENT`] or both.
     pub placement: u32,
-    /// Length of the range in bytes; of no interest at the level MR.
+    /// Length of the range in bytes, at most 2^31; 0 flushes nothing, and its key must be valid all
+    /// the same. Not looked at with [`flush_level::MR`].
     pub length: u64,
-    /// One of [`flush_level`].
+    /// [`flush_level::RANGE`] or [`flush_level::MR`].
     pub level: u32,
 }
 
@@ -66,14 +76,14 @@ pub struct FlushWr {
 #[derive(Clone, Copy, Debug)]
 pub struct UdWr {
     /// Address handle.
-    pub ah: Handle,
+    pub ah: AhHandle,
     /// Destination QPN.
     pub remote_qpn: u32,
     /// Q_Key to send; with bit 31 set the QP's own is sent.
     pub remote_qkey: u32,
 }
 
-/// The transport-specific part of [`SendWr`], chosen by its opcode.
+/// The transport-specific part of [`SendWr`]; the opcode chooses.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union WrOp {
@@ -87,17 +97,17 @@ pub union WrOp {
     pub flush: FlushWr,
 }
 
-/// Range and rights of a BIND_MW: layout of `ibv_mw_bind_info`.
+/// The range that BIND_MW binds a window to: layout of ibv_mw_bind_info.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MwBindInfo {
-    /// The MR that the window opens onto.
-    pub mr: Handle,
+    /// The region that the window gives access to; registered with [`access::MW_BIND`].
+    pub mr: MrHandle,
     /// First byte.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length in bytes; 0 with a type 1 window closes it.
     pub length: u64,
-    /// `access::*` flags of the window.
+    /// Flags of the window: [`access`].
     pub mw_access_flags: u32,
 }
 
@@ -106,10 +116,10 @@ pub struct MwBindInfo {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BindMwWr {
     /// The window.
-    pub mw: Handle,
-    /// Its new rkey, of which the low 8 bits count.
+    pub mw: MwHandle,
+    /// The new rkey of the window, of which the low 8 bits count; the others stay.
     pub rkey: u32,
-    /// The region, range and rights.
+    /// The range.
     pub bind_info: MwBindInfo,
 }
 
@@ -118,15 +128,14 @@ pub struct BindMwWr {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DcWr {
     /// Address handle of the target's device.
-    pub ah: Handle,
+    pub ah: AhHandle,
     /// Access key of the DCT.
     pub dc_key: u64,
     /// Number of the DCT.
     pub dctn: u32,
 }
 
-/// The part of [`SendWr`] behind what `ibv_send_wr` and all transports share; opcode and transport
-/// choose.
+/// The last part of [`SendWr`]; opcode and transport choose.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union WrExt {
@@ -143,116 +152,127 @@ impl Default for WrExt {
     }
 }
 
-/// A send work request: 128 bytes, layout of `ibv_send_wr`.
+/// A send work request: 128 bytes, layout of ibv_send_wr. Frozen. The struct and its sg_list may be
+/// reused when gdrc_post_send returns; the memory of its entries belongs to the device until the
+/// completion.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SendWr {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// Next request of the list, or null.
+    /// Next request, or NULL.
     pub next: *const SendWr,
-    /// `num_sge` pieces.
+    /// `num_sge` pieces; may be NULL when there are none.
     pub sg_list: *const Sge,
-    /// Number of pieces.
+    /// Number of pieces, 0 to cap.max_send_sge.
     pub num_sge: i32,
     /// One of [`wr_opcode`].
     pub opcode: u32,
-    /// [`send_flags`].
+    /// Flags: [`send_flags`].
     pub send_flags: u32,
-    /// Immediate data in network byte order, or the rkey to invalidate (host order), by opcode.
+    /// Immediate data in network byte order; for SEND_WITH_INV and LOCAL_INV the rkey to
+    /// invalidate, host order.
     pub imm_data: u32,
     /// By opcode.
     pub wr: WrOp,
-    /// XRC: number of the peer's SRQ that the request is for.
+    /// [`qp_type::XRC_SEND`]: the number of the peer's SRQ that the request is for
+    /// (gdrc_srq_number).
     pub remote_srqn: u32,
     /// For BIND_MW, and for DCIs.
     pub ext: WrExt,
 }
 
-/// A receive work request: 32 bytes, layout of `ibv_recv_wr`.
+/// A receive work request: 32 bytes, layout of ibv_recv_wr. Frozen.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RecvWr {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// Next request of the list, or null.
+    /// Next request, or NULL.
     pub next: *const RecvWr,
-    /// `num_sge` pieces.
+    /// `num_sge` pieces. On UD the first 40 bytes receive the GRH.
     pub sg_list: *const Sge,
-    /// Number of pieces.
+    /// Number of pieces, 0 to cap.max_recv_sge.
     pub num_sge: i32,
 }
 
-/// A work completion: 48 bytes, layout of `ibv_wc`.
+/// A work completion: 48 bytes, layout of ibv_wc. Frozen.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wc {
-    /// Of the work request.
+    /// wr_id of the work request.
     pub wr_id: u64,
-    /// One of [`wc_status`].
+    /// One of [`wc_status`]; everything but wr_id, status, vendor_err and qp_num is valid only on
+    /// success.
     pub status: u32,
-    /// One of [`wc_opcode`]; valid only when `status` is success.
+    /// One of [`wc_opcode`].
     pub opcode: u32,
-    /// Vendor error: a [`crate::verbs::cause::CauseCode`] number, 0 on success.
+    /// On an error one of [`crate::verbs::cause::CauseCode`], else 0.
     pub vendor_err: u32,
-    /// Bytes received, or read.
+    /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data in network byte order, or the rkey that was invalidated (host order).
+    /// Immediate data in network byte order ([`wc_flags::WITH_IMM`]), or the rkey invalidated
+    /// ([`wc_flags::WITH_INV`]).
     pub imm_data: u32,
     /// The local QPN.
     pub qp_num: u32,
     /// The sender's QPN (UD).
     pub src_qp: u32,
-    /// [`wc_flags`].
+    /// Flags: [`wc_flags`].
     pub wc_flags: u32,
     /// P_Key index.
     pub pkey_index: u16,
-    /// Unused on RoCE.
+    /// Not used on RoCE.
     pub slid: u16,
     /// Service level.
     pub sl: u8,
-    /// Unused on RoCE.
+    /// Not used on RoCE.
     pub dlid_path_bits: u8,
 }
 
-macro_rules! consts {
-    ($(#[$m:meta])* $name:ident : $ty:ty { $($(#[$cm:meta])* $c:ident = $v:expr),* $(,)? }) => {
-        $(#[$m])*
-        pub mod $name {
-            $($(#[$cm])* pub const $c: $ty = $v;)*
-
-            /// The name of a value, for messages; `?` for one that is not listed.
-            pub fn name(value: $ty) -> &'static str {
-                $(if value == $c {
-                    return stringify!($c);
-                })*
-                "?"
-            }
-        }
-    };
-}
+// The sizes are ABI.
+const _: () = {
+    use core::mem::size_of;
+    assert!(size_of::<Sge>() == 16 && size_of::<RecvWr>() == 32 && size_of::<Wc>() == 48);
+    assert!(size_of::<SendWr>() == 128 && size_of::<QpCap>() == 20);
+};
 
 consts! {
-    /// Opcodes of send work requests (numbers of `ibv_wr_opcode`).
-    #[allow(missing_docs)]
+    /// Opcodes of send work requests (ibv_wr_opcode).
     wr_opcode: u32 {
         RDMA_WRITE = 0, RDMA_WRITE_WITH_IMM = 1, SEND = 2, SEND_WITH_IMM = 3, RDMA_READ = 4,
         ATOMIC_CMP_AND_SWP = 5, ATOMIC_FETCH_AND_ADD = 6, LOCAL_INV = 7, BIND_MW = 8,
-        SEND_WITH_INV = 9, FLUSH = 14, ATOMIC_WRITE = 15,
+        SEND_WITH_INV = 9,
+        /// RC: succeeds when all that was sent before on the queue pair has been placed, and is
+        /// visible to who reads that memory. wr.flush names what it is about; sg_list is not looked
+        /// at. The queue pair and the region of the peer need GDRC_ACCESS_FLUSH_ flags of each of
+        /// its types.
+        FLUSH = 14,
+        /// RC: the peer stores the 8 bytes of sg_list in one piece at wr.rdma.remote_addr, a
+        /// multiple of 8, behind all that was sent before; it needs
+        /// [`super::access::REMOTE_WRITE`]. The bytes are copied during the post, as with
+        /// [`super::send_flags::INLINE`], whatever max_inline_data is.
+        ATOMIC_WRITE = 15,
     }
 }
 consts! {
-    /// Flags of send work requests (numbers of `ibv_send_flags`).
-    #[allow(missing_docs)]
+    /// Flags of send work requests (ibv_send_flags).
     send_flags: u32 {
-        FENCE = 1, SIGNALED = 2, SOLICITED = 4, INLINE = 8, IP_CSUM = 16,
-        /// Ours: leave the doorbell to a later post or to progress, so that several leave together.
+        /// Start after earlier READs, atomics, ATOMIC WRITEs and FLUSHes have ended.
+        FENCE = 1,
+        /// Generate a completion.
+        SIGNALED = 2,
+        /// Raise the event of a receiver's CQ that is armed for solicited completions only.
+        SOLICITED = 4,
+        /// Copy the payload during the post: its memory is free at return and needs no lkey.
+        INLINE = 8,
+        IP_CSUM = 16,
+        /// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
         MORE = 1 << 30,
     }
 }
 consts! {
-    /// Completion statuses (numbers of `ibv_wc_status`).
-    #[allow(missing_docs)]
+    /// Completion statuses (ibv_wc_status).
     wc_status: u32 {
         SUCCESS = 0, LOC_LEN_ERR = 1, LOC_QP_OP_ERR = 2, LOC_PROT_ERR = 4, WR_FLUSH_ERR = 5,
         MW_BIND_ERR = 6, BAD_RESP_ERR = 7, LOC_ACCESS_ERR = 8, REM_INV_REQ_ERR = 9,
@@ -261,43 +281,54 @@ consts! {
     }
 }
 consts! {
-    /// Completion opcodes (numbers of `ibv_wc_opcode`).
-    #[allow(missing_docs)]
+    /// Completion opcodes (ibv_wc_opcode).
     wc_opcode: u32 {
         SEND = 0, RDMA_WRITE = 1, RDMA_READ = 2, COMP_SWAP = 3, FETCH_ADD = 4, BIND_MW = 5,
-        LOCAL_INV = 6, FLUSH = 8, ATOMIC_WRITE = 9, RECV = 128, RECV_RDMA_WITH_IMM = 129,
+        LOCAL_INV = 6, FLUSH = 8, ATOMIC_WRITE = 9,
+        /// Bit 7 is set in every receive opcode.
+        RECV = 128,
+        RECV_RDMA_WITH_IMM = 129,
     }
 }
 consts! {
-    /// Completion flags (numbers of `ibv_wc_flags`).
-    #[allow(missing_docs)]
-    wc_flags: u32 { GRH = 1, WITH_IMM = 2, IP_CSUM_OK = 4, WITH_INV = 8 }
+    /// Completion flags (ibv_wc_flags).
+    wc_flags: u32 {
+        /// The first 40 bytes of the receive buffer hold the GRH.
+        GRH = 1,
+        WITH_IMM = 2, IP_CSUM_OK = 4, WITH_INV = 8,
+    }
 }
 consts! {
-    /// What a FLUSH brings about (numbers of `ibv_placement_type`, and of the FETH).
+    /// What a FLUSH brings about (ibv_placement_type).
     flush_type: u32 {
-        /// Who reads the memory sees what was written before.
+        /// Who reads the memory sees what was sent before.
         GLOBAL = 1,
         /// It survives a loss of power.
         PERSISTENT = 2,
     }
 }
 consts! {
-    /// What a FLUSH is about (numbers of `ibv_selectivity_level`, and of the FETH).
+    /// What a FLUSH is about (ibv_selectivity_level).
     flush_level: u32 {
-        /// The range that it names.
+        /// remote_addr and length.
         RANGE = 0,
-        /// The whole region of its key.
+        /// The whole region of rkey; remote_addr and length are not looked at.
         MR = 1,
     }
 }
 consts! {
-    /// Access flags of MRs, windows and QPs (numbers of `ibv_access_flags`).
-    #[allow(missing_docs)]
+    /// Access flags of regions, windows and QPs (ibv_access_flags).
     access: u32 {
         LOCAL_WRITE = 1, REMOTE_WRITE = 2, REMOTE_READ = 4, REMOTE_ATOMIC = 8, MW_BIND = 16,
-        ZERO_BASED = 32, ON_DEMAND = 64, HUGETLB = 128, FLUSH_GLOBAL = 1 << 8,
-        FLUSH_PERSISTENT = 1 << 9, RELAXED_ORDERING = 1 << 20,
+        /// Work requests count from 0 instead of from the program's address.
+        ZERO_BASED = 32,
+        ON_DEMAND = 64, HUGETLB = 128,
+        /// A peer may FLUSH ([`super::flush_type::GLOBAL`]). Not of windows.
+        FLUSH_GLOBAL = 1 << 8,
+        /// A peer may FLUSH for ever ([`super::flush_type::PERSISTENT`]). A QP may have it; regions
+        /// may not, since no device here has persistent memory: -EINVAL.
+        FLUSH_PERSISTENT = 1 << 9,
+        RELAXED_ORDERING = 1 << 20,
     }
 }
 
@@ -323,24 +354,25 @@ pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | acce
 pub const ACCESS_REMOTE_CHANGE: u32 = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
 consts! {
-    /// QP types: numbers of `ibv_qp_type`, and two of ours for DC, which libibverbs has not.
-    #[allow(missing_docs)]
+    /// QP types (ibv_qp_type; libibverbs has not those of DC).
     qp_type: u32 {
-        RC = 2, UC = 3, UD = 4, XRC_SEND = 9, XRC_RECV = 10,
-        /// DC initiator: it sends to any DC target.
+        RC = 2, UC = 3, UD = 4,
+        /// XRC initiator: sends, each request to an SRQ of the peer that remote_srqn names.
+        XRC_SEND = 9,
+        /// XRC target: receives for the SRQs of an XRC domain.
+        XRC_RECV = 10,
+        /// DC initiator: sends, each request to a DC target that ext.dc names.
         DCI = 0x101,
-        /// DC target: it receives from any number of initiators.
+        /// DC target: receives into an SRQ, from any DC initiator that knows its access key.
         DCT = 0x102,
     }
 }
 consts! {
-    /// QP states (numbers of `ibv_qp_state`).
-    #[allow(missing_docs)]
+    /// QP states (ibv_qp_state).
     qp_state: u32 { RESET = 0, INIT = 1, RTR = 2, RTS = 3, SQD = 4, SQE = 5, ERR = 6 }
 }
 consts! {
-    /// Which attributes a modify sets (numbers of `ibv_qp_attr_mask`).
-    #[allow(missing_docs)]
+    /// Which attributes gdrc_qp_modify sets (ibv_qp_attr_mask).
     qp_attr_mask: u32 {
         STATE = 1, CUR_STATE = 2, EN_SQD_ASYNC_NOTIFY = 4, ACCESS_FLAGS = 8, PKEY_INDEX = 16,
         PORT = 32, QKEY = 64, AV = 128, PATH_MTU = 256, TIMEOUT = 512, RETRY_CNT = 1024,
@@ -350,8 +382,7 @@ consts! {
     }
 }
 consts! {
-    /// Path MTU codes (numbers of `ibv_mtu`); bytes are `128 << code`.
-    #[allow(missing_docs)]
+    /// Path MTU codes (ibv_mtu); bytes are 128 << code.
     mtu: u32 { MTU_256 = 1, MTU_512 = 2, MTU_1024 = 3, MTU_2048 = 4, MTU_4096 = 5 }
 }
 
@@ -427,13 +458,13 @@ pub struct QpInit {
     pub cap: QpCap,
 }
 
-/// Sizes of a QP's queues.
+/// Sizes of a QP's queues: 20 bytes. Frozen, as it lies inside other structs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {
     /// Outstanding send requests.
     pub max_send_wr: u32,
-    /// Outstanding receive requests.
+    /// Outstanding receive requests; ignored with an SRQ.
     pub max_recv_wr: u32,
     /// Pieces of a send request.
     pub max_send_sge: u32,

@@ -78,11 +78,11 @@ pub struct Side {
     pub local: gdrc_endpoint,
 }
 
-pub const ALL_ACCESS: u32 = GDRC_ACCESS_LOCAL_WRITE
-    | GDRC_ACCESS_REMOTE_WRITE
-    | GDRC_ACCESS_REMOTE_READ
-    | GDRC_ACCESS_REMOTE_ATOMIC
-    | GDRC_ACCESS_FLUSH_GLOBAL;
+pub const ALL_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::FLUSH_GLOBAL;
 
 pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     let ctx = ctx.0;
@@ -98,7 +98,7 @@ pub fn side(ctx: &Ctx, qp_type: u32, bytes: usize) -> Side {
     );
     let mut init: gdrc_qp_init = sized();
     (init.pd, init.send_cq, init.recv_cq, init.qp_type) = (pd, cq, cq, qp_type);
-    init.cap = gdrc_qp_cap {
+    init.cap = QpCap {
         max_send_wr: 16,
         max_recv_wr: 16,
         max_send_sge: 4,
@@ -120,29 +120,23 @@ pub fn connect(a: &Side, b: &Side) {
 }
 
 impl Side {
-    pub fn sge(&self, at: usize, length: u32) -> gdrc_sge {
-        gdrc_sge { addr: self.buf.as_ptr() as u64 + at as u64, length, lkey: self.mr_attr.lkey }
+    pub fn sge(&self, at: usize, length: u32) -> Sge {
+        Sge { addr: self.buf.as_ptr() as u64 + at as u64, length, lkey: self.mr_attr.lkey }
     }
 
-    pub fn post_send(
-        &self,
-        opcode: u32,
-        flags: u32,
-        sge: &mut [gdrc_sge],
-        remote: (u64, u32),
-    ) -> c_int {
-        let mut wr: gdrc_send_wr = zeroed();
+    pub fn post_send(&self, opcode: u32, flags: u32, sge: &mut [Sge], remote: (u64, u32)) -> c_int {
+        let mut wr: SendWr = zeroed();
         wr.wr_id = 7;
         wr.sg_list = sge.as_mut_ptr();
         wr.num_sge = sge.len() as i32;
         wr.opcode = opcode;
         wr.send_flags = flags;
-        wr.wr.rdma = gdrc_rdma_wr { remote_addr: remote.0, rkey: remote.1 };
+        wr.wr.rdma = RdmaWr { remote_addr: remote.0, rkey: remote.1 };
         c!(gdrc_post_send(self.ctx, self.qp, &wr, null_mut()))
     }
 
-    pub fn post_recv(&self, id: u64, sge: &mut [gdrc_sge]) -> c_int {
-        let mut wr: gdrc_recv_wr = zeroed();
+    pub fn post_recv(&self, id: u64, sge: &mut [Sge]) -> c_int {
+        let mut wr: RecvWr = zeroed();
         wr.wr_id = id;
         wr.sg_list = sge.as_mut_ptr();
         wr.num_sge = sge.len() as i32;
@@ -151,9 +145,9 @@ impl Side {
 
     /// One completion, or None if none comes. `other` is polled as well, as it may be another
     /// engine.
-    pub fn poll(&self, other: Option<&Side>) -> Option<gdrc_wc> {
+    pub fn poll(&self, other: Option<&Side>) -> Option<Wc> {
         let end = deadline(60);
-        let mut wc = gdrc_wc::default();
+        let mut wc = Wc::default();
         while Instant::now() < end {
             if let Some(o) = other {
                 assert!(c!(gdrc_progress(o.ctx)) >= 0);

@@ -92,7 +92,7 @@ impl Walk<'_> {
         let rc = if self.input.one_in(6) {
             let mut m = sized::<gdrc_memory>();
             (m.addr, m.length) = (p.expose_provenance() as u64, len as u64);
-            (m.flags, m.iova) = (GDRC_MEMORY_FLAG_IOVA, self.input.u64());
+            (m.flags, m.iova) = (memory_flags::IOVA, self.input.u64());
             call!(self, gdrc_mr_reg_memory(self.ctx(), pd, &m, access, &mut o, &mut a))
         } else if self.input.one_in(4) {
             let mut m = sized::<gdrc_memory>();
@@ -118,13 +118,13 @@ impl Walk<'_> {
         init.srq.handle = if input.one_in(3) { input.pick(&self.made.srq) } else { 0 };
         init.qp_type = match input.below(12) {
             0 => input.word(),
-            1 => GDRC_QPT_XRC_SEND,
-            2 => GDRC_QPT_XRC_RECV,
-            3 => GDRC_QPT_DCI,
-            4 => GDRC_QPT_DCT,
+            1 => qp_type::XRC_SEND,
+            2 => qp_type::XRC_RECV,
+            3 => qp_type::DCI,
+            4 => qp_type::DCT,
             _ => 2 + input.below(3) as u32,
         };
-        if init.qp_type == GDRC_QPT_DCT {
+        if init.qp_type == qp_type::DCT {
             init.srq.handle = input.pick(&self.made.srq);
             init.dc_key = input.u64() & 3;
         }
@@ -179,8 +179,8 @@ impl Walk<'_> {
         let qp = gdrc_qp { handle: input.pick(&self.made.qp) };
         let mut a: gdrc_qp_attr = sized();
         a.qp_state = input.below(9) as u32;
-        let mask = if input.one_in(2) { input.u32() | 1 } else { GDRC_QP_STATE };
-        if mask != GDRC_QP_STATE {
+        let mask = if input.one_in(2) { input.u32() | 1 } else { qp_attr_mask::STATE };
+        if mask != qp_attr_mask::STATE {
             (a.path_mtu, a.dest_qp_num, a.rq_psn, a.sq_psn) =
                 (input.word(), input.word(), input.word(), input.word());
             (a.max_rd_atomic, a.max_dest_rd_atomic, a.timeout) =

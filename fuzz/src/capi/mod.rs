@@ -154,12 +154,12 @@ struct Walk<'a> {
     lent: Vec<Memory>,
 }
 
-const ALL_ACCESS: u32 = GDRC_ACCESS_LOCAL_WRITE
-    | GDRC_ACCESS_REMOTE_WRITE
-    | GDRC_ACCESS_REMOTE_READ
-    | GDRC_ACCESS_REMOTE_ATOMIC
-    | GDRC_ACCESS_MW_BIND
-    | GDRC_ACCESS_FLUSH_GLOBAL;
+const ALL_ACCESS: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::FLUSH_GLOBAL;
 
 impl Walk<'_> {
     fn new(data: &[u8]) -> Walk<'_> {

@@ -104,7 +104,7 @@ impl Walk<'_> {
             6 => self.places(x),
             7 => self.sender_of_a_datagram(x),
             8 => {
-                let mut cause: gdrc_cause = zeroed();
+                let mut cause: Cause = zeroed();
                 (cause.code, cause.wc_status) = (self.input.word(), self.input.word());
                 (cause.counter, cause.psn) = (self.input.word(), self.input.word());
                 (cause.arg0, cause.arg1) = (self.input.u64(), self.input.u64());
@@ -123,7 +123,7 @@ impl Walk<'_> {
 
     /// The address of a datagram's sender, from a completion and a GRH of any bytes.
     fn sender_of_a_datagram(&mut self, x: *mut gdrc_context) {
-        let mut wc: gdrc_wc = zeroed();
+        let mut wc: Wc = zeroed();
         (wc.wc_flags, wc.src_qp, wc.byte_len) =
             (self.input.word(), self.input.word(), self.input.word());
         wc.status = u32::from(self.input.u8() & 1);
@@ -132,7 +132,7 @@ impl Walk<'_> {
         grh[..head.len()].copy_from_slice(head);
         if self.input.one_in(2) {
             // The completion of a datagram from this host.
-            wc.wc_flags |= GDRC_WC_FLAG_GRH;
+            wc.wc_flags |= wc_flags::GRH;
             grh[20..32].copy_from_slice(&[0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x3c, 0xaf]);
             grh[32..].copy_from_slice(&[127, 0, 0, 1, 127, 0, 0, 1]);
         }
@@ -146,7 +146,7 @@ impl Walk<'_> {
     fn memory_of_gpus(&mut self, x: *mut gdrc_context) {
         // Never host memory: any address would be in this process's own memory.
         let mut m = Wild::of::<gdrc_memory>(&mut self.input);
-        m.0[0] |= u64::from(GDRC_MEMORY_CUDA) << 32;
+        m.0[0] |= u64::from(memory_kind::CUDA) << 32;
         let (mut o, mut a) = (gdrc_mr::default(), sized::<gdrc_mr_attr>());
         let pd = gdrc_pd { handle: self.input.pick(&self.made.pd) };
         let access = self.input.word();
@@ -240,7 +240,7 @@ impl Walk<'_> {
     }
 }
 
-fn cause_str(cause: &gdrc_cause, buf: *mut core::ffi::c_char, len: usize) -> i32 {
+fn cause_str(cause: &Cause, buf: *mut core::ffi::c_char, len: usize) -> i32 {
     // SAFETY: a live struct; the buffer is null or has `len` bytes.
     unsafe { gdrc_cause_str(cause, buf, len) }
 }

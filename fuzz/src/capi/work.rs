@@ -6,18 +6,18 @@ use super::*;
 
 /// Opcodes of most send requests.
 const OPCODES: [u32; 12] = [
-    GDRC_WR_RDMA_WRITE,
-    GDRC_WR_RDMA_WRITE_WITH_IMM,
-    GDRC_WR_SEND,
-    GDRC_WR_SEND_WITH_IMM,
-    GDRC_WR_RDMA_READ,
-    GDRC_WR_ATOMIC_CMP_AND_SWP,
-    GDRC_WR_ATOMIC_FETCH_AND_ADD,
-    GDRC_WR_LOCAL_INV,
-    GDRC_WR_BIND_MW,
-    GDRC_WR_SEND_WITH_INV,
-    GDRC_WR_FLUSH,
-    GDRC_WR_ATOMIC_WRITE,
+    wr_opcode::RDMA_WRITE,
+    wr_opcode::RDMA_WRITE_WITH_IMM,
+    wr_opcode::SEND,
+    wr_opcode::SEND_WITH_IMM,
+    wr_opcode::RDMA_READ,
+    wr_opcode::ATOMIC_CMP_AND_SWP,
+    wr_opcode::ATOMIC_FETCH_AND_ADD,
+    wr_opcode::LOCAL_INV,
+    wr_opcode::BIND_MW,
+    wr_opcode::SEND_WITH_INV,
+    wr_opcode::FLUSH,
+    wr_opcode::ATOMIC_WRITE,
 ];
 
 /// Scatter/gather entries that really exist.
@@ -29,8 +29,8 @@ const PIECES: usize = 6;
 /// As in the header.
 unsafe fn gdrc_qp_fast_post_send(
     qp: *mut gdrc_qp_fast,
-    wr: *const gdrc_send_wr,
-    bad: *mut *const gdrc_send_wr,
+    wr: *const SendWr,
+    bad: *mut *const SendWr,
 ) -> i32 {
     // SAFETY: our contract.
     unsafe { ((*(*qp).ops).post_send)(qp, wr, bad) }
@@ -46,14 +46,14 @@ impl Walk<'_> {
         }
     }
 
-    fn sges(&mut self) -> [gdrc_sge; PIECES] {
+    fn sges(&mut self) -> [Sge; PIECES] {
         core::array::from_fn(|_| {
             let length = if self.input.one_in(25) {
                 self.input.word()
             } else {
                 self.input.below(5000) as u32
             };
-            gdrc_sge { addr: self.address(), length, lkey: self.input.pick(&self.made.keys) as u32 }
+            Sge { addr: self.address(), length, lkey: self.input.pick(&self.made.keys) as u32 }
         })
     }
 
@@ -70,7 +70,7 @@ impl Walk<'_> {
 
     pub(super) fn receive(&mut self) {
         let mut sges = self.sges();
-        let mut wr: gdrc_recv_wr = zeroed();
+        let mut wr: RecvWr = zeroed();
         (wr.wr_id, wr.sg_list, wr.num_sge) =
             (self.input.u8().into(), sges.as_mut_ptr(), self.pieces());
         if self.input.one_in(40) {
@@ -92,7 +92,7 @@ impl Walk<'_> {
     pub(super) fn send(&mut self) {
         let mut sges = self.sges();
         let mut inline = [0u8; 16];
-        let mut wr: gdrc_send_wr = zeroed();
+        let mut wr: SendWr = zeroed();
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), self.pieces());
         wr.opcode = if self.input.one_in(20) {
             self.input.word()
@@ -101,7 +101,7 @@ impl Walk<'_> {
         };
         wr.send_flags =
             if self.input.one_in(8) { self.input.u32() } else { u32::from(self.input.u8()) & 0x1f };
-        if wr.send_flags & GDRC_SEND_INLINE != 0 && !self.input.one_in(8) {
+        if wr.send_flags & send_flags::INLINE != 0 && !self.input.one_in(8) {
             // Inline data is read at the post. Other entries may have any address: that is an error
             // and no fault.
             for s in &mut sges {
@@ -112,43 +112,43 @@ impl Walk<'_> {
         let (remote_addr, rkey) = (self.address(), self.input.pick(&self.made.keys) as u32);
         let input = &mut self.input;
         match wr.opcode {
-            GDRC_WR_ATOMIC_CMP_AND_SWP | GDRC_WR_ATOMIC_FETCH_AND_ADD => {
+            wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
                 let remote_addr = if input.one_in(8) { remote_addr } else { remote_addr & !7 };
                 let (compare_add, swap) = (input.u8().into(), input.u8().into());
-                wr.wr.atomic = gdrc_atomic_wr { remote_addr, compare_add, swap, rkey };
+                wr.wr.atomic = AtomicWr { remote_addr, compare_add, swap, rkey };
             }
-            GDRC_WR_FLUSH => {
+            wr_opcode::FLUSH => {
                 // Most are legal.
                 let (placement, level) = match input.one_in(8) {
                     true => (input.u32(), input.u32()),
-                    false => (GDRC_FLUSH_GLOBAL, u32::from(input.u8() & 1)),
+                    false => (flush_type::GLOBAL, u32::from(input.u8() & 1)),
                 };
                 let length = input.word().into();
-                wr.wr.flush = gdrc_flush_wr { remote_addr, rkey, placement, length, level };
+                wr.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
             }
-            GDRC_WR_SEND | GDRC_WR_SEND_WITH_IMM => {
+            wr_opcode::SEND | wr_opcode::SEND_WITH_IMM => {
                 let ends = &self.made.ends;
                 let to = if ends.is_empty() { None } else { Some(&ends[input.below(ends.len())]) };
                 let (remote_qpn, remote_qkey) = to.map_or((0, 0), |e| (e.qpn, e.qkey));
-                let ah = gdrc_ah { handle: input.pick(&self.made.ah) };
-                wr.wr.ud = gdrc_ud_wr { ah, remote_qpn, remote_qkey };
+                let ah = input.pick(&self.made.ah);
+                wr.wr.ud = UdWr { ah, remote_qpn, remote_qkey };
             }
-            _ => wr.wr.rdma = gdrc_rdma_wr { remote_addr, rkey },
+            _ => wr.wr.rdma = RdmaWr { remote_addr, rkey },
         }
-        if wr.opcode == GDRC_WR_BIND_MW {
-            wr.ext.bind_mw.mw.handle = input.pick(&self.made.mw);
+        if wr.opcode == wr_opcode::BIND_MW {
+            wr.ext.bind_mw.mw = input.pick(&self.made.mw);
             wr.ext.bind_mw.rkey = if input.one_in(3) {
                 rkey
             } else {
                 self.made.keys.last().map_or(0, |&k| k as u32 ^ 1)
             };
-            wr.ext.bind_mw.bind_info.mr.handle = input.pick(&self.made.mr);
+            wr.ext.bind_mw.bind_info.mr = input.pick(&self.made.mr);
             wr.ext.bind_mw.bind_info.addr = remote_addr;
             wr.ext.bind_mw.bind_info.length = u64::from(input.word());
             wr.ext.bind_mw.bind_info.mw_access_flags = input.word();
         } else if let Some(end) = self.made.ends.last().filter(|_| input.one_in(2)) {
-            let ah = gdrc_ah { handle: input.pick(&self.made.ah) };
-            wr.ext.dc = gdrc_dc_wr { ah, dc_key: input.u64() & 3, dctn: end.qpn };
+            let ah = input.pick(&self.made.ah);
+            wr.ext.dc = DcWr { ah, dc_key: input.u64() & 3, dctn: end.qpn };
         }
         if input.one_in(40) {
             wr.next = &raw mut wr;
@@ -174,7 +174,7 @@ impl Walk<'_> {
     pub(super) fn poll(&mut self) {
         const ROOM: usize = 8;
         let x = self.ctx;
-        let mut wc = [gdrc_wc::default(); ROOM];
+        let mut wc = [Wc::default(); ROOM];
         for i in 0..self.made.cq.len() {
             let cq = gdrc_cq { handle: self.made.cq[i] };
             let want = if self.input.one_in(50) { self.input.u32().cast_signed() } else { 8 };
@@ -182,7 +182,7 @@ impl Walk<'_> {
             for w in wc.iter().take(usize::try_from(n).unwrap_or(0)) {
                 assert!(w.status < 32, "status {}", w.status);
                 self.reached.statuses |= 1 << w.status;
-                if w.status == GDRC_WC_SUCCESS {
+                if w.status == wc_status::SUCCESS {
                     self.reached.good += 1;
                 } else {
                     self.reached.failed += 1;

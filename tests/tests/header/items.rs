@@ -1,15 +1,16 @@
-//! Items of the C header: functions and structs as cbindgen writes them, constants parsed from the
+//! Items of the C header: functions and structs as cbindgen writes them, numbers parsed from the
 //! sources.
 
 /// One declaration with the comment before it.
 pub struct Item {
-    /// Name of the function, type or constant.
+    /// Name of the function or type.
     pub name: String,
     /// Its text in the header, without trailing newline.
     pub text: String,
 }
 
-/// The types and functions of a header that cbindgen wrote, in its order, without constants.
+/// The types and functions of a header that cbindgen wrote, in its order, without constants. The
+/// lists of requests are not const, as libibverbs has them.
 pub fn declarations(header: &str) -> Vec<Item> {
     let mut found = Vec::new();
     let mut doc: Vec<&str> = Vec::new();
@@ -36,7 +37,11 @@ pub fn declarations(header: &str) -> Vec<Item> {
             text.push(lines.next().expect("a declaration ends"));
         }
         let name = name_of(&text[first..].join(" "));
-        found.push(Item { name, text: with_short_comments(&text.join("\n")) });
+        let text = ["sge", "send_wr", "recv_wr"].iter().fold(text.join("\n"), |text, list| {
+            let (of, to) = (format!("\n    const struct gdrc_{list} *"), "\n    struct gdrc_");
+            text.replace(&of, &format!("{to}{list} *"))
+        });
+        found.push(Item { name, text: with_short_comments(&text) });
     }
     found
 }
@@ -62,82 +67,88 @@ fn name_of(declaration: &str) -> String {
     word(before.rsplit([' ', '*']).next().unwrap_or_default())
 }
 
-/// A constant of the sources.
-struct Constant {
-    doc: Vec<String>,
-    name: String,
-    /// The literal of the source, without underscores.
-    literal: String,
-    value: u64,
-}
-
-/// The constants of a source file. Those of a group that a comment names (`// enum gdrc_...`, or
-/// `// flags gdrc_...` for bits) become an enumeration, which ends at the next empty line; others
-/// become one macro each.
-pub fn constants(source: &str) -> Vec<Item> {
-    let mut found = Vec::new();
-    let mut group: Option<(bool, &str, Vec<Constant>)> = None;
+/// A group of numbers of the sources (`consts!`, `numbered!`, an enum), as an enumeration of C. Its
+/// head is a line that begins with its name and has the brace.
+pub fn enumeration(source: &str, group: &str, name: &str, prefix: &str, flags: bool) -> String {
+    let mut lines = source.lines().map(str::trim);
     let mut doc = Vec::new();
-    for line in source.lines().chain([""]) {
-        if let Some(text) = line.strip_prefix("///") {
-            doc.push(text.trim_start().to_string());
-        } else if let Some(name) = line.strip_prefix("// enum ") {
-            group = Some((false, name, Vec::new()));
-        } else if let Some(name) = line.strip_prefix("// flags ") {
-            group = Some((true, name, Vec::new()));
-        } else if let Some(rest) = line.strip_prefix("pub const GDRC_") {
-            let (name, rest) = rest.split_once(": u32 = ").expect("a u32");
-            let constant = Constant {
-                doc: std::mem::take(&mut doc),
-                name: format!("GDRC_{name}"),
-                literal: rest.trim_end_matches(';').replace('_', ""),
-                value: number(rest.trim_end_matches(';')),
-            };
-            match &mut group {
-                Some((_, _, members)) => members.push(constant),
-                None => found.push(macro_of(&constant)),
-            }
-        } else {
-            doc.clear();
-            if let Some((flags, name, members)) = group.take() {
-                found.push(enumeration(name, flags, &members));
-            }
+    let first = loop {
+        let line = lines.next().unwrap_or_else(|| panic!("no group {group}"));
+        let head = line.strip_prefix("pub enum ").unwrap_or(line).strip_prefix(group);
+        match head.filter(|rest| rest.starts_with([':', ' '])).and_then(|r| r.split_once('{')) {
+            Some((_, first)) => break first,
+            None => note_doc(&mut doc, line),
         }
+    };
+    let mut text = format!("{}\nenum {name} {{\n", comment(&doc, ""));
+    doc.clear();
+    for line in [first].into_iter().chain(lines) {
+        for (member, value) in line.trim_end_matches(['}', ' ']).split(',').filter_map(member) {
+            if !doc.is_empty() {
+                text += &format!("{}\n", comment(&std::mem::take(&mut doc), "    "));
+            }
+            let value = if flags { format!("{value:#x}") } else { value.to_string() };
+            text += &format!("    {prefix}{} = {value},\n", in_capitals(member));
+        }
+        if line.ends_with('}') {
+            break;
+        }
+        note_doc(&mut doc, line);
     }
-    found
+    text + "};"
 }
 
-fn number(literal: &str) -> u64 {
+/// Keeps the comment of what comes next; an attribute belongs to that as well.
+fn note_doc(doc: &mut Vec<String>, line: &str) {
+    match line.strip_prefix("///") {
+        Some(text) => doc.push(text.trim_start().to_string()),
+        None if line.starts_with("#[") => {}
+        None => doc.clear(),
+    }
+}
+
+/// `NAME = NUMBER`, if it is that.
+fn member(piece: &str) -> Option<(&str, u64)> {
+    let (name, value) = piece.trim().split_once(" = ")?;
+    let value = match value.split_once(" << ") {
+        Some((one, by)) => number(one)? << number(by)?,
+        None => number(value)?,
+    };
+    Some((name, value))
+}
+
+fn number(literal: &str) -> Option<u64> {
     let plain = literal.replace('_', "");
     match plain.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => plain.parse(),
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => plain.parse().ok(),
     }
-    .unwrap_or_else(|_| panic!("{literal}: not a number"))
 }
 
-fn macro_of(c: &Constant) -> Item {
-    let text = format!("{}\n#define {} {}", comment(&c.doc, ""), c.name, c.literal);
-    Item { name: c.name.clone(), text }
-}
-
-/// An enumeration; the doc of its first member is also its own.
-fn enumeration(name: &str, flags: bool, members: &[Constant]) -> Item {
-    let mut text = format!("{}\nenum {name} {{\n", comment(&members[0].doc, ""));
-    for (i, c) in members.iter().enumerate() {
-        if i > 0 && !c.doc.is_empty() {
-            text += &comment(&c.doc, "    ");
-            text += "\n";
+/// The name of a member in C: `BadKey` and `BAD_KEY` are both `BAD_KEY`.
+fn in_capitals(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && text.ends_with(|last: char| last.is_lowercase()) {
+            text.push('_');
         }
-        let Constant { name, value, .. } = c;
-        text += &if flags {
-            format!("    {name} = {value:#x},\n")
-        } else {
-            format!("    {name} = {value},\n")
-        };
+        text.push(c);
     }
-    text += "};";
-    Item { name: name.to_string(), text }
+    text.to_uppercase()
+}
+
+/// A constant of the sources as a macro of C.
+pub fn define(source: &str, constant: &str, name: &str) -> Option<String> {
+    let mut doc = Vec::new();
+    for line in source.lines() {
+        let head = line.strip_prefix("pub const ").and_then(|rest| rest.strip_prefix(constant));
+        if let Some(rest) = head.filter(|rest| rest.starts_with(':')) {
+            let literal = rest.split_once("= ")?.1.trim_end_matches(';').replace('_', "");
+            return Some(format!("{}\n#define {name} {literal}", comment(&doc, "")));
+        }
+        note_doc(&mut doc, line);
+    }
+    None
 }
 
 /// Longest line of the header, in columns.
@@ -220,14 +231,32 @@ fn declarations_are_parsed() {
 
 #[test]
 fn groups_are_enumerations() {
-    let source = "/// One.\npub const GDRC_A: u32 = 0x1_0;\n\n// flags gdrc_b\n/// Bits.\n\
-        pub const GDRC_B_X: u32 = 1;\n/// Second.\npub const GDRC_B_Y: u32 = 16;\n\n\
-        const _: () = ();\n";
-    let items = constants(source);
-    assert_eq!(items[0].text, "/** One. */\n#define GDRC_A 0x10");
+    let source = r#"
+/// One.
+pub const A: u32 = 0x1_0;
+
+consts! {
+    /// Bits.
+    b: u32 {
+        /// First.
+        X = 1, Z = 1 << 3,
+        /// Second.
+        Y = 0x1_0,
+    }
+}
+    /// Few.
+    #[non_exhaustive]
+    Of: &str {
+        OneOf = 2, "a, b";
+    }
+    c: u32 { D = 1 }"#;
+    assert_eq!(define(source, "A", "GDRC_A").unwrap(), "/** One. */\n#define GDRC_A 0x10");
     assert_eq!(
-        items[1].text,
-        "/** Bits. */\nenum gdrc_b {\n    GDRC_B_X = 0x1,\n\
+        enumeration(source, "b", "gdrc_b", "GDRC_B_", true),
+        "/** Bits. */\nenum gdrc_b {\n    /** First. */\n    GDRC_B_X = 0x1,\n    GDRC_B_Z = 0x8,\n\
         \x20   /** Second. */\n    GDRC_B_Y = 0x10,\n};"
     );
+    let few = enumeration(source, "Of", "gdrc_of", "GDRC_", false);
+    assert_eq!(few, "/** Few. */\nenum gdrc_of {\n    GDRC_ONE_OF = 2,\n};");
+    assert!(enumeration(source, "c", "gdrc_c", "GDRC_", false).ends_with("{\n    GDRC_D = 1,\n};"));
 }
