@@ -32,15 +32,20 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
+# Whether this cargo is new enough.
+FIT = scripts/cargo_version.sh "$(CARGO)"
+
 .PHONY: all lib dropin router router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore
 	@scripts/static_lib.sh "$(RELEASE)" "$(STATIC)"
 
 dropin: ## Build libibverbs.so.1, libmlx5.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-mlx5 -p gdrcore-preload -p gdrcore-run
 	@mkdir -p "$(DROPIN)" "$(BIN)"
 	@$(call PUT,$(RELEASE)/libgdrcore_dropin.so,$(DROPIN)/libibverbs.so.1)
@@ -51,6 +56,7 @@ dropin: ## Build libibverbs.so.1, libmlx5.so.1 and gdrcore-run, which runs progr
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
 router: ## Build gdrcore-routerd, by way of which containers reach each other, gdrcore-routerctl and libmempool.so.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-router -p gdrcore-mempool
 	@mkdir -p "$(BIN)" "$(MEMPOOL)"
 	@$(call PUT,$(RELEASE)/libmempool.so,$(MEMPOOL)/libmempool.so)
@@ -58,6 +64,7 @@ router: ## Build gdrcore-routerd, by way of which containers reach each other, g
 	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
 
 router-etcd: ## Build gdrcore-router-etcd, which brings a router the map of hosts from etcd.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-router-etcd
 	@mkdir -p "$(BIN)"
 	@$(call PUT,$(RELEASE)/gdrcore-router-etcd,$(BIN)/gdrcore-router-etcd)

@@ -6,9 +6,8 @@ set -u
 what=${1:-test}
 
 cd "$(dirname "$0")/.."
-rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+scripts/cargo_version.sh || exit 1
 missing_hard=()
-command -v cargo >/dev/null || missing_hard+=("cargo: Rust $rust or newer, from https://rustup.rs")
 command -v cc >/dev/null || missing_hard+=("cc: a C compiler, 'apt-get install gcc libc6-dev'")
 command -v make >/dev/null || missing_hard+=("make: 'apt-get install make'")
 if [ ${#missing_hard[@]} -gt 0 ]; then
