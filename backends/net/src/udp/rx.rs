@@ -244,8 +244,8 @@ impl UdpPort {
             unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * self.rx.stride), len) };
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
-        let used = (msg.msg_hdr.msg_controllen as usize).min(CONTROL);
-        let (seg, grh) = parse_control(&control.0[..used]);
+        let used: usize = msg.msg_hdr.msg_controllen as _;
+        let (seg, grh) = parse_control(&control.0[..used.min(CONTROL)]);
         // A single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
         RxPacket { src, seg, data, grh }
