@@ -1,10 +1,11 @@
 //! The way from an empty machine to the first program: what `make` needs, and what it says without.
 
+use gdrcore_tests::library;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{run, scratch, Done};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A cargo that only says which one it is, and fails as old ones do in whatever else it is asked.
@@ -65,4 +66,46 @@ fn make_takes_every_newer_rust() {
 fn the_first_page_names_the_rust_that_make_needs() {
     let text = fs::read_to_string(root().join("README.md")).expect("README.md");
     assert!(text.contains(&format!("Rust {} or newer", needed())));
+}
+
+/// Names in a folder and below it, without folders.
+fn files_below(at: &Path) -> Vec<PathBuf> {
+    let listed = run(Command::new("find").arg(at).args(["!", "-type", "d"]), 60);
+    listed.output.lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
+    library::examples();
+    library::router();
+    let dest = scratch("dist-install").join("dest");
+    let make = |target: &str| {
+        let mut c = Command::new("make");
+        c.args(["--no-print-directory", "-C"]).arg(root()).args([target, "PREFIX=/opt/g"]);
+        let done = run(c.arg(format!("DESTDIR={}", dest.display())), 600);
+        assert!(done.ok(), "{}", done.output);
+    };
+    make("install");
+    let at = |path: &str| dest.join(path.trim_start_matches('/'));
+    let units = at("/opt/g/lib/systemd/system");
+    let service = fs::read_to_string(units.join("gdrcore-routerd.service")).expect("the unit");
+    let named = |key: &str| {
+        let line = service.lines().find_map(|l| l.strip_prefix(key)).expect("the key");
+        line.split(' ').next().expect("a path").to_string()
+    };
+    for path in [named("ExecStart="), named("Documentation=file://")] {
+        assert!(path.starts_with("/opt/g/") && at(&path).is_file(), "{path}");
+    }
+    assert!(units.join("gdrcore-routerd.socket").is_file());
+    // They find the library from where they lie, wherever the tree does.
+    let moved = dest.with_file_name("moved");
+    fs::rename(at("/opt/g"), &moved).expect("moved");
+    for tool in ["perf", "pingpong", "devinfo", "ping", "gpu-server", "gpu-client"] {
+        let done = run(Command::new(moved.join(format!("bin/gdrcore-{tool}"))).arg("--help"), 60);
+        assert!(done.ok(), "{tool}: {}", done.output);
+    }
+    assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
+    fs::rename(&moved, at("/opt/g")).expect("moved back");
+    make("uninstall");
+    assert_eq!(files_below(&dest), [Path::new(""); 0]);
 }
