@@ -50,8 +50,8 @@ PACKAGES = {
         [], ["bin/gdrcore-router*", "LIB/gdrcore/mempool/*", "lib/systemd/system/*"],
     ),
 }
-POLICY = """# A policy of gdrcore-routerd: two containers of this host, which may reach each other. See
-# docs/ROUTER.md. It is read as /etc/gdrcore/router.toml.
+POLICY = """# A policy of gdrcore-routerd: two containers of this host, which may reach each
+# other. It is read as /etc/gdrcore/router.toml.
 [tenant.blue]
 listen = "/run/gdrcore/t/blue/tenant.gdrc"
 [tenant.red]

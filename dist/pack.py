@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import debs
 import parts
+import weaken
 import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +45,9 @@ class Release:
 
     def __init__(self, trees, out):
         manifest = (ROOT / "Cargo.toml").read_text()
+        for tree in ("any", "system"):
+            for file in programs(trees / tree):
+                weaken.in_file(file)
         self.root, self.trees, self.out, self.epoch = ROOT, trees, out, EPOCH
         self.version = re.search(r'^version = "(.*)"', manifest, re.M).group(1)
         self.arch = os.uname().machine
@@ -55,15 +59,20 @@ class Release:
 def newest_glibc(tree):
     """The newest version of glibc's symbols that a file of the tree needs, as (2, minor)."""
     newest = (2, 17)
-    for file in files(tree):
-        if file.is_symlink() or file.open("rb").read(4) != b"\x7fELF":
-            continue
+    for file in programs(tree):
         told = subprocess.run(
             ["readelf", "-W", "--version-info", str(file)], check=True, stdout=subprocess.PIPE
         ).stdout.decode()
         found = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", told)
         newest = max([newest] + [tuple(map(int, f)) for f in found])
     return newest
+
+
+def programs(tree):
+    """Programs and shared libraries of a tree."""
+    for file in files(tree):
+        if not file.is_symlink() and file.open("rb").read(4) == b"\x7fELF":
+            yield file
 
 
 def files(tree):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: deps.sh demo|demo-router|dist|test|compare|compare-router. Checks the tools that the build
-# and the tests need. As root on a system with apt it installs missing ones; otherwise it names them. A
-# missing tool of the tests is no error: its tests are skipped and name it.
+# and the tests need. As root on a system with apt it installs missing ones; otherwise it names
+# them. A missing tool of the tests is no error: its tests are skipped and name it.
 set -u
 what=${1:-test}
 

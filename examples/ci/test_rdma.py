@@ -14,7 +14,7 @@ def test_the_program_registers_memory(rdma_device):
 
 
 @pytest.mark.rdma
-@pytest.mark.skipif(not shutil.which("ibv_rc_pingpong"), reason="no ibv_rc_pingpong (ibverbs-utils)")
+@pytest.mark.skipif(not shutil.which("ibv_rc_pingpong"), reason="no ibverbs-utils")
 def test_two_devices_exchange_checked_messages(rdma_pair):
     a, b = rdma_pair
     server = a.start(PING_PONG)
