@@ -1,11 +1,13 @@
 # gdrcore: build, try, test, install. `make help` lists the targets.
 #
-# PREFIX, LIBDIR, INCLUDEDIR and DESTDIR have their usual meaning. CARGO_TARGET_DIR moves all build output.
+# PREFIX, LIBDIR, INCLUDEDIR, DOCDIR, UNITDIR and DESTDIR have their usual meaning. CARGO_TARGET_DIR moves all build output.
 
 CARGO      ?= cargo
 PREFIX     ?= /usr/local
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DOCDIR     ?= $(PREFIX)/share/doc/gdrcore
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
 DESTDIR    ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
@@ -23,6 +25,13 @@ LIBS_PRIVATE := -lpthread -ldl -lm
 # Folders as seen from the files that name them, so that an installed tree may be moved.
 SEEN_FROM = $(shell realpath -m --relative-to="$(LIBDIR)/$(1)" "$(2)")
 INCLUDE_FROM_CMAKE = $(call SEEN_FROM,cmake/gdrcore,$(INCLUDEDIR))
+# Where the installed tools look for the library before the system's folders, seen from theirs; empty: nowhere.
+TOOLS_RPATH ?= $$$$ORIGIN/$(shell realpath -m --relative-to="$(PREFIX)/bin" "$(LIBDIR)")
+# The C programs that are installed, linked anew for it, and their names there: those of others' programs are taken.
+TOOLS := perf/perf:gdrcore-perf perf/pingpong:gdrcore-pingpong perf/devinfo:gdrcore-devinfo perf/ping:gdrcore-ping \
+	rdma_copy/rdma_copy_file:rdma_copy_file gpu_direct/server:gdrcore-gpu-server gpu_direct/client:gdrcore-gpu-client
+DOCS := README.md CHANGELOG.md SECURITY.md LICENSE LICENSE-APACHE LICENSE-MIT $(wildcard docs/*.md docs/*.svg docs/using/*.md)
+UNITS := gdrcore-routerd.service gdrcore-routerd.socket
 FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 	-e 's|@INCLUDE_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(INCLUDEDIR))|g' \
 	-e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' -e 's|@LIBS_PRIVATE@|$(LIBS_PRIVATE)|g' \
@@ -32,15 +41,20 @@ FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
 # Under its name at once and whole: another make may do the same, and a program may run the file.
 PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 
-.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall clean help
+# Whether this cargo is new enough.
+FIT = scripts/cargo_version.sh "$(CARGO)"
+
+.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall dist test-dist clean help
 
 all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore
 	@scripts/static_lib.sh "$(RELEASE)" "$(STATIC)"
 
 dropin: ## Build libibverbs.so.1, libmlx5.so.1 and gdrcore-run, which runs programs of libibverbs and librdmacm on the soft device.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-dropin -p gdrcore-mlx5 -p gdrcore-preload -p gdrcore-run
 	@mkdir -p "$(DROPIN)" "$(BIN)"
 	@$(call PUT,$(RELEASE)/libgdrcore_dropin.so,$(DROPIN)/libibverbs.so.1)
@@ -51,6 +65,7 @@ dropin: ## Build libibverbs.so.1, libmlx5.so.1 and gdrcore-run, which runs progr
 	@$(call PUT,$(RELEASE)/gdrcore-run,$(BIN)/gdrcore-run)
 
 router: ## Build gdrcore-routerd, by way of which containers reach each other, gdrcore-routerctl and libmempool.so.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-router -p gdrcore-mempool
 	@mkdir -p "$(BIN)" "$(MEMPOOL)"
 	@$(call PUT,$(RELEASE)/libmempool.so,$(MEMPOOL)/libmempool.so)
@@ -58,6 +73,7 @@ router: ## Build gdrcore-routerd, by way of which containers reach each other, g
 	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
 
 router-etcd: ## Build gdrcore-router-etcd, which brings a router the map of hosts from etcd.
+	@$(FIT)
 	$(CARGO) build --release -p gdrcore-router-etcd
 	@mkdir -p "$(BIN)"
 	@$(call PUT,$(RELEASE)/gdrcore-router-etcd,$(BIN)/gdrcore-router-etcd)
@@ -110,7 +126,7 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 compare-gpu: all ## Measure GPU memory on this machine's GPU; write bench/RESULTS-GPU.md.
 	BIN="$(BIN)" bench/compare_gpu.sh
 
-install: lib dropin router ## Install library, header, router, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+install: lib dropin router examples ## Install library, header, drop-in, router, tools, pages, units, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
@@ -132,12 +148,29 @@ install: lib dropin router ## Install library, header, router, gdrcore.pc and CM
 	$(FILL) ffi/pkg/gdrcoreConfig.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfig.cmake"
 	$(FILL) ffi/pkg/gdrcoreConfigVersion.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfigVersion.cmake"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
+	tools=$$(mktemp -d "$(CURDIR)/build/tools.XXXXXX") && trap 'rm -rf "$$tools"' EXIT && \
+	$(MAKE) --no-print-directory -C c-examples OUT="$$tools" GDRCORE_LIBDIR="$(RELEASE)" RPATH='$(TOOLS_RPATH)' \
+		$(foreach t,$(TOOLS),"$$tools/$(word 1,$(subst :, ,$(t)))") && \
+	for t in $(TOOLS); do install -m 755 "$$tools/$${t%:*}" "$(DESTDIR)$(PREFIX)/bin/$${t#*:}" || exit 1; done
+	for f in $(DOCS); do install -D -m 644 "$$f" "$(DESTDIR)$(DOCDIR)/$$f" || exit 1; done
+	install -d "$(DESTDIR)$(UNITDIR)"
+	for u in $(UNITS); do sed -e 's|/usr/bin/gdrcore|$(PREFIX)/bin/gdrcore|' -e 's|/usr/share/doc/gdrcore|$(DOCDIR)|' \
+		"router/units/$$u" >"$(DESTDIR)$(UNITDIR)/$$u" && chmod 644 "$(DESTDIR)$(UNITDIR)/$$u" || exit 1; done
+
+dist: ## Build tarball, wheel, Debian packages and list of parts in an old Debian (as root), into $(CARGO_TARGET_DIR)/dist/out.
+	@$(FIT)
+	@scripts/deps.sh dist
+	@dist/dist.sh
+
+test-dist: dist ## Build the artifacts twice, and install each in empty Debian 11, 12 and 13 (as root).
+	DIST_ALL=1 $(CARGO) test -p gdrcore-tests --test dist --test dist_roots
 
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
-	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
+	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
+	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore" "$(DESTDIR)$(DOCDIR)"
 
 clean: ## Remove all build output.
 	$(CARGO) clean

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Usage: deps.sh demo|demo-router|test|compare|compare-router. Checks the tools that the build and
-# the tests need. As root on a system with apt it installs missing ones; otherwise it names them. A
-# missing tool of the tests is no error: its tests are skipped and name it.
+# Usage: deps.sh demo|demo-router|dist|test|compare|compare-router. Checks the tools that the build
+# and the tests need. As root on a system with apt it installs missing ones; otherwise it names
+# them. A missing tool of the tests is no error: its tests are skipped and name it.
 set -u
 what=${1:-test}
 
 cd "$(dirname "$0")/.."
-rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+scripts/cargo_version.sh || exit 1
 missing_hard=()
-command -v cargo >/dev/null || missing_hard+=("cargo: Rust $rust or newer, from https://rustup.rs")
 command -v cc >/dev/null || missing_hard+=("cc: a C compiler, 'apt-get install gcc libc6-dev'")
 command -v make >/dev/null || missing_hard+=("make: 'apt-get install make'")
 if [ ${#missing_hard[@]} -gt 0 ]; then
@@ -16,31 +15,32 @@ if [ ${#missing_hard[@]} -gt 0 ]; then
     printf '  %s\n' "${missing_hard[@]}" >&2
     exit 1
 fi
-case $what in test | compare | compare-router | demo-router) ;; *) exit 0 ;; esac
+case $what in dist | test | compare | compare-router | demo-router) ;; *) exit 0 ;; esac
 
 # Each line: check | Debian package | purpose.
 needs() {
     case $what in
+    dist) needs_dist; return ;;
     compare) needs_compare; return ;;
     compare-router) needs_compare_router; return ;;
     demo-router) needs_containers; return ;;
     esac
     needs_containers
+    needs_dist
     cat <<'EOF'
+command -v lintian|lintian|rules of Debian's packages
+/usr/bin/python3 -c 'import pytest'|python3-pytest|the fixtures of the wheel
 command -v tshark|tshark|tshark and dumpcap read and record captures
 command -v tcpdump|tcpdump|the lab's captures
 /usr/bin/python3 -c 'import scapy.contrib.roce'|python3-scapy|an independent ICRC
 command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
-command -v bwrap|bubblewrap|containers of the router's tests, and roots of Debian's releases
-command -v mmdebstrap|mmdebstrap|roots of Debian's releases, whose tools run on the drop-in
 command -v runc|runc|containers of the router's tests
 command -v etcd|etcd-server|the routers' map of hosts; the tests start members of their own
 command -v etcdctl|etcd-client|the routers' map of hosts
 command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
-command -v readelf|binutils|imports and exports of the library
 command -v cmp|diffutils|byte comparison
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
@@ -56,6 +56,17 @@ command -v mpicc.openmpi|libopenmpi-dev|Open MPI on the drop-in
 command -v busybox|busybox|TCP programs over rsockets
 command -v iperf|iperf|TCP programs over rsockets
 command -v valgrind|valgrind|instructions, where the clock says nothing, and errors of memory
+EOF
+}
+
+# Roots of Debian's releases, and packages for them.
+needs_dist() {
+    cat <<'EOF'
+command -v bwrap|bubblewrap|roots of Debian's releases, and containers of the router's tests
+command -v mmdebstrap|mmdebstrap|roots of Debian's releases, to build and to run in
+command -v readelf|binutils|imports and exports of libraries, and their debug information apart
+command -v dpkg-deb|dpkg|Debian packages
+command -v python3|python3|packs the artifacts
 EOF
 }
 

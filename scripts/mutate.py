@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 import faults_capi
 import faults_class
 import faults_dc
+import faults_dist
 import faults_ends
 import faults_flow
 import faults_flush
@@ -746,6 +747,7 @@ FAULTS += staged(faults_capi.FAULTS)
 FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
 FAULTS += staged(faults_class.FAULTS)
+FAULTS += staged(faults_dist.FAULTS)
 
 
 def main():

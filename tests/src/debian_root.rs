@@ -24,7 +24,23 @@ impl DebianRoot {
     /// # Errors
     /// What this machine lacks for it: a program, root, or a way to the archive.
     pub fn new(release: &str) -> Result<DebianRoot, String> {
-        let at = target_dir().join("debian-roots").join(release);
+        DebianRoot::made(release, release, "extract", PACKAGES)
+    }
+
+    /// As [`Self::new`], a root that an administrator would install packages in: with Debian's
+    /// essential packages, the tools of libibverbs, and pip.
+    pub fn installed(release: &str) -> Result<DebianRoot, String> {
+        let packages = "ibverbs-utils,python3-pip";
+        DebianRoot::made(release, &format!("{release}-installed"), "essential", packages)
+    }
+
+    fn made(
+        release: &str,
+        name: &str,
+        variant: &str,
+        packages: &str,
+    ) -> Result<DebianRoot, String> {
+        let at = target_dir().join("debian-roots").join(name);
         if at.exists() {
             return Ok(DebianRoot(at));
         }
@@ -38,8 +54,9 @@ impl DebianRoot {
         let part = at.with_extension(format!("part-{}", std::process::id()));
         std::fs::create_dir_all(at.parent().expect("a folder")).map_err(|e| e.to_string())?;
         let mut c = Command::new(maker);
-        c.args(["--variant=extract", "--quiet", "--aptopt=Acquire::Check-Valid-Until \"false\""]);
-        c.arg(format!("--include={PACKAGES}")).arg(release).arg(&part);
+        c.args(["--quiet", "--aptopt=Acquire::Check-Valid-Until \"false\""]);
+        c.arg(format!("--variant={variant}")).arg(format!("--include={packages}"));
+        c.arg(release).arg(&part);
         let done = run(&mut c, 300);
         if !done.ok() {
             let _ = std::fs::remove_dir_all(&part);
@@ -48,6 +65,12 @@ impl DebianRoot {
         }
         std::fs::rename(&part, &at).map_err(|e| e.to_string())?;
         Ok(DebianRoot(at))
+    }
+
+    /// A copy that a test may write into, at a folder that there is not yet.
+    pub fn copy_to(&self, to: &Path) {
+        let done = run(Command::new("cp").arg("-a").arg(&self.0).arg(to), 120);
+        assert!(done.ok(), "{}", done.output);
     }
 
     /// A library of the release.

@@ -7,7 +7,7 @@ use crate::span::Span;
 use gdrcore_core::mem::host;
 
 /// `DMA_BUF_IOCTL_SYNC` of `linux/dma-buf.h`: `_IOW('b', 0, struct { __u64 flags; })`.
-const SYNC: libc::c_ulong = 0x4008_6200;
+const SYNC: libc::Ioctl = 0x4008_6200;
 const SYNC_READ: u64 = 1;
 const SYNC_WRITE: u64 = 2;
 const SYNC_END: u64 = 4;

@@ -123,7 +123,7 @@ impl Waiter {
         }
         let ns = if at == OFF { 0 } else { at };
         let value = libc::timespec {
-            tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+            tv_sec: (ns / 1_000_000_000) as _,
             tv_nsec: (ns % 1_000_000_000) as _,
         };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -202,7 +202,7 @@ pub(crate) fn send_to(from: RawFd, block: u16, to: &Name, message: &GroupMsg<'_>
     msg.msg_name = name.cast_mut().cast();
     msg.msg_namelen = name_len;
     msg.msg_iov = iov.as_mut_ptr();
-    msg.msg_iovlen = iov.len();
+    msg.msg_iovlen = iov.len() as _;
     // SAFETY: every pointer in `msg` leads to memory that lives through the call; sendmsg writes to
     // none of it.
     let n = unsafe { libc::sendmsg(from, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };

@@ -186,10 +186,9 @@ impl UdpPort {
     fn receive(&mut self) -> i32 {
         if self.rx.want > 1 {
             let (msgs, want) = (self.rx.msgs, self.rx.want as u32);
+            let (now, for_ever) = (libc::MSG_DONTWAIT as _, core::ptr::null_mut());
             // SAFETY: `want <= batch` initialised headers whose buffers are ours alone.
-            return unsafe {
-                libc::recvmmsg(self.fd.raw(), msgs, want, libc::MSG_DONTWAIT, core::ptr::null_mut())
-            };
+            return unsafe { libc::recvmmsg(self.fd.raw(), msgs, want, now, for_ever) };
         }
         self.receive_one(self.fd.raw())
     }
@@ -245,8 +244,8 @@ impl UdpPort {
             unsafe { core::slice::from_raw_parts(self.rx.buffers.add(i * self.rx.stride), len) };
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
-        let used = msg.msg_hdr.msg_controllen.min(CONTROL);
-        let (seg, grh) = parse_control(&control.0[..used]);
+        let used: usize = msg.msg_hdr.msg_controllen as _;
+        let (seg, grh) = parse_control(&control.0[..used.min(CONTROL)]);
         // A single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
         RxPacket { src, seg, data, grh }

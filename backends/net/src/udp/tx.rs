@@ -360,9 +360,10 @@ impl UdpPort {
         // SAFETY: `head + run <= tail <= batch`, the length of the array.
         let msgs = unsafe { self.tx.msgs.add(head) };
         if run > 1 {
+            let now = libc::MSG_DONTWAIT as _;
             // SAFETY: `run` initialised headers; the buffers that they name live in the caller's
             // memory.
-            return unsafe { libc::sendmmsg(self.fd.raw(), msgs, run as u32, libc::MSG_DONTWAIT) };
+            return unsafe { libc::sendmmsg(self.fd.raw(), msgs, run as u32, now) };
         }
         // SAFETY: as above, for one.
         let rc =

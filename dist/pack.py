@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Packs installed trees into a tarball, a wheel, Debian packages, a list of parts and SHA256SUMS.
+
+Usage: pack.py --trees DIR --out DIR. DIR of --trees is what trees.sh made. The same trees and the
+same SOURCE_DATE_EPOCH give the same bytes."""
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import debs
+import parts
+import weaken
+import wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+# What each program is, in a manual page's line of names.
+PROGRAMS = {
+    "gdrcore-run": "run a program of libibverbs without an RDMA NIC",
+    "gdrcore-routerd": "router of RDMA for the containers of a host",
+    "gdrcore-routerctl": "read and change a running gdrcore-routerd",
+    "gdrcore-router-etcd": "bring gdrcore-routerd its map of hosts from etcd",
+    "gdrcore-perf": "measure RDMA between two processes",
+    "gdrcore-pingpong": "bounce RDMA messages between two processes, and check them",
+    "gdrcore-devinfo": "list the soft devices of this machine",
+    "gdrcore-ping": "see whether a peer answers RDMA",
+    "gdrcore-gpu-server": "move data into a client's memory by RDMA",
+    "gdrcore-gpu-client": "have memory filled and checked by gdrcore-gpu-server",
+    "rdma_copy_file": "copy files by RDMA",
+}
+
+
+class Release:
+    """What all artifacts of a build have in common."""
+
+    def __init__(self, trees, out):
+        manifest = (ROOT / "Cargo.toml").read_text()
+        for tree in ("any", "system"):
+            for file in programs(trees / tree):
+                weaken.in_file(file)
+        self.root, self.trees, self.out, self.epoch = ROOT, trees, out, EPOCH
+        self.version = re.search(r'^version = "(.*)"', manifest, re.M).group(1)
+        self.arch = os.uname().machine
+        self.programs = PROGRAMS
+        self.glibc = newest_glibc(trees / "any")
+        self.debian_arch = {"x86_64": "amd64", "aarch64": "arm64"}[self.arch]
+
+
+def newest_glibc(tree):
+    """The newest version of glibc's symbols that a file of the tree needs, as (2, minor)."""
+    newest = (2, 17)
+    for file in programs(tree):
+        told = subprocess.run(
+            ["readelf", "-W", "--version-info", str(file)], check=True, stdout=subprocess.PIPE
+        ).stdout.decode()
+        found = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", told)
+        newest = max([newest] + [tuple(map(int, f)) for f in found])
+    return newest
+
+
+def programs(tree):
+    """Programs and shared libraries of a tree."""
+    for file in files(tree):
+        if not file.is_symlink() and file.open("rb").read(4) == b"\x7fELF":
+            yield file
+
+
+def files(tree):
+    """Files and links of a tree in a fixed order."""
+    found = []
+    for folder, folders, names in os.walk(tree):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        found += [Path(folder) / name for name in names + links]
+    return sorted(found)
+
+
+def tarball(name, tree, top, release):
+    """NAME.tar.gz with the files of a tree below a folder TOP."""
+    path = release.out / f"{name}.tar.gz"
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for file in files(tree):
+                info = tar.gettarinfo(str(file), f"{top}/{file.relative_to(tree)}")
+                info.uid = info.gid = 0
+                info.uname = info.gname = "root"
+                info.mtime = release.epoch
+                info.pax_headers = {}
+                if info.islnk():
+                    # A file of two names is packed as it is.
+                    info.type, info.size = tarfile.REGTYPE, file.stat().st_size
+                with file.open("rb") if info.isreg() else open(os.devnull, "rb") as content:
+                    tar.addfile(info, content if info.isreg() else None)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--trees", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, required=True)
+    a = arguments.parse_args()
+    shutil.rmtree(a.out, ignore_errors=True)
+    a.out.mkdir(parents=True)
+    release = Release(a.trees.resolve(), a.out.resolve())
+    name = f"gdrcore-{release.version}-{release.arch}-linux-gnu"
+    tarball(name, release.trees / "any/usr/local", name, release)
+    tarball(f"{name}-debug", release.trees / "debug", f"{name}-debug", release)
+    wheel.make(release)
+    debs.make(release)
+    parts.make(release, name)
+    sums = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+        for file in files(release.out)
+    ]
+    (release.out / "SHA256SUMS").write_text("".join(sums))
+    for file in files(release.out):
+        print(f"{file.stat().st_size:>9} {file}")
+    print("needs glibc %d.%d" % release.glibc)
+
+
+if __name__ == "__main__":
+    main()

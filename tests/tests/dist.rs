@@ -1,0 +1,111 @@
+//! The way from an empty machine to the first program: what `make` needs, and what it says without.
+
+use gdrcore_tests::library;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{run, scratch, Done};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cargo that only says which one it is, and fails as old ones do in whatever else it is asked.
+fn a_cargo(dir: &Path, version: &str) -> std::path::PathBuf {
+    let cargo = dir.join("cargo");
+    let text = format!("#!/bin/sh\n[ \"$1\" = --version ] || exit 101\necho 'cargo {version}'\n");
+    fs::write(&cargo, text).expect("cargo");
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("its mode");
+    cargo
+}
+
+fn make(target: &str, cargo: &Path) -> Done {
+    let mut c = Command::new("make");
+    c.args(["--no-print-directory", "-C"]).arg(root()).arg(target);
+    run(c.arg(format!("CARGO={}", cargo.display())), 60)
+}
+
+fn needed() -> String {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let line = manifest.lines().find_map(|l| l.strip_prefix("rust-version = ")).expect("a version");
+    line.trim_matches('"').to_string()
+}
+
+#[test]
+fn make_names_the_rust_that_it_needs() {
+    let (dir, needed) = (scratch("cargo-version"), needed());
+    let says = format!("gdrcore needs Rust {needed} or newer");
+    for old in ["1.65.0", "1.9.0", "0.66.0", "1.88.1 (873a06493 2025-05-10)"] {
+        let cargo = a_cargo(&dir, old);
+        for target in ["lib", "dropin", "router", "router-etcd"] {
+            let done = make(target, &cargo);
+            assert_eq!(done.code(), Some(2), "{target} {old}: {}", done.output);
+            let lines: Vec<&str> =
+                done.output.lines().filter(|l| !l.starts_with("make: ***")).collect();
+            let number = old.split(' ').next().expect("a number");
+            assert!(matches!(lines[..], [line] if line.contains(&says) && line.contains(number)));
+        }
+    }
+    let nowhere = make("lib", Path::new("/nowhere/cargo"));
+    assert!(nowhere.output.contains(&format!("no /nowhere/cargo here: {says}")));
+}
+
+#[test]
+fn make_takes_every_newer_rust() {
+    let dir = scratch("cargo-newer");
+    for new in [needed() + ".0", "1.100.0".into(), "2.0.1-nightly (f2d3ce0bd 2026-03-21)".into()] {
+        let cargo = a_cargo(&dir, &new);
+        let check = root().join("scripts/cargo_version.sh");
+        let done = run(Command::new(check).arg(&cargo), 60);
+        assert!(done.ok() && done.output.is_empty(), "{new}: {}", done.output);
+        // It goes on to the build, which this cargo does not do.
+        let done = make("lib", &cargo);
+        assert!(done.output.contains("build --release -p gdrcore\n"), "{new}: {}", done.output);
+    }
+}
+
+#[test]
+fn the_first_page_names_the_rust_that_make_needs() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
+    assert!(text.contains(&format!("Rust {} or newer", needed())));
+}
+
+/// Names in a folder and below it, without folders.
+fn files_below(at: &Path) -> Vec<PathBuf> {
+    let listed = run(Command::new("find").arg(at).args(["!", "-type", "d"]), 60);
+    listed.output.lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
+    library::examples();
+    library::router();
+    let dest = scratch("dist-install").join("dest");
+    let make = |target: &str| {
+        let mut c = Command::new("make");
+        c.args(["--no-print-directory", "-C"]).arg(root()).args([target, "PREFIX=/opt/g"]);
+        let done = run(c.arg(format!("DESTDIR={}", dest.display())), 600);
+        assert!(done.ok(), "{}", done.output);
+    };
+    make("install");
+    let at = |path: &str| dest.join(path.trim_start_matches('/'));
+    let units = at("/opt/g/lib/systemd/system");
+    let service = fs::read_to_string(units.join("gdrcore-routerd.service")).expect("the unit");
+    let named = |key: &str| {
+        let line = service.lines().find_map(|l| l.strip_prefix(key)).expect("the key");
+        line.split(' ').next().expect("a path").to_string()
+    };
+    for path in [named("ExecStart="), named("Documentation=file://")] {
+        assert!(path.starts_with("/opt/g/") && at(&path).is_file(), "{path}");
+    }
+    assert!(units.join("gdrcore-routerd.socket").is_file());
+    // They find the library from where they lie, wherever the tree does.
+    let moved = dest.with_file_name("moved");
+    fs::rename(at("/opt/g"), &moved).expect("moved");
+    for tool in ["perf", "pingpong", "devinfo", "ping", "gpu-server", "gpu-client"] {
+        let done = run(Command::new(moved.join(format!("bin/gdrcore-{tool}"))).arg("--help"), 60);
+        assert!(done.ok(), "{tool}: {}", done.output);
+    }
+    assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
+    fs::rename(&moved, at("/opt/g")).expect("moved back");
+    make("uninstall");
+    assert_eq!(files_below(&dest), [Path::new(""); 0]);
+}

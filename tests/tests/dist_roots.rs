@@ -1,0 +1,220 @@
+//! The artifacts of a release in roots without a compiler: installed, used by a user without
+//! privileges, and taken off without a trace. Debian 12 takes part in every run, with artifacts of
+//! the build at hand; all take part with `DIST_ALL` (make test-dist), with those of `make dist`.
+
+use gdrcore_tests::debian_root::DebianRoot;
+use gdrcore_tests::skip;
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{find, run, scratch, target_dir};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What is installed how, the folder of its gdrcore-run, a check of its own, and its removal.
+const KINDS: [(&str, &str, &str, &str, &str); 3] = [
+    (
+        "Debian packages",
+        "dpkg -i /artifacts/*.deb",
+        "/usr/bin",
+        "gdrcore-devinfo -d soft:127.0.0.4",
+        "dpkg -P gdrcore-tools gdrcore-router gdrcore-ibverbs libgdrcore-dev libgdrcore0",
+    ),
+    (
+        "tarball",
+        "mkdir /opt/g && tar -xzf /artifacts/gdrcore-*-linux-gnu.tar.gz -C /opt/g \
+         --strip-components=1",
+        "/opt/g/bin",
+        "gdrcore-devinfo -d soft:127.0.0.4",
+        "rm -r /opt/g",
+    ),
+    (
+        "wheel",
+        "python3 -m pip install --no-index --no-compile --root-user-action=ignore \
+         /artifacts/gdrcore-*.whl",
+        "/usr/local/bin",
+        "python3 -c 'import gdrcore as g; g.run([\"ibv_devinfo\", \"-d\", \"gdrc0\"], \
+         \"127.0.0.4\", check=True); g.lib_dir().joinpath(\"libgdrcore.so.0\").stat(); \
+         g.include_dir().joinpath(\"gdrcore.h\").stat()'",
+        "python3 -m pip uninstall --yes gdrcore",
+    ),
+];
+
+/// Whether all roots take part.
+fn all() -> bool {
+    std::env::var_os("DIST_ALL").is_some()
+}
+
+/// The folder of the artifacts, which are packed once for this process.
+fn artifacts() -> PathBuf {
+    static ONCE: OnceLock<PathBuf> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let dist = target_dir().join("dist");
+        if all() {
+            return dist.join("out");
+        }
+        let done = run(Command::new(root().join("dist/dist.sh")).arg("--here"), 900);
+        assert!(done.ok(), "{}", done.output);
+        dist.join("here/out")
+    })
+    .clone()
+}
+
+/// A shell's script in a root that it may change; without a way to the network.
+fn in_root(at: &Path, script: &str) -> String {
+    let mut c = Command::new("bwrap");
+    c.args(["--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]);
+    c.args(["--cap-add", "ALL", "--bind"]).arg(at).arg("/");
+    c.args(["--dev", "/dev", "--proc", "/proc", "--ro-bind"]).arg(artifacts()).arg("/artifacts");
+    c.arg("--ro-bind").arg(root().join("dist")).arg("/dist");
+    c.args(["--tmpfs", "/tmp", "--clearenv", "--setenv", "PATH", "/usr/sbin:/usr/bin:/sbin:/bin"]);
+    c.args(["--setenv", "PIP_BREAK_SYSTEM_PACKAGES", "1"]);
+    // Python's own files get no compiled copies meanwhile.
+    c.args(["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--", "/bin/sh", "-ec", script]);
+    let done = run(&mut c, 300);
+    assert!(done.ok(), "{script}\n{}", done.output);
+    done.output
+}
+
+/// The names of a root, but those in which the system's tools keep notes.
+fn names(at: &Path) -> Vec<String> {
+    let listed = in_root(
+        at,
+        "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
+         ! -path '/artifacts*' ! -path '/dist*' ! -path '/tmp*' ! -path '/etc/ld.so.cache' | sort",
+    );
+    listed.lines().map(str::to_string).collect()
+}
+
+fn serves(release: &str) {
+    if !all() && release != "bookworm" {
+        skip!("make test-dist runs in the roots of all releases");
+    }
+    for tool in ["bwrap", "dpkg-deb", "python3", "readelf"] {
+        if find(tool).is_none() {
+            skip!("{tool} is not installed (scripts/deps.sh dist)");
+        }
+    }
+    let system = match DebianRoot::installed(release) {
+        Ok(system) => system,
+        Err(why) => skip!("{why}"),
+    };
+    let dir = scratch(&format!("dist-{release}"));
+    let at = dir.join("root");
+    system.copy_to(&at);
+    // Where the tarball goes, and a file of the administrator's: pip takes empty folders off.
+    in_root(&at, "mkdir -p /artifacts /dist /opt; touch /usr/local/bin/own");
+    let before = names(&at);
+    for (kind, install, bin, own, remove) in KINDS {
+        in_root(&at, install);
+        let user = format!("export PATH={bin}:$PATH; {own}; /dist/ping_pong.sh");
+        let user = user.replace('\'', "'\\''");
+        let done = in_root(
+            &at,
+            &format!(
+                "chmod 1777 /tmp; cd /tmp; exec setpriv --reuid 1000 --regid 1000 \
+                 --clear-groups --no-new-privs --bounding-set=-all sh -ec '{user}'"
+            ),
+        );
+        assert_eq!(done.matches("iters in").count(), 4, "{kind}: {done}");
+        in_root(&at, remove);
+        let after = names(&at);
+        let without = |of: &[String], those: &[String]| -> Vec<String> {
+            of.iter().filter(|n| !those.contains(n)).cloned().collect()
+        };
+        assert_eq!(without(&after, &before), [""; 0], "{kind} leaves these");
+        assert_eq!(without(&before, &after), [""; 0], "{kind} takes these with it");
+    }
+}
+
+#[test]
+fn debian_11() {
+    serves("bullseye");
+}
+
+#[test]
+fn debian_12() {
+    serves("bookworm");
+}
+
+#[test]
+fn debian_13() {
+    serves("trixie");
+}
+
+/// Packs a build's trees; returns the folder of the artifacts.
+fn packed(trees: &Path, out: PathBuf) -> PathBuf {
+    let mut c = Command::new("python3");
+    c.arg("-B").arg(root().join("dist/pack.py")).arg("--trees").arg(trees).arg("--out").arg(&out);
+    let done = run(c.env("SOURCE_DATE_EPOCH", "1700000000"), 300);
+    assert!(done.ok(), "{}", done.output);
+    out
+}
+
+#[test]
+fn the_same_trees_give_the_same_bytes() {
+    if find("dpkg-deb").is_none() || find("python3").is_none() {
+        skip!("dpkg-deb or python3 is not installed (scripts/deps.sh dist)");
+    }
+    let trees = artifacts().parent().expect("a folder").join(if all() { "old" } else { "." });
+    let dir = scratch("dist-bytes");
+    // Files of another age, in another place.
+    let again = dir.join("trees");
+    let names = ["any", "system", "debug"].map(|n| trees.join(n));
+    let mut copy = Command::new("sh");
+    copy.args(["-ec", "mkdir \"$0\"; umask 077; cp -dR --preserve=mode \"$@\" \"$0\""]);
+    let done = run(copy.arg(&again).args(&names), 120);
+    assert!(done.ok(), "{}", done.output);
+    let sums = [(&trees, "one"), (&again, "two")].map(|(trees, out)| {
+        let out = packed(trees, dir.join(out));
+        let sums = std::fs::read_to_string(out.join("SHA256SUMS")).expect("the sums");
+        let done = run(Command::new("sha256sum").args(["-c", "SHA256SUMS"]).current_dir(&out), 60);
+        assert!(done.ok(), "{}", done.output);
+        sums
+    });
+    assert_eq!(sums[0].lines().count(), 9, "{}", sums[0]);
+    assert_eq!(sums[0], sums[1]);
+}
+
+#[test]
+fn lintian_finds_nothing_in_the_packages() {
+    let Some(lintian) = find("lintian") else { skip!("lintian is not installed") };
+    let out = artifacts();
+    let mut c = Command::new(lintian);
+    c.args(["--allow-root", "--fail-on", "error,warning"]);
+    for name in ["libgdrcore0", "libgdrcore-dev", "gdrcore-tools", "gdrcore-ibverbs"] {
+        c.arg(package(&out, name));
+    }
+    let done = run(c.arg(package(&out, "gdrcore-router")), 300);
+    assert!(done.ok(), "{}", done.output);
+}
+
+/// The file of a package.
+fn package(out: &Path, name: &str) -> PathBuf {
+    let begins = format!("{name}_");
+    let mut all = std::fs::read_dir(out).expect("artifacts").map(|e| e.expect("a file").path());
+    let is = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&begins));
+    all.find(is).unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[test]
+fn the_sample_project_passes_with_the_wheel() {
+    let sees = |check: &str| run(Command::new("/usr/bin/python3").args(["-c", check]), 60).ok();
+    if !sees("import pytest") {
+        skip!("no pytest (python3-pytest)");
+    }
+    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no compiler, or no libibverbs-dev");
+    }
+    let dir = scratch("dist-ci");
+    let script = format!(
+        "cp -r '{}' ci; /usr/bin/python3 -m zipfile -e '{}'/gdrcore-*.whl site; \
+         chmod +x site/gdrcore/_root/bin/*; cd ci; make -s register; \
+         exec /usr/bin/python3 -m pytest -v",
+        root().join("examples/ci").display(),
+        artifacts().display()
+    );
+    let mut c = Command::new("sh");
+    c.args(["-ec", &script]).current_dir(&dir).env("PYTHONPATH", dir.join("site"));
+    let done = run(&mut c, 300);
+    assert!(done.ok() && done.output.contains("2 passed"), "{}", done.output);
+}
