@@ -137,4 +137,8 @@ FAULTS = [
      "if !qp.conn.resp.recv.taken || qp.srq == srq {",
      "if !qp.conn.resp.recv.taken || srq != u32::MAX {",
      "engine"),
+    ("a context that has got a link acknowledges each message as through the port",
+     "core/src/engine/dc.rs",
+     "            t.conn(s, qi).begin_acks();\n", "",
+     "engine"),
 ]

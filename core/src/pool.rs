@@ -1,12 +1,13 @@
 //! Index and generation allocator: the handles of objects in the API.
 //!
 //! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
-//! and even while the index is free, and advances by one each way. So a handle that is stale,
-//! invented or of another type is recognised at once, and a live one is never 0. The generations of
+//! and even while the index is free, and advances by one each way. The table has the handle of each
+//! index that lives, and for a free one a word that is no handle of that index. So a handle that is
+//! stale, invented or of another type is recognised by one comparison, and a live one is never 0. The generations of
 //! a context begin far from those of others ([`first_generation`]), so a handle of another context
 //! is recognised by the same comparison.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arena::{Heap, Table, Walk};
 use crate::error::{Error, Result};
@@ -27,6 +28,20 @@ pub const fn first_generation(context: u32) -> u32 {
     context.wrapping_mul(0x9e37_79b9) & !1
 }
 
+/// The handle of an index in its table; of a free one (its generation is even) with another index.
+const fn word(generation: u32, tag: u8, index: usize) -> u64 {
+    handle(generation, tag, index) ^ (!generation & 1) as u64
+}
+
+const fn handle(generation: u32, tag: u8, index: usize) -> Handle {
+    (generation as u64) << 32 | (tag as u64) << INDEX_BITS | index as u64
+}
+
+/// The generation of a word.
+const fn generation(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
 /// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets
 /// the same generation again only after 2^31 reuses of every index.
 ///
@@ -38,8 +53,8 @@ pub struct Pool {
     tag: u8,
     /// Of indexes that were never used.
     first: u32,
-    /// By index: odd while live.
-    generations: Table<AtomicU32>,
+    /// By index: its handle ([`word`]).
+    handles: Table<AtomicU64>,
     /// By index: the next free index.
     next: Table<AtomicU32>,
     /// Oldest free index.
@@ -66,12 +81,12 @@ impl Pool {
             return Err(refuse!(Invalid, "{} {limit}: at most {INDEX_MAX}", bound_of(tag)));
         }
         let first = first_generation(context);
-        let generations = Table::carve(walk, initial, limit, |_| AtomicU32::new(first))?;
+        let handles = Table::carve(walk, initial, limit, |i| AtomicU64::new(word(first, tag, i)))?;
         let next = Table::carve(walk, initial, limit, |_| AtomicU32::new(NIL))?;
         let pool = Pool {
             tag,
             first,
-            generations,
+            handles,
             next,
             head: AtomicU32::new(NIL),
             tail: AtomicU32::new(NIL),
@@ -107,7 +122,7 @@ impl Pool {
     fn add_chunk(&self, heap: &mut Heap) -> Result<()> {
         let first = self.capacity();
         self.next.grow_past(first, heap, |_| AtomicU32::new(NIL))?;
-        self.generations.grow(heap, |_| AtomicU32::new(self.first))?;
+        self.handles.grow(heap, |i| AtomicU64::new(word(self.first, self.tag, i)))?;
         for i in first..self.capacity() {
             self.append(i as u32);
         }
@@ -184,7 +199,7 @@ impl Pool {
             return Err(Error::NoMemory);
         }
         self.unlink(index as u32)?;
-        self.generations[index].store((h >> 32) as u32, Ordering::Release);
+        self.handles[index].store(h, Ordering::Release);
         self.live.fetch_add(1, Ordering::Relaxed);
         Ok((h, index))
     }
@@ -206,7 +221,9 @@ impl Pool {
         let put = |to: &AtomicU32, from: &AtomicU32| {
             to.store(from.load(Ordering::Relaxed), Ordering::Release);
         };
-        self.generations.iter().zip(of.generations.iter()).for_each(|(to, from)| put(to, from));
+        for (to, from) in self.handles.iter().zip(of.handles.iter()) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Release);
+        }
         self.next.iter().zip(of.next.iter()).for_each(|(to, from)| put(to, from));
         put(&self.head, &of.head);
         put(&self.tail, &of.tail);
@@ -249,8 +266,9 @@ impl Pool {
     /// Advances the generation. Release: a thread whose `check` passes sees what was written
     /// before.
     fn step(&self, index: usize) {
-        let g = &self.generations[index];
-        g.store(g.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        let at = &self.handles[index];
+        let next = generation(at.load(Ordering::Relaxed)).wrapping_add(1);
+        at.store(word(next, self.tag, index), Ordering::Release);
     }
 
     /// The index of a live handle of this type. Any thread, wait-free.
@@ -260,16 +278,8 @@ impl Pool {
     #[inline]
     pub fn check(&self, h: Handle) -> Result<usize> {
         let index = (h as u32 as usize) & (INDEX_MAX - 1);
-        let generation = (h >> 32) as u32;
-        let tag = (h >> INDEX_BITS) as u8;
-        match self.generations.get(index) {
-            Some(g)
-                if tag == self.tag
-                    && generation & 1 == 1
-                    && g.load(Ordering::Acquire) == generation =>
-            {
-                Ok(index)
-            }
+        match self.handles.get(index) {
+            Some(at) if at.load(Ordering::Acquire) == h => Ok(index),
             _ => Err(stale(self.tag, h)),
         }
     }
@@ -277,13 +287,13 @@ impl Pool {
     /// The handle of `index` as it stands; stale while the index is free. Panics for an index out
     /// of range.
     pub fn handle(&self, index: usize) -> Handle {
-        let generation = self.generations[index].load(Ordering::Relaxed);
-        u64::from(generation) << 32 | u64::from(self.tag) << INDEX_BITS | index as u64
+        handle(generation(self.handles[index].load(Ordering::Relaxed)), self.tag, index)
     }
 
     /// Whether `index` is live.
     pub fn is_live(&self, index: usize) -> bool {
-        self.generations.get(index).is_some_and(|g| g.load(Ordering::Acquire) & 1 == 1)
+        let lives = |at: &AtomicU64| generation(at.load(Ordering::Acquire)) & 1 == 1;
+        self.handles.get(index).is_some_and(lives)
     }
 
     /// Live objects.
@@ -293,7 +303,7 @@ impl Pool {
 
     /// Indexes that exist now.
     pub fn capacity(&self) -> usize {
-        self.generations.len()
+        self.handles.len()
     }
 
     /// Indexes that are live, in order.

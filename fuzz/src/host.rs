@@ -327,7 +327,7 @@ impl Host {
         let posted = unsafe { self.engine.post_send(qp, &wr, &mut bad) };
         if posted.is_ok() && len & 1 == 0 {
             let (mut g, qi) = (self.engine.lock(), (qp & 0xff_ffff) as usize);
-            let _ = g.try_local_write::<false>(qi) || g.try_local_write::<true>(qi);
+            let _ = g.try_local::<false>(qi, op) || g.try_local::<true>(qi, op);
         }
     }
 

@@ -361,7 +361,7 @@ impl Host {
             // Half of the requests try the single-step path first, as a device does with all.
             armed(|| {
                 let (mut g, qi) = (self.lock(), (qp & 0xff_ffff) as usize);
-                g.try_local_write::<false>(qi) || g.try_local_write::<true>(qi)
+                g.try_local::<false>(qi, wr.opcode) || g.try_local::<true>(qi, wr.opcode)
             });
         }
         posted.map(|_| ()).map_err(|e| format!("post_send: {e:?}"))

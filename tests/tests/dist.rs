@@ -107,5 +107,5 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
     fs::rename(&moved, at("/opt/g")).expect("moved back");
     make("uninstall");
-    assert_eq!(files_below(&dest), [Path::new(""); 0]);
+    assert!(files_below(&dest).is_empty());
 }

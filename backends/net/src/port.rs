@@ -7,10 +7,10 @@
 //! A round calls in this order: `tx_space` → fill → `tx_commit` (repeat) → `tx_flush`; `rx_poll` →
 //! `rx_get` for each; `take_error` until `None`. One thread at a time.
 
-use crate::addr::{peer_addr, Endpoint};
+use crate::addr::Endpoint;
+use gdrcore_core::engine::Arrival;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
-use gdrcore_core::wire::grh::Fields;
 use std::os::fd::RawFd;
 
 /// Multicast groups that a port receives at once.
@@ -39,29 +39,29 @@ pub enum TxOutcome {
 /// A datagram, or several of one burst that were received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxPacket<'a> {
-    /// Address and port of the sender.
-    pub src: Endpoint,
+    /// The sender, and what the IP header had: the class with its ECN bits, of which 3 says
+    /// congestion experienced. Hop limit and flow label: 0 unless [`Port::show_headers`] was
+    /// called.
+    pub src: PeerAddr,
     /// Bytes of each segment, the last may be shorter; the length of `data` for a single datagram.
     pub seg: u16,
     /// UDP payload of all segments. Empty if the datagram was not usable.
     pub data: &'a [u8],
-    /// What the IP header had: the class with its ECN bits, of which 3 says congestion experienced.
-    /// Hop limit and flow label: 0 unless [`Port::show_headers`] was called.
-    pub grh: Fields,
 }
 
 impl RxPacket<'_> {
     /// The network marked congestion.
     #[inline(always)]
     pub fn is_marked(&self) -> bool {
-        self.grh.traffic_class & 3 == 3
+        self.src.traffic_class & 3 == 3
     }
 
-    /// The sender, and what the IP header had.
+    /// Its form for the engine; `late`: the time as it was a moment ago.
     #[inline(always)]
-    pub fn from(&self) -> PeerAddr {
-        let Fields { flow_label, traffic_class, hop_limit } = self.grh;
-        PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&self.src) }
+    pub fn arrival(&self, late: u64) -> Arrival<'_> {
+        let RxPacket { src, seg, data } = self;
+        let (segment, ecn) = (usize::from(*seg), self.is_marked());
+        Arrival { src, first: 0, segment, data, ecn, late }
     }
 }
 

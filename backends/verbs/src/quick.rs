@@ -40,7 +40,7 @@ impl VerbsDevice {
     ) -> Posted {
         let slot: &Slot<Qp> = self.qps.near(h);
         let qp = &slot.more;
-        if qp.send.enter().is_err() {
+        if !qp.send.try_enter() {
             return Posted::Declined;
         }
         // SAFETY: the list is readable.
@@ -68,7 +68,7 @@ impl VerbsDevice {
     pub unsafe fn quick_poll_cq(&self, h: Handle, room: c_int, wc: *mut Wc) -> Polled<'_> {
         let slot: &Slot<Cq> = self.cqs.near(h);
         let cq = &slot.more;
-        if cq.poll.enter().is_err() {
+        if !cq.poll.try_enter() {
             return Polled::Declined;
         }
         if !slot.is(h) {

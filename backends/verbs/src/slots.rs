@@ -269,14 +269,16 @@ impl Busy {
         Busy(AtomicU32::new(0))
     }
 
-    /// Takes the flag, if it is free.
+    /// Takes the flag, if it is free. Returns whether it was.
+    #[inline(always)]
+    pub fn try_enter(&self) -> bool {
+        self.0.swap(1, Ordering::Acquire) == 0
+    }
+
+    /// [`Busy::try_enter`] with the error of the call.
     #[inline(always)]
     pub fn enter(&self) -> Result<()> {
-        if self.0.swap(1, Ordering::Acquire) == 0 {
-            Ok(())
-        } else {
-            Err(used_by_two())
-        }
+        self.try_enter().then_some(()).ok_or_else(used_by_two)
     }
 
     /// Clears the flag.

@@ -124,7 +124,8 @@ impl Guard<'_> {
 
     /// A responder context answers over a link from here on.
     pub fn set_context_link(&mut self, at: usize, link: u16) {
-        let t = &mut self.split().0.transport;
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
         let Some(context) = t.dc.list.get(at).filter(|context| context.dct != NONE) else { return };
         let qi = context.qi as usize;
         let old = t.qps[qi].conn.peer;
@@ -132,6 +133,7 @@ impl Guard<'_> {
         // Without a free record it stays with the port.
         if let Some(peer) = t.peer_join(addr, Path::Link(link)) {
             t.qps[qi].conn.peer = peer;
+            t.conn(s, qi).begin_acks();
             t.peer_leave(old);
         }
     }

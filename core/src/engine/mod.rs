@@ -42,9 +42,10 @@ use crate::turns::TurnLock;
 use crate::verbs::post;
 use crate::verbs::shared::tag;
 use crate::verbs::shared::{polled, CqShared, QpShared, Shared};
-use crate::verbs::types::{Handle, RecvWr, SendWr, Wc};
+use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
+pub use rx::Arrival;
 pub use tx::Burst;
 
 /// Bounds that no configuration exceeds.
@@ -370,14 +371,17 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
-    /// Executes what was just posted to the QP at this index, if it is a WRITE to a QP of this
-    /// engine that can be done in one step. `DC`: the QP is a DCI; else it is RC. False: nothing
-    /// has changed, and [`Guard::wake`] is next.
+    /// Executes what was just posted to the QP at this index, if it is a single message to a QP of
+    /// this engine, which can be done in one step. `opcode`: that of the last request. `DC`: the QP
+    /// is a DCI; else it is RC. False: nothing has changed, and [`Guard::wake`] is next.
     #[inline(always)]
-    pub fn try_local_write<const DC: bool>(&mut self, qi: usize) -> bool {
+    pub fn try_local<const DC: bool>(&mut self, qi: usize, opcode: u32) -> bool {
         let (inner, s) = self.split();
-        inner.transport.qps.get(qi).is_some_and(|qp| qp.conn.loopback)
-            && inner.transport.try_local_write::<DC>(s, qi, &mut inner.scratch)
+        let Inner { transport: t, scratch, .. } = inner;
+        match opcode {
+            wr_opcode::RDMA_WRITE => t.try_local::<DC, true>(s, qi, scratch),
+            _ => t.try_local::<DC, false>(s, qi, scratch),
+        }
     }
 
     /// Both halves at once.

@@ -19,7 +19,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
-use crate::verbs::shared::{tag, QpShared, Shared};
+use crate::verbs::shared::{qp_path, tag, QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
@@ -354,7 +354,7 @@ impl Inner {
         q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
-        q.through_memory.store(0, Ordering::Relaxed);
+        q.path.store(qp_path::UNKNOWN, Ordering::Relaxed);
         q.writes_peer.store(0, Ordering::Relaxed);
         q.next_frame.store(0, Ordering::Relaxed);
         let t = &mut inner.transport;
@@ -398,10 +398,10 @@ impl Inner {
         t.conn(s, qi).forget_inflight();
         let path = t.peers[peer as usize].path;
         t.qps[qi].conn.loopback = path == Path::Loopback;
-        s.qps[qi].through_memory.store(u32::from(path != Path::Port), Ordering::Relaxed);
         t.qps[qi].conn.own_port = t.common.check_ports && kin;
         t.qps[qi].conn.siege = Default::default();
         let old = core::mem::replace(&mut t.qps[qi].conn.peer, peer);
+        t.note_path(s, qi);
         t.conn(s, qi).begin_acks();
         if old != NONE {
             self.transport.peer_leave(old);

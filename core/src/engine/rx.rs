@@ -14,6 +14,24 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::Wc;
 use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
 
+/// What one receive brought through the port, or a part of it: packets of one sender.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The sender, and what the IP header had.
+    pub src: &'a PeerAddr,
+    /// The number of its first packet in the burst.
+    pub first: u16,
+    /// Bytes of each packet but the last, which may be shorter (GRO); 0: it is one packet.
+    pub segment: usize,
+    /// The packets.
+    pub data: &'a [u8],
+    /// The network marked congestion.
+    pub ecn: bool,
+    /// The time as it was a moment ago. It is enough for single messages: an owed ACK leaves that
+    /// much earlier.
+    pub late: u64,
+}
+
 /// Checks the ICRC of a packet, whose IPv4 identification is likely `ident`. Returns the
 /// identification, or counts the error.
 #[inline(always)]
@@ -69,11 +87,8 @@ fn take_single_of_dc(
 }
 
 impl Guard<'_> {
-    /// Takes what one receive brought: `data` is one packet, or several of `seg` bytes each, the
-    /// last one maybe shorter (GRO). `ce`: the network marked congestion. Returns the packets
-    /// looked at.
-    ///
-    /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
+    /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
+    /// several of `seg` bytes each, the last one maybe shorter. `ce`: the network marked it.
     #[inline]
     pub fn handle_packets(
         &mut self,
@@ -83,85 +98,35 @@ impl Guard<'_> {
         data: &[u8],
         ce: bool,
     ) -> usize {
-        self.handle_segments(now, src, 0, seg, data, ce)
+        let arrival = Arrival { src, first: 0, segment: seg, data, ecn: ce, late: now };
+        self.handle_arrival(&arrival, || now)
     }
 
-    /// As [`Guard::handle_packets`], for a part of what one receive brought: `data` begins with
-    /// packet number `first`.
+    /// Takes packets that the port has received. `now` is called for those that are no single
+    /// messages. Returns the packets looked at.
+    ///
+    /// Anything that a network can bring is legal here; what is wrong is dropped and counted.
     #[inline]
-    pub fn handle_segments(
-        &mut self,
-        now: u64,
-        src: &PeerAddr,
-        first: u16,
-        seg: usize,
-        data: &[u8],
-        ce: bool,
-    ) -> usize {
-        self.take_segments(now, || now, src, first, seg, data, ce)
-    }
-
-    /// As [`Guard::handle_packets`], with the time as it was a moment ago (`late`), which is enough
-    /// for single messages: an owed ACK leaves that much earlier. All others call `now`.
-    #[inline]
-    pub fn handle_packets_of_late(
-        &mut self,
-        late: u64,
-        now: impl FnMut() -> u64,
-        src: &PeerAddr,
-        seg: usize,
-        data: &[u8],
-        ce: bool,
-    ) -> usize {
-        self.take_segments(late, now, src, 0, seg, data, ce)
-    }
-
-    #[allow(clippy::too_many_arguments)] // two times, and what came
-    #[inline(always)]
-    fn take_segments(
-        &mut self,
-        late: u64,
-        mut now: impl FnMut() -> u64,
-        src: &PeerAddr,
-        first: u16,
-        seg: usize,
-        data: &[u8],
-        ce: bool,
-    ) -> usize {
-        if data.len() >= FEWEST {
-            return self.take_long(late, &mut now, src, first, seg, data, ce);
+    pub fn handle_arrival(&mut self, arrival: &Arrival<'_>, mut now: impl FnMut() -> u64) -> usize {
+        if arrival.data.len() >= FEWEST {
+            return self.take_long(arrival, &mut now);
         }
-        self.take_each::<false>(late, now, src, first, seg, data, ce)
+        self.take_each::<false>(arrival, now)
     }
 
-    #[allow(clippy::too_many_arguments)] // as above
     #[inline(never)]
-    fn take_long(
-        &mut self,
-        late: u64,
-        now: &mut dyn FnMut() -> u64,
-        src: &PeerAddr,
-        first: u16,
-        seg: usize,
-        data: &[u8],
-        ce: bool,
-    ) -> usize {
-        self.take_each::<true>(late, now, src, first, seg, data, ce)
+    fn take_long(&mut self, arrival: &Arrival<'_>, now: &mut dyn FnMut() -> u64) -> usize {
+        self.take_each::<true>(arrival, now)
     }
 
     /// `LONG`: there may be packets of [`FEWEST`] bytes or more.
-    #[allow(clippy::too_many_arguments)] // as above
     #[inline(always)]
     fn take_each<const LONG: bool>(
         &mut self,
-        late: u64,
+        arrival: &Arrival<'_>,
         mut now: impl FnMut() -> u64,
-        src: &PeerAddr,
-        first: u16,
-        seg: usize,
-        data: &[u8],
-        ce: bool,
     ) -> usize {
+        let Arrival { src, first, segment: seg, data, ecn, late } = *arrival;
         let (inner, s) = self.split();
         let known = &inner.rx_flow.0;
         if known.gid != src.gid || known.port != src.port {
@@ -184,7 +149,7 @@ impl Guard<'_> {
             }
             let number = first.wrapping_add(i);
             let expected = inner.rx_ident.wrapping_add(number);
-            if LONG && packet.len() >= FEWEST && !ce {
+            if LONG && packet.len() >= FEWEST && !ecn {
                 let flow = (&inner.rx_flow.1, expected);
                 if inner.rx_expected && t.take_middle(s, &from, flow, packet, &mut now) {
                     continue;
@@ -206,13 +171,13 @@ impl Guard<'_> {
                 }
                 inner.rx_ident = ident.wrapping_sub(number);
             }
-            if !ce && take_single(t, s, late, &from, packet) {
+            if !ecn && take_single(t, s, late, &from, packet) {
                 continue;
             }
             let Some((mut run, payload)) = read(packet, &mut t.common.counters) else { continue };
             run.grh = src.grh();
             let now = now();
-            if ce {
+            if ecn {
                 t.on_mark(s, now, &from, &run);
             }
             if run.dest_qpn == cm::GSI_QPN {
@@ -227,7 +192,7 @@ impl Guard<'_> {
         n
     }
 
-    /// The first step of [`Guard::handle_packets`] for a packet whose ICRC is right and that is not
+    /// The first step of [`Guard::handle_arrival`] for a packet whose ICRC is right and that is not
     /// marked: takes it if it is a single message or its ACK. False: nothing has changed.
     #[inline]
     pub fn take_packet(&mut self, now: u64, src: &PeerAddr, packet: &[u8]) -> bool {

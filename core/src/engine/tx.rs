@@ -5,10 +5,10 @@ use super::{Guard, Inner};
 use crate::config::config_flags;
 use crate::device::MrAttr;
 use crate::receipt::Receipts;
+use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
 use crate::roce::peer::{OwnFlow, Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
-use crate::roce::rules::send::PreparedSend;
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::association::DcPhase;
@@ -307,32 +307,22 @@ impl Guard<'_> {
         inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_single`], through the port: writes the burst of [`Guard::transmit_to_port`]
-    /// into `buf`, which the caller hands over. `None` also where others wait to send. `DC`: it is
-    /// a DCI, and the clock is read; else it is RC.
-    #[inline]
-    pub fn prepare_packet<const DC: bool>(
+    /// As [`Guard::send_single`], through the port, by the burst of [`Guard::transmit_to_port`].
+    /// Returns the time; `None` also where others wait to send. `DC`: it is a DCI, and the clock is
+    /// read before as well; else it is RC.
+    #[inline(always)]
+    pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,
         qi: usize,
-        buf: &mut [u8],
+        port: &mut P,
         clock: impl Fn() -> u64,
-        own: Option<&OwnFlow>,
-    ) -> Option<(Burst, PreparedSend)> {
+    ) -> Option<u64> {
         let (inner, s) = self.split();
         let t = &mut inner.transport;
         if !t.common.ready.is_empty() || !t.common.cnp_owed.is_empty() || inner.cm.is_ready() {
             return None;
         }
-        let (prepared, peer, seg) = t.prepare_packet::<DC>(s, qi, buf, clock, own)?;
-        let (dst, is_own) = (t.peers[peer].addr, prepared.is_own);
-        Some((Burst { dst, len: prepared.len, seg, is_own }, prepared))
-    }
-
-    /// What [`Guard::prepare_packet`] wrote was handed over.
-    #[inline]
-    pub fn commit_send(&mut self, now: u64, prepared: PreparedSend) {
-        let (inner, s) = self.split();
-        inner.transport.commit_send(s, now, prepared);
+        t.send_packet::<DC, P>(s, qi, port, clock)
     }
 
     /// From here on a peer may answer through the port what it received over a link, and the other
@@ -401,6 +391,7 @@ impl Guard<'_> {
             {
                 t.conn(s, qi).fail_path(now, CauseCode::PathLost, 0);
             }
+            t.note_path(s, qi);
             t.common.ready.set(qi);
         }
     }
@@ -433,13 +424,15 @@ impl Guard<'_> {
     /// A link is gone, and its traffic goes through the port from now on. If no process answers
     /// there, requests end by their timers. The number may be used again.
     pub fn link_ended(&mut self, link: u16) {
-        let t = &mut self.split().0.transport;
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
         for i in 0..t.peers.len() {
             if t.peers[i].path == Path::Link(link) {
                 t.peers[i].path = Path::Port;
             }
         }
         for qi in 0..t.qps.len() {
+            t.note_path(s, qi);
             t.common.ready.set(qi);
         }
     }
@@ -494,12 +487,18 @@ impl Guard<'_> {
     /// Whether `poll_transmit` or `run_loopback` may have something.
     #[inline]
     pub fn has_work(&mut self) -> bool {
+        self.has_known_work() || self.shared().active.any()
+    }
+
+    /// [`Guard::has_work`] without the QPs that posts have marked, for a caller that checks the
+    /// marks once it has released the lock.
+    #[inline(always)]
+    pub fn has_known_work(&mut self) -> bool {
         let (inner, s) = self.split();
         let t = &inner.transport;
         // Without branches: mostly all are empty.
         let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !inner.cm.is_ready();
         !idle && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s))
-            || s.active.any()
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ

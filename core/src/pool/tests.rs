@@ -71,6 +71,11 @@ fn handles_of_other_types_and_generations_are_stale() {
     pool.free(i);
     assert_eq!(pool.check(h), Err(Error::StaleHandle));
     assert_eq!(pool.check(pool.handle(i)), Err(Error::StaleHandle));
+    // Nor is what a free index has in the table, or has next.
+    let free = pool.handles[i].load(Ordering::Relaxed);
+    for forged in [free, free ^ 1, free ^ 2, h + (1 << 32), h + (2 << 32)] {
+        assert_eq!(pool.check(forged), Err(Error::StaleHandle), "{forged:#x}");
+    }
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn a_handle_of_another_context_is_stale() {
 #[test]
 fn generations_wrap_past_zero() {
     let pool = pool(64, 64);
-    pool.generations[0].store(u32::MAX - 1, Ordering::Relaxed);
+    pool.handles[0].store(word(u32::MAX - 1, 5, 0), Ordering::Relaxed);
     let (h, i) = pool.alloc().unwrap();
     assert_eq!((h >> 32, i), (u64::from(u32::MAX), 0));
     pool.free(0);

@@ -1,6 +1,9 @@
 //! Peers: one record per address that QPs and AHs name, with the window that all its QPs share.
 
+use core::sync::atomic::Ordering;
+
 use super::Transport;
+use crate::verbs::shared::{qp_path, Shared};
 use crate::verbs::types::AhAttr;
 use crate::wire::grh::{Fields, DSCP, FLOW_LABEL};
 use crate::wire::ip;
@@ -13,7 +16,7 @@ pub(crate) const PROBE_NS: u64 = 1_000_000;
 pub(crate) const PROBE_MAX_NS: u64 = 10_000_000_000;
 
 /// An address as the port knows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct PeerAddr {
     /// GID: IPv6, or IPv4 as `::ffff:a.b.c.d`.
     pub gid: [u8; 16],
@@ -27,6 +30,21 @@ pub struct PeerAddr {
     pub hop_limit: u8,
     /// Flow label.
     pub flow_label: u32,
+}
+
+/// Written out: compared for each packet that leaves, and the derived one branches for each field.
+impl PartialEq for PeerAddr {
+    #[inline(always)]
+    fn eq(&self, other: &PeerAddr) -> bool {
+        let words = |a: &PeerAddr| {
+            let port = u32::from(a.port) | u32::from(a.traffic_class) << 16;
+            let rest = port | u32::from(a.hop_limit) << 24;
+            let tail = u128::from(a.scope_id) | u128::from(rest) << 32;
+            (u128::from_ne_bytes(a.gid), tail | u128::from(a.flow_label) << 64)
+        };
+        let ((gid, rest), (other_gid, other_rest)) = (words(self), words(other));
+        (gid ^ other_gid) | (rest ^ other_rest) == 0
+    }
 }
 
 impl PeerAddr {
@@ -106,6 +124,16 @@ pub enum Path {
 }
 
 impl Path {
+    /// Its [`qp_path`].
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Path::Lost => qp_path::UNKNOWN,
+            Path::Port => qp_path::PORT,
+            Path::Loopback => qp_path::LOOPBACK,
+            Path::Link(_) => qp_path::LINK,
+        }
+    }
+
     /// Whether a packet that arrived by `arrived` may come from a peer that is reached by this
     /// path. A link has one direction, so link numbers are not compared; the sender's address was
     /// checked when the link was made. `mixed`: each side chooses its path by itself, and one of
@@ -277,6 +305,12 @@ pub(crate) struct Turn {
 }
 
 impl Transport {
+    /// Tells posts to a QP of the path to its peer, which was chosen or has ended.
+    pub(crate) fn note_path(&self, s: &Shared, qi: usize) {
+        let path = self.path_to_peer(qi).map_or(qp_path::UNKNOWN, Path::number);
+        s.qps[qi].path.store(path, Ordering::Relaxed);
+    }
+
     /// Where to look for the next burst after a full one to the peer `to`, which the queue pair
     /// `qi` has filled, or could not go on with because it has another peer. It is the turn of the
     /// address whose last full burst is longest ago, and within an address of the queue pair behind
@@ -434,6 +468,10 @@ mod tests {
         assert_ne!(of(v6, 0, 0, 1), of(v6, 0, 0, 2));
         assert_ne!(of(v4, 0, 2, 0), of(v4, 0, 0, 0));
         assert_ne!(of(v4, 4, 0, 0), of(v4, 0, 0, 0));
+        let at = |port, scope_id| PeerAddr { port, scope_id, ..of(v6, 0, 0, 0) };
+        assert_ne!(at(4791, 0), at(4792, 0));
+        assert_ne!(at(4791, 0), at(4791, 1));
+        assert_ne!(of(v4, 0, 0, 0), of(v6, 0, 0, 0));
     }
 
     #[test]

@@ -37,8 +37,9 @@ pub struct Posted {
     pub count: u32,
     /// The last one has the flag MORE: the doorbell waits.
     pub more: bool,
-    /// The last one was a WRITE, which may pass in one step if nothing else waits.
-    pub write: bool,
+    /// The opcode of the last one ([`wr_opcode`]): a SEND or WRITE may pass in one step if nothing
+    /// else waits.
+    pub opcode: u32,
     /// The QP is a DCI.
     pub dc: bool,
 }
@@ -114,7 +115,7 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     }
     side.publish(1);
     let more = w.flags & send_flags::MORE != 0;
-    Some(Posted { count: 1, more, write: w.opcode == wr_opcode::RDMA_WRITE, dc: DC })
+    Some(Posted { count: 1, more, opcode: w.opcode, dc: DC })
 }
 
 const _: () = assert!(
@@ -185,7 +186,7 @@ pub unsafe fn send_list(
         }
         posted.count += 1;
         posted.more = head.flags & send_flags::MORE != 0;
-        posted.write = head.opcode == wr_opcode::RDMA_WRITE;
+        posted.opcode = head.opcode;
         if posted.count == free {
             // The engine may have released slots since: counts once more.
             free = side.free();

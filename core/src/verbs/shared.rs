@@ -67,8 +67,9 @@ pub struct QpShared {
     pub max_recv_sge: AtomicU32,
     /// Inline bytes.
     pub max_inline: AtomicU32,
-    /// 1: its peer is reached through memory, so what it posts takes no system call.
-    pub through_memory: AtomicU32,
+    /// How its requests travel ([`qp_path`]), for the choice of a function to send them. Written by
+    /// the engine when the path to its peer is chosen or ends. A guess: that function checks.
+    pub path: AtomicU32,
     /// 1: its last WRITE was copied into mapped memory of its peer, so the next single one is
     /// offered to [`crate::engine::Guard::write_peer_single`] before it gets a slot. Written by the
     /// engine.
@@ -79,6 +80,18 @@ pub struct QpShared {
     /// Address in this process of the place for the next frame of its link, as its last single
     /// request left it; 0: none. A guess as well.
     pub next_frame: AtomicU64,
+}
+
+/// Numbers of paths in [`QpShared::path`].
+pub mod qp_path {
+    /// Not known: no peer, or each request names one; or the path is lost.
+    pub const UNKNOWN: u32 = 0;
+    /// As packets through the port, by system calls.
+    pub const PORT: u32 = 1;
+    /// Within the engine.
+    pub const LOOPBACK: u32 = 2;
+    /// Through the memory of a link.
+    pub const LINK: u32 = 3;
 }
 
 impl QpShared {

@@ -3,6 +3,7 @@
 use gdrcore_core::config::config_flags;
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::shared::qp_path;
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
@@ -57,21 +58,28 @@ fn an_idle_queue_pair_hears_that_its_link_is_gone() {
 }
 
 #[test]
-fn a_queue_pair_knows_whether_its_requests_pass_through_memory() {
+fn posts_to_a_queue_pair_know_its_path() {
     for way in WAYS {
         let (net, a, _b) = Net::pair(Opts { way, ..Opts::default() });
-        let known = |net: &Net, qp| {
-            net.lock(&a).shared().qps[index(qp)].through_memory.load(Ordering::Relaxed)
+        let known =
+            |net: &Net, qp| net.lock(&a).shared().qps[index(qp)].path.load(Ordering::Relaxed);
+        let path = match way {
+            Way::Link => qp_path::LINK,
+            Way::Loopback => qp_path::LOOPBACK,
+            _ => qp_path::PORT,
         };
-        let through = matches!(way, Way::Link | Way::Loopback);
-        assert_eq!(known(&net, a.qp), u32::from(through));
+        assert_eq!(known(&net, a.qp), path);
+        if way == Way::Link {
+            net.lock(&a).link_ended(1);
+            assert_eq!(known(&net, a.qp), qp_path::PORT);
+        }
         // The next one in its place does not inherit that.
         let init = net.lock(&a).qp_query(a.qp).unwrap().1;
         net.lock(&a).qp_destroy(net.now, a.qp).unwrap();
         loop {
             let (next, ..) = net.lock(&a).qp_create(net.now, &init).unwrap();
             if index(next) == index(a.qp) {
-                break assert_eq!(known(&net, next), 0);
+                break assert_eq!(known(&net, next), qp_path::UNKNOWN);
             }
             net.lock(&a).qp_destroy(net.now, next).unwrap();
         }

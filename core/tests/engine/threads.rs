@@ -76,6 +76,6 @@ fn whoever_has_the_completion_may_post_the_next() {
 #[test]
 fn whoever_has_the_completion_of_a_write_in_one_step_may_post_the_next() {
     queue_of_one(|g, qi| {
-        g.try_local_write::<false>(qi);
+        g.try_local::<false>(qi, wr_opcode::RDMA_WRITE);
     });
 }

@@ -16,7 +16,7 @@ use crate::relay::far::source_port;
 use crate::relay::{Refused, SLOTS};
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Flow, Hop, Opcode};
-use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::addr::{endpoint, Endpoint, ROCE_PORT};
 use gdrcore_net::addr_group::steer::{Insn, Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::map::Map;
 use gdrcore_net::port::ErrorKind;
@@ -342,11 +342,12 @@ impl Wire {
             let mut datagrams = false;
             for k in 0..n {
                 let r = port.rx_get(k);
-                datagrams |= r.grh.hop_limit == 0 && is_datagram(r.data);
+                datagrams |= r.src.hop_limit == 0 && is_datagram(r.data);
                 for (ident, packet) in r.data.chunks(usize::from(r.seg).max(1)).enumerate() {
                     let ident = ident as u16;
                     heard += 1;
-                    each(Came { from: r.src, ident, marked: r.is_marked(), grh: r.grh, packet });
+                    let (from, grh) = (endpoint(&r.src), r.src.grh());
+                    each(Came { from, ident, marked: r.is_marked(), grh, packet });
                 }
             }
             if datagrams && !std::mem::replace(is_shown, true) {

@@ -85,7 +85,7 @@ impl SoftDevice {
             // SAFETY: as above.
             return unsafe { self.post_list(qi, q, wr, bad, take) };
         };
-        self.doorbell(qi, posted);
+        self.doorbell(qi, q, posted);
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl SoftDevice {
             // SAFETY: as above.
             return unsafe { self.post_list(qi, q, wr, bad, take) };
         };
-        self.doorbell(qi, posted);
+        self.doorbell(qi, q, posted);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl SoftDevice {
         // SAFETY: the caller's promise.
         let (posted, outcome) = unsafe { post::send_list(q, wr, bad, take) };
         if posted.count > 0 {
-            self.doorbell(qi, posted);
+            self.doorbell(qi, q, posted);
         }
         outcome
     }

@@ -3,7 +3,7 @@
 
 use super::grant_checks::check_grants;
 use super::lock::EngineLock;
-use super::SoftDevice;
+use super::{PortState, SoftDevice};
 use crate::map::is_mapping_of;
 use crate::shm::messages::GrantRequest;
 use crate::shm::ShmPort;
@@ -57,8 +57,7 @@ impl SoftDevice {
     /// Executes the WRITEs that were just posted to a QP as copies into memory of its peer. Returns
     /// false if some or all are left.
     #[inline(never)]
-    pub(super) fn write_peer(held: &mut EngineLock<'_>, qi: usize) -> bool {
-        let (g, port) = held.parts();
+    pub(super) fn write_peer(g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = &mut port.shm else { return false };
         let Some(Path::Link(link)) = g.path_of(qi) else { return false };
         match shm.peer_grants_any(link) {

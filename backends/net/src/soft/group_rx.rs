@@ -4,7 +4,7 @@
 use super::layout::Layout;
 use super::lock::EngineLock;
 use super::witness::refused;
-use super::{PortState, SoftConfig};
+use super::{endpoint, peer_addr, PortState, SoftConfig};
 use crate::addr::Endpoint;
 use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
 use crate::clock::{now_ns, wall_ns};
@@ -16,11 +16,13 @@ use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use crate::wait::Waiter;
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::{Arrival, Guard};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
+use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -157,7 +159,7 @@ pub(super) fn receive_shared(
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
     {
         member.note_direct(late);
-        return g.handle_packets_of_late(late, now, &r.from(), seg, r.data, r.is_marked());
+        return g.handle_arrival(&r.arrival(late), now);
     }
     split_by_owner(g, member, now(), r)
 }
@@ -176,7 +178,8 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
         // Each message of the connection manager may have another owner.
         let n = if owner == Owner::Block(0) { 1 } else { same };
         let data = &rest[..(n * seg).min(rest.len())];
-        let p = Packets { src: r.src, seg: r.seg, first: (at / seg) as u16, grh: r.grh, data };
+        let (src, grh) = (endpoint(&r.src), r.src.grh());
+        let p = Packets { src, seg: r.seg, first: (at / seg) as u16, grh, data };
         match owner {
             Owner::Local => handled += to_engine(g, now, &p),
             Owner::Probe => {
@@ -204,8 +207,10 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
 
 /// Gives packets to the engine.
 fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
-    let r = RxPacket { src: p.src, seg: p.seg, data: p.data, grh: p.grh };
-    g.handle_segments(now, &r.from(), p.first, usize::from(p.seg), p.data, r.is_marked())
+    let Fields { flow_label, traffic_class, hop_limit } = p.grh;
+    let src = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) };
+    let r = RxPacket { src, seg: p.seg, data: p.data };
+    g.handle_arrival(&Arrival { first: p.first, ..r.arrival(now) }, || now)
 }
 
 /// Routes a packet for QP1, which all devices of an address share, by the id or the service that it

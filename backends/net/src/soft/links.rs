@@ -3,15 +3,17 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
+use super::budget::{Round, BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
 use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
 use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
+use crate::shm::ShmPort;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
+use gdrcore_core::roce::peer::Path;
 
 /// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
 /// an end. Maintenance costs a system call per link, which delays a message that comes meanwhile.
@@ -19,41 +21,42 @@ use gdrcore_core::engine::Guard;
 const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
 impl SoftDevice {
-    /// Writes the single message that was just posted to a QP into the ring of its link, if nothing
-    /// precedes it.
+    /// Writes what was just posted to a QP into the ring of its link. False: it takes another path,
+    /// or there is more to do. `is_plain`: the last request is a SEND or WRITE.
     #[inline(always)]
-    pub(super) fn send_single<const DC: bool>(
+    pub(super) fn send_to_link<const DC: bool>(
         &self,
         g: &mut Guard<'_>,
         port: &mut PortState,
         qi: usize,
+        is_plain: bool,
     ) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
         // A sleeping helper must know until when it may sleep. Then the clock is read, once the
         // peer has the message.
-        g.send_single::<DC, _>(qi, shm, !self.is_helper_awake(), now_ns)
+        let asleep = !self.is_helper_awake();
+        if !is_plain || !g.send_single::<DC, _>(qi, shm, asleep, now_ns) {
+            return self.send_several(g, shm, qi);
+        }
+        if asleep {
+            self.notify_helper(g, now_ns(), Round::Send);
+        }
+        !g.has_known_work()
     }
 
-    /// Writes the requests that were just posted to a QP into the ring of its link. Returns the
-    /// time; `None`: they take another path.
-    #[inline]
-    pub(super) fn send_to_link(
-        &self,
-        g: &mut Guard<'_>,
-        port: &mut PortState,
-        qi: usize,
-        link: u16,
-    ) -> Option<u64> {
-        let shm = port.shm.as_mut()?;
-        let (room, memory) = shm.room(link)?;
+    /// Writes the requests that were just posted to a QP into the ring of its link. False: they
+    /// take another path, or there is more to do.
+    #[inline(never)]
+    fn send_several(&self, g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
+        let Some(Path::Link(link)) = g.path_of(qi) else { return false };
+        let Some((room, memory)) = shm.room(link) else { return false };
         let now = now_ns();
         let len = g.transmit_to_link(now, qi, link, room, memory);
         if len > 0 {
             shm.commit(link, len);
         }
-        Some(now)
+        self.ends_send(g, Some(now))
     }
-
     /// Maintains the links at intervals. `handled`: number of frames that this round has read from
     /// them.
     #[inline]

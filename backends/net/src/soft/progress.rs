@@ -15,10 +15,10 @@ use crate::port::Port;
 use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
-use gdrcore_core::roce::peer::Path;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::Posted;
-use gdrcore_core::verbs::types::Handle;
+use gdrcore_core::verbs::shared::{qp_path, QpShared};
+use gdrcore_core::verbs::types::{wr_opcode, Handle};
 
 /// The socket counts as hot for this long after a packet.
 const UDP_HOT_NS: u64 = 50_000;
@@ -59,13 +59,13 @@ impl<P: Port> PortState<P> {
     /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
     /// is not read for each round in vain, because that is half of such a round's cost. With the
     /// socket alone it is not read before the socket was polled, because a waiting packet would be
-    /// delayed. [`PortState::stale`] counts such rounds; a caller that needs the exact time reads
+    /// delayed. Nor is it read for each round of a device with neither. [`PortState::stale`] counts such rounds; a caller that needs the exact time reads
     /// it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
         if may_skip
-            && (self.has_links() || self.net.is_some() && self.pcap.is_none())
+            && (self.has_links() || self.pcap.is_none() && self.relay.is_none())
             && g.owes_nothing()
         {
             self.stale += 1;
@@ -128,12 +128,6 @@ impl<P: Port> PortState<P> {
     fn is_hot(&self, now: u64) -> bool {
         now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
     }
-}
-
-/// [`Guard::try_local_write`] for a DCI, out of line.
-#[cold]
-fn place_for_dci(held: &mut EngineLock<'_>, qi: usize) -> bool {
-    held.guard.try_local_write::<true>(qi)
 }
 
 impl SoftDevice {
@@ -211,15 +205,15 @@ impl SoftDevice {
 
     /// Rings the doorbell of the QP at an index, to which this thread has posted.
     #[inline(always)]
-    pub(super) fn doorbell(&self, qi: usize, posted: Posted) {
+    pub(super) fn doorbell(&self, qi: usize, q: &QpShared, posted: Posted) {
         if posted.more {
             self.engine.shared().active.set(qi);
             return;
         }
         let token = self.before_turn();
         match self.try_lock() {
-            Some(held) => self.send_in_turn(held, qi, posted),
-            None => self.send_beside(qi),
+            Some(held) => self.send_in_turn(held, qi, q, posted),
+            None => self.send_beside(qi, q),
         }
         self.after_turn(token, false);
     }
@@ -241,13 +235,18 @@ impl SoftDevice {
     }
 
     #[inline(always)]
-    fn send_in_turn<'d>(&'d self, mut held: EngineLock<'d>, qi: usize, posted: Posted) {
-        let sent = if posted.dc {
-            posted.write && place_for_dci(&mut held, qi) || self.send_at_once::<true>(&mut held, qi)
-        } else {
-            posted.write
-                && (held.guard.try_local_write::<false>(qi) || Self::write_peer(&mut held, qi))
-                || self.send_at_once::<false>(&mut held, qi)
+    fn send_in_turn<'d>(
+        &'d self,
+        mut held: EngineLock<'d>,
+        qi: usize,
+        q: &QpShared,
+        posted: Posted,
+    ) {
+        let (g, port) = held.parts();
+        let path = q.path.load(Ordering::Relaxed);
+        let sent = match posted.dc {
+            true => self.send_by_path::<true>(g, port, qi, path, posted.opcode),
+            false => self.send_by_path::<false>(g, port, qi, path, posted.opcode),
         };
         self.leave(held, qi, sent);
     }
@@ -274,14 +273,13 @@ impl SoftDevice {
     /// The lock's holder checks the marks after its release; if the lock is free by now, runs the
     /// round here.
     #[inline(never)]
-    fn send_beside(&self, qi: usize) {
-        let shared = self.engine.shared();
-        if shared.qps[qi].through_memory.load(Ordering::Relaxed) != 0 {
+    fn send_beside(&self, qi: usize, q: &QpShared) {
+        if q.path.load(Ordering::Relaxed) >= qp_path::LOOPBACK {
             if let Some(held) = self.lock_within(POST_TRIES) {
                 return self.send_with_others(held, qi);
             }
         }
-        shared.active.set(qi);
+        self.engine.shared().active.set(qi);
         if let Some(guard) = self.engine.try_lock_marked() {
             self.run_locked(self.engine_lock(guard), Round::Send, None);
         }
@@ -298,35 +296,57 @@ impl SoftDevice {
         }
     }
 
-    /// Sends the requests that were just posted to a QP, and looks for no other work. Returns false
-    /// if there is more to do. `DC`: it is a DCI.
+    /// Sends what was just posted to a QP by the path to its peer ([`QpShared::path`]), and looks
+    /// for no other work. Returns false if there is more to do. `opcode`: that of the last request.
+    /// `DC`: it is a DCI.
     #[inline(always)]
-    fn send_at_once<const DC: bool>(&self, held: &mut EngineLock<'_>, qi: usize) -> bool {
-        let (g, port) = held.parts();
-        if self.send_single::<DC>(g, port, qi) {
-            if !self.is_helper_awake() {
-                self.notify_helper(g, now_ns(), Round::Send);
-            }
-            return !g.has_work();
-        }
-        self.send_by_path::<DC>(g, port, qi)
-    }
-
-    #[inline(never)]
     fn send_by_path<const DC: bool>(
         &self,
         g: &mut Guard<'_>,
         port: &mut PortState,
         qi: usize,
+        path: u32,
+        opcode: u32,
     ) -> bool {
-        let now = port.send_single_packet::<DC>(self, g, qi).or_else(|| match g.path_of(qi) {
-            Some(Path::Link(link)) => self.send_to_link(g, port, qi, link),
-            Some(Path::Port) => port.send_posted(self, g, qi),
-            _ => None,
-        });
-        let Some(now) = now else { return false };
+        let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
+        let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
+        match path {
+            qp_path::LINK if may_copy && Self::write_peer(g, port, qi) => true,
+            qp_path::LINK => self.send_to_link::<DC>(g, port, qi, is_plain),
+            qp_path::LOOPBACK if is_plain && g.try_local::<DC>(qi, opcode) => true,
+            qp_path::LOOPBACK => self.send_within(g, port, qi),
+            qp_path::PORT => self.send_to_port::<DC>(g, port, qi),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn send_to_port<const DC: bool>(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        qi: usize,
+    ) -> bool {
+        let sent = port.send_to_port::<DC>(self, g, qi);
+        self.ends_send(g, sent)
+    }
+
+    /// Moves what was just posted to a QP to its peer in this engine.
+    #[inline(never)]
+    fn send_within(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+        let now = now_ns();
+        port.set_time(now);
+        g.wake(qi);
+        g.run_loopback(now, LOOPBACK_ROUNDS);
+        self.ends_send(g, Some(now))
+    }
+
+    /// After a send at a time; `None`: nothing was sent. Returns whether nothing is left to do.
+    #[inline(always)]
+    pub(super) fn ends_send(&self, g: &mut Guard<'_>, sent: Option<u64>) -> bool {
+        let Some(now) = sent else { return false };
         self.notify_helper(g, now, Round::Send);
-        !g.has_work()
+        !g.has_known_work()
     }
 
     /// Notes a poll of the program. After work, the program drives the engine again. After many
@@ -460,8 +480,9 @@ impl SoftDevice {
                     }
                 }
             }
-            // Without links every round polls the socket.
-            let at_once = port.is_hot(now) || !port.has_links();
+            // Without links every round polls the socket, or a router's ring, if there is one.
+            let polls = !port.has_links() && (port.net.is_some() || port.relay.is_some());
+            let at_once = port.is_hot(now) || polls;
             port.full_round_at = if at_once {
                 0
             } else {

@@ -2,12 +2,13 @@
 //! manager, and queue pairs that have no link.
 
 use super::budget::BURSTS;
-use super::{PortState, SoftDevice};
+use super::{peer_addr, PortState, SoftDevice};
 use crate::addr::{Endpoint, ROCE_PORT};
-use crate::port::RxPacket;
 use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::ring::Broken;
 use gdrcore_core::engine::Guard;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::wire::grh::Fields;
 
 /// Packets that one round takes.
 const BATCH: usize = 32;
@@ -34,10 +35,10 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
             Ok(None) => break,
             Ok(Some(frame)) => {
                 // The sender's address is set by the router.
-                let src = Endpoint::new(frame.address, 0, ROCE_PORT);
-                let (len, data) = (frame.packet.len(), frame.packet);
-                let from = RxPacket { src, seg: len as u16, data, grh: frame.grh }.from();
-                handled += g.handle_packets(now, &from, len, data, frame.congested);
+                let Fields { flow_label, traffic_class, hop_limit } = frame.grh;
+                let src = peer_addr(&Endpoint::new(frame.address, 0, ROCE_PORT));
+                let src = PeerAddr { flow_label, traffic_class, hop_limit, ..src };
+                handled += g.handle_packets(now, &src, 0, frame.packet, frame.congested);
             }
             Err(Broken) => {
                 lose(port);

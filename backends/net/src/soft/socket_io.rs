@@ -14,7 +14,8 @@ use crate::port::{Burst, ErrorKind, Port, TxOutcome, GROUPS};
 use crate::wait::Waiter;
 use crate::LONG;
 use gdrcore_core::engine::{self, Guard};
-use gdrcore_core::roce::peer::OwnFlow;
+use gdrcore_core::roce::frame::packet::Packets;
+use gdrcore_core::roce::peer::{OwnFlow, Path, PeerAddr};
 use std::os::fd::RawFd;
 
 /// After this many consecutive rounds that received something, with no thread about to sleep, the
@@ -71,16 +72,61 @@ enum Batched {
     Left(usize),
 }
 
+/// A port that sends one burst alone.
+struct Alone<'p, P> {
+    net: &'p mut P,
+    /// The burst is in the batch.
+    is_batched: bool,
+    /// Its destination, where bursts have one packet.
+    limited: Option<PeerAddr>,
+}
+
+impl<P: Port> Packets for Alone<'_, P> {
+    #[inline(always)]
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+        self.net.tx_space()
+    }
+
+    #[inline(always)]
+    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64 {
+        let b = Burst { dst: *to, len, seg: seg as u16 };
+        if !self.net.tx_single(&b, is_own) {
+            self.batch(b);
+        }
+        // The peer already has the packet while the clock is read here.
+        now_ns()
+    }
+}
+
+impl<P: Port> Alone<'_, P> {
+    #[inline(never)]
+    fn batch(&mut self, b: Burst) {
+        let one = b.len > usize::from(b.seg) && self.net.max_segments(&endpoint(&b.dst)) == 1;
+        (self.limited, self.is_batched) = (one.then_some(b.dst), true);
+        self.net.tx_commit(b);
+    }
+}
+
 impl<P: Port> PortState<P> {
-    /// Sends the request that was just posted to the QP at an index, alone. Returns the time;
-    /// `None`: it takes another path, or has to wait behind others.
-    #[inline]
-    pub(super) fn send_posted(
+    /// Sends what was just posted to the QP at an index, whose peer is behind the port. Returns the
+    /// time; `None`: it takes another path, or has to wait behind others.
+    #[inline(always)]
+    pub(super) fn send_to_port<const DC: bool>(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,
         qi: usize,
     ) -> Option<u64> {
+        self.send_single_packet::<DC>(host, g, qi).or_else(|| match g.path_of(qi) {
+            Some(Path::Port) => self.send_posted(host, g, qi),
+            _ => None,
+        })
+    }
+
+    /// Sends the requests that were just posted to the QP at an index, alone. Returns the time;
+    /// `None`: they have to wait behind others.
+    #[inline]
+    fn send_posted(&mut self, host: &impl Host, g: &mut Guard<'_>, qi: usize) -> Option<u64> {
         // Without a socket the round sends it, over any other path.
         if self.blocked || self.net.is_none() || !g.may_send_alone(qi) {
             return None;
@@ -111,20 +157,16 @@ impl<P: Port> PortState<P> {
         let PortState { net: Some(net), pcap: None, blocked: false, .. } = self else {
             return None;
         };
-        let (space, own) = net.tx_space()?;
-        let (burst, prepared) = g.prepare_packet::<DC>(qi, space, now_ns, own)?;
-        let b = Burst { dst: burst.dst, len: burst.len, seg: burst.seg as u16 };
-        if !net.tx_single(&b, burst.is_own) {
-            if burst.len > burst.seg && net.max_segments(&endpoint(&b.dst)) == 1 {
-                g.limit_segments(&burst.dst, 1);
-            }
-            net.tx_commit(b);
-            self.flush(host);
-        }
-        // The peer already has the packet while the clock is read here.
-        let now = now_ns();
+        let mut alone = Alone { net, is_batched: false, limited: None };
+        let now = g.send_packet::<DC, _>(qi, &mut alone, now_ns)?;
+        let Alone { is_batched, limited, .. } = alone;
         self.set_time(now);
-        g.commit_send(now, prepared);
+        if is_batched {
+            self.flush(host);
+            if let Some(dst) = limited {
+                g.limit_segments(&dst, 1);
+            }
+        }
         self.check_tx_errors(g, now);
         Some(now)
     }
@@ -152,7 +194,7 @@ impl<P: Port> PortState<P> {
                 continue;
             }
             if let Some(tee) = pcap {
-                tee.burst(now, &r.src, &local, 0, r.seg, r.data);
+                tee.burst(now, &endpoint(&r.src), &local, 0, r.seg, r.data);
             }
             let mut each = |g: &mut Guard<'_>| match member {
                 Some(member) => {
@@ -164,7 +206,7 @@ impl<P: Port> PortState<P> {
                     };
                     receive_shared(g, member, now, exact, &r)
                 }
-                None => g.handle_packets(now, &r.from(), usize::from(r.seg), r.data, r.is_marked()),
+                None => g.handle_arrival(&r.arrival(now), || now),
             };
             handled += each(g);
             if ports.vet_refused(g, &local) {
@@ -314,9 +356,9 @@ impl<P: Port> PortState<P> {
                 let to = Endpoint { ip: group, port: net.local().port, ..Endpoint::default() };
                 let r = net.rx_get(0);
                 if let Some(tee) = pcap {
-                    tee.burst(now, &r.src, &to, 0, r.seg, r.data);
+                    tee.burst(now, &endpoint(&r.src), &to, 0, r.seg, r.data);
                 }
-                handled += g.handle_multicast(now, &r.from(), &group, usize::from(r.seg), r.data);
+                handled += g.handle_multicast(now, &r.src, &group, usize::from(r.seg), r.data);
             }
         }
         handled

@@ -1,10 +1,11 @@
 //! Receiving: one recvmmsg, then an iteration over the received datagrams.
 
 use super::{lines, Carve, UdpConfig, UdpPort};
-use crate::addr::{Endpoint, SockAddr};
+use crate::addr::{peer_addr, Endpoint, SockAddr};
 use crate::port::RxPacket;
 use crate::sys::{errno, set_option};
 use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::grh::{Fields, FLOW_LABEL};
 use std::os::fd::RawFd;
 
@@ -225,8 +226,7 @@ impl UdpPort {
     /// The `i`-th packet of the last poll; beyond the last one an empty packet.
     #[inline]
     pub fn rx_get(&self, i: usize) -> RxPacket<'_> {
-        let nothing =
-            RxPacket { src: Endpoint::default(), seg: 0, data: &[], grh: Fields::default() };
+        let nothing = RxPacket { src: PeerAddr::default(), seg: 0, data: &[] };
         if i >= self.rx.filled {
             return nothing;
         }
@@ -234,6 +234,7 @@ impl UdpPort {
         // `&mut self`.
         let (msg, addr) = unsafe { (&*self.rx.msgs.add(i), &*self.rx.addrs.add(i)) };
         let Some(src) = Endpoint::from_sockaddr(addr) else { return nothing };
+        let src = peer_addr(&src);
         if msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return RxPacket { src, ..nothing };
         }
@@ -245,10 +246,12 @@ impl UdpPort {
         // SAFETY: control `i` of `batch`.
         let control = unsafe { &*self.rx.controls.add(i) };
         let used: usize = msg.msg_hdr.msg_controllen as _;
-        let (seg, grh) = parse_control(&control.0[..used.min(CONTROL)]);
+        let (seg, Fields { flow_label, traffic_class, hop_limit }) =
+            parse_control(&control.0[..used.min(CONTROL)]);
+        let src = PeerAddr { flow_label, traffic_class, hop_limit, ..src };
         // A single datagram is its only segment; at most 65,507 bytes, so it fits.
         let seg = if seg == 0 || usize::from(seg) > len { len as u16 } else { seg };
-        RxPacket { src, seg, data, grh }
+        RxPacket { src, seg, data }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::addr::peer_addr;
+use crate::addr::{endpoint, peer_addr};
 use crate::map::Map;
 use gdrcore_core::wire::icrc::Flow;
 use gdrcore_testkit::patience::{deadline, limit_ms, until};
@@ -75,7 +75,7 @@ fn receive(port: &mut UdpPort, src: &UdpPort, mut len: usize, seg: usize) -> usi
     while len > 0 {
         for i in 0..poll(port) {
             let p = port.rx_get(i);
-            assert_eq!(p.src, *src.local());
+            assert_eq!(endpoint(&p.src), *src.local());
             assert!(usize::from(p.seg) <= seg);
             for (hint, packet) in p.data.chunks(usize::from(p.seg)).enumerate() {
                 let accepted = flow.check(hint as u16, packet).expect("ICRC");
@@ -581,7 +581,7 @@ fn ecn_bits_arrive() {
         send(&mut a.port, dst, 5 * 60, 60);
         a.port.tx_flush();
         assert_eq!(poll(&mut b.port), 1);
-        assert_eq!((b.port.rx_get(0).grh.traffic_class, b.port.rx_get(0).seg), (0b10, 60));
+        assert_eq!((b.port.rx_get(0).src.traffic_class, b.port.rx_get(0).seg), (0b10, 60));
     }
 }
 

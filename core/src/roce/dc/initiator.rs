@@ -179,7 +179,10 @@ impl Transport {
             let drained = self.is_drained(s, qi);
             let association = self.qps[qi].association();
             match (association.phase, head) {
-                (DcPhase::Apart, Head::For(target)) => return self.begin_opening(qi, target, now),
+                (DcPhase::Apart, Head::For(target)) => {
+                    self.begin_opening(qi, target, now);
+                    return self.note_path(s, qi);
+                }
                 (DcPhase::Apart, Head::Local(index)) => {
                     if !self.conn(s, qi).execute_next(now, index) {
                         return;

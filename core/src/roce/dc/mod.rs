@@ -113,7 +113,7 @@ impl Transport {
     }
 
     /// The path to the peer of a queue pair.
-    pub(super) fn path_to_peer(&self, qi: usize) -> Option<Path> {
+    pub(in crate::roce) fn path_to_peer(&self, qi: usize) -> Option<Path> {
         self.peers.get(self.qps[qi].conn.peer as usize).map(|p| p.path)
     }
 

@@ -1,7 +1,7 @@
-//! Fast path: a WRITE of one packet between two queue pairs of one engine, in one step.
+//! Fast path: a SEND or WRITE of one packet between two queue pairs of one engine, in one step.
 //!
 //! The initiator follows the rules of single requests, the target those of single messages
-//! (`Conn::accept_single`); no frame is written. Accepting the WRITE acknowledges it, so nothing
+//! (`Conn::accept_single`); no frame is written. Accepting it acknowledges it, so nothing
 //! stays outstanding, and no clock is read. If a check fails, nothing has changed, and the request
 //! takes the general path. `core/tests/engine/shapes/local.rs` runs both over the same requests and
 //! compares the results.
@@ -32,8 +32,10 @@ impl Transport {
     /// step. The request is then acknowledged and, if signaled, completed. False: nothing has
     /// changed.
     ///
-    /// `scratch`: room for one packet. `DC`: the QP is a DCI; else it is RC.
-    pub(crate) fn try_local_write<const DC: bool>(
+    /// `scratch`: room for one packet. `DC`: the QP is a DCI; else it is RC. `WRITE`: the request is
+    /// to be a WRITE without immediate data, so that the compiler drops the code for receives.
+    #[inline(never)]
+    pub(crate) fn try_local<const DC: bool, const WRITE: bool>(
         &mut self,
         s: &Shared,
         qi: usize,
@@ -54,13 +56,13 @@ impl Transport {
         if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
-        if op.within(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY {
-            return false;
-        }
+        let run = match WRITE {
+            true if op.within(class_of_singles(DC)) != Opcode::RC_WRITE_ONLY => return false,
+            true => Run { kind: Kind::Write, has_imm: false, ..run },
+            false => run,
+        };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        // Constants once more, so that the compiler drops the code for receive requests.
-        let run = Run { kind: Kind::Write, has_imm: false, ..run };
         let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
@@ -74,7 +76,7 @@ impl Transport {
             }
             bytes
         };
-        let bytes = packet_bytes(Opcode::RC_WRITE_ONLY, len as usize);
+        let bytes = packet_bytes(op.within(class_of_singles(DC)), len as usize);
 
         let bi = self.common.qp_of(run.dest_qpn);
         let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
@@ -95,7 +97,7 @@ impl Transport {
         a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
         refill_retries(a.qp);
         let common = &mut *a.common;
-        let code = wc_opcode::RDMA_WRITE;
+        let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp.scq, wqe, code, SUCCESS)
         {
             ending.finish(s, a.qp, &mut sq, Left::NothingKept, None);

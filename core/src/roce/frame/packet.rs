@@ -1,13 +1,13 @@
 //! Single requests and messages as RoCEv2 packets.
 //!
-//! A packet is prepared in the port's buffer, handed over, and then recorded in the QP's state
-//! ([`Transport::commit_send`]), while the peer already handles it. The ACK that a QP owes goes
+//! A packet is written into the port's buffer, handed over, and then recorded in the QP's state,
+//! while the peer already handles it. The ACK that a QP owes goes
 //! behind its request as the shorter last segment of the same burst.
 //! `core/tests/engine/shapes/single.rs` compares this with the general path, burst by burst.
 
 use crate::mem::TransferId;
 use crate::roce::conn::Conn;
-use crate::roce::peer::{OwnFlow, Path};
+use crate::roce::peer::{OwnFlow, Path, PeerAddr};
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
@@ -18,69 +18,31 @@ use crate::wire::{packet_bytes, pad_len, Bth, Class, Kind, Opcode, Syndrome, ICR
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 
+/// The port, as far as small messages need it.
+pub trait Packets {
+    /// Room for a burst, and the flow of the port's connected socket; `None`: no room now.
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
+    /// Hands over the first `len` bytes of the room, packets of `seg` bytes of which the last may be
+    /// shorter. `is_own`: they are signed for the flow of the connected socket. Returns the time.
+    fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64;
+}
+
 impl Transport {
-    /// Writes the only waiting request of the QP at an index into `buf`, and behind it the ACK that
-    /// the QP owes, if the request is single and goes through the port. `own`: the flow of the
-    /// port's connected socket. Also returns the peer's index and the bytes of the
-    /// request's packet. [`Transport::commit_send`] follows. `None`: nothing has changed. `DC`: the
-    /// QP is a DCI, and the clock is read; else it is RC.
-    pub(crate) fn prepare_packet<const DC: bool>(
+    /// Sends the only waiting request of the QP at an index, and behind it the ACK that the QP
+    /// owes, if the request is single and goes through the port. Returns the time. `None`: nothing
+    /// has changed. `DC`: the QP is a DCI, and the clock is read before; else it is RC.
+    #[inline(always)]
+    pub(crate) fn send_packet<const DC: bool, P: Packets>(
         &mut self,
         s: &Shared,
         qi: usize,
-        buf: &mut [u8],
+        port: &mut P,
         clock: impl Fn() -> u64,
-        own: Option<&OwnFlow>,
-    ) -> Option<(PreparedSend, usize, usize)> {
-        let Conn { qp, peer, q, common, .. } = self.connected(s, qi)?;
-        let to = qp.conn.peer as usize;
-        if peer.path != Path::Port || peer.tx.available() == 0 {
-            return None;
-        }
-        let sq = q.engine_sq(&common.key);
-        let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
-        if DC && !common.may_use_association(qp, &DcAddr::read(slot.tail()), clock()) {
-            return None;
-        }
-        let wqe = slot.header();
-        // With this many requests in flight it is batched with later ones.
-        if index.wrapping_sub(qp.conn.req.acked) >= qp.conn.req.deep() {
-            return None;
-        }
-        let len = wqe.length as usize;
-        let pad = pad_len(len);
-        let size = packet_bytes(op, len);
-        let acks = !DC && qp.conn.resp.ack_owed;
-        if acks && (peer.max_seg < 2 || size < ACK_LEN) {
-            return None;
-        }
-        let (packet, behind) = buf.get_mut(..size + ACK_LEN)?.split_at_mut(size);
-        let (head, rest) = packet.split_at_mut_checked(op.header_len())?;
-        run.emit_headers(op, run.psn, true, pad as u8, head);
-        let (body, tail) = rest.split_at_mut_checked(len)?;
-        if len > 0 {
-            // A fetch that slow memory begins here continues for the general path.
-            let of = TransferId::request(qp.qpn, index, 0);
-            common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
-        }
-        tail[..pad].fill(0);
-        let own = own.filter(|own| own.leads_to(&peer.addr));
-        let (flow, ident) = own.map_or((&peer.flow, 0), |own| (&own.flow, own.ident));
-        flow.append_icrc(ident, packet);
-        if acks {
-            let ack = qp.conn.resp.ack(Class::Rc, run.dest_qpn);
-            ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
-            flow.append_icrc(ident.wrapping_add(1), behind);
-        }
-        let (payload, bytes) = (len as u32, size as u32);
-        let len = size + if acks { ACK_LEN } else { 0 };
-        let prepared = PreparedSend { len, qi, payload, bytes, acks, is_own: own.is_some() };
-        Some((prepared, to, size))
-    }
-
-    /// Records that what [`Transport::prepare_packet`] wrote has left.
-    pub(crate) fn commit_send(&mut self, s: &Shared, now: u64, prepared: PreparedSend) {
-        let Some(mut c) = self.connected(s, prepared.qi) else { return };
+    ) -> Option<u64> {
+        let mut c = self.connected(s, qi)?;
+        let (buf, own) = port.begin()?;
+        let (prepared, is_own) = c.write_packet::<DC>(buf, clock, own)?;
+        let now = port.commit(&c.peer.addr, prepared.len, prepared.bytes as usize, is_own);
         c.single_left(&prepared);
         c.has_replied();
         if let Some(association) = c.qp.dci.first_mut() {
@@ -88,6 +50,7 @@ impl Transport {
         }
         c.start_timers(now);
         c.arm();
+        Some(now)
     }
 
     /// Takes a packet from the port, its ICRC checked, if it is a single message in order, or the
@@ -136,5 +99,60 @@ impl Transport {
             c.qp.learn_port(from.port);
         }
         taken
+    }
+}
+
+impl Conn<'_> {
+    /// Writes the only waiting request into `buf`, and behind it the owed ACK. Changes nothing
+    /// else. Also returns whether it is signed for `own`, the flow of the port's connected socket.
+    #[inline(always)]
+    fn write_packet<const DC: bool>(
+        &mut self,
+        buf: &mut [u8],
+        clock: impl Fn() -> u64,
+        own: Option<&OwnFlow>,
+    ) -> Option<(PreparedSend, bool)> {
+        let Conn { qp, peer, q, common, .. } = self;
+        if peer.path != Path::Port || peer.tx.available() == 0 {
+            return None;
+        }
+        let sq = q.engine_sq(&common.key);
+        let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
+        if DC && !common.may_use_association(qp, &DcAddr::read(slot.tail()), clock()) {
+            return None;
+        }
+        let wqe = slot.header();
+        // With this many requests in flight it is batched with later ones.
+        if index.wrapping_sub(qp.conn.req.acked) >= qp.conn.req.deep() {
+            return None;
+        }
+        let len = wqe.length as usize;
+        let pad = pad_len(len);
+        let size = packet_bytes(op, len);
+        let acks = !DC && qp.conn.resp.ack_owed;
+        if acks && (peer.max_seg < 2 || size < ACK_LEN) {
+            return None;
+        }
+        let (packet, behind) = buf.get_mut(..size + ACK_LEN)?.split_at_mut(size);
+        let (head, rest) = packet.split_at_mut_checked(op.header_len())?;
+        run.emit_headers(op, run.psn, true, pad as u8, head);
+        let (body, tail) = rest.split_at_mut_checked(len)?;
+        if len > 0 {
+            // A fetch that slow memory begins here continues for the general path.
+            let of = TransferId::request(qp.qpn, index, 0);
+            common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
+        }
+        tail[..pad].fill(0);
+        let own = own.filter(|own| own.leads_to(&peer.addr));
+        let (flow, ident) = own.map_or((&peer.flow, 0), |own| (&own.flow, own.ident));
+        flow.append_icrc(ident, packet);
+        if acks {
+            let ack = qp.conn.resp.ack(Class::Rc, run.dest_qpn);
+            ack.emit_headers(Opcode::RC_ACK, ack.psn, false, 0, &mut behind[..ACK_LEN - ICRC_LEN]);
+            flow.append_icrc(ident.wrapping_add(1), behind);
+        }
+        let (payload, bytes) = (len as u32, size as u32);
+        let len = size + if acks { ACK_LEN } else { 0 };
+        Some((PreparedSend { len, payload, bytes, acks }, own.is_some()))
     }
 }

@@ -236,9 +236,9 @@ impl Conn<'_> {
             let ack = Head { payload: 0, op, flags, syndrome, dest_qpn, psn, n: 1, extra };
             record[behind..].copy_from_slice(ack.bytes().as_flattened());
         }
-        let (bytes, qi) = (packet_bytes(op, len) as u32, self.qi);
+        let bytes = packet_bytes(op, len) as u32;
         let len = behind + if acks { HEAD_MIN } else { 0 };
-        Some((PreparedSend { len, qi, payload, bytes, acks, is_own: false }, frame, now))
+        Some((PreparedSend { len, payload, bytes, acks }, frame, now))
     }
 }
 

@@ -35,18 +35,14 @@ pub(in crate::roce) struct Eligible<'q> {
 
 /// A single request that is written, with the ACK that its QP owes. The engine's state does not
 /// contain it yet.
-#[derive(Clone, Copy, Debug)]
 #[must_use = "what was handed over must be noted"]
-pub struct PreparedSend {
+pub(in crate::roce) struct PreparedSend {
     /// Bytes that were written.
-    pub len: usize,
-    pub(in crate::roce) qi: usize,
+    pub(in crate::roce) len: usize,
     pub(in crate::roce) payload: u32,
     /// Bytes of the request's packet, as the counters have it.
     pub(in crate::roce) bytes: u32,
     pub(in crate::roce) acks: bool,
-    /// It is signed for the flow of the port's connected socket.
-    pub is_own: bool,
 }
 
 /// Packets that have left.

@@ -78,3 +78,20 @@ fn what_is_owed_to_the_target_goes_first() {
         assert!(!leaves(&net, &a, &b, net.dc, net.now));
     }
 }
+
+/// As over any link. It had begun with the port, where an ACK leaves at once.
+#[test]
+fn the_ack_of_a_context_that_has_got_a_link_waits_for_more_messages() {
+    let (net, a, b) = associated();
+    let mut g = net.lock(&b);
+    let (at, ..) = g.next_unlinked().unwrap();
+    g.set_context_link(at, a.host as u16);
+    drop(g);
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0).dc(net.dc));
+    let mut out = Out { link: b.host as u16, buf: vec![0; 20_000], sent: 0 };
+    assert!(net.lock(&a).send_single::<true, _>(index(a.qp), &mut out, false, || net.now));
+    let (src, receipts) = (net.hosts[a.host].addr, &net.hosts[b.host].receipts);
+    let mut g = net.lock(&b);
+    assert_eq!(g.handle_records(net.now, &src, &out.buf[..out.sent], receipts), 1);
+    assert!(!g.has_work() && !g.owes_nothing());
+}

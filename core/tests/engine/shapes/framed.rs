@@ -4,8 +4,10 @@
 use std::fmt::Debug;
 use std::sync::atomic::Ordering::Relaxed;
 
+use gdrcore_core::engine::Arrival;
+use gdrcore_core::roce::frame::packet::Packets;
 use gdrcore_core::roce::frame::record::{self, Links, ACK_BESIDE};
-use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::roce::run::{head_words, Run};
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_core::wire::{Flow, Kind, Opcode};
@@ -39,6 +41,25 @@ impl record::Frame for Written<'_> {
     fn commit(self, len: usize) -> u64 {
         *self.0 = len;
         NEXT
+    }
+}
+
+/// The port of an end: what was sent, and the bytes of each packet.
+struct Wire {
+    buf: Vec<u8>,
+    sent: (usize, usize),
+    now: u64,
+}
+
+impl Packets for Wire {
+    fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
+        Some((&mut self.buf, None))
+    }
+
+    fn commit(&mut self, _to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64 {
+        assert!(!is_own);
+        self.sent = (len, seg);
+        self.now
     }
 }
 
@@ -81,28 +102,28 @@ impl World {
             // A post that gets the lock leaves no mark.
             g.shared().active.drain(|_| {});
             let alone = g.may_send_alone(qi);
-            let prepared = match (self.single, dc) {
+            let mut out = Wire { buf, sent: (0, 0), now };
+            let sent = match (self.single, dc) {
                 (false, _) => None,
-                (true, true) => g.prepare_packet::<true>(qi, &mut buf, || now, None),
+                (true, true) => g.send_packet::<true, _>(qi, &mut out, || now),
                 (true, false) => {
-                    g.prepare_packet::<false>(qi, &mut buf, || unreachable!("RC's clock"), None)
+                    g.send_packet::<false, _>(qi, &mut out, || unreachable!("RC's clock"))
                 }
             };
-            self.ways.sent += u64::from(prepared.is_some());
-            self.ways.not_sent += u64::from(self.single && prepared.is_none());
-            let burst = match prepared {
-                Some((burst, prepared)) => {
-                    assert!(alone);
-                    g.commit_send(now, prepared);
-                    Some(burst)
-                }
-                None if alone => g.transmit_to_port(now, qi, &mut buf, None),
-                None => {
-                    g.wake(qi);
-                    None
-                }
-            };
-            return burst.map(|b| (end, buf[..b.len].to_vec(), b.seg));
+            self.ways.sent += u64::from(sent.is_some());
+            self.ways.not_sent += u64::from(self.single && sent.is_none());
+            if sent.is_some() {
+                assert!(alone);
+                let (len, seg) = out.sent;
+                return Some((end, out.buf[..len].to_vec(), seg));
+            }
+            assert_eq!(out.sent, (0, 0), "nothing leaves of what was not sent");
+            if !alone {
+                g.wake(qi);
+                return None;
+            }
+            let b = g.transmit_to_port(now, qi, &mut out.buf, None)?;
+            return Some((end, out.buf[..b.len].to_vec(), b.seg));
         }
         if self.single {
             // Every second one sets its timer at once, the others when the clock is read.
@@ -187,7 +208,10 @@ impl World {
                 }
                 self.ways.not_taken += 1;
             }
-            g.handle_segments(now, src, i as u16, packet.len(), &packet, marked);
+            let (segment, first) = (packet.len(), i as u16);
+            let data = &packet[..];
+            let arrival = Arrival { src, first, segment, data, ecn: marked, late: now };
+            g.handle_arrival(&arrival, || now);
         }
     }
 

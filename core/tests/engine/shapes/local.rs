@@ -1,4 +1,4 @@
-//! WRITEs between two queue pairs of one engine, in one step.
+//! SENDs and WRITEs between two queue pairs of one engine, in one step.
 
 use gdrcore_core::verbs::types::*;
 
@@ -6,15 +6,15 @@ use super::{same, same_completions, worlds, Plan, World};
 use crate::util::*;
 
 impl World {
-    /// The doorbell of an end: it is offered the single step.
-    fn offer(&mut self, end: usize) {
+    /// The doorbell of an end, for a request with this opcode: it is offered the single step.
+    fn offer(&mut self, end: usize, opcode: u32) {
         if !self.single {
             return;
         }
         let e = &self.ends[end];
         let passed = match e.kind {
-            qp_type::DCI => self.net.lock(e).try_local_write::<true>(index(e.qp)),
-            _ => self.net.lock(e).try_local_write::<false>(index(e.qp)),
+            qp_type::DCI => self.net.lock(e).try_local::<true>(index(e.qp), opcode),
+            _ => self.net.lock(e).try_local::<false>(index(e.qp), opcode),
         };
         *if passed { &mut self.ways.sent } else { &mut self.ways.not_sent } += 1;
     }
@@ -34,12 +34,13 @@ fn any_options(rng: &mut Rng) -> Opts {
     }
 }
 
-/// A request, most often a WRITE.
+/// A request, most often a WRITE or a SEND.
 fn plan(rng: &mut Rng, kind: u32) -> Plan {
     let p = Plan {
         from: if kind == qp_type::DCI { 0 } else { rng.below(2) as usize },
         opcode: match rng.below(14) {
-            0 => wr_opcode::SEND,
+            0 | 6..=8 => wr_opcode::SEND,
+            9 => wr_opcode::SEND_WITH_IMM,
             1 => wr_opcode::RDMA_READ,
             2 => wr_opcode::RDMA_WRITE_WITH_IMM,
             3 => wr_opcode::ATOMIC_FETCH_AND_ADD,
@@ -55,7 +56,7 @@ fn plan(rng: &mut Rng, kind: u32) -> Plan {
         dst: 8 * rng.below(512) as usize,
         wrong: if rng.below(40) == 0 { 1 + rng.below(3) } else { 0 },
     };
-    let may_be_inline = matches!(p.opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND);
+    let may_be_inline = matches!(p.opcode, wr_opcode::RDMA_WRITE..=wr_opcode::SEND_WITH_IMM);
     p.posted(rng, may_be_inline)
 }
 
@@ -75,7 +76,7 @@ struct Around {
 
 fn around(rng: &mut Rng) -> Around {
     Around {
-        receives: rng.below(3) == 0,
+        receives: rng.below(3) > 0,
         more: rng.below(5) == 0,
         polls_nothing: rng.below(3),
         arms: rng.below(6) == 0,
@@ -117,7 +118,7 @@ fn compare(seed: u64) -> (u32, u64, u64) {
             if a.more {
                 let _ = w.post(2000 + step, &Plan { wrong: 0, ..p });
             }
-            w.offer(p.from);
+            w.offer(p.from, p.opcode);
             w.net.settle();
             w.net.run(a.wait);
             if a.drains {

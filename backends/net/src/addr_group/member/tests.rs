@@ -1,6 +1,7 @@
 use super::super::group_msg::Received;
 use super::super::numbers::{BLOCK_MAX, PROBE};
 use super::*;
+use crate::addr::endpoint;
 use crate::addr_group::steer::Program;
 use crate::clock::now_ns;
 use crate::map::Map;
@@ -83,7 +84,8 @@ impl One {
                 Owner::Local => direct += 1,
                 Owner::Probe => _ = self.member.take_probe(r.data),
                 Owner::Block(b) => {
-                    let p = Packets { src: r.src, seg: r.seg, first: 0, grh: r.grh, data: r.data };
+                    let (src, grh) = (endpoint(&r.src), r.src.grh());
+                    let p = Packets { src, seg: r.seg, first: 0, grh, data: r.data };
                     if !self.member.forward(b, &p) {
                         self.member.count_dropped(1);
                     }

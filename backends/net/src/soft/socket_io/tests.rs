@@ -15,7 +15,6 @@ use gdrcore_core::verbs::types::{
     access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
     RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
 };
-use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
@@ -148,7 +147,7 @@ impl Port for MemoryPort {
     }
     fn rx_get(&self, i: usize) -> RxPacket<'_> {
         let (src, data) = &self.received[i];
-        RxPacket { src: *src, seg: data.len() as u16, data, grh: Fields::default() }
+        RxPacket { src: peer_addr(src), seg: data.len() as u16, data }
     }
     fn show_headers(&mut self) {}
 

@@ -30,7 +30,7 @@ fn headers(b: &mut Rig, n: usize) -> Vec<Fields> {
     let mut all = Vec::new();
     while all.len() < n {
         let came = poll(&mut b.port);
-        all.extend((0..came).map(|i| b.port.rx_get(i).grh));
+        all.extend((0..came).map(|i| b.port.rx_get(i).src.grh()));
     }
     all
 }
@@ -167,7 +167,7 @@ fn groups_have_a_hop_limit_of_their_own() {
         a.port.tx_flush();
         assert_eq!(headers(&mut b, 1), [of(0x48, SYSTEM, 0)]);
         until(60, || "nothing came to the group".into(), || b.port.group_poll(0));
-        assert_eq!(b.port.rx_get(0).grh, of(0x48, wanted, 0));
+        assert_eq!(b.port.rx_get(0).src.grh(), of(0x48, wanted, 0));
     }
 }
 

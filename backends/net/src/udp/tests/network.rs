@@ -3,7 +3,7 @@
 //! is needed for one.
 
 use super::*;
-use crate::addr::peer_addr;
+use crate::addr::{endpoint, peer_addr};
 use crate::sys::Fd;
 use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_testkit::descriptors::fork;
@@ -308,7 +308,7 @@ fn a_link_local_address_works_in_its_zone() {
     send(&mut ra.port, there, 5 * 1052, 1052);
     assert_eq!(ra.port.tx_flush(), TxOutcome::Sent);
     poll(&mut rb.port);
-    let src = rb.port.rx_get(0).src;
+    let src = endpoint(&rb.port.rx_get(0).src);
     assert_eq!(src, Endpoint { scope_id: rb.port.local().scope_id, ..*ra.port.local() });
 }
 
