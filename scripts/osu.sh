@@ -22,12 +22,13 @@ mpi=(mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm_rsh_agent /bin
 arguments() {
     local help
     help=$("$dir/$1" --help 2>&1 || true)
-    case $help in *--iterations*) printf '%s\n' -x 2 -i 20 ;; esac
-    case $1 in *_latency_mt) printf "%s\n" -t 2:2 ;; esac
-    case $help in *--validation*) printf '%s\n' -c -u 2 ;; esac
+    case $help in *--iterations*) printf '%s\n' -x 1 -i 5 ;; esac
+    case $1 in *_latency_mt) printf '%s\n' -t 2:2 ;; esac
+    case $help in *'--validation '*) printf '%s\n' -c ;; esac
     case $1 in
-    *reduce*) printf '%s\n' -T mpi_int -m 4:1048576 ;;
-    *) case $help in *--message-size*) printf '%s\n' -m 1:1048576 ;; esac ;;
+    *reduce*) printf '%s\n' -T mpi_int -m 4:65536 ;;
+    *barrier) ;;
+    *) case $help in *--message-size*) printf '%s\n' -m 1:65536 ;; esac ;;
     esac
 }
 
@@ -37,7 +38,7 @@ bench() {
     shift
     case $name in collective/* | */osu_m*) ranks=4 ;; esac
     mapfile -t a < <(arguments "$name")
-    timeout "${OSU_TIMEOUT:-300}" "${mpi[@]}" -np $ranks "$@" "$dir/$name" "${a[@]}" \
+    timeout "${OSU_TIMEOUT:-600}" "${mpi[@]}" -np $ranks "$@" "$dir/$name" "${a[@]}" \
         >"$out/log" 2>&1
 }
 
@@ -72,7 +73,7 @@ done
 
 OSU's benchmarks of MPI, unmodified, over Open MPI and UCX (`rc_v`) on the drop-in, between
 processes of one address: `scripts/osu.sh PREFIX`. Two ranks; four for collectives and for several
-pairs. Messages of up to 1 MiB, 20 of each size. "Right" are those that checked their data (`-c`)
+pairs. Messages of up to 64 KiB, a few of each size. "Right" are those that checked their data (`-c`)
 and found each byte right, "ran" those that have no such check and ended without an error. Each used
 the device, by its counters.
 
