@@ -3,8 +3,8 @@
 # over Open MPI and UCX on the drop-in, between processes of one address, through memory and over
 # UDP, and writes the counts into docs/records/OSU.md. PREFIX has the benchmarks, built by the
 # mpicc of openmpi-bin and installed. Takes half an hour. A benchmark that fails runs again over
-# Open MPI's own shared memory: the page says if it fails there, too. Left out are the two benchmarks
-# of congestion, which need several hosts.
+# Open MPI's own shared memory: the page says if it fails there, too. Left out are the two
+# benchmarks of congestion, which need several hosts.
 set -eu
 [ $# = 1 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 dir=$(cd "$1" && pwd)/libexec/osu-micro-benchmarks/mpi
@@ -43,8 +43,9 @@ bench() {
         >"$out/log" 2>&1
 }
 
-# Whether the last run checked data.
+# Whether the last run checked data; found it wrong.
 checked() { grep -qE 'Pass$|passed$' "$out/log"; }
+wrong() { grep -qE 'Fail$|failed$|^FAILED' "$out/log"; }
 
 declare -A count
 for path in auto udp; do
@@ -53,7 +54,7 @@ for path in auto udp; do
         name=${program#"$dir"/}
         group=${name%/*}
         if bench "$name" --mca pml ucx --mca osc ucx --mca btl self "$run" --address $address &&
-            ! grep -qE 'Fail$|failed$|^FAILED' "$out/log" && grep -q '^gdrcore: rdma_' "$out/log"; then
+            ! wrong && grep -q '^gdrcore: rdma_' "$out/log"; then
             what=ran
             ! checked || what=right
         else
@@ -74,9 +75,9 @@ done
 
 OSU's benchmarks of MPI, unmodified, over Open MPI and UCX (`rc_v`) on the drop-in, between
 processes of one address: `scripts/osu.sh PREFIX`. Two ranks; four for collectives and for several
-pairs. Messages of up to 64 KiB, a few of each size. "Right" are those that checked their data (`-c`)
-and found each byte right, "ran" those that have no such check and ended without an error. Each used
-the device, by its counters.
+pairs. Messages of up to 64 KiB, a few of each size. "Right" are those that checked their data
+(`-c`) and found each byte right, "ran" those that have no such check and ended without an error.
+Each used the device, by its counters.
 
 PAGE
     printf '%s; %s; UCX %s.\n\n' \

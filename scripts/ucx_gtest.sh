@@ -55,7 +55,8 @@ PAGE
     echo 'Those that did not pass:'
     echo
     outcomes | awk -F'\t' '$2 != "passed" && $2 != "skipped" { print "- `" $1 "`: " $2 }'
-    printf '\nWhy tests skip themselves:\n\n| Transport | Tests | Reason; in quotation, UCX'\''s |\n'
+    printf '\nWhy tests skip themselves:\n\n'
+    echo "| Transport | Tests | Reason; in quotation, UCX's |"
     printf '|---|---|---|\n'
     outcomes | awk -F'\t' '
         $2 == "skipped" {
