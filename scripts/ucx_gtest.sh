@@ -12,7 +12,7 @@ page=docs/records/UCX-GTEST.md
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 left_out='*flush_ep_remote*:ud_verbs/test_uct_peer_failure_multiple.*:*lmc*:*get_size_limit*'
-filter=${UCX_GTEST_FILTER:-"rc_verbs/*:ud_verbs/*:ib/*:-$left_out"}
+filter=${UCX_GTEST_FILTER:-"rc_verbs/*:ud_verbs/*:ib/test_md*:ib/test_ib_md*:-$left_out"}
 build/bin/gdrcore-run --address 127.104.3.1 "$gtest" --gtest_filter="$filter" >"$log" 2>&1 || true
 
 # Each test: its transport, what became of it, and of one that was skipped why.
