@@ -6,6 +6,7 @@
 //!   the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
+//! * `aside`: a thread that spins gives its core to others.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
@@ -35,6 +36,7 @@ macro_rules! write_fields {
     }};
 }
 
+mod aside;
 mod budget;
 mod channels;
 mod cm;

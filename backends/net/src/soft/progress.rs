@@ -364,7 +364,9 @@ impl SoftDevice {
         self.polls.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)
             || idle == IDLE_POLLS_LOCAL && self.has_local_peers.load(Ordering::Relaxed)
-            || idle.is_multiple_of(IDLE_POLLS_RELAYED) && self.is_relayed.load(Ordering::Relaxed)
+        {
+            self.polls.aside.stand();
+        } else if idle.is_multiple_of(IDLE_POLLS_RELAYED) && self.is_relayed.load(Ordering::Relaxed)
         {
             std::thread::yield_now();
         }

@@ -4,6 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::aside::Aside;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::thread_token::token;
@@ -38,6 +39,8 @@ pub(super) struct PollNotes {
     pub(super) idle: AtomicU32,
     /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
     pub(super) last_poll_ns: AtomicU64,
+    /// How a thread that spins gives its core away.
+    pub(super) aside: Aside,
 }
 
 /// Waits for less than a microsecond.
