@@ -162,7 +162,10 @@ dist: ## Build tarball, wheel, Debian packages and list of parts in an old Debia
 	@scripts/deps.sh dist
 	@dist/dist.sh
 
-test-dist: dist ## Build the artifacts twice, and install each in empty Debian 11, 12 and 13 (as root).
+test-dist: dist ## Build the artifacts twice, compare them, and install each in empty Debian 11, 12 and 13 (as root).
+	cp "$(CARGO_TARGET_DIR)/dist/out/SHA256SUMS" "$(CARGO_TARGET_DIR)/dist/first"
+	rm -rf "$(CARGO_TARGET_DIR)/dist/old" && dist/dist.sh
+	cmp "$(CARGO_TARGET_DIR)/dist/first" "$(CARGO_TARGET_DIR)/dist/out/SHA256SUMS"
 	DIST_ALL=1 $(CARGO) test -p gdrcore-tests --test dist --test dist_roots
 
 uninstall: ## Remove what install put there.

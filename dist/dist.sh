@@ -55,7 +55,9 @@ else
     cargo fetch --locked --quiet
     rm -rf "$dist/src"
     mkdir -p "$dist/src" "$trees"
-    git ls-files -z | tar --null --files-from=- --create | tar --extract --directory "$dist/src"
+    # With the time of now: cargo takes a file for compiled that changed while it last compiled.
+    git ls-files -z | tar --null --files-from=- --create |
+        tar --extract --touch --directory "$dist/src"
     in_root "$root" dist/trees.sh /out
 fi
 cd "$repository"

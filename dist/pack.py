@@ -87,7 +87,7 @@ def files(tree):
 def tarball(name, tree, top, release):
     """NAME.tar.gz with the files of a tree below a folder TOP."""
     path = release.out / f"{name}.tar.gz"
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for file in files(tree):
                 info = tar.gettarinfo(str(file), f"{top}/{file.relative_to(tree)}")

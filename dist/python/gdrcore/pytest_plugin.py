@@ -43,7 +43,7 @@ class Device:
         """Waits until a program of `start` has ended by 0; returns its output."""
         out, err = started.communicate(timeout=timeout)
         self._running.remove(started)
-        self._told.append(f"{started.args}: exit {started.returncode}\n{out or ''}{err or ''}")
+        self._told.append(f"{started.args!r}: exit {started.returncode}\n{out or ''}{err or ''}")
         assert started.returncode == 0, self._told[-1]
         return out
 
@@ -55,7 +55,7 @@ class Device:
         for started in self._running:
             started.kill()
             out, err = started.communicate()
-            self._told.append(f"{started.args}: killed\n{out or ''}{err or ''}")
+            self._told.append(f"{started.args!r}: killed\n{out or ''}{err or ''}")
         self._running.clear()
 
 
