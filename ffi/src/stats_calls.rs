@@ -144,7 +144,7 @@ pub unsafe extern "C" fn gdrc_cause_str(
 }
 
 fn cause_str(cause: *const Cause, buf: *mut c_char, len: usize) -> Result<c_int> {
-    let cause = Cause::from(plain_in!(cause));
+    let cause = plain_in!(cause);
     // SAFETY: the header's contract: buf is NULL or writable for len bytes.
     unsafe { ptr::format(buf, len, format_args!("{cause}")) }
 }
