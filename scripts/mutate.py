@@ -22,6 +22,7 @@ import faults_ends
 import faults_flow
 import faults_flush
 import faults_hosts
+import faults_house
 import faults_left
 import faults_life
 import faults_nic
@@ -746,6 +747,7 @@ FAULTS += staged(faults_capi.FAULTS)
 FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
 FAULTS += staged(faults_class.FAULTS)
+FAULTS += staged(faults_house.FAULTS)
 
 
 def main():
