@@ -23,6 +23,7 @@ import faults_ends
 import faults_flow
 import faults_flush
 import faults_hosts
+import faults_house
 import faults_left
 import faults_life
 import faults_nic
@@ -749,6 +750,7 @@ FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
 FAULTS += staged(faults_class.FAULTS)
 FAULTS += staged(faults_dist.FAULTS)
+FAULTS += staged(faults_house.FAULTS)
 
 
 def main():

@@ -28,7 +28,7 @@ macro_rules! consts {
         }
     };
 }
-/// An enumeration of which each member has a text; as [`consts!`] for the C header.
+/// An enumeration of which each member has a text; as [`crate::consts!`] for the C header.
 #[macro_export]
 macro_rules! numbered {
     ($(#[$m:meta])* $name:ident: $text:ty {

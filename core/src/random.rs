@@ -6,6 +6,9 @@
 //! handful of outputs. Each use has a `purpose` of its own, so that the numbers of one say nothing
 //! about those of another.
 
+use core::hash::Hasher;
+use siphasher::sip::SipHasher13;
+
 /// Most bits of a [`Shuffle`]: those of a QPN.
 const BITS_MAX: u32 = 24;
 /// Rounds of [`Shuffle`].
@@ -35,39 +38,10 @@ impl Random {
 
     /// A keyed hash of some words: the same each time, and unpredictable without the seed.
     pub fn of(&self, words: &[u64]) -> u64 {
-        // The initial values are those of the SipHash paper.
-        let mut v = [
-            self.k0 ^ 0x736f_6d65_7073_6575,
-            self.k1 ^ 0x646f_7261_6e64_6f6d,
-            self.k0 ^ 0x6c79_6765_6e65_7261,
-            self.k1 ^ 0x7465_6462_7974_6573,
-        ];
-        for &word in words {
-            v[3] ^= word;
-            round(&mut v);
-            v[0] ^= word;
-        }
-        v[2] ^= 0xff;
-        for _ in 0..3 {
-            round(&mut v);
-        }
-        v[0] ^ v[1] ^ v[2] ^ v[3]
+        let mut hash = SipHasher13::new_with_keys(self.k0, self.k1);
+        words.iter().for_each(|&word| hash.write_u64(word));
+        hash.finish()
     }
-}
-
-/// One round of SipHash.
-fn round(v: &mut [u64; 4]) {
-    let [a, b, c, d] = v;
-    *a = a.wrapping_add(*b);
-    *b = b.rotate_left(13) ^ *a;
-    *a = a.rotate_left(32);
-    *c = c.wrapping_add(*d);
-    *d = d.rotate_left(16) ^ *c;
-    *a = a.wrapping_add(*d);
-    *d = d.rotate_left(21) ^ *a;
-    *c = c.wrapping_add(*b);
-    *b = b.rotate_left(17) ^ *c;
-    *c = c.rotate_left(32);
 }
 
 /// A secret permutation of the numbers below a power of two, in both directions: a Feistel network,
@@ -160,5 +134,7 @@ mod tests {
         assert_ne!(a.draw(), b.draw());
         assert_ne!(a.draw(), a.draw());
         assert_ne!(a.of(&[1, 2]), a.of(&[2, 1]));
+        // A list of words and a longer one with zeroes behind are not the same.
+        assert_ne!(a.of(&[1]), a.of(&[1, 0]));
     }
 }

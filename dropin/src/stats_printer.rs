@@ -2,7 +2,7 @@
 //! it ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
 //! handles or ignores are left alone.
 
-use crate::worker::Worker;
+use crate::worker::{Sleep, Turn, Worker};
 use crate::{env, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -28,10 +28,11 @@ static LOST: AtomicBool = AtomicBool::new(false);
 /// caller at a time; a thread of its own calls `total`.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
-    if !env::stats()
-        || PRINTER.is_started()
-        || PRINTER.start("gdrc-stats", move |last| work(last, total)).is_err()
-    {
+    let print = move |turn: &Turn<'_>| {
+        work(turn.last, total);
+        Sleep::default()
+    };
+    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", print).is_err() {
         return;
     }
     ONCE.call_once(|| {

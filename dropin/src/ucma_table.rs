@@ -14,6 +14,7 @@ use crate::open_devices;
 use crate::thread_lock::ForkLock;
 use crate::umad;
 use crate::verb_result::Verb;
+use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
 use gdrcore_core::device::CmDevice;
@@ -153,12 +154,13 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     let seed = clock::random_seed()?;
     // Never freed: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
-    CM_EVENTS.start("gdrc-ucma", move |last| {
-        if last {
+    CM_EVENTS.start("gdrc-ucma", move |turn| {
+        if turn.last {
             files.close_all()
         } else {
             while files.pump() > 0 {}
         }
+        Sleep::default()
     })?;
     // SAFETY: a function of this library, which librdmacm keeps loaded.
     unsafe { libc::atexit(at_exit) };

@@ -1,5 +1,5 @@
-//! A thread that sleeps until it is woken. Signal handlers and holders of the engine's lock may
-//! wake it.
+//! A thread that sleeps until it is woken, or until what its work names: descriptors, a time.
+//! Signal handlers and holders of the engine's lock may wake it.
 //!
 //! It runs once more at the end of the process. The thread that calls `exit` cannot do that work:
 //! it may be in a signal handler that interrupted the program anywhere, with any lock held. If this
@@ -10,10 +10,32 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 use gdrcore_core::{Error, Result};
+use gdrcore_net::reason;
 use gdrcore_net::threads::{no_thread, thread, HelperSignals};
+use std::os::fd::RawFd;
+use std::time::Instant;
 
 /// Time that the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
+/// Time until the thread tries again what the system has refused.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Why the work runs.
+pub struct Turn<'a> {
+    /// For the last time.
+    pub last: bool,
+    /// The descriptors of the last [`Sleep`]; what has happened is in `revents`.
+    pub ready: &'a [libc::pollfd],
+}
+
+/// What ends the sleep after a run, besides [`Worker::wake`].
+#[derive(Default)]
+pub struct Sleep {
+    /// Descriptors that become readable.
+    pub readable: Vec<RawFd>,
+    /// A time.
+    pub until: Option<Instant>,
+}
 
 /// A thread of the process. A child of fork begins without it.
 pub struct Worker {
@@ -35,41 +57,70 @@ impl Worker {
         self.owner.load(Ordering::Acquire) == pid()
     }
 
-    /// Starts the thread; one caller at a time. The argument of `work`: whether this is the last
-    /// run.
+    /// Starts the thread, if this process has not.
     ///
     /// # Errors
     /// The system's: no descriptor, no thread.
-    pub fn start(&'static self, name: &str, work: impl Fn(bool) + Send + 'static) -> Result<()> {
+    pub fn start(
+        &'static self,
+        name: &str,
+        work: impl FnMut(&Turn<'_>) -> Sleep + Send + 'static,
+    ) -> Result<()> {
+        let (own, before) = (pid(), self.owner.load(Ordering::Acquire));
+        let is_ours =
+            || self.owner.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed);
+        if before == own || is_ours().is_err() {
+            return Ok(());
+        }
         // SAFETY: no pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(last_error());
-        }
-        let masked = HelperSignals::take();
-        let started = thread(name, 256 << 10).spawn(move || self.run(fd, work));
-        drop(masked);
-        if let Err(e) = started {
-            // SAFETY: ours, and nobody else knows it.
-            unsafe { libc::close(fd) };
-            return Err(no_thread(e));
-        }
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        // Before the thread runs: what comes from now on wakes it.
         self.fd.store(fd, Ordering::Release);
-        self.owner.store(pid(), Ordering::Release);
-        Ok(())
+        let started = if fd < 0 {
+            Err(last_error())
+        } else {
+            let masked = HelperSignals::take();
+            let started = thread(name, 256 << 10).spawn(move || self.run(fd, work));
+            drop(masked);
+            started.map(drop).map_err(no_thread)
+        };
+        started.inspect_err(|_| {
+            self.fd.store(-1, Ordering::Release);
+            self.owner.store(0, Ordering::Release);
+            // SAFETY: ours, if it is one, and nobody else knows it any more.
+            unsafe { libc::close(fd) };
+        })
     }
 
-    fn run(&self, fd: c_int, work: impl Fn(bool)) {
+    fn run(&self, wake: c_int, mut work: impl FnMut(&Turn<'_>) -> Sleep) {
+        reason::install();
+        let mut sleep = Sleep::default();
         loop {
-            let mut n = 0u64;
-            // SAFETY: room for eight bytes.
-            if unsafe { libc::read(fd, (&raw mut n).cast(), 8) } < 0
-                && last_error() != Error::Os(libc::EINTR)
-            {
+            let fds = [wake].into_iter().chain(sleep.readable.iter().copied());
+            let mut all: Vec<_> =
+                fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+            let wait = sleep.until.map_or(-1, |at| {
+                let left = at.saturating_duration_since(Instant::now()).as_millis();
+                left.min(1 << 30) as c_int + 1
+            });
+            // SAFETY: the entries live through the call.
+            let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) };
+            if all[0].revents & libc::POLLNVAL != 0 {
+                // The program has closed all descriptors.
                 return;
             }
+            if ready < 0 {
+                if last_error() != Error::Os(libc::EINTR) {
+                    // More descriptors than are allowed by now.
+                    std::thread::sleep(AGAIN);
+                }
+                continue;
+            }
+            let mut n = 0u64;
+            // SAFETY: room for eight bytes.
+            unsafe { libc::read(wake, (&raw mut n).cast(), 8) };
             let last = self.last.load(Ordering::Acquire);
-            work(last);
+            sleep = work(&Turn { last, ready: &all[1..] });
             if last {
                 return self.last.store(false, Ordering::Release);
             }
@@ -112,7 +163,9 @@ mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
     use gdrcore_testkit::patience::{limit, wait_for};
-    use std::time::Instant;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn it_works_when_woken_and_once_more_at_the_end() {
@@ -123,9 +176,10 @@ mod tests {
         WORKER.finish();
         assert!(!WORKER.is_started());
         WORKER
-            .start("test", |last| {
+            .start("test", |turn| {
                 TURNS.fetch_add(1, Ordering::SeqCst);
-                LAST.fetch_add(last.into(), Ordering::SeqCst);
+                LAST.fetch_add(turn.last.into(), Ordering::SeqCst);
+                Sleep::default()
             })
             .unwrap();
         assert!(WORKER.is_started());
@@ -139,9 +193,42 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_and_a_time_end_a_sleep() {
+        static WORKER: Worker = Worker::new();
+        static READY: AtomicU32 = AtomicU32::new(0);
+        static TURNS: AtomicU32 = AtomicU32::new(0);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        WORKER
+            .start("test", move |turn| {
+                let ready = turn.ready.iter().any(|p| p.revents & libc::POLLIN != 0);
+                READY.fetch_add(ready.into(), Ordering::SeqCst);
+                TURNS.fetch_add(1, Ordering::SeqCst);
+                if ready {
+                    // Read, it is silent; a time is left.
+                    (&theirs).read_exact(&mut [0]).unwrap();
+                    return Sleep { until: Some(Instant::now()), ..Sleep::default() };
+                }
+                Sleep { readable: vec![theirs.as_raw_fd()], until: None }
+            })
+            .unwrap();
+        WORKER.wake();
+        wait_for(60, "the first run", || TURNS.load(Ordering::SeqCst) == 1);
+        (&ours).write_all(b"x").unwrap();
+        wait_for(60, "a run for the descriptor, and one for the time", || {
+            TURNS.load(Ordering::SeqCst) == 3
+        });
+        assert_eq!(READY.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
     fn the_end_does_not_wait_for_ever() {
         static WORKER: Worker = Worker::new();
-        WORKER.start("test", |_| std::thread::sleep(Duration::from_secs(3600))).unwrap();
+        WORKER
+            .start("test", |_| {
+                std::thread::sleep(Duration::from_secs(3600));
+                Sleep::default()
+            })
+            .unwrap();
         let began = Instant::now();
         WORKER.finish();
         assert!(began.elapsed() < limit(60));

@@ -583,6 +583,17 @@ fn texts_exist_for_any_number() {
             assert!(!unsafe { CStr::from_ptr(s) }.is_empty());
         }
     }
+    for (s, name) in [
+        (gdrc_wc_status_str(12), c"RETRY_EXC_ERR"),
+        (gdrc_wc_status_str(3), c"UNKNOWN"),
+        (gdrc_wc_opcode_str(128), c"RECV"),
+        (gdrc_qp_state_str(3), c"RTS"),
+        (gdrc_event_str(8), c"DEVICE_FATAL"),
+        (gdrc_cm_event_str(8), c"REJECTED"),
+    ] {
+        // SAFETY: a static C string.
+        assert_eq!(unsafe { CStr::from_ptr(s) }, name);
+    }
     // SAFETY: a static C string.
     let v = unsafe { CStr::from_ptr(gdrc_version()) }.to_str().unwrap();
     let mut n = 0u32;

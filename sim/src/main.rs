@@ -15,6 +15,8 @@ mod swarm;
 mod trap;
 mod world;
 
+use lexopt::prelude::*;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use scenario::{feature, Limits};
@@ -42,6 +44,7 @@ follows from its seed.
                   no more than that: a smaller world of the same seed
   --features      names the features
   --verbose       prints the links and every completion
+  --help, --version
   --bottleneck    eight flows through one switch port instead, with congestion control and
                   without (default seed 0)
 ";
@@ -59,49 +62,51 @@ struct Args {
     limits: Limits,
 }
 
-fn parse(args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Args>, lexopt::Error> {
     let mut out = Args { to: 1000, ..Args::default() };
-    let mut args = args;
-    let number = |s: &str| s.parse::<u64>().map_err(|_| format!("'{s}' is not a number"));
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--seed" => {
-                out.from = number(&value()?)?;
+    let mut args = lexopt::Parser::from_args(args);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("seed") => {
+                out.from = args.value()?.parse()?;
                 out.to = out.from.saturating_add(1);
             }
-            "--seeds" => {
-                let range = value()?;
+            Long("seeds") => {
+                let range = args.value()?.string()?;
                 let (a, b) =
                     range.split_once("..").ok_or_else(|| format!("'{range}' is not A..B"))?;
-                (out.from, out.to) = (number(a)?, number(b)?);
+                (out.from, out.to) = (OsString::from(a).parse()?, OsString::from(b).parse()?);
             }
-            "--count" => (out.from, out.to) = (0, number(&value()?)?),
-            "--packets" => out.packets = Some(number(&value()?)?),
-            "--threads" => out.threads = number(&value()?)? as usize,
-            "--swarm" => out.swarm = true,
-            "--shrink" => out.shrink = true,
-            "--hosts" => out.limits.hosts = number(&value()?)?.max(1) as usize,
-            "--links" => out.limits.links = number(&value()?)?.max(1) as usize,
-            "--ops" => out.limits.ops = number(&value()?)?.max(1) as u32,
-            "--without" => {
-                for name in value()?.split(',') {
+            Long("count") => (out.from, out.to) = (0, args.value()?.parse()?),
+            Long("packets") => out.packets = Some(args.value()?.parse()?),
+            Long("threads") => out.threads = args.value()?.parse()?,
+            Long("swarm") => out.swarm = true,
+            Long("shrink") => out.shrink = true,
+            Long("hosts") => out.limits.hosts = args.value()?.parse::<usize>()?.max(1),
+            Long("links") => out.limits.links = args.value()?.parse::<usize>()?.max(1),
+            Long("ops") => out.limits.ops = args.value()?.parse::<u32>()?.max(1),
+            Long("without") => {
+                for name in args.value()?.string()?.split(',') {
                     let found = feature::NAMES.iter().find(|f| f.0 == name);
                     out.limits.without |=
                         found.ok_or_else(|| format!("no feature '{name}'; see --features"))?.1;
                 }
             }
-            "--features" => {
+            Long("features") => {
                 feature::NAMES.iter().for_each(|f| println!("{}", f.0));
                 return Ok(None);
             }
-            "--verbose" | "-v" => out.verbose = true,
-            "--bottleneck" => out.bottleneck = true,
-            "--help" | "-h" => {
+            Short('v') | Long("verbose") => out.verbose = true,
+            Long("bottleneck") => out.bottleneck = true,
+            Short('h') | Long("help") => {
                 print!("{HELP}");
                 return Ok(None);
             }
-            _ => return Err(format!("unknown option '{arg}'; see --help")),
+            Short('V') | Long("version") => {
+                println!("sim {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            _ => return Err(arg.unexpected()),
         }
     }
     Ok(Some(out))
@@ -162,11 +167,11 @@ fn report(out: &Outcome) {
 }
 
 fn main() -> ExitCode {
-    let args = match parse(std::env::args().skip(1)) {
+    let args = match parse(std::env::args_os().skip(1)) {
         Ok(Some(args)) => args,
         Ok(None) => return ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("sim: {e}");
+            eprintln!("sim: {e}; see --help");
             return ExitCode::from(2);
         }
     };

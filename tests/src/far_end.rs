@@ -31,6 +31,26 @@ impl Far {
         far
     }
 
+    /// A stream of WRITEs from a far end on one device to one on another.
+    pub fn stream(program: &str, from: &str, to: &str) -> (Far, Far) {
+        let options = ["stream=write", "piece=65536", "timeout=14"];
+        let mut from = Far::start(program, from, &options);
+        let mut to = Far::start(program, to, &[]);
+        from.connect_far(&mut to);
+        from.say("go");
+        (from, to)
+    }
+
+    /// Waits until a stream has moved `times` from now on, and says nothing else.
+    pub fn moves(&self, times: u32) {
+        while let Some(line) = self.said() {
+            assert!(line.starts_with("moved "), "{line}");
+        }
+        for _ in 0..times {
+            self.answer("moved ");
+        }
+    }
+
     /// Starts a program that reads and writes lines, as `far_end` does.
     pub fn run(command: &mut Command) -> Far {
         patience::hand_on(command);

@@ -88,7 +88,7 @@ const CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// All dependencies that core may have; `loom` only under its own cfg.
-const CORE_DEPENDENCIES: &[&str] = &["heapless", "crossbeam-utils", "loom"];
+const CORE_DEPENDENCIES: &[&str] = &["heapless", "crossbeam-utils", "siphasher", "loom"];
 
 /// The entry of a path in [`CORE`]: that of its longest known prefix.
 fn layer(path: &[String]) -> Option<(usize, &'static str)> {

@@ -30,37 +30,19 @@ fn kills() -> u64 {
     std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }
 
-/// A stream between two far ends.
-fn stream(router: &Supervised, from: &str, to: &str) -> (Far, Far) {
-    let options = ["stream=write", "piece=65536", "timeout=14"];
-    let mut from = Far::start(FAR, &router.device(from), &options);
-    let mut to = Far::start(FAR, &router.device(to), &[]);
-    from.connect_far(&mut to);
-    from.say("go");
-    (from, to)
-}
-
-/// What a stream says from now on: `times` that it has moved, and nothing else.
-fn moves(from: &Far, times: u32) {
-    while let Some(line) = from.said() {
-        assert!(line.starts_with("moved "), "{line}");
-    }
-    (0..times).for_each(|_| drop(from.answer("moved ")));
-}
-
 #[test]
 fn relayed_pairs_go_on_with_the_next_router_and_links_do_not_notice() {
     let Some(bash) = find("bash") else { skip!("bash is not installed") };
     let mut router = Supervised::start(&bash, POLICY, &["a", "b", "c", "d"]);
-    let (direct, _one) = stream(&router, "a", "b");
-    let (relayed, _other) = stream(&router, "c", "d");
+    let (direct, _one) = Far::stream(FAR, &router.device("a"), &router.device("b"));
+    let (relayed, _other) = Far::stream(FAR, &router.device("c"), &router.device("d"));
     // Beside the streams, a pair that is asked how soon it has its next bytes.
     let [c, d] = ["c", "d"].map(|name| Soft::new(&router.device(name)));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
     let mut times = Vec::new();
     for kill in 0..kills() {
-        moves(&direct, 1);
-        moves(&relayed, 1);
+        direct.moves(1);
+        relayed.moves(1);
         let data = pattern(kill, BYTES);
         x.buffer.write(0, &data);
         let killed = Instant::now();
@@ -69,8 +51,8 @@ fn relayed_pairs_go_on_with_the_next_router_and_links_do_not_notice() {
         succeed(&mut x, &mut y, kill);
         times.push(killed.elapsed());
         assert!(y.buffer.read(0, BYTES) == data);
-        moves(&relayed, 2);
-        moves(&direct, 1);
+        relayed.moves(2);
+        direct.moves(1);
     }
     times.sort_unstable();
     let within = times.iter().filter(|t| **t <= Duration::from_millis(500)).count();

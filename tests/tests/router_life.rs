@@ -65,33 +65,13 @@ fn exchange(x: &mut End, y: &mut End, seed: u64) {
     assert!(x.buffer.read(500_000, BYTES) == data);
 }
 
-/// A stream between two far ends.
-fn stream(router: &Router, from: &str, to: &str) -> (Far, Far) {
-    let options = ["stream=write", "piece=65536", "timeout=14"];
-    let mut from = Far::start(FAR, &router.device(from), &options);
-    let mut to = Far::start(FAR, &router.device(to), &[]);
-    from.connect_far(&mut to);
-    from.say("go");
-    (from, to)
-}
-
-/// Waits until a stream has moved `times` from now on.
-fn moves(from: &Far, times: u32) {
-    while let Some(line) = from.said() {
-        assert!(line.starts_with("moved "), "{line}");
-    }
-    for _ in 0..times {
-        from.answer("moved ");
-    }
-}
-
 #[test]
 fn processes_go_on_when_the_router_is_killed_and_started_again() {
     let mut router = Router::start(POLICY);
-    let (direct, _other) = stream(&router, "a", "b");
-    let (relayed, _fourth) = stream(&router, "c", "d");
-    moves(&direct, 3);
-    moves(&relayed, 3);
+    let (direct, _other) = Far::stream(FAR, &router.device("a"), &router.device("b"));
+    let (relayed, _fourth) = Far::stream(FAR, &router.device("c"), &router.device("d"));
+    direct.moves(3);
+    relayed.moves(3);
     let numbers = |router: &Router| {
         let sessions = router.sessions();
         let of = |line: &String| {
@@ -107,11 +87,11 @@ fn processes_go_on_when_the_router_is_killed_and_started_again() {
     for kill in 0..kills() {
         router.kill();
         // Links take no part in it.
-        moves(&direct, 5);
+        direct.moves(5);
         router.restart();
-        moves(&relayed, 1);
-        moves(&direct, 2);
-        moves(&relayed, 5);
+        relayed.moves(1);
+        direct.moves(2);
+        relayed.moves(5);
         wait_for(60, "sessions stay away", || router.sessions().len() == 4);
         assert_eq!(numbers(&router), before, "kill {kill}");
     }

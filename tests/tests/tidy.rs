@@ -54,52 +54,6 @@ fn no_file_is_too_long_to_read() {
     });
 }
 
-/// Longest function, in lines from `fn` to its closing brace.
-const FUNCTION_MAX: usize = 100;
-
-/// The functions of a source file: name and lines.
-fn functions(text: &str) -> Vec<(String, usize)> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut found = Vec::new();
-    for (i, line) in lines.iter().enumerate() {
-        let indent = &line[..line.len() - line.trim_start().len()];
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let leads = |w: &&str| {
-            w.starts_with("pub")
-                || matches!(*w, "const" | "unsafe" | "extern" | "\"C\"" | "in" | "async")
-        };
-        let Some(at) = words
-            .iter()
-            .position(|w| !leads(w) && !w.ends_with(')'))
-            .filter(|at| words[*at] == "fn")
-        else {
-            continue;
-        };
-        let name: String = words
-            .get(at + 1)
-            .map_or("", |w| w)
-            .chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect();
-        let end = lines[i..].iter().position(|l| l.strip_prefix(indent) == Some("}"));
-        let whole = !line.ends_with('}') && !line.ends_with(';');
-        found.extend(end.filter(|_| whole).map(|n| (name, n + 1)));
-    }
-    found
-}
-
-#[test]
-fn no_function_is_too_long_to_read() {
-    assert_eq!(
-        functions("fn a() {\n    b\n}\n    pub(crate) unsafe fn c(x: u8)\n    {\n    }\n"),
-        [("a".into(), 3), ("c".into(), 3)]
-    );
-    check(&["rs"], |file, text| {
-        let long = functions(text).into_iter().filter(|(_, lines)| *lines > FUNCTION_MAX);
-        long.map(|(name, lines)| format!("{file}: {name} has {lines} lines")).collect()
-    });
-}
-
 /// Longest line, in characters.
 const COLUMNS_MAX: usize = 100;
 
@@ -237,10 +191,9 @@ fn every_unsafe_block_has_its_proof() {
     assert_eq!(unproved("x", "fn f() {\n    unsafe { g() }\n}").len(), 1);
     assert_eq!(unproved("x", "// SAFETY: g needs nothing.\nunsafe { g() }"), [""; 0]);
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    assert!(
-        manifest.contains("undocumented_unsafe_blocks = \"deny\""),
-        "clippy looks too, and exactly"
-    );
+    for lint in ["undocumented_unsafe_blocks", "too_many_lines"] {
+        assert!(manifest.contains(&format!("{lint} = \"deny\"")), "clippy looks for {lint}");
+    }
     for crate_manifest in files(&root(), &["toml"]).iter().filter(|f| f.ends_with("Cargo.toml")) {
         let text = std::fs::read_to_string(crate_manifest).expect("readable manifest");
         let inherits = text.contains("[lints]") && text.contains("workspace = true");

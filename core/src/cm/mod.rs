@@ -69,14 +69,10 @@ const _: () = {
     assert!(UD_ACCEPT_DATA_MAX == private_len::SIDR_REP);
 };
 
-/// Timeout code for the answer of a peer, if the program names none: 0.54 s.
-pub const RESPONSE_TIMEOUT: u8 = 17;
 /// Largest timeout code that a peer may dictate: 4.3 s.
 pub const TIMEOUT_MAX: u8 = 20;
 /// Timeout code of our MRAs, and the largest that a peer's MRA may ask for: 69 s.
 pub const SERVICE_TIMEOUT: u8 = 24;
-/// How often a message is sent again.
-pub const MAX_RETRIES: u8 = 15;
 /// How often a REP is sent again to a peer that has not shown that it receives.
 pub const REP_RETRIES: u8 = 4;
 /// How long requests are kept, not refused, for a port that is announced or whose listener has

@@ -100,6 +100,11 @@ pub const UD_ACCEPT_DATA_MAX: usize = 136;
 /// Most private data of any message.
 pub const DATA_MAX: usize = ACCEPT_DATA_MAX;
 
+/// Timeout code for the answer of a peer, if the program names none: 0.54 s.
+pub const RESPONSE_TIMEOUT: u8 = 17;
+/// How often a message is sent again.
+pub const MAX_RETRIES: u8 = 15;
+
 /// Parameters of one side in connect and accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam<'a> {

@@ -52,7 +52,7 @@ pub(super) fn local(config: &Config, addr: &PeerAddr) -> Local {
 }
 
 /// Takes a packet to QP1.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments)] // the parts of an engine, and what came
 pub(super) fn take(
     cm: &mut Cm,
     t: &mut Transport,

@@ -187,7 +187,7 @@ impl Conn<'_> {
 
     /// Takes a datagram to the GID `to`, this engine's or a group's: 40 bytes of GRH first, then
     /// the payload.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // who, to whom, and the packet
     pub(crate) fn handle_ud(
         &mut self,
         now: u64,

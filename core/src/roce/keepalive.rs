@@ -10,6 +10,7 @@ use super::conn::Conn;
 use super::peer::Path;
 use super::run::Run;
 use super::txbuf::TxBuf;
+use crate::cm::types::{MAX_RETRIES, RESPONSE_TIMEOUT};
 use crate::device::async_event;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::connection::{Keep, KeepPlan};
@@ -27,9 +28,6 @@ const OF_CM: KeepPlan = KeepPlan {
     tries: MAX_RETRIES as u32 + 1,
     tries_refused: 4,
 };
-/// Those of the connection manager, which is above this module.
-const RESPONSE_TIMEOUT: u8 = 17;
-const MAX_RETRIES: u8 = 15;
 
 impl Conn<'_> {
     /// Begins to watch a queue pair that has come to RTS, where the configuration asks for it. A

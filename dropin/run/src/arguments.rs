@@ -1,5 +1,6 @@
 //! Parses the command line of gdrcore-run.
 
+use lexopt::prelude::*;
 use std::ffi::{OsStr, OsString};
 
 /// The text of `--help`.
@@ -63,22 +64,21 @@ pub struct Arguments {
 
 /// Options with a value, and the variable that takes it.
 const VALUED: &[(&str, &str)] = &[
-    ("--address", "GDRC_ADDRESS"),
-    ("--router", "GDRC_ROUTER"),
-    ("--device", "GDRC_DEVICE"),
-    ("--path", "GDRC_PATH"),
-    ("--pcap", "GDRC_PCAP"),
-    ("--keepalive", "GDRC_KEEPALIVE"),
-    ("--engines", "GDRC_ENGINES"),
-    ("--qps", "GDRC_QPS"),
+    ("address", "GDRC_ADDRESS"),
+    ("router", "GDRC_ROUTER"),
+    ("device", "GDRC_DEVICE"),
+    ("path", "GDRC_PATH"),
+    ("pcap", "GDRC_PCAP"),
+    ("keepalive", "GDRC_KEEPALIVE"),
+    ("engines", "GDRC_ENGINES"),
+    ("qps", "GDRC_QPS"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
-    ("--stats", "GDRC_STATS", "1"),
-    ("--lid", "GDRC_LID", "1"),
-    ("--mlx5", "GDRC_IDENTITY", "mlx5"),
-    ("--verbose", "GDRC_VERBOSE", "1"),
-    ("-v", "GDRC_VERBOSE", "1"),
+    ("stats", "GDRC_STATS", "1"),
+    ("lid", "GDRC_LID", "1"),
+    ("mlx5", "GDRC_IDENTITY", "mlx5"),
+    ("verbose", "GDRC_VERBOSE", "1"),
 ];
 
 /// Parses the command line, without the program's own name. Options end at the first word that is
@@ -86,43 +86,33 @@ const PLAIN: &[(&str, &str, &str)] = &[
 ///
 /// # Errors
 /// The fault in words.
-pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, String> {
-    let mut a = Arguments::default();
-    let mut words = words;
-    let mut program = None;
-    while let Some(word) = words.next() {
-        if word == "--" {
-            program = words.next();
-            break;
-        }
-        let Some(text) = word.to_str().filter(|t| t.starts_with('-') && t.len() > 1) else {
-            program = Some(word);
-            break;
-        };
-        let (name, inline) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(OsString::from(value))),
-            None => (text, None),
-        };
-        if let Some((_, variable)) = VALUED.iter().find(|(n, _)| *n == name) {
-            let value = inline.or_else(|| words.next()).filter(|v| !v.is_empty());
-            let value = value.ok_or_else(|| format!("{name} needs a value"))?;
-            check(name, &value)?;
-            a.environment.push((variable, value));
-        } else if let (Some((_, variable, value)), None) =
-            (PLAIN.iter().find(|(n, ..)| *n == name), &inline)
-        {
-            a.environment.push((variable, OsString::from(value)));
-        } else {
-            match text {
-                "--help" | "-h" => return Ok(Request::Help),
-                "--version" | "-V" => return Ok(Request::Version),
-                _ => return Err(format!("no such option: {text}")),
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
+    let mut words = lexopt::Parser::from_args(words);
+    let mut environment = Vec::new();
+    while let Some(word) = words.next()? {
+        let name = match &word {
+            Short('h') | Long("help") => return Ok(Request::Help),
+            Short('V') | Long("version") => return Ok(Request::Version),
+            Value(program) => {
+                let program = program.clone();
+                let rest = words.raw_args()?.collect();
+                return Ok(Request::Run(Arguments { environment, program, rest }));
             }
+            Short('v') => "verbose",
+            Long(name) => name,
+            Short(_) => return Err(word.unexpected()),
+        };
+        if let Some((_, variable, value)) = PLAIN.iter().find(|(n, ..)| *n == name) {
+            environment.push((*variable, OsString::from(value)));
+        } else if let Some((name, variable)) = VALUED.iter().find(|(n, _)| *n == name) {
+            let value = words.value()?;
+            check(name, &value)?;
+            environment.push((variable, value));
+        } else {
+            return Err(word.unexpected());
         }
     }
-    a.program = program.ok_or("which program?")?;
-    a.rest = words.collect();
-    Ok(Request::Run(a))
+    Err("which program?".into())
 }
 
 fn is_from_1_to(most: u32, value: &OsStr) -> bool {
@@ -132,19 +122,20 @@ fn is_from_1_to(most: u32, value: &OsStr) -> bool {
 
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
     match name {
-        "--path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
-            Err("--path is udp, shm or auto, the last two with ,cma behind or without".into())
+        _ if value.is_empty() => Err(format!("--{name} needs a value")),
+        "path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
+            Err("path is udp, shm or auto, the last two with ,cma behind or without".into())
         }
-        "--keepalive"
+        "keepalive"
             if !value
                 .to_str()
                 .and_then(|v| v.parse().ok())
                 .is_some_and(|s| (0.001..=86_400.0).contains(&s)) =>
         {
-            Err("--keepalive is a number of seconds from 0.001 to 86400".into())
+            Err("keepalive is a number of seconds from 0.001 to 86400".into())
         }
-        "--engines" if !is_from_1_to(64, value) => Err("--engines is a number from 1 to 64".into()),
-        "--qps" if !is_from_1_to(65_536, value) => Err("--qps is a number from 1 to 65536".into()),
+        "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
+        "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
         _ => Ok(()),
     }
 }
@@ -154,7 +145,7 @@ mod tests {
     use super::*;
 
     fn of(line: &str) -> Result<Request, String> {
-        parse(line.split_whitespace().map(OsString::from))
+        parse(line.split_whitespace().map(OsString::from)).map_err(|e| e.to_string())
     }
 
     fn run(line: &str) -> Arguments {
@@ -213,9 +204,10 @@ mod tests {
             ("--engines 65 prog", "1 to 64"),
             ("--qps 0 prog", "1 to 65536"),
             ("--qps 65537 prog", "1 to 65536"),
-            ("--address", "value"),
+            ("--address", "--address"),
             ("--address= prog", "value"),
-            ("--stats=1 prog", "--stats=1"),
+            ("--stats=1 prog", "--stats"),
+            ("-x prog", "-x"),
             ("--bogus prog", "--bogus"),
             ("--no-agent prog", "--no-agent"),
         ] {

@@ -24,23 +24,20 @@ use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::thread_lock::{ForkLock, ForkLockGuard};
 use crate::verb_result::{last_error, Verb};
+use crate::worker::{Sleep, Turn, Worker};
 use core::ffi::{c_int, c_ulong};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use file::File;
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
-use gdrcore_net::threads::{no_thread, thread, HelperSignals};
-use gdrcore_net::{clock, fault, reason};
+use gdrcore_net::{clock, fault};
 use mad::{class, Mad};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Most datagrams that one turn of the thread takes from a device or a file.
 pub const TURN: usize = 64;
-/// Time until the thread tries again what the system has refused.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// The open files of a process.
 struct Files {
@@ -51,9 +48,7 @@ struct Files {
 
 static FILES: ForkLock<Files> = ForkLock::new(Files { pid: 0, open: Vec::new() });
 
-/// The process that has the thread, and the descriptor that wakes it, or −1.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-static WAKE: AtomicI32 = AtomicI32::new(-1);
+static THREAD: Worker = Worker::new();
 
 extern "C" fn hold() {
     FILES.hold();
@@ -149,83 +144,36 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
 
 /// Starts the thread, if this process has none.
 fn start() -> Result<()> {
-    let (own, before) = (std::process::id(), OWNER.load(Ordering::Acquire));
-    if before == own
-        || OWNER.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
-        return Ok(());
-    }
-    let started = (|| {
-        // SAFETY: no pointers.
-        let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // Before the thread looks for work: what comes later wakes it.
-        WAKE.store(wake.as_raw_fd(), Ordering::Release);
-        let masked = HelperSignals::take();
-        let started = thread("gdrc-umad", 256 << 10).spawn(move || serve(wake));
-        drop(masked);
-        started.map(drop).map_err(no_thread)
-    })();
-    started.inspect_err(|_| {
-        WAKE.store(-1, Ordering::Release);
-        OWNER.store(0, Ordering::Release);
-    })
+    THREAD.start("gdrc-umad", turn)
 }
 
 /// Wakes the thread. Without one, datagrams that arrive are lost, as datagrams may be. Called also
 /// by the thread that runs the engine.
 fn wake() {
-    let fd = WAKE.load(Ordering::Acquire);
-    if fd >= 0 {
-        // SAFETY: no pointers.
-        unsafe { libc::eventfd_write(fd, 1) };
-    }
+    THREAD.wake();
 }
 
-/// The thread: sleeps until a program has written, or has opened or closed a file, a datagram has
+/// A run of the thread: a program has written, or has opened or closed a file, a datagram has
 /// arrived, or no answer has come in time.
-fn serve(wake: OwnedFd) {
-    reason::install();
-    loop {
-        for (adapter, d) in arrivals() {
-            take(adapter, &d);
-        }
-        let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut all = vec![readable(wake.as_raw_fd())];
-        let mut deadline: Option<Instant> = None;
-        let now = Instant::now();
-        for file in &mut files().open {
-            file.expire(now);
-            all.push(readable(file.end()));
-            deadline = deadline.into_iter().chain(file.deadline()).min();
-        }
-        let wait = deadline.map_or(-1, |at| {
-            let left = at.saturating_duration_since(now).as_millis().min(1 << 30);
-            left as c_int + 1
-        });
-        // SAFETY: the entries live through the call.
-        let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) };
-        if all[0].revents & libc::POLLNVAL != 0 {
-            // The program has closed all descriptors.
-            return;
-        }
-        if ready < 0 {
-            if last_error() != Error::Os(libc::EINTR) {
-                // More files than descriptors are allowed by now.
-                std::thread::sleep(AGAIN);
-            }
-            continue;
-        }
-        let mut n = 0u64;
-        // SAFETY: room for eight bytes.
-        unsafe { libc::read(wake.as_raw_fd(), (&raw mut n).cast(), 8) };
-        let mut files = files();
-        for p in all[1..].iter().filter(|p| p.revents != 0) {
-            let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
-            if !files.open[at].take(p.revents & libc::POLLHUP != 0) {
-                files.open.remove(at).close();
-            }
+fn turn(turn: &Turn<'_>) -> Sleep {
+    let mut files = files();
+    for p in turn.ready.iter().filter(|p| p.revents != 0) {
+        let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
+        if !files.open[at].take(p.revents & libc::POLLHUP != 0) {
+            files.open.remove(at).close();
         }
     }
+    drop(files);
+    for (adapter, d) in arrivals() {
+        take(adapter, &d);
+    }
+    let (mut sleep, now) = (Sleep::default(), Instant::now());
+    for file in &mut self::files().open {
+        file.expire(now);
+        sleep.readable.push(file.end());
+        sleep.until = sleep.until.into_iter().chain(file.deadline()).min();
+    }
+    sleep
 }
 
 /// What has arrived at the devices that this process has open.

@@ -4,6 +4,8 @@ use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
 use gdrcore_router::firewall::Firewall;
 use gdrcore_router::nic;
 use gdrcore_router::policy::rate_limits;
+use lexopt::prelude::*;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,30 +38,28 @@ enum Wish {
     Say(String),
 }
 
-fn parse(mut words: impl Iterator<Item = std::ffi::OsString>) -> Result<Wish, String> {
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
+    let mut words = lexopt::Parser::from_args(words);
     let mut options = Options::default();
     let mut check = false;
-    while let Some(word) = words.next() {
-        let mut value =
-            || words.next().map(PathBuf::from).ok_or(format!("{} needs a path", word.display()));
-        match word.to_str() {
-            Some("--listen") => options.listen = Some(value()?),
-            Some("--admin") => options.admin = Some(value()?),
-            Some("--check") => check = true,
-            Some("--firewall") => {
-                let word = value()?;
-                let known = word.to_str().and_then(Firewall::parse);
+    while let Some(word) = words.next()? {
+        match word {
+            Long("listen") => options.listen = Some(words.value()?.into()),
+            Long("admin") => options.admin = Some(words.value()?.into()),
+            Long("check") => check = true,
+            Long("firewall") => {
+                let known = words.value()?.to_str().and_then(Firewall::parse);
                 options.firewall = known.ok_or("--firewall: check, require or off")?;
             }
-            Some("--isolated") => options.isolated = true,
-            Some("-v" | "--verbose") => options.verbose = true,
-            Some("-h" | "--help") => return Ok(Wish::Say(HELP.into())),
-            Some("-V" | "--version") => {
+            Long("isolated") => options.isolated = true,
+            Short('v') | Long("verbose") => options.verbose = true,
+            Short('h') | Long("help") => return Ok(Wish::Say(HELP.into())),
+            Short('V') | Long("version") => {
                 return Ok(Wish::Say(format!("gdrcore-routerd {}\n", env!("CARGO_PKG_VERSION"))))
             }
-            Some(text) if text.starts_with('-') => return Err(format!("no such option: {text}")),
-            _ if options.file.is_some() => return Err("more than one FILE".into()),
-            _ => options.file = Some(word.into()),
+            Value(_) if options.file.is_some() => return Err("more than one FILE".into()),
+            Value(file) => options.file = Some(file.into()),
+            _ => return Err(word.unexpected()),
         }
     }
     if options.file.is_some() && options.listen.is_some() {
@@ -80,7 +80,7 @@ fn run(wish: Wish) -> Result<(), String> {
         Wish::Check(file) => read_policy(&file)?.host.map_or(Ok(()), |host| nic::check(&host.at)),
         Wish::Run(mut options) => {
             // A variable that is not UTF-8 is not a number.
-            let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
+            let text = |word: OsString| word.to_string_lossy().into_owned();
             let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
             options.rate_limits = rate_limits(environment)?;
             let mut daemon = Daemon::open(&options)?;

@@ -15,7 +15,9 @@ mod watch;
 use claims::{Claims, Order};
 use etcd::Etcd;
 use gdrcore_router_feed::{read, write, Event, Wish, LINE_MAX, VERSION};
+use lexopt::prelude::*;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -88,38 +90,47 @@ struct Options {
     ttl: u64,
 }
 
-/// What the words of the command line want; `Err`: what is to be said, and whether it is a fault.
-fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, (String, bool)> {
+enum Request {
+    Run(Options),
+    Say(String),
+}
+
+/// The request of the command line.
+///
+/// # Errors
+/// The fault in words.
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
+    let mut words = lexopt::Parser::from_args(words);
     let mut options = Options {
         feed: "/run/gdrcore/feed.sock".into(),
         endpoints: vec!["http://127.0.0.1:2379".into()],
         ttl: 15,
     };
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or((format!("{word} needs a value"), true));
-        match word.as_str() {
-            "--feed" => options.feed = value()?,
-            "--endpoints" => {
-                let list = value()?;
+    while let Some(word) = words.next()? {
+        match word {
+            Long("feed") => options.feed = words.value()?.string()?,
+            Long("endpoints") => {
+                let list = words.value()?.string()?;
                 let each = list.split(',').map(|e| e.trim_end_matches('/').to_string());
                 options.endpoints = each.collect();
                 if let Some(bad) = options.endpoints.iter().find(|e| !e.starts_with("http://")) {
-                    return Err((format!("endpoint '{bad}': http://HOST:PORT"), true));
+                    return Err(format!("endpoint '{bad}': http://HOST:PORT").into());
                 }
             }
-            "--ttl" => {
-                let text = value()?;
+            Long("ttl") => {
+                let text = words.value()?.string()?;
                 let seconds = text.parse().ok().filter(|n| (3..=3600).contains(n));
-                options.ttl = seconds.ok_or((format!("ttl '{text}': 3 to 3600 seconds"), true))?;
+                options.ttl = seconds.ok_or(format!("ttl '{text}': 3 to 3600 seconds"))?;
             }
-            "-h" | "--help" => return Err((HELP.into(), false)),
-            "-V" | "--version" => {
-                return Err((format!("gdrcore-router-etcd {}\n", env!("CARGO_PKG_VERSION")), false))
+            Short('h') | Long("help") => return Ok(Request::Say(HELP.into())),
+            Short('V') | Long("version") => {
+                let text = format!("gdrcore-router-etcd {}\n", env!("CARGO_PKG_VERSION"));
+                return Ok(Request::Say(text));
             }
-            _ => return Err((format!("no such option: {word}"), true)),
+            _ => return Err(word.unexpected()),
         }
     }
-    Ok(options)
+    Ok(Request::Run(options))
 }
 
 /// The next line of the router; `None`: it is gone, or is none.
@@ -192,10 +203,10 @@ fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Re
 }
 
 fn main() -> ExitCode {
-    let options = match parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err((what, false)) => {
-            return match std::io::stdout().write_all(what.as_bytes()) {
+    let options = match parse(std::env::args_os().skip(1)) {
+        Ok(Request::Run(options)) => options,
+        Ok(Request::Say(text)) => {
+            return match std::io::stdout().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(e) => {
                     note(format_args!("standard output: {e}"));
@@ -203,7 +214,7 @@ fn main() -> ExitCode {
                 }
             };
         }
-        Err((what, true)) => {
+        Err(what) => {
             note(format_args!("{what}\n{HELP}"));
             return ExitCode::from(2);
         }

@@ -2,9 +2,12 @@
 
 mod top;
 
-use serde_json::{json, Map, Value};
+use lexopt::prelude::*;
+use serde_json::{json, Map, Value as Json};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,6 +21,7 @@ const DRAIN_MS: u32 = 60_000;
 
 const HELP: &str = "\
 usage: gdrcore-routerctl [--socket PATH] COMMAND
+       gdrcore-routerctl --help | --version
 Asks the router whose admin socket is at PATH (/run/gdrcore/admin.sock). Answers are JSON objects,
 one a line.
 
@@ -37,17 +41,18 @@ one a line.
 
 /// Sends a request and passes on each line of the answer.
 fn ask(
-    socket: &str,
-    request: &Value,
-    mut each: impl FnMut(Value) -> Result<(), String>,
+    socket: &Path,
+    request: &Json,
+    mut each: impl FnMut(Json) -> Result<(), String>,
 ) -> Result<(), String> {
-    let said = |e: std::io::Error| format!("{socket}: {e}");
+    let shown = socket.display();
+    let said = |e: std::io::Error| format!("{shown}: {e}");
     let mut stream = UnixStream::connect(socket).map_err(said)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(said)?;
     stream.write_all(format!("{request}\n").as_bytes()).map_err(said)?;
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(said)?;
-        let value: Value = serde_json::from_str(&line).map_err(|e| format!("{socket}: {e}"))?;
+        let value: Json = serde_json::from_str(&line).map_err(|e| format!("{shown}: {e}"))?;
         if value.get("done").is_some() {
             return Ok(());
         }
@@ -56,7 +61,7 @@ fn ask(
         }
         each(value)?;
     }
-    Err(format!("{socket}: the router has hung up; only root and its own user may ask"))
+    Err(format!("{shown}: the router has hung up; only root and its own user may ask"))
 }
 
 fn print(text: &str) -> Result<(), String> {
@@ -74,8 +79,8 @@ fn complain(text: &str) {
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
 enum Wish {
-    Help,
-    Ask(Value),
+    Say(String),
+    Ask(Json),
     Top(top::Form),
     Firewall,
 }
@@ -92,47 +97,67 @@ fn milliseconds(text: &str) -> Option<u32> {
     digits.parse::<u32>().ok()?.checked_mul(unit)
 }
 
-/// `None`: the words are no command.
-fn parse(words: &[&str]) -> Option<Wish> {
-    Some(match words {
-        ["-h" | "--help"] => Wish::Help,
+/// The socket and what is wanted there.
+///
+/// # Errors
+/// The fault in words.
+fn parse(words: impl Iterator<Item = OsString>) -> Result<(PathBuf, Wish), lexopt::Error> {
+    let mut parser = lexopt::Parser::from_args(words);
+    let mut socket = PathBuf::from(SOCKET);
+    let (mut form, mut time, mut words) = (top::Form::default(), None, Vec::new());
+    while let Some(word) = parser.next()? {
+        match word {
+            Long("socket") => socket = parser.value()?.into(),
+            Long("json") if words == ["top"] => form.json = true,
+            Long("once") if words == ["top"] => form.once = true,
+            Long("for") if words == ["drain"] => time = Some(parser.value()?.string()?),
+            Short('h') | Long("help") => return Ok((socket, Wish::Say(HELP.into()))),
+            Short('V') | Long("version") => {
+                let text = format!("gdrcore-routerctl {}\n", env!("CARGO_PKG_VERSION"));
+                return Ok((socket, Wish::Say(text)));
+            }
+            Value(word) => words.push(word.string()?),
+            _ => return Err(word.unexpected()),
+        }
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Ok((socket, command(&words, form, time.as_deref())?))
+}
+
+fn command(words: &[&str], form: top::Form, time: Option<&str>) -> Result<Wish, String> {
+    Ok(match words {
         [what @ ("status" | "sessions" | "tenants" | "hosts" | "reload")] => {
             Wish::Ask(json!({"do": what}))
         }
         ["firewall"] => Wish::Firewall,
+        ["top"] => Wish::Top(form),
         ["drop", session] => {
-            Wish::Ask(json!({"do": "drop", "session": session.parse::<u32>().ok()?}))
+            let number: Option<u32> = session.parse().ok();
+            let number = number.ok_or_else(|| format!("drop {session}: no number of a session"))?;
+            Wish::Ask(json!({"do": "drop", "session": number}))
         }
-        ["drain"] => Wish::Ask(json!({"do": "drain", "for_ms": DRAIN_MS})),
-        ["drain", "--for", time] => {
-            Wish::Ask(json!({"do": "drain", "for_ms": milliseconds(time)?}))
+        ["drain"] => {
+            let ms = time.map_or(Some(DRAIN_MS), milliseconds);
+            let ms = ms.ok_or("drain --for: a time such as 60s, 5m or 500ms")?;
+            Wish::Ask(json!({"do": "drain", "for_ms": ms}))
         }
         ["set", tenant, changes @ ..] if !changes.is_empty() => {
             let mut limits = Map::new();
             for change in changes {
-                let (key, value) = change.split_once('=')?;
+                let (key, value) =
+                    change.split_once('=').ok_or_else(|| format!("set: {change}: no KEY=VALUE"))?;
                 limits.insert(key.into(), value.into());
             }
             Wish::Ask(json!({"do": "set", "tenant": tenant, "limits": limits}))
         }
-        ["top", options @ ..] => {
-            let mut form = top::Form::default();
-            for option in options {
-                match *option {
-                    "--json" => form.json = true,
-                    "--once" => form.once = true,
-                    _ => return None,
-                }
-            }
-            Wish::Top(form)
-        }
-        _ => return None,
+        [] => return Err("which command?".into()),
+        _ => return Err(format!("{}: no such command", words.join(" "))),
     })
 }
 
-fn run(socket: &str, wish: &Wish) -> Result<(), String> {
+fn run(socket: &Path, wish: &Wish) -> Result<(), String> {
     match wish {
-        Wish::Help => print(HELP),
+        Wish::Say(text) => print(text),
         Wish::Ask(request) => ask(socket, request, |line| print(&format!("{line}\n"))),
         Wish::Firewall => ask(socket, &json!({"do": "status"}), |status| {
             let none = "it has no [host]: nothing leaves this host";
@@ -143,18 +168,14 @@ fn run(socket: &str, wish: &Wish) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (socket, rest) = match &words[..] {
-        ["--socket", socket, rest @ ..] => (*socket, rest),
-        rest => (SOCKET, rest),
+    let (socket, wish) = match parse(std::env::args_os().skip(1)) {
+        Ok(found) => found,
+        Err(e) => {
+            complain(&format!("gdrcore-routerctl: {e}\n{HELP}"));
+            return ExitCode::from(2);
+        }
     };
-    let Some(wish) = parse(rest) else {
-        complain(HELP);
-        return ExitCode::from(2);
-    };
-    match run(socket, &wish) {
+    match run(&socket, &wish) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             complain(&format!("gdrcore-routerctl: {e}\n"));
@@ -169,8 +190,9 @@ mod tests {
 
     #[test]
     fn words_are_requests() {
+        let parse = |words: &[&str]| super::parse(words.iter().map(OsString::from));
         let ask = |words: &[&str]| match parse(words) {
-            Some(Wish::Ask(request)) => request.to_string(),
+            Ok((_, Wish::Ask(request))) => request.to_string(),
             other => format!("{other:?}"),
         };
         assert_eq!(ask(&["tenants"]), "{\"do\":\"tenants\"}");
@@ -178,26 +200,34 @@ mod tests {
         assert_eq!(ask(&["drain"]), "{\"do\":\"drain\",\"for_ms\":60000}");
         assert_eq!(ask(&["drain", "--for", "2m"]), "{\"do\":\"drain\",\"for_ms\":120000}");
         let set = ask(&["set", "blue", "tx_rate=1Gbit", "weight=3"]);
-        let request: Value = serde_json::from_str(&set).unwrap();
+        let request: Json = serde_json::from_str(&set).unwrap();
         assert_eq!(request["limits"], json!({"tx_rate": "1Gbit", "weight": "3"}));
-        for bad in [
-            &["fly"][..],
-            &[],
-            &["status", "x"],
-            &["drop"],
-            &["drop", "x"],
-            &["set", "blue"],
-            &["set", "blue", "weight"],
-            &["top", "--fast"],
-            &["drain", "--for"],
-            &["drain", "--for", "5"],
-            &["drain", "--for", "s"],
-            &["drain", "--for", "5h"],
-            &["drain", "--for", "99999999999s"],
+        for (bad, named) in [
+            (&["fly"][..], "fly"),
+            (&[], "command"),
+            (&["status", "x"], "status x"),
+            (&["status", "--once"], "--once"),
+            (&["drop"], "drop"),
+            (&["drop", "x"], "drop x"),
+            (&["set", "blue"], "set blue"),
+            (&["set", "blue", "weight"], "weight"),
+            (&["top", "--fast"], "--fast"),
+            (&["top", "--once=1"], "--once"),
+            (&["--socket"], "--socket"),
+            (&["drain", "--for"], "--for"),
+            (&["drain", "--for", "5"], "60s"),
+            (&["drain", "--for", "s"], "60s"),
+            (&["drain", "--for", "5h"], "60s"),
+            (&["drain", "--for", "99999999999s"], "60s"),
         ] {
-            assert_eq!(parse(bad), None, "{bad:?}");
+            let why = parse(bad).unwrap_err().to_string();
+            assert!(why.contains(named), "{bad:?}: {why}");
         }
         let form = top::Form { json: true, once: true };
-        assert_eq!(parse(&["top", "--once", "--json"]), Some(Wish::Top(form)));
+        let top = (PathBuf::from("/s"), Wish::Top(form));
+        assert_eq!(parse(&["--socket=/s", "top", "--once", "--json"]).unwrap(), top);
+        assert_eq!(ask(&["drop", "--", "7"]), ask(&["drop", "7"]));
+        assert!(matches!(parse(&["top", "--help"]), Ok((_, Wish::Say(_)))));
+        assert!(matches!(parse(&["-V"]), Ok((_, Wish::Say(_)))));
     }
 }

@@ -4,6 +4,7 @@ use super::{ask, print};
 use serde_json::{json, Value};
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two reads.
@@ -19,7 +20,7 @@ pub(super) struct Form {
 }
 
 /// Prints the rates once, or every second until a signal ends the program.
-pub(super) fn run(socket: &str, form: Form) -> Result<(), String> {
+pub(super) fn run(socket: &Path, form: Form) -> Result<(), String> {
     let read = || {
         let mut tenants = Vec::new();
         ask(socket, &json!({"do": "tenants"}), |tenant| {
