@@ -3,9 +3,9 @@
 //! A handle is `generation << 32 | tag << 24 | index`. A generation is odd while its object lives
 //! and even while the index is free, and advances by one each way. The table has the handle of each
 //! index that lives, and for a free one a word that is no handle of that index. So a handle that is
-//! stale, invented or of another type is recognised by one comparison, and a live one is never 0. The generations of
-//! a context begin far from those of others ([`first_generation`]), so a handle of another context
-//! is recognised by the same comparison.
+//! stale, invented or of another type is recognised by one comparison, and a live one is never 0.
+//! The generations of a context begin far from those of others ([`first_generation`]), so a handle
+//! of another context is recognised by the same comparison.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -10,7 +10,6 @@ use super::relayed;
 use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
-use crate::shm::ShmPort;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
@@ -36,7 +35,7 @@ impl SoftDevice {
         // peer has the message.
         let asleep = !self.is_helper_awake();
         if !is_plain || !g.send_single::<DC, _>(qi, shm, asleep, now_ns) {
-            return self.send_several(g, shm, qi);
+            return self.send_several(g, port, qi);
         }
         if asleep {
             self.notify_helper(g, now_ns(), Round::Send);
@@ -47,15 +46,17 @@ impl SoftDevice {
     /// Writes the requests that were just posted to a QP into the ring of its link. False: they
     /// take another path, or there is more to do.
     #[inline(never)]
-    fn send_several(&self, g: &mut Guard<'_>, shm: &mut ShmPort, qi: usize) -> bool {
-        let Some(Path::Link(link)) = g.path_of(qi) else { return false };
+    fn send_several(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
+        let (Some(Path::Link(link)), Some(shm)) = (g.path_of(qi), &mut port.shm) else {
+            return false;
+        };
         let Some((room, memory)) = shm.room(link) else { return false };
         let now = now_ns();
         let len = g.transmit_to_link(now, qi, link, room, memory);
         if len > 0 {
             shm.commit(link, len);
         }
-        self.ends_send(g, Some(now))
+        self.ends_send(g, port, Some(now))
     }
     /// Maintains the links at intervals. `handled`: number of frames that this round has read from
     /// them.

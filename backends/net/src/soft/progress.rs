@@ -59,8 +59,8 @@ impl<P: Port> PortState<P> {
     /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
     /// is not read for each round in vain, because that is half of such a round's cost. With the
     /// socket alone it is not read before the socket was polled, because a waiting packet would be
-    /// delayed. Nor is it read for each round of a device with neither. [`PortState::stale`] counts such rounds; a caller that needs the exact time reads
-    /// it then.
+    /// delayed. Nor is it read for each round of a device with neither. [`PortState::stale`] counts
+    /// such rounds; a caller that needs the exact time reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
@@ -328,7 +328,7 @@ impl SoftDevice {
         qi: usize,
     ) -> bool {
         let sent = port.send_to_port::<DC>(self, g, qi);
-        self.ends_send(g, sent)
+        self.ends_send(g, port, sent)
     }
 
     /// Moves what was just posted to a QP to its peer in this engine.
@@ -338,14 +338,21 @@ impl SoftDevice {
         port.set_time(now);
         g.wake(qi);
         g.run_loopback(now, LOOPBACK_ROUNDS);
-        self.ends_send(g, Some(now))
+        self.ends_send(g, port, Some(now))
     }
 
-    /// After a send at a time; `None`: nothing was sent. Returns whether nothing is left to do.
+    /// After a send at a time, as at the end of a round: a queue pair that has failed by it takes
+    /// no more WRITEs. `None`: nothing was sent. Returns whether nothing is left to do.
     #[inline(always)]
-    pub(super) fn ends_send(&self, g: &mut Guard<'_>, sent: Option<u64>) -> bool {
+    pub(super) fn ends_send(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        sent: Option<u64>,
+    ) -> bool {
         let Some(now) = sent else { return false };
         self.notify_helper(g, now, Round::Send);
+        check_grants_if_changed(g, port);
         !g.has_known_work()
     }
 

@@ -32,8 +32,8 @@ impl Transport {
     /// step. The request is then acknowledged and, if signaled, completed. False: nothing has
     /// changed.
     ///
-    /// `scratch`: room for one packet. `DC`: the QP is a DCI; else it is RC. `WRITE`: the request is
-    /// to be a WRITE without immediate data, so that the compiler drops the code for receives.
+    /// `scratch`: room for one packet. `DC`: the QP is a DCI; else it is RC. `WRITE`: the request
+    /// is to be a WRITE without immediate data, so that the compiler drops the code for receives.
     #[inline(never)]
     pub(crate) fn try_local<const DC: bool, const WRITE: bool>(
         &mut self,

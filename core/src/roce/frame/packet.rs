@@ -22,8 +22,9 @@ const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
 pub trait Packets {
     /// Room for a burst, and the flow of the port's connected socket; `None`: no room now.
     fn begin(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
-    /// Hands over the first `len` bytes of the room, packets of `seg` bytes of which the last may be
-    /// shorter. `is_own`: they are signed for the flow of the connected socket. Returns the time.
+    /// Hands over the first `len` bytes of the room, packets of `seg` bytes of which the last may
+    /// be shorter. `is_own`: they are signed for the flow of the connected socket. Returns the
+    /// time.
     fn commit(&mut self, to: &PeerAddr, len: usize, seg: usize, is_own: bool) -> u64;
 }
 
