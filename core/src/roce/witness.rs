@@ -68,8 +68,8 @@ impl Transport {
             }
             return;
         }
-        // Who listens at an address may change: a timeout is not explained by that. What the network
-        // has said explains it already, and is no word of the witness.
+        // Who listens at an address may change: a timeout is not explained by that. What the
+        // network has said explains it already, and is no word of the witness.
         use CauseCode::{NotPolled, PeerUnreachable, Unanswered};
         let since = self.qps[qi].mute_since();
         let known = self.conn(s, qi).explanation(since).map(|(code, ..)| code);
