@@ -88,12 +88,12 @@ examples: lib ## Build the C examples.
 	$(MAKE) --no-print-directory -C c-examples OUT="$(BIN)" GDRCORE_LIBDIR="$(RELEASE)"
 
 demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file copy, over UDP.
-	@scripts/deps.sh demo
+	@CARGO="$(CARGO)" scripts/deps.sh demo
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" c-examples/demo.sh
 
 demo-router: ## Build, then run containers on two hosts by way of a router each, with perftest and a limit.
-	@scripts/deps.sh demo-router
+	@CARGO="$(CARGO)" scripts/deps.sh demo-router
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" DROPIN="$(DROPIN)" c-examples/demo_router.sh
 
@@ -104,22 +104,22 @@ check: ## Run what each change runs: format, rules of the sources, unit tests bu
 	$(CARGO) test -q -p gdrcore-tests --test tidy --test layering --test reasons --test spec_map
 
 test: ## Install (as root) or name what the tests need, then run all of them.
-	@scripts/deps.sh test
+	@CARGO="$(CARGO)" scripts/deps.sh test
 	@scripts/test.sh
 
 compare: ## Measure against bare sockets, UCX, libfabric, iperf3, rsync and nc; write bench/RESULTS.md and figures.
-	@scripts/deps.sh compare
+	@CARGO="$(CARGO)" scripts/deps.sh compare
 	@$(MAKE) --no-print-directory all
 	python3 -B bench/compare --bin "$(BIN)" $(COMPARE_ARGS)
 
 compare-router: ## Measure a router beside plain processes, UCX and bare sockets; write bench/RESULTS-ROUTER.md. FREEFLOW_SRC=path adds FreeFlow's.
-	@scripts/deps.sh compare-router
+	@CARGO="$(CARGO)" scripts/deps.sh compare-router
 	@$(MAKE) --no-print-directory all
 	$(CARGO) build --release -p bench --bin router_load
 	python3 -B bench/compare/router.py --bin "$(BIN)" --load "$(RELEASE)/router_load" $(COMPARE_ARGS)
 
 compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RESULTS-VM.md.
-	@scripts/deps.sh test
+	@CARGO="$(CARGO)" scripts/deps.sh test
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" bench/compare_vm.sh
 
@@ -148,10 +148,7 @@ install: lib dropin router examples ## Install library, header, drop-in, router,
 	$(FILL) ffi/pkg/gdrcoreConfig.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfig.cmake"
 	$(FILL) ffi/pkg/gdrcoreConfigVersion.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfigVersion.cmake"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
-	tools=$$(mktemp -d "$(CURDIR)/build/tools.XXXXXX") && trap 'rm -rf "$$tools"' EXIT && \
-	$(MAKE) --no-print-directory -C c-examples OUT="$$tools" GDRCORE_LIBDIR="$(RELEASE)" RPATH='$(TOOLS_RPATH)' \
-		$(foreach t,$(TOOLS),"$$tools/$(word 1,$(subst :, ,$(t)))") && \
-	for t in $(TOOLS); do install -m 755 "$$tools/$${t%:*}" "$(DESTDIR)$(PREFIX)/bin/$${t#*:}" || exit 1; done
+	MAKE=make RPATH='$(TOOLS_RPATH)' scripts/install_tools.sh "$(RELEASE)" "$(DESTDIR)$(PREFIX)/bin" $(TOOLS)
 	for f in $(DOCS); do install -D -m 644 "$$f" "$(DESTDIR)$(DOCDIR)/$$f" || exit 1; done
 	install -d "$(DESTDIR)$(UNITDIR)"
 	for u in $(UNITS); do sed -e 's|/usr/bin/gdrcore|$(PREFIX)/bin/gdrcore|' -e 's|/usr/share/doc/gdrcore|$(DOCDIR)|' \
@@ -159,7 +156,7 @@ install: lib dropin router examples ## Install library, header, drop-in, router,
 
 dist: ## Build tarball, wheel, Debian packages and list of parts in an old Debian (as root), into $(CARGO_TARGET_DIR)/dist/out.
 	@$(FIT)
-	@scripts/deps.sh dist
+	@CARGO="$(CARGO)" scripts/deps.sh dist
 	@dist/dist.sh
 
 test-dist: dist ## Build the artifacts twice, compare them, and install each in empty Debian 11, 12 and 13 (as root).
@@ -173,7 +170,9 @@ uninstall: ## Remove what install put there.
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
-	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore" "$(DESTDIR)$(DOCDIR)"
+	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
+	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%")
+	for d in docs/using docs .; do rmdir "$(DESTDIR)$(DOCDIR)/$$d" 2>/dev/null || true; done
 
 clean: ## Remove all build output.
 	$(CARGO) clean

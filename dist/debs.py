@@ -18,7 +18,7 @@ PACKAGES = {
     "libgdrcore0": (
         "libs", "RDMA without an RDMA NIC (library)",
         "A program with this library is an RDMA device: RoCEv2 in user space, without privileges\n"
-        "and without a kernel module. With a NIC the same calls drive it through libibverbs.",
+        "and without a kernel module.",
         [], ["LIB/libgdrcore.so.*"],
     ),
     "libgdrcore-dev": (

@@ -24,7 +24,7 @@ DESCRIPTION = """# gdrcore
 
 RoCEv2 in user space: RDMA programs run where there is no RDMA NIC.
 
-    pip install gdrcore
+    pip install gdrcore-*.whl
     gdrcore-run ibv_rc_pingpong -g 0
 
 `gdrcore.include_dir()` and `gdrcore.lib_dir()` are for programs in C; the pytest fixtures
@@ -49,9 +49,13 @@ def contents(release):
             continue
         content = file.read_bytes()
         if file.is_symlink():
-            # Wheels have no links. Where one is for linking, a line for the linker does.
+            # Wheels have no links. Where one is for linking, a line for the linker does; what
+            # programs load by that name is a library (trees.sh).
             final = file.resolve().name
-            if name.endswith(".so"):
+            stub = release.trees / "stubs" / file.name
+            if stub.is_file():
+                content = stub.read_bytes()
+            elif name.endswith(".so"):
                 soname = final if not final.count(".so.") else ".".join(final.split(".")[:3])
                 content = f"INPUT({soname})\n".encode()
         elif name.endswith(f".so.{release.version}"):

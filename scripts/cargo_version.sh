@@ -5,7 +5,9 @@ set -eu
 cargo=${1:-cargo}
 needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
 get="gdrcore needs Rust $needed or newer, from https://rustup.rs"
-if ! found=$("$cargo" --version 2>/dev/null); then
+# A word or several, such as "cargo +1.90".
+# shellcheck disable=SC2086
+if ! found=$($cargo --version 2>/dev/null); then
     echo "no $cargo here: $get" >&2
     exit 1
 fi

@@ -6,7 +6,7 @@ set -u
 what=${1:-test}
 
 cd "$(dirname "$0")/.."
-scripts/cargo_version.sh || exit 1
+scripts/cargo_version.sh "${CARGO:-cargo}" || exit 1
 missing_hard=()
 command -v cc >/dev/null || missing_hard+=("cc: a C compiler, 'apt-get install gcc libc6-dev'")
 command -v make >/dev/null || missing_hard+=("make: 'apt-get install make'")

@@ -401,7 +401,7 @@ FAULTS = [
     ("the next queue pair at a place is offered the last one's way", "core/src/engine/qp.rs",
      "        q.writes_peer.store(0, Ordering::Relaxed);\n", "", "engine"),
     ("a program that spins beside threads that compute only yields",
-     "backends/net/src/soft/aside.rs", "if now_ns() - before > AWAY_NS {", "if false {", "net"),
+     "backends/net/src/soft/aside.rs", "if now() - before > AWAY_NS {", "if false {", "net"),
     ("after one long yield a program that spins sleeps for good", "backends/net/src/soft/aside.rs",
      "            self.sleeps.store(sleeps - 1, Ordering::Relaxed);\n", "", "net"),
 ]

@@ -67,10 +67,25 @@ impl Receipts {
         }
     }
 
+    /// Where the word of a QP lies, in bytes from the first.
+    pub fn offset_of(qpn: u32) -> usize {
+        qpn as usize % RECEIPTS * size_of::<AtomicU64>()
+    }
+
+    /// Those of another place.
+    pub fn of_words(words: [u64; RECEIPTS]) -> Receipts {
+        Receipts(words.map(AtomicU64::new))
+    }
+
+    /// Their words.
+    pub fn words(&self) -> [u64; RECEIPTS] {
+        core::array::from_fn(|i| self.0[i].load(Ordering::Acquire))
+    }
+
     /// Takes over the receipts of a place that was lost.
     pub fn copy(&self, from: &Receipts) {
-        for (to, from) in self.0.iter().zip(&from.0) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (to, word) in self.0.iter().zip(from.words()) {
+            to.store(word, Ordering::Relaxed);
         }
     }
 

@@ -17,10 +17,18 @@ fn a_cargo(dir: &Path, version: &str) -> std::path::PathBuf {
     cargo
 }
 
-fn make(target: &str, cargo: &Path) -> Done {
+/// A make that is not part of the one that may run this test.
+fn a_make() -> Command {
     let mut c = Command::new("make");
-    c.args(["--no-print-directory", "-C"]).arg(root()).arg(target);
-    run(c.arg(format!("CARGO={}", cargo.display())), 60)
+    for name in ["MAKELEVEL", "MAKEFLAGS", "MFLAGS"] {
+        c.env_remove(name);
+    }
+    c.args(["--no-print-directory", "-C"]).arg(root());
+    c
+}
+
+fn make(target: &str, cargo: &Path) -> Done {
+    run(a_make().arg(target).arg(format!("CARGO={}", cargo.display())), 60)
 }
 
 fn needed() -> String {
@@ -80,8 +88,8 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     library::router();
     let dest = scratch("dist-install").join("dest");
     let make = |target: &str| {
-        let mut c = Command::new("make");
-        c.args(["--no-print-directory", "-C"]).arg(root()).args([target, "PREFIX=/opt/g"]);
+        let mut c = a_make();
+        c.args([target, "PREFIX=/opt/g", "DOCDIR=/opt/g/pages"]);
         let done = run(c.arg(format!("DESTDIR={}", dest.display())), 600);
         assert!(done.ok(), "{}", done.output);
     };
@@ -106,6 +114,9 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     }
     assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
     fs::rename(&moved, at("/opt/g")).expect("moved back");
+    // What others have there stays.
+    let other = at("/opt/g/pages/other.md");
+    fs::write(&other, "").expect("a page of another program");
     make("uninstall");
-    assert!(files_below(&dest).is_empty());
+    assert_eq!(files_below(&dest), [other]);
 }

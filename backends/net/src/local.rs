@@ -19,7 +19,7 @@ mod receipt_file;
 mod socket_dir;
 mod sweep;
 
-pub(crate) use receipt_file::ReceiptFile;
+pub(crate) use receipt_file::{forget_receipt, receipts_of, ReceiptFile};
 pub(crate) use socket_dir::SocketDir;
 pub(crate) use sweep::sweep;
 
@@ -27,12 +27,13 @@ use crate::addr::Endpoint;
 use crate::closing;
 use crate::rights::{self, Foreign};
 use crate::sys::{check, errno, stat, Fd};
+use core::ffi::CStr;
 use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
 use socket_dir::{make_dir, open_dir, Path};
 use std::os::fd::{AsFd, RawFd};
 #[cfg(test)]
-use std::{ffi::CStr, os::unix::ffi::OsStrExt};
+use std::os::unix::ffi::OsStrExt;
 
 /// Attempts to make a directory while other processes remove it.
 const TRIES: usize = 100;
@@ -306,17 +307,26 @@ impl Target {
 /// The block at whose socket the links to a block's owner end: the block itself, unless its name
 /// leads to that of another block of the same device. Cost: a system call.
 pub(crate) fn door_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 {
-    let name = Name::of(socket_dir, at, Holder::Block(block), Role::Links);
+    let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
+    let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file()]);
+    // An absolute path needs no directory.
+    path.ok().and_then(|path| target_of(libc::AT_FDCWD, path.as_c_str())).unwrap_or(block)
+}
+
+/// The block to whose door that of a holder's directory leads; `None`: to none.
+fn first_block(dir: RawFd) -> Option<u16> {
+    target_of(dir, c"door")
+}
+
+/// The block to whose door a symbolic link leads.
+fn target_of(dir: RawFd, door: &CStr) -> Option<u16> {
     let mut target = [0u8; 32];
-    // SAFETY: the name is a C string, because a longer one is left empty; pointer and length are
-    // those of `target`.
-    let n = unsafe {
-        libc::readlink(name.addr.sun_path.as_ptr(), target.as_mut_ptr().cast(), target.len())
-    };
+    // SAFETY: the name is a C string; pointer and length are those of `target`.
+    let n =
+        unsafe { libc::readlinkat(dir, door.as_ptr(), target.as_mut_ptr().cast(), target.len()) };
     let text = usize::try_from(n).ok().and_then(|n| target.get(..n)).unwrap_or_default();
-    let text = core::str::from_utf8(text).unwrap_or_default();
-    let other = text.strip_prefix("../").and_then(|rest| rest.strip_suffix("/door"));
-    other.and_then(|number| number.parse().ok()).unwrap_or(block)
+    let text = core::str::from_utf8(text).ok()?;
+    text.strip_prefix("../")?.strip_suffix("/door")?.parse().ok()
 }
 
 /// Locks a directory. False: it was removed before.

@@ -7,7 +7,7 @@ use crate::device::MrAttr;
 use crate::receipt::Receipts;
 use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
-use crate::roce::peer::{OwnFlow, Path, PeerAddr};
+use crate::roce::peer::{OwnFlow, Path, Peer, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
@@ -400,7 +400,18 @@ impl Guard<'_> {
     /// `receipts` are those that it left. To be called before the link is given up.
     pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
         let (inner, s) = self.split();
-        inner.transport.take_receipts(s, now, link, receipts);
+        let is_lost = |peer: &Peer| peer.path == Path::Link(link);
+        inner.transport.take_receipts(s, now, is_lost, receipts);
+    }
+
+    /// The process of a peer behind the port has ended, and what it had sent has been received:
+    /// `receipts` are those that it left.
+    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
+        let (inner, s) = self.split();
+        let is_lost = |peer: &Peer| {
+            peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
+        };
+        inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
     /// Queue pairs that have got a first PSN, as a counter. When it moves, receipts of their

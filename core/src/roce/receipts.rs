@@ -3,10 +3,12 @@
 //! (`rules::ack`).
 
 use super::answers::plain_ack;
-use super::peer::Path;
+use super::peer::Peer;
 use super::run::Run;
 use super::{Common, Origin, Transport};
 use crate::receipt::Receipts;
+use crate::verbs::association::DcPhase;
+use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
 use crate::verbs::NONE;
 use crate::wire::Psn;
@@ -23,20 +25,22 @@ impl Transport {
         }
     }
 
-    /// The other end of a link is gone: its receipts end the requests that it has accepted.
-    pub(crate) fn take_receipts(&mut self, s: &Shared, now: u64, link: u16, receipts: &Receipts) {
+    /// The other end of a path is gone: its receipts end the requests that it has accepted.
+    pub(crate) fn take_receipts(
+        &mut self,
+        s: &Shared,
+        now: u64,
+        is_lost: impl Fn(&Peer) -> bool,
+        receipts: &Receipts,
+    ) {
         for qi in 0..self.qps.len() {
             let qp = &self.qps[qi];
-            let asks = qp.live && qp.kind.is_reliable() && qp.kind.has_requester();
-            if !asks || !qp.kind.has_fixed_peer() || qp.conn.peer == NONE {
+            if !qp.live || qp.conn.peer == NONE || !is_lost(&self.peers[qp.conn.peer as usize]) {
                 continue;
             }
-            let peer = &self.peers[qp.conn.peer as usize];
-            let Some(psn) = receipts.of(qp.attr.dest_qp_num) else { continue };
-            if peer.path != Path::Link(link) {
-                continue;
+            if let Some(psn) = qp.responder().and_then(|qpn| receipts.of(qpn)) {
+                self.take_receipt(s, now, qi, psn);
             }
-            self.take_receipt(s, now, qi, psn);
         }
     }
 
@@ -47,6 +51,15 @@ impl Transport {
         let from = Origin { gid: peer.addr.gid, path: peer.path, port: peer.addr.port };
         let ack = plain_ack(qp.kind.class(), qp.qpn, psn);
         self.conn(s, qi).handle_run(now, &from, &ack, &[]);
+    }
+}
+
+impl Qp {
+    /// The queue pair that acknowledges the requests of this one.
+    pub(super) fn responder(&self) -> Option<u32> {
+        let open = || self.dci.first().is_some_and(|a| a.phase == DcPhase::Open);
+        let asks = self.kind.is_reliable() && self.kind.has_requester();
+        (asks && (self.kind.has_fixed_peer() || open())).then_some(self.attr.dest_qp_num)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Suspect {
     pub peer: PeerAddr,
     /// The path to it.
     pub path: Path,
-    /// The peer's queue pair, which may have left a receipt; `None`: each request names one.
+    /// The peer's queue pair, which may have left a receipt; `None`: there is none now.
     pub dest_qpn: Option<u32>,
 }
 
@@ -39,8 +39,8 @@ impl Transport {
             }
             let qp = &self.qps[qi];
             if let Some(peer) = self.peers.get(qp.conn.peer as usize) {
-                let dest_qpn = qp.kind.has_fixed_peer().then_some(qp.attr.dest_qp_num);
-                return Some(Suspect { qi, peer: peer.addr, path: peer.path, dest_qpn });
+                let (peer, path) = (peer.addr, peer.path);
+                return Some(Suspect { qi, peer, path, dest_qpn: qp.responder() });
             }
         }
     }

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
+import tempfile
 from typing import Any, Iterator, Sequence
 
 import pytest
@@ -22,7 +24,7 @@ class Device:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: dict[subprocess.Popen[str], tuple[Any, Any]] = {}
         self._told: list[str] = []
 
     @property
@@ -31,20 +33,30 @@ class Device:
         return gdrcore.env(self.address)
 
     def start(self, command: Sequence[str], **more: Any) -> subprocess.Popen[str]:
-        """Starts a program on the device. Its standard error, where the counters are, goes to the
-        report. It is killed when the test ends."""
+        """Starts a program on the device, with its output in files: one that nobody reads would
+        stop at a full pipe. The report has both, the counters are in the second. It is killed
+        when the test ends, with all that it has started."""
         run = [str(gdrcore.program("gdrcore-run")), "--address", self.address, "--stats", "-v"]
-        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
-        started = subprocess.Popen([*run, "--", *command], **more)
-        self._running.append(started)
+        files = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        more = {"stdout": files[0], "stderr": files[1], "text": True, **more}
+        started = subprocess.Popen([*run, "--", *command], start_new_session=True, **more)
+        self._running[started] = files
         return started
+
+    def _end(self, started: subprocess.Popen[str], how: str) -> str:
+        told = []
+        for file in self._running.pop(started):
+            file.seek(0)
+            told.append(file.read())
+            file.close()
+        self._told.append(f"{started.args!r}: {how}\n{''.join(told)}")
+        return told[0]
 
     def finish(self, started: subprocess.Popen[str], timeout: float = 60) -> str:
         """Waits until a program of `start` has ended by 0; returns its output."""
-        out, err = started.communicate(timeout=timeout)
-        self._running.remove(started)
-        self._told.append(f"{started.args!r}: exit {started.returncode}\n{out or ''}{err or ''}")
-        assert started.returncode == 0, self._told[-1]
+        code = started.wait(timeout=timeout)
+        out = self._end(started, f"exit {code}")
+        assert code == 0, self._told[-1]
         return out
 
     def run(self, command: Sequence[str], timeout: float = 60, **more: Any) -> str:
@@ -52,20 +64,23 @@ class Device:
         return self.finish(self.start(command, **more), timeout)
 
     def close(self) -> None:
-        for started in self._running:
-            started.kill()
-            out, err = started.communicate()
-            self._told.append(f"{started.args!r}: killed\n{out or ''}{err or ''}")
-        self._running.clear()
+        for started in list(self._running):
+            try:
+                os.killpg(started.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            started.wait()
+            self._end(started, "killed")
 
 
 def _missing() -> str | None:
     """Why there is no soft device here."""
     try:
-        run = gdrcore.run(["true"], capture_output=True, text=True, timeout=60)
+        devices = [str(gdrcore.program("gdrcore-devinfo")), "-d", "soft:127.0.0.1"]
+        run = subprocess.run(devices, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as e:
-        return f"gdrcore-run does not run here: {e}"
-    return None if run.returncode == 0 else f"gdrcore-run does not run here: {run.stderr.strip()}"
+        return f"no soft device: {e}"
+    return None if run.returncode == 0 else f"no soft device: {run.stderr.strip()}"
 
 
 @pytest.fixture(scope="session")

@@ -142,9 +142,12 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
     Ok(theirs.into_raw_fd())
 }
 
-/// Starts the thread, if this process has none.
+/// Starts the thread, if this process has none, and lets it look: while it was being started,
+/// another thread's [`wake`] may have found none.
 fn start() -> Result<()> {
-    THREAD.start("gdrc-umad", turn)
+    THREAD.start("gdrc-umad", turn)?;
+    wake();
+    Ok(())
 }
 
 /// Wakes the thread. Without one, datagrams that arrive are lost, as datagrams may be. Called also

@@ -6,7 +6,7 @@ use gdrcore_core::cm::types::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
-use gdrcore_tests::ends::End;
+use gdrcore_tests::ends::{End, Op};
 use gdrcore_tests::patience::until;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
@@ -44,6 +44,18 @@ fn param(end: &End<'_>) -> ConnParam<'static> {
     }
 }
 
+/// Messages that the client answers, before the last one.
+const ANSWERS: u64 = 3;
+
+/// Polls until a request has completed; returns its status.
+fn await_one(end: &mut End<'_>, id: u64) -> u32 {
+    let turn = || {
+        end.poll();
+        end.take(id)
+    };
+    until(60, || format!("completion {id}"), turn).status
+}
+
 /// A user without a name; its processes are not watched by those of another one.
 const OTHER_USER: libc::uid_t = 64_321;
 
@@ -56,7 +68,7 @@ fn client(arguments: &[String]) -> ! {
     }
     let device = Soft::open(own, &config(path)).expect("a device");
     let device: &'static Soft = Box::leak(Box::new(device));
-    let end = End::new(device.dev(), shape()).expect("an end");
+    let mut end = End::new(device.dev(), shape()).expect("an end");
     let id = manager(device).create(port_space::TCP, 0).expect("an id");
     let (host, port) = server.trim_start_matches("soft:").split_once(':').expect("an address");
     let host: std::net::Ipv4Addr = host.parse().expect("an address");
@@ -68,13 +80,21 @@ fn client(arguments: &[String]) -> ! {
     println!("\nready");
     manager(device).connect(id, &to, PORT, end.qp, &param(&end)).expect("connect");
     expect(device, cm_event::ESTABLISHED, "the connection");
+    for round in 0..=ANSWERS {
+        end.post_recv(round, 0, 64).expect("post_recv");
+        await_one(&mut end, round);
+        if round < ANSWERS {
+            end.post(1000 + round, Op::Send(None), 64, 64).expect("post_send");
+        }
+    }
     println!("connected");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("a pipe");
     go(way, device, &end)
 }
 
-/// The idle server. Returns the event that it gets, and whether its receive was flushed.
+/// The server, whose last message the client has taken. Returns the event that it gets. Its receive
+/// is flushed, and its message was delivered, unless the client's user hides that.
 fn serve(test: &str, path: &str, way: &str) -> CmEvent {
     let [a, b] = [address(1), address(2)];
     let device = Soft::open(&a, &config(path)).expect("a device");
@@ -85,19 +105,23 @@ fn serve(test: &str, path: &str, way: &str) -> CmEvent {
     let mut program = Program::start(test, &[path, way, &b, &a]);
     let request = expect(&device, cm_event::CONNECT_REQUEST, "a request");
     manager(&device).accept(request.id, end.qp, &param(&end)).expect("accept");
-    end.post_recv(1, 0, 64).expect("post_recv");
     expect(&device, cm_event::ESTABLISHED, "the connection");
+    for round in 0..=ANSWERS {
+        end.post_recv(1000 + round, 0, 64).expect("post_recv");
+        end.post(round, Op::Send(None), 64, 64).expect("post_send");
+        if round < ANSWERS {
+            assert_eq!(await_one(&mut end, 1000 + round), wc_status::SUCCESS);
+        }
+    }
     program.wait_for("connected");
     // The device looks for its peers' processes while the program polls or sleeps.
     assert!(manager(&device).event().expect("event").is_none());
     device.dev().wait(0).expect("wait");
     program.tell(&end.own);
     let e = event(&device, "DISCONNECTED");
-    let turn = || {
-        end.poll();
-        end.take(1)
-    };
-    assert_eq!(until(60, || "a flushed receive".into(), turn).status, wc_status::WR_FLUSH_ERR);
+    assert_eq!(await_one(&mut end, 1000 + ANSWERS), wc_status::WR_FLUSH_ERR, "{way}");
+    let delivered = await_one(&mut end, ANSWERS) == wc_status::SUCCESS;
+    assert_eq!(delivered, path != OTHER, "{path}, {way}: the last message");
     e
 }
 

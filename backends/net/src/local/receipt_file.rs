@@ -6,25 +6,26 @@
 //! requests have used up their retries.
 
 use super::socket_dir::{open_dir, SocketDir};
-use super::{lock, Holder, Lock, Part};
+use super::{first_block, lock, Holder, Lock, Part};
 use crate::addr::Endpoint;
 use crate::map::Map;
 use crate::signals::without_signals;
-use crate::sys::{check, stat, stat_at, Fd};
+use crate::sys::{check, stat_at, Fd};
 use core::ffi::CStr;
 use gdrcore_core::error::Result;
-use gdrcore_core::receipt::Receipts;
+use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use std::os::fd::RawFd;
 
 /// Its name, which is part of the protocol between processes.
 pub(super) const FILE: &CStr = c"acks";
-/// Its mode, and that after a sweep has found it without an owner.
+/// Its mode, and that after a sweep has found it without an owner: only its directory keeps others
+/// out, so the mode is free for this note, and the kernel adds the time.
 const MODE: libc::mode_t = 0o600;
-const FOUND_MODE: libc::mode_t = 0o400;
+const FOUND_MODE: libc::mode_t = 0o700;
 /// A minute: the retries of most requests end within it.
 const KEPT_S: u64 = 60;
 
-/// The file, mapped. Its layout: a [`Receipts`].
+/// The owner's file, mapped. Its layout: a [`Receipts`].
 #[derive(Debug)]
 pub(crate) struct ReceiptFile(Map);
 
@@ -33,7 +34,7 @@ impl ReceiptFile {
     /// missing later would be a SIGBUS.
     ///
     /// # Errors
-    /// As open(2), ftruncate(2), fallocate(2), mmap(2).
+    /// As open(2), fallocate(2), mmap(2).
     pub(crate) fn create(holder: &Lock) -> Result<ReceiptFile> {
         let flags =
             libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -42,11 +43,8 @@ impl ReceiptFile {
             libc::openat(holder.dir.raw(), FILE.as_ptr(), flags, libc::c_uint::from(MODE))
         })?;
         let len = size_of::<Receipts>();
-        // SAFETY: no pointers.
-        without_signals(|| unsafe {
-            check(libc::ftruncate(fd.raw(), len as libc::off_t))?;
-            check(libc::fallocate(fd.raw(), 0, 0, len as libc::off_t))
-        })?;
+        // SAFETY: no pointers. It changes the size only if there is room.
+        without_signals(|| unsafe { check(libc::fallocate(fd.raw(), 0, 0, len as libc::off_t)) })?;
         Map::shared(fd.raw(), 0, len, true).map(ReceiptFile)
     }
 
@@ -61,23 +59,6 @@ impl ReceiptFile {
         self.0.replace(new.0)
     }
 
-    /// The file of a block's owner, if that has ended. Cost: seven system calls.
-    pub(crate) fn of_ended(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> Option<Self> {
-        let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
-        let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]).ok()?;
-        let dir = open_dir(libc::AT_FDCWD, path.as_c_str()).ok()?;
-        // A living owner sends its ACKs. The lock is released with `dir`.
-        if lock(dir.raw()) != Ok(true) {
-            return None;
-        }
-        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        // SAFETY: a C string; no other pointers.
-        let fd = Fd::from_call(unsafe { libc::openat(dir.raw(), FILE.as_ptr(), flags) }).ok()?;
-        let is_whole = stat(fd.raw()).is_ok_and(|s| s.st_size >= size_of::<Receipts>() as i64);
-        is_whole.then_some(())?;
-        Map::shared(fd.raw(), 0, size_of::<Receipts>(), false).ok().map(ReceiptFile)
-    }
-
     /// The receipts.
     pub(crate) fn receipts(&self) -> &Receipts {
         // SAFETY: the map has that many bytes, aligned to a page; a `Receipts` is atomic words, of
@@ -87,12 +68,64 @@ impl ReceiptFile {
     }
 }
 
+/// The file of a block's owner, and its directory, which may have another owner or none.
+fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Option<[Fd; 2]> {
+    let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
+    let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]).ok()?;
+    let dir = open_dir(libc::AT_FDCWD, path.as_c_str()).ok()?;
+    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: a C string; no other pointers.
+    let file = Fd::from_call(unsafe { libc::openat(dir.raw(), FILE.as_ptr(), flags) }).ok()?;
+    Some([file, dir])
+}
+
+/// The receipts that a block's owner has left. `None`: there are none, or the owner lives, and
+/// sends its ACKs; `has_ended`: it is known not to. Read, and not mapped: whoever is to survive
+/// must not depend on the pages of a file. Cost: five system calls, two if there is no directory.
+pub(crate) fn receipts_of(
+    socket_dir: &SocketDir,
+    at: &Endpoint,
+    block: u16,
+    has_ended: bool,
+) -> Option<Receipts> {
+    let [file, dir] = open_of(socket_dir, at, block, libc::O_RDONLY)?;
+    // The lock is released with `dir`. A child of fork that its parent has left behind keeps it.
+    if !has_ended && lock(dir.raw()) != Ok(true) {
+        return None;
+    }
+    let mut words = [0u64; RECEIPTS];
+    // SAFETY: pointer and length are those of the words, of which every value is valid.
+    let n = unsafe { libc::pread(file.raw(), words.as_mut_ptr().cast(), size_of_val(&words), 0) };
+    (usize::try_from(n) == Ok(size_of_val(&words))).then(|| Receipts::of_words(words))
+}
+
+/// Removes the receipt of a queue pair from the file of its block's owner: a connection to it
+/// begins, and what is left there is of an earlier one. The owner does the same when it connects,
+/// and may be killed before. Cost as of [`receipts_of`].
+pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, block: u16, qpn: u32) {
+    let Some([file, _dir]) = open_of(socket_dir, at, block, libc::O_RDWR) else { return };
+    let (mut word, place) = ([0u64], Receipts::offset_of(qpn) as libc::off_t);
+    // SAFETY: pointer and length are those of the word, here and below.
+    let n = unsafe { libc::pread(file.raw(), word.as_mut_ptr().cast(), 8, place) };
+    if n == 8 && word[0] as u32 == qpn {
+        // SAFETY: as above.
+        unsafe { libc::pwrite(file.raw(), [0u64].as_ptr().cast(), 8, place) };
+    }
+}
+
 /// Whether peers of an owner that has ended may still read its file at a time (ns of
-/// CLOCK_REALTIME, as the kernel stamps files). The lock of the directory is held.
+/// CLOCK_REALTIME, as the kernel stamps files). The lock of the directory is held. The directories
+/// of its further blocks stay as long as that of the first, which has the file.
 pub(super) fn may_be_read(dir: RawFd, wall_ns: u64) -> bool {
-    let Ok(file) = stat_at(dir, FILE) else { return false };
+    let Ok(file) = stat_at(dir, FILE) else {
+        let Some(first) = first_block(dir) else { return false };
+        let file = heapless::format!(32; "../{first}/acks\0");
+        let path =
+            file.as_ref().ok().and_then(|path| CStr::from_bytes_with_nul(path.as_bytes()).ok());
+        return path.is_some_and(|path| stat_at(dir, path).is_ok());
+    };
     if file.st_mode & 0o777 == MODE {
-        // SAFETY: a C string; no other pointers. The change of mode is noted with its time.
+        // SAFETY: a C string; no other pointers.
         return unsafe { libc::fchmodat(dir, FILE.as_ptr(), FOUND_MODE, 0) } == 0;
     }
     let (now, found) = (wall_ns / 1_000_000_000, file.st_ctime as u64);

@@ -7,8 +7,11 @@ use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// Most holders that one sweep checks, with two system calls each.
-const HOLDERS: usize = 512;
+/// What one sweep may cost, with two system calls for each holder that it checks. One that is kept
+/// for its receipts costs little of that, so that many of them do not hide others.
+const COSTS: usize = 4096;
+const CHECKED: usize = 8;
+const KEPT: usize = 1;
 
 /// Removes the holder directories that no process has locked and whose receipts nobody will read,
 /// and then the directories that are empty.
@@ -17,24 +20,31 @@ const HOLDERS: usize = 512;
 pub(crate) fn sweep(socket_dir: &SocketDir, now: u64) {
     let Ok(path) = socket_dir.above() else { return };
     let Ok(user) = open_dir(libc::AT_FDCWD, path.as_c_str()) else { return };
-    let mut left = HOLDERS;
+    let mut left = COSTS;
     below(user.raw(), |network_name, network| {
         below(network, |address_name, address| {
-            below(address, |holder, dir| {
-                // A free lock has no living owner. A process that takes this lock next waits until
-                // the sweep has released it.
-                if lock(dir) == Ok(true) && !may_be_read(dir, now) {
-                    empty(dir);
-                    remove(address, holder);
-                }
-                left = left.saturating_sub(1);
-                left > 0
-            });
+            sweep_address(address, now, &mut left);
             remove(network, address_name);
             left > 0
         });
         remove(user.raw(), network_name);
         left > 0
+    });
+}
+
+/// The part of a sweep in the directory of an address.
+pub(super) fn sweep_address(address: RawFd, now: u64, left: &mut usize) {
+    below(address, |holder, dir| {
+        // A free lock has no living owner. A process that takes this lock next waits until the
+        // sweep has released it.
+        let is_free = lock(dir) == Ok(true);
+        let kept = is_free && may_be_read(dir, now);
+        if is_free && !kept {
+            empty(dir);
+            remove(address, holder);
+        }
+        *left = left.saturating_sub(if kept { KEPT } else { CHECKED });
+        *left > 0
     });
 }
 

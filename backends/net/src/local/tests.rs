@@ -1,7 +1,7 @@
 use super::*;
 use crate::clock::wall_ns;
 use gdrcore_core::error::Error;
-use gdrcore_core::receipt::Receipts;
+use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use gdrcore_core::wire::Psn;
 use gdrcore_testkit::descriptors::keep;
 use gdrcore_testkit::place::loopback;
@@ -102,21 +102,32 @@ fn files_of_a_dead_process_do_not_hinder_others() {
 fn receipts_of_a_killed_owner_are_read_for_a_minute() {
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
-    let ended = || ReceiptFile::of_ended(&socket_dir, &at, 1);
+    let ended = || receipts_of(&socket_dir, &at, 1, false);
     let own = |receipts: &Receipts| receipts.of(17).map(Psn::get);
+    // Of this address alone: other processes' receipts stay.
+    let sweep_at = |s: u64| {
+        let place = socket_dir.c_path(&[Part::of_address(&at).bytes()]).unwrap();
+        let address = open_dir(libc::AT_FDCWD, place.as_c_str()).unwrap();
+        sweep::sweep_address(address.raw(), wall_ns() + s * 1_000_000_000, &mut 1000);
+    };
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     let path = text(&lock.name(Role::Messages)).replace("mail", "acks");
     let file = ReceiptFile::create(&lock).unwrap();
     assert_eq!(file.receipts().leave(17, Psn::new(5)), 0);
     assert!(ended().is_none(), "a living owner sends its ACKs");
+    assert_eq!(receipts_of(&socket_dir, &at, 1, true).and_then(|left| own(&left)), Some(5));
     kill(lock);
     // Others open devices meanwhile: the first sweep sees that the owner is gone.
     for s in [0, 0, 50] {
-        assert_eq!(ended().and_then(|file| own(file.receipts())), Some(5));
-        sweep(&socket_dir, wall_ns() + s * 1_000_000_000);
+        assert_eq!(ended().and_then(|left| own(&left)), Some(5));
+        sweep_at(s);
     }
-    assert_eq!(ended().and_then(|file| own(file.receipts())), Some(5));
-    sweep(&socket_dir, wall_ns() + 61_000_000_000);
+    // A connection to another queue pair begins, and one to this.
+    forget_receipt(&socket_dir, &at, 1, 17 + RECEIPTS as u32);
+    assert_eq!(ended().and_then(|left| own(&left)), Some(5));
+    forget_receipt(&socket_dir, &at, 1, 17);
+    assert_eq!(ended().map(|left| own(&left)), Some(None));
+    sweep_at(61);
     assert!(ended().is_none() && !std::path::Path::new(&path).exists());
     // The block's next owner begins without receipts, and takes the file away at its end.
     drop(file);
@@ -133,8 +144,8 @@ fn receipts_of_a_killed_owner_are_read_for_a_minute() {
     std::fs::write(&path, [0; 100]).unwrap();
     kill(lock);
     assert!(ended().is_none());
-    sweep(&socket_dir, wall_ns());
-    sweep(&socket_dir, wall_ns() + 61_000_000_000);
+    sweep_at(0);
+    sweep_at(61);
 }
 
 #[test]

@@ -30,14 +30,19 @@ impl Aside {
     #[cold]
     #[inline(never)]
     pub(super) fn stand(&self) {
+        self.stand_with(now_ns, std::thread::yield_now, || std::thread::sleep(SLEEP));
+    }
+
+    #[inline(always)]
+    fn stand_with(&self, now: impl Fn() -> u64, yields: impl FnOnce(), sleep: impl FnOnce()) {
         let sleeps = self.sleeps.load(Ordering::Relaxed);
         if sleeps > 0 {
             self.sleeps.store(sleeps - 1, Ordering::Relaxed);
-            return std::thread::sleep(SLEEP);
+            return sleep();
         }
-        let before = now_ns();
-        std::thread::yield_now();
-        if now_ns() - before > AWAY_NS {
+        let before = now();
+        yields();
+        if now() - before > AWAY_NS {
             self.sleeps.store(SLEEPS, Ordering::Relaxed);
         }
     }
@@ -46,40 +51,28 @@ impl Aside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicBool;
-    use gdrcore_testkit::patience::deadline;
-    use std::time::Instant;
-
-    /// Stands aside until it sleeps the next time, or yields.
-    fn until(aside: &Aside, sleeps: bool) {
-        let end = deadline(10);
-        while (aside.sleeps.load(Ordering::Relaxed) > 0) != sleeps {
-            assert!(Instant::now() < end, "never: {sleeps}");
-            aside.stand();
-        }
-    }
+    use core::cell::Cell;
 
     #[test]
     fn beside_threads_that_compute_it_sleeps_for_a_while_and_tries_again() {
-        let (aside, over) = (Aside::default(), AtomicBool::new(false));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|s| {
-            for _ in 0..2 * cores {
-                s.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        core::hint::spin_loop();
-                    }
-                });
-            }
-            let turns = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-                for _ in 0..2 {
-                    until(&aside, true);
-                    assert!(aside.sleeps.load(Ordering::Relaxed) == SLEEPS);
-                    until(&aside, false);
-                }
-            }));
-            over.store(true, Ordering::Relaxed);
-            turns.unwrap_or_else(|e| std::panic::resume_unwind(e));
-        });
+        let (aside, now) = (Aside::default(), Cell::new(0));
+        let (yields, sleeps) = (Cell::new(0), Cell::new(0));
+        let stand = |yield_ns: u64| {
+            let yielded = || {
+                yields.set(yields.get() + 1);
+                now.set(now.get() + yield_ns);
+            };
+            aside.stand_with(|| now.get(), yielded, || sleeps.set(sleeps.get() + 1));
+        };
+        // On a quiet machine it yields each time.
+        (0..1000).for_each(|_| stand(AWAY_NS));
+        assert_eq!((yields.get(), sleeps.get()), (1000, 0));
+        for round in 1..=2 {
+            stand(AWAY_NS + 1);
+            (0..SLEEPS).for_each(|_| stand(0));
+            assert_eq!((yields.get(), sleeps.get()), (1000 + round, round * SLEEPS));
+        }
+        stand(0);
+        assert_eq!(yields.get(), 1003, "it tries again");
     }
 }

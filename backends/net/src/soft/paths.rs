@@ -82,8 +82,13 @@ impl SoftDevice {
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         self.find_path(g, port, ah, dest_qpn, way)?;
-        if let (Some(shm), Some(link), Some(qpn)) = (&port.shm, g.link(), dest_qpn) {
-            shm.forget_receipt(link, qpn);
+        let Some(qpn) = dest_qpn else { return Ok(()) };
+        match (&port.shm, g.link(), &port.member) {
+            (Some(shm), Some(link), _) => shm.forget_receipt(link, qpn),
+            (_, None, Some(member)) if !g.owns(qpn) => {
+                member.forget_receipt(&self.named_by(ah), qpn);
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -43,6 +43,9 @@ impl PortState {
         let Some(member) = member else { return };
         let is_closed = |at: &_, door| !shm.as_ref().is_some_and(|shm| shm.leads_to(at, door));
         while let Some((at, block)) = member.take_gone(is_closed) {
+            if let Some(receipts) = member.receipts_of(&at, block, true) {
+                g.port_receipts(now, &peer_addr(&at), &receipts);
+            }
             g.cm_peer_ended(now, &peer_addr(&at), block);
         }
         // The links of those that are left end when they are maintained.

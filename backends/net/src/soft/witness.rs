@@ -17,6 +17,7 @@ use crate::reason::{is_verbose, say};
 use crate::sock_diag::{receiving_user, unread, Unread};
 use gdrcore_core::cm::types::{cm_event, CmEvent};
 use gdrcore_core::cm::{Refusal, REFUSALS};
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Error;
 use gdrcore_core::roce::peer::{Path, PeerAddr};
@@ -47,7 +48,10 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
             },
             Path::Loopback | Path::Lost => None,
         };
-        let left = |qpn| port.member.as_ref()?.receipt_of(&endpoint(&peer), qpn);
+        let left = |qpn| {
+            let block = (qpn / QPN_UNIT) as u16;
+            port.member.as_ref()?.receipts_of(&endpoint(&peer), block, false)?.of(qpn)
+        };
         if let Some(psn) = dest_qpn.filter(|_| path == Path::Port).and_then(left) {
             g.take_receipt(now, qi, psn);
         }

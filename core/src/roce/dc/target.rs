@@ -210,6 +210,7 @@ impl Transport {
         qp.conn.resp.epsn = run.psn;
         qp.conn.resp.ack_psn = run.psn.prev();
         self.conn(s, qi).begin_acks();
+        self.common.begun = self.common.begun.wrapping_add(1);
         self.conn(s, qi).set_state(qp_state::RTR);
         self.common.ready.set(qi);
         true

@@ -160,7 +160,7 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
-                let former = if DC { 0 } else { receipts.leave_word(w[1]) };
+                let former = receipts.leave_word(w[1]);
                 if former != 0 {
                     c.common.flush_ack_of(former);
                 }

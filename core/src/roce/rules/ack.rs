@@ -123,6 +123,10 @@ impl Conn<'_> {
         if self.peer.path == Path::Port {
             let resp = &mut self.qp.conn.resp;
             (resp.ack_after, resp.acked_alone) = (1, true);
+            // The receipt would stay while PSNs go round.
+            if let Some(receipts) = self.common.acks.receipts {
+                receipts.forget(self.qp.qpn);
+            }
         }
     }
 

@@ -2,12 +2,11 @@
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
-use crate::local::{connect, door_of, is_open, Holder, Name, ReceiptFile, Role};
+use crate::local::{connect, door_of, forget_receipt, is_open, receipts_of, Holder, Name, Role};
 use crate::wait::watch;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
 use gdrcore_core::receipt::Receipts;
-use gdrcore_core::wire::Psn;
 
 impl Member {
     /// Watches the owner of a block of QPNs at an address, if it is a process of this host and
@@ -44,13 +43,24 @@ impl Member {
         self.receipts.as_ref().map(|file| unsafe { &*core::ptr::from_ref(file.receipts()) })
     }
 
-    /// The receipt at a queue pair of an address whose owner was a process of this host and user,
-    /// and has ended. Cost: eight system calls.
+    /// The receipts that the owner of a block at an address has left, if it was a process of this
+    /// host and user. `has_ended`: its end was seen; else it is asked for.
     #[cold]
-    pub(crate) fn receipt_of(&self, at: &Endpoint, qpn: u32) -> Option<Psn> {
-        let block = u16::try_from(qpn / QPN_UNIT).ok()?;
+    pub(crate) fn receipts_of(
+        &self,
+        at: &Endpoint,
+        block: u16,
+        has_ended: bool,
+    ) -> Option<Receipts> {
         let door = door_of(&self.socket_dir, at, block);
-        ReceiptFile::of_ended(&self.socket_dir, at, door)?.receipts().of(qpn)
+        receipts_of(&self.socket_dir, at, door, has_ended)
+    }
+
+    /// A connection to a queue pair at an address begins: its receipt is of an earlier one.
+    #[cold]
+    pub(crate) fn forget_receipt(&self, at: &Endpoint, qpn: u32) {
+        let door = door_of(&self.socket_dir, at, (qpn / QPN_UNIT) as u16);
+        forget_receipt(&self.socket_dir, at, door, qpn);
     }
 
     /// Whether the owner of a block at an address is watched, by the block whose sockets it listens

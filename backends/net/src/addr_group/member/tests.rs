@@ -3,7 +3,8 @@ use super::super::numbers::{BLOCK_MAX, PROBE};
 use super::*;
 use crate::addr::endpoint;
 use crate::addr_group::steer::Program;
-use crate::clock::now_ns;
+use crate::clock::{now_ns, wall_ns};
+use crate::local::sweep;
 use crate::map::Map;
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
 use gdrcore_core::error::Error;
@@ -559,7 +560,11 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     let qpns = [3 * QPN_UNIT, 5 * QPN_UNIT + 1];
     let receipts = peer.member.receipts.as_ref().unwrap().receipts();
     assert_eq!(qpns.map(|qpn| receipts.leave(qpn, Psn::new(9))), [0, 0]);
-    assert_eq!(qpns.map(|qpn| here.member.receipt_of(&there, qpn)), [None, None], "it lives");
+    let left = |here: &One, qpn: u32| {
+        let block = (qpn / QPN_UNIT) as u16;
+        here.member.receipts_of(&there, block, false).and_then(|left| left.of(qpn)).map(Psn::get)
+    };
+    assert_eq!(qpns.map(|qpn| left(&here, qpn)), [None, None], "it lives");
     // Its directory is removed, and made again: the receipts move, and go on at the same address.
     let address = std::ptr::from_ref(receipts);
     let name = peer.member.locks().next().unwrap().name(Role::Liveness);
@@ -569,10 +574,12 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     assert_eq!(std::ptr::from_ref(receipts), address);
     assert_eq!(receipts.leave(qpns[1], Psn::new(10)), 0);
     peer.member.locks().for_each(Lock::abandon);
-    let left = qpns.map(|qpn| here.member.receipt_of(&there, qpn).map(Psn::get));
-    assert_eq!(left, [Some(9), Some(10)]);
-    let others = [6 * QPN_UNIT, 3 * QPN_UNIT + 1].map(|qpn| here.member.receipt_of(&there, qpn));
-    assert_eq!(others, [None, None]);
+    // Another device is opened meanwhile.
+    sweep(&here.member.socket_dir, wall_ns());
+    assert_eq!(qpns.map(|qpn| left(&here, qpn)), [Some(9), Some(10)]);
+    assert_eq!([6 * QPN_UNIT, 3 * QPN_UNIT + 1].map(|qpn| left(&here, qpn)), [None, None]);
+    here.member.forget_receipt(&there, qpns[1]);
+    assert_eq!(qpns.map(|qpn| left(&here, qpn)), [Some(9), None]);
 }
 
 #[test]
