@@ -90,8 +90,17 @@ fn client(arguments: &[String]) -> ! {
     println!("connected");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("a pipe");
-    go(way, device, &end)
+    let told = match way.as_str() {
+        "disconnect" => manager(device).disconnect(id),
+        "destroy_id" => manager(device).destroy(id),
+        way => go(way, device, &end),
+    };
+    told.expect(way);
+    go("_exit", device, &end)
 }
+
+/// The ways of the connection manager: its program tells the peer, and goes by `_exit`.
+const TOLD: [&str; 2] = ["disconnect", "destroy_id"];
 
 /// The server, whose last message the client has taken. Returns the event that it gets. Its receive
 /// is flushed, and its message was delivered, unless the client's user hides that.
@@ -132,7 +141,7 @@ fn every_way(test: &str, path: &str) {
     if let Some(arguments) = arguments() {
         client(&arguments);
     }
-    for way in WAYS {
+    for way in WAYS.into_iter().chain(TOLD) {
         // These end a queue pair, not the connection; then the program goes by `_exit`.
         let silent = SILENT.contains(&way) || ["destroy", "error", "reset"].contains(&way);
         let e = serve(test, path, way);

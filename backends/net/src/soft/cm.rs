@@ -125,10 +125,16 @@ impl CmDevice for SoftDevice {
     }
 
     fn disconnect(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        // The last ACK leaves first: the peer flushes what has none when it hears of the end.
+        self.drain_and_ack(None);
         self.manage(|g, now| g.cm_disconnect(now, id))
     }
 
     fn destroy(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        // As in `disconnect`.
+        self.drain_and_ack(None);
         self.manage(|g, now| g.cm().destroy(now, id))?;
         let mut held = self.lock_engine();
         held.withdraw(id);

@@ -83,21 +83,35 @@ fn is_there(at: *const SoftDevice) -> bool {
     fetch(guard.expose_provenance() as u64, &mut word).is_ok() && u64::from_ne_bytes(word) == here()
 }
 
-/// Lets all open devices send what their peers wait for.
+/// Lets all open devices send what their peers wait for. ACKs of all go first: the end of a
+/// connection ends the peer's requests, and its queue pair may be another engine's.
 pub extern "C" fn leave() {
-    OPEN.0.iter().for_each(|slot| _ = leave_one(slot));
+    _ = leave_all();
+}
+
+/// As [`leave`]. Returns the devices in which a thread is, or whose helper runs.
+fn leave_all() -> usize {
+    OPEN.0.iter().for_each(|slot| _ = leave_one(slot, Last::Acks));
+    OPEN.0.iter().filter(|slot| !leave_one(slot, Last::Connections)).count()
+}
+
+/// What a device sends before its process ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Acks,
+    Connections,
 }
 
 /// As [`leave`], and no code of this library is called any more.
 extern "C" fn leave_for_ever() {
     // Another thread copies on. A helper thread keeps this library where it is.
-    if OPEN.0.iter().filter(|slot| !leave_one(slot)).count() == 0 {
+    if leave_all() == 0 {
         fault::uninstall();
     }
 }
 
-/// As [`leave`], for the device of one slot. False: a thread is in it, or its helper runs.
-fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
+/// A part of [`leave`], for the device of one slot. False: a thread is in it, or its helper runs.
+fn leave_one(slot: &AtomicPtr<SoftDevice>, last: Last) -> bool {
     let at = slot.load(Ordering::Acquire);
     let mut is_idle = true;
     if at.is_null() || at == in_use(at) {
@@ -107,7 +121,7 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
         if is_there(at) {
             // SAFETY: a device stays until `remove` has taken it from its slot, which waits.
             let device = unsafe { &*at };
-            is_idle = device.end_in_order() && !device.helper_on.load(Ordering::Relaxed);
+            is_idle = device.end_in_order(last) && !device.helper_on.load(Ordering::Relaxed);
         }
         slot.store(at, Ordering::Release);
     }
@@ -120,12 +134,15 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>) -> bool {
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
 impl SoftDevice {
-    /// Sends what peers wait for: ACKs of what was accepted, and the end of connections. False:
-    /// another thread is in the engine.
-    fn end_in_order(&self) -> bool {
+    /// Sends what peers wait for: ACKs of what was accepted, or the end of connections as well.
+    /// False: another thread is in the engine.
+    fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
             if let Some(held) = self.try_lock() {
-                self.send_last(held);
+                match last {
+                    Last::Acks => self.drain_and_ack_locked(held, None),
+                    Last::Connections => self.end_connections(held),
+                }
                 return true;
             }
             std::thread::yield_now();
@@ -133,8 +150,8 @@ impl SoftDevice {
         false
     }
 
-    /// As [`SoftDevice::end_in_order`], under the lock.
-    pub(super) fn send_last<'d>(&'d self, mut held: EngineLock<'d>) {
+    /// Ends all connections. Behind the last ACKs.
+    pub(super) fn end_connections<'d>(&'d self, mut held: EngineLock<'d>) {
         held.guard.cm_leave(now_ns());
         self.drain_and_ack_locked(held, None);
     }
@@ -159,10 +176,10 @@ mod tests {
         let slot = OPEN.0.iter().find(is).expect("an open device");
         // Of its slot alone: other tests have devices meanwhile.
         assert!(is_there(at));
-        assert!(leave_one(slot));
+        assert!(leave_one(slot, Last::Connections));
         drop(memory);
         assert!(!is_there(at));
-        assert!(leave_one(slot));
+        assert!(leave_one(slot, Last::Connections));
         slot.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 }

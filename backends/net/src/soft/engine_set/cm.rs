@@ -140,10 +140,15 @@ impl CmDevice for EngineSet {
     }
 
     fn disconnect(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        // The last ACK leaves first, of whatever engine the queue pair is.
+        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
         self.manage(|qps, now| cm_qps::disconnect(qps, now, id))?
     }
 
     fn destroy(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
         self.manager().destroy(id)
     }
 
