@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests that wait for times or counts again and again beside busy loops, one per CPU.
+# Runs tests that wait for times or counts again and again beside busy loops, LOOPS of them (one
+# per CPU if it is not set).
 #
 # under_load.sh RUNS [PROGRAM...]: runs each test program of tests/tests RUNS times (default: those
 # of `waiting` below), JOBS of them at a time (1 if it is not set), and prints for each how many
@@ -25,7 +26,7 @@ for name in "${programs[@]}"; do
 done
 
 loops=()
-for ((i = 0; i < $(nproc); i++)); do
+for ((i = 0; i < ${LOOPS:-$(nproc)}; i++)); do
     (while :; do :; done) &
     loops+=($!)
 done
