@@ -9,7 +9,7 @@ shift 2
 built=$(mktemp -d "$PWD/build/tools.XXXXXX")
 trap 'rm -rf "$built"' EXIT
 for tool; do
-    "${MAKE:-make}" --no-print-directory -C c-examples OUT="$built" GDRCORE_LIBDIR="$libraries" \
-        RPATH="$RPATH" "$built/${tool%:*}"
+    "${MAKE:-make}" --no-print-directory -C c-examples OUT="$built" OBJ="$built/obj" \
+        GDRCORE_LIBDIR="$libraries" RPATH="$RPATH" "$built/${tool%:*}"
     install -m 755 "$built/${tool%:*}" "$to/${tool#*:}"
 done

@@ -147,7 +147,7 @@ pub trait Port {
     /// The `i`-th datagram of the last poll; beyond the last one an empty datagram.
     fn rx_get(&self, i: usize) -> RxPacket<'_>;
 
-    /// From now on [`RxPacket::grh`] has hop limits and flow labels, which the kernel shows for
+    /// From now on [`RxPacket::src`] has hop limits and flow labels, which the kernel shows for
     /// some 50 ns a receive.
     fn show_headers(&mut self);
 
