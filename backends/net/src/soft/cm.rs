@@ -153,6 +153,12 @@ impl CmDevice for SoftDevice {
         if !self.lock()?.has_cm_events() {
             self.run(Round::Full);
         }
+        // What came before the end of a connection is taken first, as that flushes its requests:
+        // the message of the end comes through the port, and their ACKs may lie in a link.
+        let has_some = self.lock()?.has_cm_events();
+        if has_some {
+            self.drain_and_ack(None);
+        }
         let mut news = witness::News::default();
         let event = self.manage_paths(|g, now, path| {
             let event = g.cm_event(now, path);

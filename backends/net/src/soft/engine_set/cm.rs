@@ -161,6 +161,11 @@ impl CmDevice for EngineSet {
         if !self.manager().lock()?.has_cm_events() {
             self.progress()?;
         }
+        // As in an engine.
+        let has_some = self.manager().lock()?.has_cm_events();
+        if has_some {
+            self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+        }
         let (event, news) = self.manage(|qps, now| {
             let event = cm_qps::event(qps, now);
             let at = event.as_ref().map(|e| self.of_event(e));
