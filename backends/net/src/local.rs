@@ -66,11 +66,11 @@ pub(crate) enum Role {
 impl Role {
     const ALL: [Role; 3] = [Role::Links, Role::Messages, Role::Liveness];
 
-    fn file(self) -> &'static [u8] {
+    fn file(self) -> &'static CStr {
         match self {
-            Role::Links => b"door",
-            Role::Messages => b"mail",
-            Role::Liveness => b"life",
+            Role::Links => c"door",
+            Role::Messages => c"mail",
+            Role::Liveness => c"life",
         }
     }
 }
@@ -126,7 +126,7 @@ impl Name {
         let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
         addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let parts = [Part::of_address(at), Part::of_holder(holder)];
-        let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file()]);
+        let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), role.file().to_bytes()]);
         let start = core::mem::offset_of!(libc::sockaddr_un, sun_path);
         // The lock of its directory refuses a path that is too long, so no process can have bound
         // it.
@@ -146,9 +146,8 @@ impl Name {
     /// Its path.
     #[cfg(test)]
     pub(crate) fn path(&self) -> &std::path::Path {
-        let bytes = self.addr.sun_path.as_ptr().cast::<u8>();
         // SAFETY: the path is a C string within the address, which is borrowed.
-        let path = unsafe { CStr::from_ptr(bytes.cast()) };
+        let path = unsafe { CStr::from_ptr(self.addr.sun_path.as_ptr()) };
         std::path::Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()))
     }
 
@@ -181,7 +180,7 @@ impl Lock {
     pub(crate) fn take(socket_dir: &SocketDir, at: &Endpoint, holder: Holder) -> Result<Lock> {
         let parts = [Part::of_address(at), Part::of_holder(holder)];
         // The longest socket below it must fit as well.
-        socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file()])?;
+        socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file().to_bytes()])?;
         let above = socket_dir.c_path(&[parts[0].bytes()])?;
         let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()])?;
         let first = match holder {
@@ -270,14 +269,10 @@ pub(crate) fn lead_to_first<'l>(
     mut blocks: impl Iterator<Item = &'l Lock>,
 ) -> Result<Option<&'l Lock>> {
     let Some(first) = blocks.next() else { return Ok(None) };
-    let to = Target::of(first.holder, Role::Links);
-    let mut name = [0u8; 8];
-    name[..4].copy_from_slice(Role::Links.file());
+    let (to, door) = (Target::of(first.holder), Role::Links.file());
     for block in blocks {
         // SAFETY: two C strings; no other pointers.
-        check(unsafe {
-            libc::symlinkat(to.0.as_ptr().cast(), block.dir.raw(), name.as_ptr().cast())
-        })?;
+        check(unsafe { libc::symlinkat(to.0.as_ptr().cast(), block.dir.raw(), door.as_ptr()) })?;
     }
     Ok(Some(first))
 }
@@ -291,15 +286,14 @@ impl Lock {
     }
 }
 
-/// The target of a symbolic link from one holder's socket to another's, as a C string.
+/// The target of a symbolic link from one holder's door to another's, as a C string.
 struct Target(heapless::String<64>);
 
 impl Target {
-    fn of(holder: Holder, role: Role) -> Target {
+    fn of(holder: Holder) -> Target {
         let mut text = heapless::String::new();
-        let file = core::str::from_utf8(role.file()).unwrap_or_default();
         // The longest text, of a service, has 21 bytes, so this cannot fail.
-        let _ = write!(text, "../{}/{file}\0", Part::of_holder(holder).0);
+        let _ = write!(text, "../{}/door\0", Part::of_holder(holder).0);
         Target(text)
     }
 }
@@ -308,14 +302,15 @@ impl Target {
 /// leads to that of another block of the same device. Cost: a system call.
 pub(crate) fn door_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 {
     let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
-    let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file()]);
+    let path =
+        socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file().to_bytes()]);
     // An absolute path needs no directory.
     path.ok().and_then(|path| target_of(libc::AT_FDCWD, path.as_c_str())).unwrap_or(block)
 }
 
 /// The block to whose door that of a holder's directory leads; `None`: to none.
 fn first_block(dir: RawFd) -> Option<u16> {
-    target_of(dir, c"door")
+    target_of(dir, Role::Links.file())
 }
 
 /// The block to whose door a symbolic link leads.
@@ -351,11 +346,9 @@ fn is_bound(name: &Name) -> bool {
 
 /// Removes a holder's files.
 fn empty(dir: RawFd) {
-    for file in Role::ALL.map(Role::file).into_iter().chain([receipt_file::FILE.to_bytes()]) {
-        let mut name = [0u8; 8];
-        name[..4].copy_from_slice(file);
+    for file in Role::ALL.map(Role::file).into_iter().chain([receipt_file::FILE]) {
         // SAFETY: a C string; no other pointers.
-        unsafe { libc::unlinkat(dir, name.as_ptr().cast(), 0) };
+        unsafe { libc::unlinkat(dir, file.as_ptr(), 0) };
     }
 }
 

@@ -6,12 +6,13 @@
 //! requests have used up their retries.
 
 use super::socket_dir::{open_dir, SocketDir};
-use super::{first_block, lock, Holder, Lock, Part};
+use super::{door_of, first_block, lock, Holder, Lock, Part};
 use crate::addr::Endpoint;
 use crate::map::Map;
 use crate::signals::without_signals;
 use crate::sys::{check, stat_at, Fd};
 use core::ffi::CStr;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
 use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use std::os::fd::RawFd;
@@ -68,9 +69,11 @@ impl ReceiptFile {
     }
 }
 
-/// The file of a block's owner, and its directory, which may have another owner or none.
+/// The file of a block's owner, which is with the first of its blocks, and its directory, which may
+/// have another owner or none.
 fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Option<[Fd; 2]> {
-    let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
+    let first = door_of(socket_dir, at, block);
+    let parts = [Part::of_address(at), Part::of_holder(Holder::Block(first))];
     let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]).ok()?;
     let dir = open_dir(libc::AT_FDCWD, path.as_c_str()).ok()?;
     let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -81,7 +84,7 @@ fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Opt
 
 /// The receipts that a block's owner has left. `None`: there are none, or the owner lives, and
 /// sends its ACKs; `has_ended`: it is known not to. Read, and not mapped: whoever is to survive
-/// must not depend on the pages of a file. Cost: five system calls, two if there is no directory.
+/// must not depend on the pages of a file. Cost: six system calls, two if there is no directory.
 pub(crate) fn receipts_of(
     socket_dir: &SocketDir,
     at: &Endpoint,
@@ -102,7 +105,8 @@ pub(crate) fn receipts_of(
 /// Removes the receipt of a queue pair from the file of its block's owner: a connection to it
 /// begins, and what is left there is of an earlier one. The owner does the same when it connects,
 /// and may be killed before. Cost as of [`receipts_of`].
-pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, block: u16, qpn: u32) {
+pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, qpn: u32) {
+    let block = (qpn / QPN_UNIT) as u16;
     let Some([file, _dir]) = open_of(socket_dir, at, block, libc::O_RDWR) else { return };
     let (mut word, place) = ([0u64], Receipts::offset_of(qpn) as libc::off_t);
     // SAFETY: pointer and length are those of the word, here and below.

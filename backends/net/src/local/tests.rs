@@ -1,5 +1,6 @@
 use super::*;
 use crate::clock::wall_ns;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
 use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use gdrcore_core::wire::Psn;
@@ -11,8 +12,7 @@ fn at(n: u8) -> Endpoint {
 }
 
 fn text(name: &Name) -> String {
-    let n = name.len as usize - core::mem::offset_of!(libc::sockaddr_un, sun_path);
-    name.addr.sun_path[..n].iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect()
+    name.path().to_str().unwrap().into()
 }
 
 #[test]
@@ -100,10 +100,12 @@ fn files_of_a_dead_process_do_not_hinder_others() {
 
 #[test]
 fn receipts_of_a_killed_owner_are_read_for_a_minute() {
+    /// Of block 1.
+    const QPN: u32 = QPN_UNIT + 17;
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
     let ended = || receipts_of(&socket_dir, &at, 1, false);
-    let own = |receipts: &Receipts| receipts.of(17).map(Psn::get);
+    let own = |receipts: &Receipts| receipts.of(QPN).map(Psn::get);
     // Of this address alone: other processes' receipts stay.
     let sweep_at = |s: u64| {
         let place = socket_dir.c_path(&[Part::of_address(&at).bytes()]).unwrap();
@@ -113,7 +115,7 @@ fn receipts_of_a_killed_owner_are_read_for_a_minute() {
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     let path = text(&lock.name(Role::Messages)).replace("mail", "acks");
     let file = ReceiptFile::create(&lock).unwrap();
-    assert_eq!(file.receipts().leave(17, Psn::new(5)), 0);
+    assert_eq!(file.receipts().leave(QPN, Psn::new(5)), 0);
     assert!(ended().is_none(), "a living owner sends its ACKs");
     assert_eq!(receipts_of(&socket_dir, &at, 1, true).and_then(|left| own(&left)), Some(5));
     kill(lock);
@@ -123,9 +125,9 @@ fn receipts_of_a_killed_owner_are_read_for_a_minute() {
         sweep_at(s);
     }
     // A connection to another queue pair begins, and one to this.
-    forget_receipt(&socket_dir, &at, 1, 17 + RECEIPTS as u32);
+    forget_receipt(&socket_dir, &at, QPN + RECEIPTS as u32);
     assert_eq!(ended().and_then(|left| own(&left)), Some(5));
-    forget_receipt(&socket_dir, &at, 1, 17);
+    forget_receipt(&socket_dir, &at, QPN);
     assert_eq!(ended().map(|left| own(&left)), Some(None));
     sweep_at(61);
     assert!(ended().is_none() && !std::path::Path::new(&path).exists());
@@ -133,7 +135,7 @@ fn receipts_of_a_killed_owner_are_read_for_a_minute() {
     drop(file);
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     let file = ReceiptFile::create(&lock).unwrap();
-    let _ = file.receipts().leave(17, Psn::new(6));
+    let _ = file.receipts().leave(QPN, Psn::new(6));
     kill(lock);
     let lock = Lock::take(&socket_dir, &at, Holder::Block(1)).unwrap();
     assert_eq!(own(ReceiptFile::create(&lock).unwrap().receipts()), None);

@@ -4,7 +4,6 @@ use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
 use crate::local::{connect, door_of, forget_receipt, is_open, receipts_of, Holder, Name, Role};
 use crate::wait::watch;
-use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
 use gdrcore_core::receipt::Receipts;
 
@@ -52,15 +51,13 @@ impl Member {
         block: u16,
         has_ended: bool,
     ) -> Option<Receipts> {
-        let door = door_of(&self.socket_dir, at, block);
-        receipts_of(&self.socket_dir, at, door, has_ended)
+        receipts_of(&self.socket_dir, at, block, has_ended)
     }
 
     /// A connection to a queue pair at an address begins: its receipt is of an earlier one.
     #[cold]
     pub(crate) fn forget_receipt(&self, at: &Endpoint, qpn: u32) {
-        let door = door_of(&self.socket_dir, at, (qpn / QPN_UNIT) as u16);
-        forget_receipt(&self.socket_dir, at, door, qpn);
+        forget_receipt(&self.socket_dir, at, qpn);
     }
 
     /// Whether the owner of a block at an address is watched, by the block whose sockets it listens

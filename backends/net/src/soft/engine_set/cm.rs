@@ -47,6 +47,11 @@ impl ManagedQps for AllQps<'_> {
 }
 
 impl EngineSet {
+    /// [`SoftDevice::drain_and_ack`] of all engines.
+    fn drain_and_ack(&self) {
+        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+    }
+
     /// The engine whose connection manager is the device's.
     fn manager(&self) -> &'static SoftDevice {
         self.engines.first()
@@ -142,13 +147,13 @@ impl CmDevice for EngineSet {
     fn disconnect(&self, id: Handle) -> Result<()> {
         self.fork.check()?;
         // The last ACK leaves first, of whatever engine the queue pair is.
-        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+        self.drain_and_ack();
         self.manage(|qps, now| cm_qps::disconnect(qps, now, id))?
     }
 
     fn destroy(&self, id: Handle) -> Result<()> {
         self.fork.check()?;
-        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+        self.drain_and_ack();
         self.manager().destroy(id)
     }
 
@@ -164,7 +169,7 @@ impl CmDevice for EngineSet {
         // As in an engine.
         let has_some = self.manager().lock()?.has_cm_events();
         if has_some {
-            self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+            self.drain_and_ack();
         }
         let (event, news) = self.manage(|qps, now| {
             let event = cm_qps::event(qps, now);
