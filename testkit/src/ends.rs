@@ -390,6 +390,13 @@ impl<'d> End<'d> {
         Some(self.done.remove(at))
     }
 
+    /// Leaves everything to the device, which ends with it; its memory, which outlives the device.
+    pub fn leave(mut self) -> Buffer {
+        let memory = std::mem::replace(&mut self.buffer, Buffer::new(0));
+        std::mem::forget(self);
+        memory
+    }
+
     /// Destroys everything in order; returns the first error.
     pub fn destroy(self) -> Result<()> {
         self.dev.qp_destroy(self.qp)?;
@@ -399,6 +406,15 @@ impl<'d> End<'d> {
         self.dev.cq_destroy(self.cq)?;
         self.dev.mr_dereg(self.mr)?;
         self.dev.pd_dealloc(self.pd)
+    }
+}
+
+/// Takes the region from the device before its memory goes: until the device is closed, it places
+/// what a peer still sends.
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        // A handle of a region that is gone is refused.
+        let _ = self.dev.mr_dereg(self.mr);
     }
 }
 

@@ -375,7 +375,8 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     let mut a = End::new(here.dev(), shape).expect("an end");
     let was = {
         let first = Soft::open(&address(2), &config).expect("a device");
-        End::new(first.dev(), shape).expect("an end").own
+        let end = End::new(first.dev(), shape).expect("an end");
+        end.own
     };
     a.connect(was).expect("connect");
     a.post(1, Op::Send(None), 0, 1000).expect("post_send");

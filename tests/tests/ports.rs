@@ -113,8 +113,7 @@ fn follows(lab: &Lab, mut server: Watched, client: impl FnOnce() -> Watched) {
     admin("link set c1 up");
     admin("link set c0 up");
     admin("addr add 10.70.0.1/24 dev c0");
-    client.wait(&["event GID_CHANGE", "event PORT_ACTIVE", "state 4,"]);
-    client.wait(&["mtu 512"]);
+    client.wait(&["event GID_CHANGE", "event PORT_ACTIVE", "state 4,", "mtu 512"]);
     // One engine tells of them, whose state comes last.
     let output = client.program.output();
     let states: Vec<&str> =

@@ -59,8 +59,8 @@ fn a_router_that_drains_begins_nothing_and_ends_when_it_is_empty() {
     (2..50).for_each(|n| write(&mut x, &mut y, n));
     let (errno, why) = answer(&router, hello());
     assert!(errno == libc::ESHUTDOWN && why.contains("about to end"), "{errno} {why}");
-    let fresh = connected(b.dev(), a.dev(), Shape { qp_type: qp_type::UC, ..Shape::default() });
-    assert!(fresh.is_err());
+    let shape = Shape { qp_type: qp_type::UC, ..Shape::default() };
+    assert!(connected(b.dev(), a.dev(), shape).is_err());
     x.destroy().expect("nothing in use");
     y.destroy().expect("nothing in use");
     drop((a, b));

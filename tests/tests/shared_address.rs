@@ -397,7 +397,8 @@ fn a_refusal_of_the_network_reaches_the_sender() {
     settle(&devices);
     let nobody = {
         let there = open(&address(2), &UDP);
-        End::new(there.dev(), Shape::default()).expect("an end").own
+        let end = End::new(there.dev(), Shape::default()).expect("an end");
+        end.own
     };
     for d in &devices {
         // Without the refusal it would end after a minute, by the timeout.

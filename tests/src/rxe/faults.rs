@@ -421,7 +421,7 @@ pub fn killed(
             own.addr, own.rkey
         ))?;
         // The device is dropped as when its process ends: its peers get no message.
-        let memory = pair.our.buffer;
+        let memory = pair.leave();
         drop(soft);
         drop(memory);
         let none = Soft::new("loopback");

@@ -3,7 +3,7 @@
 use super::guest::{give_way, Link};
 use super::side::Side;
 use super::Outcome;
-use crate::ends::{Address, End, Op, Shape, QKEY};
+use crate::ends::{Address, Buffer, End, Op, Shape, QKEY};
 use crate::patience::deadline;
 use gdrcore_core::device::{MrAttr, MrReg};
 use gdrcore_core::verbs::types::{
@@ -57,6 +57,11 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 impl<'d, 'l> Pair<'d, 'l> {
+    /// Leaves our half to the device, as [`End::leave`].
+    pub fn leave(self) -> Buffer {
+        self.our.leave()
+    }
+
     /// Makes and connects a pair.
     pub fn new(link: &'l Link<'d>, shape: Shape) -> Outcome<Pair<'d, 'l>> {
         Pair::with_srq(link, shape, 0)

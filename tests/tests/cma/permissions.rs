@@ -86,7 +86,7 @@ fn a_context_that_was_closed_is_not_written() {
         until_carried(&mut x, || {
             y.poll();
         });
-        y.buffer
+        y.leave()
     };
     let before = memory.read(0, BYTES);
     x.buffer.write(0, &vec![0xa5; BYTES]);
