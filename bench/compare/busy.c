@@ -58,6 +58,9 @@ static void open_qp(int peer, size_t bytes)
     CHECK(write(peer, &own, sizeof own) == sizeof own);
     CHECK(read(peer, &other, sizeof other) == sizeof other);
     connect_qp_to(qp, &other.gid, other.qpn, 18);
+    /* 0.64 ms, as perftest and rdma_cm's programs have it. */
+    struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS, .min_rnr_timer = 12};
+    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER) == 0);
 }
 
 /* Both processes are as far as this. */

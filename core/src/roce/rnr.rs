@@ -7,8 +7,9 @@
 //! mostly late for the next one, so behind it one more packet is tried: the one that takes the next
 //! receive request. Each time that what was tried is accepted at once, more is tried: twice as much
 //! up to half of what the last refusal has cost, from there on an eighth more. Then the window is
-//! open again as for any other peer. So a refusal costs some part of what was accepted before it,
-//! and not a window.
+//! open again as for any other peer. A peer that posts its receive requests in batches refuses the
+//! first packet behind each batch: of what is tried, that packet is the last. So a refusal costs
+//! some part of what was accepted before it, and not a window.
 //!
 //! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
@@ -52,7 +53,10 @@ impl Qp {
             let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
             if psn.diff(takes) <= 0 {
                 let last = takes.add(u32::from(self.conn.tried) - 1);
-                (self.conn.ready, self.conn.ready_psn) = (Ready::Tried, last);
+                let next = self.conn.refused_psn.add(u32::from(self.conn.batch));
+                let foreseen = takes.diff(next) <= 0 && next.diff(last) < 0;
+                (self.conn.ready, self.conn.ready_psn) =
+                    (Ready::Tried, if foreseen { next } else { last });
             }
         }
         if self.conn.ready == Ready::Doubtful {
@@ -144,7 +148,10 @@ impl Conn<'_> {
         if qp.conn.ready != Ready::Refused {
             // Of what has left, all from the refused packet on is lost.
             let lost = qp.conn.req.next_psn.diff(psn).max(0) as u32;
-            (qp.conn.tried, qp.conn.tried_half) = (1, (lost / 2).min(u32::from(TRIED_MAX)) as u16);
+            let half = (lost / 2).min(u32::from(TRIED_MAX)) as u16;
+            let batch = u16::try_from(psn.diff(qp.conn.refused_psn)).unwrap_or(0);
+            qp.conn.batch = if qp.conn.tried == 0 { 0 } else { batch };
+            (qp.conn.tried, qp.conn.tried_half, qp.conn.refused_psn) = (1, half, psn);
         }
         // Not from `psn`: answers of READs before it may have been lost.
         let una = qp.conn.req.una_psn;

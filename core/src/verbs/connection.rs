@@ -96,6 +96,10 @@ pub struct Connection {
     pub tried: u16,
     /// See `tried`.
     pub tried_half: u16,
+    /// Packets between the last two that were refused, 0 if unknown.
+    pub batch: u16,
+    /// The last packet that was refused.
+    pub refused_psn: Psn,
     /// Responder.
     pub resp: Resp,
     /// Keepalive.
@@ -123,6 +127,8 @@ impl Default for Connection {
             ready_psn: Psn::default(),
             tried: 0,
             tried_half: 0,
+            batch: 0,
+            refused_psn: Psn::default(),
             resp: Resp::default(),
             keep: Keep::default(),
         }
