@@ -205,7 +205,7 @@ fn every_unsafe_block_has_its_proof() {
     }
 }
 
-/// The table of docs/records/PROOF.md is made by a long command; a fault whose text is gone would
+/// Who notices the faults of tests/faults is found by a long command; one whose text is gone would
 /// silently prove nothing.
 #[test]
 fn every_deliberate_fault_has_its_place_in_the_sources() {
