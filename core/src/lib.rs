@@ -5,7 +5,7 @@
 //! 1. [`error`], [`reason`], [`config`], [`counters`], [`numbers`]: plain data, and why a call was
 //!    refused.
 //! 2. The plain data of [`verbs`] and [`cm`], and [`device`], the trait of soft devices and NICs.
-//! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame`, `bitmap`, `wheel`,
+//! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame_len`, `bitmap`, `wheel`,
 //!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
 //! 4. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs. [`receipt`]: ACKs
 //!    that outlive their sender.
@@ -34,7 +34,7 @@ pub mod device;
 #[allow(unsafe_code)] // the lock
 pub mod engine;
 pub mod error;
-pub mod frame;
+pub mod frame_len;
 pub mod lease;
 #[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
 pub mod mem;

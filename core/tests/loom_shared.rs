@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p gdrcore-core --release --test loom_shared`
 #![cfg(loom)]
 
-use gdrcore_core::frame::Length;
+use gdrcore_core::frame_len::Length;
 use gdrcore_core::lease::{PinWord, Serial};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

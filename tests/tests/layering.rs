@@ -22,7 +22,7 @@ const CORE: &[&[&str]] = &[
     &["device"],
     &["arena"],
     &["random"],
-    &["pool", "ring", "sleep", "turns", "lease", "frame", "bitmap", "wheel", "bucket"],
+    &["pool", "ring", "sleep", "turns", "lease", "frame_len", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
     &["receipt"],

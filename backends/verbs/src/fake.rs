@@ -38,7 +38,7 @@ pub static POSTED: Mutex<Vec<(Call, Vec<u64>)>> = Mutex::new(Vec::new());
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `ibv_post_send`.
-    Plain,
+    Unchanged,
     /// The extended calls.
     Extended,
 }
@@ -89,7 +89,7 @@ unsafe extern "C" fn post_send(_: Object, wr: *const SendWr, _: *mut *const Send
     }
     if CAPS.load(SeqCst) != 0 {
         // SAFETY: the table's contract.
-        lock(&POSTED).push((Call::Plain, unsafe { ids(wr) }));
+        lock(&POSTED).push((Call::Unchanged, unsafe { ids(wr) }));
     }
     DONE.fetch_add(1, SeqCst);
     0

@@ -25,19 +25,18 @@ mod drain;
 mod event_set;
 mod events;
 mod extended;
-mod facts;
+mod failure_facts;
 #[cfg(test)]
 mod fake;
+mod fast;
 #[cfg(test)]
-mod lacking;
+mod limits_tests;
 mod load;
 pub mod name;
 mod objects;
 mod open;
 pub mod pinned;
-mod plain;
 mod qps;
-mod quick;
 mod recover;
 pub mod release;
 #[cfg(test)]
@@ -45,11 +44,12 @@ mod removal;
 mod slots;
 mod stats;
 mod sys;
+mod unchanged;
 mod xrc;
 
 pub use abi::Text;
 pub use device::VerbsDevice;
-pub use quick::{all_succeeded, Empty, Polled, Posted};
+pub use fast::{all_succeeded, Empty, Polled, Posted};
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::reason;

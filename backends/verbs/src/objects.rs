@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::drain::Drain;
-use crate::facts::Facts;
-use crate::plain::Plain;
+use crate::failure_facts::FailureFacts;
 use crate::slots::{Busy, Slots};
+use crate::unchanged::Unchanged;
 use gdrcore_core::arena::Walk;
 use gdrcore_core::config::Config;
 use gdrcore_core::error::Result;
@@ -70,7 +70,7 @@ pub(crate) struct Qp {
     /// A thread posts receives.
     pub(crate) recv: Busy,
     /// The filter by which the short path recognises plain requests.
-    pub(crate) usual: Plain,
+    pub(crate) usual: Unchanged,
     /// Opcodes whose requests go to the provider unchanged.
     pub(crate) plain: AtomicU32,
     /// Opcodes whose requests are posted by the extended calls.
@@ -92,7 +92,7 @@ pub(crate) struct Qp {
     /// A reset in progress.
     pub(crate) drain: Drain,
     /// Attributes that a cause reports.
-    pub(crate) facts: Mutex<Facts>,
+    pub(crate) facts: Mutex<FailureFacts>,
 }
 
 impl Qp {
@@ -102,7 +102,7 @@ impl Qp {
         Qp {
             send: Busy::new(),
             recv: Busy::new(),
-            usual: Plain::new(),
+            usual: Unchanged::new(),
             plain: zero(),
             extended: zero(),
             send_sge: zero(),
@@ -119,7 +119,7 @@ impl Qp {
             srq: none(),
             xrcd: none(),
             drain: Drain::default(),
-            facts: Mutex::new(Facts::default()),
+            facts: Mutex::new(FailureFacts::default()),
         }
     }
 

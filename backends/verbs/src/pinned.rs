@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{Object, PollCq, PostRecv, PostSend};
 use crate::device::VerbsDevice;
-use crate::plain::bits_up_to;
-use crate::quick::Empty;
+use crate::fast::Empty;
+use crate::unchanged::bits_up_to;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{send_flags, Handle, RecvWr, SendWr};
 

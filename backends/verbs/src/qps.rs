@@ -8,7 +8,7 @@ use crate::abi::{Object, QpMade, QpMake, Text};
 use crate::data::plain_opcodes;
 use crate::device::VerbsDevice;
 use crate::errno;
-use crate::facts::Facts;
+use crate::failure_facts::FailureFacts;
 use crate::objects::{lock, Cq, Qp, Srq};
 use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
@@ -287,6 +287,6 @@ fn record(more: &Qp, init: &QpInit, made: &QpMade) {
     more.send_cq.store(init.send_cq, Relaxed);
     more.recv_cq.store(init.recv_cq, Relaxed);
     more.xrcd.store(init.xrcd, Relaxed);
-    *lock(&more.facts) = Facts::default();
+    *lock(&more.facts) = FailureFacts::default();
     more.drain.clear();
 }

@@ -355,9 +355,9 @@ impl Guard<'_> {
                 && p.path != Path::Loopback
             {
                 found = true;
-                if !p.lanes.contains(&port) {
-                    p.lanes.rotate_right(1);
-                    p.lanes[0] = port;
+                if !p.extra_ports.contains(&port) {
+                    p.extra_ports.rotate_right(1);
+                    p.extra_ports[0] = port;
                 }
             }
         }
@@ -370,7 +370,7 @@ impl Guard<'_> {
         for i in 0..t.peers.len() {
             let p = &mut t.peers[i];
             if p.addr.gid == peer.gid && p.addr.port == peer.port {
-                p.lanes.iter_mut().filter(|l| **l == port).for_each(|l| *l = 0);
+                p.extra_ports.iter_mut().filter(|l| **l == port).for_each(|l| *l = 0);
             }
         }
     }

@@ -27,7 +27,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let req = &self.qp.conn.req;
         let behind = |i: u32| i.wrapping_sub(sq.head());
-        req.una == sq.head()
+        req.released == sq.head()
             && behind(req.acked) <= behind(req.next)
             && behind(req.next) <= sq.len()
     }

@@ -49,7 +49,7 @@ impl Transport {
         let Transport { qps, peers, common, .. } = self;
         let (qp, q) = (qps.get_mut(qi)?, s.qps.get(qi)?);
         let peer = peers.get_mut(qp.conn.peer as usize)?;
-        debug_assert!(qp.blocks_are_true());
+        debug_assert!(qp.holds_are_true());
         Some(Conn { qi, qp, q, peer, s, common })
     }
 
@@ -66,7 +66,7 @@ impl Transport {
         let Transport { qps, peers, nobody, common, .. } = self;
         let (qp, q) = (&mut qps[qi], &s.qps[qi]);
         let peer = peers.get_mut(qp.conn.peer as usize).unwrap_or(nobody);
-        debug_assert!(qp.blocks_are_true() || !qp.live);
+        debug_assert!(qp.holds_are_true() || !qp.live);
         Conn { qi, qp, q, peer, s, common }
     }
 }

@@ -267,7 +267,7 @@ impl Window {
 }
 
 /// UDP ports that a peer may send from beside its own.
-pub const LANES: usize = 4;
+pub const EXTRA_PORTS: usize = 4;
 
 /// One peer address.
 #[derive(Clone, Copy)]
@@ -283,7 +283,7 @@ pub struct Peer {
     /// For the ICRC of what is sent.
     pub flow: Flow,
     /// UDP ports that its packets may come from beside its own; 0: none.
-    pub lanes: [u16; LANES],
+    pub extra_ports: [u16; EXTRA_PORTS],
     /// Bytes sent and not acknowledged.
     pub tx: Window,
     /// Bytes asked for by READs and not received.
@@ -398,7 +398,7 @@ impl Transport {
             addr,
             path,
             max_seg: u16::MAX,
-            lanes: [0; LANES],
+            extra_ports: [0; EXTRA_PORTS],
             flow: Flow::from_gids(&local.gid, &addr.gid, local.port, addr.port),
             tx: Window::new(window),
             rx: Window::new(window),
@@ -420,7 +420,7 @@ impl Peer {
     /// Whether a peer that is known to be a soft device may send from a UDP port.
     #[inline(always)]
     pub(crate) fn sends_from(&self, port: u16) -> bool {
-        port == self.addr.port || port != 0 && self.lanes.contains(&port)
+        port == self.addr.port || port != 0 && self.extra_ports.contains(&port)
     }
 
     /// When the newest packet is sent once more if no answer comes; 0: never, because this path
@@ -442,7 +442,7 @@ impl Peer {
             path: Path::Port,
             max_seg: u16::MAX,
             flow: Flow::v4([0; 4], [0; 4], 0, 0),
-            lanes: [0; LANES],
+            extra_ports: [0; EXTRA_PORTS],
             tx: Window::default(),
             rx: Window::default(),
             group: 0,

@@ -130,7 +130,7 @@ impl Conn<'_> {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
             let qp = &mut *self.qp;
-            let una = qp.conn.req.una;
+            let una = qp.conn.req.released;
             // rxe rxe_comp.c do_complete: Requests of a queue complete in their order.
             // The WQE state behind the last request is cleared: that slot was released.
             let ws = *qp.wqe(una);
@@ -161,17 +161,17 @@ impl Conn<'_> {
             }
             let qp = &mut *self.qp;
             if status == wc_status::SUCCESS {
-                if qp.conn.req.una == sq.end() {
+                if qp.conn.req.released == sq.end() {
                     return false;
                 }
             } else {
                 qp.conn.req.set(tx_block::BROKEN, true);
                 // The failed request counts as acknowledged: the flush begins behind it.
-                if (qp.conn.req.acked.wrapping_sub(qp.conn.req.una) as i32) < 0 {
-                    qp.conn.req.acked = qp.conn.req.una;
+                if (qp.conn.req.acked.wrapping_sub(qp.conn.req.released) as i32) < 0 {
+                    qp.conn.req.acked = qp.conn.req.released;
                 }
-                if (qp.conn.req.next.wrapping_sub(qp.conn.req.una) as i32) < 0 {
-                    qp.conn.req.next = qp.conn.req.una;
+                if (qp.conn.req.next.wrapping_sub(qp.conn.req.released) as i32) < 0 {
+                    qp.conn.req.next = qp.conn.req.released;
                     qp.conn.req.cur_pkt = 0;
                 }
                 if qp.kind.is_reliable() {
@@ -188,7 +188,7 @@ impl Conn<'_> {
     /// any, finds room. False: nothing has changed, and it completes in its turn.
     pub(crate) fn complete_single(&mut self, index: u32) -> bool {
         let mut sq = self.q.engine_sq(&self.common.key);
-        if self.qp.conn.req.una != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
+        if self.qp.conn.req.released != index || self.qp.conn.req.is(tx_block::DRAIN_EVENT) {
             return false;
         }
         self.end_request(&mut sq, wc_status::SUCCESS, Left::NothingKept)
@@ -337,7 +337,7 @@ impl Conn<'_> {
     pub(crate) fn flush_sq(&mut self) {
         let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
-            let una = self.qp.conn.req.una;
+            let una = self.qp.conn.req.released;
             let ws = *self.qp.wqe(una);
             // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
             // Behind a failure every request flushes, even one that was done already.

@@ -702,7 +702,7 @@ fn waits_at_fence(qp: &mut Qp, sq: &EngineConsumer<'_, SendWqe>, index: u32) -> 
 /// and those that have not begun. WQEs before it may be sent again, and must end first.
 #[cold]
 fn behind_failed(qp: &mut Qp, index: u32) -> bool {
-    let first = qp.conn.req.una;
+    let first = qp.conn.req.released;
     let failed = (0..=index.wrapping_sub(first))
         .map(|k| *qp.wqe(first.wrapping_add(k)))
         .any(|ws| ws.done && ws.status != 0);

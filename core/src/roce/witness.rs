@@ -50,7 +50,7 @@ impl Transport {
     fn is_suspect(&self, qi: usize) -> bool {
         let qp = &self.qps[qi];
         let req = &qp.conn.req;
-        let times_out = req.asked == req.silent_since && req.ack_deadline != 0;
+        let times_out = req.witness_since == req.silent_since && req.ack_deadline != 0;
         let waits = qp.is_endless() && qp.waits_for_peer();
         qp.live && qp.can_send() && (times_out || waits)
     }
@@ -81,7 +81,7 @@ impl Transport {
             self.conn(s, qi).note(now, code, wc_status::RETRY_EXC_ERR, timeout, retries);
         }
         if code != Some(CauseCode::NotPolled) {
-            self.qps[qi].conn.req.looks = LOOKS;
+            self.qps[qi].conn.req.witness_looks = LOOKS;
             self.conn(s, qi).on_ack_timeout(now);
         }
     }
@@ -106,19 +106,19 @@ impl Conn<'_> {
         let req = &self.qp.conn.req;
         let last = self.qp.attr.timeout == 0 || req.retry_left == 0;
         let since = req.silent_since;
-        let is_new = req.asked != since;
+        let is_new = req.witness_since != since;
         if !last || self.qp.doubts().is_some() {
             return false;
         }
         let wait = look_ns(self.qp.conn.timeout_ns, &self.qp.attr);
         let req = &mut self.qp.conn.req;
         if is_new {
-            (req.asked, req.looks) = (since, 0);
+            (req.witness_since, req.witness_looks) = (since, 0);
         }
-        if req.looks >= LOOKS {
+        if req.witness_looks >= LOOKS {
             return false;
         }
-        req.looks += 1;
+        req.witness_looks += 1;
         req.ack_deadline = now.saturating_add(wait);
         self.common.suspects.set(self.qi);
         true

@@ -1,9 +1,9 @@
 //! Verbs objects: their data, states and tables.
 
 pub mod association;
-pub mod blocks;
 pub mod cause;
 pub mod connection;
+pub mod holds;
 pub mod kind;
 pub mod objects;
 pub mod port_events;

@@ -4,9 +4,9 @@ use crate::arena::{RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::counters::Counters;
 use crate::verbs::association::Association;
-use crate::verbs::blocks::Blocks;
 use crate::verbs::cause::Cause;
 use crate::verbs::connection::Connection;
+use crate::verbs::holds::Holds;
 use crate::verbs::kind::QpKind;
 use crate::verbs::req::WqeState;
 use crate::verbs::resp::rx_block;
@@ -69,7 +69,7 @@ pub struct Qp {
     /// Send rate.
     pub bucket: TokenBucket,
     /// Conditions that keep all requests off the single path: bits of [`qp_block`].
-    blocks: Blocks,
+    holds: Holds,
     /// Progress of the send WQEs, by ring index.
     pub wqes: RawSlice<WqeState>,
     /// One past the last PSN that it sent before it was last in RESET; 0: it sent none.
@@ -110,7 +110,7 @@ impl Qp {
     /// Whether a limit of its rate applies now.
     #[inline(always)]
     pub fn is_paced(&self) -> bool {
-        self.blocks.is(qp_block::PACED)
+        self.holds.is(qp_block::PACED)
     }
 
     /// Sets that.
@@ -121,27 +121,27 @@ impl Qp {
 
     #[inline(always)]
     fn set(&mut self, bits: u32, on: bool) {
-        self.blocks.set(bits, on);
+        self.holds.set(bits, on);
     }
 
     /// All bits of [`qp_block`] that are set.
     #[inline(always)]
-    pub fn blocks(&self) -> u32 {
-        self.blocks.all()
+    pub fn holds(&self) -> u32 {
+        self.holds.all()
     }
 
     /// Whether the bits of the three words agree with the fields that they stand for.
-    pub fn blocks_are_true(&self) -> bool {
+    pub fn holds_are_true(&self) -> bool {
         let (state, kind) = (self.state != qp_state::RTS, self.kind != QpKind::Rc);
-        let own = state == (self.blocks.is(qp_block::NOT_RTS))
-            && kind == (self.blocks.is(qp_block::NOT_RC));
-        own && self.conn.req.blocks_are_true() && self.conn.resp.blocks_are_true()
+        let own = state == (self.holds.is(qp_block::NOT_RTS))
+            && kind == (self.holds.is(qp_block::NOT_RC));
+        own && self.conn.req.holds_are_true() && self.conn.resp.holds_are_true()
     }
 
     /// Whether it is RC and in RTS.
     #[inline(always)]
     pub fn is_rc_in_rts(&self) -> bool {
-        !self.blocks.is(qp_block::NOT_RTS | qp_block::NOT_RC)
+        !self.holds.is(qp_block::NOT_RTS | qp_block::NOT_RC)
     }
 
     /// Whether it takes single messages of DC, or their ACKs: it is a context, or a DCI whose
@@ -161,9 +161,9 @@ impl Qp {
     #[inline(always)]
     pub fn may_send_new<const DC: bool>(&self) -> bool {
         let kind = if DC { qp_block::NOT_RC } else { 0 };
-        ((self.blocks.all() ^ kind)
-            | self.conn.req.blocks()
-            | self.conn.resp.blocks() & rx_block::BEFORE_REQUESTS)
+        ((self.holds.all() ^ kind)
+            | self.conn.req.holds()
+            | self.conn.resp.holds() & rx_block::BEFORE_REQUESTS)
             == 0
             && !self.conn.req.sends_again()
     }

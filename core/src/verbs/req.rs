@@ -2,7 +2,7 @@
 //! next request back.
 
 use crate::mem::Token;
-use crate::verbs::blocks::Blocks;
+use crate::verbs::holds::Holds;
 use crate::wire::{NakCode, Psn};
 
 /// Conditions that hold back the next request of a queue pair. If no bit is set, and nothing is
@@ -95,7 +95,7 @@ pub enum Ready {
 #[derive(Debug, Default)]
 pub struct Req {
     /// Oldest slot that is not released.
-    pub una: u32,
+    pub released: u32,
     /// Oldest WQE that has not ended.
     pub acked: u32,
     /// The WQE being sent, or the next to begin.
@@ -130,7 +130,7 @@ pub struct Req {
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
     block: SendBlock,
     /// Conditions that hold back the next request: bits of [`tx_block`].
-    blocks: Blocks,
+    holds: Holds,
     /// When the ACK timeout expires; 0 = nothing outstanding.
     pub ack_deadline: u64,
     /// When the peer's silence began: with its last answer, or when the timer was restarted.
@@ -138,9 +138,9 @@ pub struct Req {
     /// `silent_since` at the first of several timeouts in a row.
     pub mute_since: u64,
     /// `silent_since` of the silence that the witness was asked about.
-    pub asked: u64,
+    pub witness_since: u64,
     /// How often it was asked.
-    pub looks: u8,
+    pub witness_looks: u8,
     /// When the probe is sent; 0 = no probe.
     pub probe_at: u64,
     /// Length of the next wait for a probe.
@@ -158,7 +158,7 @@ pub struct Req {
 impl Req {
     /// That of a send queue whose ring begins at an index.
     pub fn starting_at(at: u32) -> Req {
-        Req { una: at, acked: at, next: at, ..Req::default() }
+        Req { released: at, acked: at, next: at, ..Req::default() }
     }
 
     /// How many requests in flight let new ones wait for more, to leave as one batch: a datagram
@@ -196,13 +196,13 @@ impl Req {
     /// Whether any of these bits of [`tx_block`] is set.
     #[inline(always)]
     pub fn is(&self, bits: u32) -> bool {
-        self.blocks.is(bits)
+        self.holds.is(bits)
     }
 
     /// Sets or clears bits of [`tx_block`].
     #[inline(always)]
     pub fn set(&mut self, bits: u32, on: bool) {
-        self.blocks.set(bits, on);
+        self.holds.set(bits, on);
     }
 
     /// Makes the request behind the one at an index the next.
@@ -221,18 +221,18 @@ impl Req {
     /// Whether all that was sent has ended.
     #[inline(always)]
     pub fn nothing_in_flight(&self) -> bool {
-        self.una == self.next && self.una_psn == self.max_psn
+        self.released == self.next && self.una_psn == self.max_psn
     }
 
     /// Whether the bits agree with the fields that they stand for.
-    pub fn blocks_are_true(&self) -> bool {
+    pub fn holds_are_true(&self) -> bool {
         self.is(tx_block::HOLD) == (self.block != SendBlock::None)
     }
 
     /// All bits that are set.
     #[inline(always)]
-    pub fn blocks(&self) -> u32 {
-        self.blocks.all()
+    pub fn holds(&self) -> u32 {
+        self.holds.all()
     }
 
     /// The earliest deadline of the QP's timers; `u64::MAX`: none.

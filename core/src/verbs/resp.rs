@@ -6,7 +6,7 @@ use heapless::{Deque, Vec};
 
 use crate::arena::RawSlice;
 use crate::mem::Token;
-use crate::verbs::blocks::Blocks;
+use crate::verbs::holds::Holds;
 use crate::verbs::types::{Sge, Wc};
 use crate::wire::{Kind, Psn};
 
@@ -173,7 +173,7 @@ pub struct Resp {
     /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
     pub nak_sent: bool,
     /// Conditions that keep requests and messages off the single path: bits of [`rx_block`].
-    blocks: Blocks,
+    holds: Holds,
     /// QP_LAST_WQE_REACHED was raised.
     pub last_wqe: bool,
     /// Highest PSN seen since that NAK.
@@ -234,7 +234,7 @@ impl fmt::Debug for Resp {
             fatal_nak,
             fatal_psn,
             nak_sent,
-            blocks,
+            holds,
             last_wqe,
             nak_high,
             ahead,
@@ -262,7 +262,7 @@ impl fmt::Debug for Resp {
             .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, &recv.sges)))
             .field("ack", &(ack_owed, ack_now, pkts_since_ack, ack_after, acked_alone))
             .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
-            .field("blocks", blocks)
+            .field("holds", holds)
             .field("last_wqe", last_wqe)
             .field("resources", &InUse(resources))
             .field("res_next", res_next)
@@ -285,17 +285,17 @@ impl Resp {
     /// Whether any of these bits of [`rx_block`] is set.
     #[inline(always)]
     pub fn is(&self, bits: u32) -> bool {
-        self.blocks.is(bits)
+        self.holds.is(bits)
     }
 
     /// Sets or clears bits of [`rx_block`].
     #[inline(always)]
     fn set(&mut self, bits: u32, on: bool) {
-        self.blocks.set(bits, on);
+        self.holds.set(bits, on);
     }
 
     /// Whether the bits agree with the fields that they stand for.
-    pub fn blocks_are_true(&self) -> bool {
+    pub fn holds_are_true(&self) -> bool {
         self.is(rx_block::JOBS) == (self.job_len != 0)
             && self.is(rx_block::FENCES) != self.fences.is_empty()
             && self.is(rx_block::NAK) == self.nak_owed.is_some()
@@ -305,8 +305,8 @@ impl Resp {
 
     /// All bits that are set.
     #[inline(always)]
-    pub fn blocks(&self) -> u32 {
-        self.blocks.all()
+    pub fn holds(&self) -> u32 {
+        self.holds.all()
     }
 
     /// The message that arrives.

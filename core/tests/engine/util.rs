@@ -814,7 +814,7 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
     out += &format!(
         "{i}: state {} blocks {:x} events {:x} {}\n",
         q.state,
-        q.blocks(),
+        q.holds(),
         q.events,
         if timed { conn } else { without(&TIMES, &conn) }
     );

@@ -2,7 +2,7 @@
 //! actions.
 
 use super::connection::{Connection, Sent, Tokens};
-use super::look::{look, Host};
+use super::peer_process::{look, Host};
 use super::sys::{self, Ready};
 use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
 use crate::broker::{Action, SessionId, State};

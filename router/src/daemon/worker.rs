@@ -1,7 +1,7 @@
 //! The relay's worker: the thread that forwards what sessions put into their rings. It never waits
 //! for a session: a packet for a full ring is dropped. After its start it allocates nothing.
 
-use super::lanes::Lanes;
+use super::session_rings::SessionRings;
 use super::sys::{self, Epoll, Ready};
 use super::wire::{self, Wire};
 use crate::policy::{Limits, Outside, Published};
@@ -66,7 +66,7 @@ pub(super) struct Worker {
     epoll: Epoll,
     ready: Vec<Ready>,
     slots: Arc<Slots>,
-    lanes: Lanes,
+    sessions: SessionRings,
     /// `None`: there are no other hosts.
     wire: Option<Wire>,
     rounds: u32,
@@ -86,9 +86,9 @@ impl Worker {
         epoll.add(call.as_fd(), CALL)?;
         let wire = wire.map(|(common, counters)| Wire::new(common, counters, &epoll)).transpose();
         let wire = wire.map_err(|e| std::io::Error::other(format!("{e:?}")))?;
-        let lanes = Lanes::new(slots.clone(), listens, ROUND + BURST);
+        let sessions = SessionRings::new(slots.clone(), listens, ROUND + BURST);
         let ready = Vec::with_capacity(64);
-        Ok(Worker { commands, call, news, epoll, ready, slots, lanes, wire, rounds: 0 })
+        Ok(Worker { commands, call, news, epoll, ready, slots, sessions, wire, rounds: 0 })
     }
 
     /// Works until the first thread drops the queue of commands.
@@ -101,7 +101,7 @@ impl Worker {
             let heard = self.hear(now);
             match passed {
                 // The last session waits for credit: do not poll on its account.
-                Some(last) if heard == 0 && self.lanes.turns.waits(last) => {}
+                Some(last) if heard == 0 && self.sessions.turns.waits(last) => {}
                 Some(_) => busy = now,
                 None if heard > 0 => {
                     busy = now;
@@ -128,19 +128,19 @@ impl Worker {
             if n >= ROUND && !last.is_some_and(|slot| self.fills_burst(slot)) {
                 break;
             }
-            self.lanes.look_in_time(LOOK);
-            let mut next = self.lanes.turns.next(now);
+            self.sessions.look_in_time(LOOK);
+            let mut next = self.sessions.turns.next(now);
             if next.is_none() {
                 // Before a look at all rings, which takes long if they are many.
                 self.flush();
-                self.lanes.look(SLOTS);
-                next = self.lanes.turns.next(now);
+                self.sessions.look(SLOTS);
+                next = self.sessions.turns.next(now);
             }
             let Some(slot) = next else { break };
             last = next;
-            let passed = self.lanes.pass(now, slot, false, self.wire.as_mut());
-            let more = self.lanes.has_input(slot);
-            self.lanes.turns.served(slot, more);
+            let passed = self.sessions.pass(now, slot, false, self.wire.as_mut());
+            let more = self.sessions.has_input(slot);
+            self.sessions.turns.served(slot, more);
             if let Err(broken) = passed {
                 self.give_up(broken);
             }
@@ -153,23 +153,23 @@ impl Worker {
     /// kernel.
     fn fills_burst(&self, slot: u16) -> bool {
         let begun = self.wire.as_ref().is_some_and(|wire| wire.has_begun(slot));
-        begun && self.lanes.has_input(slot) && !self.lanes.turns.waits(slot)
+        begun && self.sessions.has_input(slot) && !self.sessions.turns.waits(slot)
     }
 
     /// Sends the packets for other hosts, and wakes the sessions that got packets.
     fn flush(&mut self) {
-        self.lanes.wake();
-        while let Some(slot) = self.lanes.sending.pop() {
+        self.sessions.wake();
+        while let Some(slot) = self.sessions.sending.pop() {
             self.flush_one(slot, false);
         }
     }
 
     /// `told`: the kernel says that there is room, or an error.
     fn flush_one(&mut self, slot: u16, told: bool) {
-        let Worker { wire: Some(wire), lanes, epoll, .. } = self else { return };
-        let far = lanes.switch.far();
+        let Worker { wire: Some(wire), sessions, epoll, .. } = self else { return };
+        let far = sessions.switch.far();
         wire.flush(slot, told, epoll, |at| far.note_silence(now_ns(), at));
-        lanes.blocked[usize::from(slot)] = wire.waits(slot);
+        sessions.blocked[usize::from(slot)] = wire.waits(slot);
     }
 
     /// Receives packets of other hosts. Returns how many there were.
@@ -181,11 +181,11 @@ impl Worker {
         if self.rounds.is_multiple_of(ASK) {
             self.take_ready(now, 0);
         }
-        let Worker { wire: Some(wire), lanes, .. } = self else { return 0 };
+        let Worker { wire: Some(wire), sessions, .. } = self else { return 0 };
         let (own, counted) = (*wire.at(), wire.counters().clone());
-        let heard = wire.hear(now, |came| lanes.arrive(now, &own, &counted, came));
-        lanes.wake();
-        while let Some(slot) = self.lanes.broken.pop() {
+        let heard = wire.hear(now, |came| sessions.arrive(now, &own, &counted, came));
+        sessions.wake();
+        while let Some(slot) = self.sessions.broken.pop() {
             self.give_up(slot);
         }
         heard
@@ -197,7 +197,7 @@ impl Worker {
     fn empty(&mut self, slot: u16) {
         let now = now_ns();
         for _ in 0..RINGFUL {
-            match self.lanes.pass(now, slot, true, self.wire.as_mut()) {
+            match self.sessions.pass(now, slot, true, self.wire.as_mut()) {
                 Ok(true) => {}
                 Err(broken) if broken != slot => self.give_up(broken),
                 _ => break,
@@ -219,7 +219,7 @@ impl Worker {
         if let Some(wire) = &mut self.wire {
             wire.close(slot);
         }
-        self.lanes.close(slot)
+        self.sessions.close(slot)
     }
 
     /// Executes the first thread's commands. False: it has dropped the queue.
@@ -228,7 +228,7 @@ impl Worker {
             match self.commands.try_recv() {
                 Ok(Command::Join(slot, tenant, place, ring, ends)) => {
                     let mut heard = self.epoll.add(ring.fd(), slot.into()).is_ok();
-                    self.lanes.open(now_ns(), slot, tenant, place, ring);
+                    self.sessions.open(now_ns(), slot, tenant, place, ring);
                     if let Some((ends, wire)) = ends.zip(self.wire.as_mut()) {
                         heard &= wire.open(slot, ends, &self.epoll);
                     }
@@ -236,11 +236,11 @@ impl Worker {
                         self.give_up(slot);
                     }
                 }
-                Ok(Command::Far(far)) => drop(self.lanes.switch.set_far(far)),
+                Ok(Command::Far(far)) => drop(self.sessions.switch.set_far(far)),
                 Ok(Command::Outside(slot, rules)) => {
-                    drop(self.lanes.switch.set_outside(slot, rules))
+                    drop(self.sessions.switch.set_outside(slot, rules))
                 }
-                Ok(Command::Published(all)) => drop(self.lanes.switch.set_published(all)),
+                Ok(Command::Published(all)) => drop(self.sessions.switch.set_published(all)),
                 Ok(Command::Leave(slot)) => {
                     self.empty(slot);
                     self.close(slot);
@@ -248,13 +248,13 @@ impl Worker {
                     self.slots.set(slot, State::Free);
                 }
                 Ok(Command::Listen(slot, service, on)) => {
-                    self.lanes.switch.listen(slot, service, on)
+                    self.sessions.switch.listen(slot, service, on)
                 }
                 Ok(Command::Limit(tenant, limits)) => {
-                    self.lanes.turns.limit(now_ns(), tenant, &limits)
+                    self.sessions.turns.limit(now_ns(), tenant, &limits)
                 }
-                Ok(Command::Forget(tenant)) => self.lanes.turns.forget(tenant),
-                Ok(Command::Line(rate)) => self.lanes.turns.limit_line(now_ns(), rate),
+                Ok(Command::Forget(tenant)) => self.sessions.turns.forget(tenant),
+                Ok(Command::Line(rate)) => self.sessions.turns.limit_line(now_ns(), rate),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -265,7 +265,7 @@ impl Worker {
     /// Has the sessions ring a bell for their next packet. True: a packet has come after all. A
     /// ring whose packet waits for its turn or for credit needs no bell.
     fn announce_sleep(&mut self) -> bool {
-        let Lanes { open, rings, turns, blocked, .. } = &mut self.lanes;
+        let SessionRings { open, rings, turns, blocked, .. } = &mut self.sessions;
         let mut came = false;
         let sleeps = |slot: u16| turns.is_idle(slot) && !blocked[usize::from(slot)];
         for &slot in open.iter().filter(|&&slot| sleeps(slot)) {
@@ -277,7 +277,7 @@ impl Worker {
     /// Sleeps until a descriptor is ready (true), or a session may have its turn: not at all, if
     /// one was made ready since the round.
     fn sleep(&mut self, now: u64) -> bool {
-        let ms = self.lanes.turns.wake_at().map_or(-1, |at| {
+        let ms = self.sessions.turns.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
         self.take_ready(now, ms)
@@ -300,12 +300,12 @@ impl Worker {
                     while matches!(sys::read(&self.call, &mut [0; 64]), Ok(1..)) {}
                 }
                 _ => {
-                    let rings = self.lanes.rings.get_mut(usize::from(slot));
+                    let rings = self.sessions.rings.get_mut(usize::from(slot));
                     if rings.is_some_and(|ring| ring.as_mut().is_some_and(Relay::hear)) {
                         self.empty(slot);
                         self.give_up(slot);
                     }
-                    self.lanes.look_at(slot);
+                    self.sessions.look_at(slot);
                 }
             }
         }

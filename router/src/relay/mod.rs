@@ -16,5 +16,5 @@ pub mod turns;
 pub use far::{Far, FarPeer, Stranger};
 pub use refused::Refused;
 pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
-pub use switch::{Goal, Guest, Place, Switch};
+pub use switch::{Goal, OutsidePacket, Place, Switch};
 pub use turns::{Ingress, Turns};

@@ -59,7 +59,7 @@ pub enum Goal {
 
 /// The destination of a packet of a plain endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guest {
+pub struct OutsidePacket {
     /// The slot that it is for.
     pub slot: u16,
     /// It is for the connection manager, and may name the host's address.
@@ -212,7 +212,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Refused`]: it has none. [`Refused::Policy`]: the tenant does not talk to the endpoint.
-    pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<Guest, Refused> {
+    pub fn judge_outside(&self, from: &[u8; 16], packet: &[u8]) -> Result<OutsidePacket, Refused> {
         // An endpoint may use any queue pair number as its source.
         let (qpn, mad) = looked_at(packet, &(0..BLOCKS as u32))?;
         let slot = match mad.map(Addressee::of) {
@@ -226,7 +226,7 @@ impl Switch {
             Some(Addressee::Anyone) => return Err(Refused::Address),
         };
         match self.is_outside(slot, from) {
-            true => Ok(Guest { slot, is_mad: mad.is_some() }),
+            true => Ok(OutsidePacket { slot, is_mad: mad.is_some() }),
             false => Err(Refused::Policy),
         }
     }

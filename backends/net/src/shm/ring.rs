@@ -24,7 +24,7 @@
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gdrcore_core::frame::Length;
+use gdrcore_core::frame_len::Length;
 use gdrcore_core::lease::{PinWord, Serial};
 use gdrcore_core::mem::host;
 use gdrcore_core::receipt::Receipts;

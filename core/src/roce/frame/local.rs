@@ -24,7 +24,7 @@ use crate::wire::{packet_bytes, Kind, Opcode};
 /// what it must be.
 #[inline(always)]
 fn is_local(qp: &Qp, kind: QpKind) -> bool {
-    qp.conn.loopback && qp.kind == kind && qp.conn.resp.blocks() == 0 && !qp.conn.resp.ack_owed
+    qp.conn.loopback && qp.kind == kind && qp.conn.resp.holds() == 0 && !qp.conn.resp.ack_owed
 }
 
 impl Transport {

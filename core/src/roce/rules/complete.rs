@@ -102,7 +102,7 @@ impl Conn<'_> {
         left: Left,
     ) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let slot = sq.at(qp.conn.req.una);
+        let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
         let code = wc_opcode_of(wqe.opcode);
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
@@ -113,7 +113,7 @@ impl Conn<'_> {
 }
 
 impl Ending<'_> {
-    /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.una`. The slot is
+    /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.released`. The slot is
     /// released before the completion can be seen ([`CqSide::push`] says why).
     #[inline(always)]
     pub(in crate::roce) fn finish(
@@ -125,13 +125,13 @@ impl Ending<'_> {
         handoff: Option<&mut CompletionHandoff>,
     ) {
         self.count(qp);
-        let una = qp.conn.req.una;
+        let una = qp.conn.req.released;
         if left != Left::NothingKept {
             *qp.wqe(una) = Default::default();
         }
-        qp.conn.req.una = una.wrapping_add(1);
+        qp.conn.req.released = una.wrapping_add(1);
         if left != Left::Others {
-            (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.una, qp.conn.req.una);
+            (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.released, qp.conn.req.released);
         }
         sq.release(1);
         self.complete(s, qp, handoff);

@@ -36,13 +36,13 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn end_single(&mut self, now: u64, psn: Psn) -> bool {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
-        let index = qp.conn.req.una;
+        let index = qp.conn.req.released;
         let next = index.wrapping_add(1);
         let mut sq = self.q.engine_sq(&common.key);
         let all = qp.conn.req.acked == index && qp.conn.req.next == next && sq.end() == next;
         if !all
             || qp.conn.req.read_inflight != 0
-            || qp.conn.req.blocks() != 0
+            || qp.conn.req.holds() != 0
             || qp.conn.req.sends_again()
         {
             return false;

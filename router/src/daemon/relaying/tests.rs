@@ -1,6 +1,6 @@
 use super::*;
 use crate::broker::Action;
-use crate::daemon::look::Host;
+use crate::daemon::peer_process::Host;
 use crate::identity::Seen;
 use crate::policy::Policy;
 use gdrcore_core::config::QPN_UNIT;

@@ -32,7 +32,7 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
         let there = sent(class, qpn(2), 7, b"x");
         assert_eq!(s.judge(0, 1, &OUT, &there), Err(Refused::Qpn));
         let back = sent(class, 7, qpn(1), b"x");
-        assert_eq!(s.judge_outside(&OUT, &back), Ok(Guest { slot: 0, is_mad: false }));
+        assert_eq!(s.judge_outside(&OUT, &back), Ok(OutsidePacket { slot: 0, is_mad: false }));
         let other = sent(class, 7, qpn(2), b"x");
         assert_eq!(s.judge_outside(&OUT, &other), Err(Refused::Policy));
         let nobody = sent(class, 7, qpn(9), b"x");
@@ -63,7 +63,7 @@ fn requests_from_outside_go_where_a_port_is_published() {
     assert_eq!(s.judge_outside(&OUT, &request(9)), Err(Refused::Address));
     let all = [(service(9), 0, A), (service(10), 0, B), (service(11), 5, A)];
     drop(s.set_published(Arc::new(Published::new(all.into_iter()))));
-    assert_eq!(s.judge_outside(&OUT, &request(9)), Ok(Guest { slot: 0, is_mad: true }));
+    assert_eq!(s.judge_outside(&OUT, &request(9)), Ok(OutsidePacket { slot: 0, is_mad: true }));
     assert_eq!(s.judge_outside(&OUT, &request(10)), Err(Refused::Policy), "it has no `outside`");
     assert_eq!(s.judge_outside(&OUT, &request(11)), Err(Refused::Address), "nobody is there");
     assert_eq!(s.judge_outside(&OUT, &request(12)), Err(Refused::Address));
@@ -72,7 +72,7 @@ fn requests_from_outside_go_where_a_port_is_published() {
         let ids = Ids { local_comm_id: 5, remote_comm_id: block << 22 | 7 };
         mad(Message::Rtu(ids))
     };
-    assert_eq!(s.judge_outside(&OUT, &answer(1)), Ok(Guest { slot: 0, is_mad: true }));
+    assert_eq!(s.judge_outside(&OUT, &answer(1)), Ok(OutsidePacket { slot: 0, is_mad: true }));
     assert_eq!(s.judge_outside(&OUT, &answer(2)), Err(Refused::Policy));
     assert_eq!(s.judge(0, 0, &OUT, &request(9)), Ok(Goal::Outside));
     assert_eq!(s.judge(0, 1, &OUT, &request(9)), Err(Refused::Address));

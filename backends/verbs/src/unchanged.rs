@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Recognises a request that a QP's provider takes unchanged, in as few comparisons as possible.
-pub struct Plain {
+pub struct Unchanged {
     /// Bits that `opcode << 32 | num_sge` of such a request does not have.
     pub(crate) unusual: AtomicU64,
     /// The least `sg_list` of such a request, less one: 0 (not null), or the highest address if no
@@ -12,10 +12,10 @@ pub struct Plain {
     pub(crate) nowhere: AtomicU64,
 }
 
-impl Plain {
+impl Unchanged {
     /// For no QP yet: nothing is plain.
-    pub fn new() -> Plain {
-        Plain { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
+    pub fn new() -> Unchanged {
+        Unchanged { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
     }
 
     /// Sets the filter of a QP whose provider takes requests of these `opcodes` (as bits)

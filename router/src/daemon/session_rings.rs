@@ -19,7 +19,7 @@ use std::sync::Arc;
 const LOOK_BYTES: usize = 1024;
 
 /// The rings, and who is where.
-pub(super) struct Lanes {
+pub(super) struct SessionRings {
     pub(super) switch: Switch,
     pub(super) turns: Turns,
     pub(super) rings: Vec<Option<Relay>>,
@@ -65,11 +65,11 @@ fn tell(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
     }
 }
 
-impl Lanes {
+impl SessionRings {
     /// Nobody is there. `listens`: how many ports may be listened at, `round`: how many packets one
     /// round takes.
-    pub(super) fn new(slots: Arc<Slots>, listens: usize, round: usize) -> Lanes {
-        Lanes {
+    pub(super) fn new(slots: Arc<Slots>, listens: usize, round: usize) -> SessionRings {
+        SessionRings {
             switch: Switch::new(slots.clone(), listens),
             turns: Turns::new(),
             rings: (0..SLOTS).map(|_| None).collect(),
@@ -97,7 +97,8 @@ impl Lanes {
         ends: bool,
         wire: Option<&mut Wire>,
     ) -> Result<bool, u16> {
-        let Lanes { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } = self;
+        let SessionRings { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } =
+            self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
@@ -174,7 +175,7 @@ impl Lanes {
         counted: &wire::Counters,
         came: Came<'_>,
     ) {
-        let Lanes { switch, .. } = self;
+        let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         if !(PACKET_MIN..=PACKET_MAX).contains(&came.packet.len()) {
             return refuse(Refused::Frame);
@@ -209,7 +210,7 @@ impl Lanes {
 
     /// Gives a packet of a plain endpoint to whom it is for.
     fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
-        let Lanes { switch, .. } = self;
+        let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
         if !switch.talks_outside() {
             return add(&counted.bad_host, 1);
@@ -246,7 +247,7 @@ impl Lanes {
         (body, icrc): (&Packet<'_>, u32),
         was_marked: bool,
     ) {
-        let Lanes { turns, rings, tenants, slots, broken, .. } = self;
+        let SessionRings { turns, rings, tenants, slots, broken, .. } = self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
         let bytes = body.len() + ICRC_LEN;
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
@@ -303,7 +304,7 @@ impl Lanes {
         }
     }
 
-    /// As [`Lanes::look`], if there was enough work since the last time: a look costs as much as a
+    /// As [`SessionRings::look`], if there was enough work since the last time: a look costs as much as a
     /// small packet.
     #[inline]
     pub(super) fn look_in_time(&mut self, most: usize) {

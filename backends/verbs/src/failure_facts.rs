@@ -1,11 +1,11 @@
-//! Facts about a QP that explain a failure of one of its operations.
+//! FailureFacts about a QP that explain a failure of one of its operations.
 
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, QpAttr};
 
-/// Facts about a QP, recorded when they change.
+/// FailureFacts about a QP, recorded when they change.
 #[derive(Clone, Copy, Default)]
-pub struct Facts {
+pub struct FailureFacts {
     /// The last cause.
     pub cause: Cause,
     /// The peer's GID.
@@ -20,7 +20,7 @@ pub struct Facts {
     pub rnr_retry: u8,
 }
 
-impl Facts {
+impl FailureFacts {
     /// Records the attributes of a modify.
     pub fn modified(&mut self, attr: &QpAttr, set: u32) {
         if set & mask::AV != 0 {

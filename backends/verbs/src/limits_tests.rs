@@ -174,9 +174,9 @@ fn a_list_goes_by_both_ways_in_its_order() {
     };
     assert_eq!(nic.post(&mut list(6)).0, Ok(()));
     let ways = [
-        (Call::Plain, vec![0, 1]),
+        (Call::Unchanged, vec![0, 1]),
         (Call::Extended, vec![2, 3]),
-        (Call::Plain, vec![4]),
+        (Call::Unchanged, vec![4]),
         (Call::Extended, vec![5]),
     ];
     assert_eq!(*lock(&POSTED), ways);

@@ -188,7 +188,7 @@ unsafe fn is_usual(wr: *const SendWr, unusual: u64, nowhere: u64) -> bool {
 mod tests {
     use super::*;
     use crate::data::{plain_opcodes, EMPTY};
-    use crate::plain::Plain;
+    use crate::unchanged::Unchanged;
     use gdrcore_core::verbs::types::{qp_type, wr_opcode, Sge};
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let piece = Sge { addr: 0, length: 8, lkey: 0 };
         for kind in [qp_type::RC, qp_type::UC, qp_type::UD] {
             for sge_max in [1, 3, 4, 30] {
-                let plain = Plain::new();
+                let plain = Unchanged::new();
                 let usual = |wr: &SendWr| {
                     // SAFETY: a readable request.
                     unsafe {

@@ -3,9 +3,9 @@
 /// Bits of [`qp_block`](super::objects::qp_block), [`tx_block`](super::req::tx_block) or
 /// [`rx_block`](super::resp::rx_block).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Blocks(u32);
+pub struct Holds(u32);
 
-impl Blocks {
+impl Holds {
     /// Whether any of these bits is set.
     #[inline(always)]
     pub fn is(self, bits: u32) -> bool {
