@@ -22,7 +22,7 @@ FAULTS = [
     ("a new connection's peer keeps the receipt of the last one", N + "soft/paths.rs",
      "shm.forget_receipt(link, qpn),", "_ = (shm, link, qpn),", "ends"),
     ("a closed device keeps its ACKs", N + "soft/open.rs",
-     "self.drain_and_ack(None);\n        self.end_connections(self.lock_engine());", "", "ends"),
+     "self.drain_and_ack(None);\n        self.end_connections(self.lock_control());", "", "ends"),
     ("a closed device ends its connections ahead of its ACKs", N + "soft/open.rs",
      "        self.drain_and_ack(None);\n        self.end", "        self.end", "ends"),
     ("a connection is ended ahead of its ACKs", N + "soft/cm.rs",

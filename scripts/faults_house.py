@@ -5,6 +5,7 @@ A row: what is wrong, the file, its text, what replaces it, and the stage that n
 `mutate.NAMED`, or a test of tests/tests)."""
 
 D = "dropin/src/"
+S = "backends/net/src/soft/"
 
 FAULTS = [
     ("a number of the library has no name in the C header", "ffi/header/layout.txt",
@@ -21,4 +22,19 @@ FAULTS = [
     ("a worker sleeps over its time", D + "worker.rs",
      "sleep.until.map_or(-1, |at| {", "sleep.until.filter(|_| false).map_or(-1, |at| {",
      "dropin_unit"),
+    ("what a new link holds waits for a round that may not come", S + "links.rs",
+     "return self.drain_links(g, port, now);", "return 0;", "ends"),
+    ("a queue pair ends although the answer of a READ has found no room", "core/src/engine/qp.rs",
+     "owes(qi) || has_job(qi)", "owes(qi) || (false && has_job(qi))", "router_full_ring"),
+    ("a control call leaves posts that found the lock taken", S + "lock.rs",
+     "        device.after_release(Round::Send);\n", "", "net"),
+    ("rounds never read the clock", S + "schedule.rs",
+     "let keeps = self.stale < STALE_ROUNDS;", "let keeps = self.stale != u8::MAX;", "net"),
+    ("links are maintained ever more rarely though peers come", S + "schedule.rs",
+     "if changed { MAINTAIN_NS.0 } else { twice }", "twice", "net"),
+    ("busy links keep the socket from being polled", S + "schedule.rs",
+     "self.is_last_vain() || now >= self.socket_at", "self.is_last_vain()", "net"),
+    ("timers are taken for checked by a round that did not poll the socket", S + "schedule.rs",
+     "tick == self.idle_tick || tick == (self.idle_tick.0, false)",
+     "tick.0 == self.idle_tick.0", "net"),
 ]

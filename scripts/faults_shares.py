@@ -181,8 +181,8 @@ FAULTS = [
      "net"),
     ("a thread that has driven leaves sleepers without a timer", N + "soft/helper.rs",
      "            self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));\n"
-     "        }\n        drop(held);",
-     "        }\n        drop(held);",
+     "        }\n    }\n\n    /// Runs the engine",
+     "        }\n    }\n\n    /// Runs the engine",
      "channels"),
     ("a message with any number of descriptors is taken from a stranger", N + "rights.rs",
      "if looks { LOOKED_AT } else { size_of_val(&control) }",

@@ -1,8 +1,6 @@
 //! [`SoftDevice`]'s connection manager: the engine's, under the lock, and a round that sends its
 //! messages.
 
-use super::budget::Round;
-use super::lock::ControlGuard;
 use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;
@@ -20,7 +18,7 @@ impl SoftDevice {
         let mut guard = self.lock()?;
         let done = change(&mut guard, now_ns());
         drop(guard);
-        self.run(Round::Send);
+        self.try_send();
         done
     }
 
@@ -79,9 +77,9 @@ impl CmDevice for SoftDevice {
         if soon {
             self.offer_service(id)?;
         }
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let done = held.announce(id, soon);
-        drop(ControlGuard::of(held));
+        drop(held);
         if !soon {
             self.withdraw_service(id);
         }
@@ -91,11 +89,11 @@ impl CmDevice for SoftDevice {
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
         self.fork.check()?;
         self.offer_service(id)?;
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let listens = held.listen(id, backlog);
-        drop(ControlGuard::of(held));
+        drop(held);
         // Requests that waited for the listener may be refused now.
-        self.run(Round::Send);
+        self.try_send();
         listens
     }
 
@@ -136,9 +134,7 @@ impl CmDevice for SoftDevice {
         // As in `disconnect`.
         self.drain_and_ack(None);
         self.manage(|g, now| g.cm().destroy(now, id))?;
-        let mut held = self.lock_engine();
-        held.withdraw(id);
-        drop(ControlGuard::of(held));
+        self.lock_control().withdraw(id);
         self.withdraw_service(id);
         Ok(())
     }
@@ -151,7 +147,7 @@ impl CmDevice for SoftDevice {
         self.fork.check()?;
         // A program that only waits for CM events runs the engine here.
         if !self.lock()?.has_cm_events() {
-            self.run(Round::Full);
+            self.try_round(None);
         }
         // What came before the end of a connection is taken first, as that flushes its requests:
         // the message of the end comes through the port, and their ACKs may lie in a link.

@@ -8,7 +8,6 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use gdrcore_core::engine::Engine;
@@ -85,7 +84,7 @@ impl SoftDevice {
         }
         // A program that is not busy leaves its rounds to the helper.
         if look.starves && (look.busy || !helped) {
-            self.run_at(Round::Full, Some(now));
+            self.try_round(Some(now));
         }
         Engine::take_completions(cq, wc)
     }

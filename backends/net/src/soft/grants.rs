@@ -26,7 +26,7 @@ impl SoftDevice {
                  of it from fd_offset {offset:#x} on"
             ));
         }
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         // The region may have been destroyed meanwhile, or have another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::lock::EngineLock;
+use super::lock::ControlGuard;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::fault;
@@ -138,7 +138,7 @@ impl SoftDevice {
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
-            if let Some(held) = self.try_lock() {
+            if let Some(held) = self.try_lock().map(ControlGuard::of) {
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),
                     Last::Connections => self.end_connections(held),
@@ -151,7 +151,7 @@ impl SoftDevice {
     }
 
     /// Ends all connections. Behind the last ACKs.
-    pub(super) fn end_connections<'d>(&'d self, mut held: EngineLock<'d>) {
+    pub(super) fn end_connections<'d>(&'d self, mut held: ControlGuard<'d>) {
         held.guard.cm_leave(now_ns());
         self.drain_and_ack_locked(held, None);
     }

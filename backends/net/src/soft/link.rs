@@ -12,7 +12,7 @@ impl SoftDevice {
     #[inline(never)]
     pub(super) fn watch_link(&self) {
         let Some(watch) = LinkWatch::open(&self.local) else { return };
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let PortState { net: Some(_), member: Some(member), link, .. } = held.port() else {
             return;
         };

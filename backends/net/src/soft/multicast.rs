@@ -9,7 +9,7 @@ use gdrcore_core::verbs::types::Handle;
 
 impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         held.guard.mcast_attach(qp, gid)?;
         let PortState { net, relay, .. } = held.port();
         let joined = match net {
@@ -33,7 +33,7 @@ impl SoftDevice {
     }
 
     pub(super) fn group_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         held.guard.mcast_detach(qp, gid)?;
         Self::leave_empty_groups(&mut held);
         Ok(())

@@ -1,8 +1,6 @@
 //! Chooses the path to a peer when a control call names it. With a router, [`super::routed`]
 //! chooses.
 
-use super::budget::Round;
-use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
 use super::routed::RouterLink;
 use super::{PathChoice, PortState, SoftDevice};
@@ -23,13 +21,12 @@ impl SoftDevice {
         &self,
         call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
     ) -> R {
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (g, port) = held.parts();
         let done =
             call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
-        check_grants_if_changed(g, port);
         drop(held);
-        self.run(Round::Send);
+        self.try_send();
         done
     }
 

@@ -56,7 +56,7 @@ impl SoftDevice {
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (space, port) = held.guard.cm().bound(id)?;
         let at = Service { space, port };
         if !held.port().services.note(id, at)? {
@@ -67,7 +67,7 @@ impl SoftDevice {
         let told = self.ask(&mut asker, |asker| asker.listen(at, true));
         drop(asker);
         if told.is_err() {
-            self.lock_engine().port().services.forget(id);
+            self.lock_control().port().services.forget(id);
         }
         told
     }
@@ -75,7 +75,7 @@ impl SoftDevice {
     /// Withdraws the service of an id that has ended, or no longer listens.
     pub(super) fn withdraw_service(&self, id: Handle) {
         let Some(via) = &self.via else { return };
-        let Some(at) = self.lock_engine().port().services.forget(id) else { return };
+        let Some(at) = self.lock_control().port().services.forget(id) else { return };
         let mut asker = via.asker();
         // A router that has ended needs no message.
         let _ = self.ask(&mut asker, |asker| asker.listen(at, false));

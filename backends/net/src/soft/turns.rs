@@ -177,7 +177,7 @@ impl SoftDevice {
             return;
         }
         if turns.take_round() {
-            self.program_runs();
+            self.program_round();
         }
         if vain || turns.is_due() {
             turns.hand_over();
@@ -206,7 +206,7 @@ impl SoftDevice {
             Vain::StandBack => pause(),
             Vain::Ask => turns.want_round(),
             Vain::Round => {
-                self.program_runs();
+                self.program_round();
                 // The next check shows the work of the other thread alone.
                 cq.beside.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
                 cq.beside.vain.rounds.store(turns.rounds(), Ordering::Relaxed);

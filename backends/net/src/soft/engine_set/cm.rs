@@ -3,7 +3,6 @@
 
 use super::{inner, EngineSet};
 use crate::clock::now_ns;
-use crate::soft::budget::Round;
 use crate::soft::{witness, SoftDevice};
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
@@ -94,7 +93,7 @@ impl EngineSet {
     fn manage<R>(&self, change: impl FnOnce(&mut AllQps<'_>, u64) -> R) -> Result<R> {
         self.fork.check()?;
         let done = change(&mut AllQps(self), now_ns());
-        self.manager().run(Round::Send);
+        self.manager().try_send();
         Ok(done)
     }
 }
