@@ -32,7 +32,7 @@ FAULTS = [
      "        self.drain_and_ack(None);\n        self.manage(|g, now| g.cm().destroy",
      "        self.manage(|g, now| g.cm().destroy", "ends"),
     ("an end of a connection overtakes the ACKs in a link", N + "soft/cm.rs",
-     "if has_some {\n            self.drain_and_ack(None);", "if has_some {", "ends"),
+     "    if has_some {\n        drain();", "    if has_some {", "ends"),
     ("a process that exits ends its connections ahead of its ACKs", N + "soft/leave.rs",
      "OPEN.0.iter().for_each(|slot| _ = leave_one(slot, Last::Acks));", "", "ends"),
     ("exit does not acknowledge", N + "soft/leave.rs",

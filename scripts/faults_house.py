@@ -29,7 +29,7 @@ FAULTS = [
     ("a control call leaves posts that found the lock taken", S + "lock.rs",
      "        device.after_release(Round::Send);\n", "", "net"),
     ("rounds never read the clock", S + "schedule.rs",
-     "let keeps = self.stale < STALE_ROUNDS;", "let keeps = self.stale != u8::MAX;", "net"),
+     "self.stale < STALE_ROUNDS", "self.stale != u8::MAX", "net"),
     ("links are maintained ever more rarely though peers come", S + "schedule.rs",
      "if changed { MAINTAIN_NS.0 } else { twice }", "twice", "net"),
     ("busy links keep the socket from being polled", S + "schedule.rs",

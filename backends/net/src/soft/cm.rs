@@ -144,27 +144,45 @@ impl CmDevice for SoftDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        self.fork.check()?;
-        // A program that only waits for CM events runs the engine here.
-        if !self.lock()?.has_cm_events() {
-            self.try_round(None);
-        }
-        // What came before the end of a connection is taken first, as that flushes its requests:
-        // the message of the end comes through the port, and their ACKs may lie in a link.
-        let has_some = self.lock()?.has_cm_events();
-        if has_some {
-            self.drain_and_ack(None);
-        }
-        let mut news = witness::News::default();
-        let event = self.manage_paths(|g, now, path| {
-            let event = g.cm_event(now, path);
-            if let Some(e) = &event {
-                witness::explain(g, now, e);
-            }
-            news = witness::gather(g, g.last_cause());
-            event
-        });
-        witness::print(&news, event.as_ref());
-        Ok(event)
+        next_event(
+            self,
+            || self.try_round(None),
+            || self.drain_and_ack(None),
+            || {
+                let mut news = witness::News::default();
+                let event = self.manage_paths(|g, now, path| {
+                    let event = g.cm_event(now, path);
+                    if let Some(e) = &event {
+                        witness::explain(g, now, e);
+                    }
+                    news = witness::gather(g, g.last_cause());
+                    event
+                });
+                Ok((event, news))
+            },
+        )
     }
+}
+
+/// The next event of the connection manager of an engine. `run` and `drain` are of all engines of
+/// the device, `take` takes the event and what there is to print of it.
+pub(super) fn next_event(
+    manager: &SoftDevice,
+    run: impl FnOnce() -> usize,
+    drain: impl FnOnce(),
+    take: impl FnOnce() -> Result<(Option<CmEvent>, witness::News)>,
+) -> Result<Option<CmEvent>> {
+    // A program that only waits for events runs the engines here.
+    if !manager.lock()?.has_cm_events() {
+        run();
+    }
+    // What came before the end of a connection is taken first, as that flushes its requests: the
+    // message of the end comes through the port, and their ACKs may lie in a link.
+    let has_some = manager.lock()?.has_cm_events();
+    if has_some {
+        drain();
+    }
+    let (event, news) = take()?;
+    witness::print(&news, event.as_ref());
+    Ok(event)
 }

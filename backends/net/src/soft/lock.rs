@@ -1,4 +1,12 @@
-//! The engine's lock, and the state that it protects besides the engine.
+//! The engine's lock, and the state that it protects besides the engine. Who takes it, and how:
+//!
+//! | who | takes it by | holds | lets go by |
+//! |---|---|---|---|
+//! | a post, a poll, a round | one attempt, `try_lock`; few, `lock_within` | [`EngineLock`] | drop, then [`SoftDevice::after_release`] |
+//! | a control call, a sleep that begins | waiting, `lock`; `lock_control` in what such a call runs | [`ControlGuard`] | drop, which does the rest |
+//!
+//! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
+//! [`SoftDevice`] are called without it. No thread waits for another lock while it holds this one.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};

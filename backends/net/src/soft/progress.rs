@@ -52,11 +52,13 @@ impl<P: Port> PortState<P> {
     /// exact time reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
-        let may_keep = round == Round::Full
-            && read.is_none()
+        let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
+        if may_keep
             && (self.has_links() || self.pcap.is_none() && self.relay.is_none())
-            && g.owes_nothing();
-        if !(may_keep && self.schedule.keeps_time()) {
+            && g.owes_nothing()
+        {
+            self.schedule.keep_time();
+        } else {
             self.schedule.set_time(read.unwrap_or_else(now_ns));
             g.arm_deferred_timer(self.schedule.now());
         }
