@@ -497,6 +497,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
     }
 }
 
+/// Control: queue pairs.
 impl Guard<'_> {
     /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///

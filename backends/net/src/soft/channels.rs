@@ -195,6 +195,7 @@ pub(super) fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
     Ok(asked[1].revents != 0)
 }
 
+/// Control and waiting: completion channels.
 impl SoftDevice {
     /// Makes a channel.
     ///

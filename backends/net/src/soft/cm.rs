@@ -12,6 +12,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 
+/// Control: the connection manager.
 impl SoftDevice {
     /// Makes a change under the lock, then sends the messages that it caused.
     fn manage<R>(&self, change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>) -> Result<R> {

@@ -28,7 +28,7 @@ use gdrcore_core::verbs::types::{
     Wc,
 };
 
-/// The hot calls of [`Device`], for callers that have checked that this process opened the device.
+/// Data: the hot calls of [`Device`], for callers that have checked that this process opened the device.
 impl SoftDevice {
     /// As [`Device::post_send`].
     ///
@@ -132,6 +132,7 @@ impl SoftDevice {
     }
 }
 
+/// Data: posts of other shapes, and polls that find nothing.
 impl SoftDevice {
     /// Posts one plain request to a DCI.
     ///
@@ -266,6 +267,7 @@ fn port_of(state: Option<LinkState>) -> DeviceAttr {
     }
 }
 
+/// Control: attributes.
 impl SoftDevice {
     /// The attributes; `now`: the state of the port by the one that was read last. It is called
     /// without the engine's lock.

@@ -58,6 +58,7 @@ fn look(turns: &TurnLock, found: &FoundPolls, now: u64) -> Look {
     Look { busy: every >= BUSY && took < 2 * LOOK_NS[1], starves }
 }
 
+/// Data: polls that find completions.
 impl SoftDevice {
     /// Takes completions of a CQ that has some.
     #[inline(never)]

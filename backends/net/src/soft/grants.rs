@@ -15,6 +15,7 @@ use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::QpShared;
 use gdrcore_core::verbs::types::{Handle, SendWr};
 
+/// Control: regions that peers may write. Data, under the lock: WRITEs into those of peers.
 impl SoftDevice {
     /// See [`gdrcore_core::device::Device::mr_share`].
     pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {

@@ -98,6 +98,7 @@ fn next_look(look: u64, polled: u64) -> u64 {
     (2 * look).min(first.max(polled / LOOK_PART)).min(second)
 }
 
+/// Waiting: the helper thread, and threads that run the engine in its place.
 impl SoftDevice {
     /// Starts the helper. Starting it twice is no error.
     ///

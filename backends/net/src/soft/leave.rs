@@ -133,6 +133,7 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>, last: Last) -> bool {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
+/// Control: the end of the process.
 impl SoftDevice {
     /// Sends what peers wait for: ACKs of what was accepted, or the end of connections as well.
     /// False: another thread is in the engine.

@@ -7,6 +7,7 @@ use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::device::async_event;
 use gdrcore_core::engine::Guard;
 
+/// Control: events of the port's link.
 impl SoftDevice {
     /// Raises events of the port from now on; of the engines of a device one does.
     #[inline(never)]

@@ -14,6 +14,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
 
+/// Data, under the lock: links to other processes.
 impl SoftDevice {
     /// Writes what was just posted to a QP into the ring of its link. False: it takes another path,
     /// or there is more to do. `is_plain`: the last request is a SEND or WRITE.

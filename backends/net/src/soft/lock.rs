@@ -102,6 +102,7 @@ impl Drop for ControlGuard<'_> {
     }
 }
 
+/// All roles: the ways to the lock.
 impl SoftDevice {
     /// Takes the lock if it is free.
     #[inline]

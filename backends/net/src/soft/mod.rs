@@ -19,6 +19,9 @@
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
 //!
+//! Each `impl` of [`SoftDevice`] names its role. **Data**: posts, polls and rounds; they only try the
+//! lock. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
+//!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
 //! arena, then the buffers of the ports and of the capture.
 
@@ -299,6 +302,7 @@ impl<P> PortState<P> {
     }
 }
 
+/// Control: what the device's owner sets once.
 impl SoftDevice {
     /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
     /// outlive the device.

@@ -7,6 +7,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
+/// Control: multicast.
 impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;

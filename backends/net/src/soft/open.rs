@@ -248,6 +248,7 @@ unsafe fn start_engine(
     Ok(())
 }
 
+/// Control: open and close.
 impl SoftDevice {
     /// Bytes of memory that [`SoftDevice::init`] needs.
     ///

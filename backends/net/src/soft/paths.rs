@@ -14,6 +14,7 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 
+/// Control: the path to a peer.
 impl SoftDevice {
     /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
     /// that it names.

@@ -82,6 +82,7 @@ impl<P: Port> PortState<P> {
     }
 }
 
+/// Data: rounds, doorbells and events.
 impl SoftDevice {
     /// Sends what there is, unless another thread has the engine.
     pub(super) fn try_send(&self) {

@@ -98,6 +98,7 @@ fn lose(port: &mut PortState) {
     port.outage.relay_lost = true;
 }
 
+/// Control: the rings of a router.
 impl SoftDevice {
     /// Whether there are rings over which other devices are reached, or may be again.
     pub(super) fn relays(&self) -> bool {

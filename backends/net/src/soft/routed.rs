@@ -71,6 +71,7 @@ pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     while g.poll_transmit(now, &mut space).is_some() {}
 }
 
+/// Control: requests to a router, and what it sends by itself.
 impl SoftDevice {
     /// Checks that datagrams, and so the connection manager, reach an address.
     ///
@@ -205,6 +206,7 @@ impl SoftDevice {
     }
 }
 
+/// Control and data: links that a router makes.
 impl SoftDevice {
     /// Takes a link. A session that has ended is noted for [`SoftDevice::end_revoked`].
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {

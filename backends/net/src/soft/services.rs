@@ -48,6 +48,7 @@ impl Services {
     }
 }
 
+/// Control: listeners that the router knows of.
 impl SoftDevice {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///

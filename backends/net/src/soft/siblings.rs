@@ -59,6 +59,7 @@ impl Siblings {
     }
 }
 
+/// Control: links between the engines of a device.
 impl SoftDevice {
     /// Sets the path to a queue pair of a sibling, if there is a link.
     pub(super) fn choose_sibling_path(

@@ -141,6 +141,7 @@ fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
     }
 }
 
+/// Data: turns at the engine.
 impl SoftDevice {
     /// Before an operation takes the lock: begins this thread's turn, after a wait if another
     /// thread has the turn. Returns this thread's token, for [`SoftDevice::after_turn`].
