@@ -16,10 +16,10 @@ use crate::umad;
 use crate::verb_result::Verb;
 use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
-use gdrcore_core::cm::types::{CmEvent, ConnParam};
+use core::ops::Deref;
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::mem::host;
-use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
+use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::Result;
 use gdrcore_net::{clock, fault, reason};
 use gdrcore_ucma::file::Files;
@@ -75,30 +75,11 @@ impl Manage for HeldHca {
     }
 }
 
-macro_rules! forward {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
-        impl CmDevice for HeldHca {
-            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
-                CmDevice::$name(self.0.device, $($arg),*)
-            })*
-        }
-    };
-}
-
-forward! {
-    create(port_space: u16, context: u64) -> Handle;
-    set_context(id: Handle, context: u64) -> ();
-    bind(id: Handle, port: u16) -> u16;
-    announce(id: Handle, soon: bool) -> ();
-    listen(id: Handle, backlog: u32) -> ();
-    connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
-    accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
-    establish(id: Handle) -> ();
-    reject(id: Handle, private_data: &[u8]) -> ();
-    disconnect(id: Handle) -> ();
-    destroy(id: Handle) -> ();
-    qp_attr(id: Handle, state: u32) -> (QpAttr, u32);
-    event() -> Option<CmEvent>;
+impl Deref for HeldHca {
+    type Target = dyn CmDevice;
+    fn deref(&self) -> &Self::Target {
+        self.0.device
+    }
 }
 
 /// The files of a process.

@@ -29,9 +29,9 @@ fn packets_for_a(router: &Router) -> u64 {
     number(line, "rx_packets").expect("a number")
 }
 
-/// Ends `a`'s queue pair by `end` when a message of `b` has reached its ring, while another queue
+/// Ends `a`'s queue pair by `end` when a request of `b` has reached its ring, while another queue
 /// pair of `a` keeps the ring to the router full.
-fn is_acknowledged(end: impl Fn(End<'_>)) {
+fn is_answered(request: Op, end: impl Fn(End<'_>)) {
     let router = Router::start(POLICY);
     let (da, db) = (Soft::new(&router.device("a")), Soft::new(&router.device("b")));
     let (mut filler, mut to) =
@@ -41,8 +41,8 @@ fn is_acknowledged(end: impl Fn(End<'_>)) {
         a.post_recv(1, 0, 64).expect("post_recv");
         filler.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");
         let before = packets_for_a(&router);
-        b.post(2, Op::Send(None), 0, 64).expect("post_send");
-        wait_for(60, "the message does not arrive", || packets_for_a(&router) > before);
+        b.post(2, request, 0, 64).expect("post_send");
+        wait_for(60, "the request does not arrive", || packets_for_a(&router) > before);
         end(a);
         succeed(&mut b, &mut to, 2);
         succeed(&mut filler, &mut to, id);
@@ -52,15 +52,20 @@ fn is_acknowledged(end: impl Fn(End<'_>)) {
 
 #[test]
 fn what_a_queue_pair_has_received_is_acknowledged_before_it_is_destroyed() {
-    is_acknowledged(|a| a.destroy().expect("destroy"));
+    is_answered(Op::Send(None), |a| a.destroy().expect("destroy"));
 }
 
 #[test]
 fn what_a_queue_pair_has_received_is_acknowledged_before_it_is_reset() {
-    is_acknowledged(|a| {
+    is_answered(Op::Send(None), |a| {
         a.dev.qp_reset(a.qp).expect("reset");
         a.destroy().expect("destroy");
     });
+}
+
+#[test]
+fn a_read_is_answered_before_its_queue_pair_is_destroyed() {
+    is_answered(Op::Read(0), |a| a.destroy().expect("destroy"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One id: a listener, or one end of a connection, and its state.
 
-use super::types::{cm_event, CmEvent, DATA_MAX};
+use super::types::{cm_event, port_space, CmEvent, ConnParam, DATA_MAX};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
@@ -200,6 +200,16 @@ pub(super) fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
 const MIN_RNR_TIMER: u8 = 12;
 
 impl Id {
+    /// Sets this side's QP, and what its REQ or REP says of it.
+    pub(super) fn set_qp(&mut self, qp: Handle, p: &ConnParam<'_>, psn: u32) {
+        (self.qp, self.local_qpn, self.rq_psn) = (qp, p.qpn, psn);
+        if self.ps == port_space::UDP {
+            // A datagram service has no PSN of the peer.
+            self.sq_psn = psn;
+        }
+        (self.qkey, self.peer_rnr_retry, self.srq) = (p.qkey, p.rnr_retry, p.srq);
+    }
+
     pub(super) fn new(ps: u16, context: u64) -> Self {
         Id {
             state: State::Idle,

@@ -209,26 +209,17 @@ impl Cm {
         let id = &mut self.ids[i];
         id.peer = *to;
         id.remote_port = port;
-        id.qp = qp;
         id.local_id = local_id;
         id.tid = tid;
-        id.local_qpn = p.qpn;
-        id.rq_psn = psn;
-        if datagram {
-            // A datagram service has no PSN of the peer.
-            id.sq_psn = psn;
-        }
+        id.set_qp(qp, p, psn);
         id.qp_type = p.qp_type;
-        id.qkey = p.qkey;
         id.path_mtu = if p.path_mtu == 0 { local.path_mtu } else { p.path_mtu };
         id.responder_resources = p.responder_resources.min(local.max_rd_atomic);
         id.initiator_depth = p.initiator_depth.min(local.max_rd_atomic);
         id.retry_count = p.retry_count;
-        id.peer_rnr_retry = p.rnr_retry;
         id.ack_timeout = p.ack_timeout;
         id.response_timeout =
             if p.response_timeout == 0 { RESPONSE_TIMEOUT } else { p.response_timeout };
-        id.srq = p.srq;
         id.retries = MAX_RETRIES;
         id.mras = MAX_RETRIES;
         id.hint = 0;
@@ -265,20 +256,11 @@ impl Cm {
             let (given, asked) = (qp_type::name(p.qp_type), qp_type::name(id.qp_type));
             return Err(refuse!(Invalid, "qp_type {given}: the peer asks for {asked}"));
         }
-        id.qp = qp;
-        id.local_qpn = p.qpn;
-        id.rq_psn = psn;
-        if datagram {
-            // A datagram service has no PSN of the peer.
-            id.sq_psn = psn;
-        }
-        id.qkey = p.qkey;
+        id.set_qp(qp, p, psn);
         // Never more than the peer offered.
         id.responder_resources =
             p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
         id.initiator_depth = p.initiator_depth.min(id.initiator_depth).min(local.max_rd_atomic);
-        id.peer_rnr_retry = p.rnr_retry;
-        id.srq = p.srq;
         Ok(())
     }
 

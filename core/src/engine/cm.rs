@@ -185,6 +185,7 @@ impl Inner {
     }
 }
 
+/// Control: the connection manager, and what ends its connections.
 impl Guard<'_> {
     /// The connection manager, for callers that move QPs by themselves.
     pub fn cm(&mut self) -> &mut Cm {

@@ -154,6 +154,7 @@ fn check_cqe(cqe: u32) -> Result<()> {
     Ok(())
 }
 
+/// Control: protection domains, memory, address handles, groups and CQs.
 impl Guard<'_> {
     /// More memory for rings and for the growth of tables.
     ///
@@ -228,6 +229,12 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`], [`Error::Invalid`]: range wraps, flags, unknown provider;
     /// [`Error::NoMemory`].
     pub fn mr_reg(&mut self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
+        let pd = self.pd_of_region(reg)?;
+        self.in_regions(|regions| regions.reg(reg, pd))
+    }
+
+    /// The protection domain of a region, whose provider is known.
+    fn pd_of_region(&self, reg: &MrReg) -> Result<u32> {
         let pd = self.pd(reg.pd)? as u32;
         if !self.transport.common.memory.providers.is_known(reg.provider) {
             return Err(refuse!(
@@ -236,7 +243,7 @@ impl Guard<'_> {
                 reg.provider
             ));
         }
-        self.in_regions(|regions| regions.reg(reg, pd))
+        Ok(pd)
     }
 
     /// Makes a region or window by `make`, in a table that grows if it must.
@@ -256,14 +263,7 @@ impl Guard<'_> {
     /// # Errors
     /// As [`Guard::mr_reg`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
-        let pd = self.pd(reg.pd)? as u32;
-        if !self.transport.common.memory.providers.is_known(reg.provider) {
-            return Err(refuse!(
-                Invalid,
-                "provider {}: there is none of this number",
-                reg.provider
-            ));
-        }
+        let pd = self.pd_of_region(reg)?;
         self.transport.common.note_change();
         self.transport.common.memory.regions.rereg(mr, reg, pd)
     }

@@ -102,6 +102,7 @@ impl Inner {
     }
 }
 
+/// Data: links for the contexts of DC.
 impl Guard<'_> {
     /// Whether [`Guard::next_unlinked`] may have one.
     #[inline(always)]

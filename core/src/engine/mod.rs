@@ -9,7 +9,8 @@
 //! until it gives nothing, then, only when nothing arrived, [`Guard::handle_timeout`].
 //!
 //! Data-plane calls that need no lock are methods of [`Engine`] (post, poll); everything else is a
-//! method of [`Guard`], which is the engine's lock.
+//! method of [`Guard`], which is the engine's lock. Each `impl` of it names its role: data (a round
+//! calls it, or a post) or control (a call of the program).
 
 pub mod cm;
 pub mod cm_qps;
@@ -354,6 +355,7 @@ impl Engine {
     }
 }
 
+/// Data: what a post does at once.
 impl Guard<'_> {
     /// The shared half.
     #[inline]

@@ -19,6 +19,7 @@ fn is_behind_port(t: &Transport, qi: usize) -> bool {
     has_peer && t.peers[qp.conn.peer as usize].path == Path::Port
 }
 
+/// Data: a port that is away.
 impl Guard<'_> {
     /// From here on the port carries nothing, until [`Guard::port_back`] or [`Guard::port_lost`].
     pub fn port_away(&mut self) {

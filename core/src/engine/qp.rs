@@ -497,6 +497,7 @@ fn take_attributes(q: &mut Qp, now: u64, attr: &QpAttr, m: u32, config: &Config)
     }
 }
 
+/// Control: queue pairs.
 impl Guard<'_> {
     /// A queue pair in RESET. Returns its handle, its QPN and the sizes given.
     ///
@@ -632,12 +633,14 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].qpn)
     }
 
-    /// Whether a QP (`None`: any) owes its peer an ACK or a NAK; false of a handle that is stale.
+    /// Whether a QP owes its peer an ACK, a NAK or the answer of a READ; false of a handle that is
+    /// stale. `None`: whether any owes an ACK or a NAK.
     pub fn owes_answer(&self, qp: Option<Handle>) -> bool {
         let qps = &self.transport.qps;
         let owes = |qi: usize| qps[qi].live && qps[qi].conn.resp.owes_answer();
+        let has_job = |qi: usize| qps[qi].conn.resp.job_len() > 0;
         match qp {
-            Some(qp) => self.shared().qp_pool.check(qp).is_ok_and(owes),
+            Some(qp) => self.shared().qp_pool.check(qp).is_ok_and(|qi| owes(qi) || has_job(qi)),
             None => (0..qps.len()).any(owes),
         }
     }

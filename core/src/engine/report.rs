@@ -10,6 +10,7 @@ use crate::verbs::shared::CHANNELS;
 use crate::verbs::types::Handle;
 use core::sync::atomic::Ordering;
 
+/// Control: counters, causes and events.
 impl Guard<'_> {
     /// Counts of the device: a sum over the queue pairs, each of which counts its own events, so
     /// that no packet writes a word for this call.

@@ -86,6 +86,7 @@ fn take_single_of_dc(
     is_dc && t.take_packet::<true>(s, now, from, packet)
 }
 
+/// Data: what arrives.
 impl Guard<'_> {
     /// As [`Guard::handle_arrival`], for all that one receive brought: `data` is one packet, or
     /// several of `seg` bytes each, the last one maybe shorter. `ce`: the network marked it.

@@ -15,6 +15,7 @@ use crate::roce::siblings::SiblingQpns;
 use crate::verbs::objects::{Ah, Pd};
 use crate::verbs::types::{AhAttr, Handle};
 
+/// Control: objects of the other engines of a device.
 impl Guard<'_> {
     /// A protection domain of another engine.
     ///

@@ -25,6 +25,7 @@ fn depth(max_wr: u32) -> Result<u32> {
     Ok(max_wr.next_power_of_two())
 }
 
+/// Control: SRQs and XRC domains.
 impl Guard<'_> {
     /// A shared receive queue; returns the sizes given.
     ///

@@ -109,6 +109,7 @@ impl Inner {
     }
 }
 
+/// Data: what leaves, and when the next call is due.
 impl Guard<'_> {
     /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
     /// to send now.

@@ -60,20 +60,26 @@ const fn need(required: u32, optional: u32) -> Option<Need> {
     Some(Need { required, optional })
 }
 
-/// A transition that carries no attribute, for every type.
-const fn bare(from: u32, to: u32) -> Transition {
-    let none = need(0, 0);
+/// A transition without required attributes; its optional ones of reliable types, of UC and of UD.
+/// A DC target does not have it.
+const fn optional(from: u32, to: u32, [reliable, uc, ud]: [u32; 3]) -> Transition {
+    let reliable = need(0, reliable);
     Transition {
         from,
         to,
-        rc: none,
-        uc: none,
-        ud: none,
-        ini: none,
-        tgt: none,
-        dci: none,
-        dct: none,
+        rc: reliable,
+        uc: need(0, uc),
+        ud: need(0, ud),
+        ini: reliable,
+        tgt: reliable,
+        dci: reliable,
+        dct: None,
     }
+}
+
+/// A transition that carries no attribute, for every type.
+const fn bare(from: u32, to: u32) -> Transition {
+    Transition { dct: need(0, 0), ..optional(from, to, [0; 3]) }
 }
 
 /// Optional attributes of every transition to RTS.
@@ -160,28 +166,8 @@ pub const TABLE: &[Transition] = &[
         dci: need(RC_RTS, INTO_RTS[0]),
         dct: None,
     },
-    Transition {
-        from: s::RTS,
-        to: s::RTS,
-        rc: need(0, INTO_RTS[0]),
-        uc: need(0, INTO_RTS[1]),
-        ud: need(0, INTO_RTS[2]),
-        ini: need(0, INTO_RTS[0]),
-        tgt: need(0, INTO_RTS[0]),
-        dci: need(0, INTO_RTS[0]),
-        dct: None,
-    },
-    Transition {
-        from: s::RTS,
-        to: s::SQD,
-        rc: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        uc: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        ud: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        ini: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        tgt: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        dci: need(0, m::EN_SQD_ASYNC_NOTIFY),
-        dct: None,
-    },
+    optional(s::RTS, s::RTS, INTO_RTS),
+    optional(s::RTS, s::SQD, [m::EN_SQD_ASYNC_NOTIFY; 3]),
     // The one state in which the path and the retry numbers of a connected QP may change. The
     // peer's address may not (a path never changes after RTR), so AV is taken only where it names
     // the same peer.
@@ -196,28 +182,8 @@ pub const TABLE: &[Transition] = &[
         dci: need(0, RC_SQD & !m::AV),
         dct: None,
     },
-    Transition {
-        from: s::SQD,
-        to: s::RTS,
-        rc: need(0, INTO_RTS[0]),
-        uc: need(0, INTO_RTS[1]),
-        ud: need(0, INTO_RTS[2]),
-        ini: need(0, INTO_RTS[0]),
-        tgt: need(0, INTO_RTS[0]),
-        dci: need(0, INTO_RTS[0]),
-        dct: None,
-    },
-    Transition {
-        from: s::SQE,
-        to: s::RTS,
-        rc: None,
-        uc: need(0, INTO_RTS[1]),
-        ud: need(0, INTO_RTS[2]),
-        ini: None,
-        tgt: None,
-        dci: None,
-        dct: None,
-    },
+    optional(s::SQD, s::RTS, INTO_RTS),
+    Transition { rc: None, ini: None, tgt: None, dci: None, ..optional(s::SQE, s::RTS, INTO_RTS) },
 ];
 
 /// Attributes of a transition; `None`: this type of QP does not have it.

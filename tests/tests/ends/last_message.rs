@@ -1,12 +1,13 @@
 //! A message whose completion the receiver has taken is delivered: its sender gets SUCCESS, however
-//! the receiver ends.
+//! the receiver ends. A READ that has arrived is answered before its queue pair ends.
 
 use crate::play::{config, go, hear, shape, tell, WAYS};
 use crate::survivor::{arguments, Program};
-use gdrcore_core::verbs::types::wc_status;
-use gdrcore_tests::ends::{End, Op};
+use gdrcore_core::error::Result;
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
+use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
 use gdrcore_tests::patience::until;
-use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::soft::{address, over_each, Soft};
 use std::io::Write;
 
 /// Messages to and fro before the last one: a program that answers each message, until it ends.
@@ -171,4 +172,26 @@ fn of_another_connection_of_the_same_queue_pairs() {
 #[test]
 fn over_udp() {
     every_way("last_message::over_udp", "udp");
+}
+
+#[test]
+fn a_read_that_has_arrived_is_answered_before_its_queue_pair_ends() {
+    type Way = fn(&End<'_>) -> Result<()>;
+    let ways: [Way; 3] = [
+        |end| end.dev.qp_destroy(end.qp),
+        |end| end.dev.qp_reset(end.qp),
+        |end| {
+            let error = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+            end.dev.qp_modify(end.qp, &error, qp_attr_mask::STATE)
+        },
+    ];
+    for end in ways {
+        // The peer has run no round since the reader's link was made.
+        over_each(|da, db| {
+            let (mut a, mut b) = connected(da, db, Shape::default()).expect("connected ends");
+            a.post(1, Op::Read(0), 0, 4096).expect("post_send");
+            end(&b).expect("its end");
+            succeed(&mut a, &mut b, 1);
+        });
+    }
 }

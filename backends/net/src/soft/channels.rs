@@ -8,7 +8,6 @@
 //! the engine in the helper's place and sleeps on the sockets and on its channel. The others sleep
 //! on their channels alone. When its own event comes, it passes the role to one of them.
 
-use super::budget::Round;
 use super::SoftDevice;
 use crate::clock::{end_of, ms_until, now_ns};
 use crate::sys::{errno, Fd};
@@ -196,6 +195,7 @@ pub(super) fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
     Ok(asked[1].revents != 0)
 }
 
+/// Control and waiting: completion channels.
 impl SoftDevice {
     /// Makes a channel.
     ///
@@ -239,7 +239,7 @@ impl SoftDevice {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = self.channels.index(channel)?;
         // Under the engine's lock no thread writes the descriptor or creates a CQ on it.
-        let _held = self.lock_engine();
+        let _held = self.lock_control();
         self.channel_may_end(channel)?;
         let slot = &self.channels.slots[i];
         slot.generation.fetch_add(1, Ordering::Release);
@@ -305,7 +305,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub(super) fn hold_channel(&self, channel: Handle) -> Result<ChannelUse<'_>> {
-        let _held = self.lock_owned()?;
+        let _held = self.lock()?;
         let slot = &self.channels.slots[self.channels.index(channel)?];
         slot.users.fetch_add(1, Ordering::SeqCst);
         Ok(ChannelUse(slot))
@@ -449,7 +449,7 @@ impl SoftDevice {
         let Some(offer) = driver.offer.get() else { return Ok(()) };
         // The driver sends requests that were posted and could not leave.
         if self.engine.shared().active.any() {
-            self.run(Round::Send);
+            self.try_send();
         }
         self.hand_to_helper();
         driver.others.fetch_add(1, Ordering::SeqCst);

@@ -1,8 +1,6 @@
 //! [`SoftDevice`]'s connection manager: the engine's, under the lock, and a round that sends its
 //! messages.
 
-use super::budget::Round;
-use super::lock::ControlGuard;
 use super::witness;
 use super::SoftDevice;
 use crate::clock::now_ns;
@@ -14,13 +12,14 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{AhAttr, Handle, QpAttr};
 
+/// Control: the connection manager.
 impl SoftDevice {
     /// Makes a change under the lock, then sends the messages that it caused.
     fn manage<R>(&self, change: impl FnOnce(&mut Guard<'_>, u64) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         let done = change(&mut guard, now_ns());
         drop(guard);
-        self.run(Round::Send);
+        self.try_send();
         done
     }
 
@@ -79,9 +78,9 @@ impl CmDevice for SoftDevice {
         if soon {
             self.offer_service(id)?;
         }
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let done = held.announce(id, soon);
-        drop(ControlGuard::of(held));
+        drop(held);
         if !soon {
             self.withdraw_service(id);
         }
@@ -91,11 +90,11 @@ impl CmDevice for SoftDevice {
     fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
         self.fork.check()?;
         self.offer_service(id)?;
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let listens = held.listen(id, backlog);
-        drop(ControlGuard::of(held));
+        drop(held);
         // Requests that waited for the listener may be refused now.
-        self.run(Round::Send);
+        self.try_send();
         listens
     }
 
@@ -136,9 +135,7 @@ impl CmDevice for SoftDevice {
         // As in `disconnect`.
         self.drain_and_ack(None);
         self.manage(|g, now| g.cm().destroy(now, id))?;
-        let mut held = self.lock_engine();
-        held.withdraw(id);
-        drop(ControlGuard::of(held));
+        self.lock_control().withdraw(id);
         self.withdraw_service(id);
         Ok(())
     }
@@ -148,27 +145,45 @@ impl CmDevice for SoftDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        self.fork.check()?;
-        // A program that only waits for CM events runs the engine here.
-        if !self.lock()?.has_cm_events() {
-            self.run(Round::Full);
-        }
-        // What came before the end of a connection is taken first, as that flushes its requests:
-        // the message of the end comes through the port, and their ACKs may lie in a link.
-        let has_some = self.lock()?.has_cm_events();
-        if has_some {
-            self.drain_and_ack(None);
-        }
-        let mut news = witness::News::default();
-        let event = self.manage_paths(|g, now, path| {
-            let event = g.cm_event(now, path);
-            if let Some(e) = &event {
-                witness::explain(g, now, e);
-            }
-            news = witness::gather(g, g.last_cause());
-            event
-        });
-        witness::print(&news, event.as_ref());
-        Ok(event)
+        next_event(
+            self,
+            || self.try_round(None),
+            || self.drain_and_ack(None),
+            || {
+                let mut news = witness::News::default();
+                let event = self.manage_paths(|g, now, path| {
+                    let event = g.cm_event(now, path);
+                    if let Some(e) = &event {
+                        witness::explain(g, now, e);
+                    }
+                    news = witness::gather(g, g.last_cause());
+                    event
+                });
+                Ok((event, news))
+            },
+        )
     }
+}
+
+/// The next event of the connection manager of an engine. `run` and `drain` are of all engines of
+/// the device, `take` takes the event and what there is to print of it.
+pub(super) fn next_event(
+    manager: &SoftDevice,
+    run: impl FnOnce() -> usize,
+    drain: impl FnOnce(),
+    take: impl FnOnce() -> Result<(Option<CmEvent>, witness::News)>,
+) -> Result<Option<CmEvent>> {
+    // A program that only waits for events runs the engines here.
+    if !manager.lock()?.has_cm_events() {
+        run();
+    }
+    // What came before the end of a connection is taken first, as that flushes its requests: the
+    // message of the end comes through the port, and their ACKs may lie in a link.
+    let has_some = manager.lock()?.has_cm_events();
+    if has_some {
+        drain();
+    }
+    let (event, news) = take()?;
+    witness::print(&news, event.as_ref());
+    Ok(event)
 }

@@ -3,8 +3,6 @@
 use core::sync::atomic::Ordering;
 
 use super::budget::Round;
-use super::grant_checks::check_grants_if_changed;
-use super::lock::ControlGuard;
 use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -30,7 +28,7 @@ use gdrcore_core::verbs::types::{
     Wc,
 };
 
-/// The hot calls of [`Device`], for callers that have checked that this process opened the device.
+/// Data: the hot calls of [`Device`], for callers that have checked that this process opened the device.
 impl SoftDevice {
     /// As [`Device::post_send`].
     ///
@@ -130,10 +128,11 @@ impl SoftDevice {
     /// [`Device::progress`]: the packets and runs handled.
     #[inline(always)]
     pub fn quick_progress(&self) -> usize {
-        self.program_runs()
+        self.program_round()
     }
 }
 
+/// Data: posts of other shapes, and polls that find nothing.
 impl SoftDevice {
     /// Posts one plain request to a DCI.
     ///
@@ -178,27 +177,15 @@ impl SoftDevice {
         outcome
     }
 
-    /// A round for the program. Its time is noted for the helper, if there is one.
-    #[inline(always)]
-    pub(super) fn program_runs(&self) -> usize {
-        if self.helper_on.load(Ordering::Relaxed) {
-            return self.program_runs_with_helper();
-        }
-        let mut handled = 0;
-        if let Some(mut held) = self.try_lock() {
-            handled = self.one_round(&mut held, Round::Full, None);
-            drop(held);
-            handled += self.after_round(Round::Full);
-        }
-        self.note_poll(handled > 0);
-        handled
-    }
-
+    /// A full round for the program, and what it shows of the program's polls. Its time is noted for
+    /// the helper, if there is one.
     #[inline(never)]
-    fn program_runs_with_helper(&self) -> usize {
-        let now = now_ns();
-        self.polls.last_poll_ns.store(now, Ordering::Relaxed);
-        let handled = self.run_at(Round::Full, Some(now));
+    pub(super) fn program_round(&self) -> usize {
+        let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
+        if let Some(now) = now {
+            self.polls.last_poll_ns.store(now, Ordering::Relaxed);
+        }
+        let handled = self.try_round(now);
         self.note_poll(handled > 0);
         handled
     }
@@ -212,20 +199,20 @@ impl SoftDevice {
             return take(cq, wc);
         }
         if self.helper_on.load(Ordering::Relaxed) {
-            let handled = self.program_runs_with_helper();
+            let handled = self.program_round();
             self.after_turn(token, handled == 0);
             return take(cq, wc);
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
             held.guard.begin_handoff(index as u32);
-            handled = self.one_round(&mut held, Round::Full, None);
+            handled = self.round(&mut held, Round::Full, None);
             if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
                 *first = *found;
                 n = 1;
             }
             drop(held);
-            handled += self.after_round(Round::Full);
+            handled += self.after_release(Round::Full);
         }
         self.note_poll(handled > 0);
         self.after_turn(token, handled == 0);
@@ -280,11 +267,12 @@ fn port_of(state: Option<LinkState>) -> DeviceAttr {
     }
 }
 
+/// Control: attributes.
 impl SoftDevice {
     /// The attributes; `now`: the state of the port by the one that was read last. It is called
     /// without the engine's lock.
     fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have become narrower since the device was opened.
         let port = held.port();
@@ -332,13 +320,13 @@ impl Device for SoftDevice {
         let link = self.facts()?.active_mtu;
         let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
         let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
-        let route = self.lock_engine().port().net.as_ref().and_then(|net| net.route_mtu(&to));
+        let route = self.lock_control().port().net.as_ref().and_then(|net| net.route_mtu(&to));
         let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
         Ok(code.map_or(link, |route| link.min(route)))
     }
 
     fn counters(&self) -> Result<Counters> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let mut c = held.guard.counters();
         if let Some(net) = &held.port().net {
             let p = net.counters();
@@ -399,7 +387,7 @@ impl Device for SoftDevice {
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         self.fork.check()?;
         probe(reg)?;
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let attr = held.guard.mr_rereg(mr, reg)?;
         Self::unshare_region(&mut held, attr.rkey);
         Ok(attr)
@@ -414,7 +402,7 @@ impl Device for SoftDevice {
     }
 
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         let rkey = held.guard.mr_query(mr)?.rkey;
         held.guard.mr_dereg(mr)?;
         Self::unshare_region(&mut held, rkey);
@@ -430,7 +418,7 @@ impl Device for SoftDevice {
     }
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         self.choose_path(&mut held, attr, None, None)?;
         held.guard.ah_create(pd, attr)
     }
@@ -453,7 +441,7 @@ impl Device for SoftDevice {
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let given = self.lock()?.cq_resize(cq, cqe);
-        self.run(Round::Send);
+        self.try_send();
         given
     }
 
@@ -521,13 +509,12 @@ impl Device for SoftDevice {
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        self.fork.check()?;
-        let mut held = self.lock_engine();
+        let mut held = self.lock()?;
         if let Some(net) = held.port().net.as_mut().filter(|_| init.qp_type == qp_type::UD) {
             // For the GRH of its datagrams.
             net.show_headers();
         }
-        ControlGuard::of(held).qp_create(now_ns(), init)
+        held.qp_create(now_ns(), init)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
@@ -542,15 +529,13 @@ impl Device for SoftDevice {
         let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
         let names_peer = mask & qp_attr_mask::AV != 0 && self.has_fixed_peer(qp)?;
         let way = if names_peer { self.ask_router(&attr.ah, dest_qpn)? } else { None };
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         if names_peer {
             self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
         }
-        held.guard.qp_modify(now_ns(), qp, attr, mask)?;
-        let (g, port) = held.parts();
-        check_grants_if_changed(g, port);
+        held.qp_modify(now_ns(), qp, attr, mask)?;
         drop(held);
-        self.run(Round::Send);
+        self.try_send();
         Ok(())
     }
 
@@ -574,7 +559,7 @@ impl Device for SoftDevice {
         // The last ACK to its peer leaves first.
         self.drain_and_ack(Some(qp));
         self.lock()?.qp_destroy(now_ns(), qp)?;
-        Self::leave_empty_groups(&mut self.lock_engine());
+        Self::leave_empty_groups(&mut self.lock_control());
         Ok(())
     }
 
@@ -660,7 +645,7 @@ impl Device for SoftDevice {
 
     fn progress(&self) -> Result<usize> {
         self.fork.check()?;
-        Ok(self.program_runs())
+        Ok(self.program_round())
     }
 
     fn fd(&self) -> Result<i32> {
@@ -674,21 +659,20 @@ impl Device for SoftDevice {
         // From now on a round wakes this thread for events; earlier ones are seen below.
         self.sleeping.announce(sleep::ANY);
         // This round may have completed something in a CQ that is not armed: too early to sleep.
-        if self.run_at(Round::Full, Some(now_ns())) > 0 {
+        if self.try_round(Some(now_ns())) > 0 {
             return Ok(true);
         }
         if self.announce_sleep() {
             return Ok(true);
         }
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let next = held.next_timeout(now_ns());
         let blocked = held.port().is_blocked();
-        let mut g = ControlGuard::of(held);
-        if g.has_events() || (g.has_work() && !blocked) {
+        if held.has_events() || (held.has_work() && !blocked) {
             return Ok(true);
         }
         if self.helper_on.load(Ordering::Relaxed) {
-            drop(g);
+            drop(held);
             self.hand_to_helper();
             return Ok(false);
         }

@@ -8,7 +8,6 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use gdrcore_core::engine::Engine;
@@ -59,6 +58,7 @@ fn look(turns: &TurnLock, found: &FoundPolls, now: u64) -> Look {
     Look { busy: every >= BUSY && took < 2 * LOOK_NS[1], starves }
 }
 
+/// Data: polls that find completions.
 impl SoftDevice {
     /// Takes completions of a CQ that has some.
     #[inline(never)]
@@ -85,7 +85,7 @@ impl SoftDevice {
         }
         // A program that is not busy leaves its rounds to the helper.
         if look.starves && (look.busy || !helped) {
-            self.run_at(Round::Full, Some(now));
+            self.try_round(Some(now));
         }
         Engine::take_completions(cq, wc)
     }

@@ -15,6 +15,7 @@ use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::QpShared;
 use gdrcore_core::verbs::types::{Handle, SendWr};
 
+/// Control: regions that peers may write. Data, under the lock: WRITEs into those of peers.
 impl SoftDevice {
     /// See [`gdrcore_core::device::Device::mr_share`].
     pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
@@ -26,7 +27,7 @@ impl SoftDevice {
                  of it from fd_offset {offset:#x} on"
             ));
         }
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         // The region may have been destroyed meanwhile, or have another range.
         if held.guard.mr_query(mr)? != region || region.provider != 0 {
             return Err(refuse!(Invalid, "mr: not host memory, or it has changed during the call"));

@@ -98,6 +98,7 @@ fn next_look(look: u64, polled: u64) -> u64 {
     (2 * look).min(first.max(polled / LOOK_PART)).min(second)
 }
 
+/// Waiting: the helper thread, and threads that run the engine in its place.
 impl SoftDevice {
     /// Starts the helper. Starting it twice is no error.
     ///
@@ -236,7 +237,7 @@ impl SoftDevice {
         let _ = self.helper.waiter.attach(until, false);
         self.helper_on.store(false, Ordering::SeqCst);
         let _ = self.waiter.attach_io(true);
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
         if self.sleeping.is_asleep(sleep::ANY) {
             if self.announce(&mut held) {
@@ -244,8 +245,6 @@ impl SoftDevice {
             }
             self.waiter.set_timer_by(held.next_timeout(now_ns()).unwrap_or(u64::MAX));
         }
-        drop(held);
-        self.wake_helper_if_due();
     }
 
     /// Runs the engine while the program does not, and sleeps in between, until `over` or `end`.
@@ -290,7 +289,7 @@ impl SoftDevice {
                 let _ = w.attach(self.waiter.io_fd(), true);
                 (watching, taken) = (true, now);
             }
-            if self.run_at(Round::Full, Some(now)) > 0 {
+            if self.try_round(Some(now)) > 0 {
                 linger.paid(now.saturating_sub(gave));
                 found += 1;
                 (worked, gave) = (now, now);

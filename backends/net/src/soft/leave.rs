@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::lock::EngineLock;
+use super::lock::ControlGuard;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::fault;
@@ -133,12 +133,13 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>, last: Last) -> bool {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
+/// Control: the end of the process.
 impl SoftDevice {
     /// Sends what peers wait for: ACKs of what was accepted, or the end of connections as well.
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
-            if let Some(held) = self.try_lock() {
+            if let Some(held) = self.try_lock().map(ControlGuard::of) {
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),
                     Last::Connections => self.end_connections(held),
@@ -151,7 +152,7 @@ impl SoftDevice {
     }
 
     /// Ends all connections. Behind the last ACKs.
-    pub(super) fn end_connections<'d>(&'d self, mut held: EngineLock<'d>) {
+    pub(super) fn end_connections<'d>(&'d self, mut held: ControlGuard<'d>) {
         held.guard.cm_leave(now_ns());
         self.drain_and_ack_locked(held, None);
     }

@@ -7,12 +7,13 @@ use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::device::async_event;
 use gdrcore_core::engine::Guard;
 
+/// Control: events of the port's link.
 impl SoftDevice {
     /// Raises events of the port from now on; of the engines of a device one does.
     #[inline(never)]
     pub(super) fn watch_link(&self) {
         let Some(watch) = LinkWatch::open(&self.local) else { return };
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let PortState { net: Some(_), member: Some(member), link, .. } = held.port() else {
             return;
         };

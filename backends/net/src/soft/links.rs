@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, BURSTS, DRAIN_ROUNDS, MAINTAIN_MAX_NS};
+use super::budget::{Round, BURSTS, DRAIN_ROUNDS};
 use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
@@ -14,11 +14,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
 
-/// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
-/// an end. Maintenance costs a system call per link, which delays a message that comes meanwhile.
-/// So the interval doubles, from the first value to the second, while no peer connects or ends.
-const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
-
+/// Data, under the lock: links to other processes.
 impl SoftDevice {
     /// Writes what was just posted to a QP into the ring of its link. False: it takes another path,
     /// or there is more to do. `is_plain`: the last request is a SEND or WRITE.
@@ -58,8 +54,9 @@ impl SoftDevice {
         }
         self.ends_send(g, port, Some(now))
     }
+
     /// Maintains the links at intervals. `handled`: number of frames that this round has read from
-    /// them.
+    /// them. Returns that of the frames that new links had by then.
     #[inline]
     pub(super) fn maintain_if_due(
         &self,
@@ -67,16 +64,17 @@ impl SoftDevice {
         port: &mut PortState,
         now: u64,
         handled: usize,
-    ) {
-        if now >= port.maintain_at && (handled == 0 || now - port.maintain_at >= MAINTAIN_MAX_NS) {
-            self.maintain_links(g, port, now);
+    ) -> usize {
+        if port.schedule.is_maintenance_due(now, handled) && self.maintain_links(g, port, now) {
+            return self.drain_links(g, port, now);
         }
+        0
     }
 
     /// Reads the frames that other processes wrote into our rings.
     #[inline(always)]
     pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
-        let PortState { shm, member, stale, .. } = port;
+        let PortState { shm, member, schedule, .. } = port;
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
             &mut (g, member),
@@ -87,7 +85,7 @@ impl SoftDevice {
             },
             |(g, member), (from, receipts), run| match run {
                 Ok((run, payload)) if g.owns(run.dest_qpn) => {
-                    let now = if *stale == 0 { now } else { now_ns() };
+                    let now = schedule.exact(now, now_ns);
                     g.handle_run(now, &peer_addr(from), run, payload, receipts);
                 }
                 Ok((run, payload)) => forward_run(member, &self.local, from, run, payload),
@@ -96,15 +94,12 @@ impl SoftDevice {
         )
     }
 
-    /// Reads the frames that ended processes have written before. Bounded, because others may
-    /// continue to write.
+    /// Reads all frames, as those of a process that has ended or connected. Bounded, because others
+    /// may continue to write. Returns their number.
     #[inline(never)]
-    pub(super) fn drain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
-        for _ in 0..DRAIN_ROUNDS {
-            if self.read_links(g, port, now) == 0 {
-                break;
-            }
-        }
+    pub(super) fn drain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
+        let reads = (0..DRAIN_ROUNDS).map(|_| self.read_links(g, port, now));
+        reads.take_while(|&n| n > 0).sum()
     }
 
     /// Finds links back to the initiators of DC that have come over one. An initiator without one
@@ -124,23 +119,20 @@ impl SoftDevice {
         }
     }
 
-    /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls.
+    /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls. Returns whether a
+    /// process has connected or ended.
     #[cold]
-    pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
+    pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> bool {
         relayed::maintain(port);
         port.watch_peers(g, now);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
             // A device with a socket alone is maintained as rarely as one at rest.
-            port.maintain_at = if port.relay.is_none() { now + MAINTAIN_NS.1 } else { 0 };
-            return;
+            port.schedule.plan_maintenance_alone(now, port.relay.is_some());
+            return false;
         };
-        let next = if shm.maintain(now, &self.waiter) {
-            MAINTAIN_NS.0
-        } else {
-            (2 * port.maintain_every).clamp(MAINTAIN_NS.0, MAINTAIN_NS.1)
-        };
-        (port.maintain_every, port.maintain_at) = (next, now + next);
+        let has_changed = shm.maintain(now, &self.waiter);
+        port.schedule.plan_maintenance(now, has_changed);
         export_requested(g, shm);
         if shm.has_lost() {
             // A process that has ended may have sent a last ACK.
@@ -155,6 +147,7 @@ impl SoftDevice {
             let is_relayed = port.relay.is_some() && !shm.has_links();
             self.is_relayed.store(is_relayed, Ordering::Relaxed);
         }
+        has_changed
     }
 
     /// Reports lost links to the engine. A link of datagrams led to an address, which may have

@@ -1,4 +1,12 @@
-//! The engine's lock, and the state that it protects besides the engine.
+//! The engine's lock, and the state that it protects besides the engine. Who takes it, and how:
+//!
+//! | who | takes it by | holds | lets go by |
+//! |---|---|---|---|
+//! | a post, a poll, a round | one attempt, `try_lock`; few, `lock_within` | [`EngineLock`] | drop, then [`SoftDevice::after_release`] |
+//! | a control call, a sleep that begins | waiting, `lock`; `lock_control` in what such a call runs | [`ControlGuard`] | drop, which does the rest |
+//!
+//! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
+//! [`SoftDevice`] are called without it. No thread waits for another lock while it holds this one.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -42,49 +50,59 @@ impl EngineLock<'_> {
     }
 }
 
-/// The engine during a control call. A post that finds the lock taken meanwhile leaves a mark. The
-/// end of the call runs a round for it, because the program may never poll.
-pub(super) struct ControlGuard<'d> {
-    guard: ManuallyDrop<Guard<'d>>,
-    device: &'d SoftDevice,
-}
-
-impl<'d> ControlGuard<'d> {
-    /// Makes a control call of a lock that is held.
-    pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
-        ControlGuard { guard: ManuallyDrop::new(held.guard), device: held.device }
-    }
-}
-
-impl<'d> Deref for ControlGuard<'d> {
+impl<'d> Deref for EngineLock<'d> {
     type Target = Guard<'d>;
+    #[inline(always)]
     fn deref(&self) -> &Guard<'d> {
         &self.guard
     }
 }
 
-impl<'d> DerefMut for ControlGuard<'d> {
-    fn deref_mut(&mut self) -> &mut Guard<'d> {
+impl DerefMut for EngineLock<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.guard
+    }
+}
+
+/// The engine's lock during a control call. A post that finds it taken meanwhile leaves a mark. The
+/// end of the call runs a round for it, because the program may never poll.
+pub(super) struct ControlGuard<'d>(ManuallyDrop<EngineLock<'d>>);
+
+impl<'d> ControlGuard<'d> {
+    /// Makes a control call of a lock that is held.
+    pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
+        ControlGuard(ManuallyDrop::new(held))
+    }
+}
+
+impl<'d> Deref for ControlGuard<'d> {
+    type Target = EngineLock<'d>;
+    fn deref(&self) -> &EngineLock<'d> {
+        &self.0
+    }
+}
+
+impl<'d> DerefMut for ControlGuard<'d> {
+    fn deref_mut(&mut self) -> &mut EngineLock<'d> {
+        &mut self.0
     }
 }
 
 impl Drop for ControlGuard<'_> {
     fn drop(&mut self) {
-        let g = &mut *self.guard;
-        // SAFETY: the port belongs to the holder of the engine's lock, which is `guard`, and no
-        // other borrow of it exists.
-        check_grants_if_changed(g, unsafe { &mut *self.device.port.get() });
+        let device = self.0.device;
+        let (g, port) = self.0.parts();
+        check_grants_if_changed(g, port);
         // Events of the call itself (flushed completions, a QP in error) wait for no round.
-        self.device.notify(&mut self.guard);
+        device.notify(g);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.guard) };
-        self.device.wake_helper_if_due();
-        if self.device.engine.shared().active.any() {
-            self.device.run(Round::Send);
-        }
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+        device.after_release(Round::Send);
     }
 }
+
+/// All roles: the ways to the lock.
 impl SoftDevice {
     /// Takes the lock if it is free.
     #[inline]
@@ -96,23 +114,6 @@ impl SoftDevice {
     #[inline]
     pub(super) fn engine_lock<'d>(&'d self, guard: Guard<'d>) -> EngineLock<'d> {
         EngineLock { guard, device: self }
-    }
-
-    /// Takes the lock for a control call. Its holder does bounded work. On a machine with few cores
-    /// the holder may not be running, so the wait yields.
-    pub(super) fn lock_engine(&self) -> EngineLock<'_> {
-        let mut tries = 0u32;
-        loop {
-            if let Some(h) = self.try_lock() {
-                return h;
-            }
-            tries += 1;
-            if tries.is_multiple_of(64) {
-                std::thread::yield_now();
-            } else {
-                core::hint::spin_loop();
-            }
-        }
     }
 
     /// Takes the lock if it is free at one of so many attempts, of some tens of nanoseconds each.
@@ -132,22 +133,52 @@ impl SoftDevice {
     /// # Errors
     /// [`gdrcore_core::error::Error::OwnerDead`]: a parent of this process opened the device. The
     /// lock is not touched.
-    pub(super) fn lock_owned(&self) -> Result<EngineLock<'_>> {
-        self.fork.check()?;
-        Ok(self.lock_engine())
-    }
-
-    /// The engine alone, for a control call of the program.
-    ///
-    /// # Errors
-    /// As for [`SoftDevice::lock_owned`].
     pub(super) fn lock(&self) -> Result<ControlGuard<'_>> {
         self.fork.check()?;
         Ok(self.lock_control())
     }
 
-    /// As [`SoftDevice::lock`], for a call that has checked its process already.
+    /// As [`SoftDevice::lock`], for a call that has checked its process already. The lock's holder
+    /// does bounded work. On a machine with few cores it may not be running, so the wait yields.
     pub(super) fn lock_control(&self) -> ControlGuard<'_> {
-        ControlGuard::of(self.lock_engine())
+        let mut tries = 0u32;
+        loop {
+            if let Some(held) = self.try_lock() {
+                return ControlGuard::of(held);
+            }
+            tries += 1;
+            if tries.is_multiple_of(64) {
+                std::thread::yield_now();
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::SoftConfig;
+    use gdrcore_core::device::Device;
+    use gdrcore_testkit::memory::Buffer;
+
+    #[test]
+    fn a_call_that_only_reads_runs_the_posts_that_found_the_lock_taken() {
+        let config = SoftConfig::default();
+        let bytes = SoftDevice::memsize("loopback", &config).unwrap();
+        let memory = Buffer::new(bytes);
+        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
+        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, "loopback", &config) }.unwrap();
+        let active = &dev.engine.shared().active;
+        let calls: [fn(&SoftDevice); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
+        for call in calls {
+            // As by a post of another thread during the call.
+            active.set(0);
+            call(dev);
+            assert!(!active.any());
+        }
+        // SAFETY: nobody uses the device any more.
+        unsafe { dev.close() };
     }
 }

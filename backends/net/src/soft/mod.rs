@@ -2,8 +2,8 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory.
-//! * `progress`: one bounded round of the engine, and when it runs. `budget`: its bounds. `lock`:
-//!   the engine's lock. `turns`: the threads that share it.
+//! * `progress`: one bounded round of the engine, and who runs it. `schedule`: what it looks at, and
+//!   when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others.
@@ -18,6 +18,9 @@
 //! * `engine_set`: several engines as one device. `siblings`: those without a port.
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
+//!
+//! Each `impl` of [`SoftDevice`] names its role. **Data**: posts, polls and rounds; they only try the
+//! lock. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
 //! arena, then the buffers of the ports and of the capture.
@@ -63,6 +66,7 @@ mod pinned;
 mod progress;
 mod relayed;
 mod routed;
+mod schedule;
 mod services;
 mod siblings;
 mod socket_io;
@@ -153,7 +157,7 @@ pub mod soft_flags {
     pub const KEEP_CAPTURE: u32 = 8;
 }
 
-/// The ports of a device, and the state of its rounds. Protected by the engine's lock.
+/// The ports of a device, and the schedule of its rounds. Protected by the engine's lock.
 struct PortState<P = UdpPort> {
     /// Carries packets; `None`: loopback, or a device over a router.
     net: Option<P>,
@@ -176,10 +180,10 @@ struct PortState<P = UdpPort> {
     /// Sessions of the router that have ended and whose links are still to be closed.
     revoked: routed::Revoked,
     pcap: Option<Pcap>,
+    /// What its rounds look at, and when.
+    schedule: schedule::Schedule,
     /// The port's descriptor is in the epoll set.
     watched: bool,
-    /// Rounds that received something since a thread was about to sleep.
-    busy_rounds: u32,
     /// The port has no room; its descriptor wakes when it has.
     blocked: bool,
     /// A ring to another process was full.
@@ -188,31 +192,12 @@ struct PortState<P = UdpPort> {
     gave_up_room: bool,
     /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,
-    /// Empty rounds since something was handled.
-    empty: u32,
-    /// Coarse tick of the last complete idle round, and whether it polled the socket (timers need
-    /// that).
-    idle_tick: (u64, bool),
     /// UDP ports that peers may send from.
     ports: peer_ports::PeerPorts,
     /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats) of the last idle round.
     repeats: u32,
     /// Errors of the port that were counted so far.
     send_err: u64,
-    /// The time of the last round.
-    now: u64,
-    /// Rounds since the clock was read.
-    stale: u8,
-    /// When the socket last received something.
-    udp_hot_ns: u64,
-    /// When the socket is polled next, whatever the links receive.
-    poll_socket_at: u64,
-    /// When the links are maintained next.
-    maintain_at: u64,
-    /// The interval of that.
-    maintain_every: u64,
-    /// Deadline of the next full round; 0 while the socket is hot.
-    full_round_at: u64,
     /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the grants were last checked.
     changes: u32,
     /// [`Guard::begun`](gdrcore_core::engine::Guard::begun) when the receipts were last checked.
@@ -301,24 +286,15 @@ impl<P> PortState<P> {
                 outage: outage::Outage::default(),
                 revoked: heapless::Vec::new(),
                 pcap: pcap,
+                schedule: schedule::Schedule::new(),
                 watched: true,
-                busy_rounds: 0,
                 blocked: false,
                 rings_full: false,
                 gave_up_room: false,
                 discards: false,
-                empty: 0,
-                idle_tick: (0, false),
                 ports: peer_ports::PeerPorts::default(),
                 repeats: 0,
                 send_err: 0,
-                now: 0,
-                stale: u8::MAX,
-                udp_hot_ns: 0,
-                poll_socket_at: 0,
-                full_round_at: 0,
-                maintain_at: 0,
-                maintain_every: 0,
                 changes: 0,
                 begun: 0,
             } and);
@@ -326,6 +302,7 @@ impl<P> PortState<P> {
     }
 }
 
+/// Control: what the device's owner sets once.
 impl SoftDevice {
     /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
     /// outlive the device.

@@ -7,9 +7,10 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
+/// Control: multicast.
 impl SoftDevice {
     pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         held.guard.mcast_attach(qp, gid)?;
         let PortState { net, relay, .. } = held.port();
         let joined = match net {
@@ -33,7 +34,7 @@ impl SoftDevice {
     }
 
     pub(super) fn group_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let mut held = self.lock_owned()?;
+        let mut held = self.lock()?;
         held.guard.mcast_detach(qp, gid)?;
         Self::leave_empty_groups(&mut held);
         Ok(())

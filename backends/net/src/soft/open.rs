@@ -248,6 +248,7 @@ unsafe fn start_engine(
     Ok(())
 }
 
+/// Control: open and close.
 impl SoftDevice {
     /// Bytes of memory that [`SoftDevice::init`] needs.
     ///
@@ -376,7 +377,7 @@ impl SoftDevice {
         self.helper_stop();
         let leaks = self.lock_control().leaks();
         self.drain_and_ack(None);
-        self.end_connections(self.lock_engine());
+        self.end_connections(self.lock_control());
         let place: *const SoftDevice = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };

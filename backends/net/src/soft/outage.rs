@@ -71,6 +71,7 @@ impl Outage {
     }
 }
 
+/// Data, under the lock, in the maintenance of the links: a router that is away.
 impl SoftDevice {
     /// Notices the router's end, looks for the next one, and resumes with it.
     pub(super) fn follow_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {

@@ -1,8 +1,6 @@
 //! Chooses the path to a peer when a control call names it. With a router, [`super::routed`]
 //! chooses.
 
-use super::budget::Round;
-use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
 use super::routed::RouterLink;
 use super::{PathChoice, PortState, SoftDevice};
@@ -16,6 +14,7 @@ use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 
+/// Control: the path to a peer.
 impl SoftDevice {
     /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
     /// that it names.
@@ -23,13 +22,12 @@ impl SoftDevice {
         &self,
         call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
     ) -> R {
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (g, port) = held.parts();
         let done =
             call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
-        check_grants_if_changed(g, port);
         drop(held);
-        self.run(Round::Send);
+        self.try_send();
         done
     }
 

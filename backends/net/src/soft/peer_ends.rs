@@ -39,7 +39,7 @@ impl PortState {
 
     #[cold]
     fn end_peers_gone(&mut self, g: &mut Guard<'_>, now: u64) {
-        let PortState { member, shm, maintain_at, .. } = self;
+        let PortState { member, shm, schedule, .. } = self;
         let Some(member) = member else { return };
         let is_closed = |at: &_, door| !shm.as_ref().is_some_and(|shm| shm.leads_to(at, door));
         while let Some((at, block)) = member.take_gone(is_closed) {
@@ -49,7 +49,7 @@ impl PortState {
             g.cm_peer_ended(now, &peer_addr(&at), block);
         }
         // The links of those that are left end when they are maintained.
-        *maintain_at = 0;
+        schedule.look_at_links();
     }
 
     /// Whether a process has ended whose connections have not ended yet.

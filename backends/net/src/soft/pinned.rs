@@ -24,6 +24,7 @@ pub struct PinnedCq {
     cq: &'static CqShared,
 }
 
+/// Control: pins for the calls without a handle.
 impl SoftDevice {
     /// Looks up a QP that is pinned.
     ///

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, MAINTAIN_MAX_NS, ROOM_POLL};
+use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, ROOM_POLL};
 use super::grant_checks::check_grants_if_changed;
-use super::lock::EngineLock;
+use super::lock::{ControlGuard, EngineLock};
 use super::relayed;
 use super::routed::discard;
 use super::witness;
@@ -20,21 +20,10 @@ use gdrcore_core::verbs::post::Posted;
 use gdrcore_core::verbs::shared::{qp_path, QpShared};
 use gdrcore_core::verbs::types::{wr_opcode, Handle};
 
-/// The socket counts as hot for this long after a packet.
-const UDP_HOT_NS: u64 = 50_000;
-/// Interval of polls of the socket beside busy links.
-const SOCKET_POLL_NS: u64 = 50_000;
 /// Runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
-/// Granularity of timers in rounds that find nothing.
-const IDLE_TICK_NS: u64 = 4096;
-
 /// Attempts of a post at a taken lock: as long as a short round takes, a microsecond or two.
 const POST_TRIES: u32 = 64;
-
-/// Consecutive rounds that may use the time of an earlier one. The timers of a program that polls
-/// rarely are late by as many polls.
-const STALE_ROUNDS: u8 = 3;
 
 /// Consecutive empty polls after which a spinning program yields: some 20 µs with a socket, 2 µs
 /// with links.
@@ -59,28 +48,21 @@ impl<P: Port> PortState<P> {
     /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
     /// is not read for each round in vain, because that is half of such a round's cost. With the
     /// socket alone it is not read before the socket was polled, because a waiting packet would be
-    /// delayed. Nor is it read for each round of a device with neither. [`PortState::stale`] counts
-    /// such rounds; a caller that needs the exact time reads it then.
+    /// delayed. Nor is it read for each round of a device with neither. A caller that needs the
+    /// exact time reads it then.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
-        let may_skip = round == Round::Full && self.stale < STALE_ROUNDS && read.is_none();
-        if may_skip
+        let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
+        if may_keep
             && (self.has_links() || self.pcap.is_none() && self.relay.is_none())
             && g.owes_nothing()
         {
-            self.stale += 1;
+            self.schedule.keep_time();
         } else {
-            self.set_time(read.unwrap_or_else(now_ns));
-            g.arm_deferred_timer(self.now);
+            self.schedule.set_time(read.unwrap_or_else(now_ns));
+            g.arm_deferred_timer(self.schedule.now());
         }
-        self.now
-    }
-
-    /// Sets the time that was read.
-    #[inline]
-    pub(super) fn set_time(&mut self, now: u64) {
-        self.now = now;
-        self.stale = 0;
+        self.schedule.now()
     }
 
     /// After something had to be sent again: the peer may refuse what comes from a second port.
@@ -98,101 +80,58 @@ impl<P: Port> PortState<P> {
     fn has_links(&self) -> bool {
         self.shm.as_ref().is_some_and(ShmPort::has_links)
     }
-
-    /// The time of this round; reads the clock unless the round has done so.
-    #[inline]
-    pub(super) fn refresh(&mut self, now: u64) -> u64 {
-        if self.stale == 0 {
-            return self.now.max(now);
-        }
-        self.set_time(now_ns());
-        self.now
-    }
-
-    /// Whether this round polls the socket. An empty poll costs more than a message through memory.
-    /// So with links the socket is polled only while it is hot, every 64th time in vain, and after
-    /// [`SOCKET_POLL_NS`], since busy links leave no round in vain.
-    #[inline]
-    fn polls_socket(&self, now: u64) -> bool {
-        !self.has_links() || self.empty_enough() || now >= self.poll_socket_at || self.is_hot(now)
-    }
-
-    /// Whether this round is the 64th in vain.
-    #[inline]
-    fn empty_enough(&self) -> bool {
-        self.empty % 64 == 63
-    }
-
-    /// Whether the socket received something a short while ago.
-    #[inline]
-    fn is_hot(&self, now: u64) -> bool {
-        now.saturating_sub(self.udp_hot_ns) < UDP_HOT_NS
-    }
 }
 
+/// Data: rounds, doorbells and events.
 impl SoftDevice {
-    /// Runs a round if no other thread does, and again while posts found the lock taken.
-    #[inline]
-    pub(super) fn run(&self, round: Round) -> usize {
-        self.run_at(round, None)
-    }
-
-    /// As [`SoftDevice::run`], with the time just read.
-    #[inline(always)]
-    pub(super) fn run_at(&self, round: Round, now: Option<u64>) -> usize {
-        match self.try_lock() {
-            Some(held) => self.run_locked(held, round, now),
-            None => 0,
+    /// Sends what there is, unless another thread has the engine.
+    pub(super) fn try_send(&self) {
+        if let Some(held) = self.try_lock() {
+            self.round_and_release(held, Round::Send, None);
         }
     }
 
-    /// Runs rounds under a lock that is held, and again while posts found it taken.
-    #[inline]
-    fn run_locked<'d>(&'d self, mut held: EngineLock<'d>, round: Round, now: Option<u64>) -> usize {
-        let handled = self.round_apart(&mut held, round, now);
-        drop(held);
-        handled + self.after_round(round)
-    }
-
-    /// [`SoftDevice::one_round`], not inlined.
-    #[inline(never)]
-    fn round_apart(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
-        self.one_round(held, round, now)
-    }
-
-    /// Runs one round, at the time `now` if it is given.
+    /// Runs a full round, at the time `now` if it was read, unless another thread has the engine.
     #[inline(always)]
-    pub(super) fn one_round(
-        &self,
-        held: &mut EngineLock<'_>,
+    pub(super) fn try_round(&self, now: Option<u64>) -> usize {
+        self.try_lock().map_or(0, |held| self.round_and_release(held, Round::Full, now))
+    }
+
+    /// As [`SoftDevice::round`], and releases the lock.
+    #[inline]
+    fn round_and_release<'d>(
+        &'d self,
+        mut held: EngineLock<'d>,
         round: Round,
         now: Option<u64>,
     ) -> usize {
-        if round == Round::Full {
-            self.engine.turns().note_round();
-        }
-        let (g, port) = held.parts();
-        let time = port.time(g, round, now);
-        self.round(held, time, round)
+        let handled = self.round_apart(&mut held, round, now);
+        drop(held);
+        handled + self.after_release(round)
     }
 
-    /// After a round, with the lock free: wakes the helper if it must, and runs further rounds
-    /// while posts found the lock taken.
+    /// [`SoftDevice::round`], not inlined.
+    #[inline(never)]
+    fn round_apart(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
+        self.round(held, round, now)
+    }
+
+    /// With the lock free again: wakes the helper if it must, and runs the rounds of posts that
+    /// found the lock taken.
     #[inline(always)]
-    pub(super) fn after_round(&self, round: Round) -> usize {
+    pub(super) fn after_release(&self, round: Round) -> usize {
         self.wake_helper_if_due();
         // A post meanwhile found the lock taken, left a mark and tried the lock once more. Either
         // its thread has the lock now, or its mark is visible here (`Engine::try_lock_marked`), and
-        // this thread runs its round.
-        if self.engine.shared().active.any() {
-            self.run_marked(round)
-        } else {
-            0
+        // this thread runs its round. So every holder of the lock checks the marks afterwards.
+        match self.engine.shared().active.any() {
+            true => self.serve_marks(round),
+            false => 0,
         }
     }
 
     #[inline(never)]
-    fn run_marked(&self, round: Round) -> usize {
+    fn serve_marks(&self, round: Round) -> usize {
         let mut handled = 0;
         while self.engine.shared().active.any() {
             let Some(mut held) = self.try_lock() else { break };
@@ -259,11 +198,7 @@ impl SoftDevice {
             return self.send_with_others(held, qi);
         }
         drop(held);
-        self.wake_helper_if_due();
-        // Every holder of the lock checks the marks afterwards.
-        if self.engine.shared().active.any() {
-            self.run_marked(Round::Send);
-        }
+        self.after_release(Round::Send);
     }
 
     /// Another thread has the lock in this one's turn. Waits for the end of its round if this post
@@ -281,7 +216,7 @@ impl SoftDevice {
         }
         self.engine.shared().active.set(qi);
         if let Some(guard) = self.engine.try_lock_marked() {
-            self.run_locked(self.engine_lock(guard), Round::Send, None);
+            self.round_and_release(self.engine_lock(guard), Round::Send, None);
         }
     }
 
@@ -289,10 +224,10 @@ impl SoftDevice {
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
-            self.run_locked(held, Round::Send, None);
+            self.round_and_release(held, Round::Send, None);
         } else {
             drop(held);
-            self.after_round(Round::Send);
+            self.after_release(Round::Send);
         }
     }
 
@@ -335,7 +270,7 @@ impl SoftDevice {
     #[inline(never)]
     fn send_within(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let now = now_ns();
-        port.set_time(now);
+        port.schedule.set_time(now);
         g.wake(qi);
         g.run_loopback(now, LOOPBACK_ROUNDS);
         self.ends_send(g, port, Some(now))
@@ -379,31 +314,39 @@ impl SoftDevice {
         }
     }
 
-    /// Receives and acknowledges everything that has arrived, as a NIC would have, before a queue
-    /// pair ends (`None`: all). Bounded, because peers may continue to send, and a ring without
-    /// room may stay so.
+    /// Receives and answers everything that has arrived, as a NIC would have, before a queue pair
+    /// ends. `None`: before a process or a connection ends; then a long answer of a READ is not
+    /// waited for, as any peer could ask for one. Bounded, because peers may continue to send, and
+    /// a ring without room may stay so.
     pub(super) fn drain_and_ack(&self, qp: Option<Handle>) {
-        self.drain_and_ack_locked(self.lock_engine(), qp);
+        self.drain_and_ack_locked(self.lock_control(), qp);
     }
 
-    pub(super) fn drain_and_ack_locked<'d>(&'d self, mut held: EngineLock<'d>, qp: Option<Handle>) {
+    pub(super) fn drain_and_ack_locked<'d>(
+        &'d self,
+        mut held: ControlGuard<'d>,
+        qp: Option<Handle>,
+    ) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
         while rounds > 0 {
             let now = now_ns();
             held.guard.flush_acks();
             // The socket too, even beside links: packets of other devices in it must not be lost.
-            let port = held.port();
-            (port.poll_socket_at, port.full_round_at) = (0, 0);
+            // And links that were made since the last maintenance.
+            let schedule = &mut held.port().schedule;
+            schedule.look_at_socket();
+            schedule.look_at_links();
             let handled = self.round_apart(&mut held, Round::Full, Some(now));
             let port = held.port();
             port.gave_up_room &= port.is_blocked();
-            if handled > 0 {
+            let is_blocked = port.is_blocked();
+            if handled == 0 && (port.gave_up_room || !held.guard.owes_answer(qp)) {
+                break;
+            }
+            if handled > 0 || !is_blocked {
                 rounds -= 1;
                 continue;
-            }
-            if !port.is_blocked() || port.gave_up_room || !held.guard.owes_answer(qp) {
-                break;
             }
             if now > *end.get_or_insert(now + LAST_ACK_NS) {
                 held.port().gave_up_room = true;
@@ -411,34 +354,34 @@ impl SoftDevice {
             }
             drop(held);
             std::thread::sleep(ROOM_POLL);
-            held = self.lock_engine();
+            held = self.lock_control();
         }
         if let Some(member) = &mut held.port().member {
             member.forward_pending(LAST_ACK_NS);
         }
-        drop(held);
-        self.wake_helper_if_due();
     }
 
-    /// One bounded round under the lock. Returns packets and runs handled.
+    /// One bounded round under the lock, at the time `now` if it was read. Returns packets and runs
+    /// handled.
     #[inline(always)]
-    pub(super) fn round(&self, held: &mut EngineLock<'_>, now: u64, round: Round) -> usize {
+    pub(super) fn round(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
+        if round == Round::Full {
+            self.engine.turns().note_round();
+        }
         let (g, port) = held.parts();
+        let now = port.time(g, round, now);
         let mut handled = 0;
         if round == Round::Full {
             handled = self.read_links(g, port, now);
             // Most rounds that read frames have nothing else to do. A round in vain has nothing to
             // do before the next tick.
-            if now < port.full_round_at && self.is_quiet(g, port, now) {
+            if port.schedule.is_short(now) && self.is_quiet(g, port, now) {
                 if handled > 0 {
-                    port.empty = 0;
+                    port.schedule.note(true);
                     return handled;
                 }
-                if now < port.maintain_at
-                    && now / IDLE_TICK_NS == port.idle_tick.0
-                    && !port.empty_enough()
-                {
-                    port.empty += 1;
+                if port.schedule.is_done(now) {
+                    port.schedule.note(false);
                     return 0;
                 }
             }
@@ -469,17 +412,17 @@ impl SoftDevice {
         }
         let mut socket_polled = false;
         if round == Round::Full {
-            self.maintain_if_due(g, port, now, handled);
-            socket_polled = port.polls_socket(now);
+            handled += self.maintain_if_due(g, port, now, handled);
+            socket_polled = port.schedule.polls_socket(now, port.has_links());
             if socket_polled {
                 if port.has_links() {
-                    now = port.refresh(now);
+                    now = port.schedule.refresh(now, now_ns);
                 }
-                port.poll_socket_at = now + SOCKET_POLL_NS;
+                port.schedule.note_poll(now);
                 handled += port.receive(self, g, now);
                 handled += relayed::receive(g, port, now);
                 if handled == 0 {
-                    now = port.refresh(now);
+                    now = port.schedule.refresh(now, now_ns);
                 }
                 handled += port.receive_groups(g, now);
                 if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
@@ -491,30 +434,23 @@ impl SoftDevice {
             }
             // Without links every round polls the socket, or a router's ring, if there is one.
             let polls = !port.has_links() && (port.net.is_some() || port.relay.is_some());
-            let at_once = port.is_hot(now) || polls;
-            port.full_round_at = if at_once {
-                0
-            } else {
-                port.poll_socket_at.min(port.maintain_at + MAINTAIN_MAX_NS)
-            };
+            port.schedule.plan_full(now, polls);
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
             // If nothing came, timers and due ACKs are checked once per tick.
-            let tick = (now / IDLE_TICK_NS, socket_polled);
-            let done = tick == port.idle_tick || tick == (port.idle_tick.0, false);
-            if handled > 0 || done {
-                port.empty = if handled > 0 { 0 } else { port.empty.saturating_add(1) };
+            if handled > 0 || port.schedule.has_ticked(now, socket_polled) {
+                port.schedule.note(handled > 0);
                 self.notify_helper(g, now, round);
                 self.notify(g);
                 check_grants_if_changed(g, port);
                 return handled;
             }
-            port.idle_tick = tick;
         }
-        now = port.refresh(now);
+        now = port.schedule.refresh(now, now_ns);
         handled += g.run_loopback(now, LOOPBACK_ROUNDS);
         if round == Round::Full {
+            port.schedule.note(handled > 0);
             if handled == 0 {
                 // Nothing came: timers run, and due ACKs leave. Timers run only after a poll of the
                 // socket, so that a process that was stopped reads its peers' packets before it
@@ -526,10 +462,7 @@ impl SoftDevice {
                     witness::testify(g, port, now);
                 }
                 g.flush_acks();
-                port.empty = port.empty.saturating_add(1);
                 handled += g.run_loopback(now, LOOPBACK_ROUNDS);
-            } else {
-                port.empty = 0;
             }
             g.poll_memory(now);
         }
@@ -606,8 +539,7 @@ impl SoftDevice {
         }
         self.maintain_links(g, port, now_ns());
         // The first round after the sleep polls the socket.
-        port.poll_socket_at = 0;
-        port.full_round_at = 0;
+        port.schedule.look_at_socket();
         let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
         let changed = port.outage.take_change();
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed || gone
@@ -616,9 +548,7 @@ impl SoftDevice {
     /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post
     /// that found the lock taken here.
     pub(super) fn announce_sleep(&self) -> bool {
-        let mut held = self.lock_engine();
-        let input = self.announce(&mut held);
-        drop(held);
+        let input = self.announce(&mut self.lock_control());
         input || self.engine.shared().active.any()
     }
 }

@@ -47,7 +47,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         }
     }
     if handled > 0 {
-        port.udp_hot_ns = now;
+        port.schedule.note_hot(now);
     }
     handled
 }
@@ -98,10 +98,11 @@ fn lose(port: &mut PortState) {
     port.outage.relay_lost = true;
 }
 
+/// Control: the rings of a router.
 impl SoftDevice {
     /// Whether there are rings over which other devices are reached, or may be again.
     pub(super) fn relays(&self) -> bool {
-        self.via.is_some() && self.lock_engine().port().relays()
+        self.via.is_some() && self.lock_control().port().relays()
     }
 }
 

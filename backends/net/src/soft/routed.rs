@@ -5,7 +5,6 @@
 //! Requests to the router are made without the engine's lock, whose holder never waits for the
 //! router.
 
-use super::budget::Round;
 use super::{PortState, SoftDevice};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
@@ -72,6 +71,7 @@ pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     while g.poll_transmit(now, &mut space).is_some() {}
 }
 
+/// Control: requests to a router, and what it sends by itself.
 impl SoftDevice {
     /// Checks that datagrams, and so the connection manager, reach an address.
     ///
@@ -99,7 +99,7 @@ impl SoftDevice {
         let (Some(via), Some(qpn)) = (&self.via, dest_qpn) else { return Ok(None) };
         let to = self.named_by(ah);
         let mut asker = via.asker();
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let own = to.same_host(&self.local) && held.guard.owns(qpn);
         let linked = |shm: &mut ShmPort| shm.find_link(&to, block_of(qpn)).is_some();
         if own || held.port().shm.as_mut().is_some_and(linked) {
@@ -121,7 +121,7 @@ impl SoftDevice {
         let answer = question(asker);
         // A thread that was woken by other messages found this request open and left them, so they
         // are handled here.
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (port, mut came) = (held.port(), false);
         if let PortState { shm: Some(shm), revoked, .. } = port {
             asker.arrivals(|arrival| {
@@ -130,11 +130,11 @@ impl SoftDevice {
             });
         }
         if came {
-            (port.maintain_at, port.full_round_at) = (0, 0);
+            port.schedule.look_at_links();
         }
         drop(held);
         if came {
-            self.run(Round::Full);
+            self.try_round(None);
         }
         answer
     }
@@ -206,6 +206,7 @@ impl SoftDevice {
     }
 }
 
+/// Control and data: links that a router makes.
 impl SoftDevice {
     /// Takes a link. A session that has ended is noted for [`SoftDevice::end_revoked`].
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {

@@ -48,6 +48,7 @@ impl Services {
     }
 }
 
+/// Control: listeners that the router knows of.
 impl SoftDevice {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
@@ -56,7 +57,7 @@ impl SoftDevice {
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (space, port) = held.guard.cm().bound(id)?;
         let at = Service { space, port };
         if !held.port().services.note(id, at)? {
@@ -67,7 +68,7 @@ impl SoftDevice {
         let told = self.ask(&mut asker, |asker| asker.listen(at, true));
         drop(asker);
         if told.is_err() {
-            self.lock_engine().port().services.forget(id);
+            self.lock_control().port().services.forget(id);
         }
         told
     }
@@ -75,7 +76,7 @@ impl SoftDevice {
     /// Withdraws the service of an id that has ended, or no longer listens.
     pub(super) fn withdraw_service(&self, id: Handle) {
         let Some(via) = &self.via else { return };
-        let Some(at) = self.lock_engine().port().services.forget(id) else { return };
+        let Some(at) = self.lock_control().port().services.forget(id) else { return };
         let mut asker = via.asker();
         // A router that has ended needs no message.
         let _ = self.ask(&mut asker, |asker| asker.listen(at, false));

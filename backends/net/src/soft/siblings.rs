@@ -59,6 +59,7 @@ impl Siblings {
     }
 }
 
+/// Control: links between the engines of a device.
 impl SoftDevice {
     /// Sets the path to a queue pair of a sibling, if there is a link.
     pub(super) fn choose_sibling_path(
@@ -95,7 +96,7 @@ impl SoftDevice {
 
     /// Whether a link leads to a sibling.
     pub(super) fn is_linked(&self, siblings: &Siblings, k: usize) -> bool {
-        self.sibling_link(self.lock_engine().port(), siblings, k).is_some()
+        self.sibling_link(self.lock_control().port(), siblings, k).is_some()
     }
 
     /// The link to a sibling.
@@ -108,7 +109,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::NoMemory`]; [`Error::Os`]: no memory or descriptor for the link.
     pub(super) fn link_sibling(&self, siblings: &Siblings, k: usize, fd: Foreign) -> Result<()> {
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let (g, port) = held.parts();
         let Some(shm) = &mut port.shm else { return Err(Error::NoDevice) };
         let (peer, block) = (Siblings::peer(&self.local, k), siblings.block_of(k));
@@ -118,12 +119,12 @@ impl SoftDevice {
 
     /// Takes the other end of the socket over which a sibling has made its link.
     pub(super) fn admit_sibling(&self, k: usize, fd: Foreign) {
-        let mut held = self.lock_engine();
+        let mut held = self.lock_control();
         let port = held.port();
         if let Some(shm) = &mut port.shm {
             shm.admit(now_ns(), &Siblings::peer(&self.local, k), fd, &self.waiter);
         }
-        (port.maintain_at, port.full_round_at) = (0, 0);
+        port.schedule.look_at_links();
     }
 }
 

@@ -18,10 +18,6 @@ use gdrcore_core::roce::frame::packet::Packets;
 use gdrcore_core::roce::peer::{OwnFlow, Path, PeerAddr};
 use std::os::fd::RawFd;
 
-/// After this many consecutive rounds that received something, with no thread about to sleep, the
-/// port's descriptor leaves the epoll set.
-const BUSY_ROUNDS: u32 = 64;
-
 /// Datagrams that one round takes of each group.
 const GROUP_BATCH: usize = 8;
 
@@ -160,7 +156,7 @@ impl<P: Port> PortState<P> {
         let mut alone = Alone { net, is_batched: false, limited: None };
         let now = g.send_packet::<DC, _>(qi, &mut alone, now_ns)?;
         let Alone { is_batched, limited, .. } = alone;
-        self.set_time(now);
+        self.schedule.set_time(now);
         if is_batched {
             self.flush(host);
             if let Some(dst) = limited {
@@ -177,7 +173,7 @@ impl<P: Port> PortState<P> {
         let Some(net) = &mut self.net else { return 0 };
         let n = net.rx_poll();
         if n == 0 {
-            let now = self.refresh(now);
+            let now = self.schedule.refresh(now, now_ns);
             if let Some(member) = &mut self.member {
                 member.note_socket_empty(now);
             }
@@ -185,8 +181,7 @@ impl<P: Port> PortState<P> {
         let local = *host.address();
         let mut handled = 0;
         for i in 0..n {
-            let PortState { net: Some(net), pcap, member, stale, ports, now: read, .. } = self
-            else {
+            let PortState { net: Some(net), pcap, member, ports, schedule, .. } = self else {
                 break;
             };
             let r = net.rx_get(i);
@@ -198,13 +193,7 @@ impl<P: Port> PortState<P> {
             }
             let mut each = |g: &mut Guard<'_>| match member {
                 Some(member) => {
-                    let exact = || {
-                        if core::mem::take(stale) != 0 {
-                            *read = now_ns();
-                        }
-                        now.max(*read)
-                    };
-                    receive_shared(g, member, now, exact, &r)
+                    receive_shared(g, member, now, || schedule.refresh(now, now_ns), &r)
                 }
                 None => g.handle_arrival(&r.arrival(now), || now),
             };
@@ -217,29 +206,25 @@ impl<P: Port> PortState<P> {
             if r.data.len() >= LONG && i + 1 < n {
                 // The ACK of a long burst leaves now: it opens the sender's window while the rest
                 // is handled here.
-                let now = self.refresh(now);
+                let now = self.schedule.refresh(now, now_ns);
                 self.send(host, g, now);
             }
         }
         if handled > 0 {
             self.ports.review(g, now, &local);
         }
-        let PortState { net: Some(net), empty, .. } = self else { return handled };
-        if handled > 0 {
-            self.udp_hot_ns = now;
-            self.busy_rounds = self.busy_rounds.saturating_add(1);
-            if self.busy_rounds >= BUSY_ROUNDS && self.watched && !self.blocked {
-                unwatch(host, net.fd(), &mut self.watched);
-            }
+        let PortState { net: Some(net), schedule, .. } = self else { return handled };
+        if handled > 0 && schedule.note_busy(now) && self.watched && !self.blocked {
+            unwatch(host, net.fd(), &mut self.watched);
         }
         // `rx_poll` reads an ICMP error that the kernel reports instead of data. Records of errors
         // that a send has reported already only keep the descriptor readable, so they are drained
         // at intervals.
-        if *empty % 64 == 32 {
+        if schedule.drains_errors() {
             net.drain_errors();
         }
         if net.has_error() {
-            let now = self.refresh(now);
+            let now = self.schedule.refresh(now, now_ns);
             self.report_errors(g, now);
         }
         handled
@@ -248,7 +233,7 @@ impl<P: Port> PortState<P> {
     /// Puts the descriptor into the epoll set: a thread is about to sleep. A packet that waits
     /// already wakes it at once.
     pub(super) fn watch(&mut self, host: &impl Host) {
-        self.busy_rounds = 0;
+        self.schedule.forget_busy();
         if let Some(net) = self.net.as_ref().filter(|_| !self.watched) {
             self.watched = host.waiter().add_socket(net.fd()).is_ok();
         }

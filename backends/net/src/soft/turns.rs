@@ -141,6 +141,7 @@ fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
     }
 }
 
+/// Data: turns at the engine.
 impl SoftDevice {
     /// Before an operation takes the lock: begins this thread's turn, after a wait if another
     /// thread has the turn. Returns this thread's token, for [`SoftDevice::after_turn`].
@@ -177,7 +178,7 @@ impl SoftDevice {
             return;
         }
         if turns.take_round() {
-            self.program_runs();
+            self.program_round();
         }
         if vain || turns.is_due() {
             turns.hand_over();
@@ -206,7 +207,7 @@ impl SoftDevice {
             Vain::StandBack => pause(),
             Vain::Ask => turns.want_round(),
             Vain::Round => {
-                self.program_runs();
+                self.program_round();
                 // The next check shows the work of the other thread alone.
                 cq.beside.vain.epoch.store(turns.epoch(), Ordering::Relaxed);
                 cq.beside.vain.rounds.store(turns.rounds(), Ordering::Relaxed);

@@ -19,6 +19,7 @@ pub(crate) mod session_lab;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use gdrcore_core::cm::types::{port_space, ConnParam};
@@ -32,7 +33,7 @@ use session_events::Event;
 use session_groups::Group;
 
 /// A device's connection manager.
-pub trait Manage: CmDevice {
+pub trait Manage: Deref<Target = dyn CmDevice> {
     /// Largest path MTU code of the route to a peer, as far as this host knows it.
     fn path_mtu(&self, to: &AhAttr) -> u8;
 }

@@ -1,10 +1,10 @@
 //! Devices for tests of the session: real ones, and one that cannot be opened.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use gdrcore_core::cm::types::ConnParam;
 use gdrcore_core::device::{CmDevice, Device, Leaks};
-use gdrcore_core::verbs::types::{AhAttr, Handle};
+use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 use gdrcore_testkit::soft::Soft;
 
@@ -19,30 +19,11 @@ pub(crate) struct Lab {
 /// The device, while a reference exists.
 struct HeldDevice(Arc<Soft>);
 
-macro_rules! held {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
-        impl CmDevice for HeldDevice {
-            $(fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
-                self.0.soft().cm()?.$name($($arg),*)
-            })*
-        }
-    };
-}
-
-held! {
-    create(ps: u16, context: u64) -> Handle;
-    set_context(id: Handle, context: u64) -> ();
-    bind(id: Handle, port: u16) -> u16;
-    announce(id: Handle, soon: bool) -> ();
-    listen(id: Handle, backlog: u32) -> ();
-    connect(id: Handle, to: &AhAttr, port: u16, qp: Handle, param: &ConnParam<'_>) -> ();
-    accept(id: Handle, qp: Handle, param: &ConnParam<'_>) -> ();
-    establish(id: Handle) -> ();
-    reject(id: Handle, data: &[u8]) -> ();
-    disconnect(id: Handle) -> ();
-    destroy(id: Handle) -> ();
-    qp_attr(id: Handle, state: u32) -> (gdrcore_core::verbs::types::QpAttr, u32);
-    event() -> Option<gdrcore_core::cm::types::CmEvent>;
+impl Deref for HeldDevice {
+    type Target = dyn CmDevice;
+    fn deref(&self) -> &Self::Target {
+        self.0.soft()
+    }
 }
 
 impl Manage for HeldDevice {

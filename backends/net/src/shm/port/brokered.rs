@@ -2,11 +2,9 @@
 //! and takes no further part. It names the other end. Memory is never granted by address over such
 //! a link, and between tenants not at all.
 
-use super::super::grant::PeerGrants;
 use super::super::listener::{connect_brokered, LinkSocket};
-use super::super::ring::Writer;
 use super::tx::LinkSlot;
-use super::{Inbound, Outbound, ShmBounds, ShmPort, RING};
+use super::{Inbound, ShmBounds, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::rights::Foreign;
 use crate::wait::Waiter;
@@ -77,27 +75,7 @@ impl ShmPort {
         fd: Foreign,
         waiter: &Waiter,
     ) -> Result<u16> {
-        let i = match self.place_for(&to.at, Some(block))? {
-            LinkSlot::Linked(link) => return Ok(link),
-            LinkSlot::Free(i) => i,
-        };
-        let (socket, segment) = connect_brokered(fd, RING)?;
-        waiter.add_socket(socket.fd())?;
-        let (writer, peer_grants) =
-            (Writer::new(segment.place()), PeerGrants::new(segment.place(), None));
-        let brokered = Some(to.brokered());
-        let block = Some(block);
-        self.out[i] = Some(Outbound {
-            to: to.at,
-            block,
-            socket,
-            writer,
-            peer_grants,
-            gone: false,
-            brokered,
-            _segment: segment,
-        });
-        Ok(i as u16)
+        self.link(&to.at, Some(block), Some(to.brokered()), waiter, || connect_brokered(fd, RING))
     }
 
     /// Takes a socket over which another session will send its ring. Each session has one: an

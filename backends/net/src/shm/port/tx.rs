@@ -2,8 +2,10 @@
 
 use super::super::cma::PeerProcess;
 use super::super::grant::PeerGrants;
-use super::super::listener::connect_link;
+use super::super::listener::{connect_link, LinkSocket};
 use super::super::ring::{Broken, Writer};
+use super::super::segment::Segment;
+use super::brokered::Brokered;
 use super::{Outbound, ShmCounters, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::local::{door_of, has_hung_up, Holder, Name, Role};
@@ -74,24 +76,40 @@ impl ShmPort {
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let socket_dir = self.socket_dir.ok_or(Error::NoDevice)?;
         let block = block.map(|block| door_of(&socket_dir, to, block));
+        let local = self.local;
+        self.link(to, block, None, waiter, || {
+            let holder = block.map_or(Holder::Address, Holder::Block);
+            connect_link(&Name::of(&socket_dir, to, holder, Role::Links), &local, RING)
+        })
+    }
+
+    /// The link to the owner of a block at an address, made by `connect` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: all links are in use; those of `connect`, and of the system.
+    pub(super) fn link(
+        &mut self,
+        to: &Endpoint,
+        block: Option<u16>,
+        brokered: Option<Brokered>,
+        waiter: &Waiter,
+        connect: impl FnOnce() -> Result<(LinkSocket, Segment)>,
+    ) -> Result<u16> {
         let i = match self.place_for(to, block)? {
             LinkSlot::Linked(link) => return Ok(link),
             LinkSlot::Free(i) => i,
         };
-        let name =
-            Name::of(&socket_dir, to, block.map_or(Holder::Address, Holder::Block), Role::Links);
-        let (socket, segment) = connect_link(&name, &self.local, RING)?;
+        let (socket, segment) = connect()?;
         waiter.add_socket(socket.fd())?;
-        let writer = Writer::new(segment.place());
-        let process = if self.by_address { PeerProcess::of(socket.fd()) } else { None };
-        let peer_grants = PeerGrants::new(segment.place(), process);
-        let brokered = None;
+        // Between tenants of a router memory is never granted by address.
+        let by_address = self.by_address && brokered.is_none();
+        let process = if by_address { PeerProcess::of(socket.fd()) } else { None };
         self.out[i] = Some(Outbound {
             to: *to,
             block,
             socket,
-            writer,
-            peer_grants,
+            writer: Writer::new(segment.place()),
+            peer_grants: PeerGrants::new(segment.place(), process),
             gone: false,
             brokered,
             _segment: segment,

@@ -100,7 +100,7 @@ impl EngineSet {
     /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that none
     /// waits for the others to become empty.
     #[cold]
-    pub(super) fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let rings: heapless::Vec<Part, MAX_ENGINES> = self.rings(cq)?.collect();
         let (_, engine, own) = rings[0];
         let first = engine.engine.cq(own)?.1.beside.branches.take_turn() % rings.len();

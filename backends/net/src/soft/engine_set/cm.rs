@@ -3,7 +3,7 @@
 
 use super::{inner, EngineSet};
 use crate::clock::now_ns;
-use crate::soft::budget::Round;
+use crate::soft::cm::next_event;
 use crate::soft::{witness, SoftDevice};
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
@@ -94,7 +94,7 @@ impl EngineSet {
     fn manage<R>(&self, change: impl FnOnce(&mut AllQps<'_>, u64) -> R) -> Result<R> {
         self.fork.check()?;
         let done = change(&mut AllQps(self), now_ns());
-        self.manager().run(Round::Send);
+        self.manager().try_send();
         Ok(done)
     }
 }
@@ -162,26 +162,23 @@ impl CmDevice for EngineSet {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        // A program that only waits for CM events runs all engines here, as it does one.
-        if !self.manager().lock()?.has_cm_events() {
-            self.progress()?;
-        }
-        // As in an engine.
-        let has_some = self.manager().lock()?.has_cm_events();
-        if has_some {
-            self.drain_and_ack();
-        }
-        let (event, news) = self.manage(|qps, now| {
-            let event = cm_qps::event(qps, now);
-            let at = event.as_ref().map(|e| self.of_event(e));
-            let cause = at.map_or_else(Default::default, |(engine, e)| {
-                let mut g = engine.lock_control();
-                witness::explain(&mut g, now, &e);
-                g.last_cause()
-            });
-            (event, witness::gather(&mut self.manager().lock_control(), cause))
-        })?;
-        witness::print(&news, event.as_ref());
-        Ok(event)
+        let run = || self.progress().unwrap_or(0);
+        next_event(
+            self.manager(),
+            run,
+            || self.drain_and_ack(),
+            || {
+                self.manage(|qps, now| {
+                    let event = cm_qps::event(qps, now);
+                    let at = event.as_ref().map(|e| self.of_event(e));
+                    let cause = at.map_or_else(Default::default, |(engine, e)| {
+                        let mut g = engine.lock_control();
+                        witness::explain(&mut g, now, &e);
+                        g.last_cause()
+                    });
+                    (event, witness::gather(&mut self.manager().lock_control(), cause))
+                })
+            },
+        )
     }
 }

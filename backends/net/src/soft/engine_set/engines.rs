@@ -275,7 +275,7 @@ impl EngineSet {
         }
         let first = self.engines.first();
         {
-            let (mut theirs, mut held) = (first.lock_engine(), engine.lock_engine());
+            let (mut theirs, mut held) = (first.lock_control(), engine.lock_control());
             held.guard.adopt_all(&theirs.guard)?;
             if let Some(set) = control.set {
                 held.guard.set_others(set, k);
@@ -287,7 +287,7 @@ impl EngineSet {
         let places = first.lock()?.ah_places();
         for place in 0..places {
             let Some((ah, pd, attr)) = first.lock()?.ah_at(place) else { continue };
-            let mut held = engine.lock_owned()?;
+            let mut held = engine.lock()?;
             engine.choose_path(&mut held, &attr, None, None)?;
             held.guard.ah_follow(ah, pd, &attr)?;
         }

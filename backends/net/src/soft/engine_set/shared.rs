@@ -2,7 +2,6 @@
 
 use super::EngineSet;
 use crate::soft::device::probe;
-use crate::soft::lock::ControlGuard;
 use crate::soft::SoftDevice;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::error::Result;
@@ -134,10 +133,7 @@ impl EngineSet {
     /// Ends the sharing of a region in all engines.
     fn unshare(&self, rkey: u32) {
         for engine in self.engines.iter() {
-            let mut held = engine.lock_engine();
-            SoftDevice::unshare_region(&mut held, rkey);
-            // Its end runs the work that posts have left meanwhile.
-            drop(ControlGuard::of(held));
+            SoftDevice::unshare_region(&mut engine.lock_control(), rkey);
         }
     }
 
@@ -174,7 +170,7 @@ impl EngineSet {
         self.in_all(
             |engine| engine.ah_create(pd, attr),
             |engine, ah| {
-                let mut held = engine.lock_owned()?;
+                let mut held = engine.lock()?;
                 engine.choose_path(&mut held, attr, None, None)?;
                 held.guard.ah_adopt(*ah, pd, attr)
             },
