@@ -218,6 +218,8 @@ int main(int argc, char **argv)
             return is_written() ? 0 : 1;
         }
         bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
+        if (!help)
+            fprintf(stderr, "static_mem: unexpected argument '%s'\n", argv[1]);
         fprintf(help ? stdout : stderr, "usage: static_mem\n"
                                         "Runs the library in a static array and proves that "
                                         "nothing is allocated. Exits 0 if so.\n\n"

@@ -5,8 +5,8 @@
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
 //! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
-//! * [`link_state`]: the interface of an address: its link, and what changes. [`interfaces`]: all of
-//!   this machine.
+//! * [`link_state`]: the interface of an address: its link, and what changes.
+//!   [`interfaces`]: all interfaces.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.

@@ -23,6 +23,7 @@ struct Link {
 }
 
 pub fn all(sight: &Sight) -> Vec<Finding> {
+    gdrcore_net::reason::install();
     let mut all = Vec::new();
     let (links, listed) = links();
     if !listed {
@@ -45,7 +46,7 @@ pub fn all(sight: &Sight) -> Vec<Finding> {
             all.push(broken("addresses", why, "set GDRC_ADDRESS to an address of this machine"))
         }
     }
-    all.push(router(from_environment().map_err(|e| e.to_string()), &|path| {
+    all.push(router(from_environment().map_err(soft::words), &|path| {
         UnixStream::connect(path).map(drop)
     }));
     all
@@ -194,6 +195,7 @@ mod tests {
 
     #[test]
     fn bytes_are_carried_on_loopback() {
+        gdrcore_net::reason::install();
         let at = IpAddr::from(gdrcore_testkit::place::loopback(1, 1));
         for path in [PathChoice::Udp, PathChoice::Shm] {
             assert_eq!(soft::carries(at, path), Ok(4096));

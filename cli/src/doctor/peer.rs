@@ -14,7 +14,7 @@
 
 use super::{broken, calls, fine, warning, Finding};
 use gdrcore_net::addr::ROCE_PORT;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,14 @@ use std::time::{Duration, Instant};
 const SIZES: [usize; 5] = [256 + 40, 512 + 40, 1024 + 40, 2048 + 40, 4096 + 40];
 /// How often what did not arrive is sent once more.
 const ROUNDS: usize = 4;
-/// Longest time for an answer, and for probes that are under way.
-const ANSWER: Duration = Duration::from_secs(3);
+/// Longest time for an answer, after which the kernel has also given up the search for a neighbour;
+/// and for probes that are under way.
+const ANSWER: Duration = Duration::from_secs(4);
 const UNDER_WAY: Duration = Duration::from_millis(200);
 /// Longest line.
-const LINE_MAX: u64 = 200;
+const LINE_MAX: usize = 200;
+/// Longest time with one peer.
+const SESSION: Duration = Duration::from_secs(60);
 /// How each side begins.
 const GREETING: &str = "gdrcore-doctor 1";
 
@@ -81,12 +84,46 @@ fn arrived(socket: &UdpSocket, from: IpAddr, seen: &mut Vec<usize>) {
     }
 }
 
-fn line(from: &mut impl BufRead) -> io::Result<String> {
-    let mut text = String::new();
-    from.take(LINE_MAX).read_line(&mut text)?;
-    match text.pop() {
-        Some('\n') => Ok(text),
-        _ => Err(ErrorKind::UnexpectedEof.into()),
+/// A conversation, which the other end cannot prolong.
+struct Talk {
+    stream: TcpStream,
+    end: Instant,
+}
+
+impl Talk {
+    fn new(stream: TcpStream) -> io::Result<Talk> {
+        stream.set_write_timeout(Some(ANSWER))?;
+        Ok(Talk { stream, end: Instant::now() + SESSION })
+    }
+
+    fn say(&mut self, words: &str) -> io::Result<()> {
+        self.stream.write_all(format!("{words}\n").as_bytes())
+    }
+
+    /// A line of text, byte by byte: lines are few and short.
+    fn line(&mut self) -> io::Result<String> {
+        let mut text = String::new();
+        while text.len() < LINE_MAX {
+            let left = self.end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte)?;
+            match byte[0] {
+                b'\n' => return Ok(text),
+                // It goes to a terminal.
+                b' '..=b'~' => text.push(char::from(byte[0])),
+                _ => break,
+            }
+        }
+        Err(ErrorKind::InvalidData.into())
+    }
+
+    fn ask(&mut self, words: &str) -> io::Result<String> {
+        self.say(words)?;
+        self.line()
     }
 }
 
@@ -98,26 +135,11 @@ fn list(sizes: &[usize]) -> String {
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// A doctor at the other end.
-struct Other {
-    from: BufReader<TcpStream>,
-    version: String,
-}
-
-impl Other {
-    fn new(stream: TcpStream, port: u16) -> io::Result<Other> {
-        stream.set_read_timeout(Some(ANSWER * 3))?;
-        let mut other = Other { from: BufReader::new(stream), version: String::new() };
-        let told = other.ask(&format!("{GREETING} {} {port}", env!("CARGO_PKG_VERSION")))?;
-        let version = told.strip_prefix(GREETING).ok_or_else(|| io::Error::other(told.clone()))?;
-        other.version = version.trim().chars().filter(|c| !c.is_control()).collect();
-        Ok(other)
-    }
-
-    fn ask(&mut self, words: &str) -> io::Result<String> {
-        self.from.get_mut().write_all(format!("{words}\n").as_bytes())?;
-        line(&mut self.from)
-    }
+/// Greets the doctor at the other end; returns its version.
+fn greet(talk: &mut Talk, port: u16) -> io::Result<String> {
+    let told = talk.ask(&format!("{GREETING} {} {port}", env!("CARGO_PKG_VERSION")))?;
+    let version = told.strip_prefix(GREETING).map(|v| v.trim().to_string());
+    version.ok_or_else(|| io::Error::other(told))
 }
 
 /// What became of the probes of a direction.
@@ -168,9 +190,14 @@ pub fn look(peer: IpAddr) -> Vec<Finding> {
     let mut all = vec![fine("route", format!("{peer} is reached from {own}"))];
     let port = socket.local_addr().map_or(0, |a| a.port());
     let mut way = Way::default();
-    match TcpStream::connect_timeout(&to, ANSWER).and_then(|s| Other::new(s, port)) {
-        Ok(mut other) => match both_ways(&socket, &mut other, peer, &mut way) {
-            Ok(back) => all.extend(judge(peer, port, &other.version, &way, &back)),
+    let greeted = TcpStream::connect_timeout(&to, ANSWER).and_then(|stream| {
+        let mut talk = Talk::new(stream)?;
+        let version = greet(&mut talk, port)?;
+        Ok((talk, version))
+    });
+    match greeted {
+        Ok((mut talk, version)) => match both_ways(&socket, &mut talk, peer, &mut way) {
+            Ok(back) => all.extend(judge(peer, port, &version, &way, &back)),
             Err(e) => all.push(warning(
                 "peer",
                 format!("the doctor of {peer} has gone: {e}"),
@@ -188,15 +215,10 @@ pub fn look(peer: IpAddr) -> Vec<Finding> {
 }
 
 /// Probes there and back.
-fn both_ways(
-    socket: &UdpSocket,
-    other: &mut Other,
-    peer: IpAddr,
-    way: &mut Way,
-) -> io::Result<Way> {
+fn both_ways(socket: &UdpSocket, talk: &mut Talk, peer: IpAddr, way: &mut Way) -> io::Result<Way> {
     for _ in 0..ROUNDS {
         way.send(socket);
-        way.arrived = numbers(&other.ask("seen")?);
+        way.arrived = numbers(&talk.ask("seen")?);
         if way.arrived.len() == way.sent.len() {
             break;
         }
@@ -208,7 +230,7 @@ fn both_ways(
         if missing.is_empty() {
             break;
         }
-        other.ask(&format!("send {}", list(&missing)))?;
+        talk.ask(&format!("send {}", list(&missing)))?;
         arrived(socket, peer, &mut back.arrived);
     }
     Ok(back)
@@ -344,11 +366,9 @@ pub fn listen(
 /// One doctor; returns the sizes of its probes.
 fn serve(stream: TcpStream, to: IpAddr) -> io::Result<Vec<usize>> {
     // Others wait meanwhile.
-    stream.set_read_timeout(Some(ANSWER * 3))?;
-    stream.set_write_timeout(Some(ANSWER))?;
     let own = stream.local_addr()?.ip().to_canonical();
-    let mut from = BufReader::new(stream);
-    let hello = line(&mut from)?;
+    let mut talk = Talk::new(stream)?;
+    let hello = talk.line()?;
     let port = hello.strip_prefix(GREETING).and_then(|h| h.rsplit(' ').next()?.parse().ok());
     let to = SocketAddr::new(to, port.ok_or(ErrorKind::InvalidData)?);
     // At this address alone: programs may have the port at others.
@@ -356,7 +376,7 @@ fn serve(stream: TcpStream, to: IpAddr) -> io::Result<Vec<usize>> {
         Ok(udp) => udp,
         Err(e) => {
             let words = format!("UDP port {ROCE_PORT} of {own}: {e}");
-            from.get_mut().write_all(format!("{words}\n").as_bytes())?;
+            talk.say(&words)?;
             return Err(io::Error::other(words));
         }
     };
@@ -365,8 +385,8 @@ fn serve(stream: TcpStream, to: IpAddr) -> io::Result<Vec<usize>> {
     let mut answer = format!("{GREETING} {}", env!("CARGO_PKG_VERSION"));
     // Far more than a doctor asks.
     for _ in 0..4 * ROUNDS {
-        from.get_mut().write_all(format!("{answer}\n").as_bytes())?;
-        let Ok(asked) = line(&mut from) else { return Ok(seen) };
+        talk.say(&answer)?;
+        let Ok(asked) = talk.line() else { return Ok(seen) };
         answer = match asked.split_once(' ').unwrap_or((&asked, "")) {
             ("seen", _) => {
                 arrived(&udp, to.ip(), &mut seen);

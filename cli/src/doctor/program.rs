@@ -43,7 +43,10 @@ pub fn look(program: &OsStr) -> Finding {
 
 /// What the loader lists with the drop-in's variables and without.
 fn judge(folder: &Path, on: &str, errors: &str, off: &str) -> Finding {
-    if let Some(line) = on.lines().chain(errors.lines()).find(|l| l.contains("not found")) {
+    let lacks = |l: &&str| l.contains("not found") || l.contains("cannot open shared object");
+    // Of a library to preload the loader says that it is ignored.
+    let is_fatal = |l: &&str| lacks(l) && !l.contains("ignored");
+    if let Some(line) = on.lines().chain(errors.lines()).find(is_fatal) {
         let remedy = "install that library, or a newer one";
         return broken(CHECK, format!("the loader says: {}", line.trim()), remedy);
     }
@@ -104,6 +107,12 @@ mod tests {
         assert!(own.level == Level::Warning && own.seen.contains("/w/x.libs/"), "{own:?}");
         let missing = judged("\tlibnl-3.so.200 => not found\n", "", "");
         assert!(missing.level == Level::Broken && missing.seen.contains("libnl-3"), "{missing:?}");
+        let gone = judged(
+            "",
+            "p: error while loading shared libraries: x.so: cannot open shared object",
+            "",
+        );
+        assert!(gone.level == Level::Broken && gone.seen.contains("x.so"), "{gone:?}");
         let old = judged("", "p: version `IBVERBS_9' not found (required by p)", "");
         assert!(old.level == Level::Broken && old.seen.contains("IBVERBS_9"), "{old:?}");
         let wrong = judge(Path::new("/else"), OURS, "cannot be preloaded", "");

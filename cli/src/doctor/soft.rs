@@ -73,7 +73,7 @@ impl Drop for Soft {
 }
 
 /// An error with its reason.
-fn words(e: Error) -> String {
+pub fn words(e: Error) -> String {
     reason::returned(e);
     reason::with(|words| words.to_string())
 }
@@ -172,7 +172,6 @@ impl End {
 /// # Errors
 /// What does not work, in words.
 pub fn carries(at: IpAddr, path: PathChoice) -> Result<u32, String> {
-    reason::install();
     let bracketed = if at.is_ipv6() { format!("[{at}]") } else { at.to_string() };
     // Declared before the devices, so that the devices end before it.
     let buffers = [Memory::new(BYTES)?, Memory::new(BYTES)?];
