@@ -44,9 +44,9 @@ PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 # Whether this cargo is new enough.
 FIT = scripts/cargo_version.sh "$(CARGO)"
 
-.PHONY: all lib dropin router router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall dist test-dist clean help
+.PHONY: all lib dropin router cli router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall dist test-dist clean help
 
-all: lib dropin router examples ## Build the library, the libibverbs drop-in, the router and the C examples.
+all: lib dropin router cli examples ## Build the library, the libibverbs drop-in, the router, gdrcore and the C examples.
 
 lib: ## Build libgdrcore.so and libgdrcore.a.
 	@$(FIT)
@@ -71,6 +71,12 @@ router: ## Build gdrcore-routerd, by way of which containers reach each other, g
 	@$(call PUT,$(RELEASE)/libmempool.so,$(MEMPOOL)/libmempool.so)
 	@$(call PUT,$(RELEASE)/gdrcore-routerd,$(BIN)/gdrcore-routerd)
 	@$(call PUT,$(RELEASE)/gdrcore-routerctl,$(BIN)/gdrcore-routerctl)
+
+cli: ## Build gdrcore, one command for all programs, with `gdrcore doctor`.
+	@$(FIT)
+	$(CARGO) build --release -p gdrcore-cli
+	@mkdir -p "$(BIN)"
+	@$(call PUT,$(RELEASE)/gdrcore,$(BIN)/gdrcore)
 
 router-etcd: ## Build gdrcore-router-etcd, which brings a router the map of hosts from etcd.
 	@$(FIT)
@@ -126,7 +132,7 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 compare-gpu: all ## Measure GPU memory on this machine's GPU; write bench/RESULTS-GPU.md.
 	BIN="$(BIN)" bench/compare_gpu.sh
 
-install: lib dropin router examples ## Install library, header, drop-in, router, tools, pages, units, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+install: lib dropin router cli examples ## Install library, header, drop-in, router, tools, pages, units, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
@@ -140,7 +146,7 @@ install: lib dropin router examples ## Install library, header, drop-in, router,
 	install -m 755 "$(DROPIN)/libgdrcore_preload.so" "$(DESTDIR)$(LIBDIR)/gdrcore/libgdrcore_preload.so"
 	install -D -m 755 "$(BIN)/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run"
 	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"
-	install -m 755 "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
+	install -m 755 "$(BIN)/gdrcore" "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	[ ! -e "$(BIN)/gdrcore-router-etcd" ] || install -m 755 "$(BIN)/gdrcore-router-etcd" "$(DESTDIR)$(PREFIX)/bin"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
@@ -168,7 +174,7 @@ test-dist: dist ## Build the artifacts twice, compare them, and install each in 
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
+	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%")

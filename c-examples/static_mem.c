@@ -213,11 +213,18 @@ static bool is_written(void)
 int main(int argc, char **argv)
 {
     if (argc > 1) {
+        if (!strcmp(argv[1], "-V") || !strcmp(argv[1], "--version")) {
+            printf("static_mem %s\n", gdrc_version());
+            return is_written() ? 0 : 1;
+        }
         bool help = !strcmp(argv[1], "-h") || !strcmp(argv[1], "--help");
+        if (!help)
+            fprintf(stderr, "static_mem: unexpected argument '%s'\n", argv[1]);
         fprintf(help ? stdout : stderr, "usage: static_mem\n"
                                         "Runs the library in a static array and proves that "
                                         "nothing is allocated. Exits 0 if so.\n\n"
-                                        "  -h, --help   this text\n");
+                                        "  -h, --help   this text\n"
+                                        "  -V, --version\n");
         return help && is_written() ? 0 : help ? 1 : 2;
     }
     struct gdrc_config config;

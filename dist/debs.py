@@ -30,10 +30,11 @@ PACKAGES = {
     ),
     "gdrcore-tools": (
         "net", "measure, ping and copy by RDMA, with or without an RDMA NIC",
-        "Programs over libgdrcore: a measurement of rates and latencies, a ping, a ping-pong, a\n"
-        "list of devices, and a file copy.",
+        "The command gdrcore, whose doctor says what keeps RDMA from working, and programs over\n"
+        "libgdrcore: a measurement of rates and latencies, a ping, a ping-pong, a list of\n"
+        "devices, and a file copy.",
         ["libgdrcore0 (= VERSION)"],
-        ["bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo", "bin/gdrcore-ping",
+        ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo", "bin/gdrcore-ping",
          "bin/gdrcore-gpu-*", "bin/rdma_copy_file"],
     ),
     "gdrcore-ibverbs": (
@@ -139,7 +140,7 @@ def fill(at, name, row, release):
     put(share / "changelog.gz", packed(changelog(name, release)))
     control = at / "DEBIAN"
     depends = [f"libc6 (>= {release.glibc[0]}.{release.glibc[1]})"]
-    if name != "libgdrcore-dev" and name != "gdrcore-tools":
+    if name != "libgdrcore-dev":
         depends.append("libgcc-s1 (>= 4.2)")
     depends += [need.replace("VERSION", release.version) for need in needs]
     if name == "libgdrcore0":

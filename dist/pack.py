@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 # What each program is, in a manual page's line of names.
 PROGRAMS = {
+    "gdrcore": "all programs of gdrcore as one command, and a doctor for RDMA",
     "gdrcore-run": "run a program of libibverbs without an RDMA NIC",
     "gdrcore-routerd": "router of RDMA for the containers of a host",
     "gdrcore-routerctl": "read and change a running gdrcore-routerd",

@@ -10,7 +10,7 @@ import subprocess
 # The packages whose programs and libraries are packed.
 PACKED = [
     "gdrcore", "gdrcore-dropin", "gdrcore-mlx5", "gdrcore-preload", "gdrcore-run",
-    "gdrcore-router", "gdrcore-mempool", "gdrcore-router-etcd",
+    "gdrcore-cli", "gdrcore-router", "gdrcore-mempool", "gdrcore-router-etcd",
 ]
 
 

@@ -15,7 +15,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -58,7 +57,8 @@ static void usage(FILE *to)
             "  -C, --count N             rounds; 0: until interrupted (10)\n"
             "  -S, --size BYTES          bytes of a ping (64)\n"
             "  -v, --verbose             print the pings\n"
-            "  -h, --help                this text\n",
+            "  -h, --help                this text\n"
+            "  -V, --version             the version\n",
             PORT);
 }
 
@@ -461,8 +461,7 @@ int main(int argc, char **argv)
         { "count", required_argument, NULL, 'C' },
         { "size", required_argument, NULL, 'S' },
         { "verbose", no_argument, NULL, 'v' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static struct ping p = { .mem = { .fd = -1 }, .size = 64, .rounds = 10 };
     const char *device = NULL;
@@ -470,7 +469,7 @@ int main(int argc, char **argv)
     bool server = false, client = false, persistent = false;
     int err = 0;
     gx_program = "cm_ping";
-    for (int c; !err && (c = getopt_long(argc, argv, "sPcd:g:p:C:S:vh", longs, NULL)) != -1;) {
+    for (int c; !err && (c = gx_getopt(argc, argv, "sPcd:g:p:C:S:vhV", longs)) != -1;) {
         switch (c) {
         case 's': server = true; break;
         case 'P': server = persistent = true; break;

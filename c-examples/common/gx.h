@@ -17,6 +17,7 @@
 
 #include <gdrcore.h>
 
+#include <getopt.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,6 +58,12 @@ void gx_step_reset(void);
  * them.
  */
 void gx_print_bytes(FILE *to, const void *bytes, size_t length, size_t max);
+
+/* The last entries of every program's table of options. */
+#define GX_COMMON_OPTIONS                                                                          \
+    { "help", no_argument, NULL, 'h' }, { "version", no_argument, NULL, 'V' }, { NULL, 0, NULL, 0 }
+/* getopt_long(3), which answers --version by itself and ends the program. */
+int gx_getopt(int argc, char **argv, const char *shorts, const struct option *longs);
 
 /*
  * A number in decimal or 0x hexadecimal within [min, max]. Otherwise prints an error that names

@@ -95,6 +95,16 @@ static int parse(const char *text, const char *option, uint64_t min, uint64_t ma
     return 0;
 }
 
+int gx_getopt(int argc, char **argv, const char *shorts, const struct option *longs)
+{
+    int c = getopt_long(argc, argv, shorts, longs, NULL);
+    if (c == 'V') {
+        printf("%s %s\n", program_invocation_short_name, gdrc_version());
+        exit(GX_EXIT_OK);
+    }
+    return c;
+}
+
 int gx_parse_number(const char *text, const char *option, uint64_t min, uint64_t max, uint64_t *out)
 {
     return parse(text, option, min, max, false, out);

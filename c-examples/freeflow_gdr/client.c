@@ -7,7 +7,6 @@
 #include "note.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +23,8 @@ static void usage(FILE *to)
         "  -o, --output FILE       save the peer's answer\n"
         "  -w, --wait SECONDS      wait so long for the peer's answer (default 60; 0: do not "
         "wait)\n"
-        "  -h, --help              this text\n",
+        "  -h, --help              this text\n"
+        "  -V, --version           the version\n",
         FF_SOCKET);
 }
 
@@ -33,14 +33,13 @@ int main(int argc, char **argv)
     static const struct option longs[] = {
         { "socket", required_argument, NULL, 's' }, { "message", required_argument, NULL, 'm' },
         { "file", required_argument, NULL, 'f' },   { "output", required_argument, NULL, 'o' },
-        { "wait", required_argument, NULL, 'w' },   { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        { "wait", required_argument, NULL, 'w' },   GX_COMMON_OPTIONS,
     };
     const char *path = FF_SOCKET, *file = NULL, *output = NULL,
                *text = "Hello from the client, through memory that it shares with the router.";
     uint64_t wait_s = 60;
     gx_program = "client";
-    for (int c; (c = getopt_long(argc, argv, "s:m:f:o:w:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "s:m:f:o:w:hV", longs)) != -1;) {
         switch (c) {
         case 's': path = optarg; break;
         case 'm': text = optarg; break;

@@ -6,7 +6,6 @@
 #include "note.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,7 +37,8 @@ static void usage(FILE *to)
             "  -o, --output FILE       save what was read\n"
             "  -M, --memory KIND       our own buffer: host, or cuda[:BDF] (default host)\n"
             "  -t, --timeout SECONDS   wait so long for the router's readiness (default 60)\n"
-            "  -h, --help              this text\n",
+            "  -h, --help              this text\n"
+            "  -V, --version           the version\n",
             FF_PORT);
 }
 
@@ -138,14 +138,14 @@ int main(int argc, char **argv)
         { "port", required_argument, NULL, 'p' },    { "message", required_argument, NULL, 'm' },
         { "file", required_argument, NULL, 'f' },    { "output", required_argument, NULL, 'o' },
         { "timeout", required_argument, NULL, 't' }, { "memory", required_argument, NULL, 'M' },
-        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     const char *device = NULL, *kind = "host", *file = NULL, *output = NULL,
                *text = "Hello from the peer, written by RDMA.";
     uint64_t gid_index = 0, port = FF_PORT, patience_s = 60;
     int bad = 0;
     gx_program = "peer";
-    for (int c; (c = getopt_long(argc, argv, "d:g:p:m:f:o:t:M:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:g:p:m:f:o:t:M:hV", longs)) != -1;) {
         switch (c) {
         case 'd': device = optarg; break;
         case 'g': bad |= gx_parse_number(optarg, "--gid-index", 0, 255, &gid_index); break;

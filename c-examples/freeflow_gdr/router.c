@@ -7,7 +7,6 @@
 #include "note.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -48,7 +47,8 @@ static void usage(FILE *to)
         "wait for ever)\n"
         "  -k, --keep              serve round after round (default: one round, then exit)\n"
         "      --any-user          let clients of other users in, too\n"
-        "  -h, --help              this text\n",
+        "  -h, --help              this text\n"
+        "  -V, --version           the version\n",
         FF_PORT, FF_SOCKET);
 }
 
@@ -60,11 +60,10 @@ static int parse_options(int argc, char **argv, struct router *r)
         { "port", required_argument, NULL, 'p' },    { "socket", required_argument, NULL, 's' },
         { "memory", required_argument, NULL, 'm' },  { "size", required_argument, NULL, 'b' },
         { "timeout", required_argument, NULL, 't' }, { "keep", no_argument, NULL, 'k' },
-        { "any-user", no_argument, NULL, ANY_USER }, { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        { "any-user", no_argument, NULL, ANY_USER }, GX_COMMON_OPTIONS,
     };
     uint64_t n;
-    for (int c; (c = getopt_long(argc, argv, "d:g:p:s:m:b:t:kh", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:g:p:s:m:b:t:khV", longs)) != -1;) {
         switch (c) {
         case 'd': r->device = optarg; break;
         case 'g':

@@ -8,7 +8,6 @@
 #include "task.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -49,7 +48,8 @@ static void usage(FILE *to)
             "  -c, --check             check every byte of every task\n"
             "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions "
             "(default 0)\n"
-            "  -h, --help              this text\n",
+            "  -h, --help              this text\n"
+            "  -V, --version           the version\n",
             GD_PORT);
 }
 
@@ -208,13 +208,12 @@ int main(int argc, char **argv)
         { "transport", required_argument, NULL, 'T' },
         { "check", no_argument, NULL, 'c' },
         { "debug", required_argument, NULL, 'D' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     struct options o = { .iterations = 1000, .size = 65536, .port = GD_PORT };
     int bad = 0;
     gx_program = "client";
-    for (int c; (c = getopt_long(argc, argv, "t:a:u:n:s:p:T:cD:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "t:a:u:n:s:p:T:cD:hV", longs)) != -1;) {
         switch (c) {
         case 't': bad |= gx_parse_number(optarg, "--type", 0, 1, &o.type); break;
         case 'a': o.address = optarg; break;

@@ -10,7 +10,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -27,6 +26,7 @@ static void usage(FILE *to)
         "  -r, --root FOLDER       read this folder instead of /sys\n"
         "  -i, --ids FILE          names of PCI devices (default: where the system keeps pci.ids)\n"
         "  -h, --help              this text\n"
+        "  -V, --version           the version\n"
         "The exit code is 1 where no pair is near.\n");
 }
 
@@ -110,15 +110,14 @@ static void name_of(const char *ids, const struct gdrc_topology_pair *p, char *o
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        { "all", no_argument, NULL, 'a' },        { "root", required_argument, NULL, 'r' },
-        { "ids", required_argument, NULL, 'i' },  { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        { "all", no_argument, NULL, 'a' },       { "root", required_argument, NULL, 'r' },
+        { "ids", required_argument, NULL, 'i' }, GX_COMMON_OPTIONS,
     };
     static const char *const places[] = { "/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids" };
     const char *root = NULL, *ids = NULL;
     bool all = false;
     gx_program = "map_pci_nic_gpu";
-    for (int c; (c = getopt_long(argc, argv, "ar:i:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "ar:i:hV", longs)) != -1;) {
         switch (c) {
         case 'a': all = true; break;
         case 'r': root = optarg; break;

@@ -8,7 +8,6 @@
 #include "task.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +70,8 @@ static void usage(FILE *to)
             "  -D, --debug MASK        1: each task, 2: counters at the end, 4: descriptions,\n"
             "                          8: fail each client's first task on purpose, to see the "
             "recovery (default 0)\n"
-            "  -h, --help              this text\n",
+            "  -h, --help              this text\n"
+            "  -V, --version           the version\n",
             GD_PORT, GDA_PIECES_MAX, GDA_INITIATORS_MAX, GDA_INITIATORS);
 }
 
@@ -342,8 +342,7 @@ int main(int argc, char **argv)
         { "debug-mask", required_argument, NULL, 'D' },
         { "use-gpu", required_argument, NULL, 'u' },
         { "use-cuda", required_argument, NULL, 'u' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static struct server s;
     int bad = 0;
@@ -351,7 +350,7 @@ int main(int argc, char **argv)
                             .initiators = GDA_INITIATORS };
     gx_program = "server";
     strcpy(s.kind, "host");
-    for (int c; (c = getopt_long(argc, argv, "a:n:s:p:l:i:T:PD:u:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "a:n:s:p:l:i:T:PD:u:hV", longs)) != -1;) {
         switch (c) {
         case 'a': s.o.address = optarg; break;
         case 'u':

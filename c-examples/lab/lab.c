@@ -7,7 +7,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <ifaddrs.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -454,7 +453,8 @@ static void usage(FILE *to)
         "  -k, --wrong-key       the client spoils the key before the READ, to see what comes of "
         "it\n"
         "  -c, --counters        print the device's counters at the end\n"
-        "  -h, --help            this text\n",
+        "  -h, --help            this text\n"
+        "  -V, --version         the version\n",
         PORT);
 }
 
@@ -470,8 +470,7 @@ int main(int argc, char **argv)
         { "single", no_argument, NULL, '1' },
         { "counters", no_argument, NULL, 'c' },
         { "wrong-key", no_argument, NULL, 'k' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static struct lab lab = { .text = "hello", .conn = { .fd = -1, .passed_fd = -1 } };
     struct gx_mem block = { .fd = -1 };
@@ -480,7 +479,7 @@ int main(int argc, char **argv)
     uint64_t port = PORT, bytes = 10000, imm = 0;
     bool counters = false, good = true;
     gx_program = "lab";
-    for (int c; good && (c = getopt_long(argc, argv, "a:t:i:s:p:w:1kch", longs, NULL)) != -1;) {
+    for (int c; good && (c = gx_getopt(argc, argv, "a:t:i:s:p:w:1kchV", longs)) != -1;) {
         switch (c) {
         case 'a': lab.ip = optarg; break;
         case 't': lab.text = optarg; break;

@@ -10,7 +10,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <net/if.h>
@@ -26,7 +25,8 @@ static void usage(FILE *to)
                 "  -b, --brief                    one line per device\n"
                 "  -v, --verbose                  bounds and counters, too\n"
                 "  -l, --list                     names only\n"
-                "  -h, --help                     this text\n");
+                "  -h, --help                     this text\n"
+                "  -V, --version                  the version\n");
 }
 
 static void print_gid(const uint8_t gid[16])
@@ -158,14 +158,13 @@ int main(int argc, char **argv)
         { "brief", no_argument, NULL, 'b' },
         { "verbose", no_argument, NULL, 'v' },
         { "list", no_argument, NULL, 'l' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     struct choice choice = { 0 };
     const char *device = NULL;
     uint64_t gid_index = 0;
     gx_program = "devinfo";
-    for (int c; (c = getopt_long(argc, argv, "d:g:bvlh", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:g:bvlhV", longs)) != -1;) {
         switch (c) {
         case 'd': device = optarg; break;
         case 'g':

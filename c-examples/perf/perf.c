@@ -11,7 +11,6 @@
 #include "perf.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +82,8 @@ static void usage(FILE *to)
         "  -C, --check              check every byte that arrived (messages of 8 bytes and more; "
         "not WRITE latency)\n"
         "      --json               one JSON object instead of a table\n"
-        "  -h, --help               this text\n\n"
+        "  -h, --help               this text\n"
+        "  -V, --version            the version\n\n"
         "Latency is half of the time there and back, and for READ, atomics, ATOMIC WRITE and "
         "FLUSH the whole of it. MB are 10^6 bytes; those of a FLUSH are only flushed, none is "
         "moved.\n",
@@ -701,8 +701,7 @@ int main(int argc, char **argv)
         { "json", no_argument, NULL, 'J' },
         { "mem", required_argument, NULL, 'M' },
         { "no-progress", no_argument, NULL, 'N' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     struct options o = {
         .port = PORT,
@@ -710,8 +709,8 @@ int main(int argc, char **argv)
         .plan = { .inline_max = UINT32_MAX, .timeout = 17, .retries = 7 },
     };
     gx_program = "perf";
-    for (int c; (c = getopt_long(argc, argv, "d:x:p:kc:s:an:D:t:r:q:T:I:Q:l:o:m:u:A:beHCh", longs,
-                                 NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:x:p:kc:s:an:D:t:r:q:T:I:Q:l:o:m:u:A:beHChV", longs)) !=
+                -1;) {
         if (c == 'h')
             return usage(stdout), GX_EXIT_OK;
         if (option(&o, c, optarg))

@@ -12,7 +12,6 @@
 #include "../common/gx.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -69,6 +68,7 @@ static void usage(FILE *to)
             "  -f, --flood              the next ping leaves as soon as the answer came\n"
             "  -s, --size BYTES         of a ping, at most the path MTU (64)\n"
             "  -h, --help               this text\n"
+            "  -V, --version            the version\n"
             "The exit code is 0 if any answer came.\n",
             PORT);
 }
@@ -425,8 +425,7 @@ int main(int argc, char **argv)
         { "interval", required_argument, NULL, 'i' },
         { "flood", no_argument, NULL, 'f' },
         { "size", required_argument, NULL, 's' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static struct ping p = { .mem = { .fd = -1 } };
     const char *device = NULL;
@@ -434,7 +433,7 @@ int main(int argc, char **argv)
     bool server = false, flood = false;
     int err = 0;
     gx_program = "ping";
-    for (int c; !err && (c = getopt_long(argc, argv, "Sd:g:p:c:i:fs:h", longs, NULL)) != -1;) {
+    for (int c; !err && (c = gx_getopt(argc, argv, "Sd:g:p:c:i:fs:hV", longs)) != -1;) {
         switch (c) {
         case 'S': server = true; break;
         case 'd': device = optarg; break;

@@ -11,7 +11,6 @@
 #include "ibv_peer.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
@@ -66,7 +65,8 @@ static void usage(FILE *to)
             "  -I, --ibv-peer                 the other side is an ibv_rc_pingpong, "
             "ibv_uc_pingpong or ibv_ud_pingpong (which\n"
             "                                 take -p %d, and -m 1024, by default); not with -c\n"
-            "  -h, --help                     this text\n",
+            "  -h, --help                     this text\n"
+            "  -V, --version                  the version\n",
             PORT, IBV_PORT);
 }
 
@@ -404,8 +404,7 @@ int main(int argc, char **argv)
         { "events", no_argument, NULL, 'e' },
         { "chk", no_argument, NULL, 'c' },
         { "ibv-peer", no_argument, NULL, 'I' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static const char *const types[] = { "rc", "uc", "ud" };
     static struct pingpong pp = {
@@ -417,7 +416,7 @@ int main(int argc, char **argv)
     };
     int err = 0;
     gx_program = "pingpong";
-    for (int c; !err && (c = getopt_long(argc, argv, "d:g:p:s:m:r:n:ecIh", longs, NULL)) != -1;) {
+    for (int c; !err && (c = gx_getopt(argc, argv, "d:g:p:s:m:r:n:ecIhV", longs)) != -1;) {
         switch (c) {
         case 'd': pp.device = optarg; break;
         case 'g': err = gx_parse_number(optarg, "--gid-idx", 0, 1000, &pp.gid_index); break;

@@ -16,7 +16,6 @@
 #include "../common/gx.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,7 +30,8 @@ static void usage(FILE *to)
             "  -d, --device DEVICE   soft:ADDRESS[:PORT], an address of this machine, or a network "
             "interface\n"
             "  -p, --port PORT       TCP port for the introduction (default %d)\n"
-            "  -h, --help            this text\n",
+            "  -h, --help            this text\n"
+            "  -V, --version         the version\n",
             PORT);
 }
 
@@ -56,14 +56,13 @@ int main(int argc, char **argv)
     static const struct option longs[] = {
         { "device", required_argument, NULL, 'd' },
         { "port", required_argument, NULL, 'p' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     static char buffer[MESSAGE_MAX];
     const char *device = NULL;
     uint64_t port = PORT;
     gx_program = "rdma";
-    for (int c; (c = getopt_long(argc, argv, "d:p:h", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:p:hV", longs)) != -1;) {
         if (c == 'd')
             device = optarg;
         else if (c == 'h')

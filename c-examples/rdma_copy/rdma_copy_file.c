@@ -5,7 +5,6 @@
  */
 #include "copy.h"
 
-#include <getopt.h>
 #include <string.h>
 
 static void usage(FILE *to)
@@ -25,6 +24,7 @@ static void usage(FILE *to)
             "(default 60)\n"
             "  -q, --quiet             print errors only\n"
             "  -h, --help              this text\n"
+            "  -V, --version           the version\n"
             "server:\n"
             "  -o, --dir FOLDER        receive into this folder\n"
             "  -1, --once              exit after one client, with its success or failure\n"
@@ -60,8 +60,7 @@ int main(int argc, char **argv)
         { "depth", required_argument, NULL, 'n' },   { "update", no_argument, NULL, 'u' },
         { "checksum", no_argument, NULL, 'c' },      { "resume", no_argument, NULL, 'r' },
         { "changing", no_argument, NULL, CHANGING },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
+        GX_COMMON_OPTIONS,
     };
     struct copy_options o = {
         .dir = ".",
@@ -72,7 +71,7 @@ int main(int argc, char **argv)
     };
     int bad = 0;
     gx_program = "rdma_copy_file";
-    for (int c; (c = getopt_long(argc, argv, "d:p:t:qo:1s:n:ucrh", longs, NULL)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:p:t:qo:1s:n:ucrhV", longs)) != -1;) {
         switch (c) {
         case 'd': o.device = optarg; break;
         case 'p': bad |= gx_parse_number(optarg, "--port", 1, 65535, &o.port); break;

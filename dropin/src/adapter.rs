@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::interfaces;
 use gdrcore_net::link_state::LinkState;
 use gdrcore_net::via::find::SocketPath;
 
@@ -204,42 +205,12 @@ fn is_loopback(e: &Endpoint) -> bool {
 /// cannot hold.
 fn of_this_machine() -> Vec<(Endpoint, u32)> {
     let mut found: Vec<(Endpoint, u32)> = Vec::new();
-    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
-    // SAFETY: the call fills in a list that is freed below.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return found;
-    }
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: an element of the list that getifaddrs made.
-        let i = unsafe { &*at };
-        at = i.ifa_next;
-        if i.ifa_addr.is_null() || i.ifa_flags & libc::IFF_UP as u32 == 0 {
-            continue;
-        }
-        // SAFETY: not null; every socket address begins with its family.
-        let family = c_int::from(unsafe { (*i.ifa_addr).sa_family });
-        let endpoint = match family {
-            libc::AF_INET => {
-                // SAFETY: of this family.
-                let a = unsafe { i.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                Endpoint::v4(a.sin_addr.s_addr.to_ne_bytes(), ROCE_PORT)
-            }
-            libc::AF_INET6 => {
-                // SAFETY: of this family.
-                let a = unsafe { i.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-                Endpoint::new(a.sin6_addr.s6_addr, a.sin6_scope_id, ROCE_PORT)
-            }
-            _ => continue,
-        };
+    interfaces::each(|i| {
+        let Some(endpoint) = i.at.filter(|at| i.is_up() && at.is_unicast()) else { return };
         let link_local = endpoint.ip[..2] == [0xfe, 0x80];
-        if !endpoint.is_unicast() || link_local || found.iter().any(|(e, _)| *e == endpoint) {
-            continue;
+        if !link_local && found.iter().all(|(e, _)| *e != endpoint) {
+            found.push((endpoint, i.index()));
         }
-        // SAFETY: a name of the list, NUL-terminated.
-        found.push((endpoint, unsafe { libc::if_nametoindex(i.ifa_name) }));
-    }
-    // SAFETY: the list that getifaddrs made, not used afterwards.
-    unsafe { libc::freeifaddrs(list) };
+    });
     found
 }

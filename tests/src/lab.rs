@@ -176,6 +176,23 @@ impl Lab {
         command
     }
 
+    /// Makes this the only rule of a host's firewall. The error names what this machine lacks.
+    pub fn firewall(&self, host: usize, hook: &str, rule: &str) -> Result<(), String> {
+        let nft = find("nft").ok_or("no nft (nftables)")?;
+        let command = |line: &str| run(self.privileged(host, &nft).arg(line), 10);
+        let table = command("add table inet t");
+        if !table.ok() {
+            return Err(table.output);
+        }
+        let chain = format!("add chain inet t c {{ type filter hook {hook} priority 0; }}");
+        let rule = format!("add rule inet t c {rule}");
+        for line in ["delete table inet t", "add table inet t", &chain, &rule] {
+            let done = command(line);
+            assert!(done.ok(), "{line}: {}", done.output);
+        }
+        Ok(())
+    }
+
     /// Runs a shell command with all capabilities over a host's mounts.
     pub fn arrange(&self, host: usize, command: &str) -> Result<(), String> {
         let mut sh = self.enter(host, &["-U", "-m"]);

@@ -68,6 +68,13 @@ pub fn router() -> PathBuf {
     root().join("build/bin")
 }
 
+/// Builds the command `gdrcore`; returns its path.
+pub fn cli() -> PathBuf {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    make("cli", &ONCE);
+    root().join("build/bin/gdrcore")
+}
+
 /// Builds the adapter of etcd; returns its path.
 pub fn router_etcd() -> PathBuf {
     static ONCE: OnceLock<()> = OnceLock::new();

@@ -9,7 +9,7 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run};
+use gdrcore_tests::tools::run;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -169,22 +169,6 @@ fn start(lab: &Lab, host: usize, device: &str, options: &[&str]) -> Far {
     far
 }
 
-/// Adds a rule to a host's firewall. The error names what this machine lacks.
-fn firewall(lab: &Lab, host: usize, hook: &str, rule: &str) -> Result<(), String> {
-    let nft = find("nft").ok_or("no nft (nftables)")?;
-    let command = |line: &str| run(lab.privileged(host, &nft).arg(line), 10);
-    let table = command("add table inet t");
-    if !table.ok() {
-        return Err(table.output);
-    }
-    let chain = format!("add chain inet t c {{ type filter hook {hook} priority 0; }}");
-    for line in [chain, format!("add rule inet t c {rule}")] {
-        let done = command(&line);
-        assert!(done.ok(), "{line}: {}", done.output);
-    }
-    Ok(())
-}
-
 #[test]
 fn firewalls_that_drop_and_that_reject() {
     // Both ends know each other's addresses before the path is blocked.
@@ -206,7 +190,7 @@ fn firewalls_that_drop_and_that_reject() {
         };
         let (mut a, mut b) =
             (start(&lab, 0, "soft:10.8.0.1", HASTE), start(&lab, 1, "soft:10.8.0.2", HASTE));
-        if let Err(why) = firewall(&lab, host, hook, rule) {
+        if let Err(why) = lab.firewall(host, hook, rule) {
             skip!("no firewall: {why}");
         }
         // Linux sends six refusals at once, then one a second; the limit is lifted.
@@ -244,7 +228,7 @@ fn firewalls_of_one_machine() {
             start(&lab, 0, "soft:127.0.0.2", &options),
             start(&lab, 0, "soft:127.0.0.3", &options),
         );
-        if let Err(why) = firewall(&lab, 0, hook, rule) {
+        if let Err(why) = lab.firewall(0, hook, rule) {
             skip!("no firewall: {why}");
         }
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
@@ -302,7 +286,7 @@ fn a_connection_request_that_cannot_arrive() {
     assert!(asked.contains(&message("peer dead")), "{asked}");
     // A listener that does not answer: the firewall drops what comes in.
     let b = start(&lab, 1, "soft:10.8.0.2", HASTE);
-    match firewall(&lab, 1, "input", "udp dport 4791 drop") {
+    match lab.firewall(1, "input", "udp dport 4791 drop") {
         Ok(()) => {
             let asked = ask([10, 8, 0, 2]);
             let begin = format!("7 -{} no connection manager answers there", libc::ETIMEDOUT);

@@ -63,6 +63,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-preload", &[]),
     ("gdrcore-mlx5", &[]),
     ("gdrcore-run", &[]),
+    ("gdrcore-cli", &["gdrcore-core", "gdrcore-net", "gdrcore-run"]),
     (
         "gdrcore-dropin",
         &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"],

@@ -6,6 +6,7 @@
 //! * [`pcap`]: captures of a port's packets as frames.
 //! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
 //! * [`link_state`]: the interface of an address: its link, and what changes.
+//!   [`interfaces`]: all interfaces.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
@@ -17,7 +18,7 @@
 //! * [`soft`]: the soft device: engine, ports, progress.
 //! * [`via`]: a device by way of a router: the protocol and the tenant's end of it.
 //!
-//! Nothing here allocates: memory comes from the caller at creation.
+//! Nothing here but that list allocates: memory comes from the caller at creation.
 
 pub mod addr;
 pub mod addr_group;
@@ -25,6 +26,7 @@ pub mod clock;
 pub mod closing;
 pub mod fault;
 pub mod fork;
+pub mod interfaces;
 pub mod link_state;
 mod local;
 pub mod map;

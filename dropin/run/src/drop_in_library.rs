@@ -1,5 +1,7 @@
 //! Finds the drop-in's libraries.
 
+use crate::elf;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The drop-in.
@@ -15,8 +17,39 @@ pub fn folder() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("GDRC_LIBRARIES").filter(|v| !v.is_empty()) {
         return Some(PathBuf::from(named)).filter(|f| holds(f));
     }
-    let program = std::env::current_exe().ok()?;
-    candidates(program.parent()?).into_iter().find(|f| holds(f))
+    candidates(&own_folder()?).into_iter().find(|f| holds(f))
+}
+
+/// The folder of this program. Without /proc it is what the caller has called.
+pub fn own_folder() -> Option<PathBuf> {
+    let called = || elf::find(&std::env::args_os().next()?)?.canonicalize().ok();
+    let program = std::env::current_exe().ok().or_else(called)?;
+    program.parent().map(Path::to_path_buf)
+}
+
+/// The variables by which a program loads the drop-in of a folder.
+pub fn variables(folder: &Path) -> [(&'static str, OsString); 2] {
+    // Behind the caller's own libraries, such as librspreload, which call the next. The drop-in is
+    // preloaded as well, not only in LD_LIBRARY_PATH: some programs contain a libibverbs under
+    // another name (Python wheels) and never look for this one.
+    let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    for library in [PRELOAD, VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
+        preload = join(preload, library.into());
+    }
+    let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    [("LD_LIBRARY_PATH", join(folder.into(), before)), ("LD_PRELOAD", preload)]
+}
+
+/// Two lists as one.
+fn join(a: OsString, b: OsString) -> OsString {
+    let mut all = OsString::new();
+    for part in [a, b].into_iter().filter(|p| !p.is_empty()) {
+        if !all.is_empty() {
+            all.push(":");
+        }
+        all.push(part);
+    }
+    all
 }
 
 fn holds(folder: &Path) -> bool {

@@ -26,16 +26,28 @@ type FileReader<'a> = &'a dyn Fn(u64, usize) -> Vec<u8>;
 
 /// The obstacle in words; `None`: none was found.
 pub fn obstacle(program: &OsStr) -> Option<String> {
-    let path = find(program)?;
-    let of = |path: &Path| {
-        let file = std::fs::File::open(path).ok()?;
-        Some(move |offset: u64, length: usize| part(&file, offset, length))
-    };
-    let file = of(&path)?;
-    if let Some(interpreter) = script(&file(0, LINE_MAX)) {
-        return of_file(&interpreter, &of(&interpreter)?);
+    let path = binary(program)?;
+    of_file(&path, &reader(&path)?)
+}
+
+/// The loader of a program, and the file that it loads; `None`: it has none that is known here.
+pub fn loader(program: &OsStr) -> Option<(PathBuf, PathBuf)> {
+    let path = binary(program)?;
+    match judge(&reader(&path)?) {
+        ElfCheck::Loaded(loader) => Some((loader.into(), path)),
+        _ => None,
     }
-    of_file(&path, &file)
+}
+
+/// The file that is executed: a script's interpreter, else the program itself.
+fn binary(program: &OsStr) -> Option<PathBuf> {
+    let path = find(program)?;
+    Some(script(&reader(&path)?(0, LINE_MAX)).unwrap_or(path))
+}
+
+fn reader(path: &Path) -> Option<impl Fn(u64, usize) -> Vec<u8>> {
+    let file = std::fs::File::open(path).ok()?;
+    Some(move |offset: u64, length: usize| part(&file, offset, length))
 }
 
 fn part(file: &std::fs::File, offset: u64, length: usize) -> Vec<u8> {
@@ -66,7 +78,7 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
                  need glibc's: they will probably not be loaded"
             )
         }
-        ElfCheck::Fine => {
+        ElfCheck::Fine | ElfCheck::Loaded(_) => {
             let rights = std::fs::metadata(path).ok()?;
             let own = std::fs::metadata("/proc/self").ok()?;
             let uid = rights.mode() & SET_UID != 0 && rights.uid() != own.uid();
@@ -84,7 +96,7 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
 }
 
 /// The path of a program, by the rules of execvp(3).
-fn find(program: &OsStr) -> Option<PathBuf> {
+pub fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
     }
@@ -102,6 +114,8 @@ fn script(front: &[u8]) -> Option<PathBuf> {
 #[derive(Debug, PartialEq, Eq)]
 enum ElfCheck {
     Fine,
+    /// By glibc's loader, whose path this is.
+    Loaded(String),
     Static,
     Foreign,
     OtherLoader(String),
@@ -142,7 +156,7 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
                 let text = file(offset, length.min(LINE_MAX));
                 let name = String::from_utf8_lossy(text.split(|b| *b == 0).next()?).into_owned();
                 return Some(if name.contains("ld-linux") {
-                    ElfCheck::Fine
+                    ElfCheck::Loaded(name)
                 } else {
                     ElfCheck::OtherLoader(name)
                 });
@@ -204,7 +218,7 @@ mod tests {
         );
         assert_eq!(
             judged(&file(DYN, &[(INTERP, b"/lib64/ld-linux-x86-64.so.2\0"), (DYNAMIC, &pie)])),
-            ElfCheck::Fine
+            ElfCheck::Loaded("/lib64/ld-linux-x86-64.so.2".into())
         );
         let musl = judged(&file(EXEC, &[(INTERP, b"/lib/ld-musl-x86_64.so.1\0")]));
         assert_eq!(musl, ElfCheck::OtherLoader("/lib/ld-musl-x86_64.so.1".into()));

@@ -5,11 +5,9 @@
 
 mod arguments;
 mod capture;
-mod drop_in_library;
-mod elf;
 
 use arguments::{Arguments, Request};
-use std::ffi::OsString;
+use gdrcore_run::{drop_in_library, elf};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -60,37 +58,6 @@ fn command(a: &Arguments, folder: &std::path::Path) -> Command {
     for (name, value) in &a.environment {
         c.env(name, value);
     }
-    c.env("LD_LIBRARY_PATH", before(folder.as_os_str().into(), "LD_LIBRARY_PATH"));
-    // Behind the caller's own libraries, such as librspreload, which call the next. The drop-in is
-    // preloaded as well, not only in LD_LIBRARY_PATH: some programs contain a libibverbs under
-    // another name (Python wheels) and never look for this one.
-    let mut preload = std::env::var_os("LD_PRELOAD");
-    for library in [drop_in_library::PRELOAD, drop_in_library::VERBS]
-        .map(|l| folder.join(l))
-        .into_iter()
-        .filter(|l| l.exists())
-    {
-        preload = Some(join(preload, Some(library.into())));
-    }
-    if let Some(list) = preload {
-        c.env("LD_PRELOAD", list);
-    }
+    c.envs(drop_in_library::variables(folder));
     c
-}
-
-/// The list of a variable with `first` before it.
-fn before(first: OsString, variable: &str) -> OsString {
-    join(Some(first), std::env::var_os(variable))
-}
-
-/// Two lists as one.
-fn join(a: Option<OsString>, b: Option<OsString>) -> OsString {
-    let mut all = OsString::new();
-    for part in [a, b].into_iter().flatten().filter(|p| !p.is_empty()) {
-        if !all.is_empty() {
-            all.push(":");
-        }
-        all.push(part);
-    }
-    all
 }

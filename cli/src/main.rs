@@ -1,0 +1,104 @@
+//! `gdrcore`: one command for the programs of gdrcore. Subcommands that are programs of their own
+//! are executed in this process's place; `doctor` is here.
+
+mod doctor;
+mod programs;
+
+use lexopt::prelude::*;
+use programs::{Program, PROGRAMS};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// Exit code of bad usage.
+const USAGE: u8 = 2;
+
+/// What the command line asks for.
+enum Wish {
+    Say(String),
+    Doctor(doctor::Options),
+    Execute(&'static Program, Vec<OsString>),
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "usage: gdrcore COMMAND [ARGUMENT]...\n\
+         RDMA with or without an RDMA NIC. `gdrcore COMMAND --help` tells more.\n\n",
+    );
+    let own = [
+        ("doctor", "say what keeps RDMA from working here, or to a peer"),
+        ("version", "the version; also --version"),
+        ("help [COMMAND]", "this text, or that of a command; also --help"),
+    ];
+    for (name, what) in PROGRAMS.iter().map(|p| (p.name, p.what)).chain(own) {
+        text += &format!("  {name:<15} {what}\n");
+    }
+    text
+}
+
+fn version() -> String {
+    format!("gdrcore {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
+    let mut words = lexopt::Parser::from_args(words);
+    let command = match words.next()? {
+        Some(Short('h') | Long("help")) => return Ok(Wish::Say(help())),
+        Some(Short('V') | Long("version")) => return Ok(Wish::Say(version())),
+        Some(Value(command)) => command.string()?,
+        Some(word) => return Err(word.unexpected()),
+        None => return Err(format!("which command?\n{}", help().trim_end()).into()),
+    };
+    of_command(&command, words.raw_args()?.collect())
+}
+
+fn of_command(command: &str, rest: Vec<OsString>) -> Result<Wish, lexopt::Error> {
+    match command {
+        "help" if rest.is_empty() => Ok(Wish::Say(help())),
+        "help" if rest.len() == 1 && rest[0] != "help" => {
+            of_command(&rest[0].clone().string()?, vec!["--help".into()])
+        }
+        "version" if rest.is_empty() => Ok(Wish::Say(version())),
+        "version" | "help" => Err(format!("{command}: too many arguments").into()),
+        "doctor" => match doctor::parse(rest.into_iter())? {
+            Some(options) => Ok(Wish::Doctor(options)),
+            None => Ok(Wish::Say(doctor::HELP.into())),
+        },
+        _ => match PROGRAMS.iter().find(|p| p.name == command) {
+            Some(program) => Ok(Wish::Execute(program, rest)),
+            None => Err(format!("no command '{command}'").into()),
+        },
+    }
+}
+
+/// Executes a program in this one's place; returns what is wrong.
+fn execute(program: &Program, arguments: &[OsString]) -> String {
+    match program.find() {
+        Some(path) => format!("{}: {}", path.display(), Command::new(&path).args(arguments).exec()),
+        None => format!(
+            "{}: there is no {} beside this program; Debian's package of it is {}",
+            program.name, program.installed, program.package
+        ),
+    }
+}
+
+fn main() -> ExitCode {
+    let said = match parse(std::env::args_os().skip(1)) {
+        Ok(Wish::Say(text)) => std::io::stdout()
+            .write_all(text.as_bytes())
+            .map(|()| 0)
+            .map_err(|e| (1, format!("standard output: {e}"))),
+        Ok(Wish::Doctor(options)) => doctor::run(&options).map_err(|e| (1, e)),
+        Ok(Wish::Execute(program, rest)) => Err((127, execute(program, &rest))),
+        Err(why) => Err((USAGE, format!("{why}\nTry 'gdrcore --help'."))),
+    };
+    match said {
+        Ok(code) => ExitCode::from(code),
+        Err((code, why)) => {
+            // Standard error may have been closed.
+            let _ = std::io::stderr().write_all(format!("gdrcore: {why}\n").as_bytes());
+            ExitCode::from(code)
+        }
+    }
+}
