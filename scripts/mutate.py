@@ -19,6 +19,7 @@ import faults_capi
 import faults_class
 import faults_dc
 import faults_dist
+import faults_door
 import faults_ends
 import faults_flow
 import faults_flush
@@ -750,6 +751,7 @@ FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
 FAULTS += staged(faults_class.FAULTS)
 FAULTS += staged(faults_dist.FAULTS)
+FAULTS += staged(faults_door.FAULTS)
 FAULTS += staged(faults_house.FAULTS)
 
 

@@ -190,7 +190,7 @@ pub fn store(addr: u64, value: u64) -> Result<(), Fault> {
     imp::store8(addr, value)
 }
 
-/// Whether accesses to vanished memory are answers here ([`fixup`]), and not the end of the process.
+/// Whether an access to vanished memory is an answer here ([`fixup`]), not the process's end.
 pub const HAS_LANDINGS: bool =
     cfg!(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)));
 
