@@ -44,7 +44,7 @@ PUT = install -m 755 "$(1)" "$(2).$$$$" && mv -f "$(2).$$$$" "$(2)"
 # Whether this cargo is new enough.
 FIT = scripts/cargo_version.sh "$(CARGO)"
 
-.PHONY: all lib dropin router cli router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall dist test-dist clean help
+.PHONY: all lib dropin router cli router-etcd verbs header examples demo demo-router check test compare compare-router compare-vm compare-gpu install uninstall dist test-dist release clean help
 
 all: lib dropin router cli examples ## Build the library, the libibverbs drop-in, the router, gdrcore and the C examples.
 
@@ -170,6 +170,9 @@ test-dist: dist ## Build the artifacts twice, compare them, and install each in 
 	rm -rf "$(CARGO_TARGET_DIR)/dist/old" && dist/dist.sh
 	cmp "$(CARGO_TARGET_DIR)/dist/first" "$(CARGO_TARGET_DIR)/dist/out/SHA256SUMS"
 	DIST_ALL=1 $(CARGO) test -p gdrcore-tests --test dist --test dist_roots
+
+release: ## Commit and tag the sources as release VERSION=x.y.z; refuses a tree with changes. Nothing is published.
+	@scripts/release.py '$(subst ','\'',$(VERSION))'
 
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \

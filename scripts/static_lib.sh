@@ -17,7 +17,7 @@ roots=()
 while IFS= read -r name; do
     roots+=("-Wl,-u,$name")
 done < <("${NM:-nm}" -D --defined-only --format=posix "$from/libgdrcore.so" |
-    awk '$1 ~ /^gdrc_/ { print $1 }')
+    awk '$1 ~ /^gdrc_/ { sub("@.*", "", $1); print $1 }')
 if [ "${#roots[@]}" -eq 0 ]; then
     echo "static_lib.sh: $from/libgdrcore.so exports nothing" >&2
     exit 1

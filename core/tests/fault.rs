@@ -2,7 +2,7 @@
 //!
 //! The handler here does what the OS layer's does: look up the faulting program counter, go to the
 //! landing pad.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
 use gdrcore_core::mem::{host, Access, AtomicOp, Providers, Target, TransferId};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,16 @@ extern "C" fn on_fault(
     _info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel passes the interrupted thread's context to a handler with SA_SIGINFO.
-    let pc = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    let pc = &mut machine.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let pc = &mut machine.pc;
     match host::fixup(*pc as usize) {
         Some(landing) => {
             CAUGHT.fetch_add(1, Ordering::Relaxed);
-            *pc = landing as i64;
+            *pc = landing as _;
         }
         // Some other bug: die of it, as without a handler.
         // SAFETY: abort may be called in a signal handler.

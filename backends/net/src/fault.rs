@@ -133,8 +133,8 @@ fn current(signal: i32) -> Result<libc::sigaction> {
 }
 
 /// Puts our handlers in front. Any thread; before the first copy, and whenever the program may have
-/// installed handlers of its own. No effect on machines where core has no landing addresses (other
-/// than x86-64).
+/// installed handlers of its own. No effect on machines where core has no landing addresses
+/// ([`host::HAS_LANDINGS`]).
 ///
 /// # Errors
 /// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread, or one of the
@@ -143,9 +143,7 @@ fn current(signal: i32) -> Result<libc::sigaction> {
 /// # Cost
 /// Two system calls.
 pub fn install() -> Result<()> {
-    if !cfg!(target_arch = "x86_64")
-        || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?))
-    {
+    if !host::HAS_LANDINGS || (is_ours(&current(SIGNALS[0])?) && is_ours(&current(SIGNALS[1])?)) {
         return Ok(());
     }
     let mut tries = 0u32;
@@ -355,27 +353,23 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
 ///
 /// # Safety
 /// `context` is the ucontext of the running signal handler.
-#[cfg(target_arch = "x86_64")]
 unsafe fn land(context: *mut libc::c_void) -> bool {
     // SAFETY: by the caller's promise.
-    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    let pc = &mut machine.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let pc = &mut machine.pc;
+    // Core has no landing addresses elsewhere.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let (pc, _) = (&mut 0, machine);
     match host::fixup(*pc as usize) {
         Some(landing) => {
-            *pc = landing as libc::greg_t;
+            *pc = landing as _;
             true
         }
         None => false,
     }
-}
-
-/// Core has no landing addresses here.
-///
-/// # Safety
-/// No requirement.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn land(_: *mut libc::c_void) -> bool {
-    false
 }
 
 /// Checks that a whole range can be read, and written if `write`; changes no byte of it.
@@ -425,9 +419,12 @@ pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     Err(refused())
 }
 
-/// One harmless access per page: a load, or an atomic addition of zero.
-#[cfg(target_arch = "x86_64")]
+/// One harmless access per page: a load, or an atomic addition of zero. Without landing addresses a
+/// bad page would end the process, so a range that the kernel cannot check is refused.
 fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
+    if !host::HAS_LANDINGS {
+        return Err(Error::Fault);
+    }
     install()?;
     let mut at = first;
     while at < end {
@@ -443,14 +440,6 @@ fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
         at += page;
     }
     Ok(())
-}
-
-/// Without landing addresses a bad page would end the process, so a range that the kernel cannot
-/// check is refused.
-#[cfg(not(target_arch = "x86_64"))]
-fn touch(_: u64, _: u64, _: u64, _: bool) -> Result<()> {
-    // No words: `probe` names the argument.
-    Err(Error::Fault)
 }
 
 #[cfg(test)]

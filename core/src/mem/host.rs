@@ -10,13 +10,25 @@
 //!   and moves the program counter there; the copy then returns [`Fault`]. Nothing of it costs on
 //!   the hot path.
 //!
-//! On other targets than x86-64 Linux (and under Miri) the copies are volatile accesses, [`fixup`]
-//! knows nothing, and vanished memory ends the process as it would with plain code.
+//! On other targets than Linux on x86-64 and aarch64 (and under Miri) the copies are volatile
+//! accesses, [`fixup`] knows nothing, and vanished memory ends the process as it would with plain
+//! code.
 
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+#[macro_use]
+mod landings;
+
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+#[path = "host/aarch64.rs"]
+mod imp;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[path = "host/x86_64.rs"]
 mod imp;
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    not(miri)
+)))]
 #[path = "host/portable.rs"]
 mod imp;
 
@@ -177,6 +189,10 @@ pub fn store(addr: u64, value: u64) -> Result<(), Fault> {
     }
     imp::store8(addr, value)
 }
+
+/// Whether an access to vanished memory is an answer here ([`fixup`]), not the process's end.
+pub const HAS_LANDINGS: bool =
+    cfg!(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)));
 
 /// Where to continue after a fault at program counter `pc`, if that lies in one of our copies.
 ///

@@ -8,84 +8,14 @@
 //! stores. It places bulk a sixth faster, so a body of [`STRINGS_FROM`] bytes or more is placed by
 //! strings of 16 KiB.
 
+pub(super) use super::landings::fixup;
+use super::landings::result;
 use super::Fault;
 use crate::wire::icrc::{crc32_with, Impl};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// One line of the table: offsets from each field's own address, so that it needs no relocation at
-/// load time.
-#[repr(C)]
-struct Entry {
-    start: i32,
-    end: i32,
-    landing: i32,
-}
-
-/// Adds a line to the table: faults in [`$start`, `$end`) continue at `$landing`.
-///
-/// Section flag R: a linker that collects unused sections must keep it, nothing refers to it by
-/// name but its bounds.
-macro_rules! guard {
-    ($start:literal, $end:literal, $landing:literal) => {
-        concat! {
-            ".pushsection gdrc_fixup,\"aR\",@progbits\n",
-            ".balign 4\n",
-            ".long ", $start, " - .\n",
-            ".long ", $end, " - .\n",
-            ".long ", $landing, " - .\n",
-            ".popsection"
-        }
-    };
-}
-
-// An empty line, so that the section and its bounds exist in every program. The bounds are ours
-// alone: hidden, so that two libraries with such a table in one process do not share it.
-core::arch::global_asm!(
-    ".hidden __start_gdrc_fixup",
-    ".hidden __stop_gdrc_fixup",
-    ".pushsection gdrc_fixup,\"aR\",@progbits",
-    ".balign 4",
-    ".long 0, 0, 0",
-    ".popsection",
-);
-
-extern "C" {
-    #[link_name = "__start_gdrc_fixup"]
-    static TABLE_START: Entry;
-    #[link_name = "__stop_gdrc_fixup"]
-    static TABLE_END: Entry;
-}
-
-pub(super) fn fixup(pc: usize) -> Option<usize> {
-    let mut entry = core::ptr::addr_of!(TABLE_START);
-    let end = core::ptr::addr_of!(TABLE_END);
-    while entry < end {
-        let at = entry as usize;
-        // SAFETY: the linker sets both names to the bounds of the section, which holds nothing but
-        // whole entries.
-        let e = unsafe { &*entry };
-        let field =
-            |offset: usize, value: i32| at.wrapping_add(offset).wrapping_add_signed(value as isize);
-        let (start, stop) = (field(0, e.start), field(4, e.end));
-        if (start..stop).contains(&pc) {
-            return Some(field(8, e.landing));
-        }
-        entry = entry.wrapping_add(1);
-    }
-    None
-}
-
 mod copy_crc;
-
-#[inline]
-fn result<T>(fault: u32, value: T) -> Result<T, Fault> {
-    if fault == 0 {
-        Ok(value)
-    } else {
-        Err(Fault)
-    }
-}
 
 #[inline(always)]
 pub(super) fn expect_write(addr: u64) {
