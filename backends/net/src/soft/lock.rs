@@ -6,8 +6,8 @@
 //!   checked) and holds a [`ControlGuard`], whose drop does the rest.
 //!
 //! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
-//! [`SoftDevice`] are called without it. A thread that holds it waits for no other lock but those of
-//! the engines behind it in a set.
+//! [`SoftDevice`] are called without it. A thread that holds it waits for no other lock but those
+//! of the engines behind it in a set.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
