@@ -232,6 +232,8 @@ fn reconnect(end: &End, peer: &End) {
     }
     let mut again = End { buffer: Buffer::new(4096), done: Vec::new(), ..*end };
     again.connect(peer.own).expect("connect");
+    // Its objects are `end`'s.
+    again.leave();
 }
 
 #[test]

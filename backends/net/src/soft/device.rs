@@ -28,7 +28,8 @@ use gdrcore_core::verbs::types::{
     Wc,
 };
 
-/// Data: the hot calls of [`Device`], for callers that have checked that this process opened the device.
+/// Data: the hot calls of [`Device`], for callers that have checked that this process opened the
+/// device.
 impl SoftDevice {
     /// As [`Device::post_send`].
     ///
@@ -177,8 +178,8 @@ impl SoftDevice {
         outcome
     }
 
-    /// A full round for the program, and what it shows of the program's polls. Its time is noted for
-    /// the helper, if there is one.
+    /// A full round for the program, and what it shows of the program's polls. Its time is noted
+    /// for the helper, if there is one.
     #[inline(never)]
     pub(super) fn program_round(&self) -> usize {
         let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);

@@ -1,12 +1,13 @@
 //! The engine's lock, and the state that it protects besides the engine. Who takes it, and how:
 //!
-//! | who | takes it by | holds | lets go by |
-//! |---|---|---|---|
-//! | a post, a poll, a round | one attempt, `try_lock`; few, `lock_within` | [`EngineLock`] | drop, then [`SoftDevice::after_release`] |
-//! | a control call, a sleep that begins | waiting, `lock`; `lock_control` in what such a call runs | [`ControlGuard`] | drop, which does the rest |
+//! * Data: a post, a poll or a round tries once (`try_lock`) or a few times (`lock_within`), holds
+//!   an [`EngineLock`], drops it and calls [`SoftDevice::after_release`].
+//! * Control, and a sleep that begins: a call waits (`lock`; `lock_control` once its process is
+//!   checked) and holds a [`ControlGuard`], whose drop does the rest.
 //!
 //! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
-//! [`SoftDevice`] are called without it. No thread waits for another lock while it holds this one.
+//! [`SoftDevice`] are called without it. A thread that holds it waits for no other lock but those
+//! of the engines behind it in a set.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};

@@ -2,8 +2,8 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory.
-//! * `progress`: one bounded round of the engine, and who runs it. `schedule`: what it looks at, and
-//!   when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the threads that share it.
+//! * `progress`: one bounded round of the engine, and who runs it. `schedule`: what it looks at,
+//!   and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others.
@@ -19,8 +19,8 @@
 //! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
 //!   handle.
 //!
-//! Each `impl` of [`SoftDevice`] names its role. **Data**: posts, polls and rounds; they only try the
-//! lock. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
+//! Each `impl` of [`SoftDevice`] names its role. **Data**: posts, polls and rounds; they only try
+//! the lock. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
 //!
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
 //! arena, then the buffers of the ports and of the capture.
