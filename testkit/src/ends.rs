@@ -13,7 +13,7 @@ use gdrcore_core::verbs::types::{
     QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Q_Key of all UD ends.
 pub const QKEY: u32 = 0x1122_3344;
@@ -418,6 +418,15 @@ impl Drop for End<'_> {
     }
 }
 
+/// Connects two ends to each other.
+///
+/// # Panics
+/// If a device refuses.
+pub fn connect_both(a: &mut End, b: &mut End) {
+    a.connect(b.own).expect("connect");
+    b.connect(a.own).expect("connect");
+}
+
 /// Makes two ends of one shape and connects them.
 pub fn connected<'d>(
     a: &'d dyn Device,
@@ -440,19 +449,16 @@ pub fn connected<'d>(
 /// Runs both ends until `a` has completed `wr_id`. Panics after `limit`, which is for an idle
 /// machine (see [`patience`]).
 pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
-    let end = Instant::now() + limit * patience::factor();
-    loop {
-        a.poll();
-        b.poll();
-        if let Some(wc) = a.take(wr_id) {
-            return wc;
-        }
-        assert!(
-            Instant::now() < end,
-            "no completion of {wr_id} within {limit:?}; cause {:?}",
-            a.dev.qp_cause(a.qp)
-        );
-    }
+    let (dev, qp) = (a.dev, a.qp);
+    patience::until(
+        limit.as_secs(),
+        || format!("no completion of {wr_id}; cause {:?}", dev.qp_cause(qp)),
+        || {
+            a.poll();
+            b.poll();
+            a.take(wr_id)
+        },
+    )
 }
 
 /// As [`complete`]; panics, with what both devices counted, if the completion is not a success.

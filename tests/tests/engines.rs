@@ -7,8 +7,8 @@ use gdrcore_core::verbs::types::{qp_type, wc_opcode, wc_status, Handle, QpInit};
 use gdrcore_core::Error;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, Buffer, End, Op, Shape};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::ends::{connect_both, connected, Buffer, End, Op, Shape};
+use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::soft::{address, SoftSet};
 use gdrcore_tests::workers::{
     await_one, block, comes, elsewhere, exchange, register, shape, words, write, LEN,
@@ -67,8 +67,7 @@ fn queue_pairs_of_two_engines_of_a_device_reach_each_other() {
             let mut a = End::new(dev, shape).expect("end");
             let mut b = elsewhere(|| End::new(dev, shape).expect("end"));
             assert_ne!(block(&a), block(&b));
-            a.connect(b.own).expect("connect");
-            b.connect(a.own).expect("connect");
+            connect_both(&mut a, &mut b);
             if qp_type == qp_type::RC {
                 std::thread::scope(|scope| {
                     scope.spawn(|| exchange(&mut a, 1 << 40, true, ROUNDS / 4));
@@ -174,11 +173,10 @@ fn a_region_serves_all_engines_until_its_end() {
                     assert!(over.load(Ordering::SeqCst), "refused before the end");
                 }));
             }
-            let limit = deadline(60);
-            while buffer.read(0, 1)[0] != 1 {
-                assert!(Instant::now() < limit, "no WRITE");
+            run_until(60, "no WRITE", || {
                 std::thread::yield_now();
-            }
+                buffer.read(0, 1)[0] == 1
+            });
             over.store(true, Ordering::SeqCst);
             dev.mr_dereg(mr).unwrap();
             dev.mr_dereg(other).unwrap();

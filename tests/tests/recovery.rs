@@ -4,7 +4,7 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connect_both, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::over_each;
 use std::time::{Duration, Instant};
@@ -39,8 +39,7 @@ fn connect_again<'d>(a: &mut End<'d>, b: &mut End<'d>) {
         let former = end.dev.qp_query(end.qp).expect("query").0.sq_psn;
         end.own.psn = (former + (1 << 16)) & 0xFF_FFFF;
     }
-    a.connect(b.own).expect("connect");
-    b.connect(a.own).expect("connect");
+    connect_both(a, b);
 }
 
 fn write(a: &mut End, b: &mut End, id: u64, to: usize) {

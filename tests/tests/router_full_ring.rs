@@ -3,7 +3,6 @@
 use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{number, Router};
-use gdrcore_tests::soft::Soft;
 
 /// Two tenants whose queue pairs go by the relay. What `a` sends has a rate, so its ring to the
 /// router stays full while a WRITE of [`MUCH`] waits.
@@ -33,7 +32,7 @@ fn packets_for_a(router: &Router) -> u64 {
 /// pair of `a` keeps the ring to the router full.
 fn is_acknowledged(end: impl Fn(End<'_>)) {
     let router = Router::start(POLICY);
-    let (da, db) = (Soft::new(&router.device("a")), Soft::new(&router.device("b")));
+    let (da, db) = (router.open("a"), router.open("b"));
     let (mut filler, mut to) =
         connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
     for id in 0..5 {
@@ -66,7 +65,7 @@ fn what_a_queue_pair_has_received_is_acknowledged_before_it_is_reset() {
 #[test]
 fn what_finds_no_room_leaves_first_when_there_is_some() {
     let router = Router::start(POLICY);
-    let (da, db) = (Soft::new(&router.device("a")), Soft::new(&router.device("b")));
+    let (da, db) = (router.open("a"), router.open("b"));
     let (mut a, mut b) = connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
     for id in 0..4 {
         a.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");
