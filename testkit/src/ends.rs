@@ -8,6 +8,7 @@ pub use crate::memory::Buffer;
 use crate::patience;
 use crate::rng::Rng;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, FlushWr, Handle,
     QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
@@ -395,6 +396,35 @@ impl<'d> End<'d> {
         let memory = std::mem::replace(&mut self.buffer, Buffer::new(0));
         std::mem::forget(self);
         memory
+    }
+
+    /// Runs this end by itself until a request has completed.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn alone(&mut self, wr_id: u64) -> Wc {
+        let (dev, qp) = (self.dev, self.qp);
+        patience::until(
+            60,
+            || format!("no completion of {wr_id}; cause {:?}", dev.qp_cause(qp)),
+            || {
+                if self.poll() == 0 {
+                    std::thread::yield_now();
+                }
+                self.take(wr_id)
+            },
+        )
+    }
+
+    /// The state of the queue pair.
+    pub fn state(&self) -> u32 {
+        self.dev.qp_query(self.qp).expect("qp_query").0.qp_state
+    }
+
+    /// Why the queue pair failed.
+    pub fn cause(&self) -> CauseCode {
+        let code = self.dev.qp_cause(self.qp).expect("qp_cause").code;
+        CauseCode::from_u32(code).expect("a known cause")
     }
 
     /// Destroys everything in order; returns the first error.

@@ -80,15 +80,11 @@ fn queue_pairs_of_two_engines_of_a_device_reach_each_other() {
                 let (from, to) = if round % 2 == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
                 to.post_recv(round, 4096, LEN + 40).expect("post_recv");
                 // And one may be lost on its way: it is sent again until it has come.
-                let limit = deadline(60);
-                loop {
+                run_until(60, &format!("no datagram has come; round {round}"), || {
                     from.post(round, Op::Send(None), 0, LEN).expect("post_send");
                     await_one(from, wc_opcode::SEND);
-                    if comes(to, wc_opcode::RECV, deadline(2)) {
-                        break;
-                    }
-                    assert!(Instant::now() < limit, "no datagram has come; round {round}");
-                }
+                    comes(to, wc_opcode::RECV, deadline(2))
+                });
             }
         }
     }
@@ -164,12 +160,9 @@ fn a_region_serves_all_engines_until_its_end() {
                 let over = &over;
                 let addr = buffer.addr();
                 writers.push(scope.spawn(move || {
-                    let (limit, (a, _)) = (deadline(60), pair);
-                    let mut a = Writer { end: a, to: (addr, rkey) };
+                    let mut a = Writer { end: &pair.0, to: (addr, rkey) };
                     // Until the key is refused.
-                    while a.write() {
-                        assert!(Instant::now() < limit, "the key outlives its region");
-                    }
+                    run_until(60, "the key outlives its region", || !a.write());
                     assert!(over.load(Ordering::SeqCst), "refused before the end");
                 }));
             }

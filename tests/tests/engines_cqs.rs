@@ -9,7 +9,7 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connect_both, End, Op, Shape};
-use gdrcore_tests::patience::{deadline, limit_ms, until, wait_for};
+use gdrcore_tests::patience::{deadline, limit_ms, run_until, until, wait_for};
 use gdrcore_tests::soft::{address, SoftSet};
 use gdrcore_tests::workers::{
     await_sleep, block, elsewhere, engine_of, remake, shape, sleeping, LEN,
@@ -335,11 +335,11 @@ fn on_one_channel(dev: &dyn Device) -> ([End<'_>; 2], [End<'_>; 2], Handle, Hand
 
 /// Waits for the one completion of a SEND. All engines run meanwhile: the receiver's owes the ACK.
 fn acknowledged(dev: &dyn Device, from: &End) {
-    let (mut wc, limit) = ([Wc::default(); 2], deadline(60));
-    while dev.poll_cq(from.cq, &mut wc).unwrap() == 0 {
+    let mut wc = [Wc::default(); 2];
+    run_until(60, "no completion", || {
         dev.progress().unwrap();
-        assert!(Instant::now() < limit, "no completion");
-    }
+        dev.poll_cq(from.cq, &mut wc).unwrap() > 0
+    });
     assert_eq!((wc[0].status, wc[0].opcode), (wc_status::SUCCESS, wc_opcode::SEND));
 }
 

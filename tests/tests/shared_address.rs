@@ -13,7 +13,7 @@ use gdrcore_tests::cm::{self, cm, Events};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::patience::{deadline, run_until};
+use gdrcore_tests::patience::{deadline, run_until, until};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::traffic::exchange_between;
 use std::time::{Duration, Instant};
@@ -186,14 +186,14 @@ fn event(
     b: &dyn Device,
     kind: u32,
 ) -> gdrcore_core::cm::types::CmEvent {
-    let end = deadline(60);
-    loop {
-        all.iter().for_each(|d| _ = d.dev().progress());
-        if let Some(e) = events.find([a, b], Duration::ZERO, |e| e.event == kind) {
-            return e;
-        }
-        assert!(Instant::now() < end, "no event {kind}");
-    }
+    until(
+        60,
+        || format!("no event {kind}"),
+        || {
+            all.iter().for_each(|d| _ = d.dev().progress());
+            events.find([a, b], Duration::ZERO, |e| e.event == kind)
+        },
+    )
 }
 
 #[test]
