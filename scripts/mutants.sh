@@ -2,8 +2,8 @@
 # Plain faults, made by cargo-mutants: an operator, a condition, a field or a whole function is
 # replaced, in core, in the router, and in those modules of backends/net whose tests depend on no
 # schedule. The faults that it cannot make are in tests/faults. All of them take days:
-# `--file PATH` takes those of a file, `--shard 3/100` a part, `--list` runs none. The results are in
-# build/mutants.out; the exit status is 2 if no test noticed some fault.
+# `--file PATH` takes those of a file, `--shard 3/100` a part, `--list` runs none. The results are
+# in build/mutants.out; the exit status is 2 if no test noticed some fault.
 #
 # mutants.sh [OPTION of cargo-mutants ...]
 set -eu
