@@ -11,7 +11,8 @@ only what a fault touches is compiled again. For each fault its stages run in or
 the test that failed first, or that never ends, is its witness. A fault that nothing notices is a
 survivor, and makes the exit status 1. The recorded witness of a fault runs first, by itself.
 --stale only says which faults have no place in the sources any more, or no stage. --write records
-the witnesses in tests/faults/witnesses.tsv, and their counts in docs/records/PROOF.md."""
+the witnesses in tests/faults/witnesses.tsv, and their counts in docs/records/PROOF.md, where
+--stale --write writes the counts alone."""
 
 import collections, functools, glob, os, re, shlex, signal, subprocess, sys, tempfile, time, tomllib
 
@@ -263,6 +264,8 @@ def main():
             print(f"{n:3} {row.what} ({row.file})")
         if "--stale" in options:
             print(f"{len(rows) - len(picked)} passed, {len(picked)} failed")
+            if "--write" in options:
+                record(rows, recorded())
         return int("--stale" in options and bool(picked))
     copy()
     only = options.get("--stages")

@@ -8,15 +8,12 @@ use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::proto::Service;
 use gdrcore_net::via::session::Session;
 use gdrcore_router::daemon::{Daemon, Options};
+use gdrcore_testkit::patience::run_until;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
-
-/// Longer than anything here takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The system's allocator; counts what one thread asks of it.
 struct Counting;
@@ -76,11 +73,10 @@ fn open(at: &Path) -> (Session, Relay) {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
+    run_until(120, what, || {
         std::thread::yield_now();
-    }
+        done()
+    });
 }
 
 /// The thread of that name.

@@ -8,12 +8,13 @@ pub use crate::memory::Buffer;
 use crate::patience;
 use crate::rng::Rng;
 use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, FlushWr, Handle,
     QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Q_Key of all UD ends.
 pub const QKEY: u32 = 0x1122_3344;
@@ -397,6 +398,35 @@ impl<'d> End<'d> {
         memory
     }
 
+    /// Runs this end by itself until a request has completed.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn alone(&mut self, wr_id: u64) -> Wc {
+        let (dev, qp) = (self.dev, self.qp);
+        patience::until(
+            60,
+            || format!("no completion of {wr_id}; cause {:?}", dev.qp_cause(qp)),
+            || {
+                if self.poll() == 0 {
+                    std::thread::yield_now();
+                }
+                self.take(wr_id)
+            },
+        )
+    }
+
+    /// The state of the queue pair.
+    pub fn state(&self) -> u32 {
+        self.dev.qp_query(self.qp).expect("qp_query").0.qp_state
+    }
+
+    /// Why the queue pair failed.
+    pub fn cause(&self) -> CauseCode {
+        let code = self.dev.qp_cause(self.qp).expect("qp_cause").code;
+        CauseCode::from_u32(code).expect("a known cause")
+    }
+
     /// Destroys everything in order; returns the first error.
     pub fn destroy(self) -> Result<()> {
         self.dev.qp_destroy(self.qp)?;
@@ -416,6 +446,15 @@ impl Drop for End<'_> {
         // A handle of a region that is gone is refused.
         let _ = self.dev.mr_dereg(self.mr);
     }
+}
+
+/// Connects two ends to each other.
+///
+/// # Panics
+/// If a device refuses.
+pub fn connect_both(a: &mut End, b: &mut End) {
+    a.connect(b.own).expect("connect");
+    b.connect(a.own).expect("connect");
 }
 
 /// Makes two ends of one shape and connects them.
@@ -440,19 +479,16 @@ pub fn connected<'d>(
 /// Runs both ends until `a` has completed `wr_id`. Panics after `limit`, which is for an idle
 /// machine (see [`patience`]).
 pub fn complete(a: &mut End, b: &mut End, wr_id: u64, limit: Duration) -> Wc {
-    let end = Instant::now() + limit * patience::factor();
-    loop {
-        a.poll();
-        b.poll();
-        if let Some(wc) = a.take(wr_id) {
-            return wc;
-        }
-        assert!(
-            Instant::now() < end,
-            "no completion of {wr_id} within {limit:?}; cause {:?}",
-            a.dev.qp_cause(a.qp)
-        );
-    }
+    let (dev, qp) = (a.dev, a.qp);
+    patience::until(
+        limit.as_secs(),
+        || format!("no completion of {wr_id}; cause {:?}", dev.qp_cause(qp)),
+        || {
+            a.poll();
+            b.poll();
+            a.take(wr_id)
+        },
+    )
 }
 
 /// As [`complete`]; panics, with what both devices counted, if the completion is not a success.

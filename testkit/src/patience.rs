@@ -108,17 +108,22 @@ pub fn until<T>(
 /// # Panics
 /// When the time is over, with `missing`.
 pub fn wait_for(seconds: u64, missing: &str, mut is: impl FnMut() -> bool) {
-    until(
-        seconds,
-        || missing.to_string(),
-        || {
-            let found = is();
-            if !found {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            found.then_some(())
-        },
-    );
+    run_until(seconds, missing, || {
+        let found = is();
+        if !found {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        found
+    });
+}
+
+/// As [`wait_for`], for a condition that the turns themselves bring about: does not sleep between
+/// them.
+///
+/// # Panics
+/// When the time is over, with `missing`.
+pub fn run_until(seconds: u64, missing: &str, mut turn: impl FnMut() -> bool) {
+    until(seconds, || missing.to_string(), || turn().then_some(()));
 }
 
 /// Ends the process if it is not dropped in time: for a call that must return by itself.

@@ -13,42 +13,32 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char buffer[64];
+#include "device.h"
 
-static void must(int ok, const char *what)
-{
-    if (!ok) {
-        perror(what);
-        exit(1);
-    }
-}
+static char buffer[64];
 
 static struct ibv_context *send_one(int close)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    must(list && list[0], "devices");
-    struct ibv_context *ctx = ibv_open_device(list[0]);
-    must(ctx != NULL, "ibv_open_device");
+    struct ibv_context *ctx = open_device();
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
     struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
     struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD };
     init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_send_sge = init.cap.max_recv_sge = 1;
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    must(pd && cq && mr && qp, "objects");
+    CHECK(pd && cq && mr && qp);
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
-    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
-         "INIT");
+    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
     attr.qp_state = IBV_QPS_RTR;
-    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
+    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
     attr.qp_state = IBV_QPS_RTS;
-    must(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
     struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
     static const uint8_t nobody[16] = { [10] = 0xff, 0xff, 127, 200, 200, 200 };
     memcpy(to.grh.dgid.raw, nobody, 16);
     to.grh.hop_limit = 64;
     struct ibv_ah *ah = ibv_create_ah(pd, &to);
-    must(ah != NULL, "ibv_create_ah");
+    CHECK(ah != NULL);
     struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = sizeof buffer, .lkey = mr->lkey };
     struct ibv_send_wr *bad, wr = {
         .sg_list = &sge,
@@ -59,19 +49,17 @@ static struct ibv_context *send_one(int close)
     wr.wr.ud.ah = ah;
     wr.wr.ud.remote_qpn = 77;
     wr.wr.ud.remote_qkey = 1;
-    must(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+    CHECK(!ibv_post_send(qp, &wr, &bad));
     struct ibv_wc wc;
     int n;
     while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
         ;
-    must(n == 1 && wc.status == IBV_WC_SUCCESS, "completion");
-    ibv_free_device_list(list);
+    CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
     if (!close)
         return ctx;
-    must(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) &&
-             !ibv_dealloc_pd(pd),
-         "destroy");
-    must(!ibv_close_device(ctx), "ibv_close_device");
+    CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) &&
+             !ibv_dealloc_pd(pd));
+    CHECK(!ibv_close_device(ctx));
     return NULL;
 }
 
@@ -92,9 +80,11 @@ int main(int argc, char **argv)
     if (child > 0 && !strcmp(then, "child"))
         kill(child, SIGTERM);
     if (child > 0)
-        must(wait(&status) == child, "wait");
-    must(!strcmp(then, "child") ? WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM : status == 0,
-         "how the child ended");
+        CHECK(wait(&status) == child);
+    if (strcmp(then, "child"))
+        CHECK(status == 0);
+    else
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(then, "wait"))

@@ -10,15 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "patience.h"
-
-#define MUST(x)                                             \
-    do {                                                    \
-        if (!(x)) {                                         \
-            fprintf(stderr, "dc.c:%d: %s\n", __LINE__, #x); \
-            exit(1);                                        \
-        }                                                   \
-    } while (0)
+#include "checked.h"
 
 enum { MANY = 64, BYTES = 20000, KEY = 0x5eed };
 
@@ -88,7 +80,7 @@ static gdrc_qp made(struct side *s, uint32_t type, struct gdrc_endpoint *end)
 
 static gdrc_wc take(struct side *s)
 {
-    struct timespec begin, now;
+    struct timespec begin;
     gdrc_wc wc;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (;;) {
@@ -98,8 +90,7 @@ static gdrc_wc take(struct side *s)
         MUST(n >= 0);
         if (n == 1)
             return wc;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        MUST((now.tv_sec - begin.tv_sec) * 1000 < patience_ms(60));
+        must_be_soon(&begin);
     }
 }
 

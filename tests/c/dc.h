@@ -12,13 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MUST(x)                                                                              \
-    do {                                                                                     \
-        if (!(x)) {                                                                          \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #x, strerror(errno));    \
-            exit(1);                                                                         \
-        }                                                                                    \
-    } while (0)
+#include "device.h"
 
 /* The ACK timeout, 1.1 s, is for a machine with other work. */
 enum { DEPTH = 64, PIECES = 4, INLINE = 128, GID_INDEX = 1, TIMEOUT = 18 };
@@ -35,7 +29,7 @@ static inline struct base base_of(struct ibv_context *ctx)
 {
     struct base b = {ctx, ibv_alloc_pd(ctx), ibv_create_cq(ctx, 4 * DEPTH, NULL, NULL, 0), NULL};
     struct ibv_srq_init_attr init = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
-    MUST(b.pd && b.cq && (b.srq = ibv_create_srq(b.pd, &init)));
+    CHECK(b.pd && b.cq && (b.srq = ibv_create_srq(b.pd, &init)));
     return b;
 }
 
@@ -131,8 +125,8 @@ static inline int to_state(struct ibv_qp *qp, enum ibv_qp_state state)
 
 static inline void bring_up(struct ibv_qp *qp, int target)
 {
-    MUST(to_init(qp, target) == 0 && to_rtr(qp, target) == 0);
-    MUST(target || to_rts(qp) == 0);
+    CHECK(to_init(qp, target) == 0 && to_rtr(qp, target) == 0);
+    CHECK(target || to_rts(qp) == 0);
 }
 
 static inline struct ibv_ah *address(struct ibv_pd *pd, union ibv_gid to)
@@ -152,7 +146,7 @@ static inline struct ibv_wc next_wc(struct ibv_cq *cq)
     int n;
     while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
         ;
-    MUST(n == 1);
+    CHECK(n == 1);
     return wc;
 }
 

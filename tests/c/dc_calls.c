@@ -9,50 +9,50 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REFUSED(x, why) MUST((errno = 0, (x) == NULL) && errno == (why))
+#define REFUSED(x, why) CHECK((errno = 0, (x) == NULL) && errno == (why))
 
 static struct base b;
 
 static void of_the_device(struct ibv_device *device, int own)
 {
-    MUST(mlx5dv_is_supported(device) == !own);
+    CHECK(mlx5dv_is_supported(device) == !own);
     struct mlx5dv_context_attr devx = {.flags = MLX5DV_CONTEXT_FLAGS_DEVX}, none = {.flags = 0};
     REFUSED(mlx5dv_open_device(device, &devx), EOPNOTSUPP);
     struct ibv_context *ctx = mlx5dv_open_device(device, &none);
-    MUST(ctx);
+    CHECK(ctx);
     struct ibv_device_attr caps;
-    MUST(ibv_query_device(ctx, &caps) == 0);
-    MUST(caps.vendor_id == (own ? 0x24744 : 0x2c9) && caps.vendor_part_id == (own ? 1 : 4119));
+    CHECK(ibv_query_device(ctx, &caps) == 0);
+    CHECK(caps.vendor_id == (own ? 0x24744 : 0x2c9) && caps.vendor_part_id == (own ? 1 : 4119));
 
     /* Only what was asked for and is known is answered; the rest of the struct is left. */
     struct mlx5dv_context dv;
     memset(&dv, 0x5a, sizeof(dv));
     dv.comp_mask = MLX5DV_CONTEXT_MASK_DC_ODP_CAPS | MLX5DV_CONTEXT_MASK_DCI_STREAMS |
                    MLX5DV_CONTEXT_MASK_HCA_CORE_CLOCK | MLX5DV_CONTEXT_MASK_CRYPTO_OFFLOAD;
-    MUST(mlx5dv_query_device(ctx, &dv) == 0 && dv.version == 0 && dv.flags == 0);
-    MUST(dv.comp_mask == (MLX5DV_CONTEXT_MASK_DC_ODP_CAPS | MLX5DV_CONTEXT_MASK_DCI_STREAMS));
-    MUST(dv.dc_odp_caps & IBV_ODP_SUPPORT_WRITE && dv.dci_streams_caps.max_log_num_concurent == 0);
-    MUST(dv.num_lag_ports == 0x5a && dv.crypto_caps.flags == 0x5a5a5a5a);
+    CHECK(mlx5dv_query_device(ctx, &dv) == 0 && dv.version == 0 && dv.flags == 0);
+    CHECK(dv.comp_mask == (MLX5DV_CONTEXT_MASK_DC_ODP_CAPS | MLX5DV_CONTEXT_MASK_DCI_STREAMS));
+    CHECK(dv.dc_odp_caps & IBV_ODP_SUPPORT_WRITE && dv.dci_streams_caps.max_log_num_concurent == 0);
+    CHECK(dv.num_lag_ports == 0x5a && dv.crypto_caps.flags == 0x5a5a5a5a);
 
     struct mlx5dv_clock_info clock;
     uint32_t in[4] = {0}, out[4];
-    MUST(mlx5dv_get_clock_info(ctx, &clock) == EOPNOTSUPP);
+    CHECK(mlx5dv_get_clock_info(ctx, &clock) == EOPNOTSUPP);
     errno = 0;
-    MUST(mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out)) == EOPNOTSUPP);
-    MUST(errno == EOPNOTSUPP);
+    CHECK(mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out)) == EOPNOTSUPP);
+    CHECK(errno == EOPNOTSUPP);
     struct mlx5dv_mkey_init_attr mkey = {.max_entries = 1};
     REFUSED(mlx5dv_create_mkey(&mkey), EOPNOTSUPP);
     b = base_of(ctx);
     uint32_t number = 0;
     /* perftest asks, and ends if it fails. */
-    MUST(ibv_get_srq_num(b.srq, &number) == 0);
+    CHECK(ibv_get_srq_num(b.srq, &number) == 0);
 }
 
 static uint64_t clock_of(struct ibv_context *ctx)
 {
     struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
-    MUST(ibv_query_rt_values_ex(ctx, &values) == 0);
-    MUST(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+    CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
+    CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
     return values.raw_clock.tv_sec * 1000000000ull + values.raw_clock.tv_nsec;
 }
 
@@ -63,7 +63,7 @@ static void of_queues(void)
     struct mlx5dv_cq_init_attr more = {
         .comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE, .cqe_size = 128};
     struct ibv_cq_ex *cq = mlx5dv_create_cq(b.ctx, &init, &more);
-    MUST(cq && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+    CHECK(cq && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
     more.cqe_size = 100;
     REFUSED(mlx5dv_create_cq(b.ctx, &init, &more), EINVAL);
     more.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE;
@@ -72,14 +72,14 @@ static void of_queues(void)
     REFUSED(mlx5dv_create_cq(b.ctx, &init, &more), EINVAL);
 
     /* The clock of timestamps goes on. */
-    MUST((cq = ibv_create_cq_ex(b.ctx, &init)));
+    CHECK((cq = ibv_create_cq_ex(b.ctx, &init)));
     uint64_t at = clock_of(b.ctx), later;
     while ((later = clock_of(b.ctx)) == at)
         ;
-    MUST(at > 0 && later > at);
+    CHECK(at > 0 && later > at);
     struct ibv_poll_cq_attr poll = {0};
-    MUST(ibv_start_poll(cq, &poll) == ENOENT);
-    MUST(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+    CHECK(ibv_start_poll(cq, &poll) == ENOENT);
+    CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
 }
 
 static void of_refusals(void)
@@ -141,66 +141,66 @@ static void of_refusals(void)
     BOTH_WITH(&dci, dci.dc_init_attr.dci_streams.log_num_concurent = 1,
               dci.dc_init_attr.dci_streams.log_num_concurent = 0, EINVAL);
     struct ibv_qp *qp = mlx5dv_create_qp(b.ctx, &init, &dci);
-    MUST(qp && ibv_destroy_qp(qp) == 0);
+    CHECK(qp && ibv_destroy_qp(qp) == 0);
 
     /* Other types pass, with and without attributes of mlx5dv. */
     init.qp_type = IBV_QPT_RC;
     init.srq = NULL;
     init.cap.max_recv_wr = init.cap.max_recv_sge = 1;
     dci.comp_mask = 0;
-    MUST((qp = mlx5dv_create_qp(b.ctx, &init, NULL)) && ibv_destroy_qp(qp) == 0);
-    MUST((qp = mlx5dv_create_qp(b.ctx, &init, &dci)) && ibv_destroy_qp(qp) == 0);
+    CHECK((qp = mlx5dv_create_qp(b.ctx, &init, NULL)) && ibv_destroy_qp(qp) == 0);
+    CHECK((qp = mlx5dv_create_qp(b.ctx, &init, &dci)) && ibv_destroy_qp(qp) == 0);
 }
 
 static void of_targets(void)
 {
     struct ibv_qp *dct = new_dct(&b, 7);
-    MUST(dct && dct->qp_type == IBV_QPT_DRIVER && dct->qp_num == 0);
-    MUST(ibv_qp_to_qp_ex(dct) == NULL);
-    MUST(mlx5dv_qp_ex_from_ibv_qp_ex(ibv_qp_to_qp_ex(dct)) == NULL);
+    CHECK(dct && dct->qp_type == IBV_QPT_DRIVER && dct->qp_num == 0);
+    CHECK(ibv_qp_to_qp_ex(dct) == NULL);
+    CHECK(mlx5dv_qp_ex_from_ibv_qp_ex(ibv_qp_to_qp_ex(dct)) == NULL);
     /* Its access flags are required, and its number comes with RTR. */
-    MUST(to_init(dct, 0) == EINVAL && to_init(dct, 1) == 0 && dct->qp_num == 0);
-    MUST(to_rtr(dct, 0) == EINVAL && to_rtr(dct, 1) == 0);
+    CHECK(to_init(dct, 0) == EINVAL && to_init(dct, 1) == 0 && dct->qp_num == 0);
+    CHECK(to_rtr(dct, 0) == EINVAL && to_rtr(dct, 1) == 0);
     uint32_t number = dct->qp_num;
-    MUST(number != 0 && to_rts(dct) == EINVAL && dct->state == IBV_QPS_RTR);
+    CHECK(number != 0 && to_rts(dct) == EINVAL && dct->state == IBV_QPS_RTR);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
-    MUST(ibv_query_qp(dct, &attr, IBV_QP_STATE, &init) == 0);
-    MUST(attr.qp_state == IBV_QPS_RTR && init.qp_type == IBV_QPT_DRIVER && init.srq == b.srq);
-    MUST(attr.path_mtu == IBV_MTU_1024 && attr.min_rnr_timer == 1);
-    MUST(to_state(dct, IBV_QPS_RESET) == 0 && dct->qp_num == 0);
+    CHECK(ibv_query_qp(dct, &attr, IBV_QP_STATE, &init) == 0);
+    CHECK(attr.qp_state == IBV_QPS_RTR && init.qp_type == IBV_QPT_DRIVER && init.srq == b.srq);
+    CHECK(attr.path_mtu == IBV_MTU_1024 && attr.min_rnr_timer == 1);
+    CHECK(to_state(dct, IBV_QPS_RESET) == 0 && dct->qp_num == 0);
     bring_up(dct, 1);
-    MUST(dct->qp_num == number);
-    MUST(to_state(dct, IBV_QPS_ERR) == 0 && ibv_destroy_qp(dct) == 0);
+    CHECK(dct->qp_num == number);
+    CHECK(to_state(dct, IBV_QPS_ERR) == 0 && ibv_destroy_qp(dct) == 0);
 }
 
 static void of_initiators(void)
 {
     struct ibv_qp *dci = new_dci(&b);
-    MUST(dci && dci->qp_num != 0 && dci->srq == NULL);
-    MUST(to_init(dci, 0) == 0);
+    CHECK(dci && dci->qp_num != 0 && dci->srq == NULL);
+    CHECK(to_init(dci, 0) == 0);
     /* pyverbs names the path MTU alone. */
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024};
-    MUST(ibv_modify_qp(dci, &attr, IBV_QP_STATE | IBV_QP_PATH_MTU) == 0 && to_rts(dci) == 0);
+    CHECK(ibv_modify_qp(dci, &attr, IBV_QP_STATE | IBV_QP_PATH_MTU) == 0 && to_rts(dci) == 0);
     struct ibv_qp_init_attr init;
-    MUST(ibv_query_qp(dci, &attr, IBV_QP_STATE, &init) == 0);
-    MUST(attr.qp_state == IBV_QPS_RTS && init.qp_type == IBV_QPT_DRIVER && !init.srq);
-    MUST(attr.timeout == TIMEOUT && attr.retry_cnt == 7 && init.cap.max_inline_data >= INLINE);
+    CHECK(ibv_query_qp(dci, &attr, IBV_QP_STATE, &init) == 0);
+    CHECK(attr.qp_state == IBV_QPS_RTS && init.qp_type == IBV_QPT_DRIVER && !init.srq);
+    CHECK(attr.timeout == TIMEOUT && attr.retry_cnt == 7 && init.cap.max_inline_data >= INLINE);
 
     struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(dci);
     struct mlx5dv_qp_ex *dv = mlx5dv_qp_ex_from_ibv_qp_ex(ex);
-    MUST(ex && dv);
+    CHECK(ex && dv);
     union ibv_gid gid;
-    MUST(ibv_query_gid(b.ctx, 1, GID_INDEX, &gid) == 0);
+    CHECK(ibv_query_gid(b.ctx, 1, GID_INDEX, &gid) == 0);
     struct ibv_ah *ah = address(b.pd, gid);
-    MUST(ah);
+    CHECK(ah);
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND}, *bad = NULL;
-    MUST(ibv_post_send(dci, &wr, &bad) == EOPNOTSUPP && bad == &wr);
+    CHECK(ibv_post_send(dci, &wr, &bad) == EOPNOTSUPP && bad == &wr);
 #define COMPLETES(rc, calls)               \
     do {                                   \
         ibv_wr_start(ex);                  \
         calls;                             \
-        MUST(ibv_wr_complete(ex) == (rc)); \
+        CHECK(ibv_wr_complete(ex) == (rc)); \
     } while (0)
     COMPLETES(0, );
     COMPLETES(EINVAL, ibv_wr_send(ex));
@@ -217,7 +217,7 @@ static void of_initiators(void)
     COMPLETES(EOPNOTSUPP, mlx5dv_wr_set_mkey_layout_interleaved(dv, 0, 0, NULL));
     COMPLETES(EOPNOTSUPP, mlx5dv_wr_set_mkey_sig_block(dv, NULL));
     COMPLETES(EOPNOTSUPP, mlx5dv_wr_set_mkey_crypto(dv, NULL));
-    MUST(mlx5dv_qp_cancel_posted_send_wrs(dv, 0) == -EOPNOTSUPP);
+    CHECK(mlx5dv_qp_cancel_posted_send_wrs(dv, 0) == -EOPNOTSUPP);
 
     /* RC has no targets. */
     struct ibv_qp_init_attr_ex rc_init = {
@@ -230,17 +230,17 @@ static void of_initiators(void)
         .send_ops_flags = IBV_QP_EX_WITH_SEND,
     };
     struct ibv_qp *rc = mlx5dv_create_qp(b.ctx, &rc_init, NULL);
-    MUST(rc && (ex = ibv_qp_to_qp_ex(rc)) && (dv = mlx5dv_qp_ex_from_ibv_qp_ex(ex)));
+    CHECK(rc && (ex = ibv_qp_to_qp_ex(rc)) && (dv = mlx5dv_qp_ex_from_ibv_qp_ex(ex)));
     COMPLETES(EOPNOTSUPP, ibv_wr_send(ex); mlx5dv_wr_set_dc_addr(dv, ah, 1, 1));
     COMPLETES(EOPNOTSUPP, ibv_wr_send(ex); mlx5dv_wr_set_dc_addr_stream(dv, ah, 1, 1, 0));
-    MUST(ibv_destroy_qp(rc) == 0 && ibv_destroy_qp(dci) == 0 && ibv_destroy_ah(ah) == 0);
+    CHECK(ibv_destroy_qp(rc) == 0 && ibv_destroy_qp(dci) == 0 && ibv_destroy_ah(ah) == 0);
 }
 
 /* The child of a fork has no use of its parent's context, as with verbs. */
 static void of_children(void)
 {
     pid_t child = fork();
-    MUST(child >= 0);
+    CHECK(child >= 0);
     if (child == 0) {
         struct mlx5dv_context dv = {.comp_mask = 0};
         _exit(new_dci(&b) == NULL && new_dct(&b, 1) == NULL && mlx5dv_query_device(b.ctx, &dv) == 0
@@ -248,21 +248,21 @@ static void of_children(void)
                   : 1);
     }
     int status;
-    MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 int main(int argc, char **argv)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0]);
+    CHECK(list && list[0]);
     of_the_device(list[0], argc > 1 && strcmp(argv[1], "own") == 0);
     of_queues();
     of_refusals();
     of_targets();
     of_initiators();
     of_children();
-    MUST(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
-    MUST(ibv_close_device(b.ctx) == 0);
+    CHECK(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
+    CHECK(ibv_close_device(b.ctx) == 0);
     ibv_free_device_list(list);
     puts("ok");
     return 0;

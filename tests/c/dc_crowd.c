@@ -29,14 +29,10 @@ struct target {
 static struct base b;
 static union ibv_gid own_gid;
 
-static void open_device(void)
+static void open_first(void)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0]);
-    struct ibv_context *ctx = ibv_open_device(list[0]);
-    MUST(ctx && ibv_query_gid(ctx, 1, GID_INDEX, &own_gid) == 0);
-    ibv_free_device_list(list);
-    b = base_of(ctx);
+    b = base_of(open_device());
+    CHECK(ibv_query_gid(b.ctx, 1, GID_INDEX, &own_gid) == 0);
 }
 
 static uint8_t byte_of(uint32_t initiator, uint32_t target, uint32_t round, uint32_t at)
@@ -53,11 +49,11 @@ static struct ibv_mr *mr;
 static void make_targets(struct order o, struct target *out)
 {
     size_t bytes = (size_t)o.targets * o.initiators * CELL;
-    MUST((memory = calloc(1, bytes)));
-    MUST((mr = ibv_reg_mr(b.pd, memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+    CHECK((memory = calloc(1, bytes)));
+    CHECK((mr = ibv_reg_mr(b.pd, memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
     for (uint32_t t = 0; t < o.targets; t++) {
         uint64_t key = 0x100000000ull * (t + 1) + t;
-        MUST((dct[t] = new_dct(&b, key)));
+        CHECK((dct[t] = new_dct(&b, key)));
         bring_up(dct[t], 1);
         out[t] = (struct target){dct[t]->qp_num, mr->rkey,
                                  (uintptr_t)memory + (size_t)t * o.initiators * CELL, key, own_gid};
@@ -70,14 +66,14 @@ static void check_targets(struct order o, uint32_t round)
     for (uint32_t t = 0; t < o.targets; t++)
         for (uint32_t i = 0; i < o.initiators; i++, at += CELL)
             for (uint32_t k = 0; k < CELL; k++)
-                MUST(at[k] == byte_of(i, t, round, k));
+                CHECK(at[k] == byte_of(i, t, round, k));
 }
 
 static void end_targets(struct order o)
 {
     for (uint32_t t = 0; t < o.targets; t++)
-        MUST(ibv_destroy_qp(dct[t]) == 0);
-    MUST(ibv_dereg_mr(mr) == 0);
+        CHECK(ibv_destroy_qp(dct[t]) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0);
     free(memory);
 }
 
@@ -105,7 +101,7 @@ static void run_round(struct order o, const struct target *to, struct ibv_ah *ah
             mlx5dv_wr_set_dc_addr(dv, ah, to[t].dctn, to[t].key);
             ibv_wr_set_sge(ex, from->lkey, (uintptr_t)cell, CELL);
         }
-        MUST(ibv_wr_complete(ex) == 0);
+        CHECK(ibv_wr_complete(ex) == 0);
     }
     /* Each completes in the order of its requests, across targets. */
     for (uint32_t i = 0; i < o.initiators; i++)
@@ -114,18 +110,18 @@ static void run_round(struct order o, const struct target *to, struct ibv_ah *ah
             if (wc.status != IBV_WC_SUCCESS)
                 fprintf(stderr, "initiator %u, request %u: %s\n", i, k,
                         ibv_wc_status_str(wc.status));
-            MUST(wc.status == IBV_WC_SUCCESS && wc.wr_id == k && wc.qp_num == dci[i]->qp_num);
+            CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == k && wc.qp_num == dci[i]->qp_num);
         }
 }
 
 static void take(int fd, void *to, size_t n)
 {
-    MUST(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
+    CHECK(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
 }
 
 static void give(int fd, const void *from, size_t n)
 {
-    MUST(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
+    CHECK(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
 }
 
 static int tcp(int port, int serve)
@@ -134,13 +130,13 @@ static int tcp(int port, int serve)
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
     if (!serve) {
-        MUST(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+        CHECK(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
         return fd;
     }
-    MUST(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
-    MUST(bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(fd, 1) == 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+    CHECK(bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(fd, 1) == 0);
     int peer = accept(fd, NULL, NULL);
-    MUST(peer >= 0);
+    CHECK(peer >= 0);
     close(fd);
     return peer;
 }
@@ -152,7 +148,7 @@ static void serve(int fd)
     struct target list[MOST];
     uint32_t round;
     take(fd, &o, sizeof(o));
-    MUST(o.initiators <= MOST && o.targets <= MOST);
+    CHECK(o.initiators <= MOST && o.targets <= MOST);
     make_targets(o, list);
     give(fd, list, sizeof(list));
     for (take(fd, &round, sizeof(round)); round != UINT32_MAX; take(fd, &round, sizeof(round))) {
@@ -165,7 +161,7 @@ static void serve(int fd)
 static void initiate(int fd, struct order o, uint32_t rounds)
 {
     struct target list[MOST];
-    MUST(o.initiators <= MOST && o.targets <= MOST);
+    CHECK(o.initiators <= MOST && o.targets <= MOST);
     if (fd >= 0) {
         give(fd, &o, sizeof(o));
         take(fd, list, sizeof(list));
@@ -176,11 +172,11 @@ static void initiate(int fd, struct order o, uint32_t rounds)
     uint8_t *source = malloc(bytes);
     struct ibv_mr *from = source ? ibv_reg_mr(b.pd, source, bytes, 0) : NULL;
     struct ibv_ah *ah = address(b.pd, list[0].gid);
-    MUST(from && ah);
+    CHECK(from && ah);
     for (uint32_t i = 0; i < o.initiators; i++) {
         struct base with = b;
-        MUST((with.cq = cq[i] = ibv_create_cq(b.ctx, MOST, NULL, NULL, 0)));
-        MUST((dci[i] = new_dci(&with)));
+        CHECK((with.cq = cq[i] = ibv_create_cq(b.ctx, MOST, NULL, NULL, 0)));
+        CHECK((dci[i] = new_dci(&with)));
         bring_up(dci[i], 0);
     }
     for (uint32_t round = 0; round < rounds; round++) {
@@ -192,14 +188,14 @@ static void initiate(int fd, struct order o, uint32_t rounds)
         } else {
             check_targets(o, round);
         }
-        MUST(answer == round);
+        CHECK(answer == round);
     }
     uint32_t end = UINT32_MAX;
     if (fd >= 0)
         give(fd, &end, sizeof(end));
     for (uint32_t i = 0; i < o.initiators; i++)
-        MUST(ibv_destroy_qp(dci[i]) == 0 && ibv_destroy_cq(cq[i]) == 0);
-    MUST(ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(from) == 0);
+        CHECK(ibv_destroy_qp(dci[i]) == 0 && ibv_destroy_cq(cq[i]) == 0);
+    CHECK(ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(from) == 0);
     free(source);
     if (fd < 0)
         end_targets(o);
@@ -207,16 +203,16 @@ static void initiate(int fd, struct order o, uint32_t rounds)
 
 int main(int argc, char **argv)
 {
-    MUST(argc == 2 || argc == 5);
+    CHECK(argc == 2 || argc == 5);
     int port = atoi(argv[1]);
-    open_device();
+    open_first();
     int fd = port ? tcp(port, argc == 2) : -1;
     if (argc == 2)
         serve(fd);
     else
         initiate(fd, (struct order){atoi(argv[2]), atoi(argv[3])}, atoi(argv[4]));
-    MUST(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
-    MUST(ibv_close_device(b.ctx) == 0);
+    CHECK(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
+    CHECK(ibv_close_device(b.ctx) == 0);
     puts("ok");
     return 0;
 }

@@ -51,21 +51,21 @@ static int is_filled(const uint8_t *at, uint64_t n, uint32_t seed)
 
 static void take(int fd, void *to, size_t n)
 {
-    MUST(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
+    CHECK(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
 }
 
 static void give(int fd, const void *from, size_t n)
 {
-    MUST(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
+    CHECK(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
 }
 
 static struct ibv_context *device_of(struct rdma_event_channel *channel, const char *address,
                                      struct rdma_cm_id **id)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};
-    MUST(inet_pton(AF_INET, address, &at.sin_addr) == 1);
-    MUST(rdma_create_id(channel, id, NULL, RDMA_PS_UDP) == 0);
-    MUST(rdma_bind_addr(*id, (struct sockaddr *)&at) == 0 && (*id)->verbs);
+    CHECK(inet_pton(AF_INET, address, &at.sin_addr) == 1);
+    CHECK(rdma_create_id(channel, id, NULL, RDMA_PS_UDP) == 0);
+    CHECK(rdma_bind_addr(*id, (struct sockaddr *)&at) == 0 && (*id)->verbs);
     return (*id)->verbs;
 }
 
@@ -89,7 +89,7 @@ static struct ibv_ah *ah_of(struct ibv_pd *pd, const union ibv_gid *gid)
     for (int i = 0; i < cached; i++)
         if (memcmp(&cache[i].gid, gid, sizeof(*gid)) == 0)
             return cache[i].ah;
-    MUST(cached < CACHE && (cache[cached].ah = address(pd, *gid)));
+    CHECK(cached < CACHE && (cache[cached].ah = address(pd, *gid)));
     cache[cached].gid = *gid;
     return cache[cached++].ah;
 }
@@ -110,12 +110,12 @@ static void recover(struct initiator *i)
     ibv_wr_rdma_write(i->ex, 0, 0);
     ibv_wr_set_sge(i->ex, 0, 0, 0);
     mlx5dv_wr_set_dc_addr(i->dv, cache[0].ah, 0, 0);
-    MUST(ibv_wr_complete(i->ex) == 0);
+    CHECK(ibv_wr_complete(i->ex) == 0);
     do {
         wc = next_wc(i->b.cq);
-        MUST(wc.status == IBV_WC_WR_FLUSH_ERR);
+        CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
     } while (wc.wr_id != UINT64_MAX);
-    MUST(to_state(i->qp, IBV_QPS_RESET) == 0);
+    CHECK(to_state(i->qp, IBV_QPS_RESET) == 0);
     make_ready(i);
     recovered++;
 }
@@ -145,10 +145,10 @@ static enum ibv_wc_status move(struct initiator *i, const struct ask *ask, struc
         }
         done += n;
     }
-    MUST(ibv_wr_complete(i->ex) == 0);
+    CHECK(ibv_wr_complete(i->ex) == 0);
     for (int k = 0; k < SPLIT; k++) {
         struct ibv_wc wc = next_wc(i->b.cq);
-        MUST(wc.qp_num == i->qp->qp_num && wc.wr_id == (uint64_t)k);
+        CHECK(wc.qp_num == i->qp->qp_num && wc.wr_id == (uint64_t)k);
         if (wc.status != IBV_WC_SUCCESS)
             return wc.status;
     }
@@ -159,21 +159,21 @@ static void serve(struct ibv_context *ctx, int port)
 {
     struct initiator pool[POOL];
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
-    MUST(pd);
+    CHECK(pd);
     for (int i = 0; i < POOL; i++) {
         pool[i].b = (struct base){ctx, pd, ibv_create_cq(ctx, DEPTH, NULL, NULL, 0), NULL};
-        MUST(pool[i].b.cq && (pool[i].qp = new_dci(&pool[i].b)));
-        MUST((pool[i].ex = ibv_qp_to_qp_ex(pool[i].qp)));
-        MUST((pool[i].dv = mlx5dv_qp_ex_from_ibv_qp_ex(pool[i].ex)));
+        CHECK(pool[i].b.cq && (pool[i].qp = new_dci(&pool[i].b)));
+        CHECK((pool[i].ex = ibv_qp_to_qp_ex(pool[i].qp)));
+        CHECK((pool[i].dv = mlx5dv_qp_ex_from_ibv_qp_ex(pool[i].ex)));
         make_ready(&pool[i]);
     }
     struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
-    MUST(bind(listener, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(listener, 1) == 0);
+    CHECK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(listener, 1) == 0);
     int fd = accept(listener, NULL, NULL);
-    MUST(fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
+    CHECK(fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
 
     uint8_t *memory = NULL;
     struct ibv_mr *mr = NULL;
@@ -184,10 +184,10 @@ static void serve(struct ibv_context *ctx, int port)
         if (ask.what == END)
             break;
         if (ask.length > most) {
-            MUST(!mr || ibv_dereg_mr(mr) == 0);
+            CHECK(!mr || ibv_dereg_mr(mr) == 0);
             free(memory);
-            MUST((memory = malloc(most = ask.length)));
-            MUST((mr = ibv_reg_mr(pd, memory, most, IBV_ACCESS_LOCAL_WRITE)));
+            CHECK((memory = malloc(most = ask.length)));
+            CHECK((mr = ibv_reg_mr(pd, memory, most, IBV_ACCESS_LOCAL_WRITE)));
         }
         if (ask.what == WRITE)
             fill(memory, ask.length, ask.seed);
@@ -197,19 +197,19 @@ static void serve(struct ibv_context *ctx, int port)
         enum ibv_wc_status status = move(i, &ask, mr, memory);
         uint32_t answer = DONE;
         if (status != IBV_WC_SUCCESS) {
-            MUST(status == IBV_WC_REM_ACCESS_ERR);
+            CHECK(status == IBV_WC_REM_ACCESS_ERR);
             recover(i);
             answer = REFUSED;
         } else if (ask.what == CHECK) {
-            MUST(is_filled(memory, ask.length, ask.seed));
+            CHECK(is_filled(memory, ask.length, ask.seed));
         }
         give(fd, &answer, sizeof(answer));
     }
     for (int i = 0; i < cached; i++)
-        MUST(ibv_destroy_ah(cache[i].ah) == 0);
+        CHECK(ibv_destroy_ah(cache[i].ah) == 0);
     for (int i = 0; i < POOL; i++)
-        MUST(ibv_destroy_qp(pool[i].qp) == 0 && ibv_destroy_cq(pool[i].b.cq) == 0);
-    MUST((!mr || ibv_dereg_mr(mr) == 0) && ibv_dealloc_pd(pd) == 0);
+        CHECK(ibv_destroy_qp(pool[i].qp) == 0 && ibv_destroy_cq(pool[i].b.cq) == 0);
+    CHECK((!mr || ibv_dereg_mr(mr) == 0) && ibv_dealloc_pd(pd) == 0);
     free(memory);
     close(fd);
     close(listener);
@@ -231,7 +231,7 @@ static void be_client(struct ibv_context *ctx, int port, int requests, uint64_t 
     struct base b = base_of(ctx);
     struct ibv_qp *dct[TARGETS];
     for (int i = 0; i < TARGETS; i++) {
-        MUST((dct[i] = new_dct(&b, 0xffeeddcc + i)));
+        CHECK((dct[i] = new_dct(&b, 0xffeeddcc + i)));
         bring_up(dct[i], 1);
     }
     uint8_t *memory = malloc(bytes);
@@ -239,14 +239,14 @@ static void be_client(struct ibv_context *ctx, int port, int requests, uint64_t 
                                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                                 IBV_ACCESS_REMOTE_READ)
                                : NULL;
-    MUST(mr);
+    CHECK(mr);
     struct ask ask = {.rkey = mr->rkey, .addr = (uintptr_t)memory, .length = bytes};
-    MUST(ibv_query_gid(ctx, 1, GID_INDEX, &ask.gid) == 0);
+    CHECK(ibv_query_gid(ctx, 1, GID_INDEX, &ask.gid) == 0);
     struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-    MUST(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
-    MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
+    CHECK(connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
     int refused = 0;
     for (int n = 0; n < requests; n++) {
         memset(memory, 0, bytes);
@@ -258,23 +258,23 @@ static void be_client(struct ibv_context *ctx, int port, int requests, uint64_t 
             /* Nothing is written by who does not know the key. */
             struct ask wrong = ask;
             wrong.key ^= 1ull << (n % 64);
-            MUST(answer_to(fd, &wrong) == REFUSED && memory[0] == 0 && memory[bytes - 1] == 0);
+            CHECK(answer_to(fd, &wrong) == REFUSED && memory[0] == 0 && memory[bytes - 1] == 0);
             refused++;
         }
-        MUST(answer_to(fd, &ask) == DONE && is_filled(memory, bytes, n));
+        CHECK(answer_to(fd, &ask) == DONE && is_filled(memory, bytes, n));
         if (n % 4 == 3) {
             ask.what = CHECK;
-            MUST(answer_to(fd, &ask) == DONE);
+            CHECK(answer_to(fd, &ask) == DONE);
         }
     }
     struct ibv_wc wc;
-    MUST(ibv_poll_cq(b.cq, 1, &wc) == 0);
+    CHECK(ibv_poll_cq(b.cq, 1, &wc) == 0);
     ask.what = END;
     give(fd, &ask, sizeof(ask));
     for (int i = 0; i < TARGETS; i++)
-        MUST(ibv_destroy_qp(dct[i]) == 0);
-    MUST(ibv_dereg_mr(mr) == 0 && ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0);
-    MUST(ibv_dealloc_pd(b.pd) == 0);
+        CHECK(ibv_destroy_qp(dct[i]) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0);
+    CHECK(ibv_dealloc_pd(b.pd) == 0);
     close(fd);
     free(memory);
     printf("ok, %d requests of %llu bytes, %d refused\n", requests, (unsigned long long)bytes,
@@ -283,16 +283,16 @@ static void be_client(struct ibv_context *ctx, int port, int requests, uint64_t 
 
 int main(int argc, char **argv)
 {
-    MUST(argc == 3 || argc == 5);
+    CHECK(argc == 3 || argc == 5);
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *id;
-    MUST(channel);
+    CHECK(channel);
     struct ibv_context *ctx = device_of(channel, argv[1], &id);
     if (argc == 3)
         serve(ctx, atoi(argv[2]));
     else
         be_client(ctx, atoi(argv[2]), atoi(argv[3]), strtoull(argv[4], NULL, 10));
-    MUST(rdma_destroy_id(id) == 0);
+    CHECK(rdma_destroy_id(id) == 0);
     rdma_destroy_event_channel(channel);
     return 0;
 }

@@ -8,13 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MUST(x)                                                \
-    do {                                                       \
-        if (!(x)) {                                            \
-            fprintf(stderr, "flush.c:%d: %s\n", __LINE__, #x); \
-            exit(1);                                           \
-        }                                                      \
-    } while (0)
+#include "device.h"
 
 enum {
     WC_FLUSH_OP = 8,
@@ -58,7 +52,7 @@ static struct ibv_qp *create(enum ibv_qp_type type, uint64_t ops)
 static void connect_qp(struct ibv_qp *qp, uint32_t to, unsigned access)
 {
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access};
-    MUST(ibv_modify_qp(qp, &a,
+    CHECK(ibv_modify_qp(qp, &a,
                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
     a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
                              .path_mtu = IBV_MTU_1024,
@@ -66,13 +60,13 @@ static void connect_qp(struct ibv_qp *qp, uint32_t to, unsigned access)
                              .max_dest_rd_atomic = 4,
                              .min_rnr_timer = 12,
                              .ah_attr = {.is_global = 1, .port_num = 1}};
-    MUST(ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid) == 0);
-    MUST(ibv_modify_qp(qp, &a,
+    CHECK(ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid) == 0);
+    CHECK(ibv_modify_qp(qp, &a,
                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
     a = (struct ibv_qp_attr){
         .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
-    MUST(ibv_modify_qp(qp, &a,
+    CHECK(ibv_modify_qp(qp, &a,
                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
@@ -81,8 +75,8 @@ static void connect_qp(struct ibv_qp *qp, uint32_t to, unsigned access)
 static struct ibv_qp *connected(unsigned access, struct ibv_qp **peer)
 {
     struct ibv_qp *qp = create(IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_WRITE | WITH_FLUSH);
-    MUST(qp && flush_of(ibv_qp_to_qp_ex(qp)));
-    MUST(*peer = create(IBV_QPT_RC, 0));
+    CHECK(qp && flush_of(ibv_qp_to_qp_ex(qp)));
+    CHECK(*peer = create(IBV_QPT_RC, 0));
     connect_qp(*peer, qp->qp_num, access);
     connect_qp(qp, (*peer)->qp_num, 0);
     return qp;
@@ -90,7 +84,7 @@ static struct ibv_qp *connected(unsigned access, struct ibv_qp **peer)
 
 static void destroy(struct ibv_qp *qp, struct ibv_qp *peer)
 {
-    MUST(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0);
+    CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0);
 }
 
 static struct ibv_wc next(void)
@@ -99,7 +93,7 @@ static struct ibv_wc next(void)
     int n;
     while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
         ;
-    MUST(n == 1);
+    CHECK(n == 1);
     return wc;
 }
 
@@ -118,10 +112,10 @@ static struct ibv_wc flush(struct ibv_qp *of, struct ibv_mr *mr, size_t length, 
     qp->wr_id = 2;
     qp->wr_flags = IBV_SEND_SIGNALED;
     flush_of(qp)(qp, mr->rkey, (uintptr_t)bytes + 4096, length, type, level);
-    MUST(ibv_wr_complete(qp) == 0);
+    CHECK(ibv_wr_complete(qp) == 0);
     struct ibv_wc wc = next();
-    MUST(wc.wr_id == 2);
-    MUST(memcmp(bytes, bytes + 4096, 4096) == 0);
+    CHECK(wc.wr_id == 2);
+    CHECK(memcmp(bytes, bytes + 4096, 4096) == 0);
     return wc;
 }
 
@@ -131,34 +125,33 @@ static void is_refused(uint8_t type, uint8_t level, size_t length, int why)
     struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(of);
     ibv_wr_start(qp);
     flush_of(qp)(qp, 1, 0, length, type, level);
-    MUST(ibv_wr_complete(qp) == why);
+    CHECK(ibv_wr_complete(qp) == why);
     destroy(of, peer);
 }
 
 int main(void)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0] && (ctx = ibv_open_device(list[0])));
+    ctx = open_device();
     struct ibv_device_attr_ex caps;
-    MUST(ibv_query_device_ex(ctx, NULL, &caps) == 0);
-    MUST(caps.device_cap_flags_ex & 1ull << 38 && !(caps.device_cap_flags_ex & 1ull << 39));
-    MUST(caps.odp_caps.per_transport_caps.rc_odp_caps & 1 << 6);
-    MUST((pd = ibv_alloc_pd(ctx)) && (cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
+    CHECK(ibv_query_device_ex(ctx, NULL, &caps) == 0);
+    CHECK(caps.device_cap_flags_ex & 1ull << 38 && !(caps.device_cap_flags_ex & 1ull << 39));
+    CHECK(caps.odp_caps.per_transport_caps.rc_odp_caps & 1 << 6);
+    CHECK((pd = ibv_alloc_pd(ctx)) && (cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
 
     /* Nothing here survives a loss of power. */
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     errno = 0;
-    MUST(!ibv_reg_mr(pd, bytes, sizeof bytes, access | ACCESS_PERSISTENT) && errno == EINVAL);
+    CHECK(!ibv_reg_mr(pd, bytes, sizeof bytes, access | ACCESS_PERSISTENT) && errno == EINVAL);
     struct ibv_mr *mr = ibv_reg_mr(pd, bytes, sizeof bytes, access | ACCESS_GLOBAL);
     struct ibv_mr *plain = ibv_reg_mr(pd, bytes, sizeof bytes, access);
-    MUST(mr && plain);
+    CHECK(mr && plain);
 
     /* Of the transports RC alone has it, and only who asks for it. */
     errno = 0;
-    MUST(!create(IBV_QPT_UC, WITH_FLUSH) && errno == EOPNOTSUPP);
-    MUST(!create(IBV_QPT_UD, WITH_FLUSH) && errno == EOPNOTSUPP);
+    CHECK(!create(IBV_QPT_UC, WITH_FLUSH) && errno == EOPNOTSUPP);
+    CHECK(!create(IBV_QPT_UD, WITH_FLUSH) && errno == EOPNOTSUPP);
     struct ibv_qp *without = create(IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_WRITE);
-    MUST(without && !flush_of(ibv_qp_to_qp_ex(without)) && ibv_destroy_qp(without) == 0);
+    CHECK(without && !flush_of(ibv_qp_to_qp_ex(without)) && ibv_destroy_qp(without) == 0);
 
     unsigned rights = IBV_ACCESS_REMOTE_WRITE | ACCESS_GLOBAL | ACCESS_PERSISTENT;
     struct ibv_qp *peer, *qp = connected(rights, &peer);
@@ -168,27 +161,26 @@ int main(void)
     } good[] = {{4096, LEVEL_RANGE}, {0, LEVEL_RANGE}, {0, LEVEL_MR}, {~(size_t)0, LEVEL_MR}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct ibv_wc wc = flush(qp, mr, good[i].length, FLUSH_IS_GLOBAL, good[i].level);
-        MUST(wc.status == IBV_WC_SUCCESS && (int)wc.opcode == WC_FLUSH_OP);
+        CHECK(wc.status == IBV_WC_SUCCESS && (int)wc.opcode == WC_FLUSH_OP);
     }
-    MUST(flush(qp, mr, 4096, FLUSH_IS_PERSISTENT, LEVEL_RANGE).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(flush(qp, mr, 4096, FLUSH_IS_PERSISTENT, LEVEL_RANGE).status == IBV_WC_REM_ACCESS_ERR);
     destroy(qp, peer);
 
     /* The region does not allow it. */
     qp = connected(rights, &peer);
-    MUST(flush(qp, plain, 4096, FLUSH_IS_GLOBAL, LEVEL_MR).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(flush(qp, plain, 4096, FLUSH_IS_GLOBAL, LEVEL_MR).status == IBV_WC_REM_ACCESS_ERR);
     destroy(qp, peer);
     /* The queue pair does not. */
     qp = connected(IBV_ACCESS_REMOTE_WRITE, &peer);
-    MUST(flush(qp, mr, 4096, FLUSH_IS_GLOBAL, LEVEL_MR).status == IBV_WC_REM_INV_REQ_ERR);
+    CHECK(flush(qp, mr, 4096, FLUSH_IS_GLOBAL, LEVEL_MR).status == IBV_WC_REM_INV_REQ_ERR);
     destroy(qp, peer);
 
     is_refused(0, LEVEL_RANGE, 8, EINVAL);
     is_refused(4, LEVEL_RANGE, 8, EINVAL);
     is_refused(FLUSH_IS_GLOBAL, 2, 8, EINVAL);
     is_refused(FLUSH_IS_GLOBAL, LEVEL_RANGE, (size_t)1 << 32, EMSGSIZE);
-    MUST(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(plain) == 0);
-    MUST(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
-    ibv_free_device_list(list);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(plain) == 0);
+    CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
     puts("ok");
     return 0;
 }

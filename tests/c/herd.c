@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "device.h"
 #include "patience.h"
 
 enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
@@ -51,9 +51,7 @@ static void tell(volatile int *flag) {
 
 static struct end open_end(void) {
     struct end e;
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    CHECK(list && list[0] && (e.ctx = ibv_open_device(list[0])));
-    ibv_free_device_list(list);
+    e.ctx = open_device();
     CHECK((e.pd = ibv_alloc_pd(e.ctx)) && (e.cq = ibv_create_cq(e.ctx, 1024, NULL, NULL, 0)));
     CHECK(ibv_query_gid(e.ctx, 1, 0, &e.gid) == 0);
     return e;

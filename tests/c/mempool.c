@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 /* As FreeFlow's headers have them, with parameters where they have none. */
 extern void *mempool_create(void);
 extern void *mempool_insert(void *pool, uint32_t key);
@@ -22,13 +24,6 @@ extern void memqueue_destroy(void *queue);
 
 #define BLOCK 32
 #define MOST 10240u
-#define CHECK(what)                                                       \
-	do {                                                              \
-		if (!(what)) {                                            \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
-			exit(1);                                          \
-		}                                                         \
-	} while (0)
 
 static const unsigned char zeroes[BLOCK];
 

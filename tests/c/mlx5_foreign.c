@@ -4,17 +4,17 @@
  */
 #include "dc.h"
 
-#define REFUSED(x) MUST((errno = 0, (x) == NULL) && errno == EOPNOTSUPP)
-#define UNSUPPORTED(x) MUST((x) == EOPNOTSUPP)
+#define REFUSED(x) CHECK((errno = 0, (x) == NULL) && errno == EOPNOTSUPP)
+#define UNSUPPORTED(x) CHECK((x) == EOPNOTSUPP)
 
 int main(void)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0] && !mlx5dv_is_supported(list[0]));
+    CHECK(list && list[0] && !mlx5dv_is_supported(list[0]));
     struct mlx5dv_context_attr attr = {.flags = 0};
     REFUSED(mlx5dv_open_device(list[0], &attr));
     struct ibv_context *ctx = ibv_open_device(list[0]);
-    MUST(ctx);
+    CHECK(ctx);
     struct base b = base_of(ctx);
     struct mlx5dv_context dv = {.comp_mask = 0};
     UNSUPPORTED(mlx5dv_query_device(ctx, &dv));
@@ -35,8 +35,8 @@ int main(void)
     REFUSED(mlx5dv_create_mkey(&mkey));
     REFUSED(mlx5dv_devx_obj_create(ctx, in, sizeof(in), out, sizeof(out)));
     REFUSED(mlx5dv_devx_umem_reg(ctx, out, sizeof(out), 0));
-    MUST(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
-    MUST(ibv_close_device(ctx) == 0);
+    CHECK(ibv_destroy_srq(b.srq) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dealloc_pd(b.pd) == 0);
+    CHECK(ibv_close_device(ctx) == 0);
     ibv_free_device_list(list);
     puts("ok");
     return 0;

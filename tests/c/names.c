@@ -11,18 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "check.h"
+
 /* Exported under IBVERBS_1.0, but in no current header. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
-
-static int failed;
-
-#define CHECK(what)                                                              \
-    do {                                                                         \
-        if (!(what)) {                                                           \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno); \
-            failed = 1;                                                          \
-        }                                                                        \
-    } while (0)
 
 /* The line that a file holds, read with open and read. */
 static const char *line(const char *path)
@@ -159,7 +151,6 @@ int main(void)
 	CHECK(stat("/proc/self/exe", &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
 	CHECK(access("/dev/null", R_OK | W_OK) == 0);
 	ibv_free_device_list(list);
-	if (!failed)
-		printf("ok\n");
-	return failed;
+	printf("ok\n");
+	return 0;
 }

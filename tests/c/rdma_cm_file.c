@@ -18,15 +18,12 @@
 
 #include <infiniband/verbs.h>
 
+#include "check.h"
+
 #define PATH "/dev/infiniband/rdma_cm"
 
-static void fail(const char *what, int line) {
-	fprintf(stderr, "line %d: %s (errno %d)\n", line, what, errno);
-	exit(1);
-}
-#define CHECK(x) ((x) ? (void)0 : fail(#x, __LINE__))
 /* A call that fails with this errno. */
-#define FAILS(e, call) (errno = 0, CHECK((call) == -1 && errno == (e)))
+#define FAILS(e, call) CHECK((errno = 0, (call) == -1) && errno == (e))
 
 struct command {
 	struct rdma_ucm_cmd_hdr head;

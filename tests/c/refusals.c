@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
+
 static int made;
 
 static void want(const char *words) {
@@ -26,27 +28,10 @@ static void refused(int is, int wanted, int line) {
 // A call that returns a pointer, and one that returns a number.
 #define POINTER(words, call, e) (want(words), refused(!(call), e, __LINE__))
 #define NUMBER(words, call, e) (want(words), refused((call) != 0, e, __LINE__))
-#define MUST(what)                                                                     \
-    do {                                                                               \
-        if (!(what)) {                                                                 \
-            fprintf(stderr, "refusals.c:%d: %s (errno %d)\n", __LINE__, #what, errno); \
-            exit(1);                                                                   \
-        }                                                                              \
-    } while (0)
-
 #define INIT_MASK (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 #define RTR_MASK                                                                    \
     (IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | \
      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
-
-static struct ibv_context *open_device(void) {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0]);
-    struct ibv_context *ctx = ibv_open_device(list[0]);
-    ibv_free_device_list(list);
-    MUST(ctx);
-    return ctx;
-}
 
 static struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum ibv_qp_type type) {
     struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = type};
@@ -89,7 +74,7 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
     POINTER("ibv_create_srq: max_wr 0: 1 to 65536: EINVAL", ibv_create_srq(pd, &none), EINVAL);
     struct ibv_srq_init_attr some = {.attr = {.max_wr = 4, .max_sge = 1}};
     struct ibv_srq *srq = ibv_create_srq(pd, &some);
-    MUST(srq);
+    CHECK(srq);
     struct ibv_srq_attr limit = {.srq_limit = 99};
     NUMBER("ibv_modify_srq: limit 99: the SRQ holds 4 requests: EINVAL",
            ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), EINVAL);
@@ -101,7 +86,7 @@ static void objects(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_cq *c
     NUMBER("ibv_modify_srq: max_wr 64: less than the limit, which is 99: EINVAL",
            ibv_modify_srq(srq, &limit, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), EINVAL);
     NUMBER("ibv_dealloc_pd: pd: 1 objects are in it: EBUSY", ibv_dealloc_pd(pd), EBUSY);
-    MUST(ibv_destroy_srq(srq) == 0);
+    CHECK(ibv_destroy_srq(srq) == 0);
     union ibv_gid gid;
     uint16_t pkey;
     struct ibv_port_attr port;
@@ -152,7 +137,7 @@ static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_c
             EINVAL);
 
     struct ibv_qp *qp = make_qp(pd, cq, IBV_QPT_RC);
-    MUST(qp);
+    CHECK(qp);
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS};
     NUMBER(
         "ibv_modify_qp: RESET to RTS: qp_state RTS: RC has no transition to it from RESET: EINVAL",
@@ -176,7 +161,7 @@ static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_c
     a.cur_qp_state = IBV_QPS_RTR;
     NUMBER("ibv_modify_qp: RESET to INIT: cur_qp_state RTR: the QP is in RESET: EINVAL",
            ibv_modify_qp(qp, &a, INIT_MASK | IBV_QP_CUR_STATE), EINVAL);
-    MUST(ibv_modify_qp(qp, &a, INIT_MASK) == 0);
+    CHECK(ibv_modify_qp(qp, &a, INIT_MASK) == 0);
 
     struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send;
     NUMBER("ibv_post_send: qp: it is in INIT, and sends are taken from RTS on: EINVAL",
@@ -194,7 +179,7 @@ static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_c
         .min_rnr_timer = 12,
     };
     a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1}};
-    MUST(ibv_query_gid(ctx, 1, 1, &a.ah_attr.grh.dgid) == 0);
+    CHECK(ibv_query_gid(ctx, 1, 1, &a.ah_attr.grh.dgid) == 0);
     a.ah_attr.is_global = 0;
     NUMBER("ibv_modify_qp: INIT to RTR: is_global 0: RoCE needs a GRH, so set is_global to 1, "
            "grh.dgid and grh.sgid_index (LIDs: GDRC_LID=1): EINVAL",
@@ -231,24 +216,24 @@ static void queue_pairs(struct ibv_context *ctx, struct ibv_pd *pd, struct ibv_c
     a.ah_attr.grh.dgid = good;
     NUMBER("ibv_modify_qp: INIT to RTR: attr_mask lacks AV, PATH_MTU, which RC needs here: EINVAL",
            ibv_modify_qp(qp, &a, RTR_MASK & ~(IBV_QP_AV | IBV_QP_PATH_MTU)), EINVAL);
-    MUST(ibv_modify_qp(qp, &a, RTR_MASK) == 0);
+    CHECK(ibv_modify_qp(qp, &a, RTR_MASK) == 0);
     NUMBER("ibv_attach_mcast: qp: of type RC, and only UD joins groups: EINVAL",
            ibv_attach_mcast(qp, &good, 0), EINVAL);
     NUMBER("ibv_destroy_cq: cq: 2 queues use it: EBUSY", ibv_destroy_cq(cq), EBUSY);
-    MUST(ibv_destroy_qp(qp) == 0);
+    CHECK(ibv_destroy_qp(qp) == 0);
 }
 
 int main(void) {
     struct ibv_context *ctx = open_device();
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-    MUST(pd && cq);
+    CHECK(pd && cq);
     objects(ctx, pd, cq);
     queue_pairs(ctx, pd, cq);
     // A full queue and an empty CQ are no refusals.
     struct ibv_wc wc;
-    MUST(ibv_poll_cq(cq, 1, &wc) == 0);
-    MUST(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
+    CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+    CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
     printf("%d refusals\n", made);
     return 0;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "device.h"
 #include "patience.h"
 
 enum { MOST = 16, RECEIVES = 32 };
@@ -161,9 +161,7 @@ int main(int argc, char **argv) {
     messages = atoi(argv[2]);
     CHECK(threads >= 1 && threads <= MOST);
     alarm(patience_ms(50) / 1000);
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    CHECK(list && list[0] && (ctx = ibv_open_device(list[0])));
-    ibv_free_device_list(list);
+    ctx = open_device();
     CHECK((pd = ibv_alloc_pd(ctx)) && ibv_query_gid(ctx, 1, 0, &gid) == 0);
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     CHECK((memory = ibv_reg_mr(pd, workers, sizeof workers, access)));

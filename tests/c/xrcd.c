@@ -9,14 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MUST(x)                                               \
-    do {                                                      \
-        if (!(x)) {                                           \
-            fprintf(stderr, "xrcd.c:%d: %s\n", __LINE__, #x); \
-            exit(1);                                          \
-        }                                                     \
-    } while (0)
-#define REFUSED(x, why) MUST((errno = 0, (x) == NULL) && errno == (why))
+#include "device.h"
+
+#define REFUSED(x, why) CHECK((errno = 0, (x) == NULL) && errno == (why))
 
 static struct ibv_context *ctx;
 
@@ -46,48 +41,47 @@ static struct ibv_qp *opened(struct ibv_xrcd *xrcd, uint32_t number, enum ibv_qp
 
 int main(void)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list && list[0] && (ctx = ibv_open_device(list[0])));
+    ctx = open_device();
     struct ibv_device_attr caps;
-    MUST(ibv_query_device(ctx, &caps) == 0 && caps.device_cap_flags & IBV_DEVICE_XRC);
+    CHECK(ibv_query_device(ctx, &caps) == 0 && caps.device_cap_flags & IBV_DEVICE_XRC);
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 8, NULL, NULL, 0);
-    MUST(pd && cq);
+    CHECK(pd && cq);
 
     /* A file names one domain of the process, however often it is opened. */
     char name[] = "/tmp/gdrcore-xrcd-XXXXXX";
     int fd = mkstemp(name);
-    MUST(fd >= 0 && unlink(name) == 0);
+    CHECK(fd >= 0 && unlink(name) == 0);
     REFUSED(domain(fd, 0), EAGAIN);
     REFUSED(domain(12345, O_CREAT), EBADF);
     REFUSED(domain(fd, O_RDWR), EINVAL);
     struct ibv_xrcd *one = domain(fd, O_CREAT | O_EXCL);
     struct ibv_xrcd *same = domain(fd, O_CREAT), *again = domain(dup(fd), 0);
     struct ibv_xrcd *other = domain(-1, O_CREAT);
-    MUST(one && same && again && other);
+    CHECK(one && same && again && other);
     REFUSED(domain(fd, O_CREAT | O_EXCL), EINVAL);
 
     /* Targets, and further handles of them. */
     REFUSED(target(one, 0), EINVAL);
     struct ibv_qp *qp = target(one, IBV_QP_INIT_ATTR_XRCD);
-    MUST(qp && qp->qp_type == IBV_QPT_XRC_RECV && !qp->recv_cq && !qp->pd);
+    CHECK(qp && qp->qp_type == IBV_QPT_XRC_RECV && !qp->recv_cq && !qp->pd);
     struct ibv_qp *more = opened(same, qp->qp_num, IBV_QPT_XRC_RECV);
-    MUST(more && more != qp && more->qp_num == qp->qp_num);
+    CHECK(more && more != qp && more->qp_num == qp->qp_num);
     REFUSED(opened(other, qp->qp_num, IBV_QPT_XRC_RECV), ENOENT);
     REFUSED(opened(one, qp->qp_num + 1, IBV_QPT_XRC_RECV), ENOENT);
     REFUSED(opened(one, qp->qp_num, IBV_QPT_RC), EINVAL);
     struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
     int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-    MUST(ibv_modify_qp(more, &init, mask) == 0);
+    CHECK(ibv_modify_qp(more, &init, mask) == 0);
     /* Either handle may end first; the queue pair ends with the last. */
-    MUST(ibv_destroy_qp(qp) == 0);
+    CHECK(ibv_destroy_qp(qp) == 0);
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr known;
-    MUST(ibv_query_qp(more, &attr, IBV_QP_STATE, &known) == 0 && attr.qp_state == IBV_QPS_INIT);
+    CHECK(ibv_query_qp(more, &attr, IBV_QP_STATE, &known) == 0 && attr.qp_state == IBV_QPS_INIT);
     qp = opened(one, more->qp_num, IBV_QPT_XRC_RECV);
-    MUST(qp && ibv_destroy_qp(more) == 0);
-    MUST(ibv_close_xrcd(again) == 0 && ibv_close_xrcd(same) == 0);
-    MUST(ibv_close_xrcd(one) == EBUSY && ibv_destroy_qp(qp) == 0);
+    CHECK(qp && ibv_destroy_qp(more) == 0);
+    CHECK(ibv_close_xrcd(again) == 0 && ibv_close_xrcd(same) == 0);
+    CHECK(ibv_close_xrcd(one) == EBUSY && ibv_destroy_qp(qp) == 0);
 
     /* SRQs: every one has a number; an XRC SRQ needs all of its three. */
     struct ibv_srq_init_attr_ex srq_init = { .attr = { .max_wr = 4, .max_sge = 1 },
@@ -104,15 +98,15 @@ int main(void)
     struct ibv_srq_init_attr basic_init = { .attr = { .max_wr = 4, .max_sge = 1 }};
     struct ibv_srq *basic = ibv_create_srq(pd, &basic_init);
     uint32_t number, basic_number;
-    MUST(srq && basic && ibv_get_srq_num(srq, &number) == 0);
-    MUST(ibv_get_srq_num(basic, &basic_number) == 0 && number != basic_number);
-    MUST(ibv_close_xrcd(one) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
+    CHECK(srq && basic && ibv_get_srq_num(srq, &number) == 0);
+    CHECK(ibv_get_srq_num(basic, &basic_number) == 0 && number != basic_number);
+    CHECK(ibv_close_xrcd(one) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
 
     /* Initiators, by the plain verb and by the extended one. */
     struct ibv_qp_init_attr plain = {
         .send_cq = cq, .qp_type = IBV_QPT_XRC_SEND, .cap = { .max_send_wr = 4, .max_send_sge = 1 }};
     struct ibv_qp *ini = ibv_create_qp(pd, &plain);
-    MUST(ini && ibv_qp_to_qp_ex(ini) == NULL && ibv_destroy_qp(ini) == 0);
+    CHECK(ini && ibv_qp_to_qp_ex(ini) == NULL && ibv_destroy_qp(ini) == 0);
     struct ibv_qp_init_attr_ex ex = {
         .send_cq = cq,
         .qp_type = IBV_QPT_XRC_SEND,
@@ -121,19 +115,19 @@ int main(void)
         .pd = pd,
         .send_ops_flags = IBV_QP_EX_WITH_SEND};
     ini = ibv_create_qp_ex(ctx, &ex);
-    MUST(ini && ibv_qp_to_qp_ex(ini)->wr_set_xrc_srqn && ibv_destroy_qp(ini) == 0);
+    CHECK(ini && ibv_qp_to_qp_ex(ini)->wr_set_xrc_srqn && ibv_destroy_qp(ini) == 0);
     plain.qp_type = IBV_QPT_XRC_RECV;
     REFUSED(ibv_create_qp(pd, &plain), EINVAL);
 
-    MUST(ibv_destroy_srq(srq) == 0 && ibv_destroy_srq(basic) == 0);
-    MUST(ibv_close_xrcd(one) == 0 && ibv_close_xrcd(other) == 0);
+    CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_srq(basic) == 0);
+    CHECK(ibv_close_xrcd(one) == 0 && ibv_close_xrcd(other) == 0);
     /* With the last handle of a file's domain the file names none. */
     REFUSED(domain(fd, 0), EAGAIN);
     /* What is left ends with the context. */
     one = domain(fd, O_CREAT);
     qp = target(one, IBV_QP_INIT_ATTR_XRCD);
-    MUST(one && qp && opened(one, qp->qp_num, IBV_QPT_XRC_RECV));
-    MUST(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
+    CHECK(one && qp && opened(one, qp->qp_num, IBV_QPT_XRC_RECV));
+    CHECK(ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(ctx) == 0);
     puts("ok");
     return 0;
 }

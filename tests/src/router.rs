@@ -2,6 +2,7 @@
 
 use crate::lab::Lab;
 use crate::library;
+use crate::soft::Soft;
 use crate::tools::{favoured, run, Done, Running};
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::shm::relay::Ends;
@@ -183,6 +184,11 @@ impl Router {
     /// The name of a device by way of a socket of the folder.
     pub fn device(&self, name: &str) -> String {
         format!("router:{}", self.socket(name).display())
+    }
+
+    /// Opens the device of a tenant's socket.
+    pub fn open(&self, name: &str) -> Soft {
+        Soft::new(&self.device(name))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Checked traffic: every operation of a transport, at the lengths around packet boundaries, with
 //! all bytes compared.
 
-use crate::ends::{pattern, succeed, End, Op};
-use crate::patience::deadline;
+use crate::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use crate::patience::until;
+use gdrcore_core::device::Device;
+use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_type, wc_flags, wc_opcode, wc_status, Wc};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Bytes of the GRH in front of a UD message.
 pub const GRH: u32 = 40;
@@ -41,6 +43,42 @@ pub fn every_operation(a: &mut End, b: &mut End, longest: u32) -> usize {
     n
 }
 
+/// Bytes from `a` to `b` by SEND, and on RC there by WRITE and back by READ, all compared. Both
+/// buffers must hold twice as many and one more; `seed` and the two numbers behind it are the
+/// requests'.
+pub fn exchange(a: &mut End, b: &mut End, seed: u64, bytes: usize) {
+    send(a, b, seed, bytes as u32, None);
+    if a.shape.qp_type == qp_type::RC {
+        write(a, b, seed + 1, bytes as u32, false);
+        read(a, b, seed + 2, bytes as u32);
+    }
+}
+
+/// [`exchange`] between two new ends.
+pub fn exchange_between(a: &dyn Device, b: &dyn Device, shape: Shape, bytes: usize) {
+    let (mut a, mut b) = connected(a, b, shape).expect("connected ends");
+    let seed = u64::from(a.own.qpn);
+    exchange(&mut a, &mut b, seed, bytes);
+    a.destroy().expect("nothing in use");
+    b.destroy().expect("nothing in use");
+}
+
+/// Posts WRITEs until one fails: its status, and the cause.
+pub fn failure(a: &mut End, b: &mut End) -> (u32, Cause) {
+    let mut id = 1000;
+    until(
+        60,
+        || "no request fails".to_string(),
+        || {
+            id += 1;
+            a.post(id, Op::Write(0, None), 0, 100).expect("post_send");
+            let status = complete(a, b, id, Duration::from_secs(60)).status;
+            let failed = status != wc_status::SUCCESS;
+            failed.then(|| (status, a.dev.qp_cause(a.qp).expect("qp_cause")))
+        },
+    )
+}
+
 /// Where the target half of a buffer begins.
 fn half(end: &End) -> usize {
     end.shape.buffer / 2
@@ -48,23 +86,19 @@ fn half(end: &End) -> usize {
 
 /// Runs both ends until `b` has completed the receive `wr_id`.
 pub fn received(a: &mut End, b: &mut End, wr_id: u64) -> Wc {
-    let end = deadline(60);
-    loop {
-        a.poll();
-        b.poll();
-        if let Some(at) =
-            b.done.iter().position(|wc| wc.wr_id == wr_id && wc.opcode & wc_opcode::RECV != 0)
-        {
-            let wc = b.done.remove(at);
-            assert_eq!(wc.status, wc_status::SUCCESS, "receive {wr_id}: {wc:?}");
-            return wc;
-        }
-        assert!(
-            Instant::now() < end,
-            "nothing received for {wr_id}; counters {:?}",
-            b.dev.counters()
-        );
-    }
+    let dev = b.dev;
+    let wc = until(
+        60,
+        || format!("nothing received for {wr_id}; counters {:?}", dev.counters()),
+        || {
+            a.poll();
+            b.poll();
+            let is = |wc: &Wc| wc.wr_id == wr_id && wc.opcode & wc_opcode::RECV != 0;
+            b.done.iter().position(is).map(|at| b.done.remove(at))
+        },
+    );
+    assert_eq!(wc.status, wc_status::SUCCESS, "receive {wr_id}: {wc:?}");
+    wc
 }
 
 fn send(a: &mut End, b: &mut End, id: u64, length: u32, imm: Option<u32>) {

@@ -1,7 +1,7 @@
 //! What one thread does with its queue pair, beside others: each call checks what it moved.
 
 use crate::ends::{pattern, Buffer, End, Op, Shape};
-use crate::patience::deadline;
+use crate::patience::{deadline, run_until};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, Handle, QpInit};
@@ -64,11 +64,10 @@ pub fn sleeping() -> impl Fn() -> bool + Send {
 
 /// Waits until a thread sleeps that has sent its [`sleeping`].
 pub fn await_sleep(sleeps: impl Fn() -> bool) {
-    let limit = deadline(60);
-    while !sleeps() {
-        assert!(Instant::now() < limit, "nobody sleeps");
+    run_until(60, "nobody sleeps", || {
         std::thread::yield_now();
-    }
+        sleeps()
+    });
 }
 
 /// The words of this thread's last refusal.

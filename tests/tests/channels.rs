@@ -7,7 +7,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, Address, End, Op, Shape};
+use gdrcore_tests::ends::{connect_both, connected, End, Op, Shape};
 use gdrcore_tests::patience::limit_ms;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{await_sleep, sleeping};
@@ -91,9 +91,7 @@ fn four_sleepers(config: &SoftConfig, names: [&str; 2]) {
 fn pair<'d>(devices: [&'d dyn Device; 2], channels: [Handle; 2]) -> (End<'d>, End<'d>) {
     let [mut a, mut b] =
         [0, 1].map(|i| End::on_channel(devices[i], small(), channels[i]).expect("an end"));
-    let (to_a, to_b): (Address, Address) = (a.own, b.own);
-    a.connect(to_b).expect("connect");
-    b.connect(to_a).expect("connect");
+    connect_both(&mut a, &mut b);
     (a, b)
 }
 

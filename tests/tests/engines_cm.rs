@@ -33,10 +33,6 @@ fn ends(dev: &dyn Device, shape: Shape) -> [End<'_>; 2] {
     [first, second]
 }
 
-fn state(end: &End) -> u32 {
-    end.dev.qp_query(end.qp).expect("query").0.qp_state
-}
-
 #[test]
 fn queue_pairs_of_every_engine_are_connected_and_disconnected() {
     for path in PATHS {
@@ -49,7 +45,7 @@ fn queue_pairs_of_every_engine_are_connected_and_disconnected() {
         let mut ids = Vec::new();
         for (mut mine, mut theirs) in pairs {
             let active = connect(&mine, address(b), port, &offer(b"from any engine"));
-            assert_eq!(state(&mine), qp_state::INIT, "it takes receives before the answer");
+            assert_eq!(mine.state(), qp_state::INIT, "it takes receives before the answer");
             let e = events.expect(both, cm_event::CONNECT_REQUEST, 0);
             assert_eq!((e.listener, e.remote_qpn), (listener, mine.own.qpn));
             let less = ConnParam { initiator_depth: 3, ..offer(b"") };
@@ -57,7 +53,7 @@ fn queue_pairs_of_every_engine_are_connected_and_disconnected() {
             let reached = events.expect(both, cm_event::ESTABLISHED, active);
             assert_eq!((reached.qp, reached.remote_qpn), (mine.qp, theirs.own.qpn));
             assert_eq!(events.expect(both, cm_event::ESTABLISHED, e.id).qp, theirs.qp);
-            assert_eq!([state(&mine), state(&theirs)], [qp_state::RTS; 2]);
+            assert_eq!([mine.state(), theirs.state()], [qp_state::RTS; 2]);
             assert_eq!(b.qp_query(theirs.qp).unwrap().0.max_rd_atomic, 3);
 
             (mine.peer, theirs.peer) = (theirs.own, mine.own);
@@ -71,7 +67,7 @@ fn queue_pairs_of_every_engine_are_connected_and_disconnected() {
 
             theirs.post_recv(9, 0, 64).unwrap();
             cm(a).disconnect(active).unwrap();
-            assert_eq!(state(&mine), qp_state::ERR);
+            assert_eq!(mine.state(), qp_state::ERR);
             events.expect(both, cm_event::DISCONNECTED, active);
             events.expect(both, cm_event::DISCONNECTED, e.id);
             let wc = complete(&mut theirs, &mut mine, 9, Duration::from_secs(60));
@@ -103,7 +99,7 @@ fn a_failed_connection_is_explained_at_its_queue_pair_of_any_engine() {
         for cause in [a.qp_cause(end.qp).unwrap(), a.last_cause().unwrap()] {
             assert_eq!((cause.code, cause.qpn), (CauseCode::Rejected as u32, end.own.qpn));
         }
-        assert_eq!(state(&end), qp_state::ERR);
+        assert_eq!(end.state(), qp_state::ERR);
         assert_eq!(cm(a).connect(id, &address(b), port, end.qp, &offer(b"")), Err(Error::Invalid));
 
         // A queue pair of another type than the request's, and one that there is not.
@@ -134,7 +130,7 @@ fn datagram_services_are_of_any_engine() {
             let request = events.expect(both, cm_event::CONNECT_REQUEST, 0);
             cm(b).accept(request.id, service.qp, &offer(b"")).unwrap();
             let e = events.expect(both, cm_event::ESTABLISHED, id);
-            assert_eq!((e.remote_qpn, state(&service)), (service.own.qpn, qp_state::RTS));
+            assert_eq!((e.remote_qpn, service.state()), (service.own.qpn, qp_state::RTS));
             datagram(&mut asker, &mut service, &e);
         }
     }

@@ -8,8 +8,8 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{End, Op, Shape};
-use gdrcore_tests::patience::{deadline, limit_ms, until, wait_for};
+use gdrcore_tests::ends::{connect_both, End, Op, Shape};
+use gdrcore_tests::patience::{deadline, limit_ms, run_until, until, wait_for};
 use gdrcore_tests::soft::{address, SoftSet};
 use gdrcore_tests::workers::{
     await_sleep, block, elsewhere, engine_of, remake, shape, sleeping, LEN,
@@ -57,12 +57,6 @@ fn ends<const N: usize>(dev: &dyn Device) -> [End<'_>; N] {
     })
 }
 
-fn connect(a: &mut End, b: &mut End) {
-    let (to_b, to_a) = (b.own, a.own);
-    a.connect(to_b).unwrap();
-    b.connect(to_a).unwrap();
-}
-
 /// Polls a CQ, `room` completions at a time, until it has given `n`.
 fn take(dev: &dyn Device, cq: Handle, n: usize, room: usize) -> Vec<Wc> {
     let (mut all, end) = (Vec::new(), deadline(60));
@@ -92,7 +86,7 @@ fn a_queue_pair_has_cqs_of_two_engines() {
         assert_eq!((block(&a), crossing(dev)), (home, 1), "of its send CQ's engine");
         remake(&mut b, |init| QpInit { send_cq: a.cq, ..init });
         assert_eq!((block(&b), crossing(dev)), (home, 2));
-        connect(&mut a, &mut b);
+        connect_both(&mut a, &mut b);
         for round in 0..50 {
             a.post_recv(round, 0, LEN).unwrap();
             b.post_recv(round, 0, LEN).unwrap();
@@ -119,7 +113,7 @@ fn around_one_cq(dev: &dyn Device) -> ([End<'_>; 3], [End<'_>; 3], Handle) {
     }
     assert_eq!(to.iter().map(block).collect::<BTreeSet<_>>().len(), 3);
     for (a, b) in to.iter_mut().zip(&mut from) {
-        connect(a, b);
+        connect_both(a, b);
     }
     (to, from, common)
 }
@@ -216,7 +210,7 @@ fn an_srq_serves_queue_pairs_with_cqs_of_another_engine() {
         });
         assert_eq!((block(&a), crossing(dev)), (block(&b), 1), "of its SRQ's engine");
         assert_ne!(block(&a), of_a);
-        connect(&mut a, &mut b);
+        connect_both(&mut a, &mut b);
         for round in 0..20 {
             let piece = Sge { addr: a.attr.addr, length: LEN, lkey: a.attr.lkey };
             let wr = RecvWr { wr_id: round, next: std::ptr::null(), sg_list: &piece, num_sge: 1 };
@@ -238,7 +232,7 @@ fn an_event_names_the_cq_whichever_engine_completes() {
     let dev = set.dev();
     let [[mut a, _], [b, mut c]] = pairs::<2>(dev);
     remake(&mut a, |init| QpInit { recv_cq: b.cq, ..init });
-    connect(&mut a, &mut c);
+    connect_both(&mut a, &mut c);
     for round in 0..10 {
         a.post_recv(round, 0, LEN).unwrap();
         dev.cq_arm(b.cq, false).unwrap();
@@ -334,18 +328,18 @@ fn on_one_channel(dev: &dyn Device) -> ([End<'_>; 2], [End<'_>; 2], Handle, Hand
     let (cq, _) = dev.cq_create_on(64, channel).unwrap();
     for (a, b) in to.iter_mut().zip(&mut from) {
         remake(a, |init| QpInit { recv_cq: cq, ..init });
-        connect(a, b);
+        connect_both(a, b);
     }
     (to, from, cq, channel)
 }
 
 /// Waits for the one completion of a SEND. All engines run meanwhile: the receiver's owes the ACK.
 fn acknowledged(dev: &dyn Device, from: &End) {
-    let (mut wc, limit) = ([Wc::default(); 2], deadline(60));
-    while dev.poll_cq(from.cq, &mut wc).unwrap() == 0 {
+    let mut wc = [Wc::default(); 2];
+    run_until(60, "no completion", || {
         dev.progress().unwrap();
-        assert!(Instant::now() < limit, "no completion");
-    }
+        dev.poll_cq(from.cq, &mut wc).unwrap() > 0
+    });
     assert_eq!((wc[0].status, wc[0].opcode), (wc_status::SUCCESS, wc_opcode::SEND));
 }
 
@@ -489,7 +483,7 @@ fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
             });
             await_sleep(told.recv().unwrap());
             remake(to, |init| QpInit { recv_cq: cq, ..init });
-            connect(to, from);
+            connect_both(to, from);
             to.post_recv(1, 0, LEN).unwrap();
             dev.cq_arm(cq, false).unwrap();
             from.post(1, Op::Send(None), 0, LEN).unwrap();
@@ -535,7 +529,7 @@ fn the_newest_cause_is_that_of_whichever_engine_failed_last() {
     let dev = set.dev();
     let mut all = pairs::<2>(dev);
     for [a, b] in &mut all {
-        connect(a, b);
+        connect_both(a, b);
     }
     for (engine, which) in [(0, 0), (1, 0), (0, 1)] {
         let end = &mut all[engine][which];

@@ -7,8 +7,9 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::{Config, Error};
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, EngineCount, EventSink, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, pattern, succeed, Buffer, End, Op, Shape};
-use gdrcore_tests::patience::{deadline, limit_ms};
+use gdrcore_tests::ends::{connect_both, connected, pattern, succeed, Buffer, End, Op, Shape};
+use gdrcore_tests::patience::{deadline, limit_ms, run_until};
+use gdrcore_tests::process::descriptors;
 use gdrcore_tests::soft::{address, SoftSet};
 use gdrcore_tests::workers::{
     await_one, await_sleep, block, comes, elsewhere, engine_of, register, remake, shape, sleeping,
@@ -29,24 +30,19 @@ fn device(last: u8, path: PathChoice, most: u32) -> SoftSet {
     SoftSet::open_with(&address(last), &config, EngineCount::up_to(most)).expect("open")
 }
 
-/// Descriptors that this process has open.
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
-}
-
 #[test]
 fn an_engine_is_made_for_the_thread_that_needs_it() {
     let _alone = alone();
     for path in [PathChoice::Shm, PathChoice::Udp] {
-        let before = descriptors();
+        let before = descriptors(std::process::id());
         let (x, y) = (device(1, path, 2), device(2, path, 2));
         let (x, y) = (x.dev(), y.dev());
         let one = device(3, path, 1).dev().query().unwrap();
         assert_eq!((x.vectors(), x.query().unwrap().max_qp), (2, one.max_qp));
-        let opened = descriptors() - before;
+        let opened = descriptors(std::process::id()) - before;
         let first = connected(x, y, shape()).expect("ends");
         assert_eq!(engine_of(first.0.cq), 0);
-        let fewer = descriptors() - before;
+        let fewer = descriptors(std::process::id()) - before;
         let second = elsewhere(|| {
             let ends = connected(x, y, shape()).expect("ends");
             let cq = x.cq_create_at(4, CqPlace::Domain(2)).expect("CQ").0;
@@ -55,7 +51,10 @@ fn an_engine_is_made_for_the_thread_that_needs_it() {
         });
         assert_eq!((engine_of(second.0.cq), engine_of(second.1.cq)), (1, 1));
         assert_ne!(block(&first.0), block(&second.0));
-        assert!(descriptors() - before >= fewer + opened / 2, "two engines have more descriptors");
+        assert!(
+            descriptors(std::process::id()) - before >= fewer + opened / 2,
+            "two engines have more descriptors"
+        );
         std::thread::scope(|scope| {
             for (n, (mut a, b)) in [first, second].into_iter().enumerate() {
                 scope.spawn(move || {
@@ -80,14 +79,9 @@ fn write_between(end: &End, (from, lkey): (u64, u32), (to, rkey): (u64, u32)) ->
     let mut wr = end.request(1, Op::Write(0, None), &piece);
     wr.wr.rdma = RdmaWr { remote_addr: to, rkey };
     end.post_wr(&wr).expect("post_send");
-    let limit = deadline(60);
-    loop {
-        let mut wc = [Wc::default()];
-        if end.dev.poll_cq(end.cq, &mut wc).unwrap() == 1 {
-            return wc[0].status;
-        }
-        assert!(Instant::now() < limit, "no completion");
-    }
+    let mut wc = [Wc::default()];
+    run_until(60, "no completion", || end.dev.poll_cq(end.cq, &mut wc).unwrap() == 1);
+    wc[0].status
 }
 
 #[test]
@@ -124,8 +118,7 @@ fn an_engine_has_what_the_device_had_before_it() {
         // Regions: as source and target of a WRITE between queue pairs of the second engine.
         let mut peer = elsewhere(|| End::new(dev, shape()).expect("end"));
         remake(&mut peer, |init| QpInit { pd, ..init });
-        rc.connect(peer.own).expect("connect");
-        peer.connect(rc.own).expect("connect");
+        connect_both(rc, &mut peer);
         let at = |i: usize| (buffers[i].addr(), regions[i].1);
         let data = pattern(7, LEN as usize);
         buffers[1].write(0, &data);
@@ -138,8 +131,7 @@ fn an_engine_has_what_the_device_had_before_it() {
         assert_eq!(buffers[4].read(0, LEN as usize), vec![0; LEN as usize]);
 
         // Address handles: a datagram from the second engine to the first.
-        target.connect(datagrams.own).expect("connect");
-        datagrams.connect(target.own).expect("connect");
+        connect_both(&mut target, datagrams);
         for i in [1, 9] {
             target.post_recv(1, 4096, LEN + 40).expect("post_recv");
             let limit = deadline(60);
@@ -248,14 +240,15 @@ fn who_sleeps_on_the_device_runs_the_timers_of_the_others_requests() {
                 dev.cq_event().unwrap()
             });
             await_sleep(told.recv().unwrap());
-            let b = elsewhere(|| {
+            // The sender stays, whose region is read once more.
+            let (_a, b) = elsewhere(|| {
                 let (a, b) = connected(dev, dev, shape()).expect("ends");
                 assert_eq!(engine_of(b.cq), u64::from(engines) - 1);
                 dev.cq_arm(b.cq, false).unwrap();
                 // It is not ready to receive; then it is, and the sleeper alone runs the engine.
                 a.post(1, Op::Send(None), 0, LEN).unwrap();
                 b.post_recv(1, 0, LEN).unwrap();
-                b
+                (a, b)
             });
             assert_eq!(sleeper.join().expect("the sleeper"), Some(b.cq));
         });
@@ -293,11 +286,10 @@ fn events_of_an_engine_that_is_made_later_reach_their_receiver() {
         x.cq_arm(b.cq, false).unwrap();
         a.post(1, Op::Send(None), 0, LEN).unwrap();
         // Nobody but the helper runs the engine.
-        let limit = deadline(60);
-        while receiver.0.lock().unwrap().is_empty() {
+        run_until(60, "no event", || {
             a.poll();
-            assert!(Instant::now() < limit, "no event");
-        }
+            !receiver.0.lock().unwrap().is_empty()
+        });
         assert_eq!(*receiver.0.lock().unwrap(), [b.cq]);
     }
 }
@@ -316,13 +308,13 @@ fn a_thread_shares_an_engine_where_none_can_be_made() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     };
-    let open = descriptors();
+    let open = descriptors(std::process::id());
     // An engine needs more than three.
     bound(open as u64 + 2);
     let cqs = [0, 1].map(|_| elsewhere(|| dev.cq_create(4).map(|(cq, _)| cq)));
     bound(before.rlim_cur);
     assert_eq!(cqs.map(|cq| engine_of(cq.unwrap())), [0, 0]);
-    assert_eq!(descriptors(), open, "what was begun has ended");
+    assert_eq!(descriptors(std::process::id()), open, "what was begun has ended");
     assert_eq!(engine_of(dev.cq_create_at(4, CqPlace::Vector(1)).unwrap().0), 1);
 }
 

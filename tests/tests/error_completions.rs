@@ -14,14 +14,6 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
 
-fn state(end: &End) -> u32 {
-    end.dev.qp_query(end.qp).expect("qp_query").0.qp_state
-}
-
-fn cause(end: &End) -> Option<CauseCode> {
-    CauseCode::from_u32(end.dev.qp_cause(end.qp).expect("qp_cause").code)
-}
-
 /// Runs a test on two connected ends over each path, with a second pair beside them that must not
 /// be affected.
 fn beside_others(shape: Shape, test: impl Fn(&mut End, &mut End)) {
@@ -43,11 +35,11 @@ fn fails(a: &mut End, b: &mut End, op: Op, len: u32, statuses: &[u32]) -> Wc {
     a.post(1, op, 0, len).expect("post_send");
     a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
     let wc = complete(a, b, 1, SOON);
-    assert!(statuses.contains(&wc.status), "{op:?}: {wc:?}, cause {:?}", cause(a));
+    assert!(statuses.contains(&wc.status), "{op:?}: {wc:?}, cause {:?}", a.cause());
     let flushed = complete(a, b, 2, SOON);
     assert_eq!(flushed.status, wc_status::WR_FLUSH_ERR, "{op:?}");
-    assert_eq!(state(a), qp_state::ERR, "{op:?}");
-    assert!(cause(a).is_some_and(|c| c != CauseCode::None), "{op:?} left no cause");
+    assert_eq!(a.state(), qp_state::ERR, "{op:?}");
+    assert!(a.cause() != CauseCode::None, "{op:?} left no cause");
     assert!(b.buffer.read(0, b.shape.buffer) == before, "{op:?} changed the target");
     wc
 }
@@ -57,8 +49,8 @@ fn a_wrong_rkey_is_refused() {
     beside_others(Shape::default(), |a, b| {
         a.peer.rkey ^= 0x5A;
         fails(a, b, Op::Write(0, None), 64, &[wc_status::REM_ACCESS_ERR]);
-        assert_eq!(cause(a), Some(CauseCode::RemoteAccess));
-        assert_eq!(cause(b), Some(CauseCode::PeerUsedBadKey));
+        assert_eq!(a.cause(), CauseCode::RemoteAccess);
+        assert_eq!(b.cause(), CauseCode::PeerUsedBadKey);
     });
     beside_others(Shape::default(), |a, b| {
         a.peer.rkey = 0;
@@ -71,7 +63,7 @@ fn a_range_outside_of_the_region_is_refused() {
     for offset in [(1 << 20) - 63, 1 << 20, u64::MAX - 7, 1 << 63, (-1i64) as u64] {
         beside_others(Shape::default(), |a, b| {
             fails(a, b, Op::Write(offset, None), 64, &[wc_status::REM_ACCESS_ERR]);
-            assert_eq!(cause(b), Some(CauseCode::PeerLeftRange), "offset {offset:#x}");
+            assert_eq!(b.cause(), CauseCode::PeerLeftRange, "offset {offset:#x}");
         });
     }
 }
@@ -130,8 +122,8 @@ fn a_message_longer_than_its_receive_buffer_fails_on_both_sides() {
                 "{length} bytes"
             );
             assert_eq!(complete(b, a, 7, SOON).status, wc_status::LOC_LEN_ERR, "{length} bytes");
-            assert_eq!(cause(b), Some(CauseCode::MessageTooLong));
-            assert_eq!((state(a), state(b)), (qp_state::ERR, qp_state::ERR));
+            assert_eq!(b.cause(), CauseCode::MessageTooLong);
+            assert_eq!((a.state(), b.state()), (qp_state::ERR, qp_state::ERR));
         });
     }
 }
@@ -140,7 +132,7 @@ fn a_message_longer_than_its_receive_buffer_fails_on_both_sides() {
 fn without_a_receive_request_the_sender_waits_or_gives_up() {
     beside_others(Shape { rnr_retry: 2, min_rnr_timer: 5, ..Shape::default() }, |a, b| {
         fails(a, b, Op::Send(None), 64, &[wc_status::RNR_RETRY_EXC_ERR]);
-        assert_eq!(cause(a), Some(CauseCode::RnrRetryExceeded));
+        assert_eq!(a.cause(), CauseCode::RnrRetryExceeded);
         assert!(b.dev.qp_counters(b.qp).expect("counters").send_rnr_err >= 1);
     });
     beside_others(Shape { rnr_retry: 7, min_rnr_timer: 5, ..Shape::default() }, |a, b| {
@@ -170,7 +162,7 @@ fn wrong_local_memory_fails_the_request_and_sends_nothing() {
         let wr = a.request(1, Op::Write(0, None), std::slice::from_ref(&piece));
         a.post_wr(&wr).expect("post_send");
         assert_eq!(complete(a, b, 1, SOON).status, wc_status::LOC_PROT_ERR);
-        assert_eq!((cause(a), state(a)), (Some(CauseCode::LocalKey), qp_state::ERR));
+        assert_eq!((a.cause(), a.state()), (CauseCode::LocalKey, qp_state::ERR));
     });
     beside_others(Shape::default(), |a, b| {
         let piece = a.piece(a.shape.buffer as u64 - 8, 64);
@@ -178,7 +170,7 @@ fn wrong_local_memory_fails_the_request_and_sends_nothing() {
         a.post_wr(&wr).expect("post_send");
         let status = complete(a, b, 1, SOON).status;
         assert!([wc_status::LOC_PROT_ERR, wc_status::LOC_ACCESS_ERR].contains(&status), "{status}");
-        assert_eq!(cause(a), Some(CauseCode::LocalRange));
+        assert_eq!(a.cause(), CauseCode::LocalRange);
     });
 }
 
@@ -211,9 +203,9 @@ fn a_peer_that_is_gone_costs_the_retries_and_no_more() {
         // A device of the same process is known to be alive, except for a loopback device, which
         // has no peers.
         assert!(
-            matches!(cause(a), Some(CauseCode::RetryExceeded | CauseCode::Unanswered)),
+            matches!(a.cause(), CauseCode::RetryExceeded | CauseCode::Unanswered),
             "{:?}",
-            cause(a)
+            a.cause()
         );
         // One timeout for each try, and none for the requests behind.
         assert_eq!(a.dev.qp_counters(a.qp).expect("counters").retry_timeouts, 4);

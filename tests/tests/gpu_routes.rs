@@ -6,6 +6,7 @@ use gdrcore_cuda::memory::{self, Kind, Shared};
 use gdrcore_cuda::route::{self, Reason, Record, Route, Ways};
 use gdrcore_cuda::span::Span;
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
+use gdrcore_tests::process::descriptors;
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::scratch;
 use std::path::Path;
@@ -49,10 +50,6 @@ fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
     Nic { dma_buf, address, soft: false, asked: 0 }
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
-}
-
 /// The route and the reasons of a result.
 fn gist(made: Result<(Made, Record)>) -> Result<(Route, Reason, Reason)> {
     made.map(|(_, r)| (r.route, r.no_dma_buf, r.no_peermem))
@@ -71,7 +68,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     let with = dir.join("with");
     std::fs::create_dir_all(with.join("module/nvidia_peermem")).unwrap();
     let without = dir.join("without");
-    let open = descriptors();
+    let open = descriptors(std::process::id());
     let take = |nic: &mut Nic, sysfs: &Path| route::register(&span, None, sysfs, nic);
 
     let mut n = nic(Ok(()), Ok(()));
@@ -124,7 +121,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     );
     // SAFETY: ours; it must still be open.
     assert_eq!(unsafe { libc::close(own) }, 0);
-    assert_eq!(descriptors(), open);
+    assert_eq!(descriptors(std::process::id()), open);
     memory::free(at).unwrap();
 }
 
@@ -163,7 +160,7 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
     let exported = || if is_fake { cuda::stat(Stat::Descriptors) } else { 0 };
     let at = memory::alloc(Device::get(0).unwrap(), 1 << 20, Kind::Plain).unwrap();
     let span = Span::of(at, 1 << 20).unwrap();
-    let (open, before) = (descriptors(), exported());
+    let (open, before) = (descriptors(std::process::id()), exported());
     let sysfs = Path::new("/nonexistent");
     for i in 0..times {
         let outcome = [Ok(()), Err(Error::Unsupported), Err(Error::NoMemory)][i % 3];
@@ -172,7 +169,7 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
     if is_fake {
         assert_eq!(exported() - before, 100_000, "each registration needs a descriptor");
     }
-    assert_eq!(descriptors(), open);
+    assert_eq!(descriptors(std::process::id()), open);
     memory::free(at).unwrap();
 }
 

@@ -5,8 +5,10 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, QpCap, QpInit};
 use gdrcore_core::Error;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::ends::{
+    complete, connect_both, connected, pattern, succeed, Buffer, End, Op, Shape,
+};
+use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::soft::{over_each, Soft};
 use std::time::{Duration, Instant};
 
@@ -45,8 +47,7 @@ fn exhausted_ring_memory_is_refused_and_more_memory_lets_it_go_on() {
     let last = ends.len() - 1;
     let (left, right) = ends.split_at_mut(last);
     let (a, b) = (&mut left[last - 1], &mut right[0]);
-    a.connect(b.own).expect("connect");
-    b.connect(a.own).expect("connect");
+    connect_both(a, b);
     a.post(2, Op::Write(0, None), 0, 100).expect("post_send");
     succeed(a, b, 2);
     ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
@@ -141,11 +142,10 @@ fn cqs_of_one_entry_carry_a_load_in_both_directions() {
 fn half_received(a: &End, b: &mut End) {
     b.post_recv(50, 0, 500_000).expect("post_recv");
     a.post(1, Op::Send(None), 0, 500_000).expect("post_send");
-    let end = deadline(60);
-    while b.dev.qp_counters(b.qp).expect("counters").rcvd_pkts == 0 {
+    run_until(60, "nothing arrived", || {
         b.dev.progress().expect("progress");
-        assert!(Instant::now() < end, "nothing arrived");
-    }
+        b.dev.qp_counters(b.qp).expect("counters").rcvd_pkts != 0
+    });
     a.dev.qp_destroy(a.qp).expect("qp_destroy");
 }
 
@@ -159,20 +159,9 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_others() {
     // The message's CQ entry stays reserved. The completion of a request of the same QP must still
     // be delivered.
     b.post(2, Op::Write(0, None), 0, 64).expect("post_send");
-    let end = deadline(60);
-    while !b.done.iter().any(|wc| wc.wr_id == 2) {
-        b.poll();
-        assert!(Instant::now() < end, "no completion: {:?}, {:?}", b.done, b.dev.qp_cause(b.qp));
-    }
-    assert_eq!(b.take(2).map(|wc| wc.status), Some(wc_status::RETRY_EXC_ERR));
-    assert_eq!(
-        CauseCode::from_u32(b.dev.qp_cause(b.qp).expect("cause").code),
-        Some(CauseCode::NotPolled)
-    );
-    while b.take(50).is_none() {
-        b.poll();
-        assert!(Instant::now() < end, "the receive was not flushed: {:?}", b.done);
-    }
+    assert_eq!(b.alone(2).status, wc_status::RETRY_EXC_ERR);
+    assert_eq!(b.cause(), CauseCode::NotPolled);
+    b.alone(50);
 }
 
 #[test]
@@ -199,18 +188,16 @@ fn a_message_that_never_ends_does_not_keep_the_cq_from_other_qps() {
     let shape = c.shape;
     drop(c);
     c = End::new(x.dev(), shape).expect("an end");
-    c.connect(d.own).expect("connect");
-    d.connect(c.own).expect("connect");
+    connect_both(&mut c, &mut d);
     half_received(&a, &mut b);
     let bytes = pattern(4, 5000);
     d.buffer.write(0, &bytes);
     d.post(9, Op::Write(0, None), 0, 5000).expect("post_send");
-    let end = deadline(60);
-    while b.take(9).is_none() {
+    run_until(60, "the completion of the other QP was not delivered", || {
         b.poll();
         c.dev.progress().expect("progress");
-        assert!(Instant::now() < end, "the completion of the other QP was not delivered");
-    }
+        b.take(9).is_some()
+    });
     assert!(c.buffer.read(0, 5000) == bytes);
 }
 

@@ -6,7 +6,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
 use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, run_until, until};
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
 use std::net::UdpSocket;
@@ -316,15 +316,16 @@ fn a_fatal_nak_is_repeated_for_a_repeated_request() {
     };
     for try_ in 0..5 {
         send_valid(&peer_socket, plain(&x), &mut request());
-        let end = deadline(60);
         let mut heard = [0u8; 64];
-        let answer = loop {
-            dx.dev().progress().expect("progress");
-            if let Ok((n, _)) = peer_socket.recv_from(&mut heard) {
-                break &heard[..n];
-            }
-            assert!(Instant::now() < end, "try {try_}: no answer");
-        };
+        let n = until(
+            60,
+            || format!("try {try_}: no answer"),
+            || {
+                dx.dev().progress().expect("progress");
+                peer_socket.recv_from(&mut heard).ok().map(|(n, _)| n)
+            },
+        );
+        let answer = &heard[..n];
         // Opcode ACKNOWLEDGE, PSN 70, NAK remote access error.
         assert_eq!(
             (answer[0], &answer[9..12], answer[12]),
@@ -336,11 +337,10 @@ fn a_fatal_nak_is_repeated_for_a_repeated_request() {
     let stranger = UdpSocket::bind((plain(&address(3)).ip(), 0)).expect("a socket");
     let before = counters(dx.dev()).rcvd_no_qp;
     send_valid(&stranger, plain(&x), &mut request());
-    let end = deadline(60);
-    while counters(dx.dev()).rcvd_no_qp == before {
+    run_until(60, "the stranger's packet was not dropped", || {
         dx.dev().progress().expect("progress");
-        assert!(Instant::now() < end, "the stranger's packet was not dropped");
-    }
+        counters(dx.dev()).rcvd_no_qp != before
+    });
     assert!(peer_socket.recv_from(&mut [0u8; 64]).is_err(), "an answer to a stranger's packet");
 }
 
@@ -368,15 +368,12 @@ fn a_late_copy_of_a_read_with_a_dead_key_is_not_fatal_and_a_new_one_is() {
     // Opcode, PSN and syndrome of the answer.
     let ask = |psn: u32| {
         read(psn);
-        let end = deadline(60);
         let mut heard = [0u8; 64];
-        loop {
+        run_until(60, &format!("PSN {psn}: no answer"), || {
             dx.dev().progress().expect("progress");
-            if peer_socket.recv_from(&mut heard).is_ok() {
-                break (heard[0], heard[11], heard[12]);
-            }
-            assert!(Instant::now() < end, "PSN {psn}: no answer");
-        }
+            peer_socket.recv_from(&mut heard).is_ok()
+        });
+        (heard[0], heard[11], heard[12])
     };
     assert_eq!(ask(70), (0x10, 70, 0x1F));
     assert_eq!(ask(71), (0x10, 71, 0x1F));
@@ -384,11 +381,10 @@ fn a_late_copy_of_a_read_with_a_dead_key_is_not_fatal_and_a_new_one_is() {
     // A late copy of the first request meets a deregistered key: it is counted, and neither
     // answered nor fatal, since the peer may have moved on.
     read(70);
-    let end = deadline(60);
-    while a.dev.qp_counters(a.qp).expect("qp_counters").duplicate_request == 0 {
+    run_until(60, "the copy did not arrive", || {
         dx.dev().progress().expect("progress");
-        assert!(Instant::now() < end, "the copy did not arrive");
-    }
+        a.dev.qp_counters(a.qp).expect("qp_counters").duplicate_request != 0
+    });
     dx.dev().progress().expect("progress");
     assert!(peer_socket.recv_from(&mut [0u8; 64]).is_err(), "an answer to a late copy");
     assert_eq!(a.dev.qp_query(a.qp).expect("qp_query").0.qp_state, qp_state::RTS);

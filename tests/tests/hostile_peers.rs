@@ -2,11 +2,11 @@
 //! process continues.
 
 use gdrcore_core::verbs::cause::CauseCode;
-use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -16,27 +16,9 @@ const MIB: u32 = 1 << 20;
 /// Requests of 1 MiB in a stream.
 const STREAM: u64 = 1024;
 
-fn cause(end: &End) -> CauseCode {
-    CauseCode::from_u32(end.dev.qp_cause(end.qp).expect("qp_cause").code).expect("a known cause")
-}
-
-/// Runs only `a` (its peer is in another process) until `wr_id` has completed.
-fn alone(a: &mut End, wr_id: u64) -> Wc {
-    let end = deadline(60);
-    loop {
-        if a.poll() == 0 {
-            std::thread::yield_now();
-        }
-        if let Some(wc) = a.take(wr_id) {
-            return wc;
-        }
-        assert!(Instant::now() < end, "no completion of {wr_id}; cause {:?}", cause(a));
-    }
-}
-
 fn alone_succeeds(a: &mut End, wr_id: u64) {
-    let wc = alone(a, wr_id);
-    assert_eq!(wc.status, wc_status::SUCCESS, "{wc:?}, cause {:?}", cause(a));
+    let wc = a.alone(wr_id);
+    assert_eq!(wc.status, wc_status::SUCCESS, "{wc:?}, cause {:?}", a.cause());
 }
 
 #[test]
@@ -75,13 +57,13 @@ fn a_peer_killed_in_a_stream_ends_it_with_its_cause_and_the_survivor_goes_on() {
             assert!(moved < STREAM, "{op:?}: the stream outlived its peer");
             assert!(Instant::now() < end, "{op:?} did not end");
         };
-        assert!(killed, "{op:?} failed before the kill: {failed:?}, cause {:?}", cause(&a));
+        assert!(killed, "{op:?} failed before the kill: {failed:?}, cause {:?}", a.cause());
         assert_eq!((failed.status, failed.wr_id), (wc_status::RETRY_EXC_ERR, moved), "{op:?}");
         // The host of an ended peer refuses packets by ICMP.
-        assert_eq!(cause(&a), CauseCode::PeerUnreachable, "{op:?}");
+        assert_eq!(a.cause(), CauseCode::PeerUnreachable, "{op:?}");
         assert_eq!(a.dev.qp_cause(a.qp).expect("qp_cause").peer, a.peer.ah.dgid);
         for n in moved + 1..posted {
-            assert_eq!(alone(&mut a, n).status, wc_status::WR_FLUSH_ERR, "{op:?}");
+            assert_eq!(a.alone(n).status, wc_status::WR_FLUSH_ERR, "{op:?}");
         }
         a.destroy().expect("destroy");
         // The same device, with a new peer at the same address.
@@ -121,16 +103,15 @@ fn a_peer_killed_behind_a_link_is_reported_at_once_whatever_the_timeouts() {
         busy.post(2, Op::Write(0, None), 0, 100).expect("post_send");
         busy.post(3, Op::Read(0), 0, 100_000).expect("post_send");
         far.kill();
-        assert_eq!(alone(&mut busy, 2).status, wc_status::RETRY_EXC_ERR, "{path:?}");
-        assert_eq!(alone(&mut busy, 3).status, wc_status::WR_FLUSH_ERR, "{path:?}");
+        assert_eq!(busy.alone(2).status, wc_status::RETRY_EXC_ERR, "{path:?}");
+        assert_eq!(busy.alone(3).status, wc_status::WR_FLUSH_ERR, "{path:?}");
         // One that has nothing under way fails too, so that a program that only receives hears it.
-        let end = deadline(60);
-        while idle.dev.qp_query(idle.qp).expect("qp_query").0.qp_state != qp_state::ERR {
+        run_until(60, &format!("{path:?}: an idle queue pair heard nothing"), || {
             idle.poll();
-            assert!(Instant::now() < end, "{path:?}: an idle queue pair heard nothing");
-        }
+            idle.state() == qp_state::ERR
+        });
         for a in [&busy, &idle] {
-            assert_eq!(cause(a), CauseCode::PathLost, "{path:?}");
+            assert_eq!(a.cause(), CauseCode::PathLost, "{path:?}");
         }
         for a in [busy, idle] {
             a.destroy().expect("destroy");
@@ -264,22 +245,21 @@ fn processes_stopped_for_five_seconds() {
         drive_a_little(&mut [&mut a, &mut b, &mut c]);
         assert!(b.done.is_empty(), "eight tries of 67 ms take longer than eight of 2.1 s");
     };
-    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled));
+    assert_eq!((wc.status, a.cause()), (wc_status::RETRY_EXC_ERR, CauseCode::NotPolled));
     assert!(b.done.is_empty() && c.done.is_empty(), "{:?} {:?}", b.done, c.done);
     for far in [&gone, &patient, &busy] {
         while far.said().is_some() {}
         far.signal(libc::SIGCONT);
     }
-    let end = deadline(60);
-    while b.done.len() < 2 {
+    run_until(60, "two completions", || {
         drive_a_little(&mut [&mut b, &mut c]);
-        assert!(Instant::now() < end, "{:?}, cause {:?}", b.done, cause(&b));
-    }
+        b.done.len() >= 2
+    });
     assert!(
         b.done.iter().all(|wc| wc.status == wc_status::SUCCESS),
         "{:?}, cause {:?}",
         b.done,
-        cause(&b)
+        b.cause()
     );
     assert!(b.buffer.read(500_000, 400_000) == bytes);
     // The process that streams handles the packets that arrived before it looks at its timers, so
@@ -334,10 +314,10 @@ fn a_peer_that_never_answers_ends_every_operation_by_the_deadline() {
             a.post(2, Op::Write(0, None), 0, 8).expect("post_send");
         }
         for a in &mut ends {
-            assert_eq!(alone(a, 1).status, wc_status::RETRY_EXC_ERR);
-            assert_eq!(alone(a, 2).status, wc_status::WR_FLUSH_ERR);
+            assert_eq!(a.alone(1).status, wc_status::RETRY_EXC_ERR);
+            assert_eq!(a.alone(2).status, wc_status::WR_FLUSH_ERR);
             // That socket is never read.
-            assert_eq!(cause(a), CauseCode::NotPolled);
+            assert_eq!(a.cause(), CauseCode::NotPolled);
         }
         ends.into_iter().for_each(|e| e.destroy().expect("destroy"));
     }
@@ -353,7 +333,7 @@ fn an_address_without_a_socket_is_reported_as_the_cause() {
             .expect("an end");
         a.connect(nobody).expect("connect");
         a.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-        let wc = alone(&mut a, 1);
+        let wc = a.alone(1);
         assert_eq!(
             (wc.status, wc.vendor_err),
             (wc_status::RETRY_EXC_ERR, CauseCode::PeerUnreachable as u32)
@@ -380,11 +360,10 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     };
     a.connect(was).expect("connect");
     a.post(1, Op::Send(None), 0, 1000).expect("post_send");
-    let end = deadline(60);
-    while cause(&a) != CauseCode::PeerUnreachable {
+    run_until(60, "the refusal was not noticed", || {
         a.poll();
-        assert!(Instant::now() < end, "the refusal was not noticed");
-    }
+        a.cause() == CauseCode::PeerUnreachable
+    });
     let second = Soft::open(&address(2), &config).expect("a device");
     let mut b = End::new(second.dev(), shape).expect("an end");
     assert_eq!((b.own.qpn, b.own.psn), (was.qpn, was.psn));
@@ -400,5 +379,5 @@ fn a_refusal_of_long_ago_is_not_the_cause_of_a_later_silence() {
     b.dev.qp_destroy(b.qp).expect("qp_destroy");
     a.post(2, Op::Write(0, None), 0, 1000).expect("post_send");
     let wc = complete(&mut a, &mut b, 2, Duration::from_secs(60));
-    assert_eq!((wc.status, cause(&a)), (wc_status::RETRY_EXC_ERR, CauseCode::Unanswered));
+    assert_eq!((wc.status, a.cause()), (wc_status::RETRY_EXC_ERR, CauseCode::Unanswered));
 }

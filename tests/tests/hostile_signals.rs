@@ -7,12 +7,12 @@ use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
 use gdrcore_tests::ends::{complete, connected, Buffer, End, Op, Shape};
 use gdrcore_tests::map::{register, Map};
-use gdrcore_tests::patience::{self, deadline};
+use gdrcore_tests::patience;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::run;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// True in the child process in which `test` runs alone; otherwise starts that process and fails if
 /// it fails.
@@ -50,15 +50,7 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
     map.vanish();
     x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
     // Only the helper of `b` accesses the memory: this thread never runs that device.
-    let end = deadline(60);
-    let wc = loop {
-        x.poll();
-        if let Some(wc) = x.take(1) {
-            break wc;
-        }
-        assert!(Instant::now() < end, "no completion");
-        std::thread::sleep(Duration::from_millis(1));
-    };
+    let wc = x.alone(1);
     assert_eq!(wc.status, wc_status::REM_OP_ERR);
     // The helpers must leave the program's signals to the program.
     let term = 1u64 << (libc::SIGTERM - 1);

@@ -21,10 +21,6 @@ fn open(name: &str, path: PathChoice, flags: u32) -> Soft {
     Soft::open(name, &SoftConfig { core, path, flags, ..SoftConfig::default() }).expect("a device")
 }
 
-fn state(a: &End) -> u32 {
-    a.dev.qp_query(a.qp).expect("qp_query").0.qp_state
-}
-
 fn asked(a: &End) -> u64 {
     a.dev.qp_counters(a.qp).expect("counters").keepalives
 }
@@ -57,14 +53,14 @@ fn an_idle_peer_keeps_its_connection_and_a_stopped_or_killed_one_fails_with_its_
                 far.connect(&mut a);
                 a.post_recv(7, 0, 100).expect("post_recv");
                 until(&mut a, has_helper, &what, |a| asked(a) >= 5);
-                assert_eq!(state(&a), qp_state::RTS, "{what}");
+                assert_eq!(a.state(), qp_state::RTS, "{what}");
                 a.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
                 until(&mut a, has_helper, &what, |a| {
                     a.poll();
                     a.take(1).is_some_and(|wc| wc.status == wc_status::SUCCESS)
                 });
                 far.signal(signal);
-                until(&mut a, has_helper, &what, |a| state(a) == qp_state::ERR);
+                until(&mut a, has_helper, &what, |a| a.state() == qp_state::ERR);
                 // The end of a process is noticed by its link, or by the kernel, which refuses
                 // packets to it.
                 let cause = CauseCode::from_u32(a.dev.qp_cause(a.qp).expect("cause").code);

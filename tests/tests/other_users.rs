@@ -11,7 +11,7 @@ use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::forge::{bth, plain, send_valid};
-use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::patience::{deadline, run_until, wait_for};
 use gdrcore_tests::router::{Raw, Router, TWO};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, names_of, Soft};
@@ -123,10 +123,9 @@ fn the_payload_for_a_dead_process_reaches_no_other_user() {
     std::thread::sleep(Duration::from_millis(50));
     survivor.signal(libc::SIGCONT);
     // The sender continues until its retries run out.
-    let end = deadline(120);
-    while !from.answer("").starts_with("failed") {
-        assert!(Instant::now() < end, "the stream to the dead process did not end");
-    }
+    run_until(120, "the stream to the dead process did not end", || {
+        from.answer("").starts_with("failed")
+    });
     thief.hang_up();
     assert_eq!(thief.answer("read "), "0", "bytes that belong to another user");
     survivor.say("tell");

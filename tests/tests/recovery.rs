@@ -4,8 +4,9 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connect_both, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
+use gdrcore_tests::process::descriptors;
 use gdrcore_tests::soft::over_each;
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,7 @@ fn connect_again<'d>(a: &mut End<'d>, b: &mut End<'d>) {
         let former = end.dev.qp_query(end.qp).expect("query").0.sq_psn;
         end.own.psn = (former + (1 << 16)) & 0xFF_FFFF;
     }
-    a.connect(b.own).expect("connect");
-    b.connect(a.own).expect("connect");
+    connect_both(a, b);
 }
 
 fn write(a: &mut End, b: &mut End, id: u64, to: usize) {
@@ -79,10 +79,6 @@ fn break_it(a: &mut End, b: &mut End, life: u64) {
     a.peer.rkey = b.own.rkey;
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
-}
-
 fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
     let shape = Shape { depth: 8, cqe: 16, buffer: 16 << 10, ..Shape::default() };
     let (mut a, mut b) = connected(da, db, shape).expect("connected ends");
@@ -100,12 +96,12 @@ fn ten_thousand_lives<'d>(da: &'d dyn Device, db: &'d dyn Device) {
         write(&mut a, &mut b, life, 8192);
         if life == LIVES / 10 {
             // By now each device has the connected socket to its peer that many bursts give it.
-            open = descriptors();
+            open = descriptors(std::process::id());
         }
     }
     println!("{LIVES} lives in {:?}", began.elapsed());
     assert_eq!((a.qp, da.qp_num(a.qp).expect("number")), (qp, qpn));
-    assert_eq!((da.leaks().expect("leaks"), descriptors()), (leaks, open));
+    assert_eq!((da.leaks().expect("leaks"), descriptors(std::process::id())), (leaks, open));
     // Every slot of queues and CQ is usable: as many requests as fit complete without a poll.
     for i in 0..8 {
         a.post(i, Op::Write(8192, None), 0, BYTES as u32).expect("room in the send queue");

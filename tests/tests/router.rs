@@ -10,43 +10,16 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::reason;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
 use gdrcore_tests::cm::{self, cm};
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::{number, Router, TWO};
 use gdrcore_tests::soft::Soft;
+use gdrcore_tests::traffic::{exchange_between, failure};
 use gdrcore_tests::{far_end, skip};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn open(router: &Router, name: &str) -> Soft {
-    Soft::new(&router.device(name))
-}
-
-/// Bytes there and back by every operation of the type.
-fn exchange(a: &dyn Device, b: &dyn Device, qp_type: u32, bytes: usize) {
-    let shape = Shape { qp_type, ..Shape::default() };
-    let (mut x, mut y) = connected(a, b, shape).expect("connected ends");
-    let data = pattern(u64::from(x.own.qpn), bytes);
-    x.buffer.write(0, &data);
-    y.post_recv(9, 500_000, bytes as u32).expect("post_recv");
-    x.post(1, Op::Send(None), 0, bytes as u32).expect("post_send");
-    succeed(&mut x, &mut y, 1);
-    succeed(&mut y, &mut x, 9);
-    assert!(y.buffer.read(500_000, bytes) == data);
-    if qp_type == qp_type::RC {
-        x.post(2, Op::Write(0, None), 0, bytes as u32).expect("post_send");
-        succeed(&mut x, &mut y, 2);
-        assert!(y.buffer.read(0, bytes) == data);
-        x.post(3, Op::Read(0), 500_000, bytes as u32).expect("post_send");
-        succeed(&mut x, &mut y, 3);
-        assert!(x.buffer.read(500_000, bytes) == data);
-    }
-    x.destroy().expect("nothing in use");
-    y.destroy().expect("nothing in use");
-}
 
 /// What a call was refused for, in words.
 fn words<T>(refused: Result<T>) -> (Error, String) {
@@ -58,7 +31,7 @@ fn words<T>(refused: Result<T>) -> (Error, String) {
 #[test]
 fn connected_queue_pairs_of_two_tenants_and_of_one() {
     let router = Router::start(TWO);
-    let devices = [open(&router, "a"), open(&router, "a"), open(&router, "b")];
+    let devices = [router.open("a"), router.open("a"), router.open("b")];
     let attrs = devices.iter().map(|d| d.dev().query().expect("query")).collect::<Vec<_>>();
     assert_eq!(attrs[0].gid[10..], [0xff, 0xff, 10, 99, 0, 2]);
     assert_eq!((attrs[1].gid, attrs[2].gid[15]), (attrs[0].gid, 3));
@@ -66,11 +39,12 @@ fn connected_queue_pairs_of_two_tenants_and_of_one() {
     blocks.sort_unstable();
     blocks.dedup();
     assert_eq!(blocks.len(), 3, "each has numbers of its own");
+    let uc = Shape { qp_type: qp_type::UC, ..Shape::default() };
     for _ in 0..3 {
         for x in &devices {
             for y in &devices {
-                exchange(x.dev(), y.dev(), qp_type::RC, 300_001);
-                exchange(x.dev(), y.dev(), qp_type::UC, 30_000);
+                exchange_between(x.dev(), y.dev(), Shape::default(), 300_001);
+                exchange_between(x.dev(), y.dev(), uc, 30_000);
             }
         }
     }
@@ -103,7 +77,7 @@ fn what_policy_forbids_is_refused_in_its_words() {
         ),
     );
     reason::install();
-    let [a, b, c] = ["a", "b", "c"].map(|name| open(&router, name));
+    let [a, b, c] = ["a", "b", "c"].map(|name| router.open(name));
     for (x, y) in [(&a, &b), (&b, &a)] {
         let (e, why) = words(connected(x.dev(), y.dev(), Shape::default()).map(drop));
         assert!(
@@ -120,12 +94,12 @@ fn what_policy_forbids_is_refused_in_its_words() {
     // Another policy, and it works.
     router.write(TWO);
     assert_eq!(router.reload(), Ok(()));
-    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    exchange_between(a.dev(), b.dev(), Shape::default(), 1000);
     // And one with a slip changes nothing.
     router.write("[tenant.a]\nlissten = \"DIR/a\"\n");
     let fault = router.reload().unwrap_err();
     assert!(fault.contains("line 2, column 1: unknown field `lissten`"), "{fault}");
-    exchange(b.dev(), a.dev(), qp_type::RC, 1000);
+    exchange_between(b.dev(), a.dev(), Shape::default(), 1000);
 }
 
 #[test]
@@ -196,7 +170,7 @@ fn talk(a: &dyn Device, b: &dyn Device) {
 #[test]
 fn datagrams_go_by_way_of_the_router() {
     let router = Router::start(TWO);
-    let devices = [open(&router, "a"), open(&router, "a"), open(&router, "b")];
+    let devices = [router.open("a"), router.open("a"), router.open("b")];
     for x in &devices {
         for y in &devices {
             talk(x.dev(), y.dev());
@@ -215,7 +189,7 @@ fn datagrams_go_by_way_of_the_router() {
 fn the_connection_manager_goes_by_way_of_the_router() {
     let router = Router::start(TWO);
     reason::install();
-    let [a, b, c] = ["a", "b", "b"].map(|name| open(&router, name));
+    let [a, b, c] = ["a", "b", "b"].map(|name| router.open(name));
     for to in [&b, &c] {
         let (mut x, mut y, ids) = cm::connected(a.dev(), to.dev(), Shape::default());
         let data = pattern(3, 100_000);
@@ -254,7 +228,7 @@ fn a_router_that_isolates_carries_all_of_it() {
     let [a, b] = ["a", "b"].map(|n| Soft::open(&router.device(n), &config).expect("a device"));
     for _ in 0..3 {
         for (x, y) in [(&a, &b), (&b, &a), (&a, &a)] {
-            exchange(x.dev(), y.dev(), qp_type::RC, 300_001);
+            exchange_between(x.dev(), y.dev(), Shape::default(), 300_001);
         }
         talk(a.dev(), b.dev());
     }
@@ -275,15 +249,16 @@ fn a_router_that_isolates_carries_all_of_it() {
     x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
     succeed(&mut x, &mut y, 1);
     router.kill();
+    let (status, cause) = failure(&mut x, &mut y);
     let lost = (wc_status::RETRY_EXC_ERR, CauseCode::RouterLost as u32);
-    assert_eq!(failure(&mut x, &mut y), lost);
+    assert_eq!((status, cause.code), lost);
 }
 
 #[test]
 fn links_outlive_the_router_and_new_ones_need_it() {
     let mut router = Router::start(TWO);
     reason::install();
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let mut write = |n: u64| {
         x.buffer.write(0, &pattern(n, 50_000));
@@ -295,7 +270,7 @@ fn links_outlive_the_router_and_new_ones_need_it() {
     router.kill();
     (2..200).for_each(&mut write);
     // Over the link that stands, another queue pair; to anybody else none.
-    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    exchange_between(a.dev(), b.dev(), Shape::default(), 1000);
     let other = Soft::new("loopback");
     let nobody = connected(a.dev(), other.dev(), Shape::default()).map(drop);
     let (e, why) = words(nobody);
@@ -306,28 +281,14 @@ fn links_outlive_the_router_and_new_ones_need_it() {
     router.restart();
     (300..310).for_each(&mut write);
     // Who opens anew is served by the new one, with numbers that its table has.
-    let (c, d) = (open(&router, "a"), open(&router, "b"));
-    exchange(c.dev(), d.dev(), qp_type::RC, 100_000);
-}
-
-/// Waits for a queue pair to fail, and why.
-fn failure(x: &mut End, y: &mut End) -> (u32, u32) {
-    let end = deadline(60);
-    for n in 1000.. {
-        x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
-        let wc = complete(x, y, n, LIMIT);
-        if wc.status != wc_status::SUCCESS {
-            return (wc.status, x.dev.qp_cause(x.qp).expect("qp_cause").code);
-        }
-        assert!(Instant::now() < end, "it goes on");
-    }
-    unreachable!()
+    let (c, d) = (router.open("a"), router.open("b"));
+    exchange_between(c.dev(), d.dev(), Shape::default(), 100_000);
 }
 
 #[test]
 fn a_link_that_policy_allows_no_more_ends() {
     let router = Router::start(TWO);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
     succeed(&mut x, &mut y, 1);
@@ -336,10 +297,10 @@ fn a_link_that_policy_allows_no_more_ends() {
     let (status, cause) = failure(&mut x, &mut y);
     // What the peer has taken succeeds by its receipt; then the next one finds the end.
     assert!([wc_status::RETRY_EXC_ERR, wc_status::WR_FLUSH_ERR].contains(&status), "{status}");
-    assert_eq!(cause, CauseCode::PathLost as u32);
+    assert_eq!(cause.code, CauseCode::PathLost as u32);
     assert_eq!(router.sessions().len(), 2, "the sessions stay");
     assert!(connected(a.dev(), b.dev(), Shape::default()).is_err());
-    exchange(a.dev(), a.dev(), qp_type::RC, 1000);
+    exchange_between(a.dev(), a.dev(), Shape::default(), 1000);
 }
 
 /// The router may tell of an end before the link was read: what is in it may be the ACK that a
@@ -348,7 +309,7 @@ fn a_link_that_policy_allows_no_more_ends() {
 fn what_was_sent_before_a_link_ends_arrives() {
     const WRITES: usize = 300;
     let router = Router::start(TWO);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let shape = Shape { qp_type: qp_type::UC, depth: 512, cqe: 1024, ..Shape::default() };
     let (mut x, mut y) = connected(a.dev(), b.dev(), shape).expect("connected ends");
     let data = pattern(1, WRITES);
@@ -372,7 +333,7 @@ fn what_was_sent_before_a_link_ends_arrives() {
 #[test]
 fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
     let router = Router::start(TWO);
-    let a = open(&router, "a");
+    let a = router.open("a");
     let mut far = Far::start(FAR, &router.device("b"), &[]);
     let mut end = End::new(a.dev(), Shape::default()).expect("an end");
     far.connect(&mut end);
@@ -380,21 +341,20 @@ fn a_process_that_ends_is_noticed_and_its_numbers_rest() {
     let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
     succeed(&mut end, &mut idle, 1);
     far.kill();
-    assert_eq!(
-        failure(&mut end, &mut idle),
-        (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32)
-    );
+    let (status, cause) = failure(&mut end, &mut idle);
+    let lost = (wc_status::RETRY_EXC_ERR, CauseCode::PathLost as u32);
+    assert_eq!((status, cause.code), lost);
     wait_for(60, "the session stays", || router.sessions().len() == 1);
-    let again = open(&router, "b");
+    let again = router.open("b");
     assert_ne!(again.dev().query().expect("query").qpn_base, end.peer.qpn / QPN_UNIT * QPN_UNIT);
-    exchange(a.dev(), again.dev(), qp_type::RC, 1000);
+    exchange_between(a.dev(), again.dev(), Shape::default(), 1000);
 }
 
 #[test]
 fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
     let router = Router::start(TWO);
     reason::install();
-    let a = open(&router, "a");
+    let a = router.open("a");
     let mut full = Far::start(FAR, &router.device("b"), &["full=1"]);
     full.say("make");
     let peer = far_end::parse_address(&full.answer("at ")).expect("an address");
@@ -411,7 +371,7 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
             continue;
         }
         let mut idle = End::new(a.dev(), Shape::default()).expect("an end");
-        assert_eq!(failure(&mut end, &mut idle).1, CauseCode::PathLost as u32);
+        assert_eq!(failure(&mut end, &mut idle).1.code, CauseCode::PathLost as u32);
     }
     assert_eq!(router.sessions().len(), 2);
 }
@@ -420,7 +380,7 @@ fn a_process_without_descriptors_left_refuses_links_and_keeps_its_session() {
 fn a_process_that_is_stopped_delays_its_own_links_only() {
     let router = Router::start(TWO);
     reason::install();
-    let (a, b) = (open(&router, "a"), open(&router, "a"));
+    let (a, b) = (router.open("a"), router.open("a"));
     let mut far = Far::start(FAR, &router.device("b"), &[]);
     far.say("make");
     let peer = far_end::parse_address(&far.answer("at ")).expect("an address");
@@ -428,7 +388,7 @@ fn a_process_that_is_stopped_delays_its_own_links_only() {
     // Its socket takes links until the router knows that nobody looks at them.
     let mut refusals = 0;
     for _ in 0..40 {
-        let fresh = open(&router, "a");
+        let fresh = router.open("a");
         let mut end = End::new(fresh.dev(), Shape::default()).expect("an end");
         if let Err(e) = end.connect(peer) {
             refusals += 1;
@@ -436,10 +396,10 @@ fn a_process_that_is_stopped_delays_its_own_links_only() {
             assert!(words::<()>(Err(e)).1.contains("stopped"), "{}", words::<()>(Err(e)).1);
             break;
         }
-        exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+        exchange_between(a.dev(), b.dev(), Shape::default(), 1000);
     }
     assert_eq!(refusals, 1);
-    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    exchange_between(a.dev(), b.dev(), Shape::default(), 1000);
     far.signal(libc::SIGCONT);
     let end = deadline(60);
     let mut late = End::new(a.dev(), Shape::default()).expect("an end");
@@ -493,8 +453,8 @@ fn tenants_are_told_apart_by_their_users() {
 #[test]
 fn a_router_without_a_file_makes_every_user_a_tenant() {
     let mut router = Router::start("[router]\nlisten = \"DIR/any\"\nunmatched = \"uid\"\n");
-    let (a, b) = (open(&router, "any"), open(&router, "any"));
-    exchange(a.dev(), b.dev(), qp_type::RC, 1000);
+    let (a, b) = (router.open("any"), router.open("any"));
+    exchange_between(a.dev(), b.dev(), Shape::default(), 1000);
     // SAFETY: no precondition.
     let uid = unsafe { libc::geteuid() };
     assert!(router.sessions().iter().all(|s| s.contains(&format!("\"tenant\":\"uid-{uid}\""))));

@@ -6,7 +6,7 @@ use gdrcore_core::device::CqPlace;
 use gdrcore_core::verbs::types::{qp_type, wc_opcode};
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig};
 use gdrcore_tests::cm::{join, listen, Events};
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connect_both, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::rdmacm::counted;
 use gdrcore_tests::router::{on_the_drop_in, Router, TWO};
@@ -63,8 +63,7 @@ fn queue_pairs_of_two_engines_of_a_tenant_reach_each_other() {
         let mut a = End::new(dev, shape()).expect("end");
         let mut b = elsewhere(|| End::new(dev, shape()).expect("end"));
         assert_ne!(block(&a), block(&b));
-        a.connect(b.own).expect("connect");
-        b.connect(a.own).expect("connect");
+        connect_both(&mut a, &mut b);
         for round in 0..20 {
             let bytes = pattern(round, 3000);
             a.buffer.write(0, &bytes);
@@ -76,8 +75,7 @@ fn queue_pairs_of_two_engines_of_a_tenant_reach_each_other() {
         let shape = Shape { qp_type: qp_type::UD, ..shape() };
         let mut a = End::new(dev, shape).expect("end");
         let mut b = elsewhere(|| End::new(dev, shape).expect("end"));
-        a.connect(b.own).expect("connect");
-        b.connect(a.own).expect("connect");
+        connect_both(&mut a, &mut b);
         for round in 0..20 {
             b.post_recv(round, 4096, LEN + 40).expect("post_recv");
             loop {

@@ -3,7 +3,6 @@
 use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{number, Router};
-use gdrcore_tests::soft::Soft;
 
 /// Two tenants whose queue pairs go by the relay. What `a` sends has a rate, so its ring to the
 /// router stays full while a WRITE of [`MUCH`] waits.
@@ -33,7 +32,7 @@ fn packets_for_a(router: &Router) -> u64 {
 /// pair of `a` keeps the ring to the router full.
 fn is_answered(request: Op, end: impl Fn(End<'_>)) {
     let router = Router::start(POLICY);
-    let (da, db) = (Soft::new(&router.device("a")), Soft::new(&router.device("b")));
+    let (da, db) = (router.open("a"), router.open("b"));
     let (mut filler, mut to) =
         connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
     for id in 0..5 {
@@ -71,7 +70,7 @@ fn a_read_is_answered_before_its_queue_pair_is_destroyed() {
 #[test]
 fn what_finds_no_room_leaves_first_when_there_is_some() {
     let router = Router::start(POLICY);
-    let (da, db) = (Soft::new(&router.device("a")), Soft::new(&router.device("b")));
+    let (da, db) = (router.open("a"), router.open("b"));
     let (mut a, mut b) = connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
     for id in 0..4 {
         a.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");

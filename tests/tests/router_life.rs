@@ -8,14 +8,17 @@ use gdrcore_net::via::proto::{Hello, Message};
 use gdrcore_tests::cm::{self, cm};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::patience::{deadline, wait_for};
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, number, Raw, Router};
 use gdrcore_tests::soft::Soft;
+use gdrcore_tests::traffic::{exchange, failure};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 const LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of an exchange.
+const BYTES: usize = 60_000;
 /// errno of a session that is not resumed.
 const STALE: i32 = libc::ESTALE;
 
@@ -37,32 +40,11 @@ fn kills() -> u32 {
     std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }
 
-fn open(router: &Router, name: &str) -> Soft {
-    Soft::new(&router.device(name))
-}
-
 /// A device that waits for its router for so long.
 fn patient_for(router: &Router, name: &str, grace: Duration) -> Soft {
     let mut config = SoftConfig::default();
     config.core.deadline_ns = grace.as_nanos() as u64;
     Soft::open(&router.device(name), &config).expect("a device")
-}
-
-/// Bytes there by WRITE and SEND, and back by READ, all compared.
-fn exchange(x: &mut End, y: &mut End, seed: u64) {
-    const BYTES: usize = 60_000;
-    let data = pattern(seed, BYTES);
-    x.buffer.write(0, &data);
-    y.post_recv(9, 500_000, BYTES as u32).expect("post_recv");
-    x.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
-    x.post(2, Op::Send(None), 0, BYTES as u32).expect("post_send");
-    x.post(3, Op::Read(0), 500_000, BYTES as u32).expect("post_send");
-    for id in 1..4 {
-        succeed(x, y, id);
-    }
-    succeed(y, x, 9);
-    assert!(y.buffer.read(0, BYTES) == data && y.buffer.read(500_000, BYTES) == data);
-    assert!(x.buffer.read(500_000, BYTES) == data);
 }
 
 #[test]
@@ -103,10 +85,10 @@ fn processes_go_on_when_the_router_is_killed_and_started_again() {
 #[test]
 fn what_is_under_way_arrives_once_and_whole() {
     let mut router = Router::start(POLICY);
-    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
     for round in 0..u64::from(kills()) {
-        exchange(&mut x, &mut y, round);
+        exchange(&mut x, &mut y, round, BYTES);
         // Requests of a killed router's last moment, more than its rings hold.
         for n in 0..20 {
             y.post_recv(100 + n, 0, 50_000).expect("post_recv");
@@ -128,7 +110,7 @@ fn what_is_under_way_arrives_once_and_whole() {
         }
         assert!(y.buffer.read(0, 50_000) == data);
     }
-    exchange(&mut y, &mut x, 77);
+    exchange(&mut y, &mut x, 77, BYTES);
     let counters = c.dev().counters().expect("counters");
     assert_eq!((counters.rcvd_malformed, counters.rcvd_icrc_err), (0, 0));
 }
@@ -140,18 +122,18 @@ fn a_device_that_sleeps_and_one_of_a_helper_come_back_too() {
     let with_helper = |name: &str| Soft::open(&router.device(name), &config).expect("a device");
     let (c, d) = (with_helper("c"), with_helper("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut x, &mut y, 1);
+    exchange(&mut x, &mut y, 1, BYTES);
     router.kill();
     // No thread of the program touches the devices.
     router.restart();
     wait_for(60, "the helpers look for no router", || router.sessions().len() == 2);
-    exchange(&mut x, &mut y, 2);
+    exchange(&mut x, &mut y, 2, BYTES);
 }
 
 #[test]
 fn datagrams_and_listeners_come_back() {
     let mut router = Router::start(POLICY);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let (listener, port) = cm::listen(b.dev(), port_space::TCP, 1);
     let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
     let (mut x, mut y) = connected(a.dev(), b.dev(), shape).expect("ends");
@@ -178,27 +160,12 @@ fn datagrams_and_listeners_come_back() {
         assert!(to.buffer.read(500_040, 1000) == data);
     }
     // One listener a port of an address, as before.
-    let other = open(&router, "b");
+    let other = router.open("b");
     let id = cm(other.dev()).create(port_space::TCP, 0).expect("create");
     cm(other.dev()).bind(id, port).expect("bind");
     assert!(cm(other.dev()).listen(id, 1).is_err());
     cm(b.dev()).destroy(listener).expect("destroy");
     cm(other.dev()).listen(id, 1).expect("the port is free");
-}
-
-/// The status and cause of the next request of a queue pair that fails.
-fn failure(x: &mut End, y: &mut End) -> (u32, u32, String) {
-    let end = deadline(60);
-    for n in 1000.. {
-        x.post(n, Op::Write(0, None), 0, 100).expect("post_send");
-        let wc = complete(x, y, n, LIMIT);
-        if wc.status != wc_status::SUCCESS {
-            let cause = x.dev.qp_cause(x.qp).expect("qp_cause");
-            return (wc.status, cause.code, cause.to_string());
-        }
-        assert!(Instant::now() < end, "it goes on");
-    }
-    unreachable!()
 }
 
 /// Takes completions of these requests at both ends; how many succeeded, and how many did not.
@@ -223,8 +190,8 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| patient_for(&router, name, grace));
         let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
         let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-        exchange(&mut v, &mut w, 1);
-        exchange(&mut x, &mut y, 2);
+        exchange(&mut v, &mut w, 1, BYTES);
+        exchange(&mut x, &mut y, 2, BYTES);
         // Under way when it dies: more than its rings hold.
         for n in 0..20 {
             y.post_recv(100 + n, 0, 50_000).expect("post_recv");
@@ -236,13 +203,13 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
         let (_, badly) = outcome(&mut x, &mut y, 200..220);
         longest = longest.max(killed.elapsed());
         assert!(badly > 0 && killed.elapsed() >= grace, "{badly} {:?}", killed.elapsed());
-        let (status, cause, words) = failure(&mut x, &mut y);
-        assert_eq!((status, cause), (wc_status::WR_FLUSH_ERR, CauseCode::RouterLost as u32));
-        assert!(words.contains("router"), "{words}");
-        exchange(&mut v, &mut w, 3);
+        let (status, cause) = failure(&mut x, &mut y);
+        assert_eq!((status, cause.code), (wc_status::WR_FLUSH_ERR, CauseCode::RouterLost as u32));
+        assert!(cause.to_string().contains("router"), "{cause}");
+        exchange(&mut v, &mut w, 3, BYTES);
         // Too late.
         router.restart();
-        exchange(&mut v, &mut w, 4);
+        exchange(&mut v, &mut w, 4, BYTES);
         assert!(router.sessions().iter().all(|s| !s.contains("\"tenant\":\"c\"")));
     }
     println!("a deadline of {grace:?}: all had ended {longest:?} after the kill, at the latest");
@@ -251,15 +218,15 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
 #[test]
 fn a_session_that_the_router_ends_is_not_resumed() {
     let router = Router::start(POLICY);
-    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut x, &mut y, 1);
+    exchange(&mut x, &mut y, 1, BYTES);
     let sessions = router.sessions();
     let own = sessions.iter().find(|s| s.contains("\"tenant\":\"c\"")).expect("a session");
     let id = number(own, "session").expect("a number").to_string();
     let done = gdrcore_tests::tools::run(&mut router.asks(&["drop", &id]), 60);
     assert!(done.ok(), "{}", done.output);
-    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
+    assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
     assert_eq!(router.sessions().len(), 1);
 }
 
@@ -269,33 +236,33 @@ fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
     let key = router.socket("admin.key");
     let mode = std::fs::metadata(&key).expect("a key").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut x, &mut y, 1);
+    exchange(&mut x, &mut y, 1, BYTES);
     router.kill();
     std::fs::remove_file(&key).expect("the key");
     router.restart();
-    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
-    let (c, d) = (open(&router, "c"), open(&router, "d"));
+    assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
+    let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut x, &mut y, 1);
+    exchange(&mut x, &mut y, 1, BYTES);
 }
 
 #[test]
 fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
     let mut router = Router::start(POLICY);
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| open(&router, name));
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| router.open(name));
     let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut v, &mut w, 1);
-    exchange(&mut x, &mut y, 2);
+    exchange(&mut v, &mut w, 1, BYTES);
+    exchange(&mut x, &mut y, 2, BYTES);
     router.kill();
     // The tenant c is of another network, and so another tenant.
     let moved = POLICY.replace("listen = \"DIR/c\"", "listen = \"DIR/c\"\nnetwork = \"far\"");
     router.write(&format!("[network.far]\n{moved}"));
     router.restart();
-    assert_eq!(failure(&mut x, &mut y).1, CauseCode::RouterLost as u32);
-    exchange(&mut v, &mut w, 3);
+    assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
+    exchange(&mut v, &mut w, 3, BYTES);
     wait_for(60, "the others stay away", || {
         w.poll();
         v.poll();
@@ -305,7 +272,7 @@ fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
     // A link of the former life ends with the policy that allowed it.
     router.write(&POLICY.replace("listen = \"DIR/a\"", "listen = \"DIR/a\"\nallow = []"));
     assert_eq!(router.reload(), Ok(()));
-    assert_eq!(failure(&mut v, &mut w).1, CauseCode::PathLost as u32);
+    assert_eq!(failure(&mut v, &mut w).1.code, CauseCode::PathLost as u32);
 }
 
 /// Says HELLO with a token; the errno of the refusal.

@@ -66,7 +66,7 @@ impl World {
     }
 
     fn device(&self, tenant: &str) -> Soft {
-        Soft::new(&self.router.device(&format!("{tenant}/tenant.gdrc")))
+        self.router.open(&format!("{tenant}/tenant.gdrc"))
     }
 
     /// A far end on the host without a router.

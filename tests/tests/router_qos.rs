@@ -7,12 +7,12 @@
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::shm::relay::{Put, Relay, RINGS};
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{self, deadline, limit, until, wait_for};
 use gdrcore_tests::router::{Raw, Router};
-use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::{run, Done, Running};
+use gdrcore_tests::traffic::failure;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -318,7 +318,7 @@ fn who_is_read_pays_for_it() {
 fn a_limit_that_comes_sends_pairs_through_the_relay() {
     let two = FOUR.replace("local = \"relay\"\n", "");
     let router = Router::start(&two);
-    let [a, b] = ["one", "sink"].map(|name| Soft::new(&router.device(name)));
+    let [a, b] = ["one", "sink"].map(|name| router.open(name));
     let exchange = || {
         let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
         x.buffer.write(0, &pattern(1, 50_000));
@@ -331,18 +331,10 @@ fn a_limit_that_comes_sends_pairs_through_the_relay() {
     assert_eq!(sent(&router, "one").0, 0, "by a link");
     router.write(&two.replace("[tenant.one]", "[tenant.one]\ntx_rate = \"100MB\""));
     assert_eq!(router.reload(), Ok(()));
-    let end = deadline(60);
-    let failed = loop {
-        x.post(2, Op::Write(0, None), 0, 100).expect("post_send");
-        let wc = complete(&mut x, &mut y, 2, LIMIT);
-        if wc.status != wc_status::SUCCESS {
-            break (wc.status, x.dev.qp_cause(x.qp).expect("qp_cause").code);
-        }
-        assert!(Instant::now() < end, "the link stays");
-    };
+    let (status, cause) = failure(&mut x, &mut y);
     // What the peer has taken succeeds by its receipt; then the next one finds the end.
-    assert!([wc_status::RETRY_EXC_ERR, wc_status::WR_FLUSH_ERR].contains(&failed.0), "{failed:?}");
-    assert_eq!(failed.1, CauseCode::PathLost as u32);
+    assert!([wc_status::RETRY_EXC_ERR, wc_status::WR_FLUSH_ERR].contains(&status), "{status}");
+    assert_eq!(cause.code, CauseCode::PathLost as u32);
     let relayed = exchange();
     let after = sent(&router, "one").0;
     assert!(after > 50_000, "{after}");
@@ -358,7 +350,7 @@ fn a_limit_that_comes_sends_pairs_through_the_relay() {
 #[test]
 fn who_may_not_set_sets_nothing_and_who_may_is_told_what_is_wrong() {
     let router = Router::start(FOUR);
-    let device = Soft::new(&router.device("one"));
+    let device = router.open("one");
     for (words, why) in [
         (&["nobody", "weight=3"][..], "tenant nobody"),
         (&["one", "weight=0"], "weight '0'"),

@@ -6,7 +6,6 @@ use gdrcore_net::via::proto::{Envelope, Hello, Message};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
-use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
 use gdrcore_tests::supervisor::{folder, listener, supervised};
 use gdrcore_tests::tools::{find, run, scratch};
@@ -22,10 +21,6 @@ metered = true
 [tenant.b]
 listen = "DIR/b"
 "#;
-
-fn open(router: &Router, name: &str) -> Soft {
-    Soft::new(&router.device(name))
-}
 
 fn write(x: &mut End, y: &mut End, seed: u64) {
     let data = pattern(seed, 50_000);
@@ -50,7 +45,7 @@ fn answer(router: &Router, hello: Hello) -> (i32, String) {
 #[test]
 fn a_router_that_drains_begins_nothing_and_ends_when_it_is_empty() {
     let mut router = Router::start(TWO);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     write(&mut x, &mut y, 1);
     router.running().signal(libc::SIGTERM);
@@ -70,7 +65,7 @@ fn a_router_that_drains_begins_nothing_and_ends_when_it_is_empty() {
 #[test]
 fn a_second_signal_ends_a_router_that_drains_at_once() {
     let mut router = Router::start(TWO);
-    let _a = open(&router, "a");
+    let _a = router.open("a");
     router.running().signal(libc::SIGTERM);
     wait_for(60, "it does not drain", || router.ask("status").output.contains("\"drains\":true"));
     router.running().signal(libc::SIGTERM);
@@ -80,7 +75,7 @@ fn a_second_signal_ends_a_router_that_drains_at_once() {
 #[test]
 fn who_is_left_at_the_end_of_a_drain_is_served_by_the_next_router() {
     let mut router = Router::start(TWO);
-    let (a, b) = (open(&router, "a"), open(&router, "b"));
+    let (a, b) = (router.open("a"), router.open("b"));
     let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     write(&mut x, &mut y, 1);
     let done = run(&mut router.asks(&["drain", "--for", "300ms"]), 60);

@@ -13,8 +13,9 @@ use gdrcore_tests::cm::{self, cm, Events};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, run_until, until};
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::traffic::exchange_between;
 use std::time::{Duration, Instant};
 
 const UDP: SoftConfig<'static> = SoftConfig { path: PathChoice::Udp, ..DEFAULT };
@@ -41,19 +42,6 @@ fn run_for(devices: &[Soft], time: Duration) {
     }
 }
 
-fn exchange(a: &Soft, b: &Soft, bytes: usize) {
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
-    let data = pattern(u64::from(x.own.qpn), bytes);
-    x.buffer.write(0, &data);
-    x.post(1, Op::Write(0, None), 0, bytes as u32).expect("post_send");
-    succeed(&mut x, &mut y, 1);
-    assert!(y.buffer.read(0, bytes) == data);
-    y.post(2, Op::Read(0), 500_000, bytes as u32 / 2).expect("post_send");
-    succeed(&mut y, &mut x, 2);
-    x.destroy().expect("nothing in use");
-    y.destroy().expect("nothing in use");
-}
-
 #[test]
 fn devices_of_one_address_talk_to_each_other_and_to_others() {
     for config in [UDP, DEFAULT] {
@@ -64,10 +52,10 @@ fn devices_of_one_address_talk_to_each_other_and_to_others() {
         for round in 0..2 {
             for a in &devices {
                 for b in &devices {
-                    exchange(a, b, 100_000);
+                    exchange_between(a.dev(), b.dev(), Shape::default(), 100_000);
                 }
-                exchange(a, &other, 100_000);
-                exchange(&other, a, 100_000);
+                exchange_between(a.dev(), other.dev(), Shape::default(), 100_000);
+                exchange_between(other.dev(), a.dev(), Shape::default(), 100_000);
             }
             if round == 0 {
                 settle(&devices);
@@ -143,7 +131,7 @@ fn the_kernel_keeps_steering_when_devices_leave() {
         settle(&devices);
         let before = detours(&devices);
         for d in &devices {
-            exchange(d, &other, 200_000);
+            exchange_between(d.dev(), other.dev(), Shape::default(), 200_000);
         }
         assert_eq!(detours(&devices), before, "{} are left", devices.len());
         devices.push(open(&name, &UDP));
@@ -198,14 +186,14 @@ fn event(
     b: &dyn Device,
     kind: u32,
 ) -> gdrcore_core::cm::types::CmEvent {
-    let end = deadline(60);
-    loop {
-        all.iter().for_each(|d| _ = d.dev().progress());
-        if let Some(e) = events.find([a, b], Duration::ZERO, |e| e.event == kind) {
-            return e;
-        }
-        assert!(Instant::now() < end, "no event {kind}");
-    }
+    until(
+        60,
+        || format!("no event {kind}"),
+        || {
+            all.iter().for_each(|d| _ = d.dev().progress());
+            events.find([a, b], Duration::ZERO, |e| e.event == kind)
+        },
+    )
 }
 
 #[test]
@@ -405,11 +393,10 @@ fn a_refusal_of_the_network_reaches_the_sender() {
         let mut x = End::new(d.dev(), Shape { timeout: 20, ..Shape::default() }).expect("an end");
         x.connect(nobody).expect("connect");
         x.post(1, Op::Send(None), 0, 100).expect("post_send");
-        let end = deadline(60);
-        while d.dev().qp_cause(x.qp).expect("qp_cause").code != CauseCode::PeerUnreachable as u32 {
+        run_until(60, "the refusal was not reported", || {
             devices.iter().for_each(|d| _ = d.dev().progress());
-            assert!(Instant::now() < end, "the refusal was not reported");
-        }
+            d.dev().qp_cause(x.qp).expect("qp_cause").code == CauseCode::PeerUnreachable as u32
+        });
         x.destroy().expect("nothing in use");
     }
 }
@@ -432,7 +419,7 @@ fn a_stopped_process_delays_no_other_process_of_its_address() {
         let before = timeouts();
         for a in &devices {
             for b in &devices {
-                exchange(a, b, 50_000);
+                exchange_between(a.dev(), b.dev(), Shape::default(), 50_000);
             }
             // All processes of the address share QP1.
             let (listener, port) = cm::listen(a.dev(), port_space::TCP, 8);
@@ -452,17 +439,16 @@ fn a_stopped_process_delays_no_other_process_of_its_address() {
         // A device that joins now gets no answer from the stopped one, and still finds its index.
         devices.push(open(&name, &config));
         settle(&devices);
-        exchange(&devices[3], &devices[2], 50_000);
+        exchange_between(devices[3].dev(), devices[2].dev(), Shape::default(), 50_000);
         far.signal(libc::SIGCONT);
         let mut x = End::new(devices[2].dev(), Shape::default()).expect("an end");
         far.connect(&mut x);
         x.post(1, Op::Write(0, None), 0, 100_000).expect("post_send");
-        let end = deadline(60);
-        while x.take(1).is_none() {
+        run_until(60, "the process that was stopped does not answer", || {
             devices.iter().for_each(|d| _ = d.dev().progress());
             x.poll();
-            assert!(Instant::now() < end, "the process that was stopped does not answer");
-        }
+            x.take(1).is_some()
+        });
         x.destroy().expect("nothing in use");
     }
 }

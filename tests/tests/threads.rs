@@ -4,7 +4,7 @@
 use gdrcore_core::verbs::types::wc_opcode;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, pattern, Op};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{await_one, comes, exchange, shape, write, LEN};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -74,15 +74,13 @@ fn a_poller_of_an_empty_queue_and_a_worker_both_go_on() {
             sender.post(1, Op::Send(None), 0, LEN).expect("post_send");
             // WRITEs go on until the idle thread has its message, which the worker may never look
             // for.
-            let limit = deadline(60);
-            for seed in 1 << 32.. {
+            let mut seed = 1 << 32;
+            run_until(60, &format!("{path}: the message waits behind the worker"), || {
                 write(&mut a, &b, seed, 1);
+                seed += 1;
                 sender.poll();
-                if came.load(Ordering::Relaxed) == 1 {
-                    break;
-                }
-                assert!(Instant::now() < limit, "{path}: the message waits behind the worker");
-            }
+                came.load(Ordering::Relaxed) == 1
+            });
             over.store(true, Ordering::Relaxed);
         });
     }

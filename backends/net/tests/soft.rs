@@ -2,7 +2,7 @@
 
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::ends::{connected, pattern, succeed, End, Op, Shape};
-use gdrcore_testkit::patience::deadline;
+use gdrcore_testkit::patience::{deadline, run_until};
 use gdrcore_testkit::place;
 use gdrcore_testkit::soft::Soft;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -80,15 +80,10 @@ fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
         let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).unwrap();
         b.post_recv(9, 0, 64).unwrap();
         a.post(7, Op::Send(None), 0, 64).unwrap();
-        let end = deadline(60);
-        while b.poll() == 0 {
-            assert!(Instant::now() < end, "the message did not come");
-        }
+        run_until(60, "the message did not come", || b.poll() > 0);
         leave(&b);
         // Only the sender polls from here on.
-        while a.poll() == 0 {
-            assert!(Instant::now() < end, "neither success nor failure");
-        }
+        run_until(60, "neither success nor failure", || a.poll() > 0);
         assert_eq!(a.done[0].status, wc_status::SUCCESS, "way {i} to leave");
     }
 }

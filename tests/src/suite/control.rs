@@ -1,7 +1,7 @@
 //! Behaviour cases of objects: creation, queries, changes, destruction, and checked handles.
 
 use super::{until, Bench, End as Outcome};
-use crate::ends::{connected, pattern, succeed, End, Op, Shape};
+use crate::ends::{connect_both, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, wc_status, AhAttr, QpAttr, QpCap, QpInit, Wc,
@@ -329,8 +329,7 @@ fn recovery(t: Bench<'_>) -> Outcome {
                     e.dev.ah_destroy(e.ah).unwrap();
                 }
             }
-            a.connect(b.own).unwrap();
-            b.connect(a.own).unwrap();
+            connect_both(&mut a, &mut b);
         }
         a.destroy().unwrap();
         b.destroy().unwrap();

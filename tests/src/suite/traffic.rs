@@ -1,7 +1,7 @@
 //! Behaviour cases of traffic: bytes, lengths, immediate data, order.
 
 use super::{until, Bench, End as Outcome, Kind};
-use crate::ends::{connected, pattern, succeed, End, Op, Shape};
+use crate::ends::{connect_both, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_core::device::SrqAttr;
 use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_flags, wc_opcode, wr_opcode, BindMwWr, MwBindInfo, QpInit,
@@ -261,8 +261,7 @@ fn shared_receives(t: Bench<'_>) -> Outcome {
         (b.qp, b.own.qpn) = (qp, qpn);
     }
     for (a, b) in [(&mut a1, &mut b1), (&mut a2, &mut b2)] {
-        a.connect(b.own).unwrap();
-        b.connect(a.own).unwrap();
+        connect_both(a, b);
     }
     for i in 0..8u64 {
         let pieces = [b1.piece(i * 64, 64)];

@@ -2,7 +2,7 @@
 
 use super::{until, Bench, End as Outcome};
 use crate::cpu;
-use crate::ends::{connected, succeed, End, Op, Shape};
+use crate::ends::{connect_both, connected, succeed, End, Op, Shape};
 use gdrcore_core::device::{async_event, SrqAttr};
 use gdrcore_core::verbs::types::{qp_type, send_flags, QpCap, QpInit, RecvWr};
 use gdrcore_core::Error;
@@ -139,8 +139,7 @@ fn srq_limit(t: Bench<'_>) -> Outcome {
     (b.qp, b.own.qpn, _) = t.b.qp_create(&init).unwrap();
     t.a.qp_modify(a.qp, &Default::default(), gdrcore_core::verbs::types::qp_attr_mask::STATE)
         .unwrap();
-    b.connect(a.own).unwrap();
-    a.connect(b.own).unwrap();
+    connect_both(&mut b, &mut a);
     for i in 0..6u64 {
         let wr = RecvWr {
             wr_id: 100 + i,

@@ -9,14 +9,14 @@ fn garbage_on_the_control_port_is_refused() {
     let server = Running::start(&mut copy.server(&[]));
     let address = format!("{}:{}", loopback(copy.n, 1), copy.port());
     for n in 0..20u64 {
-        let end = deadline(60);
-        let mut liar = loop {
-            match std::net::TcpStream::connect(&address) {
-                Ok(stream) => break stream,
-                Err(e) => assert!(Instant::now() < end, "{address}: {e}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let mut liar = until(
+            60,
+            || format!("{address} is not listened at"),
+            || {
+                std::thread::sleep(Duration::from_millis(1));
+                std::net::TcpStream::connect(&address).ok()
+            },
+        );
         use std::io::Write;
         let _ = liar.write_all(&pattern(n, (n * 97) as usize));
     }

@@ -114,16 +114,12 @@ fn a_disk_that_fills_up_meanwhile_leaves_no_half_file() {
     let client = Running::start(&mut copy.client(&[]));
     // The server's target folder, seen from outside of its mount namespace.
     let seen = PathBuf::from(format!("/proc/{}/root{}", server.pid(), copy.to.display()));
-    let end = deadline(60);
     let begun = || {
         gdrcore_tests::source::files(&seen, &[])
             .iter()
             .any(|f| f.metadata().is_ok_and(|m| m.len() > 0))
     };
-    while !begun() {
-        assert!(Instant::now() < end, "nothing arrives");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for(60, "nothing arrives", begun);
     let mut filler = fs::File::create(seen.join("filler")).expect("a file beside it");
     let block = vec![1u8; 1 << 20];
     while std::io::Write::write_all(&mut filler, &block).is_ok() {}

@@ -9,14 +9,14 @@ mod special_files;
 
 use gdrcore_tests::ends::pattern;
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{until, wait_for};
 use gdrcore_tests::tools::{compile, loopback, run, scratch, Done, Running, Scratch};
 use gdrcore_tests::{library, skip};
 use std::fs;
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -98,16 +98,12 @@ impl Copy {
 
     /// Waits until part of a file has arrived under its temporary name.
     fn wait_for_part(&self) {
-        let end = deadline(60);
         let begun = || {
             gdrcore_tests::source::files(&self.to, &[])
                 .iter()
                 .any(|f| f.metadata().is_ok_and(|m| m.len() > 0))
         };
-        while !begun() {
-            assert!(Instant::now() < end, "nothing arrives");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_for(60, "nothing arrives", begun);
     }
 }
 

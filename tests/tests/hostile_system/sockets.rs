@@ -1,6 +1,7 @@
 //! Sockets without room, and links that refuse segmentation or are slow.
 
 use super::*;
+use gdrcore_tests::traffic::exchange;
 
 /// The device's socket that is bound to the address of `name`.
 fn socket_of(name: &str) -> i32 {
@@ -31,19 +32,6 @@ fn set(fd: i32, option: i32, value: i32) {
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
-fn exchange(a: &mut End, b: &mut End, rounds: u64, len: u32) {
-    for round in 0..rounds {
-        let bytes = pattern(round, len as usize);
-        a.buffer.write(0, &bytes);
-        a.post(2 * round, Op::Write(0, None), 0, len).expect("post_send");
-        succeed(a, b, 2 * round);
-        assert!(b.buffer.read(0, len as usize) == bytes, "round {round}");
-        a.post(2 * round + 1, Op::Read(0), len.into(), len).expect("post_send");
-        succeed(a, b, 2 * round + 1);
-        assert!(a.buffer.read(len as usize, len as usize) == bytes, "round {round}");
-    }
-}
-
 #[test]
 fn sockets_without_room_lose_packets_and_no_bytes() {
     let (x, y) = (address(1), address(2));
@@ -54,7 +42,7 @@ fn sockets_without_room_lose_packets_and_no_bytes() {
         set(fd, libc::SO_SNDBUF, 1);
     }
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut a, &mut b, 3, 300_000);
+    (0..3).for_each(|round| exchange(&mut a, &mut b, 3 * round, 300_000));
     let c = dx.dev().counters().expect("counters");
     assert_eq!((c.send_err, c.retry_exceeded_err, c.rcvd_icrc_err), (0, 0, 0), "{c:?}");
 }
@@ -68,7 +56,7 @@ fn a_link_that_refuses_segmentation_gets_single_packets() {
         set(fd, libc::SO_NO_CHECK, 1);
     }
     let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
-    exchange(&mut a, &mut b, 5, 300_000);
+    (0..5).for_each(|round| exchange(&mut a, &mut b, 3 * round, 300_000));
     let (cx, cy) = (dx.dev().counters().expect("counters"), dy.dev().counters().expect("counters"));
     assert!(cx.port_gso_refused >= 1 && cy.port_gso_refused >= 1, "{cx:?} {cy:?}");
     assert!(cx.port_gso_refused <= 64, "the refusal is not remembered: {cx:?}");
