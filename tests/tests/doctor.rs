@@ -406,7 +406,7 @@ fn troubles_between_two_machines_are_named() {
     let link = ["-br", "link", "show", "here"];
     patience::wait_for(60, "the end of the carrier", || {
         let shown = run(hosts.lab.privileged(0, Path::new("ip")).args(link), 10);
-        shown.output.contains("LOWERLAYERDOWN")
+        shown.output.contains("NO-CARRIER")
     });
     finds("no carrier", &hosts.ask(THERE), &dark, "here with 10.9.0.1 has no carrier");
     hosts.lab.admin(0, &["link", "set", "here", "down"]).expect("down");
