@@ -158,14 +158,17 @@ fn troubles_of_a_nic_are_named() {
     let doctor = library::cli();
     let dir = scratch("doctor-nic");
     const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
-    let [state, layer, gid, kind] =
-        ["state", "link_layer", "gids/3", "gid_attrs/types/3"].map(|f| format!("{PORT}/{f}"));
-    let nic: [(&str, &str); 5] = [
+    let [state, layer, gid, kind, gid_1, kind_1] =
+        ["state", "link_layer", "gids/3", "gid_attrs/types/3", "gids/0", "gid_attrs/types/0"]
+            .map(|f| format!("{PORT}/{f}"));
+    let nic: [(&str, &str); 7] = [
         (&state, "4: ACTIVE\n"),
         (&layer, "Ethernet\n"),
         (&gid, "0000:0000:0000:0000:0000:ffff:c000:0201\n"),
         (&kind, "RoCE v2\n"),
         ("dev/infiniband/uverbs0", ""),
+        (&gid_1, "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
+        (&kind_1, "IB/RoCE v1\n"),
     ];
     let gpu = ("dev/nvidia0", "");
     // It cannot be raised everywhere.
@@ -173,7 +176,8 @@ fn troubles_of_a_nic_are_named() {
     let line = limits.lines().find(|l| l.starts_with("Max locked memory")).expect("memlock");
     let memlock = line.split_whitespace().nth(3).expect("a limit");
     let memlock_suffices = memlock.parse().map_or(true, |bytes: u64| bytes >= 64 << 20);
-    let rows: [(&str, &str, Vec<(&str, &str)>, &[&str], &str); 6] = [
+    type Row<'a> = (&'a str, &'a str, Vec<(&'a str, &'a str)>, &'a [&'a str], &'a str);
+    let rows: [Row; 6] = [
         ("sound", ":", nic.to_vec(), &[], "RoCE v2 at GID index 3"),
         ("memlock", "ulimit -l 64", nic.to_vec(), &["warning memlock"], "64 KiB of memory"),
         (

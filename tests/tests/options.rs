@@ -1,8 +1,8 @@
 //! One grammar of options for all programs: `--version`, `--help`, `--option=value`, and unknown
 //! words named.
 
-use gdrcore_tests::library;
-use gdrcore_tests::tools::{run, scratch, Done};
+use gdrcore_tests::tools::{find, run, scratch, Done};
+use gdrcore_tests::{library, skip};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -112,6 +112,11 @@ fn subcommands_are_the_programs() {
         let there = say(&dir.join("bin/gdrcore"), &[name, "--version"]);
         assert!(there.ok() && there.output.starts_with(installed), "{name}: {}", there.output);
     }
+    // Without /proc its own folder is that of the name by which it was called.
+    let bwrap = ["--dev-bind", "/", "/", "--tmpfs", "/proc", "--"];
+    let Some(mut c) = find("bwrap").map(Command::new) else { skip!("bwrap is not installed") };
+    let done = run(c.args(bwrap).arg(&gdrcore).args(["ctl", "--version"]), 30);
+    assert!(done.ok() && done.output.starts_with("gdrcore-routerctl"), "{}", done.output);
     let version = say(&gdrcore, &["version"]);
     assert_eq!(version.output, say(&gdrcore, &["--version"]).output);
     let doctor = say(&gdrcore, &["help", "doctor"]);
