@@ -35,7 +35,8 @@ PACKAGES = {
         "devices, and a file copy.",
         ["libgdrcore0 (= VERSION)"],
         ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo",
-         "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file"],
+         "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file",
+         "share/bash-completion/completions/gdrcore"],
     ),
     "gdrcore-ibverbs": (
         "net", "run programs of libibverbs without an RDMA NIC",

@@ -117,6 +117,20 @@ fn subcommands_are_the_programs() {
     let Some(mut c) = find("bwrap").map(Command::new) else { skip!("bwrap is not installed") };
     let done = run(c.args(bwrap).arg(&gdrcore).args(["ctl", "--version"]), 30);
     assert!(done.ok() && done.output.starts_with("gdrcore-routerctl"), "{}", done.output);
+    let complete = "PATH=${0%/*}:$PATH; . <(gdrcore completion); COMP_WORDS=($1); \
+                    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gdrcore gdrcore \
+                    \"${COMP_WORDS[$COMP_CWORD]}\"; echo \"${COMPREPLY[@]}\"";
+    for (typed, completed) in [
+        ("gdrcore do", "doctor\n"),
+        ("gdrcore ping", "ping pingpong\n"),
+        ("gdrcore --v", "--version\n"),
+        ("gdrcore doctor --js", "--json\n"),
+        ("gdrcore run --pc", "--pcap\n"),
+    ] {
+        let mut bash = Command::new("bash");
+        let done = run(bash.args(["-c", complete]).arg(&gdrcore).arg(typed), 30);
+        assert_eq!(done.output, completed, "{typed}");
+    }
     let version = say(&gdrcore, &["version"]);
     assert_eq!(version.output, say(&gdrcore, &["--version"]).output);
     let doctor = say(&gdrcore, &["help", "doctor"]);
