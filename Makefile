@@ -148,6 +148,9 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"
 	install -m 755 "$(BIN)/gdrcore" "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	[ ! -e "$(BIN)/gdrcore-router-etcd" ] || install -m 755 "$(BIN)/gdrcore-router-etcd" "$(DESTDIR)$(PREFIX)/bin"
+	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
+	"$(BIN)/gdrcore" completion >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	chmod 644 "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -179,6 +182,7 @@ uninstall: ## Remove what install put there.
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
+	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%")
 	for d in docs/using docs .; do rmdir "$(DESTDIR)$(DOCDIR)/$$d" 2>/dev/null || true; done

@@ -34,8 +34,9 @@ PACKAGES = {
         "libgdrcore: a measurement of rates and latencies, a ping, a ping-pong, a list of\n"
         "devices, and a file copy.",
         ["libgdrcore0 (= VERSION)"],
-        ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo", "bin/gdrcore-ping",
-         "bin/gdrcore-gpu-*", "bin/rdma_copy_file"],
+        ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo",
+         "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file",
+         "share/bash-completion/completions/gdrcore"],
     ),
     "gdrcore-ibverbs": (
         "net", "run programs of libibverbs without an RDMA NIC",

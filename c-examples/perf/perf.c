@@ -709,8 +709,8 @@ int main(int argc, char **argv)
         .plan = { .inline_max = UINT32_MAX, .timeout = 17, .retries = 7 },
     };
     gx_program = "perf";
-    for (int c; (c = gx_getopt(argc, argv, "d:x:p:kc:s:an:D:t:r:q:T:I:Q:l:o:m:u:A:beHChV", longs)) !=
-                -1;) {
+    static const char shorts[] = "d:x:p:kc:s:an:D:t:r:q:T:I:Q:l:o:m:u:A:beHChV";
+    for (int c; (c = gx_getopt(argc, argv, shorts, longs)) != -1;) {
         if (c == 'h')
             return usage(stdout), GX_EXIT_OK;
         if (option(&o, c, optarg))

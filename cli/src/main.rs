@@ -21,17 +21,41 @@ enum Wish {
     Execute(&'static Program, Vec<OsString>),
 }
 
+/// The subcommands that are here, with their lines for `--help`.
+const OWN: [(&str, &str); 4] = [
+    ("doctor", "say what keeps RDMA from working here, or to a peer"),
+    ("version", "the version; also --version"),
+    ("help [COMMAND]", "this text, or that of a command; also --help"),
+    ("completion", "what bash completes gdrcore with, as a script"),
+];
+
+/// Bash's completion: of commands by the tables, of options by what `--help` tells.
+fn completion() -> String {
+    let own = OWN.iter().filter_map(|(name, _)| name.split(' ').next());
+    let all: Vec<&str> = PROGRAMS.iter().map(|p| p.name).chain(own).collect();
+    format!(
+        r#"_gdrcore() {{
+    local words=
+    if [ "$COMP_CWORD" = 1 ]; then
+        words="{} --help --version"
+    elif [ "${{2#-}}" != "$2" ]; then
+        words=$("$1" "${{COMP_WORDS[1]}}" --help 2>/dev/null |
+            grep -oE -- '--[a-z][a-z_-]+' | sort -u)
+    fi
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$2")
+}}
+complete -o default -F _gdrcore gdrcore
+"#,
+        all.join(" ")
+    )
+}
+
 fn help() -> String {
     let mut text = String::from(
         "usage: gdrcore COMMAND [ARGUMENT]...\n\
          RDMA with or without an RDMA NIC. `gdrcore COMMAND --help` tells more.\n\n",
     );
-    let own = [
-        ("doctor", "say what keeps RDMA from working here, or to a peer"),
-        ("version", "the version; also --version"),
-        ("help [COMMAND]", "this text, or that of a command; also --help"),
-    ];
-    for (name, what) in PROGRAMS.iter().map(|p| (p.name, p.what)).chain(own) {
+    for (name, what) in PROGRAMS.iter().map(|p| (p.name, p.what)).chain(OWN) {
         text += &format!("  {name:<15} {what}\n");
     }
     text
@@ -60,7 +84,8 @@ fn of_command(command: &str, rest: Vec<OsString>) -> Result<Wish, lexopt::Error>
             of_command(&rest[0].clone().string()?, vec!["--help".into()])
         }
         "version" if rest.is_empty() => Ok(Wish::Say(version())),
-        "version" | "help" => Err(format!("{command}: too many arguments").into()),
+        "completion" if rest.is_empty() => Ok(Wish::Say(completion())),
+        "version" | "help" | "completion" => Err(format!("{command}: too many arguments").into()),
         "doctor" => match doctor::parse(rest.into_iter())? {
             Some(options) => Ok(Wish::Doctor(options)),
             None => Ok(Wish::Say(doctor::HELP.into())),

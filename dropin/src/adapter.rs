@@ -12,7 +12,7 @@ use core::ffi::{c_char, c_int};
 use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
-use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::addr::Endpoint;
 use gdrcore_net::interfaces;
 use gdrcore_net::link_state::LinkState;
 use gdrcore_net::via::find::SocketPath;

@@ -86,6 +86,7 @@ fn files_below(at: &Path) -> Vec<PathBuf> {
 fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     library::examples();
     library::router();
+    library::cli();
     let dest = scratch("dist-install").join("dest");
     let make = |target: &str| {
         let mut c = a_make();
@@ -113,6 +114,11 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
         assert!(done.ok(), "{tool}: {}", done.output);
     }
     assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
+    for command in ["run", "devices", "perf", "ping", "pingpong", "copy", "router", "ctl"] {
+        let gdrcore = moved.join("bin/gdrcore");
+        let done = run(Command::new(gdrcore).args([command, "--version"]), 60);
+        assert!(done.ok(), "{command}: {}", done.output);
+    }
     fs::rename(&moved, at("/opt/g")).expect("moved back");
     // What others have there stays.
     let other = at("/opt/g/pages/other.md");

@@ -112,7 +112,10 @@ fn serves(release: &str) {
     let before = names(&at);
     for (kind, install, bin, own, remove) in KINDS {
         in_root(&at, install);
-        let user = format!("export PATH={bin}:$PATH; {own}; /dist/ping_pong.sh");
+        let user = format!(
+            "export PATH={bin}:$PATH; {own}; gdrcore doctor; gdrcore run --version; \
+             /dist/ping_pong.sh"
+        );
         let user = user.replace('\'', "'\\''");
         let done = in_root(
             &at,

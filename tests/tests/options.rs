@@ -1,8 +1,8 @@
 //! One grammar of options for all programs: `--version`, `--help`, `--option=value`, and unknown
 //! words named.
 
-use gdrcore_tests::library;
-use gdrcore_tests::tools::{run, scratch, Done};
+use gdrcore_tests::tools::{find, run, scratch, Done};
+use gdrcore_tests::{library, skip};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,6 +111,25 @@ fn subcommands_are_the_programs() {
         symlink(bin.join(built), dir.join("libexec/gdrcore").join(installed)).expect("a link");
         let there = say(&dir.join("bin/gdrcore"), &[name, "--version"]);
         assert!(there.ok() && there.output.starts_with(installed), "{name}: {}", there.output);
+    }
+    // Without /proc its own folder is that of the name by which it was called.
+    let bwrap = ["--dev-bind", "/", "/", "--tmpfs", "/proc", "--"];
+    let Some(mut c) = find("bwrap").map(Command::new) else { skip!("bwrap is not installed") };
+    let done = run(c.args(bwrap).arg(&gdrcore).args(["ctl", "--version"]), 30);
+    assert!(done.ok() && done.output.starts_with("gdrcore-routerctl"), "{}", done.output);
+    let complete = "PATH=${0%/*}:$PATH; . <(gdrcore completion); COMP_WORDS=($1); \
+                    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gdrcore gdrcore \
+                    \"${COMP_WORDS[$COMP_CWORD]}\"; echo \"${COMPREPLY[@]}\"";
+    for (typed, completed) in [
+        ("gdrcore do", "doctor\n"),
+        ("gdrcore ping", "ping pingpong\n"),
+        ("gdrcore --v", "--version\n"),
+        ("gdrcore doctor --js", "--json\n"),
+        ("gdrcore run --pc", "--pcap\n"),
+    ] {
+        let mut bash = Command::new("bash");
+        let done = run(bash.args(["-c", complete]).arg(&gdrcore).arg(typed), 30);
+        assert_eq!(done.output, completed, "{typed}");
     }
     let version = say(&gdrcore, &["version"]);
     assert_eq!(version.output, say(&gdrcore, &["--version"]).output);
