@@ -1,5 +1,7 @@
 //! Finds the drop-in's libraries.
 
+use crate::elf::find;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The drop-in.
@@ -15,8 +17,14 @@ pub fn folder() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("GDRC_LIBRARIES").filter(|v| !v.is_empty()) {
         return Some(PathBuf::from(named)).filter(|f| holds(f));
     }
-    let program = std::env::current_exe().ok()?;
+    let program = std::env::current_exe().ok().or_else(|| called(&std::env::args_os().next()?))?;
     candidates(program.parent()?).into_iter().find(|f| holds(f))
+}
+
+/// The program by the name with which it was called: where there is no /proc, nothing else says
+/// where it lies.
+fn called(name: &OsStr) -> Option<PathBuf> {
+    std::fs::canonicalize(find(name)?).ok()
 }
 
 fn holds(folder: &Path) -> bool {
@@ -39,6 +47,14 @@ fn candidates(bin: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_leads_to_the_program_as_a_shell_finds_it() {
+        let sh = std::fs::canonicalize("/bin/sh").expect("a shell");
+        assert_eq!(called("sh".as_ref()), Some(sh.clone()));
+        assert_eq!(called("/bin/../bin/sh".as_ref()), Some(sh));
+        assert_eq!(called("/nowhere/sh".as_ref()), None);
+    }
 
     #[test]
     fn a_program_that_is_installed_finds_its_libraries() {

@@ -84,7 +84,7 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
 }
 
 /// The path of a program, by the rules of execvp(3).
-fn find(program: &OsStr) -> Option<PathBuf> {
+pub fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
     }
