@@ -92,7 +92,6 @@ fn program(declared: &[String], defines: &[String]) -> String {
 fn dump() -> BTreeSet<String> {
     let (declared, defines) = declarations();
     let dir = scratch("abi-dump");
-    fs::create_dir_all(&dir).expect("a folder");
     fs::write(dir.join("dump.c"), program(&declared, &defines)).expect("the program");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Werror", "-o"]).arg(dir.join("dump")).arg(dir.join("dump.c"));

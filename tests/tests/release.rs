@@ -2,9 +2,9 @@
 
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{run, scratch, Done};
+use gdrcore_tests::tools::{run, scratch, Done, Scratch};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 fn git(tree: &Path, words: &[&str]) -> String {
@@ -15,13 +15,12 @@ fn git(tree: &Path, words: &[&str]) -> String {
 }
 
 /// The sources as they are, in a repository with one commit.
-fn a_repository(test: &str) -> PathBuf {
-    let tree = scratch(test).join("tree");
-    fs::create_dir_all(&tree).expect("a folder");
+fn a_repository(test: &str) -> Scratch {
+    let tree = scratch(test);
     let pack = "cd \"$0\" && git ls-files -z --cached --others --exclude-standard |
         while IFS= read -r -d '' f; do [ ! -f \"$f\" ] || printf '%s\\0' \"$f\"; done |
         tar --null --files-from=- --create | tar --extract --directory \"$1\"";
-    let done = run(Command::new("bash").args(["-euc", pack]).arg(root()).arg(&tree), 120);
+    let done = run(Command::new("bash").args(["-euc", pack]).arg(root()).arg(&*tree), 120);
     assert!(done.ok(), "{}", done.output);
     git(&tree, &["init", "--quiet"]);
     git(&tree, &["add", "--all"]);
@@ -71,13 +70,13 @@ fn a_release_is_one_commit_that_names_the_version_everywhere_and_a_tag() {
     // The lock file is that of the new version: cargo changes nothing in it.
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]);
-    let metadata = run(cargo.current_dir(&tree), 120);
+    let metadata = run(cargo.current_dir(&*tree), 120);
     assert!(metadata.ok(), "{}", metadata.output);
     assert!(metadata.output.contains("\"version\":\"0.99.2\""));
     assert!(!metadata.output.contains(&format!("\"version\":\"{own}\"")));
     // What install instructions name is the file of this version.
     let named = run(
-        Command::new("git").args(["grep", "-n", &format!("gdrcore-{own}-")]).current_dir(&tree),
+        Command::new("git").args(["grep", "-n", &format!("gdrcore-{own}-")]).current_dir(&*tree),
         60,
     );
     assert_eq!(named.output, "", "the version before");

@@ -104,7 +104,11 @@ impl SocketDir {
         let left = left.len();
         written.map_err(|_| too_long())?;
         let socket_dir = SocketDir { path, len: SOCKET_DIR_MAX - left };
-        make_dir(&socket_dir.c_path(&[])?)?;
+        let own = socket_dir.c_path(&[])?;
+        make_dir(&own)?;
+        // It may be another container's, on a file system that is read-only here.
+        // SAFETY: a C string; no other pointers.
+        check(unsafe { libc::access(own.as_c_str().as_ptr(), libc::W_OK) })?;
         Ok(socket_dir)
     }
 

@@ -1,0 +1,257 @@
+//! The table "Where it runs" of docs/using/INSTALL.md: two processes exchange checked messages over
+//! the drop-in in each of these surroundings, through shared memory and through UDP.
+
+use gdrcore_tests::source::root;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Scratch};
+use gdrcore_tests::{library, skip};
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const RUN: &str = "bin/gdrcore-run";
+
+/// The program in a folder with an installed gdrcore-run; `None`: said to be skipped.
+fn program(test: &str) -> Option<Scratch> {
+    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        gdrcore_testkit::skip::skipped(format_args!(
+            "a compiler or libibverbs' headers are not installed (libibverbs-dev)"
+        ));
+        return None;
+    }
+    let dir = scratch(&format!("where-{test}"));
+    compile("cc", "two_hosts", &dir, &["-libverbs"]);
+    for folder in ["bin", "lib/gdrcore"] {
+        fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    let built = library::dropin();
+    for name in ["libibverbs.so.1", "libgdrcore_preload.so"] {
+        fs::copy(built.join(name), dir.join("lib/gdrcore").join(name)).unwrap();
+    }
+    fs::copy(built.join("../bin/gdrcore-run"), dir.join(RUN)).unwrap();
+    Some(dir)
+}
+
+/// Runs it behind the words of a command that makes the surroundings.
+fn exchange(dir: &Path, n: u32, path: &str, around: &[&str]) -> String {
+    let words = around.iter().map(|word| word.to_string());
+    let own = [RUN, "two_hosts"].map(|name| dir.join(name).display().to_string());
+    let words: Vec<String> = words.chain(own).collect();
+    let mut c = Command::new(&words[0]);
+    c.args(&words[1..]).args([loopback(99, n), loopback(99, n + 1)]);
+    c.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("GDRC_PATH", path);
+    let done = run(&mut c, 60);
+    assert!(
+        done.ok() && done.output.contains("every byte arrived"),
+        "GDRC_PATH={path} {words:?}: {}",
+        done.output
+    );
+    done.output
+}
+
+/// Both paths in surroundings whose tool is the first word.
+fn works(test: &str, n: u32, around: &[&str]) {
+    // SAFETY: a question without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip!("only root makes all these surroundings");
+    }
+    if let Some(tool) = around.iter().find(|tool| TOOLS.contains(tool) && find(tool).is_none()) {
+        skip!("{tool} is not installed");
+    }
+    let Some(dir) = program(test) else { return };
+    exchange(&dir, n, "auto", around);
+    exchange(&dir, n, "udp", around);
+}
+
+const TOOLS: [&str; 4] = ["bwrap", "setpriv", "prlimit", "unshare"];
+/// All of the system as it is, in namespaces of mounts.
+const SYSTEM: [&str; 5] = ["bwrap", "--die-with-parent", "--bind", "/", "/"];
+
+#[test]
+fn without_proc() {
+    works("proc", 1, &[&SYSTEM[..], &["--tmpfs", "/proc"]].concat());
+}
+
+#[test]
+fn without_devices_and_dev_shm() {
+    works("dev", 3, &[&SYSTEM[..], &["--tmpfs", "/dev", "--remount-ro", "/dev"]].concat());
+}
+
+#[test]
+fn on_a_file_system_that_is_read_only() {
+    works("read-only", 5, &READ_ONLY);
+}
+
+const READ_ONLY: [&str; 5] = ["bwrap", "--die-with-parent", "--ro-bind", "/", "/"];
+
+/// A directory for the sockets of this user and network, as a process outside has it.
+struct SocketDir(PathBuf);
+
+impl SocketDir {
+    fn new() -> SocketDir {
+        const SO_NETNS_COOKIE: libc::c_int = 71;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let (mut cookie, mut len) = (0u64, 8);
+        // SAFETY: room for the eight bytes that `len` names.
+        let rc = unsafe {
+            let to = (&raw mut cookie).cast();
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, to, &mut len)
+        };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        let dir = PathBuf::from(format!("/dev/shm/gdrcore-0/{cookie:x}"));
+        // Whoever uses it last does not take it away: it is not empty.
+        let kept = dir.join(format!("kept-{}", std::process::id()));
+        let mut make = fs::DirBuilder::new();
+        make.recursive(true).mode(0o700).create(&kept).expect("the directory");
+        SocketDir(kept)
+    }
+}
+
+impl Drop for SocketDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn on_a_read_only_file_system_where_others_have_sockets() {
+    // SAFETY: a question without arguments.
+    if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/shm").is_dir() {
+        skip!("only root makes all these surroundings");
+    }
+    let _dir = SocketDir::new();
+    works("read-only-others", 21, &READ_ONLY);
+}
+
+#[test]
+fn without_a_network() {
+    works("network", 7, &[&SYSTEM[..], &["--unshare-net"]].concat());
+}
+
+/// A user whom no file names, without capabilities and without locked memory.
+const NOBODY: [&str; 11] = [
+    "prlimit",
+    "--memlock=0:0",
+    "setpriv",
+    "--reuid=54321",
+    "--regid=54321",
+    "--clear-groups",
+    "--no-new-privs",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+    "--ambient-caps=-all",
+    "--",
+];
+
+#[test]
+fn as_a_user_without_a_name_capabilities_and_locked_memory() {
+    works("nobody", 9, &NOBODY[..10]);
+}
+
+#[test]
+fn in_a_namespace_of_users_within_one() {
+    let twice = ["unshare", "--user", "--map-root-user", "unshare", "--user", "--map-root-user"];
+    works("users", 11, &twice);
+}
+
+#[test]
+fn with_nothing_of_all_that() {
+    let all = ["--tmpfs", "/proc", "--tmpfs", "/dev", "--unshare-net", "--unshare-ipc"];
+    works("nothing", 13, &[&SYSTEM[..], &all, &NOBODY[..10]].concat());
+}
+
+/// A folder of control groups, taken away again.
+struct Group(PathBuf);
+
+impl Group {
+    /// With so much memory at most; the reason where this machine has none to give.
+    fn new(limit: &str) -> Result<Group, String> {
+        let name = format!("gdrc-test-{}", std::process::id());
+        for (folder, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
+            let at = Path::new(folder).join(&name);
+            if fs::create_dir(&at).is_err() {
+                continue;
+            }
+            let group = Group(at);
+            if fs::write(group.0.join(file), limit).is_ok() {
+                return Ok(group);
+            }
+        }
+        Err("no control group with a limit of memory can be made here".into())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn in_a_control_group_of_64_mib() {
+    let group = match Group::new("67108864") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    let enter = format!("echo $$ >{}/cgroup.procs; exec \"$0\" \"$@\"", group.0.display());
+    works("group", 15, &["sh", "-ec", &enter]);
+}
+
+/// The list of calls that podman allows, which is docker's.
+const PROFILE: &str = "/usr/share/containers/seccomp.json";
+
+#[test]
+fn in_a_container_with_the_calls_that_docker_allows() {
+    if !Path::new(PROFILE).exists() {
+        skip!("no {PROFILE} (apt-get install golang-github-containers-common)");
+    }
+    let Some(runtime) = find("runc") else {
+        skip!("no runc to make a container (apt-get install runc)");
+    };
+    // SAFETY: a question without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip!("runc makes this container for root alone");
+    }
+    let Some(dir) = program("seccomp") else { return };
+    let convert = root().join("tests/python/oci_seccomp.py");
+    let rules = run(Command::new("python3").arg("-B").arg(convert).arg(PROFILE), 60);
+    assert!(rules.ok(), "{}", rules.output);
+    let bundle = dir.join("bundle");
+    for name in ["usr", "proc", "dev", "own"] {
+        fs::create_dir_all(bundle.join("rootfs").join(name)).unwrap();
+    }
+    for name in ["bin", "lib", "lib64"] {
+        std::os::unix::fs::symlink(format!("usr/{name}"), bundle.join("rootfs").join(name))
+            .unwrap();
+    }
+    for (n, path) in ["auto", "udp"].into_iter().enumerate() {
+        let at = |host| loopback(99, 17 + 2 * n as u32 + host);
+        let config = format!(
+            r#"{{"ociVersion":"1.0.2","root":{{"path":"rootfs","readonly":true}},
+"process":{{"terminal":false,"cwd":"/","user":{{"uid":1000,"gid":1000}},"noNewPrivileges":true,
+"args":["/own/{RUN}","/own/two_hosts","{}","{}"],"env":["GDRC_PATH={path}"]}},
+"mounts":[{{"destination":"/proc","type":"proc","source":"proc"}},
+{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
+{{"destination":"/usr","type":"bind","source":"/usr","options":["rbind","ro"]}},
+{{"destination":"/own","type":"bind","source":{:?},"options":["rbind","ro"]}}],
+"linux":{{"namespaces":[{{"type":"pid"}},{{"type":"ipc"}},{{"type":"uts"}},{{"type":"mount"}},
+{{"type":"network"}}],"seccomp":{}}}}}"#,
+            at(0),
+            at(1),
+            dir.display().to_string(),
+            rules.output
+        );
+        fs::write(bundle.join("config.json"), config).unwrap();
+        let mut c = Command::new(&runtime);
+        c.arg("--root").arg(dir.join("kept")).args(["run", "--bundle"]).arg(&bundle);
+        let done = run(c.arg(format!("gdrc-where-{}-{n}", std::process::id())), 60);
+        assert!(
+            done.ok() && done.output.contains("every byte arrived"),
+            "GDRC_PATH={path}: {}",
+            done.output
+        );
+    }
+}
