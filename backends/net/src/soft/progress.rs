@@ -548,7 +548,8 @@ impl SoftDevice {
     /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post
     /// that found the lock taken here.
     pub(super) fn announce_sleep(&self) -> bool {
-        let input = self.announce(&mut self.lock_control());
-        input || self.engine.shared().active.any()
+        let mut held = self.lock_control();
+        // Before the lock goes, as its end serves such a post, which may complete something.
+        self.announce(&mut held) || self.engine.shared().active.any()
     }
 }
