@@ -238,12 +238,15 @@ fn an_event_names_the_cq_whichever_engine_completes() {
         dev.cq_arm(b.cq, false).unwrap();
         c.post(round, Op::Send(None), 0, LEN).unwrap();
         // Nothing else ends at this CQ.
-        let (mut event, end) = (None, deadline(60));
-        while event.is_none() {
-            assert!(dev.wait(limit_ms(60)).unwrap() && Instant::now() < end, "round {round}");
-            event = dev.cq_event().unwrap();
-        }
-        assert_eq!(event, Some(b.cq), "round {round}");
+        let event = until(
+            60,
+            || format!("round {round}"),
+            || {
+                assert!(dev.wait(limit_ms(60)).unwrap(), "round {round}");
+                dev.cq_event().unwrap()
+            },
+        );
+        assert_eq!(event, b.cq, "round {round}");
         assert_eq!(take(dev, b.cq, 1, 1)[0].wr_id, round);
         take(dev, c.cq, 1, 1);
         assert_eq!(dev.cq_event(), Ok(None), "no further event without an arming that meets it");

@@ -105,15 +105,11 @@ fn packets_for_qps_that_are_gone_or_not_ready_are_dropped() {
                 &mut [bth(opcode, 0x40, qpn, true, 5), pattern(9, 64)].concat(),
             );
         }
-        let end = deadline(60);
-        loop {
+        let missing = || format!("QPN {qpn:#x}: {before:?}; then {:?}", counters(dx.dev()));
+        until(60, missing, || {
             dx.dev().progress().expect("progress");
-            let c = counters(dx.dev());
-            if refused(&c) >= refused(&before) + 8 {
-                break;
-            }
-            assert!(Instant::now() < end, "QPN {qpn:#x}: {before:?}; then {c:?}");
-        }
+            (refused(&counters(dx.dev())) >= refused(&before) + 8).then_some(())
+        });
     }
     init.poll();
     assert!(init.done.is_empty(), "{:?}", init.done);

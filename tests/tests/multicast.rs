@@ -5,7 +5,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{Address, End, Op, Shape};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::soft::{address, Soft};
@@ -41,15 +41,10 @@ fn member<'d>(dev: &'d dyn Device, to: [u8; 16]) -> End<'d> {
 
 /// Polls until each end has `n` completions.
 fn poll(ends: &mut [&mut End<'_>], n: usize) {
-    let end = deadline(60);
-    while ends.iter().any(|e| e.done.len() < n) {
-        assert!(
-            Instant::now() < end,
-            "{:?}",
-            ends.iter().map(|e| e.done.len()).collect::<Vec<_>>()
-        );
+    run_until(60, "not all completions came", || {
         ends.iter_mut().for_each(|e| _ = e.poll());
-    }
+        ends.iter().all(|e| e.done.len() >= n)
+    });
 }
 
 /// Polls ends that must get nothing: messages of this host are in the sockets by now.

@@ -5,7 +5,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{complete, connect_both, connected, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::patience::deadline;
+use gdrcore_tests::patience::run_until;
 use gdrcore_tests::process::descriptors;
 use gdrcore_tests::soft::over_each;
 use std::time::{Duration, Instant};
@@ -19,19 +19,16 @@ const LEFT: u64 = 6;
 
 /// Resets an end; discards its completions and returns their number.
 fn reset(end: &mut End) -> usize {
-    let limit = deadline(60);
     let mut taken = 0;
-    loop {
+    run_until(60, "the completions did not come", || {
         let done = end.dev.qp_reset(end.qp);
         while end.poll() > 0 {}
         taken += end.done.len();
         end.done.clear();
-        match done {
-            Ok(()) => return taken,
-            Err(e) => assert_eq!(e, Error::Again),
-        }
-        assert!(Instant::now() < limit, "the completions did not come");
-    }
+        assert!(matches!(done, Ok(()) | Err(Error::Again)), "{done:?}");
+        done.is_ok()
+    });
+    taken
 }
 
 /// Connects two ends that are in RESET; their new PSNs are ahead of the former ones.

@@ -13,7 +13,7 @@ use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::library;
-use gdrcore_tests::patience::{self, deadline, run_until};
+use gdrcore_tests::patience::{self, deadline, run_until, until};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -75,18 +75,6 @@ fn lent(devices: &[Soft; 2]) -> (End<'_>, End<'_>) {
     (x, y)
 }
 
-/// Runs only `x` until `wr_id` has completed.
-fn alone(x: &mut End, wr_id: u64) -> Wc {
-    let end = deadline(60);
-    loop {
-        x.poll();
-        if let Some(wc) = x.take(wr_id) {
-            return wc;
-        }
-        assert!(Instant::now() < end, "no completion; cause {:?}", x.dev.qp_cause(x.qp));
-    }
-}
-
 #[test]
 fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
     let devices = pair();
@@ -108,7 +96,7 @@ fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
         y.buffer.write(0, &vec![0xa5; BYTES]);
         x.buffer.write(from, &pattern(seed, len));
         x.post(seed, Op::Write(to as u64, None), from as u64, len as u32).expect("post_send");
-        assert_eq!(alone(&mut x, seed).status, wc_status::SUCCESS);
+        assert_eq!(x.alone(seed).status, wc_status::SUCCESS);
         assert!(y.buffer.read(to, len) == pattern(seed, len), "{seed}");
         assert!(y.buffer.read(0, to).iter().all(|&b| b == 0xa5), "before {seed}");
         assert!(
@@ -123,7 +111,7 @@ fn bytes_land_where_they_should_with_neither_a_packet_nor_the_target() {
     x.buffer.write(0, &pattern(9, 1 << 20));
     let before = carried(&x);
     x.post_wr(&x.request(9, Op::Write(77, None), &pieces)).expect("post_send");
-    assert_eq!(alone(&mut x, 9).status, wc_status::SUCCESS);
+    assert_eq!(x.alone(9).status, wc_status::SUCCESS);
     let all = [x.buffer.read(5, 7), x.buffer.read(200_001, 300_000), x.buffer.read(1, 5)].concat();
     assert!(y.buffer.read(77, all.len()) == all);
     assert_eq!(carried(&x), before + 1);
@@ -241,7 +229,7 @@ fn the_last_word_is_stored_last() {
             x.buffer.write(0, &vec![round as u8 | 1; len]);
             told.store(round, Ordering::Release);
             x.post(round, Op::Write(to as u64, None), 0, len as u32).expect("post_send");
-            assert_eq!(alone(&mut x, round).status, wc_status::SUCCESS);
+            assert_eq!(x.alone(round).status, wc_status::SUCCESS);
             spin_until(|| seen.load(Ordering::Acquire) >= round);
         }
         assert_eq!(carried(&x) - before, rounds);

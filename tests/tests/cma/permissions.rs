@@ -93,7 +93,7 @@ fn a_context_that_was_closed_is_not_written() {
     // Drops the device with all of its objects.
     drop(far);
     x.post(9, Op::Write(0, None), 0, 300_000).expect("post_send");
-    assert_ne!(alone(&mut x, 9).status, wc_status::SUCCESS);
+    assert_ne!(x.alone(9).status, wc_status::SUCCESS);
     assert!(memory.read(0, BYTES) == before);
 }
 

@@ -19,14 +19,14 @@ fn another_process_is_written_also_while_it_is_stopped() {
     let mut x = across(&here, &mut far);
     let read_back = |x: &mut End, seed: u64, len: usize| {
         x.post(2, Op::Read(3), 0, len as u32).expect("post_send");
-        assert_eq!(alone(x, 2).status, wc_status::SUCCESS);
+        assert_eq!(x.alone(2).status, wc_status::SUCCESS);
         assert!(x.buffer.read(0, len) == pattern(seed, len), "{seed}");
     };
     for (seed, len) in [(1, LEAST), (2, 100_001), (3, 3 << 20)] {
         let before = carried(&x);
         x.buffer.write(0, &pattern(seed, len));
         x.post(1, Op::Write(3, None), 0, len as u32).expect("post_send");
-        assert_eq!(alone(&mut x, 1).status, wc_status::SUCCESS);
+        assert_eq!(x.alone(1).status, wc_status::SUCCESS);
         assert_eq!(carried(&x), before + 1);
         read_back(&mut x, seed, len);
     }
@@ -35,7 +35,7 @@ fn another_process_is_written_also_while_it_is_stopped() {
     x.buffer.write(0, &pattern(4, MIB as usize));
     for _ in 0..100 {
         x.post(1, Op::Write(3, None), 0, MIB).expect("post_send");
-        assert_eq!(alone(&mut x, 1).status, wc_status::SUCCESS);
+        assert_eq!(x.alone(1).status, wc_status::SUCCESS);
     }
     assert_eq!(carried(&x), before + 100);
     far.signal(libc::SIGCONT);
@@ -135,14 +135,15 @@ fn perf_writes_so_and_finds_every_byte() {
 /// Number of WRITEs of another process that bypassed the ring so far.
 fn told(far: &mut Far) -> u64 {
     far.say("tell");
-    let end = deadline(60);
-    loop {
-        let said = far.line(Duration::from_secs(20)).expect("counters");
-        if let Some(counters) = said.strip_prefix("counters ") {
-            return counters.split(' ').nth(2).expect("three").parse().expect("a number");
-        }
-        assert!(Instant::now() < end);
-    }
+    until(
+        60,
+        || "no counters".to_string(),
+        || {
+            let said = far.line(Duration::from_secs(20)).expect("counters");
+            let counters = said.strip_prefix("counters ")?;
+            Some(counters.split(' ').nth(2).expect("three").parse().expect("a number"))
+        },
+    )
 }
 
 /// Runs two processes of another user; `dumpable` says whether others of that user may trace the
