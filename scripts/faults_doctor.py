@@ -48,6 +48,9 @@ FAULTS = [
      "Vec::new();", "doctor"),
     ("probes may be fragmented", "cli/src/doctor/peer.rs",
      "libc::IP_PMTUDISC_PROBE", "libc::IP_PMTUDISC_DONT", "doctor"),
+    ("a peer has as many probes sent as its line has numbers", "cli/src/doctor/peer.rs",
+     "SIZES.into_iter().filter(|size| named.contains(size)).collect()",
+     "named.into_iter().filter(|size| SIZES.contains(size)).collect()", "cli"),
     ("a peer's words go to the terminal as they are", "cli/src/doctor/peer.rs",
      "b' '..=b'~' =>", "_ if byte[0] != 0 =>", "doctor"),
 ]
