@@ -120,7 +120,7 @@ fn serves(release: &str) {
         let done = in_root(
             &at,
             &format!(
-                "chmod 1777 /tmp; cd /tmp; exec setpriv --reuid 1000 --regid 1000 \
+                "chmod 1777 /tmp /dev/shm; cd /tmp; exec setpriv --reuid 1000 --regid 1000 \
                  --clear-groups --no-new-privs --bounding-set=-all sh -ec '{user}'"
             ),
         );

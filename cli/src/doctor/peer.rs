@@ -127,8 +127,10 @@ impl Talk {
     }
 }
 
+/// The sizes in a line, each once.
 fn numbers(text: &str) -> Vec<usize> {
-    text.split(' ').filter_map(|n| n.parse().ok()).filter(|n| SIZES.contains(n)).collect()
+    let named: Vec<usize> = text.split(' ').filter_map(|n| n.parse().ok()).collect();
+    SIZES.into_iter().filter(|size| named.contains(size)).collect()
 }
 
 fn list(sizes: &[usize]) -> String {
@@ -404,4 +406,15 @@ fn serve(stream: TcpStream, to: IpAddr) -> io::Result<Vec<usize>> {
         };
     }
     Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_asks_for_each_size_once() {
+        assert_eq!(numbers("1064 296 296 7 x 99999999999999999999 1064"), [296, 1064]);
+        assert_eq!(numbers(""), [0; 0]);
+    }
 }
