@@ -24,6 +24,8 @@ FAULTS = [
      "        check(unsafe { libc::access(own.as_c_str().as_ptr(), libc::W_OK) })?;\n",
      "        _ = &own;\n",
      "where_it_runs"),
+    ("no fault of a copy has a landing", "core/src/mem/host/landings.rs",
+     "return Some(field(8, e.landing));", "return None;", "fault_chain"),
     ("gdrcore-run finds nothing without /proc", "dropin/run/src/drop_in_library.rs",
      ".or_else(|| called(&std::env::args_os().next()?))", "", "where_it_runs"),
 ]

@@ -751,8 +751,8 @@ FAULTS += staged(faults_suite.FAULTS)
 FAULTS += staged(faults_ports.FAULTS)
 FAULTS += staged(faults_class.FAULTS)
 FAULTS += staged(faults_dist.FAULTS)
-FAULTS += staged(faults_door.FAULTS)
 FAULTS += staged(faults_house.FAULTS)
+FAULTS += staged(faults_door.FAULTS)
 
 
 def main():
