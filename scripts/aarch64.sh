@@ -56,7 +56,7 @@ if [ -e /usr/include/infiniband/verbs.h ]; then
             "$dir/two_hosts" 127.83.99.1 127.83.99.2
     done
 else
-    echo "skipped: the drop-in's ping-pong: no <infiniband/verbs.h> (apt-get install libibverbs-dev)"
+    echo "skipped: the drop-in's ping-pong: no <infiniband/verbs.h> (libibverbs-dev)"
 fi
 
 # The demo's programs, each under qemu-user by its own name.

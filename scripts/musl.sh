@@ -32,8 +32,8 @@ RUSTFLAGS+=" -L$(realpath "$link") -C link-arg=-B$lld -C link-arg=-fuse-ld=lld"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=musl-gcc
 profile=dev folder=debug
 if [ -n "$out" ]; then profile=release folder=release; fi
-"$cargo" build --target "$target" --profile "$profile" -p gdrcore -p gdrcore-dropin -p gdrcore-mlx5 \
-    -p gdrcore-preload -p gdrcore-run
+"$cargo" build --target "$target" --profile "$profile" -p gdrcore -p gdrcore-dropin \
+    -p gdrcore-mlx5 -p gdrcore-preload -p gdrcore-run
 tree=$out
 if [ -z "$out" ]; then
     tree=$(mktemp -d)
