@@ -173,6 +173,7 @@ test-dist: dist ## Build the artifacts twice, compare them, and install each in 
 	rm -rf "$(CARGO_TARGET_DIR)/dist/old" && dist/dist.sh
 	cmp "$(CARGO_TARGET_DIR)/dist/first" "$(CARGO_TARGET_DIR)/dist/out/SHA256SUMS"
 	DIST_ALL=1 $(CARGO) test -p gdrcore-tests --test dist --test dist_roots
+	scripts/aarch64.sh
 
 release: ## Commit and tag the sources as release VERSION=x.y.z; refuses a tree with changes. Nothing is published.
 	@scripts/release.py '$(subst ','\'',$(VERSION))'

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 repository=$PWD
 dist=${CARGO_TARGET_DIR:-$PWD/target}/dist
 release=bullseye
-packages=base-files,bash,binutils,coreutils,findutils,gawk,gcc,grep,libc6-dev,make,sed
+packages=base-files,bash,binutils,coreutils,findutils,gawk,gcc,grep,libc6-dev,make,musl-tools,sed
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) || SOURCE_DATE_EPOCH=0
 fi
@@ -50,7 +50,8 @@ if [ "${1:-}" = --here ]; then
     dist/trees.sh "$trees"
 else
     trees=$dist/old
-    root=$dist/root-$release
+    # The packages name it: another list makes another root.
+    root=$dist/root-$release-$(echo "$packages" | cksum | cut -d' ' -f1)
     make_root "$root"
     cargo fetch --locked --quiet
     rm -rf "$dist/src"
@@ -59,6 +60,7 @@ else
     git ls-files -z | tar --null --files-from=- --create |
         tar --extract --touch --directory "$dist/src"
     in_root "$root" dist/trees.sh /out
+    in_root "$root" scripts/musl.sh /out/musl
 fi
 cd "$repository"
 [ "$trees" = "$dist/old" ] && out=$dist/out || out=$trees/out

@@ -114,6 +114,9 @@ def main():
     name = f"gdrcore-{release.version}-{release.arch}-linux-gnu"
     tarball(name, release.trees / "any/usr/local", name, release)
     tarball(f"{name}-debug", release.trees / "debug", f"{name}-debug", release)
+    if (release.trees / "musl").is_dir():
+        musl = name.replace("linux-gnu", "linux-musl")
+        tarball(musl, release.trees / "musl", musl, release)
     wheel.make(release)
     debs.make(release)
     parts.make(release, name)

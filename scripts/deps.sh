@@ -43,6 +43,10 @@ command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v cmp|diffutils|byte comparison
+command -v musl-gcc|musl-tools|programs of musl on the drop-in
+command -v qemu-aarch64|qemu-user|the tests of aarch64
+command -v aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu|the tests of aarch64
+test -e /usr/aarch64-linux-gnu/include/stdio.h|libc6-dev-arm64-cross|the tests of aarch64
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys

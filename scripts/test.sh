@@ -151,7 +151,8 @@ main() {
             "$CARGO" test -p gdrcore-core --release --test loom_ring --test loom_sleep \
             --test loom_shared --test loom_turns
     fi
-    stage musl 300 scripts/musl.sh
+    stage musl 600 scripts/musl.sh
+    stage aarch64 600 scripts/aarch64.sh core
     stage build 900 make --no-print-directory all
     stage verbs 900 scripts/verbs.sh
     stage sanitizers 400 scripts/asan.sh

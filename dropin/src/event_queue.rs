@@ -68,18 +68,9 @@ impl<T> EventQueue<T> {
         let before = list.len();
         list.retain(|e| !gone(e));
         for _ in list.len()..before {
-            self.uncount();
+            // If a thread in `take` was faster, it finds the list empty.
+            gdrcore_ucma::file::uncount(self.fd);
         }
-    }
-
-    /// Decrements the counter without waiting. If a thread in `take` was faster, it finds the list
-    /// empty.
-    fn uncount(&self) {
-        let mut n = 0u64;
-        let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
-        // SAFETY: one live iovec with room for eight bytes. Kernels before 5.8 refuse the flag: the
-        // program is then woken once without an event.
-        unsafe { libc::preadv2(self.fd, &room, 1, -1, libc::RWF_NOWAIT) };
     }
 }
 

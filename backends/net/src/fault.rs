@@ -423,6 +423,7 @@ pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
 /// bad page would end the process, so a range that the kernel cannot check is refused.
 fn touch(first: u64, end: u64, page: u64, write: bool) -> Result<()> {
     if !host::HAS_LANDINGS {
+        // No words: `probe` names the argument.
         return Err(Error::Fault);
     }
     install()?;

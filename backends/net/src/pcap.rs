@@ -88,9 +88,10 @@ fn lock(fd: RawFd, how: i32) -> Result<bool> {
 fn birth(fd: RawFd) -> u64 {
     // SAFETY: statx is plain data for which zeroes are valid.
     let mut x: libc::statx = unsafe { core::mem::zeroed() };
+    let (at, wanted) = (libc::AT_EMPTY_PATH, libc::STATX_BTIME);
+    // By its number: musl has the function since 1.2.4 only.
     // SAFETY: the path is a C string, and `x` has room for the answer.
-    let rc =
-        unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut x) };
+    let rc = unsafe { libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), at, wanted, &raw mut x) };
     if rc < 0 || x.stx_mask & libc::STATX_BTIME == 0 {
         return 0;
     }

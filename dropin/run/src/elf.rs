@@ -75,7 +75,7 @@ fn of_file(path: &Path, file: FileReader) -> Option<String> {
         ElfCheck::OtherLoader(loader) => {
             format!(
                 "{name} has the loader {loader}, and these libraries \
-                 need glibc's: they will probably not be loaded"
+                 need {LIBC}'s: they will probably not be loaded"
             )
         }
         ElfCheck::Fine | ElfCheck::Loaded(_) => {
@@ -121,6 +121,10 @@ enum ElfCheck {
     OtherLoader(String),
 }
 
+/// The C library that this was built for, and how its loader is called.
+const LIBC: &str = if cfg!(target_env = "musl") { "musl" } else { "glibc" };
+const LOADER: &str = if cfg!(target_env = "musl") { "ld-musl" } else { "ld-linux" };
+
 /// This processor's ELF machine number.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
@@ -155,7 +159,7 @@ fn parse(file: FileReader) -> Option<ElfCheck> {
             INTERP => {
                 let text = file(offset, length.min(LINE_MAX));
                 let name = String::from_utf8_lossy(text.split(|b| *b == 0).next()?).into_owned();
-                return Some(if name.contains("ld-linux") {
+                return Some(if name.contains(LOADER) {
                     ElfCheck::Loaded(name)
                 } else {
                     ElfCheck::OtherLoader(name)

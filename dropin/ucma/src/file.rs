@@ -186,15 +186,26 @@ impl<D: Devices> State<D> {
                 unsafe { libc::eventfd_write(fd, more) };
             }
             for _ in queued..file.counted {
-                let mut n = 0u64;
-                let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
-                // A thread that reads may have been faster, and finds nothing in the queue. SAFETY:
-                // one live iovec with room for eight bytes.
-                unsafe { libc::preadv2(fd, &room, 1, -1, libc::RWF_NOWAIT) };
+                // A thread that reads may have been faster, and finds nothing in the queue.
+                uncount(fd);
             }
             file.counted = queued;
         }
     }
+}
+
+/// Decrements an eventfd whose reads are of one event each, without waiting, whether or not it
+/// waits otherwise. Kernels before 5.8 refuse that: the program is then woken once without an
+/// event.
+pub fn uncount(fd: RawFd) {
+    let mut n = 0u64;
+    let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
+    // By its number: musl has the function since 1.2.5 only. The offset -1 is none, in two words.
+    // SAFETY: one live iovec with room for eight bytes.
+    unsafe {
+        let (one, none): (libc::c_long, libc::c_long) = (1, -1);
+        libc::syscall(libc::SYS_preadv2, fd, &raw const room, one, none, none, libc::RWF_NOWAIT)
+    };
 }
 
 fn last_error() -> Error {
