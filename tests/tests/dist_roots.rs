@@ -5,7 +5,7 @@
 use gdrcore_tests::debian_root::DebianRoot;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, target_dir};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, target_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -148,6 +148,30 @@ fn debian_12() {
 #[test]
 fn debian_13() {
     serves("trixie");
+}
+
+/// As on Alpine: musl's loader and C library, and nothing else of this system.
+#[test]
+fn a_program_of_musl_runs_on_the_tarball_for_musl() {
+    if !all() {
+        skip!("make test-dist packs and runs what is for musl");
+    }
+    if find("musl-gcc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no program of musl can be compiled (apt-get install musl-tools libibverbs-dev)");
+    }
+    let dir = scratch("dist-musl");
+    let unpack = "tar -xzf \"$0\"/gdrcore-*-linux-musl.tar.gz -C \"$1\" --strip-components=1";
+    let done = run(Command::new("sh").args(["-ec", unpack]).arg(artifacts()).arg(&*dir), 60);
+    assert!(done.ok(), "{}", done.output);
+    let (headers, drop_in) = ("-idirafter", format!("-L{}", dir.join("lib/gdrcore").display()));
+    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let more = [headers, "/usr/include", headers, &machine, &drop_in, "-libverbs"];
+    let program = compile("musl-gcc", "two_hosts", &dir, &more);
+    for path in ["auto", "udp"] {
+        let mut c = Command::new(dir.join("bin/gdrcore-run"));
+        c.args(["--path", path]).arg(&program).args([loopback(98, 1), loopback(98, 2)]);
+        assert_eq!(run(&mut c, 60).output.trim(), "every byte arrived", "{path}");
+    }
 }
 
 /// Packs a build's trees; returns the folder of the artifacts. In a time to come, since times of
