@@ -27,6 +27,7 @@ needs() {
     esac
     needs_containers
     needs_dist
+    needs_aarch64
     cat <<'EOF'
 command -v lintian|lintian|rules of Debian's packages
 /usr/bin/python3 -c 'import pytest'|python3-pytest|the fixtures of the wheel
@@ -44,9 +45,6 @@ command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v cmp|diffutils|byte comparison
 command -v musl-gcc|musl-tools|programs of musl on the drop-in
-command -v qemu-aarch64|qemu-user|the tests of aarch64
-command -v aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu|the tests of aarch64
-test -e /usr/aarch64-linux-gnu/include/stdio.h|libc6-dev-arm64-cross|the tests of aarch64
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
 ls /usr/lib/llvm-*/lib/libclang[.-][s0-9]*|libclang-dev|rdma-sys
@@ -61,6 +59,17 @@ command -v mpicc.openmpi|libopenmpi-dev|Open MPI on the drop-in
 command -v busybox|busybox|TCP programs over rsockets
 command -v iperf|iperf|TCP programs over rsockets
 command -v valgrind|valgrind|instructions, where the clock says nothing, and errors of memory
+EOF
+}
+
+# Where Rust has its library for it. Debian's cross compiler conflicts with gcc-multilib.
+needs_aarch64() {
+    [ -d "$(rustc --print sysroot 2>/dev/null)/lib/rustlib/aarch64-unknown-linux-gnu/lib" ] &&
+        ! dpkg -s gcc-multilib >/dev/null 2>&1 || return 0
+    cat <<'EOF'
+command -v qemu-aarch64|qemu-user|the tests of aarch64
+command -v aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu|the tests of aarch64
+test -e /usr/aarch64-linux-gnu/include/stdio.h|libc6-dev-arm64-cross|the tests of aarch64
 EOF
 }
 

@@ -238,7 +238,7 @@ def chosen(rows, which):
 def copy():
     """Makes the copy that of HEAD."""
     if not os.path.isdir(TREE):
-        subprocess.run(["git", "worktree", "add", "--detach", TREE], cwd=ROOT, check=True)
+        subprocess.run(["git", "worktree", "add", "--force", "--detach", TREE], cwd=ROOT, check=True)
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
@@ -278,16 +278,18 @@ def main():
         if any(sh(words, BUILD_LIMIT).returncode != 0 for words in command(stage)):
             print(f"{stage} fails without any fault; nothing can be learnt")
             return 1
-    tried, bad, known = {}, 0, recorded()
+    bad, known = 0, recorded()
     for n, row in picked:
         start = time.time()
         result, noticed = try_fault(row, names[n], known.get(row.what, ""))
         bad += not noticed
         print(f"{n:3} {row.what}: {result} ({time.time() - start:.0f} s)", flush=True)
-        tried[row.what] = result.splitlines()[0]
-    print(f"{len(tried) - bad} passed, {bad} failed")
+        known.pop(row.what, None)
+        if noticed:
+            known[row.what] = result.splitlines()[0]
+    print(f"{len(picked) - bad} passed, {bad} failed")
     if "--write" in options:
-        record(rows, {**known, **tried} if "--only" in options else tried)
+        record(rows, known)
     return 1 if bad else 0
 
 

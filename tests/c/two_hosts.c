@@ -46,6 +46,8 @@ static void send_from(struct ibv_qp *qp, struct ibv_mr *mr, int host, int round)
 
 static int run(int host, int rounds, const char *address, int peer)
 {
+    /* If the other process fails, this one waits for it no longer than so. */
+    alarm(patience_ms(60) / 1000);
     CHECK(setenv("GDRC_ADDRESS", address, 1) == 0);
     struct ibv_context *ctx = open_device();
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -66,7 +68,7 @@ static int run(int host, int rounds, const char *address, int peer)
     CHECK(ibv_query_gid(ctx, 1, 0, &own.gid) == 0);
     CHECK(write(peer, &own, sizeof own) == sizeof own);
     CHECK(read(peer, &other, sizeof other) == sizeof other);
-    connect_qp_to(qp, &other.gid, other.qpn, 14);
+    connect_qp_to(qp, &other.gid, other.qpn, 18);
     receive_into(qp, into);
     char ready = 1;
     CHECK(write(peer, &ready, 1) == 1 && read(peer, &ready, 1) == 1);

@@ -6,6 +6,7 @@ use gdrcore_tests::debian_root::DebianRoot;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, target_dir};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -158,6 +159,11 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
     }
     if find("musl-gcc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no program of musl can be compiled (apt-get install musl-tools libibverbs-dev)");
+    }
+    let is_for_musl = |e: &fs::DirEntry| e.path().to_string_lossy().ends_with("linux-musl.tar.gz");
+    let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten();
+    if !all.any(|e| is_for_musl(&e)) {
+        skip!("make dist packed nothing for musl (rustup target add x86_64-unknown-linux-musl)");
     }
     let dir = scratch("dist-musl");
     let unpack = "tar -xzf \"$0\"/gdrcore-*-linux-musl.tar.gz -C \"$1\" --strip-components=1";

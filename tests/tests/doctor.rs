@@ -26,9 +26,13 @@ fn troubles(output: &str) -> BTreeSet<String> {
 #[track_caller]
 fn finds(what: &str, done: &Done, expected: &[&str], said: &str) {
     let expected: BTreeSet<String> = expected.iter().map(|e| e.to_string()).collect();
-    assert_eq!(troubles(&done.output), expected, "{what}: {}", done.output);
+    let mut found = troubles(&done.output);
+    let worst = found.first().cloned();
+    // A process of another test may still have libraries that were replaced.
+    found.remove("warning versions");
+    assert_eq!(found, expected, "{what}: {}", done.output);
     assert!(done.output.contains(said), "{what}: no '{said}' in {}", done.output);
-    let code = match expected.iter().map(String::as_str).min() {
+    let code = match worst.as_deref() {
         None => 0,
         Some(worst) if worst.starts_with("broken") => 2,
         Some(_) => 1,
@@ -64,8 +68,8 @@ fn troubles_of_a_machine_are_named() {
         ("true", "--tmpfs /dev/shm --remount-ro /dev/shm", &["warning sockets"], "/tmp can"),
         (
             "true",
-            "--tmpfs /dev/shm --remount-ro /dev/shm --tmpfs /run --remount-ro /run --tmpfs /tmp \
-             --remount-ro /tmp",
+            "--tmpfs /dev/shm --remount-ro /dev/shm --tmpfs /run --remount-ro /run --ro-bind /tmp \
+             /tmp",
             &["warning sockets", "warning device"],
             "mount a tmpfs at /dev/shm",
         ),

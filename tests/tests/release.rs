@@ -20,8 +20,11 @@ fn a_repository(test: &str) -> Scratch {
     let pack = "cd \"$0\" && git ls-files -z --cached --others --exclude-standard |
         while IFS= read -r -d '' f; do [ ! -f \"$f\" ] || printf '%s\\0' \"$f\"; done |
         tar --null --files-from=- --create | tar --extract --directory \"$1\"";
-    let done = run(Command::new("bash").args(["-euc", pack]).arg(root()).arg(&*tree), 120);
-    assert!(done.ok(), "{}", done.output);
+    let done = run(
+        Command::new("bash").args(["-euo", "pipefail", "-c", pack]).arg(root()).arg(&*tree),
+        120,
+    );
+    assert!(done.ok(), "the sources as git lists them: {}", done.output);
     git(&tree, &["init", "--quiet"]);
     git(&tree, &["add", "--all"]);
     git(&tree, &["commit", "--quiet", "--message", "all"]);
@@ -67,7 +70,11 @@ fn a_release_is_one_commit_that_names_the_version_everywhere_and_a_tag() {
     assert!(changes.contains("\n## [0.99.2] - ") && !changes.contains("not released yet"));
     let minor = own.rsplit_once('.').expect("a patch level").0;
     assert_eq!(read(&tree, "ffi/abi/0.99.txt"), read(&tree, &format!("ffi/abi/{minor}.txt")));
-    // The lock file is that of the new version: cargo changes nothing in it.
+    let lock = read(&tree, "Cargo.lock");
+    for (version, is_there) in [("0.99.2", true), (own, false)] {
+        let line = format!("name = \"gdrcore-core\"\nversion = \"{version}\"");
+        assert_eq!(lock.contains(&line), is_there, "{line}");
+    }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]);
     let metadata = run(cargo.current_dir(&*tree), 120);

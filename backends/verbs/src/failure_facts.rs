@@ -1,9 +1,9 @@
-//! FailureFacts about a QP that explain a failure of one of its operations.
+//! Facts about a QP that explain a failure of one of its operations.
 
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, QpAttr};
 
-/// FailureFacts about a QP, recorded when they change.
+/// Facts about a QP, recorded when they change.
 #[derive(Clone, Copy, Default)]
 pub struct FailureFacts {
     /// The last cause.

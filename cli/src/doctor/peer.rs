@@ -46,6 +46,20 @@ fn socket(at: IpAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Such a socket towards a peer. On this host the doctor that listens needs the port itself.
+fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
+    let own = any(to.ip());
+    let first = socket(own)?;
+    first.connect(to)?;
+    if first.local_addr()?.ip() != to.ip() {
+        return Ok(first);
+    }
+    let other = UdpSocket::bind((own, 0))?;
+    never_fragment(&other, own)?;
+    other.connect(to)?;
+    Ok(other)
+}
+
 fn never_fragment(socket: &UdpSocket, at: IpAddr) -> io::Result<()> {
     let [level, name, value] = match at {
         IpAddr::V4(_) => [libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE],
@@ -181,7 +195,7 @@ impl Way {
 /// Looks at the way to a peer.
 pub fn look(peer: IpAddr) -> Vec<Finding> {
     let to = SocketAddr::new(peer, ROCE_PORT);
-    let socket = match socket(any(peer)).and_then(|s| s.connect(to).map(|()| s)) {
+    let socket = match connected(to) {
         Ok(socket) => socket,
         Err(e) => {
             let remedy = "give this machine an address in the peer's network, or a route there";

@@ -8,7 +8,8 @@ use std::process::Command;
 
 const CHECK: &str = "program";
 
-/// Asks the program's loader, which starts nothing of the program (ld.so(8), --list).
+/// Asks the loader, which starts nothing of the program (ld.so(8), --list); this system's alone, as
+/// a program may name any file as its loader.
 pub fn look(program: &OsStr) -> Finding {
     if !elf::find(program).is_some_and(|p| p.is_file()) {
         let seen = format!("{}: there is no such program", program.to_string_lossy());
@@ -25,6 +26,11 @@ pub fn look(program: &OsStr) -> Finding {
     let Some((loader, file)) = elf::loader(program) else {
         return fine(CHECK, "it is no ELF program: the libraries depend on what it starts");
     };
+    let own = elf::loader(OsStr::new("/proc/self/exe")).and_then(|(l, _)| l.canonicalize().ok());
+    if loader.canonicalize().ok().filter(|l| Some(l) == own.as_ref()).is_none() {
+        let seen = format!("its loader is {}, not this program's", loader.display());
+        return warning(CHECK, seen, "run it by gdrcore-run with --verbose, and see");
+    }
     let list = |with: bool| -> Result<(String, String), String> {
         let mut c = Command::new(&loader);
         c.arg("--list").arg(&file);

@@ -633,11 +633,20 @@ impl Guard<'_> {
         Ok(self.transport.qps[qi].qpn)
     }
 
+    /// Whether a QP has a READ to answer; false of a handle that is stale.
+    pub fn has_answer(&self, qp: Handle) -> bool {
+        let has_job = |qi: usize| self.transport.qps[qi].conn.resp.job_len() > 0;
+        self.shared().qp_pool.check(qp).is_ok_and(has_job)
+    }
+
     /// Whether a QP owes its peer an ACK, a NAK or the answer of a READ; false of a handle that is
-    /// stale. `None`: whether any owes an ACK or a NAK.
+    /// stale. `None`: whether any owes an ACK or a NAK. A queue pair in error sends no ACK.
     pub fn owes_answer(&self, qp: Option<Handle>) -> bool {
         let qps = &self.transport.qps;
-        let owes = |qi: usize| qps[qi].live && qps[qi].conn.resp.owes_answer();
+        let owes = |qi: usize| {
+            let (q, resp) = (&qps[qi], &qps[qi].conn.resp);
+            q.live && (resp.owes_nak() || resp.ack_owed && q.state != qp_state::ERR)
+        };
         let has_job = |qi: usize| qps[qi].conn.resp.job_len() > 0;
         match qp {
             Some(qp) => self.shared().qp_pool.check(qp).is_ok_and(|qi| owes(qi) || has_job(qi)),

@@ -54,7 +54,7 @@ impl Qp {
             if psn.diff(takes) <= 0 {
                 let last = takes.add(u32::from(self.conn.tried) - 1);
                 let next = self.conn.refused_psn.add(u32::from(self.conn.batch));
-                let foreseen = takes.diff(next) <= 0 && next.diff(last) < 0;
+                let foreseen = self.conn.batch != 0 && takes.diff(next) <= 0 && next.diff(last) < 0;
                 (self.conn.ready, self.conn.ready_psn) =
                     (Ready::Tried, if foreseen { next } else { last });
             }

@@ -110,6 +110,19 @@ fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
     net.wait(b.host, b.rcq, 1);
 }
 
+// It sends none, so who waits for its last answers would wait in vain.
+#[test]
+fn a_queue_pair_in_error_owes_no_ack() {
+    let (mut net, a, b) = Net::pair(Opts { way: Way::Link, ..Opts::default() });
+    net.recv(&b, 1, &[(0, 100)]);
+    net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
+    net.exchange();
+    let owes = |net: &Net| [None, Some(b.qp)].map(|qp| net.lock(&b).owes_answer(qp));
+    assert_eq!(owes(&net), [true; 2]);
+    net.to_state(&b, qp_state::ERR).unwrap();
+    assert_eq!(owes(&net), [false; 2]);
+}
+
 // IBTA C10-96
 // IBTA 10.7.3.1
 #[test]

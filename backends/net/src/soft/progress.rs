@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, ROOM_POLL};
+use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, LAST_READ_NS, ROOM_POLL};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::{ControlGuard, EngineLock};
 use super::relayed;
@@ -329,31 +329,39 @@ impl SoftDevice {
     ) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
+        // Links that were made since the last maintenance.
+        held.port().schedule.look_at_links();
         while rounds > 0 {
             let now = now_ns();
             held.guard.flush_acks();
             // The socket too, even beside links: packets of other devices in it must not be lost.
-            // And links that were made since the last maintenance.
-            let schedule = &mut held.port().schedule;
-            schedule.look_at_socket();
-            schedule.look_at_links();
+            held.port().schedule.look_at_socket();
             let handled = self.round_apart(&mut held, Round::Full, Some(now));
             let port = held.port();
             port.gave_up_room &= port.is_blocked();
             let is_blocked = port.is_blocked();
-            if handled == 0 && (port.gave_up_room || !held.guard.owes_answer(qp)) {
-                break;
-            }
-            if handled > 0 || !is_blocked {
+            if handled > 0 {
                 rounds -= 1;
                 continue;
             }
-            if now > *end.get_or_insert(now + LAST_ACK_NS) {
-                held.port().gave_up_room = true;
+            // With room only the answer of a READ takes more than a round, by its length or rate.
+            let has_more = match qp {
+                Some(qp) if !is_blocked => held.guard.has_answer(qp),
+                _ => is_blocked && held.guard.owes_answer(qp),
+            };
+            if held.port().gave_up_room || !has_more {
                 break;
             }
+            let patience = if is_blocked { LAST_ACK_NS } else { LAST_READ_NS };
+            if now > *end.get_or_insert(now + patience) {
+                held.port().gave_up_room = is_blocked;
+                break;
+            }
+            // Others have their turn meanwhile.
             drop(held);
-            std::thread::sleep(ROOM_POLL);
+            if is_blocked {
+                std::thread::sleep(ROOM_POLL);
+            }
             held = self.lock_control();
         }
         if let Some(member) = &mut held.port().member {

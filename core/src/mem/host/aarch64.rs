@@ -1,8 +1,9 @@
 //! The copies in assembly, each range of faulting instructions with its landing pad.
 //!
 //! Order. The CPU may show stores to others in any order, and do loads in any. So a copy has a
-//! barrier after each unit of 64 bytes and one before the last word, whose pieces are stores with
-//! release; and what reads has a barrier behind it, so that what is read next is not older. Aligned
+//! barrier before it, one after each unit of 64 bytes and one before the last word, whose pieces are
+//! stores with release: a placement comes behind the one before, and what a copy reads is not older
+//! than what the one before has read. What only reads has a barrier behind it, too. Aligned
 //! words are one access each, also as a half of a vector register (Arm ARM, B2.2.1: a 128-bit
 //! access that is aligned to 64 bits is two single-copy atomic accesses of 64 bits).
 
@@ -191,6 +192,7 @@ pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<()
     // slice of ours for reading); each access succeeds or lands on 4.
     let fault = unsafe {
         access!(
+            "dmb ish",
             "cbz {len}, 37f",
             "neg {word}, {to}",
             "and {word}, {word}, #7",
