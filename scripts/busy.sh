@@ -23,6 +23,12 @@ copied() {
     cmp "$out/in" "$out/out" >&2
     rm "$out/out"
 }
+# The same grants over a socket pair.
+copied_plainly() {
+    timeout 300 "$out/busy" plain "$out/in" "$out/out"
+    cmp "$out/in" "$out/out" >&2
+    rm "$out/out"
+}
 rsynced() {
     local began=${EPOCHREALTIME/[.,]/}
     rsync --whole-file "$out/in" "$out/out"
@@ -50,6 +56,7 @@ twice() {
 rows=(
     'copy of 256 MiB by 1 KiB, memory, s|copied auto'
     'the same over UDP, s|copied udp'
+    'the same grants over a socket pair, s|copied_plainly'
     'rsync --whole-file, s|rsynced'
     'READs of 1 MB, memory, MiB/s|read_from_a_sleeper auto'
     'the same over UDP, MiB/s|read_from_a_sleeper udp'

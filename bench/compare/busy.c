@@ -5,6 +5,7 @@
  *
  * busy copy IN OUT: copies a file by SENDs of 1 KiB; the receiver posts 64 receives at a time and
  *     then grants as many by a SEND. Prints the seconds.
+ * busy plain IN OUT: the same grants over a socket pair, by processes that sleep in read(2).
  * busy late BYTES COUNT BATCH: COUNT SENDs of BYTES each; the receiver computes for up to a
  *     millisecond after each batch, and posts its receives again then. Prints the seconds.
  */
@@ -169,6 +170,46 @@ static void copy_in(int peer, const char *path)
     meet(peer);
 }
 
+/* Reads so many bytes, or fewer at the end. */
+static long read_all(int from, char *to, long bytes)
+{
+    long got = 0, n;
+    while (got < bytes && (n = read(from, to + got, (size_t)(bytes - got))) > 0)
+        got += n;
+    return got;
+}
+
+static void plain_out(int peer, const char *path)
+{
+    static char piece[PIECE];
+    int file = open(path, O_RDONLY), got = 1;
+    char grant;
+    CHECK(file >= 0);
+    meet(peer);
+    while (got > 0 && read(peer, &grant, 1) == 1)
+        for (int i = 0; i < GRANT && (got = (int)read(file, piece, PIECE)) > 0; i++)
+            CHECK(write(peer, piece, (size_t)got) == got);
+    close(peer);
+}
+
+static void plain_in(int peer, const char *path)
+{
+    static char piece[PIECE];
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    long got = PIECE;
+    CHECK(file >= 0);
+    meet(peer);
+    double begin = seconds();
+    while (got == PIECE) {
+        CHECK(write(peer, "", 1) == 1);
+        for (int i = 0; i < GRANT && got == PIECE; i++) {
+            got = read_all(peer, piece, PIECE);
+            CHECK(write(file, piece, (size_t)got) == got);
+        }
+    }
+    printf("%.2f\n", seconds() - begin);
+}
+
 static void late(int peer, int receives, size_t bytes, int count, int batch)
 {
     long sent = 0;
@@ -207,8 +248,11 @@ int main(int argc, char **argv)
     pid_t child = fork();
     CHECK(child >= 0);
     int peer = s[child == 0];
+    close(s[child != 0]);
     if (strcmp(argv[1], "copy") == 0)
         child ? copy_in(peer, argv[3]) : copy_out(peer, argv[2]);
+    else if (strcmp(argv[1], "plain") == 0)
+        child ? plain_in(peer, argv[3]) : plain_out(peer, argv[2]);
     else
         late(peer, child != 0, (size_t)atol(argv[2]), atoi(argv[3]), atoi(argv[4]));
     fflush(stdout);
