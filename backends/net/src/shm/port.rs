@@ -7,7 +7,6 @@ use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{Holder, Lock, SocketDir};
 use crate::wait::Waiter;
-use brokered::Brokered;
 pub(crate) use brokered::Peer;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
@@ -49,6 +48,17 @@ impl ShmBounds {
     pub fn of_siblings(engines: u32) -> ShmBounds {
         ShmBounds { links: engines as usize, shared: 0 }
     }
+}
+
+/// The other end of a link, as the router names it that made the link.
+#[derive(Clone, Copy, Debug)]
+struct Brokered {
+    /// Its address.
+    from: Endpoint,
+    /// The number of its session.
+    peer: u32,
+    /// Memory may be granted.
+    may_grant: bool,
 }
 
 /// A link that we write.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::Round;
+use super::round_limits::Round;
 use super::SoftDevice;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::budget::Round;
-use super::linger::Linger;
+use super::helper_linger::Linger;
+use super::round_limits::Round;
 use super::SoftDevice;
 use crate::clock::now_ns;
 use crate::threads::{no_thread, thread, HelperSignals};

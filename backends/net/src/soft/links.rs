@@ -3,10 +3,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, BURSTS, DRAIN_ROUNDS};
 use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
+use super::round_limits::{Round, BURSTS, DRAIN_ROUNDS};
 use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
 use crate::addr_group::Member;
 use crate::clock::now_ns;

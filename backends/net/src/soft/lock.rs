@@ -12,8 +12,8 @@
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-use super::budget::Round;
 use super::grant_checks::check_grants_if_changed;
+use super::round_limits::Round;
 use super::{PortState, SoftDevice};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;

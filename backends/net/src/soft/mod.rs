@@ -40,19 +40,17 @@ macro_rules! write_fields {
 }
 
 mod aside;
-mod budget;
 mod channels;
 mod cm;
 mod device;
 mod engine_set;
-mod found;
 mod grant_checks;
 mod grants;
 mod group_rx;
 mod helper;
+mod helper_linger;
 mod layout;
 mod leave;
-mod linger;
 mod link;
 mod links;
 mod lock;
@@ -62,9 +60,11 @@ mod outage;
 mod paths;
 mod peer_ends;
 mod peer_ports;
-mod pinned;
+mod pinned_handles;
+mod productive_polls;
 mod progress;
 mod relayed;
+mod round_limits;
 mod routed;
 mod schedule;
 mod services;
@@ -74,7 +74,7 @@ mod turns;
 mod witness;
 
 pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
-pub use pinned::{PinnedCq, PinnedQp};
+pub use pinned_handles::{PinnedCq, PinnedQp};
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

@@ -2,10 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
-use super::budget::{Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, LAST_READ_NS, ROOM_POLL};
 use super::grant_checks::check_grants_if_changed;
 use super::lock::{ControlGuard, EngineLock};
 use super::relayed;
+use super::round_limits::{
+    Round, DRAIN_ROUNDS, GROUP_POLL_NS, LAST_ACK_NS, LAST_READ_NS, ROOM_POLL,
+};
 use super::routed::discard;
 use super::witness;
 use super::{PortState, SoftDevice};

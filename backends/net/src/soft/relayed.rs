@@ -1,7 +1,7 @@
 //! Traffic over the router's rings ([`crate::shm::relay`]): datagrams, messages of the connection
 //! manager, and queue pairs that have no link.
 
-use super::budget::BURSTS;
+use super::round_limits::BURSTS;
 use super::{peer_addr, PortState, SoftDevice};
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::shm::relay::{Relay, PACKET_MAX};

@@ -2,7 +2,7 @@
 //!
 //! A pure type: times and counts go in, decisions come out. [`super::progress`] runs the rounds.
 
-use super::budget::MAINTAIN_MAX_NS;
+use super::round_limits::MAINTAIN_MAX_NS;
 
 /// Rounds in a row that may use the time of an earlier one. The timers of a program that polls
 /// rarely are late by as many polls.

@@ -4,8 +4,8 @@
 //! Written against [`crate::port::Port`]; nothing here depends on a UDP socket. The tests run it
 //! over a port in memory.
 
-use super::budget::{BURSTS, LONG_BURST};
 use super::group_rx::receive_shared;
+use super::round_limits::{BURSTS, LONG_BURST};
 use super::witness::refused;
 use super::{endpoint, peer_addr, PortState, SoftDevice};
 use crate::addr::Endpoint;

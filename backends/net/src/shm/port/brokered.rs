@@ -4,22 +4,11 @@
 
 use super::super::listener::{connect_brokered, LinkSocket};
 use super::tx::LinkSlot;
-use super::{Inbound, ShmBounds, ShmPort, RING};
+use super::{Brokered, Inbound, ShmBounds, ShmPort, RING};
 use crate::addr::Endpoint;
 use crate::rights::Foreign;
 use crate::wait::Waiter;
 use gdrcore_core::error::Result;
-
-/// The other end, as the router names it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Brokered {
-    /// Its address.
-    pub(super) from: Endpoint,
-    /// The number of its session.
-    peer: u32,
-    /// Memory may be granted.
-    pub(super) may_grant: bool,
-}
 
 /// The other end of a link that a router made.
 #[derive(Clone, Copy, Debug)]

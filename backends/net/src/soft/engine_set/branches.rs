@@ -7,7 +7,7 @@
 
 use super::parts::{Part, PartKind};
 use super::{inner, outer, EngineSet, MAX_ENGINES};
-use crate::soft::pinned::PinnedCq;
+use crate::soft::pinned_handles::PinnedCq;
 use crate::soft::SoftDevice;
 use core::sync::atomic::Ordering;
 use gdrcore_core::device::Device;
