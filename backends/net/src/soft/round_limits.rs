@@ -16,8 +16,8 @@ pub(super) const DRAIN_ROUNDS: usize = 256;
 /// milliseconds.
 pub(super) const LAST_ACK_NS: u64 = 300_000_000;
 
-/// So long the end of a queue pair waits for the rest of a READ's answer that has begun: a peer asks
-/// for as much as it likes.
+/// So long the end of a queue pair waits for the rest of a READ's answer that has begun: a peer
+/// asks for as much as it likes.
 pub(super) const LAST_READ_NS: u64 = 2_000_000;
 
 /// Interval of the checks for that room.

@@ -1,9 +1,9 @@
 //! The copies in assembly, each range of faulting instructions with its landing pad.
 //!
 //! Order. The CPU may show stores to others in any order, and do loads in any. So a copy has a
-//! barrier before it, one after each unit of 64 bytes and one before the last word, whose pieces are
-//! stores with release: a placement comes behind the one before, and what a copy reads is not older
-//! than what the one before has read. What only reads has a barrier behind it, too. Aligned
+//! barrier before it, one after each unit of 64 bytes and one before the last word, whose pieces
+//! are stores with release: a placement comes behind the one before, and what a copy reads is not
+//! older than what the one before has read. What only reads has a barrier behind it, too. Aligned
 //! words are one access each, also as a half of a vector register (Arm ARM, B2.2.1: a 128-bit
 //! access that is aligned to 64 bits is two single-copy atomic accesses of 64 bits).
 

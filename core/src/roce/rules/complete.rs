@@ -113,8 +113,8 @@ impl Conn<'_> {
 }
 
 impl Ending<'_> {
-    /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.released`. The slot is
-    /// released before the completion can be seen ([`CqSide::push`] says why).
+    /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.released`. The slot
+    /// is released before the completion can be seen ([`CqSide::push`] says why).
     #[inline(always)]
     pub(in crate::roce) fn finish(
         self,
