@@ -238,7 +238,8 @@ def chosen(rows, which):
 def copy():
     """Makes the copy that of HEAD."""
     if not os.path.isdir(TREE):
-        subprocess.run(["git", "worktree", "add", "--force", "--detach", TREE], cwd=ROOT, check=True)
+        add = ["git", "worktree", "add", "--force", "--detach", TREE]
+        subprocess.run(add, cwd=ROOT, check=True)
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()

@@ -304,8 +304,8 @@ impl SessionRings {
         }
     }
 
-    /// As [`SessionRings::look`], if there was enough work since the last time: a look costs as much as a
-    /// small packet.
+    /// As [`SessionRings::look`], if there was enough work since the last time: a look costs as
+    /// much as a small packet.
     #[inline]
     pub(super) fn look_in_time(&mut self, most: usize) {
         if self.passed >= LOOK_BYTES {
