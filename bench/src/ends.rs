@@ -118,7 +118,7 @@ impl End {
     /// Takes QPs of `x` to RTS, each connected to one of `y`.
     fn link(x: &End, y: &End, pairs: &[(usize, usize)]) {
         let peer = y.dev.query().expect("query");
-        let ah = AhAttr { dgid: peer.gid, udp_port: peer.udp_port as u16, ..AhAttr::default() };
+        let ah = peer.ah();
         for (mine, theirs) in pairs.iter().map(|&(i, j)| (x.qps[i], y.qps[j])) {
             let connection = Connection {
                 access: ALL,

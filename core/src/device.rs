@@ -58,6 +58,16 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
+    /// How its peers address the device.
+    pub fn ah(&self) -> AhAttr {
+        AhAttr {
+            dgid: self.gid,
+            scope_id: self.scope_id,
+            udp_port: self.udp_port as u16,
+            ..AhAttr::default()
+        }
+    }
+
     /// Whether packets can leave by the port.
     pub fn is_up(&self) -> bool {
         self.port_state == port_state::ACTIVE

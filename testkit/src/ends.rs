@@ -204,13 +204,7 @@ impl<'d> End<'d> {
                 return Err(e);
             }
         };
-        let d = dev.query()?;
-        let ah = AhAttr {
-            dgid: d.gid,
-            scope_id: d.scope_id,
-            udp_port: d.udp_port as u16,
-            ..AhAttr::default()
-        };
+        let ah = dev.query()?.ah();
         let own = Address {
             ah,
             qpn,

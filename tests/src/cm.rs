@@ -16,8 +16,7 @@ pub fn cm(dev: &dyn Device) -> &dyn CmDevice {
 
 /// The address of a device as its peers use it.
 pub fn address(dev: &dyn Device) -> AhAttr {
-    let d = dev.query().expect("query");
-    AhAttr { dgid: d.gid, scope_id: d.scope_id, udp_port: d.udp_port as u16, ..AhAttr::default() }
+    dev.query().expect("query").ah()
 }
 
 /// Parameters that most tests offer.

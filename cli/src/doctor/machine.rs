@@ -217,30 +217,9 @@ fn older_copies(sight: &Sight) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Root;
     use super::*;
-    use std::path::{Path, PathBuf};
-
-    /// A root with these files, for one test.
-    struct Root(PathBuf);
-
-    impl Root {
-        fn new(name: &str, files: &[(&str, &str)]) -> Root {
-            let at =
-                std::env::temp_dir().join(format!("gdrcore-doctor-{name}-{}", std::process::id()));
-            for (path, text) in files {
-                let path = at.join(path);
-                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                std::fs::write(path, text).unwrap();
-            }
-            Root(at)
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use std::path::Path;
 
     #[test]
     fn a_kernel_is_judged_by_its_features() {

@@ -45,6 +45,11 @@ pub struct Options {
     root: Option<PathBuf>,
 }
 
+/// An IP address, which may stand in brackets.
+fn address(text: &str) -> Option<IpAddr> {
+    text.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
 /// Parses the words behind `doctor`; `None`: help is wanted.
 ///
 /// # Errors
@@ -69,9 +74,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Option<Options>, l
             Some(Short('h') | Long("help")) => return Ok(None),
             Some(Value(text)) if o.peer.is_none() => {
                 let text = text.string()?;
-                let bare = text.trim_start_matches('[').trim_end_matches(']');
-                let at = bare.parse().map_err(|_| format!("'{text}' is no IP address"))?;
-                o.peer = Some(at);
+                o.peer = Some(address(&text).ok_or(format!("'{text}' is no IP address"))?);
             }
             Some(word) => return Err(word.unexpected()),
             None => break,
@@ -213,6 +216,30 @@ pub fn run(options: &Options) -> Result<u8, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A root with some files, for one test.
+    pub struct Root(pub PathBuf);
+
+    impl Root {
+        pub fn new(name: &str, files: &[(&str, &str)]) -> Root {
+            let name = format!("gdrcore-doctor-{name}-{}", std::process::id());
+            let root = Root(std::env::temp_dir().join(name));
+            files.iter().for_each(|(path, text)| root.put(path, text));
+            root
+        }
+
+        pub fn put(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
 
     fn of(line: &str) -> Result<Option<Options>, String> {
         parse(line.split_whitespace().map(OsString::from)).map_err(|e| e.to_string())

@@ -1,6 +1,6 @@
 //! Interfaces, addresses, the soft device on each, and the router.
 
-use super::{broken, fine, soft, warning, Finding, Sight};
+use super::{address, broken, fine, soft, warning, Finding, Sight};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::interfaces;
 use gdrcore_net::soft::PathChoice;
@@ -92,8 +92,7 @@ fn down(links: &[Link], is_bridge: &dyn Fn(&str) -> bool) -> Vec<Finding> {
 /// The addresses on which a device is tried: those that programs see, in the order of the system.
 fn addresses(links: &[Link], named: Option<&str>) -> Result<Vec<IpAddr>, String> {
     if let Some(text) = named {
-        let bare = text.trim_start_matches('[').trim_end_matches(']');
-        let at = bare.parse().map_err(|_| format!("GDRC_ADDRESS={text} is no IP address"))?;
+        let at = address(text).ok_or(format!("GDRC_ADDRESS={text} is no IP address"))?;
         return Ok(vec![at]);
     }
     let mut all: Vec<IpAddr> = Vec::new();

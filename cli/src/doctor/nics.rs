@@ -103,28 +103,22 @@ fn gpu(sight: &Sight, with_nic: bool) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Root;
     use super::super::Level;
     use super::*;
-    use std::path::Path;
-
-    fn put(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
 
     #[test]
     fn a_nic_is_judged_by_sysfs() {
-        let root = std::env::temp_dir().join(format!("gdrcore-doctor-nic-{}", std::process::id()));
-        let sight = Sight { root: &root };
+        let root = Root::new("nic", &[]);
+        let sight = Sight { root: &root.0 };
         let levels = |memlock| -> Vec<(&str, Level)> {
             of(&sight, memlock).iter().map(|f| (f.check, f.level)).collect()
         };
         assert_eq!(levels(0), [("nic", Level::Fine)], "memlock is of no interest without a NIC");
         let port = "sys/class/infiniband/mlx5_0/ports/1";
-        put(&root, &format!("{port}/state"), "4: ACTIVE\n");
-        put(&root, &format!("{port}/link_layer"), "Ethernet\n");
-        put(&root, "dev/infiniband/uverbs0", "");
+        root.put(&format!("{port}/state"), "4: ACTIVE\n");
+        root.put(&format!("{port}/link_layer"), "Ethernet\n");
+        root.put("dev/infiniband/uverbs0", "");
         let no_gid = of(&sight, u64::MAX);
         assert!(no_gid[0].seen.contains("no GID of RoCE v2"), "{no_gid:?}");
         for (i, kind, gid) in [
@@ -132,21 +126,20 @@ mod tests {
             ("1", "RoCE v2", "fe80:0000:0000:0000:0000:0000:0000:0001"),
             ("3", "RoCE v2", "0000:0000:0000:0000:0000:ffff:c000:0201"),
         ] {
-            put(&root, &format!("{port}/gids/{i}"), gid);
-            put(&root, &format!("{port}/gid_attrs/types/{i}"), kind);
+            root.put(&format!("{port}/gids/{i}"), gid);
+            root.put(&format!("{port}/gid_attrs/types/{i}"), kind);
         }
         let good = of(&sight, u64::MAX);
         assert!(good[0].seen.contains("GID index 3"), "{good:?}");
         assert_eq!(levels(u64::MAX), [("nic", Level::Fine), ("memlock", Level::Fine)]);
         assert_eq!(levels(8 << 20)[1], ("memlock", Level::Warning));
-        put(&root, "dev/nvidia0", "");
+        root.put("dev/nvidia0", "");
         assert_eq!(levels(u64::MAX)[2], ("gpu", Level::Warning));
-        put(&root, "sys/module/nvidia_peermem/x", "");
+        root.put("sys/module/nvidia_peermem/x", "");
         assert_eq!(levels(u64::MAX)[2], ("gpu", Level::Fine));
-        put(&root, &format!("{port}/state"), "1: DOWN\n");
+        root.put(&format!("{port}/state"), "1: DOWN\n");
         assert!(of(&sight, u64::MAX)[0].seen.contains("not active"));
-        std::fs::remove_file(root.join("dev/infiniband/uverbs0")).unwrap();
+        std::fs::remove_file(root.0.join("dev/infiniband/uverbs0")).unwrap();
         assert_eq!(levels(u64::MAX)[1], ("nic", Level::Warning));
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

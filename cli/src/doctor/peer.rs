@@ -39,25 +39,17 @@ fn mtu(size: usize) -> usize {
     size - 40
 }
 
-/// A UDP socket at RoCE's port, where it is free, else at any, whose packets are never fragmented.
-fn socket(at: IpAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((at, ROCE_PORT)).or_else(|_| UdpSocket::bind((at, 0)))?;
-    never_fragment(&socket, at)?;
-    Ok(socket)
-}
-
-/// Such a socket towards a peer. On this host the doctor that listens needs the port itself.
+/// A UDP socket towards a peer, whose packets are never fragmented: at RoCE's port, where it is
+/// free, else at any. On this host the doctor that listens needs the port itself.
 fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
-    let own = any(to.ip());
-    let first = socket(own)?;
-    first.connect(to)?;
-    if first.local_addr()?.ip() != to.ip() {
-        return Ok(first);
-    }
-    let other = UdpSocket::bind((own, 0))?;
-    never_fragment(&other, own)?;
-    other.connect(to)?;
-    Ok(other)
+    let at = |port| {
+        let socket = UdpSocket::bind((any(to.ip()), port))?;
+        never_fragment(&socket, to.ip())?;
+        socket.connect(to)?;
+        Ok(socket)
+    };
+    let is_far = |s: &UdpSocket| s.local_addr().is_ok_and(|own| own.ip() != to.ip());
+    at(ROCE_PORT).ok().filter(is_far).map_or_else(|| at(0), Ok)
 }
 
 fn never_fragment(socket: &UdpSocket, at: IpAddr) -> io::Result<()> {

@@ -3,14 +3,16 @@
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Device, MrReg};
+use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::transition::lookup;
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, AhAttr,
     Handle, QpAttr, QpCap, QpInit, RdmaWr, SendWr, Sge, Wc, WrOp,
 };
 use gdrcore_core::Error;
+use gdrcore_net::map::Map;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{PathChoice, SoftConfig, SoftDevice};
-use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -22,35 +24,10 @@ const RETRIES: u8 = 7;
 /// No completion comes later.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Page-aligned memory that a device uses.
-struct Memory {
-    at: *mut u8,
-    layout: Layout,
-}
-
-impl Memory {
-    fn new(bytes: usize) -> Result<Memory, String> {
-        let layout = Layout::from_size_align(bytes.max(1), 4096).map_err(|e| e.to_string())?;
-        // SAFETY: the layout is not of size zero.
-        let at = unsafe { alloc_zeroed(layout) };
-        if at.is_null() {
-            return Err(format!("{bytes} bytes of memory are refused"));
-        }
-        Ok(Memory { at, layout })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.at, self.layout) }
-    }
-}
-
 /// A soft device; closed before its memory goes.
 struct Soft {
     dev: &'static SoftDevice,
-    _memory: Memory,
+    _memory: Map,
 }
 
 impl Soft {
@@ -58,9 +35,10 @@ impl Soft {
         let core = Config { max_qp: 4, ..Config::default() };
         let config = SoftConfig { core, path, ..SoftConfig::default() };
         let bytes = SoftDevice::memsize(name, &config).map_err(words)?;
-        let memory = Memory::new(bytes)?;
+        let memory = Map::new(bytes).map_err(words)?;
         // SAFETY: fresh, page-aligned, and it lives in `_memory` until after `close`.
-        let dev = unsafe { SoftDevice::init(memory.at, bytes, name, &config) }.map_err(words)?;
+        let dev =
+            unsafe { SoftDevice::init(memory.as_ptr(), bytes, name, &config) }.map_err(words)?;
         Ok(Soft { dev, _memory: memory })
     }
 }
@@ -89,7 +67,7 @@ struct End {
 }
 
 impl End {
-    fn new(dev: &SoftDevice, buffer: &Memory) -> gdrcore_core::Result<End> {
+    fn new(dev: &SoftDevice, buffer: &Map) -> gdrcore_core::Result<End> {
         let pd = dev.pd_alloc()?;
         let (cq, _) = dev.cq_create(8)?;
         let cap = QpCap {
@@ -110,19 +88,12 @@ impl End {
             dc_key: 0,
             srq: 0,
         })?;
-        let addr = buffer.at as u64;
+        let addr = buffer.as_ptr() as u64;
         let access = access::LOCAL_WRITE | access::REMOTE_WRITE;
         let reg =
             MrReg { pd, addr, length: BYTES as u64, iova: addr, access, provider: 0, cookie: 0 };
         let (_, attr) = dev.mr_reg(&reg)?;
-        let d = dev.query()?;
-        let ah = AhAttr {
-            dgid: d.gid,
-            scope_id: d.scope_id,
-            udp_port: d.udp_port as u16,
-            ..AhAttr::default()
-        };
-        Ok(End { cq, qp, qpn, lkey: attr.lkey, rkey: attr.rkey, ah })
+        Ok(End { cq, qp, qpn, lkey: attr.lkey, rkey: attr.rkey, ah: dev.query()?.ah() })
     }
 
     fn connect(&self, dev: &SoftDevice, to: &End, path_mtu: u32) -> gdrcore_core::Result<()> {
@@ -139,30 +110,11 @@ impl End {
             kin: 1,
             ..QpAttr::default()
         };
-        let steps = [
-            (qp_state::INIT, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS),
-            (
-                qp_state::RTR,
-                mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QPN
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-            ),
-            (
-                qp_state::RTS,
-                mask::SQ_PSN
-                    | mask::TIMEOUT
-                    | mask::RETRY_CNT
-                    | mask::RNR_RETRY
-                    | mask::MAX_QP_RD_ATOMIC,
-            ),
-        ];
-        let step = |(qp_state, set)| {
-            dev.qp_modify(self.qp, &QpAttr { qp_state, ..attr }, set | mask::STATE)
-        };
-        steps.into_iter().try_for_each(step)
+        let states = [qp_state::RESET, qp_state::INIT, qp_state::RTR, qp_state::RTS];
+        states.windows(2).try_for_each(|of| {
+            let needed = lookup(QpKind::Rc, of[0], of[1]).map_or(0, |need| need.required);
+            dev.qp_modify(self.qp, &QpAttr { qp_state: of[1], ..attr }, needed | mask::STATE)
+        })
     }
 }
 
@@ -174,7 +126,7 @@ impl End {
 pub fn carries(at: IpAddr, path: PathChoice) -> Result<u32, String> {
     let bracketed = if at.is_ipv6() { format!("[{at}]") } else { at.to_string() };
     // Declared before the devices, so that the devices end before it.
-    let buffers = [Memory::new(BYTES)?, Memory::new(BYTES)?];
+    let buffers = [Map::new(BYTES).map_err(words)?, Map::new(BYTES).map_err(words)?];
     // One at RoCE's own port, which firewalls know, the other at any.
     let near = Soft::open(&format!("soft:{bracketed}"), path)?;
     let far = Soft::open(&format!("soft:{bracketed}:0"), path)?;
@@ -185,9 +137,9 @@ pub fn carries(at: IpAddr, path: PathChoice) -> Result<u32, String> {
     to.connect(far.dev, &from, mtu).map_err(words)?;
     for i in 0..BYTES {
         // SAFETY: inside the buffer, which nobody else uses yet.
-        unsafe { buffers[0].at.add(i).write((i * 7 + 1) as u8) };
+        unsafe { buffers[0].as_ptr().add(i).write((i * 7 + 1) as u8) };
     }
-    let sge = Sge { addr: buffers[0].at as u64, length: BYTES as u32, lkey: from.lkey };
+    let sge = Sge { addr: buffers[0].as_ptr() as u64, length: BYTES as u32, lkey: from.lkey };
     let wr = SendWr {
         wr_id: 1,
         next: core::ptr::null(),
@@ -196,7 +148,7 @@ pub fn carries(at: IpAddr, path: PathChoice) -> Result<u32, String> {
         opcode: wr_opcode::RDMA_WRITE,
         send_flags: send_flags::SIGNALED,
         imm_data: 0,
-        wr: WrOp { rdma: RdmaWr { remote_addr: buffers[1].at as u64, rkey: to.rkey } },
+        wr: WrOp { rdma: RdmaWr { remote_addr: buffers[1].as_ptr() as u64, rkey: to.rkey } },
         remote_srqn: 0,
         ext: Default::default(),
     };
@@ -208,7 +160,7 @@ pub fn carries(at: IpAddr, path: PathChoice) -> Result<u32, String> {
         return Err(cause.to_string());
     }
     // SAFETY: inside the buffer; the WRITE has completed, so nobody writes there any more.
-    let arrived = |i: usize| unsafe { buffers[1].at.add(i).read() };
+    let arrived = |i: usize| unsafe { buffers[1].as_ptr().add(i).read() };
     match (0..BYTES).find(|&i| arrived(i) != (i * 7 + 1) as u8) {
         Some(i) => Err(format!("byte {i} arrived as {}", arrived(i))),
         None => Ok(128 << mtu),

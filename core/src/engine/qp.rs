@@ -647,9 +647,8 @@ impl Guard<'_> {
             let (q, resp) = (&qps[qi], &qps[qi].conn.resp);
             q.live && (resp.owes_nak() || resp.ack_owed && q.state != qp_state::ERR)
         };
-        let has_job = |qi: usize| qps[qi].conn.resp.job_len() > 0;
         match qp {
-            Some(qp) => self.shared().qp_pool.check(qp).is_ok_and(|qi| owes(qi) || has_job(qi)),
+            Some(qp) => self.has_answer(qp) || self.shared().qp_pool.check(qp).is_ok_and(owes),
             None => (0..qps.len()).any(owes),
         }
     }

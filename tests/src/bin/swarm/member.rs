@@ -353,12 +353,7 @@ pub fn run(slot: u32, slots: u32, device: &str, path: &str) {
     let soft = Soft::open(device, &config).unwrap_or_else(|e| wrong!("{device}: {e}"));
     let dev = soft.dev();
     let d = dev.query().unwrap_or_else(|e| wrong!("query: {e}"));
-    let to = AhAttr {
-        dgid: d.gid,
-        scope_id: d.scope_id,
-        udp_port: d.udp_port as u16,
-        ..AhAttr::default()
-    };
+    let to = d.ah();
     let mut m = Member {
         slot,
         slots,
