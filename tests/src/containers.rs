@@ -5,7 +5,7 @@ use crate::lab::Lab;
 use crate::library;
 use crate::router::{contained, on_the_drop_in};
 use crate::source::root;
-use crate::tools::{find, run};
+use crate::tools::{find, is_root, run};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -45,10 +45,7 @@ impl Maker {
                     fails(Command::new(bwrap).args(BWRAP).args(["--ro-bind", "/", "/", "true"]))
                 }
             },
-            // SAFETY: no precondition.
-            Maker::Runc if unsafe { libc::geteuid() } != 0 => {
-                Some("runc makes these containers for root alone".into())
-            }
+            Maker::Runc if !is_root() => Some("runc makes these containers for root alone".into()),
             Maker::Runc => match find("runc") {
                 None => Some("runc is not installed (runc)".into()),
                 Some(_) => None,

@@ -3,7 +3,7 @@
 
 use crate::dropin::without_settings;
 use crate::source::root;
-use crate::tools::{find, run, target_dir};
+use crate::tools::{find, is_root, run, target_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,8 +44,7 @@ impl DebianRoot {
         if at.exists() {
             return Ok(DebianRoot(at));
         }
-        // SAFETY: no precondition.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             return Err("only root makes roots here".into());
         }
         let maker = find("mmdebstrap").ok_or("mmdebstrap is not installed (mmdebstrap)")?;

@@ -3,9 +3,7 @@
 //! namespaces. Hosts of several users need root, and also have an ipc namespace each.
 
 use crate::patience::deadline;
-use crate::source::root;
-use crate::tools::{find, run, Running};
-use std::os::unix::fs::MetadataExt;
+use crate::tools::{closed_to_others, find, is_root, run, Running};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,12 +56,10 @@ impl Lab {
     /// Makes one host for each of these users, without links. Needs root. The error names what this
     /// machine lacks.
     pub fn of_users(users: &[u32]) -> Result<Lab, String> {
-        // SAFETY: no precondition.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             return Err("only root can be several users".to_string());
         }
-        let may_pass = |dir: &Path| dir.metadata().is_ok_and(|m| m.mode() & 1 == 1);
-        if let Some(closed) = root().ancestors().find(|dir| !may_pass(dir)) {
+        if let Some(closed) = closed_to_others() {
             return Err(format!(
                 "other users may not enter {}, so they cannot run what was built below it",
                 closed.display()

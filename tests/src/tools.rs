@@ -1,17 +1,31 @@
 //! Runs other programs from tests: finds them or skips, limits their time, kills only by their own
 //! pid.
 
+use crate::source::root;
 use crate::{patience, place};
 use std::ffi::{CString, OsStr};
 use std::io::Read;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    // SAFETY: no precondition.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The folder that keeps other users from what was built; `None`: they may enter all.
+pub fn closed_to_others() -> Option<PathBuf> {
+    let may_pass = |dir: &Path| dir.metadata().is_ok_and(|m| m.mode() & 1 == 1);
+    root().ancestors().find(|dir| !may_pass(dir)).map(Path::to_path_buf)
+}
 
 /// The result of a program that has ended.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use gdrcore_tests::patience::{deadline, run_until, wait_for};
 use gdrcore_tests::router::{Raw, Router, TWO};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, names_of, Soft};
+use gdrcore_tests::tools::is_root;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -24,11 +25,6 @@ const STRANGER: &str = env!("CARGO_BIN_EXE_stranger");
 /// The victims' user and the attacker's.
 const VICTIM: &str = "30001";
 const ATTACKER: &str = "30002";
-
-fn is_root() -> bool {
-    // SAFETY: no precondition.
-    unsafe { libc::geteuid() == 0 }
-}
 
 /// A process of the victims' user with a device.
 fn victim(device: &str, options: &[&str]) -> Far {

@@ -15,6 +15,7 @@ use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::{number, Router, TWO};
 use gdrcore_tests::soft::Soft;
+use gdrcore_tests::tools::is_root;
 use gdrcore_tests::traffic::{exchange_between, failure};
 use gdrcore_tests::{far_end, skip};
 use std::time::{Duration, Instant};
@@ -414,8 +415,7 @@ fn a_process_that_is_stopped_delays_its_own_links_only() {
 
 #[test]
 fn tenants_are_told_apart_by_their_users() {
-    // SAFETY: no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("only root can be two users");
     }
     let router = Router::start(

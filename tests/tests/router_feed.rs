@@ -7,6 +7,7 @@ use gdrcore_router_feed::{Event, Key, Wish, LINE_MAX};
 use gdrcore_tests::feed::{address, ask, entry, policy, routed, start, status, wait_for, Adapter};
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{Raw, Router};
+use gdrcore_tests::tools::is_root;
 use gdrcore_tests::{patience, skip};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -199,8 +200,7 @@ fn nothing_that_an_adapter_sends_harms() {
 
 #[test]
 fn another_user_is_no_adapter() {
-    // SAFETY: no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("needs root");
     }
     let router = router(5);

@@ -6,7 +6,7 @@ use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::process::descriptors;
 use gdrcore_tests::router::{hello, Raw, Router};
 use gdrcore_tests::skip;
-use gdrcore_tests::tools::find;
+use gdrcore_tests::tools::{find, is_root};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -65,8 +65,7 @@ fn of_too_many_connections_that_say_nothing_the_oldest_is_told_so() {
 
 #[test]
 fn another_user_is_not_answered() {
-    // SAFETY: no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("needs root");
     }
     let router = Router::start(POLICY);

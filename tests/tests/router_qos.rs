@@ -11,7 +11,7 @@ use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{self, deadline, limit, until, wait_for};
 use gdrcore_tests::router::{Raw, Router};
-use gdrcore_tests::tools::{run, Done, Running};
+use gdrcore_tests::tools::{is_root, run, Done, Running};
 use gdrcore_tests::traffic::failure;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -362,8 +362,7 @@ fn who_may_not_set_sets_nothing_and_who_may_is_told_what_is_wrong() {
     }
     let line = tenant(&router, "one");
     assert!(line.contains("\"tx_rate\":null") && number(&line, "weight") == 1, "{line}");
-    // SAFETY: no precondition.
-    if unsafe { libc::geteuid() } == 0 {
+    if is_root() {
         // Where every user finds it.
         let program = router.dir().join("ctl");
         std::fs::copy(router.asks(&[]).get_program(), &program).expect("a copy");

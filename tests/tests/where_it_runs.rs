@@ -3,11 +3,13 @@
 
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Scratch};
+use gdrcore_tests::tools::{
+    closed_to_others, compile, find, is_root, loopback, run, scratch, Scratch,
+};
 use gdrcore_tests::{library, skip};
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -56,8 +58,7 @@ fn exchange(dir: &Path, n: u32, path: &str, around: &[&str]) -> String {
 
 /// Both paths in surroundings whose tool is the first word.
 fn works(test: &str, n: u32, around: &[&str]) {
-    // SAFETY: a question without arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("only root makes all these surroundings");
     }
     if let Some(tool) = around.iter().find(|tool| TOOLS.contains(tool) && find(tool).is_none()) {
@@ -67,11 +68,8 @@ fn works(test: &str, n: u32, around: &[&str]) {
     if !may.ok() {
         skip!("these surroundings cannot be made: {}", may.output.trim());
     }
-    let may_enter = |dir: &Path| dir.metadata().is_ok_and(|m| m.mode() & 1 == 1);
-    if let Some(closed) = root().ancestors().find(|dir| !may_enter(dir)) {
-        if around.contains(&"setpriv") {
-            skip!("other users may not enter {}", closed.display());
-        }
+    if let Some(closed) = closed_to_others().filter(|_| around.contains(&"setpriv")) {
+        skip!("other users may not enter {}", closed.display());
     }
     let Some(dir) = program(test) else { return };
     exchange(&dir, n, "auto", around);
@@ -134,8 +132,7 @@ impl Drop for SocketDir {
 
 #[test]
 fn on_a_read_only_file_system_where_others_have_sockets() {
-    // SAFETY: a question without arguments.
-    if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/shm").is_dir() {
+    if !is_root() || !Path::new("/dev/shm").is_dir() {
         skip!("only root makes all these surroundings");
     }
     let _dir = SocketDir::new();
@@ -229,8 +226,7 @@ fn in_a_container_with_the_calls_that_docker_allows() {
     let Some(runtime) = find("runc") else {
         skip!("no runc to make a container (apt-get install runc)");
     };
-    // SAFETY: a question without arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("runc makes this container for root alone");
     }
     let Some(dir) = program("seccomp") else { return };

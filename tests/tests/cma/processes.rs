@@ -1,6 +1,7 @@
 //! Other processes as targets and as writers: stopped, killed, forbidden by the kernel.
 
 use super::*;
+use gdrcore_tests::tools::is_root;
 
 const OPTIONS: [&str; 3] = ["path=shm", "cma=1", "buffer=4194304"];
 
@@ -173,8 +174,7 @@ fn strangers(dumpable: &str, wanted: u64) -> u64 {
 
 #[test]
 fn writes_that_the_kernel_forbids_use_the_ring() {
-    // SAFETY: no pointers.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         gdrcore_tests::skip!("only root can start processes of another user");
     }
     assert_eq!(

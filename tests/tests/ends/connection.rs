@@ -10,6 +10,7 @@ use gdrcore_tests::ends::{End, Op};
 use gdrcore_tests::patience::until;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
+use gdrcore_tests::tools::is_root;
 
 const PORT: u16 = 7471;
 
@@ -167,8 +168,7 @@ fn by_another_user() {
     if let Some(arguments) = arguments() {
         client(&arguments);
     }
-    // SAFETY: no precondition.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip!("only root can be another user");
     }
     let e = serve(test, OTHER, "SIGKILL");
