@@ -97,6 +97,8 @@ EOF
 needs_compare() {
     cat <<'EOF'
 command -v python3|python3|runs the comparison
+python3 -m pip --version|python3-pip|the newest UCX
+command -v mmdebstrap|mmdebstrap|the newest libfabric
 command -v ucx_perftest|ucx-utils|UCX
 command -v fi_pingpong|libfabric-bin|libfabric
 command -v iperf3|iperf3|a TCP stream
@@ -114,6 +116,7 @@ needs_compare_router() {
 command -v python3|python3|runs the comparison
 command -v ip|iproute2|two hosts with a link
 command -v unshare|util-linux|namespaces of the hosts
+python3 -m pip --version|python3-pip|the newest UCX
 command -v ucx_perftest|ucx-utils|UCX
 command -v iperf3|iperf3|a TCP stream
 command -v ibv_uc_pingpong|ibverbs-utils|the program beside FreeFlow's

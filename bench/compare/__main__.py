@@ -13,11 +13,14 @@ import draw
 import files
 import proc
 import report
-from machine import ROOT, Before, compile_bare, compile_verbs_rate, facts_of
+from machine import (
+    ROOT, Before, compile_bare, compile_floor, compile_verbs_rate, facts_of, tools,
+)
+from peers import Peers
 from run import Run
 
 
-PHASES = ("latency", "bandwidth", "same-host", "drop-in", "threads", "file", "curve")
+PHASES = ("latency", "bandwidth", "same-host", "rate", "drop-in", "threads", "file", "sizes")
 
 
 class Compare(Run):
@@ -67,19 +70,21 @@ def phases(args, bench, run, bare):
     file."""
     wants = lambda name: not args.only or name in args.only
     if wants("latency"):
-        run.until(0.20).alternate([("lat", contestants.latencies(bench), "")], "latency")
+        run.until(0.15).alternate([("lat", contestants.latencies(bench), "")], "latency")
     if wants("bandwidth"):
-        run.until(0.36).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
+        run.until(0.27).alternate([("bw", contestants.bandwidths(bench), "")], "bandwidth")
     if wants("same-host"):
-        run.until(0.53).alternate(
+        run.until(0.40).alternate(
             [
                 ("shm", contestants.same_host(bench), ", same host"),
                 ("shm bw", contestants.same_host_bandwidth(bench), ", same host"),
             ],
             "same host",
         )
+    if wants("rate"):
+        run.until(0.47).alternate([("rate", contestants.rates(bench), ", rate")], "rate")
     if wants("drop-in"):
-        run.until(0.67).alternate(
+        run.until(0.56).alternate(
             [
                 ("drop-in", contestants.drop_in(bench), ", drop-in"),
                 ("drop-in bw", contestants.drop_in_bandwidth(bench), ", drop-in"),
@@ -87,15 +92,15 @@ def phases(args, bench, run, bare):
             "drop-in",
         )
     if wants("threads"):
-        run.until(0.77).alternate([("threads", contestants.threads(bench), "")], "threads", 3)
-    mib = run.until(0.93).copies(args.bin, bare) if wants("file") else 0
-    if wants("curve"):
+        run.until(0.66).alternate([("threads", contestants.threads(bench), "")], "threads", 3)
+    mib = run.until(0.80).copies(args.bin, bare) if wants("file") else 0
+    if wants("sizes"):
         run.until(1).alternate(
             [
-                (("curve", size), contestants.curve(bench, size), f", {size} bytes")
-                for size in contestants.CURVE_SIZES
+                (("sizes", size), contestants.sizes(bench, size), f", {size} bytes")
+                for size in contestants.SIZES
             ],
-            "bandwidth over size", 2,
+            "sizes", 2,
         )
     return mib
 
@@ -116,22 +121,24 @@ def main():
         help="only this phase; may be given again. The page has no figures of the others"
     )
     parser.add_argument(
-        "--budget", type=int, default=540, help="seconds after which no measurement begins"
+        "--budget", type=int, default=900, help="seconds after which no measurement begins"
     )
     args = parser.parse_args()
     # Ends the servers too if the run is killed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    peers = Peers()
     before = Before()
     temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
     try:
         bare = compile_bare(temporary)
-        bench, run = contestants.Bench(args.bin, bare, args.scale), Compare(args)
-        bench.verbs_rate = compile_verbs_rate(temporary)
+        bench, run = contestants.Bench(args.bin, bare, args.scale, peers), Compare(args)
+        run.results.skipped += peers.notes
+        bench.verbs_rate, bench.floor = compile_verbs_rate(temporary), compile_floor(temporary)
         mib = phases(args, bench, run, bare)
     finally:
         proc.stop_all()
         shutil.rmtree(temporary, ignore_errors=True)
-    results, facts = run.results, facts_of(args, before)
+    results, facts = run.results, facts_of(args, before, peers.versions() + tools())
     when = f"{before.began:%Y-%m-%d}, {dict(facts)['commit']}"
     os.makedirs(args.out, exist_ok=True)
     histograms = [
@@ -152,8 +159,8 @@ def main():
     curves = [
         (label, results.curve(key))
         for key, label in (
-            ("write", "gdrcore WRITE"), ("bare_gso", "bare UDP, GSO and GRO"),
-            ("ucx_tcp", "UCX tcp, put"),
+            ("udp", "gdrcore WRITE"), ("bare_gso", "bare UDP, GSO and GRO"),
+            ("ucx_tcp", "UCX tcp, put"), ("ucx_tcp_tag", "UCX tcp, tag"),
         )
         if results.curve(key)
     ]

@@ -16,6 +16,11 @@ MIB = 1 << 20
 UCX_TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
+def old(key):
+    """The key of the same row for an older release of the peer."""
+    return f"{key} old"
+
+
 class Ends:
     """Where server and client are: their addresses, the interface between them, and what a command
     begins with to run there."""
@@ -30,12 +35,12 @@ UCX_SHM = {"UCX_TLS": "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 class Bench:
     """Programs, the scale of all message counts, and where the ends are."""
 
-    def __init__(self, bin_dir, bare, scale, ends=None):
-        self.ends = ends or Ends()
+    def __init__(self, bin_dir, bare, scale, peers, ends=None):
+        self.ends, self.peers = ends or Ends(), peers
         self.perf, self.bare, self.scale = os.path.join(bin_dir, "perf/perf"), bare, scale
         self.launcher = os.path.join(bin_dir, "gdrcore-run")
-        # The program of threads on verbs, if it could be compiled.
-        self.verbs_rate = None
+        # The program of threads on verbs, if it could be compiled, and that of the floor.
+        self.verbs_rate = self.floor = None
 
     def pair(self, server, client, port, **how):
         at_server, at_client = self.ends.into
@@ -79,11 +84,11 @@ class Bench:
     def gdrcore_bandwidth(self, verb, size, n, **how):
         return {"MB_per_s": self._perf(verb, "bw", size, self.times(n), **how)["MB_per_s"]}
 
-    def gdrcore_rate(self, verb, size, n, threads, own=(), **how):
+    def gdrcore_rate(self, verb, size, n, threads=1, own=(), pinned=False, **how):
         """Messages of all threads of the client together; each has a CQ and a queue pair of its
-        own, and what the option `own` says. They may run on any core."""
+        own, and what the option `own` says. They may run on any core if they are not pinned."""
         more = ["-T", str(threads), "-I", str(size), *own]
-        result = self._perf(verb, "bw", size, self.times(n), more=more, pinned=False, **how)
+        result = self._perf(verb, "bw", size, self.times(n), more=more, pinned=pinned, **how)
         return {"Mmsg_per_s": result["Mmsg_per_s"]}
 
     # ---- unmodified perftest on the drop-in
@@ -118,9 +123,10 @@ class Bench:
         row = self._perftest(tool, size, self.times(n))
         return {"min_us": row[2], "median_us": row[4], "p99_us": row[7], "p999_us": row[8]}
 
-    def perftest_bandwidth(self, tool, size, n):
+    def perftest_bandwidth(self, tool, size, n, *more):
         # A completion per 16 requests, as perf does. Its MB has 2^20 bytes.
-        return {"MB_per_s": self._perftest(tool, size, self.times(n), "-Q", "16")[3] * MIB / 1e6}
+        row = self._perftest(tool, size, self.times(n), "-Q", "16", *more)
+        return {"MB_per_s": row[3] * MIB / 1e6, "Mmsg_per_s": row[4]}
 
     # ---- sockets alone --------------------------------------------------------------------------
 
@@ -165,15 +171,21 @@ class Bench:
         command = [self.bare, "-n", str(self.times(n)), "pace", *own]
         return json.loads(Process(command, None).wait(15).text())["results"][0]
 
+    def floor_latency(self, n):
+        """SEND and RECV with verbs' meaning, no library."""
+        command = [self.floor, str(self.times(n)), *(str(c) for c in cores())]
+        return json.loads(Process(command, cores()[0]).wait(15).text())["results"][0]
+
     def bare_ring(self, size, n):
         return self._bare_cores("ring", n, "-s", str(size))
 
     # ---- UCX ------------------------------------------------------------------------------------
 
-    def _ucx(self, env, test, size, n, rank, threads=0):
-        common = ["ucx_perftest", "-p", str(UCX_PORT)]
+    def _ucx(self, release, env, test, size, n, rank, threads=0):
+        common = [*release.command("ucx_perftest"), "-p", str(UCX_PORT)]
         many = ["-T", str(threads)] if threads else []
         warm = max(4, min(n // 10, 5000))
+        interface = {"UCX_NET_DEVICES": self.ends.interface} if "UCX_NET_DEVICES" in env else {}
         done = self.pair(
             common + many,
             common
@@ -184,8 +196,7 @@ class Bench:
             + many,
             UCX_PORT,
             pinned=not threads,
-            env=env if "UCX_NET_DEVICES" not in env else
-            {**env, "UCX_NET_DEVICES": self.ends.interface},
+            env={**release.env, **env, **interface},
         )
         row = done.text().strip().splitlines()[-1].split(",")
         # Of several threads it prints fewer columns; the last one is the rate of all in any case.
@@ -193,26 +204,40 @@ class Bench:
             raise Failed("ucx_perftest: " + done.complaint())
         return [float(cell) for cell in row]
 
-    def ucx_latency(self, env, test, size, n):
+    def ucx_latency(self, release, env, test, size, n):
         n = self.times(n)
-        return {
-            "median_us": self._ucx(env, test, size, n, 50.0)[1],
-            "p99_us": self._ucx(env, test, size, n, 99.0)[1],
-        }
+        middle = self._ucx(release, env, test, size, n, 50.0)
+        high = self._ucx(release, env, test, size, n, 99.0)
+        return {"median_us": middle[1], "avg_us": middle[3], "p99_us": high[1]}
 
-    def ucx_bandwidth(self, env, test, size, n):
+    def ucx_bandwidth(self, release, env, test, size, n):
         # Its MB has 2^20 bytes; column 5 is the average of the whole run.
-        return {"MB_per_s": self._ucx(env, test, size, self.times(n), 50.0)[5] * MIB / 1e6}
+        row = self._ucx(release, env, test, size, self.times(n), 50.0)
+        return {"MB_per_s": row[5] * MIB / 1e6, "Mmsg_per_s": row[-1] / 1e6}
 
-    def ucx_rate(self, env, test, size, n, threads):
+    def ucx_rate(self, release, env, test, size, n, threads):
         """Messages of all threads together; each has a worker of its own."""
-        return {"Mmsg_per_s": self._ucx(env, test, size, self.times(n), 50.0, threads)[-1] / 1e6}
+        row = self._ucx(release, env, test, size, self.times(n), 50.0, threads)
+        return {"Mmsg_per_s": row[-1] / 1e6}
+
+    def ucx(self, key, label, measure):
+        """The entries of UCX: its newest release, and the installed one beside it, as `key old`.
+        `measure` takes the release."""
+        entry = lambda key, label, release: (
+            key, label, release.program("ucx_perftest"), lambda: measure(release)
+        )
+        peers = self.peers
+        newest = [entry(key, label, peers.ucx)] if peers.ucx else []
+        older = peers.older_ucx
+        beside = [entry(old(key), f"{label} ({older.version})", older)] if older else []
+        return newest + beside
 
     # ---- libfabric ------------------------------------------------------------------------------
 
     def _fi(self, provider, endpoint, size, n):
         # The server needs the same size option, or it waits for sizes that never come.
-        common = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", str(n), "-S", str(size)]
+        common = [*self.peers.libfabric.command("fi_pingpong"), "-p", provider, "-e", endpoint]
+        common += ["-I", str(n), "-S", str(size)]
         client = common + ["-P", str(FI_PORT), self.ends.server]
         done = self.pair(common + ["-B", str(FI_PORT)], client, FI_PORT)
         return done.text().strip().splitlines()[-1].split()
@@ -223,6 +248,11 @@ class Bench:
 
     def fi_bandwidth(self, provider, endpoint, size, n):
         return {"MB_per_s": float(self._fi(provider, endpoint, size, self.times(n, 8))[5])}
+
+    def fabric(self, key, label, measure):
+        """The entry of libfabric's newest release, in a list that is empty if there is none."""
+        release = self.peers.libfabric
+        return [(key, label, release.program("fi_pingpong"), measure)] if release else []
 
     # ---- iperf3 ---------------------------------------------------------------------------------
 
@@ -238,14 +268,11 @@ def latencies(b):
     """key, label, required program, measurement: all of 64 bytes unless the label says otherwise.
     Programs to be compared directly are next to each other."""
     return [
-        (
-            "fi_udp", "libfabric udp 64 B", "fi_pingpong",
-            lambda: b.fi_latency("udp", "dgram", 64, 30000),
-        ),
+        *b.fabric("fi_udp", "libfabric udp 64 B", lambda: b.fi_latency("udp", "dgram", 64, 30000)),
         ("send", "gdrcore SEND 64 B", None, lambda: b.gdrcore_latency("send", 64, 100000)),
-        (
-            "ucx_tcp", "UCX tcp, tag 64 B", "ucx_perftest",
-            lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 50000),
+        *b.ucx(
+            "ucx_tcp", "UCX tcp, tag 64 B",
+            lambda of: b.ucx_latency(of, UCX_TCP, "tag_lat", 64, 50000),
         ),
         (
             "echo_ack", "bare UDP echo, a 20-byte ACK after each answer", None,
@@ -256,10 +283,7 @@ def latencies(b):
             lambda: b.bare_latency(["-b"], 64, 100000),
         ),
         ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 100000)),
-        (
-            "fi_tcp", "libfabric tcp 64 B", "fi_pingpong",
-            lambda: b.fi_latency("tcp", "msg", 64, 30000),
-        ),
+        *b.fabric("fi_tcp", "libfabric tcp 64 B", lambda: b.fi_latency("tcp", "msg", 64, 30000)),
         (
             "write", "gdrcore WRITE 8 B, target polls memory", None,
             lambda: b.gdrcore_latency("write", 8, 100000),
@@ -279,9 +303,9 @@ def same_host(b):
     """Two processes with shared memory, 8 bytes."""
     return [
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_latency("send", 8, 200000, path="shm")),
-        (
-            "ucx_tag", "UCX shm, tag", "ucx_perftest",
-            lambda: b.ucx_latency(UCX_SHM, "tag_lat", 8, 200000),
+        *b.ucx(
+            "ucx_tag", "UCX shm, tag",
+            lambda of: b.ucx_latency(of, UCX_SHM, "tag_lat", 8, 200000),
         ),
         (
             "write", "gdrcore WRITE, target polls memory", None,
@@ -291,9 +315,9 @@ def same_host(b):
             "write_shared", "gdrcore WRITE into shared memory", None,
             lambda: b.gdrcore_latency("write", 8, 200000, path="shm", mem="shared"),
         ),
-        (
-            "ucx_put", "UCX shm, put", "ucx_perftest",
-            lambda: b.ucx_latency(UCX_SHM, "ucp_put_lat", 8, 200000),
+        *b.ucx(
+            "ucx_put", "UCX shm, put",
+            lambda of: b.ucx_latency(of, UCX_SHM, "ucp_put_lat", 8, 200000),
         ),
         (
             "watch", "gdrcore WRITE, target only watches, its helper receives", None,
@@ -303,7 +327,8 @@ def same_host(b):
             "send_one_core", "gdrcore SEND, both on one core", None,
             lambda: b.gdrcore_latency("send", 8, 2000, path="shm", one_core=True),
         ),
-        ("fi_shm", "libfabric shm", "fi_pingpong", lambda: b.fi_latency("shm", "rdm", 8, 50000)),
+        *b.fabric("fi_shm", "libfabric shm", lambda: b.fi_latency("shm", "rdm", 8, 50000)),
+        ("floor", "SEND and RECV, no library", None, lambda: b.floor_latency(200000)),
         ("hop", "a cache line, no library", None, lambda: b.bare_hop(200000)),
     ]
 
@@ -325,13 +350,13 @@ def same_host_bandwidth(b):
             "write_cma", "gdrcore WRITE by process_vm_writev", None,
             lambda: b.gdrcore_bandwidth("write", MIB, 5000, path="shm,cma"),
         ),
-        (
-            "ucx_tag", "UCX shm, tag (CMA)", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", MIB, 5000),
+        *b.ucx(
+            "ucx_tag", "UCX shm, tag (CMA)",
+            lambda of: b.ucx_bandwidth(of, UCX_SHM, "tag_bw", MIB, 5000),
         ),
-        (
-            "ucx_put", "UCX shm, put", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_SHM, "ucp_put_bw", MIB, 10000),
+        *b.ucx(
+            "ucx_put", "UCX shm, put",
+            lambda of: b.ucx_bandwidth(of, UCX_SHM, "ucp_put_bw", MIB, 10000),
         ),
         (
             "write_big", "gdrcore WRITE, 64 MiB", None,
@@ -345,9 +370,9 @@ def same_host_bandwidth(b):
             "write_shared_big", "gdrcore WRITE into shared memory, 64 MiB", None,
             lambda: b.gdrcore_bandwidth("write", big, 64, path="shm", mem="shared"),
         ),
-        (
-            "ucx_tag_big", "UCX shm, tag (CMA), 64 MiB", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_SHM, "tag_bw", big, 64),
+        *b.ucx(
+            "ucx_tag_big", "UCX shm, tag (CMA), 64 MiB",
+            lambda of: b.ucx_bandwidth(of, UCX_SHM, "tag_bw", big, 64),
         ),
     ]
 
@@ -402,18 +427,18 @@ def bandwidths(b):
     """The same for messages of 1 MiB."""
     return [
         ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", MIB, 3000)),
-        (
-            "ucx_tcp_tag", "UCX tcp, tag", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 3000),
+        *b.ucx(
+            "ucx_tcp_tag", "UCX tcp, tag",
+            lambda of: b.ucx_bandwidth(of, UCX_TCP, "tag_bw", MIB, 3000),
         ),
         ("iperf3", "iperf3, one TCP stream", "iperf3", lambda: b.iperf_bandwidth(2000)),
         (
             "bare_gso", "bare UDP, GSO and GRO, ACKs", None,
             lambda: b.bare_bandwidth(["-g"], MIB, 4000),
         ),
-        (
-            "ucx_tcp", "UCX tcp, put", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", MIB, 3000),
+        *b.ucx(
+            "ucx_tcp", "UCX tcp, put",
+            lambda of: b.ucx_bandwidth(of, UCX_TCP, "ucp_put_bw", MIB, 3000),
         ),
         ("send", "gdrcore SEND", None, lambda: b.gdrcore_bandwidth("send", MIB, 3000)),
         ("read", "gdrcore READ", None, lambda: b.gdrcore_bandwidth("read", MIB, 3000)),
@@ -421,9 +446,8 @@ def bandwidths(b):
             "bare", "bare UDP, one datagram a call, ACKs", None,
             lambda: b.bare_bandwidth([], MIB, 600),
         ),
-        (
-            "fi_tcp", "libfabric tcp, ping-pong", "fi_pingpong",
-            lambda: b.fi_bandwidth("tcp", "msg", MIB, 500),
+        *b.fabric(
+            "fi_tcp", "libfabric tcp, ping-pong", lambda: b.fi_bandwidth("tcp", "msg", MIB, 500)
         ),
     ]
 
@@ -450,8 +474,13 @@ def threads(b):
         ]
 
     def ucx(key, label, env, size, n):
-        rate = lambda count: b.ucx_rate(env, "tag_bw", size, n, count)
-        return by_count(key, label, "worker", "ucx_perftest", rate)
+        return [
+            entry for t in THREADS
+            for entry in b.ucx(
+                f"{key} {t}", f"{label}, {t} worker" + "s" * (t > 1),
+                lambda of, t=t: b.ucx_rate(of, env, "tag_bw", size, n, t),
+            )
+        ]
 
     def verbs(key, label, path, verb, n):
         rate = lambda count: b.verbs_rate_of(count, path, verb, n)
@@ -475,22 +504,67 @@ def threads(b):
     ]
 
 
-CURVE_SIZES = [64 << 2 * i for i in range(9)]
+RATE = 1000000
 
 
-def curve(b, size):
-    """The same for one size of the curve."""
-    n = max(64, min(100000, 256 * MIB // size))
+def rates(b):
+    """8 bytes in one direction between two processes, each on its core; then the drop-in."""
+    ours = lambda key, label, verb, **how: (
+        key, label, None, lambda: b.gdrcore_rate(verb, 8, RATE, pinned=True, path="shm", **how)
+    )
+    ucx = lambda key, label, test: b.ucx(
+        key, label, lambda of: b.ucx_bandwidth(of, UCX_SHM, test, 8, RATE)
+    )
+    drop_in = lambda key, label, tool: (
+        key, label, tool, lambda: b.perftest_bandwidth(tool, 8, RATE, "-I", "8")
+    )
     return [
-        ("write", "gdrcore WRITE", None, lambda: b.gdrcore_bandwidth("write", size, n)),
+        ours("send", "gdrcore SEND", "send"),
+        *ucx("ucx_tag", "UCX shm, tag", "tag_bw"),
+        ours("write", "gdrcore WRITE", "write"),
+        ours("write_shared", "gdrcore WRITE into shared memory", "write", mem="shared"),
+        *ucx("ucx_put", "UCX shm, put", "ucp_put_bw"),
+        drop_in("ib_send_bw", "ib_send_bw on the drop-in", "ib_send_bw"),
+        drop_in("ib_write_bw", "ib_write_bw on the drop-in", "ib_write_bw"),
+    ]
+
+
+SIZES = [1, 8, 64, 256, 1024, 4096, 16384, 65536, 262144, MIB, 4 * MIB]
+# Ways of a row of sizes: through memory, ours and UCX's, then by sockets.
+OURS_SHM = ("send", "write", "read", "mapped", "cma")
+UCX_SHM_KEYS = ("ucx_tag", "ucx_put")
+OURS_UDP = ("udp", "udp_send")
+UCX_TCP_KEYS = ("ucx_tcp_tag", "ucx_tcp")
+
+
+def sizes(b, size):
+    """Messages of one size in one direction, by every way."""
+    n = max(64, min(100000, 256 * MIB // size))
+    many = max(64, min(300000, 512 * MIB // size))
+    inline = ["-I", str(size)] if size <= 220 else []
+    ours = lambda key, label, verb, path, **how: (
+        key, label, None,
+        lambda: b.gdrcore_bandwidth(verb, size, many if "shm" in path else n, path=path, **how),
+    )
+    ucx = lambda key, label, env, test, count: b.ucx(
+        key, label, lambda of: b.ucx_bandwidth(of, env, test, size, count)
+    )[:1]
+    return [
+        ours("send", "SEND", "send", "shm", more=inline),
+        ours("write", "WRITE", "write", "shm", more=inline),
+        ours("read", "READ", "read", "shm"),
+        ours("mapped", "WRITE, mapped", "write", "shm", mem="shared", more=inline),
+        ours("cma", "WRITE, CMA", "write", "shm,cma", more=inline),
+        *ucx("ucx_tag", "UCX tag", UCX_SHM, "tag_bw", many),
+        *ucx("ucx_put", "UCX put", UCX_SHM, "ucp_put_bw", many),
+        ours("udp", "UDP WRITE", "write", "udp", more=inline),
+        ours("udp_send", "UDP SEND", "send", "udp", more=inline),
         (
-            "bare_gso", "bare UDP, GSO and GRO, ACKs", None,
+            "bare_gso", "bare GSO/GRO", None,
             lambda: b.bare_bandwidth(["-g"], size, n),
         ),
-        (
-            "ucx_tcp", "UCX tcp, put", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_TCP, "ucp_put_bw", size, n),
-        ),
+        *ucx("ucx_tcp_tag", "UCX tcp tag", UCX_TCP, "tag_bw", n),
+        *ucx("ucx_tcp", "UCX tcp put", UCX_TCP, "ucp_put_bw", n),
     ]
 
 

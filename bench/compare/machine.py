@@ -67,6 +67,11 @@ def compile_bare(folder):
     return compiled(folder, "bare", "-lm")
 
 
+def compile_floor(folder):
+    """The program of the floor of a SEND and RECV."""
+    return compiled(folder, "floor")
+
+
 def compile_verbs_rate(folder):
     """The program of threads on verbs. None: there are no headers of libibverbs."""
     if not os.path.exists("/usr/include/infiniband/verbs.h"):
@@ -74,23 +79,17 @@ def compile_verbs_rate(folder):
     return compiled(folder, "verbs_rate", "-libverbs", "-lpthread")
 
 
-def versions_of(peers):
-    """Of the peers that are installed."""
-    libfabric = (
-        line.split(":")[1].strip()
-        for line in shell("fi_info", "--version").splitlines()
-        if "libfabric:" in line
-    )
+def tools():
+    """The versions of the other programs that are installed."""
     known = {
-        "UCX": " ".join(next(iter(shell("ucx_info", "-v").splitlines()), "").split()[-1:]),
-        "libfabric": next(libfabric, ""),
         "iperf3": " ".join(shell("iperf3", "--version").split()[1:2]),
         "rsync": " ".join(shell("rsync", "--version").split()[2:3]),
     }
-    return [f"{name} {known[name]}" for name in peers if known[name]]
+    return [f"{name} {version}" for name, version in known.items() if version]
 
 
-def facts_of(args, before, peers=("UCX", "libfabric", "iperf3", "rsync")):
+def facts_of(args, before, peers):
+    """`peers`: their names and versions."""
     commit = shell("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     changed = [
         line
@@ -123,5 +122,5 @@ def facts_of(args, before, peers=("UCX", "libfabric", "iperf3", "rsync")):
             f"{before.busy:.0%} before, {busy_after:.0%} after{quiet}",
         ),
         ("rounds", f"{args.rounds}, counts x {args.scale:g}"),
-        ("peers", ", ".join(versions_of(peers)) or "none installed"),
+        ("peers", ", ".join(peers) or "none installed"),
     ]

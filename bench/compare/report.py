@@ -5,6 +5,8 @@ import itertools
 import statistics
 import textwrap
 
+from contestants import OURS_SHM, OURS_UDP, UCX_SHM_KEYS, UCX_TCP_KEYS
+
 
 def wrapped(page):
     """The page with paragraphs and items of lists wrapped at 100 columns; tables stay as is."""
@@ -91,7 +93,15 @@ class Results:
         return median(self.rounds.get((phase, key), []), field)
 
     def keys(self, phase):
-        return [key for p, key in self.labels if p == phase]
+        """Without those of a peer's older release whose figure is that of the newest, within a
+        tenth."""
+        return [key for p, key in self.labels if p == phase and not self._same(phase, key)]
+
+    def _same(self, phase, key):
+        newest = key.removesuffix(" old")
+        figures = ("median_us", "MB_per_s", "Mmsg_per_s")
+        ratio = newest != key and self.ratio(phase, key, newest, *figures)
+        return ratio and 0.9 < ratio < 1.1
 
     def typical(self, key, phase="lat"):
         """Median latency, or the mean of a program that reports only that."""
@@ -157,20 +167,28 @@ class Results:
         return table([what, "median", "least", "most"], rows)
 
     def curve(self, key):
-        return {size: self.get(("curve", size), key, "MB_per_s") for size in
-                sorted(phase[1] for phase, k in self.rounds if k == key and phase[0] == "curve")}
+        """A figure a size, in MB/s."""
+        return {size: self.get(("sizes", size), key, "MB_per_s") for size in
+                sorted(phase[1] for phase, k in self.rounds if k == key and phase[0] == "sizes")}
 
-    def curve_table(self):
-        names = [
-            ("write", "gdrcore WRITE"), ("bare_gso", "bare GSO/GRO"), ("ucx_tcp", "UCX tcp put"),
-        ]
-        curves = {key: self.curve(key) for key, _ in names}
-        sizes = sorted({size for c in curves.values() for size in c})
+    def behind(self, ours, theirs):
+        """For each size, how many times as fast as our best way the peer's best is."""
+        best = lambda keys, size: max((self.curve(key).get(size) or 0 for key in keys), default=0)
+        sizes = sorted({size for key in ours + theirs for size in self.curve(key)})
+        return {size: over(best(theirs, size), best(ours, size)) for size in sizes}
+
+    def sizes_table(self, ours, theirs, others=()):
+        """Rows of sizes; the last column has the peer's best over ours."""
+        keys = [key for key in ours + others + theirs if self.curve(key)]
+        labels = {key: label for (phase, key), label in self.labels.items() if phase[0] == "sizes"}
+        behind = self.behind(ours, theirs)
         return table(
-            ["bytes"] + [label + ", MB/s" for _, label in names],
+            ["bytes, MB/s"] + [labels[key] for key in keys] + ["UCX's best / ours"],
             [
-                [str(size)] + [number(curves[key].get(size), 0) for key, _ in names]
-                for size in sizes
+                [str(size)]
+                + [number(self.curve(key).get(size), 0 if size > 64 else 1) for key in keys]
+                + [number(ratio)]
+                for size, ratio in behind.items()
             ],
         )
 
@@ -203,10 +221,11 @@ class Results:
         speed = lambda ours, theirs, phase="bw": self.ratio(phase, ours, theirs, "MB_per_s")
         goal("SEND 64 B / bare echo, ACK before the answer", lat("send", "ack_echo"), 1.2, False)
         goal("SEND 64 B / bare echo, ACK after the answer", lat("send", "echo_ack"), 1.2, False)
+        mean = lambda theirs: self.ratio("shm", "send", theirs, "avg_us")
         goal("SEND 64 B / UCX tcp", lat("send", "ucx_tcp"), 1, False)
         goal("SEND 64 B / libfabric tcp", lat("send", "fi_tcp"), 1, False)
         goal("SEND 64 B / libfabric udp", lat("send", "fi_udp"), 1, False)
-        goal("WRITE 1 MiB / bare GSO and GRO", speed("write", "bare_gso"), 0.55, True)
+        goal("WRITE 1 MiB / bare GSO and GRO", speed("write", "bare_gso"), 0.95, True)
         goal("WRITE 1 MiB / UCX tcp, put", speed("write", "ucx_tcp"), 1.2, True)
         goal("WRITE 1 MiB / UCX tcp, tag", speed("write", "ucx_tcp_tag"), 1.2, True)
         goal("WRITE 1 MiB / iperf3", speed("write", "iperf3"), 2, True)
@@ -214,11 +233,30 @@ class Results:
             "WRITE 8 B within one context, us from post to completion", self.typical("loopback"),
             0.1, False,
         )
-        goal("same host: SEND 8 B / UCX shm tag", lat("send", "ucx_tag", "shm"), 1.2, False)
+        goal("same host: SEND 8 B / UCX shm tag, averages", mean("ucx_tag"), 1.15, False)
+        goal("same host: SEND 8 B / no library, averages", mean("floor"), 1.2, False)
+        goal(
+            "same host: WRITE 8 B by the ring / UCX shm put", lat("write", "ucx_put", "shm"), 1.5,
+            False,
+        )
         goal(
             "same host: WRITE 8 B into shared memory / UCX shm put",
-            lat("write_shared", "ucx_put", "shm"), 2, False,
+            lat("write_shared", "ucx_put", "shm"), 0.9, False,
         )
+        rate = lambda phase, a, b: self.ratio(phase, a, b, "Mmsg_per_s")
+        goal(
+            "same host: SEND 8 B, messages a second / UCX shm tag", rate("rate", "send", "ucx_tag"),
+            1, True,
+        )
+        goal(
+            "same host: WRITE 8 B into shared memory, messages a second / UCX shm put",
+            rate("rate", "write_shared", "ucx_put"), 1, True,
+        )
+        for words, ours, theirs in (
+            ("through memory", OURS_SHM, UCX_SHM_KEYS), ("over UDP", OURS_UDP, UCX_TCP_KEYS),
+        ):
+            ratios = [ratio for ratio in self.behind(ours, theirs).values() if ratio]
+            goal(f"sizes {words}: UCX's best / ours, most", max(ratios, default=None), 1.1, False)
         goal("same host: SEND 8 B, p99, us", self.get("shm", "send", "p99_us"), 20, False)
         goal(
             "same host: WRITE 8 B to a target that never calls progress, us",
@@ -268,29 +306,28 @@ class Results:
             "drop-in: ib_write_lat 8 B through memory, us", self.typical("ib_write_lat", "drop-in"),
             5, False,
         )
-        rate = lambda a, b: self.ratio("threads", a, b, "Mmsg_per_s")
         for key, words in (
             ("loop", "WRITE 8 B within a context"),
             ("both_shm", "SEND 8 B through memory"),
             ("both_udp", "SEND 64 B over UDP"),
         ):
             two = f"{words}: two threads with an engine each / one"
-            goal(two, rate(f"{key} engines", f"{key} 1"), 1.9, True)
+            goal(two, rate("threads", f"{key} engines", f"{key} 1"), 1.9, True)
             one = f"{words}: two threads on one engine / one"
-            goal(one, rate(f"{key} 2", f"{key} 1"), 0.8, True)
+            goal(one, rate("threads", f"{key} 2", f"{key} 1"), 0.8, True)
         for key, words in (
             ("verbs_loop", "WRITE 8 B within a device"),
             ("verbs_shm", "SEND 8 B through memory"),
             ("verbs_udp", "SEND 8 B over UDP"),
         ):
             two = f"drop-in: {words}: two threads / one"
-            goal(two, rate(f"{key} 2", f"{key} 1"), 1.9, True)
+            goal(two, rate("threads", f"{key} 2", f"{key} 1"), 1.9, True)
         for key, words, theirs, who in (
             ("shm", "SEND 8 B through memory", "ucx_shm 2", "UCX shm tag"),
             ("udp", "SEND 64 B over UDP", "ucx_tcp 2", "UCX tcp tag"),
         ):
             two = f"{words}: two threads with an engine each / {who}, two workers"
-            goal(two, rate(f"{key} engines", theirs), 1, True)
+            goal(two, rate("threads", f"{key} engines", theirs), 1, True)
         for ours, words in (("gdrcore", "file copy"), ("gdrcore udp", "file copy over UDP")):
             for key in ("rsync", "nc"):
                 for field in ("wall", "sys"):
@@ -333,7 +370,7 @@ class Results:
             "",
             "![bandwidth over size](bandwidth.svg)",
             "",
-            self.curve_table(),
+            self.sizes_table(OURS_UDP, UCX_TCP_KEYS, ("bare_gso",)),
             "",
         ]
         if self.keys("shm"):
@@ -343,6 +380,13 @@ class Results:
                 self.latency_table("shm", "8 B through memory, half round trip, us"),
                 "",
                 self.bandwidth_table("shm bw", "through memory, MB/s"),
+                "",
+                self.rate_table("rate", "8 B in one direction, million messages a second"),
+                "",
+                self.sizes_table(OURS_SHM, UCX_SHM_KEYS),
+                "",
+                "`floor.c` is the row without a library: one queue pair a side, posts, keys, "
+                "bounds, an ACK and completions, and nothing else.",
                 "",
                 "Shared memory: the target's region is a memfd's (`perf --mem shared`, "
                 "GDRC_MEMORY_FLAG_SHARED), which the initiator maps, as UCX's "

@@ -14,7 +14,8 @@ import proc
 import router_places
 import router_report
 import router_rows as rows
-from machine import ROOT, Before, compile_bare, facts_of
+from machine import ROOT, Before, compile_bare, facts_of, tools
+from peers import Peers
 from proc import Failed
 from run import Run
 
@@ -40,9 +41,9 @@ def arguments():
     return parser.parse_args()
 
 
-def measure(run, args, bare):
+def measure(run, args, bare, peers):
     load = rows.Load(args.load, args.bin, args.scale)
-    host = rows.OneHost(args.bin, bare, args.scale)
+    host = rows.OneHost(args.bin, bare, args.scale, peers)
     run.until(0.30).alternate(
         [
             ("host", rows.host_latencies(host), ", one host"),
@@ -53,7 +54,7 @@ def measure(run, args, bare):
     run.until(0.40).alternate([("worker", rows.worker_entries(host, load), "")], "worker", 3)
     veth = None
     try:
-        veth = rows.Veth(args.bin, bare, args.scale, router_places.TwoHosts())
+        veth = rows.Veth(args.bin, bare, args.scale, peers, router_places.TwoHosts())
         run.until(0.75).alternate(
             [
                 ("veth", rows.veth_latencies(veth), ", two hosts"),
@@ -87,13 +88,15 @@ def main():
     # Ends all programs too if the run is killed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
+    peers = Peers(libfabric=False)
     before = Before()
     temporary = tempfile.mkdtemp(prefix="gdrcore-bare-")
     run = Run(args, router_report.RouterResults())
+    run.results.skipped += peers.notes
     autogroup = favour(args.nice) if args.nice else None
     try:
         bare = compile_bare(temporary)
-        measure(run, args, bare)
+        measure(run, args, bare, peers)
     finally:
         proc.stop_all()
         router_places.stop_all_routers()
@@ -101,7 +104,7 @@ def main():
         if autogroup is not None:
             with open("/proc/self/autogroup", "w") as file:
                 file.write(autogroup)
-    facts = facts_of(args, before, ("UCX", "iperf3"))
+    facts = facts_of(args, before, peers.versions() + tools())
     if args.nice:
         facts.append(("priority of all contestants", f"nice {args.nice}"))
     section = run.results.router_section(facts, os.cpu_count() or 1)

@@ -147,8 +147,8 @@ class OneHost(Bench):
 class Veth(Bench):
     """Two hosts, with a router each or without."""
 
-    def __init__(self, bin_dir, bare, scale, hosts):
-        super().__init__(bin_dir, bare, scale, hosts.ends())
+    def __init__(self, bin_dir, bare, scale, peers, hosts):
+        super().__init__(bin_dir, bare, scale, peers, hosts.ends())
         self.bin, self.hosts = bin_dir, hosts
 
     def by_routers(self, measure):
@@ -190,10 +190,7 @@ def host_bandwidths(b, load):
 
 def veth_latencies(b):
     return [
-        (
-            "ucx", "UCX tcp, tag", "ucx_perftest",
-            lambda: b.ucx_latency(UCX_TCP, "tag_lat", 64, 20000),
-        ),
+        *b.ucx("ucx", "UCX tcp, tag", lambda of: b.ucx_latency(of, UCX_TCP, "tag_lat", 64, 20000)),
         ("routers", "gdrcore, a router each", None, lambda: b.router_latency(5000)),
         ("plain", "gdrcore", None, lambda: b.gdrcore_latency("send", 64, 20000)),
         ("echo", "bare UDP echo", None, lambda: b.bare_latency([], 64, 20000)),
@@ -210,10 +207,7 @@ def veth_latencies(b):
 
 def veth_bandwidths(b):
     return [
-        (
-            "ucx", "UCX tcp, tag", "ucx_perftest",
-            lambda: b.ucx_bandwidth(UCX_TCP, "tag_bw", MIB, 1000),
-        ),
+        *b.ucx("ucx", "UCX tcp, tag", lambda of: b.ucx_bandwidth(of, UCX_TCP, "tag_bw", MIB, 1000)),
         ("routers", "gdrcore, a router each", None, lambda: b.router_bandwidth(500)),
         ("plain", "gdrcore", None, lambda: b.gdrcore_bandwidth("write", MIB, 1000)),
         ("gso", "bare UDP, GSO and GRO, ACKs", None, lambda: b.bare_bandwidth(["-g"], MIB, 1000)),
