@@ -382,6 +382,7 @@ impl Guard<'_> {
         let Inner { transport: t, scratch, .. } = inner;
         match opcode {
             wr_opcode::RDMA_WRITE => t.try_local::<DC, true>(s, qi, scratch),
+            wr_opcode::RDMA_READ => t.try_local_read::<DC>(s, qi, scratch),
             _ => t.try_local::<DC, false>(s, qi, scratch),
         }
     }

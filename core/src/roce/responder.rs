@@ -522,6 +522,20 @@ impl Conn<'_> {
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
+    /// Reads the bytes that a READ request asks for, if it is in order and nothing delays its
+    /// answer. Nothing changes: [`Conn::execute_answered`] can still execute or refuse it.
+    pub(in crate::roce) fn read_for(&self, run: &Run, dst: &mut [u8]) -> bool {
+        if run.psn != self.qp.conn.resp.epsn || room_for_answer(self.qp, run).is_err() {
+            return false;
+        }
+        let Ok(target) = self.allowed_target(run, run.dma_len, access::REMOTE_READ) else {
+            return false;
+        };
+        let of = TransferId::answer(self.qp.qpn, run.psn.get(), run.dma_len);
+        let providers = &self.common.memory.providers;
+        target.provider == 0 && providers.fetch(&target, 0, dst, of) == Access::Ready
+    }
+
     /// Executes a READ, an atomic, an ATOMIC WRITE or a FLUSH: keeps it for duplicates, and queues
     /// its answer.
     fn execute_answered(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
@@ -533,19 +547,31 @@ impl Conn<'_> {
             return Err(bad_request(run));
         }
         room_for_answer(self.qp, run)?;
-        let (psn, npkts) = (run.psn, answer_packets(run, self.qp.conn.mtu));
-        let Run { va, rkey, .. } = *run;
-        let (kind, pd) = (run.kind, self.qp.pd);
-        let of = Resource { kind, pd, ..Resource::default() };
-        let mut job = Resource { valid: true, psn, npkts, va, rkey, ..of };
-        match kind {
+        let value = match run.kind {
             Kind::ReadRequest => {
                 self.allowed_target(run, run.dma_len, access::REMOTE_READ)?;
-                job.len = run.dma_len;
+                0
             }
-            Kind::Flush => self.execute_flush(run, payload)?,
-            _ => job.value = self.execute_atomic(run, payload)?,
-        }
+            Kind::Flush => {
+                self.execute_flush(run, payload)?;
+                0
+            }
+            _ => self.execute_atomic(run, payload)?,
+        };
+        let job = self.accept_answered(run, value);
+        self.qp.conn.resp.push_job(job);
+        self.common.ready.set(self.qi);
+        Ok(())
+    }
+
+    /// Accepts a request that has an answer, and keeps it for duplicates. `value`: what an atomic
+    /// is answered with.
+    pub(in crate::roce) fn accept_answered(&mut self, run: &Run, value: u64) -> Resource {
+        let Run { kind, psn, va, rkey, .. } = *run;
+        let (npkts, pd) = (answer_packets(run, self.qp.conn.mtu), self.qp.pd);
+        let len = if kind == Kind::ReadRequest { run.dma_len } else { 0 };
+        let of = Resource { valid: true, kind, pd, value, ..Resource::default() };
+        let mut job = Resource { psn, npkts, va, rkey, len, ..of };
         let resp = &mut self.qp.conn.resp;
         let depth = resp.resources.len() as u32;
         resp.advance(job.npkts, true);
@@ -557,9 +583,7 @@ impl Conn<'_> {
         if !resp.is(rx_block::FENCES) {
             resp.acknowledge_all();
         }
-        resp.push_job(job);
-        self.common.ready.set(self.qi);
-        Ok(())
+        job
     }
 
     /// Executes an atomic or an ATOMIC WRITE; returns what an atomic is answered with.

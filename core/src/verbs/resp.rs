@@ -200,18 +200,18 @@ pub struct Resp {
     placing: Option<(u8, Token)>,
 }
 
-/// The entries of a table that are in use.
-struct InUse<'a>(&'a [Resource]);
+/// Answers as a list.
+struct Answers<I>(I);
 
-impl fmt::Debug for InUse<'_> {
+impl<'a, I: Iterator<Item = &'a Resource> + Clone> fmt::Debug for Answers<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().filter(|r| r.valid)).finish()
+        f.debug_list().entries(self.0.clone()).finish()
     }
 }
 
 impl fmt::Debug for Resp {
-    /// Leaves out what has no meaning now: the target when no WRITE is under way, and the pieces of
-    /// a receive request when none is taken.
+    /// Leaves out what has no meaning now: the target when no WRITE is under way, the pieces of a
+    /// receive request when none is taken, and answers that were sent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Each field by name: a new one is not to be forgotten here.
         let Resp {
@@ -240,9 +240,9 @@ impl fmt::Debug for Resp {
             ahead,
             resources,
             res_next,
-            jobs,
-            job_head,
-            job_len,
+            jobs: _,
+            job_head: _,
+            job_len: _,
             fences,
             fences_pushed,
             fences_passed,
@@ -264,10 +264,9 @@ impl fmt::Debug for Resp {
             .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
             .field("holds", holds)
             .field("last_wqe", last_wqe)
-            .field("resources", &InUse(resources))
+            .field("resources", &Answers(resources.iter().filter(|r| r.valid)))
             .field("res_next", res_next)
-            .field("jobs", &InUse(jobs))
-            .field("queued", &(job_head, job_len))
+            .field("queued", &Answers(self.queued_jobs()))
             .field("fences", &(fences, fences_pushed, fences_passed, placing))
             .finish()
     }
@@ -373,7 +372,7 @@ impl Resp {
     }
 
     /// Answers being sent, oldest first.
-    pub fn queued_jobs(&self) -> impl Iterator<Item = &Resource> {
+    pub fn queued_jobs(&self) -> impl Iterator<Item = &Resource> + Clone {
         (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
     }
 

@@ -250,7 +250,11 @@ impl SoftDevice {
         match path {
             qp_path::LINK if may_copy && Self::write_peer(g, port, qi) => true,
             qp_path::LINK => self.send_to_link::<DC>(g, port, qi, is_plain),
-            qp_path::LOOPBACK if is_plain && g.try_local::<DC>(qi, opcode) => true,
+            qp_path::LOOPBACK
+                if opcode <= wr_opcode::RDMA_READ && g.try_local::<DC>(qi, opcode) =>
+            {
+                true
+            }
             qp_path::LOOPBACK => self.send_within(g, port, qi),
             qp_path::PORT => self.send_to_port::<DC>(g, port, qi),
             _ => false,

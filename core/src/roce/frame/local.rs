@@ -1,13 +1,16 @@
-//! Fast path: a SEND or WRITE of one packet between two queue pairs of one engine, in one step.
+//! Fast path: a SEND, WRITE or READ of one packet between two queue pairs of one engine, in one
+//! step.
 //!
 //! The initiator follows the rules of single requests, the target those of single messages
-//! (`Conn::accept_single`); no frame is written. Accepting it acknowledges it, so nothing
-//! stays outstanding, and no clock is read. If a check fails, nothing has changed, and the request
+//! (`Conn::accept_single`) or of READ requests (`Conn::read_for`); no frame is written. Accepting
+//! it acknowledges it, so nothing stays outstanding, and no clock is read. If a check fails, nothing has changed, and the request
 //! takes the general path. `core/tests/engine/shapes/local.rs` runs both over the same requests and
 //! compares the results.
 
-use crate::mem::TransferId;
+use crate::mem::{Access, TransferId};
+use crate::ring::EngineConsumer;
 use crate::roce::answers::ACK_BYTES;
+use crate::roce::conn::Conn;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
 use crate::roce::rules::send::{class_of_singles, Charge, Departed, Eligible};
@@ -16,8 +19,8 @@ use crate::roce::Transport;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{wc_opcode, wc_status::SUCCESS};
-use crate::verbs::wqe::DcAddr;
+use crate::verbs::types::{wc_opcode, wc_status::SUCCESS, wr_opcode};
+use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::wire::{packet_bytes, Kind, Opcode};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
@@ -25,6 +28,22 @@ use crate::wire::{packet_bytes, Kind, Opcode};
 #[inline(always)]
 fn is_local(qp: &Qp, kind: QpKind) -> bool {
     qp.conn.loopback && qp.kind == kind && qp.conn.resp.holds() == 0 && !qp.conn.resp.ack_owed
+}
+
+/// The kinds of initiator and target.
+#[inline(always)]
+const fn kinds(dc: bool) -> (QpKind, QpKind) {
+    if dc {
+        (QpKind::Dci, QpKind::DcContext)
+    } else {
+        (QpKind::Rc, QpKind::Rc)
+    }
+}
+
+/// Whether a target takes requests of the QP `from` now.
+#[inline(always)]
+fn serves_local(qp: &Qp, kind: QpKind, from: u32, mtu: u32) -> bool {
+    qp.attr.dest_qp_num == from && qp.conn.mtu == mtu && qp.can_receive() && is_local(qp, kind)
 }
 
 impl Transport {
@@ -41,8 +60,7 @@ impl Transport {
         qi: usize,
         scratch: &mut [u8],
     ) -> bool {
-        let (from, to) =
-            if DC { (QpKind::Dci, QpKind::DcContext) } else { (QpKind::Rc, QpKind::Rc) };
+        let (from, to) = kinds(DC);
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
         if !is_local(qp, from) || !qp.conn.req.nothing_in_flight() {
             return false;
@@ -80,11 +98,7 @@ impl Transport {
 
         let bi = self.common.qp_of(run.dest_qpn);
         let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
-        let connected = b.qp.attr.dest_qp_num == from
-            && b.qp.conn.mtu == mtu
-            && b.qp.can_receive()
-            && is_local(b.qp, to);
-        if !connected || !b.accept_single::<DC>(&run, bytes, payload) {
+        if !serves_local(b.qp, to, from, mtu) || !b.accept_single::<DC>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -92,23 +106,99 @@ impl Transport {
 
         let Some(mut a) = self.within(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
-        a.note_sent::<true>(&Departed { psn, psns: 1, packets: 1, bytes, charge });
-        a.count_received(1, ACK_BYTES);
-        a.qp.conn.req.una_psn = a.qp.conn.req.max_psn;
-        refill_retries(a.qp);
-        let common = &mut *a.common;
+        let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
         let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, a.qp.scq, wqe, code, SUCCESS)
-        {
-            ending.finish(s, a.qp, &mut sq, Left::NothingKept, None);
-            return true;
+        a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
+        true
+    }
+
+    /// Executes the only request in the send queue of the QP at an index, a READ, if it can be done
+    /// in one step, as [`Transport::try_local`] does others.
+    #[inline(never)]
+    pub(crate) fn try_local_read<const DC: bool>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        scratch: &mut [u8],
+    ) -> bool {
+        let (from, to) = kinds(DC);
+        let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
+        if !is_local(qp, from) || !qp.conn.req.nothing_in_flight() {
+            return false;
+        }
+        let common = &mut self.common;
+        let mut sq = q.engine_sq(&common.key);
+        let read = wr_opcode::RDMA_READ;
+        let Some((index, slot)) = qp.next_alone::<DC>(&sq, (read, read)) else { return false };
+        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+            return false;
+        }
+        let wqe = slot.header();
+        let len = wqe.length as u32;
+        let sges = slot.sges(usize::from(wqe.num_sge));
+        let Some(into) = common.memory.host_target(qp.pd, sges, 0, len) else { return false };
+        let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
+        let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, qp.conn.req.next_psn);
+        let class = class_of_singles(DC);
+        let run = Run {
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+            dma_len: len,
+            ..Run::new(class, Kind::ReadRequest, qp.attr.dest_qp_num, psn)
+        };
+        let request = packet_bytes(Opcode::RC_READ_REQUEST.of(class), 0) as u64;
+        let answer = packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.of(class), bytes.len()) as u64;
+
+        let bi = self.common.qp_of(run.dest_qpn);
+        let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
+        // If the copy into the requester's memory fails half way, the general path repeats it and
+        // reports the failure.
+        let done = serves_local(b.qp, to, from, mtu)
+            && b.read_for(&run, bytes)
+            && b.common.memory.providers.put(into.addr, bytes) == Access::Ready;
+        if !done {
+            return false;
+        }
+        b.count_received(1, request);
+        b.accept_answered(&run, 0);
+        b.qp.conn.resp.pkts_since_ack = 0;
+        b.count_sent(1, answer);
+
+        let Some(mut a) = self.within(s, qi) else { return false };
+        let sent = Departed { psn, psns: 1, packets: 1, bytes: request, charge: Charge::Free };
+        a.end_local(&mut sq, index, &sent, answer, wc_opcode::RDMA_READ);
+        true
+    }
+}
+
+impl Conn<'_> {
+    /// The only request of the send queue, at a ring index, has been executed by its peer: it is
+    /// acknowledged and, if signaled, completed. `answer`: bytes of the peer's packet.
+    #[inline(always)]
+    fn end_local(
+        &mut self,
+        sq: &mut EngineConsumer<'_, SendWqe>,
+        index: u32,
+        sent: &Departed,
+        answer: u64,
+        code: u32,
+    ) {
+        self.note_sent::<true>(sent);
+        self.count_received(1, answer);
+        self.qp.conn.req.una_psn = self.qp.conn.req.max_psn;
+        refill_retries(self.qp);
+        let (s, common) = (self.s, &mut *self.common);
+        let slot = sq.at(index);
+        let (wqe, scq) = (slot.header(), self.qp.scq);
+        if let Some(ending) = prepare(s, &common.key, &mut common.cqs, scq, wqe, code, SUCCESS) {
+            ending.finish(s, self.qp, sq, Left::NothingKept, None);
+            return;
         }
         // It has ended, and waits for room in its CQ as any other request.
-        let ws = a.qp.wqe(index);
-        (ws.started, ws.psn, ws.npkts, ws.done) = (true, psn, 1, true);
+        let ws = self.qp.wqe(index);
+        (ws.started, ws.psn, ws.npkts, ws.done) = (true, sent.psn, 1, true);
         let next = index.wrapping_add(1);
-        (a.qp.conn.req.next, a.qp.conn.req.acked) = (next, next);
-        a.complete(0);
-        true
+        (self.qp.conn.req.next, self.qp.conn.req.acked) = (next, next);
+        self.complete(0);
     }
 }

@@ -68,14 +68,16 @@ pub(in crate::roce) enum Charge {
 }
 
 impl Qp {
-    /// The only waiting request of the send queue, if it is single. The caller checks the peer's
-    /// window. `DC`: the queue pair is a DCI, whose association the caller checks
-    /// (`Common::may_use_association`); else it is RC.
+    /// The only waiting request of the send queue, of the opcodes from `first` to `last`, if
+    /// nothing of its queue pair blocks it and its bytes are those of one packet. `DC`: the queue
+    /// pair is a DCI, whose association the caller checks (`Common::may_use_association`); else it
+    /// is RC.
     #[inline(always)]
-    pub(in crate::roce) fn next_single<'q, const DC: bool>(
+    pub(in crate::roce) fn next_alone<'q, const DC: bool>(
         &mut self,
         sq: &'q EngineConsumer<'_, SendWqe>,
-    ) -> Option<Eligible<'q>> {
+        (first, last): (u32, u32),
+    ) -> Option<(u32, SlotRef<'q, SendWqe>)> {
         let index = self.conn.req.next;
         let alone = sq.end() == index.wrapping_add(1);
         if !alone
@@ -88,7 +90,7 @@ impl Qp {
         let slot = sq.at(index);
         let wqe = slot.header();
         let opcode = u32::from(wqe.opcode);
-        if opcode > wr_opcode::SEND_WITH_IMM {
+        if opcode < first || opcode > last {
             return None;
         }
         let outstanding = self.conn.req.next_psn.diff(self.conn.req.una_psn);
@@ -96,6 +98,20 @@ impl Qp {
         if wqe.length > u64::from(self.conn.mtu) || waits || outstanding >= PSN_WINDOW as i32 {
             return None;
         }
+        Some((index, slot))
+    }
+
+    /// The only waiting request of the send queue, if it is single. The caller checks the peer's
+    /// window. `DC`: see [`Qp::next_alone`].
+    #[inline(always)]
+    pub(in crate::roce) fn next_single<'q, const DC: bool>(
+        &mut self,
+        sq: &'q EngineConsumer<'_, SendWqe>,
+    ) -> Option<Eligible<'q>> {
+        let opcodes = (wr_opcode::RDMA_WRITE, wr_opcode::SEND_WITH_IMM);
+        let (index, slot) = self.next_alone::<DC>(sq, opcodes)?;
+        let wqe = slot.header();
+        let opcode = u32::from(wqe.opcode);
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
         let rc = if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
         let class = class_of_singles(DC);

@@ -1,8 +1,8 @@
-//! SENDs and WRITEs between two queue pairs of one engine, in one step.
+//! SENDs, WRITEs and READs between two queue pairs of one engine, in one step.
 
 use gdrcore_core::verbs::types::*;
 
-use super::{same, same_completions, worlds, Plan, World};
+use super::{same, same_completions, worlds, Plan, Ways, World};
 use crate::util::*;
 
 impl World {
@@ -17,6 +17,7 @@ impl World {
             _ => self.net.lock(e).try_local::<false>(index(e.qp), opcode),
         };
         *if passed { &mut self.ways.sent } else { &mut self.ways.not_sent } += 1;
+        self.ways.reads += u64::from(passed && opcode == wr_opcode::RDMA_READ);
     }
 }
 
@@ -28,7 +29,12 @@ fn any_options(rng: &mut Rng) -> Opts {
         mtu: 1 + rng.below(5) as u32,
         cqe: 4 + rng.below(8) as u32,
         sig_all: rng.below(4) == 0,
-        access: ACCESS_FLUSH | if rng.below(8) == 0 { ALL & !access::REMOTE_WRITE } else { ALL },
+        access: match rng.below(16) {
+            0 | 1 => ACCESS_FLUSH | ALL & !access::REMOTE_WRITE,
+            2 => ACCESS_FLUSH | ALL & !access::REMOTE_READ,
+            _ => ACCESS_FLUSH | ALL,
+        },
+        rd_atomic: if rng.below(8) == 0 { 0 } else { 4 },
         rnr: 2,
         ..Opts::default()
     }
@@ -85,8 +91,8 @@ fn around(rng: &mut Rng) -> Around {
     }
 }
 
-/// Returns the kind, how often the single step was taken, and how often it was offered in vain.
-fn compare(seed: u64) -> (u32, u64, u64) {
+/// Returns the kind, and how often the single step was taken.
+fn compare(seed: u64) -> (u32, Ways) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let o = any_options(&mut rng);
     let mut worlds = worlds(o);
@@ -129,18 +135,19 @@ fn compare(seed: u64) -> (u32, u64, u64) {
         same(&worlds, &what);
         same_completions(&worlds, a.polls_nothing, &what);
     }
-    (o.kind, worlds[0].ways.sent, worlds[0].ways.not_sent)
+    (o.kind, worlds[0].ways)
 }
 
 #[test]
 fn thorough_within_an_engine_the_single_step_leaves_what_the_general_path_leaves() {
-    let mut all = [(0, 0); 2];
+    let mut all = [(0, 0, 0); 2];
     for seed in 1..600 {
-        let (kind, p, g) = compare(seed);
-        let (passed, general) = &mut all[usize::from(kind == qp_type::DCI)];
-        *passed += p;
-        *general += g;
+        let (kind, ways) = compare(seed);
+        let (passed, reads, general) = &mut all[usize::from(kind == qp_type::DCI)];
+        *passed += ways.sent;
+        *reads += ways.reads;
+        *general += ways.not_sent;
     }
-    // Both paths were taken, often.
-    assert!(all.iter().all(|&(passed, general)| passed > 1000 && general > 1000), "{all:?}");
+    // Both paths were taken, often, and the single one by READs, too.
+    assert!(all.iter().all(|&(p, r, g)| p > 1000 && r > 50 && g > 1000), "{all:?}");
 }

@@ -23,6 +23,8 @@ use crate::util::*;
 struct Ways {
     sent: u64,
     not_sent: u64,
+    /// READs among those sent.
+    reads: u64,
     requests: u64,
     acks: u64,
     not_taken: u64,
