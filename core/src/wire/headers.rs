@@ -1,7 +1,7 @@
 //! The headers, one value struct each: `parse` reads the wire's bytes, `emit` writes them.
 //!
 //! Numbers are big-endian on the wire and plain integers here. Reserved bits are ignored when read
-//! and zero when written; [`crate::wire::Packet`] refuses packets in which they are set.
+//! and zero when written.
 
 use super::opcode::Opcode;
 use super::psn::{Psn, Qpn};
