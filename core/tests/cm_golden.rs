@@ -6,7 +6,7 @@ mod common;
 use common::golden;
 use gdrcore_core::cm::mad::{IpHeader, Mad, Message, MAD_LEN};
 use gdrcore_core::wire::ip::gid_of_v4;
-use gdrcore_core::wire::View;
+use gdrcore_testkit::packet::View;
 
 /// The messages of a capture of rping: what its two QP1s said.
 fn messages() -> Vec<[u8; MAD_LEN]> {

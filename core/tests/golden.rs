@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::golden;
 use gdrcore_core::wire::icrc::{check_exact, Impl};
 use gdrcore_core::wire::ip::{Udp, V4, V6};
-use gdrcore_core::wire::{Accepted, Bth, Class, Opcode, Packet, View, ICRC_LEN};
+use gdrcore_core::wire::{Accepted, Bth, Class, Opcode, ICRC_LEN};
+use gdrcore_testkit::packet::{Packet, View};
 
 // IBTA CA17-20
 #[test]

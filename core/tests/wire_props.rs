@@ -4,8 +4,9 @@
 use gdrcore_core::wire::icrc::{crc32, crc32_with, Impl};
 use gdrcore_core::wire::{
     Accepted, Aeth, AtomicAckEth, AtomicEth, BadIcrc, Bth, Deth, Feth, Flow, Ieth, ImmDt, Opcode,
-    Packet, Psn, Qpn, Reth, Syndrome, View, XrcEth,
+    Psn, Qpn, Reth, Syndrome, XrcEth,
 };
+use gdrcore_testkit::packet::{Packet, View};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

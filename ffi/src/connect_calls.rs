@@ -9,7 +9,7 @@ use crate::ptr::{plain_in, sized_in, sized_in_optional};
 use core::ffi::c_int;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{
-    qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_FLUSH, ACCESS_REMOTE,
+    qp_state, qp_type as kind, AhAttr, QpAttr, ACCESS_RC, ACCESS_REMOTE,
 };
 use gdrcore_core::wire::grh::is_link_local;
 use gdrcore_core::Result;
@@ -218,7 +218,7 @@ impl Plan {
         let mut plan = Plan { attr, init: basic | qp_attr_mask::ACCESS_FLAGS, rtr, rts };
         plan.connect(l, r)?;
         let reliable = qp_type != qp_type::UC;
-        let all = if reliable { ACCESS_REMOTE | ACCESS_FLUSH } else { access::REMOTE_WRITE };
+        let all = if reliable { ACCESS_RC } else { access::REMOTE_WRITE };
         plan.attr.qp_access_flags = o.or(opts.access, all);
         // A program that went to INIT itself has chosen its access; options override it.
         if o.given && (opts.access != 0 || o.exact) {

@@ -33,7 +33,8 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wr_opcode};
 use gdrcore_core::wire::dceth::DcEth;
-use gdrcore_core::wire::{Class, Feth, Flow, Kind, Opcode, Packet, View, ICRC_LEN};
+use gdrcore_core::wire::{Class, Feth, Flow, Kind, Opcode, ICRC_LEN};
+use gdrcore_testkit::packet::{Packet, View};
 use host::Host;
 
 pub use capi::{capi, Reached};

@@ -2,7 +2,7 @@
 //! time, forks, slow closes, random numbers, memory; and two connected ends over any device.
 //!
 //! By itself it depends on no crate of this repository, so `core` may use it in its tests. Features
-//! add the harnesses that need one: `device` (core) and `soft` (the soft device).
+//! add what needs one: `packet` and `device` (core), and `soft` (the soft device).
 
 #[cfg(feature = "device")]
 pub mod connection;
@@ -14,6 +14,8 @@ pub mod ends;
 pub mod engine;
 pub mod linger;
 pub mod memory;
+#[cfg(feature = "packet")]
+pub mod packet;
 pub mod patience;
 pub mod place;
 pub mod rng;

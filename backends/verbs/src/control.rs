@@ -18,7 +18,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
     access, AhAttr, Flags, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc, ACCESS_ALL,
-    ACCESS_FLUSH, ACCESS_REMOTE_CHANGE,
+    ACCESS_REMOTE_CHANGE,
 };
 
 impl Device for VerbsDevice {
@@ -510,10 +510,10 @@ impl VerbsDevice {
             let unknown = Flags(flags & !ACCESS_ALL, access::name);
             return Err(refuse!(Invalid, "access {flags:#x}: a region takes no {unknown}"));
         }
-        let lacking = flags & ACCESS_FLUSH & !self.flush_rights();
+        let lacking = flags & self.unknown_rights();
         if lacking != 0 {
             let named = Flags(lacking, access::name);
-            return Err(refuse!(Unsupported, "access {named}: this NIC has no such FLUSH"));
+            return Err(refuse!(Unsupported, "access {named}: this NIC has nothing of it"));
         }
         if needs_local_write && flags & access::LOCAL_WRITE == 0 {
             let named = Flags(flags, access::name);

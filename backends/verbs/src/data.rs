@@ -16,10 +16,11 @@ use crate::refused;
 use crate::slots::{stale, used_by_two, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::post::MAX_MESSAGE;
+use gdrcore_core::verbs::opcode;
+use gdrcore_core::verbs::post::check_operands;
 use gdrcore_core::verbs::types::{
-    flush_level, flush_type, qp_type, send_flags, wr_opcode, BindMwWr, DcWr, FlushWr, Handle,
-    MwBindInfo, RecvWr, SendWr, Sge, UdWr, Wc, WrExt, WrOp,
+    qp_type, send_flags, wr_opcode, BindMwWr, DcWr, Handle, MwBindInfo, RecvWr, SendWr, Sge, UdWr,
+    Wc, WrExt, WrOp,
 };
 
 /// Requests that are copied at a time.
@@ -27,16 +28,12 @@ const CHUNK: usize = 8;
 /// After this many empty polls of a CQ, the kernel is asked whether the device still exists.
 const LOOK_EVERY: u32 = 1 << 14;
 
-/// Opcodes that a QP of this type supports, as bits, except those of [`extended::BITS`].
+/// Opcodes that a QP of this type supports, as bits, except those of [`extended::EXTENDED`].
 pub fn opcodes(kind: u32) -> u32 {
-    let both = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
-    let local = 1 << wr_opcode::LOCAL_INV | 1 << wr_opcode::BIND_MW;
     match kind {
-        qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => 0x3FF,
-        qp_type::UC => {
-            both | local | 1 << wr_opcode::RDMA_WRITE | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
-        }
-        qp_type::UD => both,
+        qp_type::RC | qp_type::XRC_SEND | qp_type::DCI => opcode::TAKEN_BY_RC & !extended::BITS,
+        qp_type::UC => opcode::TAKEN_BY_UC,
+        qp_type::UD => opcode::TAKEN_BY_UD,
         _ => 0,
     }
 }
@@ -69,18 +66,8 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     if w.opcode > 31 || opcodes >> w.opcode & 1 == 0 {
         return Err(Wrong::Opcode);
     }
-    if w.opcode == wr_opcode::FLUSH {
-        // SAFETY: a union of integers only: every reading is a value.
-        let FlushWr { placement, level, length, .. } = unsafe { w.wr.flush };
-        let types = flush_type::GLOBAL | flush_type::PERSISTENT;
-        let known = placement != 0 && placement & !types == 0 && level <= flush_level::MR;
-        // Its list is not looked at.
-        return match known && (level == flush_level::MR || length <= MAX_MESSAGE) {
-            true => Ok(()),
-            false => Err(Wrong::Flush(placement, level, length)),
-        };
-    }
-    if w.num_sge != 0 {
+    check_operands(w).map_err(Wrong::Operands)?;
+    if w.num_sge != 0 && opcode::has_data(w.opcode) {
         if w.num_sge as u32 > qp.send_sge.load(Relaxed) || w.sg_list.is_null() {
             return Err(Wrong::List);
         }
@@ -111,8 +98,8 @@ enum Wrong {
     Inline,
     /// An ATOMIC WRITE of so many bytes.
     Word(u64),
-    /// Placement, level and length of a FLUSH.
-    Flush(u32, u32, u64),
+    /// Operands that only its opcode has; the reason is written already.
+    Operands(Error),
 }
 
 impl Wrong {
@@ -136,11 +123,7 @@ impl Wrong {
             Wrong::Word(bytes) => {
                 refuse!(Invalid, "wr->sg_list: {bytes} bytes; an ATOMIC WRITE has 8")
             }
-            Wrong::Flush(placement, level, length) => refuse!(
-                Invalid,
-                "wr->wr.flush: placement {placement:#x} (1, 2 or both), level {level} (0 or 1), \
-                 length {length} (at most {MAX_MESSAGE})"
-            ),
+            Wrong::Operands(e) => e,
         }
     }
 }
@@ -411,16 +394,14 @@ impl VerbsDevice {
         let (kind, has) = (qp.kind(), qp.extended.load(Relaxed));
         let all = opcodes(kind) | has & extended::BITS;
         // SAFETY: our contract.
-        unsafe { check_send(qp, all, w) }.map_err(|wrong| match wrong {
-            Wrong::Opcode if extended::is_known(kind, w.opcode) => {
-                self.lacks_opcode(kind, w.opcode)
+        unsafe { check_send(qp, all, w) }.map_err(|wrong| {
+            match (wrong, extended::known(kind, w.opcode)) {
+                (Wrong::Opcode, Some(lacking)) => self.lacks_opcode(kind, lacking),
+                (wrong, _) => {
+                    let (sge_max, inline) = (qp.send_sge.load(Relaxed), qp.inline.load(Relaxed));
+                    wrong.refused(w.opcode, w.num_sge, sge_max, inline)
+                }
             }
-            wrong => wrong.refused(
-                w.opcode,
-                w.num_sge,
-                qp.send_sge.load(Relaxed),
-                qp.inline.load(Relaxed),
-            ),
         })
     }
 

@@ -9,55 +9,95 @@ use gdrcore_core::error::Error;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{access, qp_type, wr_opcode, SendWr};
 
-/// Such opcodes on any queue pair, as bits.
-pub(crate) const BITS: u32 = 1 << wr_opcode::ATOMIC_WRITE | 1 << wr_opcode::FLUSH;
-
-/// The first release of rdma-core whose `ibv_qp_ex` has an entry for an opcode, and the
-/// capabilities of which a NIC must have one.
-const fn needs(opcode: u32) -> (u32, u32) {
-    match opcode {
-        wr_opcode::FLUSH => (45, caps::FLUSH_GLOBAL | caps::FLUSH_PERSISTENT),
-        _ => (44, caps::ATOMIC_WRITE),
-    }
+/// What such an opcode needs.
+pub struct Extended {
+    /// The opcode.
+    pub opcode: u32,
+    /// Its flag among `ibv_qp_create_send_ops_flags`.
+    pub send_ops_flag: u64,
+    /// The first release of rdma-core whose `ibv_qp_ex` has an entry for it.
+    release: u32,
+    /// What NICs have of it: one of these is enough.
+    pub caps: &'static [Cap],
 }
+
+/// One of the things that a NIC may have of an opcode.
+pub struct Cap {
+    /// Its bit in `device_cap_flags_ex` (`ib_uverbs_device_cap_flags` of the kernel), which headers
+    /// do not name yet.
+    pub kernel: u64,
+    /// Its bit of [`caps`].
+    pub cap: u32,
+    /// The access flag that no region can have without it, or 0.
+    right: u32,
+}
+
+const fn cap(kernel: u64, cap: u32, right: u32) -> Cap {
+    Cap { kernel, cap, right }
+}
+
+/// All such opcodes on any queue pair.
+pub const EXTENDED: [Extended; 2] = [
+    Extended {
+        opcode: wr_opcode::FLUSH,
+        send_ops_flag: 1 << 11,
+        release: 45,
+        caps: &[
+            cap(1 << 38, caps::FLUSH_GLOBAL, access::FLUSH_GLOBAL),
+            cap(1 << 39, caps::FLUSH_PERSISTENT, access::FLUSH_PERSISTENT),
+        ],
+    },
+    Extended {
+        opcode: wr_opcode::ATOMIC_WRITE,
+        send_ops_flag: 1 << 12,
+        release: 44,
+        caps: &[cap(1 << 40, caps::ATOMIC_WRITE, 0)],
+    },
+];
+
+/// Their bits.
+pub(crate) const BITS: u32 = 1 << EXTENDED[0].opcode | 1 << EXTENDED[1].opcode;
 
 /// Whether a request goes by the extended calls.
 pub(crate) fn takes(kind: u32, opcode: u32) -> bool {
-    kind == qp_type::DCI || matches!(opcode, wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH)
+    kind == qp_type::DCI || BITS >> (opcode & 31) & 1 != 0
 }
 
-/// Whether queue pairs of a type have such an opcode on a NIC that has it.
-pub(crate) fn is_known(kind: u32, opcode: u32) -> bool {
-    matches!(kind, qp_type::RC | qp_type::XRC_SEND | qp_type::DCI)
-        && matches!(opcode, wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH)
+/// The row of such an opcode, if queue pairs of a type have it on a NIC that has it.
+pub(crate) fn known(kind: u32, opcode: u32) -> Option<&'static Extended> {
+    let reliable = matches!(kind, qp_type::RC | qp_type::XRC_SEND | qp_type::DCI);
+    EXTENDED.iter().find(|e| reliable && e.opcode == opcode)
 }
 
 impl VerbsDevice {
-    /// Whether NIC and libibverbs have an opcode.
-    fn has(&self, opcode: u32) -> bool {
-        let (release, any) = needs(opcode);
-        self.opened.caps & any != 0 && (self.opened.release == 0 || self.opened.release >= release)
+    /// Whether the NIC has any of what an opcode needs.
+    fn has_cap(&self, e: &Extended) -> bool {
+        e.caps.iter().any(|cap| self.opened.caps & cap.cap != 0)
     }
 
     /// The opcodes that a new queue pair is to have beside those of `ibv_post_send`.
     pub(crate) fn extended_wanted(&self, kind: u32) -> u32 {
-        let each = [wr_opcode::ATOMIC_WRITE, wr_opcode::FLUSH];
-        each.into_iter().filter(|&op| is_known(kind, op) && self.has(op)).map(|op| 1 << op).sum()
+        let release = self.opened.release;
+        EXTENDED
+            .iter()
+            .filter(|e| known(kind, e.opcode).is_some() && self.has_cap(e))
+            .filter(|e| release == 0 || release >= e.release)
+            .map(|e| 1 << e.opcode)
+            .sum()
     }
 
-    /// The rights to FLUSH that the NIC knows.
-    pub(crate) fn flush_rights(&self) -> u32 {
-        let right = |cap, right| if self.opened.caps & cap != 0 { right } else { 0 };
-        right(caps::FLUSH_GLOBAL, access::FLUSH_GLOBAL)
-            | right(caps::FLUSH_PERSISTENT, access::FLUSH_PERSISTENT)
+    /// The access flags of which the NIC has nothing.
+    pub(crate) fn unknown_rights(&self) -> u32 {
+        let all = EXTENDED.iter().flat_map(|e| e.caps);
+        all.filter(|cap| self.opened.caps & cap.cap == 0).map(|cap| cap.right).sum()
     }
 
     /// The refusal of an opcode that is not among those of its queue pair.
     #[cold]
-    pub(crate) fn lacks_opcode(&self, kind: u32, opcode: u32) -> Error {
-        let (release, any) = needs(opcode);
+    pub(crate) fn lacks_opcode(&self, kind: u32, lacking: &Extended) -> Error {
+        let Extended { opcode, release, .. } = *lacking;
         let (name, have) = (wr_opcode::name(opcode), self.opened.release);
-        if self.opened.caps & any == 0 {
+        if !self.has_cap(lacking) {
             return refuse!(Unsupported, "wr->opcode {name}: this NIC has not got it");
         }
         if have != 0 && have < release {

@@ -24,7 +24,7 @@ mod device;
 mod drain;
 mod event_set;
 mod events;
-mod extended;
+pub mod extended;
 mod failure_facts;
 #[cfg(test)]
 mod fake;

@@ -14,7 +14,7 @@ use crate::slots::{stale, Use};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
-    qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, ACCESS_FLUSH,
+    qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit,
 };
 use gdrcore_core::{reason, refuse};
 
@@ -177,8 +177,8 @@ impl VerbsDevice {
         }
         let mut set = set & !mask::RATE_LIMIT;
         // As in many drivers, rights that no peer can use are no error of a QP.
-        let unused = ACCESS_FLUSH & !self.flush_rights();
-        let mut attr = QpAttr { qp_access_flags: attr.qp_access_flags & !unused, ..*attr };
+        let rights = attr.qp_access_flags & !self.unknown_rights();
+        let mut attr = QpAttr { qp_access_flags: rights, ..*attr };
         let kind = held.more().kind();
         let to = (set & mask::STATE != 0).then_some(attr.qp_state);
         if kind == qp_type::DCI {

@@ -4,12 +4,12 @@
 //! all fields are big-endian. A [`Mad`] borrows its private data. Reserved fields are ignored when
 //! read and written as zero.
 
-use core::fmt;
-
 /// Bytes of a MAD.
 pub const MAD_LEN: usize = 256;
 /// Bytes of the header that all MADs begin with.
 const HEADER: usize = 24;
+/// Bytes of what follows it.
+const BODY: usize = MAD_LEN - HEADER;
 /// Management class of communication management.
 pub(super) const CLASS_CM: u8 = 0x07;
 /// Its version.
@@ -46,33 +46,24 @@ pub mod attribute {
     pub const SIDR_REP: u16 = 0x18;
 }
 
-/// Where private data begins in each message, counted from the end of the MAD header; it ends with
-/// the MAD.
+/// Where private data begins in each message that has some, counted from the end of the MAD header;
+/// it ends with the MAD.
 mod private_at {
     pub const REQ: usize = 140;
-    pub const MRA: usize = 10;
     pub const REJ: usize = 84;
     pub const REP: usize = 36;
-    pub const RTU: usize = 8;
-    pub const DREQ: usize = 12;
-    pub const DREP: usize = 8;
     pub const SIDR_REQ: usize = 16;
     pub const SIDR_REP: usize = 96;
 }
 
 /// Bytes of private data in each message.
+#[allow(missing_docs)]
 pub mod private_len {
-    use super::{private_at, HEADER, MAD_LEN};
-    const BODY: usize = MAD_LEN - HEADER;
-    /// REQ.
+    use super::{private_at, BODY};
     pub const REQ: usize = BODY - private_at::REQ;
-    /// REJ.
     pub const REJ: usize = BODY - private_at::REJ;
-    /// REP.
     pub const REP: usize = BODY - private_at::REP;
-    /// SIDR_REQ.
     pub const SIDR_REQ: usize = BODY - private_at::SIDR_REQ;
-    /// SIDR_REP.
     pub const SIDR_REP: usize = BODY - private_at::SIDR_REP;
 }
 
@@ -90,186 +81,194 @@ pub enum BadMad {
     Attribute(u16),
 }
 
-impl fmt::Display for BadMad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BadMad::Length => f.write_str("not 256 bytes"),
-            BadMad::Class => f.write_str("not a message of communication management version 2"),
-            BadMad::Attribute(a) => write!(f, "message {a:#06x} is not known"),
+/// The content of messages: what each field is, and its place.
+macro_rules! contents {
+    ($($(#[$m:meta])* $name:ident$(<$a:lifetime>)? {
+        $($(#[$f:meta])* $field:ident: $ty:ty = $place:expr,)*
+    })*) => {$(
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name$(<$a>)? { $($(#[$f])* pub $field: $ty,)* }
+
+        impl$(<$a>)? $name$(<$a>)? {
+            fn parse(body: &$($a)? Body) -> Self {
+                $name { $($field: Field::read(body, $place),)* }
+            }
+
+            /// Writes it into a body that is zero so far.
+            fn emit(&self, body: &mut Body) {
+                $(self.$field.write(body, $place);)*
+            }
         }
+    )*};
+}
+
+// Linux ibta_vol1_c12.h: The fields of each message lie where chapter 12 of the standard has them.
+// IBTA CA17-34: LIDs in a REQ have no effect.
+contents! {
+    /// REQ: asks for a connection (IBTA 12.6.5).
+    Req<'a> {
+        /// The sender's communication id.
+        local_comm_id: u32 = (0, 0, 32),
+        /// What is asked for.
+        service_id: u64 = (8, 0, 64),
+        /// The sender's CA GUID.
+        local_ca_guid: u64 = (16, 0, 64),
+        /// Q_Key, for what needs one; else 0.
+        local_qkey: u32 = (28, 0, 32),
+        /// The sender's QPN.
+        local_qpn: u32 = (32, 0, 24),
+        /// READs and atomics that the sender serves at once.
+        responder_resources: u8 = (35, 0, 8),
+        /// READs and atomics that the sender wants outstanding.
+        initiator_depth: u8 = (39, 0, 8),
+        /// Timeout code within which the sender expects an answer.
+        remote_cm_response_timeout: u8 = (43, 0, 5),
+        /// Transport: 0 RC, 1 UC, 2 RD, 3 extended.
+        transport: u8 = (43, 5, 2),
+        /// End-to-end credits.
+        flow_control: bool = (43, 7, 1),
+        /// First PSN that the receiver shall send: what the sender expects.
+        starting_psn: u32 = (44, 0, 24),
+        /// Timeout code within which the sender answers.
+        local_cm_response_timeout: u8 = (47, 0, 5),
+        /// Transport retries.
+        retry_count: u8 = (47, 5, 3),
+        /// P_Key.
+        pkey: u16 = (48, 0, 16),
+        /// Path MTU code.
+        path_mtu: u8 = (50, 0, 4),
+        /// RNR retries.
+        rnr_retry_count: u8 = (50, 5, 3),
+        /// How often a message is sent again.
+        max_cm_retries: u8 = (51, 0, 4),
+        /// The sender's QP has an SRQ.
+        srq: bool = (51, 4, 1),
+        /// The sender's GID.
+        local_gid: [u8; 16] = (56, 0, 128),
+        /// The receiver's GID.
+        remote_gid: [u8; 16] = (72, 0, 128),
+        /// Flow label of the path.
+        flow_label: u32 = (88, 0, 20),
+        /// Packet rate code of the path.
+        packet_rate: u8 = (91, 2, 6),
+        /// Traffic class of the path.
+        traffic_class: u8 = (92, 0, 8),
+        /// Hop limit of the path.
+        hop_limit: u8 = (93, 0, 8),
+        /// Service level.
+        sl: u8 = (94, 0, 4),
+        /// ACK timeout code that the receiver's QP shall use.
+        local_ack_timeout: u8 = (95, 0, 5),
+        /// Private data.
+        private_data: &'a [u8] = (private_at::REQ, 0, 8 * private_len::REQ),
     }
-}
 
-/// REQ: asks for a connection (IBTA 12.6.5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Req<'a> {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// What is asked for.
-    pub service_id: u64,
-    /// The sender's CA GUID.
-    pub local_ca_guid: u64,
-    /// Q_Key, for what needs one; else 0.
-    pub local_qkey: u32,
-    /// The sender's QPN.
-    pub local_qpn: u32,
-    /// READs and atomics that the sender serves at once.
-    pub responder_resources: u8,
-    /// READs and atomics that the sender wants outstanding.
-    pub initiator_depth: u8,
-    /// Timeout code within which the sender expects an answer.
-    pub remote_cm_response_timeout: u8,
-    /// Transport: 0 RC, 1 UC, 2 RD, 3 extended.
-    pub transport: u8,
-    /// End-to-end credits.
-    pub flow_control: bool,
-    /// First PSN that the receiver shall send: what the sender expects.
-    pub starting_psn: u32,
-    /// Timeout code within which the sender answers.
-    pub local_cm_response_timeout: u8,
-    /// Transport retries.
-    pub retry_count: u8,
-    /// P_Key.
-    pub pkey: u16,
-    /// Path MTU code.
-    pub path_mtu: u8,
-    /// RNR retries.
-    pub rnr_retry_count: u8,
-    /// How often a message is sent again.
-    pub max_cm_retries: u8,
-    /// The sender's QP has an SRQ.
-    pub srq: bool,
-    /// The sender's GID.
-    pub local_gid: [u8; 16],
-    /// The receiver's GID.
-    pub remote_gid: [u8; 16],
-    /// Flow label of the path.
-    pub flow_label: u32,
-    /// Packet rate code of the path.
-    pub packet_rate: u8,
-    /// Traffic class of the path.
-    pub traffic_class: u8,
-    /// Hop limit of the path.
-    pub hop_limit: u8,
-    /// Service level.
-    pub sl: u8,
-    /// ACK timeout code that the receiver's QP shall use.
-    pub local_ack_timeout: u8,
-    /// Private data.
-    pub private_data: &'a [u8],
-}
+    /// MRA: "wait, the answer takes longer" (IBTA 12.6.6).
+    Mra {
+        /// The sender's communication id.
+        local_comm_id: u32 = (0, 0, 32),
+        /// The receiver's.
+        remote_comm_id: u32 = (4, 0, 32),
+        /// Which message: 0 REQ, 1 REP, 2 LAP.
+        message: u8 = (8, 0, 2),
+        /// Timeout code within which the answer will come.
+        service_timeout: u8 = (9, 0, 5),
+    }
 
-/// MRA: "wait, the answer takes longer" (IBTA 12.6.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mra {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// The receiver's.
-    pub remote_comm_id: u32,
-    /// Which message: 0 REQ, 1 REP, 2 LAP.
-    pub message: u8,
-    /// Timeout code within which the answer will come.
-    pub service_timeout: u8,
-}
+    /// REJ: no connection (IBTA 12.6.7).
+    Rej<'a> {
+        /// The sender's communication id, 0 if it has none.
+        local_comm_id: u32 = (0, 0, 32),
+        /// The receiver's, 0 if unknown.
+        remote_comm_id: u32 = (4, 0, 32),
+        /// Which message: 0 REQ, 1 REP, 2 none.
+        message: u8 = (8, 0, 2),
+        /// Why: [`super::reject`].
+        reason: u16 = (10, 0, 16),
+        /// Additional information, by reason.
+        info: &'a [u8] = (12, 0, 8 * REJ_ARI_LEN),
+        /// Private data.
+        private_data: &'a [u8] = (private_at::REJ, 0, 8 * private_len::REJ),
+    }
 
-/// REJ: no connection (IBTA 12.6.7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rej<'a> {
-    /// The sender's communication id, 0 if it has none.
-    pub local_comm_id: u32,
-    /// The receiver's, 0 if unknown.
-    pub remote_comm_id: u32,
-    /// Which message: 0 REQ, 1 REP, 2 none.
-    pub message: u8,
-    /// Why: [`super::reject`].
-    pub reason: u16,
-    /// Additional information, by reason.
-    pub info: &'a [u8],
-    /// Private data.
-    pub private_data: &'a [u8],
-}
+    /// REP: accepts (IBTA 12.6.8).
+    Rep<'a> {
+        /// The sender's communication id.
+        local_comm_id: u32 = (0, 0, 32),
+        /// The receiver's.
+        remote_comm_id: u32 = (4, 0, 32),
+        /// Q_Key, for what needs one; else 0.
+        local_qkey: u32 = (8, 0, 32),
+        /// The sender's QPN.
+        local_qpn: u32 = (12, 0, 24),
+        /// First PSN that the receiver shall send: what the sender expects.
+        starting_psn: u32 = (20, 0, 24),
+        /// READs and atomics that the sender serves at once.
+        responder_resources: u8 = (24, 0, 8),
+        /// READs and atomics that the sender will have outstanding.
+        initiator_depth: u8 = (25, 0, 8),
+        /// Timeout code of the sender's ACK delay.
+        target_ack_delay: u8 = (26, 0, 5),
+        /// 0: alternate path accepted.
+        failover: u8 = (26, 5, 2),
+        /// End-to-end credits.
+        flow_control: bool = (26, 7, 1),
+        /// RNR retries.
+        rnr_retry_count: u8 = (27, 0, 3),
+        /// The sender's QP has an SRQ.
+        srq: bool = (27, 3, 1),
+        /// The sender's CA GUID.
+        local_ca_guid: u64 = (28, 0, 64),
+        /// Private data.
+        private_data: &'a [u8] = (private_at::REP, 0, 8 * private_len::REP),
+    }
 
-/// REP: accepts (IBTA 12.6.8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rep<'a> {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// The receiver's.
-    pub remote_comm_id: u32,
-    /// Q_Key, for what needs one; else 0.
-    pub local_qkey: u32,
-    /// The sender's QPN.
-    pub local_qpn: u32,
-    /// First PSN that the receiver shall send: what the sender expects.
-    pub starting_psn: u32,
-    /// READs and atomics that the sender serves at once.
-    pub responder_resources: u8,
-    /// READs and atomics that the sender will have outstanding.
-    pub initiator_depth: u8,
-    /// Timeout code of the sender's ACK delay.
-    pub target_ack_delay: u8,
-    /// 0: alternate path accepted.
-    pub failover: u8,
-    /// End-to-end credits.
-    pub flow_control: bool,
-    /// RNR retries.
-    pub rnr_retry_count: u8,
-    /// The sender's QP has an SRQ.
-    pub srq: bool,
-    /// The sender's CA GUID.
-    pub local_ca_guid: u64,
-    /// Private data.
-    pub private_data: &'a [u8],
-}
+    /// The communication ids of RTU and DREP.
+    Ids {
+        /// The sender's.
+        local_comm_id: u32 = (0, 0, 32),
+        /// The receiver's.
+        remote_comm_id: u32 = (4, 0, 32),
+    }
 
-/// The communication ids of RTU and DREP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ids {
-    /// The sender's.
-    pub local_comm_id: u32,
-    /// The receiver's.
-    pub remote_comm_id: u32,
-}
+    /// DREQ: ends a connection (IBTA 12.6.10).
+    Dreq {
+        /// The sender's communication id.
+        local_comm_id: u32 = (0, 0, 32),
+        /// The receiver's.
+        remote_comm_id: u32 = (4, 0, 32),
+        /// The receiver's QPN.
+        remote_qpn: u32 = (8, 0, 24),
+    }
 
-/// DREQ: ends a connection (IBTA 12.6.10).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dreq {
-    /// The sender's communication id.
-    pub local_comm_id: u32,
-    /// The receiver's.
-    pub remote_comm_id: u32,
-    /// The receiver's QPN.
-    pub remote_qpn: u32,
-}
+    /// SIDR_REQ: asks for the UD QP of a service (IBTA 12.11.1).
+    SidrReq<'a> {
+        /// The sender's number for the question.
+        request_id: u32 = (0, 0, 32),
+        /// P_Key.
+        pkey: u16 = (4, 0, 16),
+        /// What is asked for.
+        service_id: u64 = (8, 0, 64),
+        /// Private data.
+        private_data: &'a [u8] = (private_at::SIDR_REQ, 0, 8 * private_len::SIDR_REQ),
+    }
 
-/// SIDR_REQ: asks for the UD QP of a service (IBTA 12.11.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SidrReq<'a> {
-    /// The sender's number for the question.
-    pub request_id: u32,
-    /// P_Key.
-    pub pkey: u16,
-    /// What is asked for.
-    pub service_id: u64,
-    /// Private data.
-    pub private_data: &'a [u8],
-}
-
-/// SIDR_REP: answers it (IBTA 12.11.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SidrRep<'a> {
-    /// The number of the question.
-    pub request_id: u32,
-    /// [`super::sidr_status`].
-    pub status: u8,
-    /// QPN of the service.
-    pub qpn: u32,
-    /// What was asked for.
-    pub service_id: u64,
-    /// Q_Key of the QP.
-    pub qkey: u32,
-    /// Private data.
-    pub private_data: &'a [u8],
+    /// SIDR_REP: answers it (IBTA 12.11.2).
+    SidrRep<'a> {
+        /// The number of the question.
+        request_id: u32 = (0, 0, 32),
+        /// [`super::sidr_status`].
+        status: u8 = (4, 0, 8),
+        /// QPN of the service.
+        qpn: u32 = (8, 0, 24),
+        /// What was asked for.
+        service_id: u64 = (12, 0, 64),
+        /// Q_Key of the QP.
+        qkey: u32 = (20, 0, 32),
+        /// Private data.
+        private_data: &'a [u8] = (private_at::SIDR_REP, 0, 8 * private_len::SIDR_REP),
+    }
 }
 
 /// One message.
@@ -296,66 +295,71 @@ pub struct Mad<'a> {
     pub message: Message<'a>,
 }
 
-type Body = [u8; MAD_LEN - HEADER];
+type Body = [u8; BODY];
 
-/// Fields of a body; every offset is a constant within it.
-struct Fields<'a>(&'a Body);
+/// Where a field lies in a body: byte, bit in it from the most significant on, and width in bits.
+type Place = (usize, usize, usize);
 
-impl<'a> Fields<'a> {
-    fn u8(&self, at: usize) -> u8 {
-        self.0.get(at).copied().unwrap_or(0)
-    }
-    fn u16(&self, at: usize) -> u16 {
-        u16::from(self.u8(at)) << 8 | u16::from(self.u8(at + 1))
-    }
-    fn u24(&self, at: usize) -> u32 {
-        u32::from(self.u16(at)) << 8 | u32::from(self.u8(at + 2))
-    }
-    fn u32(&self, at: usize) -> u32 {
-        u32::from(self.u16(at)) << 16 | u32::from(self.u16(at + 2))
-    }
-    fn u64(&self, at: usize) -> u64 {
-        u64::from(self.u32(at)) << 32 | u64::from(self.u32(at + 4))
-    }
-    fn gid(&self, at: usize) -> [u8; 16] {
-        self.0.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or_default()
-    }
-    fn bytes(&self, at: usize, len: usize) -> &'a [u8] {
-        self.0.get(at..at + len).unwrap_or(&[])
-    }
-    fn from(&self, at: usize) -> &'a [u8] {
-        self.0.get(at..).unwrap_or(&[])
-    }
+trait Field<'a> {
+    fn read(body: &'a Body, place: Place) -> Self;
+    /// Writes it, as much of it as has room.
+    fn write(&self, body: &mut Body, place: Place);
 }
 
-/// Writes fields of a body that is zero so far.
-struct Writer<'a>(&'a mut [u8]);
-
-impl Writer<'_> {
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        let room = self.0.len().saturating_sub(at);
-        let n = bytes.len().min(room);
-        if let (Some(to), Some(from)) = (self.0.get_mut(at..at + n), bytes.get(..n)) {
-            to.copy_from_slice(from);
+/// A number of at most 64 bits, which lies in at most 8 bytes.
+macro_rules! numbers {
+    ($($ty:ty: |$n:ident| $of:expr;)*) => {$(
+        impl Field<'_> for $ty {
+            fn read(body: &Body, (byte, bit, width): Place) -> $ty {
+                let end = (bit + width).div_ceil(8);
+                let all = body[byte..byte + end].iter().fold(0, |n, &b| n << 8 | u64::from(b));
+                let $n = all >> (8 * end - bit - width) & (u64::MAX >> (64 - width));
+                $of
+            }
+            fn write(&self, body: &mut Body, (byte, bit, width): Place) {
+                let end = (bit + width).div_ceil(8);
+                let n = u64::from(*self) & (u64::MAX >> (64 - width));
+                let bytes = (n << (8 * end - bit - width)).to_be_bytes();
+                for (to, from) in body[byte..].iter_mut().zip(&bytes[8 - end..]) {
+                    *to |= from;
+                }
+            }
         }
+    )*};
+}
+
+numbers! {
+    bool: |n| n != 0;
+    u8: |n| n as u8;
+    u16: |n| n as u16;
+    u32: |n| n as u32;
+    u64: |n| n;
+}
+
+impl<'a> Field<'a> for &'a [u8] {
+    fn read(body: &'a Body, (byte, _, width): Place) -> &'a [u8] {
+        &body[byte..byte + width / 8]
     }
-    fn u8(&mut self, at: usize, v: u8) {
-        self.put(at, &[v]);
-    }
-    fn u16(&mut self, at: usize, v: u16) {
-        self.put(at, &v.to_be_bytes());
-    }
-    fn u24(&mut self, at: usize, v: u32) {
-        let [_, a, b, c] = v.to_be_bytes();
-        self.put(at, &[a, b, c]);
-    }
-    fn u32(&mut self, at: usize, v: u32) {
-        self.put(at, &v.to_be_bytes());
-    }
-    fn u64(&mut self, at: usize, v: u64) {
-        self.put(at, &v.to_be_bytes());
+    fn write(&self, body: &mut Body, (byte, _, width): Place) {
+        let room = &mut body[byte..byte + width / 8];
+        room.iter_mut().zip(*self).for_each(|(to, from)| *to = *from);
     }
 }
+
+/// A GID.
+impl Field<'_> for [u8; 16] {
+    fn read(body: &Body, place: Place) -> [u8; 16] {
+        <&[u8]>::read(body, place).first_chunk().copied().unwrap_or_default()
+    }
+    fn write(&self, body: &mut Body, place: Place) {
+        self.as_slice().write(body, place);
+    }
+}
+
+/// Where REJ has the length of its additional information.
+const INFO_LEN: Place = (9, 0, 7);
+/// The LIDs of a REQ, which say "see the GIDs".
+const LIDS: core::ops::Range<usize> = 52..56;
 
 impl<'a> Mad<'a> {
     /// Reads a message. Any bytes are legal input.
@@ -371,234 +375,66 @@ impl<'a> Mad<'a> {
         }
         let mut tid = [0; 8];
         tid.copy_from_slice(&head[8..16]);
-        let attribute = u16::from_be_bytes([head[16], head[17]]);
-        let f = Fields(body);
-        let ids = || Ids { local_comm_id: f.u32(0), remote_comm_id: f.u32(4) };
-        // Linux ibta_vol1_c12.h: The fields of each message lie where chapter 12 of the standard
-        // has them.
-        let message = match attribute {
-            attribute::REQ => Message::Req(Req::parse(&f)),
-            attribute::MRA => Message::Mra(Mra {
-                local_comm_id: f.u32(0),
-                remote_comm_id: f.u32(4),
-                message: f.u8(8) >> 6,
-                service_timeout: f.u8(9) >> 3,
-            }),
-            attribute::REJ => Message::Rej(Rej {
-                local_comm_id: f.u32(0),
-                remote_comm_id: f.u32(4),
-                message: f.u8(8) >> 6,
-                reason: f.u16(10),
-                info: f.bytes(12, usize::from(f.u8(9) >> 1).min(REJ_ARI_LEN)),
-                private_data: f.from(private_at::REJ),
-            }),
-            attribute::REP => Message::Rep(Rep::parse(&f)),
-            attribute::RTU => Message::Rtu(ids()),
-            attribute::DREQ => Message::Dreq(Dreq {
-                local_comm_id: f.u32(0),
-                remote_comm_id: f.u32(4),
-                remote_qpn: f.u24(8),
-            }),
-            attribute::DREP => Message::Drep(ids()),
-            attribute::SIDR_REQ => Message::SidrReq(SidrReq {
-                request_id: f.u32(0),
-                pkey: f.u16(4),
-                service_id: f.u64(8),
-                private_data: f.from(private_at::SIDR_REQ),
-            }),
-            attribute::SIDR_REP => Message::SidrRep(SidrRep {
-                request_id: f.u32(0),
-                status: f.u8(4),
-                qpn: f.u24(8),
-                service_id: f.u64(12),
-                qkey: f.u32(20),
-                private_data: f.from(private_at::SIDR_REP),
-            }),
+        let message = match u16::from_be_bytes([head[16], head[17]]) {
+            attribute::REQ => Message::Req(Req::parse(body)),
+            attribute::MRA => Message::Mra(Mra::parse(body)),
+            attribute::REJ => {
+                let rej = Rej::parse(body);
+                let len = usize::from(u8::read(body, INFO_LEN));
+                Message::Rej(Rej { info: rej.info.get(..len).unwrap_or(rej.info), ..rej })
+            }
+            attribute::REP => Message::Rep(Rep::parse(body)),
+            attribute::RTU => Message::Rtu(Ids::parse(body)),
+            attribute::DREQ => Message::Dreq(Dreq::parse(body)),
+            attribute::DREP => Message::Drep(Ids::parse(body)),
+            attribute::SIDR_REQ => Message::SidrReq(SidrReq::parse(body)),
+            attribute::SIDR_REP => Message::SidrRep(SidrRep::parse(body)),
             other => return Err(BadMad::Attribute(other)),
         };
         Ok(Mad { tid: u64::from_be_bytes(tid), message })
     }
 
-    /// Writes the message. Private data that is longer than the message has room for is cut.
+    /// Writes the message. Private data that is longer than the message has room for is cut;
+    /// additional information of a REJ is then left out.
     pub fn emit(&self, bytes: &mut [u8; MAD_LEN]) {
-        bytes.fill(0);
-        bytes[..4].copy_from_slice(&[1, CLASS_CM, CLASS_VERSION, METHOD_SEND]);
-        bytes[8..16].copy_from_slice(&self.tid.to_be_bytes());
-        let (head, body) = bytes.split_at_mut(HEADER);
-        let mut w = Writer(body);
-        let (id, private) = self.message.emit_body(&mut w);
-        let (at, data) = private;
-        w.put(at, data);
+        let mut body = [0; BODY];
+        let id = self.message.emit(&mut body);
+        let (head, rest) = bytes.split_at_mut(HEADER);
+        head.fill(0);
+        head[..4].copy_from_slice(&[1, CLASS_CM, CLASS_VERSION, METHOD_SEND]);
+        head[8..16].copy_from_slice(&self.tid.to_be_bytes());
         head[16..18].copy_from_slice(&id.to_be_bytes());
+        rest.copy_from_slice(&body);
     }
 }
 
-impl<'a> Message<'a> {
-    /// Writes all but private data. Returns the attribute id, and the offset and bytes of private
-    /// data.
-    fn emit_body(&self, w: &mut Writer<'_>) -> (u16, (usize, &'a [u8])) {
-        let mut ids = |local: u32, remote: u32| {
-            w.u32(0, local);
-            w.u32(4, remote);
-        };
+impl Message<'_> {
+    /// Writes a body that is zero so far. Returns the attribute id.
+    fn emit(&self, body: &mut Body) -> u16 {
+        macro_rules! emit {
+            ($m:expr, $id:ident) => {{
+                $m.emit(body);
+                attribute::$id
+            }};
+        }
         match *self {
-            Message::Req(ref m) => {
-                m.emit(w);
-                (attribute::REQ, (private_at::REQ, m.private_data))
+            Message::Req(m) => {
+                body[LIDS].fill(0xff);
+                emit!(m, REQ)
             }
-            Message::Mra(m) => {
-                ids(m.local_comm_id, m.remote_comm_id);
-                w.u8(8, m.message << 6);
-                w.u8(9, m.service_timeout << 3);
-                (attribute::MRA, (private_at::MRA, &[]))
-            }
+            Message::Mra(m) => emit!(m, MRA),
             Message::Rej(m) => {
-                ids(m.local_comm_id, m.remote_comm_id);
                 let info = if m.info.len() > REJ_ARI_LEN { &[] } else { m.info };
-                w.u8(8, m.message << 6);
-                w.u8(9, (info.len() as u8) << 1);
-                w.u16(10, m.reason);
-                w.put(12, info);
-                (attribute::REJ, (private_at::REJ, m.private_data))
+                (info.len() as u8).write(body, INFO_LEN);
+                emit!(Rej { info, ..m }, REJ)
             }
-            Message::Rep(ref m) => {
-                m.emit(w);
-                (attribute::REP, (private_at::REP, m.private_data))
-            }
-            Message::Rtu(m) => {
-                ids(m.local_comm_id, m.remote_comm_id);
-                (attribute::RTU, (private_at::RTU, &[]))
-            }
-            Message::Dreq(m) => {
-                ids(m.local_comm_id, m.remote_comm_id);
-                w.u24(8, m.remote_qpn);
-                (attribute::DREQ, (private_at::DREQ, &[]))
-            }
-            Message::Drep(m) => {
-                ids(m.local_comm_id, m.remote_comm_id);
-                (attribute::DREP, (private_at::DREP, &[]))
-            }
-            Message::SidrReq(m) => {
-                w.u32(0, m.request_id);
-                w.u16(4, m.pkey);
-                w.u64(8, m.service_id);
-                (attribute::SIDR_REQ, (private_at::SIDR_REQ, m.private_data))
-            }
-            Message::SidrRep(m) => {
-                w.u32(0, m.request_id);
-                w.u8(4, m.status);
-                w.u24(8, m.qpn);
-                w.u64(12, m.service_id);
-                w.u32(20, m.qkey);
-                (attribute::SIDR_REP, (private_at::SIDR_REP, m.private_data))
-            }
+            Message::Rep(m) => emit!(m, REP),
+            Message::Rtu(m) => emit!(m, RTU),
+            Message::Dreq(m) => emit!(m, DREQ),
+            Message::Drep(m) => emit!(m, DREP),
+            Message::SidrReq(m) => emit!(m, SIDR_REQ),
+            Message::SidrRep(m) => emit!(m, SIDR_REP),
         }
-    }
-}
-
-/// The LID for "see the GIDs".
-const LID_PERMISSIVE: u16 = 0xffff;
-
-impl<'a> Req<'a> {
-    fn parse(f: &Fields<'a>) -> Self {
-        Req {
-            local_comm_id: f.u32(0),
-            service_id: f.u64(8),
-            // IBTA CA17-34: LIDs in a REQ have no effect.
-            local_ca_guid: f.u64(16),
-            local_qkey: f.u32(28),
-            local_qpn: f.u24(32),
-            responder_resources: f.u8(35),
-            initiator_depth: f.u8(39),
-            remote_cm_response_timeout: f.u8(43) >> 3,
-            transport: f.u8(43) >> 1 & 3,
-            flow_control: f.u8(43) & 1 != 0,
-            starting_psn: f.u24(44),
-            local_cm_response_timeout: f.u8(47) >> 3,
-            retry_count: f.u8(47) & 7,
-            pkey: f.u16(48),
-            path_mtu: f.u8(50) >> 4,
-            rnr_retry_count: f.u8(50) & 7,
-            max_cm_retries: f.u8(51) >> 4,
-            srq: f.u8(51) & 8 != 0,
-            local_gid: f.gid(56),
-            remote_gid: f.gid(72),
-            flow_label: f.u24(88) >> 4,
-            packet_rate: f.u8(91) & 0x3f,
-            traffic_class: f.u8(92),
-            hop_limit: f.u8(93),
-            sl: f.u8(94) >> 4,
-            local_ack_timeout: f.u8(95) >> 3,
-            private_data: f.from(private_at::REQ),
-        }
-    }
-
-    fn emit(&self, w: &mut Writer<'_>) {
-        w.u32(0, self.local_comm_id);
-        w.u64(8, self.service_id);
-        w.u64(16, self.local_ca_guid);
-        w.u32(28, self.local_qkey);
-        w.u24(32, self.local_qpn);
-        w.u8(35, self.responder_resources);
-        w.u8(39, self.initiator_depth);
-        w.u8(
-            43,
-            self.remote_cm_response_timeout << 3
-                | (self.transport & 3) << 1
-                | u8::from(self.flow_control),
-        );
-        w.u24(44, self.starting_psn);
-        w.u8(47, self.local_cm_response_timeout << 3 | self.retry_count & 7);
-        w.u16(48, self.pkey);
-        w.u8(50, self.path_mtu << 4 | self.rnr_retry_count & 7);
-        w.u8(51, self.max_cm_retries << 4 | u8::from(self.srq) << 3);
-        w.u16(52, LID_PERMISSIVE);
-        w.u16(54, LID_PERMISSIVE);
-        w.put(56, &self.local_gid);
-        w.put(72, &self.remote_gid);
-        w.u24(88, self.flow_label << 4);
-        w.u8(91, self.packet_rate & 0x3f);
-        w.u8(92, self.traffic_class);
-        w.u8(93, self.hop_limit);
-        w.u8(94, self.sl << 4);
-        w.u8(95, self.local_ack_timeout << 3);
-    }
-}
-
-impl<'a> Rep<'a> {
-    fn parse(f: &Fields<'a>) -> Self {
-        Rep {
-            local_comm_id: f.u32(0),
-            remote_comm_id: f.u32(4),
-            local_qkey: f.u32(8),
-            local_qpn: f.u24(12),
-            starting_psn: f.u24(20),
-            responder_resources: f.u8(24),
-            initiator_depth: f.u8(25),
-            target_ack_delay: f.u8(26) >> 3,
-            failover: f.u8(26) >> 1 & 3,
-            flow_control: f.u8(26) & 1 != 0,
-            rnr_retry_count: f.u8(27) >> 5,
-            srq: f.u8(27) & 0x10 != 0,
-            local_ca_guid: f.u64(28),
-            private_data: f.from(private_at::REP),
-        }
-    }
-
-    fn emit(&self, w: &mut Writer<'_>) {
-        w.u32(0, self.local_comm_id);
-        w.u32(4, self.remote_comm_id);
-        w.u32(8, self.local_qkey);
-        w.u24(12, self.local_qpn);
-        w.u24(20, self.starting_psn);
-        w.u8(24, self.responder_resources);
-        w.u8(25, self.initiator_depth);
-        w.u8(
-            26,
-            self.target_ack_delay << 3 | (self.failover & 3) << 1 | u8::from(self.flow_control),
-        );
-        w.u8(27, self.rnr_retry_count << 5 | u8::from(self.srq) << 4);
-        w.u64(28, self.local_ca_guid);
     }
 }
 

@@ -32,6 +32,23 @@ mod imp;
 #[path = "host/portable.rs"]
 mod imp;
 
+/// Copies whose CRC is taken in a second pass.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+mod two_passes {
+    use super::{fetch, place, Fault};
+    use crate::wire::icrc::{crc32_with, Impl};
+
+    pub fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
+        fetch(addr, dst)?;
+        Ok(crc32_with(which, state, dst))
+    }
+
+    pub fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
+        place(addr, src)?;
+        Ok(crc32_with(which, state, src))
+    }
+}
+
 use crate::wire::icrc::Impl;
 
 /// The memory could not be read or written; some of its bytes may have been.

@@ -25,7 +25,9 @@ use crate::mem::{Target, PROVIDER_MAX};
 use crate::pool::{first_generation, stale};
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::types::{access, Flags, Handle, ACCESS_ALL, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE};
+use crate::verbs::types::{
+    access, Flags, Handle, ACCESS_ALL, ACCESS_PERSISTENT, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE,
+};
 use slots::Keys;
 
 /// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as
@@ -253,11 +255,8 @@ impl Regions {
             let unknown = Flags(reg.access & !ACCESS_ALL, access::name);
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
-        if reg.access & access::FLUSH_PERSISTENT != 0 {
-            return Err(refuse!(
-                Invalid,
-                "access {named}: FLUSH_PERSISTENT, and no persistent memory is offered"
-            ));
+        if reg.access & ACCESS_PERSISTENT != 0 {
+            return Err(refuse!(Invalid, "access {named}: no persistent memory is offered"));
         }
         // Linux ib_verbs.h ib_check_mr_access: A region that peers may change must allow local
         // writes.
@@ -299,7 +298,7 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, FLUSH_PERSISTENT, no such provider number. [`Error::NoMemory`]: no free slot;
+    /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number. [`Error::NoMemory`]: no free slot;
     /// [`Regions::grow`] may help.
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;

@@ -9,6 +9,7 @@ use super::run::Run;
 use crate::mem::Target;
 use crate::ring::EngineConsumer;
 use crate::verbs::cause::CauseCode;
+use crate::verbs::opcode;
 use crate::verbs::req::{tx_block, SendBlock};
 use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
@@ -276,7 +277,7 @@ impl Conn<'_> {
         // rxe rxe_comp.c check_ack, ATOMIC WRITE: An ATOMIC WRITE or a FLUSH is answered as a READ
         // of no bytes.
         let is_read = run.kind == Kind::ReadResponse;
-        let ours = if is_read { wqe.is_read() || wqe.has_empty_answer() } else { wqe.is_atomic() };
+        let ours = opcode::of(wqe.opcode).kind.answer() == Some(run.kind);
         if ws.npkts == 0 || !ours {
             return;
         }

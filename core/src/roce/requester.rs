@@ -14,6 +14,7 @@ use crate::ring::{EngineConsumer, SlotRef};
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
+use crate::verbs::opcode;
 use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
@@ -144,7 +145,7 @@ impl Conn<'_> {
         let part = part_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let Part { run, bytes, payload, .. } = part;
         // A READ response ends it: only what that brings counts against a window.
-        let is_read = matches!(run.kind, Kind::ReadRequest | Kind::AtomicWrite | Kind::Flush);
+        let is_read = run.kind.answer() == Some(Kind::ReadResponse);
         let rc = qp.kind.is_reliable();
         let answered = !matches!(run.kind, Kind::Send | Kind::Write);
         // What this burst takes, not all that the window would let go.
@@ -722,19 +723,6 @@ struct Part {
     payload: u32,
 }
 
-/// The operation of a send opcode.
-const KINDS: [Kind; 16] = {
-    let mut kinds = [Kind::Send; 16];
-    kinds[wr_opcode::RDMA_WRITE as usize] = Kind::Write;
-    kinds[wr_opcode::RDMA_WRITE_WITH_IMM as usize] = Kind::Write;
-    kinds[wr_opcode::RDMA_READ as usize] = Kind::ReadRequest;
-    kinds[wr_opcode::ATOMIC_CMP_AND_SWP as usize] = Kind::CmpSwap;
-    kinds[wr_opcode::ATOMIC_FETCH_AND_ADD as usize] = Kind::FetchAdd;
-    kinds[wr_opcode::FLUSH as usize] = Kind::Flush;
-    kinds[wr_opcode::ATOMIC_WRITE as usize] = Kind::AtomicWrite;
-    kinds
-};
-
 /// Packets `first_pkt..first_pkt + n` of a WQE.
 fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32) -> Part {
     let (rc, mtu) = (qp.kind.is_reliable(), u64::from(qp.conn.mtu));
@@ -742,7 +730,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
     let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
     let psn = ws.psn.add(first_pkt);
     let op = u32::from(wqe.opcode);
-    let kind = KINDS[usize::from(wqe.opcode & 15)];
+    let kind = opcode::of(wqe.opcode).kind;
     let last = first_pkt + n == ws.npkts;
     // Fields that a kind of request lacks are zero in its WQE, and in no packet of it.
     let mut run = Run {
@@ -769,13 +757,14 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
         run.ack_req |= rc && kind == Kind::ReadRequest;
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);
     }
-    let mut payload = if matches!(kind, Kind::Send | Kind::Write) { bytes } else { 0 };
-    if kind == Kind::AtomicWrite {
-        (run.dma_len, payload) = (8, 8);
-    }
-    if kind == Kind::Flush {
+    if kind.has_empty_answer() {
         (run.dma_len, run.a) = (wqe.a as u32, 0);
     }
+    let payload = match kind {
+        Kind::Send | Kind::Write => bytes,
+        Kind::AtomicWrite => run.dma_len,
+        _ => 0,
+    };
     Part { run, psn, offset, bytes, payload }
 }
 

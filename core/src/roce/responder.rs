@@ -231,12 +231,8 @@ impl Conn<'_> {
         self.count(|c| &mut c.duplicate_request);
         self.common.repeats = self.common.repeats.wrapping_add(1);
         let resp = &mut self.qp.conn.resp;
-        match run.kind {
-            Kind::ReadRequest
-            | Kind::CmpSwap
-            | Kind::FetchAdd
-            | Kind::AtomicWrite
-            | Kind::Flush => {
+        match run.kind.answer() {
+            Some(_) => {
                 let npkts = answer_packets(run, self.qp.conn.mtu);
                 let len = if run.kind == Kind::ReadRequest { run.dma_len } else { 0 };
                 // rxe rxe_resp.c duplicate_request, READ: A READ that comes again is answered again
@@ -246,7 +242,7 @@ impl Conn<'_> {
                     let into = run.psn.diff(r.psn);
                     let bytes = (into.max(0) as u64) * u64::from(self.qp.conn.mtu);
                     // Linux's rxe sends an ATOMIC WRITE or a FLUSH again with address 0.
-                    let bare = matches!(run.kind, Kind::AtomicWrite | Kind::Flush);
+                    let bare = run.kind.has_empty_answer();
                     r.valid
                         && r.kind == run.kind
                         && into >= 0
@@ -275,7 +271,7 @@ impl Conn<'_> {
                 }
                 resp.push_job(again);
             }
-            _ => {
+            None => {
                 // IBTA C9-105: A SEND or WRITE that comes again is not executed again, but
                 // acknowledged again with the latest PSN.
                 (resp.ack_owed, resp.ack_now) = (true, true);
@@ -299,11 +295,7 @@ impl Conn<'_> {
                 self.accept(now, run, payload);
                 Ok(())
             }
-            Kind::ReadRequest
-            | Kind::CmpSwap
-            | Kind::FetchAdd
-            | Kind::AtomicWrite
-            | Kind::Flush => self.execute_answered(run, payload),
+            kind if kind.answer().is_some() => self.execute_answered(run, payload),
             _ => Err(bad_request(run)),
         }
     }

@@ -20,6 +20,7 @@
 //! in bytes that are zero else.
 
 use crate::wire::grh::{Fields, FLOW_LABEL};
+use crate::wire::opcode::KINDS;
 use crate::wire::{
     pad_len, Aeth, AtomicAckEth, AtomicEth, Bth, Class, Deth, Feth, Ieth, ImmDt, Kind, Malformed,
     Opcode, Psn, Qpn, Reth, XrcEth, ICRC_LEN,
@@ -90,9 +91,6 @@ pub struct Run {
     pub grh: Fields,
 }
 
-/// How many kinds there are.
-const KINDS: usize = Kind::DcControl as usize + 1;
-
 /// How many classes there are.
 const CLASSES: usize = Class::Other as usize + 1;
 
@@ -120,20 +118,6 @@ const HEADERS: [[[u8; 4]; KINDS]; CLASSES] = {
         }
         i += 1;
     }
-    all
-};
-
-/// The opcode of a kind that is always one packet of RC, a CNP or DC control.
-const WHOLE: [Opcode; KINDS] = {
-    let mut all = [Opcode::CNP; KINDS];
-    all[Kind::ReadRequest as usize] = Opcode::RC_READ_REQUEST;
-    all[Kind::Ack as usize] = Opcode::RC_ACK;
-    all[Kind::AtomicAck as usize] = Opcode::RC_ATOMIC_ACK;
-    all[Kind::CmpSwap as usize] = Opcode::RC_CMP_SWAP;
-    all[Kind::FetchAdd as usize] = Opcode::RC_FETCH_ADD;
-    all[Kind::AtomicWrite as usize] = Opcode::RC_ATOMIC_WRITE;
-    all[Kind::Flush as usize] = Opcode::RC_FLUSH;
-    all[Kind::DcControl as usize] = Opcode::DC_CONTROL;
     all
 };
 
@@ -196,7 +180,7 @@ impl Run {
             }
             (_, Kind::Write) => Opcode::rc_write(first, last, self.has_imm && last),
             (_, Kind::ReadResponse) => Opcode::read_response(first, last),
-            (_, kind) => WHOLE[kind as usize],
+            (_, kind) => Opcode::whole(kind),
         };
         op.of(self.class)
     }

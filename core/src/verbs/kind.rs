@@ -3,8 +3,42 @@
 use crate::verbs::types::qp_type;
 use crate::wire::Class;
 
-/// The transport service of a queue pair. Each property is a function that lists all kinds, so that
-/// the compiler shows where a new kind matters.
+const CONNECTED: u8 = 1;
+const FIXED_PEER: u8 = 2;
+const RELIABLE: u8 = 4;
+const ONE_COPY: u8 = 8;
+const PLAIN: u8 = 16;
+const REQUESTER: u8 = 32;
+const ANSWERS: u8 = 64;
+const RECEIVES: u8 = 128;
+
+/// The kinds of which a fact is true, as bits.
+const fn with(fact: u8) -> u8 {
+    use QpKind::*;
+    let all = [Rc, Uc, Ud, XrcIni, XrcTgt, Dci, Dct, DcContext];
+    let (mut bits, mut i) = (0, 0);
+    while i < all.len() {
+        if all[i].facts() & fact != 0 {
+            bits |= 1 << all[i] as u8;
+        }
+        i += 1;
+    }
+    bits
+}
+
+/// Questions that one fact answers.
+macro_rules! facts {
+    ($($(#[$m:meta])* $name:ident = $fact:ident;)*) => {
+        $($(#[$m])*
+        #[inline(always)]
+        pub const fn $name(self) -> bool {
+            const KINDS: u8 = with($fact);
+            KINDS >> self as u8 & 1 != 0
+        })*
+    };
+}
+
+/// The transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum QpKind {
     /// Reliable connection.
@@ -72,81 +106,37 @@ impl QpKind {
         }
     }
 
-    /// Whether it has one peer at a time.
-    #[inline(always)]
-    pub const fn is_connected(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => true,
-            QpKind::Dci | QpKind::DcContext => true,
-            QpKind::Ud | QpKind::Dct => false,
-        }
+    facts! {
+        /// Whether it has one peer at a time.
+        is_connected = CONNECTED;
+        /// Whether the program names its peer, in the attributes of RTR.
+        has_fixed_peer = FIXED_PEER;
+        /// Whether requests are acknowledged, and sent again until they are.
+        is_reliable = RELIABLE;
+        /// Whether a WRITE may be one copy into memory that the peer shares, without a packet.
+        has_one_copy_writes = ONE_COPY;
+        /// Whether a SEND or WRITE of it is whole by what all transports have: no address handle,
+        /// no SRQ number.
+        sends_plainly = PLAIN;
+        /// Whether it takes requests from its program.
+        has_requester = REQUESTER;
+        /// Whether it takes requests from its peer and answers them.
+        answers = ANSWERS;
+        /// Whether it has a receive queue of its own, or one SRQ in place of it.
+        has_receives = RECEIVES;
     }
 
-    /// Whether the program names its peer, in the attributes of RTR.
-    #[inline(always)]
-    pub const fn has_fixed_peer(self) -> bool {
+    /// What is true of a kind.
+    const fn facts(self) -> u8 {
         match self {
-            QpKind::Rc | QpKind::Uc | QpKind::XrcIni | QpKind::XrcTgt => true,
-            QpKind::Ud | QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
-        }
-    }
-
-    /// Whether requests are acknowledged, and sent again until they are.
-    #[inline(always)]
-    pub const fn is_reliable(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::XrcIni | QpKind::XrcTgt => true,
-            QpKind::Dci | QpKind::DcContext => true,
-            QpKind::Uc | QpKind::Ud | QpKind::Dct => false,
-        }
-    }
-
-    /// Whether a WRITE may be one copy into memory that the peer shares, without a packet.
-    #[inline(always)]
-    pub const fn has_one_copy_writes(self) -> bool {
-        match self {
-            QpKind::Rc => true,
-            QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::XrcTgt => false,
-            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
-        }
-    }
-
-    /// Whether a SEND or WRITE of it is whole by what all transports have: no address handle, no
-    /// SRQ number.
-    #[inline(always)]
-    pub const fn sends_plainly(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::Uc => true,
-            QpKind::Ud | QpKind::XrcIni | QpKind::XrcTgt => false,
-            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
-        }
-    }
-
-    /// Whether it takes requests from its program.
-    #[inline(always)]
-    pub const fn has_requester(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::Dci => true,
-            QpKind::XrcTgt | QpKind::Dct | QpKind::DcContext => false,
-        }
-    }
-
-    /// Whether it takes requests from its peer and answers them.
-    #[inline(always)]
-    pub const fn answers(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::XrcTgt | QpKind::DcContext => true,
-            QpKind::Uc | QpKind::Ud | QpKind::XrcIni | QpKind::Dci | QpKind::Dct => false,
-        }
-    }
-
-    /// Whether it has a receive queue of its own, or one SRQ in place of it.
-    #[inline(always)]
-    pub const fn has_receives(self) -> bool {
-        match self {
-            QpKind::Rc | QpKind::Uc | QpKind::Ud => true,
-            QpKind::XrcIni | QpKind::XrcTgt => false,
-            QpKind::Dci | QpKind::Dct | QpKind::DcContext => false,
+            QpKind::Rc => 0xff,
+            QpKind::Uc => CONNECTED | FIXED_PEER | PLAIN | REQUESTER | RECEIVES,
+            QpKind::Ud => REQUESTER | RECEIVES,
+            QpKind::XrcIni => CONNECTED | FIXED_PEER | RELIABLE | REQUESTER,
+            QpKind::XrcTgt => CONNECTED | FIXED_PEER | RELIABLE | ANSWERS,
+            QpKind::Dci => CONNECTED | RELIABLE | REQUESTER,
+            QpKind::Dct => 0,
+            QpKind::DcContext => CONNECTED | RELIABLE | ANSWERS,
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod connection;
 pub mod holds;
 pub mod kind;
 pub mod objects;
+pub mod opcode;
 pub mod port_events;
 #[allow(unsafe_code)] // follows the lists of C callers
 pub mod post;

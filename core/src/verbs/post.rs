@@ -11,6 +11,7 @@ use crate::mem::host;
 use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
+use crate::verbs::opcode;
 use crate::verbs::shared::{posted, QpShared};
 use crate::verbs::types::{
     flush_level, flush_type, qp_state, qp_type, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
@@ -20,15 +21,6 @@ use crate::wire::Feth;
 
 /// Largest message in bytes (IBTA: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
-
-const ALLOWED_RC: u32 = 0x3ff | 1 << wr_opcode::FLUSH | 1 << wr_opcode::ATOMIC_WRITE;
-const ALLOWED_UC: u32 = 1 << wr_opcode::RDMA_WRITE
-    | 1 << wr_opcode::RDMA_WRITE_WITH_IMM
-    | 1 << wr_opcode::SEND
-    | 1 << wr_opcode::SEND_WITH_IMM
-    | 1 << wr_opcode::LOCAL_INV
-    | 1 << wr_opcode::BIND_MW;
-const ALLOWED_UD: u32 = 1 << wr_opcode::SEND | 1 << wr_opcode::SEND_WITH_IMM;
 
 /// Result of a post, also of one that stopped at a bad request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -351,19 +343,17 @@ unsafe fn write_send(
 ) -> Result<()> {
     let kind = qp.kind();
     let allowed = match kind {
-        QpKind::Rc => ALLOWED_RC,
-        QpKind::Uc => ALLOWED_UC,
-        QpKind::Ud => ALLOWED_UD,
-        QpKind::XrcIni | QpKind::Dci => ALLOWED_RC,
+        QpKind::Rc | QpKind::XrcIni | QpKind::Dci => opcode::TAKEN_BY_RC,
+        QpKind::Uc => opcode::TAKEN_BY_UC,
+        QpKind::Ud => opcode::TAKEN_BY_UD,
         QpKind::XrcTgt | QpKind::Dct | QpKind::DcContext => 0,
     };
     if w.opcode > 31 || allowed & (1 << w.opcode) == 0 {
         return Err(bad_opcode(w.opcode, kind));
     }
     let local = matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW);
-    // These have no data of the program's, and their lists are not looked at.
-    let bare = local || w.opcode == wr_opcode::FLUSH;
-    let n = if bare { 0 } else { w.num_sge };
+    let has_data = opcode::has_data(w.opcode);
+    let n = if has_data { w.num_sge } else { 0 };
     if n < 0 || n as u32 > qp.max_send_sge.load(Relaxed) || (n > 0 && w.sg_list.is_null()) {
         return Err(bad_list(n, qp.max_send_sge.load(Relaxed)));
     }
@@ -372,7 +362,7 @@ unsafe fn write_send(
         matches!(w.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD);
     // The bytes of an ATOMIC WRITE are always taken here: one word, which the slot has room for.
     let word = w.opcode == wr_opcode::ATOMIC_WRITE;
-    let inline = (w.flags & send_flags::INLINE != 0 || word) && !bare;
+    let inline = (w.flags & send_flags::INLINE != 0 || word) && has_data;
     if inline && (atomic || w.opcode == wr_opcode::RDMA_READ) {
         return Err(inline_result(w.opcode));
     }
@@ -492,9 +482,20 @@ unsafe fn write_operands(
             let r = part!(wr.rdma);
             wqe.remote_addr = r.remote_addr;
             wqe.rkey = r.rkey;
-            wqe.length = 0;
+            (wqe.length, wqe.a) = (0, length);
         }
-        wr_opcode::FLUSH => write_flush(wqe, &part!(wr.flush))?,
+        wr_opcode::FLUSH => {
+            let f = part!(wr.flush);
+            check_flush(&f)?;
+            let FlushWr { placement, level, .. } = f;
+            let feth = Feth { placement: placement as u8, selectivity: level as u8, reserved: 0 };
+            wqe.rkey = f.rkey;
+            wqe.imm = feth.word();
+            // A FLUSH of a whole region names no range.
+            if level == flush_level::RANGE {
+                (wqe.remote_addr, wqe.a) = (f.remote_addr, f.length);
+            }
+        }
         wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
             // rxe rxe_verbs.c validate_send_wr: An atomic has room for at least 8 bytes; its result
             // fills the first 8.
@@ -527,10 +528,20 @@ unsafe fn write_operands(
     Ok(())
 }
 
-/// Writes the operands of a FLUSH.
+/// Checks the operands of a request that have values of their own, whatever the device.
+///
+/// # Errors
+/// `Invalid`, `MessageSize`: those of a FLUSH.
+pub fn check_operands(w: &SendWr) -> Result<()> {
+    match w.opcode {
+        // SAFETY: a union of plain integers: each reading is a value.
+        wr_opcode::FLUSH => check_flush(unsafe { &w.wr.flush }),
+        _ => Ok(()),
+    }
+}
+
 #[inline(never)]
-fn write_flush(wqe: &mut SendWqe, f: &FlushWr) -> Result<()> {
-    let FlushWr { remote_addr, rkey, placement, length, level } = *f;
+fn check_flush(&FlushWr { placement, level, length, .. }: &FlushWr) -> Result<()> {
     let types = flush_type::GLOBAL | flush_type::PERSISTENT;
     if placement == 0 || placement & !types != 0 {
         let words = "GLOBAL (1), PERSISTENT (2) or both";
@@ -539,16 +550,8 @@ fn write_flush(wqe: &mut SendWqe, f: &FlushWr) -> Result<()> {
     if level > flush_level::MR {
         return Err(refuse!(Invalid, "wr->wr.flush.level {level}: RANGE (0) or MR (1)"));
     }
-    wqe.rkey = rkey;
-    let feth = Feth { placement: placement as u8, selectivity: level as u8, reserved: 0 };
-    wqe.imm = feth.word();
-    // A FLUSH of a whole region names no range.
-    if level == flush_level::RANGE {
-        if length > MAX_MESSAGE {
-            let most = MAX_MESSAGE;
-            return Err(refuse!(MessageSize, "wr->wr.flush.length {length}: at most {most}"));
-        }
-        (wqe.remote_addr, wqe.a) = (remote_addr, length);
+    if level == flush_level::RANGE && length > MAX_MESSAGE {
+        return Err(refuse!(MessageSize, "wr->wr.flush.length {length}: at most {MAX_MESSAGE}"));
     }
     Ok(())
 }

@@ -347,7 +347,13 @@ pub const ACCESS_ALL: u32 = access::LOCAL_WRITE
 /// The rights to FLUSH, one for each placement type.
 pub const ACCESS_FLUSH: u32 = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
 
-/// Accesses that a peer may be given.
+/// Rights that are of use in persistent memory alone, which no device here has.
+pub const ACCESS_PERSISTENT: u32 = access::FLUSH_PERSISTENT;
+
+/// Accesses that a peer of RC may be given.
+pub const ACCESS_RC: u32 = ACCESS_REMOTE | ACCESS_FLUSH;
+
+/// Accesses that a peer may be given whatever the NIC.
 pub const ACCESS_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// Accesses of a peer that write, for which a region needs LOCAL_WRITE besides (IBTA 10.6.3.1).

@@ -1,5 +1,6 @@
 //! Send and receive work queue elements: the slots of the rings.
 
+use crate::verbs::opcode;
 use crate::verbs::types::{send_flags, wr_opcode, Sge};
 
 /// A send request in its ring: 64 bytes, then the SGEs or the inline data.
@@ -11,18 +12,16 @@ use crate::verbs::types::{send_flags, wr_opcode, Sge};
 pub struct SendWqe {
     /// Of the work request.
     pub wr_id: u64,
-    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote address. BIND_MW: first byte of the
-    /// window.
+    /// Of a request that names memory of the peer: its address. BIND_MW: first byte of the window.
     pub remote_addr: u64,
-    /// Atomics: compare or add. FLUSH: length of the range. UD: the address handle. BIND_MW: the
-    /// window.
+    /// Atomics: compare or add. Of a request with an empty answer: the length in its RETH. UD: the
+    /// address handle. BIND_MW: the window.
     pub a: u64,
     /// Atomics: swap. UD: remote QPN (high half) and Q_Key. BIND_MW: the MR.
     pub b: u64,
-    /// Bytes of the message (or of the window); of a FLUSH and of an ATOMIC WRITE, whose word is
-    /// inline, those that its answer brings: none.
+    /// Bytes of the message (or of the window); of a request with an empty answer: 0.
     pub length: u64,
-    /// WRITE, READ, ATOMIC WRITE, FLUSH, atomics: remote key. BIND_MW: the new key.
+    /// Of a request that names memory of the peer: its key. BIND_MW: the new key.
     pub rkey: u32,
     /// Immediate data as it stands on the wire (network order), the key to invalidate, or the word
     /// of a FETH.
@@ -40,13 +39,6 @@ pub struct SendWqe {
     /// XRC: number of the peer's SRQ.
     pub srqn: u32,
 }
-
-/// Opcodes of requests that have answers, as bits.
-const ANSWERED: u32 = 1 << wr_opcode::RDMA_READ
-    | 1 << wr_opcode::ATOMIC_CMP_AND_SWP
-    | 1 << wr_opcode::ATOMIC_FETCH_AND_ADD
-    | 1 << wr_opcode::FLUSH
-    | 1 << wr_opcode::ATOMIC_WRITE;
 
 impl SendWqe {
     /// Whether its completion is to be reported even on success.
@@ -69,21 +61,10 @@ impl SendWqe {
     pub fn is_read(&self) -> bool {
         u32::from(self.opcode) == wr_opcode::RDMA_READ
     }
-    /// An atomic.
-    #[inline]
-    pub fn is_atomic(&self) -> bool {
-        let op = u32::from(self.opcode);
-        matches!(op, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD)
-    }
-    /// What is answered as a READ of no bytes: ATOMIC WRITE, FLUSH.
-    #[inline]
-    pub fn has_empty_answer(&self) -> bool {
-        matches!(u32::from(self.opcode), wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH)
-    }
-    /// What an answer of its own ends, not an ACK: READ, atomics, ATOMIC WRITE, FLUSH.
+    /// Whether an answer of its own ends it, not an ACK.
     #[inline]
     pub fn is_answered(&self) -> bool {
-        ANSWERED >> (self.opcode & 31) & 1 != 0
+        opcode::is_answered(self.opcode)
     }
     /// SEND, or WRITE with immediate data: something that uses up a receive request of the peer.
     #[inline]

@@ -1,24 +1,79 @@
 //! The headers, one value struct each: `parse` reads the wire's bytes, `emit` writes them.
 //!
 //! Numbers are big-endian on the wire and plain integers here. Reserved bits are ignored when read
-//! and zero when written; [`crate::wire::Packet`] refuses packets in which they are set.
+//! and zero when written.
 
 use super::opcode::Opcode;
 use super::psn::{Psn, Qpn};
 
-/// The bytes `AT..AT + N` of a header, whose size is known to the compiler.
+/// A field of a header.
+trait Field<const N: usize> {
+    fn of_wire(bytes: [u8; N]) -> Self;
+    fn to_wire(self) -> [u8; N];
+}
+
+macro_rules! fields {
+    ($($ty:ty, $n:literal: $of:expr, $to:expr;)*) => {$(
+        impl Field<$n> for $ty {
+            #[inline(always)]
+            fn of_wire(bytes: [u8; $n]) -> $ty {
+                $of(bytes)
+            }
+            #[inline(always)]
+            fn to_wire(self) -> [u8; $n] {
+                $to(self)
+            }
+        }
+    )*};
+}
+
+fields! {
+    u16, 2: u16::from_be_bytes, u16::to_be_bytes;
+    u32, 4: u32::from_be_bytes, u32::to_be_bytes;
+    u64, 8: u64::from_be_bytes, u64::to_be_bytes;
+    Qpn, 4: |bytes| Qpn::new(u32::from_be_bytes(bytes)), |qpn: Qpn| qpn.get().to_be_bytes();
+}
+
+/// The field at `at` of a header. Both sizes are known to the compiler, and so is `at`.
 #[inline(always)]
-fn get<const AT: usize, const N: usize, const LEN: usize>(bytes: &[u8; LEN]) -> [u8; N] {
-    const { assert!(AT + N <= LEN) };
+fn get<F: Field<N>, const N: usize, const LEN: usize>(bytes: &[u8; LEN], at: usize) -> F {
     let mut field = [0; N];
-    field.copy_from_slice(&bytes[AT..AT + N]);
-    field
+    field.copy_from_slice(&bytes[at..at + N]);
+    F::of_wire(field)
 }
 
 #[inline(always)]
-fn put<const AT: usize, const N: usize, const LEN: usize>(bytes: &mut [u8; LEN], field: [u8; N]) {
-    const { assert!(AT + N <= LEN) };
-    bytes[AT..AT + N].copy_from_slice(&field);
+fn put<F: Field<N>, const N: usize, const LEN: usize>(bytes: &mut [u8; LEN], at: usize, field: F) {
+    bytes[at..at + N].copy_from_slice(&field.to_wire());
+}
+
+/// A header of plain fields, each with the offset at which it lies.
+macro_rules! header {
+    ($(#[$m:meta])* $name:ident, $len:literal {
+        $($(#[$f:meta])* $field:ident: $ty:ty = $at:literal,)*
+    }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name { $($(#[$f])* pub $field: $ty,)* }
+
+        impl $name {
+            /// Bytes on the wire.
+            pub const LEN: usize = $len;
+
+            /// Reads the header.
+            #[inline]
+            pub fn parse(b: &[u8; Self::LEN]) -> $name {
+                $(const { assert!($at + size_of::<$ty>() <= $len) };)*
+                $name { $($field: get(b, $at),)* }
+            }
+
+            /// Writes the header.
+            #[inline]
+            pub fn emit(&self, b: &mut [u8; Self::LEN]) {
+                $(put(b, $at, self.$field);)*
+            }
+        }
+    };
 }
 
 /// Base transport header, in every packet.
@@ -75,15 +130,14 @@ impl Bth {
     pub fn parse(b: &[u8; Self::LEN]) -> Bth {
         // rxe rxe_hdr.h bth_init: The BTH has opcode, flags, P_Key, destination, ACK request and
         // PSN, each in its place.
-        let qp = u32::from_be_bytes(get::<4, 4, 12>(b));
-        let psn = u32::from_be_bytes(get::<8, 4, 12>(b));
+        let (qp, psn): (u32, u32) = (get(b, 4), get(b, 8));
         Bth {
             opcode: Opcode(b[0]),
             solicited: b[1] & 0x80 != 0,
             mig_req: b[1] & 0x40 != 0,
             pad: b[1] >> 4 & 3,
             tver: b[1] & 0xF,
-            pkey: u16::from_be_bytes([b[2], b[3]]),
+            pkey: get(b, 2),
             fecn: qp >> 31 != 0,
             becn: qp >> 30 & 1 != 0,
             dest_qp: Qpn::new(qp),
@@ -103,135 +157,53 @@ impl Bth {
         let psn = (self.ack_req as u32) << 31 | self.psn.get();
         b[0] = self.opcode.0;
         b[1] = flags;
-        put::<2, 2, 12>(b, self.pkey.to_be_bytes());
-        put::<4, 4, 12>(b, qp.to_be_bytes());
-        put::<8, 4, 12>(b, psn.to_be_bytes());
+        put(b, 2, self.pkey);
+        put(b, 4, qp);
+        put(b, 8, psn);
     }
 }
 
-/// Datagram extended header: UD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deth {
-    /// The receiver's Q_Key.
-    pub qkey: u32,
-    /// The sender's QP.
-    pub src_qp: Qpn,
-}
-
-impl Deth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 8;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> Deth {
-        Deth {
-            qkey: u32::from_be_bytes(get::<0, 4, 8>(b)),
-            src_qp: Qpn::new(u32::from_be_bytes(get::<4, 4, 8>(b))),
-        }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        put::<0, 4, 8>(b, self.qkey.to_be_bytes());
-        put::<4, 4, 8>(b, self.src_qp.get().to_be_bytes());
+header! {
+    /// Datagram extended header: UD.
+    Deth, 8 {
+        /// The receiver's Q_Key.
+        qkey: u32 = 0,
+        /// The sender's QP.
+        src_qp: Qpn = 4,
     }
 }
 
-/// XRC extended header: requests of XRC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct XrcEth {
-    /// Number of the SRQ that the request is for, 24 bits.
-    pub srqn: Qpn,
-}
-
-impl XrcEth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 4;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> XrcEth {
-        XrcEth { srqn: Qpn::new(u32::from_be_bytes(*b)) }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        *b = self.srqn.get().to_be_bytes();
+header! {
+    /// XRC extended header: requests of XRC.
+    XrcEth, 4 {
+        /// Number of the SRQ that the request is for, 24 bits.
+        srqn: Qpn = 0,
     }
 }
 
-/// RDMA extended header: WRITE, READ, FLUSH, ATOMIC WRITE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reth {
-    /// Address in the peer's MR.
-    pub va: u64,
-    /// Key of the peer's MR.
-    pub rkey: u32,
-    /// Length of the whole operation in bytes; the standard ends at 2^31.
-    pub len: u32,
-}
-
-impl Reth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 16;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> Reth {
-        Reth {
-            va: u64::from_be_bytes(get::<0, 8, 16>(b)),
-            rkey: u32::from_be_bytes(get::<8, 4, 16>(b)),
-            len: u32::from_be_bytes(get::<12, 4, 16>(b)),
-        }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        put::<0, 8, 16>(b, self.va.to_be_bytes());
-        put::<8, 4, 16>(b, self.rkey.to_be_bytes());
-        put::<12, 4, 16>(b, self.len.to_be_bytes());
+header! {
+    /// RDMA extended header: requests that name memory, but for atomics.
+    Reth, 16 {
+        /// Address in the peer's MR.
+        va: u64 = 0,
+        /// Key of the peer's MR.
+        rkey: u32 = 8,
+        /// Length of the whole operation in bytes; the standard ends at 2^31.
+        len: u32 = 12,
     }
 }
 
-/// Atomic extended header: CMP_SWAP and FETCH_ADD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicEth {
-    /// Address in the peer's MR, a multiple of 8.
-    pub va: u64,
-    /// Key of the peer's MR.
-    pub rkey: u32,
-    /// Value to store (CMP_SWAP) or to add (FETCH_ADD).
-    pub swap_add: u64,
-    /// Value to compare with (CMP_SWAP).
-    pub compare: u64,
-}
-
-impl AtomicEth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 28;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> AtomicEth {
-        AtomicEth {
-            va: u64::from_be_bytes(get::<0, 8, 28>(b)),
-            rkey: u32::from_be_bytes(get::<8, 4, 28>(b)),
-            swap_add: u64::from_be_bytes(get::<12, 8, 28>(b)),
-            compare: u64::from_be_bytes(get::<20, 8, 28>(b)),
-        }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        put::<0, 8, 28>(b, self.va.to_be_bytes());
-        put::<8, 4, 28>(b, self.rkey.to_be_bytes());
-        put::<12, 8, 28>(b, self.swap_add.to_be_bytes());
-        put::<20, 8, 28>(b, self.compare.to_be_bytes());
+header! {
+    /// Atomic extended header: CMP_SWAP and FETCH_ADD.
+    AtomicEth, 28 {
+        /// Address in the peer's MR, a multiple of 8.
+        va: u64 = 0,
+        /// Key of the peer's MR.
+        rkey: u32 = 8,
+        /// Value to store (CMP_SWAP) or to add (FETCH_ADD).
+        swap_add: u64 = 12,
+        /// Value to compare with (CMP_SWAP).
+        compare: u64 = 20,
     }
 }
 
@@ -349,27 +321,11 @@ impl Syndrome {
     }
 }
 
-/// Atomic ACK extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicAckEth {
-    /// The value before the operation.
-    pub orig: u64,
-}
-
-impl AtomicAckEth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 8;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> AtomicAckEth {
-        AtomicAckEth { orig: u64::from_be_bytes(*b) }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        *b = self.orig.to_be_bytes();
+header! {
+    /// Atomic ACK extended header.
+    AtomicAckEth, 8 {
+        /// The value before the operation.
+        orig: u64 = 0,
     }
 }
 
@@ -397,27 +353,11 @@ impl ImmDt {
     }
 }
 
-/// Invalidate extended header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ieth {
-    /// The key that the receiver invalidates.
-    pub rkey: u32,
-}
-
-impl Ieth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 4;
-
-    /// Reads the header.
-    #[inline]
-    pub fn parse(b: &[u8; Self::LEN]) -> Ieth {
-        Ieth { rkey: u32::from_be_bytes(*b) }
-    }
-
-    /// Writes the header.
-    #[inline]
-    pub fn emit(&self, b: &mut [u8; Self::LEN]) {
-        *b = self.rkey.to_be_bytes();
+header! {
+    /// Invalidate extended header.
+    Ieth, 4 {
+        /// The key that the receiver invalidates.
+        rkey: u32 = 0,
     }
 }
 

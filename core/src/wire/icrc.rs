@@ -16,7 +16,7 @@ mod table;
 // For copies that sum in the same pass.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) use clmul::{
-    end_rounds, over_round, wide_256::end_rounds_256, wide_512::end_rounds_512,
+    end_rounds, features, over_round, wide_256::end_rounds_256, wide_512::end_rounds_512,
 };
 pub use cpu::Impl;
 pub use hop::Hop;

@@ -1,8 +1,5 @@
-//! Bytes of RoCEv2: headers, opcodes, packets, the ICRC, and files of captured frames.
-//!
-//! Two layers: [`View`] borrows a received packet and promises only not to panic; [`Packet`] holds
-//! only what is legal, so that `emit(parse(x)) == x`. This module knows no QPs and allocates
-//! nothing.
+//! Bytes of RoCEv2: headers, opcodes, the ICRC, and files of captured frames. This module knows no
+//! QPs and allocates nothing.
 
 pub mod dceth;
 pub mod grh;
@@ -10,23 +7,30 @@ pub mod headers;
 pub mod icrc;
 pub mod ip;
 pub mod opcode;
-pub mod packet;
 pub mod pcap;
 pub mod psn;
 pub mod size;
 pub mod timing;
-pub mod view;
 
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, NakCode, Reth, Syndrome, XrcEth,
 };
 pub use icrc::{Accepted, BadIcrc, Flow, Hop};
 pub use opcode::{Class, Kind, Opcode};
-pub use packet::{Ext, Packet};
 pub use psn::{Psn, Qpn};
 pub use size::{packet_bytes, pad_len};
 pub use timing::{ack_timeout_ns, mtu_bytes, mtu_code, RNR_TIMER_NS};
-pub use view::{Malformed, View};
+
+/// Why bytes are no packet, or no record of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Too short for what its head says, or a number of packets that no run has.
+    Length,
+    /// A transport version other than 0.
+    Version,
+    /// An opcode that this library does not know.
+    UnknownOpcode(Opcode),
+}
 
 /// UDP destination port of RoCEv2.
 // IBTA CA17-20: RoCEv2 has UDP destination port 4791.

@@ -76,6 +76,22 @@ impl Kind {
     pub const fn is_answer(self) -> bool {
         matches!(self, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
     }
+
+    /// What answers a request in place of an ACK, if anything does.
+    #[inline(always)]
+    pub const fn answer(self) -> Option<Kind> {
+        match self {
+            Kind::ReadRequest | Kind::Flush | Kind::AtomicWrite => Some(Kind::ReadResponse),
+            Kind::CmpSwap | Kind::FetchAdd => Some(Kind::AtomicAck),
+            _ => None,
+        }
+    }
+
+    /// Whether a READ response of no bytes answers it.
+    #[inline(always)]
+    pub const fn has_empty_answer(self) -> bool {
+        matches!(self, Kind::Flush | Kind::AtomicWrite)
+    }
 }
 
 /// A BTH opcode; any byte is one, [`Opcode::is_known`] says whether it means something here.
@@ -276,6 +292,34 @@ opcodes! {
     CNP = 0x81, Cnp, ONLY | PAYLOAD;
 }
 
+/// How many kinds there are.
+pub(crate) const KINDS: usize = Kind::DcControl as usize + 1;
+
+/// [`Opcode::whole`] of each kind.
+const WHOLE: [Opcode; KINDS] = {
+    let mut all = [Opcode::CNP; KINDS];
+    let mut i = 0;
+    while i < Opcode::ALL.len() {
+        let op = Opcode::ALL[i];
+        if matches!(op.class(), Class::Rc | Class::Cnp) || op.0 == Opcode::DC_CONTROL.0 {
+            all[op.kind() as usize] = op;
+        }
+        i += 1;
+    }
+    all
+};
+
+/// Questions that one flag of an opcode answers.
+macro_rules! flags {
+    ($($(#[$m:meta])* $name:ident = $flag:ident;)*) => {
+        $($(#[$m])*
+        #[inline]
+        pub const fn $name(self) -> bool {
+            self.info().flags & $flag != 0
+        })*
+    };
+}
+
 impl Opcode {
     /// DC: makes, keeps or ends an association; a [`DcEth`](crate::wire::dceth::DcEth) is its
     /// payload.
@@ -285,11 +329,6 @@ impl Opcode {
     const fn info(self) -> &'static Info {
         // 256 entries and a byte as index: the bound check folds away.
         &TABLE[self.0 as usize]
-    }
-
-    #[inline]
-    const fn has(self, flag: u16) -> bool {
-        self.info().flags & flag != 0
     }
 
     /// The service that the opcode belongs to.
@@ -325,70 +364,31 @@ impl Opcode {
         !matches!(self.info().kind, Kind::Unknown)
     }
 
-    /// Whether the packet begins a message (FIRST and ONLY).
-    #[inline]
-    pub const fn is_first(self) -> bool {
-        self.has(FIRST)
-    }
-
-    /// Whether the packet ends a message (LAST and ONLY).
-    #[inline]
-    pub const fn is_last(self) -> bool {
-        self.has(LAST)
-    }
-
-    /// Whether an ImmDt follows.
-    #[inline]
-    pub const fn has_imm(self) -> bool {
-        self.has(IMM)
-    }
-
-    /// Whether an IETH follows.
-    #[inline]
-    pub const fn has_ieth(self) -> bool {
-        self.has(IETH)
-    }
-
-    /// Whether a RETH follows.
-    #[inline]
-    pub const fn has_reth(self) -> bool {
-        self.has(RETH)
-    }
-
-    /// Whether an AETH follows.
-    #[inline]
-    pub const fn has_aeth(self) -> bool {
-        self.has(AETH)
-    }
-
-    /// Whether a DETH follows.
-    #[inline]
-    pub const fn has_deth(self) -> bool {
-        self.has(DETH)
-    }
-
-    /// Whether an AtomicETH follows.
-    #[inline]
-    pub const fn has_atomic_eth(self) -> bool {
-        self.has(ATOMIC)
-    }
-
-    /// Whether an AtomicAckETH follows.
-    #[inline]
-    pub const fn has_atomic_ack(self) -> bool {
-        self.has(ATOMIC_ACK)
-    }
-
-    /// Whether a FETH follows.
-    #[inline]
-    pub const fn has_feth(self) -> bool {
-        self.has(FETH)
-    }
-
-    /// Whether an XRCETH follows.
-    #[inline]
-    pub const fn has_xrceth(self) -> bool {
-        self.has(XRCETH)
+    flags! {
+        /// Whether the packet begins a message (FIRST and ONLY).
+        is_first = FIRST;
+        /// Whether the packet ends a message (LAST and ONLY).
+        is_last = LAST;
+        /// Whether an ImmDt follows.
+        has_imm = IMM;
+        /// Whether an IETH follows.
+        has_ieth = IETH;
+        /// Whether a RETH follows.
+        has_reth = RETH;
+        /// Whether an AETH follows.
+        has_aeth = AETH;
+        /// Whether a DETH follows.
+        has_deth = DETH;
+        /// Whether an AtomicETH follows.
+        has_atomic_eth = ATOMIC;
+        /// Whether an AtomicAckETH follows.
+        has_atomic_ack = ATOMIC_ACK;
+        /// Whether a FETH follows.
+        has_feth = FETH;
+        /// Whether an XRCETH follows.
+        has_xrceth = XRCETH;
+        /// Whether bytes may follow the headers.
+        has_payload = PAYLOAD;
     }
 
     /// The opcode of XRC for one of RC.
@@ -403,6 +403,11 @@ impl Opcode {
         Opcode(self.0 | class.above_rc())
     }
 
+    /// The opcode of a kind that is always one packet: of RC, the CNP, or DC control.
+    pub(crate) const fn whole(kind: Kind) -> Opcode {
+        WHOLE[kind as usize]
+    }
+
     /// The opcode of RC for one of a class; what is not of that class becomes none of RC's.
     #[inline(always)]
     pub const fn within(self, class: Class) -> Opcode {
@@ -413,12 +418,6 @@ impl Opcode {
     #[inline]
     pub const fn of_dc(self) -> Opcode {
         Opcode(self.0 | DC)
-    }
-
-    /// Whether bytes may follow the headers.
-    #[inline]
-    pub const fn has_payload(self) -> bool {
-        self.has(PAYLOAD)
     }
 
     /// Bytes of the BTH and the extended headers; 12 for unknown opcodes.

@@ -5,7 +5,8 @@ use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::dceth::{DcEth, DcMessage};
-use gdrcore_core::wire::{Class, Kind, View};
+use gdrcore_core::wire::{Class, Kind};
+use gdrcore_testkit::packet::View;
 
 use crate::operations::{all_three, sizes, MTUS};
 use crate::packet_loss::mixture;

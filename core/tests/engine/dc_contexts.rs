@@ -4,7 +4,8 @@ use gdrcore_core::config::Config;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::dceth::{DcEth, DcMessage};
-use gdrcore_core::wire::{Kind, View};
+use gdrcore_core::wire::Kind;
+use gdrcore_testkit::packet::View;
 
 use crate::dc::{another, control_of, dc, with_contexts, write};
 use crate::util::*;

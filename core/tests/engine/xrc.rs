@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use gdrcore_core::device::{async_event, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::verbs::types::*;
-use gdrcore_core::wire::{Class, Opcode, View};
+use gdrcore_core::wire::{Class, Opcode};
+use gdrcore_testkit::packet::View;
 
 use crate::operations::{all_three, sizes, MTUS};
 use crate::packet_loss::only;

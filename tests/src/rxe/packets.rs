@@ -2,7 +2,8 @@
 //! Wireshark.
 
 use super::side::Side;
-use gdrcore_core::wire::{Aeth, Class, Flow, Kind, Opcode, Syndrome, View};
+use gdrcore_core::wire::{Aeth, Class, Flow, Kind, Opcode, Syndrome};
+use gdrcore_testkit::packet::View;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;

@@ -9,6 +9,7 @@ use gdrcore_verbs::abi::{
     caps, link, DataPath, GidEntry, Object, Opened, PollCq, Port, PostRecv, PostSend, ReqNotifyCq,
     Text, NAME_MAX,
 };
+use gdrcore_verbs::extended::EXTENDED;
 use rdma_sys::*;
 
 /// libibverbs' query of all GIDs with their types; verbs.h calls it by an inline function.
@@ -232,12 +233,6 @@ unsafe fn attributes(context: *mut ibv_context) -> Result<ibv_device_attr_ex, c_
     }
 }
 
-/// Bits of `device_cap_flags_ex` that headers do not name yet (`ib_uverbs_device_cap_flags` of the
-/// kernel).
-const FLUSH_GLOBAL: u64 = 1 << 38;
-const FLUSH_PERSISTENT: u64 = 1 << 39;
-const ATOMIC_WRITE: u64 = 1 << 40;
-
 /// What a device has, as bits of [`caps`].
 fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
     let a = &ex.orig_attr;
@@ -265,12 +260,8 @@ fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
     ] {
         bits |= if cap_flags & flag != 0 { bit } else { 0 };
     }
-    for (flag, bit) in [
-        (FLUSH_GLOBAL, caps::FLUSH_GLOBAL),
-        (FLUSH_PERSISTENT, caps::FLUSH_PERSISTENT),
-        (ATOMIC_WRITE, caps::ATOMIC_WRITE),
-    ] {
-        bits |= if ex.device_cap_flags_ex & flag != 0 { bit } else { 0 };
+    for cap in EXTENDED.iter().flat_map(|e| e.caps) {
+        bits |= if ex.device_cap_flags_ex & cap.kernel != 0 { cap.cap } else { 0 };
     }
     bits
 }

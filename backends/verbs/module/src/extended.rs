@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 
 use crate::{code, mlx5};
+use gdrcore_core::verbs::opcode;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, SendWr, Sge};
 use gdrcore_verbs::abi::Object;
 use rdma_sys::*;
@@ -202,10 +203,7 @@ unsafe fn word(w: &SendWr) -> [u8; 8] {
 /// # Safety
 /// As for [`request`].
 unsafe fn pieces(ex: *mut ibv_qp_ex, w: &SendWr) -> Result<(), c_int> {
-    if matches!(
-        w.opcode,
-        wr_opcode::LOCAL_INV | wr_opcode::BIND_MW | wr_opcode::ATOMIC_WRITE | wr_opcode::FLUSH
-    ) {
+    if !opcode::has_data(w.opcode) || w.opcode == wr_opcode::ATOMIC_WRITE {
         return Ok(());
     }
     // SAFETY: our contract, for all that follows.

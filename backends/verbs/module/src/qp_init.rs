@@ -6,8 +6,8 @@ use core::mem::zeroed;
 use crate::convert::cap;
 use crate::events::pointer;
 use crate::last_errno;
-use gdrcore_core::verbs::types::wr_opcode;
 use gdrcore_verbs::abi::QpMake;
+use gdrcore_verbs::extended::EXTENDED;
 use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr_ex};
 
 /// A queue pair, its extended opcodes, and its sizes.
@@ -15,21 +15,18 @@ pub type Made = Result<(*mut ibv_qp, u32, ibv_qp_cap), c_int>;
 
 /// `ibv_qp_create_send_ops_flags` of RC's operations that `ibv_post_send` takes, too.
 const RC_OPS: u64 = 0x3ff;
-/// Those of FLUSH, which headers have since release 45, and of ATOMIC WRITE, since 44.
-const OP_FLUSH: u64 = 1 << 11;
-const OP_ATOMIC_WRITE: u64 = 1 << 12;
 
 /// The flags of extended opcodes, which are bits.
 fn extended_ops(opcodes: u32) -> u64 {
-    let flag = |opcode: u32, flag| if opcodes >> opcode & 1 == 1 { flag } else { 0 };
-    flag(wr_opcode::FLUSH, OP_FLUSH) | flag(wr_opcode::ATOMIC_WRITE, OP_ATOMIC_WRITE)
+    let those = EXTENDED.iter().filter(|e| opcodes >> e.opcode & 1 == 1);
+    those.map(|e| e.send_ops_flag).sum()
 }
 
 /// What to try for, most first: a driver refuses a queue pair with an operation that it does not
 /// know.
 pub fn tries(wanted: u32) -> impl Iterator<Item = u32> {
-    let each = [wanted, wanted & 1 << wr_opcode::FLUSH, wanted & 1 << wr_opcode::ATOMIC_WRITE];
-    each.into_iter().filter(|&ops| ops != 0)
+    let each = EXTENDED.iter().map(move |e| wanted & 1 << e.opcode);
+    core::iter::once(wanted).chain(each).filter(|&ops| ops != 0)
 }
 
 /// Whether a driver that returns this may know fewer operations than it was asked for.

@@ -9,8 +9,8 @@
 
 pub(super) use super::landings::fixup;
 use super::landings::result;
+pub(super) use super::two_passes::{fetch_crc, place_crc};
 use super::Fault;
-use crate::wire::icrc::{crc32_with, Impl};
 use core::arch::asm;
 
 #[inline(always)]
@@ -96,18 +96,6 @@ pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault>
         )
     };
     result(fault, old)
-}
-
-/// [`fetch`], and the CRC state after the bytes.
-pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
-    super::fetch(addr, dst)?;
-    Ok(crc32_with(which, state, dst))
-}
-
-/// [`place`], and the CRC state after the bytes.
-pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
-    super::place(addr, src)?;
-    Ok(crc32_with(which, state, src))
 }
 
 /// Copies `$n` bytes through `$reg`, if `$tested` has the bit `$bit`, and moves on; `$skip` is a

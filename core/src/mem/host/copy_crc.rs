@@ -57,52 +57,54 @@ pub(super) unsafe fn copy_rounds(
     }
 }
 
-/// The loop: `$first` loads and stores the first round and adds the state to it, `$next` folds the
-/// chains over a round, loads that, stores it and adds it. Each access succeeds or lands on 6 with
-/// `fault` still 1.
-macro_rules! rounds {
-    ($bytes:literal, $first:expr, $next:expr) => {
+/// Loads 16 bytes or more at `$at` into `$register` and stores them.
+macro_rules! copy {
+    ($mov:literal, $at:literal, $register:literal) => {
         concat! {
-            "mov {fault:e}, 1\n",
-            "2:\n",
-            $first,
-            "jmp 4f\n",
-            "3:\n",
-            $next,
-            "4:\n",
-            "add {from}, ", $bytes, "\n",
-            "add {to}, ", $bytes, "\n",
-            "sub {len}, ", $bytes, "\n",
-            "jnz 3b\n",
-            "5:\n",
-            "xor {fault:e}, {fault:e}\n",
-            "6:\n",
-            guard!("2b", "5b", "6b"),
+            $mov, " {", $register, "}, [{from} + ", $at, "]\n",
+            $mov, " [{to} + ", $at, "], {", $register, "}\n",
         }
     };
 }
 
-/// Runs the loop by four chains in registers of a class, by the `first` and `next` of its place:
-/// the chains after the last round.
+/// Folds `$chain` over a round, and adds the next register, which it copies.
+macro_rules! next {
+    ($mov:literal, $at:literal, $chain:literal) => {
+        concat!(copy!($mov, $at, "x"), fold!($chain))
+    };
+}
+
+/// Runs the loop by four chains in registers of a class: the chains after the last round. The first
+/// round is copied, and `$add` adds the state to it. `fold!` of its place folds a chain by `by` and
+/// adds `x`.
 ///
 /// # Safety
 /// As [`copy_rounds`].
 macro_rules! copy_loop {
-    ($class:ident, $bytes:literal, [$a:literal, $b:literal, $c:literal, $d:literal], $add:literal,
+    ($class:ident, $mov:literal, $bytes:literal,
+     [$a:literal, $b:literal, $c:literal, $d:literal], $add:literal,
      ($from:ident, $to:ident, $len:ident, $state:ident, $by:ident)) => {{
         let (a, b, c, d);
         let fault: u32;
-        // Accesses `len` bytes of either side; each access succeeds or lands on 6 (module doc of
-        // `host`).
+        // Accesses `len` bytes of either side; each access succeeds or lands on 6 with `fault`
+        // still 1 (module doc of `host`).
         asm!(
-            rounds!(
-                $bytes,
-                concat!(
-                    first!($a, "a"), first!($b, "b"), first!($c, "c"), first!($d, "d"),
-                    $add,
-                ),
-                concat!(next!($a, "a"), next!($b, "b"), next!($c, "c"), next!($d, "d"))
-            ),
+            "mov {fault:e}, 1",
+            "2:",
+            copy!($mov, $a, "a"), copy!($mov, $b, "b"), copy!($mov, $c, "c"), copy!($mov, $d, "d"),
+            $add,
+            "jmp 4f",
+            "3:",
+            next!($mov, $a, "a"), next!($mov, $b, "b"), next!($mov, $c, "c"), next!($mov, $d, "d"),
+            "4:",
+            concat!("add {from}, ", $bytes),
+            concat!("add {to}, ", $bytes),
+            concat!("sub {len}, ", $bytes),
+            "jnz 3b",
+            "5:",
+            "xor {fault:e}, {fault:e}",
+            "6:",
+            guard!("2b", "5b", "6b"),
             from = inout(reg) $from => _,
             to = inout(reg) $to => _,
             len = inout(reg) $len => _,
@@ -127,19 +129,9 @@ macro_rules! copy_loop {
 /// As [`copy_rounds`].
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 unsafe fn copy_128(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fault> {
-    macro_rules! first {
-        ($at:literal, $chain:literal) => {
+    macro_rules! fold {
+        ($chain:literal) => {
             concat! {
-                "movups {", $chain, "}, [{from} + ", $at, "]\n",
-                "movups [{to} + ", $at, "], {", $chain, "}\n",
-            }
-        };
-    }
-    macro_rules! next {
-        ($at:literal, $chain:literal) => {
-            concat! {
-                "movups {x}, [{from} + ", $at, "]\n",
-                "movups [{to} + ", $at, "], {x}\n",
                 "movdqa {y}, {", $chain, "}\n",
                 "pclmulqdq {y}, {by}, 0\n",
                 "pclmulqdq {", $chain, "}, {by}, 17\n",
@@ -155,9 +147,10 @@ unsafe fn copy_128(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     let chains: [__m128i; 4] = unsafe {
         copy_loop!(
             xmm_reg,
+            "movups",
             "64",
             ["0", "16", "32", "48"],
-            "pxor {a}, {state}\n",
+            "pxor {a}, {state}",
             (from, to, len, state, by)
         )?
     };
@@ -170,19 +163,9 @@ unsafe fn copy_128(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
 /// As [`copy_rounds`].
 #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.1")]
 unsafe fn copy_256(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fault> {
-    macro_rules! first {
-        ($at:literal, $chain:literal) => {
+    macro_rules! fold {
+        ($chain:literal) => {
             concat! {
-                "vmovdqu {", $chain, "}, [{from} + ", $at, "]\n",
-                "vmovdqu [{to} + ", $at, "], {", $chain, "}\n",
-            }
-        };
-    }
-    macro_rules! next {
-        ($at:literal, $chain:literal) => {
-            concat! {
-                "vmovdqu {x}, [{from} + ", $at, "]\n",
-                "vmovdqu [{to} + ", $at, "], {x}\n",
                 "vpclmulqdq {y}, {", $chain, "}, {by}, 0\n",
                 "vpclmulqdq {", $chain, "}, {", $chain, "}, {by}, 17\n",
                 "vpxor {y}, {y}, {x}\n",
@@ -197,9 +180,10 @@ unsafe fn copy_256(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     let chains: [__m256i; 4] = unsafe {
         copy_loop!(
             ymm_reg,
+            "vmovdqu",
             "128",
             ["0", "32", "64", "96"],
-            "vpxor {a}, {a}, {state}\n",
+            "vpxor {a}, {a}, {state}",
             (from, to, len, state, by)
         )?
     };
@@ -212,19 +196,9 @@ unsafe fn copy_256(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
 /// As [`copy_rounds`].
 #[target_feature(enable = "avx512f,avx512vl,vpclmulqdq,pclmulqdq,sse4.1,ssse3")]
 unsafe fn copy_512(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fault> {
-    macro_rules! first {
-        ($at:literal, $chain:literal) => {
+    macro_rules! fold {
+        ($chain:literal) => {
             concat! {
-                "vmovdqu64 {", $chain, "}, [{from} + ", $at, "]\n",
-                "vmovdqu64 [{to} + ", $at, "], {", $chain, "}\n",
-            }
-        };
-    }
-    macro_rules! next {
-        ($at:literal, $chain:literal) => {
-            concat! {
-                "vmovdqu64 {x}, [{from} + ", $at, "]\n",
-                "vmovdqu64 [{to} + ", $at, "], {x}\n",
                 "vpclmulqdq {y}, {", $chain, "}, {by}, 0\n",
                 "vpclmulqdq {", $chain, "}, {", $chain, "}, {by}, 17\n",
                 // 0x96 is the truth table of a three-way xor.
@@ -239,9 +213,10 @@ unsafe fn copy_512(from: u64, to: u64, len: usize, state: u32) -> Result<u32, Fa
     let chains: [__m512i; 4] = unsafe {
         copy_loop!(
             zmm_reg,
+            "vmovdqu64",
             "256",
             ["0", "64", "128", "192"],
-            "vpxorq {a}, {a}, {state}\n",
+            "vpxorq {a}, {a}, {state}",
             (from, to, len, state, by)
         )?
     };

@@ -1,7 +1,7 @@
 //! Volatile copies for targets without the assembly. A fault ends the process.
 
+pub(super) use super::two_passes::{fetch_crc, place_crc};
 use super::Fault;
-use crate::wire::icrc::{crc32_with, Impl};
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 // Program memory is an address that came over the API, hence the casts from integer to pointer
@@ -29,22 +29,12 @@ pub(super) fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) fn fetch_crc(which: Impl, addr: u64, dst: &mut [u8], state: u32) -> Result<u32, Fault> {
-    fetch(addr, dst)?;
-    Ok(crc32_with(which, state, dst))
-}
-
 pub(super) fn place(addr: u64, src: &[u8], last: usize) -> Result<(), Fault> {
     let (body, last) = src.split_at(src.len() - last);
     put(addr, body)?;
     // Pairs with the acquire of the program that polls the last word.
     fence(Ordering::Release);
     put(addr.wrapping_add(body.len() as u64), last)
-}
-
-pub(super) fn place_crc(which: Impl, addr: u64, src: &[u8], state: u32) -> Result<u32, Fault> {
-    super::place(addr, src)?;
-    Ok(crc32_with(which, state, src))
 }
 
 pub(super) fn transfer(from: u64, to: u64, len: usize, last: usize) -> Result<(), Fault> {

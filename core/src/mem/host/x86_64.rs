@@ -11,6 +11,7 @@
 pub(super) use super::landings::fixup;
 use super::landings::result;
 use super::Fault;
+use crate::wire::icrc::features::{self, AVX512F, STATE_256, STATE_512};
 use crate::wire::icrc::{crc32_with, Impl};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -26,85 +27,63 @@ pub(super) fn expect_write(addr: u64) {
     };
 }
 
-#[inline]
-pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
-    let (value, fault): (u64, u32);
-    // SAFETY: the only access is the load, which either succeeds or lands on 4 with `fault` still 1
-    // (module doc of `host`); it goes to no register or memory that is not declared.
-    unsafe {
+/// One instruction that accesses `$addr`, and ends on 4 with `fault` still 1 if the memory cannot be
+/// accessed.
+macro_rules! access {
+    ($instruction:literal; $($operands:tt)*) => {{
+        let fault: u32;
         asm!(
             "mov {fault:e}, 1",
-            "2: mov {value}, [{addr}]",
+            concat!("2: ", $instruction),
             "3: xor {fault:e}, {fault:e}",
             "4:",
             guard!("2b", "3b", "4b"),
-            addr = in(reg) addr,
-            value = out(reg) value,
             fault = out(reg) fault,
+            $($operands)*
             options(nostack),
         );
-    }
+        fault
+    }};
+}
+
+#[inline]
+pub(super) fn load8(addr: u64) -> Result<u64, Fault> {
+    let value: u64;
+    // SAFETY: the only access is the load, which either succeeds or lands on 4 (module doc of
+    // `host`); it goes to no register or memory that is not declared.
+    let fault =
+        unsafe { access!("mov {value}, [{addr}]"; addr = in(reg) addr, value = out(reg) value,) };
     result(fault, value)
 }
 
 #[inline]
 pub(super) fn store8(addr: u64, value: u64) -> Result<(), Fault> {
-    let fault: u32;
     // SAFETY: the only access is the store to memory that the program registered for writing; it
     // succeeds or lands on 4.
-    unsafe {
-        asm!(
-            "mov {fault:e}, 1",
-            "2: mov [{addr}], {value}",
-            "3: xor {fault:e}, {fault:e}",
-            "4:",
-            guard!("2b", "3b", "4b"),
-            addr = in(reg) addr,
-            value = in(reg) value,
-            fault = out(reg) fault,
-            options(nostack),
-        );
-    }
+    let fault =
+        unsafe { access!("mov [{addr}], {value}"; addr = in(reg) addr, value = in(reg) value,) };
     result(fault, ())
 }
 
 pub(super) fn fetch_add(addr: u64, add: u64) -> Result<u64, Fault> {
-    let (old, fault): (u64, u32);
+    let old: u64;
     // SAFETY: as `store8`.
-    unsafe {
-        asm!(
-            "mov {fault:e}, 1",
-            "2: lock xadd [{addr}], {value}",
-            "3: xor {fault:e}, {fault:e}",
-            "4:",
-            guard!("2b", "3b", "4b"),
-            addr = in(reg) addr,
-            value = inout(reg) add => old,
-            fault = out(reg) fault,
-            options(nostack),
-        );
-    }
+    let fault = unsafe {
+        access!("lock xadd [{addr}], {value}"; addr = in(reg) addr, value = inout(reg) add => old,)
+    };
     result(fault, old)
 }
 
 pub(super) fn cmp_swap(addr: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-    let (old, fault): (u64, u32);
+    let old: u64;
     // SAFETY: as `store8`. Where the comparison fails the CPU writes the old value back, so the
     // memory must be writable, which REMOTE_ATOMIC needs anyway.
-    unsafe {
-        asm!(
-            "mov {fault:e}, 1",
-            "2: lock cmpxchg [{addr}], {swap}",
-            "3: xor {fault:e}, {fault:e}",
-            "4:",
-            guard!("2b", "3b", "4b"),
-            addr = in(reg) addr,
-            swap = in(reg) swap,
-            inout("rax") compare => old,
-            fault = out(reg) fault,
-            options(nostack),
-        );
-    }
+    let fault = unsafe {
+        access!(
+            "lock cmpxchg [{addr}], {swap}";
+            addr = in(reg) addr, swap = in(reg) swap, inout("rax") compare => old,
+        )
+    };
     result(fault, old)
 }
 
@@ -575,25 +554,13 @@ fn strings_from(len: usize) -> usize {
 #[cold]
 fn ask_strings() -> usize {
     const ERMS: u32 = 1 << 9;
-    let fast = more_features() & ERMS != 0;
+    let fast = features::has_features(ERMS);
     STRINGS.store(1 + u8::from(fast), Ordering::Relaxed);
     if fast {
         STRINGS_FROM
     } else {
         usize::MAX
     }
-}
-
-/// Features of leaf 7, in EBX; 0: the CPU has no such leaf.
-#[allow(unused_unsafe)] // newer compilers have a safe cpuid
-fn more_features() -> u32 {
-    // SAFETY: every x86-64 CPU has cpuid.
-    let leaves = unsafe { core::arch::x86_64::__cpuid(0) }.eax;
-    if leaves < 7 {
-        return 0;
-    }
-    // SAFETY: as above.
-    unsafe { core::arch::x86_64::__cpuid_count(7, 0) }.ebx
 }
 
 /// What [`registers`] returns, and 1 more; 0: not asked yet. Any thread may ask; all get the same
@@ -611,29 +578,9 @@ fn registers() -> u32 {
 }
 
 #[cold]
-#[allow(unused_unsafe)] // newer compilers have a safe cpuid
 fn ask_registers() -> u32 {
-    const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
-    const AVX_512F: u32 = 1 << 16;
-    // XMM and YMM state; beside it the mask registers', and both parts of the ZMM state.
-    const OF_AVX: u32 = 0x06;
-    const OF_AVX_512: u32 = 0xe6;
-    // SAFETY: every x86-64 CPU has cpuid.
-    let features = unsafe { core::arch::x86_64::__cpuid(1) }.ecx;
-    let known = if features & OSXSAVE_AND_AVX == OSXSAVE_AND_AVX {
-        let xcr0: u32;
-        // SAFETY: OSXSAVE says that xgetbv exists; it writes eax and edx only.
-        unsafe {
-            asm!("xgetbv", in("ecx") 0, out("eax") xcr0, out("edx") _, options(nomem, nostack))
-        };
-        if more_features() & AVX_512F != 0 && xcr0 & OF_AVX_512 == OF_AVX_512 {
-            2
-        } else {
-            u8::from(xcr0 & OF_AVX == OF_AVX)
-        }
-    } else {
-        0
-    };
+    let wide = features::has_features(AVX512F) && features::are_saved(STATE_512);
+    let known = if wide { 2 } else { u8::from(features::are_saved(STATE_256)) };
     REGISTERS.store(1 + known, Ordering::Relaxed);
     u32::from(known)
 }

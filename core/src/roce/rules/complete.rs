@@ -6,25 +6,10 @@ use crate::counters::Counters;
 use crate::ring::EngineConsumer;
 use crate::roce::conn::Conn;
 use crate::verbs::objects::{Cq, Qp};
+use crate::verbs::opcode;
 use crate::verbs::shared::{EngineKey, Shared};
-use crate::verbs::types::{wc_opcode, wc_status, wr_opcode, Wc};
+use crate::verbs::types::{wc_opcode, wc_status, Wc};
 use crate::verbs::wqe::SendWqe;
-
-/// The completion opcode of a send opcode.
-#[inline(always)]
-fn wc_opcode_of(opcode: u16) -> u32 {
-    match u32::from(opcode) {
-        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
-        wr_opcode::RDMA_READ => wc_opcode::RDMA_READ,
-        wr_opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
-        wr_opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
-        wr_opcode::FLUSH => wc_opcode::FLUSH,
-        wr_opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
-        wr_opcode::BIND_MW => wc_opcode::BIND_MW,
-        wr_opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
-        _ => wc_opcode::SEND,
-    }
-}
 
 /// Counts a request that has ended with success.
 #[inline(always)]
@@ -104,7 +89,7 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let slot = sq.at(qp.conn.req.released);
         let wqe = slot.header();
-        let code = wc_opcode_of(wqe.opcode);
+        let code = opcode::of(wqe.opcode).completion;
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
         ending.finish(self.s, qp, sq, left, None);

@@ -13,7 +13,87 @@ use core::arch::x86_64::*;
 
 use super::table::{times_x, POLY};
 
-pub(super) mod features;
+/// The functions by wide registers, for a module that has these of one width: `first`, the block so
+/// far and as many blocks as leave whole registers, in one register; `load`; `lanes`, constants that
+/// fold every lane over the same distance; `step`, every lane folded by its constants, with the next
+/// register added; `last`, a register as one block.
+macro_rules! wide {
+    ($features:literal, $register:ty, $lanes:literal, $update:ident, $icrc:ident, $end:ident) => {
+        /// The state after `data`, by wide registers where there is enough of it.
+        #[target_feature(enable = $features)]
+        pub(in crate::wire::icrc) fn $update(state: u32, data: &[u8]) -> u32 {
+            let Some(first) = data.first_chunk() else { return update_short(state, data) };
+            let (block, blocks) = begin(state, first, data);
+            reduce(over_blocks(block, blocks))
+        }
+
+        /// [`super::icrc_128`] by wide registers where there is enough of it.
+        #[target_feature(enable = $features)]
+        pub(in crate::wire::icrc) fn $icrc(
+            varying: u64,
+            fold: u64,
+            begin: u64,
+            end: u64,
+            rest: &[u8],
+        ) -> u32 {
+            let (block, blocks) = go_on(head_block(varying, fold, begin, end), rest);
+            reduce(over_blocks(block, blocks))
+        }
+
+        /// [`super::step`] over all blocks, four chains of wide registers at a time.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn over_blocks(block: __m128i, blocks: &[[u8; 16]]) -> __m128i {
+            if blocks.len() < WIDE_BLOCKS {
+                return blocks_128(block, blocks);
+            }
+            let (mut wide, rest) = first(block, blocks);
+            let (registers, _) = rest.as_chunks::<$lanes>();
+            let over_1 = over::<1>();
+            let (fours, registers) = registers.as_chunks::<4>();
+            if let Some(([a, b, c, d], fours)) = fours.split_first() {
+                let over_4 = over::<4>();
+                let mut chain_a = step(wide, over_1, load(a));
+                let mut chain_b = load(b);
+                let mut chain_c = load(c);
+                let mut chain_d = load(d);
+                for [a, b, c, d] in fours {
+                    chain_a = step(chain_a, over_4, load(a));
+                    chain_b = step(chain_b, over_4, load(b));
+                    chain_c = step(chain_c, over_4, load(c));
+                    chain_d = step(chain_d, over_4, load(d));
+                }
+                wide = join([chain_a, chain_b, chain_c, chain_d]);
+            }
+            for bytes in registers {
+                wide = step(wide, over_1, load(bytes));
+            }
+            last(wide)
+        }
+
+        /// What folds every lane over `N` registers.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn over<const N: u32>() -> $register {
+            lanes(const { fold_low(128 * $lanes * N) }, const { fold_high(128 * $lanes * N) })
+        }
+
+        /// Four chains as one register.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn join([a, b, c, d]: [$register; 4]) -> $register {
+            step(a, over::<3>(), step(b, over::<2>(), step(c, over::<1>(), d)))
+        }
+
+        /// [`super::end_rounds`] of wide registers.
+        #[target_feature(enable = $features)]
+        pub(crate) fn $end(chains: [$register; 4]) -> u32 {
+            reduce(last(join(chains)))
+        }
+    };
+}
+
+pub(crate) mod features;
 pub(super) mod wide_256;
 pub(super) mod wide_512;
 
