@@ -308,7 +308,40 @@ impl SoftDevice {
     }
 }
 
+/// Calls of [`Device`] that the engine answers under its lock.
+macro_rules! under_lock {
+    ($(fn $call:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $call(&self, $($arg: $type),*) -> Result<$result> {
+            self.lock()?.$call($($arg),*)
+        }
+    )*};
+}
+
 impl Device for SoftDevice {
+    under_lock! {
+        fn qp_counters(qp: Handle) -> Counters;
+        fn qp_cause(qp: Handle) -> Cause;
+        fn pd_alloc() -> Handle;
+        fn pd_dealloc(pd: Handle) -> ();
+        fn xrcd_alloc() -> Handle;
+        fn xrcd_dealloc(xrcd: Handle) -> ();
+        fn mr_query(mr: Handle) -> MrAttr;
+        fn mw_alloc(pd: Handle, mw_type: u32) -> (Handle, u32);
+        fn mw_dealloc(mw: Handle) -> ();
+        fn ah_destroy(ah: Handle) -> ();
+        fn cq_create(cqe: u32) -> (Handle, u32);
+        fn cq_purge(cq: Handle, qpn: u32) -> ();
+        fn srq_modify(srq: Handle, limit: u32) -> ();
+        fn srq_resize(srq: Handle, max_wr: u32, limit: Option<u32>) -> u32;
+        fn srq_number(srq: Handle) -> u32;
+        fn srq_query(srq: Handle) -> SrqAttr;
+        fn qp_query(qp: Handle) -> (QpAttr, QpInit);
+        fn qp_pin(qp: Handle) -> ();
+        fn qp_unpin(qp: Handle) -> ();
+        fn cq_pin(cq: Handle) -> ();
+        fn cq_unpin(cq: Handle) -> ();
+    }
+
     fn query(&self) -> Result<DeviceAttr> {
         self.attributes(|last| LinkState::of(&self.local, last.interface))
     }
@@ -351,32 +384,8 @@ impl Device for SoftDevice {
         Ok(c)
     }
 
-    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
-        self.lock()?.qp_counters(qp)
-    }
-
     fn last_cause(&self) -> Result<Cause> {
         Ok(self.lock()?.last_cause())
-    }
-
-    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
-        self.lock()?.qp_cause(qp)
-    }
-
-    fn pd_alloc(&self) -> Result<Handle> {
-        self.lock()?.pd_alloc()
-    }
-
-    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
-        self.lock()?.pd_dealloc(pd)
-    }
-
-    fn xrcd_alloc(&self) -> Result<Handle> {
-        self.lock()?.xrcd_alloc()
-    }
-
-    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
-        self.lock()?.xrcd_dealloc(xrcd)
     }
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
@@ -398,10 +407,6 @@ impl Device for SoftDevice {
         self.share_region(mr, fd, offset)
     }
 
-    fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.lock()?.mr_query(mr)
-    }
-
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
         let mut held = self.lock()?;
         let rkey = held.guard.mr_query(mr)?.rkey;
@@ -410,22 +415,10 @@ impl Device for SoftDevice {
         Ok(())
     }
 
-    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
-        self.lock()?.mw_alloc(pd, mw_type)
-    }
-
-    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-        self.lock()?.mw_dealloc(mw)
-    }
-
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let mut held = self.lock()?;
         self.choose_path(&mut held, attr, None, None)?;
         held.guard.ah_create(pd, attr)
-    }
-
-    fn ah_destroy(&self, ah: Handle) -> Result<()> {
-        self.lock()?.ah_destroy(ah)
     }
 
     fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
@@ -436,18 +429,10 @@ impl Device for SoftDevice {
         self.group_detach(qp, gid)
     }
 
-    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
-        self.lock()?.cq_create(cqe)
-    }
-
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let given = self.lock()?.cq_resize(cq, cqe);
         self.try_send();
         given
-    }
-
-    fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
-        self.lock()?.cq_purge(cq, qpn)
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
@@ -489,22 +474,6 @@ impl Device for SoftDevice {
         self.lock()?.srq_create_xrc(now_ns(), of, attr)
     }
 
-    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
-        self.lock()?.srq_modify(srq, limit)
-    }
-
-    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
-        self.lock()?.srq_resize(srq, max_wr, limit)
-    }
-
-    fn srq_number(&self, srq: Handle) -> Result<u32> {
-        self.lock()?.srq_number(srq)
-    }
-
-    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
-        self.lock()?.srq_query(srq)
-    }
-
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
         self.lock()?.srq_destroy(now_ns(), srq)
     }
@@ -540,10 +509,6 @@ impl Device for SoftDevice {
         Ok(())
     }
 
-    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        self.lock()?.qp_query(qp)
-    }
-
     fn qp_num(&self, qp: Handle) -> Result<u32> {
         self.lock()?.qp_number(qp)
     }
@@ -562,22 +527,6 @@ impl Device for SoftDevice {
         self.lock()?.qp_destroy(now_ns(), qp)?;
         Self::leave_empty_groups(&mut self.lock_control());
         Ok(())
-    }
-
-    fn qp_pin(&self, qp: Handle) -> Result<()> {
-        self.lock()?.qp_pin(qp)
-    }
-
-    fn qp_unpin(&self, qp: Handle) -> Result<()> {
-        self.lock()?.qp_unpin(qp)
-    }
-
-    fn cq_pin(&self, cq: Handle) -> Result<()> {
-        self.lock()?.cq_pin(cq)
-    }
-
-    fn cq_unpin(&self, cq: Handle) -> Result<()> {
-        self.lock()?.cq_unpin(cq)
     }
 
     #[inline]

@@ -28,7 +28,6 @@ mod engines;
 mod events;
 mod links;
 mod parts;
-mod shared;
 
 pub use branches::PinnedSetCq;
 pub use engines::EngineCount;

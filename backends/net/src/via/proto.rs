@@ -39,7 +39,7 @@ pub use body::{
 };
 pub use text::Text;
 
-use body::Body;
+use body::Codec;
 use bytes::{Reader, Writer};
 
 /// Most bytes of a message.
@@ -230,11 +230,11 @@ impl Envelope {
     /// Writes the message; returns its length, at most [`MESSAGE_MAX`].
     pub fn emit(&self, to: &mut [u8; MESSAGE_MAX]) -> usize {
         let mut w = Writer::new(to);
-        w.u16(self.message.kind());
-        w.u16(if self.answer { ANSWER } else { 0 });
-        w.u32(self.seq);
-        w.i32(self.status);
-        w.u32(0);
+        self.message.kind().emit(&mut w);
+        (if self.answer { ANSWER } else { 0 }).emit(&mut w);
+        self.seq.emit(&mut w);
+        self.status.emit(&mut w);
+        0u32.emit(&mut w);
         self.message.emit_body(&mut w);
         let len = w.len();
         to[12..16].copy_from_slice(&(len as u32).to_le_bytes());
@@ -250,7 +250,9 @@ impl Envelope {
             return Err(Fault::Length);
         }
         let mut r = Reader::new(bytes);
-        let (kind, flags, seq, status, length) = (r.u16(), r.u16(), r.u32(), r.i32(), r.u32());
+        let (kind, flags) = (u16::parse(&mut r)?, u16::parse(&mut r)?);
+        let (seq, status) = (u32::parse(&mut r)?, i32::parse(&mut r)?);
+        let length = u32::parse(&mut r)?;
         if length as usize != bytes.len() {
             return Err(Fault::Length);
         }

@@ -1,6 +1,8 @@
-//! [`EngineSet`] as a [`Device`].
+//! [`EngineSet`] as a [`Device`]: a call goes to the engine of its object, or, for objects of the
+//! whole device, to all engines.
 
 use super::{all_leaks, outer, EngineSet};
+use crate::soft::device::probe;
 use crate::soft::SoftDevice;
 use crate::wait::Look;
 use core::sync::atomic::Ordering;
@@ -46,9 +48,7 @@ impl EngineSet {
         let _control = self.control()?;
         engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
     }
-}
 
-impl EngineSet {
     /// The attributes of the device by those of an engine.
     fn of_all(&self, one: DeviceAttr) -> DeviceAttr {
         // A program that makes its objects by one thread has this much in any case.
@@ -60,9 +60,68 @@ impl EngineSet {
             ..one
         }
     }
+
+    /// Makes an object in the first engine, then in the others. If one fails, those before it end
+    /// the object again. The caller holds [`EngineSet::control`].
+    fn in_all<T>(
+        &self,
+        make: impl FnOnce(&SoftDevice) -> Result<T>,
+        adopt: impl Fn(&SoftDevice, &T) -> Result<()>,
+        end: impl Fn(&SoftDevice, &T) -> Result<()>,
+    ) -> Result<T> {
+        let made = make(self.engines.first())?;
+        for (k, engine) in self.engines.numbered().skip(1) {
+            if let Err(e) = adopt(engine, &made) {
+                for (_, before) in self.engines.numbered().take_while(|(of, _)| *of < k) {
+                    // It was made just now, and nothing uses it.
+                    let _ = end(before, &made);
+                }
+                return Err(e);
+            }
+        }
+        Ok(made)
+    }
+
+    /// Ends the sharing of a region in all engines.
+    fn unshare(&self, rkey: u32) {
+        for engine in self.engines.iter() {
+            SoftDevice::unshare_region(&mut engine.lock_control(), rkey);
+        }
+    }
+}
+
+/// Calls of [`Device`] that go to the engine of the object that they name first.
+macro_rules! by_handle {
+    ($(fn $call:ident($object:ident $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {$(
+        fn $call(&self, $object: Handle $(, $arg: $type)*) -> Result<$result> {
+            let (_, engine, $object) = self.of($object)?;
+            engine.$call($object $(, $arg)*)
+        }
+    )*};
 }
 
 impl Device for EngineSet {
+    by_handle! {
+        fn qp_counters(qp) -> Counters;
+        fn qp_cause(qp) -> Cause;
+        fn xrcd_dealloc(xrcd) -> ();
+        fn mcast_attach(qp, gid: &[u8; 16]) -> ();
+        fn mcast_detach(qp, gid: &[u8; 16]) -> ();
+        fn channel_fd(channel) -> i32;
+        fn srq_modify(srq, limit: u32) -> ();
+        fn srq_resize(srq, max_wr: u32, limit: Option<u32>) -> u32;
+        fn srq_query(srq) -> SrqAttr;
+        fn srq_number(srq) -> u32;
+        fn srq_destroy(srq) -> ();
+        fn qp_num(qp) -> u32;
+        fn qp_reset(qp) -> ();
+        fn qp_destroy(qp) -> ();
+        fn qp_pin(qp) -> ();
+        fn qp_unpin(qp) -> ();
+        fn cq_pin(cq) -> ();
+        fn cq_unpin(cq) -> ();
+    }
+
     fn query(&self) -> Result<DeviceAttr> {
         Ok(self.of_all(self.engines.first().query()?))
     }
@@ -84,11 +143,6 @@ impl Device for EngineSet {
         Ok(sum)
     }
 
-    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_counters(qp)
-    }
-
     fn last_cause(&self) -> Result<Cause> {
         let mut last = self.engines.first().last_cause()?;
         for engine in self.engines.iter().skip(1) {
@@ -100,17 +154,21 @@ impl Device for EngineSet {
         Ok(last)
     }
 
-    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_cause(qp)
-    }
-
     fn pd_alloc(&self) -> Result<Handle> {
-        self.pd_make()
+        let _control = self.control()?;
+        self.in_all(
+            |engine| engine.pd_alloc(),
+            |engine, pd| engine.lock()?.pd_adopt(*pd),
+            |engine, pd| engine.pd_dealloc(*pd),
+        )
     }
 
     fn pd_dealloc(&self, pd: Handle) -> Result<()> {
-        self.pd_end(pd)
+        let _control = self.control()?;
+        for engine in self.engines.iter() {
+            engine.lock()?.pd_may_end(pd)?;
+        }
+        self.engines.iter().try_for_each(|engine| engine.pd_dealloc(pd))
     }
 
     fn xrcd_alloc(&self) -> Result<Handle> {
@@ -118,55 +176,104 @@ impl Device for EngineSet {
         engine.xrcd_alloc().map(|xrcd| outer(k, xrcd))
     }
 
-    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
-        let (_, engine, xrcd) = self.of(xrcd)?;
-        engine.xrcd_dealloc(xrcd)
-    }
-
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
-        self.mr_make(reg)
+        self.fork.check()?;
+        probe(reg)?;
+        let _control = self.control()?;
+        self.in_all(
+            |engine| engine.lock()?.mr_reg(reg),
+            |engine, (mr, attr)| engine.lock()?.mr_adopt(*mr, attr.rkey, reg),
+            |engine, (mr, _)| engine.lock()?.mr_dereg(*mr),
+        )
     }
 
+    /// The range changes for all engines in one step.
     fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
-        self.mr_change(mr, reg)
+        self.fork.check()?;
+        probe(reg)?;
+        let _control = self.control()?;
+        let attr = self.with_all(|all| {
+            for held in &*all {
+                held.mr_may_end(mr)?;
+            }
+            // The first engine checks the request for all.
+            let attr = all[0].mr_rereg(mr, reg)?;
+            for held in &mut all[1..] {
+                held.mr_rereg(mr, reg)?;
+            }
+            Ok(attr)
+        })?;
+        self.unshare(attr.rkey);
+        Ok(attr)
     }
 
     fn mr_share(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
-        self.mr_grant(mr, fd, offset)
+        let _control = self.control()?;
+        for (k, engine) in self.engines.numbered() {
+            if let Err(e) = engine.share_region(mr, fd, offset) {
+                if k > 0 {
+                    self.unshare(self.engines.first().mr_query(mr)?.rkey);
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
         self.engines.first().mr_query(mr)
     }
 
+    /// No engine uses the memory afterwards: each was locked once.
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
-        self.mr_end(mr)
+        let _control = self.control()?;
+        let rkey = self.with_all(|all| {
+            // With the lock held no queue pair of an engine binds a window.
+            for held in &*all {
+                held.mr_may_end(mr)?;
+            }
+            let rkey = all[0].mr_query(mr)?.rkey;
+            for held in all {
+                held.mr_dereg(mr)?;
+            }
+            Ok(rkey)
+        })?;
+        self.unshare(rkey);
+        Ok(())
     }
 
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
-        self.mw_make(pd, mw_type)
+        let _control = self.control()?;
+        self.in_all(
+            |engine| engine.mw_alloc(pd, mw_type),
+            |engine, (mw, key)| engine.lock()?.mw_adopt(*mw, *key, pd, mw_type),
+            |engine, (mw, _)| engine.mw_dealloc(*mw),
+        )
     }
 
     fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-        self.mw_end(mw)
+        let _control = self.control()?;
+        // In one step, as no engine binds it in some of the others alone.
+        self.with_all(|all| all.iter_mut().try_for_each(|held| held.mw_dealloc(mw)))
     }
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        self.ah_make(pd, attr)
+        let mut control = self.control()?;
+        self.link_all(&mut control)?;
+        self.in_all(
+            |engine| engine.ah_create(pd, attr),
+            |engine, ah| {
+                let mut held = engine.lock()?;
+                engine.choose_path(&mut held, attr, None, None)?;
+                held.guard.ah_adopt(*ah, pd, attr)
+            },
+            |engine, ah| engine.ah_destroy(*ah),
+        )
     }
 
     fn ah_destroy(&self, ah: Handle) -> Result<()> {
-        self.ah_end(ah)
-    }
-
-    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.mcast_attach(qp, gid)
-    }
-
-    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.mcast_detach(qp, gid)
+        let _control = self.control()?;
+        self.engines.iter().try_for_each(|engine| engine.ah_destroy(ah))
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
@@ -212,11 +319,6 @@ impl Device for EngineSet {
         self.end_channel(channel)
     }
 
-    fn channel_fd(&self, channel: Handle) -> Result<i32> {
-        let (_, engine, channel) = self.of(channel)?;
-        engine.channel_fd(channel)
-    }
-
     fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
         self.take_event(channel)
     }
@@ -239,31 +341,6 @@ impl Device for EngineSet {
         let ((k, engine, ring), xrcd) = self.xrc_ring(xrcd, cq)?;
         let made = engine.srq_create_xrc([pd, xrcd, ring], attr);
         made.map(|(srq, given)| (outer(k, srq), given))
-    }
-
-    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
-        let (_, engine, srq) = self.of(srq)?;
-        engine.srq_modify(srq, limit)
-    }
-
-    fn srq_resize(&self, srq: Handle, max_wr: u32, limit: Option<u32>) -> Result<u32> {
-        let (_, engine, srq) = self.of(srq)?;
-        engine.srq_resize(srq, max_wr, limit)
-    }
-
-    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
-        let (_, engine, srq) = self.of(srq)?;
-        engine.srq_query(srq)
-    }
-
-    fn srq_number(&self, srq: Handle) -> Result<u32> {
-        let (_, engine, srq) = self.of(srq)?;
-        engine.srq_number(srq)
-    }
-
-    fn srq_destroy(&self, srq: Handle) -> Result<()> {
-        let (_, engine, srq) = self.of(srq)?;
-        engine.srq_destroy(srq)
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
@@ -291,41 +368,6 @@ impl Device for EngineSet {
             ..init
         };
         Ok((attr, init))
-    }
-
-    fn qp_num(&self, qp: Handle) -> Result<u32> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_num(qp)
-    }
-
-    fn qp_reset(&self, qp: Handle) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_reset(qp)
-    }
-
-    fn qp_destroy(&self, qp: Handle) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_destroy(qp)
-    }
-
-    fn qp_pin(&self, qp: Handle) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_pin(qp)
-    }
-
-    fn qp_unpin(&self, qp: Handle) -> Result<()> {
-        let (_, engine, qp) = self.of(qp)?;
-        engine.qp_unpin(qp)
-    }
-
-    fn cq_pin(&self, cq: Handle) -> Result<()> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_pin(cq)
-    }
-
-    fn cq_unpin(&self, cq: Handle) -> Result<()> {
-        let (_, engine, cq) = self.of(cq)?;
-        engine.cq_unpin(cq)
     }
 
     #[inline]

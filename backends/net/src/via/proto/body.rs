@@ -1,4 +1,4 @@
-//! The bodies of the messages. `emit` shows the order of the fields in the message. Text and byte
+//! The bodies of the messages. `codec!` shows the order of the fields in the message. Text and byte
 //! fields are written as they are, numbers in the width of their type.
 
 use super::bytes::{Reader, Writer};
@@ -10,16 +10,110 @@ pub const GIDS: usize = 8;
 /// QPNs have 24 bits.
 const QPN_END: u32 = 1 << 24;
 
-pub(super) trait Body: Sized {
+/// The end of routes' numbers.
+const ROUTE_END: u32 = 1 << 24;
+
+/// A message's body, or a field of one.
+pub(super) trait Codec: Sized {
     fn emit(&self, to: &mut Writer<'_>);
     fn parse(from: &mut Reader<'_>) -> Result<Self, Fault>;
 }
 
-impl Body for () {
+/// The numbers of a field that has a bound.
+trait Bounded: Sized {
+    /// The field, if all its numbers are below `end`.
+    fn below(self, end: u32) -> Result<Self, Fault>;
+}
+
+impl Bounded for u32 {
+    fn below(self, end: u32) -> Result<Self, Fault> {
+        Some(self).filter(|&v| v < end).ok_or(Fault::Value)
+    }
+}
+
+impl Bounded for (u32, u32) {
+    fn below(self, end: u32) -> Result<Self, Fault> {
+        Ok((self.0.below(end)?, self.1.below(end)?))
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {$(
+        impl Codec for $type {
+            fn emit(&self, to: &mut Writer<'_>) {
+                to.bytes(&self.to_le_bytes());
+            }
+            fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+                Ok(<$type>::from_le_bytes(from.bytes()))
+            }
+        }
+    )*};
+}
+
+numbers!(u16, u32, i32, u64);
+
+impl Codec for () {
     fn emit(&self, _: &mut Writer<'_>) {}
     fn parse(_: &mut Reader<'_>) -> Result<(), Fault> {
         Ok(())
     }
+}
+
+impl Codec for (u32, u32) {
+    fn emit(&self, to: &mut Writer<'_>) {
+        self.0.emit(to);
+        self.1.emit(to);
+    }
+    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+        Ok((u32::parse(from)?, u32::parse(from)?))
+    }
+}
+
+impl<const N: usize> Codec for [u8; N] {
+    fn emit(&self, to: &mut Writer<'_>) {
+        to.bytes(self);
+    }
+    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+        Ok(from.bytes())
+    }
+}
+
+impl Codec for [[u8; 16]; GIDS] {
+    fn emit(&self, to: &mut Writer<'_>) {
+        to.bytes(self.as_flattened());
+    }
+    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+        Ok(core::array::from_fn(|_| from.bytes()))
+    }
+}
+
+/// The fields of a body in their order in the message. `after`: bytes before them. `<`: the end of
+/// the field's numbers. `;`: four bytes that mean nothing yet.
+macro_rules! codec {
+    ($body:ident $(after $magic:ident)?: $($field:ident $(< $end:expr)?),*
+     $(; $($behind:ident),*)?) => {
+        impl Codec for $body {
+            fn emit(&self, to: &mut Writer<'_>) {
+                $($magic.emit(to);)?
+                $(self.$field.emit(to);)*
+                $(0u32.emit(to); $(self.$behind.emit(to);)*)?
+            }
+            fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+                $(if from.bytes() != $magic {
+                    return Err(Fault::Value);
+                })?
+                $(
+                    let $field = Codec::parse(from)?;
+                    $(let $field = Bounded::below($field, $end)?;)?
+                )*
+                $(
+                    spare(from)?;
+                    $(let $behind = Codec::parse(from)?;)*
+                )?
+                Ok($body { $($field,)* $($($behind),*)? })
+            }
+        }
+    };
 }
 
 /// HELLO, behind [`MAGIC`].
@@ -41,40 +135,7 @@ pub struct Hello {
     pub token: [u8; 64],
 }
 
-impl Body for Hello {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.bytes(&MAGIC);
-        to.u32(self.versions.0);
-        to.u32(self.versions.1);
-        to.u64(self.features);
-        to.u32(self.mode);
-        to.u32(self.qpns);
-        to.i32(self.ffr_id);
-        to.u32(0);
-        self.program.emit(to);
-        to.bytes(&self.token);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        if from.bytes() != MAGIC {
-            return Err(Fault::Value);
-        }
-        let versions = (from.u32(), from.u32());
-        let (features, mode) = (from.u64(), from.u32());
-        let qpns = from.below(QPN_END)?;
-        let ffr_id = from.i32();
-        spare(from)?;
-        Ok(Hello {
-            versions,
-            features,
-            mode,
-            qpns,
-            ffr_id,
-            program: Text::parse(from)?,
-            token: from.bytes(),
-        })
-    }
-}
+codec!(Hello after MAGIC: versions, features, mode, qpns < QPN_END, ffr_id; program, token);
 
 /// WELCOME. With a status other than 0 only `cause` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,46 +195,10 @@ impl Welcome {
     }
 }
 
-impl Body for Welcome {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.u32(self.version);
-        to.u32(self.mode);
-        to.u64(self.features);
-        to.u64(self.epoch);
-        to.u64(self.line_rate);
-        to.u32(self.session);
-        to.u32(self.qpns.0);
-        to.u32(self.qpns.1);
-        to.u32(self.mtu);
-        to.u32(self.rings.0);
-        to.u32(self.rings.1);
-        to.u32(self.max_routes);
-        to.u32(0);
-        self.tenant.emit(to);
-        self.network.emit(to);
-        self.gids.iter().for_each(|gid| to.bytes(gid));
-        to.bytes(&self.token);
-        self.cause.emit(to);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        let (version, mode) = (from.u32(), from.u32());
-        let (features, epoch, line_rate) = (from.u64(), from.u64(), from.u64());
-        let session = from.u32();
-        let qpns = (from.below(QPN_END)?, from.below(QPN_END)?);
-        let (mtu, rings, max_routes) = (from.u32(), (from.u32(), from.u32()), from.u32());
-        spare(from)?;
-        let (tenant, network) = (Text::parse(from)?, Text::parse(from)?);
-        let gids = core::array::from_fn(|_| from.bytes());
-        let (token, cause) = (from.bytes(), Text::parse(from)?);
-        #[rustfmt::skip]
-        let welcome = Welcome {
-            version, features, mode, session, epoch, tenant, network, gids, qpns, mtu, line_rate,
-            rings, max_routes, token, cause,
-        };
-        Ok(welcome)
-    }
-}
+codec!(
+    Welcome: version, mode, features, epoch, line_rate, session, qpns < QPN_END, mtu, rings,
+    max_routes; tenant, network, gids, token, cause
+);
 
 /// ROUTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,23 +213,7 @@ pub struct Route {
     pub traffic_class: u32,
 }
 
-impl Body for Route {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.bytes(&self.gid);
-        to.u32(self.sgid_index);
-        to.u32(self.qpn);
-        to.u32(self.traffic_class);
-        to.u32(0);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        let gid = from.bytes();
-        let sgid_index = from.below(GIDS as u32)?;
-        let (qpn, traffic_class) = (from.below(QPN_END)?, from.below(256)?);
-        spare(from)?;
-        Ok(Route { gid, sgid_index, qpn, traffic_class })
-    }
-}
+codec!(Route: gid, sgid_index < GIDS as u32, qpn < QPN_END, traffic_class < 256;);
 
 /// ROUTED. With a status other than 0 only `cause` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,23 +241,7 @@ impl Routed {
     }
 }
 
-impl Body for Routed {
-    fn emit(&self, to: &mut Writer<'_>) {
-        for word in
-            [self.kind, self.route, self.peer, self.flags, self.qpns.0, self.qpns.1, self.mtu, 0]
-        {
-            to.u32(word);
-        }
-        self.cause.emit(to);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        let (kind, route, peer, flags) = (from.u32(), from.below(1 << 24)?, from.u32(), from.u32());
-        let (qpns, mtu) = ((from.below(QPN_END)?, from.below(QPN_END)?), from.u32());
-        spare(from)?;
-        Ok(Routed { kind, route, peer, flags, qpns, mtu, cause: Text::parse(from)? })
-    }
-}
+codec!(Routed: kind, route < ROUTE_END, peer, flags, qpns < QPN_END, mtu; cause);
 
 /// UNROUTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,15 +250,7 @@ pub struct Unroute {
     pub route: u32,
 }
 
-impl Body for Unroute {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.u32(self.route);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        Ok(Unroute { route: from.below(1 << 24)? })
-    }
-}
+codec!(Unroute: route < ROUTE_END);
 
 /// LINK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,17 +263,7 @@ pub struct Link {
     pub flags: u32,
 }
 
-impl Body for Link {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.bytes(&self.gid);
-        to.u32(self.peer);
-        to.u32(self.flags);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        Ok(Link { gid: from.bytes(), peer: from.u32(), flags: from.u32() })
-    }
-}
+codec!(Link: gid, peer, flags);
 
 /// ROUTE_EVENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,20 +280,7 @@ pub struct RouteEvent {
     pub cause: Text<256>,
 }
 
-impl Body for RouteEvent {
-    fn emit(&self, to: &mut Writer<'_>) {
-        for word in [self.route, self.event, self.peer, self.final_ms] {
-            to.u32(word);
-        }
-        self.cause.emit(to);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        let (route, event, peer, final_ms) =
-            (from.below(1 << 24)?, from.u32(), from.u32(), from.u32());
-        Ok(RouteEvent { route, event, peer, final_ms, cause: Text::parse(from)? })
-    }
-}
+codec!(RouteEvent: route < ROUTE_END, event, peer, final_ms, cause);
 
 /// LISTEN and UNLISTEN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,16 +291,7 @@ pub struct Service {
     pub port: u16,
 }
 
-impl Body for Service {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.u16(self.space);
-        to.u16(self.port);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        Ok(Service { space: from.u16(), port: from.u16() })
-    }
-}
+codec!(Service: space, port);
 
 /// DRAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,16 +302,7 @@ pub struct Drain {
     pub text: Text<256>,
 }
 
-impl Body for Drain {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.u32(self.deadline_ms);
-        self.text.emit(to);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        Ok(Drain { deadline_ms: from.u32(), text: Text::parse(from)? })
-    }
-}
+codec!(Drain: deadline_ms, text);
 
 /// BYE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -369,22 +313,12 @@ pub struct Bye {
     pub text: Text<256>,
 }
 
-impl Body for Bye {
-    fn emit(&self, to: &mut Writer<'_>) {
-        to.i32(self.errno);
-        self.text.emit(to);
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
-        Ok(Bye { errno: from.i32(), text: Text::parse(from)? })
-    }
-}
+codec!(Bye: errno, text);
 
 /// Four bytes that mean nothing yet.
 fn spare(from: &mut Reader<'_>) -> Result<(), Fault> {
-    if from.u32() == 0 {
-        Ok(())
-    } else {
-        Err(Fault::TooBig)
+    match u32::parse(from)? {
+        0 => Ok(()),
+        _ => Err(Fault::TooBig),
     }
 }

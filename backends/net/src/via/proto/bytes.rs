@@ -1,6 +1,6 @@
 //! Reads and writes consecutive fields, little-endian.
 
-use super::{Fault, MESSAGE_MAX};
+use super::MESSAGE_MAX;
 
 /// Writes fields into a message. Fields beyond its end are not written; no message is that long (a
 /// test emits each).
@@ -24,22 +24,6 @@ impl<'a> Writer<'a> {
             self.at += field.len();
         }
     }
-
-    pub(super) fn u16(&mut self, v: u16) {
-        self.bytes(&v.to_le_bytes());
-    }
-
-    pub(super) fn u32(&mut self, v: u32) {
-        self.bytes(&v.to_le_bytes());
-    }
-
-    pub(super) fn i32(&mut self, v: i32) {
-        self.bytes(&v.to_le_bytes());
-    }
-
-    pub(super) fn u64(&mut self, v: u64) {
-        self.bytes(&v.to_le_bytes());
-    }
 }
 
 /// Reads fields; beyond the end every byte is zero.
@@ -59,27 +43,6 @@ impl<'a> Reader<'a> {
         field[..n].copy_from_slice(head);
         self.rest = rest;
         field
-    }
-
-    pub(super) fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.bytes())
-    }
-
-    pub(super) fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.bytes())
-    }
-
-    pub(super) fn i32(&mut self) -> i32 {
-        i32::from_le_bytes(self.bytes())
-    }
-
-    pub(super) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.bytes())
-    }
-
-    /// A word that must be below `max`.
-    pub(super) fn below(&mut self, max: u32) -> Result<u32, Fault> {
-        Some(self.u32()).filter(|&v| v < max).ok_or(Fault::Value)
     }
 
     pub(super) fn rest_is_zero(&self) -> bool {

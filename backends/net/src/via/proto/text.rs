@@ -1,5 +1,6 @@
 //! Text in a field of fixed length.
 
+use super::body::Codec;
 use super::bytes::{Reader, Writer};
 use super::Fault;
 use core::fmt::{self, Write};
@@ -32,13 +33,15 @@ impl<const N: usize> Text<N> {
         let end = self.0.iter().position(|&b| b == 0).unwrap_or(N);
         core::str::from_utf8(&self.0[..end]).unwrap_or("")
     }
+}
 
-    pub(super) fn emit(&self, to: &mut Writer<'_>) {
+impl<const N: usize> Codec for Text<N> {
+    fn emit(&self, to: &mut Writer<'_>) {
         to.bytes(&self.0);
     }
 
     /// Reads only the form that [`Text::new`] makes, so that equal texts are equal bytes.
-    pub(super) fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
+    fn parse(from: &mut Reader<'_>) -> Result<Self, Fault> {
         let t = Text(from.bytes());
         let end = t.0.iter().position(|&b| b == 0).unwrap_or(N);
         let padded = t.0[end..].iter().all(|&b| b == 0);
