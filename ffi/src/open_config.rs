@@ -1,7 +1,7 @@
 //! Reads gdrc_config, and writes its defaults.
 
 use crate::c_consts::*;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
@@ -94,32 +94,30 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
 /// 4096. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {
-    ret(config_default(cfg))
-}
-
-fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
-    let d = Config::DEFAULT;
-    sized_out!(cfg).write(&gdrc_config {
-        max_pd: d.max_pd,
-        max_mr: d.max_mr,
-        max_cq: d.max_cq,
-        max_qp: d.max_qp,
-        max_srq: d.max_srq,
-        max_ah: d.max_ah,
-        max_peer: d.max_peer,
-        max_sge: d.max_sge,
-        max_inline: d.max_inline,
-        max_rd_atomic: d.max_rd_atomic,
-        max_dc_context: d.max_dc_context,
-        burst_bytes: d.burst_bytes,
-        max_mtu: d.max_mtu,
-        window_max: d.window_max,
-        deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
-        ring_bytes: d.ring_bytes,
-        max_cm_ids: d.max_cm_ids,
-        line_rate_bytes_per_s: d.line_rate_bytes_per_s,
-        engines: 1,
-        ..ptr::zeroed()
-    });
-    Ok(0)
+    call(|| {
+        let d = Config::DEFAULT;
+        sized_out!(cfg).write(&gdrc_config {
+            max_pd: d.max_pd,
+            max_mr: d.max_mr,
+            max_cq: d.max_cq,
+            max_qp: d.max_qp,
+            max_srq: d.max_srq,
+            max_ah: d.max_ah,
+            max_peer: d.max_peer,
+            max_sge: d.max_sge,
+            max_inline: d.max_inline,
+            max_rd_atomic: d.max_rd_atomic,
+            max_dc_context: d.max_dc_context,
+            burst_bytes: d.burst_bytes,
+            max_mtu: d.max_mtu,
+            window_max: d.window_max,
+            deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
+            ring_bytes: d.ring_bytes,
+            max_cm_ids: d.max_cm_ids,
+            line_rate_bytes_per_s: d.line_rate_bytes_per_s,
+            engines: 1,
+            ..ptr::zeroed()
+        });
+        Ok(())
+    })
 }
