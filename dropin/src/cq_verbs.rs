@@ -112,17 +112,21 @@ impl Cq {
         }
         let number = ObjectNumber::new(Kind::Cq, c.hca);
         Ok(Cq {
-            ex: ibv_cq_ex::plain(ibv_cq {
-                context,
-                channel: init.channel,
-                cq_context: init.cq_context,
-                handle: number.get(),
-                cqe: given as c_int,
-                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-                cond: libc::PTHREAD_COND_INITIALIZER,
-                comp_events_completed: 0,
-                async_events_completed: 0,
-            }),
+            ex: ibv_cq_ex {
+                base: ibv_cq {
+                    context,
+                    channel: init.channel,
+                    cq_context: init.cq_context,
+                    handle: number.get(),
+                    cqe: given as c_int,
+                    mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                    cond: libc::PTHREAD_COND_INITIALIZER,
+                    comp_events_completed: 0,
+                    async_events_completed: 0,
+                },
+                // SAFETY: zeroes are a value of each other field: numbers, and no functions.
+                ..unsafe { core::mem::zeroed() }
+            },
             _number: number,
             device: c.hca.device,
             hca: c.hca,

@@ -337,23 +337,28 @@ fn boxed(
     let Place { context, hca, pd, domain, xrcd, kind } = place;
     let object_number = ObjectNumber::new(Kind::Qp, hca);
     Box::into_raw(Box::new(Qp {
-        ex: ibv_qp_ex::plain(ibv_qp {
-            context,
-            qp_context: init.qp_context,
-            pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            handle: object_number.get(),
-            // That of a DCT is of use from RTR on, and drivers know it from then on only.
-            qp_num: if kind == qp_type::DCT { 0 } else { number },
-            state: 0,
-            qp_type: init.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        }),
-        dv: mlx5dv_qp_ex::NONE,
+        ex: ibv_qp_ex {
+            qp_base: ibv_qp {
+                context,
+                qp_context: init.qp_context,
+                pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                handle: object_number.get(),
+                // That of a DCT is of use from RTR on, and drivers know it from then on only.
+                qp_num: if kind == qp_type::DCT { 0 } else { number },
+                state: 0,
+                qp_type: init.qp_type,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                events_completed: 0,
+            },
+            // SAFETY: zeroes are a value of each other field: numbers, and no functions.
+            ..unsafe { core::mem::zeroed() }
+        },
+        // SAFETY: as above.
+        dv: unsafe { core::mem::zeroed() },
         _object_number: object_number,
         device: hca.device,
         hca,
