@@ -19,7 +19,7 @@ use crate::open_context::Context;
 use crate::open_devices::{OpenHca, STATE};
 use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
-use crate::verb_result::Verb;
+use crate::verb_result::{stat, Verb};
 use core::ffi::{c_int, c_void, CStr};
 use gdrcore_core::{copy_fields, copy_qp_cap, refuse, Error, Result};
 use gdrcore_net::fault;
@@ -44,14 +44,7 @@ pub struct File(libc::dev_t, libc::ino_t);
 impl File {
     /// The file of a descriptor, if it can be a context's.
     pub fn of(fd: c_int) -> Option<File> {
-        // SAFETY: zeroes are a valid stat, which lives through the call.
-        let st = unsafe {
-            let mut st: libc::stat = core::mem::zeroed();
-            if libc::fstat(fd, &mut st) != 0 {
-                return None;
-            }
-            st
-        };
+        let st = stat(fd).ok()?;
         (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
     }
 }

@@ -23,7 +23,7 @@ use crate::fork_verbs::around_forks;
 use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::thread_lock::{ForkLock, ForkLockGuard};
-use crate::verb_result::{last_error, Verb};
+use crate::verb_result::{last_error, stat, Verb};
 use crate::worker::{Sleep, Turn, Worker};
 use core::ffi::{c_int, c_ulong};
 use file::File;
@@ -32,7 +32,7 @@ use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::{clock, fault};
 use mad::{class, Mad};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 use std::time::Instant;
 
@@ -100,16 +100,6 @@ fn owned(fd: c_int) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn inode(fd: RawFd) -> Result<libc::ino_t> {
-    // SAFETY: zeroes are a valid stat, which lives through the call.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::fstat(fd, &mut st) } != 0 {
-        return Err(last_error());
-    }
-    Ok(st.st_ino)
-}
-
 /// Opens the file of a number; the flags are those of open(2).
 ///
 /// # Errors
@@ -134,7 +124,7 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
         libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, status);
         libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, kept);
     }
-    let inode = inode(theirs.as_raw_fd())?;
+    let inode = stat(theirs.as_raw_fd())?.st_ino;
     let file = File::new(inode, end, adapter, clock::random_seed()? as u32);
     start()?;
     files().open.push(file);
@@ -239,7 +229,7 @@ pub static UMAD_1: Table = Table { ioctl };
 /// The program's own arguments.
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: u64) -> c_int {
     let done = (|| {
-        let inode = inode(fd)?;
+        let inode = stat(fd)?.st_ino;
         let mut files = files();
         let file = files.open.iter_mut().find(|f| f.inode() == inode);
         file.ok_or(Error::Os(libc::ENOTTY))?.command(request, argument)
