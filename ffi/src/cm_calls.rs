@@ -262,13 +262,7 @@ pub unsafe extern "C" fn gdrc_cm_get_event(
             listener: gdrc_cm_id { handle: e.listener },
             qp: gdrc_qp { handle: e.qp },
             context: e.context,
-            peer: gdrc_ah_attr {
-                dgid: e.peer.dgid,
-                scope_id: e.peer.scope_id,
-                udp_port: e.peer.udp_port,
-                hop_limit: e.peer.hop_limit,
-                traffic_class: e.peer.traffic_class,
-            },
+            peer: e.peer.into(),
             remote_qpn: e.remote_qpn,
             qkey: e.qkey,
             local_port: u32::from(e.local_port),
@@ -320,8 +314,8 @@ pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_device::Fake;
     use crate::ptr::zeroed;
+    use crate::tests::fake_device::Fake;
     use gdrcore_core::Error;
 
     #[test]

@@ -11,7 +11,7 @@ use crate::open_config::{self, OpenConfig};
 use crate::open_error::{self, Stage};
 use crate::ptr::{self, out, sized_out, sized_out_optional};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{copy_fields, Error, Result};
 use gdrcore_net::fork::ForkGuard;
 use gdrcore_net::map::Map;
 use gdrcore_net::reason;
@@ -206,20 +206,12 @@ pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_lea
             unsafe { unmap(base, len) };
         }
         closing.slot.free();
-        let l = gdrc_leaks {
-            pd: l.pd,
-            mr: l.mr,
-            mw: l.mw,
-            cq: l.cq,
-            qp: l.qp,
-            srq: l.srq,
-            ah: l.ah,
-            ..ptr::zeroed()
-        };
+        let mut left: gdrc_leaks = ptr::zeroed();
+        copy_fields!(l => left; pd mr mw cq qp srq ah);
         let sum: u64 =
             [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
         if let Some(out) = out {
-            out.write(&l);
+            out.write(&left);
         }
         Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
     })
@@ -267,28 +259,12 @@ pub unsafe extern "C" fn gdrc_device_query(
     call(|| {
         let out = sized_out!(attr);
         let a = device(ctx)?.query()?;
-        out.write(&gdrc_device_attr {
-            max_msg_size: a.max_msg_size,
-            node_guid: a.node_guid,
-            max_pd: a.max_pd,
-            max_mr: a.max_mr,
-            max_cq: a.max_cq,
-            max_qp: a.max_qp,
-            max_srq: a.max_srq,
-            max_ah: a.max_ah,
-            max_qp_wr: a.max_qp_wr,
-            max_cqe: a.max_cqe,
-            max_sge: a.max_sge,
-            max_inline: a.max_inline,
-            max_rd_atomic: a.max_rd_atomic,
-            active_mtu: a.active_mtu,
-            udp_port: a.udp_port,
-            qpn_base: a.qpn_base,
-            gid: a.gid,
-            scope_id: a.scope_id,
-            port_state: a.port_state,
-            ..ptr::zeroed()
-        });
+        let mut attr: gdrc_device_attr = ptr::zeroed();
+        copy_fields! { a => attr;
+            max_msg_size node_guid max_pd max_mr max_cq max_qp max_srq max_ah max_qp_wr max_cqe
+            max_sge max_inline max_rd_atomic active_mtu udp_port qpn_base gid scope_id port_state
+        }
+        out.write(&attr);
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use crate::gpu_regions;
 use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg};
-use gdrcore_core::Result;
+use gdrcore_core::{copy_fields, Result};
 use gdrcore_cuda::route::{Reason, Route};
 use gdrcore_net::reason;
 
@@ -106,16 +106,9 @@ fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
 }
 
 fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
-    gdrc_mr_attr {
-        provider: a.provider,
-        addr: a.addr,
-        length: a.length,
-        iova: a.iova,
-        lkey: a.lkey,
-        rkey: a.rkey,
-        access: a.access,
-        ..zeroed()
-    }
+    let mut attr: gdrc_mr_attr = zeroed();
+    copy_fields!(a => attr; provider addr length iova lkey rkey access);
+    attr
 }
 
 /// Fills `attr` (struct_size set) with the region's attributes.

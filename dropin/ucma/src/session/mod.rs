@@ -14,9 +14,7 @@ mod session_commands;
 mod session_events;
 mod session_groups;
 #[cfg(test)]
-pub(crate) mod session_lab;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
