@@ -24,7 +24,7 @@ use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::thread_lock::{ForkLock, ForkLockGuard};
 use crate::verb_result::{last_error, stat, Verb};
-use crate::worker::{Sleep, Turn, Worker};
+use crate::worker::{Sleep, Wakeup, Worker};
 use core::ffi::{c_int, c_ulong};
 use file::File;
 use gdrcore_core::cm::general::Datagram;
@@ -36,8 +36,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 use std::time::Instant;
 
-/// Most datagrams that one turn of the thread takes from a device or a file.
-pub const TURN: usize = 64;
+/// Most datagrams that one run of the thread takes from a device or a file.
+pub const BATCH: usize = 64;
 
 /// The open files of a process.
 struct Files {
@@ -135,7 +135,7 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
 /// Starts the thread, if this process has none, and lets it look: while it was being started,
 /// another thread's [`wake`] may have found none.
 fn start() -> Result<()> {
-    THREAD.start("gdrc-umad", turn)?;
+    THREAD.start("gdrc-umad", run)?;
     wake();
     Ok(())
 }
@@ -148,9 +148,9 @@ fn wake() {
 
 /// A run of the thread: a program has written, or has opened or closed a file, a datagram has
 /// arrived, or no answer has come in time.
-fn turn(turn: &Turn<'_>) -> Sleep {
+fn run(why: &Wakeup<'_>) -> Sleep {
     let mut files = files();
-    for p in turn.ready.iter().filter(|p| p.revents != 0) {
+    for p in why.ready.iter().filter(|p| p.revents != 0) {
         let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
         if !files.open[at].take(p.revents & libc::POLLHUP != 0) {
             files.open.remove(at).close();
@@ -175,14 +175,14 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
     let mut all = Vec::new();
     for open in &state.open {
         let Some(&adapter) = state.adapters.get(open.index as usize) else { continue };
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             match open.hca.device.take_general() {
                 Ok(Some(d)) => all.push((adapter, d)),
                 _ => break,
             }
         }
     }
-    if all.len() >= TURN {
+    if all.len() >= BATCH {
         wake();
     }
     all
