@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::channel_verbs::Channel;
-use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::event_acks::{AckCounters, EventKind};
 use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
@@ -112,17 +112,21 @@ impl Cq {
         }
         let number = ObjectNumber::new(Kind::Cq, c.hca);
         Ok(Cq {
-            ex: ibv_cq_ex::plain(ibv_cq {
-                context,
-                channel: init.channel,
-                cq_context: init.cq_context,
-                handle: number.get(),
-                cqe: given as c_int,
-                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-                cond: libc::PTHREAD_COND_INITIALIZER,
-                comp_events_completed: 0,
-                async_events_completed: 0,
-            }),
+            ex: ibv_cq_ex {
+                base: ibv_cq {
+                    context,
+                    channel: init.channel,
+                    cq_context: init.cq_context,
+                    handle: number.get(),
+                    cqe: given as c_int,
+                    mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                    cond: libc::PTHREAD_COND_INITIALIZER,
+                    comp_events_completed: 0,
+                    async_events_completed: 0,
+                },
+                // SAFETY: zeroes are a value of each other field: numbers, and no functions.
+                ..unsafe { core::mem::zeroed() }
+            },
             _number: number,
             device: c.hca.device,
             hca: c.hca,
@@ -164,11 +168,6 @@ impl Cq {
         self.events_taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an asynchronous event that the program has taken.
-    pub fn async_taken(&self) {
-        self.async_taken.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// The pointer that the program gave for it.
     pub fn program_context(&self) -> *mut c_void {
         self.ex.base.cq_context
@@ -193,17 +192,8 @@ impl Cq {
                 channel.events.remove(|&c| c.cast_const() == this.cast());
                 channel.users.fetch_sub(1, Ordering::Relaxed);
             }
-            if let Ok(c) = Context::of(self.ex.base.context) {
-                c.events.remove(|e| {
-                    matches!(event_kind(e.event_type), EventKind::Cq)
-                        && e.element.cq.cast_const() == this.cast()
-                });
-            }
-            let (taken, async_taken) = (
-                self.events_taken.load(Ordering::Relaxed),
-                self.async_taken.load(Ordering::Relaxed),
-            );
-            AckCounters::new((&raw const self.ex.base).cast_mut()).wait(taken, async_taken);
+            let events: &dyn EventTarget = self;
+            events.end_events(self.events_taken.load(Ordering::Relaxed));
         }
         Ok(())
     }
@@ -220,6 +210,14 @@ impl EventTarget for Cq {
 
     fn element(&self) -> ibv_async_element {
         ibv_async_element { cq: (&raw const self.ex.base).cast_mut() }
+    }
+
+    fn acks(&self) -> AckCounters {
+        AckCounters::of(&self.ex.base)
+    }
+
+    fn async_taken(&self) -> &AtomicU32 {
+        &self.async_taken
     }
 
     fn raise_completion(&self) {

@@ -5,6 +5,7 @@ use crate::abi::*;
 use gdrcore_core::device::async_event;
 
 /// The kind of object that an event is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     Cq,
     Qp,
@@ -43,22 +44,8 @@ pub trait HasEvents {
     fn ack_counters(this: *mut Self) -> AckCounters;
 }
 
-impl HasEvents for ibv_cq {
-    fn ack_counters(p: *mut Self) -> AckCounters {
-        // SAFETY: only addresses are formed, of fields of a live object.
-        unsafe {
-            AckCounters {
-                mutex: &raw mut (*p).mutex,
-                cond: &raw mut (*p).cond,
-                completion: &raw mut (*p).comp_events_completed,
-                asynchronous: &raw mut (*p).async_events_completed,
-            }
-        }
-    }
-}
-
 macro_rules! has_events {
-    ($($t:ty),*) => {$(
+    ($($t:ty: $asynchronous:ident $($completion:ident)?;)*) => {$(
         impl HasEvents for $t {
             fn ack_counters(p: *mut Self) -> AckCounters {
                 // SAFETY: only addresses are formed, of fields of a live object.
@@ -66,29 +53,30 @@ macro_rules! has_events {
                     AckCounters {
                         mutex: &raw mut (*p).mutex,
                         cond: &raw mut (*p).cond,
-                        completion: core::ptr::null_mut(),
-                        asynchronous: &raw mut (*p).events_completed,
+                        completion: [$(&raw mut (*p).$completion,)? core::ptr::null_mut()][0],
+                        asynchronous: &raw mut (*p).$asynchronous,
                     }
                 }
             }
         }
     )*};
 }
-has_events!(ibv_qp, ibv_srq);
+has_events! {
+    ibv_cq: async_events_completed comp_events_completed;
+    ibv_qp: events_completed;
+    ibv_srq: events_completed;
+}
 
 impl AckCounters {
-    /// The fields of an object.
-    ///
-    /// # Safety
-    /// It lives for as long as this is used.
-    pub unsafe fn new<T: HasEvents>(object: *mut T) -> AckCounters {
-        T::ack_counters(object)
+    /// The fields of an object, which lives for as long as they are used.
+    pub fn of<T: HasEvents>(object: &T) -> AckCounters {
+        T::ack_counters((&raw const *object).cast_mut())
     }
 
     /// Counts events that the program has acknowledged.
     ///
     /// # Safety
-    /// As for [`AckCounters::new`].
+    /// The object of [`AckCounters::of`] lives.
     pub unsafe fn acknowledge(&self, n: u32, asynchronous: bool) {
         let counter = if asynchronous { self.asynchronous } else { self.completion };
         // SAFETY: mutex and condition were initialised with the object, and the mutex protects the
@@ -104,7 +92,7 @@ impl AckCounters {
     /// Sleeps until as many events are acknowledged as were taken.
     ///
     /// # Safety
-    /// As for [`AckCounters::new`].
+    /// The object of [`AckCounters::of`] lives.
     pub unsafe fn wait(&self, completion_taken: u32, asynchronous_taken: u32) {
         // SAFETY: as in `acknowledge`.
         unsafe {

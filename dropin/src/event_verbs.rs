@@ -5,11 +5,13 @@ use crate::abi::*;
 use crate::channel_verbs::Channel;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::hca::EventTarget;
 use crate::open_context::Context;
 use crate::qp_verbs::Qp;
 use crate::srq_verbs::Srq;
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
 
 /// `ibv_get_cq_event`: waits, unless the program made the descriptor non-blocking.
 pub unsafe extern "C" fn get_cq_event(
@@ -37,7 +39,7 @@ pub unsafe extern "C" fn get_cq_event(
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     if !cq.is_null() {
         // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
-        unsafe { AckCounters::new(cq).acknowledge(n, false) };
+        unsafe { AckCounters::of(&*cq).acknowledge(n, false) };
     }
 }
 
@@ -52,38 +54,37 @@ pub unsafe extern "C" fn get_async_event(
         *event = c.events.take(|e| {
             // SAFETY: an object removes its events from the list before it is freed, under the
             // list's lock.
-            unsafe { count_as_taken(&e) };
+            if let Some(object) = unsafe { target(&e) } {
+                object.async_taken().fetch_add(1, Ordering::Relaxed);
+            }
             e
         })?;
         Ok(0)
     })())
 }
 
+/// The object of an event; `None`: a port.
+///
 /// # Safety
-/// The event's object lives.
-unsafe fn count_as_taken(e: &ibv_async_event) {
+/// It lives.
+unsafe fn target(e: &ibv_async_event) -> Option<&dyn EventTarget> {
     // SAFETY: the caller's promise; which field of the union is valid follows from the type.
     unsafe {
-        match event_kind(e.event_type) {
-            EventKind::Cq => (*e.element.cq.cast::<Cq>()).async_taken(),
-            EventKind::Qp => (*e.element.qp.cast::<Qp>()).async_taken(),
-            EventKind::Srq => (*e.element.srq.cast::<Srq>()).async_taken(),
-            EventKind::Port => {}
-        }
+        Some(match event_kind(e.event_type) {
+            EventKind::Cq => &*e.element.cq.cast::<Cq>(),
+            EventKind::Qp => &*e.element.qp.cast::<Qp>(),
+            EventKind::Srq => &*e.element.srq.cast::<Srq>(),
+            EventKind::Port => return None,
+        })
     }
 }
 
 /// `ibv_ack_async_event`: lets the object's destruction continue.
 pub unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: an event from ibv_get_async_event that was not acknowledged: its object lives.
-    let Ok(e) = (unsafe { object(event) }) else { return };
-    // SAFETY: as above; which field of the union is valid follows from the type.
     unsafe {
-        match event_kind(e.event_type) {
-            EventKind::Cq => AckCounters::new(e.element.cq).acknowledge(1, true),
-            EventKind::Qp => AckCounters::new(e.element.qp).acknowledge(1, true),
-            EventKind::Srq => AckCounters::new(e.element.srq).acknowledge(1, true),
-            EventKind::Port => {}
+        if let Some(object) = object(event).ok().and_then(|e| target(e)) {
+            object.acks().acknowledge(1, true);
         }
     }
 }

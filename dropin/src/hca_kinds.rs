@@ -43,51 +43,33 @@ pub trait HcaDevice: Device + CmDevice {
     unsafe fn close(&self) -> Leaks;
 }
 
-impl HcaDevice for SoftDevice {
-    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        SoftDevice::memory_add(self, provider, memory)
-    }
+macro_rules! hca_devices {
+    ($($device:ty),*) => {$(
+        impl HcaDevice for $device {
+            fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+                <$device>::memory_add(self, provider, memory)
+            }
 
-    fn deliver_to(&'static self, sink: &'static dyn EventSink) {
-        SoftDevice::deliver_to(self, sink);
-    }
+            fn deliver_to(&'static self, sink: &'static dyn EventSink) {
+                <$device>::deliver_to(self, sink);
+            }
 
-    fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
-        SoftDevice::send_general(self, to, mad)
-    }
+            fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+                <$device>::send_general(self, to, mad)
+            }
 
-    fn take_general(&self) -> Result<Option<Datagram>> {
-        SoftDevice::take_general(self)
-    }
+            fn take_general(&self) -> Result<Option<Datagram>> {
+                <$device>::take_general(self)
+            }
 
-    unsafe fn close(&self) -> Leaks {
-        // SAFETY: the trait's contract is that of SoftDevice's own close.
-        unsafe { SoftDevice::close(self) }
-    }
+            unsafe fn close(&self) -> Leaks {
+                // SAFETY: the trait's contract is that of the device's own close.
+                unsafe { <$device>::close(self) }
+            }
+        }
+    )*};
 }
-
-impl HcaDevice for EngineSet {
-    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        EngineSet::memory_add(self, provider, memory)
-    }
-
-    fn deliver_to(&'static self, sink: &'static dyn EventSink) {
-        EngineSet::deliver_to(self, sink);
-    }
-
-    fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
-        EngineSet::send_general(self, to, mad)
-    }
-
-    fn take_general(&self) -> Result<Option<Datagram>> {
-        EngineSet::take_general(self)
-    }
-
-    unsafe fn close(&self) -> Leaks {
-        // SAFETY: the trait's contract is that of EngineSet's own close.
-        unsafe { EngineSet::close(self) }
-    }
-}
+hca_devices!(SoftDevice, EngineSet);
 
 /// An open device and its memory.
 pub struct OpenedDevice {

@@ -11,7 +11,7 @@ use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode};
+use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode, BindMwWr, MwBindInfo};
 use gdrcore_core::{refuse, Error, Result};
 
 /// Most requests that are copied at once.
@@ -278,6 +278,13 @@ unsafe fn tell_bad(
     post_code(verb, done)
 }
 
+/// The part of a request that binds a window: in a program's, window and region are pointers.
+pub fn bind_request(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> BindMwWr {
+    let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
+    let bind_info = MwBindInfo { mr: mr as u64, addr, length, mw_access_flags };
+    BindMwWr { mw: mw as u64, rkey, bind_info }
+}
+
 /// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under
 /// the window's next rkey.
 pub unsafe extern "C" fn bind_mw(
@@ -288,18 +295,12 @@ pub unsafe extern "C" fn bind_mw(
     Verb("ibv_bind_mw").code((|| {
         // SAFETY: the program's pointers; the inline verb has checked the window.
         let (q, w, b) = unsafe { (Qp::of(qp)?, object(mw.cast::<Mw>())?, object(bind)?) };
-        let info = b.bind_info;
         // SAFETY: zeroes are a valid request.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         wr.wr_id = b.wr_id;
         wr.opcode = wr_opcode::BIND_MW;
         wr.send_flags = b.send_flags & (send_flags::SIGNALED | send_flags::FENCE);
-        wr.ext.bind_mw.mw = mw as u64;
-        wr.ext.bind_mw.rkey = w.ibv.rkey.wrapping_add(1);
-        wr.ext.bind_mw.bind_info.mr = info.mr as u64;
-        wr.ext.bind_mw.bind_info.addr = info.addr;
-        wr.ext.bind_mw.bind_info.length = info.length;
-        wr.ext.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
+        wr.ext.bind_mw = bind_request(mw, w.ibv.rkey.wrapping_add(1), &b.bind_info);
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own, which names the program's objects.
         unsafe { post_translated(q, &wr, &mut at) }.map_err(|e| match e {

@@ -8,13 +8,13 @@
 use crate::abi::*;
 use crate::mlx5::requests;
 use crate::open_context::Context;
-use crate::post_verbs;
+use crate::post_verbs::{bind_request, post_batch};
 use crate::qp_verbs::{destroy_qp, make, make_as, make_target, publish, Qp};
 use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::{c_int, c_void};
-use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, FlushWr};
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, AtomicWr, FlushWr};
 use gdrcore_core::{refuse, Result};
 
 /// `ibv_qp_create_send_ops_flags` of each transport: up to 9, bit n is operation n of
@@ -26,6 +26,15 @@ const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_FLUSH | EX_A
 const EX_FLUSH: u64 = 1 << 11;
 /// See [`EX_FLUSH`].
 const EX_ATOMIC_WRITE: u64 = 1 << 12;
+
+/// The flag of an operation.
+const fn flag_of(opcode: u32) -> u64 {
+    match opcode {
+        wr_opcode::FLUSH => EX_FLUSH,
+        wr_opcode::ATOMIC_WRITE => EX_ATOMIC_WRITE,
+        n => 1 << n,
+    }
+}
 
 /// `ibv_qp_init_attr_mask`.
 pub const INIT_PD: u32 = 1;
@@ -129,11 +138,10 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         return Err(refuse!(Unsupported, "send_ops_flags {ops:#x}: {kind} has {supported:#x}"));
     }
     qp.batch = Some(Box::new(SendBatch::new(&qp.cap)));
-    let has = |op: u32| ops & (1 << op) != 0;
     let ex = &mut qp.ex;
     macro_rules! op {
         ($($op:ident => $field:ident),* $(,)?) => {
-            $(if has(wr_opcode::$op) {
+            $(if ops & flag_of(wr_opcode::$op) != 0 {
                 ex.$field = Some($field);
             })*
         };
@@ -143,12 +151,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
         SEND_WITH_IMM => wr_send_imm, RDMA_READ => wr_rdma_read,
         ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp, ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
         LOCAL_INV => wr_local_inv, BIND_MW => wr_bind_mw, SEND_WITH_INV => wr_send_inv,
-    }
-    if ops & EX_FLUSH != 0 {
-        ex.wr_flush = Some(wr_flush);
-    }
-    if ops & EX_ATOMIC_WRITE != 0 {
-        ex.wr_atomic_write = Some(wr_atomic_write);
+        FLUSH => wr_flush, ATOMIC_WRITE => wr_atomic_write,
     }
     if qp.kind == qp_type::UD {
         ex.wr_set_ud_addr = Some(wr_set_ud_addr);
@@ -197,7 +200,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         Some(e) => Verb("ibv_wr_complete").code(Err(e)),
         None if b.wrs.is_empty() => 0,
         // SAFETY: objects in the list are the program's, and pieces the batch's.
-        None => unsafe { post_verbs::post_batch(q, &mut b.wrs) },
+        None => unsafe { post_batch(q, &mut b.wrs) },
     };
     b.clear();
     q.lock.unlock();
@@ -238,83 +241,49 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send
     b.wrs.push(wr);
 }
 
-unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::RDMA_WRITE, |w| {
-            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)
-        })
+macro_rules! requests {
+    ($(
+        $opcode:ident $name:ident($($arg:ident: $t:ty),*) = |$wr:ident| $fill:expr;
+    )*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $t)*) {
+            // SAFETY: the program calls it between start and complete.
+            unsafe { begin(qp, wr_opcode::$opcode, |$wr| $fill) };
+        }
+    )*};
+}
+
+requests! {
+    SEND wr_send() = |_w| ();
+    SEND_WITH_IMM wr_send_imm(imm: u32) = |w| w.imm_data = imm;
+    SEND_WITH_INV wr_send_inv(rkey: u32) = |w| w.imm_data = rkey;
+    LOCAL_INV wr_local_inv(rkey: u32) = |w| w.imm_data = rkey;
+    RDMA_READ wr_rdma_read(rkey: u32, remote_addr: u64) = |w| {
+        (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
     };
-}
-
-unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::RDMA_WRITE_WITH_IMM, |w| {
-            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
-            w.imm_data = imm;
-        });
-    }
-}
-
-unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::RDMA_READ, |w| {
-            (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey)
-        })
+    RDMA_WRITE wr_rdma_write(rkey: u32, remote_addr: u64) = |w| {
+        (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
     };
-}
-
-unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::SEND, |_| ()) };
-}
-
-unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
-    // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::SEND_WITH_IMM, |w| w.imm_data = imm) };
-}
-
-unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::SEND_WITH_INV, |w| w.imm_data = rkey) };
-}
-
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: between start and complete.
-    unsafe { begin(qp, wr_opcode::LOCAL_INV, |w| w.imm_data = rkey) };
-}
-
-unsafe extern "C" fn wr_atomic_cmp_swp(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    compare: u64,
-    swap: u64,
-) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::ATOMIC_CMP_AND_SWP, |w| {
-            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
-            (w.wr.atomic.compare_add, w.wr.atomic.swap) = (compare, swap);
-        });
-    }
-}
-
-unsafe extern "C" fn wr_atomic_fetch_add(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    add: u64,
-) {
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::ATOMIC_FETCH_AND_ADD, |w| {
-            (w.wr.atomic.remote_addr, w.wr.atomic.rkey) = (remote_addr, rkey);
-            w.wr.atomic.compare_add = add;
-        });
-    }
+    RDMA_WRITE_WITH_IMM wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: u32) = |w| {
+        (w.wr.rdma.remote_addr, w.wr.rdma.rkey) = (remote_addr, rkey);
+        w.imm_data = imm;
+    };
+    ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp(
+        rkey: u32, remote_addr: u64, compare_add: u64, swap: u64
+    ) = |w| {
+        w.wr.atomic = AtomicWr { remote_addr, compare_add, swap, rkey };
+    };
+    ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add(rkey: u32, remote_addr: u64, compare_add: u64) = |w| {
+        w.wr.atomic = AtomicWr { remote_addr, compare_add, swap: 0, rkey };
+    };
+    // Pieces that the program may give it are not looked at.
+    FLUSH wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) = |w| {
+        let (placement, level, length) = (placement.into(), level.into(), length as u64);
+        w.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
+    };
+    // As in a posted request, window and region are pointers here; `post` replaces them by handles.
+    BIND_MW wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = |w| {
+        w.ext.bind_mw = bind_request(mw, rkey, &*info);
+    };
 }
 
 /// The 8 bytes are the program's until the call returns.
@@ -332,45 +301,6 @@ unsafe extern "C" fn wr_atomic_write(
         if let Some(b) = batch(qp) {
             b.set_word(bytes);
         }
-    }
-}
-
-/// Pieces that the program may give it are not looked at.
-unsafe extern "C" fn wr_flush(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    remote_addr: u64,
-    length: usize,
-    placement: u8,
-    level: u8,
-) {
-    let (placement, level, length) = (placement.into(), level.into(), length as u64);
-    // SAFETY: between start and complete.
-    unsafe {
-        begin(qp, wr_opcode::FLUSH, |w| {
-            w.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
-        });
-    }
-}
-
-unsafe extern "C" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
-    mw: *mut ibv_mw,
-    rkey: u32,
-    info: *const ibv_mw_bind_info,
-) {
-    // SAFETY: the program's pointers, between start and complete. As in a posted request, window
-    // and region are pointers here; `post` replaces them by handles.
-    unsafe {
-        let info = *info;
-        begin(qp, wr_opcode::BIND_MW, |w| {
-            w.ext.bind_mw.mw = mw as u64;
-            w.ext.bind_mw.rkey = rkey;
-            w.ext.bind_mw.bind_info.mr = info.mr as u64;
-            w.ext.bind_mw.bind_info.addr = info.addr;
-            w.ext.bind_mw.bind_info.length = info.length;
-            w.ext.bind_mw.bind_info.mw_access_flags = info.mw_access_flags;
-        });
     }
 }
 

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::ah_verbs;
 use crate::cq_verbs::Cq;
-use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
@@ -117,13 +117,6 @@ impl Qp {
         QpSnapshot { handle: self.handle, cap: self.cap, extras, sq_sig_all: self.sq_sig_all }
     }
 
-    /// Counts an asynchronous event that the program has taken.
-    pub fn async_taken(&self) {
-        self.async_taken.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Qp {
     /// The multicast groups that it is a member of.
     pub fn joined(&self) -> MutexGuard<'_, Vec<[u8; 16]>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,6 +134,14 @@ impl EventTarget for Qp {
 
     fn element(&self) -> ibv_async_element {
         ibv_async_element { qp: (&raw const self.ex.qp_base).cast_mut() }
+    }
+
+    fn acks(&self) -> AckCounters {
+        AckCounters::of(&self.ex.qp_base)
+    }
+
+    fn async_taken(&self) -> &AtomicU32 {
+        &self.async_taken
     }
 
     fn groups(&self) -> Vec<[u8; 16]> {
@@ -337,23 +338,28 @@ fn boxed(
     let Place { context, hca, pd, domain, xrcd, kind } = place;
     let object_number = ObjectNumber::new(Kind::Qp, hca);
     Box::into_raw(Box::new(Qp {
-        ex: ibv_qp_ex::plain(ibv_qp {
-            context,
-            qp_context: init.qp_context,
-            pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            handle: object_number.get(),
-            // That of a DCT is of use from RTR on, and drivers know it from then on only.
-            qp_num: if kind == qp_type::DCT { 0 } else { number },
-            state: 0,
-            qp_type: init.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        }),
-        dv: mlx5dv_qp_ex::NONE,
+        ex: ibv_qp_ex {
+            qp_base: ibv_qp {
+                context,
+                qp_context: init.qp_context,
+                pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                handle: object_number.get(),
+                // That of a DCT is of use from RTR on, and drivers know it from then on only.
+                qp_num: if kind == qp_type::DCT { 0 } else { number },
+                state: 0,
+                qp_type: init.qp_type,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                events_completed: 0,
+            },
+            // SAFETY: zeroes are a value of each other field: numbers, and no functions.
+            ..unsafe { core::mem::zeroed() }
+        },
+        // SAFETY: as above.
+        dv: unsafe { core::mem::zeroed() },
         _object_number: object_number,
         device: hca.device,
         hca,
@@ -513,7 +519,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             q.hca.objects().by_handle.remove(&q.handle);
         }
         let base = &q.ex.qp_base;
-        // SAFETY: domain, CQs and context outlive their QPs; events of it are of its type.
+        // SAFETY: domain, CQs and context outlive their QPs.
         unsafe {
             if let Some(domain) = q.domain {
                 domain.release();
@@ -523,12 +529,8 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                     cq.users.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            if let Ok(c) = Context::of(base.context) {
-                c.events.remove(|e| {
-                    matches!(event_kind(e.event_type), EventKind::Qp) && e.element.qp == qp
-                });
-            }
-            AckCounters::new(qp).wait(0, q.async_taken.load(Ordering::Relaxed));
+            let events: &dyn EventTarget = q;
+            events.end_events(0);
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(qp.cast::<Qp>()));
         }

@@ -95,15 +95,13 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
         *to = from as c_char;
     }
     let guid = adapter.guid().to_be();
-    ibv_device_attr {
-        fw_ver,
+    let limits = DeviceLimits {
         node_guid: guid,
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
         vendor_id: vendor(),
         vendor_part_id: identity().1,
-        hw_ver: 0,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
         device_cap_flags: CAPS,
@@ -114,29 +112,23 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
         max_mr: int(a.max_mr),
         max_pd: int(a.max_pd),
         max_qp_rd_atom: int(a.max_rd_atomic),
-        max_ee_rd_atom: 0,
         max_res_rd_atom: int(a.max_rd_atomic.saturating_mul(a.max_qp)),
         max_qp_init_rd_atom: int(a.max_rd_atomic),
-        max_ee_init_rd_atom: 0,
         atomic_cap: ATOMIC_GLOB,
-        max_ee: 0,
-        max_rdd: 0,
         max_mw: int(a.max_mr),
-        max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
         max_mcast_grp: int(GROUPS as u32),
         max_mcast_qp_attach: int(MEMBERS as u32),
         max_total_mcast_qp_attach: int(MEMBERS as u32),
         max_ah: int(a.max_ah),
-        max_fmr: 0,
-        max_map_per_fmr: 0,
         max_srq: int(a.max_srq),
         max_srq_wr: int(a.max_qp_wr),
         max_srq_sge: int(a.max_sge),
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
-    }
+        ..DeviceLimits::default()
+    };
+    ibv_device_attr { fw_ver, limits }
 }
 
 /// `ibv_query_device`.

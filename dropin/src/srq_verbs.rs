@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::cq_verbs::Cq;
-use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
@@ -55,11 +55,6 @@ impl Srq {
         // SAFETY: the caller's promise; the program's struct is the first field.
         unsafe { object(p.cast::<Srq>()) }
     }
-
-    /// Counts an asynchronous event that the program has taken.
-    pub fn async_taken(&self) {
-        self.async_taken.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 impl EventTarget for Srq {
@@ -73,6 +68,14 @@ impl EventTarget for Srq {
 
     fn element(&self) -> ibv_async_element {
         ibv_async_element { srq: (&raw const self.ibv).cast_mut() }
+    }
+
+    fn acks(&self) -> AckCounters {
+        AckCounters::of(&self.ibv)
+    }
+
+    fn async_taken(&self) -> &AtomicU32 {
+        &self.async_taken
     }
 }
 
@@ -230,18 +233,14 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         // Refused while QPs use it; Busy because a thread posts would be the program's error.
         s.device.srq_destroy(s.handle)?;
         s.hca.objects().by_handle.remove(&s.handle);
-        // SAFETY: domain and context outlive their objects; events of it are of its type.
+        // SAFETY: domain and context outlive their objects.
         unsafe {
             s.domain.release();
             if let Ok(cq) = Cq::of(s.cq) {
                 cq.users.fetch_sub(1, Ordering::Relaxed);
             }
-            if let Ok(c) = Context::of(s.ibv.context) {
-                c.events.remove(|e| {
-                    matches!(event_kind(e.event_type), EventKind::Srq) && e.element.srq == srq
-                });
-            }
-            AckCounters::new(srq).wait(0, s.async_taken.load(Ordering::Relaxed));
+            let events: &dyn EventTarget = s;
+            events.end_events(0);
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(srq.cast::<Srq>()));
         }

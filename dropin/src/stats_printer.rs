@@ -2,7 +2,7 @@
 //! it ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
 //! handles or ignores are left alone.
 
-use crate::worker::{Sleep, Turn, Worker};
+use crate::worker::{Sleep, Wakeup, Worker};
 use crate::{env, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -28,8 +28,8 @@ static LOST: AtomicBool = AtomicBool::new(false);
 /// caller at a time; a thread of its own calls `total`.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
-    let print = move |turn: &Turn<'_>| {
-        work(turn.last, total);
+    let print = move |why: &Wakeup<'_>| {
+        work(why.last, total);
         Sleep::default()
     };
     if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", print).is_err() {

@@ -135,8 +135,8 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     let seed = clock::random_seed()?;
     // Never freed: threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
-    CM_EVENTS.start("gdrc-ucma", move |turn| {
-        if turn.last {
+    CM_EVENTS.start("gdrc-ucma", move |why| {
+        if why.last {
             files.close_all()
         } else {
             while files.pump() > 0 {}

@@ -19,9 +19,9 @@ use crate::open_context::Context;
 use crate::open_devices::{OpenHca, STATE};
 use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
-use crate::verb_result::Verb;
+use crate::verb_result::{stat, Verb};
 use core::ffi::{c_int, c_void, CStr};
-use gdrcore_core::{refuse, Error, Result};
+use gdrcore_core::{copy_fields, copy_qp_cap, refuse, Error, Result};
 use gdrcore_net::fault;
 use gdrcore_ucma::memory::{place, read};
 use std::sync::Once;
@@ -44,14 +44,7 @@ pub struct File(libc::dev_t, libc::ino_t);
 impl File {
     /// The file of a descriptor, if it can be a context's.
     pub fn of(fd: c_int) -> Option<File> {
-        // SAFETY: zeroes are a valid stat, which lives through the call.
-        let st = unsafe {
-            let mut st: libc::stat = core::mem::zeroed();
-            if libc::fstat(fd, &mut st) != 0 {
-                return None;
-            }
-            st
-        };
+        let st = stat(fd).ok()?;
         (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
     }
 }
@@ -248,51 +241,8 @@ fn expect_zeroes(at: u64, len: usize) -> Result<()> {
 }
 
 fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
-    let a = query_verbs::device_attr(target.hca, target.adapter);
-    let n = |x: c_int| x as u32;
-    ib_uverbs_query_device_resp {
-        fw_ver: query_verbs::firmware(),
-        node_guid: a.node_guid,
-        sys_image_guid: a.sys_image_guid,
-        max_mr_size: a.max_mr_size,
-        page_size_cap: a.page_size_cap,
-        vendor_id: a.vendor_id,
-        vendor_part_id: a.vendor_part_id,
-        hw_ver: a.hw_ver,
-        max_qp: n(a.max_qp),
-        max_qp_wr: n(a.max_qp_wr),
-        device_cap_flags: a.device_cap_flags,
-        max_sge: n(a.max_sge),
-        max_sge_rd: n(a.max_sge_rd),
-        max_cq: n(a.max_cq),
-        max_cqe: n(a.max_cqe),
-        max_mr: n(a.max_mr),
-        max_pd: n(a.max_pd),
-        max_qp_rd_atom: n(a.max_qp_rd_atom),
-        max_ee_rd_atom: n(a.max_ee_rd_atom),
-        max_res_rd_atom: n(a.max_res_rd_atom),
-        max_qp_init_rd_atom: n(a.max_qp_init_rd_atom),
-        max_ee_init_rd_atom: n(a.max_ee_init_rd_atom),
-        atomic_cap: a.atomic_cap,
-        max_ee: n(a.max_ee),
-        max_rdd: n(a.max_rdd),
-        max_mw: n(a.max_mw),
-        max_raw_ipv6_qp: n(a.max_raw_ipv6_qp),
-        max_raw_ethy_qp: n(a.max_raw_ethy_qp),
-        max_mcast_grp: n(a.max_mcast_grp),
-        max_mcast_qp_attach: n(a.max_mcast_qp_attach),
-        max_total_mcast_qp_attach: n(a.max_total_mcast_qp_attach),
-        max_ah: n(a.max_ah),
-        max_fmr: n(a.max_fmr),
-        max_map_per_fmr: n(a.max_map_per_fmr),
-        max_srq: n(a.max_srq),
-        max_srq_wr: n(a.max_srq_wr),
-        max_srq_sge: n(a.max_srq_sge),
-        max_pkeys: a.max_pkeys,
-        local_ca_ack_delay: a.local_ca_ack_delay,
-        phys_port_cnt: a.phys_port_cnt,
-        reserved: [0; 4],
-    }
+    let limits = query_verbs::device_attr(target.hca, target.adapter).limits;
+    ib_uverbs_query_device_resp { fw_ver: query_verbs::firmware(), limits }
 }
 
 /// The attributes that the device does not have, of the queue pair with a number that programs see.
@@ -322,53 +272,28 @@ fn queue_pair(
     })?;
     let a = known.query(target.hca.device)?;
     let byte = |x: u32| x as u8;
-    Ok(ib_uverbs_query_qp_resp {
+    let mut r = ib_uverbs_query_qp_resp {
         dest: destination(&a.ah_attr),
         alt_dest: destination(&a.alt_ah_attr),
-        max_send_wr: a.cap.max_send_wr,
-        max_recv_wr: a.cap.max_recv_wr,
-        max_send_sge: a.cap.max_send_sge,
-        max_recv_sge: a.cap.max_recv_sge,
-        max_inline_data: a.cap.max_inline_data,
-        qkey: a.qkey,
-        rq_psn: a.rq_psn,
-        sq_psn: a.sq_psn,
-        dest_qp_num: a.dest_qp_num,
-        qp_access_flags: a.qp_access_flags,
-        pkey_index: a.pkey_index,
-        alt_pkey_index: a.alt_pkey_index,
         qp_state: byte(a.qp_state),
         cur_qp_state: byte(a.cur_qp_state),
         path_mtu: byte(a.path_mtu),
         path_mig_state: byte(a.path_mig_state),
-        sq_draining: a.sq_draining,
-        max_rd_atomic: a.max_rd_atomic,
-        max_dest_rd_atomic: a.max_dest_rd_atomic,
-        min_rnr_timer: a.min_rnr_timer,
-        port_num: a.port_num,
-        timeout: a.timeout,
-        retry_cnt: a.retry_cnt,
-        rnr_retry: a.rnr_retry,
-        alt_port_num: a.alt_port_num,
-        alt_timeout: a.alt_timeout,
         sq_sig_all: known.sq_sig_all.into(),
-        reserved: [0; 5],
-    })
+        ..ib_uverbs_query_qp_resp::default()
+    };
+    copy_qp_cap!(a.cap => r);
+    copy_fields! { a => r;
+        qkey rq_psn sq_psn dest_qp_num qp_access_flags pkey_index alt_pkey_index sq_draining
+        max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num timeout retry_cnt rnr_retry
+        alt_port_num alt_timeout
+    }
+    Ok(r)
 }
 
 fn destination(a: &ibv_ah_attr) -> ib_uverbs_qp_dest {
-    ib_uverbs_qp_dest {
-        dgid: a.grh.dgid.raw,
-        flow_label: a.grh.flow_label,
-        dlid: a.dlid,
-        reserved: 0,
-        sgid_index: a.grh.sgid_index,
-        hop_limit: a.grh.hop_limit,
-        traffic_class: a.grh.traffic_class,
-        sl: a.sl,
-        src_path_bits: a.src_path_bits,
-        static_rate: a.static_rate,
-        is_global: a.is_global,
-        port_num: a.port_num,
-    }
+    let mut to = ib_uverbs_qp_dest { dgid: a.grh.dgid.raw, ..ib_uverbs_qp_dest::default() };
+    copy_fields!(a.grh => to; flow_label sgid_index hop_limit traffic_class);
+    copy_fields!(a => to; dlid sl src_path_bits static_rate is_global port_num);
+    to
 }

@@ -21,6 +21,20 @@ pub fn last_error() -> Error {
     Error::from_errno(errno())
 }
 
+/// What fstat(2) says of a descriptor.
+///
+/// # Errors
+/// The system's.
+pub fn stat(fd: c_int) -> Result<libc::stat> {
+    // SAFETY: zeroes are a valid stat, which lives through the call.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    match unsafe { libc::fstat(fd, &mut st) } {
+        0 => Ok(st),
+        _ => Err(last_error()),
+    }
+}
+
 /// The name of an errno, as in `<errno.h>`.
 fn errno_name(errno: i32) -> String {
     let name = match errno {

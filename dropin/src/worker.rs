@@ -21,7 +21,7 @@ const EXIT_MS: u32 = 200;
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Why the work runs.
-pub struct Turn<'a> {
+pub struct Wakeup<'a> {
     /// For the last time.
     pub last: bool,
     /// The descriptors of the last [`Sleep`]; what has happened is in `revents`.
@@ -64,7 +64,7 @@ impl Worker {
     pub fn start(
         &'static self,
         name: &str,
-        work: impl FnMut(&Turn<'_>) -> Sleep + Send + 'static,
+        work: impl FnMut(&Wakeup<'_>) -> Sleep + Send + 'static,
     ) -> Result<()> {
         let (own, before) = (pid(), self.owner.load(Ordering::Acquire));
         let is_ours =
@@ -92,7 +92,7 @@ impl Worker {
         })
     }
 
-    fn run(&self, wake: c_int, mut work: impl FnMut(&Turn<'_>) -> Sleep) {
+    fn run(&self, wake: c_int, mut work: impl FnMut(&Wakeup<'_>) -> Sleep) {
         reason::install();
         let mut sleep = Sleep::default();
         loop {
@@ -120,7 +120,7 @@ impl Worker {
             // SAFETY: room for eight bytes.
             unsafe { libc::read(wake, (&raw mut n).cast(), 8) };
             let last = self.last.load(Ordering::Acquire);
-            sleep = work(&Turn { last, ready: &all[1..] });
+            sleep = work(&Wakeup { last, ready: &all[1..] });
             if last {
                 return self.last.store(false, Ordering::Release);
             }
@@ -170,39 +170,39 @@ mod tests {
     #[test]
     fn it_works_when_woken_and_once_more_at_the_end() {
         static WORKER: Worker = Worker::new();
-        static TURNS: AtomicU32 = AtomicU32::new(0);
+        static RUNS: AtomicU32 = AtomicU32::new(0);
         static LAST: AtomicU32 = AtomicU32::new(0);
         WORKER.wake();
         WORKER.finish();
         assert!(!WORKER.is_started());
         WORKER
-            .start("test", |turn| {
-                TURNS.fetch_add(1, Ordering::SeqCst);
-                LAST.fetch_add(turn.last.into(), Ordering::SeqCst);
+            .start("test", |why| {
+                RUNS.fetch_add(1, Ordering::SeqCst);
+                LAST.fetch_add(why.last.into(), Ordering::SeqCst);
                 Sleep::default()
             })
             .unwrap();
         assert!(WORKER.is_started());
         WORKER.wake();
-        let turns = |n| wait_for(60, "a turn", || TURNS.load(Ordering::SeqCst) >= n);
-        turns(1);
+        let runs = |n| wait_for(60, "a run", || RUNS.load(Ordering::SeqCst) >= n);
+        runs(1);
         WORKER.finish();
         // It waits for the last run, but not for ever: on a busy machine that may come later.
-        turns(2);
-        assert_eq!((TURNS.load(Ordering::SeqCst), LAST.load(Ordering::SeqCst)), (2, 1));
+        runs(2);
+        assert_eq!((RUNS.load(Ordering::SeqCst), LAST.load(Ordering::SeqCst)), (2, 1));
     }
 
     #[test]
     fn descriptors_and_a_time_end_a_sleep() {
         static WORKER: Worker = Worker::new();
         static READY: AtomicU32 = AtomicU32::new(0);
-        static TURNS: AtomicU32 = AtomicU32::new(0);
+        static RUNS: AtomicU32 = AtomicU32::new(0);
         let (ours, theirs) = UnixStream::pair().unwrap();
         WORKER
-            .start("test", move |turn| {
-                let ready = turn.ready.iter().any(|p| p.revents & libc::POLLIN != 0);
+            .start("test", move |why| {
+                let ready = why.ready.iter().any(|p| p.revents & libc::POLLIN != 0);
                 READY.fetch_add(ready.into(), Ordering::SeqCst);
-                TURNS.fetch_add(1, Ordering::SeqCst);
+                RUNS.fetch_add(1, Ordering::SeqCst);
                 if ready {
                     // Read, it is silent; a time is left.
                     (&theirs).read_exact(&mut [0]).unwrap();
@@ -212,10 +212,10 @@ mod tests {
             })
             .unwrap();
         WORKER.wake();
-        wait_for(60, "the first run", || TURNS.load(Ordering::SeqCst) == 1);
+        wait_for(60, "the first run", || RUNS.load(Ordering::SeqCst) == 1);
         (&ours).write_all(b"x").unwrap();
         wait_for(60, "a run for the descriptor, and one for the time", || {
-            TURNS.load(Ordering::SeqCst) == 3
+            RUNS.load(Ordering::SeqCst) == 3
         });
         assert_eq!(READY.load(Ordering::SeqCst), 1);
     }

@@ -8,7 +8,7 @@
 use crate::abi::*;
 use crate::hca::{File, Hca, XrcFile};
 use crate::open_context::Context;
-use crate::verb_result::{last_error, object, Verb};
+use crate::verb_result::{object, stat, Verb};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Error, Result};
@@ -39,17 +39,6 @@ impl Xrcd {
         let x = unsafe { object(p.cast::<Xrcd>())? };
         x.hca.check()?;
         Ok(x)
-    }
-}
-
-/// The file of a descriptor.
-fn file_of(fd: c_int) -> Result<File> {
-    // SAFETY: zeroes are a valid stat, which lives through the call.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: as above.
-    match unsafe { libc::fstat(fd, &mut st) } {
-        0 => Ok((st.st_dev, st.st_ino)),
-        _ => Err(last_error()),
     }
 }
 
@@ -101,7 +90,10 @@ pub unsafe extern "C" fn open_xrcd(
         if i.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
             return Err(refuse!(Invalid, "oflags {:#x}: O_CREAT and O_EXCL", i.oflags));
         }
-        let file = if i.fd == -1 { None } else { Some(file_of(i.fd)?) };
+        let file = match i.fd {
+            -1 => None,
+            fd => Some(stat(fd).map(|st| (st.st_dev, st.st_ino))?),
+        };
         let handle = match file {
             Some(file) => domain_of(c.hca, file, i.oflags)?,
             None => c.hca.make(0, |d| d.xrcd_alloc())?,

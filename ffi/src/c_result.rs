@@ -14,6 +14,28 @@ pub(crate) fn ret(r: Result<c_int>) -> c_int {
     }
 }
 
+/// What a call returns in C where it succeeds.
+pub(crate) trait Code {
+    fn code(self) -> c_int;
+}
+
+impl Code for () {
+    fn code(self) -> c_int {
+        0
+    }
+}
+
+impl Code for c_int {
+    fn code(self) -> c_int {
+        self
+    }
+}
+
+/// The C result of a call whose body is `f`: `?` leaves it with the negative errno.
+pub(crate) fn call<T: Code>(f: impl FnOnce() -> Result<T>) -> c_int {
+    ret(f().map(T::code))
+}
+
 /// Out of line, so that the path of successful hot calls stays short.
 #[cold]
 #[inline(never)]

@@ -1,11 +1,10 @@
 //! C calls of completion channels: gdrc_channel_.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::{gdrc_channel, gdrc_context, gdrc_cq};
 use crate::context_slots::device;
 use crate::ptr::out;
 use core::ffi::c_int;
-use gdrcore_core::Result;
 
 /// Creates a completion channel: a descriptor of its own for the events of the CQs that are created
 /// with it (gdrc_cq_create_on). Each thread that sleeps on completions has a channel of its own;
@@ -19,13 +18,11 @@ pub unsafe extern "C" fn gdrc_channel_create(
     ctx: *mut gdrc_context,
     out: *mut gdrc_channel,
 ) -> c_int {
-    ret(channel_create(ctx, out))
-}
-
-fn channel_create(ctx: *mut gdrc_context, out: *mut gdrc_channel) -> Result<c_int> {
-    let out = out!(out);
-    out.write(gdrc_channel { handle: device(ctx)?.channel_create()? });
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        out.write(gdrc_channel { handle: device(ctx)?.channel_create()? });
+        Ok(())
+    })
 }
 
 /// Destroys a completion channel, and closes its descriptor.
@@ -37,7 +34,7 @@ pub unsafe extern "C" fn gdrc_channel_destroy(
     ctx: *mut gdrc_context,
     channel: gdrc_channel,
 ) -> c_int {
-    ret(device(ctx).and_then(|d| d.channel_destroy(channel.handle)).map(|()| 0))
+    call(|| device(ctx)?.channel_destroy(channel.handle))
 }
 
 /// The channel's descriptor for poll, select or epoll: readable while the channel has an event. On
@@ -49,7 +46,7 @@ pub unsafe extern "C" fn gdrc_channel_destroy(
 /// Errors: -EINVAL: stale channel. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_channel_fd(ctx: *mut gdrc_context, channel: gdrc_channel) -> c_int {
-    ret(device(ctx).and_then(|d| d.channel_fd(channel.handle)))
+    call(|| device(ctx)?.channel_fd(channel.handle))
 }
 
 /// Takes one armed CQ of a channel that has an event. Arm it again, and then poll it, before the
@@ -65,19 +62,11 @@ pub unsafe extern "C" fn gdrc_channel_get_event(
     channel: gdrc_channel,
     out: *mut gdrc_cq,
 ) -> c_int {
-    ret(channel_event(ctx, channel, out))
-}
-
-fn channel_event(
-    ctx: *mut gdrc_context,
-    channel: gdrc_channel,
-    out: *mut gdrc_cq,
-) -> Result<c_int> {
-    let out = out!(out);
-    Ok(device(ctx)?.channel_event(channel.handle)?.map_or(0, |handle| {
-        out.write(gdrc_cq { handle });
-        1
-    }))
+    call(|| {
+        let out = out!(out);
+        let event = device(ctx)?.channel_event(channel.handle)?;
+        Ok(out.write_if(event.map(|handle| gdrc_cq { handle })))
+    })
 }
 
 /// Sleeps until a channel has an event and takes it, at most `timeout_ms` milliseconds (0: checks
@@ -95,18 +84,9 @@ pub unsafe extern "C" fn gdrc_channel_wait(
     timeout_ms: c_int,
     out: *mut gdrc_cq,
 ) -> c_int {
-    ret(channel_wait(ctx, channel, timeout_ms, out))
-}
-
-fn channel_wait(
-    ctx: *mut gdrc_context,
-    channel: gdrc_channel,
-    timeout_ms: c_int,
-    out: *mut gdrc_cq,
-) -> Result<c_int> {
-    let out = out!(out);
-    Ok(device(ctx)?.channel_wait(channel.handle, timeout_ms)?.map_or(0, |handle| {
-        out.write(gdrc_cq { handle });
-        1
-    }))
+    call(|| {
+        let out = out!(out);
+        let event = device(ctx)?.channel_wait(channel.handle, timeout_ms)?;
+        Ok(out.write_if(event.map(|handle| gdrc_cq { handle })))
+    })
 }

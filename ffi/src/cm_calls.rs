@@ -2,7 +2,7 @@
 
 use crate::c_cm_types::*;
 use crate::c_consts::{cm_conn_flags, cm_event};
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::connect_calls::DEFAULT_TIMEOUT;
 use crate::context_slots::device;
@@ -98,27 +98,18 @@ pub unsafe extern "C" fn gdrc_cm_listen(
     context: u64,
     out: *mut gdrc_cm_id,
 ) -> c_int {
-    ret(listen(ctx, port_space, port, backlog, context, out))
-}
-
-fn listen(
-    ctx: *mut gdrc_context,
-    ps: u32,
-    port: u32,
-    backlog: u32,
-    context: u64,
-    out: *mut gdrc_cm_id,
-) -> Result<c_int> {
-    let out = out!(out);
-    let m = manager(ctx)?;
-    let port = self::port(port)?;
-    let handle = m.create(port_space(ps)?, context)?;
-    let made = m.bind(handle, port).and_then(|port| m.listen(handle, backlog).map(|()| port));
-    let port = made.inspect_err(|_| {
-        let _ = m.destroy(handle);
-    })?;
-    out.write(gdrc_cm_id { handle });
-    Ok(c_int::from(port))
+    call(|| {
+        let out = out!(out);
+        let m = manager(ctx)?;
+        let port = self::port(port)?;
+        let handle = m.create(self::port_space(port_space)?, context)?;
+        let made = m.bind(handle, port).and_then(|port| m.listen(handle, backlog).map(|()| port));
+        let port = made.inspect_err(|_| {
+            let _ = m.destroy(handle);
+        })?;
+        out.write(gdrc_cm_id { handle });
+        Ok(c_int::from(port))
+    })
 }
 
 /// Requests a connection of `qp` (in RESET or INIT) to the listener at `port` of the peer at `to`.
@@ -147,30 +138,20 @@ pub unsafe extern "C" fn gdrc_cm_connect(
     param: *const gdrc_cm_conn_param,
     out: *mut gdrc_cm_id,
 ) -> c_int {
-    ret(connect(ctx, to, port_space, port, qp, param, out))
-}
-
-fn connect(
-    ctx: *mut gdrc_context,
-    to: *const gdrc_ah_attr,
-    ps: u32,
-    port: u32,
-    qp: gdrc_qp,
-    p: *const gdrc_cm_conn_param,
-    out: *mut gdrc_cm_id,
-) -> Result<c_int> {
-    let out = out!(out);
-    let to: gdrc_ah_attr = plain_in!(to);
-    let p = sized_in_optional!(p);
-    let core_param = param(&p)?;
-    let m = manager(ctx)?;
-    let port = self::port(port)?;
-    let handle = m.create(port_space(ps)?, p.context)?;
-    m.connect(handle, &to.into(), port, qp.handle, &core_param).inspect_err(|_| {
-        let _ = m.destroy(handle);
-    })?;
-    out.write(gdrc_cm_id { handle });
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let to: gdrc_ah_attr = plain_in!(to);
+        let p: gdrc_cm_conn_param = sized_in_optional!(param);
+        let param = self::param(&p)?;
+        let m = manager(ctx)?;
+        let port = self::port(port)?;
+        let handle = m.create(self::port_space(port_space)?, p.context)?;
+        m.connect(handle, &to.into(), port, qp.handle, &param).inspect_err(|_| {
+            let _ = m.destroy(handle);
+        })?;
+        out.write(gdrc_cm_id { handle });
+        Ok(())
+    })
 }
 
 /// Accepts a request (GDRC_CM_EVENT_CONNECT_REQUEST) with `qp` (in RESET or INIT), which is in RTS
@@ -192,23 +173,15 @@ pub unsafe extern "C" fn gdrc_cm_accept(
     qp: gdrc_qp,
     param: *const gdrc_cm_conn_param,
 ) -> c_int {
-    ret(accept(ctx, id, qp, param))
-}
-
-fn accept(
-    ctx: *mut gdrc_context,
-    id: gdrc_cm_id,
-    qp: gdrc_qp,
-    p: *const gdrc_cm_conn_param,
-) -> Result<c_int> {
-    let p = sized_in_optional!(p);
-    let core_param = param(&p)?;
-    let m = manager(ctx)?;
-    if p.context != 0 {
-        m.set_context(id.handle, p.context)?;
-    }
-    m.accept(id.handle, qp.handle, &core_param)?;
-    Ok(0)
+    call(|| {
+        let p: gdrc_cm_conn_param = sized_in_optional!(param);
+        let param = self::param(&p)?;
+        let m = manager(ctx)?;
+        if p.context != 0 {
+            m.set_context(id.handle, p.context)?;
+        }
+        m.accept(id.handle, qp.handle, &param)
+    })
 }
 
 /// Completes a connection at GDRC_CM_EVENT_CONNECT_RESPONSE: the program's own QP is in RTS, and
@@ -217,7 +190,7 @@ fn accept(
 /// Errors: -EINVAL: no accepted connection that waits for it. Threads: any. Cost: a system call.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_establish(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
-    ret(manager(ctx).and_then(|m| m.establish(id.handle)).map(|()| 0))
+    call(|| manager(ctx)?.establish(id.handle))
 }
 
 /// Rejects a request, with at most GDRC_CM_REJECT_DATA_MAX bytes for the peer's program, whose
@@ -233,7 +206,10 @@ pub unsafe extern "C" fn gdrc_cm_reject(
     private_data: *const c_void,
     len: usize,
 ) -> c_int {
-    ret(data(private_data, len).and_then(|d| manager(ctx)?.reject(id.handle, d)).map(|()| 0))
+    call(|| {
+        let data = data(private_data, len)?;
+        manager(ctx)?.reject(id.handle, data)
+    })
 }
 
 /// Disconnects: the QP goes to ERR and is flushed, the peer is notified. GDRC_CM_EVENT_DISCONNECTED
@@ -243,7 +219,7 @@ pub unsafe extern "C" fn gdrc_cm_reject(
 /// rdma_disconnect(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
-    ret(manager(ctx).and_then(|m| m.disconnect(id.handle)).map(|()| 0))
+    call(|| manager(ctx)?.disconnect(id.handle))
 }
 
 /// Destroys an id, whatever its state: a listener stops, a request is rejected, an attempt is given
@@ -253,7 +229,7 @@ pub unsafe extern "C" fn gdrc_cm_disconnect(ctx: *mut gdrc_context, id: gdrc_cm_
 /// Errors: -EINVAL: stale handle. Threads: any. Cost: a system call. Source: rdma_destroy_id(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cm_destroy(ctx: *mut gdrc_context, id: gdrc_cm_id) -> c_int {
-    ret(manager(ctx).and_then(|m| m.destroy(id.handle)).map(|()| 0))
+    call(|| manager(ctx)?.destroy(id.handle))
 }
 
 /// Takes an event of the connection manager, and moves the id's QP accordingly: to RTS when the
@@ -270,47 +246,39 @@ pub unsafe extern "C" fn gdrc_cm_get_event(
     ctx: *mut gdrc_context,
     out: *mut gdrc_cm_event,
 ) -> c_int {
-    ret(cm_event(ctx, out))
-}
-
-fn cm_event(ctx: *mut gdrc_context, out: *mut gdrc_cm_event) -> Result<c_int> {
-    let out = sized_out!(out);
-    let Some(e) = manager(ctx)?.event()? else { return Ok(0) };
-    let mut private_data = [0; 200];
-    let given = e.private_data();
-    if let Some(to) = private_data.get_mut(..given.len()) {
-        to.copy_from_slice(given);
-    }
-    out.write(&gdrc_cm_event {
-        event: e.event,
-        status: e.status,
-        private_data_len: given.len() as u32,
-        id: gdrc_cm_id { handle: e.id },
-        listener: gdrc_cm_id { handle: e.listener },
-        qp: gdrc_qp { handle: e.qp },
-        context: e.context,
-        peer: gdrc_ah_attr {
-            dgid: e.peer.dgid,
-            scope_id: e.peer.scope_id,
-            udp_port: e.peer.udp_port,
-            hop_limit: e.peer.hop_limit,
-            traffic_class: e.peer.traffic_class,
-        },
-        remote_qpn: e.remote_qpn,
-        qkey: e.qkey,
-        local_port: u32::from(e.local_port),
-        remote_port: u32::from(e.remote_port),
-        qp_type: e.qp_type,
-        path_mtu: e.path_mtu,
-        responder_resources: u32::from(e.responder_resources),
-        initiator_depth: u32::from(e.initiator_depth),
-        retry_count: u32::from(e.retry_count),
-        rnr_retry: u32::from(e.rnr_retry),
-        srq: u32::from(e.srq),
-        private_data,
-        ..crate::ptr::zeroed()
-    });
-    Ok(1)
+    call(|| {
+        let out = sized_out!(out);
+        let Some(e) = manager(ctx)?.event()? else { return Ok(0) };
+        let mut private_data = [0; 200];
+        let given = e.private_data();
+        if let Some(to) = private_data.get_mut(..given.len()) {
+            to.copy_from_slice(given);
+        }
+        out.write(&gdrc_cm_event {
+            event: e.event,
+            status: e.status,
+            private_data_len: given.len() as u32,
+            id: gdrc_cm_id { handle: e.id },
+            listener: gdrc_cm_id { handle: e.listener },
+            qp: gdrc_qp { handle: e.qp },
+            context: e.context,
+            peer: e.peer.into(),
+            remote_qpn: e.remote_qpn,
+            qkey: e.qkey,
+            local_port: u32::from(e.local_port),
+            remote_port: u32::from(e.remote_port),
+            qp_type: e.qp_type,
+            path_mtu: e.path_mtu,
+            responder_resources: u32::from(e.responder_resources),
+            initiator_depth: u32::from(e.initiator_depth),
+            retry_count: u32::from(e.retry_count),
+            rnr_retry: u32::from(e.rnr_retry),
+            srq: u32::from(e.srq),
+            private_data,
+            ..crate::ptr::zeroed()
+        });
+        Ok(1)
+    })
 }
 
 /// The attributes and mask that bring an id's QP to `state` (GDRC_QPS_INIT, RTR or RTS), for
@@ -326,22 +294,14 @@ pub unsafe extern "C" fn gdrc_cm_qp_attr(
     attr: *mut gdrc_qp_attr,
     mask: *mut u32,
 ) -> c_int {
-    ret(cm_qp_attr(ctx, id, state, attr, mask))
-}
-
-fn cm_qp_attr(
-    ctx: *mut gdrc_context,
-    id: gdrc_cm_id,
-    state: u32,
-    attr: *mut gdrc_qp_attr,
-    mask: *mut u32,
-) -> Result<c_int> {
-    let mask = out!(mask);
-    let attr = sized_out!(attr);
-    let (a, m) = manager(ctx)?.qp_attr(id.handle, state)?;
-    attr.write(&crate::qp_calls::qp_attr_out(&a));
-    mask.write(m);
-    Ok(0)
+    call(|| {
+        let mask = out!(mask);
+        let attr = sized_out!(attr);
+        let (a, m) = manager(ctx)?.qp_attr(id.handle, state)?;
+        attr.write(&crate::qp_calls::qp_attr_out(&a));
+        mask.write(m);
+        Ok(())
+    })
 }
 
 /// The name of a connection manager's event (GDRC_CM_), without prefix. Static; never NULL.
@@ -354,8 +314,8 @@ pub extern "C" fn gdrc_cm_event_str(event: u32) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_device::Fake;
     use crate::ptr::zeroed;
+    use crate::tests::fake_device::Fake;
     use gdrcore_core::Error;
 
     #[test]

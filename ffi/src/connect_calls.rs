@@ -1,7 +1,7 @@
 //! C calls that connect a QP: gdrc_qp_connect takes it from RESET to RTS in one call.
 
 use crate::c_consts::*;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::endpoint_calls;
@@ -34,53 +34,45 @@ pub unsafe extern "C" fn gdrc_qp_connect(
     remote: *const gdrc_endpoint,
     opts: *const gdrc_qp_connect_opts,
 ) -> c_int {
-    ret(qp_connect(ctx, qp, local, remote, opts))
-}
-
-fn qp_connect(
-    ctx: *mut gdrc_context,
-    qp: gdrc_qp,
-    local: *const gdrc_endpoint,
-    remote: *const gdrc_endpoint,
-    opts: *const gdrc_qp_connect_opts,
-) -> Result<c_int> {
-    let dev = device(ctx)?;
-    let l = sized_in!(local);
-    let (now, init) = dev.qp_query(qp.handle)?;
-    let dc = matches!(init.qp_type, qp_type::DCI | qp_type::DCT);
-    let r = if remote.is_null() || dc { None } else { Some(sized_in!(remote)) };
-    let given = !opts.is_null();
-    let o = sized_in_optional!(opts);
-    endpoint_calls::check_local(&l)?;
-    if let Some(r) = &r {
-        endpoint_calls::check(r, "remote")?;
-    }
-    let plan = Plan::new(init.qp_type, &l, r.as_ref(), &Options::new(&o, given)?)?;
-    let own = dev.qp_num(qp.handle)?;
-    if l.qpn != own {
-        return Err(refuse!(
-            Invalid,
-            "local->qpn {:#x}: the QP's number is {own:#x}; fill local by gdrc_endpoint_local",
-            l.qpn
-        ));
-    }
-    match now.qp_state {
-        qp_state::RESET => plan.run(dev, qp, true).inspect_err(|_| {
-            // The program may try again, or with another peer.
-            let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
-            let _ = dev.qp_modify(qp.handle, &reset, qp_attr_mask::STATE);
-        })?,
-        qp_state::INIT => plan.run(dev, qp, false)?,
-        state => {
-            let state = qp_state::name(state);
+    call(|| {
+        let dev = device(ctx)?;
+        let l = sized_in!(local);
+        let (now, init) = dev.qp_query(qp.handle)?;
+        let dc = matches!(init.qp_type, qp_type::DCI | qp_type::DCT);
+        let r = if remote.is_null() || dc { None } else { Some(sized_in!(remote)) };
+        let given = !opts.is_null();
+        let o = sized_in_optional!(opts);
+        endpoint_calls::check_local(&l)?;
+        if let Some(r) = &r {
+            endpoint_calls::check(r, "remote")?;
+        }
+        let plan = Plan::new(init.qp_type, &l, r.as_ref(), &Options::new(&o, given)?)?;
+        let own = dev.qp_num(qp.handle)?;
+        if l.qpn != own {
             return Err(refuse!(
                 Invalid,
-                "qp: it is in {state}, and only one in RESET \
-                 or INIT can be connected; gdrc_qp_reset"
+                "local->qpn {:#x}: the QP's number is {own:#x}; fill local by gdrc_endpoint_local",
+                l.qpn
             ));
         }
-    }
-    Ok(0)
+        match now.qp_state {
+            qp_state::RESET => plan.run(dev, qp, true).inspect_err(|_| {
+                // The program may try again, or with another peer.
+                let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
+                let _ = dev.qp_modify(qp.handle, &reset, qp_attr_mask::STATE);
+            })?,
+            qp_state::INIT => plan.run(dev, qp, false)?,
+            state => {
+                let state = qp_state::name(state);
+                return Err(refuse!(
+                    Invalid,
+                    "qp: it is in {state}, and only one in RESET \
+                     or INIT can be connected; gdrc_qp_reset"
+                ));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The largest path MTU (GDRC_MTU_) of the path to a peer, as far as this host knows it: the
@@ -93,12 +85,10 @@ fn qp_connect(
 /// calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> c_int {
-    ret(path_mtu(ctx, to))
-}
-
-fn path_mtu(ctx: *mut gdrc_context, to: *const gdrc_ah_attr) -> Result<c_int> {
-    let to = plain_in!(to);
-    Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
+    call(|| {
+        let to = plain_in!(to);
+        Ok(device(ctx)?.path_mtu(&to.into())? as c_int)
+    })
 }
 
 /// The ACK timeout of a program that names none: 0.54 s, so that eight tries take 4.3 s. Losses are

@@ -19,27 +19,21 @@ pub(crate) trait ContextDevice: Device {
     unsafe fn close(&self) -> Leaks;
 }
 
-impl ContextDevice for SoftDevice {
-    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        SoftDevice::memory_add(self, provider, memory)
-    }
+macro_rules! soft_devices {
+    ($($device:ty),*) => {$(
+        impl ContextDevice for $device {
+            fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+                <$device>::memory_add(self, provider, memory)
+            }
 
-    unsafe fn close(&self) -> Leaks {
-        // SAFETY: the trait's contract is that of SoftDevice's own close.
-        unsafe { SoftDevice::close(self) }
-    }
+            unsafe fn close(&self) -> Leaks {
+                // SAFETY: the trait's contract is that of the device's own close.
+                unsafe { <$device>::close(self) }
+            }
+        }
+    )*};
 }
-
-impl ContextDevice for EngineSet {
-    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        EngineSet::memory_add(self, provider, memory)
-    }
-
-    unsafe fn close(&self) -> Leaks {
-        // SAFETY: the trait's contract is that of EngineSet's own close.
-        unsafe { EngineSet::close(self) }
-    }
-}
+soft_devices!(SoftDevice, EngineSet);
 
 impl ContextDevice for VerbsDevice {
     unsafe fn close(&self) -> Leaks {

@@ -1,6 +1,6 @@
 //! C calls of completion queues: gdrc_cq_. Polling and arming are in `data_calls`.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, out_optional};
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn gdrc_cq_create(
     out: *mut gdrc_cq,
     granted: *mut u32,
 ) -> c_int {
-    ret(cq_create(ctx, cqe, None, out, granted))
+    call(|| cq_create(ctx, cqe, None, out, granted))
 }
 
 fn cq_create(
@@ -30,7 +30,7 @@ fn cq_create(
     channel: Option<gdrc_channel>,
     out: *mut gdrc_cq,
     granted: *mut u32,
-) -> Result<c_int> {
+) -> Result<()> {
     let out = out!(out);
     let granted = out_optional!(granted);
     let device = device(ctx)?;
@@ -42,7 +42,7 @@ fn cq_create(
     if let Some(granted) = granted {
         granted.write(room);
     }
-    Ok(0)
+    Ok(())
 }
 
 /// Creates a completion queue as gdrc_cq_create does, whose events go to a completion channel:
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn gdrc_cq_create_on(
     out: *mut gdrc_cq,
     granted: *mut u32,
 ) -> c_int {
-    ret(cq_create(ctx, cqe, Some(channel), out, granted))
+    call(|| cq_create(ctx, cqe, Some(channel), out, granted))
 }
 
 /// Changes a CQ's size; completions in it stay, in order. `granted` receives the new size, and may
@@ -76,16 +76,14 @@ pub unsafe extern "C" fn gdrc_cq_resize(
     cqe: u32,
     granted: *mut u32,
 ) -> c_int {
-    ret(cq_resize(ctx, cq, cqe, granted))
-}
-
-fn cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32, granted: *mut u32) -> Result<c_int> {
-    let granted = out_optional!(granted);
-    let room = device(ctx)?.cq_resize(cq.handle, cqe)?;
-    if let Some(granted) = granted {
-        granted.write(room);
-    }
-    Ok(0)
+    call(|| {
+        let granted = out_optional!(granted);
+        let room = device(ctx)?.cq_resize(cq.handle, cqe)?;
+        if let Some(granted) = granted {
+            granted.write(room);
+        }
+        Ok(())
+    })
 }
 
 /// Destroys a CQ with the completions in it.
@@ -94,5 +92,5 @@ fn cq_resize(ctx: *mut gdrc_context, cq: gdrc_cq, cqe: u32, granted: *mut u32) -
 /// Threads: any. Cost: none. Source: IBTA verb Destroy Completion Queue; ibv_destroy_cq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_destroy(ctx: *mut gdrc_context, cq: gdrc_cq) -> c_int {
-    ret(device(ctx).and_then(|d| d.cq_destroy(cq.handle)).map(|()| 0))
+    call(|| device(ctx)?.cq_destroy(cq.handle))
 }

@@ -1,7 +1,7 @@
 //! C calls of the data plane: post, poll, progress, arm, wait. Each is the check of the context and
 //! one call of the device.
 
-use crate::c_result::{count, ret};
+use crate::c_result::{call, count, ret};
 use crate::c_types::*;
 use crate::context_slots::{device, fast, FastDevice};
 use crate::ptr::{check_list, out, report_bad, wc_slice};
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
     if let FastDevice::Soft(soft) = fast(ctx) {
         return count(soft.quick_progress());
     }
-    ret(device(ctx).and_then(|d| d.progress()).map(count))
+    call(|| device(ctx)?.progress().map(count))
 }
 
 /// Arms a CQ: the next completion, or with solicited_only the next solicited or failed one, makes
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn gdrc_cq_arm(
     cq: gdrc_cq,
     solicited_only: c_int,
 ) -> c_int {
-    ret(device(ctx).and_then(|d| d.cq_arm(cq.handle, solicited_only != 0)).map(|()| 0))
+    call(|| device(ctx)?.cq_arm(cq.handle, solicited_only != 0))
 }
 
 /// Takes one armed CQ that has an event.
@@ -332,17 +332,9 @@ pub unsafe extern "C" fn gdrc_cq_arm(
 /// ibv_get_cq_event(3), without sleep.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_get_cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> c_int {
-    ret(cq_event(ctx, out))
-}
-
-fn cq_event(ctx: *mut gdrc_context, out: *mut gdrc_cq) -> Result<c_int> {
-    let out = out!(out);
-    Ok(match device(ctx)?.cq_event()? {
-        Some(handle) => {
-            out.write(gdrc_cq { handle });
-            1
-        }
-        None => 0,
+    call(|| {
+        let out = out!(out);
+        Ok(out.write_if(device(ctx)?.cq_event()?.map(|handle| gdrc_cq { handle })))
     })
 }
 
@@ -356,17 +348,9 @@ pub unsafe extern "C" fn gdrc_get_async_event(
     ctx: *mut gdrc_context,
     out: *mut AsyncEvent,
 ) -> c_int {
-    ret(async_event(ctx, out))
-}
-
-fn async_event(ctx: *mut gdrc_context, out: *mut AsyncEvent) -> Result<c_int> {
-    let out = out!(out);
-    Ok(match device(ctx)?.async_event()? {
-        Some(e) => {
-            out.write(e);
-            1
-        }
-        None => 0,
+    call(|| {
+        let out = out!(out);
+        Ok(out.write_if(device(ctx)?.async_event()?))
     })
 }
 
@@ -379,7 +363,7 @@ fn async_event(ctx: *mut gdrc_context, out: *mut AsyncEvent) -> Result<c_int> {
 /// none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_fd(ctx: *mut gdrc_context) -> c_int {
-    ret(device(ctx).and_then(|d| d.fd()))
+    call(|| device(ctx)?.fd())
 }
 
 /// Prepares the descriptor for sleeping on it: sets its timer to the engine's next deadline.
@@ -388,7 +372,7 @@ pub unsafe extern "C" fn gdrc_fd(ctx: *mut gdrc_context) -> c_int {
 /// Errors: -EINVAL: not an open context. Threads: any. Cost: one or two system calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
-    ret(device(ctx).and_then(|d| d.arm()).map(c_int::from))
+    call(|| device(ctx)?.arm().map(c_int::from))
 }
 
 /// Sleeps until an armed CQ has an event or there is an asynchronous event, at most `timeout_ms`
@@ -399,7 +383,7 @@ pub unsafe extern "C" fn gdrc_arm(ctx: *mut gdrc_context) -> c_int {
 /// allocation.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_wait(ctx: *mut gdrc_context, timeout_ms: c_int) -> c_int {
-    ret(device(ctx).and_then(|d| d.wait(timeout_ms)).map(c_int::from))
+    call(|| device(ctx)?.wait(timeout_ms).map(c_int::from))
 }
 
 /// Starts the helper thread, which runs the engine while the program does not poll: for targets of
@@ -410,7 +394,7 @@ pub unsafe extern "C" fn gdrc_wait(ctx: *mut gdrc_context, timeout_ms: c_int) ->
 /// Cost: creates a thread.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_helper_start(ctx: *mut gdrc_context) -> c_int {
-    ret(device(ctx).and_then(|d| d.helper(true)).map(|()| 0))
+    call(|| device(ctx)?.helper(true))
 }
 
 /// Stops the helper thread and waits for its end. Without a helper it does nothing.
@@ -418,5 +402,5 @@ pub unsafe extern "C" fn gdrc_helper_start(ctx: *mut gdrc_context) -> c_int {
 /// Errors: -EINVAL: not an open context. Threads: any. Cost: joins a thread.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_helper_stop(ctx: *mut gdrc_context) -> c_int {
-    ret(device(ctx).and_then(|d| d.helper(false)).map(|()| 0))
+    call(|| device(ctx)?.helper(false))
 }

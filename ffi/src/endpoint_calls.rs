@@ -2,7 +2,7 @@
 //! form on the wire.
 
 use crate::c_consts::*;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, plain_in, sized_in, sized_out, zeroed};
@@ -195,46 +195,39 @@ pub unsafe extern "C" fn gdrc_endpoint_local(
     mr: *const gdrc_mr,
     out: *mut gdrc_endpoint,
 ) -> c_int {
-    ret(endpoint_local(ctx, qp, mr, out))
-}
-
-fn endpoint_local(
-    ctx: *mut gdrc_context,
-    qp: gdrc_qp,
-    mr: *const gdrc_mr,
-    out: *mut gdrc_endpoint,
-) -> Result<c_int> {
-    let out = sized_out!(out);
-    let dev = device(ctx)?;
-    let (was, init) = dev.qp_query(qp.handle)?;
-    let d = dev.facts()?;
-    let random = random()?;
-    let mut e = gdrc_endpoint {
-        version: GDRC_ENDPOINT_VERSION,
-        gid: d.gid,
-        scope_id: d.scope_id,
-        qpn: dev.qp_num(qp.handle)?,
-        psn: start_psn(was.sq_psn, random[0]),
-        mtu: d.active_mtu,
-        qp_type: init.qp_type,
-        udp_port: d.udp_port,
-        max_rd_atomic: d.max_rd_atomic,
-        flags: if d.own_port != 0 { GDRC_ENDPOINT_OWN_PORT } else { 0 },
-        ..zeroed()
-    };
-    if init.qp_type == qp_type::UD {
-        // With the high bit set the sender's device would use its own Q_Key.
-        e.qkey = random[1] >> 1;
-    }
-    if !mr.is_null() {
-        let mr: gdrc_mr = plain_in!(mr);
-        let a = dev.mr_query(mr.handle)?;
-        e.addr = a.iova;
-        e.length = a.length;
-        e.rkey = a.rkey;
-    }
-    out.write(&e);
-    Ok(0)
+    call(|| {
+        let out = sized_out!(out);
+        let dev = device(ctx)?;
+        let (was, init) = dev.qp_query(qp.handle)?;
+        let d = dev.facts()?;
+        let random = random()?;
+        let mut e = gdrc_endpoint {
+            version: GDRC_ENDPOINT_VERSION,
+            gid: d.gid,
+            scope_id: d.scope_id,
+            qpn: dev.qp_num(qp.handle)?,
+            psn: start_psn(was.sq_psn, random[0]),
+            mtu: d.active_mtu,
+            qp_type: init.qp_type,
+            udp_port: d.udp_port,
+            max_rd_atomic: d.max_rd_atomic,
+            flags: if d.own_port != 0 { GDRC_ENDPOINT_OWN_PORT } else { 0 },
+            ..zeroed()
+        };
+        if init.qp_type == qp_type::UD {
+            // With the high bit set the sender's device would use its own Q_Key.
+            e.qkey = random[1] >> 1;
+        }
+        if !mr.is_null() {
+            let mr: gdrc_mr = plain_in!(mr);
+            let a = dev.mr_query(mr.handle)?;
+            e.addr = a.iova;
+            e.length = a.length;
+            e.rkey = a.rkey;
+        }
+        out.write(&e);
+        Ok(())
+    })
 }
 
 fn random() -> Result<[u32; 2]> {
@@ -254,15 +247,13 @@ pub unsafe extern "C" fn gdrc_endpoint_pack(
     endpoint: *const gdrc_endpoint,
     wire: *mut u8,
 ) -> c_int {
-    ret(endpoint_pack(endpoint, wire))
-}
-
-fn endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> Result<c_int> {
-    let e = sized_in!(endpoint);
-    let out = out!(wire.cast::<[u8; WIRE]>());
-    check(&e, "endpoint")?;
-    out.write(pack(&e));
-    Ok(0)
+    call(|| {
+        let e = sized_in!(endpoint);
+        let out = out!(wire.cast::<[u8; WIRE]>());
+        check(&e, "endpoint")?;
+        out.write(pack(&e));
+        Ok(())
+    })
 }
 
 /// Parses the bytes that a peer's gdrc_endpoint_pack wrote; any bytes are safe. `out->struct_size`
@@ -273,14 +264,12 @@ fn endpoint_pack(endpoint: *const gdrc_endpoint, wire: *mut u8) -> Result<c_int>
 /// none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_endpoint_unpack(wire: *const u8, out: *mut gdrc_endpoint) -> c_int {
-    ret(endpoint_unpack(wire, out))
-}
-
-fn endpoint_unpack(wire: *const u8, out: *mut gdrc_endpoint) -> Result<c_int> {
-    let out = sized_out!(out);
-    let w: [u8; WIRE] = plain_in!(wire.cast());
-    out.write(&unpack(&w)?);
-    Ok(0)
+    call(|| {
+        let out = sized_out!(out);
+        let w: [u8; WIRE] = plain_in!(wire.cast());
+        out.write(&unpack(&w)?);
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! C calls of fast handles: a queue pair or CQ is looked up once, for posts and polls without a
 //! look-up.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_device::ContextDevice;
 use crate::context_slots::{device, fast, FastDevice};
@@ -27,20 +27,19 @@ pub unsafe extern "C" fn gdrc_qp_fast_get(
     qp: gdrc_qp,
     out: *mut *mut gdrc_qp_fast,
 ) -> c_int {
-    ret(qp_get(ctx, qp.handle, out))
-}
-
-fn qp_get(ctx: *mut gdrc_context, handle: Handle, out: *mut *mut gdrc_qp_fast) -> Result<c_int> {
-    let out = out!(out);
-    let device = device(ctx)?;
-    device.qp_pin(handle)?;
-    let made =
-        qp_target(ctx, handle).and_then(|target| insert_qp(ctx, object(device, handle, target)));
-    if made.is_err() {
-        device.qp_unpin(handle)?;
-    }
-    out.write(made?);
-    Ok(0)
+    call(|| {
+        let handle = qp.handle;
+        let out = out!(out);
+        let device = device(ctx)?;
+        device.qp_pin(handle)?;
+        let made = qp_target(ctx, handle)
+            .and_then(|target| insert_qp(ctx, object(device, handle, target)));
+        if made.is_err() {
+            device.qp_unpin(handle)?;
+        }
+        out.write(made?);
+        Ok(())
+    })
 }
 
 fn qp_target(ctx: *mut gdrc_context, handle: Handle) -> Result<QpTarget> {
@@ -66,10 +65,7 @@ fn object<T>(device: &'static dyn ContextDevice, handle: Handle, target: T) -> F
 /// fork. Threads: one per handle. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_fast_put(qp: *mut gdrc_qp_fast) -> c_int {
-    ret(QPS
-        .find(qp)
-        .and_then(|entry| QPS.vacate(entry, |o| o.device.qp_unpin(o.handle)))
-        .map(|()| 0))
+    call(|| QPS.vacate(QPS.find(qp)?, |o| o.device.qp_unpin(o.handle)))
 }
 
 /// Writes to `*out` a handle of a CQ for gdrc_cq_fast_poll; otherwise as gdrc_qp_fast_get.
@@ -81,20 +77,19 @@ pub unsafe extern "C" fn gdrc_cq_fast_get(
     cq: gdrc_cq,
     out: *mut *mut gdrc_cq_fast,
 ) -> c_int {
-    ret(cq_get(ctx, cq.handle, out))
-}
-
-fn cq_get(ctx: *mut gdrc_context, handle: Handle, out: *mut *mut gdrc_cq_fast) -> Result<c_int> {
-    let out = out!(out);
-    let device = device(ctx)?;
-    device.cq_pin(handle)?;
-    let made =
-        cq_target(ctx, handle).and_then(|target| insert_cq(ctx, object(device, handle, target)));
-    if made.is_err() {
-        device.cq_unpin(handle)?;
-    }
-    out.write(made?);
-    Ok(0)
+    call(|| {
+        let handle = cq.handle;
+        let out = out!(out);
+        let device = device(ctx)?;
+        device.cq_pin(handle)?;
+        let made = cq_target(ctx, handle)
+            .and_then(|target| insert_cq(ctx, object(device, handle, target)));
+        if made.is_err() {
+            device.cq_unpin(handle)?;
+        }
+        out.write(made?);
+        Ok(())
+    })
 }
 
 fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
@@ -111,8 +106,5 @@ fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
 /// Errors: as gdrc_qp_fast_put. Threads: one per handle. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_cq_fast_put(cq: *mut gdrc_cq_fast) -> c_int {
-    ret(CQS
-        .find(cq)
-        .and_then(|entry| CQS.vacate(entry, |o| o.device.cq_unpin(o.handle)))
-        .map(|()| 0))
+    call(|| CQS.vacate(CQS.find(cq)?, |o| o.device.cq_unpin(o.handle)))
 }

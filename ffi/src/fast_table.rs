@@ -239,7 +239,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_device::Fake;
+    use crate::tests::fake_device::Fake;
 
     type Ops = u32;
 

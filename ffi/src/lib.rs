@@ -41,8 +41,6 @@ mod cq_calls;
 mod data_calls;
 mod endpoint_calls;
 mod error_detail;
-#[cfg(test)]
-mod fake_device;
 mod fast_calls;
 mod fast_ops;
 mod fast_table;

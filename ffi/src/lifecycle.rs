@@ -1,7 +1,7 @@
 //! C calls that open and close contexts, add memory to them, and query their limits.
 
 use crate::c_consts::GDRC_CONTEXT_ALIGN;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::context_kinds::DeviceKind;
 use crate::context_slots::{device, retire, ClaimedSlot};
@@ -11,7 +11,7 @@ use crate::open_config::{self, OpenConfig};
 use crate::open_error::{self, Stage};
 use crate::ptr::{self, out, sized_out, sized_out_optional};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::{Error, Result};
+use gdrcore_core::{copy_fields, Error, Result};
 use gdrcore_net::fork::ForkGuard;
 use gdrcore_net::map::Map;
 use gdrcore_net::reason;
@@ -52,19 +52,13 @@ pub unsafe extern "C" fn gdrc_context_size(
     cfg: *const gdrc_config,
     bytes: *mut usize,
 ) -> c_int {
-    ret(context_size(device, cfg, bytes))
-}
-
-fn context_size(
-    device: *const c_char,
-    cfg: *const gdrc_config,
-    bytes: *mut usize,
-) -> Result<c_int> {
-    let out = out!(bytes);
-    let r = request(device, cfg)?;
-    reason::clear();
-    out.write(r.need);
-    Ok(0)
+    call(|| {
+        let out = out!(bytes);
+        let r = request(device, cfg)?;
+        reason::clear();
+        out.write(r.need);
+        Ok(())
+    })
 }
 
 /// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
@@ -99,31 +93,23 @@ pub unsafe extern "C" fn gdrc_context_init(
     cfg: *const gdrc_config,
     out: *mut *mut gdrc_context,
 ) -> c_int {
-    ret(context_init(memory, bytes, device, cfg, out))
-}
-
-fn context_init(
-    memory: *mut c_void,
-    bytes: usize,
-    device: *const c_char,
-    cfg: *const gdrc_config,
-    out: *mut *mut gdrc_context,
-) -> Result<c_int> {
-    let out = out!(out);
-    let r = request(device, cfg)?;
-    let stage = Stage::Memory { need: r.need, have: bytes };
-    if memory.is_null()
-        || !memory.addr().is_multiple_of(GDRC_CONTEXT_ALIGN as usize)
-        || memory.addr().checked_add(bytes).is_none()
-    {
-        return Err(open_error::refused(r.name, stage, Error::from_errno(libc::EINVAL)));
-    }
-    if bytes < r.need {
-        return Err(open_error::refused(r.name, stage, Error::NoMemory));
-    }
-    // SAFETY: the header's contract: `bytes` at `memory` are the context's until close.
-    out.write(unsafe { open_in(memory.cast(), bytes, &r, false) }?);
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let r = request(device, cfg)?;
+        let stage = Stage::Memory { need: r.need, have: bytes };
+        if memory.is_null()
+            || !memory.addr().is_multiple_of(GDRC_CONTEXT_ALIGN as usize)
+            || memory.addr().checked_add(bytes).is_none()
+        {
+            return Err(open_error::refused(r.name, stage, Error::from_errno(libc::EINVAL)));
+        }
+        if bytes < r.need {
+            return Err(open_error::refused(r.name, stage, Error::NoMemory));
+        }
+        // SAFETY: the header's contract: `bytes` at `memory` are the context's until close.
+        out.write(unsafe { open_in(memory.cast(), bytes, &r, false) }?);
+        Ok(())
+    })
 }
 
 /// Opens a device in memory that the library maps once, here, and unmaps in gdrc_close; otherwise
@@ -137,33 +123,27 @@ pub unsafe extern "C" fn gdrc_open(
     cfg: *const gdrc_config,
     out: *mut *mut gdrc_context,
 ) -> c_int {
-    ret(open(device, cfg, out))
-}
-
-fn open(
-    device: *const c_char,
-    cfg: *const gdrc_config,
-    out: *mut *mut gdrc_context,
-) -> Result<c_int> {
-    let out = out!(out);
-    let r = request(device, cfg)?;
-    let stage = Stage::Map { need: r.need };
-    let (base, len) = Map::new(r.need)
-        .map(Map::into_raw)
-        .inspect_err(|&e| open_error::explain(r.name, stage, e))?;
-    // SAFETY: the mapping is fresh and ours, and ends only when the open fails or the context
-    // closes.
-    match unsafe { open_in(base, len, &r, true) } {
-        Ok(ctx) => {
-            out.write(ctx);
-            Ok(0)
+    call(|| {
+        let out = out!(out);
+        let r = request(device, cfg)?;
+        let stage = Stage::Map { need: r.need };
+        let (base, len) = Map::new(r.need)
+            .map(Map::into_raw)
+            .inspect_err(|&e| open_error::explain(r.name, stage, e))?;
+        // SAFETY: the mapping is fresh and ours, and ends only when the open fails or the context
+        // closes.
+        match unsafe { open_in(base, len, &r, true) } {
+            Ok(ctx) => {
+                out.write(ctx);
+                Ok(0)
+            }
+            Err(e) => {
+                // SAFETY: `into_raw` gave it, and the failed open left nothing behind that uses it.
+                unsafe { unmap(base, len) };
+                Err(e)
+            }
         }
-        Err(e) => {
-            // SAFETY: `into_raw` gave it, and the failed open left nothing behind that uses it.
-            unsafe { unmap(base, len) };
-            Err(e)
-        }
-    }
+    })
 }
 
 /// # Safety
@@ -211,39 +191,30 @@ unsafe fn unmap(base: *mut u8, len: usize) {
 /// stays the parent's). Threads: one. Cost: system calls.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> c_int {
-    ret(close(ctx, leaks))
-}
-
-fn close(ctx: *mut gdrc_context, leaks: *mut gdrc_leaks) -> Result<c_int> {
-    let out = sized_out_optional!(leaks);
-    let closing = retire(ctx)?;
-    fast_ops::forget(ctx);
-    // SAFETY: the header's contract: no other call on the context runs, and none begins, since it
-    // is retired.
-    let l = unsafe { closing.device.close() };
-    // SAFETY: the device is closed, and no other call on the context runs.
-    unsafe { gpu_regions::forget(ctx) };
-    let (base, len) = closing.mapped;
-    if len > 0 {
-        // SAFETY: `into_raw` gave it, and the device in it is closed.
-        unsafe { unmap(base, len) };
-    }
-    closing.slot.free();
-    let l = gdrc_leaks {
-        pd: l.pd,
-        mr: l.mr,
-        mw: l.mw,
-        cq: l.cq,
-        qp: l.qp,
-        srq: l.srq,
-        ah: l.ah,
-        ..ptr::zeroed()
-    };
-    let sum: u64 = [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
-    if let Some(out) = out {
-        out.write(&l);
-    }
-    Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
+    call(|| {
+        let out = sized_out_optional!(leaks);
+        let closing = retire(ctx)?;
+        fast_ops::forget(ctx);
+        // SAFETY: the header's contract: no other call on the context runs, and none begins, since
+        // it is retired.
+        let l = unsafe { closing.device.close() };
+        // SAFETY: the device is closed, and no other call on the context runs.
+        unsafe { gpu_regions::forget(ctx) };
+        let (base, len) = closing.mapped;
+        if len > 0 {
+            // SAFETY: `into_raw` gave it, and the device in it is closed.
+            unsafe { unmap(base, len) };
+        }
+        closing.slot.free();
+        let mut left: gdrc_leaks = ptr::zeroed();
+        copy_fields!(l => left; pd mr mw cq qp srq ah);
+        let sum: u64 =
+            [l.pd, l.mr, l.mw, l.cq, l.qp, l.srq, l.ah].iter().map(|&n| u64::from(n)).sum();
+        if let Some(out) = out {
+            out.write(&left);
+        }
+        Ok(c_int::try_from(sum).unwrap_or(c_int::MAX))
+    })
 }
 
 /// Gives a context more memory for tables and rings, when a create or resize returned -ENOMEM. The
@@ -257,21 +228,21 @@ pub unsafe extern "C" fn gdrc_arena_add(
     memory: *mut c_void,
     bytes: usize,
 ) -> c_int {
-    ret(arena_add(ctx, memory, bytes))
-}
-
-fn arena_add(ctx: *mut gdrc_context, memory: *mut c_void, bytes: usize) -> Result<c_int> {
-    let dev = device(ctx)?;
-    let at = memory.addr();
-    if memory.is_null() || !at.is_multiple_of(64) {
-        return Err(refuse!(Invalid, "memory {at:#x}: not NULL, and aligned to 64 bytes"));
-    }
-    if bytes == 0 || at.checked_add(bytes).is_none() {
-        return Err(refuse!(Invalid, "bytes {bytes:#x}: at least 1, and within the address space"));
-    }
-    // SAFETY: the header's contract: the memory is the context's until it is closed.
-    unsafe { dev.arena_add(memory.cast(), bytes) }?;
-    Ok(0)
+    call(|| {
+        let dev = device(ctx)?;
+        let at = memory.addr();
+        if memory.is_null() || !at.is_multiple_of(64) {
+            return Err(refuse!(Invalid, "memory {at:#x}: not NULL, and aligned to 64 bytes"));
+        }
+        if bytes == 0 || at.checked_add(bytes).is_none() {
+            return Err(refuse!(
+                Invalid,
+                "bytes {bytes:#x}: at least 1, and within the address space"
+            ));
+        }
+        // SAFETY: the header's contract: the memory is the context's until it is closed.
+        unsafe { dev.arena_add(memory.cast(), bytes) }
+    })
 }
 
 /// Fills `attr` with the capabilities of the device. `attr->struct_size` must be set before the
@@ -285,33 +256,15 @@ pub unsafe extern "C" fn gdrc_device_query(
     ctx: *mut gdrc_context,
     attr: *mut gdrc_device_attr,
 ) -> c_int {
-    ret(query_device(ctx, attr))
-}
-
-fn query_device(ctx: *mut gdrc_context, attr: *mut gdrc_device_attr) -> Result<c_int> {
-    let out = sized_out!(attr);
-    let a = device(ctx)?.query()?;
-    out.write(&gdrc_device_attr {
-        max_msg_size: a.max_msg_size,
-        node_guid: a.node_guid,
-        max_pd: a.max_pd,
-        max_mr: a.max_mr,
-        max_cq: a.max_cq,
-        max_qp: a.max_qp,
-        max_srq: a.max_srq,
-        max_ah: a.max_ah,
-        max_qp_wr: a.max_qp_wr,
-        max_cqe: a.max_cqe,
-        max_sge: a.max_sge,
-        max_inline: a.max_inline,
-        max_rd_atomic: a.max_rd_atomic,
-        active_mtu: a.active_mtu,
-        udp_port: a.udp_port,
-        qpn_base: a.qpn_base,
-        gid: a.gid,
-        scope_id: a.scope_id,
-        port_state: a.port_state,
-        ..ptr::zeroed()
-    });
-    Ok(0)
+    call(|| {
+        let out = sized_out!(attr);
+        let a = device(ctx)?.query()?;
+        let mut attr: gdrc_device_attr = ptr::zeroed();
+        copy_fields! { a => attr;
+            max_msg_size node_guid max_pd max_mr max_cq max_qp max_srq max_ah max_qp_wr max_cqe
+            max_sge max_inline max_rd_atomic active_mtu udp_port qpn_base gid scope_id port_state
+        }
+        out.write(&attr);
+        Ok(())
+    })
 }

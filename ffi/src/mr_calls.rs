@@ -1,14 +1,14 @@
 //! C calls of memory regions of host and GPU memory, and of memory windows: gdrc_mr_, gdrc_mw_.
 
 use crate::c_consts::*;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::gpu_regions;
 use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::device::{MrAttr, MrReg};
-use gdrcore_core::Result;
+use gdrcore_core::{copy_fields, Result};
 use gdrcore_cuda::route::{Reason, Route};
 use gdrcore_net::reason;
 
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn gdrc_mr_reg(
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
     let iova = if access & access::ZERO_BASED != 0 { 0 } else { addr.expose_provenance() as u64 };
-    ret(mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
+    call(|| mr_reg(ctx, pd, addr, length, iova, access, None, out, attr))
 }
 
 #[allow(clippy::too_many_arguments)] // those of the C call
@@ -47,7 +47,7 @@ fn mr_reg(
     shared: Option<(i32, u64)>,
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
-) -> Result<c_int> {
+) -> Result<()> {
     let out = out!(out);
     let attr = sized_out_optional!(attr);
     let dev = device(ctx)?;
@@ -78,7 +78,7 @@ fn mr_reg(
     if let Some(attr) = attr {
         attr.write(&mr_attr(&a));
     }
-    Ok(0)
+    Ok(())
 }
 
 /// Refuses a range that is empty or leaves the address space, in the program's addresses or in
@@ -106,16 +106,9 @@ fn check_range(addr: u64, length: u64, iova: u64) -> Result<()> {
 }
 
 fn mr_attr(a: &MrAttr) -> gdrc_mr_attr {
-    gdrc_mr_attr {
-        provider: a.provider,
-        addr: a.addr,
-        length: a.length,
-        iova: a.iova,
-        lkey: a.lkey,
-        rkey: a.rkey,
-        access: a.access,
-        ..zeroed()
-    }
+    let mut attr: gdrc_mr_attr = zeroed();
+    copy_fields!(a => attr; provider addr length iova lkey rkey access);
+    attr
 }
 
 /// Fills `attr` (struct_size set) with the region's attributes.
@@ -128,15 +121,13 @@ pub unsafe extern "C" fn gdrc_mr_query(
     mr: gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
-    ret(mr_query(ctx, mr, attr))
-}
-
-fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Result<c_int> {
-    let out = sized_out!(attr);
-    let mut a = mr_attr(&device(ctx)?.mr_query(mr.handle)?);
-    gpu_regions::describe(ctx, mr.handle, &mut a);
-    out.write(&a);
-    Ok(0)
+    call(|| {
+        let out = sized_out!(attr);
+        let mut a = mr_attr(&device(ctx)?.mr_query(mr.handle)?);
+        gpu_regions::describe(ctx, mr.handle, &mut a);
+        out.write(&a);
+        Ok(())
+    })
 }
 
 /// Deregisters a region: its keys are invalid at return, and the device does not access the memory
@@ -146,11 +137,11 @@ fn mr_query(ctx: *mut gdrc_context, mr: gdrc_mr, attr: *mut gdrc_mr_attr) -> Res
 /// memory: waits for copies under way. Source: IBTA verb Deregister Memory Region; ibv_dereg_mr(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mr_dereg(ctx: *mut gdrc_context, mr: gdrc_mr) -> c_int {
-    ret(device(ctx).and_then(|d| {
-        d.mr_dereg(mr.handle)?;
+    call(|| {
+        device(ctx)?.mr_dereg(mr.handle)?;
         gpu_regions::release(ctx, mr.handle);
-        Ok(0)
-    }))
+        Ok(())
+    })
 }
 
 /// Registers memory of any kind. Host memory: as gdrc_mr_reg; with GDRC_MEMORY_FLAG_SHARED other
@@ -180,63 +171,55 @@ pub unsafe extern "C" fn gdrc_mr_reg_memory(
     out: *mut gdrc_mr,
     attr: *mut gdrc_mr_attr,
 ) -> c_int {
-    ret(mr_reg_memory(ctx, pd, memory, access, out, attr))
-}
-
-fn mr_reg_memory(
-    ctx: *mut gdrc_context,
-    pd: gdrc_pd,
-    memory: *const gdrc_memory,
-    access: u32,
-    out: *mut gdrc_mr,
-    attr: *mut gdrc_mr_attr,
-) -> Result<c_int> {
-    let m = sized_in!(memory);
-    check_memory(&m, access)?;
-    let iova = match m.flags & memory_flags::IOVA {
-        0 if access & access::ZERO_BASED != 0 => 0,
-        0 => m.addr,
-        _ => m.iova,
-    };
-    if m.kind == memory_kind::HOST {
-        let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
-        let shared = (m.flags & memory_flags::SHARED != 0).then_some((m.fd, m.fd_offset));
-        return mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
-    }
-    let out = out!(out);
-    let attr = sized_out_optional!(attr);
-    device(ctx)?;
-    reason::clear();
-    for (name, first) in [("addr", m.addr), ("iova", iova)] {
-        if first.checked_add(m.length).is_none() {
-            let length = m.length;
-            return Err(refuse!(
-                Invalid,
-                "memory->length {length:#x}: from {name} {first:#x} on it leaves the address space"
-            ));
+    call(|| {
+        let m = sized_in!(memory);
+        check_memory(&m, access)?;
+        let iova = match m.flags & memory_flags::IOVA {
+            0 if access & access::ZERO_BASED != 0 => 0,
+            0 => m.addr,
+            _ => m.iova,
+        };
+        if m.kind == memory_kind::HOST {
+            let addr = core::ptr::with_exposed_provenance_mut(m.addr as usize);
+            let shared = (m.flags & memory_flags::SHARED != 0).then_some((m.fd, m.fd_offset));
+            return mr_reg(ctx, pd, addr, m.length as usize, iova, access, shared, out, attr);
         }
-    }
-    let dma_buf = (m.flags & memory_flags::DMABUF != 0).then_some((m.fd, m.fd_offset));
-    if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
-        return Err(refuse!(Invalid, "memory->fd {fd}: not a descriptor"));
-    }
-    let reg = MrReg {
-        pd: pd.handle,
-        addr: m.addr,
-        length: m.length,
-        iova,
-        access,
-        provider: 0,
-        cookie: 0,
-    };
-    let (handle, made) = gpu_regions::register(ctx, &reg, dma_buf)?;
-    out.write(gdrc_mr { handle });
-    if let Some(attr) = attr {
-        let mut a = mr_attr(&made);
-        gpu_regions::describe(ctx, handle, &mut a);
-        attr.write(&a);
-    }
-    Ok(0)
+        let out = out!(out);
+        let attr = sized_out_optional!(attr);
+        device(ctx)?;
+        reason::clear();
+        for (name, first) in [("addr", m.addr), ("iova", iova)] {
+            if first.checked_add(m.length).is_none() {
+                let length = m.length;
+                return Err(refuse!(
+                    Invalid,
+                    "memory->length {length:#x}: from {name} {first:#x} on it leaves the address \
+                     space"
+                ));
+            }
+        }
+        let dma_buf = (m.flags & memory_flags::DMABUF != 0).then_some((m.fd, m.fd_offset));
+        if let Some((fd, _)) = dma_buf.filter(|(fd, _)| *fd < 0) {
+            return Err(refuse!(Invalid, "memory->fd {fd}: not a descriptor"));
+        }
+        let reg = MrReg {
+            pd: pd.handle,
+            addr: m.addr,
+            length: m.length,
+            iova,
+            access,
+            provider: 0,
+            cookie: 0,
+        };
+        let (handle, made) = gpu_regions::register(ctx, &reg, dma_buf)?;
+        out.write(gdrc_mr { handle });
+        if let Some(attr) = attr {
+            let mut a = mr_attr(&made);
+            gpu_regions::describe(ctx, handle, &mut a);
+            attr.write(&a);
+        }
+        Ok(())
+    })
 }
 
 /// Whether kind and flags fit together.
@@ -303,24 +286,16 @@ pub unsafe extern "C" fn gdrc_mw_alloc(
     out: *mut gdrc_mw,
     rkey: *mut u32,
 ) -> c_int {
-    ret(mw_alloc(ctx, pd, mw_type, out, rkey))
-}
-
-fn mw_alloc(
-    ctx: *mut gdrc_context,
-    pd: gdrc_pd,
-    mw_type: u32,
-    out: *mut gdrc_mw,
-    rkey: *mut u32,
-) -> Result<c_int> {
-    let out = out!(out);
-    let rkey = out_optional!(rkey);
-    let (handle, key) = device(ctx)?.mw_alloc(pd.handle, mw_type)?;
-    out.write(gdrc_mw { handle });
-    if let Some(rkey) = rkey {
-        rkey.write(key);
-    }
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let rkey = out_optional!(rkey);
+        let (handle, key) = device(ctx)?.mw_alloc(pd.handle, mw_type)?;
+        out.write(gdrc_mw { handle });
+        if let Some(rkey) = rkey {
+            rkey.write(key);
+        }
+        Ok(())
+    })
 }
 
 /// Deallocates a window; its rkey is invalid at return.
@@ -329,5 +304,5 @@ fn mw_alloc(
 /// Window; ibv_dealloc_mw(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_mw_dealloc(ctx: *mut gdrc_context, mw: gdrc_mw) -> c_int {
-    ret(device(ctx).and_then(|d| d.mw_dealloc(mw.handle)).map(|()| 0))
+    call(|| device(ctx)?.mw_dealloc(mw.handle))
 }

@@ -1,12 +1,12 @@
 //! Reads gdrc_config, and writes its defaults.
 
 use crate::c_consts::*;
-use crate::c_result::{refuse, ret};
+use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::{Config, Result};
+use gdrcore_core::{copy_fields, Config, Result};
 
 /// The number of the next context of the process.
 static CONTEXTS: AtomicU32 = AtomicU32::new(1);
@@ -20,6 +20,17 @@ pub(crate) struct OpenConfig<'a> {
     pub(crate) pcap: Option<&'a CStr>,
     /// Engines of the device, at least 1.
     pub(crate) engines: u32,
+}
+
+/// Copies the limits that have one name and unit here and in core.
+macro_rules! copy_limits {
+    ($from:expr => $to:expr) => {
+        copy_fields! { $from => $to;
+            max_pd max_mr max_cq max_qp max_srq max_ah max_peer ring_bytes max_sge max_inline
+            max_rd_atomic max_dc_context burst_bytes max_mtu window_max max_cm_ids
+            line_rate_bytes_per_s
+        }
+    };
 }
 
 /// Reads the caller's configuration.
@@ -56,33 +67,18 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         let both = "GDRC_CONFIG_UDP_ONLY excludes GDRC_CONFIG_SHM and GDRC_CONFIG_SHM_ONLY";
         return Err(refuse!(Invalid, "cfg->flags {:#x}: {both}", c.flags));
     }
-    let core = Config {
-        max_pd: c.max_pd,
-        max_mr: c.max_mr,
-        max_cq: c.max_cq,
-        max_qp: c.max_qp,
-        max_srq: c.max_srq,
-        max_ah: c.max_ah,
-        max_peer: c.max_peer,
-        ring_bytes: c.ring_bytes,
-        max_sge: c.max_sge,
-        max_inline: c.max_inline,
-        max_rd_atomic: c.max_rd_atomic,
-        max_dc_context: c.max_dc_context,
-        burst_bytes: c.burst_bytes,
+    let mut core = Config {
         qpn_base: c.qpn_base,
         qpn_count: c.qpn_count,
-        max_mtu: c.max_mtu,
         deadline_ns: u64::from(c.deadline_ms) * 1_000_000,
-        window_max: c.window_max,
-        max_cm_ids: c.max_cm_ids,
         seed: c.seed,
-        line_rate_bytes_per_s: c.line_rate_bytes_per_s,
         keepalive_ns: u64::from(c.keepalive_ms) * 1_000_000,
         flags: c.flags & (config_flags::STRICT_CQ | config_flags::DCQCN),
         growth: 0,
         context: CONTEXTS.fetch_add(1, Ordering::Relaxed),
+        ..Config::DEFAULT
     };
+    copy_limits!(c => core);
     Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1) })
 }
 
@@ -94,32 +90,15 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
 /// 4096. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_config_default(cfg: *mut gdrc_config) -> c_int {
-    ret(config_default(cfg))
-}
-
-fn config_default(cfg: *mut gdrc_config) -> Result<c_int> {
-    let d = Config::DEFAULT;
-    sized_out!(cfg).write(&gdrc_config {
-        max_pd: d.max_pd,
-        max_mr: d.max_mr,
-        max_cq: d.max_cq,
-        max_qp: d.max_qp,
-        max_srq: d.max_srq,
-        max_ah: d.max_ah,
-        max_peer: d.max_peer,
-        max_sge: d.max_sge,
-        max_inline: d.max_inline,
-        max_rd_atomic: d.max_rd_atomic,
-        max_dc_context: d.max_dc_context,
-        burst_bytes: d.burst_bytes,
-        max_mtu: d.max_mtu,
-        window_max: d.window_max,
-        deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
-        ring_bytes: d.ring_bytes,
-        max_cm_ids: d.max_cm_ids,
-        line_rate_bytes_per_s: d.line_rate_bytes_per_s,
-        engines: 1,
-        ..ptr::zeroed()
-    });
-    Ok(0)
+    call(|| {
+        let d = Config::DEFAULT;
+        let mut c = gdrc_config {
+            deadline_ms: u32::try_from(d.deadline_ns / 1_000_000).unwrap_or(u32::MAX),
+            engines: 1,
+            ..ptr::zeroed()
+        };
+        copy_limits!(d => c);
+        sized_out!(cfg).write(&c);
+        Ok(())
+    })
 }

@@ -1,11 +1,10 @@
 //! C calls of protection domains: gdrc_pd_.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::out;
 use core::ffi::c_int;
-use gdrcore_core::Result;
 
 /// Allocates a protection domain.
 ///
@@ -14,13 +13,11 @@ use gdrcore_core::Result;
 /// ibv_alloc_pd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> c_int {
-    ret(pd_alloc(ctx, out))
-}
-
-fn pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> Result<c_int> {
-    let out = out!(out);
-    out.write(gdrc_pd { handle: device(ctx)?.pd_alloc()? });
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        out.write(gdrc_pd { handle: device(ctx)?.pd_alloc()? });
+        Ok(())
+    })
 }
 
 /// Deallocates a protection domain.
@@ -30,5 +27,5 @@ fn pd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_pd) -> Result<c_int> {
 /// ibv_dealloc_pd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_pd_dealloc(ctx: *mut gdrc_context, pd: gdrc_pd) -> c_int {
-    ret(device(ctx).and_then(|d| d.pd_dealloc(pd.handle)).map(|()| 0))
+    call(|| device(ctx)?.pd_dealloc(pd.handle))
 }

@@ -74,6 +74,14 @@ impl<T> Out<T> {
         // SAFETY: `new` was promised a writable place, and checked that it is non-null and aligned.
         unsafe { self.0.write(v) }
     }
+
+    /// Writes what there is, and returns how many that are: 0 or 1.
+    pub(crate) fn write_if(self, v: Option<T>) -> c_int {
+        v.map_or(0, |v| {
+            self.write(v);
+            1
+        })
+    }
 }
 
 /// A struct whose first field is `u32 struct_size`.

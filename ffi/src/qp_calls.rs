@@ -1,13 +1,13 @@
 //! C calls of queue pairs: create, modify, query, reset, destroy.
 
 use crate::c_consts::qp_attr_mask;
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, out_optional, plain_in, sized_in, sized_out, sized_out_optional, zeroed};
 use core::ffi::c_int;
+use gdrcore_core::copy_qp_attr;
 use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpInit};
-use gdrcore_core::{copy_qp_attr, Result};
 use gdrcore_net::reason;
 
 /// Attributes as C has them.
@@ -41,37 +41,30 @@ pub unsafe extern "C" fn gdrc_qp_create(
     out: *mut gdrc_qp,
     qpn: *mut u32,
 ) -> c_int {
-    ret(qp_create(ctx, inout, out, qpn))
-}
-
-fn qp_create(
-    ctx: *mut gdrc_context,
-    inout: *mut gdrc_qp_init,
-    out: *mut gdrc_qp,
-    qpn: *mut u32,
-) -> Result<c_int> {
-    let out = out!(out);
-    let qpn = out_optional!(qpn);
-    let mut init = sized_in!(inout.cast_const());
-    let given = sized_out!(inout);
-    let (handle, number, cap) = device(ctx)?.qp_create(&QpInit {
-        pd: init.pd.handle,
-        send_cq: init.send_cq.handle,
-        recv_cq: init.recv_cq.handle,
-        srq: init.srq.handle,
-        xrcd: init.xrcd.handle,
-        dc_key: init.dc_key,
-        qp_type: init.qp_type,
-        sq_sig_all: init.sq_sig_all,
-        cap: init.cap,
-    })?;
-    out.write(gdrc_qp { handle });
-    init.cap = cap;
-    given.write(&init);
-    if let Some(qpn) = qpn {
-        qpn.write(number);
-    }
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let qpn = out_optional!(qpn);
+        let mut init = sized_in!(inout.cast_const());
+        let given = sized_out!(inout);
+        let (handle, number, cap) = device(ctx)?.qp_create(&QpInit {
+            pd: init.pd.handle,
+            send_cq: init.send_cq.handle,
+            recv_cq: init.recv_cq.handle,
+            srq: init.srq.handle,
+            xrcd: init.xrcd.handle,
+            dc_key: init.dc_key,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            cap: init.cap,
+        })?;
+        out.write(gdrc_qp { handle });
+        init.cap = cap;
+        given.write(&init);
+        if let Some(qpn) = qpn {
+            qpn.write(number);
+        }
+        Ok(())
+    })
 }
 
 /// Sets the attributes of a QP that `mask` (GDRC_QP_) names, most often its state. IBTA's table of
@@ -89,27 +82,19 @@ pub unsafe extern "C" fn gdrc_qp_modify(
     attr: *const gdrc_qp_attr,
     mask: u32,
 ) -> c_int {
-    ret(qp_modify(ctx, qp, attr, mask))
-}
-
-fn qp_modify(
-    ctx: *mut gdrc_context,
-    qp: gdrc_qp,
-    attr: *const gdrc_qp_attr,
-    mask: u32,
-) -> Result<c_int> {
-    let from = sized_in!(attr);
-    let mut a = QpAttr {
-        ah: AhAttr { flow_label: from.flow_label, ..from.ah.into() },
-        cap: from.cap,
-        rate_limit_bytes_per_s: from.rate_limit_bytes_per_s,
-        ..QpAttr::default()
-    };
-    copy_qp_attr!(from => a);
-    let dev = device(ctx)?;
-    let to = (mask & qp_attr_mask::STATE != 0).then_some(a.qp_state);
-    dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))?;
-    Ok(0)
+    call(|| {
+        let from = sized_in!(attr);
+        let mut a = QpAttr {
+            ah: AhAttr { flow_label: from.flow_label, ..from.ah.into() },
+            cap: from.cap,
+            rate_limit_bytes_per_s: from.rate_limit_bytes_per_s,
+            ..QpAttr::default()
+        };
+        copy_qp_attr!(from => a);
+        let dev = device(ctx)?;
+        let to = (mask & qp_attr_mask::STATE != 0).then_some(a.qp_state);
+        dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))
+    })
 }
 
 /// Fills `attr`, and `init` unless it is NULL (struct_size set in both), with the QP's current
@@ -124,33 +109,26 @@ pub unsafe extern "C" fn gdrc_qp_query(
     attr: *mut gdrc_qp_attr,
     init: *mut gdrc_qp_init,
 ) -> c_int {
-    ret(qp_query(ctx, qp, attr, init))
-}
-
-fn qp_query(
-    ctx: *mut gdrc_context,
-    qp: gdrc_qp,
-    attr: *mut gdrc_qp_attr,
-    init: *mut gdrc_qp_init,
-) -> Result<c_int> {
-    let attr = sized_out!(attr);
-    let init = sized_out_optional!(init);
-    let (a, i) = device(ctx)?.qp_query(qp.handle)?;
-    attr.write(&qp_attr_out(&a));
-    if let Some(init) = init {
-        init.write(&gdrc_qp_init {
-            qp_type: i.qp_type,
-            pd: gdrc_pd { handle: i.pd },
-            send_cq: gdrc_cq { handle: i.send_cq },
-            recv_cq: gdrc_cq { handle: i.recv_cq },
-            srq: gdrc_srq { handle: i.srq },
-            xrcd: gdrc_xrcd { handle: i.xrcd },
-            sq_sig_all: i.sq_sig_all,
-            cap: i.cap,
-            ..zeroed()
-        });
-    }
-    Ok(0)
+    call(|| {
+        let attr = sized_out!(attr);
+        let init = sized_out_optional!(init);
+        let (a, i) = device(ctx)?.qp_query(qp.handle)?;
+        attr.write(&qp_attr_out(&a));
+        if let Some(init) = init {
+            init.write(&gdrc_qp_init {
+                qp_type: i.qp_type,
+                pd: gdrc_pd { handle: i.pd },
+                send_cq: gdrc_cq { handle: i.send_cq },
+                recv_cq: gdrc_cq { handle: i.recv_cq },
+                srq: gdrc_srq { handle: i.srq },
+                xrcd: gdrc_xrcd { handle: i.xrcd },
+                sq_sig_all: i.sq_sig_all,
+                cap: i.cap,
+                ..zeroed()
+            });
+        }
+        Ok(())
+    })
 }
 
 /// Takes a QP back to RESET, from any state, so that it can be connected again: for recovery in
@@ -172,7 +150,7 @@ fn qp_query(
 /// Queue Pair; ibv_modify_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
-    ret(device(ctx).and_then(|d| d.qp_reset(qp.handle)).map(|()| 0))
+    call(|| device(ctx)?.qp_reset(qp.handle))
 }
 
 /// Destroys a QP. Requests still in it end without completion, and the device does not access their
@@ -183,7 +161,7 @@ pub unsafe extern "C" fn gdrc_qp_reset(ctx: *mut gdrc_context, qp: gdrc_qp) -> c
 /// verb Destroy Queue Pair; ibv_destroy_qp(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_qp_destroy(ctx: *mut gdrc_context, qp: gdrc_qp) -> c_int {
-    ret(device(ctx).and_then(|d| d.qp_destroy(qp.handle)).map(|()| 0))
+    call(|| device(ctx)?.qp_destroy(qp.handle))
 }
 
 /// Makes a GDRC_QPT_UD queue pair a member of a multicast group: it receives what is sent there,
@@ -205,13 +183,10 @@ pub unsafe extern "C" fn gdrc_qp_attach_mcast(
     qp: gdrc_qp,
     gid: *const u8,
 ) -> c_int {
-    ret(qp_attach_mcast(ctx, qp, gid))
-}
-
-fn qp_attach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
-    let gid: [u8; 16] = plain_in!(gid.cast());
-    device(ctx)?.mcast_attach(qp.handle, &gid)?;
-    Ok(0)
+    call(|| {
+        let gid: [u8; 16] = plain_in!(gid.cast());
+        device(ctx)?.mcast_attach(qp.handle, &gid)
+    })
 }
 
 /// Ends a membership.
@@ -225,11 +200,8 @@ pub unsafe extern "C" fn gdrc_qp_detach_mcast(
     qp: gdrc_qp,
     gid: *const u8,
 ) -> c_int {
-    ret(qp_detach_mcast(ctx, qp, gid))
-}
-
-fn qp_detach_mcast(ctx: *mut gdrc_context, qp: gdrc_qp, gid: *const u8) -> Result<c_int> {
-    let gid: [u8; 16] = plain_in!(gid.cast());
-    device(ctx)?.mcast_detach(qp.handle, &gid)?;
-    Ok(0)
+    call(|| {
+        let gid: [u8; 16] = plain_in!(gid.cast());
+        device(ctx)?.mcast_detach(qp.handle, &gid)
+    })
 }

@@ -1,12 +1,11 @@
 //! C calls of shared receive queues: gdrc_srq_. Posting to them is in `data_calls`.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, out_optional, sized_in, sized_out, zeroed};
 use core::ffi::c_int;
 use gdrcore_core::device::SrqAttr;
-use gdrcore_core::Result;
 
 /// Attributes as C has them.
 pub(crate) fn srq_attr(a: &SrqAttr) -> gdrc_srq_attr {
@@ -31,22 +30,15 @@ pub unsafe extern "C" fn gdrc_srq_create(
     inout: *mut gdrc_srq_attr,
     out: *mut gdrc_srq,
 ) -> c_int {
-    ret(srq_create(ctx, pd, inout, out))
-}
-
-fn srq_create(
-    ctx: *mut gdrc_context,
-    pd: gdrc_pd,
-    inout: *mut gdrc_srq_attr,
-    out: *mut gdrc_srq,
-) -> Result<c_int> {
-    let out = out!(out);
-    let asked = srq_attr_in(&sized_in!(inout.cast_const()));
-    let given = sized_out!(inout);
-    let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
-    out.write(gdrc_srq { handle });
-    given.write(&srq_attr(&a));
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let asked = srq_attr_in(&sized_in!(inout.cast_const()));
+        let given = sized_out!(inout);
+        let (handle, a) = device(ctx)?.srq_create(pd.handle, &asked)?;
+        out.write(gdrc_srq { handle });
+        given.write(&srq_attr(&a));
+        Ok(())
+    })
 }
 
 /// Arms the SRQ's limit: GDRC_EVENT_SRQ_LIMIT_REACHED is raised once when fewer requests are left;
@@ -60,7 +52,7 @@ pub unsafe extern "C" fn gdrc_srq_modify(
     srq: gdrc_srq,
     limit: u32,
 ) -> c_int {
-    ret(device(ctx).and_then(|d| d.srq_modify(srq.handle, limit)).map(|()| 0))
+    call(|| device(ctx)?.srq_modify(srq.handle, limit))
 }
 
 /// Gives an SRQ another size; what is posted stays in its order. `granted` receives the new size,
@@ -77,21 +69,14 @@ pub unsafe extern "C" fn gdrc_srq_resize(
     max_wr: u32,
     granted: *mut u32,
 ) -> c_int {
-    ret(srq_resize(ctx, srq, max_wr, granted))
-}
-
-fn srq_resize(
-    ctx: *mut gdrc_context,
-    srq: gdrc_srq,
-    max_wr: u32,
-    granted: *mut u32,
-) -> Result<c_int> {
-    let granted = out_optional!(granted);
-    let room = device(ctx)?.srq_resize(srq.handle, max_wr, None)?;
-    if let Some(granted) = granted {
-        granted.write(room);
-    }
-    Ok(0)
+    call(|| {
+        let granted = out_optional!(granted);
+        let room = device(ctx)?.srq_resize(srq.handle, max_wr, None)?;
+        if let Some(granted) = granted {
+            granted.write(room);
+        }
+        Ok(())
+    })
 }
 
 /// Writes the SRQ's number, 24 bits. It is unique among the QPs and SRQs of the device's address.
@@ -104,13 +89,11 @@ pub unsafe extern "C" fn gdrc_srq_number(
     srq: gdrc_srq,
     number: *mut u32,
 ) -> c_int {
-    ret(srq_number(ctx, srq, number))
-}
-
-fn srq_number(ctx: *mut gdrc_context, srq: gdrc_srq, number: *mut u32) -> Result<c_int> {
-    let out = out!(number);
-    out.write(device(ctx)?.srq_number(srq.handle)?);
-    Ok(0)
+    call(|| {
+        let out = out!(number);
+        out.write(device(ctx)?.srq_number(srq.handle)?);
+        Ok(())
+    })
 }
 
 /// Fills `attr` (struct_size set) with the SRQ's sizes and its limit, 0 once the limit was reached.
@@ -123,13 +106,11 @@ pub unsafe extern "C" fn gdrc_srq_query(
     srq: gdrc_srq,
     attr: *mut gdrc_srq_attr,
 ) -> c_int {
-    ret(srq_query(ctx, srq, attr))
-}
-
-fn srq_query(ctx: *mut gdrc_context, srq: gdrc_srq, attr: *mut gdrc_srq_attr) -> Result<c_int> {
-    let out = sized_out!(attr);
-    out.write(&srq_attr(&device(ctx)?.srq_query(srq.handle)?));
-    Ok(0)
+    call(|| {
+        let out = sized_out!(attr);
+        out.write(&srq_attr(&device(ctx)?.srq_query(srq.handle)?));
+        Ok(())
+    })
 }
 
 /// Destroys an SRQ; requests in it end without completion.
@@ -138,5 +119,5 @@ fn srq_query(ctx: *mut gdrc_context, srq: gdrc_srq, attr: *mut gdrc_srq_attr) ->
 /// Threads: any. Cost: none. Source: IBTA verb Destroy Shared Receive Queue; ibv_destroy_srq(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_srq_destroy(ctx: *mut gdrc_context, srq: gdrc_srq) -> c_int {
-    ret(device(ctx).and_then(|d| d.srq_destroy(srq.handle)).map(|()| 0))
+    call(|| device(ctx)?.srq_destroy(srq.handle))
 }

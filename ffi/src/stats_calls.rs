@@ -1,6 +1,6 @@
 //! C calls of counters and causes.
 
-use crate::c_result::{count, ret};
+use crate::c_result::{call, count};
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{self, out, plain_in};
@@ -53,7 +53,7 @@ static NAMES: Names = {
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_counters(ctx: *mut gdrc_context, values: *mut u64, n: u32) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
-    ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.counters()) }))
+    call(|| unsafe { copy(values, n, || device(ctx)?.counters()) })
 }
 
 /// Copies a QP's counters; otherwise as gdrc_counters.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn gdrc_qp_counters(
     n: u32,
 ) -> c_int {
     // SAFETY: the header's contract: values has n numbers.
-    ret(device(ctx).and_then(|d| unsafe { copy(values, n, || d.qp_counters(qp.handle)) }))
+    call(|| unsafe { copy(values, n, || device(ctx)?.qp_counters(qp.handle)) })
 }
 
 /// # Safety
@@ -102,13 +102,11 @@ pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
 /// Errors: -EINVAL: not an open context, out is NULL. Threads: any. Cost: none.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_last_cause(ctx: *mut gdrc_context, out: *mut Cause) -> c_int {
-    ret(last_cause(ctx, out))
-}
-
-fn last_cause(ctx: *mut gdrc_context, out: *mut Cause) -> Result<c_int> {
-    let out = out!(out);
-    out.write(device(ctx)?.last_cause()?);
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        out.write(device(ctx)?.last_cause()?);
+        Ok(())
+    })
 }
 
 /// The last error on this QP; otherwise as gdrc_last_cause.
@@ -120,13 +118,11 @@ pub unsafe extern "C" fn gdrc_qp_cause(
     qp: gdrc_qp,
     out: *mut Cause,
 ) -> c_int {
-    ret(qp_cause(ctx, qp, out))
-}
-
-fn qp_cause(ctx: *mut gdrc_context, qp: gdrc_qp, out: *mut Cause) -> Result<c_int> {
-    let out = out!(out);
-    out.write(device(ctx)?.qp_cause(qp.handle)?);
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        out.write(device(ctx)?.qp_cause(qp.handle)?);
+        Ok(())
+    })
 }
 
 /// Writes a cause as text into `buf`, like snprintf: NUL-terminated, cut at `len`.
@@ -140,11 +136,9 @@ pub unsafe extern "C" fn gdrc_cause_str(
     buf: *mut c_char,
     len: usize,
 ) -> c_int {
-    ret(cause_str(cause, buf, len))
-}
-
-fn cause_str(cause: *const Cause, buf: *mut c_char, len: usize) -> Result<c_int> {
-    let cause = plain_in!(cause);
-    // SAFETY: the header's contract: buf is NULL or writable for len bytes.
-    unsafe { ptr::format(buf, len, format_args!("{cause}")) }
+    call(|| {
+        let cause = plain_in!(cause);
+        // SAFETY: the header's contract: buf is NULL or writable for len bytes.
+        unsafe { ptr::format(buf, len, format_args!("{cause}")) }
+    })
 }

@@ -1,13 +1,15 @@
 //! The C calls with hostile arguments, over a fake device: what they must refuse before they call
 //! the device.
 
-use crate::fake_device::{Fake, DEPTH, GOOD, QPN};
+pub(crate) mod fake_device;
+
 use crate::ptr::zeroed;
 use crate::*;
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::Ordering;
+use fake_device::{Fake, DEPTH, GOOD, QPN};
 use gdrcore_core::counters::Counters;
 
 const EINVAL: c_int = -libc::EINVAL;

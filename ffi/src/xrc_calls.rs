@@ -1,12 +1,11 @@
 //! C calls of XRC: its domains and their SRQs. Its queue pairs are in `qp_calls`.
 
-use crate::c_result::ret;
+use crate::c_result::call;
 use crate::c_types::*;
 use crate::context_slots::device;
 use crate::ptr::{out, sized_in, sized_out};
 use crate::srq_calls::{srq_attr, srq_attr_in};
 use core::ffi::c_int;
-use gdrcore_core::Result;
 
 /// Allocates an XRC domain: its SRQs serve the GDRC_QPT_XRC_RECV queue pairs that are created with
 /// it. A domain is of one context.
@@ -16,13 +15,11 @@ use gdrcore_core::Result;
 /// IBTA annex A14; ibv_open_xrcd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_xrcd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_xrcd) -> c_int {
-    ret(xrcd_alloc(ctx, out))
-}
-
-fn xrcd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_xrcd) -> Result<c_int> {
-    let out = out!(out);
-    out.write(gdrc_xrcd { handle: device(ctx)?.xrcd_alloc()? });
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        out.write(gdrc_xrcd { handle: device(ctx)?.xrcd_alloc()? });
+        Ok(())
+    })
 }
 
 /// Deallocates an XRC domain.
@@ -31,7 +28,7 @@ fn xrcd_alloc(ctx: *mut gdrc_context, out: *mut gdrc_xrcd) -> Result<c_int> {
 /// Source: IBTA annex A14; ibv_close_xrcd(3).
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_xrcd_dealloc(ctx: *mut gdrc_context, xrcd: gdrc_xrcd) -> c_int {
-    ret(device(ctx).and_then(|d| d.xrcd_dealloc(xrcd.handle)).map(|()| 0))
+    call(|| device(ctx)?.xrcd_dealloc(xrcd.handle))
 }
 
 /// As gdrc_srq_create, for an SRQ of an XRC domain. A request of a peer's GDRC_QPT_XRC_SEND names
@@ -50,23 +47,14 @@ pub unsafe extern "C" fn gdrc_srq_create_xrc(
     inout: *mut gdrc_srq_attr,
     out: *mut gdrc_srq,
 ) -> c_int {
-    ret(srq_create_xrc(ctx, pd, xrcd, cq, inout, out))
-}
-
-fn srq_create_xrc(
-    ctx: *mut gdrc_context,
-    pd: gdrc_pd,
-    xrcd: gdrc_xrcd,
-    cq: gdrc_cq,
-    inout: *mut gdrc_srq_attr,
-    out: *mut gdrc_srq,
-) -> Result<c_int> {
-    let out = out!(out);
-    let asked = srq_attr_in(&sized_in!(inout.cast_const()));
-    let given = sized_out!(inout);
-    let of = [pd.handle, xrcd.handle, cq.handle];
-    let (handle, a) = device(ctx)?.srq_create_xrc(of, &asked)?;
-    out.write(gdrc_srq { handle });
-    given.write(&srq_attr(&a));
-    Ok(0)
+    call(|| {
+        let out = out!(out);
+        let asked = srq_attr_in(&sized_in!(inout.cast_const()));
+        let given = sized_out!(inout);
+        let of = [pd.handle, xrcd.handle, cq.handle];
+        let (handle, a) = device(ctx)?.srq_create_xrc(of, &asked)?;
+        out.write(gdrc_srq { handle });
+        given.write(&srq_attr(&a));
+        Ok(())
+    })
 }

@@ -12,8 +12,8 @@ const SOURCES: &[&str] = &["core/src", "backends", "ffi/src", "dropin"];
 const LEFT_OUT: &[&str] = &[
     "core/src/error.rs",
     "core/src/reason.rs",
-    "ffi/src/fake_device.rs",
-    "dropin/ucma/src/session/session_lab.rs",
+    "ffi/src/tests/fake_device.rs",
+    "dropin/ucma/src/session/tests/session_lab.rs",
 ];
 /// Files that carve memory whose size they, or their callers, have computed: an open without enough
 /// of it is explained by `ffi/src/open_error.rs`, and pools and the heap name the bound.

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 const LIMIT: Duration = Duration::from_secs(60);
-/// What the router adds to the bytes of a packet; see `relay::turns`.
+/// What the router adds to the bytes of a packet; see `relay::scheduler`.
 const OVERHEAD: u64 = 48;
 /// Bytes that may go at once where nothing is said.
 const BURST: u64 = 256 << 10;

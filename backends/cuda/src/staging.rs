@@ -24,8 +24,8 @@
 //! CUDA calls sticky) is a fault of every operation on that GPU, for good.
 
 mod atomics;
-mod lane;
 mod outward;
+mod streams;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +35,8 @@ use crate::span::{buffer_id, Span};
 use crate::view::View;
 use atomics::Atomic;
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
-use lane::{Asked, Lane};
 use outward::Outward;
+use streams::{Asked, Streams};
 
 /// Bytes of a chunk: some 10 µs of a PCIe link, many packets.
 pub const CHUNK: usize = 128 << 10;
@@ -62,8 +62,8 @@ const KIND: u64 = 3 << 62;
 /// A registration.
 struct Region {
     generation: u32,
-    /// The lane whose streams copy; `None`: free.
-    lane: Option<u8>,
+    /// The GPU whose streams copy it, in `gpus`; `None`: free.
+    gpu: Option<u8>,
     /// Its memory is gone.
     dead: bool,
     at: u64,
@@ -77,7 +77,7 @@ struct Region {
 #[derive(Clone, Copy)]
 struct Whose {
     region: usize,
-    lane: u8,
+    gpu: u8,
     cookie: u64,
 }
 
@@ -85,7 +85,7 @@ struct Whose {
 #[derive(Clone, Copy)]
 struct Inward {
     cookie: u64,
-    lane: u8,
+    gpu: u8,
     addr: u64,
     len: usize,
     state: Placing,
@@ -103,7 +103,7 @@ struct State {
     /// Pinned memory: chunks out, chunks in, atomics.
     pinned: *mut u8,
     owner: &'static Device,
-    lanes: Vec<Lane>,
+    gpus: Vec<Streams>,
     regions: Vec<Region>,
     out: Outward,
     inward: [Inward; CHUNKS],
@@ -116,7 +116,7 @@ struct State {
     atomics: [Atomic; ATOMICS],
 }
 
-// SAFETY: the pinned memory and the lanes belong to the state; the driver's objects may be used by
+// SAFETY: the pinned memory and the streams belong to the state; the driver's objects may be used by
 // any thread.
 unsafe impl Send for State {}
 
@@ -139,12 +139,12 @@ impl Staging {
     /// # Errors
     /// No memory; the context cannot be used.
     pub fn new(device: &'static Device) -> Result<Staging, Failure> {
-        let pinned = lane::pin(device, PINNED)?;
-        let idle = Inward { cookie: 0, lane: 0, addr: 0, len: 0, state: Placing::Failed };
+        let pinned = streams::pin(device, PINNED)?;
+        let idle = Inward { cookie: 0, gpu: 0, addr: 0, len: 0, state: Placing::Failed };
         let state = State {
             pinned,
             owner: device,
-            lanes: Vec::new(),
+            gpus: Vec::new(),
             regions: Vec::new(),
             out: Outward::new(),
             inward: [idle; CHUNKS],
@@ -166,20 +166,20 @@ impl Staging {
         let view = View::of(span);
         let mut s = self.lock();
         let ordinal = span.device.ordinal;
-        let lane = match s.lanes.iter().position(|l| l.device.ordinal == ordinal) {
+        let gpu = match s.gpus.iter().position(|l| l.device.ordinal == ordinal) {
             Some(i) => i,
             None => {
-                let lane = Lane::new(span.device)?;
-                s.lanes.push(lane);
-                s.lanes.len() - 1
+                let gpu = Streams::new(span.device)?;
+                s.gpus.push(gpu);
+                s.gpus.len() - 1
             }
         };
-        let i = match s.regions.iter().position(|r| r.lane.is_none()) {
+        let i = match s.regions.iter().position(|r| r.gpu.is_none()) {
             Some(i) => i,
             None => {
                 s.regions.push(Region {
                     generation: 0,
-                    lane: None,
+                    gpu: None,
                     dead: false,
                     at: 0,
                     length: 0,
@@ -193,7 +193,7 @@ impl Staging {
         let generation = s.regions[i].generation.wrapping_add(1);
         s.regions[i] = Region {
             generation,
-            lane: Some(lane as u8),
+            gpu: Some(gpu as u8),
             dead: false,
             at: span.at,
             length: span.length,
@@ -208,15 +208,15 @@ impl Staging {
     /// ignored.
     pub fn release(&self, cookie: u64) {
         let mut s = self.lock();
-        let Some((i, lane)) = s.region(cookie).and_then(|i| Some((i, s.regions[i].lane?))) else {
+        let Some((i, gpu)) = s.region(cookie).and_then(|i| Some((i, s.regions[i].gpu?))) else {
             return;
         };
         s.flush();
-        s.lanes[lane as usize].settle();
+        s.gpus[gpu as usize].settle();
         s.reap();
         s.out.forget(cookie);
         s.forget_atomics(cookie);
-        s.regions[i].lane = None;
+        s.regions[i].gpu = None;
         s.regions[i].view = None;
     }
 
@@ -234,11 +234,11 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         let s = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for lane in &s.lanes {
-            lane.settle();
+        for gpu in &s.gpus {
+            gpu.settle();
         }
-        s.lanes.clear();
-        lane::unpin(s.owner, s.pinned);
+        s.gpus.clear();
+        streams::unpin(s.owner, s.pinned);
     }
 }
 
@@ -289,7 +289,7 @@ impl State {
         let i = cookie as u32 as usize;
         self.regions
             .get(i)
-            .filter(|r| r.lane.is_some() && r.generation == (cookie >> 32) as u32)
+            .filter(|r| r.gpu.is_some() && r.generation == (cookie >> 32) as u32)
             .map(|_| i)
     }
 
@@ -297,12 +297,12 @@ impl State {
     fn usable(&self, cookie: u64, addr: u64, len: usize) -> Option<Whose> {
         let region = self.region(cookie)?;
         let r = &self.regions[region];
-        let lane = r.lane?;
+        let gpu = r.gpu?;
         let off = addr.checked_sub(r.at)?;
         let inside = off <= r.length && len as u64 <= r.length - off;
-        (inside && !r.dead && !self.lanes[lane as usize].lost).then_some(Whose {
+        (inside && !r.dead && !self.gpus[gpu as usize].lost).then_some(Whose {
             region,
-            lane,
+            gpu,
             cookie,
         })
     }
@@ -311,8 +311,8 @@ impl State {
     /// from here on.
     fn is_alive(&mut self, i: usize) -> bool {
         let r = &mut self.regions[i];
-        let Some(lane) = r.lane else { return false };
-        let same = buffer_id(self.lanes[lane as usize].device, r.base) == Some(r.buffer_id);
+        let Some(gpu) = r.gpu else { return false };
+        let same = buffer_id(self.gpus[gpu as usize].device, r.base) == Some(r.buffer_id);
         r.dead |= !same;
         same
     }
@@ -352,7 +352,7 @@ impl State {
 
     /// Copies bytes into chunks for the GPU.
     fn place(&mut self, whose: &Whose, addr: u64, src: &[u8]) -> Access {
-        let &Whose { lane, cookie, .. } = whose;
+        let &Whose { gpu, cookie, .. } = whose;
         if src.len() > self.room(cookie, addr) {
             self.flush();
             self.reap();
@@ -370,8 +370,7 @@ impl State {
                     let seq = self.next;
                     self.next += 1;
                     let i = self.inward_at(seq);
-                    self.inward[i] =
-                        Inward { cookie, lane, addr: at, len: 0, state: Placing::Open };
+                    self.inward[i] = Inward { cookie, gpu, addr: at, len: 0, state: Placing::Open };
                     seq
                 }
             };
@@ -420,8 +419,8 @@ impl State {
         let c = self.inward[i];
         let alive = self.region(c.cookie).is_some_and(|r| self.is_alive(r));
         let from = self.inward_bytes(seq);
-        let lane = &mut self.lanes[c.lane as usize];
-        let issued = alive && lane.copy_in(i, seq, c.addr, from, c.len).is_ok();
+        let gpu = &mut self.gpus[c.gpu as usize];
+        let issued = alive && gpu.copy_in(i, seq, c.addr, from, c.len).is_ok();
         self.inward[i].state = if issued { Placing::Issued } else { Placing::Failed };
     }
 
@@ -434,7 +433,7 @@ impl State {
             let failed = match c.state {
                 Placing::Open => return,
                 Placing::Failed => true,
-                Placing::Issued => match self.lanes[c.lane as usize].asked_in(i, self.head) {
+                Placing::Issued => match self.gpus[c.gpu as usize].asked_in(i, self.head) {
                     Asked::NotYet => return,
                     Asked::Done => false,
                     Asked::Lost => true,

@@ -4,7 +4,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{caps, Memory, Port};
-use crate::device::{VerbsDevice, ROCE_PORT};
+use crate::device::{made, VerbsDevice, ROCE_PORT};
 use crate::objects::lock;
 use crate::slots::stale;
 use crate::sys::is_mapped;
@@ -75,10 +75,8 @@ impl Device for VerbsDevice {
 
     fn pd_alloc(&self) -> Result<Handle> {
         self.add(&self.pds, |_, ()| {
-            let mut pd = null_mut();
             // SAFETY: an open context, a writable result.
-            errno(unsafe { (self.module.pd_alloc)(self.opened.context, &mut pd) })?;
-            Ok(pd)
+            made(|pd| unsafe { (self.module.pd_alloc)(self.opened.context, pd) })
         })
     }
 
@@ -135,10 +133,7 @@ impl Device for VerbsDevice {
     }
 
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
-        let pd = self.mrs.slot(mr)?.more.pd.load(Relaxed);
-        self.end(&self.mrs, mr, self.module.mr_dereg)?;
-        self.pds.disown(pd);
-        Ok(())
+        self.end_of_pd(&self.mrs, mr, |more| &more.pd, self.module.mr_dereg)
     }
 
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
@@ -153,9 +148,9 @@ impl Device for VerbsDevice {
         }
         let mut rkey = 0;
         let handle = self.add(&self.mws, |_, more| {
-            let mut mw = null_mut();
+            let alloc = self.module.mw_alloc;
             // SAFETY: a live PD, writable results.
-            errno(unsafe { (self.module.mw_alloc)(parent.object(), mw_type, &mut mw, &mut rkey) })?;
+            let mw = made(|mw| unsafe { alloc(parent.object(), mw_type, mw, &mut rkey) })?;
             more.pd.store(pd, Relaxed);
             parent.adopt();
             Ok(mw)
@@ -164,21 +159,16 @@ impl Device for VerbsDevice {
     }
 
     fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-        let pd = self.mws.slot(mw)?.more.pd.load(Relaxed);
-        self.end(&self.mws, mw, self.module.mw_dealloc)?;
-        self.pds.disown(pd);
-        Ok(())
+        self.end_of_pd(&self.mws, mw, |more| &more.pd, self.module.mw_dealloc)
     }
 
     fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
         let parent = self.pds.enter(pd)?;
         self.reachable(attr)?;
         self.add(&self.ahs, |_, more| {
-            let mut ah = null_mut();
+            let create = self.module.ah_create;
             // SAFETY: a live PD, readable attributes, a writable result.
-            errno(unsafe {
-                (self.module.ah_create)(parent.object(), attr, &self.source, &mut ah)
-            })?;
+            let ah = made(|ah| unsafe { create(parent.object(), attr, &self.source, ah) })?;
             more.pd.store(pd, Relaxed);
             parent.adopt();
             Ok(ah)
@@ -186,10 +176,7 @@ impl Device for VerbsDevice {
     }
 
     fn ah_destroy(&self, ah: Handle) -> Result<()> {
-        let pd = self.ahs.slot(ah)?.more.pd.load(Relaxed);
-        self.end(&self.ahs, ah, self.module.ah_destroy)?;
-        self.pds.disown(pd);
-        Ok(())
+        self.end_of_pd(&self.ahs, ah, |more| &more.pd, self.module.ah_destroy)
     }
 
     fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
@@ -217,11 +204,9 @@ impl Device for VerbsDevice {
 
     fn channel_create(&self) -> Result<Handle> {
         self.add(&self.channels, |_, more| {
-            let (mut channel, mut fd) = (null_mut(), -1);
+            let (create, mut fd) = (self.module.channel_create, -1);
             // SAFETY: an open context, writable results.
-            errno(unsafe {
-                (self.module.channel_create)(self.opened.context, &mut channel, &mut fd)
-            })?;
+            let channel = made(|channel| unsafe { create(self.opened.context, channel, &mut fd) })?;
             more.fd.store(fd, Relaxed);
             Ok(channel)
         })
@@ -277,24 +262,13 @@ impl Device for VerbsDevice {
     }
 
     fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        let parent = self.pds.enter(pd)?;
-        let mut given = *attr;
-        let handle = self.add(&self.srqs, |handle, more| {
-            let mut srq = null_mut();
+        let (parent, create) = (self.pds.enter(pd)?, self.module.srq_create);
+        self.add_srq([pd, 0, 0], attr, |cookie, given| {
             // SAFETY: a live PD, readable and writable attributes, a writable result.
-            errno(unsafe {
-                (self.module.srq_create)(parent.object(), handle, &mut given, &mut srq)
-            })?;
-            more.sge.store(given.max_sge, Relaxed);
-            more.depth.store(given.max_wr, Relaxed);
-            more.pd.store(pd, Relaxed);
-            more.xrcd.store(0, Relaxed);
-            more.cq.store(0, Relaxed);
+            let srq = made(|srq| unsafe { create(parent.object(), cookie, given, srq) })?;
             parent.adopt();
             Ok(srq)
-        })?;
-        self.set_first_limit(handle, attr.srq_limit)?;
-        Ok((handle, SrqAttr { srq_limit: attr.srq_limit, ..given }))
+        })
     }
 
     fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {

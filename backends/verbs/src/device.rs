@@ -2,8 +2,8 @@
 
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::null_mut;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Mutex;
 
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
@@ -71,6 +71,13 @@ fn layout(
     let device = walk.bytes(size_of::<VerbsDevice>(), 128)?;
     let tables = Tables::carve(walk, &config)?;
     Ok((device, config, tables))
+}
+
+/// The object that a function of the module makes.
+pub(crate) fn made(make: impl FnOnce(&mut Object) -> i32) -> Result<Object> {
+    let mut object = null_mut();
+    errno(make(&mut object))?;
+    Ok(object)
 }
 
 /// Loads the table of functions that [`VerbsDevice`] needs; tests pass their own.
@@ -176,32 +183,16 @@ impl VerbsDevice {
         let leaks = self.left();
         // Objects are destroyed before those that they use. Errors are ignored: closing the context
         // destroys the rest.
-        for (h, _) in self.qps.iter() {
-            let _ = self.qp_destroy(h);
+        macro_rules! end_all {
+            ($($slots:ident $end:ident,)*) => {$(
+                for (handle, _) in self.$slots.iter() {
+                    let _ = self.$end(handle);
+                }
+            )*};
         }
-        for (h, _) in self.mws.iter() {
-            let _ = self.mw_dealloc(h);
-        }
-        for (h, _) in self.srqs.iter() {
-            let _ = self.srq_destroy(h);
-        }
-        for (h, _) in self.xrcds.iter() {
-            let _ = self.xrcd_dealloc(h);
-        }
-        for (h, _) in self.ahs.iter() {
-            let _ = self.ah_destroy(h);
-        }
-        for (h, _) in self.cqs.iter() {
-            let _ = self.cq_destroy(h);
-        }
-        for (h, _) in self.channels.iter() {
-            let _ = self.channel_destroy(h);
-        }
-        for (h, _) in self.mrs.iter() {
-            let _ = self.mr_dereg(h);
-        }
-        for (h, _) in self.pds.iter() {
-            let _ = self.pd_dealloc(h);
+        end_all! {
+            qps qp_destroy, mws mw_dealloc, srqs srq_destroy, xrcds xrcd_dealloc, ahs ah_destroy,
+            cqs cq_destroy, channels channel_destroy, mrs mr_dereg, pds pd_dealloc,
         }
         // SAFETY: an open device, used by nobody any more.
         unsafe { (self.module.close)(self.opened.context, self.opened.channel) };
@@ -244,6 +235,20 @@ impl VerbsDevice {
                 Err(e)
             }
         }
+    }
+
+    /// Ends an object of a PD, as [`VerbsDevice::end`].
+    pub(crate) fn end_of_pd<T>(
+        &self,
+        slots: &Slots<T>,
+        handle: Handle,
+        pd: fn(&T) -> &AtomicU64,
+        destroy: unsafe extern "C" fn(Object) -> i32,
+    ) -> Result<()> {
+        let pd = pd(&slots.slot(handle)?.more).load(Relaxed);
+        self.end(slots, handle, destroy)?;
+        self.pds.disown(pd);
+        Ok(())
     }
 
     /// Destroys an object: makes its handle stale, calls `destroy`, releases the handle.

@@ -196,7 +196,7 @@ mod tests {
         let piece = Sge { addr: 0, length: 8, lkey: 0 };
         for kind in [qp_type::RC, qp_type::UC, qp_type::UD] {
             for sge_max in [1, 3, 4, 30] {
-                let plain = Unchanged::new();
+                let plain = Unchanged::default();
                 let usual = |wr: &SendWr| {
                     // SAFETY: a readable request.
                     unsafe {

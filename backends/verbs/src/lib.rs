@@ -26,11 +26,7 @@ mod event_set;
 mod events;
 pub mod extended;
 mod failure_facts;
-#[cfg(test)]
-mod fake;
 mod fast;
-#[cfg(test)]
-mod limits_tests;
 mod load;
 pub mod name;
 mod objects;
@@ -39,11 +35,11 @@ pub mod pinned;
 mod qps;
 mod recover;
 pub mod release;
-#[cfg(test)]
-mod removal;
 mod slots;
 mod stats;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod unchanged;
 mod xrc;
 

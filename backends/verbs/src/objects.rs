@@ -15,6 +15,7 @@ use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{qp_type, Handle};
 
 /// A region.
+#[derive(Default)]
 pub(crate) struct Mr {
     pub(crate) pd: AtomicU64,
     pub(crate) addr: AtomicU64,
@@ -27,16 +28,19 @@ pub(crate) struct Mr {
 }
 
 /// A window.
+#[derive(Default)]
 pub(crate) struct Mw {
     pub(crate) pd: AtomicU64,
 }
 
 /// An address handle.
+#[derive(Default)]
 pub(crate) struct Ah {
     pub(crate) pd: AtomicU64,
 }
 
 /// A completion queue.
+#[derive(Default)]
 pub(crate) struct Cq {
     /// A thread polls it.
     pub(crate) poll: Busy,
@@ -52,6 +56,7 @@ pub(crate) struct Channel {
 }
 
 /// A shared receive queue.
+#[derive(Default)]
 pub(crate) struct Srq {
     /// A thread posts to it.
     pub(crate) post: Busy,
@@ -64,6 +69,7 @@ pub(crate) struct Srq {
 }
 
 /// A queue pair.
+#[derive(Default)]
 pub(crate) struct Qp {
     /// A thread posts sends.
     pub(crate) send: Busy,
@@ -96,33 +102,6 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    fn new() -> Qp {
-        let zero = || AtomicU32::new(0);
-        let none = || AtomicU64::new(0);
-        Qp {
-            send: Busy::new(),
-            recv: Busy::new(),
-            usual: Unchanged::new(),
-            plain: zero(),
-            extended: zero(),
-            send_sge: zero(),
-            send_depth: zero(),
-            inline: zero(),
-            recv_sge: zero(),
-            recv_depth: zero(),
-            kind: zero(),
-            qpn: zero(),
-            sig_all: zero(),
-            pd: none(),
-            send_cq: none(),
-            recv_cq: none(),
-            srq: none(),
-            xrcd: none(),
-            drain: Drain::default(),
-            facts: Mutex::new(FailureFacts::default()),
-        }
-    }
-
     /// Its protection domain.
     pub(crate) fn pd(&self) -> Handle {
         self.pd.load(Relaxed)
@@ -173,37 +152,15 @@ const CHANNELS: u32 = 64;
 impl Tables {
     /// The one walk over the device's memory, for the size query and for the opening.
     pub(crate) fn carve(walk: &mut Walk, c: &Config) -> Result<Tables> {
-        let none = || AtomicU64::new(0);
-        let zero = || AtomicU32::new(0);
         Ok(Tables {
             pds: Slots::carve(walk, (1, c.context), c.max_pd, || ())?,
             xrcds: Slots::carve(walk, (9, c.context), c.max_pd, || ())?,
-            mrs: Slots::carve(walk, (2, c.context), c.max_mr, || Mr {
-                pd: none(),
-                addr: none(),
-                length: none(),
-                iova: none(),
-                lkey: zero(),
-                rkey: zero(),
-                access: zero(),
-                provider: zero(),
-            })?,
-            mws: Slots::carve(walk, (3, c.context), c.max_mr, || Mw { pd: none() })?,
-            ahs: Slots::carve(walk, (4, c.context), c.max_ah, || Ah { pd: none() })?,
-            cqs: Slots::carve(walk, (5, c.context), c.max_cq, || Cq {
-                poll: Busy::new(),
-                empty: zero(),
-                channel: none(),
-            })?,
-            srqs: Slots::carve(walk, (6, c.context), c.max_srq, || Srq {
-                post: Busy::new(),
-                sge: zero(),
-                depth: zero(),
-                pd: none(),
-                xrcd: none(),
-                cq: none(),
-            })?,
-            qps: Slots::carve(walk, (7, c.context), c.max_qp, Qp::new)?,
+            mrs: Slots::carve(walk, (2, c.context), c.max_mr, Mr::default)?,
+            mws: Slots::carve(walk, (3, c.context), c.max_mr, Mw::default)?,
+            ahs: Slots::carve(walk, (4, c.context), c.max_ah, Ah::default)?,
+            cqs: Slots::carve(walk, (5, c.context), c.max_cq, Cq::default)?,
+            srqs: Slots::carve(walk, (6, c.context), c.max_srq, Srq::default)?,
+            qps: Slots::carve(walk, (7, c.context), c.max_qp, Qp::default)?,
             channels: Slots::carve(walk, (8, c.context), CHANNELS, || Channel {
                 fd: AtomicI32::new(-1),
             })?,

@@ -254,6 +254,7 @@ pub(crate) fn stale(handle: Handle) -> Error {
 }
 
 /// A flag for one thread at a time: tried, never waited for.
+#[derive(Default)]
 pub struct Busy(AtomicU32);
 
 /// The error of the second thread on a queue.
@@ -264,11 +265,6 @@ pub(crate) fn used_by_two() -> Error {
 }
 
 impl Busy {
-    /// A free flag.
-    pub const fn new() -> Self {
-        Busy(AtomicU32::new(0))
-    }
-
     /// Takes the flag, if it is free. Returns whether it was.
     #[inline(always)]
     pub fn try_enter(&self) -> bool {

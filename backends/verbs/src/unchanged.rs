@@ -12,12 +12,14 @@ pub struct Unchanged {
     pub(crate) nowhere: AtomicU64,
 }
 
-impl Unchanged {
+impl Default for Unchanged {
     /// For no QP yet: nothing is plain.
-    pub fn new() -> Unchanged {
+    fn default() -> Unchanged {
         Unchanged { unusual: AtomicU64::new(u64::MAX), nowhere: AtomicU64::new(u64::MAX) }
     }
+}
 
+impl Unchanged {
     /// Sets the filter of a QP whose provider takes requests of these `opcodes` (as bits)
     /// unchanged, with `sge_max` entries.
     ///

@@ -1,10 +1,9 @@
 //! XRC domains and their SRQs; sizes and numbers of any SRQ.
 
-use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::abi::{caps, XrcSrqMake};
-use crate::device::VerbsDevice;
+use crate::abi::{caps, Object, XrcSrqMake};
+use crate::device::{made, VerbsDevice};
 use crate::errno;
 use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::error::{Error, Result};
@@ -24,37 +23,47 @@ impl VerbsDevice {
     pub(crate) fn do_xrcd_alloc(&self) -> Result<Handle> {
         self.needs_xrc("xrcd")?;
         self.add(&self.xrcds, |_, ()| {
-            let mut xrcd = null_mut();
             // SAFETY: an open context, a writable result.
-            errno(unsafe { (self.module.xrcd_open)(self.opened.context, &mut xrcd) })?;
-            Ok(xrcd)
+            made(|xrcd| unsafe { (self.module.xrcd_open)(self.opened.context, xrcd) })
         })
     }
 
     /// See [`Device::srq_create_xrc`].
     pub(crate) fn do_srq_create_xrc(
         &self,
-        [pd_handle, xrcd_handle, cq_handle]: [Handle; 3],
+        of: [Handle; 3],
         attr: &SrqAttr,
     ) -> Result<(Handle, SrqAttr)> {
         self.needs_xrc("xrcd")?;
-        let pd = self.pds.enter(pd_handle)?;
-        let xrcd = self.xrcds.enter(xrcd_handle)?;
-        let cq = self.cqs.enter(cq_handle)?;
-        let mut given = *attr;
-        let handle = self.add(&self.srqs, |cookie, more| {
-            let mut srq = null_mut();
+        let pd = self.pds.enter(of[0])?;
+        let xrcd = self.xrcds.enter(of[1])?;
+        let cq = self.cqs.enter(of[2])?;
+        self.add_srq(of, attr, |cookie, given| {
             let make = XrcSrqMake { pd: pd.object(), xrcd: xrcd.object(), cq: cq.object(), cookie };
             // SAFETY: live objects, readable and writable attributes, a writable result.
-            errno(unsafe { (self.module.srq_create_xrc)(&make, &mut given, &mut srq) })?;
-            more.sge.store(given.max_sge, Relaxed);
-            more.depth.store(given.max_wr, Relaxed);
-            more.pd.store(pd_handle, Relaxed);
-            more.xrcd.store(xrcd_handle, Relaxed);
-            more.cq.store(cq_handle, Relaxed);
+            let srq = made(|srq| unsafe { (self.module.srq_create_xrc)(&make, given, srq) })?;
             pd.adopt();
             xrcd.adopt();
             cq.adopt();
+            Ok(srq)
+        })
+    }
+
+    /// Makes an SRQ of a PD, an XRC domain and a CQ; both 0: it is none of XRC.
+    pub(crate) fn add_srq(
+        &self,
+        of: [Handle; 3],
+        attr: &SrqAttr,
+        make: impl FnOnce(Handle, &mut SrqAttr) -> Result<Object>,
+    ) -> Result<(Handle, SrqAttr)> {
+        let mut given = *attr;
+        let handle = self.add(&self.srqs, |handle, more| {
+            let srq = make(handle, &mut given)?;
+            more.sge.store(given.max_sge, Relaxed);
+            more.depth.store(given.max_wr, Relaxed);
+            for (place, handle) in [&more.pd, &more.xrcd, &more.cq].into_iter().zip(of) {
+                place.store(handle, Relaxed);
+            }
             Ok(srq)
         })?;
         self.set_first_limit(handle, attr.srq_limit)?;

@@ -531,42 +531,33 @@ pub struct QpAttr {
     pub rate_limit_bytes_per_s: u64,
 }
 
+/// Copies fields of one name and type from a struct to another, such as one of a C interface.
+#[macro_export]
+macro_rules! copy_fields {
+    ($from:expr => $to:expr; $($field:ident)+) => {{ $($to.$field = $from.$field;)+ }};
+}
+
 /// Copies the QP attributes that have one name and type in [`QpAttr`] and in a struct of a C
 /// interface: all but the address vector, the queue sizes and the rate.
 #[macro_export]
 macro_rules! copy_qp_attr {
-    ($from:expr => $to:expr) => {{
-        $to.qp_state = $from.qp_state;
-        $to.cur_qp_state = $from.cur_qp_state;
-        $to.path_mtu = $from.path_mtu;
-        $to.qkey = $from.qkey;
-        $to.rq_psn = $from.rq_psn;
-        $to.sq_psn = $from.sq_psn;
-        $to.dest_qp_num = $from.dest_qp_num;
-        $to.qp_access_flags = $from.qp_access_flags;
-        $to.pkey_index = $from.pkey_index;
-        $to.port_num = $from.port_num;
-        $to.en_sqd_async_notify = $from.en_sqd_async_notify;
-        $to.sq_draining = $from.sq_draining;
-        $to.max_rd_atomic = $from.max_rd_atomic;
-        $to.max_dest_rd_atomic = $from.max_dest_rd_atomic;
-        $to.min_rnr_timer = $from.min_rnr_timer;
-        $to.timeout = $from.timeout;
-        $to.retry_cnt = $from.retry_cnt;
-        $to.rnr_retry = $from.rnr_retry;
-    }};
+    ($from:expr => $to:expr) => {
+        $crate::copy_fields! { $from => $to;
+            qp_state cur_qp_state path_mtu qkey rq_psn sq_psn dest_qp_num qp_access_flags
+            pkey_index port_num en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic
+            min_rnr_timer timeout retry_cnt rnr_retry
+        }
+    };
 }
 
 /// Copies the queue sizes between [`QpCap`] and a struct of a C interface.
 #[macro_export]
 macro_rules! copy_qp_cap {
-    ($from:expr => $to:expr) => {{
-        $to.max_send_wr = $from.max_send_wr;
-        $to.max_recv_wr = $from.max_recv_wr;
-        $to.max_send_sge = $from.max_send_sge;
-        $to.max_recv_sge = $from.max_recv_sge;
-        $to.max_inline_data = $from.max_inline_data;
-    }};
+    ($from:expr => $to:expr) => {
+        $crate::copy_fields! { $from => $to;
+            max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data
+        }
+    };
 }
 
 const _: () = {

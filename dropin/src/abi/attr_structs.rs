@@ -26,6 +26,14 @@ pub struct ibv_gid_entry {
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr {
     pub fw_ver: [c_char; 64],
+    pub limits: DeviceLimits,
+}
+
+/// What `ibv_query_device` and the kernel's command have in common: all but the form of the
+/// firmware's version. GUIDs are in network order.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct DeviceLimits {
     pub node_guid: u64,
     pub sys_image_guid: u64,
     pub max_mr_size: u64,
@@ -65,6 +73,8 @@ pub struct ibv_device_attr {
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
+    /// Padding of one, a field of the other.
+    pub reserved: [u8; 4],
 }
 
 /// The extended attributes. C's nested structs are flat here: all fields of one have the same size.

@@ -2,36 +2,13 @@
 //! (`<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>`), and the struct to which these convert path
 //! records.
 
-use super::ibv_gid;
+use super::{ibv_ah_attr, ibv_gid};
 use core::ffi::c_int;
 
-/// `ib_uverbs_global_route`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ib_uverbs_global_route {
-    pub dgid: [u8; 16],
-    pub flow_label: u32,
-    pub sgid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub reserved: u8,
-}
+/// `ib_uverbs_ah_attr`: the same fields, which C aligns for numbers of 32 bits alone.
+pub type ib_uverbs_ah_attr = ibv_ah_attr;
 
-/// `ib_uverbs_ah_attr`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ib_uverbs_ah_attr {
-    pub grh: ib_uverbs_global_route,
-    pub dlid: u16,
-    pub sl: u8,
-    pub src_path_bits: u8,
-    pub static_rate: u8,
-    pub is_global: u8,
-    pub port_num: u8,
-    pub reserved: u8,
-}
-
-/// `ib_uverbs_qp_attr`.
+/// `ib_uverbs_qp_attr`, which C aligns as little.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ib_uverbs_qp_attr {
@@ -76,9 +53,9 @@ pub struct ib_user_path_rec {
     pub sgid: [u8; 16],
     pub dlid: u16,
     pub slid: u16,
-    pub raw_traffic: u32,
+    pub raw_traffic: c_int,
     pub flow_label: u32,
-    pub reversible: u32,
+    pub reversible: c_int,
     pub mtu: u32,
     pub pkey: u16,
     pub hop_limit: u8,

@@ -80,22 +80,3 @@ pub struct mlx5dv_qp_ex {
     pub wr_memcpy: Other,
     pub wr_set_mkey_crypto: Other,
 }
-
-impl mlx5dv_qp_ex {
-    /// Of a QP that is not extended: no program gets a pointer to it.
-    pub const NONE: mlx5dv_qp_ex = mlx5dv_qp_ex {
-        comp_mask: 0,
-        wr_set_dc_addr: None,
-        wr_mr_interleaved: None,
-        wr_mr_list: None,
-        wr_mkey_configure: None,
-        wr_set_mkey_access_flags: None,
-        wr_set_mkey_layout_list: None,
-        wr_set_mkey_layout_interleaved: None,
-        wr_set_mkey_sig_block: None,
-        wr_raw_wqe: None,
-        wr_set_dc_addr_stream: None,
-        wr_memcpy: None,
-        wr_set_mkey_crypto: None,
-    };
-}

@@ -15,14 +15,14 @@ macro_rules! same {
         let size = size_of::<$t>();
         writeln!($c, "_Static_assert(sizeof({0}) == {size}, \"size of {0}\");", $name).unwrap();
         same!(fields $c, $name, $t, [$($ours $(. $ours2)* $(= $theirs)?),*]);
+        let align = align_of::<$t>();
+        writeln!($c, "_Static_assert(_Alignof({0}) == {align}, \"alignment of {0}\");", $name)
+            .unwrap();
     };
     (
         fields $c:ident, $name:literal, $t:ty,
         [$($ours:ident $(. $ours2:ident)* $(= $theirs:literal)?),* $(,)?]
     ) => {
-        let align = align_of::<$t>();
-        writeln!($c, "_Static_assert(_Alignof({0}) == {align}, \"alignment of {0}\");", $name)
-            .unwrap();
         $(
             #[allow(unused_mut, unused_assignments)]
             let mut theirs = stringify!($ours $(. $ours2)*).replace(' ', "");
@@ -82,20 +82,34 @@ fn queues(c: &mut String) {
     assert_eq!((of_44, of_45), (352, 360));
 }
 
-fn attributes(c: &mut String) {
-    same!(c, "union ibv_gid", ibv_gid, [raw]);
-    same! { c, "struct ibv_gid_entry", ibv_gid_entry, [
-        gid, gid_index, port_num, gid_type, ndev_ifindex,
-    ] }
-    same! { c, "struct ibv_device_attr", ibv_device_attr, [
-        fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id, vendor_part_id,
+/// The fields of [`DeviceLimits`] in a struct of C: as far from its `node_guid` as from ours.
+fn limits(c: &mut String, name: &str) {
+    macro_rules! same_distance {
+        ($($field:ident),*) => {$(
+            let at = offset_of!(DeviceLimits, $field);
+            let [field, first] = [stringify!($field), "node_guid"]
+                .map(|field| format!("offsetof({name}, {field})"));
+            writeln!(c, "_Static_assert({field} - {first} == {at}, \"{field}\");").unwrap();
+        )*};
+    }
+    same_distance! {
+        node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id, vendor_part_id,
         hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr,
         max_pd, max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom,
         max_ee_init_rd_atom, atomic_cap, max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp,
         max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr,
         max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay,
-        phys_port_cnt,
+        phys_port_cnt
+    }
+}
+
+fn attributes(c: &mut String) {
+    same!(c, "union ibv_gid", ibv_gid, [raw]);
+    same! { c, "struct ibv_gid_entry", ibv_gid_entry, [
+        gid, gid_index, port_num, gid_type, ndev_ifindex,
     ] }
+    same!(c, "struct ibv_device_attr", ibv_device_attr, [fw_ver, limits = "node_guid"]);
+    limits(c, "struct ibv_device_attr");
     same! { c, "struct ibv_device_attr_ex", ibv_device_attr_ex, [
         orig_attr, comp_mask, odp_general_caps = "odp_caps.general_caps",
         rc_odp_caps = "odp_caps.per_transport_caps.rc_odp_caps",
@@ -197,13 +211,17 @@ fn contexts(c: &mut String) {
 }
 
 fn kernel(c: &mut String) {
-    same! { c, "struct ib_uverbs_global_route", ib_uverbs_global_route, [
-        dgid, flow_label, sgid_index, hop_limit, traffic_class, reserved,
+    // Both are read wherever they are, whatever C's alignment.
+    let sizes = (size_of::<ib_uverbs_ah_attr>(), size_of::<ib_uverbs_qp_attr>());
+    for (name, size) in [("ib_uverbs_ah_attr", sizes.0), ("ib_uverbs_qp_attr", sizes.1)] {
+        writeln!(c, "_Static_assert(sizeof(struct {name}) == {size}, \"size of {name}\");")
+            .unwrap();
+    }
+    same! { fields c, "struct ib_uverbs_ah_attr", ib_uverbs_ah_attr, [
+        grh, grh.dgid, grh.flow_label, grh.sgid_index, grh.hop_limit, grh.traffic_class, dlid, sl,
+        src_path_bits, static_rate, is_global, port_num,
     ] }
-    same! { c, "struct ib_uverbs_ah_attr", ib_uverbs_ah_attr, [
-        grh, dlid, sl, src_path_bits, static_rate, is_global, port_num, reserved,
-    ] }
-    same! { c, "struct ib_uverbs_qp_attr", ib_uverbs_qp_attr, [
+    same! { fields c, "struct ib_uverbs_qp_attr", ib_uverbs_qp_attr, [
         qp_attr_mask, qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn,
         dest_qp_num, qp_access_flags, ah_attr, alt_ah_attr, max_send_wr, max_recv_wr, max_send_sge,
         max_recv_sge, max_inline_data, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining,
@@ -229,14 +247,9 @@ fn commands(c: &mut String) {
     same!(c, "struct ib_uverbs_cmd_hdr", ib_uverbs_cmd_hdr, [command, in_words, out_words]);
     same!(c, "struct ib_uverbs_query_device", ib_uverbs_query_device, [response]);
     same! { c, "struct ib_uverbs_query_device_resp", ib_uverbs_query_device_resp, [
-        fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id, vendor_part_id,
-        hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr,
-        max_pd, max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom,
-        max_ee_init_rd_atom, atomic_cap, max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp,
-        max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr,
-        max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay,
-        phys_port_cnt, reserved,
+        fw_ver, limits = "node_guid", limits.reserved = "reserved",
     ] }
+    limits(c, "struct ib_uverbs_query_device_resp");
 }
 
 fn qp_commands(c: &mut String) {

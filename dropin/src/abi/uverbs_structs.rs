@@ -1,6 +1,8 @@
 //! Commands that programs write to a context's `cmd_fd`, in the layout of the kernel's uverbs
 //! (`<rdma/ib_user_verbs.h>`).
 
+use super::DeviceLimits;
+
 /// `ib_uverbs_cmd_hdr`. Word counts are in units of four bytes; the count of the request includes
 /// this header.
 #[repr(C)]
@@ -23,47 +25,7 @@ pub struct ib_uverbs_query_device {
 #[derive(Clone, Copy, Default)]
 pub struct ib_uverbs_query_device_resp {
     pub fw_ver: u64,
-    /// In network order, as the next.
-    pub node_guid: u64,
-    pub sys_image_guid: u64,
-    pub max_mr_size: u64,
-    pub page_size_cap: u64,
-    pub vendor_id: u32,
-    pub vendor_part_id: u32,
-    pub hw_ver: u32,
-    pub max_qp: u32,
-    pub max_qp_wr: u32,
-    pub device_cap_flags: u32,
-    pub max_sge: u32,
-    pub max_sge_rd: u32,
-    pub max_cq: u32,
-    pub max_cqe: u32,
-    pub max_mr: u32,
-    pub max_pd: u32,
-    pub max_qp_rd_atom: u32,
-    pub max_ee_rd_atom: u32,
-    pub max_res_rd_atom: u32,
-    pub max_qp_init_rd_atom: u32,
-    pub max_ee_init_rd_atom: u32,
-    pub atomic_cap: u32,
-    pub max_ee: u32,
-    pub max_rdd: u32,
-    pub max_mw: u32,
-    pub max_raw_ipv6_qp: u32,
-    pub max_raw_ethy_qp: u32,
-    pub max_mcast_grp: u32,
-    pub max_mcast_qp_attach: u32,
-    pub max_total_mcast_qp_attach: u32,
-    pub max_ah: u32,
-    pub max_fmr: u32,
-    pub max_map_per_fmr: u32,
-    pub max_srq: u32,
-    pub max_srq_wr: u32,
-    pub max_srq_sge: u32,
-    pub max_pkeys: u16,
-    pub local_ca_ack_delay: u8,
-    pub phys_port_cnt: u8,
-    pub reserved: [u8; 4],
+    pub limits: DeviceLimits,
 }
 
 /// `ib_uverbs_query_qp`.

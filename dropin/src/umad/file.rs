@@ -115,11 +115,11 @@ impl File {
         Ok(hca)
     }
 
-    /// Handles what has been written to it, as much as fits a turn; false: its last descriptor was
+    /// Handles what has been written to it, as much as one run takes; false: its last descriptor was
     /// closed. `is_closed`: it was, but what was written before may wait.
     pub fn take(&mut self, is_closed: bool) -> bool {
         let mut room = [0u8; proto::ROOM];
-        for _ in 0..super::TURN {
+        for _ in 0..super::BATCH {
             // SAFETY: room of the length that is given.
             let n = unsafe {
                 libc::recv(self.end(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)

@@ -23,8 +23,8 @@ use crate::fork_verbs::around_forks;
 use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
 use crate::thread_lock::{ForkLock, ForkLockGuard};
-use crate::verb_result::{last_error, Verb};
-use crate::worker::{Sleep, Turn, Worker};
+use crate::verb_result::{last_error, stat, Verb};
+use crate::worker::{Sleep, Wakeup, Worker};
 use core::ffi::{c_int, c_ulong};
 use file::File;
 use gdrcore_core::cm::general::Datagram;
@@ -32,12 +32,12 @@ use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::{clock, fault};
 use mad::{class, Mad};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 use std::time::Instant;
 
-/// Most datagrams that one turn of the thread takes from a device or a file.
-pub const TURN: usize = 64;
+/// Most datagrams that one run of the thread takes from a device or a file.
+pub const BATCH: usize = 64;
 
 /// The open files of a process.
 struct Files {
@@ -100,16 +100,6 @@ fn owned(fd: c_int) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn inode(fd: RawFd) -> Result<libc::ino_t> {
-    // SAFETY: zeroes are a valid stat, which lives through the call.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::fstat(fd, &mut st) } != 0 {
-        return Err(last_error());
-    }
-    Ok(st.st_ino)
-}
-
 /// Opens the file of a number; the flags are those of open(2).
 ///
 /// # Errors
@@ -134,7 +124,7 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
         libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, status);
         libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, kept);
     }
-    let inode = inode(theirs.as_raw_fd())?;
+    let inode = stat(theirs.as_raw_fd())?.st_ino;
     let file = File::new(inode, end, adapter, clock::random_seed()? as u32);
     start()?;
     files().open.push(file);
@@ -145,7 +135,7 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
 /// Starts the thread, if this process has none, and lets it look: while it was being started,
 /// another thread's [`wake`] may have found none.
 fn start() -> Result<()> {
-    THREAD.start("gdrc-umad", turn)?;
+    THREAD.start("gdrc-umad", run)?;
     wake();
     Ok(())
 }
@@ -158,9 +148,9 @@ fn wake() {
 
 /// A run of the thread: a program has written, or has opened or closed a file, a datagram has
 /// arrived, or no answer has come in time.
-fn turn(turn: &Turn<'_>) -> Sleep {
+fn run(why: &Wakeup<'_>) -> Sleep {
     let mut files = files();
-    for p in turn.ready.iter().filter(|p| p.revents != 0) {
+    for p in why.ready.iter().filter(|p| p.revents != 0) {
         let Some(at) = files.open.iter().position(|f| f.end() == p.fd) else { continue };
         if !files.open[at].take(p.revents & libc::POLLHUP != 0) {
             files.open.remove(at).close();
@@ -185,14 +175,14 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
     let mut all = Vec::new();
     for open in &state.open {
         let Some(&adapter) = state.adapters.get(open.index as usize) else { continue };
-        for _ in 0..TURN {
+        for _ in 0..BATCH {
             match open.hca.device.take_general() {
                 Ok(Some(d)) => all.push((adapter, d)),
                 _ => break,
             }
         }
     }
-    if all.len() >= TURN {
+    if all.len() >= BATCH {
         wake();
     }
     all
@@ -239,7 +229,7 @@ pub static UMAD_1: Table = Table { ioctl };
 /// The program's own arguments.
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: u64) -> c_int {
     let done = (|| {
-        let inode = inode(fd)?;
+        let inode = stat(fd)?.st_ino;
         let mut files = files();
         let file = files.open.iter_mut().find(|f| f.inode() == inode);
         file.ok_or(Error::Os(libc::ENOTTY))?.command(request, argument)

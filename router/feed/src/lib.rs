@@ -3,7 +3,7 @@
 //!
 //! The router sends [`Wish`]es: its own tenants, which other hosts may know. The adapter sends
 //! [`Event`]s: the tenants of other hosts, and what became of the claims. A line has at most
-//! [`LINE_MAX`] bytes. Members that are not listed are errors.
+//! [`LINE_MAX`] bytes. Fields that are not listed are errors.
 
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 

@@ -42,31 +42,25 @@ impl Daemon {
             to.extend_from_slice(text.as_bytes());
             to.push(b'\n');
         };
-        let outcome = request.and_then(|request| match request {
-            Request::Status => {
-                let file = self.file.as_deref();
-                line(report::status(&self.broker, &self.relaying, self.feed.as_ref(), file));
-                Ok(())
+        let outcome = request.and_then(|request| {
+            match request {
+                Request::Status => {
+                    let file = self.file.as_deref();
+                    line(report::status(&self.broker, &self.relaying, self.feed.as_ref(), file));
+                }
+                Request::Sessions => {
+                    report::sessions(&self.broker, &self.relaying).for_each(&mut line)
+                }
+                Request::Tenants => {
+                    report::tenants(&self.broker, &self.relaying).for_each(&mut line)
+                }
+                Request::Hosts => report::hosts(&self.broker, &self.relaying).for_each(&mut line),
+                Request::Reload => self.reload()?,
+                Request::Set(tenant, changes) => self.set(&tenant, &changes)?,
+                Request::Drop(session) => self.drop_session(session)?,
+                Request::Drain(ms) => self.drain(u64::from(ms) * 1_000_000),
             }
-            Request::Sessions => {
-                report::sessions(&self.broker, &self.relaying).for_each(&mut line);
-                Ok(())
-            }
-            Request::Tenants => {
-                report::tenants(&self.broker, &self.relaying).for_each(&mut line);
-                Ok(())
-            }
-            Request::Hosts => {
-                report::hosts(&self.broker, &self.relaying).for_each(&mut line);
-                Ok(())
-            }
-            Request::Reload => self.reload(),
-            Request::Set(tenant, changes) => self.set(&tenant, &changes),
-            Request::Drop(session) => self.drop_session(session),
-            Request::Drain(ms) => {
-                self.drain(u64::from(ms) * 1_000_000);
-                Ok(())
-            }
+            Ok(())
         });
         line(admin::last(outcome));
     }

@@ -1,9 +1,9 @@
 //! The rings of sessions, and what is done with one packet: of a session, or of another host.
 
 use super::wire::{self, add, flow_of, Came, Wire};
-use crate::relay::turns::OVERHEAD;
+use crate::relay::scheduler::OVERHEAD;
 use crate::relay::{
-    Counters, Goal, Ingress, Place, Refused, Slots, Stranger, Switch, Turns, SLOTS,
+    Counters, Goal, Ingress, Place, Refused, Scheduler, Slots, Stranger, Switch, SLOTS,
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
@@ -21,7 +21,7 @@ const LOOK_BYTES: usize = 1024;
 /// The rings, and who is where.
 pub(super) struct SessionRings {
     pub(super) switch: Switch,
-    pub(super) turns: Turns,
+    pub(super) scheduler: Scheduler,
     pub(super) rings: Vec<Option<Relay>>,
     /// Their tenants.
     tenants: Vec<u16>,
@@ -40,7 +40,7 @@ pub(super) struct SessionRings {
     told: Vec<u16>,
     is_told: Vec<bool>,
     /// Slots whose sockets have no room: their rings are left alone until they have.
-    pub(super) blocked: Vec<bool>,
+    pub(super) stalled: Vec<bool>,
     /// How ICRCs change of what comes from other hosts, by its receiver's slot.
     hops: Vec<Hop>,
     /// Slots whose rings another host's packet found broken.
@@ -71,7 +71,7 @@ impl SessionRings {
     pub(super) fn new(slots: Arc<Slots>, listens: usize, round: usize) -> SessionRings {
         SessionRings {
             switch: Switch::new(slots.clone(), listens),
-            turns: Turns::new(),
+            scheduler: Scheduler::new(),
             rings: (0..SLOTS).map(|_| None).collect(),
             tenants: vec![0; SLOTS],
             open: Vec::with_capacity(SLOTS),
@@ -81,7 +81,7 @@ impl SessionRings {
             sending: Vec::with_capacity(round),
             told: Vec::with_capacity(SLOTS),
             is_told: vec![false; SLOTS],
-            blocked: vec![false; SLOTS],
+            stalled: vec![false; SLOTS],
             hops: vec![Hop::default(); SLOTS],
             broken: Vec::with_capacity(SLOTS),
             slots,
@@ -97,8 +97,9 @@ impl SessionRings {
         ends: bool,
         wire: Option<&mut Wire>,
     ) -> Result<bool, u16> {
-        let SessionRings { switch, turns, rings, tenants, frame, slots, sending, blocked, .. } =
-            self;
+        let SessionRings {
+            switch, scheduler, rings, tenants, frame, slots, sending, stalled, ..
+        } = self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
         let Some(address) = switch.gid(from) else { return Ok(false) };
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
@@ -109,12 +110,12 @@ impl SessionRings {
         let bytes = came.len();
         self.passed += bytes + OVERHEAD as usize;
         let passed = 'packet: {
-            if ends && !turns.may_finish(now, from) {
+            if ends && !scheduler.may_finish(now, from) {
                 count(of(from), |c| &c.unpaid, 1);
                 break 'packet Ok(true);
             }
             // Whatever becomes of it: it is work.
-            turns.charge(now, from, bytes);
+            scheduler.charge(now, from, bytes);
             let goal = switch.judge(now, from, &to, came.first);
             let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
             let to = match leaves {
@@ -127,7 +128,7 @@ impl SessionRings {
                     }
                     if let Some((wire, at)) = wire.zip(at) {
                         leave(wire, from, goal, (&address, &to), &at, &came);
-                        blocked[usize::from(from)] = wire.waits(from);
+                        stalled[usize::from(from)] = wire.waits(from);
                     }
                     break 'packet Ok(true);
                 }
@@ -137,7 +138,7 @@ impl SessionRings {
                 }
             };
             let Some(ring) = &mut rings[usize::from(to)] else { break 'packet Ok(true) };
-            let ingress = turns.receive(now, to, bytes);
+            let ingress = scheduler.receive(now, to, bytes);
             if ingress == Ingress::Drop {
                 count(of(to), |c| &c.over_rate, 1);
                 break 'packet Ok(true);
@@ -219,13 +220,13 @@ impl SessionRings {
         if arrived_by(own, &came).check(came.ident, came.packet).is_err() {
             return add(&counted.bad_icrc, 1);
         }
-        let guest = match switch.judge_outside(&came.from.ip, came.packet) {
-            Ok(guest) => guest,
+        let outside = match switch.judge_outside(&came.from.ip, came.packet) {
+            Ok(outside) => outside,
             Err(why) => return refuse(why),
         };
-        let Some(gid) = switch.gid(guest.slot) else { return };
+        let Some(gid) = switch.gid(outside.slot) else { return };
         let mut changed;
-        let body = if guest.is_mad && is_mad(came.packet) {
+        let body = if outside.is_mad && is_mad(came.packet) {
             changed = [0; MAD_AT + MAD_LEN];
             changed.copy_from_slice(body);
             readdress(&mut changed[MAD_AT..], &own.ip, &gid);
@@ -235,7 +236,7 @@ impl SessionRings {
         };
         let icrc = flow_of(&came.from.ip, &gid).icrc(0, body);
         let body = Packet::whole(body, came.grh);
-        self.deliver(now, counted, (&came.from.ip, guest.slot), (&body, icrc), came.marked);
+        self.deliver(now, counted, (&came.from.ip, outside.slot), (&body, icrc), came.marked);
     }
 
     /// Puts the packet of another host into a ring. `body` and `icrc`: the packet for its receiver.
@@ -247,12 +248,12 @@ impl SessionRings {
         (body, icrc): (&Packet<'_>, u32),
         was_marked: bool,
     ) {
-        let SessionRings { turns, rings, tenants, slots, broken, .. } = self;
+        let SessionRings { scheduler, rings, tenants, slots, broken, .. } = self;
         let (told, is_told) = (&mut self.told, &mut self.is_told);
         let bytes = body.len() + ICRC_LEN;
         let of = |slot: u16| [slots.counters(slot), slots.tenant(tenants[usize::from(slot)])];
         let Some(ring) = &mut rings[usize::from(to)] else { return };
-        let ingress = turns.receive(now, to, bytes);
+        let ingress = scheduler.receive(now, to, bytes);
         if ingress == Ingress::Drop {
             add(&counted.over_rate, 1);
             return count(of(to), |c| &c.over_rate, 1);
@@ -299,8 +300,8 @@ impl SessionRings {
     /// Looks at the ring of a session, if that had nothing.
     #[inline]
     pub(super) fn look_at(&mut self, slot: u16) {
-        if self.turns.is_idle(slot) && self.has_input(slot) {
-            self.turns.ready(slot);
+        if self.scheduler.is_idle(slot) && self.has_input(slot) {
+            self.scheduler.ready(slot);
         }
     }
 
@@ -316,14 +317,14 @@ impl SessionRings {
 
     pub(super) fn has_input(&self, slot: u16) -> bool {
         let ring = &self.rings[usize::from(slot)];
-        !self.blocked[usize::from(slot)] && ring.as_ref().is_some_and(Relay::has_input)
+        !self.stalled[usize::from(slot)] && ring.as_ref().is_some_and(Relay::has_input)
     }
 
     pub(super) fn open(&mut self, now: u64, slot: u16, tenant: u16, place: Place, ring: Relay) {
         self.switch.join(now, slot, place);
-        self.turns.join(slot, tenant);
+        self.scheduler.join(slot, tenant);
         self.tenants[usize::from(slot)] = tenant;
-        self.blocked[usize::from(slot)] = false;
+        self.stalled[usize::from(slot)] = false;
         self.rings[usize::from(slot)] = Some(ring);
         self.open.push(slot);
     }
@@ -331,7 +332,7 @@ impl SessionRings {
     /// Lets go of a slot's rings. False: it had none.
     pub(super) fn close(&mut self, slot: u16) -> bool {
         self.switch.leave(slot);
-        self.turns.leave(slot);
+        self.scheduler.leave(slot);
         self.open.retain(|&s| s != slot);
         self.rings.get_mut(usize::from(slot)).is_some_and(|ring| ring.take().is_some())
     }

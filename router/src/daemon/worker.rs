@@ -101,7 +101,7 @@ impl Worker {
             let heard = self.hear(now);
             match passed {
                 // The last session waits for credit: do not poll on its account.
-                Some(last) if heard == 0 && self.sessions.turns.waits(last) => {}
+                Some(last) if heard == 0 && self.sessions.scheduler.waits(last) => {}
                 Some(_) => busy = now,
                 None if heard > 0 => {
                     busy = now;
@@ -129,18 +129,18 @@ impl Worker {
                 break;
             }
             self.sessions.look_in_time(LOOK);
-            let mut next = self.sessions.turns.next(now);
+            let mut next = self.sessions.scheduler.next(now);
             if next.is_none() {
                 // Before a look at all rings, which takes long if they are many.
                 self.flush();
                 self.sessions.look(SLOTS);
-                next = self.sessions.turns.next(now);
+                next = self.sessions.scheduler.next(now);
             }
             let Some(slot) = next else { break };
             last = next;
             let passed = self.sessions.pass(now, slot, false, self.wire.as_mut());
             let more = self.sessions.has_input(slot);
-            self.sessions.turns.served(slot, more);
+            self.sessions.scheduler.served(slot, more);
             if let Err(broken) = passed {
                 self.give_up(broken);
             }
@@ -153,7 +153,7 @@ impl Worker {
     /// kernel.
     fn fills_burst(&self, slot: u16) -> bool {
         let begun = self.wire.as_ref().is_some_and(|wire| wire.has_begun(slot));
-        begun && self.sessions.has_input(slot) && !self.sessions.turns.waits(slot)
+        begun && self.sessions.has_input(slot) && !self.sessions.scheduler.waits(slot)
     }
 
     /// Sends the packets for other hosts, and wakes the sessions that got packets.
@@ -169,7 +169,7 @@ impl Worker {
         let Worker { wire: Some(wire), sessions, epoll, .. } = self else { return };
         let far = sessions.switch.far();
         wire.flush(slot, told, epoll, |at| far.note_silence(now_ns(), at));
-        sessions.blocked[usize::from(slot)] = wire.waits(slot);
+        sessions.stalled[usize::from(slot)] = wire.waits(slot);
     }
 
     /// Receives packets of other hosts. Returns how many there were.
@@ -251,10 +251,10 @@ impl Worker {
                     self.sessions.switch.listen(slot, service, on)
                 }
                 Ok(Command::Limit(tenant, limits)) => {
-                    self.sessions.turns.limit(now_ns(), tenant, &limits)
+                    self.sessions.scheduler.limit(now_ns(), tenant, &limits)
                 }
-                Ok(Command::Forget(tenant)) => self.sessions.turns.forget(tenant),
-                Ok(Command::Line(rate)) => self.sessions.turns.limit_line(now_ns(), rate),
+                Ok(Command::Forget(tenant)) => self.sessions.scheduler.forget(tenant),
+                Ok(Command::Line(rate)) => self.sessions.scheduler.limit_line(now_ns(), rate),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -265,9 +265,9 @@ impl Worker {
     /// Has the sessions ring a bell for their next packet. True: a packet has come after all. A
     /// ring whose packet waits for its turn or for credit needs no bell.
     fn announce_sleep(&mut self) -> bool {
-        let SessionRings { open, rings, turns, blocked, .. } = &mut self.sessions;
+        let SessionRings { open, rings, scheduler, stalled, .. } = &mut self.sessions;
         let mut came = false;
-        let sleeps = |slot: u16| turns.is_idle(slot) && !blocked[usize::from(slot)];
+        let sleeps = |slot: u16| scheduler.is_idle(slot) && !stalled[usize::from(slot)];
         for &slot in open.iter().filter(|&&slot| sleeps(slot)) {
             came |= rings[usize::from(slot)].as_mut().is_some_and(Relay::announce_sleep);
         }
@@ -277,7 +277,7 @@ impl Worker {
     /// Sleeps until a descriptor is ready (true), or a session may have its turn: not at all, if
     /// one was made ready since the round.
     fn sleep(&mut self, now: u64) -> bool {
-        let ms = self.sessions.turns.wake_at().map_or(-1, |at| {
+        let ms = self.sessions.scheduler.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
         self.take_ready(now, ms)

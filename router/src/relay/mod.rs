@@ -3,18 +3,18 @@
 //! * [`switch`]: the destination of each packet. A packet's source must agree with the sender's
 //!   ring.
 //! * [`refused`]: why a packet is refused.
-//! * [`turns`]: the order of packets: rates, weights and turns of tenants.
+//! * [`scheduler`]: the order of packets: rates, weights and turns of tenants.
 //! * [`far`]: tenants of other hosts.
 //! * [`slots`]: what the worker shares with the rest of the router.
 
 pub mod far;
 pub mod refused;
+pub mod scheduler;
 pub mod slots;
 pub mod switch;
-pub mod turns;
 
 pub use far::{Far, FarPeer, Stranger};
 pub use refused::Refused;
+pub use scheduler::{Ingress, Scheduler};
 pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
 pub use switch::{Goal, OutsidePacket, Place, Switch};
-pub use turns::{Ingress, Turns};

@@ -36,7 +36,7 @@ pub struct Place {
     pub blocks: Range<u32>,
 }
 
-struct Member {
+struct Session {
     place: Place,
     mads: Rate,
     /// The plain endpoints that it may talk to.
@@ -68,7 +68,7 @@ pub struct OutsidePacket {
 
 /// The table of sessions. It allocates only when it is made.
 pub struct Switch {
-    members: Vec<Option<Member>>,
+    sessions: Vec<Option<Session>>,
     /// Slots by block.
     blocks: Vec<u16>,
     /// In order.
@@ -82,7 +82,7 @@ impl Switch {
     /// A table without sessions. `listens`: limit of the ports at which they listen.
     pub fn new(slots: Arc<Slots>, listens: usize) -> Switch {
         Switch {
-            members: (0..SLOTS).map(|_| None).collect(),
+            sessions: (0..SLOTS).map(|_| None).collect(),
             blocks: vec![NOBODY; BLOCKS],
             listens: Vec::with_capacity(listens),
             slots,
@@ -108,9 +108,9 @@ impl Switch {
         slot: u16,
         outside: Option<Arc<Outside>>,
     ) -> Option<Arc<Outside>> {
-        let member = self.members.get_mut(usize::from(slot)).and_then(Option::as_mut);
-        match member {
-            Some(member) => std::mem::replace(&mut member.outside, outside),
+        let session = self.sessions.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        match session {
+            Some(session) => std::mem::replace(&mut session.outside, outside),
             None => outside,
         }
     }
@@ -128,14 +128,15 @@ impl Switch {
                 *entry = slot;
             }
         }
-        if let Some(member) = self.members.get_mut(usize::from(slot)) {
-            *member = Some(Member { place, mads: Rate::new(now, MADS_PER_SECOND), outside: None });
+        if let Some(session) = self.sessions.get_mut(usize::from(slot)) {
+            *session =
+                Some(Session { place, mads: Rate::new(now, MADS_PER_SECOND), outside: None });
         }
     }
 
     /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
-        if self.members.get_mut(usize::from(slot)).is_some_and(|m| m.take().is_some()) {
+        if self.sessions.get_mut(usize::from(slot)).is_some_and(|m| m.take().is_some()) {
             self.blocks.iter_mut().filter(|b| **b == slot).for_each(|b| *b = NOBODY);
             self.listens.retain(|(_, of)| *of != slot);
         }
@@ -157,7 +158,7 @@ impl Switch {
     }
 
     fn place(&self, slot: u16) -> Option<&Place> {
-        self.members.get(usize::from(slot))?.as_ref().map(|m| &m.place)
+        self.sessions.get(usize::from(slot))?.as_ref().map(|m| &m.place)
     }
 
     /// The address of a session.
@@ -233,13 +234,13 @@ impl Switch {
 
     /// Whether any session may talk to plain endpoints.
     pub fn talks_outside(&self) -> bool {
-        self.members.iter().flatten().any(|m| m.outside.is_some())
+        self.sessions.iter().flatten().any(|m| m.outside.is_some())
     }
 
     /// Whether an address is a plain endpoint's, and a slot may talk to it.
     fn is_outside(&self, slot: u16, gid: &[u8; 16]) -> bool {
-        let member = self.members.get(usize::from(slot)).and_then(Option::as_ref);
-        let outside = member.and_then(|m| m.outside.as_ref());
+        let session = self.sessions.get(usize::from(slot)).and_then(Option::as_ref);
+        let outside = session.and_then(|m| m.outside.as_ref());
         outside.is_some_and(|outside| outside.may(gid)) && !self.slots.is_expelled(slot)
     }
 
@@ -311,10 +312,10 @@ impl Switch {
 
     /// Any slot of an address.
     fn anyone(&self, network: u32, gid: &[u8; 16]) -> Option<u16> {
-        let there = |m: &Option<Member>| {
+        let there = |m: &Option<Session>| {
             m.as_ref().is_some_and(|m| m.place.network == network && m.place.gid == *gid)
         };
-        self.members.iter().position(there).map(|slot| slot as u16)
+        self.sessions.iter().position(there).map(|slot| slot as u16)
     }
 
     /// The destination of a message of the connection manager. All sessions of an address share
@@ -328,7 +329,7 @@ impl Switch {
         to: &[u8; 16],
         mad: &[u8],
     ) -> Result<Goal, Refused> {
-        let sender = self.members.get_mut(usize::from(from)).and_then(Option::as_mut);
+        let sender = self.sessions.get_mut(usize::from(from)).and_then(Option::as_mut);
         if !sender.is_some_and(|m| m.mads.take(now)) {
             return Err(Refused::Rate);
         }

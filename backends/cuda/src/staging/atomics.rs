@@ -1,6 +1,6 @@
 //! 8-byte atomics: copied out, computed here, copied in, one after the other at each address.
 
-use super::lane::Asked;
+use super::streams::Asked;
 use super::{State, Whose, ATOMIC, ATOMICS, ATOMIC_STRIDE, CHUNK, CHUNKS};
 use gdrcore_core::mem::{Access, AtomicOp, Token};
 
@@ -48,7 +48,7 @@ impl State {
         op: AtomicOp,
         of: u64,
     ) -> Result<u64, Access> {
-        let &Whose { lane, cookie, .. } = whose;
+        let &Whose { gpu, cookie, .. } = whose;
         let same = |a: &Atomic| {
             a.phase != Phase::Free && (a.of, a.cookie, a.addr, a.op) == (of, cookie, addr, op)
         };
@@ -59,7 +59,7 @@ impl State {
         let token = Token(ATOMIC | u64::from(self.atomics[i].serial) << 8 | i as u64);
         if self.atomics[i].phase == Phase::Loading {
             let copy = self.atomics[i].copy;
-            match self.lanes[lane as usize].asked_atomic(i, copy) {
+            match self.gpus[gpu as usize].asked_atomic(i, copy) {
                 Asked::NotYet => return Err(Access::Pending(token)),
                 Asked::Lost => {
                     self.atomics[i].phase = Phase::Free;
@@ -103,7 +103,7 @@ impl State {
     }
 
     fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
-        let &Whose { region, lane, cookie } = whose;
+        let &Whose { region, gpu, cookie } = whose;
         // One after the other at each address. An atomic whose requester no longer polls belongs to
         // a lost connection; its result is dropped when the entry is needed.
         let busy = |a: &Atomic| {
@@ -126,7 +126,7 @@ impl State {
             return Access::Fault;
         }
         let to = self.atomic_bytes(i);
-        let Ok(copy) = self.lanes[lane as usize].load_atomic(i, to, addr, self.head) else {
+        let Ok(copy) = self.gpus[gpu as usize].load_atomic(i, to, addr, self.head) else {
             self.regions[region].dead = true;
             return Access::Fault;
         };
@@ -153,13 +153,13 @@ impl State {
         let Some(a) = self.atomics.get(i).copied().filter(|a| a.serial == serial) else {
             return Access::Ready;
         };
-        let Some(Whose { lane, .. }) = self.usable(a.cookie, a.addr, 8) else {
+        let Some(Whose { gpu, .. }) = self.usable(a.cookie, a.addr, 8) else {
             return Access::Fault;
         };
         match a.phase {
             Phase::Free | Phase::Done => Access::Ready,
             Phase::Storing(seq) => self.poll_in(seq, token),
-            Phase::Loading => match self.lanes[lane as usize].asked_atomic(i, a.copy) {
+            Phase::Loading => match self.gpus[gpu as usize].asked_atomic(i, a.copy) {
                 Asked::NotYet => Access::Pending(token),
                 Asked::Done => Access::Ready,
                 Asked::Lost => Access::Fault,

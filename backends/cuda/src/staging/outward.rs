@@ -1,6 +1,6 @@
 //! Chunks that are copied out of a GPU: the bytes that messages send next.
 
-use super::lane::Asked;
+use super::streams::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
 use gdrcore_core::mem::{Access, Token, TransferId};
 
@@ -28,8 +28,8 @@ struct Chunk {
     serial: u32,
     of: u64,
     cookie: u64,
-    lane: u8,
-    /// Its copy's number on that lane.
+    gpu: u8,
+    /// Its copy's number on that GPU.
     copy: u64,
     addr: u64,
     len: usize,
@@ -64,7 +64,7 @@ impl Outward {
             serial: 0,
             of: 0,
             cookie: 0,
-            lane: 0,
+            gpu: 0,
             copy: 0,
             addr: 0,
             len: 0,
@@ -131,7 +131,7 @@ impl State {
         if c.holds != Holds::Loading {
             return Asked::Done;
         }
-        let asked = self.lanes[c.lane as usize].asked_out(i, c.copy);
+        let asked = self.gpus[c.gpu as usize].asked_out(i, c.copy);
         if asked != Asked::NotYet {
             let kept = asked == Asked::Done && c.of != u64::MAX;
             self.out.chunks[i].holds = if kept { Holds::Loaded } else { Holds::Nothing };
@@ -154,7 +154,7 @@ impl State {
         now: u64,
         urgent: bool,
     ) -> Result<usize, Access> {
-        let &Whose { region, lane, cookie } = whose;
+        let &Whose { region, gpu, cookie } = whose;
         let r = &self.regions[region];
         let left = (r.at + r.length - at).min(u64::from(of.left)).min(CHUNK as u64) as usize;
         let Some(i) = self.out.place_for(now, urgent) else {
@@ -170,7 +170,7 @@ impl State {
             return Err(Access::Fault);
         }
         let to = self.outward_bytes(i);
-        let Ok(copy) = self.lanes[lane as usize].load(i, to, at, left, self.head) else {
+        let Ok(copy) = self.gpus[gpu as usize].load(i, to, at, left, self.head) else {
             self.regions[region].dead = true;
             return Err(Access::Fault);
         };
@@ -180,7 +180,7 @@ impl State {
             serial,
             of: of.id,
             cookie,
-            lane,
+            gpu,
             copy,
             addr: at,
             len: left,

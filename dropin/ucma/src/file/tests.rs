@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::session_lab;
+use crate::session::tests::session_lab;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 fn is_readable(fd: RawFd) -> bool {

@@ -14,9 +14,7 @@ mod session_commands;
 mod session_events;
 mod session_groups;
 #[cfg(test)]
-pub(crate) mod session_lab;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
@@ -364,6 +362,29 @@ impl<D: Devices> Session<D> {
 }
 
 impl ProgramId {
+    /// A fresh one; `uid` 0: of a request that the program has not accepted.
+    fn new(channel: u32, ps: u16, qp_type: u32, psn: u32, uid: u64) -> ProgramId {
+        ProgramId {
+            channel,
+            uid,
+            ps,
+            qp_type,
+            stage: Stage::Idle,
+            ends: Vec::new(),
+            device: None,
+            src: None,
+            dst: None,
+            psn,
+            qkey: UDP_QKEY,
+            traffic_class: 0,
+            ack_timeout: None,
+            rnr_endless: false,
+            own_family: None,
+            disconnects: false,
+            reported: 0,
+        }
+    }
+
     fn is_datagram(&self) -> bool {
         self.ps == port_space::UDP
     }

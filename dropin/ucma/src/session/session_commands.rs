@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state, qp_type, QpAttr
 use gdrcore_core::{Error, Result};
 
 use super::session_events::number;
-use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST, UDP_QKEY};
+use super::{Devices, ManagerId, ProgramId, Session, Stage, RNR_ENDLESS, RNR_LONGEST};
 use crate::proto::{
     addr_answer, created, events_reported, path_answer, qp_attr_answer, query, Addr, ConnParam,
     Route,
@@ -57,28 +57,7 @@ impl<D: Devices> Session<D> {
             return Err(Error::Os(9));
         }
         let (id, psn) = (self.fresh(), self.psn());
-        self.ids.insert(
-            id,
-            ProgramId {
-                channel,
-                uid,
-                ps,
-                qp_type,
-                stage: Stage::Idle,
-                ends: Vec::new(),
-                device: None,
-                src: None,
-                dst: None,
-                psn,
-                qkey: UDP_QKEY,
-                traffic_class: 0,
-                ack_timeout: None,
-                rnr_endless: false,
-                own_family: None,
-                disconnects: false,
-                reported: 0,
-            },
-        );
+        self.ids.insert(id, ProgramId::new(channel, ps, qp_type, psn, uid));
         Ok(created(id))
     }
 

@@ -7,7 +7,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use gdrcore_core::{Error, Result};
 
-use super::{Devices, Manager, ManagerId, ProgramId, Session, Stage, UDP_QKEY};
+use super::{Devices, Manager, ManagerId, ProgramId, Session, Stage};
 use crate::proto::{event_answer, events_reported, Addr, EventParam};
 
 /// Events that only this layer raises (numbers of `rdma_cm_event_type`).
@@ -121,23 +121,15 @@ impl<D: Devices> Session<D> {
         self.ids.insert(
             id,
             ProgramId {
-                channel,
-                uid: 0,
-                ps,
-                qp_type: e.qp_type,
                 stage: Stage::Requested,
                 ends: vec![ManagerId { device, handle: e.id, manager: manager.clone() }],
                 device: Some(device),
                 src: Some(src),
                 dst: Some(peer),
-                psn,
-                qkey: UDP_QKEY,
                 traffic_class,
                 ack_timeout,
                 rnr_endless,
-                own_family: None,
-                disconnects: false,
-                reported: 0,
+                ..ProgramId::new(channel, ps, e.qp_type, psn, 0)
             },
         );
         let (number, arrival) = (e.event, e.arrival);

@@ -1,13 +1,15 @@
 //! A session over a real device: ids of two programs in one process, connected through loopback.
 
+pub(crate) mod session_lab;
+
 use super::session_events::number;
-use super::session_lab::{self, Lab};
 use super::*;
 use crate::proto::number as cmd;
 use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::verbs::types::{qp_attr_mask as mask, qp_state};
 use gdrcore_testkit::patience::until;
 use gdrcore_testkit::rng::Rng;
+use session_lab::Lab;
 
 /// A session with one channel, and calls as a library would make them.
 struct Program {

@@ -22,7 +22,7 @@ pub struct Host {
     pub version: String,
 }
 
-/// Whose an address is. Members that are not known here are another version's.
+/// Whose an address is. Fields that are not known here are another version's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub host: String,

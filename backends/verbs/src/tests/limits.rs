@@ -3,9 +3,9 @@
 use core::sync::atomic::Ordering::SeqCst;
 use std::sync::Mutex;
 
+use super::fake::{self, Call, ASKED, CAPS, KNOWN, POSTED, RELEASE, ROOM};
 use crate::abi::caps;
 use crate::device::VerbsDevice;
-use crate::fake::{self, Call, ASKED, CAPS, KNOWN, POSTED, RELEASE, ROOM};
 use crate::objects::lock;
 use crate::sys::Fd;
 use gdrcore_core::device::{Device, MrReg, SrqAttr};

@@ -9,9 +9,9 @@
 use core::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use super::fake::{self, CAPS, REFUSES, RELEASE, STATE};
 use crate::abi::Event;
 use crate::device::VerbsDevice;
-use crate::fake::{self, CAPS, REFUSES, RELEASE, STATE};
 use gdrcore_core::device::{async_event as event, Device, MrReg};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::verbs::cause::CauseCode;

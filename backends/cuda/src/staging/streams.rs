@@ -27,7 +27,7 @@ struct Copies {
 }
 
 /// The streams of one GPU.
-pub(super) struct Lane {
+pub(super) struct Streams {
     pub(super) device: &'static Device,
     /// The context is lost: no further copy will succeed.
     pub(super) lost: bool,
@@ -64,11 +64,11 @@ pub(super) fn unpin(device: &'static Device, at: *mut u8) {
     }
 }
 
-impl Lane {
-    pub(super) fn new(device: &'static Device) -> Result<Lane, Failure> {
+impl Streams {
+    pub(super) fn new(device: &'static Device) -> Result<Streams, Failure> {
         let _current = device.enter()?;
         let null = core::ptr::null_mut();
-        let mut lane = Lane {
+        let mut gpu = Streams {
             device,
             lost: false,
             inward: null,
@@ -77,7 +77,7 @@ impl Lane {
             loads: Copies::default(),
             events: Vec::with_capacity(EVENTS),
         };
-        for stream in [&mut lane.inward, &mut lane.outward] {
+        for stream in [&mut gpu.inward, &mut gpu.outward] {
             // SAFETY: a writable place.
             check(api::stream_create::NAME, unsafe {
                 (device.api.stream_create)(stream, api::STREAM_NON_BLOCKING)
@@ -89,16 +89,16 @@ impl Lane {
             check(api::event_create::NAME, unsafe {
                 (device.api.event_create)(&mut event, api::EVENT_DISABLE_TIMING)
             })?;
-            lane.events.push(event);
+            gpu.events.push(event);
         }
-        Ok(lane)
+        Ok(gpu)
     }
 
     /// Runs calls with the context current. After a sticky error, or if the context cannot be made
     /// current, it is lost.
     fn run(
         &mut self,
-        calls: impl FnOnce(&Lane, &Current<'_>) -> Result<(), Failure>,
+        calls: impl FnOnce(&Streams, &Current<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let device = self.device;
         let done = device.enter().and_then(|current| calls(self, &current));
@@ -111,7 +111,7 @@ impl Lane {
     }
 
     fn record(&self, event: usize, stream: Object) -> Result<(), Failure> {
-        // SAFETY: an event and a stream of this lane.
+        // SAFETY: an event and a stream of this GPU.
         check(api::event_record::NAME, unsafe {
             (self.device.api.event_record)(self.events[event], stream)
         })
@@ -126,11 +126,11 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> Result<(), Failure> {
-        self.run(|lane, _| {
+        self.run(|gpu, _| {
             // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
-            let rc = unsafe { (lane.device.api.copy_in_async)(to, from.cast(), len, lane.inward) };
+            let rc = unsafe { (gpu.device.api.copy_in_async)(to, from.cast(), len, gpu.inward) };
             check(api::copy_in_async::NAME, rc)?;
-            lane.record(IN + i, lane.inward)
+            gpu.record(IN + i, gpu.inward)
         })?;
         (self.placements.last, self.placements.event) = (seq, IN + i);
         Ok(())
@@ -146,19 +146,18 @@ impl Lane {
         len: usize,
         head: u64,
     ) -> Result<u64, Failure> {
-        self.run(|lane, _| {
-            if lane.placements.last >= head {
-                let last = lane.events[lane.placements.event];
-                // SAFETY: a stream and an event of this lane.
+        self.run(|gpu, _| {
+            if gpu.placements.last >= head {
+                let last = gpu.events[gpu.placements.event];
+                // SAFETY: a stream and an event of this GPU.
                 check(api::stream_wait::NAME, unsafe {
-                    (lane.device.api.stream_wait)(lane.outward, last, 0)
+                    (gpu.device.api.stream_wait)(gpu.outward, last, 0)
                 })?;
             }
             // SAFETY: `len` bytes of a pinned chunk, which is left alone until its event has come.
-            let rc =
-                unsafe { (lane.device.api.copy_out_async)(to.cast(), from, len, lane.outward) };
+            let rc = unsafe { (gpu.device.api.copy_out_async)(to.cast(), from, len, gpu.outward) };
             check(api::copy_out_async::NAME, rc)?;
-            lane.record(event, lane.outward)
+            gpu.record(event, gpu.outward)
         })?;
         self.loads.last += 1;
         self.loads.event = event;
@@ -190,7 +189,7 @@ impl Lane {
 
     fn asked(&mut self, event: usize) -> Asked {
         let answer = self.device.enter().map_or(api::INVALID_CONTEXT, |_current| {
-            // SAFETY: an event of this lane.
+            // SAFETY: an event of this GPU.
             unsafe { (self.device.api.event_query)(self.events[event]) }
         });
         match answer {
@@ -205,17 +204,17 @@ impl Lane {
 
     /// Whether placement `seq`, of chunk `i`, has ended.
     pub(super) fn asked_in(&mut self, i: usize, seq: u64) -> Asked {
-        self.asked_in_order(|lane| &mut lane.placements, IN + i, seq)
+        self.asked_in_order(|gpu| &mut gpu.placements, IN + i, seq)
     }
 
     /// Whether copy `number` out, of chunk `i`, has ended.
     pub(super) fn asked_out(&mut self, i: usize, number: u64) -> Asked {
-        self.asked_in_order(|lane| &mut lane.loads, OUT + i, number)
+        self.asked_in_order(|gpu| &mut gpu.loads, OUT + i, number)
     }
 
     /// Whether copy `number` out, of atomic `i`, has ended.
     pub(super) fn asked_atomic(&mut self, i: usize, number: u64) -> Asked {
-        self.asked_in_order(|lane| &mut lane.loads, ATOMIC + i, number)
+        self.asked_in_order(|gpu| &mut gpu.loads, ATOMIC + i, number)
     }
 
     /// Whether the copy of a number and an event has ended.
@@ -225,7 +224,7 @@ impl Lane {
     /// before it.
     fn asked_in_order(
         &mut self,
-        copies: fn(&mut Lane) -> &mut Copies,
+        copies: fn(&mut Streams) -> &mut Copies,
         event: usize,
         number: u64,
     ) -> Asked {
@@ -249,7 +248,7 @@ impl Lane {
         let Ok(_current) = self.device.enter() else { return };
         for stream in [self.inward, self.outward] {
             if !stream.is_null() {
-                // SAFETY: a stream of this lane. An error means that nothing will be copied any
+                // SAFETY: a stream of this GPU. An error means that nothing will be copied any
                 // more.
                 unsafe { (self.device.api.stream_sync)(stream) };
             }
@@ -257,7 +256,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for Streams {
     fn drop(&mut self) {
         let _current = self.device.enter();
         for &event in &self.events {

@@ -8,7 +8,7 @@ use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
 use gdrcore_testkit::soft::Soft;
 
-use super::{DeviceInfo, Devices, Manage, Manager};
+use crate::session::{DeviceInfo, Devices, Manage, Manager};
 
 /// Devices of a test: the first ones are real, the last one cannot be opened.
 pub(crate) struct Lab {

@@ -4,7 +4,7 @@ const MS: u64 = 1_000_000;
 
 /// Sessions that always have more, by their slots, and one clock.
 struct Bench {
-    turns: Turns,
+    scheduler: Scheduler,
     now: u64,
     /// Packets that each has, and their size.
     queues: Vec<(usize, usize)>,
@@ -22,30 +22,36 @@ fn limits(rate: u64, weight: u32) -> Limits {
 impl Bench {
     /// A session a tenant, both of the same number.
     fn new(all: &[Limits]) -> Bench {
-        let mut turns = Turns::new();
+        let mut scheduler = Scheduler::new();
         for (n, l) in all.iter().enumerate() {
-            turns.limit(0, n as u16, l);
-            turns.join(n as u16, n as u16);
+            scheduler.limit(0, n as u16, l);
+            scheduler.join(n as u16, n as u16);
         }
-        Bench { turns, now: 0, queues: vec![(0, 0); all.len()], sent: vec![0; all.len()], steps: 0 }
+        Bench {
+            scheduler,
+            now: 0,
+            queues: vec![(0, 0); all.len()],
+            sent: vec![0; all.len()],
+            steps: 0,
+        }
     }
 
     fn give(&mut self, slot: u16, packets: usize, bytes: usize) {
         self.queues[usize::from(slot)] = (packets, bytes);
-        self.turns.ready(slot);
+        self.scheduler.ready(slot);
     }
 
     /// The next packet: whose it is. A packet costs `bytes`.
     fn step(&mut self) -> Option<u16> {
         self.steps += 1;
         assert!(self.steps < STEPS, "it has no end");
-        let slot = self.turns.next(self.now)?;
+        let slot = self.scheduler.next(self.now)?;
         let n = usize::from(slot);
         let (packets, bytes) = &mut self.queues[n];
         *packets -= 1;
-        self.turns.charge(self.now, slot, *bytes - OVERHEAD as usize);
+        self.scheduler.charge(self.now, slot, *bytes - OVERHEAD as usize);
         self.sent[n] += *bytes as u64;
-        self.turns.served(slot, *packets > 0);
+        self.scheduler.served(slot, *packets > 0);
         Some(slot)
     }
 
@@ -55,7 +61,7 @@ impl Bench {
         let mut wakes = 0;
         while self.now < until {
             while self.step().is_some() {}
-            let Some(at) = self.turns.wake_at() else { break };
+            let Some(at) = self.scheduler.wake_at() else { break };
             assert!(at > self.now, "it spins");
             self.now = at.min(until);
             wakes += 1;
@@ -141,7 +147,7 @@ fn weights_are_shares() {
 #[test]
 fn the_line_is_shared_by_weights() {
     let mut b = Bench::new(&[limits(0, 1), limits(0, 2), limits(0, 4), limits(1_000_000, 1000)]);
-    b.turns.limit_line(0, 15_000_000);
+    b.scheduler.limit_line(0, 15_000_000);
     for slot in 0..4 {
         b.give(slot, MANY, 4000);
     }
@@ -153,7 +159,7 @@ fn the_line_is_shared_by_weights() {
         assert!(sent.abs_diff(due) < due / 20, "{:?}", b.sent);
     }
     // Without it: as fast as it goes.
-    b.turns.limit_line(b.now, 0);
+    b.scheduler.limit_line(b.now, 0);
     assert_eq!(b.next(1000).len(), 1000);
 }
 
@@ -174,7 +180,7 @@ fn who_had_nothing_waits_for_one_packet() {
     b.give(0, MANY, 4096);
     b.next(10);
     for _ in 0..3000 {
-        if b.turns.is_idle(1) {
+        if b.scheduler.is_idle(1) {
             b.give(1, 1, 4096);
         }
         b.next(2);
@@ -186,7 +192,7 @@ fn who_had_nothing_waits_for_one_packet() {
 fn sessions_of_a_tenant_share_what_it_has() {
     let mut b = Bench::new(&[limits(0, 1), limits(0, 1), Limits::NONE, Limits::NONE]);
     for slot in [2, 3] {
-        b.turns.join(slot, 1);
+        b.scheduler.join(slot, 1);
     }
     for slot in 0..4 {
         b.give(slot, MANY, 1024);
@@ -196,16 +202,16 @@ fn sessions_of_a_tenant_share_what_it_has() {
     assert!(packets[0].abs_diff(3000) <= 4, "{packets:?}");
     assert!(packets[1..].iter().all(|n| n.abs_diff(1000) <= 4), "{packets:?}");
     // Each in turn, those that have left not among them.
-    b.turns.leave(2);
-    b.turns.leave(0);
+    b.scheduler.leave(2);
+    b.scheduler.leave(0);
     let order = b.next(6);
     assert!(order == [1, 3, 1, 3, 1, 3] || order == [3, 1, 3, 1, 3, 1], "{order:?}");
-    b.turns.leave(3);
-    b.turns.leave(1);
+    b.scheduler.leave(3);
+    b.scheduler.leave(1);
     assert_eq!(b.step(), None);
-    assert_eq!(b.turns.wake_at(), None);
+    assert_eq!(b.scheduler.wake_at(), None);
     // And they come back.
-    b.turns.join(3, 0);
+    b.scheduler.join(3, 0);
     b.give(3, 2, 100);
     assert_eq!(b.next(5), [3, 3]);
 }
@@ -213,7 +219,7 @@ fn sessions_of_a_tenant_share_what_it_has() {
 #[test]
 fn a_limit_of_one_is_no_others_and_is_the_sum_of_its_sessions() {
     let mut b = Bench::new(&[limits(1_000_000, 1), limits(0, 1), Limits::NONE]);
-    b.turns.join(2, 0);
+    b.scheduler.join(2, 0);
     b.give(0, MANY, 4000);
     b.give(2, MANY, 4000);
     b.run(SECOND);
@@ -222,7 +228,7 @@ fn a_limit_of_one_is_no_others_and_is_the_sum_of_its_sessions() {
     b.give(1, MANY, 4000);
     let order = b.next(1000);
     assert!(order.iter().filter(|&&slot| slot == 1).count() >= 998, "the others' time is its own");
-    assert!(b.turns.waits(0) && b.turns.waits(2) && !b.turns.waits(1));
+    assert!(b.scheduler.waits(0) && b.scheduler.waits(2) && !b.scheduler.waits(1));
 }
 
 /// The worker hears of it by epoll after its last look at the rings, and must not sleep then.
@@ -231,17 +237,17 @@ fn who_is_ready_after_a_round_is_not_slept_upon() {
     let mut b = Bench::new(&[limits(1000, 1), Limits::NONE]);
     b.give(0, MANY, 4000);
     b.run(1);
-    let credit = b.turns.wake_at();
+    let credit = b.scheduler.wake_at();
     assert!(credit.is_some_and(|at| at > SECOND));
     b.give(1, 1, 100);
-    assert_eq!(b.turns.wake_at(), Some(0));
+    assert_eq!(b.scheduler.wake_at(), Some(0));
     assert_eq!(b.next(2), [1]);
-    assert_eq!(b.turns.wake_at(), credit);
+    assert_eq!(b.scheduler.wake_at(), credit);
     // Where all wait for the line, it is looked at when that has credit.
-    b.turns.limit_line(b.now, 1000);
+    b.scheduler.limit_line(b.now, 1000);
     b.give(1, MANY, 100_000);
     while b.step().is_some() {}
-    assert!(b.turns.wake_at().is_some_and(|at| at > b.now));
+    assert!(b.scheduler.wake_at().is_some_and(|at| at > b.now));
 }
 
 #[test]
@@ -249,24 +255,24 @@ fn another_limit_counts_at_once() {
     let mut b = Bench::new(&[limits(1000, 1)]);
     b.give(0, MANY, 4000);
     b.run(1);
-    assert!(b.turns.wake_at().is_some_and(|at| at > SECOND));
-    b.turns.limit(b.now, 0, &limits(0, 1));
+    assert!(b.scheduler.wake_at().is_some_and(|at| at > SECOND));
+    b.scheduler.limit(b.now, 0, &limits(0, 1));
     assert_eq!(b.next(100).len(), 100);
-    b.turns.limit(b.now, 0, &limits(1_000_000, 1));
+    b.scheduler.limit(b.now, 0, &limits(1_000_000, 1));
     let (from, sent) = (b.now, b.sent[0]);
     b.run(from + SECOND);
     let due = u64::from(burst_of(0)) + 1_000_000;
     assert!((b.sent[0] - sent).abs_diff(due) <= 4000, "{}", b.sent[0] - sent);
     // What is owed is not forgotten by leaving and coming back.
-    b.turns.leave(0);
-    b.turns.join(0, 0);
-    b.turns.limit(b.now, 0, &limits(1_000_000, 1));
+    b.scheduler.leave(0);
+    b.scheduler.join(0, 0);
+    b.scheduler.limit(b.now, 0, &limits(1_000_000, 1));
     b.give(0, MANY, 4000);
     assert!(b.next(10).len() <= 1);
     // Whoever has the number next owes nothing.
-    b.turns.leave(0);
-    b.turns.forget(0);
-    b.turns.join(0, 0);
+    b.scheduler.leave(0);
+    b.scheduler.forget(0);
+    b.scheduler.join(0, 0);
     b.give(0, MANY, 4000);
     assert_eq!(b.next(100).len(), 100);
 }
@@ -277,14 +283,14 @@ fn what_arrives_is_marked_from_half_of_the_burst_and_dropped_beyond_it() {
     let mut b = Bench::new(&[rx, Limits::NONE]);
     let bytes = 1000 - OVERHEAD as usize;
     let mut take = |now: u64, n: usize| {
-        let all: Vec<Ingress> = (0..n).map(|_| b.turns.receive(now, 0, bytes)).collect();
+        let all: Vec<Ingress> = (0..n).map(|_| b.scheduler.receive(now, 0, bytes)).collect();
         [Ingress::Pass, Ingress::Mark, Ingress::Drop]
             .map(|what| all.iter().filter(|&&i| i == what).count())
     };
     assert_eq!(take(0, 150), [51, 49, 50]);
     assert_eq!(take(10 * MS, 50), [0, 10, 40]);
     assert_eq!(take(10 * MS + 70 * MS, 50), [21, 29, 0]);
-    assert!((0..1000).all(|_| b.turns.receive(0, 1, 4096) == Ingress::Pass), "no limit");
+    assert!((0..1000).all(|_| b.scheduler.receive(0, 1, 4096) == Ingress::Pass), "no limit");
 }
 
 #[test]
@@ -294,46 +300,46 @@ fn who_ends_may_owe_a_burst_and_no_more() {
     let mut finished = 0u64;
     // Sessions that come, fill their rings and go, each 100 us, for a second.
     for _ in 0..10_000 {
-        b.turns.join(0, 0);
+        b.scheduler.join(0, 0);
         for _ in 0..16 {
-            if b.turns.may_finish(b.now, 0) {
-                b.turns.charge(b.now, 0, 4096 - OVERHEAD as usize);
+            if b.scheduler.may_finish(b.now, 0) {
+                b.scheduler.charge(b.now, 0, 4096 - OVERHEAD as usize);
                 finished += 4096;
             }
         }
-        b.turns.leave(0);
+        b.scheduler.leave(0);
         b.now += 100_000;
     }
     assert!(finished.abs_diff(2 * burst + 1_000_000) <= 2 * 4096, "{finished}");
-    b.turns.join(1, 1);
-    b.turns.charge(b.now, 1, 1 << 30);
-    assert!(b.turns.may_finish(b.now, 1), "no limit");
+    b.scheduler.join(1, 1);
+    b.scheduler.charge(b.now, 1, 1 << 30);
+    assert!(b.scheduler.may_finish(b.now, 1), "no limit");
 }
 
 #[test]
 fn whoever_leaves_is_out_of_the_queue_wherever_it_stood() {
     for (leaves, served) in [(1, [2, 3, 4]), (2, [1, 3, 4]), (3, [1, 2, 4])] {
-        let mut turns = Turns::new();
-        turns.limit(0, 0, &limits(0, 1));
-        (1..=4).for_each(|slot| turns.join(slot, 0));
-        (1..=3).for_each(|slot| turns.ready(slot));
-        turns.leave(leaves);
-        turns.ready(4);
+        let mut scheduler = Scheduler::new();
+        scheduler.limit(0, 0, &limits(0, 1));
+        (1..=4).for_each(|slot| scheduler.join(slot, 0));
+        (1..=3).for_each(|slot| scheduler.ready(slot));
+        scheduler.leave(leaves);
+        scheduler.ready(4);
         let next = || {
-            let slot = turns.next(0)?;
-            turns.charge(0, slot, 100);
-            turns.served(slot, false);
+            let slot = scheduler.next(0)?;
+            scheduler.charge(0, slot, 100);
+            scheduler.served(slot, false);
             Some(slot)
         };
         let order: Vec<u16> = std::iter::from_fn(next).collect();
         assert_eq!(order, served, "{leaves} has left");
     }
     // And alone.
-    let mut turns = Turns::new();
-    turns.limit(0, 0, &limits(0, 1));
-    (1..=2).for_each(|slot| turns.join(slot, 0));
-    turns.ready(1);
-    turns.leave(1);
-    turns.ready(2);
-    assert_eq!(turns.next(0), Some(2));
+    let mut scheduler = Scheduler::new();
+    scheduler.limit(0, 0, &limits(0, 1));
+    (1..=2).for_each(|slot| scheduler.join(slot, 0));
+    scheduler.ready(1);
+    scheduler.leave(1);
+    scheduler.ready(2);
+    assert_eq!(scheduler.next(0), Some(2));
 }

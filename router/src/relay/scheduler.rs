@@ -10,7 +10,7 @@
 //! in its rings, which fill up, so nothing is lost. One packet may overdraw a bucket, and later
 //! ones wait for the debt, so rates are exact in the long run.
 //!
-//! Nothing here allocates after [`Turns::new`].
+//! Nothing here allocates after [`Scheduler::new`].
 
 use super::slots::{SLOTS, TENANTS};
 use crate::policy::{burst_of, Limits};
@@ -89,7 +89,7 @@ struct Session {
 
 /// The queues of tenants and sessions. It allocates only when it is made.
 #[derive(Debug)]
-pub struct Turns {
+pub struct Scheduler {
     tenants: Vec<Tenant>,
     sessions: Vec<Session>,
     /// Listed tenants: those that had nothing to send before, and those that have had a turn.
@@ -131,10 +131,10 @@ impl Tenant {
     }
 }
 
-impl Turns {
+impl Scheduler {
     /// Queues without sessions, and without limits.
-    pub fn new() -> Turns {
-        Turns {
+    pub fn new() -> Scheduler {
+        Scheduler {
             tenants: (0..TENANTS).map(|_| Tenant::new()).collect(),
             sessions: vec![Session { place: Place::Absent, tenant: 0, next: NONE }; SLOTS],
             fresh: VecDeque::with_capacity(TENANTS),
@@ -255,8 +255,8 @@ impl Turns {
         tenant
     }
 
-    /// The session whose packet is next; it is out of its queue until [`Turns::served`]. `None`: no
-    /// session has a packet, or all that have wait for credit, see [`Turns::wake_at`].
+    /// The session whose packet is next; it is out of its queue until [`Scheduler::served`]. `None`: no
+    /// session has a packet, or all that have wait for credit, see [`Scheduler::wake_at`].
     pub fn next(&mut self, now: u64) -> Option<u16> {
         self.wake(now);
         self.line_until = None;
@@ -346,7 +346,7 @@ impl Turns {
     }
 
     /// The time at which a session may have its turn: 0 if one was made ready since
-    /// [`Turns::next`] had none, else when a waiting tenant, or `line`, has credit; `None`: none
+    /// [`Scheduler::next`] had none, else when a waiting tenant, or `line`, has credit; `None`: none
     /// waits.
     pub fn wake_at(&self) -> Option<u64> {
         let listed = !(self.fresh.is_empty() && self.old.is_empty());
@@ -380,9 +380,9 @@ impl Turns {
     }
 }
 
-impl Default for Turns {
-    fn default() -> Turns {
-        Turns::new()
+impl Default for Scheduler {
+    fn default() -> Scheduler {
+        Scheduler::new()
     }
 }
 
