@@ -15,19 +15,29 @@ fi
 export SOURCE_DATE_EPOCH
 umask 022
 
-# The old system, with its compiler; Rust is this machine's.
+# make_root RELEASE PACKAGES: a root with the files of packages, in $root; the packages name it:
+# another list makes another root.
 make_root() {
-    [ ! -e "$1" ] || return 0
-    rm -rf "$1.part"
-    mkdir -p "$(dirname "$1")"
-    # Nothing is configured there: the links that scripts of packages make are made here.
+    root=$dist/root-$1-$(echo "$2" | cksum | cut -d' ' -f1)
+    [ ! -e "$root" ] || return 0
+    rm -rf "$root.part"
+    mkdir -p "$dist"
     mmdebstrap --variant=extract --quiet --aptopt='Acquire::Check-Valid-Until "false"' \
-        --include="$packages" "$release" "$1.part"
-    ln -sf bash "$1.part/bin/sh"
-    ln -sf gawk "$1.part/usr/bin/awk"
-    ln -sf gcc "$1.part/usr/bin/cc"
-    mkdir -p "$1.part"/{opt/rust,opt/cargo,src,out}
-    mv "$1.part" "$1"
+        --include="$2" "$1" "$root.part" || return
+    # Nothing is configured there: the links that scripts of packages make are made here.
+    ln -sf bash "$root.part/bin/sh"
+    ln -sf gawk "$root.part/usr/bin/awk"
+    ln -sf gcc "$root.part/usr/bin/cc"
+    mkdir -p "$root.part"/{opt/rust,opt/cargo,src,out}
+    mv "$root.part" "$root"
+}
+
+# make_base RELEASE: the root of the OCI image, beside the trees. It has the release that the
+# programs were built in.
+make_base() {
+    rm -f "$trees/base"
+    make_root "$1" ibverbs-utils,perftest || return
+    ln -s "$root" "$trees/base"
 }
 
 in_root() {
@@ -48,11 +58,11 @@ if [ "${1:-}" = --here ]; then
     trees=$dist/here
     mkdir -p "$trees"
     dist/trees.sh "$trees"
+    make_base "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" ||
+        echo "no OCI image: no root of this system can be made here (mmdebstrap, as root)"
 else
     trees=$dist/old
-    # The packages name it: another list makes another root.
-    root=$dist/root-$release-$(echo "$packages" | cksum | cut -d' ' -f1)
-    make_root "$root"
+    make_root "$release" "$packages"
     cargo fetch --locked --quiet
     rm -rf "$dist/src"
     mkdir -p "$dist/src" "$trees"
@@ -61,6 +71,7 @@ else
         tar --extract --touch --directory "$dist/src"
     in_root "$root" dist/trees.sh /out
     in_root "$root" scripts/musl.sh /out/musl
+    make_base "$release"
 fi
 cd "$repository"
 [ "$trees" = "$dist/old" ] && out=$dist/out || out=$trees/out

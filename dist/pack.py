@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Packs installed trees into a tarball, a wheel, Debian packages, a list of parts and SHA256SUMS.
+"""Packs installed trees into a tarball, a wheel, Debian packages, an OCI archive and a list of
+parts, with SHA256SUMS.
 
-Usage: pack.py --trees DIR --out DIR. DIR of --trees is what trees.sh made. The same trees and the
+Usage: pack.py --trees DIR --out DIR. DIR of --trees is what dist.sh made. The same trees and the
 same SOURCE_DATE_EPOCH give the same bytes."""
 
 import argparse
@@ -12,13 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import debs
+import image
 import parts
+import tars
 import weaken
 import wheel
 
@@ -71,36 +73,16 @@ def newest_glibc(tree):
 
 def programs(tree):
     """Programs and shared libraries of a tree."""
-    for file in files(tree):
-        if not file.is_symlink() and file.open("rb").read(4) == b"\x7fELF":
-            yield file
+    return filter(tars.is_elf, tars.files(tree))
 
 
-def files(tree):
-    """Files and links of a tree in a fixed order."""
-    found = []
-    for folder, folders, names in os.walk(tree):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        found += [Path(folder) / name for name in names + links]
-    return sorted(found)
-
-
-def tarball(name, tree, top, release):
-    """NAME.tar.gz with the files of a tree below a folder TOP."""
+def tarball(name, tree, release):
+    """NAME.tar.gz with the files of a tree below a folder of that name."""
     path = release.out / f"{name}.tar.gz"
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for file in files(tree):
-                info = tar.gettarinfo(str(file), f"{top}/{file.relative_to(tree)}")
-                info.uid = info.gid = 0
-                info.uname = info.gname = "root"
-                info.mtime = release.epoch
-                info.pax_headers = {}
-                if info.islnk():
-                    # A file of two names is packed as it is.
-                    info.type, info.size = tarfile.REGTYPE, file.stat().st_size
-                with file.open("rb") if info.isreg() else open(os.devnull, "rb") as content:
-                    tar.addfile(info, content if info.isreg() else None)
+        with tars.Tar(packed, release) as tar:
+            for file in tars.files(tree):
+                tar.add(file, f"{name}/{file.relative_to(tree)}")
 
 
 def main():
@@ -112,20 +94,22 @@ def main():
     a.out.mkdir(parents=True)
     release = Release(a.trees.resolve(), a.out.resolve())
     name = f"gdrcore-{release.version}-{release.arch}-linux-gnu"
-    tarball(name, release.trees / "any/usr/local", name, release)
-    tarball(f"{name}-debug", release.trees / "debug", f"{name}-debug", release)
+    tarball(name, release.trees / "any/usr/local", release)
+    tarball(f"{name}-debug", release.trees / "debug", release)
     if (release.trees / "musl").is_dir():
         musl = name.replace("linux-gnu", "linux-musl")
-        tarball(musl, release.trees / "musl", musl, release)
+        tarball(musl, release.trees / "musl", release)
     wheel.make(release)
     debs.make(release)
+    if (release.trees / "base").is_dir():
+        image.make(release)
     parts.make(release, name)
     sums = [
         f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
-        for file in files(release.out)
+        for file in tars.files(release.out)
     ]
     (release.out / "SHA256SUMS").write_text("".join(sums))
-    for file in files(release.out):
+    for file in tars.files(release.out):
         print(f"{file.stat().st_size:>9} {file}")
     print("needs glibc %d.%d" % release.glibc)
 

@@ -3,13 +3,15 @@
 //! the build at hand; all take part with `DIST_ALL` (make test-dist), with those of `make dist`.
 
 use gdrcore_tests::debian_root::DebianRoot;
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, target_dir};
+use gdrcore_tests::tools::{compile, find, is_root, loopback, run, scratch, target_dir, Running};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What is installed how, the folder of its gdrcore-run, a check of its own, and its removal.
 const KINDS: [(&str, &str, &str, &str, &str); 3] = [
@@ -180,6 +182,132 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
     }
 }
 
+/// The OCI archive, once it is packed; `Err`: why it is not.
+fn image() -> Result<PathBuf, String> {
+    if let Some(tool) = lacks() {
+        return Err(format!("{tool} is not installed (scripts/deps.sh dist)"));
+    }
+    let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten().map(|e| e.path());
+    let image = all.find(|p| p.to_string_lossy().ends_with(".oci.tar"));
+    image.ok_or("no image was packed: mmdebstrap makes no root here".into())
+}
+
+/// The words of a ping-pong on a device of a container of the image.
+fn ping_pong(n: u32) -> Vec<String> {
+    let words = format!("--address 127.0.0.{n} ibv_rc_pingpong -g 0 -c");
+    words.split(' ').map(str::to_string).collect()
+}
+
+/// A command that takes a container away, also of a test that fails.
+struct Removal(Command);
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        run(&mut self.0, 60);
+    }
+}
+
+/// A checked ping-pong within one container: it begins with the server, and a command enters it
+/// with the client.
+fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Command) {
+    let _removal = Removal(remove);
+    let mut server = Running::start(begin);
+    wait_for(60, "a server that listens", || {
+        assert!(server.is_running(), "{}", server.output());
+        let mut client = enter();
+        run(client.arg("gdrcore-run").args(ping_pong(3)).arg("127.0.0.1"), 60).ok()
+    });
+    let done = server.finish(Duration::from_secs(60));
+    assert!(done.ok() && done.output.contains("iters in"), "{}", done.output);
+    assert!(!done.output.contains("invalid data"), "{}", done.output);
+}
+
+#[test]
+fn the_image_starts_in_runc() {
+    let image = match image() {
+        Ok(image) => image,
+        Err(why) => skip!("{why}"),
+    };
+    if let Some(tool) = ["umoci", "runc"].into_iter().find(|t| find(t).is_none()) {
+        skip!("{tool} is not installed ({tool})");
+    }
+    if !is_root() {
+        skip!("runc makes this container for root alone");
+    }
+    let dir = scratch("dist-runc");
+    let unpack = "mkdir oci; tar -xf \"$0\" -C oci; umoci unpack --image oci:\"$1\" bundle";
+    let mut c = Command::new("sh");
+    c.args(["-ec", unpack]).arg(&image).arg(format!("gdrcore:{}", env!("CARGO_PKG_VERSION")));
+    let done = run(c.current_dir(&dir), 120);
+    assert!(done.ok(), "{}", done.output);
+    // The program and its words in place of those of the image, whose terminal this is not.
+    let edit = "import json, sys; file = sys.argv[1]; config = json.load(open(file)); \
+                process = config['process']; assert process['user']['uid'] == 65534; \
+                process['terminal'] = False; process['args'][1:] = sys.argv[2:]; \
+                json.dump(config, open(file, 'w'))";
+    let name = format!("gdrc-image-{}", std::process::id());
+    let runc = |words: &[&str]| {
+        let mut c = Command::new("runc");
+        c.current_dir(&dir).args(["--root", "kept"]).args(words);
+        c
+    };
+    let begin = |words: &[String]| {
+        let mut c = Command::new("python3");
+        c.args(["-c", edit]).arg(dir.join("bundle/config.json")).args(words);
+        let done = run(&mut c, 60);
+        assert!(done.ok(), "{}", done.output);
+        runc(&["run", "--bundle", "bundle", &name])
+    };
+    let may = run(&mut begin(&["--version".into()]), 60);
+    if may.output.contains("runc create failed") {
+        skip!("runc makes no container here: {}", may.output.trim());
+    }
+    assert!(may.ok() && may.output.starts_with("gdrcore-run "), "{}", may.output);
+    let remove = runc(&["delete", "--force", &name]);
+    serves_within(&mut begin(&ping_pong(2)), || runc(&["exec", &name]), remove);
+}
+
+#[test]
+fn the_image_starts_in_podman() {
+    let image = match image() {
+        Ok(image) => image,
+        Err(why) => skip!("{why}"),
+    };
+    if let Some(tool) = ["podman", "runc"].into_iter().find(|t| find(t).is_none()) {
+        skip!("{tool} is not installed ({tool})");
+    }
+    // All of podman's own files in a folder of this test, and nothing asked of systemd.
+    let dir = scratch("dist-podman");
+    let podman = |words: &[&str]| {
+        let mut c = Command::new("podman");
+        for (option, folder) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
+            c.arg(option).arg(dir.join(folder));
+        }
+        c.args(["--cgroup-manager=cgroupfs", "--storage-driver=vfs", "--runtime=runc"]).args(words);
+        c
+    };
+    let loaded = run(podman(&["load", "-q", "-i"]).arg(&image), 120);
+    if !loaded.ok() {
+        skip!("podman loads nothing here: {}", loaded.output.trim());
+    }
+    let tag = format!("gdrcore:{}", env!("CARGO_PKG_VERSION"));
+    assert!(loaded.output.contains(&format!("localhost/{tag}")), "{}", loaded.output);
+    let name = format!("gdrc-image-{}", std::process::id());
+    let begin = || {
+        let mut c = podman(&["run", "--rm", "--network=none", "--cap-drop=ALL", "--read-only"]);
+        c.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--name"]);
+        c.arg(&name).arg(&tag);
+        c
+    };
+    let listed = run(&mut begin(), 60);
+    if listed.output.contains("OCI ") {
+        skip!("podman makes no container here: {}", listed.output.trim());
+    }
+    assert!(listed.ok() && listed.output.contains("gdrc0"), "{}", listed.output);
+    let remove = podman(&["rm", "--force", &name]);
+    serves_within(begin().args(ping_pong(2)), || podman(&["exec", &name]), remove);
+}
+
 /// Packs a build's trees; returns the folder of the artifacts. In a time to come, since times of
 /// files that are later than the release's are cut anyway.
 fn packed(trees: &Path, out: PathBuf) -> PathBuf {
@@ -200,9 +328,12 @@ fn the_same_trees_give_the_same_bytes() {
     // Files of another age, in another place.
     let again = dir.join("trees");
     let names = ["any", "system", "debug", "stubs"].map(|n| trees.join(n));
+    // Those that not every system makes: an artifact each.
+    let more = ["base", "musl"].map(|n| trees.join(n));
+    let more: Vec<&PathBuf> = more.iter().filter(|n| n.exists()).collect();
     let mut copy = Command::new("sh");
     copy.args(["-ec", "mkdir \"$0\"; umask 077; cp -dR --preserve=mode \"$@\" \"$0\""]);
-    let done = run(copy.arg(&again).args(&names), 120);
+    let done = run(copy.arg(&again).args(&names).args(&more), 120);
     assert!(done.ok(), "{}", done.output);
     let sums = [(&trees, "one"), (&again, "two")].map(|(trees, out)| {
         let out = packed(trees, dir.join(out));
@@ -211,7 +342,7 @@ fn the_same_trees_give_the_same_bytes() {
         assert!(done.ok(), "{}", done.output);
         sums
     });
-    assert_eq!(sums[0].lines().count(), 9, "{}", sums[0]);
+    assert_eq!(sums[0].lines().count(), 9 + more.len(), "{}", sums[0]);
     assert_eq!(sums[0], sums[1]);
 }
 
