@@ -21,6 +21,37 @@ const INDEX_MAX: usize = 1 << INDEX_BITS;
 /// End of the free list.
 const NIL: u32 = u32::MAX;
 
+macro_rules! tags {
+    ($($tag:ident = $n:literal, $argument:literal, $bound:literal;)*) => {
+        /// Tags of handles, by object type.
+        #[allow(missing_docs)]
+        pub mod tag {
+            $(pub const $tag: u8 = $n;)*
+        }
+
+        /// The argument that has a handle of this type, and the bound of the configuration for such
+        /// objects.
+        pub(crate) const fn names_of(tag: u8) -> (&'static str, &'static str) {
+            match tag {
+                $($n => ($argument, $bound),)*
+                _ => ("handle", "the bound"),
+            }
+        }
+    };
+}
+
+tags! {
+    PD = 1, "pd", "max_pd";
+    MR = 2, "mr", "max_mr";
+    MW = 3, "mw", "max_mr";
+    CQ = 4, "cq", "max_cq";
+    QP = 5, "qp", "max_qp";
+    SRQ = 6, "srq", "max_srq";
+    AH = 7, "ah", "max_ah";
+    CM_ID = 8, "id", "max_cm_ids";
+    XRCD = 9, "xrcd", "max_pd";
+}
+
 /// The generation with which free indexes begin in the context with a number. However many contexts
 /// there are, these are about as far apart as they can be (2^32 divided by the golden ratio, in
 /// steps): two contexts are 800 million uses of an index apart, a thousand some million.
@@ -309,23 +340,6 @@ impl Pool {
     /// Indexes that are live, in order.
     pub fn iter_live(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.capacity()).filter(|&i| self.is_live(i))
-    }
-}
-
-/// The argument that has a handle of this type, and the bound of the configuration for such
-/// objects. The numbers are those of `verbs::shared::tag`; a test compares both.
-pub(crate) const fn names_of(tag: u8) -> (&'static str, &'static str) {
-    match tag {
-        1 => ("pd", "max_pd"),
-        2 => ("mr", "max_mr"),
-        3 => ("mw", "max_mr"),
-        4 => ("cq", "max_cq"),
-        5 => ("qp", "max_qp"),
-        6 => ("srq", "max_srq"),
-        7 => ("ah", "max_ah"),
-        8 => ("id", "max_cm_ids"),
-        9 => ("xrcd", "max_pd"),
-        _ => ("handle", "the bound"),
     }
 }
 

@@ -45,11 +45,10 @@ use crate::arena::{RawSlice, Walk};
 use crate::bitmap::Bitmap;
 use crate::config::Config;
 use crate::error::Result;
-use crate::pool::Pool;
+use crate::pool::{tag, Pool};
 use crate::random::{Random, Shuffle};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
-use crate::verbs::shared::tag;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
 use crate::wheel::Wheel;
@@ -59,6 +58,7 @@ use conn::Id;
 use early::{Early, EARLY};
 use events::Events;
 use general::General;
+use heapless::Deque;
 
 const _: () = {
     use mad::{private_len, IP_HEADER_LEN};
@@ -284,9 +284,7 @@ pub struct Cm {
     has_ended: bool,
     /// One timer per id.
     wheel: Wheel,
-    replies: RawSlice<Reply>,
-    reply_head: usize,
-    reply_len: usize,
+    replies: Deque<Reply, REPLIES>,
     tx_cursor: usize,
     random: Random,
     /// Places of communication ids in their secret order.
@@ -333,16 +331,7 @@ impl Cm {
             unwatched: Bitmap::carve(w, n)?,
             has_ended: false,
             wheel: Wheel::carve(w, n, n)?,
-            replies: w.slice(
-                REPLIES,
-                Reply {
-                    to: PeerAddr::default(),
-                    tid: 0,
-                    what: ReplyKind::Sidr { request_id: 0, status: 0, service_id: 0 },
-                },
-            )?,
-            reply_head: 0,
-            reply_len: 0,
+            replies: Deque::new(),
             tx_cursor: 0,
             random: Random::new(config.seed, PURPOSE),
             order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
@@ -560,13 +549,8 @@ impl Cm {
 
     /// Queues an answer without an id.
     fn reply(&mut self, to: &PeerAddr, tid: u64, what: ReplyKind) {
-        let n = self.replies.len();
-        if self.reply_len >= n {
+        if self.replies.push_back(Reply { to: *to, tid, what }).is_err() {
             self.counters.dropped += 1;
-            return;
         }
-        let at = (self.reply_head + self.reply_len) % n;
-        self.replies[at] = Reply { to: *to, tid, what };
-        self.reply_len += 1;
     }
 }

@@ -45,13 +45,13 @@ impl Cm {
     /// Whether `poll_transmit` has something.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.reply_len > 0 || !self.tx.is_empty()
+        !self.replies.is_empty() || !self.tx.is_empty()
     }
 
     /// Destination of the next message, without taking it.
     pub fn next_destination(&self) -> Option<PeerAddr> {
-        if self.reply_len > 0 {
-            return self.replies.get(self.reply_head).map(|r| r.to);
+        if let Some(reply) = self.replies.front() {
+            return Some(reply.to);
         }
         match self.ids.get(self.next_tx()?) {
             Some(id) => Some(id.peer),
@@ -62,8 +62,8 @@ impl Cm {
     /// Whether the next message, if its destination is this device's own address, is for this
     /// connection manager.
     pub fn next_is_own(&self) -> bool {
-        let to = if self.reply_len > 0 {
-            let id = match self.replies[self.reply_head].what {
+        let to = if let Some(reply) = self.replies.front() {
+            let id = match reply.what {
                 ReplyKind::Rej { remote_id, .. } | ReplyKind::Drep { remote_id, .. } => remote_id,
                 ReplyKind::Sidr { request_id, .. } => request_id,
             };
@@ -87,13 +87,10 @@ impl Cm {
 
     /// Writes the next message, a datagram from QP1 to QP1, and returns its destination.
     pub fn poll_transmit(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
-        if self.reply_len > 0 {
-            let r = self.replies[self.reply_head];
-            self.reply_head = (self.reply_head + 1) % self.replies.len();
-            self.reply_len -= 1;
+        if let Some(reply) = self.replies.pop_front() {
             self.counters.sent += 1;
-            emit_reply(&r, mad);
-            return Some(r.to);
+            emit_reply(&reply, mad);
+            return Some(reply.to);
         }
         let i = self.next_tx()?;
         self.tx_cursor = i + 1;

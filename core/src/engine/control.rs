@@ -416,7 +416,8 @@ impl Guard<'_> {
                 return Err(e);
             }
         };
-        s.install_cq(i, mem, capacity, CQE_STRIDE, &inner.transport.common.key);
+        let made = Some((mem, capacity, CQE_STRIDE));
+        s.install(&s.cqs[i].ring, made, &inner.transport.common.key);
         s.cqs[i].beside.branches.begin(0);
         inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))

@@ -12,6 +12,7 @@
 //! method of [`Guard`], which is the engine's lock. Each `impl` of it names its role: data (a round
 //! calls it, or a post) or control (a call of the program).
 
+mod adopt;
 pub mod cm;
 pub mod cm_qps;
 mod control;
@@ -22,7 +23,6 @@ mod qp;
 mod qpn;
 mod report;
 mod rx;
-mod siblings;
 mod srq;
 mod tx;
 
@@ -34,14 +34,13 @@ use crate::arena::{Heap, RawSlice, Walk};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pool::stale;
+use crate::pool::{stale, tag};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::turns::TurnLock;
 use crate::verbs::post;
-use crate::verbs::shared::tag;
 use crate::verbs::shared::{polled, CqShared, QpShared, Shared};
 use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;

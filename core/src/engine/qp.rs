@@ -4,12 +4,12 @@ use core::sync::atomic::Ordering;
 
 use super::control::MAX_DEPTH;
 use super::{qpn, Guard, Inner};
-use crate::arena::{RawSlice, Region};
+use crate::arena::{Heap, RawSlice, Region};
 use crate::bucket::TokenBucket;
 use crate::config::{config_flags, Config};
 use crate::device::async_event;
 use crate::error::{Error, Result};
-use crate::pool::stale;
+use crate::pool::{stale, tag};
 use crate::reason::refuse;
 use crate::roce::endless::NEVER_NS;
 use crate::roce::peer::Path;
@@ -19,7 +19,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
-use crate::verbs::shared::{qp_path, tag, QpShared, Shared};
+use crate::verbs::shared::{qp_path, QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
@@ -308,20 +308,19 @@ impl Inner {
         }
         let depth = config.max_rd_atomic as usize;
         let sq_mem = inner.ring::<SendWqe>(given.max_send_wr, stride)?;
-        let mut undo = Undo { sq: Some(sq_mem), ..Undo::default() };
+        let mut memory = QpMemory { sq: Some(sq_mem), ..QpMemory::default() };
         let made = (|| {
             if own_rq {
-                undo.rq = Some(
-                    inner.ring::<RecvWqe>(given.max_recv_wr, recv_stride(given.max_recv_sge))?,
-                );
+                let stride = recv_stride(given.max_recv_sge);
+                memory.rq = Some(inner.ring::<RecvWqe>(given.max_recv_wr, stride)?);
             }
-            undo.wqes = Some(inner.heap.slice(given.max_send_wr as usize, WqeState::default())?);
+            memory.wqes = inner.heap.slice(given.max_send_wr as usize, WqeState::default())?;
             if kind == QpKind::Dci {
-                undo.dci = Some(inner.heap.slice(1, Association::default())?);
+                memory.dci = inner.heap.slice(1, Association::default())?;
             }
             if kind.answers() {
-                undo.resources = Some(inner.heap.slice(depth, Resource::default())?);
-                undo.jobs = Some(inner.heap.slice(depth * 2, Resource::default())?);
+                memory.resources = inner.heap.slice(depth, Resource::default())?;
+                memory.jobs = inner.heap.slice(depth * 2, Resource::default())?;
             }
             let (qpn, early) = inner.qpns.alloc(now)?;
             match s.qp_pool.alloc() {
@@ -338,17 +337,15 @@ impl Inner {
         let (h, qi, qpn) = match made {
             Ok(x) => x,
             Err(e) => {
-                undo.give_back(inner);
+                memory.free(&mut inner.heap);
                 return Err(e);
             }
         };
         let q = &s.qps[qi];
-        let (key, recv_stride) = (&inner.transport.common.key, recv_stride(given.max_recv_sge));
-        s.install_qp(qi, sq_mem, given.max_send_wr, stride, key);
-        match undo.rq {
-            Some(mem) => s.install_rq(qi, mem, given.max_recv_wr, recv_stride, key),
-            None => s.remove_rq(qi, key),
-        }
+        let key = &inner.transport.common.key;
+        s.install(&s.qps[qi].sq, Some((sq_mem, given.max_send_wr, stride)), key);
+        let rq = memory.rq.map(|mem| (mem, given.max_recv_wr, recv_stride(given.max_recv_sge)));
+        s.install(&s.qps[qi].rq, rq, key);
         q.kind.store(init.qp_type, Ordering::Relaxed);
         q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
         q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);
@@ -362,11 +359,7 @@ impl Inner {
         let mut qp = Qp::new(qpn, kind, QpInit { cap: given, ..*init });
         u.install(&mut qp);
         (qp.conn.mtu, qp.conn.timeout_ns) = (config.max_mtu, silence_ns(&config));
-        qp.wqes = undo.wqes.take().unwrap_or_default();
-        (qp.sq_mem, qp.rq_mem) = (Some(sq_mem), undo.rq);
-        qp.conn.resp.resources = undo.resources.take().unwrap_or_default();
-        qp.conn.resp.jobs = undo.jobs.take().unwrap_or_default();
-        qp.dci = undo.dci.take().unwrap_or_default();
+        memory.swap(&mut qp);
         t.qps[qi] = qp;
         t.conn(s, qi).set_state(qp_state::RESET);
         t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
@@ -720,42 +713,44 @@ impl Inner {
         let (rcq, srq) = (own(q.rcq), own(q.srq));
         let u = Uses { pd: own(q.pd), recv_pd: NONE, scq, rcq, srq, xrcd };
         self.count_user(&u, &q.init.cap, -1);
-        for mem in [q.sq_mem, q.rq_mem].into_iter().flatten() {
-            self.heap.free(mem);
-        }
-        self.heap.free_slice(core::mem::take(&mut q.dci));
-        self.heap.free_slice(core::mem::take(&mut q.wqes));
-        self.heap.free_slice(core::mem::take(&mut q.conn.resp.resources));
-        self.heap.free_slice(core::mem::take(&mut q.conn.resp.jobs));
+        let mut memory = QpMemory::default();
+        memory.swap(&mut q);
+        memory.free(&mut self.heap);
         self.qpns.free(q.qpn, now, qpn::rest_ns(&q));
         Ok(())
     }
 }
 
-/// Resources that a failed `qp_create` has to give back.
+/// The memory of a queue pair, which is given back when it ends, or when it cannot be made.
 #[derive(Default)]
-struct Undo {
+struct QpMemory {
     sq: Option<Region>,
     rq: Option<Region>,
-    wqes: Option<RawSlice<WqeState>>,
-    resources: Option<RawSlice<Resource>>,
-    jobs: Option<RawSlice<Resource>>,
-    dci: Option<RawSlice<Association>>,
+    wqes: RawSlice<WqeState>,
+    resources: RawSlice<Resource>,
+    jobs: RawSlice<Resource>,
+    dci: RawSlice<Association>,
 }
 
-impl Undo {
-    fn give_back(self, inner: &mut Inner) {
+impl QpMemory {
+    /// Exchanges it with that of a queue pair.
+    fn swap(&mut self, q: &mut Qp) {
+        use core::mem::swap;
+        swap(&mut self.sq, &mut q.sq_mem);
+        swap(&mut self.rq, &mut q.rq_mem);
+        swap(&mut self.wqes, &mut q.wqes);
+        swap(&mut self.resources, &mut q.conn.resp.resources);
+        swap(&mut self.jobs, &mut q.conn.resp.jobs);
+        swap(&mut self.dci, &mut q.dci);
+    }
+
+    fn free(self, heap: &mut Heap) {
         for mem in [self.sq, self.rq].into_iter().flatten() {
-            inner.heap.free(mem);
+            heap.free(mem);
         }
-        if let Some(x) = self.wqes {
-            inner.heap.free_slice(x);
-        }
-        if let Some(x) = self.dci {
-            inner.heap.free_slice(x);
-        }
-        for x in [self.resources, self.jobs].into_iter().flatten() {
-            inner.heap.free_slice(x);
-        }
+        heap.free_slice(self.wqes);
+        heap.free_slice(self.resources);
+        heap.free_slice(self.jobs);
+        heap.free_slice(self.dci);
     }
 }

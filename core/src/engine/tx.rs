@@ -96,7 +96,7 @@ impl Inner {
                 Sent::Full => {
                     self.transport.common.ready.set(qi);
                     if !tx.is_empty() {
-                        at = self.transport.next_turn(qi, tx.peer());
+                        at = self.transport.next_sender(qi, tx.peer());
                         break;
                     }
                 }

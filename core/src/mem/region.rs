@@ -22,19 +22,13 @@ use crate::config::{Config, REGIONS_MAX};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Target, PROVIDER_MAX};
-use crate::pool::{first_generation, stale};
+use crate::pool::{first_generation, stale, tag};
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::{
     access, Flags, Handle, ACCESS_ALL, ACCESS_PERSISTENT, ACCESS_REMOTE, ACCESS_REMOTE_CHANGE,
 };
 use slots::Keys;
-
-/// Object type in the handle of a region (`generation << 32 | tag << 24 | index`, as
-/// [`crate::pool`] has it).
-pub const TAG_MR: u8 = 2;
-/// Object type in the handle of a window.
-pub const TAG_MW: u8 = 3;
 
 /// End of the list of free slots.
 const NIL: u32 = u32::MAX;
@@ -175,6 +169,16 @@ impl Slot {
         }
     }
 
+    /// What `content` describes, under the key and handle of this slot.
+    fn with(&self, content: Slot) -> Slot {
+        Slot { key: self.key, aged: self.aged, generation: self.generation, ..content }
+    }
+
+    /// As a window, bound to nothing.
+    fn closed(&self) -> Slot {
+        self.with(Slot { pd: self.pd, kind: self.kind, ..FREE })
+    }
+
     fn is_window(&self) -> bool {
         matches!(self.kind, Kind::Mw1 | Kind::Mw2)
     }
@@ -298,13 +302,13 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number. [`Error::NoMemory`]: no free slot;
-    /// [`Regions::grow`] may help.
+    /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number.
+    /// [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;
         let index = self.take()?;
         let slot = &mut self.slots[index];
-        *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
+        *slot = slot.with(fresh);
         self.count(Some(pd), None);
         self.mr_live += 1;
         let handle = self.handle(index);
@@ -354,10 +358,7 @@ impl Regions {
             self.slots[i] = match s.kind {
                 Kind::Free => *s,
                 Kind::Mr => Slot { windows: 0, ..*s },
-                Kind::Mw1 | Kind::Mw2 => {
-                    let (pd, kind) = (s.pd, s.kind);
-                    Slot { pd, kind, key: s.key, aged: s.aged, generation: s.generation, ..FREE }
-                }
+                Kind::Mw1 | Kind::Mw2 => s.closed(),
             };
         }
         (self.free_head, self.free_tail) = (of.free_head, of.free_tail);
@@ -381,7 +382,7 @@ impl Regions {
     /// Whether a handle is that of a window of type 1.
     pub fn is_type1(&self, mw: Handle) -> bool {
         // No words: who binds such a window is told.
-        self.find(mw, TAG_MW).is_ok_and(|i| self.slots[i].kind == Kind::Mw1)
+        self.find(mw, tag::MW).is_ok_and(|i| self.slots[i].kind == Kind::Mw1)
     }
 
     /// Registers a region anew, under the same handle and key. Operations under way see one or the
@@ -394,7 +395,7 @@ impl Regions {
         let fresh = Self::checked(reg, pd)?;
         let slot = &mut self.slots[index];
         let was = slot.pd;
-        *slot = Slot { key: slot.key, aged: slot.aged, generation: slot.generation, ..fresh };
+        *slot = slot.with(fresh);
         self.count(Some(pd), Some(was));
         self.query(mr)
     }
@@ -404,7 +405,7 @@ impl Regions {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn query(&self, mr: Handle) -> Result<MrAttr> {
-        let s = &self.slots[self.find(mr, TAG_MR)?];
+        let s = &self.slots[self.find(mr, tag::MR)?];
         Ok(MrAttr {
             addr: s.addr,
             length: s.length,
@@ -432,7 +433,7 @@ impl Regions {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
     pub fn unbound(&self, mr: Handle) -> Result<usize> {
-        let index = self.find(mr, TAG_MR)?;
+        let index = self.find(mr, tag::MR)?;
         match self.slots[index].windows {
             0 => Ok(index),
             n => Err(refuse!(Busy, "mr: {n} windows are bound to it")),
@@ -447,8 +448,7 @@ impl Regions {
         let kind = window_kind(mw_type)?;
         let index = self.take()?;
         let slot = &mut self.slots[index];
-        *slot =
-            Slot { pd, kind, key: slot.key, aged: slot.aged, generation: slot.generation, ..FREE };
+        *slot = slot.with(Slot { pd, kind, ..FREE });
         let key = slot.key;
         self.count(Some(pd), None);
         self.mw_live += 1;
@@ -460,19 +460,11 @@ impl Regions {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mw_dealloc(&mut self, mw: Handle) -> Result<()> {
-        let index = self.find(mw, TAG_MW)?;
+        let index = self.find(mw, tag::MW)?;
         self.unbind(index);
         self.give_back(index);
         self.mw_live -= 1;
         Ok(())
-    }
-
-    /// Index of the protection domain of a window: it must be that of the QP that binds it.
-    ///
-    /// # Errors
-    /// [`Error::StaleHandle`].
-    pub fn mw_pd(&self, mw: Handle) -> Result<u32> {
-        Ok(self.slots[self.find(mw, TAG_MW)?].pd)
     }
 
     /// Opens a window onto `len` bytes at `addr` of a region, and returns the window's new rkey;
@@ -499,7 +491,7 @@ impl Regions {
         flags: u32,
         by: (u32, u32),
     ) -> Result<u32> {
-        let window = self.find(mw, TAG_MW)?;
+        let window = self.find(mw, tag::MW)?;
         let w = self.slots[window];
         let type2 = w.kind == Kind::Mw2;
         if flags & !MW_ACCESS != 0 {
@@ -544,7 +536,7 @@ impl Regions {
 
     /// The index of the region, and the window as it will be when open.
     fn open(&self, w: &Slot, mr: Handle, addr: u64, len: u64, flags: u32) -> Result<(usize, Slot)> {
-        let region = self.find(mr, TAG_MR)?;
+        let region = self.find(mr, tag::MR)?;
         let r = &self.slots[region];
         let writes = flags & ACCESS_REMOTE_CHANGE != 0;
         // rxe rxe_mw.c rxe_check_bind_mw, region: A window opens onto a region of its protection
@@ -738,7 +730,7 @@ impl Regions {
 
     fn handle(&self, index: usize) -> Handle {
         let s = &self.slots[index];
-        let tag = if s.is_window() { TAG_MW } else { TAG_MR };
+        let tag = if s.is_window() { tag::MW } else { tag::MR };
         u64::from(s.generation) << 32 | u64::from(tag) << 24 | index as u64
     }
 
@@ -775,14 +767,7 @@ impl Regions {
         }
         let region = w.link as usize;
         self.bound_to_qps -= u32::from(w.kind == Kind::Mw2);
-        *w = Slot {
-            pd: w.pd,
-            kind: w.kind,
-            key: w.key,
-            aged: w.aged,
-            generation: w.generation,
-            ..FREE
-        };
+        *w = w.closed();
         let count = &mut self.slots[region].windows;
         *count = count.saturating_sub(1);
     }

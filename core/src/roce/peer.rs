@@ -288,18 +288,18 @@ pub struct Peer {
     pub tx: Window,
     /// Bytes asked for by READs and not received.
     pub rx: Window,
-    /// Records of one address have the same number, that of a record that holds its turn.
+    /// The record that has `last_burst` for the address: all records of one address name the same.
     pub(crate) group: u32,
-    /// The turn of the group of this number.
-    pub(crate) turn: Turn,
+    /// Of the address whose records name this one.
+    pub(crate) last_burst: LastBurst,
 }
 
-/// Queue pairs that one look for the next turn passes over.
-const TURNS_LOOK: usize = 256;
+/// Queue pairs at most that one search for the next sender passes over.
+const SENDERS_MAX: usize = 256;
 
-/// When an address has filled a burst, and for which queue pair.
+/// The last full burst to an address: its queue pair, and its number among all full bursts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct LastBurst {
     qi: u32,
     at: u32,
 }
@@ -311,26 +311,26 @@ impl Transport {
         s.qps[qi].path.store(path, Ordering::Relaxed);
     }
 
-    /// Where to look for the next burst after a full one to the peer `to`, which the queue pair
-    /// `qi` has filled, or could not go on with because it has another peer. It is the turn of the
-    /// address whose last full burst is longest ago, and within an address of the queue pair behind
-    /// the last one: nobody gets more by more queue pairs.
+    /// The queue pair that sends next, after a full burst to the peer `to`. The queue pair `qi` has
+    /// filled it, or has another peer and could not go on with it. The address whose last full
+    /// burst is longest ago comes first, and within it the queue pair behind the last one. So
+    /// nobody gets more by more queue pairs.
     #[inline(never)]
-    pub(crate) fn next_turn(&mut self, qi: usize, to: u32) -> usize {
+    pub(crate) fn next_sender(&mut self, qi: usize, to: u32) -> usize {
         let now = self.common.bursts.wrapping_add(1);
         if self.qps[qi].conn.peer == to {
             self.common.bursts = now;
-            *self.turn_of(qi) = Turn { qi: qi as u32, at: now };
+            *self.last_burst_of(qi) = LastBurst { qi: qi as u32, at: now };
         }
         let (mut next, mut age) = (qi, 0);
         self.each_ready(qi, |t, other| {
-            let other_age = now.wrapping_sub(t.turn_of(other).at);
+            let other_age = now.wrapping_sub(t.last_burst_of(other).at);
             if other_age > age {
                 (next, age) = (other, other_age);
             }
             true
         });
-        let (group, last) = (self.group_of(next), self.turn_of(next).qi as usize);
+        let (group, last) = (self.group_of(next), self.last_burst_of(next).qi as usize);
         self.each_ready(last, |t, other| {
             let found = t.group_of(other) == group;
             if found {
@@ -346,11 +346,11 @@ impl Transport {
         self.peers.get(self.qps[qi].conn.peer as usize).map(|peer| peer.group)
     }
 
-    /// The last turn of that address.
-    fn turn_of(&mut self, qi: usize) -> &mut Turn {
+    /// The last full burst to that address.
+    fn last_burst_of(&mut self, qi: usize) -> &mut LastBurst {
         match self.group_of(qi) {
-            Some(group) => &mut self.peers[group as usize].turn,
-            None => &mut self.nobody.turn,
+            Some(group) => &mut self.peers[group as usize].last_burst,
+            None => &mut self.nobody.last_burst,
         }
     }
 
@@ -359,7 +359,7 @@ impl Transport {
     fn each_ready(&mut self, after: usize, mut look: impl FnMut(&mut Transport, usize) -> bool) {
         let Some(first) = self.common.ready.next_from(after + 1) else { return };
         let mut at = first;
-        for _ in 0..TURNS_LOOK {
+        for _ in 0..SENDERS_MAX {
             if !look(self, at) {
                 return;
             }
@@ -403,7 +403,7 @@ impl Transport {
             tx: Window::new(window),
             rx: Window::new(window),
             group,
-            turn: self.peers[i].turn,
+            last_burst: self.peers[i].last_burst,
         };
         Some(i as u32)
     }
@@ -446,7 +446,7 @@ impl Peer {
             tx: Window::default(),
             rx: Window::default(),
             group: 0,
-            turn: Turn::default(),
+            last_burst: LastBurst::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ pub const COPY_REMOTE_MIN: u64 = 64 << 10;
 pub const PIECES: usize = 16;
 
 /// Bytes that are copied before the engine turns to other work: some 25 us, or 100 us by calls.
-pub(crate) const TURN: u64 = 1 << 20;
+pub(crate) const COPY_BUDGET: u64 = 1 << 20;
 
 /// Memory of this process, on its way into a peer's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

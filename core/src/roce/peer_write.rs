@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering;
 
 use super::conn::Conn;
 use super::peer::Path;
-use super::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES, TURN};
+use super::peer_memory::{PeerMemory, Piece, COPY_BUDGET, COPY_REMOTE_MIN, PIECES};
 use super::rules::complete::prepare;
 use super::Common;
 use super::Transport;
@@ -62,8 +62,8 @@ pub(crate) enum Mapped {
     No,
     /// It is worth waiting until all before it has been acknowledged.
     Later,
-    /// What its turn allowed was placed, more is left.
-    Part,
+    /// As many bytes as the budget allowed are placed; more are left.
+    Partly,
     /// It has ended.
     Whole,
 }
@@ -167,9 +167,9 @@ impl Conn<'_> {
         if !self.qp.may_send_new::<false>() || !self.qp.conn.req.nothing_in_flight() {
             return false;
         }
-        let mut turn = TURN;
+        let mut budget = COPY_BUDGET;
         loop {
-            match self.place_in_peer(memory, &mut turn, 0) {
+            match self.place_in_peer(memory, &mut budget, 0) {
                 Mapped::Whole
                     if self.qp.conn.req.next == self.q.engine_sq(&self.common.key).end() =>
                 {
@@ -181,12 +181,12 @@ impl Conn<'_> {
         }
     }
 
-    /// Places the next request, if it is a WRITE into mapped memory, as far as `turn` allows. The
+    /// Places the next request, if it is a WRITE into mapped memory, as far as `budget` allows. The
     /// caller has checked that the queue pair may begin a request.
     pub(crate) fn place_in_peer(
         &mut self,
         memory: &mut dyn PeerMemory,
-        turn: &mut u64,
+        budget: &mut u64,
         now: u64,
     ) -> Mapped {
         let sq = self.q.engine_sq(&self.common.key);
@@ -210,8 +210,8 @@ impl Conn<'_> {
             return Mapped::No;
         }
         let mut at = if quiet { qp.conn.req.placed } else { 0 };
-        let end = wqe.length.min(at + *turn);
-        *turn -= end - at;
+        let end = wqe.length.min(at + *budget);
+        *budget -= end - at;
         let mut carried = false;
         let mut placed = true;
         while at < end && placed {
@@ -227,7 +227,7 @@ impl Conn<'_> {
             return Mapped::No;
         }
         if at < wqe.length {
-            return Mapped::Part;
+            return Mapped::Partly;
         }
         self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });

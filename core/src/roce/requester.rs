@@ -125,7 +125,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Sends the next part of the send queue, or says why not.
+    /// Sends the next run of the send queue, or says why not.
     fn transmit_request(
         &mut self,
         sq: &EngineConsumer<'_, SendWqe>,
@@ -142,8 +142,8 @@ impl Conn<'_> {
         let Some((n, ends)) = self.packets_allowed(wqe, &ws, now) else { return Step::Idle };
 
         let qp = &*self.qp;
-        let part = part_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
-        let Part { run, bytes, payload, .. } = part;
+        let next = run_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
+        let RequestRun { run, psn, bytes, payload, .. } = next;
         // A READ response ends it: only what that brings counts against a window.
         let is_read = run.kind.answer() == Some(Kind::ReadResponse);
         let rc = qp.kind.is_reliable();
@@ -153,8 +153,8 @@ impl Conn<'_> {
         let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
         let ends = ends && burst == n;
         let within = ws.divided && !run.ack_req;
-        let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, part.psn, ends, within));
-        let done = self.emit_part(tx, &slot, index, &part, asks);
+        let asks = rc && (answered || qp.asks_for_ack(&self.peer.tx, cost, psn, ends, within));
+        let done = self.emit_run(tx, &slot, index, &next, asks);
 
         // Packets that left count, whatever stopped the rest.
         if done.packets > 0 {
@@ -180,7 +180,7 @@ impl Conn<'_> {
             }
             qp.conn.req.rd_out += answers;
             qp.conn.req.cur_pkt += psns;
-            let (psn, packets) = (part.psn, done.packets);
+            let packets = done.packets;
             self.note_sent::<false>(&Departed { psn, psns, packets, bytes: wire, charge });
             if rc {
                 self.start_timers(now);
@@ -210,22 +210,22 @@ impl Conn<'_> {
         }
     }
 
-    /// Emits as many packets of a part of the request at an index as fit.
+    /// Emits as many packets of a run of the request at an index as fit.
     #[inline(always)]
-    fn emit_part(
+    fn emit_run(
         &self,
         tx: &mut TxBuf<'_>,
         slot: &SlotRef<'_, SendWqe>,
         index: u32,
-        part: &Part,
+        of: &RequestRun,
         asks: bool,
     ) -> Emitted<CopyError> {
         let (memory, qp) = (&self.common.memory, &*self.qp);
-        let of = TransferId::request(qp.qpn, index, 0);
-        let Part { run, payload, .. } = part;
+        let id = TransferId::request(qp.qpn, index, 0);
+        let RequestRun { run, payload, .. } = of;
         let (mtu, payload) = (qp.conn.mtu, *payload);
         tx.emit(Emission { run, mtu, payload, ack_each_burst: asks }, |off, dst, state| {
-            memory.fill(qp.pd, slot, part.offset + u64::from(off), dst, of, state)
+            memory.fill(qp.pd, slot, of.offset + u64::from(off), dst, id, state)
         })
     }
 
@@ -298,11 +298,11 @@ impl Conn<'_> {
         if self.qp.kind == QpKind::Dci && self.must_change(index) {
             return Err(Step::Idle);
         }
-        if let Some((memory, turn)) = tx.memory() {
-            match self.place_in_peer(memory, turn, now) {
+        if let Some((memory, budget)) = tx.memory() {
+            match self.place_in_peer(memory, budget, now) {
                 Mapped::No => {}
                 Mapped::Later => return Err(Step::Idle),
-                Mapped::Part => return Err(Step::Full),
+                Mapped::Partly => return Err(Step::Full),
                 Mapped::Whole => return Err(Step::Sent),
             }
         }
@@ -474,15 +474,15 @@ impl Conn<'_> {
             n = pkt + 1 - begin;
             pkt = begin;
         }
-        let mut part = part_of_request(qp, wqe, &ws, pkt, n);
-        part.run.ack_req = true;
-        let done = self.emit_part(tx, &slot, index, &part, true);
+        let mut probe = run_of_request(qp, wqe, &ws, pkt, n);
+        probe.run.ack_req = true;
+        let done = self.emit_run(tx, &slot, index, &probe, true);
         if done.packets == 0 && done.stop.is_none() {
             self.qp.conn.req.set(tx_block::PROBE, true);
             return false;
         }
         // A probe does not wait for slow memory: the ACK timeout remains.
-        let wire_bytes = part.run.wire_bytes(1, part.payload);
+        let wire_bytes = probe.run.wire_bytes(1, probe.payload);
         let c = &mut self.qp.counters;
         c.count_sent(done.packets, u64::from(done.packets) * wire_bytes);
         c.retransmitted_pkts += u64::from(done.packets);
@@ -710,8 +710,8 @@ fn behind_failed(qp: &mut Qp, index: u32) -> bool {
     failed || !qp.wqe(index).started
 }
 
-/// Packets of a request.
-struct Part {
+/// A run of a request, and where its bytes come from.
+struct RequestRun {
     run: Run,
     /// PSN of the first; of a READ that of its answer.
     psn: Psn,
@@ -724,7 +724,7 @@ struct Part {
 }
 
 /// Packets `first_pkt..first_pkt + n` of a WQE.
-fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32) -> Part {
+fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32) -> RequestRun {
     let (rc, mtu) = (qp.kind.is_reliable(), u64::from(qp.conn.mtu));
     let offset = u64::from(first_pkt) * mtu;
     let bytes = (wqe.length - offset.min(wqe.length)).min(u64::from(n) * mtu) as u32;
@@ -765,7 +765,7 @@ fn part_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32
         Kind::AtomicWrite => run.dma_len,
         _ => 0,
     };
-    Part { run, psn, offset, bytes, payload }
+    RequestRun { run, psn, offset, bytes, payload }
 }
 
 /// Result of one step of the requester.

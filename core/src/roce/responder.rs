@@ -49,12 +49,7 @@ fn not_allowed(rkey: u32, va: u64) -> Refusal {
 
 /// A key that was refused.
 fn bad_key(e: KeyError, rkey: u32, va: u64) -> Refusal {
-    let cause = match e {
-        KeyError::Range => Cause::PeerLeftRange,
-        KeyError::Access => Cause::PeerLacksAccess,
-        _ => Cause::PeerUsedBadKey,
-    };
-    Nak(RemoteAccess, cause, SUCCESS, rkey.into(), va)
+    Nak(RemoteAccess, e.peer_cause(), SUCCESS, rkey.into(), va)
 }
 
 /// Memory behind a valid key is gone: no fault of the peer.

@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 
 use crate::roce::peer::{OwnFlow, Path, Peer};
-use crate::roce::peer_memory::{PeerMemory, TURN};
+use crate::roce::peer_memory::{PeerMemory, COPY_BUDGET};
 use crate::roce::run::{Run, RECORD_ALIGN};
 use crate::verbs::NONE;
 use crate::wire::icrc::crc32;
@@ -65,8 +65,8 @@ pub struct TxBuf<'b> {
     path: Path,
     /// [`Path::Link`]: the peer's memory that is mapped here.
     memory: Option<&'b mut dyn PeerMemory>,
-    /// Bytes that may be placed there before others have their turn.
-    turn: u64,
+    /// Bytes that may be placed there before other queue pairs send.
+    budget: u64,
     len: usize,
     seg: usize,
     nseg: u16,
@@ -94,7 +94,7 @@ impl<'b> TxBuf<'b> {
             runs: &mut [],
             path,
             memory: None,
-            turn: TURN,
+            budget: COPY_BUDGET,
             len: 0,
             seg: 0,
             nseg: 0,
@@ -138,7 +138,7 @@ impl<'b> TxBuf<'b> {
     /// Memory of the peer that is mapped here, and how many bytes may be placed there now.
     pub(crate) fn memory(&mut self) -> Option<(&mut dyn PeerMemory, &mut u64)> {
         let memory = self.memory.as_mut()?;
-        Some((*memory, &mut self.turn))
+        Some((*memory, &mut self.budget))
     }
 
     /// Runs in the list.

@@ -13,7 +13,7 @@ use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::mem::host;
-use crate::pool::Pool;
+use crate::pool::{tag, Pool};
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
@@ -32,20 +32,6 @@ impl EngineKey {
     pub unsafe fn new() -> Self {
         EngineKey(())
     }
-}
-
-/// Tags of handles, by object type.
-#[allow(missing_docs)]
-pub mod tag {
-    pub const PD: u8 = 1;
-    pub const MR: u8 = 2;
-    pub const MW: u8 = 3;
-    pub const CQ: u8 = 4;
-    pub const QP: u8 = 5;
-    pub const SRQ: u8 = 6;
-    pub const AH: u8 = 7;
-    pub const CM_ID: u8 = 8;
-    pub const XRCD: u8 = 9;
 }
 
 /// The shared half of a QP.
@@ -168,48 +154,49 @@ pub struct BesideRing {
     pub branches: Branches,
 }
 
-/// The parts of an object that has one in several engines of its device: its own, and a branch in
-/// each other one. They are a list, by handles that the device gives. Objects are CQs, whose parts
-/// are rings ([`crate::engine::Guard::cq_branch`]), and completion channels.
+/// Where else an object is. A CQ or a completion channel may be in several engines of a device: in
+/// its own, and as a **branch** in each other one. A branch of a CQ is a ring
+/// ([`crate::engine::Guard::cq_branch`]). The object and its branches are a list, linked by handles
+/// that the device gives.
 #[derive(Default)]
 pub struct Branches {
-    /// The next part of the list, or 0.
+    /// The next one of the list, or 0.
     next: AtomicU64,
     /// Of a branch: the object that the program knows. Of an object: 0.
     home: AtomicU64,
-    /// The part at which the next look begins.
-    turn: AtomicU32,
+    /// Looks so far: the next one begins behind the place of the last one.
+    looks: AtomicU32,
 }
 
 impl Branches {
     /// Those of an object that has none.
     #[cfg(not(loom))]
     pub const fn none() -> Branches {
-        Branches { next: AtomicU64::new(0), home: AtomicU64::new(0), turn: AtomicU32::new(0) }
+        Branches { next: AtomicU64::new(0), home: AtomicU64::new(0), looks: AtomicU32::new(0) }
     }
 
-    /// The part behind this one, or 0. The thread that reads a handle sees all of that part.
+    /// The one behind this in the list, or 0. A thread that reads its handle sees all of it.
     #[inline(always)]
     pub fn next(&self) -> Handle {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Puts a part behind this one (0: none). One thread at a time.
+    /// Puts one behind this in the list (0: none). One thread at a time.
     pub fn set_next(&self, next: Handle) {
         self.next.store(next, Ordering::Release);
     }
 
-    /// The object of which this part is a branch, or 0.
+    /// The object of which this is a branch, or 0.
     pub fn home(&self) -> Handle {
         self.home.load(Ordering::Relaxed)
     }
 
     /// The number of this look among those of all threads.
-    pub fn take_turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) as usize
+    pub fn next_look(&self) -> usize {
+        self.looks.fetch_add(1, Ordering::Relaxed) as usize
     }
 
-    /// Whether the object has parts in several engines.
+    /// Whether the object is in several engines.
     pub fn is_one_of_several(&self) -> bool {
         self.next() != 0 || self.home() != 0
     }
@@ -219,7 +206,7 @@ impl Branches {
     pub fn begin(&self, home: Handle) {
         self.next.store(0, Ordering::Relaxed);
         self.home.store(home, Ordering::Relaxed);
-        self.turn.store(0, Ordering::Relaxed);
+        self.looks.store(0, Ordering::Relaxed);
     }
 }
 
@@ -385,47 +372,23 @@ impl Shared {
         before
     }
 
-    /// Gives an unpublished QP its send ring.
+    /// Gives an object that no handle names yet its ring: memory, capacity and stride. `None`: it
+    /// has none.
     #[allow(unsafe_code)]
-    pub fn install_qp(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
-        // SAFETY: the caller holds the engine's lock and its index is free: no handle to it is
-        // valid, so no program thread is inside; the region was allocated for this ring.
-        unsafe { self.qps[qp].sq.install(mem, capacity, stride) }
-    }
-
-    /// Gives an unpublished QP its receive ring.
-    #[allow(unsafe_code)]
-    pub fn install_rq(&self, qp: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
-        // SAFETY: as for `install_qp`.
-        unsafe { self.qps[qp].rq.install(mem, capacity, stride) }
-    }
-
-    /// Takes the receive ring of an unpublished QP away.
-    #[allow(unsafe_code)]
-    pub fn remove_rq(&self, qp: usize, _key: &EngineKey) {
-        // SAFETY: as for `install_qp`.
-        unsafe { self.qps[qp].rq.uninstall() }
-    }
-
-    /// Gives a new CQ its ring.
-    #[allow(unsafe_code)]
-    pub fn install_cq(&self, cq: usize, mem: Region, capacity: u32, stride: u32, _key: &EngineKey) {
-        // SAFETY: as for `install_qp`.
-        unsafe { self.cqs[cq].ring.install(mem, capacity, stride) }
-    }
-
-    /// Gives a new SRQ its ring.
-    #[allow(unsafe_code)]
-    pub fn install_srq(
+    pub fn install<T: Copy>(
         &self,
-        srq: usize,
-        mem: Region,
-        capacity: u32,
-        stride: u32,
+        ring: &SlotRing<T>,
+        made: Option<(Region, u32, u32)>,
         _key: &EngineKey,
     ) {
-        // SAFETY: as for `install_qp`.
-        unsafe { self.srqs[srq].rq.install(mem, capacity, stride) }
+        match made {
+            // SAFETY: the caller holds the engine's lock and the object's index is free: no handle
+            // to it is valid, so no program thread is inside; the region was allocated for this
+            // ring, with this capacity and stride.
+            Some((mem, capacity, stride)) => unsafe { ring.install(mem, capacity, stride) },
+            // SAFETY: as above.
+            None => unsafe { ring.uninstall() },
+        }
     }
 
     /// Moves the entries of a CQ into a new ring and swaps it in.

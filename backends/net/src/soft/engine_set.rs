@@ -11,7 +11,7 @@
 //!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ
 //!   with queue pairs of other engines has a ring in each of these, too.
 //! * Protection domains, regions, windows and address handles belong to the device: each engine has
-//!   them all, under the same handles and keys (`siblings` of [`gdrcore_core::engine`]). The calls
+//!   them all, under the same handles and keys (`adopt` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the set.
 //!
 //! * The connection manager is that of the first engine; its connections may have queue pairs of

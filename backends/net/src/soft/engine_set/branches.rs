@@ -103,7 +103,7 @@ impl EngineSet {
     fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let rings: heapless::Vec<Part, MAX_ENGINES> = self.rings(cq)?.collect();
         let (_, engine, own) = rings[0];
-        let first = engine.engine.cq(own)?.1.beside.branches.take_turn() % rings.len();
+        let first = engine.engine.cq(own)?.1.beside.branches.next_look() % rings.len();
         let mut taken = 0;
         for (_, engine, ring) in rings[first..].iter().chain(&rings[..first]) {
             if taken == wc.len() {
