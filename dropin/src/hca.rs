@@ -56,8 +56,8 @@ pub trait EventTarget {
         Vec::new()
     }
 
-    /// Of the queue pair of a number: its handle, if nothing was said of a failure of its
-    /// connection yet. `None`: it is another object.
+    /// The handle of the queue pair of a number, at the first failure of its connection.
+    /// `Some(None)`: a failure was reported already. `None`: it is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
         None
     }
@@ -85,8 +85,8 @@ impl dyn EventTarget + '_ {
     }
 }
 
-/// What is to be done when management datagrams of other classes than the connection manager's have
-/// arrived. Called by the thread that runs the engine.
+/// Called by the thread that runs the engine when management datagrams of other classes than the
+/// connection manager's have arrived.
 pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
 
 /// A context of the device, with its event queue.
@@ -252,7 +252,7 @@ impl Hca {
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind, Vec<[u8; 16]>)> = Vec::new();
         let mut objects = self.objects();
-        // What has a handle of another context lives on with that.
+        // A queue pair that has a handle of another context stays.
         let Objects { opened, by_handle, .. } = &mut *objects;
         opened.retain(|handle, others| {
             // SAFETY: what is in the table lives.

@@ -29,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Qp {
     /// The public part; for a QP that is not extended, its beginning.
     pub ex: ibv_qp_ex,
-    /// What mlx5dv adds to it.
+    /// The functions that mlx5dv adds to it.
     pub dv: mlx5dv_qp_ex,
     /// Its `handle`.
     _object_number: ObjectNumber,
@@ -47,7 +47,7 @@ pub struct Qp {
     pub xrcd: Handle,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// It was said why the present connection failed.
+    /// The failure of the present connection was reported.
     explained: AtomicBool,
     /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
     extras: AtomicU32,
@@ -318,7 +318,7 @@ pub unsafe fn make_target(
     Ok(boxed(place, &init, made))
 }
 
-/// Where a QP is made.
+/// The objects that a QP is made on.
 struct Place {
     context: *mut ibv_context,
     hca: &'static Hca,

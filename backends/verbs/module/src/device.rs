@@ -238,7 +238,7 @@ const FLUSH_GLOBAL: u64 = 1 << 38;
 const FLUSH_PERSISTENT: u64 = 1 << 39;
 const ATOMIC_WRITE: u64 = 1 << 40;
 
-/// What a device has, as bits of [`caps`].
+/// The capabilities of a device, as bits of [`caps`].
 fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
     let a = &ex.orig_attr;
     let cap_flags = a.device_cap_flags;

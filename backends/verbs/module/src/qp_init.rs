@@ -1,4 +1,4 @@
-//! What a queue pair is created by, whichever call creates it.
+//! The initial attributes of a queue pair, for both calls that create one.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -25,8 +25,8 @@ fn extended_ops(opcodes: u32) -> u64 {
     flag(wr_opcode::FLUSH, OP_FLUSH) | flag(wr_opcode::ATOMIC_WRITE, OP_ATOMIC_WRITE)
 }
 
-/// What to try for, most first: a driver refuses a queue pair with an operation that it does not
-/// know.
+/// The sets of operations to try, the largest first: a driver refuses a queue pair with an
+/// operation that it does not know.
 pub fn tries(wanted: u32) -> impl Iterator<Item = u32> {
     let each = [wanted, wanted & 1 << wr_opcode::FLUSH, wanted & 1 << wr_opcode::ATOMIC_WRITE];
     each.into_iter().filter(|&ops| ops != 0)
