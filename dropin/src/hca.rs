@@ -10,12 +10,11 @@
 use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::adapter::Adapter;
 use crate::env;
-use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
 use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::object_numbers;
-use crate::open_context::Context;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -60,28 +59,6 @@ pub trait EventTarget {
     /// `Some(None)`: a failure was reported already. `None`: it is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
         None
-    }
-}
-
-impl dyn EventTarget + '_ {
-    /// Removes the asynchronous events of an object that has ended which the program has not taken,
-    /// and waits until all others are acknowledged. `completions`: the completion events of a CQ
-    /// that the program has taken.
-    ///
-    /// # Safety
-    /// Its context lives.
-    pub unsafe fn end_events(&self, completions: u32) {
-        // SAFETY: the caller's promise.
-        if let Ok(c) = unsafe { Context::of(self.context()) } {
-            // SAFETY: of an event about an object the pointer to it is valid, by any name.
-            let own = unsafe { self.element().qp };
-            c.events.remove(|e| {
-                // SAFETY: as above.
-                event_kind(e.event_type) == self.kind() && unsafe { e.element.qp } == own
-            });
-        }
-        // SAFETY: its own fields.
-        unsafe { self.acks().wait(completions, self.async_taken().load(Ordering::Relaxed)) };
     }
 }
 

@@ -8,7 +8,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
-use crate::open_context::Context;
+use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
 use crate::send_batch::SendBatch;
@@ -529,8 +529,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                     cq.users.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            let events: &dyn EventTarget = q;
-            events.end_events(0);
+            end_events(q, 0);
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(qp.cast::<Qp>()));
         }
