@@ -1,5 +1,5 @@
-//! Buffers that the library allocates for the program (rdma-core 64), and the registration that has
-//! all others in it (59).
+//! Buffers that the library allocates for the program (rdma-core 64), and the registration that
+//! includes all others (59).
 
 use crate::abi::*;
 use crate::dmah_verbs::Dmah;
@@ -124,7 +124,7 @@ pub struct ibv_mr_init_attr {
 /// All of them.
 const KNOWN: u64 = IOVA | ADDR | FD | FD_OFFSET | DMAH | BUF;
 
-/// `ibv_reg_mr_ex`: what `comp_mask` names decides which of the other registrations it is.
+/// `ibv_reg_mr_ex`: `comp_mask` selects one of the other registrations.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     // SAFETY: the program's pointers.
     Verb("ibv_reg_mr_ex").pointer(unsafe { register_by(pd, attr) })

@@ -7,7 +7,7 @@ use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
-use crate::open_context::Context;
+use crate::open_context::{end_events, Context};
 use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
@@ -192,8 +192,7 @@ impl Cq {
                 channel.events.remove(|&c| c.cast_const() == this.cast());
                 channel.users.fetch_sub(1, Ordering::Relaxed);
             }
-            let events: &dyn EventTarget = self;
-            events.end_events(self.events_taken.load(Ordering::Relaxed));
+            end_events(self, self.events_taken.load(Ordering::Relaxed));
         }
         Ok(())
     }

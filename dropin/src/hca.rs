@@ -10,12 +10,11 @@
 use crate::abi::{ibv_async_element, ibv_async_event, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::adapter::Adapter;
 use crate::env;
-use crate::event_acks::{event_kind, AckCounters, EventKind};
+use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
 use crate::hca_kinds::{HcaDevice, OpenedDevice};
 use crate::null_memory;
 use crate::object_numbers;
-use crate::open_context::Context;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -56,37 +55,15 @@ pub trait EventTarget {
         Vec::new()
     }
 
-    /// Of the queue pair of a number: its handle, if nothing was said of a failure of its
-    /// connection yet. `None`: it is another object.
+    /// The handle of the queue pair of a number, at the first failure of its connection.
+    /// `Some(None)`: a failure was reported already. `None`: it is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
         None
     }
 }
 
-impl dyn EventTarget + '_ {
-    /// Removes the asynchronous events of an object that has ended which the program has not taken,
-    /// and waits until all others are acknowledged. `completions`: the completion events of a CQ
-    /// that the program has taken.
-    ///
-    /// # Safety
-    /// Its context lives.
-    pub unsafe fn end_events(&self, completions: u32) {
-        // SAFETY: the caller's promise.
-        if let Ok(c) = unsafe { Context::of(self.context()) } {
-            // SAFETY: of an event about an object the pointer to it is valid, by any name.
-            let own = unsafe { self.element().qp };
-            c.events.remove(|e| {
-                // SAFETY: as above.
-                event_kind(e.event_type) == self.kind() && unsafe { e.element.qp } == own
-            });
-        }
-        // SAFETY: its own fields.
-        unsafe { self.acks().wait(completions, self.async_taken().load(Ordering::Relaxed)) };
-    }
-}
-
-/// What is to be done when management datagrams of other classes than the connection manager's have
-/// arrived. Called by the thread that runs the engine.
+/// Called by the thread that runs the engine when management datagrams of other classes than the
+/// connection manager's have arrived.
 pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
 
 /// A context of the device, with its event queue.
@@ -252,7 +229,7 @@ impl Hca {
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind, Vec<[u8; 16]>)> = Vec::new();
         let mut objects = self.objects();
-        // What has a handle of another context lives on with that.
+        // A queue pair that has a handle of another context stays.
         let Objects { opened, by_handle, .. } = &mut *objects;
         opened.retain(|handle, others| {
             // SAFETY: what is in the table lives.

@@ -2,9 +2,11 @@
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::event_acks::event_kind;
 use crate::event_queue::EventQueue;
-use crate::hca::{Hca, OpenContext};
+use crate::hca::{EventTarget, Hca, OpenContext};
 use core::mem::offset_of;
+use core::sync::atomic::Ordering;
 use gdrcore_core::{refuse, Result};
 
 /// An open device.
@@ -61,4 +63,24 @@ impl Context {
     pub fn as_ibv(&self) -> *mut ibv_context {
         (&raw const self.verbs.context).cast_mut()
     }
+}
+
+/// Removes the asynchronous events of an object that has ended which the program has not taken, and
+/// waits until all others are acknowledged. `completions`: the completion events of a CQ that the
+/// program has taken.
+///
+/// # Safety
+/// Its context lives.
+pub unsafe fn end_events(target: &dyn EventTarget, completions: u32) {
+    // SAFETY: the caller's promise.
+    if let Ok(c) = unsafe { Context::of(target.context()) } {
+        // SAFETY: of an event about an object the pointer to it is valid, by any name.
+        let own = unsafe { target.element().qp };
+        c.events.remove(|e| {
+            // SAFETY: as above.
+            event_kind(e.event_type) == target.kind() && unsafe { e.element.qp } == own
+        });
+    }
+    // SAFETY: its own fields.
+    unsafe { target.acks().wait(completions, target.async_taken().load(Ordering::Relaxed)) };
 }

@@ -60,7 +60,7 @@ impl ClosedCounters {
 pub fn guard_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // What is registered last is held first, and numbers are freed under the list's lock.
+        // The pair that is registered last holds first: numbers are freed under the list's lock.
         object_numbers::guard_forks();
         around_forks(hold, release);
     });

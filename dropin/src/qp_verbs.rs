@@ -8,7 +8,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
-use crate::open_context::Context;
+use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
 use crate::send_batch::SendBatch;
@@ -29,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Qp {
     /// The public part; for a QP that is not extended, its beginning.
     pub ex: ibv_qp_ex,
-    /// What mlx5dv adds to it.
+    /// The functions that mlx5dv adds to it.
     pub dv: mlx5dv_qp_ex,
     /// Its `handle`.
     _object_number: ObjectNumber,
@@ -47,7 +47,7 @@ pub struct Qp {
     pub xrcd: Handle,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// It was said why the present connection failed.
+    /// The failure of the present connection was reported.
     explained: AtomicBool,
     /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
     extras: AtomicU32,
@@ -318,7 +318,7 @@ pub unsafe fn make_target(
     Ok(boxed(place, &init, made))
 }
 
-/// Where a QP is made.
+/// The objects that a QP is made on.
 struct Place {
     context: *mut ibv_context,
     hca: &'static Hca,
@@ -529,8 +529,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                     cq.users.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            let events: &dyn EventTarget = q;
-            events.end_events(0);
+            end_events(q, 0);
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(qp.cast::<Qp>()));
         }

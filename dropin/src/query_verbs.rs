@@ -207,7 +207,7 @@ fn check_port(port: u32) -> Result<()> {
     }
 }
 
-/// What the device says now, such as the state of its link; in a child of fork, what it said at the
+/// The device's present attributes, such as the state of its link; in a child of fork, those of the
 /// open.
 fn present(c: &Context) -> DeviceAttr {
     c.hca.device.query().unwrap_or(c.hca.attr)
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn query_port(
     unsafe { query_port_ex(context, port, attr, COMPAT_PORT_ATTR) }
 }
 
-/// What 1x FDR10 carries, as [`query_port_ex`] reports it, in units of 100 Mb/s.
+/// The rate of 1x FDR10, as [`query_port_ex`] reports it, in units of 100 Mb/s.
 const SPEED: u64 = 100;
 
 /// `ibv_query_port_speed`.

@@ -6,7 +6,7 @@ use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
 use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
-use crate::open_context::Context;
+use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
 use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, out, Verb};
@@ -239,8 +239,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             if let Ok(cq) = Cq::of(s.cq) {
                 cq.users.fetch_sub(1, Ordering::Relaxed);
             }
-            let events: &dyn EventTarget = s;
-            events.end_events(0);
+            end_events(s, 0);
             // Made by Box::into_raw; the program may not use it any more.
             drop(Box::from_raw(srq.cast::<Srq>()));
         }

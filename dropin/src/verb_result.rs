@@ -21,7 +21,7 @@ pub fn last_error() -> Error {
     Error::from_errno(errno())
 }
 
-/// What fstat(2) says of a descriptor.
+/// fstat(2) of a descriptor.
 ///
 /// # Errors
 /// The system's.

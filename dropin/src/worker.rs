@@ -1,4 +1,4 @@
-//! A thread that sleeps until it is woken, or until what its work names: descriptors, a time.
+//! A thread that sleeps until it is woken, a descriptor is readable or a time has come.
 //! Signal handlers and holders of the engine's lock may wake it.
 //!
 //! It runs once more at the end of the process. The thread that calls `exit` cannot do that work:
@@ -28,7 +28,7 @@ pub struct Wakeup<'a> {
     pub ready: &'a [libc::pollfd],
 }
 
-/// What ends the sleep after a run, besides [`Worker::wake`].
+/// The events that end the sleep after a run, besides [`Worker::wake`].
 #[derive(Default)]
 pub struct Sleep {
     /// Descriptors that become readable.

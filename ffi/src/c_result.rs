@@ -14,7 +14,7 @@ pub(crate) fn ret(r: Result<c_int>) -> c_int {
     }
 }
 
-/// What a call returns in C where it succeeds.
+/// The result of a call that succeeds, as C has it.
 pub(crate) trait Code {
     fn code(self) -> c_int;
 }

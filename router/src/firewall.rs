@@ -13,7 +13,7 @@ const TABLE: &str = "gdrcore";
 const OUTPUT: &str = "output";
 const FORWARD: &str = "forward";
 
-/// What a router does about the rule when it starts.
+/// Handling of the rule at the start of the router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Firewall {
     /// It does not check.
@@ -121,7 +121,7 @@ pub fn look(ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// What nft 1.0.6 says of the rule for port 4791 and user 1000.
+    /// The rule for port 4791 and user 1000, as nft 1.0.6 prints it.
     const IN_FORCE: &str = r#"{"nftables": [
         {"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
         {"table": {"family": "inet", "name": "gdrcore", "handle": 1}},

@@ -44,6 +44,7 @@ const REEXPORTS: &[(&str, &str)] = &[
     ("refuse", "reason"),
     ("consts", "numbers"),
     ("numbered", "numbers"),
+    ("copy_fields", "verbs::types"),
 ];
 
 /// Which workspace crates a crate may import outside of its tests.

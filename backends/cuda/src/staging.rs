@@ -116,8 +116,8 @@ struct State {
     atomics: [Atomic; ATOMICS],
 }
 
-// SAFETY: the pinned memory and the streams belong to the state; the driver's objects may be used by
-// any thread.
+// SAFETY: the pinned memory and the streams belong to the state, and any thread may use the
+// driver's objects.
 unsafe impl Send for State {}
 
 /// The memory of a soft device's GPU regions. One for each device.

@@ -18,7 +18,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::{reason, refuse};
 
-/// What a queue pair is made of, held until it is.
+/// The objects that a queue pair is made of, held until it is made.
 #[derive(Default)]
 struct Parts<'d> {
     pd: Option<Use<'d, ()>>,
@@ -48,7 +48,7 @@ impl Parts<'_> {
     }
 }
 
-/// What a program asked for, without the parts that the type has not got.
+/// The requested attributes, without the objects that the type does not have.
 fn without_unused(init: &QpInit) -> QpInit {
     let none = QpInit { qp_type: init.qp_type, sq_sig_all: init.sq_sig_all, ..QpInit::default() };
     let sends = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap };

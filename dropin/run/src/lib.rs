@@ -1,5 +1,5 @@
-//! What a launcher of verbs programs knows: where the drop-in lies, and whether a program can run
-//! on it. `gdrcore-run` launches, `gdrcore doctor` only looks.
+//! Finds the drop-in, and tells whether a program can run on it: for `gdrcore-run`, which starts
+//! programs, and `gdrcore doctor`, which only looks.
 
 pub mod drop_in_library;
 pub mod elf;

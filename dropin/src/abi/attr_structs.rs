@@ -29,7 +29,7 @@ pub struct ibv_device_attr {
     pub limits: DeviceLimits,
 }
 
-/// What `ibv_query_device` and the kernel's command have in common: all but the form of the
+/// The attributes that `ibv_query_device` and the kernel's command have in common: all but the
 /// firmware's version. GUIDs are in network order.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -217,7 +217,7 @@ pub struct ibv_xrcd_init_attr {
     pub oflags: c_int,
 }
 
-/// What `ibv_open_qp` looks for.
+/// The argument of `ibv_open_qp`: the QP that it looks for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_open_attr {

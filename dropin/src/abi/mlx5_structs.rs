@@ -31,7 +31,7 @@ pub struct mlx5dv_context {
     pub crypto_caps: [u32; 3],
 }
 
-/// What `mlx5dv_create_cq` takes beside the usual attributes.
+/// The attributes of `mlx5dv_create_cq` beside the usual ones.
 #[repr(C)]
 pub struct mlx5dv_cq_init_attr {
     pub comp_mask: u64,
@@ -49,7 +49,7 @@ pub struct mlx5dv_dc_init_attr {
     pub dct_access_key: u64,
 }
 
-/// What `mlx5dv_create_qp` takes beside the usual attributes.
+/// The attributes of `mlx5dv_create_qp` beside the usual ones.
 #[repr(C)]
 pub struct mlx5dv_qp_init_attr {
     pub comp_mask: u64,

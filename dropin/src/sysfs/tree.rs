@@ -64,7 +64,7 @@ pub enum PortFile {
     PhysState,
     /// A GID, which is one of zeros while the address is not there.
     Gid(String),
-    /// What belongs to a GID: unreadable while the address is not there.
+    /// An attribute of a GID: unreadable while the address is not there.
     OfGid(String),
 }
 

@@ -1,4 +1,4 @@
-//! What a port answers by itself: the agents of subnet management (NodeInfo, PortInfo, …) and of
+//! The agents of a port: those of subnet management (NodeInfo, PortInfo, …) and of
 //! performance management (port counters), by IBTA chapters 14 and 16.1. A RoCE device has neither
 //! a subnet nor a subnet manager, so the former are for tools on the port itself.
 

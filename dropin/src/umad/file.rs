@@ -115,8 +115,8 @@ impl File {
         Ok(hca)
     }
 
-    /// Handles what has been written to it, as much as one run takes; false: its last descriptor was
-    /// closed. `is_closed`: it was, but what was written before may wait.
+    /// Handles the program's writes, as many as one run takes. False: its last descriptor is
+    /// closed, and all writes are handled. `is_closed`: it is closed, but writes may wait.
     pub fn take(&mut self, is_closed: bool) -> bool {
         let mut room = [0u8; proto::ROOM];
         for _ in 0..super::BATCH {
@@ -226,7 +226,7 @@ impl File {
         self.waiting.iter().map(|w| w.deadline).min()
     }
 
-    /// Sends again, or ends, what was not answered in time.
+    /// Repeats or ends the requests that were not answered in time.
     pub fn expire(&mut self, now: Instant) {
         let (late, rest) = self.waiting.drain(..).partition(|w| w.deadline <= now);
         self.waiting = rest;

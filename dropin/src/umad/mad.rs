@@ -3,7 +3,7 @@
 /// Its length, and that of the head that all classes have.
 pub const MAD: usize = 256;
 pub const HEAD: usize = 24;
-/// Where the attribute begins, in the classes that are answered here.
+/// Offset of the attribute, in the classes that are answered here.
 pub const DATA: usize = 64;
 
 /// Management classes.

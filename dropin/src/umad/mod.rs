@@ -59,13 +59,14 @@ extern "C" fn release() {
 }
 
 /// The locks of the list of devices and of the files are held around every fork from now on. To be
-/// called before a device is open. `has_lid`: others may ask for the port's counters, so the thread
-/// is started, if there can be one. (By the datagrams themselves it is not: they arrive under the
-/// engine's lock, and anybody sends them.)
+/// called before a device is open. `has_lid`: others may ask for the port's counters, so this
+/// starts the thread, if the system allows one. Arriving datagrams cannot start it: they come under
+/// the engine's lock, from anybody.
 pub fn prepare(has_lid: bool) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // What is registered last is held first: the list of devices is read under this lock.
+        // The pair that is registered last holds first: the list of devices is read under this
+        // lock.
         open_devices::guard_forks();
         around_forks(hold, release);
         // It is set here alone.
@@ -80,8 +81,8 @@ pub fn prepare(has_lid: bool) {
 fn files() -> ForkLockGuard<'static, Files> {
     let mut files = FILES.lock();
     if files.pid != std::process::id() {
-        // What a parent has open is the parent's, and so are the devices. Its descriptors may have
-        // been closed here, and their numbers be the program's by now.
+        // Files and devices of a parent stay the parent's. The program may have closed its
+        // descriptors here and reused their numbers.
         core::mem::take(&mut files.open).into_iter().for_each(File::forget);
         files.pid = std::process::id();
     }
@@ -169,7 +170,7 @@ fn run(why: &Wakeup<'_>) -> Sleep {
     sleep
 }
 
-/// What has arrived at the devices that this process has open.
+/// The datagrams that have arrived at the open devices of this process.
 fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
     let state = STATE.lock();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What programs and the kernel's umad write to each other (`<rdma/ib_user_mad.h>`, ABI 5).
+//! The messages between programs and the kernel's umad (`<rdma/ib_user_mad.h>`, ABI 5).
 
 use super::mad::{Mad, MAD};
 
@@ -58,8 +58,8 @@ impl Head {
         (self.0[32] != 0).then(|| *self.0[36..].first_chunk().unwrap_or(&[0; 16]))
     }
 
-    /// What the program reads: a datagram for an agent, with this errno as status, of which it gets
-    /// `bytes`.
+    /// The message that the program reads: a head with this agent and status (an errno), and `mad`.
+    /// `len`: bytes of its heads.
     pub fn message(&self, agent: u32, status: i32, mad: &[u8], len: usize) -> Vec<u8> {
         let mut all = Vec::with_capacity(len + mad.len());
         all.extend_from_slice(&self.0[..len]);

@@ -1,4 +1,4 @@
-//! What a router and an adapter tell each other: one JSON object a line, over the router's socket
+//! The protocol of a router and its adapter: one JSON object a line, over the router's socket
 //! `feed` (docs/ROUTER.md, "Many hosts on etcd").
 //!
 //! The router sends [`Wish`]es: its own tenants, which other hosts may know. The adapter sends
@@ -43,7 +43,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What it is known by.
+    /// Its network and address.
     pub fn key(&self) -> Key {
         Key { network: self.network.clone(), vip: self.vip.clone() }
     }

@@ -25,7 +25,7 @@ impl Blocks {
         Some(Blocks { all: all.into_boxed_slice() })
     }
 
-    /// Where a block is, for its caller.
+    /// The address of a block, for its caller.
     pub(crate) fn at(&self, n: u32) -> *mut c_void {
         self.all[n as usize].0.as_ptr().cast_mut().cast()
     }

@@ -47,7 +47,7 @@ impl<T> Handles<T> {
         (handle & 3 == self.kind && slot.times == handle >> 10).then_some(slot)
     }
 
-    /// What `f` says of it; NULL: there is no such one.
+    /// The result of `f` for it; NULL: there is no such one.
     pub(crate) fn with(
         &self,
         handle: *mut c_void,

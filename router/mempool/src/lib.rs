@@ -2,7 +2,7 @@
 //! client libraries call. They keep what they know of memory regions, by lkey, and of work requests
 //! under way in them.
 //!
-//! What differs from FreeFlow's own library: a pool and a queue hold a fixed number of blocks,
+//! Unlike FreeFlow's own library: a pool and a queue hold a fixed number of blocks,
 //! which the calls that create them allocate ([`ENTRIES`], or as many as the variable
 //! `GDRC_MEMPOOL_ENTRIES` says); no other call allocates. A handle is a number, not an address, so
 //! that a call with any handle, one that was destroyed among them, does nothing. All calls may be

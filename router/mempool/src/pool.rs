@@ -31,8 +31,8 @@ impl Pool {
         Some(Pool { cells: cells.into_boxed_slice(), blocks, free, fresh: 0, count })
     }
 
-    /// Where a key is looked for first. The multiplier is 2^32 divided by the golden ratio: lkeys
-    /// that follow each other end up apart.
+    /// The first cell in which a key is looked for. The multiplier is 2^32 divided by the golden
+    /// ratio: lkeys that follow each other end up apart.
     pub(crate) fn home(&self, key: u32) -> usize {
         let bits = self.cells.len().trailing_zeros();
         (u64::from(key.wrapping_mul(0x9e37_79b1)) >> (32 - bits.min(32))) as usize

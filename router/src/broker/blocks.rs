@@ -27,7 +27,7 @@ struct Resting {
     tenant: String,
 }
 
-/// Who takes blocks, and of which.
+/// The taker of blocks, and the blocks that it may take.
 #[derive(Clone, Debug)]
 pub struct Taker<'t> {
     /// The session.

@@ -37,7 +37,7 @@ use vips::Vips;
 /// Bytes of payload of a packet, unless the link to other hosts carries fewer.
 const MTU: u32 = 4096;
 
-/// What the daemon is to do.
+/// A task for the daemon.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Action {

@@ -40,7 +40,7 @@ pub struct Waiting {
     tenant: String,
 }
 
-/// What a resumed session keeps.
+/// The number, address and blocks that a resumed session keeps.
 pub(super) struct Kept {
     pub number: u32,
     pub gid: [u8; 16],

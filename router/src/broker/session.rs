@@ -18,7 +18,7 @@ pub const UNANSWERED: usize = 32;
 /// to map, and a peer must not keep it busy with new links alone.
 pub const LINKS_PER_SECOND: u32 = 32;
 
-/// Where a route leads.
+/// The end of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum To {
     /// To a session here.
@@ -57,7 +57,7 @@ pub struct Up {
     pub gid: [u8; 16],
     /// Its blocks of queue pair numbers; empty: it asked for its identity only.
     pub blocks: Range<u32>,
-    /// What the process calls itself.
+    /// The process's name for itself.
     pub program: String,
     /// The number by which it asked for an identity.
     pub ffr_id: i32,
@@ -89,7 +89,7 @@ pub struct Up {
 /// A session.
 #[derive(Debug)]
 pub struct Session {
-    /// What the kernel says of it.
+    /// The kernel's facts about its process.
     pub seen: Seen,
     /// Its state.
     pub state: State,

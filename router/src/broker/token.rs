@@ -23,10 +23,10 @@ pub const NONE: Token = [0; 64];
 pub const KEY: usize = 16;
 
 const MAGIC: [u8; 4] = *b"gdt1";
-/// Where the hash of all before it stands.
+/// Offset of the hash of all bytes before it.
 const MAC: usize = 48;
 
-/// What a token says.
+/// The fields of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     /// The number of the session.
@@ -73,7 +73,7 @@ impl Claim {
         token
     }
 
-    /// What a token says; `None`: the key did not make it.
+    /// Reads a token; `None`: the key did not make it.
     pub fn open(key: &[u8; KEY], token: &Token) -> Option<Claim> {
         let expected = mac(key, &token[..MAC]);
         // Compares all bytes, so that the time does not reveal how many are right.

@@ -219,7 +219,7 @@ impl Broker {
             || limits.tx_pps.is_some_and(|pps| pps < SLOW_PPS)
     }
 
-    /// What a new session gets.
+    /// Number, address and blocks of a new session.
     fn given(
         &mut self,
         now: u64,

@@ -27,8 +27,7 @@ pub(super) struct KeyFile {
     floor: u64,
 }
 
-/// What a file says: key, life and floor. `None`: it is not such a file, or not private to this
-/// user.
+/// Key, life and floor in a file. `None`: it is not such a file, or not private to this user.
 fn read(path: &Path) -> io::Result<Option<([u8; KEY], u64, u64)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {

@@ -1,4 +1,4 @@
-//! What the kernel says of the process at the other end of a socket.
+//! The kernel's facts about the process at the other end of a socket.
 
 use super::sys;
 use crate::identity::{Namespace, Seen, World};

@@ -338,8 +338,8 @@ impl SessionRings {
     }
 }
 
-/// Where a packet goes to another host, its address. The ICRC of one that will be changed must be
-/// right, because it gets another one, which would be right in any case.
+/// The address of the host that a packet goes to, if that is another one. A packet that will be
+/// changed must have a right ICRC, because its new one is right in any case.
 fn abroad(
     switch: &Switch,
     from: &[u8; 16],
@@ -389,5 +389,5 @@ fn is_mad(packet: &[u8]) -> bool {
 
 /// The shortest packet: a BTH and an ICRC.
 const PACKET_MIN: usize = 16;
-/// Where a packet of a datagram has its payload: behind BTH and DETH.
+/// Offset of a datagram's payload: behind BTH and DETH.
 const MAD_AT: usize = 12 + 8;

@@ -143,7 +143,7 @@ pub(super) fn adopt(fd: OwnedFd) -> io::Result<OwnedFd> {
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(|_| fd)
 }
 
-/// What a socket that another program has opened is bound to.
+/// The address of a socket that another program has opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// A listener.

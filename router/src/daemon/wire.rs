@@ -1,10 +1,10 @@
 //! The worker's way to other hosts: plain RoCEv2 between routers' addresses.
 //!
-//! A session sends by a socket of its own, whose UDP port names its block (`relay::far`), so its
-//! send buffer and what the network says of its packets are its own. It is sent to by another one:
-//! all of these have the router's address and port, and a program in the kernel picks one by
-//! DestQP, so a flood fills the buffer of its victim alone. What reaches the wrong socket all the
-//! same is sorted by who takes it out. QP1, and numbers that nobody has, are the first socket's.
+//! Each session has two sockets. It sends by one whose UDP port names its block (`relay::far`), so
+//! send buffer and ICMP errors are its own. It receives by another one: all of these have the
+//! router's address and port, and a program in the kernel picks one by DestQP, so a flood fills the
+//! buffer of its victim alone. The worker sorts packets that reach the wrong socket. The first
+//! socket gets QP1, and numbers that nobody has.
 //!
 //! Sockets that have brought something lately are looked at each round, the others are left to
 //! epoll. Nothing here allocates after [`Wire::new`].
@@ -55,7 +55,7 @@ const SENDS: UdpConfig = UdpConfig {
 const RECEIVES: UdpConfig =
     UdpConfig { tx_batch: 1, rx_batch: 8, rcvbuf: RCVBUF, traffic_class: 0, ..SENDS };
 
-/// What was counted of the wire.
+/// Counters of the traffic with other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Packets to other hosts, and their bytes.
@@ -75,7 +75,7 @@ pub(super) struct Counters {
     pub(super) full: AtomicU64,
     /// Bursts that the kernel did not send.
     pub(super) not_sent: AtomicU64,
-    /// What the network said: nobody listens there, or there is no way.
+    /// ICMP errors: nobody listens there, or there is no route.
     pub(super) unreachable: AtomicU64,
     /// Packets that are larger than the link.
     pub(super) too_long: AtomicU64,
@@ -113,8 +113,8 @@ impl Common {
     }
 }
 
-/// What the first thread gets for a session: the socket whose port names it, and memory for both of
-/// its sockets.
+/// The parts that the first thread makes for a session: the socket whose port names it, and memory
+/// for both of its sockets.
 pub(super) struct Ends {
     socket: UdpSocket,
     memory: [Map; 2],
@@ -133,13 +133,13 @@ impl Ends {
 
 /// A packet as it came.
 pub(super) struct Came<'p> {
-    /// Who sent it.
+    /// Its sender.
     pub(super) from: Endpoint,
     /// Its place in its burst, which is its identification if a router of ours sent it.
     pub(super) ident: u16,
     /// It was marked on its way.
     pub(super) marked: bool,
-    /// What its IP header had.
+    /// Fields of its IP header.
     pub(super) grh: Fields,
     /// The packet.
     pub(super) packet: &'p [u8],
@@ -151,7 +151,7 @@ pub(super) struct Wire {
     /// In the order of the kernel's list of receiving sockets, behind the first, which is
     /// `common`: the last takes the place of one that goes.
     sessions: Vec<Sockets>,
-    /// Where in `sessions` a slot is.
+    /// The place of each slot in `sessions`.
     places: Vec<u16>,
     /// Slots of the sockets that are looked at each round, and when they brought something last.
     hot: Vec<(u16, u64)>,
@@ -243,7 +243,7 @@ impl Wire {
         entries.push((0, 0));
         for (k, s) in self.sessions.iter().enumerate() {
             entries.push((s.blocks.start as u16, k as u16 + 1));
-            // What lies behind is nobody's, or another's, whose entry then counts.
+            // The blocks behind belong to nobody, unless an entry of their own follows.
             entries.push((s.blocks.end as u16, 0));
         }
         entries.sort_unstable_by_key(|&(block, index)| (block, index == 0));
@@ -366,7 +366,7 @@ impl Wire {
         &self.at
     }
 
-    /// What was counted.
+    /// Its counters.
     pub(super) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -377,7 +377,7 @@ fn is_datagram(packets: &[u8]) -> bool {
     packets.first().is_some_and(|&op| Opcode(op).class() == Class::Ud)
 }
 
-/// What the network and the kernel said of a session's packets.
+/// Counts the errors of the network and the kernel for a session's packets.
 #[cold]
 fn take_errors(counters: &Counters, tx: &mut MappedPort, mut unreachable: impl FnMut(&Endpoint)) {
     while let Some(e) = tx.take_error() {

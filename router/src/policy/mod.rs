@@ -53,7 +53,7 @@ use std::path::{Path, PathBuf};
 /// The network of tenants that name none.
 pub const DEFAULT_NETWORK: &str = "default";
 
-/// What a tenant may have.
+/// Quotas of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quotas {
     /// Sessions at a time; each process with an open device has one.
@@ -69,7 +69,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// What counts where the file says nothing.
+    /// The quotas of a tenant for which the file sets none.
     pub const DEFAULT: Quotas =
         Quotas { sessions: 16, blocks: 16, routes: 1024, listens: 256, route_rate: 1000 };
 }
@@ -118,7 +118,7 @@ pub struct Tenant {
     pub network: String,
     /// The tenants to which it wants to talk; `None`: all of its network.
     pub allow: Option<Vec<Allow>>,
-    /// What it may have.
+    /// Its quotas.
     pub quotas: Quotas,
     /// Its limits.
     pub limits: Limits,
@@ -186,7 +186,7 @@ pub struct Policy {
     pub tenants: Vec<Tenant>,
 }
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// From 1 on.

@@ -76,7 +76,7 @@ pub(super) fn check<'t>(
 pub struct Outside {
     /// The host's address, at which endpoints see the tenant.
     pub own: [u8; 16],
-    /// What the tenant's policy allows; `None`: everything.
+    /// The addresses that the tenant's policy allows; `None`: all.
     pub allow: Option<Vec<Cidr>>,
     /// Ranges of virtual addresses.
     pub pools: Vec<Cidr>,

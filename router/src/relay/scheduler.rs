@@ -1,6 +1,6 @@
 //! The order in which the relay serves tenants and sessions.
 //!
-//! Tenants take turns by deficit round robin: each turn brings a tenant 4 KiB times its weight,
+//! Tenants are served by deficit round robin: each round gives a tenant 4 KiB times its weight,
 //! from which its packets are paid. A tenant that had nothing to send goes once to the front, so a
 //! small message waits for one packet of a bulk stream, and not for a round (M. Shreedhar and G.
 //! Varghese 1995; the two lists are those of RFC 8290). Within a tenant its sessions take turns, a
@@ -17,7 +17,7 @@ use crate::policy::{burst_of, Limits};
 use gdrcore_core::bucket::TokenBucket;
 use std::collections::VecDeque;
 
-/// Bytes that a turn brings, for weight 1.
+/// Bytes that a round gives, for weight 1.
 const QUANTUM: i64 = 4 << 10;
 /// Cost of a packet besides its bytes, for headers in the rings and for work that does not depend
 /// on its size.
@@ -255,8 +255,8 @@ impl Scheduler {
         tenant
     }
 
-    /// The session whose packet is next; it is out of its queue until [`Scheduler::served`]. `None`: no
-    /// session has a packet, or all that have wait for credit, see [`Scheduler::wake_at`].
+    /// The session whose packet is next; it is out of its queue until [`Scheduler::served`].
+    /// `None`: no session has a packet, or all of them wait for credit ([`Scheduler::wake_at`]).
     pub fn next(&mut self, now: u64) -> Option<u16> {
         self.wake(now);
         self.line_until = None;
@@ -345,9 +345,8 @@ impl Scheduler {
         t.until(now).is_none_or(|until| until <= spare)
     }
 
-    /// The time at which a session may have its turn: 0 if one was made ready since
-    /// [`Scheduler::next`] had none, else when a waiting tenant, or `line`, has credit; `None`: none
-    /// waits.
+    /// The time at which a session may be served: 0 if one was made ready since [`Scheduler::next`]
+    /// had none, else when a waiting tenant, or `line`, has credit; `None`: none waits.
     pub fn wake_at(&self) -> Option<u64> {
         let listed = !(self.fresh.is_empty() && self.old.is_empty());
         if listed && self.line_until.is_none() {

@@ -11,7 +11,7 @@ pub const SLOTS: usize = 1024;
 /// sessions, or each new session would bring a full bucket.
 pub const TENANTS: usize = 2 * SLOTS;
 
-/// Where a slot stands.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It is free.
@@ -128,7 +128,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Where a slot stands.
+    /// The state of a slot.
     pub fn state(&self, slot: u16) -> State {
         match self.states[usize::from(slot)].load(Ordering::Acquire) {
             0 => State::Free,

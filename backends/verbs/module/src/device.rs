@@ -233,7 +233,7 @@ unsafe fn attributes(context: *mut ibv_context) -> Result<ibv_device_attr_ex, c_
     }
 }
 
-/// What a device has, as bits of [`caps`].
+/// The capabilities of a device, as bits of [`caps`].
 fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
     let a = &ex.orig_attr;
     let cap_flags = a.device_cap_flags;

@@ -12,7 +12,7 @@ const DROPIN_RELEASE: u32 = 45;
 /// For tests: `1` lets a verbs device be one of gdrcore's own libibverbs.
 const ALLOW: &str = "GDRC_VERBS_ON_DROPIN";
 
-/// What is said of a device of gdrcore's own libibverbs.
+/// The reason for refusing a device of gdrcore's own libibverbs.
 pub const OURS: &str = "the libibverbs that this program found is gdrcore's own drop-in, \
                         which has no NICs: open its device by the soft device's name, or \
                         take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";

@@ -1,4 +1,4 @@
-//! What a queue pair is created by, whichever call creates it.
+//! The initial attributes of a queue pair, for both calls that create one.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -22,8 +22,8 @@ fn extended_ops(opcodes: u32) -> u64 {
     those.map(|e| e.send_ops_flag).sum()
 }
 
-/// What to try for, most first: a driver refuses a queue pair with an operation that it does not
-/// know.
+/// The sets of operations to try, the largest first: a driver refuses a queue pair with an
+/// operation that it does not know.
 pub fn tries(wanted: u32) -> impl Iterator<Item = u32> {
     let each = EXTENDED.iter().map(move |e| wanted & 1 << e.opcode);
     core::iter::once(wanted).chain(each).filter(|&ops| ops != 0)

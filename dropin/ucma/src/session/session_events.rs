@@ -64,7 +64,7 @@ impl<D: Devices> Session<D> {
                     self.on_event(*device, manager, e);
                 }
             }
-            // What came before an event of this turn may be of a device that was asked before it.
+            // An earlier event may be of a device that this round had asked already: ask again.
             if taken == before || managers.len() < 2 {
                 return taken;
             }

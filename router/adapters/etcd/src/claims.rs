@@ -1,4 +1,4 @@
-//! What this host puts into the store: its own key, and its tenants' addresses, all under one
+//! Writes this host's keys into the store: its own, and its tenants' addresses, all under one
 //! lease, which lives as long as the router is there. A thread of its own: the store may be slow.
 
 use crate::etcd::{Error, Etcd, If, Pair};
@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// What failed is tried again so much later, and what another host has so much later.
+/// The pauses before a call that failed, and a claim of an address that another host has, is
+/// repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 const DENIED_AGAIN: Duration = Duration::from_secs(5);
 
-/// What the thread is told.
+/// An order to the thread.
 pub enum Order {
     /// A tenant is to be known.
     Publish(Entry),
@@ -48,7 +49,7 @@ pub struct Claims<'s> {
     renewed: Instant,
     /// The key of the host is under the lease.
     is_named: bool,
-    /// What was said last of the store.
+    /// The fault of the store that was reported last.
     fault: Option<Error>,
 }
 

@@ -105,7 +105,7 @@ fn pair(kv: &Value) -> Option<Pair> {
     Some(Pair { key, value: bytes(&kv["value"]), revision: number(&kv["mod_revision"]) })
 }
 
-/// What an answer says that is an error, or an error within a stream.
+/// The error in an answer, or within a stream.
 fn fault(answer: &Value) -> Error {
     let stream = answer.get("error").filter(|e| e.is_object()).unwrap_or(answer);
     let words = stream["message"].as_str().or(stream["error"].as_str()).unwrap_or("no reason");

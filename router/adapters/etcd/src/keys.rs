@@ -10,7 +10,7 @@
 use gdrcore_router_feed::{Entry, Key};
 use serde::{Deserialize, Serialize};
 
-/// Where all keys are.
+/// The beginning of all keys.
 pub const PREFIX: &str = "/gdrcore/v1";
 
 /// A host.
@@ -22,7 +22,7 @@ pub struct Host {
     pub version: String,
 }
 
-/// Whose an address is. Fields that are not known here are another version's.
+/// The holder of an address. Fields that are not known here are another version's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub host: String,
@@ -65,7 +65,7 @@ pub fn host(id: &str) -> String {
     format!("{PREFIX}/host/{id}")
 }
 
-/// What the keys of a network's addresses begin with.
+/// The beginning of the keys of a network's addresses.
 pub fn network(name: &str) -> String {
     format!("{PREFIX}/net/{name}/vip/")
 }

@@ -1,4 +1,4 @@
-//! What others have in the store: all of a network as of a revision, and each change from then on.
+//! Reads the keys of other hosts: all of a network as of a revision, and each change from then on.
 //! A thread for each network in which this host has tenants.
 
 use crate::etcd::{Change, Error, Etcd};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// After a failure the store is asked again so much later.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What a value says of an address.
+/// The meaning of an address's value.
 enum Said {
     Here(Entry),
     /// It is this host's.

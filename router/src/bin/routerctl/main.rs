@@ -76,7 +76,7 @@ fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, PartialEq)]
 enum Wish {
     Say(String),
