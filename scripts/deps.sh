@@ -45,6 +45,7 @@ command -v etcdctl|etcd-client|the routers' map of hosts
 command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
+command -v mandoc|mandoc|the pages of the manual
 command -v cmp|diffutils|byte comparison
 command -v musl-gcc|musl-tools|programs of musl on the drop-in
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
