@@ -86,7 +86,8 @@ fn in_root(at: &Path, script: &str) -> String {
 fn names(at: &Path) -> Vec<String> {
     let listed = in_root(
         at,
-        "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
+        "find / -xdev ! -path '/run/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' \
+         ! -path '/var/cache/*' \
          ! -path '/artifacts*' ! -path '/dist*' ! -path '/tmp*' ! -path '/etc/ld.so.cache' \
          ! -path '/etc/*-' ! -path '/etc/.pwd.lock' | sort; cat /etc/passwd /etc/group",
     );
