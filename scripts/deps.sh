@@ -38,7 +38,8 @@ command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
 command -v runc|runc|containers of the router's tests
 command -v umoci|umoci|the OCI image
-command -v podman|podman|the OCI image
+command -v podman|podman|the OCI image, and containers without root
+command -v systemd-nspawn|systemd-container|containers of systemd
 test -e /usr/share/containers/seccomp.json|golang-github-containers-common|docker's list of calls
 command -v etcd|etcd-server|the routers' map of hosts; the tests start members of their own
 command -v etcdctl|etcd-client|the routers' map of hosts
