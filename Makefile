@@ -1,14 +1,18 @@
 # gdrcore: build, try, test, install. `make help` lists the targets.
 #
-# PREFIX, LIBDIR, INCLUDEDIR, DOCDIR, UNITDIR and DESTDIR have their usual meaning. CARGO_TARGET_DIR moves all build output.
+# PREFIX, LIBDIR, INCLUDEDIR, DOCDIR, MANDIR, UNITDIR, SYSUSERSDIR and DESTDIR have their usual meaning. CARGO_TARGET_DIR moves all build output.
 
 CARGO      ?= cargo
 PREFIX     ?= /usr/local
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR     ?= $(PREFIX)/share/doc/gdrcore
+MANDIR     ?= $(PREFIX)/share/man
 UNITDIR    ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 DESTDIR    ?=
+# What starts the programs where they are another architecture's, such as "qemu-aarch64 -L ROOT".
+RUN        ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
@@ -132,7 +136,7 @@ compare-vm: ## Measure beside Linux's rxe in an emulated machine; write bench/RE
 compare-gpu: all ## Measure GPU memory on this machine's GPU; write bench/RESULTS-GPU.md.
 	BIN="$(BIN)" bench/compare_gpu.sh
 
-install: lib dropin router cli examples ## Install library, header, drop-in, router, tools, pages, units, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
+install: lib dropin router cli examples ## Install library, header, drop-in, router, tools, pages of the manual and others, units, gdrcore.pc and CMake package below $(DESTDIR)$(PREFIX).
 	install -d "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 "$(RELEASE)/libgdrcore.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(VERSION)"
 	ln -sf "libgdrcore.so.$(VERSION)" "$(DESTDIR)$(LIBDIR)/libgdrcore.so.$(SOVERSION)"
@@ -149,7 +153,7 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	install -m 755 "$(BIN)/gdrcore" "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	[ ! -e "$(BIN)/gdrcore-router-etcd" ] || install -m 755 "$(BIN)/gdrcore-router-etcd" "$(DESTDIR)$(PREFIX)/bin"
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
-	"$(BIN)/gdrcore" completion >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	$(RUN) "$(BIN)/gdrcore" completion >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	chmod 644 "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
@@ -158,7 +162,10 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	$(FILL) ffi/pkg/gdrcoreConfigVersion.cmake.in >"$(DESTDIR)$(LIBDIR)/cmake/gdrcore/gdrcoreConfigVersion.cmake"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
 	MAKE=make RPATH='$(TOOLS_RPATH)' scripts/install_tools.sh "$(RELEASE)" "$(DESTDIR)$(PREFIX)/bin" $(TOOLS)
+	RUN="$(RUN)" LD_LIBRARY_PATH="$(DESTDIR)$(LIBDIR)" scripts/man_pages.sh "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(MANDIR)" "$(VERSION)"
 	for f in $(DOCS); do install -D -m 644 "$$f" "$(DESTDIR)$(DOCDIR)/$$f" || exit 1; done
+	install -D -m 644 router/units/router.toml "$(DESTDIR)$(DOCDIR)/examples/router.toml"
+	install -D -m 644 router/units/gdrcore.conf "$(DESTDIR)$(SYSUSERSDIR)/gdrcore.conf"
 	install -d "$(DESTDIR)$(UNITDIR)"
 	for u in $(UNITS); do sed -e 's|/usr/bin/gdrcore|$(PREFIX)/bin/gdrcore|' -e 's|/usr/share/doc/gdrcore|$(DOCDIR)|' \
 		"router/units/$$u" >"$(DESTDIR)$(UNITDIR)/$$u" && chmod 644 "$(DESTDIR)$(UNITDIR)/$$u" || exit 1; done
@@ -184,9 +191,10 @@ uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
 	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	for page in $$(scripts/man_pages.sh); do rm -f "$(DESTDIR)$(MANDIR)/$$page"; done
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
-	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%")
-	for d in docs/using docs .; do rmdir "$(DESTDIR)$(DOCDIR)/$$d" 2>/dev/null || true; done
+	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") "$(DESTDIR)$(DOCDIR)/examples/router.toml" "$(DESTDIR)$(SYSUSERSDIR)/gdrcore.conf"
+	for d in docs/using docs examples .; do rmdir "$(DESTDIR)$(DOCDIR)/$$d" 2>/dev/null || true; done
 
 clean: ## Remove all build output.
 	$(CARGO) clean

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
-MAINTAINER = "The gdrcore maintainers <gdrcore@example.org>"
+MAINTAINER = "gdrcore maintainers <maintainers@gdrcore.invalid>"
 # By package: section, what it is, in a line and in a paragraph, what it needs besides libc, and
 # its files below /usr; LIB is the folder of the architecture's libraries.
 PACKAGES = {
@@ -36,7 +35,7 @@ PACKAGES = {
         ["libgdrcore0 (= VERSION)"],
         ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo",
          "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file",
-         "share/bash-completion/completions/gdrcore"],
+         "share/bash-completion/completions/gdrcore", "share/man/man1/gdrcore-doctor.1"],
     ),
     "gdrcore-ibverbs": (
         "net", "run programs of libibverbs without an RDMA NIC",
@@ -49,17 +48,32 @@ PACKAGES = {
         "gdrcore-routerd joins containers of one host or of many by RDMA, with permissions,\n"
         "addresses, rates and weights by tenant. It starts when its policy is written and its\n"
         "socket unit is enabled.",
-        [], ["bin/gdrcore-router*", "LIB/gdrcore/mempool/*", "lib/systemd/system/*"],
+        ["adduser"], ["bin/gdrcore-router*", "LIB/gdrcore/mempool/*", "lib/systemd/system/*"],
     ),
 }
-POLICY = """# A policy of gdrcore-routerd: two containers of this host, which may reach each
-# other. It is read as /etc/gdrcore/router.toml.
-[tenant.blue]
-listen = "/run/gdrcore/t/blue/tenant.gdrc"
-[tenant.red]
-listen = "/run/gdrcore/t/red/tenant.gdrc"
-"""
 LDCONFIG = "activate-noawait ldconfig\n"
+# The router's user, and a service that ends with its package.
+ROUTER_SCRIPTS = {
+    "postinst": """if [ "$1" = configure ]; then
+    adduser --system --group --quiet --home /nonexistent --no-create-home gdrcore
+    if [ -d /run/systemd/system ]; then
+        systemctl --system daemon-reload || true
+        deb-systemd-invoke try-restart gdrcore-routerd.service || true
+    fi
+fi
+""",
+    "prerm": """if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    deb-systemd-invoke stop gdrcore-routerd.socket gdrcore-routerd.service
+fi
+""",
+    "postrm": """if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl --system daemon-reload || true
+fi
+if [ "$1" = purge ] && command -v deluser >/dev/null; then
+    deluser --system --quiet gdrcore
+fi
+""",
+}
 COPYRIGHT = """Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: gdrcore
 
@@ -89,24 +103,6 @@ def indented(text):
     return "".join(f" {line.rstrip() or '.'}\n" for line in text.splitlines())
 
 
-def man_page(name, is_what, program, release, lib):
-    """A manual page: the program's --help as it is."""
-    environment = dict(os.environ, LD_LIBRARY_PATH=str(lib), LC_ALL="C", HOME="/nonexistent")
-    help_text = subprocess.run(
-        [str(program), "--help"], check=True, stdout=subprocess.PIPE, env=environment, timeout=60
-    ).stdout.decode()
-    verbatim = help_text.replace("\\", "\\e").replace("-", "\\-")
-    verbatim = re.sub(r"^(['.])", r"\\&\1", verbatim, flags=re.M)
-    date = time.strftime("%Y-%m-%d", time.gmtime(release.epoch))
-    escaped = name.replace("-", "\\-")
-    section = "8" if name.startswith("gdrcore-router") else "1"
-    page = (
-        f'.TH "{name.upper()}" "{section}" "{date}" "gdrcore {release.version}"\n'
-        f".SH NAME\n{escaped} \\- {is_what}\n.SH DESCRIPTION\n.nf\n{verbatim}.fi\n"
-    )
-    return section, page
-
-
 def changelog(name, release):
     date = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(release.epoch))
     return (
@@ -122,8 +118,13 @@ def fill(at, name, row, release):
     lib = f"lib/{release.arch}-linux-gnu"
     linked = sorted(p for g in patterns for p in system.glob(g.replace("LIB", lib)))
     assert linked, name
+    programs = [file.name for file in linked if file.parent == system / "bin"]
+    linked += [page for program in programs for page in system.glob(f"share/man/*/{program}.[1-8]")]
     for file in linked:
         to = at / "usr" / file.relative_to(system)
+        if file.is_relative_to(system / "share/man"):
+            put(to.with_name(f"{to.name}.gz"), packed(file.read_text()))
+            continue
         to.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir() and not file.is_symlink():
             shutil.copytree(file, to, symlinks=True)
@@ -132,10 +133,6 @@ def fill(at, name, row, release):
         if ".so" in to.name and to.is_file() and not to.is_symlink():
             # The loader needs no right to execute them, and Debian gives none.
             to.chmod(0o644)
-        if file.parent == system / "bin":
-            told = release.programs[file.name]
-            number, page = man_page(file.name, told, file, release, system / lib)
-            put(at / f"usr/share/man/man{number}/{file.name}.{number}.gz", packed(page))
     share = at / f"usr/share/doc/{name}"
     put(share / "copyright", COPYRIGHT + indented((release.root / "LICENSE-MIT").read_text()))
     put(share / "changelog.gz", packed(changelog(name, release)))
@@ -148,7 +145,7 @@ def fill(at, name, row, release):
         put(control / "triggers", LDCONFIG)
         put(control / "shlibs", f"libgdrcore 0 libgdrcore0 (>= {release.version})\n")
     if name == "gdrcore-router":
-        put(share / "examples/router.toml", POLICY)
+        put(share / "examples/router.toml", (release.root / "router/units/router.toml").read_text())
         put(share / "ROUTER.md.gz", packed((release.root / "docs/ROUTER.md").read_text()))
         unit = at / "usr/lib/systemd/system/gdrcore-routerd.service"
         unit.write_text(
@@ -156,6 +153,9 @@ def fill(at, name, row, release):
                 "/usr/share/doc/gdrcore/docs/ROUTER.md", f"/usr/share/doc/{name}/ROUTER.md.gz"
             )
         )
+        for step, script in ROUTER_SCRIPTS.items():
+            put(control / step, f"#!/bin/sh\nset -e\n{script}")
+            (control / step).chmod(0o755)
     content = [p for p in sorted(at.glob("usr/**/*")) if p.is_file() and not p.is_symlink()]
     sums = [f"{hashlib.md5(p.read_bytes()).hexdigest()}  {p.relative_to(at)}\n" for p in content]
     put(control / "md5sums", "".join(sums))

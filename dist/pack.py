@@ -26,21 +26,6 @@ import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
-# What each program is, in a manual page's line of names.
-PROGRAMS = {
-    "gdrcore": "all programs of gdrcore as one command, and a doctor for RDMA",
-    "gdrcore-run": "run a program of libibverbs without an RDMA NIC",
-    "gdrcore-routerd": "router of RDMA for the containers of a host",
-    "gdrcore-routerctl": "read and change a running gdrcore-routerd",
-    "gdrcore-router-etcd": "bring gdrcore-routerd its map of hosts from etcd",
-    "gdrcore-perf": "measure RDMA between two processes",
-    "gdrcore-pingpong": "bounce RDMA messages between two processes, and check them",
-    "gdrcore-devinfo": "list the soft devices of this machine",
-    "gdrcore-ping": "see whether a peer answers RDMA",
-    "gdrcore-gpu-server": "move data into a client's memory by RDMA",
-    "gdrcore-gpu-client": "have memory filled and checked by gdrcore-gpu-server",
-    "rdma_copy_file": "copy files by RDMA",
-}
 
 
 class Release:
@@ -54,7 +39,6 @@ class Release:
         self.root, self.trees, self.out, self.epoch = ROOT, trees, out, EPOCH
         self.version = re.search(r'^version = "(.*)"', manifest, re.M).group(1)
         self.arch = os.uname().machine
-        self.programs = PROGRAMS
         self.glibc = newest_glibc(trees / "any")
         self.debian_arch = {"x86_64": "amd64", "aarch64": "arm64"}[self.arch]
 

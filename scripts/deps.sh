@@ -38,13 +38,15 @@ command -v nft|nftables|firewalls that drop and reject
 command -v ethtool|ethtool|links without segmentation offload
 command -v runc|runc|containers of the router's tests
 command -v umoci|umoci|the OCI image
-command -v podman|podman|the OCI image
+command -v podman|podman|the OCI image, and containers without root
+command -v systemd-nspawn|systemd-container|containers of systemd
 test -e /usr/share/containers/seccomp.json|golang-github-containers-common|docker's list of calls
 command -v etcd|etcd-server|the routers' map of hosts; the tests start members of their own
 command -v etcdctl|etcd-client|the routers' map of hosts
 command -v g++|g++|the header as C++17, the README's program as C++20
 command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
+command -v mandoc|mandoc|the pages of the manual
 command -v cmp|diffutils|byte comparison
 command -v musl-gcc|musl-tools|programs of musl on the drop-in
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device

@@ -28,10 +28,10 @@ impl DebianRoot {
     }
 
     /// As [`Self::new`], a root that an administrator would install packages in: with Debian's
-    /// essential packages, the tools of libibverbs, and pip.
+    /// essential packages, the tools of libibverbs, pip, and what makes users.
     pub fn installed(release: &str) -> Result<DebianRoot, String> {
-        let packages = "ibverbs-utils,python3-pip";
-        DebianRoot::made(release, &format!("{release}-installed"), "essential", packages)
+        let packages = "adduser,ibverbs-utils,python3-pip";
+        DebianRoot::made(release, &format!("{release}-administered"), "essential", packages)
     }
 
     fn made(

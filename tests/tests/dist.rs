@@ -1,8 +1,9 @@
 //! The way from an empty machine to the first program: what `make` needs, and what it says without.
 
 use gdrcore_tests::library;
+use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{run, scratch, Done};
+use gdrcore_tests::tools::{find, run, scratch, Done};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,38 @@ fn files_below(at: &Path) -> Vec<PathBuf> {
     listed.output.lines().map(PathBuf::from).collect()
 }
 
+/// Each program of a prefix has a page of the manual with all that its `--help` tells.
+fn has_pages(prefix: &Path, programs: &[&str]) {
+    let pages = files_below(&prefix.join("share/man"));
+    for program in programs {
+        let words: Vec<&str> = program.split(' ').collect();
+        let name = words.join("-");
+        let page = pages.iter().find(|p| p.file_stem().is_some_and(|s| s == &*name));
+        let page = page.unwrap_or_else(|| panic!("no page of {name}: {pages:?}"));
+        let text = fs::read_to_string(page).expect("a page").replace("\\-", "-");
+        let mut c = Command::new(prefix.join("bin").join(words[0]));
+        let help = run(c.args(&words[1..]).arg("--help"), 60).output;
+        let words_of_help = help.split([' ', ',', '[', ']', '|', '`', '\n']);
+        for option in words_of_help.filter(|w| w.starts_with('-')) {
+            assert!(text.contains(option), "{name}: no {option} in {text}");
+        }
+        for section in ["NAME", "SYNOPSIS", "SEE ALSO"] {
+            assert!(text.contains(&format!("\n.SH {section}\n")), "{name}: {text}");
+        }
+        let of_usage = |l: &&str| l.starts_with("usage:") || l.starts_with("       ");
+        let synopsis = text.matches(&format!("\n.B {}", words.join(" "))).count();
+        assert_eq!(synopsis, help.lines().take_while(of_usage).count(), "{name}: {text}");
+        if find("mandoc").is_some() {
+            let mut lint = Command::new("mandoc");
+            let told = run(lint.args(["-T", "lint", "-W", "warning"]).arg(page), 60);
+            assert!(told.ok(), "{name}: {}", told.output);
+        }
+    }
+    if find("mandoc").is_none() {
+        skip!("what mandoc thinks of the pages: mandoc is not installed (mandoc)");
+    }
+}
+
 #[test]
 fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     library::examples();
@@ -102,10 +135,16 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
         let line = service.lines().find_map(|l| l.strip_prefix(key)).expect("the key");
         line.split(' ').next().expect("a path").to_string()
     };
-    for path in [named("ExecStart="), named("Documentation=file://")] {
+    for path in [named("ExecStart="), named("Documentation=man:gdrcore-routerd(8) file://")] {
         assert!(path.starts_with("/opt/g/") && at(&path).is_file(), "{path}");
     }
     assert!(units.join("gdrcore-routerd.socket").is_file());
+    // Its user, and a policy that it takes.
+    let users = fs::read_to_string(at("/opt/g/lib/sysusers.d/gdrcore.conf")).expect("users");
+    assert!(users.contains(&format!("\nu {} ", named("User="))), "{users}");
+    let mut check = Command::new(at("/opt/g/bin/gdrcore-routerd"));
+    let done = run(check.arg("--check").arg(at("/opt/g/pages/examples/router.toml")), 60);
+    assert!(done.ok(), "{}", done.output);
     // They find the library from where they lie, wherever the tree does.
     let moved = dest.with_file_name("moved");
     fs::rename(at("/opt/g"), &moved).expect("moved");
@@ -119,6 +158,12 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
         let done = run(Command::new(gdrcore).args([command, "--version"]), 60);
         assert!(done.ok(), "{command}: {}", done.output);
     }
+    let mut programs = files_below(&moved.join("bin"));
+    programs.sort();
+    let names = programs.iter().map(|p| p.file_name().expect("a name").to_string_lossy());
+    let names: Vec<String> =
+        names.map(|n| n.into_owned()).chain(["gdrcore doctor".into()]).collect();
+    has_pages(&moved, &names.iter().map(String::as_str).collect::<Vec<_>>());
     fs::rename(&moved, at("/opt/g")).expect("moved back");
     // What others have there stays.
     let other = at("/opt/g/pages/other.md");

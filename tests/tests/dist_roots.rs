@@ -19,7 +19,8 @@ const KINDS: [(&str, &str, &str, &str, &str); 3] = [
         "Debian packages",
         "dpkg -i /artifacts/*.deb",
         "/usr/bin",
-        "gdrcore-devinfo -d soft:127.0.0.4",
+        "gdrcore-devinfo -d soft:127.0.0.4; grep ^gdrcore: /etc/passwd /etc/group; \
+         gdrcore-routerd --check /usr/share/doc/gdrcore-router/examples/router.toml",
         "dpkg -P gdrcore-tools gdrcore-router gdrcore-ibverbs libgdrcore-dev libgdrcore0",
     ),
     (
@@ -81,12 +82,14 @@ fn in_root(at: &Path, script: &str) -> String {
     done.output
 }
 
-/// The names of a root, but those in which the system's tools keep notes.
+/// The names of a root, but those in which the system's tools keep notes, and its users.
 fn names(at: &Path) -> Vec<String> {
     let listed = in_root(
         at,
-        "find / -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
-         ! -path '/artifacts*' ! -path '/dist*' ! -path '/tmp*' ! -path '/etc/ld.so.cache' | sort",
+        "find / -xdev ! -path '/run/*' ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' \
+         ! -path '/var/cache/*' \
+         ! -path '/artifacts*' ! -path '/dist*' ! -path '/tmp*' ! -path '/etc/ld.so.cache' \
+         ! -path '/etc/*-' ! -path '/etc/.pwd.lock' | sort; cat /etc/passwd /etc/group",
     );
     listed.lines().map(str::to_string).collect()
 }

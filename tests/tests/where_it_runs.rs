@@ -37,10 +37,9 @@ fn program(test: &str) -> Option<Scratch> {
 }
 
 /// Runs it behind the words of a command that makes the surroundings.
-fn exchange(dir: &Path, n: u32, path: &str, around: &[&str]) -> String {
-    let words = around.iter().map(|word| word.to_string());
+fn exchange(dir: &Path, n: u32, path: &str, around: &[String]) -> String {
     let own = [RUN, "two_hosts"].map(|name| dir.join(name).display().to_string());
-    let words: Vec<String> = words.chain(own).collect();
+    let words = [around, &own].concat();
     let mut c = Command::new(&words[0]);
     c.args(&words[1..]).args([loopback(99, n), loopback(99, n + 1)]);
     c.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("GDRC_PATH", path);
@@ -58,25 +57,33 @@ fn exchange(dir: &Path, n: u32, path: &str, around: &[&str]) -> String {
 
 /// Both paths in surroundings whose tool is the first word.
 fn works(test: &str, n: u32, around: &[&str]) {
+    works_within(test, n, |_| around.iter().map(|word| word.to_string()).collect());
+}
+
+/// As [`works`], in surroundings that are told where the program lies.
+fn works_within(test: &str, n: u32, around: impl Fn(&Path) -> Vec<String>) {
     if !is_root() {
         skip!("only root makes all these surroundings");
     }
-    if let Some(tool) = around.iter().find(|tool| TOOLS.contains(tool) && find(tool).is_none()) {
+    let Some(dir) = program(test) else { return };
+    let around = around(&dir);
+    let mut tools = around.iter().filter(|word| TOOLS.contains(&word.as_str()));
+    if let Some(tool) = tools.find(|tool| find(tool).is_none()) {
         skip!("{tool} is not installed");
     }
-    let may = run(Command::new(around[0]).args(&around[1..]).arg("true"), 20);
+    let may = run(Command::new(&around[0]).args(&around[1..]).arg("true"), 60);
     if !may.ok() {
         skip!("these surroundings cannot be made: {}", may.output.trim());
     }
-    if let Some(closed) = closed_to_others().filter(|_| around.contains(&"setpriv")) {
+    let closed = closed_to_others().filter(|_| around.iter().any(|word| word == "setpriv"));
+    if let Some(closed) = closed {
         skip!("other users may not enter {}", closed.display());
     }
-    let Some(dir) = program(test) else { return };
-    exchange(&dir, n, "auto", around);
-    exchange(&dir, n, "udp", around);
+    exchange(&dir, n, "auto", &around);
+    exchange(&dir, n, "udp", &around);
 }
 
-const TOOLS: [&str; 4] = ["bwrap", "setpriv", "prlimit", "unshare"];
+const TOOLS: [&str; 6] = ["bwrap", "setpriv", "prlimit", "unshare", "systemd-nspawn", "podman"];
 /// All of the system as it is, in namespaces of mounts.
 const SYSTEM: [&str; 5] = ["bwrap", "--die-with-parent", "--bind", "/", "/"];
 
@@ -180,13 +187,12 @@ fn with_nothing_of_all_that() {
 struct Group(PathBuf);
 
 impl Group {
-    /// With so much memory at most; the reason where this machine has none to give.
-    fn new(limit: &str) -> Result<Group, String> {
-        let name = format!("gdrc-test-{}", std::process::id());
-        for (folder, file) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let at = Path::new(folder).join(&name);
+    /// With a limit, by the file of version 1 or that of version 2; the reason where this machine
+    /// has none to give.
+    fn new(limits: [(&str, &str, &str); 2]) -> Result<Group, String> {
+        for (folder, file, limit) in limits {
+            let name = format!("gdrc-test-{}-{file}", std::process::id());
+            let at = Path::new(folder).join(name);
             if fs::create_dir(&at).is_err() {
                 continue;
             }
@@ -195,7 +201,13 @@ impl Group {
                 return Ok(group);
             }
         }
-        Err("no control group with a limit of memory can be made here".into())
+        Err(format!("no control group with {} can be made here", limits[0].1))
+    }
+
+    /// Both paths within it.
+    fn works(&self, test: &str, n: u32) {
+        let enter = format!("echo $$ >{}/cgroup.procs; exec \"$0\" \"$@\"", self.0.display());
+        works(test, n, &["sh", "-ec", &enter]);
     }
 }
 
@@ -207,12 +219,73 @@ impl Drop for Group {
 
 #[test]
 fn in_a_control_group_of_64_mib() {
-    let group = match Group::new("67108864") {
-        Ok(group) => group,
+    match Group::new([
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "67108864"),
+        ("/sys/fs/cgroup", "memory.max", "67108864"),
+    ]) {
+        Ok(group) => group.works("group", 15),
         Err(why) => skip!("{why}"),
-    };
-    let enter = format!("echo $$ >{}/cgroup.procs; exec \"$0\" \"$@\"", group.0.display());
-    works("group", 15, &["sh", "-ec", &enter]);
+    }
+}
+
+#[test]
+fn in_a_control_group_of_half_a_cpu() {
+    match Group::new([
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "50000"),
+        ("/sys/fs/cgroup", "cpu.max", "50000 100000"),
+    ]) {
+        Ok(group) => group.works("cpu", 23),
+        Err(why) => skip!("{why}"),
+    }
+}
+
+/// The root of a container in a folder, in which this machine's /usr is mounted.
+fn make_root(at: &Path) {
+    for name in ["usr", "proc", "dev", "sys", "tmp", "run", "var", "etc", "own"] {
+        fs::create_dir_all(at.join(name)).unwrap();
+    }
+    for name in ["bin", "lib", "lib64"] {
+        std::os::unix::fs::symlink(format!("usr/{name}"), at.join(name)).unwrap();
+    }
+    fs::write(at.join("etc/os-release"), "").unwrap();
+}
+
+#[test]
+fn in_systemd_nspawn() {
+    works_within("nspawn", 25, |dir| {
+        let root = dir.join("root");
+        make_root(&root);
+        let words = format!(
+            "systemd-nspawn --quiet --register=no --keep-unit --private-network --console=pipe \
+             --link-journal=no --setenv=GDRC_PATH --bind-ro=/usr --bind-ro={} --directory={}",
+            dir.display(),
+            root.display()
+        );
+        words.split(' ').map(str::to_string).collect()
+    });
+}
+
+#[test]
+fn in_podman_without_root() {
+    works_within("podman", 27, |dir| {
+        let (home, root) = (dir.join("home"), dir.join("home/root"));
+        make_root(&root);
+        let of_user = |at: &Path| std::os::unix::fs::lchown(at, Some(1000), Some(1000)).unwrap();
+        of_user(&home);
+        of_user(&root);
+        fs::read_dir(&root).unwrap().for_each(|e| of_user(&e.unwrap().path()));
+        let words = format!(
+            "setpriv --reuid=1000 --regid=1000 --clear-groups env HOME={home} \
+             XDG_RUNTIME_DIR={home} podman --log-level=error --runtime=runc \
+             --cgroup-manager=cgroupfs --storage-driver=vfs run --rm --network=none \
+             --ulimit=nofile=1024:1024 --ulimit=nproc=1024:1024 --env=GDRC_PATH \
+             --volume=/usr:/usr:ro --volume={dir}:{dir}:ro --rootfs {root}",
+            home = home.display(),
+            dir = dir.display(),
+            root = root.display()
+        );
+        words.split(' ').map(str::to_string).collect()
+    });
 }
 
 /// The list of calls that podman allows, which is docker's.
@@ -234,13 +307,7 @@ fn in_a_container_with_the_calls_that_docker_allows() {
     let rules = run(Command::new("python3").arg("-B").arg(convert).arg(PROFILE), 60);
     assert!(rules.ok(), "{}", rules.output);
     let bundle = dir.join("bundle");
-    for name in ["usr", "proc", "dev", "own"] {
-        fs::create_dir_all(bundle.join("rootfs").join(name)).unwrap();
-    }
-    for name in ["bin", "lib", "lib64"] {
-        std::os::unix::fs::symlink(format!("usr/{name}"), bundle.join("rootfs").join(name))
-            .unwrap();
-    }
+    make_root(&bundle.join("rootfs"));
     let begin = |n: usize, path: &str, words: &str| {
         let config = format!(
             r#"{{"ociVersion":"1.0.2","root":{{"path":"rootfs","readonly":true}},
