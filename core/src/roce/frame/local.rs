@@ -3,9 +3,9 @@
 //!
 //! The initiator follows the rules of single requests, the target those of single messages
 //! (`Conn::accept_single`) or of READ requests (`Conn::read_for`); no frame is written. Accepting
-//! it acknowledges it, so nothing stays outstanding, and no clock is read. If a check fails, nothing
-//! has changed, and the request takes the general path. `core/tests/engine/shapes/local.rs` runs
-//! both over the same requests and compares the results.
+//! it acknowledges it, so nothing stays outstanding, and no clock is read. If a check fails,
+//! nothing has changed, and the request takes the general path. `core/tests/engine/shapes/local.rs`
+//! runs both over the same requests and compares the results.
 
 use crate::mem::{Access, TransferId};
 use crate::ring::EngineConsumer;
