@@ -1,5 +1,5 @@
-//! What the connection manager does to the queue pairs of its connections: the rules, for a manager
-//! whose QPs are of its own engine, and for the manager of a device of several engines.
+//! The rules by which a connection manager moves the queue pairs of its connections. They serve a
+//! manager whose QPs are of its own engine, and the manager of a device of several engines.
 
 use crate::cm::{cm_event, Cm, CmEvent, ConnParam};
 use crate::error::Result;
@@ -147,9 +147,8 @@ pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to
-/// RTS and becomes ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to
-/// ERR.
+/// Takes an event, and moves the id's QP: to RTS for an accepted connection, which becomes
+/// ESTABLISHED (CONNECT_ERROR if that fails), and to ERR for a connection that has ended.
 pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
     let mut e = q.with_cm(Cm::take_event)?;
     let failed = matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE);

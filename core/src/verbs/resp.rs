@@ -79,8 +79,7 @@ pub struct TakenRecv {
     pub sges: Vec<Sge, MAX_SGE>,
 }
 
-/// A READ, an atomic, an ATOMIC WRITE or a FLUSH that was answered, kept for duplicates, and its
-/// answer while it is being sent.
+/// A request with an answer of its own, kept for duplicates, and its answer while it is being sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resource {
     /// In use.
@@ -180,7 +179,7 @@ pub struct Resp {
     pub nak_high: Psn,
     /// The expected PSN when a request ahead of it was first not believed, and the time of that.
     pub ahead: Option<(Psn, u64)>,
-    /// Answered READs, atomics, ATOMIC WRITEs and FLUSHes, a ring.
+    /// Requests that were answered, a ring.
     pub resources: RawSlice<Resource>,
     /// Where the next one goes.
     pub res_next: u32,
@@ -210,8 +209,8 @@ impl fmt::Debug for InUse<'_> {
 }
 
 impl fmt::Debug for Resp {
-    /// Leaves out what has no meaning now: the target when no WRITE is under way, and the pieces of
-    /// a receive request when none is taken.
+    /// Leaves out fields that have no meaning now: the target when no WRITE is under way, and the
+    /// pieces of a receive request when none is taken.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Each field by name: a new one is not to be forgotten here.
         let Resp {
@@ -358,7 +357,7 @@ impl Resp {
     #[inline]
     fn job_at(&self, k: u32) -> usize {
         let (at, len) = ((self.job_head + k) as usize, self.jobs.len());
-        // Without a division, which takes longer than the rest of a small answer's way.
+        // Without a division, which takes longer than all else about a small answer.
         if at < len {
             at
         } else {
@@ -377,9 +376,10 @@ impl Resp {
         (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
     }
 
-    /// Whether a request that comes again gets its answer anyway: an answer on its way does not
-    /// begin again. What of it has left may be lost, so one more may wait behind it, from the
-    /// earliest packet on that was asked for. `again`: the answer, of `found` or a part of it.
+    /// Whether a request that comes again gets its answer from one that is queued: an answer on its
+    /// way does not begin again. Packets of it that have left may be lost, so one more answer may
+    /// wait behind it, from the earliest packet on that was asked for. `again`: the answer, of
+    /// `found` or a part of it.
     pub fn answers_anyway(&mut self, found: &Resource, again: &Resource, mtu: u32) -> bool {
         let end = again.psn.add(again.npkts);
         for k in 0..self.job_len {
