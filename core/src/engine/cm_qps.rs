@@ -1,7 +1,7 @@
 //! The rules by which a connection manager moves the queue pairs of its connections. They serve a
 //! manager whose QPs are of its own engine, and the manager of a device of several engines.
 
-use crate::cm::{cm_event, Cm, CmEvent, ConnParam};
+use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
 use crate::error::Result;
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
@@ -104,7 +104,7 @@ pub fn connect(
     let p = offer(q, qp, p)?;
     let to = q.address(to)?;
     if qp != 0 && p.qp_type != qp_type::UD && q.query(qp)?.0.qp_state == qp_state::RESET {
-        let (attr, m) = Cm::init_attr(p.qp_type, p.qkey);
+        let (attr, m) = init_attr(p.qp_type, p.qkey);
         q.modify(now, qp, &attr, m)?;
     }
     q.with_cm(|cm| cm.connect(now, id, &to, port, qp, &p))?;
