@@ -296,7 +296,7 @@ opcodes! {
 pub(crate) const KINDS: usize = Kind::DcControl as usize + 1;
 
 /// [`Opcode::whole`] of each kind.
-const WHOLE: [Opcode; KINDS] = {
+static WHOLE: [Opcode; KINDS] = {
     let mut all = [Opcode::CNP; KINDS];
     let mut i = 0;
     while i < Opcode::ALL.len() {
@@ -404,7 +404,8 @@ impl Opcode {
     }
 
     /// The opcode of a kind that is always one packet: of RC, the CNP, or DC control.
-    pub(crate) const fn whole(kind: Kind) -> Opcode {
+    #[inline(always)]
+    pub(crate) fn whole(kind: Kind) -> Opcode {
         WHOLE[kind as usize]
     }
 
