@@ -89,8 +89,8 @@ impl Walk {
     /// Takes `size` bytes at `align` (a power of two); `None` in a size query.
     fn take(&mut self, size: usize, align: usize) -> Result<Option<NonNull<u8>>> {
         debug_assert!(align.is_power_of_two());
-        // `base` itself is only ARENA_ALIGNed; for more, room to align the pointer is taken as
-        // well, always the same amount, so that the query and the carving agree.
+        // `base` itself is only ARENA_ALIGNed. A larger alignment takes extra room to align the
+        // pointer, always the same amount, so that the query and the carving agree.
         let slack = align.saturating_sub(ARENA_ALIGN);
         let step = align.min(ARENA_ALIGN);
         let start = self.offset.checked_next_multiple_of(step).ok_or(Error::NoMemory)?;
@@ -134,8 +134,8 @@ impl Walk {
         }
     }
 
-    /// `n` elements of zeroes; empty in a size query. Of a large slice only words are written that
-    /// are not zero: pages that the system has just given stay unused until something is put there.
+    /// `n` elements of zeroes; empty in a size query. Of a large slice, only words that are not
+    /// zero are written: fresh pages of the system stay untouched until something is put there.
     ///
     /// # Errors
     /// As [`Walk::slice`].

@@ -29,8 +29,8 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 
 /// A bitmap that any thread sets and one drains.
 ///
-/// A bit of the summary stands for a group of leaves: those whose number modulo 64 it is. So up to
-/// 4096 objects in use it stands for one leaf, whatever the bitmap could hold.
+/// A bit of the summary stands for a group of leaves: bit i for all leaves whose number modulo 64
+/// is i. So up to 4096 objects in use it stands for one leaf, whatever the bitmap could hold.
 ///
 /// Invariant: if a bit of a leaf is set, then its summary bit is set, or the setter that found the
 /// leaf bit clear is about to set it, or a drain that has cleared it is about to read the leaf. So

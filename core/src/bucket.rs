@@ -68,8 +68,8 @@ impl TokenBucket {
         self.tokens = self.tokens.saturating_sub(i64::from(bytes));
     }
 
-    /// The first time, not before `now_ns`, at which `bytes` are available; for more than the
-    /// burst, at which the bucket is full.
+    /// The first time from `now_ns` on at which `bytes` are available. If they exceed the burst:
+    /// the time at which the bucket is full.
     pub fn ready_at(&self, now_ns: u64, bytes: u32) -> u64 {
         if self.rate_bps == 0 {
             return now_ns;

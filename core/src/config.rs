@@ -19,8 +19,8 @@ pub const REGIONS_MAX: usize = 1 << 20;
 /// A field of 0 takes the value of [`Config::DEFAULT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// How many times as many objects as `max_pd`, `max_mr`, ... say tables may grow to, where
-    /// memory is added; [`Config::table`] has the bounds.
+    /// Factor by which tables may grow beyond `max_pd`, `max_mr`, ... when memory is added, within
+    /// the bounds of [`Config::table`].
     pub growth: u32,
     /// Number of the context in its process: handles of other contexts are refused.
     pub context: u32,

@@ -34,8 +34,8 @@ const BURST_NS: u64 = 32_000;
 const BURST_MIN: u32 = 2 * 4200;
 /// As much as one burst of the port.
 const BURST_MAX: u32 = 64 << 10;
-/// Periods after a pause that are stepped through one by one; 32 halvings leave nothing of a
-/// distance.
+/// After a pause, at most so many periods are stepped through one by one: 32 halvings leave nothing
+/// of a distance.
 const CATCH_UP: u64 = 32;
 /// Periods after which `alpha` has decayed to nothing: (255/256)^4096 is 10^-7.
 const FORGOTTEN: u64 = 4096;

@@ -2,9 +2,9 @@
 //! length is not zero.
 //!
 //! The remains of an earlier lap must never be taken for a length. So before the writer publishes a
-//! frame, it writes zero where the next frame's length will be; the reader, which has come so far
-//! because it saw this frame's length, sees that zero, or the next length.
-//! `tests/loom_shared.rs` runs every interleaving.
+//! frame, it writes zero where the next frame's length will be. A reader that has seen the length
+//! of a frame then sees that zero behind it, or the next length. `tests/loom_shared.rs` runs every
+//! interleaving.
 
 use crate::sync::{AtomicU32, Ordering};
 

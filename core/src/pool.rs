@@ -191,9 +191,8 @@ impl Pool {
         Ok((self.handle(index), index))
     }
 
-    /// A handle by `take`, [`Pool::alloc`] or [`Pool::adopt`]; where the pool has no
-    /// room, `tables` first grows the tables of its objects, which have that many elements, and the
-    /// pool grows.
+    /// A handle by `take`: [`Pool::alloc`] or [`Pool::adopt`]. If the pool has no room, it grows,
+    /// after `tables` has grown the tables of its objects, which have as many elements.
     ///
     /// # Errors
     /// Those of `take`, `tables` and [`Pool::grow`].

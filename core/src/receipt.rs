@@ -1,5 +1,5 @@
-//! Receipts: what the reader of a ring of frames has accepted, as its writer finds it after the
-//! reader's end.
+//! Receipts: the record of what the reader of a ring of frames has accepted. The writer of the ring
+//! finds it after the reader's end.
 //!
 //! An ACK may wait for a packet to leave with. If the reader's process is killed meanwhile, nobody
 //! sends it, although the message was delivered. So the reader leaves, for each message, the words
@@ -30,9 +30,9 @@ impl Receipts {
         &self.0[qpn as usize % RECEIPTS]
     }
 
-    /// Leaves the receipt of a QP: all up to `psn` was accepted. Returns the QPN whose receipt it
-    /// has replaced, if that is another: its ACK must not wait any longer. 0: none. The memory is
-    /// shared, so it may be any number.
+    /// Leaves the receipt of a QP: all up to `psn` was accepted. Returns the QPN of another QP
+    /// whose receipt it has replaced, or 0: the ACK of that QP must not wait any longer. The memory
+    /// is shared, so the QPN may be any number.
     #[inline(always)]
     #[must_use]
     pub fn leave(&self, qpn: u32, psn: Psn) -> u32 {

@@ -13,8 +13,8 @@
 //! A **token** identifies a thread: an address that no other thread has, with its two lowest bits
 //! clear.
 //!
-//! The thread that waits watches the clock, as it has nothing else to do: an operation of the
-//! runner reads one word, and calls no clock.
+//! The thread that waits watches the clock, not the runner: an operation of the runner reads one
+//! word, and no clock.
 
 use crossbeam_utils::CachePadded;
 
@@ -79,10 +79,10 @@ impl TurnLock {
     /// Takes the lock if it is free, for a thread that failed to and has left a mark for the
     /// holder. False: the holder sees the mark, if it reads the marks after [`TurnLock::unlock`].
     ///
-    /// The pair: here the mark is written before a read-modify-write of the word; the holder reads
-    /// the marks after its own, which unlocks. One of the two comes first. If it is this one, the
-    /// holder's reads what it wrote, so the holder sees the mark; otherwise this one finds the lock
-    /// free.
+    /// Why: this thread writes the mark before its read-modify-write of the word. The holder
+    /// unlocks by a read-modify-write, and reads the marks after it. One of the two comes first. If
+    /// it is this thread's, the holder's reads what it wrote, so the holder sees the mark.
+    /// Otherwise this thread finds the lock free.
     #[inline]
     pub fn try_lock_marked(&self) -> bool {
         self.line.word.fetch_or(HELD, Ordering::AcqRel) & HELD == 0
@@ -235,7 +235,7 @@ mod tests {
         assert!(![free, held].contains(&lock.epoch()));
         assert!(lock.try_lock_marked() && !lock.try_lock());
         lock.unlock();
-        // A word that has counted all it can is still a lock.
+        // The lock works on when the count has wrapped.
         lock.line.word.store(u32::MAX, Ordering::Relaxed);
         assert!(!lock.try_lock());
         lock.unlock();

@@ -315,7 +315,7 @@ impl Host {
             wr.ext = WrExt { dc: self.dc };
         }
         if op == wr_opcode::FLUSH {
-            // The level is the range's, the region's, or none that there is.
+            // The level: the range, the region, or one that does not exist.
             let (placement, length, level) = (flush_type::GLOBAL, len.into(), len % 3);
             let flush = FlushWr { remote_addr: va, rkey, placement, length, level };
             wr.wr = WrOp { flush };

@@ -42,8 +42,8 @@ impl Link {
         let plan = self.plan;
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
-        // Those that are there were made in an earlier call, in which another failed, or have only
-        // been reset.
+        // Some may be there: an earlier call made them before it failed, or they have only been
+        // reset.
         for k in e.qps().count()..plan.qps(i) {
             let mut g = h.lock();
             let cap = QpCap {

@@ -123,7 +123,7 @@ impl World {
             | feature::ENGINES
             | feature::DIVIDE;
         World {
-            // Memory as slow as an ACK timeout makes peers seem silent.
+            // Memory that is as slow as an ACK timeout makes peers seem silent.
             calm: scenario.faults.none()
                 && scenario.features & !harmless == 0
                 && hosts.iter().all(|h| h.slow.delay_ns() <= 5_000),

@@ -8,9 +8,9 @@ use super::{Heap, RawSlice, Walk};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
 
-/// Elements in a chunk: few, so that an engine for a few objects is small. Not 8, the size of an
-/// entry of the directory: the compiler would then compute the place of an entry anew for each
-/// table that has one index, which costs a WRITE nine instructions.
+/// Elements in a chunk: few, so that an engine for a few objects is small. Not 8, the size of a
+/// directory's entry: then the compiler computes the place of an entry anew for each table with the
+/// same index, which costs a WRITE nine instructions.
 pub const CHUNK: usize = 4;
 
 /// Elements in chunks of [`CHUNK`] under a directory that is sized for the limit.
@@ -94,8 +94,8 @@ impl<T> Table<T> {
         outcome
     }
 
-    /// Adds one chunk unless there are more than `have` elements. Of tables that grow together one
-    /// may be ahead, from an earlier growth for which another had no room.
+    /// Adds one chunk unless there are more than `have` elements. Tables that grow together may
+    /// differ in size: an earlier growth may have found no room for one of them.
     ///
     /// # Errors
     /// As [`Table::grow`].

@@ -53,8 +53,8 @@ const HALF_OPEN: core::ops::RangeInclusive<u32> = 16..=2048;
 pub(super) struct Bounds {
     /// Of the program, and of peers that have shown that they receive.
     pub(super) own: u32,
-    /// Guests: twice the half-open ones, since the program destroys later what was given up for
-    /// others.
+    /// Guests: twice the half-open ones, because a program destroys an id only some time after it
+    /// was given up for another.
     pub(super) guests: u32,
     /// Half-open ids of one listener. It follows from `max_qp` too, because each of them may have a
     /// QP.

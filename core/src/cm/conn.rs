@@ -72,9 +72,13 @@ pub(super) struct Data {
     bytes: [u8; DATA_MAX],
 }
 
-impl Data {
-    pub(super) const EMPTY: Data = Data { len: 0, bytes: [0; DATA_MAX] };
+impl Default for Data {
+    fn default() -> Data {
+        Data { len: 0, bytes: [0; DATA_MAX] }
+    }
+}
 
+impl Data {
     /// Keeps at most [`DATA_MAX`] bytes of `from`.
     pub(super) fn set(&mut self, from: &[u8]) {
         let n = from.len().min(DATA_MAX);
@@ -91,7 +95,7 @@ impl Data {
 }
 
 /// An id. Fields of "this side" are those that its own messages carry.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Id {
     pub(super) state: State,
     /// The program has destroyed it; it lives on only to finish its exchange.
@@ -183,8 +187,9 @@ pub(super) struct Id {
     pub(super) inbox: Data,
 }
 
-/// The attributes that bring a QP into INIT, and their mask.
-pub(super) fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
+/// The attributes that bring a QP of a type into INIT, with all remote operations enabled, and their
+/// mask.
+pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
     let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, ..QpAttr::default() };
     let m = mask::STATE | mask::PKEY_INDEX | mask::PORT;
@@ -211,58 +216,7 @@ impl Id {
     }
 
     pub(super) fn new(ps: u16, context: u64) -> Self {
-        Id {
-            state: State::Idle,
-            orphan: false,
-            passive: false,
-            ps,
-            port: 0,
-            remote_port: 0,
-            context,
-            qp: 0,
-            listener: NONE,
-            announced: false,
-            backlog: 0,
-            pending: 0,
-            half_open: 0,
-            guest: false,
-            asked: false,
-            doubted: false,
-            since: 0,
-            former_id: 0,
-            peer: PeerAddr::default(),
-            tid: 0,
-            local_id: 0,
-            remote_id: 0,
-            remote_guid: 0,
-            local_qpn: 0,
-            remote_qpn: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            qkey: 0,
-            remote_qkey: 0,
-            qp_type: qp_type::RC,
-            path_mtu: 0,
-            responder_resources: 0,
-            initiator_depth: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            peer_rnr_retry: 0,
-            ack_timeout: 0,
-            response_timeout: 0,
-            srq: false,
-            peer_srq: false,
-            owes: 0,
-            retries: 0,
-            mras: 0,
-            about: 0,
-            reason: 0,
-            hint: 0,
-            refused: false,
-            status: 0,
-            out: Data::EMPTY,
-            inbox: Data::EMPTY,
-        }
+        Id { ps, context, listener: NONE, qp_type: qp_type::RC, ..Id::default() }
     }
 
     /// Whether a message with these ids from this address belongs to it.
@@ -306,7 +260,7 @@ impl Id {
             event,
             cm_event::CONNECT_REQUEST | cm_event::CONNECT_RESPONSE | cm_event::REJECTED
         ) || event == cm_event::ESTABLISHED && self.qp_type == qp_type::UD;
-        let data = if with_data { self.inbox } else { Data::EMPTY };
+        let data = if with_data { self.inbox } else { Data::default() };
         let has_status = matches!(
             event,
             cm_event::REJECTED

@@ -38,8 +38,8 @@ impl Early {
 }
 
 impl Cm {
-    /// The program will listen at the id's port soon (`soon`), or will not after all. Until it
-    /// does, and for 4 s after the first of them, requests for the port are kept.
+    /// Announces that the program will listen at the id's port soon (`soon`), or will not after
+    /// all. Requests for the port are kept until it listens, at most 4 s from the first one on.
     ///
     /// # Errors
     /// [`crate::Error::StaleHandle`]; [`crate::Error::Invalid`]: no port, or not an idle id.

@@ -1,5 +1,5 @@
-//! Peers whose process has ended without a word. A kernel would send DREQs for it; here who is near
-//! notices: a caller that can watch the process, or the keepalive of the connection's QP.
+//! Peers whose process has ended without a word. A kernel would send DREQs for it. Here a caller
+//! that can watch the process notices its end, or the keepalive of the connection's QP does.
 
 use super::conn::State;
 use super::Cm;
@@ -20,8 +20,8 @@ impl Cm {
         Some((id.peer, id.remote_qpn, id.local_qpn))
     }
 
-    /// The peer of a QP was silent until the QP failed. `gone`: it had nothing to say for as long
-    /// as a DREQ would be repeated; else it may live, and is told that the connection is over.
+    /// The peer of a QP was silent until the QP failed. `gone`: it was silent for as long as a DREQ
+    /// would be repeated. Otherwise it may live, and is told that the connection is over.
     pub fn peer_silent(&mut self, now: u64, qpn: u32, gone: bool) {
         let is = |i: &usize| {
             let id = &self.ids[*i];
@@ -55,7 +55,8 @@ impl Cm {
 
     /// Whether a QPN of this device belongs to a connection whose peer was to be watched.
     pub fn is_managed(&self, qpn: u32) -> bool {
-        // One that is not watched yet has begun after the end of any process that was.
+        // A connection that is not watched yet began after the end of each process that was
+        // watched.
         let is = |i: usize| {
             !self.unwatched.get(i) && self.ids[i].has_peer_qp() && self.ids[i].local_qpn == qpn
         };

@@ -121,7 +121,8 @@ impl Cm {
         Some(d.peer)
     }
 
-    /// To whom of several devices at the own address one goes that leaves: to this one.
+    /// The addressee of a datagram that leaves for the own address, among several devices there:
+    /// this one.
     pub(super) fn addressee_of_general(&self) -> Addressee {
         Addressee::Block(self.local.block)
     }

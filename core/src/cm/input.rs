@@ -236,9 +236,7 @@ impl Cm {
         }
         let id = &mut self.ids[i];
         if id.state != State::Established {
-            self.cancel(i);
-            self.raise(i, cm_event::DISCONNECTED);
-            return self.enter(i, State::Dead);
+            return self.die(i, cm_event::DISCONNECTED);
         }
         if id.passive && !id.doubted && now >= id.since {
             id.doubted = true;
@@ -361,7 +359,7 @@ impl Cm {
             return Some(());
         }
         let id = &mut self.ids[i];
-        match id.state {
+        let event = match id.state {
             State::ReqSent | State::ReqRcvd | State::RepSent | State::RepRcvd => {
                 // Linux cm.c cm_rej_handler: A REJ ends the attempt with its reason and private
                 // data.
@@ -370,13 +368,12 @@ impl Cm {
                 // Events of an accepted connection that the program has not taken are void.
                 self.events.clear(i);
                 self.counters.rejects_rcvd += 1;
-                self.raise(i, cm_event::REJECTED);
+                cm_event::REJECTED
             }
-            State::Established => self.raise(i, cm_event::DISCONNECTED),
+            State::Established => cm_event::DISCONNECTED,
             _ => return None,
-        }
-        self.cancel(i);
-        self.enter(i, State::Dead);
+        };
+        self.die(i, event);
         Some(())
     }
 
@@ -514,9 +511,7 @@ impl Cm {
         } else {
             id.status = i32::from(m.status);
             self.counters.rejects_rcvd += 1;
-            self.cancel(i);
-            self.raise(i, cm_event::REJECTED);
-            self.enter(i, State::Dead);
+            self.die(i, cm_event::REJECTED);
         }
         Some(())
     }

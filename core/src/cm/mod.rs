@@ -38,7 +38,7 @@ pub mod types;
 
 pub use types::*;
 
-pub use conn::State;
+pub use conn::{init_attr, State};
 pub use events::arrival;
 
 use crate::arena::{RawSlice, Walk};
@@ -545,6 +545,13 @@ impl Cm {
         if state == State::Dead && self.ids[i].orphan && self.ids[i].owes == 0 {
             self.free(i);
         }
+    }
+
+    /// The last event of an id: what it has yet to send is dropped.
+    fn die(&mut self, i: usize, event: u32) {
+        self.raise(i, event);
+        self.cancel(i);
+        self.enter(i, State::Dead);
     }
 
     /// Queues an answer without an id.

@@ -137,9 +137,7 @@ impl Cm {
             if local && asks {
                 id.status = -errno;
                 id.refused = true;
-                self.raise(i, cm_event::UNREACHABLE);
-                self.cancel(i);
-                self.enter(i, State::Dead);
+                self.die(i, cm_event::UNREACHABLE);
             }
         }
     }
@@ -174,21 +172,15 @@ impl Cm {
             return;
         }
         match what {
-            // The peer is gone: the connection ends without its DREP.
-            owe::DREQ => {
-                self.cancel(i);
-                self.end(now, i, SILENT);
-            }
-            // A doubted peer has not confirmed the connection: it ends.
-            _ if id.state == State::Established => {
+            // The peer is gone, and the connection ends without its DREP; or a doubted peer has not
+            // confirmed the connection.
+            _ if matches!(id.state, State::DreqSent | State::Established) => {
                 self.cancel(i);
                 self.end(now, i, SILENT);
             }
             owe::SIDR_REQ => {
                 id.status = id.silence();
-                self.raise(i, cm_event::UNREACHABLE);
-                self.cancel(i);
-                self.enter(i, State::Dead);
+                self.die(i, cm_event::UNREACHABLE);
             }
             _ => self.lose(i),
         }

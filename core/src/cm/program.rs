@@ -1,6 +1,6 @@
 //! Calls of programs to the connection manager: connect, listen, accept, reject, disconnect.
 
-use super::conn::{init_attr, owe, Id, State};
+use super::conn::{owe, Id, State};
 use super::types::{
     port_space, reject, sidr_status, ConnParam, ACCEPT_DATA_MAX, CONNECT_DATA_MAX, REJECT_DATA_MAX,
     UD_ACCEPT_DATA_MAX, UD_CONNECT_DATA_MAX,
@@ -53,14 +53,14 @@ fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
     if let Some((name, code, most)) = codes.iter().find(|(_, code, most)| code > most) {
         return Err(refuse!(Invalid, "{name} {code}: at most {most}"));
     }
-    let len = p.private_data.len();
-    if len > data_max {
-        return Err(refuse!(
-            MessageSize,
-            "private_data_len {len}: at most {data_max} in this message"
-        ));
+    check_data(p.private_data, data_max)
+}
+
+fn check_data(data: &[u8], most: usize) -> Result<()> {
+    match data.len() {
+        len if len <= most => Ok(()),
+        len => Err(refuse!(MessageSize, "private_data_len {len}: at most {most} in this message")),
     }
-    Ok(())
 }
 
 impl Cm {
@@ -158,15 +158,11 @@ impl Cm {
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Invalid`]: no port, or not an idle id.
     pub fn listen(&mut self, now: u64, id: Handle, backlog: u32) -> Result<()> {
-        let i = self.check(id)?;
-        let bounds = self.bounds;
-        if self.ids[i].state != State::Idle || self.ids[i].port == 0 {
-            return Err(self.wrong_state(i, "to listen it must be new, and bound to a port"));
-        }
+        let (ps, port) = self.bound(id)?;
+        let (i, bounds) = (self.check(id)?, self.bounds);
         let id = &mut self.ids[i];
         id.backlog = if backlog == 0 { bounds.own / 4 } else { backlog }.min(bounds.backlog());
         id.state = State::Listen;
-        let (ps, port) = (id.ps, id.port);
         self.listening.set(i);
         self.take_early(now, ps, port);
         Ok(())
@@ -321,30 +317,19 @@ impl Cm {
         let i = self.check(id)?;
         let max =
             if self.ids[i].ps == port_space::UDP { UD_ACCEPT_DATA_MAX } else { REJECT_DATA_MAX };
-        let len = private_data.len();
-        if len > max {
-            return Err(refuse!(
-                MessageSize,
-                "private_data_len {len}: at most {max} in this message"
-            ));
-        }
+        check_data(private_data, max)?;
         self.refuse(now, i, reject::CONSUMER, private_data)
     }
 
     fn refuse(&mut self, now: u64, i: usize, reason: u16, private_data: &[u8]) -> Result<()> {
         let id = &mut self.ids[i];
-        let what = match id.state {
-            State::ReqRcvd => {
-                id.about = 0;
-                owe::REJ
-            }
-            State::RepRcvd => {
-                id.about = 1;
-                owe::REJ
-            }
-            State::SidrRcvd => owe::SIDR_REP,
+        let (what, about) = match id.state {
+            State::ReqRcvd => (owe::REJ, 0),
+            State::RepRcvd => (owe::REJ, 1),
+            State::SidrRcvd => (owe::SIDR_REP, 0),
             _ => return Err(self.wrong_state(i, "there is no request to reject")),
         };
+        id.about = about;
         id.reason = if what == owe::SIDR_REP { u16::from(sidr_status::REJECTED) } else { reason };
         id.out.set(private_data);
         id.local_qpn = 0;
@@ -469,12 +454,6 @@ impl Cm {
             }
             self.ids[i].listener = NONE;
         }
-    }
-
-    /// The attributes that bring a QP of this type into INIT, with all remote operations enabled,
-    /// and their mask.
-    pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
-        init_attr(kind, qkey)
     }
 
     /// The attributes that bring the id's QP into INIT, RTR or RTS, and their mask.

@@ -266,8 +266,8 @@ impl Guard<'_> {
         }
     }
 
-    /// A link is gone, by which alone the process at its other end could be watched: its
-    /// connections have ended. To be called before the link is given up.
+    /// A link is gone. Only by it could the process at its other end be watched, so the connections
+    /// of that process have ended. To be called before the link is given up.
     pub fn cm_link_lost(&mut self, now: u64, link: u16) {
         let (inner, s) = self.split();
         let t = &inner.transport;

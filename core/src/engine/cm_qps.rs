@@ -1,7 +1,7 @@
-//! What the connection manager does to the queue pairs of its connections: the rules, for a manager
-//! whose QPs are of its own engine, and for the manager of a device of several engines.
+//! The rules by which a connection manager moves the queue pairs of its connections. They serve a
+//! manager whose QPs are of its own engine, and the manager of a device of several engines.
 
-use crate::cm::{cm_event, Cm, CmEvent, ConnParam};
+use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
 use crate::error::Result;
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
@@ -104,7 +104,7 @@ pub fn connect(
     let p = offer(q, qp, p)?;
     let to = q.address(to)?;
     if qp != 0 && p.qp_type != qp_type::UD && q.query(qp)?.0.qp_state == qp_state::RESET {
-        let (attr, m) = Cm::init_attr(p.qp_type, p.qkey);
+        let (attr, m) = init_attr(p.qp_type, p.qkey);
         q.modify(now, qp, &attr, m)?;
     }
     q.with_cm(|cm| cm.connect(now, id, &to, port, qp, &p))?;
@@ -147,9 +147,8 @@ pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Takes an event, and does to the id's QP what it calls for: an accepted connection brings it to
-/// RTS and becomes ESTABLISHED (CONNECT_ERROR if that fails), the end of a connection moves it to
-/// ERR.
+/// Takes an event, and moves the id's QP: to RTS for an accepted connection, which becomes
+/// ESTABLISHED (CONNECT_ERROR if that fails), and to ERR for a connection that has ended.
 pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
     let mut e = q.with_cm(Cm::take_event)?;
     let failed = matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE);

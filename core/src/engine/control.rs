@@ -61,8 +61,8 @@ impl Inner {
     }
 
     /// The peer record of datagrams to an address, and that of datagrams to other engines there. An
-    /// address handle names no QPN, so at a shared address each datagram chooses by its own; among
-    /// engines without a port, it chooses the record of one of them ([`Siblings`]).
+    /// address handle names no QPN, so each datagram to a shared address chooses by its own QPN.
+    /// Among siblings it chooses the record of one of them ([`Siblings`]).
     ///
     /// [`Siblings`]: crate::roce::siblings::Siblings
     fn datagram_peers(&mut self, addr: PeerAddr) -> Result<(u32, u32)> {

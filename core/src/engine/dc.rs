@@ -12,7 +12,7 @@ use crate::verbs::NONE;
 
 impl Inner {
     /// Makes the responder contexts with the first DC target, and room for the addresses of as many
-    /// initiators. What an association needs is there when one is asked for.
+    /// initiators. So an association that is asked for later finds all that it needs.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]: nothing has changed then.
@@ -110,9 +110,9 @@ impl Guard<'_> {
         self.transport.dc.want_links
     }
 
-    /// A responder context whose initiator has come over a link, and that answers through the port:
-    /// its place, the initiator's address and QPN. The caller may find a link to it for
-    /// [`Guard::set_context_link`], and need not.
+    /// A responder context that answers through the port although its initiator came over a link:
+    /// its place, the initiator's address and QPN. The caller may find a link to the initiator, for
+    /// [`Guard::set_context_link`].
     pub fn next_unlinked(&mut self) -> Option<(usize, PeerAddr, u32)> {
         let t = &mut self.split().0.transport;
         let at = t.dc.list.iter().position(|context| context.wants_link);

@@ -179,8 +179,9 @@ impl Engine {
         self.lock.try_lock().then(|| Guard { engine: self })
     }
 
-    /// Takes the lock if it is free, for a thread that failed to and has left a mark in
-    /// [`Shared::active`]. `None`: its holder sees the mark ([`TurnLock::try_lock_marked`]).
+    /// Takes the lock if it is free. For a thread that has failed to take it, and has left a mark
+    /// in [`Shared::active`] since. `None`: the holder sees the mark
+    /// ([`TurnLock::try_lock_marked`]).
     #[inline]
     pub fn try_lock_marked(&self) -> Option<Guard<'_>> {
         self.lock.try_lock_marked().then(|| Guard { engine: self })

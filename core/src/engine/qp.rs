@@ -46,7 +46,7 @@ impl Inner {
         let mut c = t.conn(s, qi);
         c.stop();
         c.wait_for_nothing();
-        // CQEs that were promised to receives which now end without one.
+        // CQEs were reserved for these receives, which now end without one.
         let qp = &mut t.qps[qi];
         let resp = &qp.conn.resp;
         let waiting = resp.fences().filter(|f| f.wc.is_some()).map(|f| f.cq);
@@ -254,7 +254,7 @@ impl Inner {
         }
     }
 
-    /// Counts a queue pair among the users of what it uses, or (`delta` −1) not any more.
+    /// Adds a queue pair to the users of its objects, or (`delta` −1) takes it away.
     fn count_user(&mut self, u: &Uses, cap: &QpCap, delta: i32) {
         let common = &mut self.transport.common;
         let add = |n: &mut u32, k: u32| {
@@ -291,7 +291,7 @@ impl Inner {
     ) -> Result<(usize, Handle, QpCap)> {
         let inner = self;
         let config = inner.transport.common.config;
-        // A target has no queues of the program's; what it is asked for is not looked at.
+        // A target has no queues of the program's: the sizes asked for are ignored.
         let cap = if kind.has_requester() { init.cap } else { QpCap::default() };
         let own_rq = kind.has_receives() && u.srq == NONE;
         let (given, stride) = sizes(&cap, own_rq, kind == QpKind::Dci, config);
@@ -370,7 +370,7 @@ impl Inner {
         Ok((qi, h, given))
     }
 
-    /// The peer of a connected QP is the one at an address from now on.
+    /// Gives a connected QP its peer, by the address in `attr`.
     fn set_peer(&mut self, s: &Shared, qi: usize, attr: &QpAttr, m: u32) -> Result<()> {
         let addr = self.address(&attr.ah)?;
         let q = &self.transport.qps[qi];

@@ -14,7 +14,7 @@ use crate::verbs::shared::Shared;
 use crate::verbs::types::Wc;
 use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
 
-/// What one receive brought through the port, or a part of it: packets of one sender.
+/// Packets of one sender that one receive brought through the port: all of them, or some.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
     /// The sender, and what the IP header had.
@@ -59,8 +59,8 @@ fn read<'p>(packet: &'p [u8], counters: &mut Counters) -> Option<(Run, &'p [u8])
     read.ok()
 }
 
-/// Whether a burst is a single message that takes a receive request, and an ACK behind it:
-/// [`crate::roce`] writes the ACK last, since a burst's last packet may be the shorter one.
+/// Whether a burst is a single message that takes a receive request, and an ACK behind it. The ACK
+/// is last because only the last packet of a burst may be shorter.
 #[inline(always)]
 fn ack_is_behind(seg: usize, data: &[u8]) -> bool {
     let Some([ack, ..]) = data.get(seg..).filter(|rest| rest.len() <= seg) else { return false };
@@ -266,8 +266,8 @@ impl Guard<'_> {
         }
     }
 
-    /// This thread polls the CQ at an index, which is empty. The first completion there may bypass
-    /// its ring, until [`Guard::finish_handoff`], which must follow under the same lock.
+    /// Lets the first completion for a CQ bypass its ring: this thread polls the CQ, which is
+    /// empty. [`Guard::finish_handoff`] must follow under the same lock.
     #[inline(always)]
     pub fn begin_handoff(&mut self, cq: u32) {
         self.split().0.transport.common.handoff.begin(cq);
@@ -336,8 +336,8 @@ impl Guard<'_> {
         self.transport.common.refused_port.take()
     }
 
-    /// Changes with each ACK timeout and with each request that comes again: what leaves by a
-    /// second port, which the peer may refuse, may be what was lost.
+    /// Counts ACK timeouts and requests that came again. If it moves, packets may have been lost
+    /// that left by a second port, because the peer refuses that port.
     #[inline]
     pub fn repeats(&self) -> u32 {
         self.transport.common.repeats

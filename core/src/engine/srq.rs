@@ -59,8 +59,8 @@ impl Guard<'_> {
         self.make_srq(now, pd, Some((xrcd, cq)), attr)
     }
 
-    /// Strict mode: whether the CQ of an XRC SRQ holds what it holds now, and `more` instead of
-    /// `less` requests of the SRQ.
+    /// Strict mode: whether the CQ of an XRC SRQ has room for `more` requests of the SRQ in place
+    /// of `less`.
     fn check_srq_room(&self, cq: u32, less: u32, more: u32) -> Result<()> {
         let common = &self.transport.common;
         if common.config.flags & config_flags::STRICT_CQ == 0 {
@@ -302,7 +302,7 @@ impl Inner {
         })
     }
 
-    /// An SRQ ends: what targets have taken of it ends with it.
+    /// An SRQ ends, and with it the receive requests that XRC targets have taken from it.
     fn forget_srq(&mut self, srq: u32) {
         let t = &mut self.transport;
         for qi in 0..t.qps.len() {

@@ -284,11 +284,11 @@ impl Guard<'_> {
         self.transport.common.changes
     }
 
-    /// As [`Guard::transmit_to_link`], with the handing over, for the QP whose doorbell was rung,
-    /// if it has one single message. `DC`: it is a DCI, else RC. The clock is read only of DC, and
-    /// if a timer is `wanted` at once or another request waits for one; otherwise
-    /// [`Guard::arm_deferred_timer`] must follow, before deadlines are asked for. False: nothing
-    /// has changed.
+    /// Sends the single message of the QP whose doorbell was rung over its link, and hands it over.
+    /// `DC`: it is a DCI, else RC. The clock is read for DC, if a timer is `wanted` at once, and if
+    /// another request waits for a timer. Otherwise [`Guard::arm_deferred_timer`] must follow
+    /// before deadlines are asked for. False: the QP has no single message, and nothing has
+    /// changed.
     #[inline(always)]
     pub fn send_single<const DC: bool, L: Links>(
         &mut self,
@@ -308,9 +308,9 @@ impl Guard<'_> {
         inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_single`], through the port, by the burst of [`Guard::transmit_to_port`].
-    /// Returns the time; `None` also where others wait to send. `DC`: it is a DCI, and the clock is
-    /// read before as well; else it is RC.
+    /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed;
+    /// also if others wait to send. `DC`: it is a DCI, for which the clock is also read before;
+    /// else it is RC.
     #[inline(always)]
     pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,
@@ -332,13 +332,13 @@ impl Guard<'_> {
         self.split().0.transport.common.mixed_paths = true;
     }
 
-    /// The link to peers that control calls under this lock name from here on; `None`: the port.
+    /// Sets the link to the peers that later control calls under this lock name; `None`: the port.
     pub fn set_link(&mut self, link: Option<u16>) {
         self.split().0.next_link = link;
     }
 
-    /// Peers at the engine's own address that control calls under this lock name from here on are
-    /// other engines there: they are reached over the link, or through the port.
+    /// Whether a peer at the engine's own address is another engine there, for later control calls
+    /// under this lock. Such a peer is reached over the link, or through the port.
     pub fn set_elsewhere(&mut self, elsewhere: bool) {
         self.split().0.elsewhere = elsewhere;
     }
@@ -397,16 +397,16 @@ impl Guard<'_> {
         }
     }
 
-    /// The process at the other end of a link has ended, and what it had written there is read:
-    /// `receipts` are those that it left. To be called before the link is given up.
+    /// Takes the `receipts` that the process at the other end of a link has left. It has ended, and
+    /// all that it had written to the link is read. To be called before the link is given up.
     pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| peer.path == Path::Link(link);
         inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
-    /// The process of a peer behind the port has ended, and what it had sent has been received:
-    /// `receipts` are those that it left.
+    /// Takes the `receipts` that the process of a peer behind the port has left. It has ended, and
+    /// all that it had sent is received.
     pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
         let (inner, s) = self.split();
         let is_lost = |peer: &Peer| {
@@ -415,8 +415,8 @@ impl Guard<'_> {
         inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
-    /// Queue pairs that have got a first PSN, as a counter. When it moves, receipts of their
-    /// numbers are void unless [`Guard::is_receipt`] says otherwise.
+    /// Counts the queue pairs that have got a first PSN. When it moves, receipts of their numbers
+    /// are void unless [`Guard::is_receipt`] says otherwise.
     #[inline]
     pub fn begun(&self) -> u32 {
         self.transport.common.begun

@@ -4,7 +4,7 @@
 //! behind it; a peer process may do so to memory that it shared. Therefore
 //! - no Rust reference to program memory is ever formed: addresses are integers, accesses are
 //!   assembly, so a racing change is a stale or mixed value but never undefined behaviour;
-//! - a fault (SIGSEGV, SIGBUS) inside these accesses is an answer, not the end of the process. Each
+//! - a fault (SIGSEGV, SIGBUS) inside these accesses is an error, not the end of the process. Each
 //!   instruction that touches program memory lies in a range that a table names together with a
 //!   landing pad, like the kernel's exception table. The OS layer's signal handler asks [`fixup`]
 //!   and moves the program counter there; the copy then returns [`Fault`]. Nothing of it costs on
@@ -85,9 +85,9 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
-/// As [`fetch`], and returns the state of the CRC ([`crate::wire::icrc::crc32`]) that was `state`
-/// before the bytes and has gone on over them as `dst` holds them. Bulk in one pass, where the
-/// machine has carry-less multiplication.
+/// As [`fetch`], and continues the CRC ([`crate::wire::icrc::crc32`]) from `state` over the bytes
+/// as `dst` holds them. Returns the new state. Bulk in one pass, where the machine has carry-less
+/// multiplication.
 ///
 /// # Errors
 /// [`Fault`]; `dst` then holds a mixture.
@@ -125,9 +125,9 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     imp::place(addr, src, last_word(addr, src.len()))
 }
 
-/// Copies `src` to `addr`, and returns the state of the CRC that was `state` before the bytes and
-/// has gone on over them. Bulk in one pass, as [`fetch_crc`]. Bytes are seen in ascending address;
-/// nothing is said of a last word.
+/// Copies `src` to `addr`, and continues the CRC from `state` over the bytes. Returns the new
+/// state. Bulk in one pass, as [`fetch_crc`]. Bytes are seen in ascending address; nothing is said
+/// of a last word.
 ///
 /// # Errors
 /// [`Fault`]; some bytes may be written then.
@@ -207,7 +207,8 @@ pub fn store(addr: u64, value: u64) -> Result<(), Fault> {
     imp::store8(addr, value)
 }
 
-/// Whether an access to vanished memory is an answer here ([`fixup`]), not the process's end.
+/// Whether an access to vanished memory ends here with [`Fault`] ([`fixup`]), not with the end of
+/// the process.
 pub const HAS_LANDINGS: bool =
     cfg!(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)));
 

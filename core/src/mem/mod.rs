@@ -52,8 +52,8 @@ pub enum AtomicOp {
 /// that a program changes before it posts the next one must be read anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferId {
-    /// Its number among the messages of one device, whose engines have different QPNs: the same
-    /// when it is sent again, never that of another message within a second.
+    /// Its number among the messages of one device, whose engines have different QPNs. A message
+    /// that is sent again keeps it, and no other message gets it within a second.
     pub id: u64,
     /// Bytes of it, from this access on, that lie in a row.
     pub left: u32,
@@ -219,7 +219,7 @@ impl Providers {
         }
     }
 
-    /// As [`Providers::fetch`]; once `Ready`, the CRC `state` has gone on over `dst` as it is now.
+    /// As [`Providers::fetch`]. When it is `Ready`, the CRC `state` covers `dst` as it is now.
     #[inline]
     pub fn fetch_crc(
         &self,

@@ -7,10 +7,10 @@
 //! random part the low 8 bits are the program's own (`ibv_inc_rkey`). Keys that a peer could guess
 //! are a known attack, so the random part is drawn from [`crate::random`], and slots are used in an
 //! order that is as secret: seeing keys tells nothing about others. While a table of 4096 slots has
-//! few regions, an index is worth 12 bits to who guesses, so a key is as good as 24 random ones;
-//! when all slots are in use, the 12 of the random part remain. The next key of an index always
-//! differs from its last one, also in the bits that a program cannot choose, so a key that outlived
-//! its region finds nothing. Key 0 is never given out.
+//! few regions, an attacker must guess 12 bits of the index too, so a key is as good as 24 random
+//! bits. When all slots are in use, the 12 bits of the random part remain. The next key of an index
+//! always differs from its last one, also in the bits that a program cannot choose, so a key that
+//! outlived its region finds nothing. Key 0 is never given out.
 //!
 //! An address becomes a host pointer here and nowhere else. A region never wraps around the end of
 //! the address space (checked at registration), though it may end exactly there.
@@ -146,7 +146,7 @@ const FREE: Slot = Slot {
 };
 
 impl Slot {
-    /// Whether `len` bytes at `addr` lie within, and how far from the start.
+    /// How far `len` bytes at `addr` lie from the start; `None`: they do not lie within.
     #[inline]
     fn offset(&self, addr: u64, len: u32) -> Option<u64> {
         // rxe rxe_mr.c mr_check_range: A range lies within its region, from the first byte to the
@@ -302,8 +302,8 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
-    /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number.
-    /// [`Error::NoMemory`]: no free slot; [`Regions::grow`] may help.
+    /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number. [`Error::NoMemory`]: no free
+    /// slot; [`Regions::grow`] may help.
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;
         let index = self.take()?;

@@ -37,7 +37,7 @@ impl Conn<'_> {
     /// Sends queued answers. `Full`: there is more than fits.
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         while let Some(&mut job) = self.qp.conn.resp.first_job() {
-            // An answer acknowledges all before it, so what is before it must have landed.
+            // An answer acknowledges all before it, so the bytes of all before it must have landed.
             if self.qp.conn.resp.is_before_fence(&job) {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
@@ -204,8 +204,8 @@ impl Conn<'_> {
                 return true;
             }
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {
-                // What came since the last answer, by an ACK of its own: after a sequence NAK rxe
-                // ignores further ones, whatever they acknowledge, until it has seen an ACK, and
+                // First an ACK for what came since the last answer. After a sequence NAK rxe
+                // ignores further ones until it has seen an ACK, whatever they acknowledge, and
                 // would wait for its timer.
                 if !tx.emit_bare(&resp.ack(qp.kind.class(), qp.attr.dest_qp_num)) {
                     return false;
@@ -249,7 +249,7 @@ impl Conn<'_> {
     }
 
     /// The ACK that a QP owes to another QP of this engine. `None`: an answer or a NAK must go
-    /// first, and leaves in the QP's turn.
+    /// first, and leaves when the QP sends next.
     pub(crate) fn take_local_ack(&mut self) -> Option<Run> {
         let resp = &mut self.qp.conn.resp;
         if !resp.ack_owed || resp.job_len() > 0 || resp.owes_nak() || self.qp.state == qp_state::ERR

@@ -15,15 +15,15 @@ use crate::verbs::types::wc_status;
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Kind, NakCode, Psn, Syndrome};
 
-/// Sequence NAKs without progress after which a request fails: a NAK shows that the peer lives, but
-/// a peer that sends only NAKs would block the queue for ever.
+/// After so many sequence NAKs without progress a request fails. A NAK shows that the peer lives,
+/// but a peer that sends only NAKs would block the queue for ever.
 const NAK_MAX: u8 = 200;
 
 /// How long a READ waits when its answer found no staging room.
 const STAGING_WAIT_NS: u64 = 20_000;
 
 impl Conn<'_> {
-    /// `una <= acked <= next <= tail`, as [`crate::verbs::req::Req`] promises.
+    /// Whether `released <= acked <= next <= tail`, as [`crate::verbs::req::Req`] promises.
     pub(crate) fn req_is_sound(&self) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let req = &self.qp.conn.req;
@@ -183,7 +183,7 @@ impl Conn<'_> {
         read_freed: u32,
     ) {
         progress(self.qp, &mut *self.peer, now, freed, read_freed);
-        // Where all is sent, the QP need not be looked at again.
+        // If all is sent, the QP need not be looked at again.
         if self.qp.conn.req.next != sq.end() {
             self.common.ready.set(self.qi);
         }
@@ -263,8 +263,8 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, wqe.rkey.into(), wqe.remote_addr);
     }
 
-    /// Takes packets of a READ response, or an atomic's answer, if they are the next ones. Requests
-    /// again those that are missing before them.
+    /// Takes packets of a READ response, or an atomic's answer, if they are the next ones. If some
+    /// are missing before them, requests those again.
     #[inline(never)]
     fn handle_data(&mut self, now: u64, run: &Run, payload: &[u8]) {
         self.ack_before(now, run.psn);
@@ -327,14 +327,14 @@ impl Conn<'_> {
         self.answer_placed(now, index, run, payload.len());
     }
 
-    /// Where the payload of a MIDDLE packet goes, and the READ that it is for: it is the expected
-    /// packet of that READ's response, not the last one, and lies in one piece of host memory. The
+    /// The READ that a MIDDLE packet answers, and the place of its payload. `None`: it is not the
+    /// expected packet of a READ's response, or its place is not one piece of host memory. The
     /// caller checks that the QP is in RTS.
     pub(super) fn next_of_read(&mut self, psn: Psn, len: usize) -> Option<(u32, Target)> {
         if self.qp.off_by(psn, 1) != 0 {
             return None;
         }
-        // What is open before it is acknowledged by the general path.
+        // If an older request is open, decline: the general path acknowledges it first.
         let index = self.oldest_open()?;
         let sq = self.q.engine_sq(&self.common.key);
         let slot = sq.at(index);
@@ -352,8 +352,8 @@ impl Conn<'_> {
         Some((index, target))
     }
 
-    /// The next packets of the answer to a request, with so many bytes, are where they belong:
-    /// advance, and end the request with its last one.
+    /// Advances: the next packets of the answer to a request, of `len` bytes, are placed. The last
+    /// one ends the request.
     pub(super) fn answer_placed(&mut self, now: u64, index: u32, run: &Run, len: usize) {
         let sq = self.q.engine_sq(&self.common.key);
         let is_read = run.kind == Kind::ReadResponse;

@@ -1,4 +1,4 @@
-//! Congestion: what the network's marks become.
+//! Congestion: from the network's marks to the rate of a sender.
 //!
 //! Three roles, as in IBTA Annex A17.9 and DCQCN. The *congestion point* is a switch, which marks
 //! packets that wait in a long queue (ECN 3, "congestion experienced"). The *notification point*

@@ -1,5 +1,5 @@
-//! One queue pair with all that its rules need, looked up once: the borrow that the transport's
-//! functions pass along.
+//! One queue pair with all that its rules need. It is looked up once, and the transport's functions
+//! pass the borrow along.
 
 use super::peer::{Path, Peer};
 use super::{Common, Transport};
@@ -9,9 +9,9 @@ use crate::verbs::shared::{QpShared, Shared};
 
 /// A queue pair, its peer, and the state that all queue pairs of the engine share.
 ///
-/// The state machines of RC and UC are methods of it. It reaches no other queue pair: what concerns
-/// several (QPs that wait for a CQ, a window) is noted in [`Common`], and the engine goes on with
-/// them.
+/// The state machines of RC and UC are methods of it. It reaches no other queue pair. It notes in
+/// [`Common`] which others may go on (QPs that wait for a CQ or a window), and the engine takes
+/// them from there.
 pub(crate) struct Conn<'t> {
     /// Index of the queue pair.
     pub(crate) qi: usize,

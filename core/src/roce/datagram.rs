@@ -149,7 +149,7 @@ impl Conn<'_> {
         run.imm = wqe.imm;
         run.solicited = wqe.is_solicited();
         run.src_qpn = qp.qpn;
-        // What the header of its packet has; a record and a run have it beside it.
+        // A packet has these fields in its IP header; a record and a run carry them beside it.
         run.grh = grh.sent();
         // IBTA 10.2.5: A Q_Key with its top bit set stands for that of the sending queue pair.
         run.qkey = if wqe.b as u32 & 1 << 31 != 0 { qp.attr.qkey } else { wqe.b as u32 };

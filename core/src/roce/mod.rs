@@ -10,8 +10,8 @@
 //!   (answers out);
 //! - `datagram` (UD), `multicast` (groups), `peer_write` (WRITEs that need no packet), `dc` (DC's
 //!   associations);
-//! - `rules`: what more than one of them applies, each rule once; `frame`: how single messages are
-//!   written and read;
+//! - `rules`: the rules that several of these files apply, each once; `frame`: how single messages
+//!   are written and read;
 //! - `conn`: one queue pair looked up for all of them; `queues` (completions, flush, states),
 //!   `timers`, `causes`, `receipts` (ACKs that outlive their sender);
 //! - `congestion` (marks, notifications), `rnr` (peers that are not ready), `siege` (forged
@@ -72,7 +72,7 @@ pub const READ_PIECE: u32 = 64 << 10;
 /// State of a QP after `transmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The QP has nothing more to send now; an event will say when it has.
+    /// The QP has nothing more to send now; an event makes it ready again.
     Idle,
     /// The burst is full; the QP has more.
     Full,

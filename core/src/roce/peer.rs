@@ -32,7 +32,8 @@ pub struct PeerAddr {
     pub flow_label: u32,
 }
 
-/// Written out: compared for each packet that leaves, and the derived one branches for each field.
+/// Written out: it runs for each packet that leaves, and the derived one has a branch for each
+/// field.
 impl PartialEq for PeerAddr {
     #[inline(always)]
     fn eq(&self, other: &PeerAddr) -> bool {
@@ -48,8 +49,8 @@ impl PartialEq for PeerAddr {
 }
 
 impl PeerAddr {
-    /// The address of an address vector, on a device whose own port is `own_port`. What does not
-    /// reach the wire is left out: vectors of the same packets have one record.
+    /// The address of an address vector, on a device whose own port is `own_port`. It leaves out
+    /// what does not reach the wire, so vectors with the same packets share a record.
     pub fn from_ah(ah: &AhAttr, own_port: u16) -> Self {
         let has_label = ip::v4_of_gid(&ah.dgid).is_none();
         PeerAddr {
@@ -62,8 +63,8 @@ impl PeerAddr {
         }
     }
 
-    /// The sender of a packet, to be answered by packets of a class. Labels differ from connection
-    /// to connection, so they are left out: those of a host have one record.
+    /// The sender of a packet, to be answered by packets of a class. It leaves out flow labels,
+    /// which differ from connection to connection, so the connections of a host share a record.
     pub fn by_class(&self, class: u8) -> Self {
         PeerAddr { traffic_class: class & DSCP, hop_limit: 0, flow_label: 0, ..*self }
     }
@@ -341,7 +342,8 @@ impl Transport {
         next
     }
 
-    /// What stands for the address of a queue pair's peer; `None`: each of its requests names one.
+    /// The group of a queue pair's peer, which stands for its address; `None`: each of its requests
+    /// names a peer.
     fn group_of(&self, qi: usize) -> Option<u32> {
         self.peers.get(self.qps[qi].conn.peer as usize).map(|peer| peer.group)
     }
@@ -526,7 +528,7 @@ mod tests {
         assert_eq!(w.size(), 1 << 20);
         w.on_loss(1_000_000);
         assert_eq!(w.size(), 512 << 10);
-        // From now on a packet for each window, up to what never was too much.
+        // Now it grows by a packet for each window, up to the size that was never too much.
         pass_one(&mut w);
         assert!(w.size() <= (512 << 10) + 2 * 4352);
         (0..200).for_each(|_| pass_one(&mut w));

@@ -1,6 +1,6 @@
 //! Memory of a peer that this process writes by itself: the interface to the code that maps it.
 
-/// Shorter WRITEs go through the ring: they take as long there, and the peer's core shares the
+/// Shorter WRITEs go through the ring: there they take no longer, and the peer's core shares the
 /// work.
 pub const COPY_REMOTE_MIN: u64 = 64 << 10;
 

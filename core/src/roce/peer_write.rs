@@ -1,5 +1,5 @@
-//! A WRITE into memory of the peer that this process reaches by itself: placed here and now,
-//! without a packet.
+//! WRITEs into memory of the peer that this process reaches by itself: they are placed here and
+//! now, without a packet.
 //!
 //! A NIC writes into another machine's memory without that machine's help. Two processes of one
 //! host can have the same, where the target shares the memory of a region and the initiator has
@@ -12,8 +12,8 @@
 //! CPU's; or, for long WRITEs, by a call of the system that copies from one process into another,
 //! which needs no more than an address.
 //!
-//! What cannot be done so (another opcode, a key that opens nothing here, a local key that is
-//! refused, memory that is gone) takes the general path, which reports the error.
+//! Everything else (another opcode, a key that opens nothing here, a local key that is refused,
+//! memory that is gone) takes the general path, which reports errors.
 
 use core::sync::atomic::Ordering;
 
@@ -115,7 +115,7 @@ impl Transport {
             return false;
         }
         q.note_peer_write(remote_addr, to);
-        // After the copy, because its result would have to be kept across it.
+        // After the copy: before it, the result would have to be kept across the copy.
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
         let wqe = SendWqe { wr_id, length: len, flags, ..SendWqe::default() };
         let (code, status) = (wc_opcode::RDMA_WRITE, wc_status::SUCCESS);
@@ -218,7 +218,8 @@ impl Conn<'_> {
             match self.place_stretch(qp, &slot, at, end - at, quiet, memory) {
                 Some(_) if !quiet => return Mapped::Later,
                 Some((n, by_call)) => (at, carried) = (at + n, by_call),
-                // Also if the memory was revoked half way: the general path writes all bytes again.
+                // This is also the way if the memory was revoked half way: the general path writes
+                // all bytes again.
                 None => placed = false,
             }
         }

@@ -35,10 +35,9 @@ impl Transport {
         }
     }
 
-    /// Takes back one reserved entry of each CQ whose free entries are all reserved for messages
-    /// under way while a completion waits for room. One of those messages may be the very one that
-    /// the completion would tell the program about. The last packet of the message reserves an
-    /// entry anew.
+    /// Takes back one reserved entry of each CQ in which a completion waits for room while messages
+    /// under way have reserved all free entries. The program may have to see that completion before
+    /// it can let those messages go on. The last packet of a message reserves an entry anew.
     #[cold]
     fn reclaim_reservations(&mut self, s: &Shared) {
         let mut at = 0;
@@ -224,8 +223,8 @@ impl Conn<'_> {
         self.complete(now);
     }
 
-    /// Moves `acked` over WQEs that have ended, and `next` with it over local operations that were
-    /// executed before a rewind.
+    /// Moves `acked` over WQEs that have ended. Moves `next` with it over local operations that
+    /// were executed before a rewind.
     pub(crate) fn skip_done(&mut self) {
         let sq = self.q.engine_sq(&self.common.key);
         let tail = sq.end();
@@ -237,8 +236,7 @@ impl Conn<'_> {
             qp.conn.req.acked = qp.conn.req.acked.wrapping_add(1);
         }
         if qp.conn.req.is(tx_block::DRAIN_EVENT) {
-            // Local operations behind the answer that has just come may have been all that was
-            // left.
+            // The answer that has just come may have left only local operations behind it.
             self.check_drained();
         }
     }
@@ -311,7 +309,7 @@ impl Conn<'_> {
         self.common.cnp_owed.clear(self.qi);
     }
 
-    /// What a QP has waited for is of no interest any more: neither to send, nor memory, nor a CQ.
+    /// Ends all waiting of a QP: to send, for memory, for a CQ.
     pub(crate) fn wait_for_nothing(&mut self) {
         let Common { ready, mem_wait, cq_wait, silent, .. } = &mut *self.common;
         for set in [ready, mem_wait, cq_wait, silent] {

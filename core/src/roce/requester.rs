@@ -32,8 +32,8 @@ const OTHERS_WAIT_NS: u64 = 10_000;
 
 impl Transport {
     /// Whether what was just posted may wait for the next post or poll, so that several requests
-    /// leave as one burst: enough are in flight, whose ACKs bring the program or the helper back
-    /// here, and few wait.
+    /// leave as one burst. It may if few wait, and enough are in flight: their ACKs bring the
+    /// program or the helper back here.
     pub(crate) fn may_gather(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
         if qp.conn.req.next.wrapping_sub(qp.conn.req.acked) < qp.conn.req.deep()
@@ -144,11 +144,11 @@ impl Conn<'_> {
         let qp = &*self.qp;
         let next = run_of_request(qp, wqe, &ws, qp.conn.req.cur_pkt, n);
         let RequestRun { run, psn, bytes, payload, .. } = next;
-        // A READ response ends it: only what that brings counts against a window.
+        // A READ response ends it, and only the response counts against a window.
         let is_read = run.kind.answer() == Some(Kind::ReadResponse);
         let rc = qp.kind.is_reliable();
         let answered = !matches!(run.kind, Kind::Send | Kind::Write);
-        // What this burst takes, not all that the window would let go.
+        // The packets of this burst, not all that the window permits.
         let burst = if n > 1 { n.min(tx.packets_of(qp.conn.mtu).max(1)) } else { n };
         let cost = bytes.min(burst.saturating_mul(qp.conn.mtu)) + burst * PACKET_COST;
         let ends = ends && burst == n;
@@ -262,7 +262,8 @@ impl Conn<'_> {
             SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => qp.go_on(),
             _ => return Err(Step::Idle),
         }
-        // Local operations between WQEs that a rewind sends again have been executed already.
+        // After a rewind, local operations among the WQEs that are sent again have been executed
+        // already.
         let mut ws = qp.wqe(qp.conn.req.next);
         while ws.done && ws.npkts == 0 && qp.conn.req.next != tail {
             qp.conn.req.go_behind(qp.conn.req.next);
@@ -602,7 +603,7 @@ impl Conn<'_> {
         self.common.repeats = self.common.repeats.wrapping_add(1);
         let qp = &mut *self.qp;
         if let Some((psn, code)) = qp.doubts() {
-            // It was said that the peer refuses this, and it has said nothing since.
+            // A NAK said that the peer refuses this, and silence followed.
             return self.handle_nak(now, psn, code, None);
         }
         let no_timer = qp.attr.timeout == 0;
@@ -644,8 +645,8 @@ pub(crate) fn window_cost(qp: &Qp, length: u64, from: u32, to: u32) -> u32 {
 }
 
 impl Qp {
-    /// When the peer's silence began, over all retries: an ICMP error that explains it may come
-    /// only once.
+    /// When the peer's silence began, over all retries. An ICMP error that explains the silence may
+    /// have come only once.
     pub(super) fn mute_since(&self) -> u64 {
         if self.conn.req.retry_left < self.attr.retry_cnt {
             self.conn.req.mute_since
@@ -732,7 +733,7 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
     let op = u32::from(wqe.opcode);
     let kind = opcode::of(wqe.opcode).kind;
     let last = first_pkt + n == ws.npkts;
-    // Fields that a kind of request lacks are zero in its WQE, and in no packet of it.
+    // A field that a kind of request lacks is zero in its WQE, and no packet of it has the field.
     let mut run = Run {
         first: first_pkt == 0,
         last,
@@ -752,7 +753,7 @@ fn run_of_request(qp: &Qp, wqe: &SendWqe, ws: &WqeState, first_pkt: u32, n: u32)
         ..Run::new(qp.kind.class(), kind, qp.attr.dest_qp_num, psn)
     };
     if kind == Kind::ReadRequest || ws.divided {
-        // A message of one packet; that of a READ, whatever it asks for.
+        // These are messages of one packet: a READ request is one packet, whatever it asks for.
         (run.first, run.last, run.n) = (true, true, 1);
         run.ack_req |= rc && kind == Kind::ReadRequest;
         (run.va, run.dma_len) = (wqe.remote_addr.wrapping_add(offset), bytes);

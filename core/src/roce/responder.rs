@@ -30,7 +30,8 @@ enum Refusal {
     /// NAK, with the cause and its two numbers; the QP fails. The receive request in use ends with
     /// the status, unless that is SUCCESS.
     Nak(NakCode, Cause, u32, u64, u64),
-    /// Not now: it is treated as lost. A sequence NAK follows when the answers before it have left.
+    /// Not now: the request counts as lost. A sequence NAK follows when the answers before it have
+    /// left.
     Later,
 }
 
@@ -402,8 +403,8 @@ impl Conn<'_> {
         let refuse = |e| bad_key(e, rkey, va);
         let (memory, right) = (&self.common.memory, access::REMOTE_WRITE);
         if run.first && !run.last {
-            // The whole range at once, so that nothing is placed of a WRITE that would leave it.
-            // (One that comes whole is looked at whole below.)
+            // Checks the whole range at once, so that no byte of a WRITE is placed that would leave
+            // the region. (A WRITE that comes whole is checked below.)
             qp.remote_target(memory, qp.pd, rkey, va, qp.conn.resp.dma_len, right)
                 .map_err(refuse)?;
         }
@@ -417,8 +418,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Where in host memory the bytes of a MIDDLE packet of the WRITE under way go, if the packet
-    /// is the expected one and nothing blocks it.
+    /// The place in host memory for a MIDDLE packet of the WRITE under way. `None`: it is not the
+    /// expected packet, something blocks it, or its place is elsewhere.
     #[inline(always)]
     pub(super) fn next_of_write(&self, psn: Psn, len: usize) -> Option<Target> {
         let (qp, resp) = (&*self.qp, &self.qp.conn.resp);
@@ -475,8 +476,8 @@ impl Conn<'_> {
                 self.push_reserved(self.qp.rcq, wc, run.solicited);
             }
         } else if run.last || run.ack_req {
-            // The peer waits for an ACK inside the message, because its window is limited. Of such
-            // fences the latest replaces the one before, so that places are left for ends of
+            // The peer waits for an ACK inside the message, because its window is limited. The
+            // latest of such fences replaces the one before, so that places are left for ends of
             // messages.
             let (psn, msn) = (resp.epsn.prev(), resp.msn);
             // Ordered behind the earlier ones even when its own bytes have landed already.
@@ -573,7 +574,7 @@ impl Conn<'_> {
         job
     }
 
-    /// Executes an atomic or an ATOMIC WRITE; returns what an atomic is answered with.
+    /// Executes an atomic or an ATOMIC WRITE; returns the value for the answer of an atomic.
     #[inline(never)]
     fn execute_atomic(&mut self, run: &Run, payload: &[u8]) -> Result<u64, Refusal> {
         let op = match (run.kind, <[u8; 8]>::try_from(payload)) {
@@ -616,8 +617,8 @@ impl Conn<'_> {
         })
     }
 
-    /// Executes a FLUSH: all that came before it on its queue pair is placed, and visible to who
-    /// reads that memory.
+    /// Executes a FLUSH: all that came before it on its queue pair is placed, and visible to all
+    /// who read that memory.
     #[inline(never)]
     fn execute_flush(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let feth = Feth::of_word(run.imm);
@@ -649,9 +650,9 @@ impl Conn<'_> {
         if self.qp.conn.resp.fence_len() > 0 {
             return Err(Later);
         }
-        // CPUs and devices see one coherent memory: what the copies have left in this CPU's buffers
-        // is all that others do not see yet. Persistent memory is never registered, so there is
-        // none to write back to.
+        // CPUs and devices see one coherent memory: others miss only what the copies have left in
+        // this CPU's buffers. Persistent memory is never registered, so there is none to write back
+        // to.
         fence(Ordering::SeqCst);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A peer that has no receive request for a message: what the requester does until it has one.
+//! The requester's rules for a peer that has no receive request for a message, until it has one.
 //!
 //! The peer answers the packet for which it is not ready with an RNR NAK and throws away all that
 //! comes behind it. When the time that the NAK names is over, the refused packet goes first, alone,
@@ -36,9 +36,9 @@ impl Qp {
         });
     }
 
-    /// Of the `room` PSNs from `psn` on, of the request `wqe`, those that may leave to a peer that
-    /// was not ready. A READ is not cut short: its PSNs are those of the answer, and its request is
-    /// one packet.
+    /// How many of `room` PSNs from `psn` on, of the request `wqe`, may leave to a peer that was
+    /// not ready. A READ is not cut short: its PSNs are those of the answer, and its request is one
+    /// packet.
     #[cold]
     pub(super) fn room_of_unready(
         &mut self,
@@ -80,8 +80,8 @@ impl Qp {
         }
     }
 
-    /// The oldest unacknowledged PSN has moved: what the peer was not ready for may lie before it
-    /// now.
+    /// The oldest unacknowledged PSN has moved: the packet that the peer was not ready for may lie
+    /// before it now.
     #[cold]
     pub(super) fn has_accepted(&mut self) {
         let accepted = self.conn.req.una_psn.diff(self.conn.ready_psn) > 0;
@@ -146,7 +146,7 @@ impl Conn<'_> {
             qp.conn.req.rnr_left -= 1;
         }
         if qp.conn.ready != Ready::Refused {
-            // Of what has left, all from the refused packet on is lost.
+            // All packets that have left, from the refused one on, are lost.
             let lost = qp.conn.req.next_psn.diff(psn).max(0) as u32;
             let half = (lost / 2).min(u32::from(TRIED_MAX)) as u16;
             let batch = u16::try_from(psn.diff(qp.conn.refused_psn)).unwrap_or(0);

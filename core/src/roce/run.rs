@@ -33,8 +33,8 @@ pub const HEAD_MAX: usize = 64;
 /// Heads and payloads begin at multiples of this from the beginning of a burst.
 pub const RECORD_ALIGN: usize = 8;
 
-/// Where a datagram's head has what its packet's IP header would have: traffic class, hop limit,
-/// flow label. These bytes are zero in other heads, and readers of earlier versions pass over them.
+/// Bytes of a datagram's head that hold fields of its packet's IP header: traffic class, hop limit,
+/// flow label. They are zero in other heads, and readers of earlier versions ignore them.
 const GRH_AT: [usize; 5] = [6, 7, 11, 15, 31];
 
 /// The header fields of n consecutive packets of one message.
@@ -159,8 +159,8 @@ impl Run {
         self.src_qpn
     }
 
-    /// Makes it end before its `n`-th packet, of which there are more: what belongs to the last
-    /// packet of a message travels only with that.
+    /// Cuts it to its first `n` packets, fewer than it has. Fields of the last packet of a message
+    /// travel only with that.
     pub fn end_before(&mut self, n: u32) {
         self.n = n;
         self.last = false;
@@ -185,8 +185,8 @@ impl Run {
         op.of(self.class)
     }
 
-    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together:
-    /// what they are on the wire, whatever carries the run.
+    /// Bytes from BTH to ICRC of its first `packets` packets, which carry `payload` bytes together.
+    /// These are bytes on the wire, even if a link carries the run.
     pub fn wire_bytes(&self, packets: u32, payload: u32) -> u64 {
         let ends = self.last && packets == self.n;
         let headers = &HEADERS[self.class as usize][self.kind as usize];
@@ -288,7 +288,7 @@ impl Run {
             (run.qkey, run.src_qpn) = (d.qkey, d.src_qp.get());
         }
         if op.has_feth() {
-            // Also what may not be in it: the responder refuses that.
+            // Reserved bits too: the responder refuses them.
             run.imm = ext!(Feth).word();
         }
         if op.has_reth() {

@@ -2,8 +2,8 @@
 //!
 //! A stranger that knows the addresses and the QPN of a connection, and sees none of its packets,
 //! must guess 24 bits of PSN. Answers count only for what is outstanding, and requests only at the
-//! expected PSN. What remains are packets whose effect does not ask for the right PSN, or whose
-//! right PSN is one of many:
+//! expected PSN. What remains are packets that take effect without the one right PSN, or for which
+//! many PSNs are right:
 //!
 //! - A request ahead of the expected PSN draws a NAK, and the peer retransmits. Far ahead, as half
 //!   of all PSNs are, it is believed only while no request comes in order: a loss stops those, a
@@ -32,7 +32,7 @@ use crate::wire::{Bth, Kind, NakCode, Psn};
 
 /// Packets of an honest peer, but for READs, are not farther from the expected PSN than this.
 pub(crate) const NEAR: i32 = 1 << 16;
-/// This many packets that no honest peer sends, within this time, besiege a queue pair.
+/// So many packets that no honest peer sends, within this time, besiege a queue pair.
 const ODD_MAX: u32 = 64;
 const ODD_NS: u64 = 100_000_000;
 /// How long a siege lasts after the last of them.

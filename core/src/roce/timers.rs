@@ -1,4 +1,4 @@
-//! Timers of queue pairs, and what waits for slow memory.
+//! Timers of queue pairs, and the queue pairs that wait for slow memory.
 
 use super::conn::Conn;
 use super::peer::PROBE_MAX_NS;
@@ -124,7 +124,7 @@ impl Conn<'_> {
     #[inline(always)]
     pub(crate) fn wake_at(&mut self, at: u64) {
         let req = &mut self.qp.conn.req;
-        // The wheel's own answer to the same question takes another two cache lines.
+        // The wheel knows it too, but its answer takes another two cache lines.
         if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
             req.armed_at = at;
             self.common.wheel.arm(self.qi, at);

@@ -231,8 +231,8 @@ impl<'b> TxBuf<'b> {
         }
     }
 
-    /// Emits as many packets of a run as fit; `fill` copies a piece of their payload. If it
-    /// gets a CRC state, that has to go on over the piece, and is returned.
+    /// Emits as many packets of a run as fit; `fill` copies a piece of their payload. If it gets a
+    /// CRC state, it continues the CRC over the piece and returns the new state.
     #[inline(always)]
     pub fn emit<E>(
         &mut self,
@@ -279,7 +279,7 @@ impl<'b> TxBuf<'b> {
             let (data, tail) = body.split_at_mut(len);
             let pad = pad_len(len);
             let psn = run.psn.add(k);
-            // The sum of bulk goes on where the copy of its bytes does.
+            // Bulk is summed in the pass that copies it.
             let begun = if len >= BULK {
                 run.emit_headers(opcode, psn, ack, pad as u8, head);
                 Some(self.flow.icrc_of_headers(ident, head, size - ICRC_LEN))
@@ -355,7 +355,7 @@ impl<'b> TxBuf<'b> {
             part.end_before(n);
             bytes = n * mtu;
         }
-        // It is a burst of its own, whether the buffer or the window ended it.
+        // It is a burst of its own, whether the buffer or the window has cut it.
         part.ack_req |= ack_each_burst;
         let to = &mut self.buf[self.len..];
         if let Some(body) = to.get_mut(head..head + bytes as usize).filter(|_| bytes > 0) {

@@ -9,9 +9,9 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_status, QpAttr};
 
-/// How often the witness is asked, and how far apart, at least and at most. What lies unread now
-/// may be read soon: on a busy machine a process may have no CPU for a while, and a reader of
-/// shared memory reports its position late.
+/// How often the witness is asked, and the shortest and the longest time between two questions.
+/// Packets that are unread now may be read soon: on a busy machine a process may have no CPU for a
+/// while, and a reader of shared memory reports its position late.
 const LOOKS: u8 = 10;
 const LOOK_NS: (u64, u64) = (50_000_000, 500_000_000);
 
@@ -55,9 +55,9 @@ impl Transport {
         qp.live && qp.can_send() && (times_out || waits)
     }
 
-    /// Takes the answer about a suspect: what its silence means, if that is known. The request
-    /// fails now; with [`CauseCode::NotPolled`] only after the last check; without an ACK timeout
-    /// only with [`CauseCode::PeerUnreachable`].
+    /// Takes the answer about a suspect: the meaning of its silence, if known. The request fails
+    /// now; with [`CauseCode::NotPolled`] only after the last check; without an ACK timeout only
+    /// with [`CauseCode::PeerUnreachable`].
     pub(crate) fn testify(&mut self, s: &Shared, qi: usize, now: u64, code: Option<CauseCode>) {
         if !self.is_suspect(qi) {
             return;
@@ -68,7 +68,7 @@ impl Transport {
             }
             return;
         }
-        // Who listens at an address may change: a timeout is not explained by that. What the
+        // Who listens at an address may change, so that does not explain a timeout. What the
         // network has said explains it already, and is no word of the witness.
         use CauseCode::{NotPolled, PeerUnreachable, Unanswered};
         let since = self.qps[qi].mute_since();

@@ -1,4 +1,4 @@
-//! The association of a DC initiator: the target that it talks to now, and how far it is with it.
+//! The association of a DC initiator: the target that it talks to now, and the phase of that.
 
 use crate::verbs::wqe::DcAddr;
 use crate::verbs::NONE;
@@ -42,8 +42,8 @@ pub struct Association {
     pub phase: DcPhase,
     /// Its target, unless it is apart.
     pub target: DcTarget,
-    /// What the latest request for it named, and how many address handles had ended by then. As
-    /// long as no other has, a request that names the same is for the same target.
+    /// The address that the latest request for it named, and how many address handles had ended by
+    /// then. As long as no further one ends, the same address is the same target.
     pub named: (DcAddr, u64),
     /// Its id: the life of the initiator, and a count.
     pub id: u64,
@@ -94,8 +94,8 @@ impl Default for Association {
 }
 
 impl Association {
-    /// Ends it, whatever it is in, because its queue pair is in ERR: the target is told if it has a
-    /// context of it.
+    /// Ends it in any phase, because its queue pair is in ERR. The target is told if it has a
+    /// context for it.
     pub fn fail(&mut self) {
         self.phase = match self.phase {
             DcPhase::Apart => DcPhase::Apart,

@@ -191,59 +191,43 @@ pub fn rejection(reason: u64, datagram: bool) -> &'static str {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use CauseCode::*;
         let code = CauseCode::from_u32(self.code).unwrap_or_default();
         f.write_str(code.text())?;
+        let (a, b) = (self.arg0, self.arg1);
         match code {
-            CauseCode::None => return Ok(()),
+            None => return Ok(()),
             // A NIC that says no more than the status.
-            _ if self.arg0 == 0 && self.arg1 == 0 => {}
-            CauseCode::LocalKey
-            | CauseCode::LocalRange
-            | CauseCode::LocalAccess
-            | CauseCode::LocalMemoryGone => {
-                write!(f, " (lkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
+            _ if a == 0 && b == 0 => {}
+            LocalKey | LocalRange | LocalAccess | LocalMemoryGone => {
+                write!(f, " (lkey {a:#010x}, address {b:#x})")?
             }
-            CauseCode::RemoteAccess
-            | CauseCode::PeerUsedBadKey
-            | CauseCode::PeerLeftRange
-            | CauseCode::PeerLacksAccess => {
-                write!(f, " (rkey {:#010x}, address {:#x})", self.arg0, self.arg1)?
+            RemoteAccess | PeerUsedBadKey | PeerLeftRange | PeerLacksAccess => {
+                write!(f, " (rkey {a:#010x}, address {b:#x})")?
             }
-            CauseCode::RetryExceeded | CauseCode::NotPolled | CauseCode::Unanswered => {
-                write!(f, " ({} retries, ACK timeout {} us)", self.arg1, self.arg0 / 1000)?
+            RetryExceeded | NotPolled | Unanswered => {
+                write!(f, " ({b} retries, ACK timeout {} us)", a / 1000)?
             }
-            CauseCode::Keepalive => {
-                write!(f, " ({} asked after {} ms)", self.arg1, self.arg0 / 1_000_000)?
+            Keepalive => write!(f, " ({b} asked after {} ms)", a / 1_000_000)?,
+            RnrRetryExceeded => write!(f, " ({a} retries)")?,
+            RouterLost => write!(f, " (waited {} ms for it)", a / 1_000_000)?,
+            Deadline => write!(f, " ({} ms)", a / 1_000_000)?,
+            PeerUnreachable | Socket | Firewall | NoRoute => {
+                write!(f, " (errno {a}{})", means(code, a))?
             }
-            CauseCode::RnrRetryExceeded => write!(f, " ({} retries)", self.arg0)?,
-            CauseCode::RouterLost => write!(f, " (waited {} ms for it)", self.arg0 / 1_000_000)?,
-            CauseCode::Deadline => write!(f, " ({} ms)", self.arg0 / 1_000_000)?,
-            CauseCode::PeerUnreachable
-            | CauseCode::Socket
-            | CauseCode::Firewall
-            | CauseCode::NoRoute => write!(f, " (errno {}{})", self.arg0, means(code, self.arg0))?,
-            CauseCode::Rejected => {
-                let words = rejection(self.arg0, self.arg1 & OF_UD != 0);
-                write!(f, " to its port {}", self.arg1 & 0xffff)?;
-                write!(f, " (reason {}: {words})", self.arg0)?
+            Rejected => {
+                let (port, words) = (b & 0xffff, rejection(a, b & OF_UD != 0));
+                write!(f, " to its port {port} (reason {a}: {words})")?
             }
-            CauseCode::NoAnswer => write!(f, " (port {} was asked for)", self.arg0)?,
-            CauseCode::MtuExceeded => {
-                write!(f, " (path MTU {} over link MTU {})", self.arg0, self.arg1)?
-            }
-            CauseCode::MessageTooLong | CauseCode::TooLong => {
-                write!(f, " ({} bytes, room for {})", self.arg0, self.arg1)?
-            }
-            CauseCode::PeerBadRequest | CauseCode::BadOpcode => {
-                write!(f, " (opcode {:#04x})", self.arg0)?
-            }
-            CauseCode::BadWindow => write!(f, " (rkey {:#010x})", self.arg0)?,
-            CauseCode::DeviceError => {
-                write!(f, " (status {}, vendor error {:#x})", self.arg0, self.arg1)?
-            }
-            CauseCode::DeviceGone => write!(f, " (errno {})", self.arg0)?,
-            CauseCode::PortDown => write!(f, " (port {})", self.arg0)?,
-            CauseCode::MisalignedAtomic => write!(f, " (address {:#x})", self.arg0)?,
+            NoAnswer => write!(f, " (port {a} was asked for)")?,
+            MtuExceeded => write!(f, " (path MTU {a} over link MTU {b})")?,
+            MessageTooLong | TooLong => write!(f, " ({a} bytes, room for {b})")?,
+            PeerBadRequest | BadOpcode => write!(f, " (opcode {a:#04x})")?,
+            BadWindow => write!(f, " (rkey {a:#010x})")?,
+            DeviceError => write!(f, " (status {a}, vendor error {b:#x})")?,
+            DeviceGone => write!(f, " (errno {a})")?,
+            PortDown => write!(f, " (port {a})")?,
+            MisalignedAtomic => write!(f, " (address {a:#x})")?,
             _ => {}
         }
         if self.qpn != 0 {
@@ -255,9 +239,10 @@ impl fmt::Display for Cause {
         }
         if self.peer != [0; 16] {
             let ip = core::net::Ipv6Addr::from(self.peer);
-            match ip.to_ipv4_mapped() {
-                Some(v4) => write!(f, ", peer {v4}")?,
-                None => write!(f, ", peer {ip}")?,
+            if let Some(v4) = ip.to_ipv4_mapped() {
+                write!(f, ", peer {v4}")?
+            } else {
+                write!(f, ", peer {ip}")?
             }
         }
         Ok(())

@@ -136,7 +136,7 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Leaves the peer for another: what belongs to the path and to the peer begins anew, the
+    /// Leaves the peer for another: the state of the path and of the peer begins anew, and the
     /// requester goes on where it is. All that was sent has ended. Returns the index of the peer's
     /// address, or [`NONE`].
     pub fn leave_peer(&mut self) -> u32 {

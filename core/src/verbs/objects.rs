@@ -39,9 +39,9 @@ pub struct Qp {
     pub wc_qpn: u32,
     /// Calls that keep it from being destroyed.
     pub pins: u32,
-    /// Index of its PD: that of the memory that its requests and its peer's keys name. Of an XRC
-    /// target this, `recv_pd`, `rcq` and `srq` are those of the SRQ that its latest request named,
-    /// [`NONE`] before.
+    /// Index of its PD, for the memory that its requests and its peer's keys name. An XRC target
+    /// takes this, `recv_pd`, `rcq` and `srq` from the SRQ that its latest request named; [`NONE`]
+    /// before.
     pub pd: u32,
     /// Index of the PD of the memory that its receive requests name: its SRQ's, else its own.
     pub recv_pd: u32,

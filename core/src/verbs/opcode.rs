@@ -1,4 +1,4 @@
-//! What follows from the opcode of a send request alone: a table with a row for each.
+//! Send opcodes: a table with a row for each, and all that follows from the opcode alone.
 
 use crate::verbs::types::{wc_opcode, wr_opcode};
 use crate::wire::Kind;
@@ -14,13 +14,13 @@ pub struct SendOp {
     flags: u8,
 }
 
-/// RC and what has RC's requester (XRC, DC) take it.
+/// RC takes it, and so do XRC and DC, which have RC's requester.
 const RC: u8 = 1;
 /// UC takes it.
 const UC: u8 = 2;
 /// UD takes it.
 const UD: u8 = 4;
-/// It has data of the program's; of other requests the list of pieces is not looked at.
+/// It has data of the program's. Without this flag the list of pieces is not looked at.
 const DATA: u8 = 8;
 
 const fn op(completion: u32, kind: Kind, flags: u8) -> SendOp {
@@ -46,7 +46,7 @@ const TABLE: [SendOp; 16] = {
     all
 };
 
-/// What an opcode means that a queue pair has taken.
+/// The row of an opcode that a queue pair has taken.
 #[inline(always)]
 pub const fn of(opcode: u16) -> &'static SendOp {
     &TABLE[opcode as usize & 15]
@@ -64,7 +64,7 @@ const fn with(flags: u8) -> u32 {
     bits
 }
 
-/// The opcodes that RC, and XRC and DC with it, takes, as bits.
+/// The opcodes that RC, XRC and DC take, as bits.
 pub const TAKEN_BY_RC: u32 = with(RC);
 /// Those of UC.
 pub const TAKEN_BY_UC: u32 = with(UC);

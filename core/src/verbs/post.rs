@@ -36,7 +36,7 @@ pub struct Posted {
     pub dc: bool,
 }
 
-/// What is posted of a list that has a bad request, or more than the ring has room for.
+/// Which requests are posted of a list with a bad request, or with more than the ring has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Take {
     /// Those before the bad one (`ibv_post_send`).
@@ -212,8 +212,8 @@ pub struct SingleWrite {
     pub rkey: u32,
 }
 
-/// Asks for the cache line to which a request goes, if it is a WRITE into mapped memory of the
-/// peer: it is on its way while the request is read and checked.
+/// Asks for the cache line that a WRITE into mapped memory of the peer goes to. The line comes
+/// while the request is read and checked.
 ///
 /// # Safety
 /// As for [`send`].
@@ -232,8 +232,8 @@ pub unsafe fn expect_write(qp: &QpShared, wr: *const SendWr) {
     }
 }
 
-/// Reads a request that is a single WRITE, to be executed at once, and before which the send queue
-/// holds no other. `None`: it is not, and [`send`] is next.
+/// Reads a single WRITE that is to be executed at once; the send queue is empty. `None`: it is
+/// another request, or the queue is not empty, and [`send`] is next.
 ///
 /// # Safety
 /// As for [`send`].

@@ -1,5 +1,5 @@
-//! The requester's half of a queue pair: what was sent, what was acknowledged, and what keeps the
-//! next request back.
+//! The requester's half of a queue pair: what was sent, what was acknowledged, and the conditions
+//! that hold the next request back.
 
 use crate::mem::Token;
 use crate::verbs::holds::Holds;
@@ -23,7 +23,7 @@ pub mod tx_block {
     pub const PROBE: u32 = 32;
 }
 
-/// With this many requests of a QP in flight, new ones may wait for more; so many in one batch are
+/// With this many requests of a QP in flight, new ones may wait for more. A batch of so many is
 /// bulk.
 const DEEP: u32 = 8;
 /// Batches shorter than that after which it is no longer bulk.

@@ -79,8 +79,7 @@ pub struct TakenRecv {
     pub sges: Vec<Sge, MAX_SGE>,
 }
 
-/// A READ, an atomic, an ATOMIC WRITE or a FLUSH that was answered, kept for duplicates, and its
-/// answer while it is being sent.
+/// A request with an answer of its own, kept for duplicates, and its answer while it is being sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resource {
     /// In use.
@@ -180,7 +179,7 @@ pub struct Resp {
     pub nak_high: Psn,
     /// The expected PSN when a request ahead of it was first not believed, and the time of that.
     pub ahead: Option<(Psn, u64)>,
-    /// Answered READs, atomics, ATOMIC WRITEs and FLUSHes, a ring.
+    /// Requests that were answered, a ring.
     pub resources: RawSlice<Resource>,
     /// Where the next one goes.
     pub res_next: u32,
@@ -211,7 +210,7 @@ impl<'a, I: Iterator<Item = &'a Resource> + Clone> fmt::Debug for Answers<I> {
 
 impl fmt::Debug for Resp {
     /// Leaves out what has no meaning now: the target when no WRITE is under way, the pieces of a
-    /// receive request when none is taken, and answers that were sent.
+    /// receive request when none is taken, and places of the job queue that are not in use.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Each field by name: a new one is not to be forgotten here.
         let Resp {
@@ -357,7 +356,7 @@ impl Resp {
     #[inline]
     fn job_at(&self, k: u32) -> usize {
         let (at, len) = ((self.job_head + k) as usize, self.jobs.len());
-        // Without a division, which takes longer than the rest of a small answer's way.
+        // Without a division, which takes longer than all else about a small answer.
         if at < len {
             at
         } else {
@@ -376,9 +375,10 @@ impl Resp {
         (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
     }
 
-    /// Whether a request that comes again gets its answer anyway: an answer on its way does not
-    /// begin again. What of it has left may be lost, so one more may wait behind it, from the
-    /// earliest packet on that was asked for. `again`: the answer, of `found` or a part of it.
+    /// Whether a request that comes again gets its answer from one that is queued: an answer on its
+    /// way does not begin again. Packets of it that have left may be lost, so one more answer may
+    /// wait behind it, from the earliest packet on that was asked for. `again`: the answer, of
+    /// `found` or a part of it.
     pub fn answers_anyway(&mut self, found: &Resource, again: &Resource, mtu: u32) -> bool {
         let end = again.psn.add(again.npkts);
         for k in 0..self.job_len {

@@ -53,15 +53,16 @@ pub struct QpShared {
     pub max_recv_sge: AtomicU32,
     /// Inline bytes.
     pub max_inline: AtomicU32,
-    /// How its requests travel ([`qp_path`]), for the choice of a function to send them. Written by
-    /// the engine when the path to its peer is chosen or ends. A guess: that function checks.
+    /// How its requests travel ([`qp_path`]): it selects the function that sends them. The engine
+    /// writes it when the path to the peer is chosen or ends. It is a guess, and that function
+    /// checks it.
     pub path: AtomicU32,
     /// 1: its last WRITE was copied into mapped memory of its peer, so the next single one is
     /// offered to [`crate::engine::Guard::write_peer_single`] before it gets a slot. Written by the
     /// engine.
     pub writes_peer: AtomicU32,
-    /// The address in this process of the place that WRITE went to, less the address that it named:
-    /// a guess of where the next one goes, for [`crate::mem::host::expect_write`] alone.
+    /// The place of that WRITE in this process, less the address that it named. It predicts the
+    /// place of the next WRITE, for [`crate::mem::host::expect_write`] alone.
     pub peer_offset: AtomicU64,
     /// Address in this process of the place for the next frame of its link, as its last single
     /// request left it; 0: none. A guess as well.

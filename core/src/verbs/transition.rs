@@ -91,14 +91,14 @@ const INTO_RTS: [u32; 3] = [
 
 /// Attributes that every connected queue pair needs for RTR.
 const RTR: u32 = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
-/// Attributes that a queue pair needs for RTR which answers.
+/// Attributes that a queue pair with a responder needs for RTR.
 const RC_RTR: u32 = RTR | OF_ANSWERS;
-/// Attributes of RTR that only matter to a queue pair which answers. An XRC initiator takes them
+/// Attributes of RTR that only matter to a queue pair with a responder. An XRC initiator takes them
 /// without effect: perftest sets them.
 const OF_ANSWERS: u32 = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
-/// The same of RTS, for a queue pair which waits for answers, and an XRC target.
+/// The same of RTS, for a queue pair with a requester of RC, and for an XRC target.
 const OF_REQUESTS: u32 = m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-/// Attributes that a queue pair needs for RTS which waits for answers.
+/// Attributes that a queue pair with a requester of RC needs for RTS.
 const RC_RTS: u32 = m::TIMEOUT | m::SQ_PSN | OF_REQUESTS;
 /// What may change in SQD of a queue pair that waits for answers, or gives some.
 const RC_SQD: u32 =
@@ -314,7 +314,7 @@ pub fn validate(kind: QpKind, attr: &QpAttr, mask: u32, limits: Limits) -> Resul
              {largest} ({bytes} bytes, what the port carries)"
         ));
     }
-    // Of DC the address vector says how to send, not whereto: programs leave its GID empty.
+    // For DC the address vector tells how to send, not where to: programs leave its GID empty.
     if has(m::AV) && kind.class() != Class::Dc && !is_unicast(&attr.ah.dgid) {
         let to = core::net::Ipv6Addr::from(attr.ah.dgid);
         return Err(refuse!(Invalid, "dgid {to}: no address of one host"));

@@ -34,7 +34,8 @@ fields! {
     Qpn, 4: |bytes| Qpn::new(u32::from_be_bytes(bytes)), |qpn: Qpn| qpn.get().to_be_bytes();
 }
 
-/// The field at `at` of a header. Both sizes are known to the compiler, and so is `at`.
+/// The field at `at` of a header. The compiler knows both sizes and `at`, and drops the bound
+/// check.
 #[inline(always)]
 fn get<F: Field<N>, const N: usize, const LEN: usize>(bytes: &[u8; LEN], at: usize) -> F {
     let mut field = [0; N];
@@ -402,8 +403,8 @@ impl Feth {
         self.reserved & !0x3F | (self.selectivity as u32 & 3) << 4 | self.placement as u32 & 0xF
     }
 
-    /// Whether it asks for something that there is: one placement type at least and none that is
-    /// reserved, and one of the two levels.
+    /// Whether it is valid: at least one placement type and none that is reserved, and one of the
+    /// two levels.
     #[inline]
     pub const fn is_legal(self) -> bool {
         self.reserved == 0 && matches!(self.placement, 1..=3) && self.selectivity <= Self::MR

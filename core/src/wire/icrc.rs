@@ -195,13 +195,13 @@ impl Flow {
     }
 
     /// The ICRC of a packet that comes from the flow `was` and goes on in this one, each with its
-    /// identification, made of the ICRC that the packet ends with: right here if that one was right
-    /// there, and otherwise as wrong. So the receiver finds whatever happened to the packet on its
-    /// way. The payload is not read: about 100 ns. 0 for packets shorter than a BTH and an ICRC.
+    /// identification. It is computed from the ICRC at the packet's end: if that is wrong, the new
+    /// one is as wrong, so the receiver finds whatever happened to the packet on its way. The
+    /// payload is not read: about 100 ns. 0 for packets shorter than a BTH and an ICRC.
     pub fn icrc_after(&self, ident: u16, was: (&Flow, u16), packet: &[u8]) -> u32 {
         let Some((body, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return 0 };
         let Some((bth, rest)) = body.split_first_chunk() else { return 0 };
-        // The CRC is linear: what differs is what the headers change, and all behind is the same.
+        // The CRC is linear, so only the headers make a difference: all behind them is the same.
         let behind = |flow: &Flow, id| Runnable::best().icrc(flow.head(id, bth, body.len()), &[]);
         let change = behind(self, ident) ^ behind(was.0, was.1);
         u32::from_le_bytes(*icrc) ^ shift(change, rest.len() as u16)

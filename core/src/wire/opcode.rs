@@ -20,13 +20,13 @@ pub enum Class {
     /// DC in the format of this library ([`crate::wire::dceth`]), in the range that is left to
     /// manufacturers: the opcodes of RC, and one for packets that make and end associations.
     Dc,
-    /// Everything else, the other opcodes of manufacturers among it.
+    /// All others, also other opcodes of manufacturers.
     Other,
 }
 
 impl Class {
-    /// What its opcodes are above those of RC that mean the same; 0 for classes that have opcodes
-    /// of their own.
+    /// The difference of its opcodes from those of RC that mean the same; 0 for classes with
+    /// opcodes of their own.
     #[inline(always)]
     const fn above_rc(self) -> u8 {
         match self {
@@ -77,7 +77,7 @@ impl Kind {
         matches!(self, Kind::Ack | Kind::ReadResponse | Kind::AtomicAck)
     }
 
-    /// What answers a request in place of an ACK, if anything does.
+    /// The kind of its answer, if a request is not answered by an ACK.
     #[inline(always)]
     pub const fn answer(self) -> Option<Kind> {
         match self {
@@ -114,9 +114,9 @@ const FETH: u16 = 1 << 9;
 const PAYLOAD: u16 = 1 << 10;
 const XRCETH: u16 = 1 << 11;
 
-/// What the opcodes of XRC are above those of RC.
+/// The difference of XRC's opcodes from those of RC.
 const XRC: u8 = 0xA0;
-/// What those of DC are above them.
+/// The difference of DC's.
 const DC: u8 = 0xC0;
 
 #[derive(Clone, Copy)]
@@ -296,7 +296,7 @@ opcodes! {
 pub(crate) const KINDS: usize = Kind::DcControl as usize + 1;
 
 /// [`Opcode::whole`] of each kind.
-const WHOLE: [Opcode; KINDS] = {
+static WHOLE: [Opcode; KINDS] = {
     let mut all = [Opcode::CNP; KINDS];
     let mut i = 0;
     while i < Opcode::ALL.len() {
@@ -404,11 +404,12 @@ impl Opcode {
     }
 
     /// The opcode of a kind that is always one packet: of RC, the CNP, or DC control.
-    pub(crate) const fn whole(kind: Kind) -> Opcode {
+    #[inline(always)]
+    pub(crate) fn whole(kind: Kind) -> Opcode {
         WHOLE[kind as usize]
     }
 
-    /// The opcode of RC for one of a class; what is not of that class becomes none of RC's.
+    /// The opcode of RC for an opcode of a class. An opcode of another class becomes none of RC's.
     #[inline(always)]
     pub const fn within(self, class: Class) -> Opcode {
         Opcode(self.0 ^ class.above_rc())

@@ -1,8 +1,8 @@
 //! Capture files: classic pcap, in the byte order and with the time unit that their writer had.
 //!
-//! Files come from anywhere, so nothing here trusts a length. What a capture holds is read in two
-//! steps: [`Records`] gives the frames, [`Datagram`] takes one apart as far as the UDP payload,
-//! which is a RoCEv2 packet.
+//! Files come from anywhere, so nothing here trusts a length. A capture is read in two steps:
+//! [`Records`] gives the frames, [`Datagram`] takes one apart as far as the UDP payload, which is a
+//! RoCEv2 packet.
 
 use super::ip::{gid_of_v4, Udp, ETHERNET_LEN, PROTO_UDP, V4, V6};
 use super::Flow;

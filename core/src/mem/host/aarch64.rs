@@ -22,8 +22,8 @@ pub(super) fn expect_write(addr: u64) {
     };
 }
 
-/// One access at `$addr` whose order is that of its instructions, which end on 4 with `fault` still
-/// 1 if the memory cannot be accessed.
+/// One access at `$addr`, in the order of its instructions. They end on 4 with `fault` still 1 if
+/// the memory cannot be accessed.
 macro_rules! access {
     ($($line:expr,)+ ; $($operands:tt)*) => {{
         let fault: u32;

@@ -9,7 +9,8 @@ use crate::wire::icrc::{end_rounds, end_rounds_256, end_rounds_512, over_round, 
 use core::arch::asm;
 use core::arch::x86_64::*;
 
-/// Rounds below which two passes are no slower: the loop's beginning and end cost as much.
+/// Below so many rounds two passes are no slower: the beginning and the end of the loop cost as
+/// much as it saves.
 const FEW: usize = 4;
 
 /// Bytes of a round.

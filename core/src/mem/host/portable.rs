@@ -5,7 +5,7 @@ use super::Fault;
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 // Program memory is an address that came over the API, hence the casts from integer to pointer
-// below. Null is refused here, since Rust must not even try it.
+// below. Null is refused, because Rust code must not access it.
 
 /// No hint here: a store takes the line when it comes.
 #[inline(always)]

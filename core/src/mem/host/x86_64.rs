@@ -27,7 +27,7 @@ pub(super) fn expect_write(addr: u64) {
     };
 }
 
-/// One instruction that accesses `$addr`, and ends on 4 with `fault` still 1 if the memory cannot be
+/// One instruction that accesses `$addr`. It ends on 4 with `fault` still 1 if the memory cannot be
 /// accessed.
 macro_rules! access {
     ($instruction:literal; $($operands:tt)*) => {{

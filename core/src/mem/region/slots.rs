@@ -137,8 +137,8 @@ impl Keys {
         Keys(Random::new(seed, PURPOSE))
     }
 
-    /// A key for `index` of which the bits between the program's byte and the index are neither 0
-    /// nor those of `last`: then no choice of that byte makes it 0 or the last key again.
+    /// A key for `index`. Its bits between the program's byte and the index are neither 0 nor those
+    /// of `last`, so no choice of that byte makes it 0 or the last key again.
     fn next(&mut self, index: usize, last: u32) -> u32 {
         const MASK: u32 = (1 << RANDOM_BITS) - 1;
         loop {

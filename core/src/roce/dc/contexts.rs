@@ -5,9 +5,9 @@
 //! of an earlier one find no queue pair, or a later one whose PSNs they do not have. Contexts are
 //! used in turn, the one that has been free longest first.
 //!
-//! What an initiator has stopped half-way, or by mistake, ends by a lease: a context of which
-//! nothing was heard for that long may be given to another. Nothing is timed; the age of a context
-//! is looked at when one is wanted and none is free.
+//! A lease ends an association whose initiator has stopped: a context that has heard nothing for
+//! that long may be given to another initiator. No timer runs: the ages of contexts are compared
+//! when one is wanted and none is free.
 
 use heapless::Vec;
 
@@ -86,7 +86,7 @@ impl Context {
         self.dct == NONE
     }
 
-    /// For how long nothing has come, as far as it is known.
+    /// How long nothing has come, as far as it is known.
     pub(super) fn silence(&mut self, qp: &Qp, now: u64) -> u64 {
         let seen = qp.counters.rcvd_pkts;
         if self.seen != seen {
@@ -165,8 +165,8 @@ impl Contexts {
 }
 
 impl Qp {
-    /// Whether nothing of its association is under way: a context that is idle may be given to
-    /// another once its initiator has agreed, or its lease is over.
+    /// Whether nothing of its association is under way. An idle context may be given to another
+    /// initiator when its own has agreed, or its lease is over.
     pub(super) fn is_idle_context(&self) -> bool {
         let resp = &self.conn.resp;
         resp.incoming() == Incoming::Idle

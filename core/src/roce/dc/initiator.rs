@@ -39,8 +39,8 @@ enum Head {
 
 impl Qp {
     /// Whether every request that has begun has ended. `end`: of the send queue. The next request
-    /// may have begun without a packet, which a window or the number of READs holds: its PSNs are
-    /// those of this association.
+    /// may have begun although a window or the number of READs holds back its first packet: then
+    /// its PSNs are those of this association.
     fn is_drained(&self, end: u32) -> bool {
         let req = &self.conn.req;
         let begun = req.next != end && self.has_begun(req.next);
@@ -130,7 +130,8 @@ impl Transport {
             if at != u64::MAX {
                 self.conn(s, qi).wake_at(at);
             }
-            // The rest of the queue may be for another target, and nothing of this one under way.
+            // The rest of the queue may be for another target, and nothing of this association is
+            // under way.
             let again = sent == Sent::Idle && self.may_change(s, qi);
             if !again {
                 return sent;
@@ -138,8 +139,8 @@ impl Transport {
         }
     }
 
-    /// Whether the next request is for the target of the latest one, whose association is open and
-    /// owes nothing: then there is nothing to choose.
+    /// Whether there is nothing to choose: the next request is for the same target as the latest
+    /// one, and that association is open and owes nothing.
     fn keeps_target(&mut self, s: &Shared, qi: usize, now: u64) -> bool {
         let is_over = self.may_be_over(qi, now);
         let qp = &mut self.qps[qi];
@@ -408,8 +409,8 @@ impl Conn<'_> {
         !matches!(self.qp.conn.req.send_block(), SendBlock::Rate(_))
     }
 
-    /// Whether what has ended may let an initiator go on: to the next request, whose target may be
-    /// another, or away from a target that wants its context back.
+    /// Whether an initiator may go on after a request has ended: to the next request, maybe of
+    /// another target, or away from a target that wants its context back.
     pub(in crate::roce) fn may_go_on(&mut self) -> bool {
         if self.qp.kind != QpKind::Dci {
             return false;
@@ -485,7 +486,7 @@ impl Conn<'_> {
         self.fail_request(now, index, status, cause, dctn, anew);
     }
 
-    /// The peer is silent: maybe it is the association that is gone, so a DCI asks.
+    /// The peer is silent. The association may be gone, so a DCI asks.
     pub(in crate::roce) fn doubt_association(&mut self) {
         if self.qp.kind == QpKind::Dci {
             self.qp.association().asks = true;

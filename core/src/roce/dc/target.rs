@@ -20,8 +20,8 @@ use crate::wire::{mtu_bytes, Psn};
 const CONTEXTS_EACH: usize = 2;
 /// An initiator is asked for its context at most once in this time.
 const RECLAIM_INTERVAL_NS: u64 = 1_000_000;
-/// How long an initiator that finds no context is told to wait, in microseconds: the round trip in
-/// which another gives up its own.
+/// Time in microseconds that an initiator without a context is told to wait: a round trip, in which
+/// another initiator gives up its own.
 const BUSY_US: u32 = 100;
 /// Bounds of the lease that an initiator may ask for.
 const LEASE_MIN_MS: u32 = 1_000;
@@ -126,7 +126,7 @@ impl Transport {
                 && context.owes.is_none()
                 && now >= context.reclaim_at
             {
-                // Rather one that is idle; another ends its requests first.
+                // An idle one is preferred; any other ends its requests first.
                 wanted = wanted.max(Some((is_idle, silence, at)));
             }
         }

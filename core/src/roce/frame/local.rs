@@ -70,7 +70,7 @@ impl Transport {
         let Some(Eligible { index, slot, op, run }) = qp.next_single::<DC>(&sq) else {
             return false;
         };
-        // That the context is still that of this association is seen below.
+        // The code below checks that the context is still that of this association.
         if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
             return false;
         }

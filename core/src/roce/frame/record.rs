@@ -1,9 +1,8 @@
 //! Single requests and messages as records of a link, and the ACK beside them.
 //!
 //! A single message is written, handed over and recorded in one step, and accepted in one step; the
-//! general path takes everything else. State, counters and bytes are those that the general path
-//! would leave: `core/tests/engine/shapes/single.rs` runs both over the same requests and compares
-//! them.
+//! general path takes everything else. State, counters and bytes are as the general path leaves
+//! them: `core/tests/engine/shapes/single.rs` runs both over the same requests and compares them.
 
 use core::sync::atomic::Ordering;
 
@@ -244,7 +243,7 @@ impl Conn<'_> {
 
 /// Offset of the ACK in a frame that holds one single message, which takes a receive request, and
 /// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes that ACK first,
-/// as [`Transport::take_record`] takes one that lies among the words.
+/// as [`Transport::take_record`] does if the ACK lies among the words.
 #[inline(always)]
 pub fn ack_behind(w: &[u64; HEAD_MAX / 8], len: usize) -> Option<usize> {
     let h = Head::of(w);

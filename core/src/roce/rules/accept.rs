@@ -1,5 +1,5 @@
-//! Accepting a request: PSNs, counters and completions of the responder, and all of it for a single
-//! message.
+//! Accepting a request: PSNs, counters and completions of the responder; and the whole step for a
+//! single message.
 
 use super::cq::CqSide;
 use super::recv::{note_left, recv_queue};
@@ -58,7 +58,7 @@ impl Qp {
         memory.regions.remote(rkey, pd, self.qpn, va, len, right)
     }
 
-    /// The number that completions of receive requests have for the sender: a DC target has many.
+    /// The sender's QPN in completions of receive requests: a DC target has many senders.
     #[inline(always)]
     pub(in crate::roce) fn src_qp(&self) -> u32 {
         if self.kind == QpKind::DcContext {

@@ -1,5 +1,5 @@
-//! Acknowledgements: when the responder owes one and has sent it, and what one resets at the
-//! requester.
+//! Acknowledgements: when the responder owes and sends one, and which state of the requester one
+//! resets.
 
 use crate::bitmap::{Bitmap, Few};
 use crate::receipt::Receipts;
@@ -43,8 +43,8 @@ impl AckQueue {
         self.pending.get(qi)
     }
 
-    /// A QP owes no ACK any more. With the last of them `flush_at` ends: else it would send the
-    /// next ACK at once, ahead of the program's reply.
+    /// A QP owes no ACK any more. The last one resets `flush_at`. Otherwise the next ACK would
+    /// leave at once, ahead of the program's reply.
     #[inline(always)]
     pub(in crate::roce) fn forget(&mut self, qi: usize) {
         self.pending.clear(qi);
@@ -107,8 +107,8 @@ impl Conn<'_> {
 
     /// A connection begins. Over a link an ACK may wait: a receipt outlives this process. Through
     /// the port it waits only if the program is known to reply. Otherwise it leaves in the round
-    /// that took the message, before the program has its completion, because the program may end
-    /// next, and the peer may be of another host, which cannot read the receipt.
+    /// that took the message, before the program has its completion. The program may end next, and
+    /// a peer on another host cannot read the receipt.
     pub(crate) fn begin_acks(&mut self) {
         if let Some(receipts) = self.common.acks.receipts {
             receipts.forget(self.qp.qpn);
@@ -130,8 +130,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A request of the program leaves. If an ACK has left alone before it, that could have waited
-    /// for the request, and the next one does.
+    /// A request of the program leaves. If an ACK has left alone before it, that ACK could have
+    /// waited for the request, and the next ACK does.
     #[inline(always)]
     pub(in crate::roce) fn has_replied(&mut self) {
         let resp = &mut self.qp.conn.resp;

@@ -57,8 +57,8 @@ impl<'a> CqSide<'a> {
     /// Pushes a completion for which there is room, and raises the CQ's event if it is armed for
     /// it.
     ///
-    /// The slot of the request or receive is released before: another thread of the program may
-    /// poll meanwhile and post the next request into a queue of one entry.
+    /// The slot of the request or receive is released before this: another thread of the program
+    /// may poll the completion and at once post the next request into a queue of one entry.
     #[inline(always)]
     pub(in crate::roce) fn push(&mut self, s: &Shared, wc: Wc, solicited: bool) {
         let pushed = self.ring.push(wc);

@@ -37,8 +37,8 @@ impl Qp {
     // rxe rxe_comp.c check_ack, READ: The response to a READ begins with a FIRST or ONLY packet and
     // ends with a LAST or ONLY one; one that comes elsewhere is a bad response.
     pub(in crate::roce) fn has_place(&self, run: &Run, done: u32, npkts: u32) -> bool {
-        // Each request is answered as a READ. It ends at a multiple of a piece if nothing has cut
-        // it, and begins anywhere where packets were lost.
+        // Each request is answered as a READ. It ends at a multiple of a piece unless something has
+        // cut it, and begins anywhere if packets were lost.
         let end = done + run.n;
         let begins = run.first || done > 0;
         let ends = self.conn.req.reads_cut || end % self.read_piece() == 0;
@@ -63,7 +63,7 @@ impl Qp {
         }
     }
 
-    /// Apart from [`Qp::read_packets`], so that requests of one piece pay nothing for it.
+    /// A function of its own, so that requests of one piece pay nothing for it.
     #[cold]
     fn read_packets_of_many(&self, rx: &Window, room: u32, first: u32, left: u32) -> u32 {
         let piece = self.read_piece();

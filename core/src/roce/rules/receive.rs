@@ -1,4 +1,4 @@
-//! Receiving: which packets a queue pair accepts from whom.
+//! Receiving: which packets a queue pair accepts, and from whom.
 
 use crate::device::async_event;
 use crate::roce::conn::Conn;
@@ -14,8 +14,8 @@ const BURST_PACKETS: u16 = 128;
 impl Transport {
     /// Whether a packet that comes in the name of a soft device has an IPv4 identification that the
     /// device does not give: its own socket numbers the packets of each burst from 0. The receiver
-    /// of a datagram solves for the number, so a packet with a wrong ICRC has any. Nothing of the
-    /// packet was checked but that.
+    /// of a datagram solves for the number, so a packet with a wrong ICRC has any. Nothing else of
+    /// the packet was checked.
     #[cold]
     pub(crate) fn has_strange_ident(&self, from: &Origin, ident: u16, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };

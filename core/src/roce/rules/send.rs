@@ -1,4 +1,4 @@
-//! Sending: which request may leave, and what changes when it has.
+//! Sending: which request may leave, and how the state changes when it has left.
 
 use crate::ring::{EngineConsumer, SlotRef};
 use crate::roce::conn::Conn;
@@ -139,14 +139,14 @@ impl Qp {
     pub(in crate::roce) fn begin_request(&mut self, index: u32, npkts: u32) {
         let psn = self.conn.req.next_psn;
         let ws = self.wqe(index);
-        // The rest is as the request before it left it: zero.
+        // The other fields are zero: the request before it has cleared them.
         (ws.started, ws.psn, ws.npkts) = (true, psn, npkts);
     }
 }
 
 impl Conn<'_> {
     /// Records that packets of the next request have left: PSNs, windows and counters, without
-    /// [`Conn::start_timers`]. `SINGLE` compiles out what a single request cannot have.
+    /// [`Conn::start_timers`]. `SINGLE` compiles out the cases that a single request cannot have.
     #[inline(always)]
     pub(in crate::roce) fn note_sent<const SINGLE: bool>(&mut self, sent: &Departed) {
         let (req, peer) = (&mut self.qp.conn.req, &mut *self.peer);

@@ -43,8 +43,8 @@ impl RegisteredMemory {
 
     /// Copies `len` bytes from byte `offset` of a list on, piece by piece. `copy` gets the memory
     /// of a piece, the range of the bytes there, and the bytes of the piece from there on.
-    /// `writes`: the list is the target. Then `Some` means that the bytes are taken, and will have
-    /// landed when the provider says so of the token.
+    /// `writes`: the list is the target. Then `Some` means that the bytes are taken, and have
+    /// landed when the provider reports the token as ready.
     #[inline(always)]
     fn copy_pieces(
         &self,
@@ -141,8 +141,8 @@ impl RegisteredMemory {
         }
     }
 
-    /// [`RegisteredMemory::gather`] of bulk; returns the CRC state that was `state` before `dst`
-    /// and has gone on over it, as it is sent.
+    /// [`RegisteredMemory::gather`] of bulk, which continues the CRC from `state` over `dst` as it
+    /// is sent. Returns the new state.
     #[inline(never)]
     fn gather_crc(
         &self,
@@ -165,7 +165,7 @@ impl RegisteredMemory {
         Ok(state)
     }
 
-    /// Not inline, so that inline data does not pay for the registers of this.
+    /// Not inline, so that inline data does not pay for the registers that this needs.
     #[inline(never)]
     fn gather_pieces(
         &self,

@@ -1,5 +1,5 @@
-//! XRC: the SRQ that each request of an initiator names. The target has no PD and no CQ of its own;
-//! those of that SRQ count for the request, whatever it is.
+//! XRC: the SRQ that each request of an initiator names. The target has no PD and no CQ of its own:
+//! each request uses those of its SRQ.
 
 use crate::roce::conn::Conn;
 use crate::roce::run::Run;
@@ -20,8 +20,8 @@ impl Common {
 }
 
 impl Conn<'_> {
-    /// Makes the SRQ that a request names, and with it its PD and its CQ, those of this XRC target
-    /// from now on. False: there is no such SRQ in its domain, or the request may not change to it.
+    /// Gives this XRC target the SRQ that a request names, with the PD and the CQ of that SRQ.
+    /// False: there is no such SRQ in its domain, or the request may not change to it.
     #[inline(never)]
     pub(in crate::roce) fn bind_srq(&mut self, run: &Run) -> bool {
         let found = self.common.xrc_srq(run.srqn(), self.qp.xrcd);
@@ -30,8 +30,8 @@ impl Conn<'_> {
         if qp.srq == srq {
             return true;
         }
-        // A message under way stays with its SRQ, and so does one that has its receive request and
-        // is asked for again.
+        // A message under way stays with its SRQ, and so does a message that has its receive
+        // request and is requested again.
         if qp.conn.resp.incoming() != Incoming::Idle || qp.conn.resp.recv.taken {
             return false;
         }

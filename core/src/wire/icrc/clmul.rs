@@ -13,10 +13,11 @@ use core::arch::x86_64::*;
 
 use super::table::{times_x, POLY};
 
-/// The functions by wide registers, for a module that has these of one width: `first`, the block so
-/// far and as many blocks as leave whole registers, in one register; `load`; `lanes`, constants that
-/// fold every lane over the same distance; `step`, every lane folded by its constants, with the next
-/// register added; `last`, a register as one block.
+/// The functions that wide registers of any width have in common. The module defines these for its
+/// width: `first` puts the block so far, and as many blocks as leave whole registers, into one
+/// register; `load` loads a register; `lanes` makes constants that fold every lane over the same
+/// distance; `step` folds every lane and adds the next register; `last` folds a register into one
+/// block.
 macro_rules! wide {
     ($features:literal, $register:ty, $lanes:literal, $update:ident, $icrc:ident, $end:ident) => {
         /// The state after `data`, by wide registers where there is enough of it.
@@ -277,8 +278,8 @@ fn go_on(block: __m128i, data: &[u8]) -> (__m128i, &[[u8; 16]]) {
     (step(later(block, 16 - odd), next), blocks)
 }
 
-/// What folds a chain over a round: four registers of so many lanes. For the earlier and for the
-/// later half of a block.
+/// The constants that fold a chain over a round, which is four registers of so many lanes: for the
+/// earlier and for the later half of a block.
 pub(crate) const fn over_round(lanes: u32) -> (u64, u64) {
     (fold_low(512 * lanes), fold_high(512 * lanes))
 }

@@ -1,5 +1,5 @@
-//! Arithmetic modulo the CRC's polynomial: what takes the difference of two CRCs on over bytes that
-//! both have, or back over them.
+//! Arithmetic modulo the CRC's polynomial. It moves the difference of two CRCs forward over bytes
+//! that both have, or back over them.
 
 use super::table::{times_x, POLY};
 
@@ -49,13 +49,13 @@ static BACK_256: [u32; 256] = powers(256, true);
 static ON_1: [u32; 256] = powers(1, false);
 static ON_256: [u32; 256] = powers(256, false);
 
-/// What `state` was before `bytes` zero bytes (at most 65535, a datagram is shorter).
+/// The state before `bytes` zero bytes (at most 65535, a datagram is shorter).
 pub(super) fn unshift(state: u32, bytes: u16) -> u32 {
     let [high, low] = bytes.to_be_bytes();
     product(product(state, BACK_1[low as usize]), BACK_256[high as usize])
 }
 
-/// What `state` is after `bytes` zero bytes, which is what a difference of two states is after any
+/// The state after `bytes` zero bytes. A difference of two states changes in the same way over any
 /// bytes that both have.
 pub(super) fn shift(state: u32, bytes: u16) -> u32 {
     let [high, low] = bytes.to_be_bytes();

@@ -5,9 +5,9 @@ use super::{Bth, Flow, ICRC_LEN};
 /// Differences of identifications that are remembered: those within a burst.
 const KNOWN: usize = 16;
 
-/// [`Flow::icrc_after`] for many packets that go from one flow to another. What their headers
-/// change in the ICRC depends on the flows, the packet's length, and by which bits the
-/// identifications differ; it is remembered for the flows and the length of the last packet.
+/// [`Flow::icrc_after`] for many packets that go from one flow to another. The change of the ICRC
+/// depends on the flows, the packet's length, and the bits in which the identifications differ. It
+/// is remembered for the flows and the length of the last packet.
 ///
 /// # Thread-safety
 /// One thread at a time.
@@ -21,8 +21,8 @@ pub struct Hop {
 }
 
 impl Hop {
-    /// As `flow.icrc_after(ident, was, packet)`: some 2 ns where a packet of the same length went
-    /// the same way before, with as different identifications.
+    /// As `flow.icrc_after(ident, was, packet)`: some 2 ns if a packet of the same length, whose
+    /// identifications differed in the same bits, went the same way before.
     #[inline]
     pub fn icrc_after(&mut self, flow: &Flow, ident: u16, was: (&Flow, u16), packet: &[u8]) -> u32 {
         let Some(icrc) = packet.last_chunk::<ICRC_LEN>() else { return 0 };
