@@ -88,20 +88,7 @@ pub unsafe fn create(
     };
     (ex.start_poll, ex.next_poll) = (Some(polls.0), Some(polls.1));
     ex.end_poll = Some(end_poll);
-    ex.read_opcode = Some(read_opcode);
-    ex.read_vendor_err = Some(read_vendor_err);
-    ex.read_byte_len = Some(read_byte_len);
-    ex.read_imm_data = Some(read_imm_data);
-    ex.read_qp_num = Some(read_qp_num);
-    ex.read_src_qp = Some(read_src_qp);
-    ex.read_wc_flags = Some(read_wc_flags);
-    ex.read_slid = Some(read_slid);
-    ex.read_sl = Some(read_sl);
-    ex.read_dlid_path_bits = Some(read_dlid_path_bits);
-    ex.read_completion_ts = Some(read_completion_ts);
-    ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
-    ex.read_cvlan = Some(read_cvlan);
-    ex.read_flow_tag = Some(read_flow_tag);
+    set_readers(ex);
     cq.stamps = i.wc_flags & (COMPLETION_TIMESTAMP | WALLCLOCK) != 0;
     let cq = Box::into_raw(Box::new(cq));
     Cq::publish(cq);
@@ -174,50 +161,42 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     }
 }
 
-/// The completion that was taken last.
-///
-/// # Safety
-/// The program's CQ, between start and end.
-unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a ibv_wc {
-    // SAFETY: the caller's promise.
-    unsafe { &(*cq.cast::<Cq>()).current }
-}
-
 macro_rules! readers {
-    ($($name:ident -> $t:ty = |$wc:ident| $value:expr;)*) => {$(
-        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $t {
-            // SAFETY: the program calls it between start and end.
-            let $wc = unsafe { current(cq) };
+    ($($name:ident -> $t:ty = |$cq:ident| $value:expr;)*) => {
+        $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $t {
+            // SAFETY: the program calls it between start and end, in the thread that has the CQ.
+            let $cq = unsafe { &*cq.cast::<Cq>() };
             $value
+        })*
+
+        /// The functions that read the current completion.
+        fn set_readers(ex: &mut ibv_cq_ex) {
+            $(ex.$name = Some($name);)*
         }
-    )*};
+    };
 }
 
 readers! {
-    read_opcode -> u32 = |wc| wc.opcode;
-    read_vendor_err -> u32 = |wc| wc.vendor_err;
-    read_byte_len -> u32 = |wc| wc.byte_len;
-    read_imm_data -> u32 = |wc| wc.imm_data;
-    read_qp_num -> u32 = |wc| wc.qp_num;
-    read_src_qp -> u32 = |wc| wc.src_qp;
-    read_wc_flags -> c_uint = |wc| wc.wc_flags;
-    read_slid -> u32 = |wc| wc.slid.into();
-    read_sl -> u8 = |wc| wc.sl;
-    read_dlid_path_bits -> u8 = |wc| wc.dlid_path_bits;
-    read_cvlan -> u16 = |_wc| 0;
-    read_flow_tag -> u32 = |_wc| 0;
+    read_opcode -> u32 = |cq| cq.current.opcode;
+    read_vendor_err -> u32 = |cq| cq.current.vendor_err;
+    read_byte_len -> u32 = |cq| cq.current.byte_len;
+    read_imm_data -> u32 = |cq| cq.current.imm_data;
+    read_qp_num -> u32 = |cq| cq.current.qp_num;
+    read_src_qp -> u32 = |cq| cq.current.src_qp;
+    read_wc_flags -> c_uint = |cq| cq.current.wc_flags;
+    read_slid -> u32 = |cq| cq.current.slid.into();
+    read_sl -> u8 = |cq| cq.current.sl;
+    read_dlid_path_bits -> u8 = |cq| cq.current.dlid_path_bits;
+    read_cvlan -> u16 = |_cq| 0;
+    read_flow_tag -> u32 = |_cq| 0;
+    read_completion_ts -> u64 = |cq| cq.stamp_ns;
+    read_completion_wallclock_ns -> u64 = |cq| wall_clock(cq.stamp_ns);
 }
 
-unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program calls it between start and end.
-    unsafe { (*cq.cast::<Cq>()).stamp_ns }
-}
-
-unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: as above.
-    let stamp = unsafe { (*cq.cast::<Cq>()).stamp_ns };
+/// The wall clock's time at a time of CLOCK_MONOTONIC.
+fn wall_clock(stamp_ns: u64) -> u64 {
     let wall = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_nanos() as u64);
-    wall.saturating_sub(now_ns().saturating_sub(stamp))
+    wall.saturating_sub(now_ns().saturating_sub(stamp_ns))
 }

@@ -9,29 +9,22 @@ use crate::{
 use core::ffi::{c_int, c_void};
 use gdrcore_net::reason;
 
-const NONE: Unused = core::ptr::null();
-
 fn operations() -> ibv_context_ops {
     ibv_context_ops {
-        compat_query_device: NONE,
-        compat_query_port: NONE,
-        compat_pd_mr: [NONE; 5],
         alloc_mw: Some(mr_verbs::alloc_mw),
         bind_mw: Some(post_verbs::bind_mw),
         dealloc_mw: Some(mr_verbs::dealloc_mw),
-        compat_create_cq: NONE,
         poll_cq: Some(if reason::is_verbose() {
             cq_verbs::poll_cq::<true>
         } else {
             cq_verbs::poll_cq::<false>
         }),
         req_notify_cq: Some(cq_verbs::req_notify_cq),
-        compat_cq_srq: [NONE; 7],
         post_srq_recv: Some(post_verbs::post_srq_recv),
-        compat_qp: [NONE; 4],
         post_send: Some(post_verbs::post_send),
         post_recv: Some(post_verbs::post_recv),
-        compat_ah_mcast: [NONE; 5],
+        // SAFETY: null pointers are operations that no program calls.
+        ..unsafe { core::mem::zeroed() }
     }
 }
 
@@ -47,42 +40,23 @@ pub fn verbs(
         query_port: Some(query_verbs::query_port_ex),
         advise_mr: Some(mr_verbs::advise_mr),
         alloc_null_mr: Some(mr_verbs::alloc_null_mr),
-        read_counters: NONE,
-        attach_counters_point_flow: NONE,
-        create_counters: NONE,
-        destroy_counters: NONE,
         reg_dm_mr: Some(dm_verbs::reg_dm_mr),
         alloc_dm: Some(dm_verbs::alloc_dm),
         free_dm: Some(dm_verbs::free_dm),
-        modify_flow_action_esp: NONE,
-        destroy_flow_action: NONE,
-        create_flow_action_esp: NONE,
         modify_qp_rate_limit: Some(qp_verbs::modify_qp_rate_limit),
         alloc_parent_domain: Some(pd_verbs::alloc_parent_domain),
         dealloc_td: Some(pd_verbs::dealloc_td),
         alloc_td: Some(pd_verbs::alloc_td),
         modify_cq: Some(cq_verbs::modify_cq),
-        post_srq_ops: NONE,
-        destroy_rwq_ind_table: NONE,
-        create_rwq_ind_table: NONE,
-        destroy_wq: NONE,
-        modify_wq: NONE,
-        create_wq: NONE,
         query_rt_values: Some(query_verbs::query_rt_values),
         create_cq_ex: Some(cq_ex_verbs::create_cq_ex),
-        private: NONE,
         query_device_ex: Some(query_verbs::query_device_ex),
-        destroy_flow: NONE,
-        placeholder2: NONE,
-        create_flow: NONE,
-        placeholder1: NONE,
         open_qp: Some(open_qp_verbs::open_qp),
         create_qp_ex: Some(qp_ex_verbs::create_qp_ex),
         get_srq_num: Some(srq_verbs::get_srq_num),
         create_srq_ex: Some(srq_verbs::create_srq_ex),
         open_xrcd: Some(xrcd_verbs::open_xrcd),
         close_xrcd: Some(xrcd_verbs::close_xrcd),
-        placeholder3: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {
             device: (&raw const adapter.ibv).cast_mut(),
@@ -94,5 +68,7 @@ pub fn verbs(
             // Tells the inline verbs that there is a verbs_context.
             abi_compat: usize::MAX as *mut c_void,
         },
+        // SAFETY: null pointers are operations that the device lacks.
+        ..unsafe { core::mem::zeroed() }
     }
 }

@@ -155,7 +155,6 @@ pub unsafe extern "C" fn query_device_ex(
     Verb("ibv_query_device_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
         let full = ibv_device_attr_ex {
             orig_attr: device_attr(c.hca, c.adapter),
-            comp_mask: 0,
             odp_general_caps: ODP,
             rc_odp_caps: ODP_RC,
             uc_odp_caps: ODP_SEND | ODP_RECV | ODP_WRITE,
@@ -163,17 +162,12 @@ pub unsafe extern "C" fn query_device_ex(
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             device_cap_flags_ex: u64::from(CAPS) | CAPS_EX,
-            tso_caps: [0; 2],
-            rss_caps: [0; 4],
-            max_wq_type_rq: 0,
-            packet_pacing_caps: [0; 3],
-            raw_packet_caps: 0,
-            tm_caps: [0; 5],
             cq_mod_caps: [u16::MAX; 2],
             max_dm_size: crate::dm_verbs::MAX,
-            pci_atomic_caps: [0; 3],
             xrc_odp_caps: ODP_RC,
             phys_port_cnt_ex: 1,
+            // SAFETY: zeroes are a value of each other field, all of which are numbers.
+            ..unsafe { core::mem::zeroed() }
         };
         // SAFETY: `size` bytes are the program's.
         unsafe { copy_out(&full, attr.cast(), size) }

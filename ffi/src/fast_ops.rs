@@ -133,53 +133,85 @@ unsafe fn cq_entry(cq: *mut gdrc_cq_fast) -> &'static CqEntry {
     unsafe { &*cq.cast() }
 }
 
-unsafe extern "C" fn shut_send(
-    qp: *mut gdrc_qp_fast,
-    wr: *const SendWr,
-    bad: *mut *const SendWr,
-) -> c_int {
-    // SAFETY: the header's contract.
-    unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
-}
+/// The posts of send requests, and those of receive requests, which differ in their types alone.
+macro_rules! posts {
+    (
+        $wr:ty, $call:ident, $post:ident, $pinned:ident:
+        $shut:ident, $checked:ident, $soft:ident, $judged:ident
+    ) => {
+        unsafe extern "C" fn $shut(
+            qp: *mut gdrc_qp_fast,
+            wr: *const $wr,
+            bad: *mut *const $wr,
+        ) -> c_int {
+            // SAFETY: the header's contract.
+            unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
+        }
 
-unsafe extern "C" fn shut_recv(
-    qp: *mut gdrc_qp_fast,
-    wr: *const RecvWr,
-    bad: *mut *const RecvWr,
-) -> c_int {
-    // SAFETY: the header's contract.
-    unsafe { report_bad(qp_entry(qp).refusal(), bad, wr) }
+        unsafe extern "C" fn $checked(
+            qp: *mut gdrc_qp_fast,
+            wr: *const $wr,
+            bad: *mut *const $wr,
+        ) -> c_int {
+            // SAFETY: the header's contract; this function is that of a handle in use.
+            unsafe {
+                let entry = qp_entry(qp);
+                let handle = entry.object_in_use().handle;
+                $call(entry.context(), gdrc_qp { handle }, wr, bad)
+            }
+        }
+
+        unsafe extern "C" fn $soft(
+            qp: *mut gdrc_qp_fast,
+            wr: *const $wr,
+            bad: *mut *const $wr,
+        ) -> c_int {
+            let mut first = wr;
+            // SAFETY: the header's contract; it is pinned.
+            let done = check_list(wr).and_then(|()| unsafe {
+                let to = soft_qp(qp)?;
+                to.$post(wr, &mut first)
+            });
+            match done {
+                Ok(()) => 0,
+                // SAFETY: our contract.
+                Err(e) => unsafe { report_bad(e, bad, first) },
+            }
+        }
+
+        /// Any other list is checked request by request.
+        #[inline(never)]
+        unsafe extern "C" fn $judged(
+            qp: *mut gdrc_qp_fast,
+            wr: *const $wr,
+            bad: *mut *const $wr,
+        ) -> c_int {
+            let mut first = wr;
+            // SAFETY: the header's contract: a handle in use, so pinned; a readable list.
+            let done = check_list(wr).and_then(|()| unsafe {
+                let (object, nic, _) = nic_qp(qp);
+                nic.$pinned(object.handle, wr, &mut first)
+            });
+            match done {
+                Ok(()) => 0,
+                // SAFETY: our contract.
+                Err(e) => unsafe { report_bad(e, bad, first) },
+            }
+        }
+    };
+}
+posts! {
+    SendWr, gdrc_post_send, post_send, pinned_post_send:
+    shut_send, checked_send, soft_send, nic_send_judged
+}
+posts! {
+    RecvWr, gdrc_post_recv, post_recv, pinned_post_recv:
+    shut_recv, checked_recv, soft_recv, nic_recv_judged
 }
 
 unsafe extern "C" fn shut_poll(cq: *mut gdrc_cq_fast, _: c_int, _: *mut Wc) -> c_int {
     // SAFETY: the header's contract.
     ret(Err(unsafe { cq_entry(cq) }.refusal()))
-}
-
-unsafe extern "C" fn checked_send(
-    qp: *mut gdrc_qp_fast,
-    wr: *const SendWr,
-    bad: *mut *const SendWr,
-) -> c_int {
-    // SAFETY: the header's contract; this function is that of a handle in use.
-    unsafe {
-        let entry = qp_entry(qp);
-        let handle = entry.object_in_use().handle;
-        gdrc_post_send(entry.context(), gdrc_qp { handle }, wr, bad)
-    }
-}
-
-unsafe extern "C" fn checked_recv(
-    qp: *mut gdrc_qp_fast,
-    wr: *const RecvWr,
-    bad: *mut *const RecvWr,
-) -> c_int {
-    // SAFETY: as in `checked_send`.
-    unsafe {
-        let entry = qp_entry(qp);
-        let handle = entry.object_in_use().handle;
-        gdrc_post_recv(entry.context(), gdrc_qp { handle }, wr, bad)
-    }
 }
 
 unsafe extern "C" fn checked_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
@@ -208,62 +240,24 @@ unsafe fn soft_qp(qp: *mut gdrc_qp_fast) -> Result<&'static SoftQp> {
     }
 }
 
-unsafe extern "C" fn soft_send(
-    qp: *mut gdrc_qp_fast,
-    wr: *const SendWr,
-    bad: *mut *const SendWr,
-) -> c_int {
-    let mut first = wr;
-    // SAFETY: the header's contract; it is pinned.
-    let done = check_list(wr)
-        .and_then(|()| unsafe { soft_qp(qp) })
-        .and_then(|to| unsafe { to.post_send(wr, &mut first) });
-    match done {
-        Ok(()) => 0,
-        // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
+macro_rules! polls {
+    ($($poll:ident $target:ident;)*) => {$(
+        unsafe extern "C" fn $poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
+            // SAFETY: as in `soft_qp`.
+            let object = unsafe { cq_entry(cq).object_in_use() };
+            let CqTarget::$target(of) = &object.target else {
+                // SAFETY: `insert_cq` gives this function to targets of this kind alone.
+                unsafe { core::hint::unreachable_unchecked() }
+            };
+            // SAFETY: the header's contract: `wc` has n structs; it is pinned.
+            let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
+            ret(polled.map(count))
+        }
+    )*};
 }
-
-unsafe extern "C" fn soft_recv(
-    qp: *mut gdrc_qp_fast,
-    wr: *const RecvWr,
-    bad: *mut *const RecvWr,
-) -> c_int {
-    let mut first = wr;
-    // SAFETY: as in `soft_send`.
-    let done = check_list(wr)
-        .and_then(|()| unsafe { soft_qp(qp) })
-        .and_then(|to| unsafe { to.post_recv(wr, &mut first) });
-    match done {
-        Ok(()) => 0,
-        // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
-}
-
-unsafe extern "C" fn soft_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
-    // SAFETY: as in `soft_qp`.
-    let object = unsafe { cq_entry(cq).object_in_use() };
-    let CqTarget::Soft(of) = &object.target else {
-        // SAFETY: `insert_cq` gives this function to targets of a soft device alone.
-        unsafe { core::hint::unreachable_unchecked() }
-    };
-    // SAFETY: the header's contract: `wc` has n structs; it is pinned.
-    let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
-    ret(polled.map(count))
-}
-
-unsafe extern "C" fn set_poll(cq: *mut gdrc_cq_fast, n: c_int, wc: *mut Wc) -> c_int {
-    // SAFETY: as in `soft_qp`.
-    let object = unsafe { cq_entry(cq).object_in_use() };
-    let CqTarget::Set(of) = &object.target else {
-        // SAFETY: `insert_cq` gives this function to targets of a device of several engines alone.
-        unsafe { core::hint::unreachable_unchecked() }
-    };
-    // SAFETY: as in `soft_poll`.
-    let polled = object.owner.check().and_then(|()| unsafe { of.poll(wc_slice(wc, n)?) });
-    ret(polled.map(count))
+polls! {
+    soft_poll Soft;
+    set_poll Set;
 }
 
 /// A NIC's object of a handle.
@@ -330,26 +324,6 @@ unsafe extern "C" fn nic_send_list(
     }
 }
 
-/// Any other list is checked request by request.
-#[inline(never)]
-unsafe extern "C" fn nic_send_judged(
-    qp: *mut gdrc_qp_fast,
-    wr: *const SendWr,
-    bad: *mut *const SendWr,
-) -> c_int {
-    let mut first = wr;
-    // SAFETY: the header's contract: a handle in use, so pinned; a readable list.
-    let done = check_list(wr).and_then(|()| unsafe {
-        let (object, nic, _) = nic_qp(qp);
-        nic.pinned_post_send(object.handle, wr, &mut first)
-    });
-    match done {
-        Ok(()) => 0,
-        // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
-}
-
 /// As [`nic_send`].
 unsafe extern "C" fn nic_recv(
     qp: *mut gdrc_qp_fast,
@@ -369,26 +343,6 @@ unsafe extern "C" fn nic_recv(
             };
         }
         nic_recv_judged(qp, wr, bad)
-    }
-}
-
-/// As [`nic_send_judged`].
-#[inline(never)]
-unsafe extern "C" fn nic_recv_judged(
-    qp: *mut gdrc_qp_fast,
-    wr: *const RecvWr,
-    bad: *mut *const RecvWr,
-) -> c_int {
-    let mut first = wr;
-    // SAFETY: as in `nic_send_judged`.
-    let done = check_list(wr).and_then(|()| unsafe {
-        let (object, nic, _) = nic_qp(qp);
-        nic.pinned_post_recv(object.handle, wr, &mut first)
-    });
-    match done {
-        Ok(()) => 0,
-        // SAFETY: our contract.
-        Err(e) => unsafe { report_bad(e, bad, first) },
     }
 }
 

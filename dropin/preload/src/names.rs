@@ -288,75 +288,41 @@ unsafe fn target(kind: c_int, seen: &PathInfo, to: *mut c_char, len: usize) -> i
     }
 }
 
-/// readlink(2).
-///
-/// # Safety
-/// As readlink(2).
-#[no_mangle]
-pub unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, len: usize) -> isize {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let kernel = |path| (REAL.readlink())(path, to, len);
-        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| target(kind, seen, to, len))
-    }
+macro_rules! readlinks {
+    ($($(#[$doc:meta])* $name:ident($($dir:ident)?; $($room:ident)?);)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As readlink(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            $($dir: c_int,)?
+            path: *const c_char,
+            to: *mut c_char,
+            len: usize
+            $(, $room: usize)?
+        ) -> isize {
+            let from = [$($dir,)? libc::AT_FDCWD][0];
+            let most = len$(.min($room))?;
+            // SAFETY: the program's own arguments.
+            unsafe {
+                let kernel = |path| (REAL.$name())($($dir,)? path, to, len $(, $room)?);
+                lead(from, path, false, kernel, |kind, seen| target(kind, seen, to, most))
+            }
+        }
+    )* };
 }
 
-/// readlinkat(2).
-///
-/// # Safety
-/// As readlinkat(2).
-#[no_mangle]
-pub unsafe extern "C" fn readlinkat(
-    dir: c_int,
-    path: *const c_char,
-    to: *mut c_char,
-    len: usize,
-) -> isize {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let kernel = |path| (REAL.readlinkat())(dir, path, to, len);
-        lead(dir, path, false, kernel, |kind, seen| target(kind, seen, to, len))
-    }
-}
-
-/// readlink(2) as `_FORTIFY_SOURCE` calls it. If the buffer is shorter than `len` the C library's
-/// own function ends the program.
-///
-/// # Safety
-/// As readlink(2).
-#[no_mangle]
-pub unsafe extern "C" fn __readlink_chk(
-    path: *const c_char,
-    to: *mut c_char,
-    len: usize,
-    room: usize,
-) -> isize {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let kernel = |path| (REAL.__readlink_chk())(path, to, len, room);
-        lead(libc::AT_FDCWD, path, false, kernel, |kind, seen| {
-            target(kind, seen, to, len.min(room))
-        })
-    }
-}
-
-/// readlinkat(2) as `_FORTIFY_SOURCE` writes it.
-///
-/// # Safety
-/// As readlinkat(2).
-#[no_mangle]
-pub unsafe extern "C" fn __readlinkat_chk(
-    dir: c_int,
-    path: *const c_char,
-    to: *mut c_char,
-    len: usize,
-    room: usize,
-) -> isize {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let kernel = |path| (REAL.__readlinkat_chk())(dir, path, to, len, room);
-        lead(dir, path, false, kernel, |kind, seen| target(kind, seen, to, len.min(room)))
-    }
+readlinks! {
+    /// readlink(2).
+    readlink(;);
+    /// readlinkat(2).
+    readlinkat(dir;);
+    /// readlink(2) as `_FORTIFY_SOURCE` calls it. If the buffer is shorter than `len` the C
+    /// library's own function ends the program.
+    __readlink_chk(; room);
+    /// readlinkat(2) as `_FORTIFY_SOURCE` writes it.
+    __readlinkat_chk(dir; room);
 }
 
 /// realpath(3) of a name of the drop-in.

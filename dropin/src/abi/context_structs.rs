@@ -26,21 +26,17 @@ pub struct ibv_context_ops {
     pub compat_query_device: Unused,
     pub compat_query_port: Unused,
     pub compat_pd_mr: [Unused; 5],
-    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
-    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
-    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+    pub alloc_mw: call!(*mut ibv_pd, u32 => *mut ibv_mw),
+    pub bind_mw: call!(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind => c_int),
+    pub dealloc_mw: call!(*mut ibv_mw => c_int),
     pub compat_create_cq: Unused,
-    pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
-    pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+    pub poll_cq: call!(*mut ibv_cq, c_int, *mut ibv_wc => c_int),
+    pub req_notify_cq: call!(*mut ibv_cq, c_int => c_int),
     pub compat_cq_srq: [Unused; 7],
-    pub post_srq_recv: Option<
-        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    >,
+    pub post_srq_recv: call!(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr => c_int),
     pub compat_qp: [Unused; 4],
-    pub post_send:
-        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
-    pub post_recv:
-        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_send: call!(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr => c_int),
+    pub post_recv: call!(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr => c_int),
     pub compat_ah_mcast: [Unused; 5],
 }
 
@@ -61,64 +57,48 @@ pub struct ibv_context {
 /// programs see EOPNOTSUPP.
 #[repr(C)]
 pub struct verbs_context {
-    pub query_port:
-        Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
-    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
+    pub query_port: call!(*mut ibv_context, u8, *mut ibv_port_attr, usize => c_int),
+    pub advise_mr: call!(*mut ibv_pd, u32, u32, *mut ibv_sge, u32 => c_int),
+    pub alloc_null_mr: call!(*mut ibv_pd => *mut ibv_mr),
     pub read_counters: Unused,
     pub attach_counters_point_flow: Unused,
     pub create_counters: Unused,
     pub destroy_counters: Unused,
-    pub reg_dm_mr:
-        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
-    pub alloc_dm:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
-    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
+    pub reg_dm_mr: call!(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint => *mut ibv_mr),
+    pub alloc_dm: call!(*mut ibv_context, *mut ibv_alloc_dm_attr => *mut ibv_dm),
+    pub free_dm: call!(*mut ibv_dm => c_int),
     pub modify_flow_action_esp: Unused,
     pub destroy_flow_action: Unused,
     pub create_flow_action_esp: Unused,
-    pub modify_qp_rate_limit:
-        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_rate_limit_attr) -> c_int>,
-    pub alloc_parent_domain: Option<
-        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
-    >,
-    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
-    pub alloc_td:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
-    pub modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
+    pub modify_qp_rate_limit: call!(*mut ibv_qp, *mut ibv_qp_rate_limit_attr => c_int),
+    pub alloc_parent_domain: call! {
+        *mut ibv_context, *mut ibv_parent_domain_init_attr => *mut ibv_pd
+    },
+    pub dealloc_td: call!(*mut ibv_td => c_int),
+    pub alloc_td: call!(*mut ibv_context, *mut ibv_td_init_attr => *mut ibv_td),
+    pub modify_cq: call!(*mut ibv_cq, *mut ibv_modify_cq_attr => c_int),
     pub post_srq_ops: Unused,
     pub destroy_rwq_ind_table: Unused,
     pub create_rwq_ind_table: Unused,
     pub destroy_wq: Unused,
     pub modify_wq: Unused,
     pub create_wq: Unused,
-    pub query_rt_values:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
-    pub create_cq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+    pub query_rt_values: call!(*mut ibv_context, *mut ibv_values_ex => c_int),
+    pub create_cq_ex: call!(*mut ibv_context, *mut ibv_cq_init_attr_ex => *mut ibv_cq_ex),
     pub private: Unused,
-    pub query_device_ex: Option<
-        unsafe extern "C" fn(
-            *mut ibv_context,
-            *const c_void,
-            *mut ibv_device_attr_ex,
-            usize,
-        ) -> c_int,
-    >,
+    pub query_device_ex: call! {
+        *mut ibv_context, *const c_void, *mut ibv_device_attr_ex, usize => c_int
+    },
     pub destroy_flow: Unused,
     pub placeholder2: Unused,
     pub create_flow: Unused,
     pub placeholder1: Unused,
-    pub open_qp:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
-    pub create_qp_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
-    pub create_srq_ex:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub open_xrcd:
-        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
-    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
+    pub open_qp: call!(*mut ibv_context, *mut ibv_qp_open_attr => *mut ibv_qp),
+    pub create_qp_ex: call!(*mut ibv_context, *mut ibv_qp_init_attr_ex => *mut ibv_qp),
+    pub get_srq_num: call!(*mut ibv_srq, *mut u32 => c_int),
+    pub create_srq_ex: call!(*mut ibv_context, *mut ibv_srq_init_attr_ex => *mut ibv_srq),
+    pub open_xrcd: call!(*mut ibv_context, *mut ibv_xrcd_init_attr => *mut ibv_xrcd),
+    pub close_xrcd: call!(*mut ibv_xrcd => c_int),
     pub placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,

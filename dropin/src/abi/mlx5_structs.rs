@@ -59,14 +59,14 @@ pub struct mlx5dv_qp_init_attr {
 }
 
 /// A function of a struct [`mlx5dv_qp_ex`] of which the arguments behind the first are not read.
-type Other = Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex)>;
+type Other = call!(*mut mlx5dv_qp_ex);
 
 /// The functions of an extended QP that mlx5dv adds.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mlx5dv_qp_ex {
     pub comp_mask: u64,
-    pub wr_set_dc_addr: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut ibv_ah, u32, u64)>,
+    pub wr_set_dc_addr: call!(*mut mlx5dv_qp_ex, *mut ibv_ah, u32, u64),
     pub wr_mr_interleaved: Other,
     pub wr_mr_list: Other,
     pub wr_mkey_configure: Other,
@@ -75,8 +75,7 @@ pub struct mlx5dv_qp_ex {
     pub wr_set_mkey_layout_interleaved: Other,
     pub wr_set_mkey_sig_block: Other,
     pub wr_raw_wqe: Other,
-    pub wr_set_dc_addr_stream:
-        Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut ibv_ah, u32, u64, u16)>,
+    pub wr_set_dc_addr_stream: call!(*mut mlx5dv_qp_ex, *mut ibv_ah, u32, u64, u16),
     pub wr_memcpy: Other,
     pub wr_set_mkey_crypto: Other,
 }

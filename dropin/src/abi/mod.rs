@@ -6,6 +6,11 @@
 //! integers: a C program can store any bits there. The structs of mlx5dv are those of
 //! `<infiniband/mlx5dv.h>` of the same release.
 
+/// A pointer to a function of C, or null.
+macro_rules! call {
+    ($($arg:ty),* $(=> $result:ty)?) => { Option<unsafe extern "C" fn($($arg),*) $(-> $result)?> };
+}
+
 mod attr_structs;
 mod context_structs;
 mod kern_structs;

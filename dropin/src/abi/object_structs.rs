@@ -61,8 +61,8 @@ pub struct ibv_mw_bind {
 #[repr(C)]
 pub struct ibv_dm {
     pub context: *mut ibv_context,
-    pub memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
-    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+    pub memcpy_to_dm: call!(*mut ibv_dm, u64, *const c_void, usize => c_int),
+    pub memcpy_from_dm: call!(*mut c_void, *mut ibv_dm, u64, usize => c_int),
     pub comp_mask: u32,
     pub handle: u32,
 }
@@ -103,7 +103,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
-type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
+type Read<T> = call!(*mut ibv_cq_ex => T);
 
 /// A completion queue with its functions for reading; begins as [`ibv_cq`].
 #[repr(C)]
@@ -112,7 +112,7 @@ pub struct ibv_cq_ex {
     pub comp_mask: u32,
     pub status: u32,
     pub wr_id: u64,
-    pub start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int>,
+    pub start_poll: call!(*mut ibv_cq_ex, *mut ibv_poll_cq_attr => c_int),
     pub next_poll: Read<c_int>,
     pub end_poll: Read<()>,
     pub read_opcode: Read<u32>,
@@ -128,7 +128,7 @@ pub struct ibv_cq_ex {
     pub read_completion_ts: Read<u64>,
     pub read_cvlan: Read<u16>,
     pub read_flow_tag: Read<u32>,
-    pub read_tm_info: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut c_void)>,
+    pub read_tm_info: call!(*mut ibv_cq_ex, *mut c_void),
     pub read_completion_wallclock_ns: Read<u64>,
 }
 
@@ -183,29 +183,27 @@ pub struct ibv_qp_ex {
     pub comp_mask: u64,
     pub wr_id: u64,
     pub wr_flags: c_uint,
-    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
-    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>,
-    pub wr_bind_mw:
-        Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
-    pub wr_local_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
-    pub wr_rdma_read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
-    pub wr_rdma_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
-    pub wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
-    pub wr_send: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
-    pub wr_send_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
-    pub wr_send_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
-    pub wr_send_tso: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u16, u16)>,
-    pub wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>,
-    pub wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>,
-    pub wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>,
-    pub wr_set_inline_data_list:
-        Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>,
-    pub wr_set_sge: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
-    pub wr_set_sge_list: Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_sge)>,
-    pub wr_start: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
-    pub wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
-    pub wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
-    pub wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
+    pub wr_atomic_cmp_swp: call!(*mut ibv_qp_ex, u32, u64, u64, u64),
+    pub wr_atomic_fetch_add: call!(*mut ibv_qp_ex, u32, u64, u64),
+    pub wr_bind_mw: call!(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info),
+    pub wr_local_inv: call!(*mut ibv_qp_ex, u32),
+    pub wr_rdma_read: call!(*mut ibv_qp_ex, u32, u64),
+    pub wr_rdma_write: call!(*mut ibv_qp_ex, u32, u64),
+    pub wr_rdma_write_imm: call!(*mut ibv_qp_ex, u32, u64, u32),
+    pub wr_send: call!(*mut ibv_qp_ex),
+    pub wr_send_imm: call!(*mut ibv_qp_ex, u32),
+    pub wr_send_inv: call!(*mut ibv_qp_ex, u32),
+    pub wr_send_tso: call!(*mut ibv_qp_ex, *mut c_void, u16, u16),
+    pub wr_set_ud_addr: call!(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
+    pub wr_set_xrc_srqn: call!(*mut ibv_qp_ex, u32),
+    pub wr_set_inline_data: call!(*mut ibv_qp_ex, *mut c_void, usize),
+    pub wr_set_inline_data_list: call!(*mut ibv_qp_ex, usize, *const ibv_data_buf),
+    pub wr_set_sge: call!(*mut ibv_qp_ex, u32, u64, u32),
+    pub wr_set_sge_list: call!(*mut ibv_qp_ex, usize, *const ibv_sge),
+    pub wr_start: call!(*mut ibv_qp_ex),
+    pub wr_complete: call!(*mut ibv_qp_ex => c_int),
+    pub wr_abort: call!(*mut ibv_qp_ex),
+    pub wr_atomic_write: call!(*mut ibv_qp_ex, u32, u64, *const c_void),
     /// Of rdma-core 45 and newer.
-    pub wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
+    pub wr_flush: call!(*mut ibv_qp_ex, u32, u64, usize, u8, u8),
 }

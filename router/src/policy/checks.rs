@@ -46,7 +46,7 @@ pub(super) fn number(
 ) -> Checked<Option<i64>> {
     match at {
         Some(n) if !(least..=most).contains(n.get_ref()) => {
-            wrong(n, format!("{name} {}: from {least} to {most}", n.get_ref()))
+            wrong!(n, "{name} {}: from {least} to {most}", n.get_ref())
         }
         other => Ok(other.map(|n| *n.get_ref())),
     }

@@ -120,9 +120,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     let unmatched = match file.router.unmatched.as_ref().map(|u| (u, u.get_ref().as_str())) {
         None | Some((_, "refuse")) => Unmatched::Refuse,
         Some((_, "uid")) => Unmatched::Uid,
-        Some((at, other)) => {
-            return wrong(at, format!("unmatched '{other}': \"refuse\" or \"uid\""))
-        }
+        Some((at, other)) => return wrong!(at, "unmatched '{other}': \"refuse\" or \"uid\""),
     };
     let listen = path(file.router.listen.as_ref(), true)?;
     let by_rules = tenants.iter().any(|t| t.listen.is_none());
@@ -145,23 +143,23 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         .filter_map(|t| t.listen.as_ref())
         .find(|at| taken(&Some(at.get_ref().into())))
     {
-        return wrong(at, format!("listen '{}': [router] has it", at.get_ref()));
+        return wrong!(at, "listen '{}': [router] has it", at.get_ref());
     }
     if let (Some(at), true) = (&file.router.admin, listen == admin) {
-        return wrong(at, format!("admin '{}': `listen` is the same", at.get_ref()));
+        return wrong!(at, "admin '{}': `listen` is the same", at.get_ref());
     }
     if let (Some(at), true) = (
         file.host.as_ref().and_then(|host| host.feed.as_ref()),
         feed.is_some() && (feed == listen || feed == admin),
     ) {
-        return wrong(at, format!("feed '{}': [router] has it", at.get_ref()));
+        return wrong!(at, "feed '{}': [router] has it", at.get_ref());
     }
     let local = match file.router.local.as_ref().map(|l| (l, l.get_ref().as_str())) {
         None | Some((_, "auto")) => Local::Auto,
         Some((_, "direct")) => Local::Direct,
         Some((_, "relay")) => Local::Relay,
         Some((at, other)) => {
-            return wrong(at, format!("local '{other}': \"auto\", \"direct\" or \"relay\""))
+            return wrong!(at, "local '{other}': \"auto\", \"direct\" or \"relay\"")
         }
     };
     let line_rate = file
@@ -192,7 +190,7 @@ fn host(
         return Ok((Some(host), map));
     }
     let Some(file) = path(Some(at), false)? else { return Ok((None, Map::default())) };
-    let map = read(&file).or_else(|what| wrong(at, format!("map {what}")))?;
+    let map = read(&file).or_else(|what| wrong!(at, "map {what}"))?;
     let host = hosts::host(table, &map, file)?;
     hosts::place(at, &host.id, &map, tenants)?;
     Ok((Some(host), map))
@@ -202,7 +200,7 @@ fn host(
 fn metrics(at: &Spanned<String>) -> Checked<SocketAddr> {
     let text = at.get_ref();
     let address = text.parse().ok().filter(|a: &SocketAddr| a.ip().is_loopback() && a.port() > 0);
-    address.map_or_else(|| wrong(at, format!("metrics '{text}': 127.0.0.1:PORT or [::1]:PORT")), Ok)
+    address.map_or_else(|| wrong!(at, "metrics '{text}': 127.0.0.1:PORT or [::1]:PORT"), Ok)
 }
 
 fn networks(file: &File) -> Checked<Vec<Network>> {
@@ -211,7 +209,7 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
         Some(at) => {
             let text = at.get_ref();
             Cidr::parse(text).map_or_else(
-                || wrong(at, format!("pool '{text}': a range such as 10.99.0.0/16 or fd99::/64")),
+                || wrong!(at, "pool '{text}': a range such as 10.99.0.0/16 or fd99::/64"),
                 Ok,
             )
         }
@@ -235,12 +233,10 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
 fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> Checked<Tenant> {
     check_name(name)?;
     if name.get_ref().starts_with("uid-") {
-        return wrong(
+        return wrong!(
             name,
-            format!(
-                "tenant '{}': names that begin with uid- are those of `unmatched = \"uid\"`",
-                name.get_ref()
-            ),
+            "tenant '{}': names that begin with uid- are those of `unmatched = \"uid\"`",
+            name.get_ref()
         );
     }
     let listen = path(table.listen.as_ref(), true)?;
@@ -253,26 +249,22 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
         },
     };
     if listen.is_none() && rules.is_empty() {
-        return wrong(
+        return wrong!(
             name,
-            format!("tenant '{}': neither `listen` nor `match` says who it is", name.get_ref()),
+            "tenant '{}': neither `listen` nor `match` says who it is",
+            name.get_ref()
         );
     }
     let network = table.network.as_ref().map_or(DEFAULT_NETWORK, |n| n.get_ref());
     if let Some(at) = table.network.as_ref().filter(|_| !networks.iter().any(|n| n.name == network))
     {
-        return wrong(at, format!("network '{network}': there is no [network.{network}]"));
+        return wrong!(at, "network '{network}': there is no [network.{network}]");
     }
     let vip = match &table.vip {
         None => None,
         Some(at) => match address::parse(at.get_ref()) {
             Some(gid) => Some(gid),
-            None => {
-                return wrong(
-                    at,
-                    format!("vip '{}': an address that a host can have", at.get_ref()),
-                )
-            }
+            None => return wrong!(at, "vip '{}': an address that a host can have", at.get_ref()),
         },
     };
     let quota = |at: &Option<Spanned<i64>>, name: &str, default: u32, most: i64| {
@@ -328,12 +320,10 @@ fn allow_lists(file: &File, tenants: &[Tenant], map: &Map) -> Checked<()> {
         let name = at.get_ref().as_str();
         let is_uid = name.strip_prefix("uid-").is_some_and(|n| n.parse::<u32>().is_ok());
         if matches!(allow(name), Allow::Tenant(_)) && !names.contains(name) && !is_uid {
-            return wrong(
+            return wrong!(
                 at,
-                format!(
-                    "allow '{name}': neither a tenant of this file or of the map of hosts nor a \
+                "allow '{name}': neither a tenant of this file or of the map of hosts nor a \
                      range of addresses"
-                ),
             );
         }
     }
@@ -345,14 +335,16 @@ fn clash(others: &[Tenant], tenant: &Tenant, table: &TenantTable) -> Checked<()>
     let same_vip =
         |o: &&Tenant| o.vip.is_some() && o.vip == tenant.vip && o.network == tenant.network;
     if let (Some(other), Some(at)) = (others.iter().find(same_vip), &table.vip) {
-        return wrong(
+        return wrong!(
             at,
-            format!("vip '{}': tenant '{}' has it in the same network", at.get_ref(), other.name),
+            "vip '{}': tenant '{}' has it in the same network",
+            at.get_ref(),
+            other.name
         );
     }
     let same_socket = |o: &&Tenant| o.listen.is_some() && o.listen == tenant.listen;
     if let (Some(other), Some(at)) = (others.iter().find(same_socket), &table.listen) {
-        return wrong(at, format!("listen '{}': tenant '{}' has it", at.get_ref(), other.name));
+        return wrong!(at, "listen '{}': tenant '{}' has it", at.get_ref(), other.name);
     }
     Ok(())
 }
@@ -362,10 +354,10 @@ fn path(at: Option<&Spanned<String>>, is_socket: bool) -> Checked<Option<PathBuf
     let Some(at) = at else { return Ok(None) };
     let text = at.get_ref();
     if !text.starts_with('/') || text.contains('\0') || text.ends_with('/') {
-        return wrong(at, format!("path '{text}': an absolute one of a file"));
+        return wrong!(at, "path '{text}': an absolute one of a file");
     }
     if is_socket && text.len() > 100 {
-        return wrong(at, format!("path '{text}': a socket's has at most 100 bytes here"));
+        return wrong!(at, "path '{text}': a socket's has at most 100 bytes here");
     }
     Ok(Some(PathBuf::from(text)))
 }

@@ -145,7 +145,7 @@ struct TenantTable {
 fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<Endpoint> {
     let port = number(port, "port", 1, 0xffff)?.map_or(ROCE_PORT, |n| n as u16);
     endpoint_of(address.get_ref(), port).map_or_else(
-        || wrong(address, format!("address '{}': one that an interface has", address.get_ref())),
+        || wrong!(address, "address '{}': one that an interface has", address.get_ref()),
         Ok,
     )
 }
@@ -174,9 +174,9 @@ pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host>
     let at = endpoint(&table.address, table.port.as_ref())?;
     let id = table.id.get_ref().clone();
     match map.hosts.get(&id) {
-        None => wrong(&table.id, format!("id '{id}': the map has no host of that name")),
+        None => wrong!(&table.id, "id '{id}': the map has no host of that name"),
         Some(other) if *other != at => {
-            wrong(&table.address, format!("address {at}: the map has {other} for this host"))
+            wrong!(&table.address, "address {at}: the map has {other} for this host")
         }
         Some(_) => Ok(Host { id, at, map: Source::File(path) }),
     }
@@ -201,18 +201,18 @@ pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant
     for p in own {
         let name = &p.tenant;
         let Some(tenant) = all.iter_mut().find(|t| t.name == *name) else {
-            return wrong(at, format!("map: tenant '{name}' of host '{id}' is not in this file"));
+            return wrong!(at, "map: tenant '{name}' of host '{id}' is not in this file");
         };
         if *tenant.network != *p.network {
             let (here, there) = (&tenant.network, &p.network);
-            return wrong(
+            return wrong!(
                 at,
-                format!("map: tenant '{name}' has network '{there}', and '{here}' in this file"),
+                "map: tenant '{name}' has network '{there}', and '{here}' in this file"
             );
         }
         if tenant.vip.is_some_and(|vip| vip != p.gid) {
             let vip = show(&p.gid);
-            return wrong(at, format!("map: tenant '{name}' has vip {vip}, and another one here"));
+            return wrong!(at, "map: tenant '{name}' has vip {vip}, and another one here");
         }
         (tenant.vip, tenant.place) = (Some(p.gid), Some(p.blocks.clone()));
     }
@@ -222,7 +222,7 @@ pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant
     match all.iter().find_map(|t| taken(t).map(|p| (t, p))) {
         Some((t, p)) => {
             let (vip, host) = (show(&p.gid), &p.host);
-            wrong(at, format!("map: vip {vip} of tenant '{}' is one of host '{host}'", t.name))
+            wrong!(at, "map: vip {vip} of tenant '{}' is one of host '{host}'", t.name)
         }
         None => Ok(()),
     }
@@ -264,10 +264,10 @@ impl Map {
         check_name(id)?;
         let at = endpoint(address, port)?;
         if let Some((other, _)) = self.hosts.iter().find(|(_, e)| e.same_host(&at)) {
-            return wrong(address, format!("address {at}: host '{other}' has it"));
+            return wrong!(address, "address {at}: host '{other}' has it");
         }
         if self.hosts.len() == HOSTS_MAX {
-            return wrong(id, format!("more than {HOSTS_MAX} hosts"));
+            return wrong!(id, "more than {HOSTS_MAX} hosts");
         }
         self.hosts.insert(id.get_ref().clone(), at);
         let mut tenants: Vec<_> = tenants.iter().collect();
@@ -276,7 +276,7 @@ impl Map {
             let placed = placed(id.get_ref(), at, name, tenant)?;
             self.clash(&placed, tenant)?;
             if self.tenants.len() == TENANTS_MAX {
-                return wrong(name, format!("more than {TENANTS_MAX} tenants"));
+                return wrong!(name, "more than {TENANTS_MAX} tenants");
             }
             self.tenants.push(placed);
         }
@@ -288,25 +288,24 @@ impl Map {
         let same = |o: &&Placed| o.network == p.network && o.gid == p.gid;
         if let Some(o) = self.tenants.iter().find(same) {
             let (tenant, host) = (&o.tenant, &o.host);
-            return wrong(
+            return wrong!(
                 &table.vip,
-                format!("vip {}: tenant '{tenant}' of host '{host}' has it", show(&p.gid)),
+                "vip {}: tenant '{tenant}' of host '{host}' has it",
+                show(&p.gid)
             );
         }
         let both = |o: &&Placed| {
             o.host == p.host && o.blocks.start < p.blocks.end && p.blocks.start < o.blocks.end
         };
         match self.tenants.iter().find(both) {
-            Some(o) => wrong(
+            Some(o) => wrong!(
                 &table.blocks,
-                format!(
-                    "blocks {} to {}: tenant '{}' has {} to {} of the same host",
-                    p.blocks.start,
-                    p.blocks.end - 1,
-                    o.tenant,
-                    o.blocks.start,
-                    o.blocks.end - 1
-                ),
+                "blocks {} to {}: tenant '{}' has {} to {} of the same host",
+                p.blocks.start,
+                p.blocks.end - 1,
+                o.tenant,
+                o.blocks.start,
+                o.blocks.end - 1
             ),
             None => Ok(()),
         }

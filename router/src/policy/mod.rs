@@ -30,6 +30,11 @@
 //! The order of the tenants' tables counts: the first that matches wins. Unknown keys and invalid
 //! values are errors, with line and column.
 
+/// As [`checks::wrong`], with the arguments of `format!`.
+macro_rules! wrong {
+    ($at:expr, $($words:tt)+) => { crate::policy::checks::wrong($at, format!($($words)+)) };
+}
+
 mod address;
 mod checks;
 mod file;

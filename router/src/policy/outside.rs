@@ -35,7 +35,7 @@ pub(super) fn published(table: &[PublishTable]) -> Checked<Vec<Service>> {
         let Some(at) = &p.space else { return Ok(Service { space: SPACES[0].1, port }) };
         match SPACES.iter().find(|(name, _)| *name == at.get_ref()) {
             Some((_, space)) => Ok(Service { space: *space, port }),
-            None => wrong(at, format!("space '{}': \"tcp\", \"udp\" or \"ib\"", at.get_ref())),
+            None => wrong!(at, "space '{}': \"tcp\", \"udp\" or \"ib\"", at.get_ref()),
         }
     };
     table.iter().map(one).collect()
@@ -64,7 +64,7 @@ pub(super) fn check<'t>(
                 return wrong(&p.port, "publish: the tenant has no `outside = true`");
             }
             if !taken.insert((service.space, service.port)) {
-                return wrong(&p.port, format!("port {}: it is published twice", service.port));
+                return wrong!(&p.port, "port {}: it is published twice", service.port);
             }
         }
     }

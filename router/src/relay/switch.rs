@@ -202,11 +202,7 @@ impl Switch {
             Some(mad) => self.asked(sender.network, mad)?,
             None => self.of_network(sender.network, qpn / QPN_UNIT).ok_or(Refused::Qpn)?,
         };
-        if self.far.may(slot, peer) {
-            Ok(slot)
-        } else {
-            Err(Refused::Policy)
-        }
+        self.far.may(slot, peer).then_some(slot).ok_or(Refused::Policy)
     }
 
     /// The destination of a packet of a plain endpoint.
@@ -226,10 +222,8 @@ impl Switch {
             }
             Some(Addressee::Anyone) => return Err(Refused::Address),
         };
-        match self.is_outside(slot, from) {
-            true => Ok(OutsidePacket { slot, is_mad: mad.is_some() }),
-            false => Err(Refused::Policy),
-        }
+        let packet = OutsidePacket { slot, is_mad: mad.is_some() };
+        self.is_outside(slot, from).then_some(packet).ok_or(Refused::Policy)
     }
 
     /// Whether any session may talk to plain endpoints.
@@ -276,19 +270,11 @@ impl Switch {
             self.far.peer(*peer).is_some_and(|p| block.is_none_or(|b| p.blocks.contains(&b)))
         };
         let peer = peer.filter(of).ok_or(Refused::Qpn)?;
-        if self.far.may(from, peer) {
-            Ok(Goal::Far(peer))
-        } else {
-            Err(Refused::Policy)
-        }
+        self.far.may(from, peer).then_some(Goal::Far(peer)).ok_or(Refused::Policy)
     }
 
     fn allowed(&self, from: u16, to: u16) -> Result<Goal, Refused> {
-        if self.slots.may(from, to) {
-            Ok(Goal::Slot(to))
-        } else {
-            Err(Refused::Policy)
-        }
+        self.slots.may(from, to).then_some(Goal::Slot(to)).ok_or(Refused::Policy)
     }
 
     /// The slot that has a block, if it has the address too.

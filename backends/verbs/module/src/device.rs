@@ -185,13 +185,6 @@ pub unsafe extern "C" fn channel_create(
     }
 }
 
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn channel_destroy(channel: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_destroy_comp_channel(channel.cast()) })
-}
-
 fn set_nonblocking(fd: c_int) -> Result<(), c_int> {
     // SAFETY: no pointers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };

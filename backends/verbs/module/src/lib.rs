@@ -73,7 +73,7 @@ static MODULE: Module = Module {
     post_extended: extended::post_extended,
     qp_destroy: queue_pairs::qp_destroy,
     channel_create: device::channel_create,
-    channel_destroy: device::channel_destroy,
+    channel_destroy: objects::channel_destroy,
     cq_event: events::cq_event,
     async_event: events::async_event,
 };

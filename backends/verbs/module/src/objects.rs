@@ -34,11 +34,25 @@ pub unsafe extern "C" fn pd_alloc(context: Object, out: *mut Object) -> c_int {
     unsafe { made(ibv_alloc_pd(context.cast()), out) }
 }
 
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn pd_dealloc(pd: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_dealloc_pd(pd.cast()) })
+macro_rules! ends {
+    ($($name:ident $call:ident;)*) => {$(
+        /// # Safety
+        /// The table's.
+        pub unsafe extern "C" fn $name(object: Object) -> c_int {
+            // SAFETY: the table's contract.
+            code(unsafe { $call(object.cast()) })
+        }
+    )*};
+}
+
+ends! {
+    pd_dealloc ibv_dealloc_pd;
+    mr_dereg ibv_dereg_mr;
+    mw_dealloc ibv_dealloc_mw;
+    ah_destroy ibv_destroy_ah;
+    cq_destroy ibv_destroy_cq;
+    srq_destroy ibv_destroy_srq;
+    channel_destroy ibv_destroy_comp_channel;
 }
 
 /// # Safety
@@ -75,13 +89,6 @@ pub unsafe extern "C" fn mr_reg(
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn mr_dereg(mr: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_dereg_mr(mr.cast()) })
-}
-
-/// # Safety
-/// The table's.
 pub unsafe extern "C" fn mw_alloc(
     pd: Object,
     mw_type: u32,
@@ -103,13 +110,6 @@ pub unsafe extern "C" fn mw_alloc(
 
 /// # Safety
 /// The table's.
-pub unsafe extern "C" fn mw_dealloc(mw: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_dealloc_mw(mw.cast()) })
-}
-
-/// # Safety
-/// The table's.
 pub unsafe extern "C" fn ah_create(
     pd: Object,
     attr: *const AhAttr,
@@ -121,13 +121,6 @@ pub unsafe extern "C" fn ah_create(
     let mut attr = ah_attr(attr, source);
     // SAFETY: a live PD, our own attributes; the table's contract for the result.
     unsafe { made(ibv_create_ah(pd.cast(), &mut attr), out) }
-}
-
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn ah_destroy(ah: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_destroy_ah(ah.cast()) })
 }
 
 /// # Safety
@@ -165,11 +158,30 @@ pub unsafe extern "C" fn cq_resize(cq: Object, cqe: *mut u32) -> c_int {
     rc
 }
 
+/// The sizes of a new SRQ. Providers ignore a limit.
+fn srq_attr(a: &SrqAttr) -> ibv_srq_attr {
+    ibv_srq_attr { max_wr: a.max_wr, max_sge: a.max_sge, srq_limit: 0 }
+}
+
+/// Writes a new SRQ and the granted sizes, or returns the errno.
+///
 /// # Safety
-/// The table's.
-pub unsafe extern "C" fn cq_destroy(cq: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_destroy_cq(cq.cast()) })
+/// Both destinations are writable.
+unsafe fn made_srq(
+    srq: *mut ibv_srq,
+    given: &ibv_srq_attr,
+    attr: *mut SrqAttr,
+    out: *mut Object,
+) -> c_int {
+    // SAFETY: our contract.
+    let rc = unsafe { made(srq, out) };
+    if rc == 0 {
+        // SAFETY: our contract.
+        unsafe {
+            attr.write(SrqAttr { max_wr: given.max_wr, max_sge: given.max_sge, srq_limit: 0 })
+        };
+    }
+    rc
 }
 
 /// # Safety
@@ -182,16 +194,9 @@ pub unsafe extern "C" fn srq_create(
 ) -> c_int {
     // SAFETY: the table's contract.
     let wanted = unsafe { *attr };
-    let attributes = ibv_srq_attr { max_wr: wanted.max_wr, max_sge: wanted.max_sge, srq_limit: 0 };
-    let mut init = ibv_srq_init_attr { srq_context: pointer(cookie), attr: attributes };
+    let mut init = ibv_srq_init_attr { srq_context: pointer(cookie), attr: srq_attr(&wanted) };
     // SAFETY: a live PD, our own attributes; the table's contract for the result.
-    let rc = unsafe { made(ibv_create_srq(pd.cast(), &mut init), out) };
-    if rc == 0 {
-        let given = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
-        // SAFETY: the table's contract.
-        unsafe { attr.write(given) };
-    }
-    rc
+    unsafe { made_srq(ibv_create_srq(pd.cast(), &mut init), &init.attr, attr, out) }
 }
 
 /// # Safety
@@ -221,13 +226,6 @@ pub unsafe extern "C" fn srq_query(srq: Object, out: *mut SrqAttr) -> c_int {
         };
     }
     rc
-}
-
-/// # Safety
-/// The table's.
-pub unsafe extern "C" fn srq_destroy(srq: Object) -> c_int {
-    // SAFETY: the table's contract.
-    code(unsafe { ibv_destroy_srq(srq.cast()) })
 }
 
 /// # Safety
@@ -306,18 +304,12 @@ pub unsafe extern "C" fn srq_create_xrc(
         | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_XRCD
         | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_CQ;
     init.srq_context = pointer(m.cookie);
-    init.attr = ibv_srq_attr { max_wr: wanted.max_wr, max_sge: wanted.max_sge, srq_limit: 0 };
+    init.attr = srq_attr(&wanted);
     init.comp_mask = mask.0;
     init.srq_type = ibv_srq_type::IBV_SRQT_XRC;
     init.pd = pd;
     init.xrcd = m.xrcd.cast();
     init.cq = m.cq.cast();
     // SAFETY: live objects, our own attributes; the table's contract for the result.
-    let rc = unsafe { made(create(context, &mut init), out) };
-    if rc == 0 {
-        let given = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, srq_limit: 0 };
-        // SAFETY: the table's contract.
-        unsafe { attr.write(given) };
-    }
-    rc
+    unsafe { made_srq(create(context, &mut init), &init.attr, attr, out) }
 }
