@@ -11,17 +11,20 @@ MANDIR     ?= $(PREFIX)/share/man
 UNITDIR    ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 DESTDIR    ?=
-# What starts the programs where they are another architecture's, such as "qemu-aarch64 -L ROOT".
+# What starts programs of another architecture, whose Rust target CARGO_BUILD_TARGET names, such as
+# "qemu-aarch64 -L ROOT".
 RUN        ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
-RELEASE  := $(CARGO_TARGET_DIR)/release
-BIN      := $(CURDIR)/build/bin
-DROPIN   := $(CURDIR)/build/dropin
-MEMPOOL  := $(CURDIR)/build/mempool
+# A build for another architecture is apart.
+OTHER    := $(CARGO_BUILD_TARGET:%=/%)
+RELEASE  := $(CARGO_TARGET_DIR)$(OTHER)/release
+BIN      := $(CURDIR)/build$(OTHER)/bin
+DROPIN   := $(CURDIR)/build$(OTHER)/dropin
+MEMPOOL  := $(CURDIR)/build$(OTHER)/mempool
 # libgdrcore.a as it is installed.
-STATIC   := $(CURDIR)/build/lib/libgdrcore.a
+STATIC   := $(CURDIR)/build$(OTHER)/lib/libgdrcore.a
 VERSION  := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 SOVERSION := 0
 # What a program that links libgdrcore.a needs besides.

@@ -9,21 +9,22 @@ repository=$PWD
 dist=${CARGO_TARGET_DIR:-$PWD/target}/dist
 release=bullseye
 packages=base-files,bash,binutils,coreutils,findutils,gawk,gcc,grep,libc6-dev,make,musl-tools,sed
+packages+=,gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
 if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
     SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) || SOURCE_DATE_EPOCH=0
 fi
 export SOURCE_DATE_EPOCH
 umask 022
 
-# make_root RELEASE PACKAGES: a root with the files of packages, in $root; the packages name it:
-# another list makes another root.
+# make_root RELEASE PACKAGES ARCHITECTURE: a root with the files of packages, in $root. The packages
+# name it: another list makes another root.
 make_root() {
-    root=$dist/root-$1-$(echo "$2" | cksum | cut -d' ' -f1)
+    root=$dist/root-$1-$3-$(echo "$2" | cksum | cut -d' ' -f1)
     [ ! -e "$root" ] || return 0
     rm -rf "$root.part"
     mkdir -p "$dist"
     mmdebstrap --variant=extract --quiet --aptopt='Acquire::Check-Valid-Until "false"' \
-        --include="$2" "$1" "$root.part" || return
+        --architectures="$3" --include="$2" "$1" "$root.part" || return
     # Nothing is configured there: the links that scripts of packages make are made here.
     ln -sf bash "$root.part/bin/sh"
     ln -sf gawk "$root.part/usr/bin/awk"
@@ -32,12 +33,12 @@ make_root() {
     mv "$root.part" "$root"
 }
 
-# make_base RELEASE: the root of the OCI image, beside the trees. It has the release that the
-# programs were built in.
+# make_base RELEASE TREES ARCHITECTURE: the root of the OCI image, beside the trees. It has the
+# release that the programs were built in.
 make_base() {
-    rm -f "$trees/base"
-    make_root "$1" ibverbs-utils,perftest || return
-    ln -s "$root" "$trees/base"
+    rm -f "$2/base"
+    make_root "$1" ibverbs-utils,perftest "$3" || return
+    ln -s "$root" "$2/base"
 }
 
 in_root() {
@@ -54,25 +55,37 @@ in_root() {
         --setenv SOURCE_DATE_EPOCH "$SOURCE_DATE_EPOCH" --setenv LC_ALL C -- "$@"
 }
 
+native=$(dpkg --print-architecture)
 if [ "${1:-}" = --here ]; then
-    trees=$dist/here
-    mkdir -p "$trees"
-    dist/trees.sh "$trees"
-    make_base "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" ||
+    out=$dist/here/out
+    trees=("$dist/here")
+    mkdir -p "${trees[0]}"
+    dist/trees.sh "${trees[0]}"
+    make_base "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" "${trees[0]}" "$native" ||
         echo "no OCI image: no root of this system can be made here (mmdebstrap, as root)"
 else
-    trees=$dist/old
-    make_root "$release" "$packages"
+    out=$dist/out
+    trees=("$dist/old")
+    make_root "$release" "$packages" "$native"
     cargo fetch --locked --quiet
     rm -rf "$dist/src"
-    mkdir -p "$dist/src" "$trees"
+    mkdir -p "$dist/src" "$dist/old"
     # With the time of now: cargo takes a file for compiled that changed while it last compiled.
     git ls-files -z | tar --null --files-from=- --create |
         tar --extract --touch --directory "$dist/src"
     in_root "$root" dist/trees.sh /out
     in_root "$root" scripts/musl.sh /out/musl
-    make_base "$release"
+    if [ -d "$(rustc --print target-libdir --target aarch64-unknown-linux-gnu)" ]; then
+        trees+=("$dist/old/aarch64")
+        mkdir -p "${trees[1]}"
+        in_root "$root" dist/trees.sh /out/aarch64 aarch64 /out
+        make_base "$release" "${trees[1]}" arm64 ||
+            echo "no OCI image for aarch64: the archive has not all of its packages"
+    else
+        echo "nothing for aarch64: no library of Rust for it (rustup target add" \
+            "aarch64-unknown-linux-gnu)"
+    fi
+    make_base "$release" "${trees[0]}" "$native"
 fi
 cd "$repository"
-[ "$trees" = "$dist/old" ] && out=$dist/out || out=$trees/out
-exec python3 -B dist/pack.py --trees "$trees" --out "$out"
+exec python3 -B dist/pack.py --trees "${trees[@]}" --out "$out"

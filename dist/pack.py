@@ -2,8 +2,8 @@
 """Packs installed trees into a tarball, a wheel, Debian packages, an OCI archive and a list of
 parts, with SHA256SUMS.
 
-Usage: pack.py --trees DIR --out DIR. DIR of --trees is what dist.sh made. The same trees and the
-same SOURCE_DATE_EPOCH give the same bytes."""
+Usage: pack.py --trees DIR... --out DIR. A DIR of --trees is what dist.sh made for an architecture.
+The same trees and the same SOURCE_DATE_EPOCH give the same bytes."""
 
 import argparse
 import gzip
@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -38,9 +39,15 @@ class Release:
                 weaken.in_file(file)
         self.root, self.trees, self.out, self.epoch = ROOT, trees, out, EPOCH
         self.version = re.search(r'^version = "(.*)"', manifest, re.M).group(1)
-        self.arch = os.uname().machine
+        self.arch = machine(trees / "any/usr/local/bin/gdrcore-run")
         self.glibc = newest_glibc(trees / "any")
         self.debian_arch = {"x86_64": "amd64", "aarch64": "arm64"}[self.arch]
+
+
+def machine(program):
+    """The architecture of a program, as uname names it."""
+    (number,) = struct.unpack_from("<H", program.read_bytes(), 18)
+    return {62: "x86_64", 183: "aarch64"}[number]
 
 
 def newest_glibc(tree):
@@ -69,33 +76,38 @@ def tarball(name, tree, release):
                 tar.add(file, f"{name}/{file.relative_to(tree)}")
 
 
-def main():
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--trees", type=Path, required=True)
-    arguments.add_argument("--out", type=Path, required=True)
-    a = arguments.parse_args()
-    shutil.rmtree(a.out, ignore_errors=True)
-    a.out.mkdir(parents=True)
-    release = Release(a.trees.resolve(), a.out.resolve())
+def pack(release):
+    """All artifacts of an architecture."""
     name = f"gdrcore-{release.version}-{release.arch}-linux-gnu"
     tarball(name, release.trees / "any/usr/local", release)
     tarball(f"{name}-debug", release.trees / "debug", release)
     if (release.trees / "musl").is_dir():
-        musl = name.replace("linux-gnu", "linux-musl")
-        tarball(musl, release.trees / "musl", release)
+        tarball(name.replace("linux-gnu", "linux-musl"), release.trees / "musl", release)
     wheel.make(release)
     debs.make(release)
     if (release.trees / "base").is_dir():
         image.make(release)
     parts.make(release, name)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--trees", type=Path, required=True, nargs="+")
+    arguments.add_argument("--out", type=Path, required=True)
+    a = arguments.parse_args()
+    shutil.rmtree(a.out, ignore_errors=True)
+    a.out.mkdir(parents=True)
+    for trees in a.trees:
+        release = Release(trees.resolve(), a.out.resolve())
+        pack(release)
+        print("%s needs glibc %d.%d" % (release.arch, *release.glibc))
     sums = [
         f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
-        for file in tars.files(release.out)
+        for file in tars.files(a.out)
     ]
-    (release.out / "SHA256SUMS").write_text("".join(sums))
-    for file in tars.files(release.out):
+    (a.out / "SHA256SUMS").write_text("".join(sums))
+    for file in tars.files(a.out):
         print(f"{file.stat().st_size:>9} {file}")
-    print("needs glibc %d.%d" % release.glibc)
 
 
 if __name__ == "__main__":

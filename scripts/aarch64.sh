@@ -10,18 +10,14 @@ lack() {
     echo "skipped: $1 is not installed ($2)"
     exit 0
 }
-rust=$(rustc --print sysroot)
-[ -d "$rust/lib/rustlib/$target/lib" ] || lack "Rust's library for aarch64" \
+[ -d "$(rustc --print target-libdir --target "$target")" ] || lack "Rust's library for aarch64" \
     "rustup target add $target"
 if ! command -v aarch64-linux-gnu-gcc >/dev/null || ! [ -e "$system/lib/libc.so.6" ]; then
     lack "the cross compiler" "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 fi
 command -v qemu-aarch64 >/dev/null || lack "qemu-aarch64" "apt-get install qemu-user"
-# The drop-in's version scripts need LLD, which rustc has.
-lld=$(echo "$rust"/lib/rustlib/*/bin/gcc-ld)
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+. scripts/cross.sh
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $system"
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-Clink-arg=-B$lld -Clink-arg=-fuse-ld=lld"
 tests() {
     local package=$1
     shift
@@ -40,7 +36,7 @@ tests gdrcore-core
 what=(--lib)
 tests gdrcore-net thorough_ network:: sock_diag:: peer_ports:: udp::tests::header fault::tests \
     fork::tests cma:: by_address descriptors_that_come_along shm::listener shm::port shm::relay
-tests gdrcore thorough_
+tests gdrcore thorough_ context_of_the_parent
 "${CARGO:-cargo}" run --target "$target" -q -p sim -- --seeds 0..100
 
 "${CARGO:-cargo}" build --target "$target" -q -p gdrcore -p gdrcore-dropin

@@ -44,7 +44,7 @@ function second_column(    i, at, most, column, seen) {
 END {
     printf ".TH \"%s\" \"%s\" \"%s\" \"gdrcore %s\"\n", toupper(name), section, date, version
     heading("NAME")
-    print plain(name) " \\- " what
+    print plain(name) " \\- " plain(what)
     heading("SYNOPSIS")
     for (first = 1; lines[first] ~ /^(usage:|      ) /; first++) {
         usage = substr(lines[first], 8)

@@ -29,13 +29,13 @@ gdrcore|gdrcore|1|all programs of gdrcore as one command, and a doctor for RDMA
 gdrcore-doctor|gdrcore doctor|1|say what keeps RDMA from working
 gdrcore-run|gdrcore-run|1|run a program of libibverbs without an RDMA NIC
 gdrcore-routerd|gdrcore-routerd|8|router of RDMA for the containers of a host
-gdrcore-routerctl|gdrcore-routerctl|8|read and change a running gdrcore\-routerd
-gdrcore-router-etcd|gdrcore-router-etcd|8|bring gdrcore\-routerd its map of hosts from etcd
+gdrcore-routerctl|gdrcore-routerctl|8|read and change a running gdrcore-routerd
+gdrcore-router-etcd|gdrcore-router-etcd|8|bring gdrcore-routerd its map of hosts from etcd
 gdrcore-perf|gdrcore-perf|1|measure RDMA between two processes
 gdrcore-pingpong|gdrcore-pingpong|1|bounce RDMA messages between two processes, and check them
 gdrcore-devinfo|gdrcore-devinfo|1|list the soft devices of this machine
 gdrcore-ping|gdrcore-ping|1|see whether a peer answers RDMA
 gdrcore-gpu-server|gdrcore-gpu-server|1|move data into a client's memory by RDMA
-gdrcore-gpu-client|gdrcore-gpu-client|1|have memory filled and checked by gdrcore\-gpu\-server
+gdrcore-gpu-client|gdrcore-gpu-client|1|have memory filled and checked by gdrcore-gpu\-server
 rdma_copy_file|rdma_copy_file|1|copy files by RDMA
 PAGES

@@ -6,7 +6,9 @@ use gdrcore_tests::debian_root::DebianRoot;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, is_root, loopback, run, scratch, target_dir, Running};
+use gdrcore_tests::tools::{
+    compile, find, is_root, loopback, run, scratch, target_dir, Running, Scratch,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +19,7 @@ use std::time::Duration;
 const KINDS: [(&str, &str, &str, &str, &str); 3] = [
     (
         "Debian packages",
-        "dpkg -i /artifacts/*.deb",
+        "dpkg -i /artifacts/*_$(dpkg --print-architecture).deb",
         "/usr/bin",
         "gdrcore-devinfo -d soft:127.0.0.4; grep ^gdrcore: /etc/passwd /etc/group; \
          gdrcore-routerd --check /usr/share/doc/gdrcore-router/examples/router.toml",
@@ -25,7 +27,7 @@ const KINDS: [(&str, &str, &str, &str, &str); 3] = [
     ),
     (
         "tarball",
-        "mkdir /opt/g && tar -xzf /artifacts/gdrcore-*-linux-gnu.tar.gz -C /opt/g \
+        "mkdir /opt/g && tar -xzf /artifacts/gdrcore-*-$(uname -m)-linux-gnu.tar.gz -C /opt/g \
          --strip-components=1",
         "/opt/g/bin",
         "gdrcore-devinfo -d soft:127.0.0.4",
@@ -34,7 +36,7 @@ const KINDS: [(&str, &str, &str, &str, &str); 3] = [
     (
         "wheel",
         "python3 -m pip install --no-index --no-compile --root-user-action=ignore \
-         /artifacts/gdrcore-*.whl",
+         /artifacts/gdrcore-*$(uname -m).whl",
         "/usr/local/bin",
         "python3 -c 'import gdrcore as g; g.run([\"ibv_devinfo\", \"-d\", \"gdrc0\"], \
          \"127.0.0.4\", check=True); g.lib_dir().joinpath(\"libgdrcore.so.0\").stat(); \
@@ -156,24 +158,35 @@ fn debian_13() {
     serves("trixie");
 }
 
+/// The tarball for another C library or architecture, unpacked; `Err`: why there is none.
+fn unpacked(kind: &str, target: &str) -> Result<Scratch, String> {
+    if !all() {
+        return Err(format!("make test-dist packs and runs what is for {kind}"));
+    }
+    let is_for_it =
+        |e: &fs::DirEntry| e.path().to_string_lossy().ends_with(&format!("-{kind}.tar.gz"));
+    let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten();
+    let tarball = all.find(is_for_it).ok_or_else(|| {
+        format!("make dist packed nothing for {kind} (rustup target add {target})")
+    })?;
+    let dir = scratch(&format!("dist-{kind}"));
+    let mut c = Command::new("tar");
+    c.args(["--strip-components=1", "-C"]).arg(&*dir).arg("-xzf").arg(tarball.path());
+    let done = run(&mut c, 60);
+    assert!(done.ok(), "{}", done.output);
+    Ok(dir)
+}
+
 /// As on Alpine: musl's loader and C library, and nothing else of this system.
 #[test]
 fn a_program_of_musl_runs_on_the_tarball_for_musl() {
-    if !all() {
-        skip!("make test-dist packs and runs what is for musl");
-    }
     if find("musl-gcc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no program of musl can be compiled (apt-get install musl-tools libibverbs-dev)");
     }
-    let is_for_musl = |e: &fs::DirEntry| e.path().to_string_lossy().ends_with("linux-musl.tar.gz");
-    let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten();
-    if !all.any(|e| is_for_musl(&e)) {
-        skip!("make dist packed nothing for musl (rustup target add x86_64-unknown-linux-musl)");
-    }
-    let dir = scratch("dist-musl");
-    let unpack = "tar -xzf \"$0\"/gdrcore-*-linux-musl.tar.gz -C \"$1\" --strip-components=1";
-    let done = run(Command::new("sh").args(["-ec", unpack]).arg(artifacts()).arg(&*dir), 60);
-    assert!(done.ok(), "{}", done.output);
+    let dir = match unpacked("x86_64-linux-musl", "x86_64-unknown-linux-musl") {
+        Ok(dir) => dir,
+        Err(why) => skip!("{why}"),
+    };
     let (headers, drop_in) = ("-idirafter", format!("-L{}", dir.join("lib/gdrcore").display()));
     let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let more = [headers, "/usr/include", headers, &machine, &drop_in, "-libverbs"];
@@ -185,13 +198,52 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
     }
 }
 
+/// By qemu-user, which starts no program from within another: the loader is told of the drop-in, as
+/// gdrcore-run tells it.
+#[test]
+fn programs_of_aarch64_run_on_the_tarball_for_it() {
+    let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
+    if let Some(tool) = tools.into_iter().find(|t| find(t).is_none()) {
+        skip!("{tool} is not installed (scripts/deps.sh test)");
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        skip!("no <infiniband/verbs.h> (apt-get install libibverbs-dev)");
+    }
+    let dir = match unpacked("aarch64-linux-gnu", "aarch64-unknown-linux-gnu") {
+        Ok(dir) => dir,
+        Err(why) => skip!("{why}"),
+    };
+    let emulated = |program: &Path| {
+        let mut c = Command::new("qemu-aarch64");
+        c.args(["-L", "/usr/aarch64-linux-gnu"]).arg(program);
+        c
+    };
+    // The library beside them is found from where they lie.
+    for tool in ["gdrcore", "gdrcore-run", "gdrcore-devinfo", "gdrcore-routerd"] {
+        let done = run(emulated(&dir.join("bin").join(tool)).arg("--version"), 60);
+        let expected = format!("{tool} {}\n", env!("CARGO_PKG_VERSION"));
+        assert!(done.ok() && done.output == expected, "{}", done.output);
+    }
+    let drop_in = dir.join("lib/gdrcore");
+    let link = format!("-L{}", drop_in.display());
+    let more = ["-idirafter", "/usr/include", &link, "-l:libibverbs.so.1"];
+    let program = compile(tools[0], "two_hosts", &dir, &more);
+    for path in ["auto", "udp"] {
+        let mut c = emulated(&program);
+        c.env("GDRC_PATH", path).env("LD_LIBRARY_PATH", &drop_in);
+        let done = run(c.args([loopback(98, 3), loopback(98, 4)]), 120);
+        assert_eq!(done.output.trim(), "every byte arrived", "{path}");
+    }
+}
+
 /// The OCI archive, once it is packed; `Err`: why it is not.
 fn image() -> Result<PathBuf, String> {
     if let Some(tool) = lacks() {
         return Err(format!("{tool} is not installed (scripts/deps.sh dist)"));
     }
     let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten().map(|e| e.path());
-    let image = all.find(|p| p.to_string_lossy().ends_with(".oci.tar"));
+    let end = format!("-{}.oci.tar", std::env::consts::ARCH);
+    let image = all.find(|p| p.to_string_lossy().ends_with(&end));
     image.ok_or("no image was packed: mmdebstrap makes no root here".into())
 }
 
@@ -387,7 +439,7 @@ fn the_sample_project_passes_with_the_wheel() {
     }
     let dir = scratch("dist-ci");
     let script = format!(
-        "cp -r '{}' ci; /usr/bin/python3 -m zipfile -e '{}'/gdrcore-*.whl site; \
+        "cp -r '{}' ci; /usr/bin/python3 -m zipfile -e '{}'/gdrcore-*$(uname -m).whl site; \
          chmod +x site/gdrcore/_root/bin/*; cd ci; make -s register; \
          exec /usr/bin/python3 -m pytest -v",
         root().join("examples/ci").display(),
