@@ -1,8 +1,8 @@
 //! What the tests of every crate share: time limits, addresses that no other test process uses, CPU
 //! time, forks, slow closes, random numbers, memory; and two connected ends over any device.
 //!
-//! By itself it depends on no crate of this repository, so `core` may use it in its tests. Features
-//! add what needs one: `packet` and `device` (core), and `soft` (the soft device).
+//! By itself it depends on no crate of this repository, so `core` may use it in its unit tests.
+//! Features add what needs one: `packet` and `device` (core), and `soft` (the soft device).
 
 #[cfg(feature = "device")]
 pub mod connection;

@@ -57,13 +57,17 @@ mod private_at {
 }
 
 /// Bytes of private data in each message.
-#[allow(missing_docs)]
 pub mod private_len {
     use super::{private_at, BODY};
+    /// Of a REQ.
     pub const REQ: usize = BODY - private_at::REQ;
+    /// Of a REJ.
     pub const REJ: usize = BODY - private_at::REJ;
+    /// Of a REP.
     pub const REP: usize = BODY - private_at::REP;
+    /// Of a SIDR_REQ.
     pub const SIDR_REQ: usize = BODY - private_at::SIDR_REQ;
+    /// Of a SIDR_REP.
     pub const SIDR_REP: usize = BODY - private_at::SIDR_REP;
 }
 
@@ -92,10 +96,11 @@ macro_rules! contents {
 
         impl$(<$a>)? $name$(<$a>)? {
             fn parse(body: &$($a)? Body) -> Self {
+                $(const { assert!($place.0 * 8 + $place.1 + $place.2 <= 8 * BODY) };)*
                 $name { $($field: Field::read(body, $place),)* }
             }
 
-            /// Writes it into a body that is zero so far.
+            /// Writes it into a body whose bits of these fields are zero.
             fn emit(&self, body: &mut Body) {
                 $(self.$field.write(body, $place);)*
             }
@@ -394,8 +399,8 @@ impl<'a> Mad<'a> {
         Ok(Mad { tid: u64::from_be_bytes(tid), message })
     }
 
-    /// Writes the message. Private data that is longer than the message has room for is cut;
-    /// additional information of a REJ is then left out.
+    /// Writes the message. Private data that is too long is cut; additional information of a REJ
+    /// that is too long is left out.
     pub fn emit(&self, bytes: &mut [u8; MAD_LEN]) {
         let mut body = [0; BODY];
         let id = self.message.emit(&mut body);
@@ -409,7 +414,7 @@ impl<'a> Mad<'a> {
 }
 
 impl Message<'_> {
-    /// Writes a body that is zero so far. Returns the attribute id.
+    /// Writes the message into a body of zeroes. Returns the attribute id.
     fn emit(&self, body: &mut Body) -> u16 {
         macro_rules! emit {
             ($m:expr, $id:ident) => {{

@@ -284,7 +284,8 @@ pub struct Cm {
     has_ended: bool,
     /// One timer per id.
     wheel: Wheel,
-    replies: Deque<Reply, REPLIES>,
+    /// One queue, in the arena: a connection manager is moved before it has its place.
+    replies: RawSlice<Deque<Reply, REPLIES>>,
     tx_cursor: usize,
     random: Random,
     /// Places of communication ids in their secret order.
@@ -331,7 +332,7 @@ impl Cm {
             unwatched: Bitmap::carve(w, n)?,
             has_ended: false,
             wheel: Wheel::carve(w, n, n)?,
-            replies: Deque::new(),
+            replies: w.slice_with(1, |_| Deque::new())?,
             tx_cursor: 0,
             random: Random::new(config.seed, PURPOSE),
             order: Shuffle::new(Random::new(config.seed, !PURPOSE), 32 - BLOCK_BITS),
@@ -556,7 +557,7 @@ impl Cm {
 
     /// Queues an answer without an id.
     fn reply(&mut self, to: &PeerAddr, tid: u64, what: ReplyKind) {
-        if self.replies.push_back(Reply { to: *to, tid, what }).is_err() {
+        if self.replies[0].push_back(Reply { to: *to, tid, what }).is_err() {
             self.counters.dropped += 1;
         }
     }

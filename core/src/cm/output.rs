@@ -45,12 +45,12 @@ impl Cm {
     /// Whether `poll_transmit` has something.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        !self.replies.is_empty() || !self.tx.is_empty()
+        !self.replies[0].is_empty() || !self.tx.is_empty()
     }
 
     /// Destination of the next message, without taking it.
     pub fn next_destination(&self) -> Option<PeerAddr> {
-        if let Some(reply) = self.replies.front() {
+        if let Some(reply) = self.replies[0].front() {
             return Some(reply.to);
         }
         match self.ids.get(self.next_tx()?) {
@@ -62,7 +62,7 @@ impl Cm {
     /// Whether the next message, if its destination is this device's own address, is for this
     /// connection manager.
     pub fn next_is_own(&self) -> bool {
-        let to = if let Some(reply) = self.replies.front() {
+        let to = if let Some(reply) = self.replies[0].front() {
             let id = match reply.what {
                 ReplyKind::Rej { remote_id, .. } | ReplyKind::Drep { remote_id, .. } => remote_id,
                 ReplyKind::Sidr { request_id, .. } => request_id,
@@ -87,7 +87,7 @@ impl Cm {
 
     /// Writes the next message, a datagram from QP1 to QP1, and returns its destination.
     pub fn poll_transmit(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
-        if let Some(reply) = self.replies.pop_front() {
+        if let Some(reply) = self.replies[0].pop_front() {
             self.counters.sent += 1;
             emit_reply(&reply, mad);
             return Some(reply.to);

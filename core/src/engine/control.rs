@@ -417,7 +417,7 @@ impl Guard<'_> {
             }
         };
         let made = Some((mem, capacity, CQE_STRIDE));
-        s.install(&s.cqs[i].ring, made, &inner.transport.common.key);
+        s.install(|s| &s.cqs[i].ring, made, &inner.transport.common.key);
         s.cqs[i].beside.branches.begin(0);
         inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
         Ok((h, capacity))

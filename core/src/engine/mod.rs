@@ -373,8 +373,8 @@ impl Guard<'_> {
         !inner.transport.may_gather(s, qi)
     }
 
-    /// Executes what was just posted to the QP at this index, if it is a single message to a QP of
-    /// this engine, which can be done in one step. `opcode`: that of the last request. `DC`: the QP
+    /// Executes what was just posted to the QP at this index, if it is a SEND, WRITE or READ of one
+    /// packet to a QP of this engine, which can be done in one step. `opcode`: that of the last request. `DC`: the QP
     /// is a DCI; else it is RC. False: nothing has changed, and [`Guard::wake`] is next.
     #[inline(always)]
     pub fn try_local<const DC: bool>(&mut self, qi: usize, opcode: u32) -> bool {

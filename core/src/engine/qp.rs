@@ -343,9 +343,9 @@ impl Inner {
         };
         let q = &s.qps[qi];
         let key = &inner.transport.common.key;
-        s.install(&s.qps[qi].sq, Some((sq_mem, given.max_send_wr, stride)), key);
+        s.install(|s| &s.qps[qi].sq, Some((sq_mem, given.max_send_wr, stride)), key);
         let rq = memory.rq.map(|mem| (mem, given.max_recv_wr, recv_stride(given.max_recv_sge)));
-        s.install(&s.qps[qi].rq, rq, key);
+        s.install(|s| &s.qps[qi].rq, rq, key);
         q.kind.store(init.qp_type, Ordering::Relaxed);
         q.sig_all.store(init.sq_sig_all, Ordering::Relaxed);
         q.max_send_sge.store(given.max_send_sge, Ordering::Relaxed);

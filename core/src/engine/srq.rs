@@ -118,7 +118,7 @@ impl Guard<'_> {
             }
         };
         let common = &mut inner.transport.common;
-        s.install(&s.srqs[i].rq, Some((mem, capacity, stride)), &common.key);
+        s.install(|s| &s.srqs[i].rq, Some((mem, capacity, stride)), &common.key);
         s.srqs[i].max_sge.store(max_sge, Ordering::Relaxed);
         common.srqs[i] = Srq {
             live: true,

@@ -32,6 +32,8 @@ mod imp;
 #[path = "host/portable.rs"]
 mod imp;
 
+use crate::wire::icrc::Impl;
+
 /// Copies whose CRC is taken in a second pass.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 mod two_passes {
@@ -48,8 +50,6 @@ mod two_passes {
         Ok(crc32_with(which, state, src))
     }
 }
-
-use crate::wire::icrc::Impl;
 
 /// The memory could not be read or written; some of its bytes may have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

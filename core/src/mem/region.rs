@@ -260,7 +260,9 @@ impl Regions {
             return Err(refuse!(Invalid, "access {named}: a region takes no {unknown}"));
         }
         if reg.access & ACCESS_PERSISTENT != 0 {
-            return Err(refuse!(Invalid, "access {named}: no persistent memory is offered"));
+            let lacking = Flags(reg.access & ACCESS_PERSISTENT, access::name);
+            let why = "no persistent memory is offered";
+            return Err(refuse!(Invalid, "access {named}: {lacking}: {why}"));
         }
         // Linux ib_verbs.h ib_check_mr_access: A region that peers may change must allow local
         // writes.

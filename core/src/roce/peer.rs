@@ -291,11 +291,11 @@ pub struct Peer {
     pub rx: Window,
     /// The record that has `last_burst` for the address: all records of one address name the same.
     pub(crate) group: u32,
-    /// Of the address whose records name this one.
+    /// The last full burst to the address, if this is the record that `group` names.
     pub(crate) last_burst: LastBurst,
 }
 
-/// Queue pairs at most that one search for the next sender passes over.
+/// A search for the next sender passes over at most so many queue pairs.
 const SENDERS_MAX: usize = 256;
 
 /// The last full burst to an address: its queue pair, and its number among all full bursts.

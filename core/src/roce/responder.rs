@@ -510,9 +510,11 @@ impl Conn<'_> {
         target.map_err(|e| bad_key(e, rkey, va))
     }
 
-    /// Reads the bytes that a READ request asks for, if it is in order and nothing delays its
-    /// answer. Nothing changes: [`Conn::execute_answered`] can still execute or refuse it.
+    /// Reads the bytes that a READ request asks for, if it is in order and its answer has room. The
+    /// caller has seen that nothing holds the responder (`Resp::holds`). Nothing changes:
+    /// [`Conn::accept_answered`] is next, or the general path executes or refuses the request.
     pub(in crate::roce) fn read_for(&self, run: &Run, dst: &mut [u8]) -> bool {
+        debug_assert_eq!(self.qp.conn.resp.holds(), 0);
         if run.psn != self.qp.conn.resp.epsn || room_for_answer(self.qp, run).is_err() {
             return false;
         }
@@ -552,8 +554,8 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// Accepts a request that has an answer, and keeps it for duplicates. `value`: what an atomic
-    /// is answered with.
+    /// Accepts a request whose answer has room (`room_for_answer`), and keeps it for duplicates.
+    /// `value`: what an atomic is answered with. Returns the answer, for [`Resp::push_job`].
     pub(in crate::roce) fn accept_answered(&mut self, run: &Run, value: u64) -> Resource {
         let Run { kind, psn, va, rkey, .. } = *run;
         let (npkts, pd) = (answer_packets(run, self.qp.conn.mtu), self.qp.pd);

@@ -16,6 +16,8 @@ const RECEIVES: u8 = 128;
 const fn with(fact: u8) -> u8 {
     use QpKind::*;
     let all = [Rc, Uc, Ud, XrcIni, XrcTgt, Dci, Dct, DcContext];
+    // The last kind: a new one is to be in the list.
+    assert!(all.len() == DcContext as usize + 1);
     let (mut bits, mut i) = (0, 0);
     while i < all.len() {
         if all[i].facts() & fact != 0 {

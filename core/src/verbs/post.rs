@@ -29,8 +29,8 @@ pub struct Posted {
     pub count: u32,
     /// The last one has the flag MORE: the doorbell waits.
     pub more: bool,
-    /// The opcode of the last one ([`wr_opcode`]): a SEND or WRITE may pass in one step if nothing
-    /// else waits.
+    /// The opcode of the last one ([`wr_opcode`]): a SEND, WRITE or READ may pass in one step if
+    /// nothing else waits.
     pub opcode: u32,
     /// The QP is a DCI.
     pub dc: bool,
@@ -528,7 +528,7 @@ unsafe fn write_operands(
     Ok(())
 }
 
-/// Checks the operands of a request that have values of their own, whatever the device.
+/// Checks the operands of a FLUSH, for every device; other requests have none to check.
 ///
 /// # Errors
 /// `Invalid`, `MessageSize`: those of a FLUSH.

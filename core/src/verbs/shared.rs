@@ -165,7 +165,7 @@ pub struct Branches {
     next: AtomicU64,
     /// Of a branch: the object that the program knows. Of an object: 0.
     home: AtomicU64,
-    /// Looks so far: the next one begins behind the place of the last one.
+    /// How many polls have looked at the list; each begins one ring further.
     looks: AtomicU32,
 }
 
@@ -305,6 +305,12 @@ pub fn posted(to: &str) -> Error {
     refuse!(Busy, "{to}: another thread posts to it")
 }
 
+/// What a slot of an object's ring holds: plain numbers, so that zeroes are a value.
+pub(crate) trait Slot: Copy {}
+impl Slot for SendWqe {}
+impl Slot for RecvWqe {}
+impl Slot for Wc {}
+
 impl Shared {
     /// Lays out the shared tables.
     pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
@@ -373,19 +379,21 @@ impl Shared {
         before
     }
 
-    /// Gives an object that no handle names yet its ring: memory, capacity and stride. `None`: it
-    /// has none.
+    /// Gives an object that no handle names yet its ring, one of this engine: memory, capacity and
+    /// stride. `None`: it has none.
     #[allow(unsafe_code)]
-    pub fn install<T: Copy>(
+    pub(crate) fn install<T: Slot>(
         &self,
-        ring: &SlotRing<T>,
+        ring: impl for<'s> FnOnce(&'s Shared) -> &'s SlotRing<T>,
         made: Option<(Region, u32, u32)>,
         _key: &EngineKey,
     ) {
+        let ring = ring(self);
         match made {
-            // SAFETY: the caller holds the engine's lock and the object's index is free: no handle
-            // to it is valid, so no program thread is inside; the region was allocated for this
-            // ring, with this capacity and stride.
+            // SAFETY: the caller holds this engine's lock, which the key stands for, and the
+            // object's index is free: no handle to it is valid, so no program thread is inside; the
+            // region was allocated for this ring, with this capacity and stride. Zeroes are a valid
+            // `T` (`Slot`).
             Some((mem, capacity, stride)) => unsafe { ring.install(mem, capacity, stride) },
             // SAFETY: as above.
             None => unsafe { ring.uninstall() },

@@ -60,9 +60,9 @@ impl Transport {
         qi: usize,
         scratch: &mut [u8],
     ) -> bool {
-        let (from, to) = kinds(DC);
+        let (initiator, target) = kinds(DC);
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
-        if !is_local(qp, from) || !qp.conn.req.nothing_in_flight() {
+        if !is_local(qp, initiator) || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let common = &mut self.common;
@@ -81,14 +81,14 @@ impl Transport {
         };
         let wqe = slot.header();
         let len = wqe.length as u32;
-        let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
+        let (qpn, mtu, psn) = (qp.qpn, qp.conn.mtu, run.psn);
         let payload: &[u8] = if wqe.inline != 0 {
             let Some(bytes) = slot.tail().get(..len as usize) else { return false };
             bytes
         } else {
             let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
             // A fetch that slow memory begins here continues for the general path.
-            let of = TransferId::request(from, index, 0);
+            let of = TransferId::request(qpn, index, 0);
             if common.memory.gather(qp.pd, &slot, 0, bytes, of).is_err() {
                 return false;
             }
@@ -98,7 +98,7 @@ impl Transport {
 
         let bi = self.common.qp_of(run.dest_qpn);
         let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
-        if !serves_local(b.qp, to, from, mtu) || !b.accept_single::<DC>(&run, bytes, payload) {
+        if !serves_local(b.qp, target, qpn, mtu) || !b.accept_single::<DC>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -121,9 +121,9 @@ impl Transport {
         qi: usize,
         scratch: &mut [u8],
     ) -> bool {
-        let (from, to) = kinds(DC);
+        let (initiator, target) = kinds(DC);
         let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
-        if !is_local(qp, from) || !qp.conn.req.nothing_in_flight() {
+        if !is_local(qp, initiator) || !qp.conn.req.nothing_in_flight() {
             return false;
         }
         let common = &mut self.common;
@@ -138,7 +138,7 @@ impl Transport {
         let sges = slot.sges(usize::from(wqe.num_sge));
         let Some(into) = common.memory.host_target(qp.pd, sges, 0, len) else { return false };
         let Some(bytes) = scratch.get_mut(..len as usize) else { return false };
-        let (from, mtu, psn) = (qp.qpn, qp.conn.mtu, qp.conn.req.next_psn);
+        let (qpn, mtu, psn) = (qp.qpn, qp.conn.mtu, qp.conn.req.next_psn);
         let class = class_of_singles(DC);
         let run = Run {
             va: wqe.remote_addr,
@@ -153,7 +153,7 @@ impl Transport {
         let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
         // If the copy into the requester's memory fails half way, the general path repeats it and
         // reports the failure.
-        let done = serves_local(b.qp, to, from, mtu)
+        let done = serves_local(b.qp, target, qpn, mtu)
             && b.read_for(&run, bytes)
             && b.common.memory.providers.put(into.addr, bytes) == Access::Ready;
         if !done {

@@ -87,8 +87,8 @@ impl Codec for [[u8; 16]; GIDS] {
     }
 }
 
-/// The fields of a body in their order in the message. `after`: bytes before them. `<`: the end of
-/// the field's numbers. `;`: four bytes that mean nothing yet.
+/// The fields of a body in their order in the message. `after`: bytes before them. `< n`: values
+/// from n on are refused. `;`: four bytes that mean nothing yet.
 macro_rules! codec {
     ($body:ident $(after $magic:ident)?: $($field:ident $(< $end:expr)?),*
      $(; $($behind:ident),*)?) => {

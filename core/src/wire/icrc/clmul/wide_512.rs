@@ -34,7 +34,7 @@ fn first(block: __m128i, blocks: &[[u8; 16]]) -> (__m512i, &[[u8; 16]]) {
     let lane = 0b1100_0000_u8 >> (2 * taken);
     let begin = blocks.as_ptr().cast::<i64>().wrapping_sub(8 - 2 * taken);
     // SAFETY: lanes whose mask bits are clear are not read, and the others are the last `taken` of
-    // the four, which begin at the start of `blocks` and end where it ends or before. With none
+    // the four, which begin at the start of `blocks` and end where it ends. With none
     // taken the mask is clear.
     let loaded = unsafe { _mm512_maskz_loadu_epi64(read, begin) };
     (_mm512_mask_blend_epi64(lane, loaded, _mm512_broadcast_i32x4(block)), rest)
