@@ -12,16 +12,35 @@
 
 use core::ffi::{c_int, c_void};
 
-/// The table `gdrc_mlx5_1`, of the same layout as in the drop-in. Objects are those of mlx5dv and
-/// libibverbs.
-#[repr(C)]
-struct Table {
-    is_supported: unsafe extern "C" fn(*mut c_void) -> bool,
-    open_device: unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void,
-    query_device: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-    create_qp: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> *mut c_void,
-    create_cq: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> *mut c_void,
-    qp_ex_from_ibv_qp_ex: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+/// The functions of the table, in its order, with the function that answers where there is no
+/// drop-in. Each is `mlx5dv_` and its name.
+macro_rules! functions {
+    ($($name:ident($($arg:ident),*) -> $result:ty, else $refused:ident;)*) => {
+        /// The table `gdrc_mlx5_1`, of the same layout as in the drop-in. Objects are those of
+        /// mlx5dv and libibverbs.
+        #[repr(C)]
+        struct Table {
+            $($name: unsafe extern "C" fn($($arg: *mut c_void),*) -> $result,)*
+        }
+
+        $(unsafe extern "C" fn $name($($arg: *mut c_void),*) -> $result {
+            match table() {
+                // SAFETY: the program's pointers, passed on.
+                Some(t) => unsafe { (t.$name)($($arg),*) },
+                // SAFETY: takes nothing.
+                None => unsafe { $refused() },
+            }
+        })*
+    };
+}
+
+functions! {
+    is_supported(device) -> bool, else no;
+    open_device(device, attr) -> *mut c_void, else none;
+    query_device(context, attributes) -> c_int, else refuse;
+    create_qp(context, init, more) -> *mut c_void, else none;
+    create_cq(context, init, more) -> *mut c_void, else none;
+    qp_ex_from_ibv_qp_ex(qp) -> *mut c_void, else none;
 }
 
 /// The drop-in's table; `None`: the process has another libibverbs.
@@ -51,68 +70,9 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// `mlx5dv_is_supported`.
-unsafe extern "C" fn is_supported(device: *mut c_void) -> bool {
-    // SAFETY: the program's pointer, passed on.
-    table().is_some_and(|t| unsafe { (t.is_supported)(device) })
-}
-
-/// `mlx5dv_open_device`.
-unsafe extern "C" fn open_device(device: *mut c_void, attr: *mut c_void) -> *mut c_void {
-    match table() {
-        // SAFETY: the program's pointers, passed on.
-        Some(t) => unsafe { (t.open_device)(device, attr) },
-        // SAFETY: takes nothing.
-        None => unsafe { none() },
-    }
-}
-
-/// `mlx5dv_query_device`.
-unsafe extern "C" fn query_device(context: *mut c_void, attributes: *mut c_void) -> c_int {
-    match table() {
-        // SAFETY: the program's pointers, passed on.
-        Some(t) => unsafe { (t.query_device)(context, attributes) },
-        // SAFETY: takes nothing.
-        None => unsafe { refuse() },
-    }
-}
-
-/// `mlx5dv_create_qp`.
-unsafe extern "C" fn create_qp(
-    context: *mut c_void,
-    init: *mut c_void,
-    more: *mut c_void,
-) -> *mut c_void {
-    match table() {
-        // SAFETY: the program's pointers, passed on.
-        Some(t) => unsafe { (t.create_qp)(context, init, more) },
-        // SAFETY: takes nothing.
-        None => unsafe { none() },
-    }
-}
-
-/// `mlx5dv_create_cq`.
-unsafe extern "C" fn create_cq(
-    context: *mut c_void,
-    init: *mut c_void,
-    more: *mut c_void,
-) -> *mut c_void {
-    match table() {
-        // SAFETY: the program's pointers, passed on.
-        Some(t) => unsafe { (t.create_cq)(context, init, more) },
-        // SAFETY: takes nothing.
-        None => unsafe { none() },
-    }
-}
-
-/// `mlx5dv_qp_ex_from_ibv_qp_ex`.
-unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut c_void) -> *mut c_void {
-    match table() {
-        // SAFETY: the program's pointer, passed on.
-        Some(t) => unsafe { (t.qp_ex_from_ibv_qp_ex)(qp) },
-        // SAFETY: takes nothing.
-        None => unsafe { none() },
-    }
+/// Of a function that returns a bool.
+unsafe extern "C" fn no() -> bool {
+    false
 }
 
 /// Of a function that returns an errno.

@@ -64,9 +64,7 @@ macro_rules! opens {
             flags: c_int
             $(, $mode: c_uint)?
         ) -> c_int {
-            #[allow(unused_mut, unused_assignments)]
-            let mut from = libc::AT_FDCWD;
-            $(from = $dir;)?
+            let from = [$($dir,)? libc::AT_FDCWD][0];
             // SAFETY: the program's own arguments.
             unsafe {
                 let kernel = |path| (REAL.$name())($($dir,)? path, flags $(, $mode)?);

@@ -81,9 +81,7 @@ macro_rules! scandirs {
             filter: Filter,
             compare: Compare,
         ) -> c_int {
-            #[allow(unused_mut, unused_assignments)]
-            let mut from = libc::AT_FDCWD;
-            $(from = $dir;)?
+            let from = [$($dir,)? libc::AT_FDCWD][0];
             // SAFETY: the program's own arguments.
             unsafe {
                 let kernel = |path| (REAL.$name())($($dir,)? path, to, filter, compare);
@@ -162,34 +160,30 @@ unsafe fn glob_with(
     }
 }
 
-/// glob(3).
-///
-/// # Safety
-/// As glob(3).
-#[no_mangle]
-pub unsafe extern "C" fn glob(
-    pattern: *const c_char,
-    flags: c_int,
-    on_error: OnError,
-    to: *mut Matches,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe { glob_with(REAL.glob(), pattern, flags, on_error, to) }
+macro_rules! globs {
+    ($($(#[$doc:meta])* $name:ident;)*) => { $(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As glob(3).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            pattern: *const c_char,
+            flags: c_int,
+            on_error: OnError,
+            to: *mut Matches,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe { glob_with(REAL.$name(), pattern, flags, on_error, to) }
+        }
+    )* };
 }
 
-/// glob(3) for large files; the same struct on 64-bit systems.
-///
-/// # Safety
-/// As glob(3).
-#[no_mangle]
-pub unsafe extern "C" fn glob64(
-    pattern: *const c_char,
-    flags: c_int,
-    on_error: OnError,
-    to: *mut Matches,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe { glob_with(REAL.glob64(), pattern, flags, on_error, to) }
+globs! {
+    /// glob(3).
+    glob;
+    /// glob(3) for large files; the same struct on 64-bit systems.
+    glob64;
 }
 
 /// `FTW_F` and its like.

@@ -176,20 +176,6 @@ impl Client {
     }
 }
 
-/// A counter: its name, what it means, and where it is.
-type Shown = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
-
-const SHOWN: [Shown; 8] = [
-    ("tx_packets", "Packets sent by way of the relay.", |c| &c.tx.0),
-    ("tx_bytes", "Their bytes.", |c| &c.tx.1),
-    ("rx_packets", "Packets received by way of the relay.", |c| &c.rx.0),
-    ("rx_bytes", "Their bytes.", |c| &c.rx.1),
-    ("full", "Packets dropped as the receiver's ring was full.", |c| &c.full),
-    ("over_rate", "Packets dropped beyond the receiver's rx_rate.", |c| &c.over_rate),
-    ("marked", "Packets marked as the receiver's rx_rate was near.", |c| &c.marked),
-    ("unpaid", "Packets dropped at a session's end, without credit.", |c| &c.unpaid),
-];
-
 /// The text: sessions, limits and counters of each tenant. Names of tenants and networks have no
 /// character that would end a label.
 pub(super) fn text(all: &[(Tenant, usize, Option<&Counters>)]) -> String {
@@ -217,7 +203,7 @@ pub(super) fn text(all: &[(Tenant, usize, Option<&Counters>)]) -> String {
         };
         all.iter().filter_map(row).collect::<Vec<_>>()
     };
-    for (name, help, of) in SHOWN {
+    for (name, help, of) in Counters::NAMED {
         family(&format!("{name}_total"), "counter", help, count(&of, ""));
     }
     let refused = Refused::ALL.iter().flat_map(|&why| {

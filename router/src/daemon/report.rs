@@ -127,14 +127,11 @@ pub(super) fn sessions<'r>(
 ) -> impl Iterator<Item = String> + 'r {
     broker.sessions().map(|(id, s)| {
         let seen = &s.seen;
-        match &s.state {
-            State::New(_) => {
-                json!({"session": id, "state": "new", "pid": seen.pid, "uid": seen.uid}).to_string()
-            }
-            State::Waits(_) => {
-                json!({"session": id, "state": "waits", "pid": seen.pid, "uid": seen.uid})
-                    .to_string()
-            }
+        let unnamed =
+            |state| json!({"session": id, "state": state, "pid": seen.pid, "uid": seen.uid});
+        let shown = match &s.state {
+            State::New(_) => unnamed("new"),
+            State::Waits(_) => unnamed("waits"),
             State::Up(up) => json!({
                 "session": id,
                 "state": "up",
@@ -151,9 +148,9 @@ pub(super) fn sessions<'r>(
                 "routes": up.routes.len(),
                 "listens": up.listens.len(),
                 "relay": relaying.counters(id).map(relay),
-            })
-            .to_string(),
-        }
+            }),
+        };
+        shown.to_string()
     })
 }
 
@@ -200,15 +197,8 @@ pub(super) fn tenants<'r>(
 
 /// The relay's counters of a session or a tenant.
 fn relay(c: &Counters) -> Value {
-    json!({
-        "tx_packets": count(&c.tx.0),
-        "tx_bytes": count(&c.tx.1),
-        "rx_packets": count(&c.rx.0),
-        "rx_bytes": count(&c.rx.1),
-        "full": count(&c.full),
-        "over_rate": count(&c.over_rate),
-        "marked": count(&c.marked),
-        "unpaid": count(&c.unpaid),
-        "refused": refused(&c.refused),
-    })
+    let named = Counters::NAMED.iter().map(|(name, _, of)| (name.to_string(), count(of(c))));
+    let mut all: Map<String, Value> = named.collect();
+    all.insert("refused".into(), refused(&c.refused));
+    all.into()
 }

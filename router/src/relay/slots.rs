@@ -42,19 +42,25 @@ pub struct Counters {
     pub refused: [AtomicU64; Refused::ALL.len()],
 }
 
+/// A counter: its name, its meaning for people, and its place.
+type Named = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
+
 impl Counters {
+    /// All but `refused`.
+    pub const NAMED: [Named; 8] = [
+        ("tx_packets", "Packets sent by way of the relay.", |c| &c.tx.0),
+        ("tx_bytes", "Their bytes.", |c| &c.tx.1),
+        ("rx_packets", "Packets received by way of the relay.", |c| &c.rx.0),
+        ("rx_bytes", "Their bytes.", |c| &c.rx.1),
+        ("full", "Packets dropped as the receiver's ring was full.", |c| &c.full),
+        ("over_rate", "Packets dropped beyond the receiver's rx_rate.", |c| &c.over_rate),
+        ("marked", "Packets marked as the receiver's rx_rate was near.", |c| &c.marked),
+        ("unpaid", "Packets dropped at a session's end, without credit.", |c| &c.unpaid),
+    ];
+
     fn clear(&self) {
-        let single = [
-            &self.tx.0,
-            &self.tx.1,
-            &self.rx.0,
-            &self.rx.1,
-            &self.full,
-            &self.over_rate,
-            &self.marked,
-            &self.unpaid,
-        ];
-        single.into_iter().chain(&self.refused).for_each(|n| n.store(0, Ordering::Relaxed));
+        let named = Self::NAMED.iter().map(|(_, _, of)| of(self));
+        named.chain(&self.refused).for_each(|n| n.store(0, Ordering::Relaxed));
     }
 }
 
