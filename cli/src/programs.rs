@@ -9,64 +9,35 @@ pub struct Program {
     pub name: &'static str,
     /// Its name where it is installed.
     pub installed: &'static str,
-    /// Its path below the folder of what was built, where it has another one.
-    pub built: &'static str,
     /// The package of Debian that has it.
     pub package: &'static str,
     /// One line for `--help`.
     pub what: &'static str,
 }
 
-const fn program([name, installed, built, package, what]: [&'static str; 5]) -> Program {
-    Program { name, installed, built, package, what }
+const fn program([name, installed, package, what]: [&'static str; 4]) -> Program {
+    Program { name, installed, package, what }
 }
+
+const RUN: &str = "gdrcore-ibverbs";
+const TOOLS: &str = "gdrcore-tools";
+const ROUTER: &str = "gdrcore-router";
 
 /// All of them.
 pub const PROGRAMS: [Program; 8] = [
-    program([
-        "run",
-        "gdrcore-run",
-        "",
-        "gdrcore-ibverbs",
-        "run a program of libibverbs on gdrcore",
-    ]),
-    program([
-        "devices",
-        "gdrcore-devinfo",
-        "perf/devinfo",
-        "gdrcore-tools",
-        "list the devices of this machine",
-    ]),
-    program([
-        "perf",
-        "gdrcore-perf",
-        "perf/perf",
-        "gdrcore-tools",
-        "measure rates and latencies between two processes",
-    ]),
-    program([
-        "ping",
-        "gdrcore-ping",
-        "perf/ping",
-        "gdrcore-tools",
-        "see whether a peer answers RDMA",
-    ]),
+    program(["run", "gdrcore-run", RUN, "run a program of libibverbs on gdrcore"]),
+    program(["devices", "gdrcore-devinfo", TOOLS, "list the devices of this machine"]),
+    program(["perf", "gdrcore-perf", TOOLS, "measure rates and latencies between two processes"]),
+    program(["ping", "gdrcore-ping", TOOLS, "see whether a peer answers RDMA"]),
     program([
         "pingpong",
         "gdrcore-pingpong",
-        "perf/pingpong",
-        "gdrcore-tools",
+        TOOLS,
         "bounce messages between two processes, and check them",
     ]),
-    program([
-        "copy",
-        "rdma_copy_file",
-        "rdma_copy/rdma_copy_file",
-        "gdrcore-tools",
-        "copy files to another machine",
-    ]),
-    program(["router", "gdrcore-routerd", "", "gdrcore-router", "join the containers of a host"]),
-    program(["ctl", "gdrcore-routerctl", "", "gdrcore-router", "ask or change a running router"]),
+    program(["copy", "rdma_copy_file", TOOLS, "copy files to another machine"]),
+    program(["router", "gdrcore-routerd", ROUTER, "join the containers of a host"]),
+    program(["ctl", "gdrcore-routerctl", ROUTER, "ask or change a running router"]),
 ];
 
 impl Program {
@@ -75,12 +46,14 @@ impl Program {
         self.candidates(&own_folder()?).into_iter().find(|p| p.is_file())
     }
 
-    /// Where it may lie, for a `gdrcore` in `bin`.
+    /// Where it may lie, for a `gdrcore` in `bin`: installed, or as `make` builds the C programs.
     fn candidates(&self, bin: &Path) -> Vec<PathBuf> {
-        let mut all = vec![bin.join(self.installed)];
-        if !self.built.is_empty() {
-            all.push(bin.join(self.built));
-        }
+        let short = self.installed.trim_start_matches("gdrcore-");
+        let mut all = vec![
+            bin.join(self.installed),
+            bin.join("perf").join(short),
+            bin.join("rdma_copy").join(short),
+        ];
         if let Some(prefix) = bin.parent() {
             all.push(prefix.join("bin").join(self.installed));
             all.push(prefix.join("libexec/gdrcore").join(self.installed));

@@ -267,10 +267,11 @@ impl Drop for Removal {
 fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Command) {
     let _removal = Removal(remove);
     let mut server = Running::start(begin);
+    // The client may be killed at the end: the container ends with its server, who has checked all.
     wait_for(60, "a server that listens", || {
-        assert!(server.is_running(), "{}", server.output());
         let mut client = enter();
-        run(client.arg("gdrcore-run").args(ping_pong(3)).arg("127.0.0.1"), 60).ok()
+        let client = run(client.arg("gdrcore-run").args(ping_pong(3)).arg("127.0.0.1"), 60);
+        client.ok() || !server.is_running()
     });
     let done = server.finish(Duration::from_secs(60));
     assert!(done.ok() && done.output.contains("iters in"), "{}", done.output);
