@@ -63,14 +63,21 @@ ROUTER_SCRIPTS = {
 fi
 """,
     "prerm": """if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    deb-systemd-invoke stop gdrcore-routerd.socket gdrcore-routerd.service
+    deb-systemd-invoke stop gdrcore-routerd.socket gdrcore-routerd.service || true
 fi
 """,
     "postrm": """if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl --system daemon-reload || true
 fi
-if [ "$1" = purge ] && command -v deluser >/dev/null; then
-    deluser --system --quiet gdrcore
+if [ "$1" = purge ]; then
+    if [ -x /usr/bin/deb-systemd-helper ]; then
+        deb-systemd-helper purge gdrcore-routerd.socket gdrcore-routerd.service || true
+    fi
+    # The key of sessions: the user's number may be given to another.
+    rm -rf /run/gdrcore
+    if command -v deluser >/dev/null; then
+        deluser --system --quiet gdrcore
+    fi
 fi
 """,
 }

@@ -18,7 +18,7 @@ TOOLS = "usr/bin/ib"
 # What libc loads by itself.
 LOADED = ["libnss_files.so.2"]
 OF_GDRCORE = ("usr/bin/", "usr/lib/", "usr/share/doc/gdrcore/LICENSE")
-DROPPED = (".a", ".pc", ".cmake", ".service", ".socket")
+DROPPED = (".a", ".pc", ".cmake", ".conf", ".service", ".socket")
 USERS = "root:x:0:0:root:/:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
 
 

@@ -36,6 +36,6 @@ gdrcore-pingpong|gdrcore-pingpong|1|bounce RDMA messages between two processes, 
 gdrcore-devinfo|gdrcore-devinfo|1|list the soft devices of this machine
 gdrcore-ping|gdrcore-ping|1|see whether a peer answers RDMA
 gdrcore-gpu-server|gdrcore-gpu-server|1|move data into a client's memory by RDMA
-gdrcore-gpu-client|gdrcore-gpu-client|1|have memory filled and checked by gdrcore-gpu\-server
+gdrcore-gpu-client|gdrcore-gpu-client|1|have memory filled and checked by gdrcore-gpu-server
 rdma_copy_file|rdma_copy_file|1|copy files by RDMA
 PAGES

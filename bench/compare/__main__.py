@@ -138,7 +138,8 @@ def main():
     finally:
         proc.stop_all()
         shutil.rmtree(temporary, ignore_errors=True)
-    results, facts = run.results, facts_of(args, before, peers.versions() + tools())
+    results = run.results
+    facts = facts_of(args, before, peers.versions() + tools("iperf3", "rsync"))
     when = f"{before.began:%Y-%m-%d}, {dict(facts)['commit']}"
     os.makedirs(args.out, exist_ok=True)
     histograms = [

@@ -79,13 +79,13 @@ def compile_verbs_rate(folder):
     return compiled(folder, "verbs_rate", "-libverbs", "-lpthread")
 
 
-def tools():
-    """The versions of the other programs that are installed."""
+def tools(*names):
+    """The versions of other programs, of those that are installed."""
     known = {
         "iperf3": " ".join(shell("iperf3", "--version").split()[1:2]),
         "rsync": " ".join(shell("rsync", "--version").split()[2:3]),
     }
-    return [f"{name} {version}" for name, version in known.items() if version]
+    return [f"{name} {known[name]}" for name in names if known[name]]
 
 
 def facts_of(args, before, peers):

@@ -37,9 +37,9 @@ class Release:
         return [*self.prefix, self.program(name)]
 
 
-def run(*command):
+def run(*command, env=None):
     """Raises OSError with the command's last line if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=env)
     if done.returncode:
         said = (done.stderr + done.stdout).strip().splitlines() or ["no message"]
         raise OSError(f"{os.path.basename(command[0])}: {said[-1]}")
@@ -72,10 +72,12 @@ def newest_ucx():
 
     libucx = os.path.join(kept(f"ucx-{UCX_VERSION}", make), "libucx")
     libraries = [os.path.join(libucx, "lib"), os.path.join(libucx, "lib/ucx")]
-    return Release(
+    release = Release(
         UCX_VERSION, "PyPI", os.path.join(libucx, "bin"),
         env={"LD_LIBRARY_PATH": ":".join(libraries)},
     )
+    run(*release.command("ucx_info"), "-v", env={**os.environ, **release.env})
+    return release
 
 
 def newest_libfabric():
@@ -83,12 +85,14 @@ def newest_libfabric():
     def make(folder):
         run("mmdebstrap", "--variant=extract", "--include=libfabric-bin", LIBFABRIC_FROM, folder)
 
-    root = kept("libfabric", make)
+    root = kept(f"libfabric-{LIBFABRIC_FROM}", make)
     at = os.path.join(root, "usr/lib", platform.machine() + "-linux-gnu")
     loader = next(name for name in os.listdir(at) if name.startswith("ld-linux"))
     prefix = [os.path.join(at, loader), "--library-path", at]
     folder = os.path.join(root, "usr/bin")
     version = fabric_version(*prefix, os.path.join(folder, "fi_info"))
+    if not version:
+        raise OSError("fi_info does not start")
     return Release(version, f"Debian {LIBFABRIC_FROM}", folder, prefix)
 
 
@@ -123,7 +127,9 @@ class Peers:
     def _newest(self, name, newest, installed):
         try:
             return newest()
-        except (OSError, StopIteration, subprocess.TimeoutExpired) as error:
+        except (
+            OSError, StopIteration, subprocess.TimeoutExpired, zipfile.BadZipFile
+        ) as error:
             instead = f"{installed.version} in its place" if installed else "none in its place"
             self.notes.append(f"the newest {name} could not be had ({error}): {instead}")
             return installed

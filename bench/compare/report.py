@@ -255,8 +255,9 @@ class Results:
         for words, ours, theirs in (
             ("through memory", OURS_SHM, UCX_SHM_KEYS), ("over UDP", OURS_UDP, UCX_TCP_KEYS),
         ):
-            ratios = [ratio for ratio in self.behind(ours, theirs).values() if ratio]
-            goal(f"sizes {words}: UCX's best / ours, most", max(ratios, default=None), 1.1, False)
+            ratios = self.behind(ours, theirs).values()
+            most = max(ratios) if ratios and all(ratios) else None
+            goal(f"sizes {words}: UCX's best / ours, most", most, 1.1, False)
         goal("same host: SEND 8 B, p99, us", self.get("shm", "send", "p99_us"), 20, False)
         goal(
             "same host: WRITE 8 B to a target that never calls progress, us",
@@ -344,7 +345,8 @@ class Results:
             "turns, round by round,",
             "each side of a pair on a core of its own, and a figure is the median of the rounds. "
             "Ratios travel better than figures; those of the goals",
-            "are medians over the rounds of the ratio within a round.",
+            "are medians over the rounds of the ratio within a round; those of sizes are of "
+            "medians.",
             "",
             "\n".join(f"- {name}: {value}" for name, value in facts),
             "",
@@ -368,10 +370,6 @@ class Results:
             "Default socket buffers. gdrcore counts a message when its ACK is in; the bare sockets "
             "keep what fits the buffer under way.",
             "",
-            "![bandwidth over size](bandwidth.svg)",
-            "",
-            self.sizes_table(OURS_UDP, UCX_TCP_KEYS, ("bare_gso",)),
-            "",
         ]
         if self.keys("shm"):
             parts += [
@@ -380,10 +378,6 @@ class Results:
                 self.latency_table("shm", "8 B through memory, half round trip, us"),
                 "",
                 self.bandwidth_table("shm bw", "through memory, MB/s"),
-                "",
-                self.rate_table("rate", "8 B in one direction, million messages a second"),
-                "",
-                self.sizes_table(OURS_SHM, UCX_SHM_KEYS),
                 "",
                 "`floor.c` is the row without a library: one queue pair a side, posts, keys, "
                 "bounds, an ACK and completions, and nothing else.",
@@ -394,6 +388,22 @@ class Results:
                 "ring, or by process_vm_writev where both ends have chosen GDRC_CONFIG_CMA. The "
                 "ring without a library shows what the two cores can do at that time: in a "
                 "virtual machine they may share a cache or not, and change within seconds.",
+                "",
+            ]
+        if self.keys("rate"):
+            parts += [
+                "## Rates and sizes",
+                "",
+                self.rate_table("rate", "8 B in one direction, million messages a second"),
+                "",
+            ]
+        if self.curve("send"):
+            parts += [
+                self.sizes_table(OURS_SHM, UCX_SHM_KEYS),
+                "",
+                self.sizes_table(OURS_UDP, UCX_TCP_KEYS, ("bare_gso",)),
+                "",
+                "![bandwidth over size](bandwidth.svg)",
                 "",
             ]
         if self.keys("drop-in"):

@@ -104,7 +104,7 @@ def main():
         if autogroup is not None:
             with open("/proc/self/autogroup", "w") as file:
                 file.write(autogroup)
-    facts = facts_of(args, before, peers.versions() + tools())
+    facts = facts_of(args, before, peers.versions() + tools("iperf3"))
     if args.nice:
         facts.append(("priority of all contestants", f"nice {args.nice}"))
     section = run.results.router_section(facts, os.cpu_count() or 1)

@@ -212,7 +212,7 @@ impl EventTarget for Cq {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&self.ex.base)
+        AckCounters::of(&raw const self.ex.base)
     }
 
     fn async_taken(&self) -> &AtomicU32 {

@@ -69,8 +69,8 @@ has_events! {
 
 impl AckCounters {
     /// The fields of an object, which lives for as long as they are used.
-    pub fn of<T: HasEvents>(object: &T) -> AckCounters {
-        T::ack_counters((&raw const *object).cast_mut())
+    pub fn of<T: HasEvents>(object: *const T) -> AckCounters {
+        T::ack_counters(object.cast_mut())
     }
 
     /// Counts events that the program has acknowledged.

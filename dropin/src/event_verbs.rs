@@ -39,7 +39,7 @@ pub unsafe extern "C" fn get_cq_event(
 pub unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
     if !cq.is_null() {
         // SAFETY: the program's CQ, which is not destroyed before its events are acknowledged.
-        unsafe { AckCounters::of(&*cq).acknowledge(n, false) };
+        unsafe { AckCounters::of(cq).acknowledge(n, false) };
     }
 }
 

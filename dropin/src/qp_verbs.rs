@@ -137,7 +137,7 @@ impl EventTarget for Qp {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&self.ex.qp_base)
+        AckCounters::of(&raw const self.ex.qp_base)
     }
 
     fn async_taken(&self) -> &AtomicU32 {

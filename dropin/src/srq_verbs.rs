@@ -71,7 +71,7 @@ impl EventTarget for Srq {
     }
 
     fn acks(&self) -> AckCounters {
-        AckCounters::of(&self.ibv)
+        AckCounters::of(&raw const self.ibv)
     }
 
     fn async_taken(&self) -> &AtomicU32 {

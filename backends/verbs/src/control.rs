@@ -487,7 +487,7 @@ impl VerbsDevice {
         let lacking = flags & self.unknown_rights();
         if lacking != 0 {
             let named = Flags(lacking, access::name);
-            return Err(refuse!(Unsupported, "access {named}: this NIC has nothing of it"));
+            return Err(refuse!(Unsupported, "access {named}: this NIC does not know these flags"));
         }
         if needs_local_write && flags & access::LOCAL_WRITE == 0 {
             let named = Flags(flags, access::name);

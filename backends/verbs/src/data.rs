@@ -67,7 +67,7 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
         return Err(Wrong::Opcode);
     }
     check_operands(w).map_err(Wrong::Operands)?;
-    if w.num_sge != 0 && opcode::has_data(w.opcode) {
+    if w.num_sge != 0 && w.opcode != wr_opcode::FLUSH {
         if w.num_sge as u32 > qp.send_sge.load(Relaxed) || w.sg_list.is_null() {
             return Err(Wrong::List);
         }

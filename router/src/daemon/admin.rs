@@ -67,7 +67,7 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
         return Ok(Request::Drain(ms));
     }
     if line.for_ms.is_some() {
-        return Err(format!("no such request: {}, with these fields", line.what));
+        return Err(format!("no such request: {}, with these members", line.what));
     }
     match (line.what.as_str(), line.tenant, line.limits, line.session) {
         ("status", None, None, None) => Ok(Request::Status),
@@ -79,7 +79,7 @@ pub fn parse(line: &[u8]) -> Result<Request, String> {
             Ok(Request::Set(tenant, limits.into_iter().collect()))
         }
         ("drop", None, None, Some(session)) => Ok(Request::Drop(session)),
-        (what, ..) => Err(format!("no such request: {what}, with these fields")),
+        (what, ..) => Err(format!("no such request: {what}, with these members")),
     }
 }
 
