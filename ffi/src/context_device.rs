@@ -4,7 +4,7 @@ use crate::c_result::refuse;
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{EngineSet, SoftDevice};
+use gdrcore_net::soft::SoftDevice;
 use gdrcore_verbs::VerbsDevice;
 
 /// A device that a context owns.
@@ -27,17 +27,6 @@ impl ContextDevice for SoftDevice {
     unsafe fn close(&self) -> Leaks {
         // SAFETY: the trait's contract is that of SoftDevice's own close.
         unsafe { SoftDevice::close(self) }
-    }
-}
-
-impl ContextDevice for EngineSet {
-    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        EngineSet::memory_add(self, provider, memory)
-    }
-
-    unsafe fn close(&self) -> Leaks {
-        // SAFETY: the trait's contract is that of EngineSet's own close.
-        unsafe { EngineSet::close(self) }
     }
 }
 
