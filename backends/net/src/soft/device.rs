@@ -4,8 +4,8 @@
 //! Each engine is a [`SoftEngine`] with a lock, ports, links and a block of QPNs of its own.
 //! Packets find it as they find one of several processes at an address, and queue pairs of two
 //! engines reach each other as those of two processes do; those of a loopback device, which has no
-//! port, over links that the device makes (`links`). So two engines share no word that a packet reads
-//! or writes but the rings of these links.
+//! port, over links that the device makes (`links`). So two engines share no word that a packet
+//! reads or writes but the rings of these links.
 //!
 //! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
 //!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ

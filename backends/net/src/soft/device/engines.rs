@@ -183,7 +183,7 @@ pub(super) struct Control {
 }
 
 impl SoftDevice {
-    /// Tells the engines that were made at the opening about each other: the device is in its place.
+    /// Tells the engines that were made at the opening about each other: the device is in place.
     pub(super) fn introduce(&'static self) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         control.device = Some(self);
