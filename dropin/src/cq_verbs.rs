@@ -1,21 +1,20 @@
 //! Verbs of completion queues, except extended polling.
-
 use crate::abi::*;
 use crate::channel_verbs::Channel;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
-use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::CqPlace;
+use gdrcore_core::device::{CqPlace, Device};
 use gdrcore_core::verbs::types::{wc_flags, Handle};
 use gdrcore_core::wire::ip::v4_of_gid;
 use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::soft::SoftDevice;
 
 /// A completion queue.
 #[repr(C)]
@@ -24,7 +23,7 @@ pub struct Cq {
     pub ex: ibv_cq_ex,
     /// Its `handle`.
     _number: ObjectNumber,
-    pub device: &'static dyn HcaDevice,
+    pub device: &'static SoftDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
     /// Value of `sl` in the completion of a datagram.

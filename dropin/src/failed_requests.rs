@@ -9,6 +9,7 @@ use crate::env;
 use crate::hca::Hca;
 use crate::string_verbs::wc_status_str;
 use core::ffi::CStr;
+use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_status, Handle};
 

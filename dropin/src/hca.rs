@@ -12,18 +12,18 @@ use crate::adapter::Adapter;
 use crate::env;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
-use crate::hca_kinds::{HcaDevice, OpenedDevice};
+use crate::hca_kinds::OpenedDevice;
 use crate::null_memory;
 use crate::object_numbers;
 use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gdrcore_core::config::{config_flags, Config};
-use gdrcore_core::device::{async_event, AsyncEvent, DeviceAttr};
+use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::map::Map;
-use gdrcore_net::soft::EventSink;
+use gdrcore_net::soft::{EventSink, SoftDevice};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -130,7 +130,7 @@ impl Objects {
 
 /// An open device.
 pub struct Hca {
-    pub device: &'static dyn HcaDevice,
+    pub device: &'static SoftDevice,
     /// The attributes of the device.
     pub attr: DeviceAttr,
     /// Least bytes of the next growth.
@@ -278,7 +278,7 @@ impl Hca {
     pub fn make<T>(
         &self,
         bytes: usize,
-        mut make: impl FnMut(&dyn HcaDevice) -> Result<T>,
+        mut make: impl FnMut(&SoftDevice) -> Result<T>,
     ) -> Result<T> {
         match make(self.device) {
             Err(Error::NoMemory) => {}

@@ -8,7 +8,7 @@ use crate::object_numbers::{Kind, ObjectNumber};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint, c_void};
-use gdrcore_core::device::MrReg;
+use gdrcore_core::device::{Device, MrReg};
 use gdrcore_core::verbs::types::{access, Handle, ACCESS_ALL, ACCESS_REMOTE_CHANGE};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};

@@ -10,6 +10,7 @@ use crate::hca::Hca;
 use crate::thread_lock::ForkLock;
 use crate::{env, object_numbers, stats_printer};
 use gdrcore_core::counters::Counters;
+use gdrcore_core::device::Device;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
 use gdrcore_net::threads::with_stack;

@@ -8,6 +8,7 @@ use crate::verb_result::Verb;
 use crate::{open_devices, ops_table, umad, uverbs_commands};
 use core::ffi::c_int;
 use core::mem::offset_of;
+use gdrcore_core::device::Device;
 use gdrcore_core::refuse;
 use gdrcore_net::reason;
 

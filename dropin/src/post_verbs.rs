@@ -11,6 +11,7 @@ use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
+use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode, BindMwWr, MwBindInfo};
 use gdrcore_core::{refuse, Error, Result};
 

@@ -1,12 +1,10 @@
 //! Verbs that create, modify, query and destroy queue pairs.
-
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::ah_verbs;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
-use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
@@ -17,11 +15,13 @@ use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, Handle, QpAttr, QpInit, ACCESS_ALL,
 };
 use gdrcore_core::{copy_qp_attr, refuse, Result};
 use gdrcore_net::reason;
+use gdrcore_net::soft::SoftDevice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A queue pair.
@@ -33,7 +33,7 @@ pub struct Qp {
     pub dv: mlx5dv_qp_ex,
     /// Its `handle`.
     _object_number: ObjectNumber,
-    pub device: &'static dyn HcaDevice,
+    pub device: &'static SoftDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
     /// Its type for the device; to programs all of DC are `IBV_QPT_DRIVER`.
@@ -159,7 +159,7 @@ impl QpSnapshot {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn query(&self, device: &dyn HcaDevice) -> Result<ibv_qp_attr> {
+    pub fn query(&self, device: &SoftDevice) -> Result<ibv_qp_attr> {
         let (a, _) = device.qp_query(self.handle)?;
         let mut attr = ibv_qp_attr {
             cap: self.cap,

@@ -9,7 +9,7 @@ use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::verb_result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::device::DeviceAttr;
+use gdrcore_core::device::{Device, DeviceAttr};
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};

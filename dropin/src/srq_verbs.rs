@@ -1,10 +1,8 @@
 //! Verbs of shared receive queues.
-
 use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
-use crate::hca_kinds::HcaDevice;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
@@ -13,9 +11,10 @@ use crate::verb_result::{object, out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::SrqAttr;
+use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Result};
+use gdrcore_net::soft::SoftDevice;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -23,7 +22,7 @@ pub struct Srq {
     ibv: ibv_srq,
     /// `ibv.handle`.
     _number: ObjectNumber,
-    pub device: &'static dyn HcaDevice,
+    pub device: &'static SoftDevice,
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,

@@ -17,7 +17,7 @@ use crate::verb_result::Verb;
 use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
 use core::ops::Deref;
-use gdrcore_core::device::CmDevice;
+use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::Result;

@@ -4,7 +4,7 @@ use crate::c_result::refuse;
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{EngineSet, SoftDevice};
+use gdrcore_net::soft::SoftDevice;
 use gdrcore_verbs::VerbsDevice;
 
 /// A device that a context owns.
@@ -19,21 +19,16 @@ pub(crate) trait ContextDevice: Device {
     unsafe fn close(&self) -> Leaks;
 }
 
-macro_rules! soft_devices {
-    ($($device:ty),*) => {$(
-        impl ContextDevice for $device {
-            fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-                <$device>::memory_add(self, provider, memory)
-            }
+impl ContextDevice for SoftDevice {
+    fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        SoftDevice::memory_add(self, provider, memory)
+    }
 
-            unsafe fn close(&self) -> Leaks {
-                // SAFETY: the trait's contract is that of the device's own close.
-                unsafe { <$device>::close(self) }
-            }
-        }
-    )*};
+    unsafe fn close(&self) -> Leaks {
+        // SAFETY: the trait's contract is that of SoftDevice's own close.
+        unsafe { SoftDevice::close(self) }
+    }
 }
-soft_devices!(SoftDevice, EngineSet);
 
 impl ContextDevice for VerbsDevice {
     unsafe fn close(&self) -> Leaks {

@@ -11,7 +11,7 @@ use crate::open_error::{self, Stage};
 use core::fmt;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
-use gdrcore_net::soft::{soft_flags, EngineCount, EngineSet, PathChoice, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig, SoftDevice};
 use gdrcore_verbs::VerbsDevice;
 
 /// The form of the names of a kind.
@@ -184,15 +184,13 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
         _ if config.pcap.is_some() => PathChoice::Udp,
         _ => PathChoice::Auto,
     };
-    SoftConfig { core: config.core, flags, path, pcap: config.pcap }
+    let engines = EngineCount::all(config.engines);
+    SoftConfig { core: config.core, flags, path, pcap: config.pcap, engines }
 }
 
-/// Bytes of memory of a soft device, of one engine or several.
+/// Bytes of memory of a soft device.
 fn soft_memsize(name: &str, config: &OpenConfig<'_>) -> Result<usize> {
-    match config.engines {
-        1 => SoftDevice::memsize(name, &soft_config(config)),
-        engines => EngineSet::memsize(name, &soft_config(config), EngineCount::all(engines)),
-    }
+    SoftDevice::memsize(name, &soft_config(config))
 }
 
 unsafe fn open_soft(
@@ -201,17 +199,11 @@ unsafe fn open_soft(
     name: &str,
     config: &OpenConfig<'_>,
 ) -> Result<OpenDevice> {
-    if config.engines > 1 {
-        let engines = EngineCount::all(config.engines);
-        // SAFETY: as below.
-        return unsafe { EngineSet::init(memory, bytes, name, &soft_config(config), engines) }
-            .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
-            .map(|device| OpenDevice { device, fast: FastDevice::Set(device) });
-    }
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
-    unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
-        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))
-        .map(|device| OpenDevice { device, fast: FastDevice::Soft(device) })
+    let device = unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
+        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))?;
+    let fast = device.only_engine().map_or(FastDevice::Set(device), FastDevice::Soft);
+    Ok(OpenDevice { device, fast })
 }
 
 /// Refuses options of the soft device: a NIC's packets do not pass through this library, so it can

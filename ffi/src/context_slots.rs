@@ -11,7 +11,7 @@ use core::mem::{size_of, MaybeUninit};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::fork::{self, ForkGuard};
-use gdrcore_net::soft::{EngineSet, SoftDevice};
+use gdrcore_net::soft::{SoftDevice, SoftEngine};
 use gdrcore_verbs::VerbsDevice;
 
 /// Contexts that one process can have open.
@@ -122,8 +122,8 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn ContextDev
 /// The device of a context by its own type, so that posts and polls call it without a vtable.
 pub(crate) enum FastDevice {
     Nic(&'static VerbsDevice),
-    Soft(&'static SoftDevice),
-    Set(&'static EngineSet),
+    Soft(&'static SoftEngine),
+    Set(&'static SoftDevice),
     /// The device has no fast path, or the context may not be used; [`device`] returns the error.
     None,
 }

@@ -8,7 +8,7 @@ use crate::ptr::{check_list, out, report_bad, wc_slice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
 use gdrcore_core::Result;
-use gdrcore_net::soft::{EngineSet, SoftDevice};
+use gdrcore_net::soft::{SoftDevice, SoftEngine};
 use gdrcore_verbs::{Empty, Polled, Posted, VerbsDevice};
 
 /// Posts a list of send requests, in order, and sends at once as much as the windows allow: the
@@ -63,7 +63,7 @@ pub(crate) extern "C" fn refused(rc: c_int) -> c_int {
 /// That of [`gdrc_post_send`].
 #[inline(never)]
 unsafe extern "C" fn soft_post_send(
-    soft: &SoftDevice,
+    soft: &SoftEngine,
     qp: gdrc_qp,
     wr: *const SendWr,
     bad: *mut *const SendWr,
@@ -85,12 +85,12 @@ unsafe extern "C" fn soft_post_send(
 /// That of [`gdrc_post_send`].
 #[inline(never)]
 unsafe extern "C" fn set_post_send(
-    set: &EngineSet,
+    set: &SoftDevice,
     qp: gdrc_qp,
     wr: *const SendWr,
     bad: *mut *const SendWr,
 ) -> c_int {
-    match set.member(qp.handle) {
+    match set.engine_of(qp.handle) {
         // SAFETY: our contract.
         Ok((soft, handle)) => unsafe { soft_post_send(soft, gdrc_qp { handle }, wr, bad) },
         // SAFETY: the header's contract: bad is NULL or writable.
@@ -162,12 +162,12 @@ pub unsafe extern "C" fn gdrc_post_recv(
 /// That of [`gdrc_post_recv`].
 #[inline(never)]
 unsafe fn set_post_recv(
-    set: &EngineSet,
+    set: &SoftDevice,
     qp: gdrc_qp,
     wr: *const RecvWr,
     first: &mut *const RecvWr,
 ) -> Result<()> {
-    let (soft, handle) = set.member(qp.handle)?;
+    let (soft, handle) = set.engine_of(qp.handle)?;
     // SAFETY: our contract.
     unsafe { soft.quick_post_recv(handle, wr, first) }
 }
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn gdrc_poll_cq(
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
 unsafe extern "C" fn soft_poll_cq(
-    soft: &SoftDevice,
+    soft: &SoftEngine,
     cq: gdrc_cq,
     num_entries: c_int,
     wc: *mut Wc,
@@ -255,7 +255,7 @@ unsafe extern "C" fn soft_poll_cq(
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
 unsafe extern "C" fn set_poll_cq(
-    set: &EngineSet,
+    set: &SoftDevice,
     cq: gdrc_cq,
     num_entries: c_int,
     wc: *mut Wc,

@@ -47,7 +47,7 @@ fn qp_target(ctx: *mut gdrc_context, handle: Handle) -> Result<QpTarget> {
         FastDevice::Nic(nic) => QpTarget::Nic(nic, nic.pinned_qp(handle)?),
         FastDevice::Soft(soft) => QpTarget::Soft(soft.pinned_qp(handle)?),
         FastDevice::Set(set) => {
-            let (soft, handle) = set.member(handle)?;
+            let (soft, handle) = set.engine_of(handle)?;
             QpTarget::Soft(soft.pinned_qp(handle)?)
         }
         FastDevice::None => QpTarget::Checked,

@@ -16,7 +16,7 @@ use core::sync::atomic::AtomicBool;
 use gdrcore_core::verbs::types::{wr_opcode, RecvWr, SendWr};
 use gdrcore_core::Result;
 use gdrcore_net::fork;
-use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp, PinnedSetCq as SetCq};
+use gdrcore_net::soft::{PinnedCq as SoftCq, PinnedQp as SoftQp, PinnedRings as SetCq};
 use gdrcore_verbs::pinned::{is_usual_list, PinnedCq as NicCq, PinnedQp as NicQp};
 use gdrcore_verbs::{all_succeeded, VerbsDevice};
 

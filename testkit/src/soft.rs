@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use gdrcore_core::device::Device;
 use gdrcore_core::Result;
-use gdrcore_net::soft::{EngineCount, EngineSet, SoftConfig, SoftDevice};
+use gdrcore_net::soft::{EngineCount, SoftConfig, SoftDevice};
 
 /// A soft device; closed when dropped.
 pub struct Soft {
@@ -24,6 +24,14 @@ impl Soft {
         Ok(Soft { dev, _memory: memory })
     }
 
+    /// Opens a device of so many engines.
+    ///
+    /// # Errors
+    /// As [`SoftDevice::init`].
+    pub fn open_with(name: &str, config: &SoftConfig, engines: EngineCount) -> Result<Soft> {
+        Soft::open(name, &SoftConfig { engines, ..*config })
+    }
+
     /// Opens a device with the default configuration.
     ///
     /// # Panics
@@ -38,57 +46,12 @@ impl Soft {
     }
 
     /// The device, with its own type.
-    pub fn soft(&self) -> &SoftDevice {
+    pub fn soft(&self) -> &'static SoftDevice {
         self.dev
     }
 }
 
 impl Drop for Soft {
-    fn drop(&mut self) {
-        // SAFETY: every reference that `dev` gave out ended with the borrow of self.
-        unsafe { self.dev.close() };
-    }
-}
-
-/// A soft device of several engines; closed when dropped.
-pub struct SoftSet {
-    dev: &'static EngineSet,
-    _memory: Buffer,
-}
-
-impl SoftSet {
-    /// Opens a device by name, and all its engines.
-    ///
-    /// # Errors
-    /// As [`EngineSet::init`].
-    pub fn open(name: &str, config: &SoftConfig, engines: u32) -> Result<SoftSet> {
-        SoftSet::open_with(name, config, EngineCount::all(engines))
-    }
-
-    /// Opens a device by name, with so many engines.
-    ///
-    /// # Errors
-    /// As [`EngineSet::init`].
-    pub fn open_with(name: &str, config: &SoftConfig, engines: EngineCount) -> Result<SoftSet> {
-        let bytes = EngineSet::memsize(name, config, engines)?;
-        let memory = Buffer::new(bytes);
-        // SAFETY: the memory is fresh, page-aligned, and lives in `_memory` until after `close`.
-        let dev = unsafe { EngineSet::init(memory.as_ptr(), bytes, name, config, engines)? };
-        Ok(SoftSet { dev, _memory: memory })
-    }
-
-    /// The device, with its own type.
-    pub fn set(&self) -> &'static EngineSet {
-        self.dev
-    }
-
-    /// The device.
-    pub fn dev(&self) -> &dyn Device {
-        self.dev
-    }
-}
-
-impl Drop for SoftSet {
     fn drop(&mut self) {
         // SAFETY: every reference that `dev` gave out ended with the borrow of self.
         unsafe { self.dev.close() };

@@ -3,7 +3,7 @@
 use crate::place;
 use gdrcore_core::device::Device;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
-pub use gdrcore_testkit::soft::{Soft, SoftSet};
+pub use gdrcore_testkit::soft::Soft;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A device name on loopback that no other test process uses.

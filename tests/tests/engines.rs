@@ -6,10 +6,10 @@ use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::verbs::types::{qp_type, wc_opcode, wc_status, Handle, QpInit};
 use gdrcore_core::Error;
 use gdrcore_net::reason;
-use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
-use gdrcore_tests::soft::{address, SoftSet};
+use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{
     await_one, block, comes, elsewhere, exchange, register, shape, words, write, LEN,
 };
@@ -18,13 +18,13 @@ use std::time::Instant;
 
 const ROUNDS: u64 = 2_000;
 
-fn loopback(engines: u32) -> SoftSet {
-    SoftSet::open("loopback", &SoftConfig::default(), engines).expect("open")
+fn loopback(engines: u32) -> Soft {
+    Soft::open_with("loopback", &SoftConfig::default(), EngineCount::all(engines)).expect("open")
 }
 
-fn on_path(last: u8, path: PathChoice) -> SoftSet {
+fn on_path(last: u8, path: PathChoice) -> Soft {
     let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-    SoftSet::open(&address(last), &config, 2).expect("open")
+    Soft::open_with(&address(last), &config, EngineCount::all(2)).expect("open")
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn threads_of_all_engines_work_beside_each_other() {
             None => (loopback(2), None),
             Some(path) => (on_path(1, path), Some(on_path(2, path))),
         };
-        let (x, y) = (x.dev(), y.as_ref().map_or(x.dev(), SoftSet::dev));
+        let (x, y) = (x.dev(), y.as_ref().map_or(x.dev(), Soft::dev));
         let pairs: Vec<_> = (0..2)
             .map(|n| match n {
                 0 => connected(x, y, shape()).expect("ends of the first engine"),
@@ -123,7 +123,11 @@ fn what_several_engines_exclude_is_refused_with_words() {
     ] {
         let config =
             SoftConfig { core: Config { qpn_base, ..Config::default() }, ..Default::default() };
-        assert_eq!(SoftSet::open(name, &config, engines).err(), Some(error), "{engines} {name}");
+        assert_eq!(
+            Soft::open_with(name, &config, EngineCount::all(engines)).err(),
+            Some(error),
+            "{engines} {name}"
+        );
         assert!(words().contains("engines"), "{}", words());
     }
 }
@@ -264,7 +268,12 @@ fn a_pd_ends_when_no_engine_uses_it() {
 #[test]
 fn what_one_engine_has_no_room_for_no_engine_keeps() {
     let core = Config { max_mr: 64, ring_bytes: 256 << 10, ..Config::default() };
-    let set = SoftSet::open("loopback", &SoftConfig { core, ..Default::default() }, 2).unwrap();
+    let set = Soft::open_with(
+        "loopback",
+        &SoftConfig { core, ..Default::default() },
+        EngineCount::all(2),
+    )
+    .unwrap();
     let dev = set.dev();
     let pd = dev.pd_alloc().unwrap();
     dev.cq_create(2).unwrap();

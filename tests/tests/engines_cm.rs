@@ -6,20 +6,20 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_state, qp_type, wc_status};
 use gdrcore_core::Error;
-use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::cm::{address, cm, connect, datagram, listen, offer, Events};
 use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
-use gdrcore_tests::soft::{self, SoftSet};
+use gdrcore_tests::soft::{self, Soft};
 use gdrcore_tests::workers::{block, shape};
 use std::time::Duration;
 
 const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
 
 /// Two devices of two engines each.
-fn two(path: PathChoice) -> [SoftSet; 2] {
+fn two(path: PathChoice) -> [Soft; 2] {
     [1, 2].map(|last| {
         let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-        SoftSet::open(&soft::address(last), &config, 2).expect("open")
+        Soft::open_with(&soft::address(last), &config, EngineCount::all(2)).expect("open")
     })
 }
 

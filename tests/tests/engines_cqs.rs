@@ -7,10 +7,10 @@ use gdrcore_core::verbs::types::{
     qp_type, wc_opcode, wc_status, Handle, QpCap, QpInit, RecvWr, Sge, Wc,
 };
 use gdrcore_core::Error;
-use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connect_both, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms, run_until, until, wait_for};
-use gdrcore_tests::soft::{address, SoftSet};
+use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{
     await_sleep, block, elsewhere, engine_of, remake, shape, sleeping, LEN,
 };
@@ -21,9 +21,9 @@ use std::time::Instant;
 const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
 
 /// A device whose helpers run its engines while no thread polls.
-fn device(path: PathChoice, engines: u32) -> SoftSet {
+fn device(path: PathChoice, engines: u32) -> Soft {
     let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-    SoftSet::open(&address(1), &config, engines).expect("open")
+    Soft::open_with(&address(1), &config, EngineCount::all(engines)).expect("open")
 }
 
 /// What `make` returns in threads that live at the same time, so in one of each engine.
@@ -360,7 +360,7 @@ fn a_channel_has_the_events_of_all_rings_of_its_cqs() {
         .chain([(PathChoice::Shm, 0), (PathChoice::Udp, 0)])
     {
         let config = SoftConfig { path, flags, ..SoftConfig::default() };
-        let set = SoftSet::open(&address(1), &config, 2).expect("open");
+        let set = Soft::open_with(&address(1), &config, EngineCount::all(2)).expect("open");
         let dev = set.dev();
         let (to, mut from, cq, channel) = on_one_channel(dev);
         assert_eq!(crossing(dev), 1, "one of them is of the CQ's engine");
@@ -468,7 +468,7 @@ fn a_cq_that_ends_leaves_the_events_of_other_engines_on_its_channel() {
 fn who_sleeps_on_a_channel_runs_an_engine_that_its_cq_gets_meanwhile() {
     for path in PATHS {
         let config = SoftConfig { path, ..SoftConfig::default() };
-        let set = SoftSet::open(&address(1), &config, 2).expect("open");
+        let set = Soft::open_with(&address(1), &config, EngineCount::all(2)).expect("open");
         let dev = set.dev();
         let [[mut a, _b], [_c, mut d]] = pairs::<2>(dev);
         let channel = dev.channel_create().unwrap();
@@ -508,7 +508,12 @@ fn end_all(dev: &dyn Device, cqs: Vec<Handle>) -> usize {
 #[test]
 fn a_cq_that_one_engine_has_no_room_for_keeps_its_size_in_all() {
     let core = Config { ring_bytes: 256 << 10, ..Config::default() };
-    let set = SoftSet::open("loopback", &SoftConfig { core, ..Default::default() }, 2).unwrap();
+    let set = Soft::open_with(
+        "loopback",
+        &SoftConfig { core, ..Default::default() },
+        EngineCount::all(2),
+    )
+    .unwrap();
     let dev = set.dev();
     let (common, _) = dev.cq_create(16).unwrap();
     let (end, others) = elsewhere(|| {

@@ -10,7 +10,7 @@ use gdrcore_net::soft::{soft_flags, EngineCount, EventSink, PathChoice, SoftConf
 use gdrcore_tests::ends::{connect_both, connected, pattern, succeed, Buffer, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms, run_until};
 use gdrcore_tests::process::descriptors;
-use gdrcore_tests::soft::{address, SoftSet};
+use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{
     await_one, await_sleep, block, comes, elsewhere, engine_of, register, remake, shape, sleeping,
     write, LEN,
@@ -25,9 +25,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn device(last: u8, path: PathChoice, most: u32) -> SoftSet {
+fn device(last: u8, path: PathChoice, most: u32) -> Soft {
     let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-    SoftSet::open_with(&address(last), &config, EngineCount::up_to(most)).expect("open")
+    Soft::open_with(&address(last), &config, EngineCount::up_to(most)).expect("open")
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn who_sleeps_on_the_device_hears_an_engine_that_is_made_meanwhile() {
     for path in [PathChoice::Shm, PathChoice::Udp] {
         let config = SoftConfig { path, ..SoftConfig::default() };
         let [x, y] = [1, 2].map(|last| {
-            SoftSet::open_with(&address(last), &config, EngineCount::up_to(2)).expect("open")
+            Soft::open_with(&address(last), &config, EngineCount::up_to(2)).expect("open")
         });
         let (x, y) = (x.dev(), y.dev());
         let first = End::new(x, shape()).expect("end");
@@ -225,7 +225,7 @@ fn who_sleeps_on_the_device_runs_the_timers_of_the_others_requests() {
     // sleeper's, or is made meanwhile.
     for engines in [1, 2] {
         let count = EngineCount::up_to(engines);
-        let set = SoftSet::open_with("loopback", &SoftConfig::default(), count).expect("open");
+        let set = Soft::open_with("loopback", &SoftConfig::default(), count).expect("open");
         let dev = set.dev();
         dev.cq_create(4).expect("a CQ of the first engine");
         std::thread::scope(|scope| {
@@ -273,10 +273,10 @@ fn events_of_an_engine_that_is_made_later_reach_their_receiver() {
     let _alone = alone();
     for path in [PathChoice::Shm, PathChoice::Udp] {
         let config = SoftConfig { path, ..SoftConfig::default() };
-        let set = SoftSet::open_with(&address(1), &config, EngineCount::up_to(2)).expect("open");
+        let set = Soft::open_with(&address(1), &config, EngineCount::up_to(2)).expect("open");
         let (x, y) = (set.dev(), device(2, path, 1));
         let receiver: &Receiver = Box::leak(Box::default());
-        set.set().deliver_to(receiver);
+        set.soft().deliver_to(receiver);
         x.helper(true).expect("helper");
         x.cq_create(4).expect("a CQ of the first engine");
         let (mut a, b) = elsewhere(|| connected(y.dev(), x, shape()).expect("ends"));
@@ -323,7 +323,7 @@ fn memory_that_was_given_before_serves_an_engine_that_is_made_later() {
     let core = Config { max_mr: 64, ring_bytes: 256 << 10, ..Config::default() };
     let config = SoftConfig { core, path: PathChoice::Shm, ..SoftConfig::default() };
     let memory = Buffer::new(8 << 20);
-    let set = SoftSet::open_with(&address(1), &config, EngineCount::up_to(2)).unwrap();
+    let set = Soft::open_with(&address(1), &config, EngineCount::up_to(2)).unwrap();
     let dev = set.dev();
     // SAFETY: fresh memory, which outlives the device.
     unsafe { dev.arena_add(memory.as_ptr(), 8 << 20).unwrap() };

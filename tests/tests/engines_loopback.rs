@@ -9,14 +9,14 @@ use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig};
 use gdrcore_tests::cm::{cm, datagram, join, listen, Events};
 use gdrcore_tests::ends::{connect_both, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
-use gdrcore_tests::soft::SoftSet;
+use gdrcore_tests::soft::Soft;
 use gdrcore_tests::workers::{await_one, await_sleep, comes, engine_of, shape, sleeping, LEN};
 use std::sync::mpsc::channel;
 
 /// With a helper, so that one thread can wait for what two engines do.
-fn open(engines: EngineCount) -> SoftSet {
+fn open(engines: EngineCount) -> Soft {
     let config = SoftConfig { flags: soft_flags::HELPER, ..SoftConfig::default() };
-    SoftSet::open_with("loopback", &config, engines).expect("open")
+    Soft::open_with("loopback", &config, engines).expect("open")
 }
 
 /// An end of the engine with a number.
@@ -239,7 +239,8 @@ fn the_connection_manager_connects_queue_pairs_of_any_two_engines() {
 #[test]
 fn a_thread_that_sleeps_is_woken_by_another_engine() {
     // Nothing but what the sleeper and the sender do runs the engines.
-    let set = SoftSet::open("loopback", &SoftConfig::default(), 2).expect("open");
+    let set =
+        Soft::open_with("loopback", &SoftConfig::default(), EngineCount::all(2)).expect("open");
     let dev = set.dev();
     let (mut a, mut b) = pair(dev, (0, 1), shape());
     for round in 0..20u64 {

@@ -9,7 +9,7 @@ use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{complete, connect_both, End, Op, Shape};
 use gdrcore_tests::patience::run_until;
-use gdrcore_tests::soft::{address, SoftSet};
+use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{block, remake, shape, LEN};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use std::time::Duration;
 const PATHS: [PathChoice; 2] = [PathChoice::Shm, PathChoice::Udp];
 
 /// Two devices: windows are of the second one's regions.
-fn devices(path: PathChoice, engines: EngineCount) -> [SoftSet; 2] {
+fn devices(path: PathChoice, engines: EngineCount) -> [Soft; 2] {
     let config = SoftConfig { path, flags: soft_flags::HELPER, ..SoftConfig::default() };
-    [1, 2].map(|last| SoftSet::open_with(&address(last), &config, engines).expect("open"))
+    [1, 2].map(|last| Soft::open_with(&address(last), &config, engines).expect("open"))
 }
 
 /// Ends in a protection domain of the second device, as the thread's engines have them.

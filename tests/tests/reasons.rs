@@ -26,7 +26,7 @@ const CARVE: &[&str] = &[
     "backends/net/src/pcap.rs",
     "backends/net/src/shm/port/tx.rs",
     "backends/net/src/shm/segment.rs",
-    "backends/net/src/soft/engine_set.rs",
+    "backends/net/src/soft/device.rs",
     "backends/net/src/soft/layout.rs",
     "backends/net/src/soft/open.rs",
     "backends/net/src/udp.rs",

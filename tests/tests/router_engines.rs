@@ -11,7 +11,7 @@ use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::rdmacm::counted;
 use gdrcore_tests::router::{on_the_drop_in, Router, TWO};
 use gdrcore_tests::skip;
-use gdrcore_tests::soft::SoftSet;
+use gdrcore_tests::soft::Soft;
 use gdrcore_tests::tools::{compile, find, run, scratch};
 use gdrcore_tests::workers::{await_one, block, comes, elsewhere, engine_of, shape, write, LEN};
 use std::path::Path;
@@ -20,13 +20,13 @@ use std::process::Command;
 /// Links between tenants, and a router that passes everything on.
 const EACH: [&[&str]; 2] = [&[], &["--isolated"]];
 
-fn open(router: &Router, tenant: &str, engines: EngineCount) -> SoftSet {
+fn open(router: &Router, tenant: &str, engines: EngineCount) -> Soft {
     let config = SoftConfig { flags: soft_flags::HELPER, ..SoftConfig::default() };
-    SoftSet::open_with(&router.device(tenant), &config, engines).expect("open")
+    Soft::open_with(&router.device(tenant), &config, engines).expect("open")
 }
 
 /// Ends of this thread's engines, and of another thread's.
-fn pairs<'d>(a: &'d SoftSet, b: &'d SoftSet) -> [(End<'d>, End<'d>); 2] {
+fn pairs<'d>(a: &'d Soft, b: &'d Soft) -> [(End<'d>, End<'d>); 2] {
     let make = || connected(a.dev(), b.dev(), shape()).expect("ends");
     [make(), elsewhere(make)]
 }

@@ -8,7 +8,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_core::Error;
-use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_net::soft::{EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::cm::{self, cm, Events};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
@@ -19,8 +19,13 @@ use gdrcore_tests::traffic::exchange_between;
 use std::time::{Duration, Instant};
 
 const UDP: SoftConfig<'static> = SoftConfig { path: PathChoice::Udp, ..DEFAULT };
-const DEFAULT: SoftConfig<'static> =
-    SoftConfig { core: Config::DEFAULT, flags: 0, path: PathChoice::Auto, pcap: None };
+const DEFAULT: SoftConfig<'static> = SoftConfig {
+    core: Config::DEFAULT,
+    flags: 0,
+    path: PathChoice::Auto,
+    pcap: None,
+    engines: EngineCount::ONE,
+};
 
 fn open(name: &str, config: &SoftConfig) -> Soft {
     Soft::open(name, config).unwrap_or_else(|e| panic!("{name}: {e}"))

@@ -4,13 +4,13 @@
 use gdrcore_core::device::{Device, MrAttr, MrReg};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
-use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
+use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig};
 use gdrcore_tests::cpu;
 use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{deadline, run_until, wait_for};
 use gdrcore_tests::router::Router;
-use gdrcore_tests::soft::{address, Soft, SoftSet};
+use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{loopback, Running};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
@@ -367,7 +367,8 @@ fn registered_anew_it_is_another_region() {
 #[test]
 fn a_region_is_shared_by_all_engines_of_its_device() {
     let config = SoftConfig { path: PathChoice::Shm, ..SoftConfig::default() };
-    let sets = [1, 2].map(|n| SoftSet::open(&address(n), &config, 2).expect("open"));
+    let sets =
+        [1, 2].map(|n| Soft::open_with(&address(n), &config, EngineCount::all(2)).expect("open"));
     let (x, y) = (sets[0].dev(), sets[1].dev());
     let shape = Shape { buffer: BYTES, access: ACCESS, ..Shape::default() };
     let make = || connected(x, y, shape).expect("connected ends");

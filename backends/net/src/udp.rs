@@ -283,7 +283,7 @@ const fn lines(bytes: usize) -> usize {
     (bytes + ALIGN - 1) & !(ALIGN - 1)
 }
 
-/// Deals out aligned pieces of one block.
+/// Deals out aligned pieces of the caller's memory.
 struct Carve {
     next: *mut u8,
     left: usize,
@@ -305,7 +305,7 @@ impl Carve {
     /// Room for `n` values, each set to `init`.
     ///
     /// # Safety
-    /// The block is writable and ours.
+    /// The memory is writable and ours.
     unsafe fn array<T: Copy>(&mut self, n: usize, init: T) -> Result<*mut T> {
         let at = self.bytes(n * core::mem::size_of::<T>())?.cast::<T>();
         for i in 0..n {

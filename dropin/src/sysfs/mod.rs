@@ -18,6 +18,7 @@ use crate::adapter::Adapter;
 use crate::open_devices::{present, STATE};
 use core::ffi::{c_char, c_int, CStr};
 use gdrcore_core::counters::Counters;
+use gdrcore_core::device::Device;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::signals::without_signals;
 use std::ffi::CString;

@@ -11,10 +11,10 @@ mod waiting;
 
 use crate::ends::Buffer;
 use crate::patience;
-use crate::soft::{Soft, SoftSet};
+use crate::soft::Soft;
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::Config;
-use gdrcore_net::soft::SoftConfig;
+use gdrcore_net::soft::{EngineCount, SoftConfig};
 use gdrcore_verbs::{Text, VerbsDevice};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -67,7 +67,7 @@ pub enum Opened {
     /// The soft device.
     Soft(Soft),
     /// One of several engines.
-    Set(SoftSet),
+    Set(Soft),
     /// A NIC's.
     Verbs(Nic),
 }
@@ -104,7 +104,8 @@ impl Opened {
     pub fn open(name: &str, engines: u32) -> Result<Opened, String> {
         let explain = |e| format!("{name}: {e}");
         if engines > 1 {
-            let set = SoftSet::open(name, &SoftConfig::default(), engines).map_err(explain)?;
+            let set = Soft::open_with(name, &SoftConfig::default(), EngineCount::all(engines))
+                .map_err(explain)?;
             let dev = set.dev();
             std::thread::scope(|scope| {
                 let before = || dev.cq_create(2).and_then(|(cq, _)| dev.cq_destroy(cq));

@@ -1,14 +1,15 @@
 //! GPU memory on a device of several engines: all engines stage through one kind of memory.
 
 use super::*;
-use gdrcore_tests::soft::SoftSet;
+use gdrcore_net::soft::EngineCount;
+use gdrcore_tests::soft::Soft;
 
 /// Messages of each thread.
 const ROUNDS: u64 = 20;
 const LEN: usize = 150_000;
 
 /// WRITEs, READs and atomics between GPU memory of one thread's queue pairs, checked.
-fn work(x: &Gpu<SoftSet>, thread: u64) {
+fn work(x: &Gpu<Soft>, thread: u64) {
     let dev = x.soft.dev();
     let (mut a, mut b) = connected(dev, dev, Shape::default()).expect("connected ends");
     let (here, there) = (x.alloc(&a, LEN), x.alloc(&b, LEN));
@@ -45,10 +46,10 @@ fn threads_of_all_engines_stage_at_the_same_time() {
     for path in [None, Some(PathChoice::Udp)] {
         let config = SoftConfig { path: path.unwrap_or_default(), ..SoftConfig::default() };
         let name = path.map_or("loopback".to_string(), |_| address(1));
-        let set = SoftSet::open(&name, &config, 3).expect("open");
+        let set = Soft::open_with(&name, &config, EngineCount::all(3)).expect("open");
         let staging = staging();
-        set.set().memory_add(1, staging).expect("the first kind of memory");
-        assert_eq!(set.set().memory_add(1, staging), Err(Error::Busy));
+        set.soft().memory_add(1, staging).expect("the first kind of memory");
+        assert_eq!(set.soft().memory_add(1, staging), Err(Error::Busy));
         let x = Gpu { soft: set, staging };
         std::thread::scope(|scope| {
             for thread in 0..3 {

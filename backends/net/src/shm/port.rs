@@ -163,7 +163,7 @@ unsafe impl Send for ShmPort {}
 // SAFETY: by shared reference the port only reads; whatever writes takes `&mut self`.
 unsafe impl Sync for ShmPort {}
 
-struct Parts {
+struct Slices {
     out: RawSlice<Option<Outbound>>,
     inbound: RawSlice<Option<Inbound>>,
     open: RawSlice<u16>,
@@ -172,9 +172,9 @@ struct Parts {
     requested: RawSlice<Option<PeerRequest>>,
 }
 
-fn walk(w: &mut Walk, bounds: &ShmBounds) -> Result<Parts> {
+fn walk(w: &mut Walk, bounds: &ShmBounds) -> Result<Slices> {
     let links = bounds.links;
-    Ok(Parts {
+    Ok(Slices {
         out: w.slice_with(links, |_| None)?,
         inbound: w.slice_with(links, |_| None)?,
         open: w.slice(links, 0)?,
@@ -230,7 +230,7 @@ impl ShmPort {
     ) -> Result<ShmPort> {
         // SAFETY: the caller's promise.
         let parts = walk(&mut unsafe { Walk::carve(memory, bytes)? }, bounds)?;
-        let Parts { out, inbound, open, lost, shared, requested } = parts;
+        let Slices { out, inbound, open, lost, shared, requested } = parts;
         Ok(ShmPort {
             socket_dir: None,
             local: *local,

@@ -8,7 +8,7 @@
 //! the engine in the helper's place and sleeps on the sockets and on its channel. The others sleep
 //! on their channels alone. When its own event comes, it passes the role to one of them.
 
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::clock::{end_of, ms_until, now_ns};
 use crate::sys::{errno, Fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -84,7 +84,7 @@ impl DriverRole {
     }
 
     /// Offers the role to a sleeping thread. Pairs with the announcement in
-    /// [`SoftDevice::sleep_beside`]: either that thread sees that the role is free, or this one
+    /// [`SoftEngine::sleep_beside`]: either that thread sees that the role is free, or this one
     /// sees that thread.
     fn offer(&self) {
         if self.holder.load(Ordering::SeqCst) == FREE && self.others.load(Ordering::SeqCst) > 0 {
@@ -196,12 +196,12 @@ pub(super) fn wait_for_either(fds: [RawFd; 2], end_ns: u64) -> Result<bool> {
 }
 
 /// Control and waiting: completion channels.
-impl SoftDevice {
+impl SoftEngine {
     /// Makes a channel.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: [`CHANNELS`] exist; [`Error::Os`]: no descriptor.
-    pub(super) fn channel_new(&self) -> Result<Handle> {
+    pub(super) fn channel_create(&self) -> Result<Handle> {
         if self.channels.driver.offer.get().is_none() {
             // A second thread may have made it meanwhile: one is enough.
             let _ = self.channels.driver.offer.set(eventfd(libc::EFD_SEMAPHORE)?);
@@ -213,7 +213,7 @@ impl SoftDevice {
     /// descriptor `fd`.
     ///
     /// # Errors
-    /// As [`SoftDevice::channel_new`].
+    /// As [`SoftEngine::channel_create`].
     pub(super) fn channel_branch(&self, home: Handle, fd: RawFd) -> Result<Handle> {
         self.channel_over(Fd::copy_of(fd)?, home)
     }
@@ -235,7 +235,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`].
-    pub(super) fn channel_end(&self, channel: Handle) -> Result<()> {
+    pub(super) fn channel_destroy(&self, channel: Handle) -> Result<()> {
         let mut owned = self.channels.owned.lock().unwrap_or_else(PoisonError::into_inner);
         let i = self.channels.index(channel)?;
         // Under the engine's lock no thread writes the descriptor or creates a CQ on it.
@@ -251,7 +251,7 @@ impl SoftDevice {
     /// Whether a channel may be destroyed.
     ///
     /// # Errors
-    /// As [`SoftDevice::channel_end`].
+    /// As [`SoftEngine::channel_destroy`].
     pub(super) fn channel_may_end(&self, channel: Handle) -> Result<()> {
         match self.channels.slots[self.channels.index(channel)?].users.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -263,7 +263,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
-    pub(super) fn channel_descriptor(&self, channel: Handle) -> Result<RawFd> {
+    pub(super) fn channel_fd(&self, channel: Handle) -> Result<RawFd> {
         self.channels.index(channel).map(|i| self.channels.slots[i].fd.load(Ordering::Relaxed))
     }
 
@@ -280,7 +280,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub(super) fn raise_channel(&self, channel: Handle) -> Result<()> {
-        self.channel_descriptor(channel).map(raise)
+        self.channel_fd(channel).map(raise)
     }
 
     /// Takes back what has woken those who sleep on the channel.
@@ -288,7 +288,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub(super) fn lower_channel(&self, channel: Handle) -> Result<()> {
-        self.channel_descriptor(channel).map(lower)
+        self.channel_fd(channel).map(lower)
     }
 
     /// Whether a CQ of the channel has an event.
@@ -323,7 +323,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// As [`Guard::cq_create`]; [`Error::StaleHandle`].
-    pub(super) fn cq_on_channel(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+    pub(super) fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
         self.on_channel(channel, |g| g.cq_create(cqe), |(cq, _)| *cq)
     }
 
@@ -354,7 +354,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// As [`Guard::cq_destroy`].
-    pub(super) fn cq_end(&self, cq: Handle) -> Result<()> {
+    pub(super) fn cq_destroy(&self, cq: Handle) -> Result<()> {
         let mut g = self.lock()?;
         let channel = g.cq_channel(cq)?;
         g.cq_destroy(cq)?;
@@ -369,7 +369,7 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
-    pub(super) fn take_channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+    pub(super) fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
         let mut g = self.lock()?;
         let i = self.channels.index(channel)?;
         let cq = g.take_channel_event(i);
@@ -402,17 +402,13 @@ impl SoftDevice {
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; `Os(EINTR)`: a signal came.
-    pub(super) fn wait_on_channel(
-        &self,
-        channel: Handle,
-        timeout_ms: i32,
-    ) -> Result<Option<Handle>> {
+    pub(super) fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
         let end = end_of(timeout_ms);
         let held = self.hold_channel(channel)?;
         let slot = held.0;
         let fd = slot.fd.load(Ordering::Relaxed);
         let outcome = loop {
-            match self.take_channel_event(channel) {
+            match self.channel_event(channel) {
                 Ok(None) if now_ns() < end && !slot.branches.is_one_of_several() => {}
                 other => break other,
             }

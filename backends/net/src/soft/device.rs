@@ -1,667 +1,331 @@
-//! [`SoftDevice`] as a [`Device`].
+//! The soft device: one engine, or several, so that threads with objects of their own never wait
+//! for each other.
+//!
+//! Each engine is a [`SoftEngine`] with a lock, ports, links and a block of QPNs of its own.
+//! Packets find it as they find one of several processes at an address, and queue pairs of two
+//! engines reach each other as those of two processes do; those of a loopback device, which has no
+//! port, over links that the device makes (`links`). So two engines share no word that a packet
+//! reads or writes but the rings of these links.
+//!
+//! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
+//!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ
+//!   with queue pairs of other engines has a ring in each of these, too.
+//! * Protection domains, regions, windows and address handles belong to the device: each engine has
+//!   them all, under the same handles and keys (`adopt` of [`gdrcore_core::engine`]). The calls
+//!   that make and end them take a lock of the device.
+//!
+//! * The connection manager is that of the first engine; its connections may have queue pairs of
+//!   any engine.
+//!
+//! Threads are spread over the engines in the order in which they first make such an object. An
+//! engine may be made then, too (`engines`).
 
-use core::sync::atomic::Ordering;
+mod branches;
+mod calls;
+mod channels;
+mod cm;
+mod engines;
+mod events;
+mod links;
+mod parts;
 
-use super::round_limits::Round;
-use super::SoftDevice;
-use crate::addr::Endpoint;
-use crate::clock::now_ns;
-use crate::fault;
-use crate::link_state::{LinkState, LinkWatch};
-use crate::port::Port;
+pub use branches::PinnedRings;
+pub use engines::EngineCount;
+
+use super::layout::page_up;
+use super::lock::ControlGuard;
+use super::siblings::Siblings;
+use super::{SoftConfig, SoftEngine};
+use crate::addr::DeviceName;
+use crate::fork::ForkGuard;
 use crate::thread_token::token;
-use crate::wait::Look;
+use crate::wait::Waiter;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use engines::{Control, Engines, Plan};
 use gdrcore_core::config::Config;
-use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{
-    port_state, AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
-};
-use gdrcore_core::engine::{cm::node_guid, limits, Engine};
-use gdrcore_core::error::Result;
+use gdrcore_core::device::Leaks;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::Memory;
 use gdrcore_core::refuse;
-use gdrcore_core::sleep;
-use gdrcore_core::verbs::cause::Cause;
-use gdrcore_core::verbs::post::{self, Take};
-use gdrcore_core::verbs::shared::{CqShared, QpShared};
-use gdrcore_core::verbs::types::{
-    access, qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr,
-    Wc,
-};
+use gdrcore_core::roce::siblings::MAX_SIBLINGS;
+use gdrcore_core::verbs::types::Handle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Data: the hot calls of [`Device`], for callers that have checked that this process opened the
-/// device.
-impl SoftDevice {
-    /// As [`Device::post_send`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there; and the process is the owner.
-    #[inline(always)]
-    pub unsafe fn quick_post_send(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<()> {
-        *bad = wr;
-        let (qi, q) = self.engine.qp(qp)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.post_send_to(qi, q, wr, bad, Take::Some) }
-    }
+/// Engines that a device can have.
+pub const MAX_ENGINES: usize = MAX_SIBLINGS;
 
-    /// As [`Device::post_send`], to the QP at an index, which was looked up.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub(super) unsafe fn post_send_to(
-        &self,
-        qi: usize,
-        q: &QpShared,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-        take: Take,
-    ) -> Result<()> {
-        if q.writes_peer.load(Ordering::Relaxed) != 0 {
-            // SAFETY: the caller's promise.
-            let written = unsafe {
-                post::expect_write(q, wr);
-                self.write_peer_single(qi, q, wr)
-            };
-            if written {
-                return Ok(());
-            }
-        }
-        q.expect_frame();
-        if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
-        }
-        // SAFETY: the caller's promise.
-        let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
-            // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, take) };
-        };
-        self.doorbell(qi, q, posted);
-        Ok(())
-    }
+/// Place of an engine's number in a handle, above the index.
+const NUMBER_SHIFT: u32 = 16;
+/// Entries of any table of an engine: no other table of a configuration is larger, and none grows
+/// beyond this.
+const MAX_INDEX: u32 = 1 << NUMBER_SHIFT;
+const NUMBER: u64 = 0xff << NUMBER_SHIFT;
 
-    /// As [`Device::post_recv`].
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there; and the process is the owner.
-    #[inline(always)]
-    pub unsafe fn quick_post_recv(
-        &self,
-        qp: Handle,
-        wr: *const RecvWr,
-        bad: &mut *const RecvWr,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.engine.post_recv(qp, wr, bad) }
-    }
+/// Threads that a device tells apart by their order.
+const THREADS: usize = 256;
 
-    /// [`Device::poll_cq`].
-    ///
-    /// # Errors
-    /// As there.
-    #[inline(always)]
-    pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        let (index, cq) = self.engine.cq(cq)?;
-        self.poll_found(index, cq, wc)
-    }
+/// The threads that have made objects, by their tokens, in the order in which they came.
+#[derive(Default)]
+struct Threads(heapless::Vec<usize, THREADS>);
 
-    /// As [`Device::poll_cq`], of the CQ at an index, which was looked up.
-    #[inline(always)]
-    pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        // Completions that wait are taken without a round. Most polls find none, and run one.
-        if wc.is_empty() || !cq.ring.is_empty() {
-            return self.take_found(cq, wc);
-        }
-        self.poll_after_round(index, cq, wc)
-    }
-
-    /// [`Device::progress`]: the packets and runs handled.
-    #[inline(always)]
-    pub fn quick_progress(&self) -> usize {
-        self.program_round()
-    }
-}
-
-/// Data: posts of other shapes, and polls that find nothing.
-impl SoftDevice {
-    /// Posts one plain request to a DCI.
-    ///
-    /// # Safety
-    /// That of [`Device::post_send`].
-    #[inline(never)]
-    unsafe fn post_to_target(
-        &self,
-        qi: usize,
-        q: &QpShared,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-        take: Take,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let Some(posted) = (unsafe { post::send_one::<true>(q, wr) }) else {
-            // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, take) };
-        };
-        self.doorbell(qi, q, posted);
-        Ok(())
-    }
-
-    /// Posts what is not one plain request.
-    ///
-    /// # Safety
-    /// That of [`Device::post_send`].
-    #[inline(never)]
-    unsafe fn post_list(
-        &self,
-        qi: usize,
-        q: &QpShared,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-        take: Take,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let (posted, outcome) = unsafe { post::send_list(q, wr, bad, take) };
-        if posted.count > 0 {
-            self.doorbell(qi, q, posted);
-        }
-        outcome
-    }
-
-    /// A full round for the program, and what it shows of the program's polls. Its time is noted
-    /// for the helper, if there is one.
-    #[inline(never)]
-    pub(super) fn program_round(&self) -> usize {
-        let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
-        if let Some(now) = now {
-            self.polls.last_poll_ns.store(now, Ordering::Relaxed);
-        }
-        let handled = self.try_round(now);
-        self.note_poll(handled > 0);
-        handled
-    }
-
-    /// A poll that found nothing: a round of the engine, then a second look. In another thread's
-    /// turn that round may be left to it.
-    #[inline(always)]
-    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        let token = token();
-        if !self.may_run_for(token, cq) {
-            return take(cq, wc);
-        }
-        if self.helper_on.load(Ordering::Relaxed) {
-            let handled = self.program_round();
-            self.after_turn(token, handled == 0);
-            return take(cq, wc);
-        }
-        let (mut handled, mut n) = (0, 0);
-        if let Some(mut held) = self.try_lock() {
-            held.guard.begin_handoff(index as u32);
-            handled = self.round(&mut held, Round::Full, None);
-            if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
-                *first = *found;
-                n = 1;
-            }
-            drop(held);
-            handled += self.after_release(Round::Full);
-        }
-        self.note_poll(handled > 0);
-        self.after_turn(token, handled == 0);
-        if cq.ring.is_empty() || n == wc.len() {
-            return Ok(n);
-        }
-        match take(cq, &mut wc[n..]) {
-            // The first completion counts, even if another thread polls the CQ now.
-            Err(_) if n > 0 => Ok(n),
-            more => more.map(|more| n + more),
-        }
-    }
-
-    /// [`Device::poll_cq`], not inlined.
-    #[inline(never)]
-    fn poll_apart(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        self.quick_poll_cq(cq, wc)
-    }
-
-    /// Wakes the helper, which runs the engine from now on: the program is about to sleep.
-    pub(super) fn hand_to_helper(&self) {
-        if self.helper_on.load(Ordering::Relaxed) {
-            self.polls.last_poll_ns.store(0, Ordering::Relaxed);
-            self.helper.wake();
+impl Threads {
+    /// The number of a thread, the same in each call. A thread that comes when there is no room for
+    /// another one gets a number by its token.
+    fn number(&mut self, token: usize) -> usize {
+        match self.0.iter().position(|known| *known == token) {
+            Some(number) => number,
+            None => match self.0.push(token) {
+                Ok(()) => self.0.len() - 1,
+                // The thread pointers of two threads are pages apart.
+                Err(token) => token >> 12,
+            },
         }
     }
 }
 
-/// Takes completions of a CQ.
-#[inline(never)]
-fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-    Engine::take_completions(cq, wc)
+/// A RoCEv2 NIC in software.
+pub struct SoftDevice {
+    engines: Engines,
+    /// The bits of a handle that are the number of its engine; 0 for one engine.
+    number: u64,
+    plan: Plan,
+    /// Held by calls that make and end objects of the whole device, and by those that name a
+    /// protection domain.
+    control: Mutex<Control>,
+    threads: Mutex<Threads>,
+    /// The descriptors of all engines; `None`: there is one engine, whose own a program uses.
+    waiter: Option<Waiter>,
+    /// An engine was made since the last arming.
+    is_new: AtomicBool,
+    fork: ForkGuard,
+    /// The engine at which the next search for an event begins.
+    next_event: AtomicUsize,
+    /// Queue pairs that were made with a CQ of another engine.
+    crossing_qps: AtomicU64,
+    /// Where events go, if not to the program's calls.
+    sinks: events::Sinks,
 }
 
-/// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
-/// populating gigabytes takes a while.
-pub(super) fn probe(reg: &MrReg) -> Result<()> {
-    fault::install()?;
-    if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
-        fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
+/// Refuses a number of engines that no device can have, or several of this configuration.
+fn check(config: &SoftConfig<'_>) -> Result<()> {
+    let EngineCount { most: engines, at_open } = config.engines;
+    if engines == 0 || engines as usize > MAX_ENGINES {
+        return Err(refuse!(Invalid, "engines {engines}: 1 to {MAX_ENGINES}"));
+    }
+    if at_open == 0 || at_open > engines {
+        return Err(refuse!(Invalid, "engines {engines}, {at_open} at the opening: 1 to all"));
+    }
+    let Config { max_qp, qpn_base, .. } = config.core;
+    if engines > 1 && max_qp > MAX_INDEX {
+        return Err(refuse!(
+            Invalid,
+            "max_qp {max_qp}: each of several engines has at most {MAX_INDEX}"
+        ));
+    }
+    if engines > 1 && qpn_base != 0 {
+        return Err(refuse!(
+            Unsupported,
+            "qpn_base {qpn_base:#x}: each of several engines takes a free block"
+        ));
     }
     Ok(())
 }
 
-/// The attributes of a port's state; `None`: it is always active.
-fn port_of(state: Option<LinkState>) -> DeviceAttr {
-    let is_up = state.is_none_or(|link| link.is_up);
-    DeviceAttr {
-        port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
-        has_gid: u32::from(state.is_none_or(|link| link.has_address)),
-        ..DeviceAttr::default()
+/// The QPNs of the engines of a device, if it has several and no port.
+fn siblings_of(name: &DeviceName, config: &SoftConfig<'_>, seed: u64) -> Result<Option<Siblings>> {
+    match (name, config.engines.most) {
+        (DeviceName::Loopback, 2..) => Siblings::choose(config, seed).map(Some),
+        _ => Ok(None),
     }
 }
 
-/// Control: attributes.
 impl SoftDevice {
-    /// The attributes; `now`: the state of the port by the one that was read last. It is called
-    /// without the engine's lock.
-    fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
-        let mut held = self.lock()?;
-        let c: Config = held.guard.transport.common.config;
-        // The link may have become narrower since the device was opened.
-        let port = held.port();
-        let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
-        let state = port.link.as_ref().map(LinkWatch::state);
-        drop(held);
-        let grown = |n: u32| c.table(n) as u32;
-        Ok(DeviceAttr {
-            max_msg_size: limits::MAX_MESSAGE,
-            node_guid: node_guid(&super::peer_addr(&self.local)),
-            max_pd: grown(c.max_pd),
-            max_mr: c.regions() as u32,
-            max_cq: grown(c.max_cq),
-            // Each QP takes a number of the block.
-            max_qp: grown(c.max_qp).min(c.qpn_count),
-            max_srq: grown(c.max_srq),
-            max_ah: grown(c.max_ah),
-            max_qp_wr: limits::MAX_DEPTH,
-            max_cqe: limits::MAX_CQE,
-            max_sge: c.max_sge,
-            max_inline: c.max_inline,
-            max_rd_atomic: c.max_rd_atomic,
-            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link)))
-                .unwrap_or(1),
-            udp_port: u32::from(self.local.port),
-            qpn_base: c.qpn_base,
-            gid: self.local.ip,
-            scope_id: self.local.scope_id,
-            own_port: 1,
-            ..port_of(state.and_then(now))
-        })
+    /// Bytes of memory that [`SoftDevice::init`] needs.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
+    /// configuration, 0 or more than [`MAX_ENGINES`] engines. Of several engines:
+    /// [`Error::Invalid`]: more than 65,536 queue pairs for each; [`Error::Unsupported`]: a
+    /// `qpn_base`.
+    pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
+        let name = DeviceName::parse(name)?;
+        check(config)?;
+        // The seed decides which QPNs they have, not how many.
+        let siblings = siblings_of(&name, config, config.core.seed)?;
+        let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
+        let all = one.checked_mul(config.engines.most as usize);
+        let own = page_up(size_of::<SoftDevice>())?;
+        all.and_then(|all| all.checked_add(own)).ok_or(Error::NoMemory)
+    }
+
+    /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].
+    ///
+    /// # Errors
+    /// As [`SoftDevice::memsize`]. A router: as [`super::Session::open`]. The address:
+    /// [`Error::AddressNotLocal`], [`Error::AddressInUse`]. [`Error::NoMemory`]: fewer than
+    /// [`SoftDevice::memsize`] bytes. [`Error::Os`].
+    ///
+    /// # Safety
+    /// The memory is page-aligned, nothing else uses it, and it lives until `close` has returned.
+    pub unsafe fn init(
+        memory: *mut u8,
+        bytes: usize,
+        name: &str,
+        config: &SoftConfig<'_>,
+    ) -> Result<&'static SoftDevice> {
+        let needed = SoftDevice::memsize(name, config)?;
+        if memory.is_null() || memory as usize & 4095 != 0 {
+            return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
+        }
+        if bytes < needed {
+            return Err(Error::NoMemory);
+        }
+        let (most, name) = (config.engines.most, DeviceName::parse(name)?);
+        // SAFETY: `bytes` is enough, and the rest is our contract.
+        let plan = unsafe { Plan::new(memory, name, config)? };
+        let waiter = if most > 1 { Some(Waiter::new()?) } else { None };
+        let place = memory.cast::<SoftDevice>();
+        // SAFETY: aligned to a page, and the first part, which is the device's alone.
+        let device: &'static SoftDevice = unsafe {
+            write_fields!(place, SoftDevice {
+                engines: Engines::new(most),
+                number: if most > 1 { NUMBER } else { 0 },
+                plan: plan,
+                control: Mutex::default(),
+                threads: Mutex::default(),
+                waiter: waiter,
+                is_new: AtomicBool::new(false),
+                fork: ForkGuard::new(),
+                next_event: AtomicUsize::new(0),
+                crossing_qps: AtomicU64::new(0),
+                sinks: events::Sinks::new(),
+            } and);
+            &*place
+        };
+        if let Err(e) = device.make_first(config.pcap) {
+            // SAFETY: nobody has seen the device yet.
+            unsafe { device.close() };
+            return Err(e);
+        }
+        device.introduce();
+        Ok(device)
+    }
+
+    /// Ends the device: of each engine stops the helper, acknowledges what was accepted, ends
+    /// connections, flushes the capture, closes the descriptors. Returns the objects that were
+    /// left. In a forked child it does nothing, and the child's copies of the descriptors stay
+    /// open.
+    ///
+    /// # Safety
+    /// No thread is inside a call on the device, and none makes one afterwards.
+    pub unsafe fn close(&self) -> Leaks {
+        if self.fork.check().is_err() {
+            return Leaks::default();
+        }
+        // SAFETY: our contract.
+        let leaks = all_leaks(self.engines.iter().rev().map(|engine| unsafe { engine.close() }));
+        let place: *const SoftDevice = self;
+        // SAFETY: the last use of the device, as the caller promises.
+        unsafe { core::ptr::drop_in_place(place.cast_mut()) };
+        leaks
+    }
+
+    /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
+    /// outlive the device. Each engine may call it at the same time as the others.
+    ///
+    /// # Errors
+    /// `Error::Invalid`, `Error::Busy`: no such number, or taken. `Error::OwnerDead`.
+    pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
+        let _control = self.control()?;
+        let add = |engine: &SoftEngine| engine.lock()?.register_memory(provider, memory);
+        self.engines.iter().try_for_each(add)
+    }
+
+    /// The only engine that the device can have, for posts and polls that look at nothing else.
+    pub fn only_engine(&self) -> Option<&'static SoftEngine> {
+        (self.engines.most() == 1).then(|| self.engines.first())
+    }
+
+    /// The engine of a QP or CQ, and its handle there: for posts and polls without a look-up.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`]: no engine has such a handle.
+    #[inline(always)]
+    pub fn engine_of(&self, h: Handle) -> Result<(&'static SoftEngine, Handle)> {
+        self.of(h).map(|(_, engine, h)| (engine, h))
+    }
+
+    /// The engine whose number is in a handle, and the handle there.
+    #[inline(always)]
+    fn of(&self, h: Handle) -> Result<(usize, &'static SoftEngine, Handle)> {
+        let k = ((h & self.number) >> NUMBER_SHIFT) as usize;
+        match self.engines.get(k) {
+            Some(engine) => Ok((k, engine, self.inner(h))),
+            None => Err(of_no_engine(h)),
+        }
+    }
+
+    /// The engine's form of a handle that the program gave.
+    #[inline(always)]
+    fn inner(&self, h: Handle) -> Handle {
+        h & !self.number
+    }
+
+    /// The engine of the calling thread, made if it is not. Not under [`SoftDevice::control`].
+    ///
+    /// # Errors
+    /// [`Error::OwnerDead`]: a parent of this process opened the device.
+    fn of_thread(&self) -> Result<(usize, &'static SoftEngine)> {
+        self.fork.check()?;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let k = threads.number(token()) % self.engines.most();
+        drop(threads);
+        self.engine_at(k)
+    }
+
+    /// The lock of calls that make and end objects of all engines.
+    ///
+    /// # Errors
+    /// [`Error::OwnerDead`]: a parent of this process opened the device.
+    fn control(&self) -> Result<MutexGuard<'_, Control>> {
+        self.fork.check()?;
+        Ok(self.control.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a change with the locks of all engines held, so that no engine sees a part of it. Only
+    /// under [`SoftDevice::control`]: nobody else holds two of these locks.
+    fn with_all<R>(
+        &self,
+        change: impl FnOnce(&mut [ControlGuard<'static>]) -> Result<R>,
+    ) -> Result<R> {
+        let mut all: heapless::Vec<_, MAX_ENGINES> =
+            self.engines.iter().map(|engine| engine.lock_control()).collect();
+        change(&mut all)
     }
 }
 
-/// Calls of [`Device`] that the engine answers under its lock.
-macro_rules! under_lock {
-    ($(fn $call:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        fn $call(&self, $($arg: $type),*) -> Result<$result> {
-            self.lock()?.$call($($arg),*)
-        }
-    )*};
+/// The program's form of a handle of an engine.
+#[inline(always)]
+fn outer(k: usize, h: Handle) -> Handle {
+    h | (k as u64) << NUMBER_SHIFT
 }
 
-impl Device for SoftDevice {
-    under_lock! {
-        fn qp_counters(qp: Handle) -> Counters;
-        fn qp_cause(qp: Handle) -> Cause;
-        fn pd_alloc() -> Handle;
-        fn pd_dealloc(pd: Handle) -> ();
-        fn xrcd_alloc() -> Handle;
-        fn xrcd_dealloc(xrcd: Handle) -> ();
-        fn mr_query(mr: Handle) -> MrAttr;
-        fn mw_alloc(pd: Handle, mw_type: u32) -> (Handle, u32);
-        fn mw_dealloc(mw: Handle) -> ();
-        fn ah_destroy(ah: Handle) -> ();
-        fn cq_create(cqe: u32) -> (Handle, u32);
-        fn cq_purge(cq: Handle, qpn: u32) -> ();
-        fn srq_modify(srq: Handle, limit: u32) -> ();
-        fn srq_resize(srq: Handle, max_wr: u32, limit: Option<u32>) -> u32;
-        fn srq_number(srq: Handle) -> u32;
-        fn srq_query(srq: Handle) -> SrqAttr;
-        fn qp_query(qp: Handle) -> (QpAttr, QpInit);
-        fn qp_pin(qp: Handle) -> ();
-        fn qp_unpin(qp: Handle) -> ();
-        fn cq_pin(cq: Handle) -> ();
-        fn cq_unpin(cq: Handle) -> ();
-    }
-
-    fn query(&self) -> Result<DeviceAttr> {
-        self.attributes(|last| LinkState::of(&self.local, last.interface))
-    }
-
-    fn facts(&self) -> Result<DeviceAttr> {
-        self.attributes(Some)
-    }
-
-    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
-        let link = self.facts()?.active_mtu;
-        let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
-        let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
-        let route = self.lock_control().port().net.as_ref().and_then(|net| net.route_mtu(&to));
-        let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
-        Ok(code.map_or(link, |route| link.min(route)))
-    }
-
-    fn counters(&self) -> Result<Counters> {
-        let mut held = self.lock()?;
-        let mut c = held.guard.counters();
-        if let Some(net) = &held.port().net {
-            let p = net.counters();
-            c.port_tx_calls = p.tx_calls;
-            c.port_rx_calls = p.rx_calls;
-            c.port_tx_full = p.tx_full;
-            c.port_icmp_err = p.icmp_err;
-            c.port_gso_refused = p.gso_refused;
-            c.send_err += p.send_err;
-        }
-        if let Some(tee) = &held.port().pcap {
-            (c.capture_frames, c.capture_lost) = tee.counts();
-        }
-        if let Some(member) = &held.port().member {
-            let s = member.counters();
-            c.share_passed = s.forwarded;
-            c.share_dropped = s.dropped;
-            c.share_by_detour = s.by_detour;
-            c.share_refused = s.refused;
-        }
-        Ok(c)
-    }
-
-    fn last_cause(&self) -> Result<Cause> {
-        Ok(self.lock()?.last_cause())
-    }
-
-    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
-        self.fork.check()?;
-        probe(reg)?;
-        self.lock()?.mr_reg(reg)
-    }
-
-    fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
-        self.fork.check()?;
-        probe(reg)?;
-        let mut held = self.lock_control();
-        let attr = held.guard.mr_rereg(mr, reg)?;
-        Self::unshare_region(&mut held, attr.rkey);
-        Ok(attr)
-    }
-
-    fn mr_share(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
-        self.share_region(mr, fd, offset)
-    }
-
-    fn mr_dereg(&self, mr: Handle) -> Result<()> {
-        let mut held = self.lock()?;
-        let rkey = held.guard.mr_query(mr)?.rkey;
-        held.guard.mr_dereg(mr)?;
-        Self::unshare_region(&mut held, rkey);
-        Ok(())
-    }
-
-    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        let mut held = self.lock()?;
-        self.choose_path(&mut held, attr, None, None)?;
-        held.guard.ah_create(pd, attr)
-    }
-
-    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.group_attach(qp, gid)
-    }
-
-    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.group_detach(qp, gid)
-    }
-
-    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
-        let given = self.lock()?.cq_resize(cq, cqe);
-        self.try_send();
-        given
-    }
-
-    fn cq_destroy(&self, cq: Handle) -> Result<()> {
-        self.cq_end(cq)
-    }
-
-    fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
-        self.cq_on_channel(cqe, channel)
-    }
-
-    fn channel_create(&self) -> Result<Handle> {
-        self.fork.check()?;
-        self.channel_new()
-    }
-
-    fn channel_destroy(&self, channel: Handle) -> Result<()> {
-        self.fork.check()?;
-        self.channel_end(channel)
-    }
-
-    fn channel_fd(&self, channel: Handle) -> Result<i32> {
-        self.fork.check()?;
-        self.channel_descriptor(channel)
-    }
-
-    fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
-        self.take_channel_event(channel)
-    }
-
-    fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        self.wait_on_channel(channel, timeout_ms)
-    }
-
-    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.lock()?.srq_create(now_ns(), pd, attr)
-    }
-
-    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
-        self.lock()?.srq_create_xrc(now_ns(), of, attr)
-    }
-
-    fn srq_destroy(&self, srq: Handle) -> Result<()> {
-        self.lock()?.srq_destroy(now_ns(), srq)
-    }
-
-    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        let mut held = self.lock()?;
-        if let Some(net) = held.port().net.as_mut().filter(|_| init.qp_type == qp_type::UD) {
-            // For the GRH of its datagrams.
-            net.show_headers();
-        }
-        held.qp_create(now_ns(), init)
-    }
-
-    fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
-        self.fork.check()?;
-        if mask & qp_attr_mask::STATE != 0
-            && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET)
-        {
-            // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has received the
-            // last message, whose sender waits for the ACK.
-            self.drain_and_ack(Some(qp));
-        }
-        let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
-        let names_peer = mask & qp_attr_mask::AV != 0 && self.has_fixed_peer(qp)?;
-        let way = if names_peer { self.ask_router(&attr.ah, dest_qpn)? } else { None };
-        let mut held = self.lock_control();
-        if names_peer {
-            self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
-        }
-        held.qp_modify(now_ns(), qp, attr, mask)?;
-        drop(held);
-        self.try_send();
-        Ok(())
-    }
-
-    fn qp_num(&self, qp: Handle) -> Result<u32> {
-        self.lock()?.qp_number(qp)
-    }
-
-    fn qp_reset(&self, qp: Handle) -> Result<()> {
-        self.fork.check()?;
-        // The last ACK to its peer leaves first.
-        self.drain_and_ack(Some(qp));
-        self.lock()?.qp_reset(now_ns(), qp)
-    }
-
-    fn qp_destroy(&self, qp: Handle) -> Result<()> {
-        self.fork.check()?;
-        // The last ACK to its peer leaves first.
-        self.drain_and_ack(Some(qp));
-        self.lock()?.qp_destroy(now_ns(), qp)?;
-        Self::leave_empty_groups(&mut self.lock_control());
-        Ok(())
-    }
-
-    #[inline]
-    unsafe fn post_send(
-        &self,
-        qp: Handle,
-        wr: *const SendWr,
-        bad: &mut *const SendWr,
-    ) -> Result<()> {
-        self.fork.check()?;
-        // SAFETY: the caller's promise.
-        unsafe { self.quick_post_send(qp, wr, bad) }
-    }
-
-    unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
-        self.fork.check()?;
-        let (qi, q) = self.engine.qp(qp)?;
-        let mut bad = wr;
-        // SAFETY: the caller's promise.
-        unsafe { self.post_send_to(qi, q, wr, &mut bad, Take::AllOrNone) }
-    }
-
-    #[inline]
-    unsafe fn post_recv(
-        &self,
-        qp: Handle,
-        wr: *const RecvWr,
-        bad: &mut *const RecvWr,
-    ) -> Result<()> {
-        self.fork.check()?;
-        // SAFETY: the caller's promise.
-        unsafe { self.quick_post_recv(qp, wr, bad) }
-    }
-
-    #[inline]
-    unsafe fn post_srq_recv(
-        &self,
-        srq: Handle,
-        wr: *const RecvWr,
-        bad: &mut *const RecvWr,
-    ) -> Result<()> {
-        self.fork.check()?;
-        // SAFETY: the caller's promise.
-        unsafe { self.engine.post_srq_recv(srq, wr, bad) }
-    }
-
-    #[inline]
-    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        self.fork.check()?;
-        self.poll_apart(cq, wc)
-    }
-
-    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
-        self.lock()?.arm_cq(cq, solicited_only)?;
-        self.hand_to_helper();
-        Ok(())
-    }
-
-    fn cq_event(&self) -> Result<Option<Handle>> {
-        Ok(self.lock()?.take_cq_event())
-    }
-
-    fn async_event(&self) -> Result<Option<AsyncEvent>> {
-        Ok(self.lock()?.take_async_event())
-    }
-
-    fn progress(&self) -> Result<usize> {
-        self.fork.check()?;
-        Ok(self.program_round())
-    }
-
-    fn fd(&self) -> Result<i32> {
-        self.fork.check()?;
-        Ok(self.waiter.user_fd())
-    }
-
-    fn arm(&self) -> Result<bool> {
-        self.fork.check()?;
-        self.waiter.drain();
-        // From now on a round wakes this thread for events; earlier ones are seen below.
-        self.sleeping.announce(sleep::ANY);
-        // This round may have completed something in a CQ that is not armed: too early to sleep.
-        if self.try_round(Some(now_ns())) > 0 {
-            return Ok(true);
-        }
-        if self.announce_sleep() {
-            return Ok(true);
-        }
-        let mut held = self.lock_control();
-        let next = held.next_timeout(now_ns());
-        let blocked = held.port().is_blocked();
-        if held.has_events() || (held.has_work() && !blocked) {
-            return Ok(true);
-        }
-        if self.helper_on.load(Ordering::Relaxed) {
-            drop(held);
-            self.hand_to_helper();
-            return Ok(false);
-        }
-        self.waiter.set_timer(next);
-        Ok(false)
-    }
-
-    fn wait(&self, timeout_ms: i32) -> Result<bool> {
-        self.waiter.sleep_until(timeout_ms, || {
-            let work = self.arm()?;
-            Ok(Look { found: self.lock()?.has_events(), work })
-        })
-    }
-
-    fn helper(&self, on: bool) -> Result<()> {
-        self.fork.check()?;
-        if on {
-            self.helper_start()
-        } else {
-            self.helper_stop();
-            Ok(())
-        }
-    }
-
-    unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
-        self.fork.check()?;
-        if memory.is_null() {
-            return Err(refuse!(Invalid, "memory: NULL"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.lock()?.arena_add(memory, bytes) }
-    }
-
-    fn leaks(&self) -> Result<Leaks> {
-        Ok(self.lock()?.leaks())
-    }
-
-    fn cm(&self) -> Result<&dyn CmDevice> {
-        self.fork.check()?;
-        Ok(self)
-    }
+#[cold]
+#[inline(never)]
+fn of_no_engine(h: Handle) -> Error {
+    refuse!(StaleHandle, "handle {h:#x}: stale, or another context's")
 }
+
+/// The objects that are left in a device, by those of its engines, the first one last: objects of
+/// the whole device are in each.
+fn all_leaks(engines: impl Iterator<Item = Leaks>) -> Leaks {
+    engines.fold(Leaks::default(), |sum, l| Leaks {
+        cq: sum.cq + l.cq,
+        qp: sum.qp + l.qp,
+        srq: sum.srq + l.srq,
+        ..l
+    })
+}
+
+#[cfg(test)]
+mod tests;

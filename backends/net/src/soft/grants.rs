@@ -3,7 +3,7 @@
 
 use super::grant_checks::check_grants;
 use super::lock::EngineLock;
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use crate::map::is_mapping_of;
 use crate::shm::messages::GrantRequest;
 use crate::shm::ShmPort;
@@ -16,7 +16,7 @@ use gdrcore_core::verbs::shared::QpShared;
 use gdrcore_core::verbs::types::{Handle, SendWr};
 
 /// Control: regions that peers may write. Data, under the lock: WRITEs into those of peers.
-impl SoftDevice {
+impl SoftEngine {
     /// See [`gdrcore_core::device::Device::mr_share`].
     pub(super) fn share_region(&self, mr: Handle, fd: i32, offset: u64) -> Result<()> {
         let region = self.lock()?.mr_query(mr)?;

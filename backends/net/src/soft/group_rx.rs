@@ -1,7 +1,7 @@
 //! Packets and messages among the devices of one address: opens the shared socket, and passes each
 //! received packet to its owner ([`crate::addr_group`]).
 
-use super::layout::Layout;
+use super::layout::Opening;
 use super::lock::EngineLock;
 use super::witness::refused;
 use super::{endpoint, peer_addr, PortState, SoftConfig};
@@ -42,33 +42,25 @@ const ATTEMPTS: u32 = 40;
 /// The memory of the layout is used by the device alone.
 #[inline(never)]
 pub(super) unsafe fn open(
-    memory: *mut u8,
-    layout: &Layout,
+    opening: &Opening<'_>,
     at: &Endpoint,
     config: &SoftConfig<'_>,
     seed: u64,
     out: (&mut Option<UdpPort>, &mut Option<Member>),
 ) -> Result<()> {
-    let cfg = config.udp();
+    let (cfg, layout) = (config.udp(), opening.layout);
     let socket = |at: &Endpoint, cfg: &UdpConfig| {
+        let (memory, bytes) = opening.range(layout.udp, layout.member);
         // SAFETY: the layout gives `udp..member` to the socket alone, and a port that failed to
         // open no longer uses it.
-        unsafe { UdpPort::open(at, cfg, memory.add(layout.udp), layout.member - layout.udp) }
+        unsafe { UdpPort::open(at, cfg, memory, bytes) }
     };
     let (wanted, bounds) = (config.wanted()?, config.claim()?);
     let claim = |socket_dir: &SocketDir, at: &Endpoint| {
+        let (memory, bytes) = opening.range(layout.member, layout.shm);
         // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses
         // it.
-        unsafe {
-            Claim::take(
-                socket_dir,
-                at,
-                (&wanted, &bounds),
-                seed,
-                memory.add(layout.member),
-                layout.shm - layout.member,
-            )
-        }
+        unsafe { Claim::take(socket_dir, at, (&wanted, &bounds), seed, memory, bytes) }
     };
     let range = |claim: &Claim| {
         let c = config.core.resolve().unwrap_or_default();

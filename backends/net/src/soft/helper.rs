@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use super::helper_linger::Linger;
 use super::round_limits::Round;
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::clock::now_ns;
 use crate::threads::{no_thread, thread, HelperSignals};
 use crate::wait::Waiter;
@@ -99,7 +99,7 @@ fn next_look(look: u64, polled: u64) -> u64 {
 }
 
 /// Waiting: the helper thread, and threads that run the engine in its place.
-impl SoftDevice {
+impl SoftEngine {
     /// Starts the helper. Starting it twice is no error.
     ///
     /// # Errors
@@ -111,9 +111,9 @@ impl SoftDevice {
         }
         self.helper.stop.store(false, Ordering::Release);
         self.channels.driver.take_for_helper(|| self.helper.wake());
-        let device: *const SoftDevice = self;
+        let device: *const SoftEngine = self;
         // SAFETY: the device stays where it is until `close`, which joins the thread first.
-        let device: &'static SoftDevice = unsafe { &*device };
+        let device: &'static SoftEngine = unsafe { &*device };
         let masked = HelperSignals::take();
         let thread =
             thread("gdrc-helper", 256 << 10).spawn(move || device.helper_main()).map_err(no_thread);
@@ -214,7 +214,7 @@ impl SoftDevice {
         let _ = self.drive(true, u64::MAX, &|| self.helper.stop.load(Ordering::Acquire));
     }
 
-    /// A thread of the program is about to [drive](SoftDevice::drive) until a descriptor is
+    /// A thread of the program is about to [drive](SoftEngine::drive) until a descriptor is
     /// readable, as a helper would.
     ///
     /// # Errors

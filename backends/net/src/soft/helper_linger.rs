@@ -23,20 +23,20 @@ pub(super) struct Linger {
     /// An attempt is in progress.
     trying: bool,
     /// It sleeps at once, with short time slices.
-    short_turns: bool,
+    short_slices: bool,
 }
 
 impl Linger {
     pub(super) fn new() -> Self {
-        Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_turns: false }
+        Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_slices: false }
     }
 
     /// Whether to poll on: work has just ended.
     pub(super) fn pays(&mut self) -> bool {
         if !self.trying {
             self.trying = self.credit > 0 || self.without == 0;
-            if self.trying && core::mem::take(&mut self.short_turns) {
-                prefer_turns(0);
+            if self.trying && core::mem::take(&mut self.short_slices) {
+                prefer_slices(0);
             }
             self.without = self.without.saturating_sub(1);
         }
@@ -60,8 +60,8 @@ impl Linger {
             self.credit = self.credit.saturating_sub(1);
             if self.credit == 0 {
                 self.without = self.again;
-                self.short_turns = true;
-                prefer_turns(SLICE_NS);
+                self.short_slices = true;
+                prefer_slices(SLICE_NS);
                 self.again = (2 * self.again).min(AGAIN.1);
             }
         }
@@ -71,7 +71,7 @@ impl Linger {
 /// Asks the scheduler for time slices of this length; 0: the default. A thread with short slices
 /// gets the core at once when woken, from a thread that computes on it, but keeps it when it
 /// yields. Nothing changes where the kernel or a sandbox refuses.
-fn prefer_turns(ns: u64) {
+fn prefer_slices(ns: u64) {
     #[repr(C)]
     #[derive(Default)]
     struct SchedAttr {
@@ -118,14 +118,14 @@ mod tests {
                 1,
                 "once in {without}"
             );
-            assert!(linger.short_turns);
+            assert!(linger.short_slices);
         }
         // Work came at once: it polls on again, and keeps its back-off.
         while !linger.pays() {
             linger.wasted();
         }
         linger.paid(1_000);
-        assert!(!linger.short_turns && linger.again == AGAIN.0);
+        assert!(!linger.short_slices && linger.again == AGAIN.0);
         assert!(in_vain(&mut linger));
         // Work that came while another thread ran on the core was no gain.
         let mut linger = Linger::new();

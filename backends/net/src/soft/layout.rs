@@ -1,7 +1,7 @@
 //! The parts of a device's memory, and the configurations that determine their sizes.
 
 use super::siblings::Siblings;
-use super::{soft_flags, PathChoice, SoftConfig, SoftDevice};
+use super::{soft_flags, PathChoice, SoftConfig, SoftEngine};
 use crate::addr::DeviceName;
 use crate::addr_group::{Claim, ClaimBounds, WantedBlocks};
 use crate::shm::{ShmBounds, ShmPort};
@@ -30,6 +30,21 @@ pub(super) struct Layout {
     pub(super) shm: usize,
     pub(super) pcap: usize,
     pub(super) end: usize,
+}
+
+/// An engine that is being opened: its memory, by a layout, each range of which one owner gets.
+pub(super) struct Opening<'a> {
+    pub(super) place: *mut SoftEngine,
+    pub(super) memory: *mut u8,
+    pub(super) layout: &'a Layout,
+    pub(super) siblings: Option<&'a Siblings>,
+}
+
+impl Opening<'_> {
+    /// Memory from one offset of the layout to another.
+    pub(super) fn range(&self, from: usize, to: usize) -> (*mut u8, usize) {
+        (self.memory.wrapping_add(from), to - from)
+    }
 }
 
 pub(super) fn page_up(n: usize) -> Result<usize> {
@@ -85,7 +100,7 @@ impl SoftConfig<'_> {
     /// # Errors
     /// [`Error::Invalid`]: a bound; [`Error::NoMemory`]: the sum overflows.
     pub(super) fn layout(&self, name: &DeviceName, siblings: Option<&Siblings>) -> Result<Layout> {
-        let engine = page_up(size_of::<SoftDevice>())?;
+        let engine = page_up(size_of::<SoftEngine>())?;
         let udp =
             page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
         let bytes =

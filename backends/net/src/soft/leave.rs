@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::lock::ControlGuard;
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::clock::now_ns;
 use crate::fault;
 use crate::fork::{here, wipe_in_children, ForkGuard, PAGE_BYTES};
@@ -20,7 +20,7 @@ const LOCK_TRIES: u32 = 4096;
 
 /// Devices at whole pages, which are wiped in the child of a fork.
 #[repr(C, align(4096))]
-struct Open([AtomicPtr<SoftDevice>; KNOWN]);
+struct Open([AtomicPtr<SoftEngine>; KNOWN]);
 
 const _: () = assert!(size_of::<Open>().is_multiple_of(PAGE_BYTES));
 
@@ -39,12 +39,12 @@ extern "C" {
 }
 
 /// Devices lie at page boundaries.
-fn in_use(device: *mut SoftDevice) -> *mut SoftDevice {
+fn in_use(device: *mut SoftEngine) -> *mut SoftEngine {
     device.map_addr(|at| at | 1)
 }
 
 /// A device is open from now on.
-pub(super) fn enter(device: &'static SoftDevice) {
+pub(super) fn enter(device: &'static SoftEngine) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         // SAFETY: a function of this library; glibc forgets it when the library is closed.
@@ -52,7 +52,7 @@ pub(super) fn enter(device: &'static SoftDevice) {
     }
     // SAFETY: pages of our own, of atomics that may be 0; the handler only stores to them.
     unsafe { wipe_in_children((&raw const OPEN).cast(), size_of::<Open>(), wipe, &WIPES) };
-    let at: *const SoftDevice = device;
+    let at: *const SoftEngine = device;
     let null = core::ptr::null_mut();
     for slot in &OPEN.0 {
         if slot.compare_exchange(null, at.cast_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -62,10 +62,10 @@ pub(super) fn enter(device: &'static SoftDevice) {
 }
 
 /// A device is about to be closed.
-pub(super) fn remove(device: &SoftDevice) {
-    let at: *const SoftDevice = device;
+pub(super) fn remove(device: &SoftEngine) {
+    let at: *const SoftEngine = device;
     let (at, null) = (at.cast_mut(), core::ptr::null_mut());
-    let is = |slot: &&AtomicPtr<SoftDevice>| {
+    let is = |slot: &&AtomicPtr<SoftEngine>| {
         let found = slot.load(Ordering::Relaxed);
         found == at || found == in_use(at)
     };
@@ -77,8 +77,8 @@ pub(super) fn remove(device: &SoftDevice) {
 
 /// Whether the memory of a device still holds it, and is of this process: a program may free or
 /// unmap the memory of a context that it has not closed, and go.
-fn is_there(at: *const SoftDevice) -> bool {
-    let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftDevice, fork));
+fn is_there(at: *const SoftEngine) -> bool {
+    let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftEngine, fork));
     let mut word = [0; size_of::<ForkGuard>()];
     fetch(guard.expose_provenance() as u64, &mut word).is_ok() && u64::from_ne_bytes(word) == here()
 }
@@ -111,7 +111,7 @@ extern "C" fn leave_for_ever() {
 }
 
 /// A part of [`leave`], for the device of one slot. False: a thread is in it, or its helper runs.
-fn leave_one(slot: &AtomicPtr<SoftDevice>, last: Last) -> bool {
+fn leave_one(slot: &AtomicPtr<SoftEngine>, last: Last) -> bool {
     let at = slot.load(Ordering::Acquire);
     let mut is_idle = true;
     if at.is_null() || at == in_use(at) {
@@ -134,7 +134,7 @@ fn leave_one(slot: &AtomicPtr<SoftDevice>, last: Last) -> bool {
 static AT_LAST: extern "C" fn() = leave_for_ever;
 
 /// Control: the end of the process.
-impl SoftDevice {
+impl SoftEngine {
     /// Sends what peers wait for: ACKs of what was accepted, or the end of connections as well.
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
@@ -161,19 +161,22 @@ impl SoftDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::DeviceName;
     use crate::map::Map;
     use crate::soft::SoftConfig;
 
     #[test]
     fn a_device_whose_memory_is_gone_is_left_alone() {
         let config = SoftConfig::default();
-        let memory = Map::new(SoftDevice::memsize("loopback", &config).unwrap()).unwrap();
+        let memory =
+            Map::new(SoftEngine::memsize(&DeviceName::Loopback, &config, None).unwrap()).unwrap();
         // SAFETY: fresh pages; the device is not used any more when they are unmapped.
         let device = unsafe {
-            SoftDevice::init(memory.as_ptr(), memory.len(), "loopback", &config).unwrap()
+            SoftEngine::init(memory.as_ptr(), memory.len(), &DeviceName::Loopback, &config, None)
+                .unwrap()
         };
-        let at: *const SoftDevice = device;
-        let is = |slot: &&AtomicPtr<SoftDevice>| slot.load(Ordering::Relaxed) == at.cast_mut();
+        let at: *const SoftEngine = device;
+        let is = |slot: &&AtomicPtr<SoftEngine>| slot.load(Ordering::Relaxed) == at.cast_mut();
         let slot = OPEN.0.iter().find(is).expect("an open device");
         // Of its slot alone: other tests have devices meanwhile.
         assert!(is_there(at));

@@ -1,14 +1,14 @@
 //! Events of the link and the address of a device's port. A device over a router, and one in a
 //! sandbox without netlink, has a port that is always active.
 
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use crate::link_state::{LinkEvent, LinkWatch};
 use gdrcore_core::cm::types::cm_event;
 use gdrcore_core::device::async_event;
 use gdrcore_core::engine::Guard;
 
 /// Control: events of the port's link.
-impl SoftDevice {
+impl SoftEngine {
     /// Raises events of the port from now on; of the engines of a device one does.
     #[inline(never)]
     pub(super) fn watch_link(&self) {

@@ -7,7 +7,7 @@ use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
 use super::round_limits::{Round, BURSTS, DRAIN_ROUNDS};
-use super::{endpoint, peer_addr, PathChoice, PortState, SoftDevice};
+use super::{endpoint, peer_addr, PathChoice, PortState, SoftEngine};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
 use gdrcore_core::config::QPN_UNIT;
@@ -15,7 +15,7 @@ use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
 
 /// Data, under the lock: links to other processes.
-impl SoftDevice {
+impl SoftEngine {
     /// Writes what was just posted to a QP into the ring of its link. False: it takes another path,
     /// or there is more to do. `is_plain`: the last request is a SEND or WRITE.
     #[inline(always)]

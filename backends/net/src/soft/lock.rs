@@ -1,27 +1,27 @@
 //! The engine's lock, and the state that it protects besides the engine. Who takes it, and how:
 //!
 //! * Data: a post, a poll or a round tries once (`try_lock`) or a few times (`lock_within`), holds
-//!   an [`EngineLock`], drops it and calls [`SoftDevice::after_release`].
+//!   an [`EngineLock`], drops it and calls [`SoftEngine::after_release`].
 //! * Control, and a sleep that begins: a call waits (`lock`; `lock_control` once its process is
 //!   checked) and holds a [`ControlGuard`], whose drop does the rest.
 //!
 //! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
-//! [`SoftDevice`] are called without it. A thread that holds it waits for no other lock but those
-//! of the engines behind it in a set.
+//! [`SoftEngine`] are called without it. A thread that holds it waits for no other lock but those
+//! of the engines behind it in a device.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
 use super::grant_checks::check_grants_if_changed;
 use super::round_limits::Round;
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 
 /// The engine's lock, with the state of the ports.
 pub(super) struct EngineLock<'d> {
     pub(super) guard: Guard<'d>,
-    device: &'d SoftDevice,
+    device: &'d SoftEngine,
 }
 
 impl EngineLock<'_> {
@@ -104,7 +104,7 @@ impl Drop for ControlGuard<'_> {
 }
 
 /// All roles: the ways to the lock.
-impl SoftDevice {
+impl SoftEngine {
     /// Takes the lock if it is free.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<EngineLock<'_>> {
@@ -139,7 +139,7 @@ impl SoftDevice {
         Ok(self.lock_control())
     }
 
-    /// As [`SoftDevice::lock`], for a call that has checked its process already. The lock's holder
+    /// As [`SoftEngine::lock`], for a call that has checked its process already. The lock's holder
     /// does bounded work. On a machine with few cores it may not be running, so the wait yields.
     pub(super) fn lock_control(&self) -> ControlGuard<'_> {
         let mut tries = 0u32;
@@ -160,19 +160,22 @@ impl SoftDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::DeviceName;
     use crate::soft::SoftConfig;
-    use gdrcore_core::device::Device;
     use gdrcore_testkit::memory::Buffer;
 
     #[test]
     fn a_call_that_only_reads_runs_the_posts_that_found_the_lock_taken() {
         let config = SoftConfig::default();
-        let bytes = SoftDevice::memsize("loopback", &config).unwrap();
+        let bytes = SoftEngine::memsize(&DeviceName::Loopback, &config, None).unwrap();
         let memory = Buffer::new(bytes);
         // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
-        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, "loopback", &config) }.unwrap();
+        let dev = unsafe {
+            SoftEngine::init(memory.as_ptr(), bytes, &DeviceName::Loopback, &config, None)
+        }
+        .unwrap();
         let active = &dev.engine.shared().active;
-        let calls: [fn(&SoftDevice); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
+        let calls: [fn(&SoftEngine); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
         for call in calls {
             // As by a post of another thread during the call.
             active.set(0);

@@ -15,15 +15,14 @@
 //! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
 //!   `cm`: the connection manager. `multicast`: groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
-//! * `engine_set`: several engines as one device. `siblings`: those without a port.
-//! * `device`: the [`gdrcore_core::device::Device`] trait. `pinned`: posts and polls without a
-//!   handle.
+//! * `device`: the engines of a device. `siblings`: those without a port.
+//! * `engine`: the calls of one engine. `pinned_handles`: posts and polls without a handle.
 //!
-//! Each `impl` of [`SoftDevice`] names its role. **Data**: posts, polls and rounds; they only try
+//! Each `impl` of [`SoftEngine`] names its role. **Data**: posts, polls and rounds; they only try
 //! the lock. **Control**: calls that wait for it. **Waiting**: threads that sleep. `lock` says how.
 //!
-//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, the engine's
-//! arena, then the buffers of the ports and of the capture.
+//! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, then of each
+//! engine the engine, its arena, the buffers of the ports and of the capture.
 
 /// Writes the fields of a struct at its place, one by one: a whole one on the stack, to be copied
 /// there, would not fit the small stacks of some programs' threads. The fields behind `and` have
@@ -43,7 +42,7 @@ mod aside;
 mod channels;
 mod cm;
 mod device;
-mod engine_set;
+mod engine;
 mod grant_checks;
 mod grants;
 mod group_rx;
@@ -73,7 +72,7 @@ mod socket_io;
 mod turns;
 mod witness;
 
-pub use engine_set::{EngineCount, EngineSet, PinnedSetCq, MAX_ENGINES};
+pub use device::{EngineCount, PinnedRings, SoftDevice, MAX_ENGINES};
 pub use pinned_handles::{PinnedCq, PinnedQp};
 
 use core::cell::UnsafeCell;
@@ -94,8 +93,6 @@ use crate::wait::Waiter;
 use gdrcore_core::config::Config;
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::engine::Engine;
-use gdrcore_core::error::Result;
-use gdrcore_core::mem::Memory;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
 
@@ -112,6 +109,8 @@ pub struct SoftConfig<'a> {
     /// Write all packets that the device sends and receives into this capture file. Runs over links
     /// are no packets.
     pub pcap: Option<&'a CStr>,
+    /// How many engines the device has.
+    pub engines: EngineCount,
 }
 
 /// How peers are reached. Chosen for each at RTR, or when an address handle is made, and never
@@ -204,8 +203,8 @@ struct PortState<P = UdpPort> {
     begun: u32,
 }
 
-/// A RoCEv2 NIC in software.
-pub struct SoftDevice {
+/// An engine of a [`SoftDevice`], with its ports.
+pub struct SoftEngine {
     /// The router over which peers are reached. A thread that waits for its lock must not hold the
     /// engine's. Dropped before the port, so that the router learns of the device's end before it
     /// could take its rings for broken.
@@ -237,9 +236,9 @@ pub struct SoftDevice {
 }
 
 // SAFETY: `port` is accessed only by the holder of the engine's lock; everything else is `Sync`.
-unsafe impl Sync for SoftDevice {}
+unsafe impl Sync for SoftEngine {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for SoftDevice {}
+unsafe impl Send for SoftEngine {}
 
 /// The largest path MTU whose packets fit an IP MTU. rxe's rule: the headers and the ICRC take at
 /// most 80 bytes of it.
@@ -303,19 +302,10 @@ impl<P> PortState<P> {
 }
 
 /// Control: what the device's owner sets once.
-impl SoftDevice {
-    /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
-    /// outlive the device.
-    ///
-    /// # Errors
-    /// `Error::Invalid`, `Error::Busy`: no such number, or taken. `Error::OwnerDead`.
-    pub fn memory_add(&self, provider: u32, memory: &'static dyn Memory) -> Result<()> {
-        self.lock()?.register_memory(provider, memory)
-    }
-
+impl SoftEngine {
     /// Sends events to `sink` alone from now on: `cq_event` and `async_event` find none. The first
     /// sink stays. It must live until `close` has returned.
-    pub fn deliver_to(&self, sink: &'static dyn EventSink) {
+    fn deliver_to(&self, sink: &'static dyn EventSink) {
         let _ = self.sink.set(sink);
     }
 }

@@ -1,15 +1,15 @@
-//! [`SoftDevice`]'s multicast: the engine knows the members of groups, the port the groups that
+//! [`SoftEngine`]'s multicast: the engine knows the members of groups, the port the groups that
 //! have some.
 
 use super::lock::EngineLock;
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
 /// Control: multicast.
-impl SoftDevice {
-    pub(super) fn group_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+impl SoftEngine {
+    pub(super) fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;
         held.guard.mcast_attach(qp, gid)?;
         let PortState { net, relay, .. } = held.port();
@@ -33,7 +33,7 @@ impl SoftDevice {
         watched
     }
 
-    pub(super) fn group_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+    pub(super) fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;
         held.guard.mcast_detach(qp, gid)?;
         Self::leave_empty_groups(&mut held);

@@ -1,10 +1,10 @@
 //! Opening and closing a device: the layout of its memory, its ports, its engine.
 
-use super::layout::{Layout, PCAP_BUFFER};
+use super::layout::Opening;
 use super::siblings::Siblings;
 use super::{
     carried_by, channels, group_rx, helper, leave, peer_addr, routed, soft_flags, PathChoice,
-    PortState, SoftConfig, SoftDevice,
+    PortState, SoftConfig, SoftEngine,
 };
 use crate::addr::{DeviceName, Endpoint};
 use crate::addr_group::Member;
@@ -52,7 +52,7 @@ struct Origin {
 /// The walk of the layout over `memory` gave `udp..shm` to this call alone.
 #[inline(never)]
 unsafe fn open_origin(
-    parts: &Parts<'_>,
+    opening: &Opening<'_>,
     name: &DeviceName,
     config: &SoftConfig<'_>,
     core: &mut Config,
@@ -70,9 +70,7 @@ unsafe fn open_origin(
     };
     let Origin { udp, member, .. } = origin;
     // SAFETY: the caller's promise: `udp..member` for the socket, `member..shm` for the claim.
-    unsafe {
-        group_rx::open(parts.memory, parts.layout, at, config, core.seed, (&mut *udp, &mut *member))
-    }?;
+    unsafe { group_rx::open(opening, at, config, core.seed, (&mut *udp, &mut *member)) }?;
     let local = udp.as_ref().map_or(*at, |udp| *udp.local());
     for fd in [udp.as_ref().map(UdpPort::fd), member.as_ref().map(Member::fd)].iter().flatten() {
         waiter.add_socket(*fd)?;
@@ -85,14 +83,12 @@ unsafe fn open_origin(
 }
 
 /// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: a router
-/// makes them, or the set of engines; their bounds.
+/// makes them, or the device for its engines; their bounds.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `shm..pcap` to this call alone.
-#[allow(clippy::too_many_arguments)] // each is a part of the device that is open by now
 unsafe fn open_links(
-    memory: *mut u8,
-    layout: &Layout,
+    opening: &Opening<'_>,
     local: &Endpoint,
     name: &DeviceName,
     config: &SoftConfig<'_>,
@@ -100,37 +96,30 @@ unsafe fn open_links(
     brokered: Option<ShmBounds>,
     waiter: &Waiter,
 ) -> Result<Option<ShmPort>> {
+    let (memory, bytes) = opening.range(opening.layout.shm, opening.layout.pcap);
     if let Some(bounds) = brokered {
-        let bytes = layout.pcap - layout.shm;
         // SAFETY: the caller's promise.
-        return unsafe { ShmPort::open_brokered(local, &bounds, memory.add(layout.shm), bytes) }
-            .map(Some);
+        return unsafe { ShmPort::open_brokered(local, &bounds, memory, bytes) }.map(Some);
     }
-    let links = match member {
+    match member {
         Some(member) if config.has_links(name) => {
-            let bytes = layout.pcap - layout.shm;
+            let (names, first, bounds) =
+                (member.socket_dir(), member.locks().next(), config.shm()?);
             // SAFETY: the caller's promise.
-            let (memory, first) = (unsafe { memory.add(layout.shm) }, member.locks().next());
-            // SAFETY: as above.
-            let mut port = unsafe {
-                let (names, bounds) = (member.socket_dir(), config.shm()?);
-                ShmPort::open(names, local, first, &bounds, memory, bytes, waiter)?
-            };
+            let mut port =
+                unsafe { ShmPort::open(names, local, first, &bounds, memory, bytes, waiter)? };
             if config.flags & soft_flags::CMA != 0 {
                 port.enable_by_address();
             }
-            Some(port)
+            Ok(Some(port))
         }
-        _ if config.has_links(name) && config.path == PathChoice::Shm => {
-            return Err(refuse!(
-                Unsupported,
-                "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others \
+        _ if config.has_links(name) && config.path == PathChoice::Shm => Err(refuse!(
+            Unsupported,
+            "flags: GDRC_CONFIG_SHM_ONLY, and this process cannot share memory with others \
                  (see /dev/shm)"
-            ))
-        }
-        _ => None,
-    };
-    Ok(links)
+        )),
+        _ => Ok(None),
+    }
 }
 
 /// Tells the engine of a device's socket: who may send in a peer's name, and that bursts are
@@ -145,67 +134,54 @@ fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `pcap..end` to this call alone.
-unsafe fn open_tee(
-    memory: *mut u8,
-    layout: &Layout,
-    config: &SoftConfig<'_>,
-) -> Result<Option<Pcap>> {
+unsafe fn open_tee(opening: &Opening<'_>, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
     let Some(path) = config.pcap else { return Ok(None) };
     let earlier =
         if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
+    let (memory, bytes) = opening.range(opening.layout.pcap, opening.layout.end);
     // SAFETY: the caller's promise.
-    unsafe { Pcap::open(path, earlier, memory.add(layout.pcap), PCAP_BUFFER) }.map(Some)
-}
-
-/// The memory of a device that is being opened.
-struct Parts<'a> {
-    place: *mut SoftDevice,
-    memory: *mut u8,
-    layout: &'a Layout,
-    siblings: Option<&'a Siblings>,
+    unsafe { Pcap::open(path, earlier, memory, bytes) }.map(Some)
 }
 
 /// Opens everything through which a device reaches its peers, and writes its `port` and `via`.
 /// Completes `core`. Returns the device's address.
 ///
-/// Not inlined, and so are the functions that it and `init_sibling` call: what they put on the
+/// Not inlined, and so are the functions that it and `init` call: what they put on the
 /// stack is gone when the next one runs.
 ///
 /// # Safety
 /// The parts of the memory are this device's alone.
 #[inline(never)]
 unsafe fn open_port(
-    parts: &Parts<'_>,
+    opening: &Opening<'_>,
     name: &DeviceName,
     config: &SoftConfig<'_>,
     core: &mut Config,
     waiter: &Waiter,
 ) -> Result<Endpoint> {
-    let (memory, layout) = (parts.memory, parts.layout);
     let mut origin = Origin::default();
     // SAFETY: the walk gave `udp..shm` to the socket and its claim alone.
-    let local = unsafe { open_origin(parts, name, config, core, waiter, &mut origin)? };
+    let local = unsafe { open_origin(opening, name, config, core, waiter, &mut origin)? };
     let (udp, member, via) = (&origin.udp, origin.member.as_ref(), &origin.via);
-    let brokered = match (via, parts.siblings) {
+    let brokered = match (via, opening.siblings) {
         (Some(_), _) => Some(config.shm()?),
         (None, Some(siblings)) => Some(siblings.bounds()),
         (None, None) => None,
     };
     // SAFETY: the walk gave `shm..pcap` to the port alone.
-    let shm =
-        unsafe { open_links(memory, layout, &local, name, config, member, brokered, waiter)? };
+    let shm = unsafe { open_links(opening, &local, name, config, member, brokered, waiter)? };
     let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
     let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
     core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
     // SAFETY: the walk gave `pcap..end` to the tee alone.
-    let pcap = unsafe { open_tee(memory, layout, config)? };
+    let pcap = unsafe { open_tee(opening, config)? };
     let Origin { udp, member, via, relay } = &mut origin;
     // SAFETY: the caller's promise.
     unsafe {
-        let port = UnsafeCell::raw_get(&raw const (*parts.place).port);
+        let port = UnsafeCell::raw_get(&raw const (*opening.place).port);
         PortState::write(port, udp, member, shm, relay.take(), pcap);
         (*port).relay_room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
-        (&raw mut (*parts.place).via).write(via.take());
+        (&raw mut (*opening.place).via).write(via.take());
     }
     Ok(local)
 }
@@ -216,16 +192,17 @@ unsafe fn open_port(
 /// As for [`open_port`], which has been called.
 #[inline(never)]
 unsafe fn start_engine(
-    parts: &Parts<'_>,
+    opening: &Opening<'_>,
     config: &SoftConfig<'_>,
     core: &Config,
     local: &Endpoint,
 ) -> Result<()> {
-    let Parts { place, memory, layout, siblings } = *parts;
+    let Opening { place, layout, siblings, .. } = *opening;
+    let (memory, bytes) = opening.range(layout.engine, layout.udp);
     // SAFETY: the walk gave `engine..udp` to the engine alone, and the fields are written.
     let (engine, port, via) = unsafe {
-        let (at, bytes) = (&raw mut (*place).engine, layout.udp - layout.engine);
-        Engine::init_at(at, memory.add(layout.engine), bytes, core, peer_addr(local))?;
+        let at = &raw mut (*place).engine;
+        Engine::init_at(at, memory, bytes, core, peer_addr(local))?;
         (&*at, (*place).port.get_mut(), &(*place).via)
     };
     let Some(mut g) = engine.try_lock() else { return Ok(()) };
@@ -249,65 +226,35 @@ unsafe fn start_engine(
 }
 
 /// Control: open and close.
-impl SoftDevice {
-    /// Bytes of memory that [`SoftDevice::init`] needs.
+impl SoftEngine {
+    /// Bytes of memory that [`SoftEngine::init`] needs.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::Invalid`]: the name; [`Error::Invalid`]: a bound of the
-    /// configuration.
-    pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
-        SoftDevice::memsize_of_sibling(name, config, None)
-    }
-
-    /// Bytes of memory that [`SoftDevice::init_sibling`] needs.
-    pub(super) fn memsize_of_sibling(
-        name: &str,
+    /// [`Error::Invalid`]: a bound of the configuration.
+    pub(super) fn memsize(
+        name: &DeviceName,
         config: &SoftConfig<'_>,
         siblings: Option<&Siblings>,
     ) -> Result<usize> {
-        config.layout(&DeviceName::parse(name)?, siblings).map(|l| l.end)
+        config.layout(name, siblings).map(|l| l.end)
     }
 
-    /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].
+    /// Makes an engine in the given memory. It stays there until [`SoftEngine::close`]. `siblings`:
+    /// it is one of several of a loopback device.
     ///
     /// # Errors
-    /// The name or a bound: [`Error::Invalid`], [`Error::NoDevice`]. A router: as
-    /// [`Session::open`]. The address: [`Error::AddressNotLocal`], [`Error::AddressInUse`].
-    /// [`Error::NoMemory`]: fewer than [`SoftDevice::memsize`] bytes. [`Error::Os`].
+    /// As [`super::SoftDevice::init`].
     ///
     /// # Safety
     /// The memory is page-aligned, nothing else uses it, and it lives until `close` has returned.
-    pub unsafe fn init(
+    pub(super) unsafe fn init(
         memory: *mut u8,
         bytes: usize,
-        name: &str,
-        config: &SoftConfig<'_>,
-    ) -> Result<&'static SoftDevice> {
-        // SAFETY: our contract.
-        let device = unsafe { SoftDevice::init_sibling(memory, bytes, name, config, None)? };
-        device.watch_link();
-        Ok(device)
-    }
-
-    /// As [`SoftDevice::init`], for an engine of a loopback device.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there.
-    pub(super) unsafe fn init_sibling(
-        memory: *mut u8,
-        bytes: usize,
-        name: &str,
+        name: &DeviceName,
         config: &SoftConfig<'_>,
         siblings: Option<Siblings>,
-    ) -> Result<&'static SoftDevice> {
-        let name = DeviceName::parse(name)?;
-        let layout = config.layout(&name, siblings.as_ref())?;
-        if memory.is_null() || memory as usize & 4095 != 0 {
-            return Err(refuse!(Invalid, "memory {memory:p}: not NULL, and aligned to 4096 bytes"));
-        }
+    ) -> Result<&'static SoftEngine> {
+        let layout = config.layout(name, siblings.as_ref())?;
         if bytes < layout.end {
             return Err(Error::NoMemory);
         }
@@ -319,21 +266,21 @@ impl SoftDevice {
             core.seed = clock::random_seed()?;
         }
         let (helper, grace_ns) = (helper::Helper::new()?, router_grace_ns(&core));
-        let place = memory.cast::<SoftDevice>();
-        let parts = Parts { place, memory, layout: &layout, siblings: siblings.as_ref() };
+        let place = memory.cast::<SoftEngine>();
+        let opening = Opening { place, memory, layout: &layout, siblings: siblings.as_ref() };
         // SAFETY: the memory is aligned to a page, the device has room before `layout.engine`, and
         // nothing else uses it. The walk gave each part of the rest away once.
-        let device: &'static SoftDevice = unsafe {
-            let local = open_port(&parts, &name, config, &mut core, &waiter)?;
+        let device: &'static SoftEngine = unsafe {
+            let local = open_port(&opening, name, config, &mut core, &waiter)?;
             if let Err(e) =
-                start_engine(&parts, config, &core, &local).and_then(|()| waiter.attach_io(true))
+                start_engine(&opening, config, &core, &local).and_then(|()| waiter.attach_io(true))
             {
                 (&raw mut (*place).via).drop_in_place();
                 (&raw mut (*place).port).drop_in_place();
                 return Err(e);
             }
             (&raw mut (*place).channels).write(const { channels::Channels::none() });
-            write_fields!(place, SoftDevice {
+            write_fields!(place, SoftEngine {
                 local: local,
                 waiter: waiter,
                 fork: fork,
@@ -363,13 +310,11 @@ impl SoftDevice {
         Ok(device)
     }
 
-    /// Ends the device: stops the helper, acknowledges what was accepted, ends connections, flushes
-    /// the capture, closes the descriptors. Returns the objects that were left. In a forked child
-    /// it does nothing, and the child's copies of the descriptors stay open.
+    /// Ends the engine; as [`super::SoftDevice::close`].
     ///
     /// # Safety
-    /// No thread is inside a call on the device, and none makes one afterwards.
-    pub unsafe fn close(&self) -> Leaks {
+    /// As there.
+    pub(super) unsafe fn close(&self) -> Leaks {
         leave::remove(self);
         if self.fork.check().is_err() {
             return Leaks::default();
@@ -378,7 +323,7 @@ impl SoftDevice {
         let leaks = self.lock_control().leaks();
         self.drain_and_ack(None);
         self.end_connections(self.lock_control());
-        let place: *const SoftDevice = self;
+        let place: *const SoftEngine = self;
         // SAFETY: the last use of the device, as the caller promises.
         unsafe { core::ptr::drop_in_place(place.cast_mut()) };
         leaks

@@ -3,7 +3,7 @@
 //!
 //! The thread that runs the engine does all of it, in the maintenance of the links.
 
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use crate::shm::relay::Relay;
 use crate::via::proto::Message;
 use crate::via::resume::Standing;
@@ -72,7 +72,7 @@ impl Outage {
 }
 
 /// Data, under the lock, in the maintenance of the links: a router that is away.
-impl SoftDevice {
+impl SoftEngine {
     /// Notices the router's end, looks for the next one, and resumes with it.
     pub(super) fn follow_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };

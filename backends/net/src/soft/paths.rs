@@ -3,11 +3,9 @@
 
 use super::lock::EngineLock;
 use super::routed::RouterLink;
-use super::{PathChoice, PortState, SoftDevice};
+use super::{PathChoice, PortState, SoftEngine};
 use crate::addr::Endpoint;
-use crate::clock::now_ns;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::engine::cm::ChoosePath;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::PeerAddr;
@@ -15,25 +13,24 @@ use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{AhAttr, Handle};
 
 /// Control: the path to a peer.
-impl SoftDevice {
-    /// Makes a call of the connection manager that may move QPs, and chooses the paths of the peers
-    /// that it names.
-    pub(super) fn manage_paths<R>(
+impl SoftEngine {
+    /// Makes a change that names a peer of datagrams, under the lock, once its path is chosen.
+    ///
+    /// # Errors
+    /// As [`SoftEngine::choose_path`]; those of the change.
+    pub(super) fn with_path<R>(
         &self,
-        call: impl FnOnce(&mut Guard<'_>, u64, ChoosePath<'_>) -> R,
-    ) -> R {
-        let mut held = self.lock_control();
-        let (g, port) = held.parts();
-        let done =
-            call(g, now_ns(), &mut |g, ah, qpn| self.choose_path_of(g, port, ah, Some(qpn), None));
-        drop(held);
-        self.try_send();
-        done
+        ah: &AhAttr,
+        change: impl FnOnce(&mut Guard<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut held = self.lock()?;
+        self.choose_path(&mut held, ah, None, None)?;
+        change(&mut held)
     }
 
     /// Chooses the path of the peer of an address vector, and sets it in the engine, under the lock
     /// of the control call that names the peer. `dest_qpn`: the peer's QP if connected; `None`:
-    /// datagrams. `way`: the result of [`SoftDevice::ask_router`].
+    /// datagrams. `way`: the result of [`SoftEngine::ask_router`].
     ///
     /// # Errors
     /// With a router: its refusal. Else only where shared memory alone is wanted:
@@ -47,7 +44,16 @@ impl SoftDevice {
         way: Option<RouterLink<'_>>,
     ) -> Result<()> {
         let (g, port) = held.parts();
-        self.choose_path_of(g, port, ah, dest_qpn, way)
+        self.find_path(g, port, ah, dest_qpn, way)?;
+        let Some(qpn) = dest_qpn else { return Ok(()) };
+        match (&port.shm, g.link(), &port.member) {
+            (Some(shm), Some(link), _) => shm.forget_receipt(link, qpn),
+            (_, None, Some(member)) if !g.owns(qpn) => {
+                member.forget_receipt(&self.named_by(ah), qpn);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Whether the address vector of a queue pair names its peer. That of DC has no destination:
@@ -68,27 +74,6 @@ impl SoftDevice {
             if to.scope_id == 0 { self.local.scope_id } else { to.scope_id },
             to.port,
         )
-    }
-
-    /// As [`SoftDevice::choose_path`], with both parts of the lock.
-    fn choose_path_of(
-        &self,
-        g: &mut Guard<'_>,
-        port: &mut PortState,
-        ah: &AhAttr,
-        dest_qpn: Option<u32>,
-        way: Option<RouterLink<'_>>,
-    ) -> Result<()> {
-        self.find_path(g, port, ah, dest_qpn, way)?;
-        let Some(qpn) = dest_qpn else { return Ok(()) };
-        match (&port.shm, g.link(), &port.member) {
-            (Some(shm), Some(link), _) => shm.forget_receipt(link, qpn),
-            (_, None, Some(member)) if !g.owns(qpn) => {
-                member.forget_receipt(&self.named_by(ah), qpn);
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     fn find_path(

@@ -2,7 +2,7 @@
 //!
 //! The object is pinned meanwhile, so its table entry stays its own.
 
-use super::SoftDevice;
+use super::SoftEngine;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::post::Take;
 use gdrcore_core::verbs::shared::{CqShared, QpShared};
@@ -11,7 +11,7 @@ use gdrcore_core::verbs::types::{Handle, RecvWr, SendWr, Wc};
 /// A pinned QP.
 #[derive(Clone, Copy)]
 pub struct PinnedQp {
-    device: &'static SoftDevice,
+    device: &'static SoftEngine,
     index: usize,
     qp: &'static QpShared,
 }
@@ -19,13 +19,13 @@ pub struct PinnedQp {
 /// A pinned CQ.
 #[derive(Clone, Copy)]
 pub struct PinnedCq {
-    device: &'static SoftDevice,
+    device: &'static SoftEngine,
     index: usize,
     cq: &'static CqShared,
 }
 
 /// Control: pins for the calls without a handle.
-impl SoftDevice {
+impl SoftEngine {
     /// Looks up a QP that is pinned.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::clock::now_ns;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::Result;
@@ -59,7 +59,7 @@ fn look(turns: &TurnLock, found: &FoundPolls, now: u64) -> Look {
 }
 
 /// Data: polls that find completions.
-impl SoftDevice {
+impl SoftEngine {
     /// Takes completions of a CQ that has some.
     #[inline(never)]
     pub(super) fn take_found(&self, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
@@ -94,8 +94,8 @@ impl SoftDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::DeviceName;
     use crate::soft::SoftConfig;
-    use gdrcore_core::device::Device;
     use gdrcore_core::verbs::types::Handle;
     use gdrcore_testkit::memory::Buffer;
     use gdrcore_testkit::patience::deadline;
@@ -176,17 +176,20 @@ mod tests {
     }
 
     /// A device, with an empty CQ; its memory.
-    fn device() -> (&'static SoftDevice, Handle, Buffer) {
+    fn device() -> (&'static SoftEngine, Handle, Buffer) {
         let config = SoftConfig::default();
-        let bytes = SoftDevice::memsize("loopback", &config).unwrap();
+        let bytes = SoftEngine::memsize(&DeviceName::Loopback, &config, None).unwrap();
         let memory = Buffer::new(bytes);
         // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
-        let dev = unsafe { SoftDevice::init(memory.as_ptr(), bytes, "loopback", &config) }.unwrap();
-        (dev, dev.cq_create(16).unwrap().0, memory)
+        let dev = unsafe {
+            SoftEngine::init(memory.as_ptr(), bytes, &DeviceName::Loopback, &config, None)
+        }
+        .unwrap();
+        (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
     }
 
     /// Polls until `done`.
-    fn poll_until(dev: &SoftDevice, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
+    fn poll_until(dev: &SoftEngine, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
         let (_, shared) = dev.engine.cq(cq).unwrap();
         let end = deadline(60);
         while !done() {

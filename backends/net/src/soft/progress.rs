@@ -10,7 +10,7 @@ use super::round_limits::{
 };
 use super::routed::discard;
 use super::witness;
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
 use crate::port::Port;
@@ -85,7 +85,7 @@ impl<P: Port> PortState<P> {
 }
 
 /// Data: rounds, doorbells and events.
-impl SoftDevice {
+impl SoftEngine {
     /// Sends what there is, unless another thread has the engine.
     pub(super) fn try_send(&self) {
         if let Some(held) = self.try_lock() {
@@ -99,7 +99,7 @@ impl SoftDevice {
         self.try_lock().map_or(0, |held| self.round_and_release(held, Round::Full, now))
     }
 
-    /// As [`SoftDevice::round`], and releases the lock.
+    /// As [`SoftEngine::round`], and releases the lock.
     #[inline]
     fn round_and_release<'d>(
         &'d self,
@@ -112,7 +112,7 @@ impl SoftDevice {
         handled + self.after_release(round)
     }
 
-    /// [`SoftDevice::round`], not inlined.
+    /// [`SoftEngine::round`], not inlined.
     #[inline(never)]
     fn round_apart(&self, held: &mut EngineLock<'_>, round: Round, now: Option<u64>) -> usize {
         self.round(held, round, now)
@@ -559,7 +559,7 @@ impl SoftDevice {
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed || gone
     }
 
-    /// As [`SoftDevice::announce`], for a thread of the program. Returns true also after a post
+    /// As [`SoftEngine::announce`], for a thread of the program. Returns true also after a post
     /// that found the lock taken here.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_control();

@@ -2,7 +2,7 @@
 //! manager, and queue pairs that have no link.
 
 use super::round_limits::BURSTS;
-use super::{peer_addr, PortState, SoftDevice};
+use super::{peer_addr, PortState, SoftEngine};
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::shm::relay::{Relay, PACKET_MAX};
 use crate::shm::ring::Broken;
@@ -99,7 +99,7 @@ fn lose(port: &mut PortState) {
 }
 
 /// Control: the rings of a router.
-impl SoftDevice {
+impl SoftEngine {
     /// Whether there are rings over which other devices are reached, or may be again.
     pub(super) fn relays(&self) -> bool {
         self.via.is_some() && self.lock_control().port().relays()

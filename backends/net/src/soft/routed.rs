@@ -5,7 +5,7 @@
 //! Requests to the router are made without the engine's lock, whose holder never waits for the
 //! router.
 
-use super::{PortState, SoftDevice};
+use super::{PortState, SoftEngine};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::relay::Relay;
@@ -72,7 +72,7 @@ pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
 }
 
 /// Control: requests to a router, and what it sends by itself.
-impl SoftDevice {
+impl SoftEngine {
     /// Checks that datagrams, and so the connection manager, reach an address.
     ///
     /// # Errors
@@ -207,8 +207,8 @@ impl SoftDevice {
 }
 
 /// Control and data: links that a router makes.
-impl SoftDevice {
-    /// Takes a link. A session that has ended is noted for [`SoftDevice::end_revoked`].
+impl SoftEngine {
+    /// Takes a link. A session that has ended is noted for [`SoftEngine::end_revoked`].
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {
         match arrival {
             Arrival::Link { gid, peer, may_grant, fd } => {

@@ -1,7 +1,7 @@
 //! Registers the device's listeners with the router, so that requests for them come here: one
 //! listener for each port among all sessions of an address.
 
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::via::proto::Service;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -49,7 +49,7 @@ impl Services {
 }
 
 /// Control: listeners that the router knows of.
-impl SoftDevice {
+impl SoftEngine {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors

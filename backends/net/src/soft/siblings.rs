@@ -1,7 +1,7 @@
 //! The engines of a loopback device. They have no port, so their set joins each two of them with
-//! links ([`super::engine_set`]), as a router joins its tenants.
+//! links ([`super::device`]), as a router joins its tenants.
 
-use super::{PortState, SoftConfig, SoftDevice};
+use super::{PortState, SoftConfig, SoftEngine};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::rights::Foreign;
@@ -25,7 +25,8 @@ impl Siblings {
     ///
     /// # Errors
     /// [`Error::Invalid`]: they do not fit into 24 bits.
-    pub(super) fn choose(config: &SoftConfig<'_>, seed: u64, engines: u32) -> Result<Siblings> {
+    pub(super) fn choose(config: &SoftConfig<'_>, seed: u64) -> Result<Siblings> {
+        let engines = config.engines.most;
         let count = config.core.resolve()?.qpn_count;
         let blocks = (1 << 24) / count;
         if engines + 2 > blocks {
@@ -60,7 +61,7 @@ impl Siblings {
 }
 
 /// Control: links between the engines of a device.
-impl SoftDevice {
+impl SoftEngine {
     /// Sets the path to a queue pair of a sibling, if there is a link.
     pub(super) fn choose_sibling_path(
         &self,

@@ -7,7 +7,7 @@
 use super::group_rx::receive_shared;
 use super::round_limits::{BURSTS, LONG_BURST};
 use super::witness::refused;
-use super::{endpoint, peer_addr, PortState, SoftDevice};
+use super::{endpoint, peer_addr, PortState, SoftEngine};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::port::{Burst, ErrorKind, Port, TxOutcome, GROUPS};
@@ -31,7 +31,7 @@ pub(super) trait Host {
     fn may_sleep(&self) -> bool;
 }
 
-impl Host for SoftDevice {
+impl Host for SoftEngine {
     #[inline(always)]
     fn address(&self) -> &Endpoint {
         &self.local

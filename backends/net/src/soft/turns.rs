@@ -5,7 +5,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::aside::Aside;
-use super::SoftDevice;
+use super::SoftEngine;
 use crate::clock::now_ns;
 use crate::thread_token::token;
 use gdrcore_core::turns::TurnLock;
@@ -142,9 +142,9 @@ fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
 }
 
 /// Data: turns at the engine.
-impl SoftDevice {
+impl SoftEngine {
     /// Before an operation takes the lock: begins this thread's turn, after a wait if another
-    /// thread has the turn. Returns this thread's token, for [`SoftDevice::after_turn`].
+    /// thread has the turn. Returns this thread's token, for [`SoftEngine::after_turn`].
     #[inline(always)]
     pub(super) fn before_turn(&self) -> usize {
         let token = token();

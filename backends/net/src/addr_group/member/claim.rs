@@ -81,7 +81,7 @@ impl ClaimBounds {
 }
 
 #[derive(Default)]
-struct Parts {
+struct Slices {
     sockets: RawSlice<Option<GroupSocket>>,
     services: RawSlice<Option<Service>>,
     buffer: RawSlice<u8>,
@@ -89,8 +89,8 @@ struct Parts {
     forward_queue: ForwardQueue,
 }
 
-fn walk(w: &mut Walk, count: u16, bounds: &ClaimBounds) -> Result<Parts> {
-    Ok(Parts {
+fn walk(w: &mut Walk, count: u16, bounds: &ClaimBounds) -> Result<Slices> {
+    Ok(Slices {
         sockets: w.slice_with(usize::from(count), |_| None)?,
         services: w.slice_with(bounds.services, |_| None)?,
         buffer: w.slice(group_msg::most(bounds.burst_bytes), 0)?,
@@ -105,7 +105,7 @@ pub struct Claim {
     at: Endpoint,
     block: u16,
     count: u16,
-    parts: Parts,
+    parts: Slices,
     /// The listening socket for members that watch this one.
     liveness: Option<Fd>,
     receipts: Option<ReceiptFile>,
@@ -224,7 +224,7 @@ impl Claim {
             watch(set.raw(), liveness.raw())?;
         }
         let at = self.at;
-        let Parts { sockets, services, buffer, program, forward_queue } =
+        let Slices { sockets, services, buffer, program, forward_queue } =
             core::mem::take(&mut self.parts);
         *out = Some(Member {
             socket_dir: self.socket_dir,

@@ -1,15 +1,16 @@
 use super::*;
-use crate::soft::MAX_ENGINES;
+use crate::soft::{EngineCount, MAX_ENGINES};
 
 #[test]
 fn blocks_of_loopback_engines_are_apart_and_within_24_bits() {
-    let config = |max_qp| SoftConfig {
+    let config = |max_qp, engines| SoftConfig {
+        engines: EngineCount::all(engines),
         core: gdrcore_core::Config { max_qp, ..Default::default() },
         ..SoftConfig::default()
     };
     for seed in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
         for engines in [1, 2, MAX_ENGINES as u32] {
-            let siblings = Siblings::choose(&config(0), seed, engines).unwrap();
+            let siblings = Siblings::choose(&config(0, engines), seed).unwrap();
             assert!(siblings.qpns.first >= siblings.qpns.count, "above the reserved numbers");
             assert!(siblings.qpns.first + engines * siblings.qpns.count < 1 << 24);
             for k in 0..engines as usize {
@@ -23,6 +24,6 @@ fn blocks_of_loopback_engines_are_apart_and_within_24_bits() {
         }
     }
     // 262,144 QPNs each.
-    assert!(Siblings::choose(&config(1 << 16), 1, 62).is_ok());
-    assert_eq!(Siblings::choose(&config(1 << 16), 1, 63).err(), Some(Error::Invalid));
+    assert!(Siblings::choose(&config(1 << 16, 62), 1).is_ok());
+    assert_eq!(Siblings::choose(&config(1 << 16, 63), 1).err(), Some(Error::Invalid));
 }

@@ -3,10 +3,10 @@
 //! A ring's events are of its engine. So the channel of such a CQ has a branch in each of these
 //! engines, which raises the channel's own eventfd. Who takes an event looks into all parts, and
 //! lowers the eventfd only when none has one. Who sleeps on the channel runs all engines meanwhile,
-//! as [`EngineSet::wait`] does.
+//! as [`SoftDevice::wait`] does.
 
 use super::parts::PartKind;
-use super::EngineSet;
+use super::SoftDevice;
 use crate::clock::{end_of, now_ns};
 use crate::soft::channels::wait_for_either;
 use gdrcore_core::device::Device;
@@ -20,7 +20,7 @@ static CHANNELS: PartKind = PartKind {
     links: |engine, channel| engine.channel_branches(channel),
 };
 
-impl EngineSet {
+impl SoftDevice {
     /// Whether a channel has branches.
     fn is_branched(&self, channel: Handle) -> Result<bool> {
         let (_, engine, own) = self.of(channel)?;
@@ -28,12 +28,12 @@ impl EngineSet {
     }
 
     /// The part of a channel in an engine; makes the branch if there is none. The caller holds
-    /// [`EngineSet::control`].
+    /// [`SoftDevice::control`].
     pub(super) fn channel_in(&self, k: usize, channel: Handle) -> Result<Handle> {
         let mut is_new = false;
         let part = self.part_in(&CHANNELS, k, channel, |(_, engine, own), of| {
             is_new = true;
-            of.channel_branch(channel, engine.channel_descriptor(own)?)
+            of.channel_branch(channel, engine.channel_fd(own)?)
         })?;
         if is_new {
             // Who sleeps on it runs one engine, and has to run two.
@@ -89,7 +89,7 @@ impl EngineSet {
             }
         }
         let _held = engine.hold_channel(own)?;
-        let fds = [engine.channel_descriptor(own)?, self.waiter.user_fd()];
+        let fds = [engine.channel_fd(own)?, self.fd()?];
         loop {
             let event = self.take_event(channel)?;
             if event.is_some() || now_ns() >= end {

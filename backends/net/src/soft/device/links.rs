@@ -4,21 +4,21 @@
 //! and requests of DC name their engine one by one, so an address handle makes all links.
 
 use super::engines::Control;
-use super::EngineSet;
+use super::SoftDevice;
 use crate::shm::socket_pair;
 use crate::soft::siblings::Siblings;
-use crate::soft::SoftDevice;
+use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
 
 /// An engine and its number.
-type Numbered = (usize, &'static SoftDevice);
+type Numbered = (usize, &'static SoftEngine);
 
-impl EngineSet {
+impl SoftDevice {
     /// Before a queue pair of the engine `k` is connected to a QPN: makes the link to the engine
-    /// that has it, if that is another one and exists. Not under [`EngineSet::control`].
+    /// that has it, if that is another one and exists. Not under [`SoftDevice::control`].
     ///
     /// # Errors
-    /// [`gdrcore_core::Error::OwnerDead`]; those of [`SoftDevice::link_sibling`].
+    /// [`gdrcore_core::Error::OwnerDead`]; those of [`SoftEngine::link_sibling`].
     pub(super) fn link_to(&self, k: usize, qpn: u32) -> Result<()> {
         let Some(siblings) = &self.plan.siblings else { return Ok(()) };
         let of = siblings.engine_of(qpn).filter(|&of| of != k);
@@ -30,10 +30,10 @@ impl EngineSet {
     }
 
     /// Before an address handle is made: links all engines with each other, and from here on those
-    /// that are made later. The caller holds [`EngineSet::control`].
+    /// that are made later. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
-    /// Those of [`SoftDevice::link_sibling`].
+    /// Those of [`SoftEngine::link_sibling`].
     pub(super) fn link_all(&self, control: &mut Control) -> Result<()> {
         if self.plan.siblings.is_some() && !control.links_all {
             for engine in self.engines.numbered() {
@@ -47,7 +47,7 @@ impl EngineSet {
     /// Links an engine with all others that are made, in both directions.
     ///
     /// # Errors
-    /// Those of [`SoftDevice::link_sibling`].
+    /// Those of [`SoftEngine::link_sibling`].
     pub(super) fn link_with_others(&self, engine: Numbered) -> Result<()> {
         let Some(siblings) = &self.plan.siblings else { return Ok(()) };
         for other in self.engines.numbered().filter(|(k, _)| *k != engine.0) {

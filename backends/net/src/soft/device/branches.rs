@@ -6,11 +6,10 @@
 //! A CQ without branches costs a poll one load.
 
 use super::parts::{Part, PartKind};
-use super::{inner, outer, EngineSet, MAX_ENGINES};
+use super::{outer, SoftDevice, MAX_ENGINES};
 use crate::soft::pinned_handles::PinnedCq;
-use crate::soft::SoftDevice;
+use crate::soft::SoftEngine;
 use core::sync::atomic::Ordering;
-use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{Handle, QpCap, QpInit, Wc};
@@ -49,14 +48,14 @@ impl Uses {
 
 /// A CQ of a device of several engines that is pinned: for polls without a look-up.
 #[derive(Clone, Copy)]
-pub struct PinnedSetCq {
-    set: &'static EngineSet,
+pub struct PinnedRings {
+    device: &'static SoftDevice,
     handle: Handle,
     own: PinnedCq,
 }
 
-impl PinnedSetCq {
-    /// As [`Device::poll_cq`].
+impl PinnedRings {
+    /// As `Device::poll_cq`.
     ///
     /// # Errors
     /// As there.
@@ -66,24 +65,24 @@ impl PinnedSetCq {
     #[inline(always)]
     pub unsafe fn poll(&self, wc: &mut [Wc]) -> Result<usize> {
         if self.own.has_branches() {
-            return self.set.poll_in_turn(self.handle, wc);
+            return self.device.poll_in_turn(self.handle, wc);
         }
         // SAFETY: our contract.
         unsafe { self.own.poll(wc) }
     }
 }
 
-impl EngineSet {
+impl SoftDevice {
     /// Looks up a CQ that is pinned.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::StaleHandle`].
-    pub fn pinned_cq(&'static self, cq: Handle) -> Result<PinnedSetCq> {
+    pub fn pinned_cq(&'static self, cq: Handle) -> Result<PinnedRings> {
         let (_, engine, own) = self.of(cq)?;
-        Ok(PinnedSetCq { set: self, handle: cq, own: engine.pinned_cq(own)? })
+        Ok(PinnedRings { device: self, handle: cq, own: engine.pinned_cq(own)? })
     }
 
-    /// [`Device::poll_cq`], in the process that opened the device.
+    /// `Device::poll_cq`, in the process that opened the device.
     ///
     /// # Errors
     /// As there.
@@ -128,7 +127,7 @@ impl EngineSet {
     }
 
     /// The ring of a CQ in an engine; makes the branch if there is none. The caller holds
-    /// [`EngineSet::control`].
+    /// [`SoftDevice::control`].
     fn ring_in(&self, k: usize, cq: Handle) -> Result<Handle> {
         self.part_in(&RINGS, k, cq, |(home, engine, own), of| {
             let capacity = engine.lock()?.cq_may_branch(own)?;
@@ -142,7 +141,7 @@ impl EngineSet {
         })
     }
 
-    /// [`Device::qp_create`]. The engine is that of the SRQ or XRC domain, else of the send CQ,
+    /// `Device::qp_create`. The engine is that of the SRQ or XRC domain, else of the send CQ,
     /// else of the receive CQ. CQs of other engines get a branch there.
     ///
     /// # Errors
@@ -155,7 +154,7 @@ impl EngineSet {
         let (k, engine, _) = self.of(by.unwrap_or(0))?;
         let mut crosses = false;
         let mut ring = |used: Handle, given: Handle| match used {
-            0 => Ok(inner(given)),
+            0 => Ok(self.inner(given)),
             cq => {
                 crosses |= self.of(cq)?.0 != k;
                 self.ring_in(k, cq)
@@ -164,8 +163,8 @@ impl EngineSet {
         let of_engine = QpInit {
             send_cq: ring(uses.send_cq, init.send_cq)?,
             recv_cq: ring(uses.recv_cq, init.recv_cq)?,
-            srq: inner(init.srq),
-            xrcd: inner(init.xrcd),
+            srq: self.inner(init.srq),
+            xrcd: self.inner(init.xrcd),
             ..*init
         };
         let (qp, qpn, given) = engine.qp_create(&of_engine)?;
@@ -176,10 +175,10 @@ impl EngineSet {
     }
 
     /// The CQ of an XRC SRQ of a domain, as the domain's engine knows it; that engine, and the
-    /// domain's handle there. The caller holds [`EngineSet::control`].
+    /// domain's handle there. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
-    /// As [`EngineSet::qp_make`].
+    /// As [`SoftDevice::qp_make`].
     pub(super) fn xrc_ring(&self, xrcd: Handle, cq: Handle) -> Result<(Part, Handle)> {
         let (k, engine, xrcd) = self.of(xrcd)?;
         Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
@@ -194,7 +193,7 @@ impl EngineSet {
         }
     }
 
-    /// [`Device::cq_resize`]: all rings, or none.
+    /// `Device::cq_resize`: all rings, or none.
     ///
     /// # Errors
     /// As there.
@@ -218,7 +217,7 @@ impl EngineSet {
         Ok(given)
     }
 
-    /// [`Device::cq_destroy`]: all rings, the CQ's own one last.
+    /// `Device::cq_destroy`: all rings, the CQ's own one last.
     ///
     /// # Errors
     /// As there.
@@ -239,7 +238,7 @@ impl EngineSet {
     pub(super) fn in_rings(
         &self,
         cq: Handle,
-        mut call: impl FnMut(&SoftDevice, Handle) -> Result<()>,
+        mut call: impl FnMut(&SoftEngine, Handle) -> Result<()>,
     ) -> Result<()> {
         self.rings(cq)?.try_for_each(|(_, engine, ring)| call(engine, ring))
     }

@@ -1,9 +1,10 @@
-//! [`EngineSet`] as a [`Device`]: a call goes to the engine of its object, or, for objects of the
+//! [`SoftDevice`] as a [`Device`]: a call goes to the engine of its object, or, for objects of the
 //! whole device, to all engines.
 
-use super::{all_leaks, outer, EngineSet};
-use crate::soft::device::probe;
-use crate::soft::SoftDevice;
+use super::{all_leaks, outer, SoftDevice};
+use crate::clock::now_ns;
+use crate::fault;
+use crate::soft::SoftEngine;
 use crate::wait::Look;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
@@ -13,15 +14,15 @@ use gdrcore_core::device::{
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
-    qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+    access, qp_attr_mask, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
 
-impl EngineSet {
+impl SoftDevice {
     /// The first event that an engine has, and the engine's number. Each call begins at another
     /// engine, so that none is heard last always.
     fn first_event<T>(
         &self,
-        take: impl Fn(&SoftDevice) -> Result<Option<T>>,
+        take: impl Fn(&SoftEngine) -> Result<Option<T>>,
     ) -> Result<Option<(usize, T)>> {
         let (from, n) = (self.next_event.fetch_add(1, Ordering::Relaxed), self.engines.most());
         for k in (0..n).map(|i| from.wrapping_add(i) % n) {
@@ -41,18 +42,19 @@ impl EngineSet {
     /// An SRQ of an engine.
     fn srq_make(
         &self,
-        (k, engine): (usize, &'static SoftDevice),
+        (k, engine): (usize, &'static SoftEngine),
         pd: Handle,
         attr: &SrqAttr,
     ) -> Result<(Handle, SrqAttr)> {
         let _control = self.control()?;
-        engine.srq_create(pd, attr).map(|(srq, given)| (outer(k, srq), given))
+        let made = engine.lock()?.srq_create(now_ns(), pd, attr);
+        made.map(|(srq, given)| (outer(k, srq), given))
     }
 
     /// The attributes of the device by those of an engine.
     fn of_all(&self, one: DeviceAttr) -> DeviceAttr {
         // A program that makes its objects by one thread has this much in any case.
-        let all = |of_one: u32| of_one.saturating_mul(self.plan.at_open);
+        let all = |of_one: u32| of_one.saturating_mul(self.plan.config.engines.at_open);
         DeviceAttr {
             max_cq: all(one.max_cq),
             max_qp: all(one.max_qp),
@@ -62,12 +64,12 @@ impl EngineSet {
     }
 
     /// Makes an object in the first engine, then in the others. If one fails, those before it end
-    /// the object again. The caller holds [`EngineSet::control`].
+    /// the object again. The caller holds [`SoftDevice::control`].
     fn in_all<T>(
         &self,
-        make: impl FnOnce(&SoftDevice) -> Result<T>,
-        adopt: impl Fn(&SoftDevice, &T) -> Result<()>,
-        end: impl Fn(&SoftDevice, &T) -> Result<()>,
+        make: impl FnOnce(&SoftEngine) -> Result<T>,
+        adopt: impl Fn(&SoftEngine, &T) -> Result<()>,
+        end: impl Fn(&SoftEngine, &T) -> Result<()>,
     ) -> Result<T> {
         let made = make(self.engines.first())?;
         for (k, engine) in self.engines.numbered().skip(1) {
@@ -85,37 +87,50 @@ impl EngineSet {
     /// Ends the sharing of a region in all engines.
     fn unshare(&self, rkey: u32) {
         for engine in self.engines.iter() {
-            SoftDevice::unshare_region(&mut engine.lock_control(), rkey);
+            SoftEngine::unshare_region(&mut engine.lock_control(), rkey);
         }
     }
 }
 
-/// Calls of [`Device`] that go to the engine of the object that they name first.
+/// Checks that the program's memory is mapped, and installs the fault handlers. Without the lock:
+/// populating gigabytes takes a while.
+fn probe(reg: &MrReg) -> Result<()> {
+    fault::install()?;
+    if reg.provider == 0 && reg.length > 0 && reg.access & access::ON_DEMAND == 0 {
+        fault::probe(reg.addr, reg.length, reg.access & access::LOCAL_WRITE != 0)?;
+    }
+    Ok(())
+}
+
+/// Calls of [`Device`] for the engine of the object that they name first, or under its lock.
 macro_rules! by_handle {
-    ($(fn $call:ident($object:ident $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {$(
+    ($engine:ident => $at:expr,
+     $(fn $call:ident($object:ident $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $call(&self, $object: Handle $(, $arg: $type)*) -> Result<$result> {
-            let (_, engine, $object) = self.of($object)?;
-            engine.$call($object $(, $arg)*)
+            let (_, $engine, $object) = self.of($object)?;
+            $at.$call($object $(, $arg)*)
         }
     )*};
 }
 
-impl Device for EngineSet {
+impl Device for SoftDevice {
     by_handle! {
+        engine => engine,
+        fn mcast_attach(qp, gid: &[u8; 16]) -> ();
+        fn mcast_detach(qp, gid: &[u8; 16]) -> ();
+        fn qp_reset(qp) -> ();
+        fn qp_destroy(qp) -> ();
+    }
+
+    by_handle! {
+        engine => engine.lock()?,
         fn qp_counters(qp) -> Counters;
         fn qp_cause(qp) -> Cause;
         fn xrcd_dealloc(xrcd) -> ();
-        fn mcast_attach(qp, gid: &[u8; 16]) -> ();
-        fn mcast_detach(qp, gid: &[u8; 16]) -> ();
-        fn channel_fd(channel) -> i32;
         fn srq_modify(srq, limit: u32) -> ();
         fn srq_resize(srq, max_wr: u32, limit: Option<u32>) -> u32;
         fn srq_query(srq) -> SrqAttr;
         fn srq_number(srq) -> u32;
-        fn srq_destroy(srq) -> ();
-        fn qp_num(qp) -> u32;
-        fn qp_reset(qp) -> ();
-        fn qp_destroy(qp) -> ();
         fn qp_pin(qp) -> ();
         fn qp_unpin(qp) -> ();
         fn cq_pin(cq) -> ();
@@ -144,9 +159,9 @@ impl Device for EngineSet {
     }
 
     fn last_cause(&self) -> Result<Cause> {
-        let mut last = self.engines.first().last_cause()?;
-        for engine in self.engines.iter().skip(1) {
-            let cause = engine.last_cause()?;
+        let mut last = Cause::default();
+        for engine in self.engines.iter() {
+            let cause = engine.lock()?.last_cause();
             if cause.time_ns > last.time_ns {
                 last = cause;
             }
@@ -157,9 +172,9 @@ impl Device for EngineSet {
     fn pd_alloc(&self) -> Result<Handle> {
         let _control = self.control()?;
         self.in_all(
-            |engine| engine.pd_alloc(),
+            |engine| engine.lock()?.pd_alloc(),
             |engine, pd| engine.lock()?.pd_adopt(*pd),
-            |engine, pd| engine.pd_dealloc(*pd),
+            |engine, pd| engine.lock()?.pd_dealloc(*pd),
         )
     }
 
@@ -168,12 +183,12 @@ impl Device for EngineSet {
         for engine in self.engines.iter() {
             engine.lock()?.pd_may_end(pd)?;
         }
-        self.engines.iter().try_for_each(|engine| engine.pd_dealloc(pd))
+        self.engines.iter().try_for_each(|engine| engine.lock()?.pd_dealloc(pd))
     }
 
     fn xrcd_alloc(&self) -> Result<Handle> {
         let (k, engine) = self.of_thread()?;
-        engine.xrcd_alloc().map(|xrcd| outer(k, xrcd))
+        engine.lock()?.xrcd_alloc().map(|xrcd| outer(k, xrcd))
     }
 
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
@@ -212,7 +227,7 @@ impl Device for EngineSet {
         for (k, engine) in self.engines.numbered() {
             if let Err(e) = engine.share_region(mr, fd, offset) {
                 if k > 0 {
-                    self.unshare(self.engines.first().mr_query(mr)?.rkey);
+                    self.unshare(self.mr_query(mr)?.rkey);
                 }
                 return Err(e);
             }
@@ -221,7 +236,7 @@ impl Device for EngineSet {
     }
 
     fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
-        self.engines.first().mr_query(mr)
+        self.engines.first().lock()?.mr_query(mr)
     }
 
     /// No engine uses the memory afterwards: each was locked once.
@@ -245,9 +260,9 @@ impl Device for EngineSet {
     fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
         let _control = self.control()?;
         self.in_all(
-            |engine| engine.mw_alloc(pd, mw_type),
+            |engine| engine.lock()?.mw_alloc(pd, mw_type),
             |engine, (mw, key)| engine.lock()?.mw_adopt(*mw, *key, pd, mw_type),
-            |engine, (mw, _)| engine.mw_dealloc(*mw),
+            |engine, (mw, _)| engine.lock()?.mw_dealloc(*mw),
         )
     }
 
@@ -261,19 +276,15 @@ impl Device for EngineSet {
         let mut control = self.control()?;
         self.link_all(&mut control)?;
         self.in_all(
-            |engine| engine.ah_create(pd, attr),
-            |engine, ah| {
-                let mut held = engine.lock()?;
-                engine.choose_path(&mut held, attr, None, None)?;
-                held.guard.ah_adopt(*ah, pd, attr)
-            },
-            |engine, ah| engine.ah_destroy(*ah),
+            |engine| engine.with_path(attr, |g| g.ah_create(pd, attr)),
+            |engine, ah| engine.with_path(attr, |g| g.ah_adopt(*ah, pd, attr)),
+            |engine, ah| engine.lock()?.ah_destroy(*ah),
         )
     }
 
     fn ah_destroy(&self, ah: Handle) -> Result<()> {
         let _control = self.control()?;
-        self.engines.iter().try_for_each(|engine| engine.ah_destroy(ah))
+        self.engines.iter().try_for_each(|engine| engine.lock()?.ah_destroy(ah))
     }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
@@ -290,7 +301,7 @@ impl Device for EngineSet {
             CqPlace::Vector(vector) if self.of_number(vector) == 0 => self.of_thread()?,
             CqPlace::Vector(n) | CqPlace::Domain(n) => self.engine_at(self.of_number(n))?,
         };
-        engine.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
+        engine.lock()?.cq_create(cqe).map(|(cq, given)| (outer(k, cq), given))
     }
 
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
@@ -298,7 +309,7 @@ impl Device for EngineSet {
     }
 
     fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
-        self.in_rings(cq, |engine, ring| engine.cq_purge(ring, qpn))
+        self.in_rings(cq, |engine, ring| engine.lock()?.cq_purge(ring, qpn))
     }
 
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
@@ -339,12 +350,28 @@ impl Device for EngineSet {
         let _control = self.control()?;
         let [pd, xrcd, cq] = of;
         let ((k, engine, ring), xrcd) = self.xrc_ring(xrcd, cq)?;
-        let made = engine.srq_create_xrc([pd, xrcd, ring], attr);
+        let made = engine.lock()?.srq_create_xrc(now_ns(), [pd, xrcd, ring], attr);
         made.map(|(srq, given)| (outer(k, srq), given))
     }
 
     fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         self.qp_make(init)
+    }
+
+    fn qp_num(&self, qp: Handle) -> Result<u32> {
+        let (_, engine, qp) = self.of(qp)?;
+        engine.lock()?.qp_number(qp)
+    }
+
+    fn srq_destroy(&self, srq: Handle) -> Result<()> {
+        let (_, engine, srq) = self.of(srq)?;
+        engine.lock()?.srq_destroy(now_ns(), srq)
+    }
+
+    fn channel_fd(&self, channel: Handle) -> Result<i32> {
+        self.fork.check()?;
+        let (_, engine, channel) = self.of(channel)?;
+        engine.channel_fd(channel)
     }
 
     fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
@@ -357,7 +384,7 @@ impl Device for EngineSet {
 
     fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
         let (k, engine, qp) = self.of(qp)?;
-        let (attr, init) = engine.qp_query(qp)?;
+        let (attr, init) = engine.lock()?.qp_query(qp)?;
         let of_device = |h: Handle| if h == 0 { 0 } else { outer(k, h) };
         let of_cq = |h: Handle| if h == 0 { 0 } else { self.home_of(k, h) };
         let init = QpInit {
@@ -378,12 +405,14 @@ impl Device for EngineSet {
         bad: &mut *const SendWr,
     ) -> Result<()> {
         *bad = wr;
+        self.fork.check()?;
         let (_, engine, qp) = self.of(qp)?;
         // SAFETY: the caller's promise.
-        unsafe { engine.post_send(qp, wr, bad) }
+        unsafe { engine.quick_post_send(qp, wr, bad) }
     }
 
     unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
+        self.fork.check()?;
         let (_, engine, qp) = self.of(qp)?;
         // SAFETY: the caller's promise.
         unsafe { engine.post_send_all(qp, wr) }
@@ -397,9 +426,10 @@ impl Device for EngineSet {
         bad: &mut *const RecvWr,
     ) -> Result<()> {
         *bad = wr;
+        self.fork.check()?;
         let (_, engine, qp) = self.of(qp)?;
         // SAFETY: the caller's promise.
-        unsafe { engine.post_recv(qp, wr, bad) }
+        unsafe { engine.quick_post_recv(qp, wr, bad) }
     }
 
     #[inline]
@@ -410,9 +440,10 @@ impl Device for EngineSet {
         bad: &mut *const RecvWr,
     ) -> Result<()> {
         *bad = wr;
+        self.fork.check()?;
         let (_, engine, srq) = self.of(srq)?;
         // SAFETY: the caller's promise.
-        unsafe { engine.post_srq_recv(srq, wr, bad) }
+        unsafe { engine.engine.post_srq_recv(srq, wr, bad) }
     }
 
     #[inline]
@@ -426,31 +457,32 @@ impl Device for EngineSet {
     }
 
     fn cq_event(&self) -> Result<Option<Handle>> {
-        Ok(self.first_event(|engine| engine.cq_event())?.map(|(k, cq)| self.home_of(k, cq)))
+        Ok(self
+            .first_event(|engine| Ok(engine.lock()?.take_cq_event()))?
+            .map(|(k, cq)| self.home_of(k, cq)))
     }
 
     fn async_event(&self) -> Result<Option<AsyncEvent>> {
-        let found = self.first_event(|engine| engine.async_event())?;
+        let found = self.first_event(|engine| Ok(engine.lock()?.take_async_event()))?;
         Ok(found.map(|(k, event)| self.outer_event(k, event)))
     }
 
     fn progress(&self) -> Result<usize> {
-        let mut handled = 0;
-        for engine in self.engines.iter() {
-            handled += engine.progress()?;
-        }
-        Ok(handled)
+        self.fork.check()?;
+        Ok(self.engines.iter().map(SoftEngine::quick_progress).sum())
     }
 
     fn fd(&self) -> Result<i32> {
         self.fork.check()?;
-        Ok(self.waiter.user_fd())
+        Ok(self.waiter.as_ref().unwrap_or(&self.engines.first().waiter).user_fd())
     }
 
     fn arm(&self) -> Result<bool> {
-        // Release of the maker: who sees this sees the engine, too, and arms it.
-        if self.is_new.swap(false, Ordering::Acquire) {
-            self.waiter.drain();
+        if let Some(waiter) = &self.waiter {
+            // Release of the maker: who sees this sees the engine, too, and arms it.
+            if self.is_new.swap(false, Ordering::Acquire) {
+                waiter.drain();
+            }
         }
         let mut work = false;
         for engine in self.engines.iter() {
@@ -460,7 +492,8 @@ impl Device for EngineSet {
     }
 
     fn wait(&self, timeout_ms: i32) -> Result<bool> {
-        self.waiter.sleep_until(timeout_ms, || {
+        let Some(waiter) = &self.waiter else { return self.engines.first().wait(timeout_ms) };
+        waiter.sleep_until(timeout_ms, || {
             let (work, mut found) = (self.arm()?, false);
             for engine in self.engines.iter() {
                 found = found || engine.lock()?.has_events();
@@ -482,7 +515,7 @@ impl Device for EngineSet {
         let mut leaks = heapless::Vec::<Leaks, { super::MAX_ENGINES }>::new();
         for engine in self.engines.iter().rev() {
             // There is room for each.
-            let _ = leaks.push(engine.leaks()?);
+            let _ = leaks.push(engine.lock()?.leaks());
         }
         Ok(all_leaks(leaks.into_iter()))
     }

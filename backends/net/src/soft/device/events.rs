@@ -1,6 +1,6 @@
 //! Events of all engines, under the program's handles.
 
-use super::{outer, EngineSet, MAX_ENGINES};
+use super::{outer, SoftDevice, MAX_ENGINES};
 use crate::soft::EventSink;
 use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::types::Handle;
@@ -11,18 +11,18 @@ pub(super) type Sinks = OnceLock<heapless::Vec<OuterSink, MAX_ENGINES>>;
 
 /// Passes the events of one engine on.
 pub(super) struct OuterSink {
-    set: &'static EngineSet,
+    device: &'static SoftDevice,
     k: usize,
     to: &'static dyn EventSink,
 }
 
 impl EventSink for OuterSink {
     fn cq_event(&self, cq: Handle) {
-        self.to.cq_event(self.set.home_of(self.k, cq));
+        self.to.cq_event(self.device.home_of(self.k, cq));
     }
 
     fn async_event(&self, event: AsyncEvent) {
-        self.to.async_event(self.set.outer_event(self.k, event));
+        self.to.async_event(self.device.outer_event(self.k, event));
     }
 
     fn cm_event(&self) {
@@ -34,14 +34,14 @@ impl EventSink for OuterSink {
     }
 }
 
-impl EngineSet {
-    /// As [`crate::soft::SoftDevice::deliver_to`], of all engines: `sink` may be called by several
+impl SoftDevice {
+    /// As [`crate::soft::SoftEngine::deliver_to`], of all engines: `sink` may be called by several
     /// threads at the same time, each with the lock of an engine.
     pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
         // An engine that is made meanwhile has it from its maker.
         let Ok(_control) = self.control() else { return };
         let sinks = self.sinks.get_or_init(|| {
-            (0..self.engines.most()).map(|k| OuterSink { set: self, k, to: sink }).collect()
+            (0..self.engines.most()).map(|k| OuterSink { device: self, k, to: sink }).collect()
         });
         for (k, engine) in self.engines.numbered() {
             engine.deliver_to(&sinks[k]);

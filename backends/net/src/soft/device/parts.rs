@@ -3,15 +3,15 @@
 //! The parts are a list ([`Branches`]) from the program's own object on, which only grows until the
 //! object ends.
 
-use super::{outer, EngineSet, MAX_ENGINES};
-use crate::soft::SoftDevice;
+use super::{outer, SoftDevice, MAX_ENGINES};
+use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::shared::Branches;
 use gdrcore_core::verbs::types::Handle;
 
 /// A part: the number of its engine, the engine, and the handle there.
-pub(super) type Part = (usize, &'static SoftDevice, Handle);
+pub(super) type Part = (usize, &'static SoftEngine, Handle);
 
 /// A kind of such objects.
 pub(super) struct PartKind {
@@ -20,10 +20,10 @@ pub(super) struct PartKind {
     /// Its name in words.
     pub name: &'static str,
     /// The place of a part in the list.
-    pub links: fn(&'static SoftDevice, Handle) -> Result<&'static Branches>,
+    pub links: fn(&'static SoftEngine, Handle) -> Result<&'static Branches>,
 }
 
-impl EngineSet {
+impl SoftDevice {
     /// The parts of an object, its own one first.
     ///
     /// # Errors
@@ -46,16 +46,16 @@ impl EngineSet {
     }
 
     /// The part of an object in an engine. Where there is none, `branch` makes it: it is given the
-    /// object's own part and the engine. The caller holds [`EngineSet::control`].
+    /// object's own part and the engine. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
-    /// As [`EngineSet::parts`], and those of `branch`.
+    /// As [`SoftDevice::parts`], and those of `branch`.
     pub(super) fn part_in(
         &self,
         kind: &'static PartKind,
         k: usize,
         h: Handle,
-        branch: impl FnOnce(Part, &'static SoftDevice) -> Result<Handle>,
+        branch: impl FnOnce(Part, &'static SoftEngine) -> Result<Handle>,
     ) -> Result<Handle> {
         if let Some((_, _, part)) = self.parts(kind, h)?.find(|(of, _, _)| *of == k) {
             return Ok(part);
@@ -70,16 +70,16 @@ impl EngineSet {
     }
 
     /// Ends all parts of an object, its own one last, or none. The caller holds
-    /// [`EngineSet::control`].
+    /// [`SoftDevice::control`].
     ///
     /// # Errors
-    /// As [`EngineSet::parts`], those of `may_end`, and those of `end`.
+    /// As [`SoftDevice::parts`], those of `may_end`, and those of `end`.
     pub(super) fn end_parts(
         &self,
         kind: &'static PartKind,
         h: Handle,
-        may_end: impl Fn(&SoftDevice, Handle) -> Result<()>,
-        end: impl Fn(&SoftDevice, Handle) -> Result<()>,
+        may_end: impl Fn(&SoftEngine, Handle) -> Result<()>,
+        end: impl Fn(&SoftEngine, Handle) -> Result<()>,
     ) -> Result<()> {
         let parts: heapless::Vec<Part, MAX_ENGINES> = self.parts(kind, h)?.collect();
         for (_, engine, part) in &parts {

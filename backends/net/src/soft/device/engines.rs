@@ -5,19 +5,18 @@
 //! program has given, kinds of memory, protection domains, regions, windows, address handles, marks
 //! of shared regions, the receiver of events, the helper. Only then do others see it.
 
-use super::{page_up, siblings_of, EngineSet, MAX_ENGINES};
+use super::{page_up, siblings_of, SoftDevice, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
 use crate::soft::lock::ControlGuard;
 use crate::soft::siblings::Siblings;
-use crate::soft::{SoftConfig, SoftDevice};
+use crate::soft::{SoftConfig, SoftEngine};
 use crate::threads::with_stack;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use gdrcore_core::device::Device;
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::{OtherTables, Regions};
 use gdrcore_core::refuse;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::PoisonError;
 
 /// How many engines a device has.
@@ -36,15 +35,24 @@ impl EngineCount {
         EngineCount { most: engines, at_open: engines }
     }
 
+    /// One.
+    pub const ONE: EngineCount = EngineCount::all(1);
+
     /// The first one made when the device is opened.
     pub const fn up_to(engines: u32) -> Self {
         EngineCount { most: engines, at_open: 1 }
     }
 }
 
+impl Default for EngineCount {
+    fn default() -> Self {
+        EngineCount::ONE
+    }
+}
+
 /// The engines by their numbers. A place is filled once and stays until the device ends.
 pub(super) struct Engines {
-    places: [AtomicPtr<SoftDevice>; MAX_ENGINES],
+    places: [AtomicPtr<SoftEngine>; MAX_ENGINES],
     most: usize,
 }
 
@@ -61,7 +69,7 @@ impl Engines {
 
     /// An engine, if it is made.
     #[inline(always)]
-    pub fn get(&self, k: usize) -> Option<&'static SoftDevice> {
+    pub fn get(&self, k: usize) -> Option<&'static SoftEngine> {
         // Acquire pairs with the Release of `put`: who sees the engine sees it complete.
         let engine = self.places.get(k)?.load(Ordering::Acquire);
         // SAFETY: null, or an engine that lives until the device is closed.
@@ -69,21 +77,21 @@ impl Engines {
     }
 
     /// Those that are made, with their numbers.
-    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (usize, &'static SoftDevice)> + '_ {
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (usize, &'static SoftEngine)> + '_ {
         (0..self.most).filter_map(|k| self.get(k).map(|engine| (k, engine)))
     }
 
     /// Those that are made; the first one is there always.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &'static SoftDevice> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &'static SoftEngine> + '_ {
         self.numbered().map(|(_, engine)| engine)
     }
 
     /// The first engine.
-    pub fn first(&self) -> &'static SoftDevice {
+    pub fn first(&self) -> &'static SoftEngine {
         self.get(0).expect("made when the device was opened")
     }
 
-    fn put(&self, k: usize, engine: &'static SoftDevice) {
+    fn put(&self, k: usize, engine: &'static SoftEngine) {
         self.places[k].store(core::ptr::from_ref(engine).cast_mut(), Ordering::Release);
     }
 }
@@ -94,7 +102,7 @@ pub(super) struct Room {
     bytes: usize,
 }
 
-// SAFETY: plain memory that nothing else uses (the contracts of `EngineSet::init` and `arena_add`).
+// SAFETY: plain memory that nothing else uses (contracts of `SoftDevice::init` and `arena_add`).
 unsafe impl Send for Room {}
 // SAFETY: as above; by shared reference nobody reads or writes it.
 unsafe impl Sync for Room {}
@@ -104,63 +112,51 @@ const ROOMS: usize = 64;
 
 /// What an engine is made of.
 pub(super) struct Plan {
-    name: String,
-    config: SoftConfig<'static>,
+    name: DeviceName,
+    pub config: SoftConfig<'static>,
+    /// The capture of engines that are made later.
     pcap: Option<CString>,
     /// Of all engines; each has a part of the same size.
     room: Room,
     /// Bytes of a part.
     one: usize,
-    /// A loopback device's.
+    /// Of several engines of a loopback device.
     pub siblings: Option<Siblings>,
-    /// Engines that are made at the opening.
-    pub at_open: u32,
 }
 
 impl Plan {
-    /// A plan of engines in `room`, which begins behind the set itself.
-    ///
-    /// # Errors
-    /// As [`EngineSet::init`].
-    ///
-    /// # Safety
-    /// As for [`EngineSet::init`].
-    pub unsafe fn new(
-        memory: *mut u8,
-        name: &str,
-        config: &SoftConfig<'_>,
-        count: EngineCount,
-    ) -> Result<Plan> {
-        let most = count.most;
-        let mut core = config.core;
-        if core.seed == 0 {
-            core.seed = clock::random_seed()?;
-        }
-        let siblings = siblings_of(&DeviceName::parse(name)?, config, core.seed, count)?;
-        let own = page_up(size_of::<EngineSet>())?;
-        let one = SoftDevice::memsize_of_sibling(name, config, siblings.as_ref())?;
-        // SAFETY: our contract: the memory has room for the set and `most` parts.
-        let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
-        Ok(Plan {
-            name: name.into(),
-            config: SoftConfig { core, flags: config.flags, path: config.path, pcap: None },
-            pcap: config.pcap.map(Into::into),
-            room,
-            one,
-            siblings,
-            at_open: count.at_open,
-        })
-    }
-
-    /// Opens engine `k` in its part.
+    /// A plan of engines in `room`, which begins behind the device itself.
     ///
     /// # Errors
     /// As [`SoftDevice::init`].
     ///
     /// # Safety
+    /// As for [`SoftDevice::init`].
+    pub unsafe fn new(memory: *mut u8, name: DeviceName, config: &SoftConfig<'_>) -> Result<Plan> {
+        let EngineCount { most, at_open } = config.engines;
+        let mut core = config.core;
+        if core.seed == 0 {
+            core.seed = clock::random_seed()?;
+        }
+        let siblings = siblings_of(&name, config, core.seed)?;
+        let own = page_up(size_of::<SoftDevice>())?;
+        let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
+        // SAFETY: our contract: the memory has room for the device and `most` parts.
+        let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
+        let pcap = config.pcap.filter(|_| at_open < most).map(Into::into);
+        let config = SoftConfig { core, pcap: None, ..*config };
+        Ok(Plan { name, config, pcap, room, one, siblings })
+    }
+
+    /// Opens engine `k` in its part, with a capture or none.
+    ///
+    /// # Errors
+    /// As [`SoftEngine::init`].
+    ///
+    /// # Safety
     /// No such engine is open.
-    unsafe fn open(&self, k: usize) -> Result<&'static SoftDevice> {
-        let mut config = SoftConfig { pcap: self.pcap.as_deref(), ..self.config };
+    unsafe fn open(&self, k: usize, pcap: Option<&CStr>) -> Result<&'static SoftEngine> {
+        let mut config = SoftConfig { pcap, ..self.config };
         config.core.seed = config.core.seed.wrapping_add(k as u64);
         if let Some(siblings) = &self.siblings {
             config.core.qpn_base = siblings.qpns.first_of(k);
@@ -169,30 +165,32 @@ impl Plan {
         // SAFETY: the room has a part for each engine of the device.
         let part = unsafe { self.room.at.add(k * self.one) };
         // SAFETY: the part is this engine's alone (our contract), and lives as the device does.
-        unsafe { SoftDevice::init_sibling(part, self.one, &self.name, &config, self.siblings) }
+        unsafe { SoftEngine::init(part, self.one, &self.name, &config, self.siblings) }
     }
 }
 
-/// What calls for the whole device change under the set's lock.
+/// What calls for the whole device change under [`SoftDevice::control`].
 #[derive(Default)]
 pub(super) struct Control {
     /// Memory for engines that are not made yet: a part of each is theirs.
     rooms: heapless::Vec<Room, ROOMS>,
     /// Whether the helpers run.
     helper: bool,
-    /// The set itself, once it is in its place.
-    set: Option<&'static EngineSet>,
+    /// The device itself, once it is in its place.
+    device: Option<&'static SoftDevice>,
     /// Engines that are made later are linked with all others.
     pub(super) links_all: bool,
 }
 
-impl EngineSet {
-    /// Tells the engines that were made at the opening about each other: the set is in its place.
+impl SoftDevice {
+    /// Tells the engines that were made at the opening about each other: the device is in place.
     pub(super) fn introduce(&'static self) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        control.set = Some(self);
-        for (k, engine) in self.engines.numbered() {
-            engine.lock_control().set_others(self, k);
+        control.device = Some(self);
+        if self.engines.most() > 1 {
+            for (k, engine) in self.engines.numbered() {
+                engine.lock_control().set_others(self, k);
+            }
         }
         self.engines.first().watch_link();
     }
@@ -200,13 +198,13 @@ impl EngineSet {
     /// The engines of a new device that are made at its opening.
     ///
     /// # Errors
-    /// As [`EngineSet::init`].
-    pub(super) fn make_first(&self) -> Result<()> {
-        for k in 0..self.plan.at_open as usize {
-            // SAFETY: nobody has seen the set yet.
-            let engine = unsafe { self.plan.open(k)? };
+    /// As [`SoftDevice::init`].
+    pub(super) fn make_first(&self, pcap: Option<&CStr>) -> Result<()> {
+        for k in 0..self.plan.config.engines.at_open as usize {
+            // SAFETY: nobody has seen the device yet.
+            let engine = unsafe { self.plan.open(k, pcap)? };
             self.engines.put(k, engine);
-            self.waiter.attach(engine.waiter.user_fd(), true)?;
+            self.watch(engine)?;
         }
         Ok(())
     }
@@ -215,7 +213,7 @@ impl EngineSet {
     ///
     /// # Errors
     /// [`Error::StaleHandle`]: it is not; no program was given a handle of it.
-    pub(super) fn made(&self, k: usize) -> Result<&'static SoftDevice> {
+    pub(super) fn made(&self, k: usize) -> Result<&'static SoftEngine> {
         // No words: no call of the program's comes here.
         self.engines.get(k).ok_or(Error::StaleHandle)
     }
@@ -225,7 +223,7 @@ impl EngineSet {
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
-    pub(super) fn engine_at(&self, k: usize) -> Result<(usize, &'static SoftDevice)> {
+    pub(super) fn engine_at(&self, k: usize) -> Result<(usize, &'static SoftEngine)> {
         if let Some(engine) = self.engines.get(k) {
             return Ok((k, engine));
         }
@@ -243,10 +241,10 @@ impl EngineSet {
         }
     }
 
-    fn make(&self, control: &Control, k: usize) -> Result<&'static SoftDevice> {
+    fn make(&self, control: &Control, k: usize) -> Result<&'static SoftEngine> {
         let engine = with_stack("gdrc-engine", || {
-            // SAFETY: nobody makes engines but under the set's lock, and there is no engine `k`.
-            let engine = unsafe { self.plan.open(k)? };
+            // SAFETY: nobody makes engines but under `control`, and there is no engine `k`.
+            let engine = unsafe { self.plan.open(k, self.plan.pcap.as_deref())? };
             self.complete(control, k, engine).inspect_err(|_| {
                 // SAFETY: nobody has seen the engine yet.
                 unsafe { engine.close() };
@@ -261,13 +259,15 @@ impl EngineSet {
             Ok(())
         })?;
         // Who sleeps on the device has not armed this engine.
-        self.waiter.notify();
+        if let Some(waiter) = &self.waiter {
+            waiter.notify();
+        }
         self.is_new.store(true, Ordering::Release);
         Ok(engine)
     }
 
     /// Gives an engine all that belongs to the whole device.
-    fn complete(&self, control: &Control, k: usize, engine: &'static SoftDevice) -> Result<()> {
+    fn complete(&self, control: &Control, k: usize, engine: &'static SoftEngine) -> Result<()> {
         for room in &control.rooms {
             let (at, bytes) = self.part_of(room, k);
             // SAFETY: the contract of `arena_add`, and the part is this engine's alone.
@@ -277,8 +277,8 @@ impl EngineSet {
         {
             let (mut theirs, mut held) = (first.lock_control(), engine.lock_control());
             held.guard.adopt_all(&theirs.guard)?;
-            if let Some(set) = control.set {
-                held.guard.set_others(set, k);
+            if let Some(device) = control.device {
+                held.guard.set_others(device, k);
             }
             if let (Some(of), Some(shm)) = (&theirs.port().shm, &mut held.port().shm) {
                 shm.share_all(of)?;
@@ -287,20 +287,23 @@ impl EngineSet {
         let places = first.lock()?.ah_places();
         for place in 0..places {
             let Some((ah, pd, attr)) = first.lock()?.ah_at(place) else { continue };
-            let mut held = engine.lock()?;
-            engine.choose_path(&mut held, &attr, None, None)?;
-            held.guard.ah_follow(ah, pd, &attr)?;
+            engine.with_path(&attr, |g| g.ah_follow(ah, pd, &attr))?;
         }
         if control.links_all {
             self.link_with_others((k, engine))?;
         }
-        if let Some(sinks) = control.set.and_then(|set| set.sinks.get()) {
+        if let Some(sinks) = control.device.and_then(|device| device.sinks.get()) {
             engine.deliver_to(&sinks[k]);
         }
         if control.helper {
             engine.helper(true)?;
         }
-        self.waiter.attach(engine.waiter.user_fd(), true)
+        self.watch(engine)
+    }
+
+    /// Who sleeps on the device wakes for an engine's descriptor, too.
+    fn watch(&self, engine: &SoftEngine) -> Result<()> {
+        self.waiter.as_ref().map_or(Ok(()), |waiter| waiter.attach(engine.waiter.user_fd(), true))
     }
 
     /// The part of an engine in memory of the program's.
@@ -309,7 +312,7 @@ impl EngineSet {
         (room.at.wrapping_add(k * part), part)
     }
 
-    /// [`Device::arena_add`].
+    /// `Device::arena_add`.
     ///
     /// # Errors
     /// As there.
@@ -335,7 +338,7 @@ impl EngineSet {
         Ok(())
     }
 
-    /// [`Device::helper`].
+    /// `Device::helper`.
     ///
     /// # Errors
     /// As there.
@@ -355,7 +358,7 @@ impl EngineSet {
 }
 
 /// Windows of type 1 are bound in all engines at once.
-impl OtherTables for EngineSet {
+impl OtherTables for SoftDevice {
     fn change(&self, own: usize, change: &mut dyn FnMut(&mut Regions)) -> bool {
         let mut all = heapless::Vec::<ControlGuard<'static>, MAX_ENGINES>::new();
         for (_, engine) in self.engines.numbered().filter(|(k, _)| *k != own) {

@@ -1,0 +1,204 @@
+//! The connection manager of a device: that of the first engine, with queue pairs of all of them.
+
+use super::SoftDevice;
+use crate::clock::now_ns;
+use crate::soft::{witness, SoftEngine};
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::mad::MAD_LEN;
+use gdrcore_core::cm::types::{CmEvent, ConnParam};
+use gdrcore_core::cm::Cm;
+use gdrcore_core::device::{CmDevice, Device};
+use gdrcore_core::engine::cm_qps::{self, ManagedQps};
+use gdrcore_core::error::Result;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::verbs::types::{qp_attr_mask, AhAttr, Handle, QpAttr, QpInit};
+
+/// The first engine's connection manager and the queue pairs of the device, which it knows by the
+/// program's handles. Each call takes the lock of one engine.
+struct AllQps<'d>(&'d SoftDevice);
+
+impl ManagedQps for AllQps<'_> {
+    fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {
+        self.0.manager().lock()?.address(to)
+    }
+
+    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R {
+        f(self.0.manager().lock_control().cm())
+    }
+
+    fn query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        self.0.qp_query(qp)
+    }
+
+    fn number(&self, qp: Handle) -> Result<u32> {
+        self.0.qp_num(qp)
+    }
+
+    fn modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
+        let (k, engine, qp) = self.0.of(qp)?;
+        if m & qp_attr_mask::DEST_QPN != 0 {
+            self.0.link_to(k, attr.dest_qp_num)?;
+        }
+        let mut held = engine.lock_control();
+        if m & qp_attr_mask::AV != 0 {
+            // A router is not asked for a link: the end of one could overtake the DREQ, which the
+            // router carries.
+            engine.choose_path(&mut held, &attr.ah, Some(attr.dest_qp_num), None)?;
+        }
+        held.qp_modify(now, qp, attr, m)?;
+        drop(held);
+        engine.try_send();
+        Ok(())
+    }
+
+    fn note_failed(&mut self, now: u64, e: &CmEvent) {
+        let (engine, e) = self.0.of_event(e);
+        engine.lock_control().cm_note_failed(now, &e);
+    }
+}
+
+impl SoftDevice {
+    /// [`SoftEngine::drain_and_ack`] of all engines.
+    fn drain_and_ack(&self) {
+        self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+    }
+
+    /// The engine whose connection manager is the device's.
+    fn manager(&self) -> &'static SoftEngine {
+        self.engines.first()
+    }
+
+    /// The engine of an event's queue pair, and the event as that engine knows it.
+    fn of_event(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
+        let engine = match e.qp {
+            0 => self.manager(),
+            // The program has given it, so its engine exists.
+            qp => self.of(qp).map_or(self.manager(), |(_, engine, _)| engine),
+        };
+        (engine, CmEvent { qp: self.inner(e.qp), ..*e })
+    }
+
+    /// Sends a datagram of another management class than communication management, from QP1 to QP1.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::Again`]: others have yet to leave. [`gdrcore_core::Error::Invalid`]:
+    /// the class, or no address of one host. [`gdrcore_core::Error::Unsupported`]: a router that
+    /// carries no datagrams.
+    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        self.manager().send_general(to, mad)
+    }
+
+    /// The next datagram of another class that has arrived, at any engine: which of them gets a
+    /// packet to QP1 that names none is by chance. [`EventSink::general_event`] tells of it.
+    ///
+    /// # Errors
+    /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
+    ///
+    /// [`EventSink::general_event`]: crate::soft::EventSink::general_event
+    pub fn take_general(&self) -> Result<Option<Datagram>> {
+        for engine in self.engines.iter() {
+            if let Some(found) = engine.lock()?.cm().take_general() {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a change of the connection manager and queue pairs, then sends the messages that it
+    /// caused.
+    fn manage<R>(&self, change: impl FnOnce(&mut AllQps<'_>, u64) -> R) -> Result<R> {
+        self.fork.check()?;
+        let done = change(&mut AllQps(self), now_ns());
+        self.manager().try_send();
+        Ok(done)
+    }
+}
+
+/// Calls of [`CmDevice`] that the manager answers under the lock of its engine.
+macro_rules! by_manager {
+    ($(fn $call:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $call(&self, $($arg: $type),*) -> Result<$result> {
+            self.manager().lock()?.cm().$call($($arg),*)
+        }
+    )*};
+}
+
+impl CmDevice for SoftDevice {
+    by_manager! {
+        fn create(port_space: u16, context: u64) -> Handle;
+        fn set_context(id: Handle, context: u64) -> ();
+        fn bind(id: Handle, port: u16) -> u16;
+        fn qp_attr(id: Handle, state: u32) -> (QpAttr, u32);
+    }
+
+    fn announce(&self, id: Handle, soon: bool) -> Result<()> {
+        self.manager().announce_service(id, soon)
+    }
+
+    fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
+        self.manager().listen(id, backlog)
+    }
+
+    fn connect(
+        &self,
+        id: Handle,
+        to: &AhAttr,
+        port: u16,
+        qp: Handle,
+        param: &ConnParam<'_>,
+    ) -> Result<()> {
+        let param = self.manager().request(to, param)?;
+        self.manage(|qps, now| cm_qps::connect(qps, now, id, to, port, qp, &param))?
+    }
+
+    fn accept(&self, id: Handle, qp: Handle, param: &ConnParam<'_>) -> Result<()> {
+        self.manage(|qps, now| cm_qps::accept(qps, now, id, qp, param))?
+    }
+
+    fn establish(&self, id: Handle) -> Result<()> {
+        self.manager().manage(|g, _| g.cm().establish(id))
+    }
+
+    fn reject(&self, id: Handle, private_data: &[u8]) -> Result<()> {
+        self.manager().manage(|g, now| g.cm().reject(now, id, private_data))
+    }
+
+    fn disconnect(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        // The last ACK leaves first, of whatever engine the queue pair is: the peer flushes what
+        // has none when it hears of the end.
+        self.drain_and_ack();
+        self.manage(|qps, now| cm_qps::disconnect(qps, now, id))?
+    }
+
+    fn destroy(&self, id: Handle) -> Result<()> {
+        self.fork.check()?;
+        // As in `disconnect`.
+        self.drain_and_ack();
+        self.manager().destroy_id(id)
+    }
+
+    fn event(&self) -> Result<Option<CmEvent>> {
+        // A program that only waits for events runs the engines here.
+        if !self.manager().lock()?.has_cm_events() {
+            self.progress()?;
+        }
+        // What came before the end of a connection is taken first, as that flushes its requests:
+        // the message of the end comes through the port, and their ACKs may lie in a link.
+        if self.manager().lock()?.has_cm_events() {
+            self.drain_and_ack();
+        }
+        let (event, news) = self.manage(|qps, now| {
+            let event = cm_qps::event(qps, now);
+            let at = event.as_ref().map(|e| self.of_event(e));
+            let cause = at.map_or_else(Default::default, |(engine, e)| {
+                let mut g = engine.lock_control();
+                witness::explain(&mut g, now, &e);
+                g.last_cause()
+            });
+            (event, witness::gather(&mut self.manager().lock_control(), cause))
+        })?;
+        witness::print(&news, event.as_ref());
+        Ok(event)
+    }
+}

@@ -1,0 +1,475 @@
+//! One engine with its ports: the calls of `Device` that more than the engine takes part in.
+
+use core::sync::atomic::Ordering;
+
+use super::round_limits::Round;
+use super::SoftEngine;
+use crate::addr::Endpoint;
+use crate::clock::now_ns;
+use crate::link_state::{LinkState, LinkWatch};
+use crate::port::Port;
+use crate::thread_token::token;
+use crate::wait::Look;
+use gdrcore_core::config::Config;
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::{port_state, DeviceAttr};
+use gdrcore_core::engine::{cm::node_guid, limits, Engine};
+use gdrcore_core::error::Result;
+use gdrcore_core::refuse;
+use gdrcore_core::sleep;
+use gdrcore_core::verbs::post::{self, Take};
+use gdrcore_core::verbs::shared::{CqShared, QpShared};
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
+};
+
+/// Data: the hot calls of `Device`, for callers that have checked that this process opened the
+/// device.
+impl SoftEngine {
+    /// As `Device::post_send`.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        *bad = wr;
+        let (qi, q) = self.engine.qp(qp)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_send_to(qi, q, wr, bad, Take::Some) }
+    }
+
+    /// As `Device::post_send`, to the QP at an index, which was looked up.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn post_send_to(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+        take: Take,
+    ) -> Result<()> {
+        if q.writes_peer.load(Ordering::Relaxed) != 0 {
+            // SAFETY: the caller's promise.
+            let written = unsafe {
+                post::expect_write(q, wr);
+                self.write_peer_single(qi, q, wr)
+            };
+            if written {
+                return Ok(());
+            }
+        }
+        q.expect_frame();
+        if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
+        }
+        // SAFETY: the caller's promise.
+        let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
+            // SAFETY: as above.
+            return unsafe { self.post_list(qi, q, wr, bad, take) };
+        };
+        self.doorbell(qi, q, posted);
+        Ok(())
+    }
+
+    /// As `Device::post_recv`.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    #[inline(always)]
+    pub unsafe fn quick_post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.post_recv(qp, wr, bad) }
+    }
+
+    /// As `Device::post_send_all`.
+    ///
+    /// # Safety
+    /// As there; and the process is the owner.
+    pub(super) unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
+        let (qi, q) = self.engine.qp(qp)?;
+        let mut bad = wr;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_send_to(qi, q, wr, &mut bad, Take::AllOrNone) }
+    }
+
+    /// `Device::poll_cq`.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let (index, cq) = self.engine.cq(cq)?;
+        self.poll_found(index, cq, wc)
+    }
+
+    /// As `Device::poll_cq`, of the CQ at an index, which was looked up.
+    #[inline(always)]
+    pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        // Completions that wait are taken without a round. Most polls find none, and run one.
+        if wc.is_empty() || !cq.ring.is_empty() {
+            return self.take_found(cq, wc);
+        }
+        self.poll_after_round(index, cq, wc)
+    }
+
+    /// `Device::progress`: the packets and runs handled.
+    #[inline(always)]
+    pub fn quick_progress(&self) -> usize {
+        self.program_round()
+    }
+}
+
+/// Data: posts of other shapes, and polls that find nothing.
+impl SoftEngine {
+    /// Posts one plain request to a DCI.
+    ///
+    /// # Safety
+    /// That of `Device::post_send`.
+    #[inline(never)]
+    unsafe fn post_to_target(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+        take: Take,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let Some(posted) = (unsafe { post::send_one::<true>(q, wr) }) else {
+            // SAFETY: as above.
+            return unsafe { self.post_list(qi, q, wr, bad, take) };
+        };
+        self.doorbell(qi, q, posted);
+        Ok(())
+    }
+
+    /// Posts what is not one plain request.
+    ///
+    /// # Safety
+    /// That of `Device::post_send`.
+    #[inline(never)]
+    unsafe fn post_list(
+        &self,
+        qi: usize,
+        q: &QpShared,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+        take: Take,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let (posted, outcome) = unsafe { post::send_list(q, wr, bad, take) };
+        if posted.count > 0 {
+            self.doorbell(qi, q, posted);
+        }
+        outcome
+    }
+
+    /// A full round for the program, and what it shows of the program's polls. Its time is noted
+    /// for the helper, if there is one.
+    #[inline(never)]
+    pub(super) fn program_round(&self) -> usize {
+        let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
+        if let Some(now) = now {
+            self.polls.last_poll_ns.store(now, Ordering::Relaxed);
+        }
+        let handled = self.try_round(now);
+        self.note_poll(handled > 0);
+        handled
+    }
+
+    /// A poll that found nothing: a round of the engine, then a second look. In another thread's
+    /// turn that round may be left to it.
+    #[inline(always)]
+    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let token = token();
+        if !self.may_run_for(token, cq) {
+            return take(cq, wc);
+        }
+        if self.helper_on.load(Ordering::Relaxed) {
+            let handled = self.program_round();
+            self.after_turn(token, handled == 0);
+            return take(cq, wc);
+        }
+        let (mut handled, mut n) = (0, 0);
+        if let Some(mut held) = self.try_lock() {
+            held.guard.begin_handoff(index as u32);
+            handled = self.round(&mut held, Round::Full, None);
+            if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
+                *first = *found;
+                n = 1;
+            }
+            drop(held);
+            handled += self.after_release(Round::Full);
+        }
+        self.note_poll(handled > 0);
+        self.after_turn(token, handled == 0);
+        if cq.ring.is_empty() || n == wc.len() {
+            return Ok(n);
+        }
+        match take(cq, &mut wc[n..]) {
+            // The first completion counts, even if another thread polls the CQ now.
+            Err(_) if n > 0 => Ok(n),
+            more => more.map(|more| n + more),
+        }
+    }
+
+    /// Wakes the helper, which runs the engine from now on: the program is about to sleep.
+    pub(super) fn hand_to_helper(&self) {
+        if self.helper_on.load(Ordering::Relaxed) {
+            self.polls.last_poll_ns.store(0, Ordering::Relaxed);
+            self.helper.wake();
+        }
+    }
+}
+
+/// Takes completions of a CQ.
+#[inline(never)]
+fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    Engine::take_completions(cq, wc)
+}
+
+/// The attributes of a port's state; `None`: it is always active.
+fn port_of(state: Option<LinkState>) -> DeviceAttr {
+    let is_up = state.is_none_or(|link| link.is_up);
+    DeviceAttr {
+        port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
+        has_gid: u32::from(state.is_none_or(|link| link.has_address)),
+        ..DeviceAttr::default()
+    }
+}
+
+/// Control: attributes.
+impl SoftEngine {
+    /// `Device::query`.
+    pub(super) fn query(&self) -> Result<DeviceAttr> {
+        self.attributes(|last| LinkState::of(&self.local, last.interface))
+    }
+
+    /// `Device::facts`.
+    pub(super) fn facts(&self) -> Result<DeviceAttr> {
+        self.attributes(Some)
+    }
+
+    /// The attributes; `now`: the state of the port by the one that was read last. It is called
+    /// without the engine's lock.
+    fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
+        let mut held = self.lock()?;
+        let c: Config = held.guard.transport.common.config;
+        // The link may have become narrower since the device was opened.
+        let port = held.port();
+        let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
+        let state = port.link.as_ref().map(LinkWatch::state);
+        drop(held);
+        let grown = |n: u32| c.table(n) as u32;
+        Ok(DeviceAttr {
+            max_msg_size: limits::MAX_MESSAGE,
+            node_guid: node_guid(&super::peer_addr(&self.local)),
+            max_pd: grown(c.max_pd),
+            max_mr: c.regions() as u32,
+            max_cq: grown(c.max_cq),
+            // Each QP takes a number of the block.
+            max_qp: grown(c.max_qp).min(c.qpn_count),
+            max_srq: grown(c.max_srq),
+            max_ah: grown(c.max_ah),
+            max_qp_wr: limits::MAX_DEPTH,
+            max_cqe: limits::MAX_CQE,
+            max_sge: c.max_sge,
+            max_inline: c.max_inline,
+            max_rd_atomic: c.max_rd_atomic,
+            active_mtu: gdrcore_core::wire::mtu_code(self.mtu.min(super::carried_by(link)))
+                .unwrap_or(1),
+            udp_port: u32::from(self.local.port),
+            qpn_base: c.qpn_base,
+            gid: self.local.ip,
+            scope_id: self.local.scope_id,
+            own_port: 1,
+            ..port_of(state.and_then(now))
+        })
+    }
+
+    /// `Device::path_mtu`.
+    pub(super) fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
+        let link = self.facts()?.active_mtu;
+        let scope_id = if to.scope_id == 0 { self.local.scope_id } else { to.scope_id };
+        let to = Endpoint { ip: to.dgid, scope_id, ..Endpoint::default() };
+        let route = self.lock_control().port().net.as_ref().and_then(|net| net.route_mtu(&to));
+        let code = route.and_then(|mtu| gdrcore_core::wire::mtu_code(super::carried_by(mtu)));
+        Ok(code.map_or(link, |route| link.min(route)))
+    }
+
+    /// The counters of the engine and its ports.
+    pub(super) fn counters(&self) -> Result<Counters> {
+        let mut held = self.lock()?;
+        let mut c = held.guard.counters();
+        if let Some(net) = &held.port().net {
+            let p = net.counters();
+            c.port_tx_calls = p.tx_calls;
+            c.port_rx_calls = p.rx_calls;
+            c.port_tx_full = p.tx_full;
+            c.port_icmp_err = p.icmp_err;
+            c.port_gso_refused = p.gso_refused;
+            c.send_err += p.send_err;
+        }
+        if let Some(tee) = &held.port().pcap {
+            (c.capture_frames, c.capture_lost) = tee.counts();
+        }
+        if let Some(member) = &held.port().member {
+            let s = member.counters();
+            c.share_passed = s.forwarded;
+            c.share_dropped = s.dropped;
+            c.share_by_detour = s.by_detour;
+            c.share_refused = s.refused;
+        }
+        Ok(c)
+    }
+}
+
+/// Control: objects, the helper, memory.
+impl SoftEngine {
+    /// `Device::cq_resize`, of a ring of this engine.
+    pub(super) fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        let given = self.lock()?.cq_resize(cq, cqe);
+        self.try_send();
+        given
+    }
+
+    /// `Device::cq_arm`, of a ring of this engine.
+    pub(super) fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
+        self.lock()?.arm_cq(cq, solicited_only)?;
+        self.hand_to_helper();
+        Ok(())
+    }
+
+    /// `Device::qp_create`.
+    pub(super) fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        let mut held = self.lock()?;
+        if let Some(net) = held.port().net.as_mut().filter(|_| init.qp_type == qp_type::UD) {
+            // For the GRH of its datagrams.
+            net.show_headers();
+        }
+        held.qp_create(now_ns(), init)
+    }
+
+    /// `Device::qp_modify`.
+    pub(super) fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
+        self.fork.check()?;
+        if mask & qp_attr_mask::STATE != 0
+            && matches!(attr.qp_state, qp_state::ERR | qp_state::RESET)
+        {
+            // As in `qp_destroy`: a program that disconnects (rdma_disconnect) has received the
+            // last message, whose sender waits for the ACK.
+            self.drain_and_ack(Some(qp));
+        }
+        let dest_qpn = (mask & qp_attr_mask::DEST_QPN != 0).then_some(attr.dest_qp_num);
+        let names_peer = mask & qp_attr_mask::AV != 0 && self.has_fixed_peer(qp)?;
+        let way = if names_peer { self.ask_router(&attr.ah, dest_qpn)? } else { None };
+        let mut held = self.lock_control();
+        if names_peer {
+            self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
+        }
+        held.qp_modify(now_ns(), qp, attr, mask)?;
+        drop(held);
+        self.try_send();
+        Ok(())
+    }
+
+    /// `Device::qp_reset`.
+    pub(super) fn qp_reset(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        // The last ACK to its peer leaves first.
+        self.drain_and_ack(Some(qp));
+        self.lock()?.qp_reset(now_ns(), qp)
+    }
+
+    /// `Device::qp_destroy`.
+    pub(super) fn qp_destroy(&self, qp: Handle) -> Result<()> {
+        self.fork.check()?;
+        // The last ACK to its peer leaves first.
+        self.drain_and_ack(Some(qp));
+        self.lock()?.qp_destroy(now_ns(), qp)?;
+        Self::leave_empty_groups(&mut self.lock_control());
+        Ok(())
+    }
+
+    /// `Device::helper`.
+    pub(super) fn helper(&self, on: bool) -> Result<()> {
+        if on {
+            self.helper_start()
+        } else {
+            self.helper_stop();
+            Ok(())
+        }
+    }
+
+    /// `Device::arena_add`.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn arena_add(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        self.fork.check()?;
+        if memory.is_null() {
+            return Err(refuse!(Invalid, "memory: NULL"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.lock()?.arena_add(memory, bytes) }
+    }
+}
+
+/// Waiting: sleep on the device.
+impl SoftEngine {
+    /// `Device::arm`.
+    pub(super) fn arm(&self) -> Result<bool> {
+        self.fork.check()?;
+        self.waiter.drain();
+        // From now on a round wakes this thread for events; earlier ones are seen below.
+        self.sleeping.announce(sleep::ANY);
+        // This round may have completed something in a CQ that is not armed: too early to sleep.
+        if self.try_round(Some(now_ns())) > 0 {
+            return Ok(true);
+        }
+        if self.announce_sleep() {
+            return Ok(true);
+        }
+        let mut held = self.lock_control();
+        let next = held.next_timeout(now_ns());
+        let blocked = held.port().is_blocked();
+        if held.has_events() || (held.has_work() && !blocked) {
+            return Ok(true);
+        }
+        if self.helper_on.load(Ordering::Relaxed) {
+            drop(held);
+            self.hand_to_helper();
+            return Ok(false);
+        }
+        self.waiter.set_timer(next);
+        Ok(false)
+    }
+
+    /// `Device::wait`.
+    pub(super) fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        self.waiter.sleep_until(timeout_ms, || {
+            let work = self.arm()?;
+            Ok(Look { found: self.lock()?.has_events(), work })
+        })
+    }
+}
