@@ -187,8 +187,8 @@ pub(super) struct Id {
     pub(super) inbox: Data,
 }
 
-/// The attributes that bring a QP of a type into INIT, with all remote operations enabled, and their
-/// mask.
+/// The attributes that bring a QP of a type into INIT, with all remote operations enabled, and
+/// their mask.
 pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
     let all = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     let mut attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, ..QpAttr::default() };
