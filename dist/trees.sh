@@ -29,7 +29,7 @@ for link in any/usr/local/lib/gdrcore/*.so; do
     [ -L "$link" ] || continue
     # shellcheck disable=SC2016 # the loader knows $ORIGIN
     "${CC:-cc}" -shared -nostdlib -Wl,--build-id=none,--no-as-needed,-rpath,'$ORIGIN' \
-        -Wl,-soname,"${link##*/}" -o "stubs/${link##*/}" -L"${link%/*}" \
+        -Wl,-z,noexecstack,-soname,"${link##*/}" -o "stubs/${link##*/}" -L"${link%/*}" \
         -l:"$(readlink "$link")"
     "${tools}strip" --remove-section=.comment "stubs/${link##*/}"
 done
