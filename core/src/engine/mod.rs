@@ -374,8 +374,9 @@ impl Guard<'_> {
     }
 
     /// Executes what was just posted to the QP at this index, if it is a SEND, WRITE or READ of one
-    /// packet to a QP of this engine, which can be done in one step. `opcode`: that of the last request. `DC`: the QP
-    /// is a DCI; else it is RC. False: nothing has changed, and [`Guard::wake`] is next.
+    /// packet to a QP of this engine, and can be done in one step. `opcode`: that of the last
+    /// request. `DC`: the QP is a DCI; else it is RC. False: nothing has changed, and
+    /// [`Guard::wake`] is next.
     #[inline(always)]
     pub fn try_local<const DC: bool>(&mut self, qi: usize, opcode: u32) -> bool {
         let (inner, s) = self.split();
