@@ -70,7 +70,7 @@ fi
     systemctl --system daemon-reload || true
 fi
 if [ "$1" = purge ]; then
-    if [ -x /usr/bin/deb-systemd-helper ]; then
+    if command -v deb-systemd-helper >/dev/null; then
         deb-systemd-helper purge gdrcore-routerd.socket gdrcore-routerd.service || true
     fi
     # The key of sessions: the user's number may be given to another.

@@ -202,7 +202,7 @@ unsafe fn open_soft(
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
     let device = unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
         .inspect_err(|&e| open_error::explain(name, Stage::Device, e))?;
-    let fast = device.only_engine().map_or(FastDevice::Set(device), FastDevice::Soft);
+    let fast = device.only_engine().map_or(FastDevice::Engines(device), FastDevice::Engine);
     Ok(OpenDevice { device, fast })
 }
 

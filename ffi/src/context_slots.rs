@@ -122,8 +122,10 @@ pub(crate) fn device(ctx: *const gdrc_context) -> Result<&'static dyn ContextDev
 /// The device of a context by its own type, so that posts and polls call it without a vtable.
 pub(crate) enum FastDevice {
     Nic(&'static VerbsDevice),
-    Soft(&'static SoftEngine),
-    Set(&'static SoftDevice),
+    /// The only engine of a soft device.
+    Engine(&'static SoftEngine),
+    /// A soft device of several engines.
+    Engines(&'static SoftDevice),
     /// The device has no fast path, or the context may not be used; [`device`] returns the error.
     None,
 }
@@ -135,7 +137,7 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
     // One word shows whether the context is open, whether this process opened it, and its type.
     let word = c.fast_word.load(Ordering::Acquire) ^ fork::here();
     if word & !fork::MARK != 0 {
-        return if word == fork::SECOND_MARK { set(c) } else { FastDevice::None };
+        return if word == fork::SECOND_MARK { engines(c) } else { FastDevice::None };
     }
     // SAFETY: `fast_word` was loaded with acquire, so `body` was written before; it is not changed
     // until close, and the header forbids other calls on a context during its close.
@@ -144,18 +146,20 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
         // SAFETY: `publish` stores this word only for a NIC, which lives until close.
         FastDevice::Nic(unsafe { &*body.fast.cast() })
     } else {
-        // SAFETY: `publish` stores this word only for a soft device, which lives until close.
-        FastDevice::Soft(unsafe { &*body.fast.cast() })
+        // SAFETY: `publish` stores this word only for the engine of a soft device, which lives until
+        // close.
+        FastDevice::Engine(unsafe { &*body.fast.cast() })
     }
 }
 
-/// The engines of a context whose `fast_word` says that it has several.
+/// The device of a context whose `fast_word` says that it has several.
 #[inline(always)]
-fn set(c: &'static gdrc_context) -> FastDevice {
+fn engines(c: &'static gdrc_context) -> FastDevice {
     // SAFETY: as in `fast`.
     let body = unsafe { (*c.body.get()).assume_init_ref() };
-    // SAFETY: `publish` stores this word only for a set of engines, which lives until close.
-    FastDevice::Set(unsafe { &*body.fast.cast() })
+    // SAFETY: `publish` stores this word only for a soft device of several engines, which lives
+    // until close.
+    FastDevice::Engines(unsafe { &*body.fast.cast() })
 }
 
 /// The NIC of a context. `None`: another kind of device, or a context that may not be used;
@@ -204,8 +208,10 @@ impl ClaimedSlot {
     ) -> *mut gdrc_context {
         let (fast, fast_word): (*const (), u64) = match open.fast {
             FastDevice::Nic(nic) => ((&raw const *nic).cast(), owner.word()),
-            FastDevice::Soft(soft) => ((&raw const *soft).cast(), owner.word() ^ fork::MARK),
-            FastDevice::Set(set) => ((&raw const *set).cast(), owner.word() ^ fork::SECOND_MARK),
+            FastDevice::Engine(soft) => ((&raw const *soft).cast(), owner.word() ^ fork::MARK),
+            FastDevice::Engines(set) => {
+                ((&raw const *set).cast(), owner.word() ^ fork::SECOND_MARK)
+            }
             FastDevice::None => (core::ptr::null(), NO_FAST),
         };
         let c = self.0;

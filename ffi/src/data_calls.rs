@@ -41,9 +41,9 @@ pub unsafe extern "C" fn gdrc_post_send(
             }
         }
         // SAFETY: our contract.
-        FastDevice::Soft(soft) => return unsafe { soft_post_send(soft, qp, wr, bad) },
+        FastDevice::Engine(soft) => return unsafe { engine_post_send(soft, qp, wr, bad) },
         // SAFETY: our contract.
-        FastDevice::Set(set) => return unsafe { set_post_send(set, qp, wr, bad) },
+        FastDevice::Engines(device) => return unsafe { engines_post_send(device, qp, wr, bad) },
         _ => {}
     }
     // SAFETY: our contract.
@@ -62,7 +62,7 @@ pub(crate) extern "C" fn refused(rc: c_int) -> c_int {
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
-unsafe extern "C" fn soft_post_send(
+unsafe extern "C" fn engine_post_send(
     soft: &SoftEngine,
     qp: gdrc_qp,
     wr: *const SendWr,
@@ -80,25 +80,25 @@ unsafe extern "C" fn soft_post_send(
     }
 }
 
-/// A post to a soft device of several engines; as [`soft_post_send`].
+/// A post to a soft device of several engines; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
-unsafe extern "C" fn set_post_send(
-    set: &SoftDevice,
+unsafe extern "C" fn engines_post_send(
+    device: &SoftDevice,
     qp: gdrc_qp,
     wr: *const SendWr,
     bad: *mut *const SendWr,
 ) -> c_int {
-    match set.engine_of(qp.handle) {
+    match device.engine_of(qp.handle) {
         // SAFETY: our contract.
-        Ok((soft, handle)) => unsafe { soft_post_send(soft, gdrc_qp { handle }, wr, bad) },
+        Ok((soft, handle)) => unsafe { engine_post_send(soft, gdrc_qp { handle }, wr, bad) },
         // SAFETY: the header's contract: bad is NULL or writable.
         Err(e) => unsafe { report_bad(e, bad, wr) },
     }
 }
 
-/// A post through the trait of devices; as [`soft_post_send`].
+/// A post through the trait of devices; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_post_send`].
 #[inline(never)]
@@ -142,9 +142,9 @@ pub unsafe extern "C" fn gdrc_post_recv(
     let r = match check_list(wr) {
         Ok(()) => match fast(ctx) {
             // SAFETY: as in gdrc_post_send.
-            FastDevice::Soft(d) => unsafe { d.quick_post_recv(qp.handle, wr, &mut first) },
+            FastDevice::Engine(d) => unsafe { d.quick_post_recv(qp.handle, wr, &mut first) },
             // SAFETY: as in gdrc_post_send.
-            FastDevice::Set(set) => unsafe { set_post_recv(set, qp, wr, &mut first) },
+            FastDevice::Engines(device) => unsafe { engines_post_recv(device, qp, wr, &mut first) },
             // SAFETY: as in gdrc_post_send.
             _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr, &mut first) }),
         },
@@ -157,17 +157,17 @@ pub unsafe extern "C" fn gdrc_post_recv(
     }
 }
 
-/// A post of receives to a soft device of several engines; as [`soft_post_send`].
+/// A post of receives to a soft device of several engines; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_post_recv`].
 #[inline(never)]
-unsafe fn set_post_recv(
-    set: &SoftDevice,
+unsafe fn engines_post_recv(
+    device: &SoftDevice,
     qp: gdrc_qp,
     wr: *const RecvWr,
     first: &mut *const RecvWr,
 ) -> Result<()> {
-    let (soft, handle) = set.engine_of(qp.handle)?;
+    let (soft, handle) = device.engine_of(qp.handle)?;
     // SAFETY: our contract.
     unsafe { soft.quick_post_recv(handle, wr, first) }
 }
@@ -225,9 +225,13 @@ pub unsafe extern "C" fn gdrc_poll_cq(
                 }
             }
             // SAFETY: our contract.
-            FastDevice::Soft(soft) => return unsafe { soft_poll_cq(soft, cq, num_entries, wc) },
+            FastDevice::Engine(soft) => {
+                return unsafe { engine_poll_cq(soft, cq, num_entries, wc) }
+            }
             // SAFETY: our contract.
-            FastDevice::Set(set) => return unsafe { set_poll_cq(set, cq, num_entries, wc) },
+            FastDevice::Engines(device) => {
+                return unsafe { engines_poll_cq(device, cq, num_entries, wc) }
+            }
             _ => {}
         }
     }
@@ -235,11 +239,11 @@ pub unsafe extern "C" fn gdrc_poll_cq(
     unsafe { poll_cq(ctx, cq, num_entries, wc) }
 }
 
-/// A poll of a soft device; as [`soft_post_send`].
+/// A poll of a soft device; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
-unsafe extern "C" fn soft_poll_cq(
+unsafe extern "C" fn engine_poll_cq(
     soft: &SoftEngine,
     cq: gdrc_cq,
     num_entries: c_int,
@@ -250,22 +254,22 @@ unsafe extern "C" fn soft_poll_cq(
     ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
 }
 
-/// A poll of a soft device of several engines; as [`soft_post_send`].
+/// A poll of a soft device of several engines; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
-unsafe extern "C" fn set_poll_cq(
-    set: &SoftDevice,
+unsafe extern "C" fn engines_poll_cq(
+    device: &SoftDevice,
     cq: gdrc_cq,
     num_entries: c_int,
     wc: *mut Wc,
 ) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
     let wc = unsafe { wc_slice(wc, num_entries) };
-    ret(wc.and_then(|wc| set.quick_poll_cq(cq.handle, wc)).map(count))
+    ret(wc.and_then(|wc| device.quick_poll_cq(cq.handle, wc)).map(count))
 }
 
-/// A poll through the trait of devices; as [`soft_post_send`].
+/// A poll through the trait of devices; as [`engine_post_send`].
 /// # Safety
 /// That of [`gdrc_poll_cq`].
 #[inline(never)]
@@ -304,7 +308,7 @@ fn explained(nic: &VerbsDevice, n: c_int, wc: *mut Wc) -> c_int {
 /// of the socket.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_progress(ctx: *mut gdrc_context) -> c_int {
-    if let FastDevice::Soft(soft) = fast(ctx) {
+    if let FastDevice::Engine(soft) = fast(ctx) {
         return count(soft.quick_progress());
     }
     call(|| device(ctx)?.progress().map(count))

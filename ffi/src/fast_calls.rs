@@ -45,8 +45,8 @@ pub unsafe extern "C" fn gdrc_qp_fast_get(
 fn qp_target(ctx: *mut gdrc_context, handle: Handle) -> Result<QpTarget> {
     Ok(match fast(ctx) {
         FastDevice::Nic(nic) => QpTarget::Nic(nic, nic.pinned_qp(handle)?),
-        FastDevice::Soft(soft) => QpTarget::Soft(soft.pinned_qp(handle)?),
-        FastDevice::Set(set) => {
+        FastDevice::Engine(soft) => QpTarget::Soft(soft.pinned_qp(handle)?),
+        FastDevice::Engines(set) => {
             let (soft, handle) = set.engine_of(handle)?;
             QpTarget::Soft(soft.pinned_qp(handle)?)
         }
@@ -95,8 +95,8 @@ pub unsafe extern "C" fn gdrc_cq_fast_get(
 fn cq_target(ctx: *mut gdrc_context, handle: Handle) -> Result<CqTarget> {
     Ok(match fast(ctx) {
         FastDevice::Nic(nic) => CqTarget::Nic(nic, nic.pinned_cq(handle)?),
-        FastDevice::Soft(soft) => CqTarget::Soft(soft.pinned_cq(handle)?),
-        FastDevice::Set(set) => CqTarget::Set(set.pinned_cq(handle)?),
+        FastDevice::Engine(soft) => CqTarget::Soft(soft.pinned_cq(handle)?),
+        FastDevice::Engines(set) => CqTarget::Set(set.pinned_cq(handle)?),
         FastDevice::None => CqTarget::Checked,
     })
 }

@@ -312,7 +312,7 @@ impl Host {
         // Some wait for slow memory, complete.
         let holds = |qp: &Qp| {
             let resp = &qp.conn.resp;
-            usize::from(resp.recv.taken) + resp.fences().filter(|f| f.wc.is_some()).count()
+            usize::from(resp.recv.taken) + resp.landings().filter(|f| f.wc.is_some()).count()
         };
         let qps = (0..g.transport.qps.len()).map(|i| &g.transport.qps[i]);
         qps.filter(|qp| is_one(qp)).map(holds).sum()

@@ -524,14 +524,14 @@ impl World {
                 let t = &g.transport;
                 let qi = crate::link::index(e.qp);
                 let recv = &t.qps[qi].conn.resp.recv;
-                let (fences, jobs) =
-                    (t.qps[qi].conn.resp.fence_len(), t.qps[qi].conn.resp.job_len());
+                let (landings, jobs) =
+                    (t.qps[qi].conn.resp.landing_count(), t.qps[qi].conn.resp.job_len());
                 out += &format!(" {:?}", t.qps[qi].conn.req);
                 if let Some(association) = t.qps[qi].dci.first() {
                     out += &format!(" {association:?} ready {}", t.common.ready.get(qi));
                 }
                 out += &format!(
-                    " taken {} reserved {} fences {fences} jobs {jobs}",
+                    " taken {} reserved {} landings {landings} jobs {jobs}",
                     recv.taken, recv.reserved
                 );
                 for c in e.cqs.map(|c| crate::link::index(self.hosts[e.host].cqs[c])) {

@@ -160,9 +160,9 @@ impl Cm {
         self.known[at] = Known { gid, until: now.saturating_add(KNOWN_NS) };
     }
 
-    /// Whether there is room for one more id of the program. Frees an orphan if there is none, or
-    /// else the accepted datagram request that is the oldest.
-    pub(super) fn has_room(&mut self) -> bool {
+    /// Makes room for one more id of the program: frees an orphan if there is none, or else the
+    /// oldest datagram request that was accepted. False: there is no room.
+    pub(super) fn make_room(&mut self) -> bool {
         let own = |cm: &Cm| cm.pool.live() as u32 - cm.guests;
         if own(self) >= self.bounds.own {
             self.take_orphan(false);
@@ -204,8 +204,8 @@ impl Cm {
         all.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, i)| i)
     }
 
-    /// The half-open id that a new request of a source replaces; None: no bound is reached. Err:
-    /// none may be replaced, and the request is dropped.
+    /// The half-open id that a new request of a source replaces. `None`: no bound is reached, so
+    /// none need go. `Err`: a bound is reached and none may go, so the request is dropped.
     fn in_the_way(&self, now: u64, l: usize, from: &[u8; 16]) -> Result<Option<usize>, ()> {
         let listener = &self.ids[l];
         let mine = self.load_of(from);
@@ -240,8 +240,8 @@ impl Cm {
         Ok(None)
     }
 
-    /// Gives a request a place. Err: the request is dropped; true: not even a known peer finds
-    /// room.
+    /// Gives a request a place. `Err`: the request is dropped; with true, because the table is full
+    /// even for a known peer.
     pub(super) fn admit(
         &mut self,
         now: u64,
@@ -249,7 +249,7 @@ impl Cm {
         from: &PeerAddr,
         fresh: Id,
     ) -> Result<usize, bool> {
-        if !self.has_room() {
+        if !self.make_room() {
             return Err(true);
         }
         let victim = self.in_the_way(now, l, &from.gid).map_err(|()| false)?;

@@ -455,7 +455,7 @@ impl Cm {
 
     /// A new id of the program. If `max_cm_ids` are in use, an orphan is freed for it.
     fn alloc(&mut self, fresh: Id) -> Result<usize> {
-        if !self.has_room() {
+        if !self.make_room() {
             let n = self.bounds.own;
             return Err(refuse!(NoMemory, "max_cm_ids: {n} are in use; destroy some, or raise it"));
         }

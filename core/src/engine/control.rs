@@ -40,7 +40,7 @@ impl Inner {
 
     /// The peer record of an address; made if there is none. Counts one more user.
     pub(super) fn peer_get(&mut self, addr: PeerAddr) -> Result<u32> {
-        let path = match self.next_link {
+        let path = match self.link_of_new_peers {
             _ if self.is_self(&addr) && !self.elsewhere => Path::Loopback,
             Some(link) => Path::Link(link),
             None => Path::Port,

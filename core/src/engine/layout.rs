@@ -185,7 +185,7 @@ pub(super) unsafe fn finish(
         rx_ident: 0,
         rx_expected: false,
         cursor: 0,
-        next_link: None,
+        link_of_new_peers: None,
         elsewhere: false,
         shared: false,
         unnumbered: false,

@@ -76,7 +76,7 @@ pub struct Inner {
     /// Where the next round of sending begins.
     cursor: usize,
     /// The link to peers that control calls name from now on.
-    next_link: Option<u16>,
+    link_of_new_peers: Option<u16>,
     /// Peers at the engine's own address that are named from now on are other engines.
     elsewhere: bool,
     /// Other engines may have this address too: packets for their QPNs leave through the port.

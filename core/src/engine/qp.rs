@@ -49,7 +49,7 @@ impl Inner {
         // CQEs were reserved for these receives, which now end without one.
         let qp = &mut t.qps[qi];
         let resp = &qp.conn.resp;
-        let waiting = resp.fences().filter(|f| f.wc.is_some()).map(|f| f.cq);
+        let waiting = resp.landings().filter(|f| f.wc.is_some()).map(|f| f.cq);
         for cq in waiting.chain(resp.recv.reserved.then_some(qp.rcq)) {
             t.common.unreserve(cq, 1);
         }
@@ -129,7 +129,7 @@ impl Inner {
         s.sq(qi, &t.common.key).is_empty()
             && received
             && !q.conn.resp.recv.taken
-            && q.conn.resp.fence_len() == 0
+            && q.conn.resp.landing_count() == 0
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::reason::refuse;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::{Srq, Xrcd};
-use crate::verbs::resp::Fence;
+use crate::verbs::resp::Landing;
 use crate::verbs::shared::SrqShared;
 use crate::verbs::types::Handle;
 use crate::verbs::wqe::{recv_stride, RecvWqe};
@@ -230,7 +230,7 @@ impl Guard<'_> {
             let first = inner.first_user(|qp| qp.srq == i as u32);
             return Err(refuse!(Busy, "srq: {users} QPs use it{first}"));
         }
-        if xrc.is_some_and(|(_, cq)| inner.has_fence_of(cq)) {
+        if xrc.is_some_and(|(_, cq)| inner.has_landing_of(cq)) {
             return Err(refuse!(Busy, "srq: a message is on its way into slow memory"));
         }
         let capacity = s.srqs[i].rq.capacity();
@@ -294,11 +294,11 @@ impl Guard<'_> {
 
 impl Inner {
     /// Whether a receive of an XRC target that completes in a CQ waits for slow memory.
-    fn has_fence_of(&self, cq: u32) -> bool {
+    fn has_landing_of(&self, cq: u32) -> bool {
         let qps = &self.transport.qps;
         (0..qps.len()).filter_map(|qi| qps.get(qi)).any(|qp| {
-            let waits = |f: &Fence| f.wc.is_some() && f.cq == cq;
-            qp.live && qp.kind == QpKind::XrcTgt && qp.conn.resp.fences().any(waits)
+            let waits = |f: &Landing| f.wc.is_some() && f.cq == cq;
+            qp.live && qp.kind == QpKind::XrcTgt && qp.conn.resp.landings().any(waits)
         })
     }
 

@@ -308,9 +308,9 @@ impl Guard<'_> {
         inner.transport.arm_deferred_timer(s, now);
     }
 
-    /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed;
-    /// also if others wait to send. `DC`: it is a DCI, for which the clock is also read before;
-    /// else it is RC.
+    /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed,
+    /// for others wait to send or the request is not single. `DC`: it is a DCI, whose clock is read
+    /// before the packet, too; else it is RC.
     #[inline(always)]
     pub fn send_packet<const DC: bool, P: Packets>(
         &mut self,
@@ -334,7 +334,7 @@ impl Guard<'_> {
 
     /// Sets the link to the peers that later control calls under this lock name; `None`: the port.
     pub fn set_link(&mut self, link: Option<u16>) {
-        self.split().0.next_link = link;
+        self.split().0.link_of_new_peers = link;
     }
 
     /// Whether a peer at the engine's own address is another engine there, for later control calls
@@ -415,8 +415,8 @@ impl Guard<'_> {
         inner.transport.take_receipts(s, now, is_lost, receipts);
     }
 
-    /// Counts the queue pairs that have got a first PSN. When it moves, receipts of their numbers
-    /// are void unless [`Guard::is_receipt`] says otherwise.
+    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
+    /// void unless [`Guard::is_receipt`] says otherwise.
     #[inline]
     pub fn begun(&self) -> u32 {
         self.transport.common.begun
@@ -430,7 +430,7 @@ impl Guard<'_> {
 
     /// The link that [`Guard::set_link`] has set.
     pub fn link(&self) -> Option<u16> {
-        self.next_link
+        self.link_of_new_peers
     }
 
     /// A link is gone, and its traffic goes through the port from now on. If no process answers
@@ -449,9 +449,9 @@ impl Guard<'_> {
         }
     }
 
-    /// Moves everything between QPs of this engine, until nothing moves or `rounds` runs were
+    /// Moves everything between QPs of this engine, until nothing moves or `max_runs` runs were
     /// handled. Returns the runs handled.
-    pub fn run_loopback(&mut self, now: u64, rounds: usize) -> usize {
+    pub fn run_loopback(&mut self, now: u64, max_runs: usize) -> usize {
         let (inner, s) = self.split();
         inner.absorb(s, now);
         let mut handled = if inner.cm.is_ready() { inner.loop_mads(s, now) } else { 0 };
@@ -459,7 +459,7 @@ impl Guard<'_> {
         let from = Origin { gid: local.gid, path: Path::Loopback, port: 0 };
         let mut at = 0;
         let mut skipped = NONE as usize;
-        while !t.common.ready.is_empty() && handled < rounds {
+        while !t.common.ready.is_empty() && handled < max_runs {
             let Some(qi) = t.common.ready.next_from(at).filter(|&qi| qi != skipped) else { break };
             at = qi + 1;
             t.common.ready.clear(qi);
@@ -529,7 +529,7 @@ impl Guard<'_> {
 
     /// Whether no owed ACK is delayed.
     #[inline]
-    pub fn owes_nothing(&mut self) -> bool {
+    pub fn delays_no_ack(&mut self) -> bool {
         self.split().0.transport.common.acks.flush_at() == u64::MAX
     }
 

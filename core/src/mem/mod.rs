@@ -279,7 +279,7 @@ impl Providers {
         }
     }
 
-    /// As [`Providers::transfer`], from a buffer of the engine's.
+    /// Copies `src` to a host address that the caller has checked.
     #[inline]
     pub fn put(&self, to: u64, src: &[u8]) -> Access {
         answer(host::place(to, src))

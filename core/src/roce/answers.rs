@@ -38,7 +38,7 @@ impl Conn<'_> {
     pub(crate) fn transmit_answers(&mut self, tx: &mut TxBuf<'_>, now: u64) -> Sent {
         while let Some(&mut job) = self.qp.conn.resp.first_job() {
             // An answer acknowledges all before it, so the bytes of all before it must have landed.
-            if self.qp.conn.resp.is_before_fence(&job) {
+            if self.qp.conn.resp.waits_for_landings(&job) {
                 self.common.mem_wait.set(self.qi);
                 return Sent::Idle;
             }
@@ -167,13 +167,13 @@ impl Conn<'_> {
         Some((run, bytes))
     }
 
-    /// Announces the next answers to slow memory while the first waits for it. Those behind a fence
-    /// are left out: they must see a WRITE that has not landed yet.
+    /// Announces the next answers to slow memory while the first waits for it. Those behind a
+    /// landing are left out: they must see a WRITE that has not landed yet.
     #[cold]
     fn answers_ahead(&self) {
         let memory = &self.common.memory;
         for job in self.qp.conn.resp.queued_jobs().skip(1).take(AHEAD as usize) {
-            if self.qp.conn.resp.is_before_fence(job) {
+            if self.qp.conn.resp.waits_for_landings(job) {
                 return;
             }
             if job.len == 0 {
@@ -195,12 +195,12 @@ impl Conn<'_> {
         if resp.job_len() > 0 {
             return true;
         }
-        if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::FENCES | rx_block::NAK) {
+        if resp.is(rx_block::NAK_LATER) && !resp.is(rx_block::LANDINGS | rx_block::NAK) {
             resp.set_nak_later(false);
             resp.set_nak(Some(Syndrome::Nak(NakCode::Psn).byte()));
         }
         if let Some(syndrome) = resp.nak_owed() {
-            if resp.fence_len() > 0 && qp.state != qp_state::ERR {
+            if resp.landing_count() > 0 && qp.state != qp_state::ERR {
                 return true;
             }
             if resp.pkts_since_ack > 0 && syndrome == Syndrome::Nak(NakCode::Psn).byte() {

@@ -169,7 +169,7 @@ impl Conn<'_> {
         qp.conn.req.rewound = None;
         qp.conn.req.retry_left = qp.attr.retry_cnt;
         qp.conn.req.ack_deadline = now + qp.conn.timeout_ns;
-        qp.conn.req.set_send_block(SendBlock::Rate(now + STAGING_WAIT_NS));
+        qp.conn.req.set_send_block(SendBlock::Until(now + STAGING_WAIT_NS));
         self.arm();
     }
 

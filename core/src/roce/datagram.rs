@@ -12,7 +12,7 @@ use crate::ring::SlotRef;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Ah;
 use crate::verbs::req::{tx_block, SendBlock};
-use crate::verbs::resp::Fence;
+use crate::verbs::resp::Landing;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{wc_flags, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -98,7 +98,7 @@ impl Conn<'_> {
         }
         match qp.conn.req.send_block() {
             SendBlock::None => {}
-            SendBlock::Rate(at) if at <= now => qp.conn.req.set_send_block(SendBlock::None),
+            SendBlock::Until(at) if at <= now => qp.conn.req.set_send_block(SendBlock::None),
             _ => {
                 self.arm();
                 return None;
@@ -138,7 +138,7 @@ impl Conn<'_> {
         let (qp, common) = (&mut *self.qp, &mut *self.common);
         let wqe = slot.header();
         if qp.bucket.available(now) == 0 {
-            qp.conn.req.set_send_block(SendBlock::Rate(
+            qp.conn.req.set_send_block(SendBlock::Until(
                 qp.bucket.ready_at(now, wqe.length as u32).max(now + 1),
             ));
             self.arm();
@@ -203,7 +203,7 @@ impl Conn<'_> {
         }
         let too_long = payload.len() > self.common.config.max_mtu as usize;
         // rxe rxe_resp.c check_resource, UD: A datagram without a receive request is dropped.
-        if too_long || !qp.conn.resp.has_fence_room() || !self.take_recv() {
+        if too_long || !qp.conn.resp.has_landing_room() || !self.take_recv() {
             return self.drop_message();
         }
         let bytes = GRH_LEN + payload.len();
@@ -230,7 +230,7 @@ impl Conn<'_> {
                 wc.wc_flags |= wc_flags::GRH;
                 wc.src_qp = run.src_qpn;
                 match pending {
-                    None if self.qp.conn.resp.fence_len() == 0 => {
+                    None if self.qp.conn.resp.landing_count() == 0 => {
                         self.push_reserved(self.qp.rcq, wc, run.solicited)
                     }
                     _ => {
@@ -238,7 +238,7 @@ impl Conn<'_> {
                         let wc = Some(wc);
                         let (psn, msn, solicited) = (Psn::new(0), 0, run.solicited);
                         let cq = self.qp.rcq;
-                        self.push_fence(Fence { provider, token, psn, msn, wc, cq, solicited });
+                        self.push_landing(Landing { provider, token, psn, msn, wc, cq, solicited });
                     }
                 }
             }

@@ -11,7 +11,7 @@ use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
 use crate::verbs::req::{tx_block, Ready, SendBlock};
-use crate::verbs::resp::{Fence, Incoming};
+use crate::verbs::resp::{Incoming, Landing};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, Wc};
 use crate::verbs::NONE;
@@ -129,10 +129,10 @@ impl Conn<'_> {
         let mut sq = self.q.engine_sq(&self.common.key);
         loop {
             let qp = &mut *self.qp;
-            let una = qp.conn.req.released;
+            let oldest = qp.conn.req.released;
             // rxe rxe_comp.c do_complete: Requests of a queue complete in their order.
             // The WQE state behind the last request is cleared: that slot was released.
-            let ws = *qp.wqe(una);
+            let ws = *qp.wqe(oldest);
             if !ws.done || matches!(qp.state, qp_state::ERR | qp_state::SQE) {
                 // In those states all requests that are left flush.
                 return false;
@@ -144,13 +144,13 @@ impl Conn<'_> {
                         return true;
                     }
                     Access::Fault => {
-                        let ws = qp.wqe(una);
+                        let ws = qp.wqe(oldest);
                         ws.placing = false;
                         ws.status = wc_status::LOC_PROT_ERR as u8;
                         self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
                         continue;
                     }
-                    Access::Ready => qp.wqe(una).placing = false,
+                    Access::Ready => qp.wqe(oldest).placing = false,
                 }
             }
             let status = u32::from(ws.status);
@@ -335,8 +335,8 @@ impl Conn<'_> {
     pub(crate) fn flush_sq(&mut self) {
         let mut sq = self.q.engine_sq(&self.common.key);
         while !sq.is_empty() {
-            let una = self.qp.conn.req.released;
-            let ws = *self.qp.wqe(una);
+            let oldest = self.qp.conn.req.released;
+            let ws = *self.qp.wqe(oldest);
             // IBTA C10-96: In ERR all requests end as flushed, in order, those posted later too.
             // Behind a failure every request flushes, even one that was done already.
             let ended = ws.done && !ws.placing && !self.qp.conn.req.is(tx_block::BROKEN);
@@ -353,7 +353,7 @@ impl Conn<'_> {
 
     fn flush_rq(&mut self) {
         let rcq = self.qp.rcq;
-        self.flush_fences();
+        self.flush_landings();
         if self.qp.conn.resp.recv.taken {
             if !self.take_recv() {
                 return self.wait_for_cq_room(rcq);
@@ -384,39 +384,39 @@ impl Conn<'_> {
 
     /// Ends messages that arrived whole but wait for slow memory. Their bytes may still land, so
     /// they are reported as flushed. Their CQEs are reserved.
-    pub(super) fn flush_fences(&mut self) {
-        while let Some(fence) = self.qp.conn.resp.pop_fence() {
-            self.fail_fence(&fence, wc_status::WR_FLUSH_ERR);
+    pub(super) fn flush_landings(&mut self) {
+        while let Some(landing) = self.qp.conn.resp.pop_landing() {
+            self.fail_landing(&landing, wc_status::WR_FLUSH_ERR);
         }
     }
 
     /// The receive of a message that was over ends with an error.
-    fn fail_fence(&mut self, fence: &Fence, status: u32) {
-        if let Some(wc) = fence.wc {
+    fn fail_landing(&mut self, landing: &Landing, status: u32) {
+        if let Some(wc) = landing.wc {
             let vendor_err = self.qp.vendor_err(status);
-            self.push_reserved(fence.cq, Wc { status, vendor_err, ..wc }, false);
+            self.push_reserved(landing.cq, Wc { status, vendor_err, ..wc }, false);
         }
     }
 
     /// Queues the end of a message behind slow memory. The caller has checked that there is a
     /// place.
-    pub(crate) fn push_fence(&mut self, fence: Fence) {
-        self.qp.conn.resp.push_fence(fence);
+    pub(crate) fn push_landing(&mut self, landing: Landing) {
+        self.qp.conn.resp.push_landing(landing);
         self.common.mem_wait.set(self.qi);
     }
 
-    /// Passes the fences whose bytes have landed. True: some remain.
-    pub(crate) fn pass_fences(&mut self, now: u64) -> bool {
-        while let Some(fence) = self.qp.conn.resp.first_fence() {
-            match self.common.memory.providers.poll(u32::from(fence.provider), fence.token) {
+    /// Passes the landings whose bytes have landed. True: some remain.
+    pub(crate) fn pass_landings(&mut self, now: u64) -> bool {
+        while let Some(landing) = self.qp.conn.resp.first_landing() {
+            match self.common.memory.providers.poll(u32::from(landing.provider), landing.token) {
                 Access::Pending(_) | Access::Busy => return true,
                 Access::Ready => {
                     let resp = &mut self.qp.conn.resp;
-                    resp.pop_fence();
-                    resp.ack_psn = fence.psn;
-                    resp.ack_msn = fence.msn;
-                    if let Some(wc) = fence.wc {
-                        self.push_reserved(fence.cq, wc, fence.solicited);
+                    resp.pop_landing();
+                    resp.ack_psn = landing.psn;
+                    resp.ack_msn = landing.msn;
+                    if let Some(wc) = landing.wc {
+                        self.push_reserved(landing.cq, wc, landing.solicited);
                     }
                     self.common.ready.set(self.qi);
                 }
@@ -424,10 +424,10 @@ impl Conn<'_> {
                     // The bytes are lost after they were taken: the peer must not see an ACK for
                     // them.
                     self.note(now, CauseCode::LocalMemoryGone, wc_status::LOC_PROT_ERR, 0, 0);
-                    self.qp.conn.resp.pop_fence();
-                    self.fail_fence(&fence, wc_status::LOC_PROT_ERR);
+                    self.qp.conn.resp.pop_landing();
+                    self.fail_landing(&landing, wc_status::LOC_PROT_ERR);
                     let psn = self.qp.conn.resp.epsn;
-                    self.end_by_nak(NakCode::RemoteOperation, psn, fence.wc.is_none());
+                    self.end_by_nak(NakCode::RemoteOperation, psn, landing.wc.is_none());
                     return false;
                 }
             }

@@ -239,7 +239,7 @@ impl Conn<'_> {
                 self.common.mem_wait.set(self.qi);
             }
             // No staging room: try again soon.
-            CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Rate(now + 10_000)),
+            CopyError::Busy => self.qp.conn.req.set_send_block(SendBlock::Until(now + 10_000)),
             CopyError::Refused(code, lkey, addr) => {
                 self.fail_request(now, index, wc_status::LOC_PROT_ERR, code, lkey.into(), addr);
             }
@@ -259,7 +259,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         match qp.conn.req.send_block() {
             SendBlock::None | SendBlock::Unready => {}
-            SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => qp.go_on(),
+            SendBlock::Rnr(at) | SendBlock::Until(at) if at <= now => qp.go_on(),
             _ => return Err(Step::Idle),
         }
         // After a rewind, local operations among the WQEs that are sent again have been executed
@@ -283,7 +283,7 @@ impl Conn<'_> {
         let slot = sq.at(index);
         let wqe = slot.header();
         if qp.conn.ready == Ready::Doubtful {
-            qp.doubt_ends(wqe);
+            qp.end_doubt(wqe);
         }
         // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs, atomics, ATOMIC
         // WRITEs and FLUSHes before it have ended.
@@ -395,7 +395,7 @@ impl Conn<'_> {
                     n = n.min(most);
                 }
                 Err(at) => {
-                    qp.conn.req.set_send_block(SendBlock::Rate(at));
+                    qp.conn.req.set_send_block(SendBlock::Until(at));
                     return None;
                 }
             }
@@ -502,7 +502,7 @@ impl Conn<'_> {
                 regions.bind(wqe.a, key, wqe.b, va, len, wqe.access, (pd, qpn))
             });
             let Some(bound) = bound else {
-                self.qp.conn.req.set_send_block(SendBlock::Rate(now + OTHERS_WAIT_NS));
+                self.qp.conn.req.set_send_block(SendBlock::Until(now + OTHERS_WAIT_NS));
                 self.arm();
                 return Step::Idle;
             };

@@ -13,7 +13,7 @@ use super::siege::NEAR;
 use crate::mem::{Access, AtomicOp, KeyError, Target, Token, TransferId};
 use crate::verbs::cause::CauseCode as Cause;
 use crate::verbs::objects::Qp;
-use crate::verbs::resp::{rx_block, Fence, Incoming, Resource, Resp, MAX_FENCES};
+use crate::verbs::resp::{rx_block, Incoming, Landing, Resource, Resp, MAX_LANDINGS};
 use crate::verbs::types::wc_status::{self, SUCCESS};
 use crate::verbs::types::{access, qp_state, Wc};
 use crate::verbs::NONE;
@@ -259,7 +259,7 @@ impl Conn<'_> {
                     sent: 0,
                     again: true,
                     msn: resp.msn,
-                    after_fence: resp.fences_pushed,
+                    after_landing: resp.landings_pushed,
                     ..found
                 };
                 if resp.answers_anyway(&found, &again, self.qp.conn.mtu) || resp.jobs_are_full() {
@@ -279,7 +279,7 @@ impl Conn<'_> {
     /// Executes a run that begins with the expected PSN.
     #[inline(always)]
     fn execute(&mut self, now: u64, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        if !self.qp.conn.resp.has_fence_room() {
+        if !self.qp.conn.resp.has_landing_room() {
             return Err(Later);
         }
         if self.qp.xrcd != NONE && !self.bind_srq(run) {
@@ -425,7 +425,7 @@ impl Conn<'_> {
         let (qp, resp) = (&*self.qp, &self.qp.conn.resp);
         let under_way = psn == resp.epsn
             && resp.incoming() == Incoming::Write
-            && !resp.is(rx_block::PLACING | rx_block::FENCES);
+            && !resp.is(rx_block::PLACING | rx_block::LANDINGS);
         let fits =
             len == qp.conn.mtu as usize && resp.offset + (len as u64) < u64::from(resp.dma_len);
         if !under_way || !fits || !qp.takes_writes() {
@@ -469,7 +469,7 @@ impl Conn<'_> {
     #[inline(always)]
     fn end_part(&mut self, run: &Run, wc: Option<Wc>) {
         let resp = &mut self.qp.conn.resp;
-        let waits = resp.is(rx_block::PLACING | rx_block::FENCES);
+        let waits = resp.is(rx_block::PLACING | rx_block::LANDINGS);
         if !waits {
             resp.acknowledge_all();
             if let Some(wc) = wc {
@@ -477,18 +477,18 @@ impl Conn<'_> {
             }
         } else if run.last || run.ack_req {
             // The peer waits for an ACK inside the message, because its window is limited. The
-            // latest of such fences replaces the one before, so that places are left for ends of
+            // latest of such landings replaces the one before, so that places are left for ends of
             // messages.
             let (psn, msn) = (resp.epsn.prev(), resp.msn);
             // Ordered behind the earlier ones even when its own bytes have landed already.
             let (provider, token) = resp.last_placed();
             resp.set_placing(None);
             let (cq, solicited) = (self.qp.rcq, run.solicited);
-            let fence = Fence { provider, token, psn, msn, wc, cq, solicited };
-            let crowded = !run.last && resp.fence_len() >= MAX_FENCES / 2;
-            match resp.last_fence().filter(|last| crowded && last.wc.is_none()) {
-                Some(last) => *last = fence,
-                None => self.push_fence(fence),
+            let landing = Landing { provider, token, psn, msn, wc, cq, solicited };
+            let crowded = !run.last && resp.landing_count() >= MAX_LANDINGS / 2;
+            match resp.last_landing().filter(|last| crowded && last.wc.is_none()) {
+                Some(last) => *last = landing,
+                None => self.push_landing(landing),
             }
         }
     }
@@ -566,11 +566,11 @@ impl Conn<'_> {
         let depth = resp.resources.len() as u32;
         resp.advance(job.npkts, true);
         job.msn = resp.msn;
-        job.after_fence = resp.fences_pushed;
+        job.after_landing = resp.landings_pushed;
         let at = (resp.res_next % depth) as usize;
         resp.resources[at] = job;
         resp.res_next = (resp.res_next + 1) % depth;
-        if !resp.is(rx_block::FENCES) {
+        if !resp.is(rx_block::LANDINGS) {
             resp.acknowledge_all();
         }
         job
@@ -607,8 +607,8 @@ impl Conn<'_> {
         }
         // An ATOMIC WRITE tells a program that what came before it is there. Within one kind of
         // memory that is the order of the calls; bytes on their way into another kind land first.
-        let elsewhere = |fence: &Fence| u32::from(fence.provider) != target.provider;
-        if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.fences().any(elsewhere) {
+        let elsewhere = |landing: &Landing| u32::from(landing.provider) != target.provider;
+        if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.landings().any(elsewhere) {
             return Err(Later);
         }
         // rxe rxe_resp.c atomic_reply, value: An atomic is answered with the value before it.
@@ -649,7 +649,7 @@ impl Conn<'_> {
         opens.map_err(|e| bad_key(e, rkey, va))?;
         // rxe rxe_resp.c process_flush: A FLUSH is executed when all that came before it on its
         // queue pair has been placed.
-        if self.qp.conn.resp.fence_len() > 0 {
+        if self.qp.conn.resp.landing_count() > 0 {
             return Err(Later);
         }
         // CPUs and devices see one coherent memory: others miss only what the copies have left in
@@ -693,7 +693,7 @@ impl Conn<'_> {
             Ok(()) => {
                 let resp = &mut self.qp.conn.resp;
                 resp.epsn = run.psn;
-                if !resp.has_fence_room() {
+                if !resp.has_landing_room() {
                     resp.epsn = epsn;
                     return self.drop_message();
                 }

@@ -8,8 +8,8 @@
 //! receive request. Each time that what was tried is accepted at once, more is tried: twice as much
 //! up to half of what the last refusal has cost, from there on an eighth more. Then the window is
 //! open again as for any other peer. A peer that posts its receive requests in batches refuses the
-//! first packet behind each batch: of what is tried, that packet is the last. So a refusal costs
-//! some part of what was accepted before it, and not a window.
+//! first packet behind each batch, so nothing beyond that packet is tried. A refusal then costs a
+//! part of what was accepted before it, and not a window.
 //!
 //! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
@@ -22,8 +22,7 @@ use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
 
-/// A peer that accepts so many packets at once, the first of which takes a receive request, is no
-/// longer in doubt.
+/// After so many packets that were accepted at once the window is open again.
 const TRIED_MAX: u16 = 256;
 
 impl Qp {
@@ -73,7 +72,7 @@ impl Qp {
     /// takes no receive request, the doubt ends: it would cost each such request more than it
     /// saves.
     #[cold]
-    pub(super) fn doubt_ends(&mut self, wqe: &SendWqe) {
+    pub(super) fn end_doubt(&mut self, wqe: &SendWqe) {
         if self.conn.req.una_psn == self.conn.req.max_psn && !wqe.takes_receive() {
             self.conn.ready = Ready::Yes;
             self.end_unready();
@@ -83,7 +82,7 @@ impl Qp {
     /// The oldest unacknowledged PSN has moved: the packet that the peer was not ready for may lie
     /// before it now.
     #[cold]
-    pub(super) fn has_accepted(&mut self) {
+    pub(super) fn note_accepted(&mut self) {
         let accepted = self.conn.req.una_psn.diff(self.conn.ready_psn) > 0;
         self.conn.ready = match self.conn.ready {
             Ready::Refused if accepted => Ready::Doubtful,

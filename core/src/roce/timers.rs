@@ -63,7 +63,7 @@ impl Conn<'_> {
                 self.common.ready.set(self.qi);
             }
         }
-        waits |= self.pass_fences(now);
+        waits |= self.pass_landings(now);
         waits |= self.complete(now);
         if self.qp.conn.resp.job_len() > 0 {
             self.common.ready.set(self.qi);
@@ -76,7 +76,7 @@ impl Conn<'_> {
     pub fn on_timer(&mut self, now: u64) {
         self.qp.conn.req.armed_at = 0;
         match self.qp.conn.req.send_block() {
-            SendBlock::Rnr(at) | SendBlock::Rate(at) if at <= now => {
+            SendBlock::Rnr(at) | SendBlock::Until(at) if at <= now => {
                 self.qp.go_on();
                 self.common.ready.set(self.qi);
             }

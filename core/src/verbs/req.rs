@@ -62,8 +62,9 @@ pub enum SendBlock {
     None,
     /// An RNR NAK has come: until this time.
     Rnr(u64),
-    /// Its token bucket is empty: until this time.
-    Rate(u64),
+    /// Nothing is sent until this time: its token bucket is empty, slow memory has no room, or
+    /// another engine has a lock.
+    Until(u64),
     /// Slow memory fetches the bytes that are next.
     Memory(u8, Token),
     /// It may send as far as [`ready`](super::connection::Connection::ready) allows.
@@ -90,8 +91,8 @@ pub enum Ready {
 
 /// The requester's state: what was sent, what was acknowledged.
 ///
-/// Ring indexes are free-running: `una <= acked <= next <= tail`. Slots before `una` are released,
-/// WQEs before `acked` have ended, WQEs before `next` are wholly sent.
+/// Ring indexes are free-running: `released <= acked <= next <= tail`. Slots before the first are
+/// free, WQEs before `acked` have ended, WQEs before `next` are wholly sent.
 #[derive(Debug, Default)]
 pub struct Req {
     /// Oldest slot that is not released.
@@ -245,7 +246,7 @@ impl Req {
                 at = at.min(self.probe_at);
             }
         }
-        if let SendBlock::Rnr(t) | SendBlock::Rate(t) = self.block {
+        if let SendBlock::Rnr(t) | SendBlock::Until(t) = self.block {
             at = at.min(t);
         }
         at

@@ -15,7 +15,7 @@ pub mod rx_block {
     /// Answers are being sent.
     pub const JOBS: u32 = 1;
     /// Message ends wait for slow memory.
-    pub const FENCES: u32 = 2;
+    pub const LANDINGS: u32 = 2;
     /// A NAK is owed.
     pub const NAK: u32 = 4;
     /// A request was dropped for want of a place; a sequence NAK is owed once there is one.
@@ -25,15 +25,15 @@ pub mod rx_block {
     /// Slow memory places bytes of it.
     pub const PLACING: u32 = 32;
     /// Answers that leave before the next request.
-    pub const BEFORE_REQUESTS: u32 = JOBS | FENCES | NAK | NAK_LATER;
+    pub const BEFORE_REQUESTS: u32 = JOBS | LANDINGS | NAK | NAK_LATER;
     /// Conditions that a single message may not overtake.
-    pub const BEFORE_MESSAGES: u32 = INCOMING | PLACING | FENCES;
+    pub const BEFORE_MESSAGES: u32 = INCOMING | PLACING | LANDINGS;
 }
 
 /// Largest scatter/gather list that a configuration may ask for.
 pub const MAX_SGE: usize = 32;
 /// Message ends that may wait for slow memory on one QP.
-pub const MAX_FENCES: usize = 8;
+pub const MAX_LANDINGS: usize = 8;
 
 /// The message that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -66,8 +66,8 @@ impl Incoming {
 pub struct TakenRecv {
     /// One is taken.
     pub taken: bool,
-    /// Its CQE is reserved. Not while it waits for another message, or after its CQE was given to
-    /// others.
+    /// Its CQE is reserved. False once its message was dropped and it waits for the next one, and
+    /// after others have got the CQE.
     pub reserved: bool,
     /// Status of its failure, while its CQ has no room for the completion; 0: it has not failed.
     pub failed: u32,
@@ -106,14 +106,14 @@ pub struct Resource {
     pub sent: u32,
     /// The answer of a duplicate: it does not count as outstanding.
     pub again: bool,
-    /// Fences that must have passed before the answer may leave (it acknowledges what came before
+    /// Landings that must have passed before the answer may leave (it acknowledges what came before
     /// it).
-    pub after_fence: u32,
+    pub after_landing: u32,
 }
 
 /// The end of a message whose bytes are still on their way into slow memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fence {
+pub struct Landing {
     /// Provider.
     pub provider: u8,
     /// Last placement.
@@ -190,11 +190,11 @@ pub struct Resp {
     /// Jobs.
     job_len: u32,
     /// Message ends that wait for slow memory.
-    fences: Deque<Fence, MAX_FENCES>,
-    /// Fences pushed since RESET.
-    pub fences_pushed: u32,
-    /// Fences passed.
-    pub fences_passed: u32,
+    landings: Deque<Landing, MAX_LANDINGS>,
+    /// Landings pushed since RESET.
+    pub landings_pushed: u32,
+    /// Landings passed.
+    pub landings_passed: u32,
     /// Last placement of the current message that was not ready at once.
     placing: Option<(u8, Token)>,
 }
@@ -242,9 +242,9 @@ impl fmt::Debug for Resp {
             jobs: _,
             job_head: _,
             job_len: _,
-            fences,
-            fences_pushed,
-            fences_passed,
+            landings,
+            landings_pushed,
+            landings_passed,
             placing,
         } = self;
         let mut out = f.debug_struct("Resp");
@@ -266,7 +266,7 @@ impl fmt::Debug for Resp {
             .field("resources", &Answers(resources.iter().filter(|r| r.valid)))
             .field("res_next", res_next)
             .field("queued", &Answers(self.queued_jobs()))
-            .field("fences", &(fences, fences_pushed, fences_passed, placing))
+            .field("landings", &(landings, landings_pushed, landings_passed, placing))
             .finish()
     }
 }
@@ -295,7 +295,7 @@ impl Resp {
     /// Whether the bits agree with the fields that they stand for.
     pub fn holds_are_true(&self) -> bool {
         self.is(rx_block::JOBS) == (self.job_len != 0)
-            && self.is(rx_block::FENCES) != self.fences.is_empty()
+            && self.is(rx_block::LANDINGS) != self.landings.is_empty()
             && self.is(rx_block::NAK) == self.nak_owed.is_some()
             && self.is(rx_block::INCOMING) == (self.incoming != Incoming::Idle)
             && self.is(rx_block::PLACING) == self.placing.is_some()
@@ -375,10 +375,9 @@ impl Resp {
         (0..self.job_len).map(|k| &self.jobs[self.job_at(k)])
     }
 
-    /// Whether a request that comes again gets its answer from one that is queued: an answer on its
-    /// way does not begin again. Packets of it that have left may be lost, so one more answer may
-    /// wait behind it, from the earliest packet on that was asked for. `again`: the answer, of
-    /// `found` or a part of it.
+    /// Whether a queued answer covers a request that comes again. An answer that is on its way does
+    /// not begin again. One that has not begun is extended to the earliest packet that was asked
+    /// for. `again`: the answer, of `found` or a part of it.
     pub fn answers_anyway(&mut self, found: &Resource, again: &Resource, mtu: u32) -> bool {
         let end = again.psn.add(again.npkts);
         for k in 0..self.job_len {
@@ -432,62 +431,62 @@ impl Resp {
 
     /// Message ends that wait for slow memory.
     #[inline(always)]
-    pub fn fence_len(&self) -> usize {
-        self.fences.len()
+    pub fn landing_count(&self) -> usize {
+        self.landings.len()
     }
 
     /// Message ends that wait for slow memory, oldest first.
     #[inline]
-    pub fn fences(&self) -> impl Iterator<Item = &Fence> {
-        self.fences.iter()
+    pub fn landings(&self) -> impl Iterator<Item = &Landing> {
+        self.landings.iter()
     }
 
     /// The oldest message end.
     #[inline]
-    pub fn first_fence(&self) -> Option<Fence> {
-        self.fences.front().copied()
+    pub fn first_landing(&self) -> Option<Landing> {
+        self.landings.front().copied()
     }
 
     /// Whether there is a place for one more message end, and one for that of a message that has
     /// begun.
     #[inline(always)]
-    pub fn has_fence_room(&self) -> bool {
-        self.fences.len() < MAX_FENCES - 1
+    pub fn has_landing_room(&self) -> bool {
+        self.landings.len() < MAX_LANDINGS - 1
     }
 
     /// Queues the end of a message behind slow memory. The caller has seen that there is a place.
-    pub fn push_fence(&mut self, fence: Fence) {
-        let pushed = self.fences.push_back(fence);
+    pub fn push_landing(&mut self, landing: Landing) {
+        let pushed = self.landings.push_back(landing);
         debug_assert!(pushed.is_ok(), "a place was checked");
-        self.fences_pushed = self.fences_pushed.wrapping_add(1);
-        self.set(rx_block::FENCES, true);
+        self.landings_pushed = self.landings_pushed.wrapping_add(1);
+        self.set(rx_block::LANDINGS, true);
     }
 
     /// The latest message end.
     #[inline]
-    pub fn last_fence(&mut self) -> Option<&mut Fence> {
-        self.fences.back_mut()
+    pub fn last_landing(&mut self) -> Option<&mut Landing> {
+        self.landings.back_mut()
     }
 
     /// The latest placement that may not have landed: later message ends wait for it too.
     #[inline]
     pub fn last_placed(&mut self) -> (u8, Token) {
-        let last = self.fences.back();
+        let last = self.landings.back();
         self.placing.or(last.map(|f| (f.provider, f.token))).unwrap_or_default()
     }
 
     /// Takes the oldest message end.
-    pub fn pop_fence(&mut self) -> Option<Fence> {
-        let fence = self.fences.pop_front()?;
-        self.fences_passed = self.fences_passed.wrapping_add(1);
-        self.set(rx_block::FENCES, !self.fences.is_empty());
-        Some(fence)
+    pub fn pop_landing(&mut self) -> Option<Landing> {
+        let landing = self.landings.pop_front()?;
+        self.landings_passed = self.landings_passed.wrapping_add(1);
+        self.set(rx_block::LANDINGS, !self.landings.is_empty());
+        Some(landing)
     }
 
     /// Whether an answer must wait: bytes before it have not landed in slow memory.
     #[inline]
-    pub fn is_before_fence(&self, job: &Resource) -> bool {
-        (self.fences_passed.wrapping_sub(job.after_fence) as i32) < 0
+    pub fn waits_for_landings(&self, job: &Resource) -> bool {
+        (self.landings_passed.wrapping_sub(job.after_landing) as i32) < 0
     }
 
     /// Last placement of the current message that was not ready at once.

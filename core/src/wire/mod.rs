@@ -44,13 +44,3 @@ pub const QP1_QKEY: u32 = 0x8001_0000;
 
 /// The P_Key of the default partition, with full membership.
 pub const DEFAULT_PKEY: u16 = 0xFFFF;
-
-/// UDP source port for a connection, by the kernel's convention; in 0xC000..=0xFFFF.
-#[inline]
-pub const fn flow_sport(local: Qpn, remote: Qpn) -> u16 {
-    // A product of two 24-bit numbers, folded into 20 bits and then into 14.
-    let mut flow = local.get() as u64 * remote.get() as u64;
-    flow ^= flow >> 20;
-    flow ^= flow >> 40;
-    0xC000 | ((flow & 0x3FFF) ^ ((flow & 0xF_C000) >> 14)) as u16
-}

@@ -117,7 +117,7 @@ impl Broker {
             let State::Up(up) = &mut session.state else { continue };
             let network = &up.tenant.network;
             let known = |to: &To| match to {
-                To::Session(_) => true,
+                To::Session(_) | To::Outside(_) => true,
                 To::Far(gid) => self.far.find(network, gid).is_some(),
             };
             up.routes.retain(|to, _| known(to));

@@ -172,7 +172,7 @@ impl Broker {
         }
         let (mtu, most) = (self.mtu, up.tenant.quotas.routes);
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
-        let Some(number) = up.route_to(To::Far(route.gid)) else {
+        let Some(number) = up.route_to(To::Outside(route.gid)) else {
             return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
         };
         Ok(Some(Routed {

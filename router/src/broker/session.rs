@@ -23,8 +23,10 @@ pub const LINKS_PER_SECOND: u32 = 32;
 pub enum To {
     /// To a session here.
     Session(SessionId),
-    /// To an address of another host.
+    /// To a tenant's address on another host.
     Far([u8; 16]),
+    /// To an address that is no tenant's: a plain endpoint.
+    Outside([u8; 16]),
 }
 
 /// The number of a session, given once in the router's life.

@@ -64,20 +64,21 @@ const NUMBER: u64 = 0xff << NUMBER_SHIFT;
 /// Threads that a device tells apart by their order.
 const THREADS: usize = 256;
 
-/// The threads that have made objects, by their tokens, in the order in which they came.
+/// The threads that have made objects, in the order in which they came: the pages of their tokens,
+/// which are thread pointers and so pages apart.
 #[derive(Default)]
-struct Threads(heapless::Vec<usize, THREADS>);
+struct Threads(heapless::Vec<u32, THREADS>);
 
 impl Threads {
     /// The number of a thread, the same in each call. A thread that comes when there is no room for
     /// another one gets a number by its token.
     fn number(&mut self, token: usize) -> usize {
-        match self.0.iter().position(|known| *known == token) {
+        let page = (token >> 12) as u32;
+        match self.0.iter().position(|known| *known == page) {
             Some(number) => number,
-            None => match self.0.push(token) {
+            None => match self.0.push(page) {
                 Ok(()) => self.0.len() - 1,
-                // The thread pointers of two threads are pages apart.
-                Err(token) => token >> 12,
+                Err(page) => page as usize,
             },
         }
     }

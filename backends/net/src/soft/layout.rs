@@ -6,6 +6,7 @@ use crate::addr::DeviceName;
 use crate::addr_group::{Claim, ClaimBounds, WantedBlocks};
 use crate::shm::{ShmBounds, ShmPort};
 use crate::udp::{udp_flags, UdpConfig, UdpPort};
+use gdrcore_core::arena::ARENA_ALIGN;
 use gdrcore_core::config::config_flags;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::error::{Error, Result};
@@ -48,7 +49,12 @@ impl Opening<'_> {
 }
 
 pub(super) fn page_up(n: usize) -> Result<usize> {
-    n.checked_add(4095).map(|n| n & !4095).ok_or(Error::NoMemory)
+    n.checked_next_multiple_of(4096).ok_or(Error::NoMemory)
+}
+
+/// Where the part behind the first `n` bytes of an engine begins.
+fn part_at(n: Option<usize>) -> Result<usize> {
+    n.and_then(|n| n.checked_next_multiple_of(ARENA_ALIGN)).ok_or(Error::NoMemory)
 }
 
 impl SoftConfig<'_> {
@@ -100,23 +106,22 @@ impl SoftConfig<'_> {
     /// # Errors
     /// [`Error::Invalid`]: a bound; [`Error::NoMemory`]: the sum overflows.
     pub(super) fn layout(&self, name: &DeviceName, siblings: Option<&Siblings>) -> Result<Layout> {
-        let engine = page_up(size_of::<SoftEngine>())?;
-        let udp =
-            page_up(engine.checked_add(Engine::memsize(&self.core)?).ok_or(Error::NoMemory)?)?;
+        let engine = part_at(Some(size_of::<SoftEngine>()))?;
+        let udp = part_at(engine.checked_add(Engine::memsize(&self.core)?))?;
         let bytes =
             if matches!(name, DeviceName::Soft(_)) { UdpPort::memsize(&self.udp()) } else { 0 };
-        let member = page_up(udp.checked_add(bytes).ok_or(Error::NoMemory)?)?;
+        let member = part_at(udp.checked_add(bytes))?;
         let claim = match name {
             DeviceName::Soft(_) => Claim::memsize(&self.wanted()?, &self.claim()?),
             DeviceName::Loopback | DeviceName::Router(_) => 0,
         };
-        let shm = page_up(member + claim)?;
+        let shm = part_at(member.checked_add(claim))?;
         let links = match siblings {
             Some(siblings) => ShmPort::memsize(&siblings.bounds()),
             None if self.has_links(name) => ShmPort::memsize(&self.shm()?),
             None => 0,
         };
-        let pcap = page_up(shm.checked_add(links).ok_or(Error::NoMemory)?)?;
+        let pcap = part_at(shm.checked_add(links))?;
         let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
         Ok(Layout { engine, udp, member, shm, pcap, end })
     }

@@ -57,7 +57,7 @@ impl<P: Port> PortState<P> {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
         if may_keep
             && (self.has_links() || self.pcap.is_none() && self.relay.is_none())
-            && g.owes_nothing()
+            && g.delays_no_ack()
         {
             self.schedule.keep_time();
         } else {

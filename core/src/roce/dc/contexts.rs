@@ -171,7 +171,7 @@ impl Qp {
         let resp = &self.conn.resp;
         resp.incoming() == Incoming::Idle
             && resp.job_len() == 0
-            && resp.fence_len() == 0
+            && resp.landing_count() == 0
             && !resp.owes_answer()
             && self.state == qp_state::RTR
     }
@@ -188,7 +188,7 @@ impl Transport {
         let qi = context.qi as usize;
         let mut c = self.conn(s, qi);
         c.stop();
-        c.flush_fences();
+        c.flush_landings();
         c.release_cqe();
         c.set_state(qp_state::RESET);
         c.wait_for_nothing();

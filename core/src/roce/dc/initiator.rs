@@ -406,7 +406,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let wqe = *sq.at(index).header();
         self.execute_local(now, index, &wqe);
-        !matches!(self.qp.conn.req.send_block(), SendBlock::Rate(_))
+        !matches!(self.qp.conn.req.send_block(), SendBlock::Until(_))
     }
 
     /// Whether an initiator may go on after a request has ended: to the next request, maybe of

@@ -145,7 +145,7 @@ impl Conn<'_> {
     #[inline(always)]
     pub(in crate::roce) fn ack_left(&mut self) {
         let resp = &mut self.qp.conn.resp;
-        resp.ack_owed = resp.is(rx_block::FENCES);
+        resp.ack_owed = resp.is(rx_block::LANDINGS);
         (resp.ack_now, resp.pkts_since_ack) = (false, 0);
         self.common.acks.forget(self.qi);
     }
@@ -161,7 +161,7 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     qp.conn.req.naks = 0;
     qp.conn.req.rewound = None;
     if qp.conn.ready != Ready::Yes {
-        qp.has_accepted();
+        qp.note_accepted();
     }
 }
 

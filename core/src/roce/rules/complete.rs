@@ -40,8 +40,8 @@ pub(in crate::roce) struct Ending<'a> {
 }
 
 /// Finds room for the completion of a request, if it has one: it is signaled or has failed. `None`:
-/// there is no room now. `code`: its [`wc_opcode`]; a caller that takes few kinds of requests knows
-/// it for less.
+/// there is no room now. `code`: its [`wc_opcode`], an argument because the single path knows it
+/// without a look-up.
 #[inline(always)]
 pub(in crate::roce) fn prepare<'a>(
     s: &'a Shared,
@@ -64,15 +64,15 @@ pub(in crate::roce) fn prepare<'a>(
     Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, code, status })
 }
 
-/// State of a send queue when a request ends.
+/// What is to be reset when a request ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::roce) enum Left {
     /// Its packets were sent, and others may be under way behind it.
     Others,
     /// Its packets were sent, and nothing else is under way.
     Nothing,
-    /// As `Nothing`, and its state is as before it was posted: no packet of it was sent, or the
-    /// caller has reset it.
+    /// As `Nothing`, and its [`crate::verbs::req::WqeState`] is clear already: it sent no packet, or
+    /// the caller cleared it.
     NothingKept,
 }
 
@@ -110,11 +110,11 @@ impl Ending<'_> {
         handoff: Option<&mut CompletionHandoff>,
     ) {
         self.count(qp);
-        let una = qp.conn.req.released;
+        let oldest = qp.conn.req.released;
         if left != Left::NothingKept {
-            *qp.wqe(una) = Default::default();
+            *qp.wqe(oldest) = Default::default();
         }
-        qp.conn.req.released = una.wrapping_add(1);
+        qp.conn.req.released = oldest.wrapping_add(1);
         if left != Left::Others {
             (qp.conn.req.acked, qp.conn.req.next) = (qp.conn.req.released, qp.conn.req.released);
         }

@@ -110,7 +110,7 @@ impl Conn<'_> {
     /// QP. Inside a message its CQE may be reserved for others by now: then the flush that follows
     /// reports the error when there is room.
     pub(crate) fn fail_recv(&mut self, status: u32) {
-        self.flush_fences();
+        self.flush_landings();
         if !self.take_recv() {
             self.qp.conn.resp.recv.failed = status;
             return;

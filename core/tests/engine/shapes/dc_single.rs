@@ -93,7 +93,7 @@ fn the_ack_of_a_context_that_has_got_a_link_waits_for_more_messages() {
     let (src, receipts) = (net.hosts[a.host].addr, &net.hosts[b.host].receipts);
     let mut g = net.lock(&b);
     assert_eq!(g.handle_records(net.now, &src, &out.buf[..out.sent], receipts), 1);
-    assert!(!g.has_work() && !g.owes_nothing());
+    assert!(!g.has_work() && !g.delays_no_ack());
     drop(g);
     // Its receipt ends the request when the process of the target is gone.
     let mut g = net.lock(&a);

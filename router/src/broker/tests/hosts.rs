@@ -1,6 +1,7 @@
 //! Tenants of other hosts.
 
 use super::*;
+use crate::broker::session::To;
 use crate::policy::{Map, Placed};
 use std::sync::Arc;
 
@@ -119,6 +120,22 @@ fn policy_counts_towards_other_hosts_and_from_them() {
         assert_eq!(reached, [may, false], "gold, and iron of another network");
         assert!(b.broker.reach(up, &far).eq(reached), "all at once");
     }
+}
+
+#[test]
+fn a_route_to_a_plain_endpoint_outlives_a_new_map() {
+    let text = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\noutside = true");
+    let broker = Broker::new(policy(MAP, &text), 7);
+    let mut b = Bench { broker, now: 0, out: Vec::new() };
+    let (blue, _) = b.with_rings(1);
+    let plain = std::net::Ipv4Addr::new(198, 51, 100, 9).to_ipv6_mapped().octets();
+    let sent = b.route(blue, plain, 9).pop();
+    let Some(Action::Send(_, Envelope { status: 0, .. })) = sent else { panic!("{sent:?}") };
+    assert_ne!(routed(&mut b, blue, GOLD).route, 0);
+    let other = MAP.replace("vip = \"10.0.0.7\"", "vip = \"10.0.0.8\"");
+    b.broker.reload(0, policy(&other, &text), &Host, &mut Vec::new());
+    let routes: Vec<To> = b.broker.up(blue).unwrap().routes.keys().copied().collect();
+    assert_eq!(routes, [To::Outside(plain)], "gold's old address is not known any more");
 }
 
 #[test]

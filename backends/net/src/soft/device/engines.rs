@@ -292,7 +292,7 @@ impl SoftDevice {
         if control.links_all {
             self.link_with_others((k, engine))?;
         }
-        if let Some(sinks) = control.device.and_then(|device| device.sinks.get()) {
+        if let Some((_, sinks)) = control.device.and_then(|device| device.sinks.get()) {
             engine.deliver_to(&sinks[k]);
         }
         if control.helper {
@@ -308,7 +308,10 @@ impl SoftDevice {
 
     /// The part of an engine in memory of the program's.
     fn part_of(&self, room: &Room, k: usize) -> (*mut u8, usize) {
-        let part = (room.bytes / self.engines.most()) & !4095;
+        let part = match self.engines.most() {
+            1 => room.bytes,
+            most => (room.bytes / most) & !4095,
+        };
         (room.at.wrapping_add(k * part), part)
     }
 

@@ -6,31 +6,44 @@ use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::verbs::types::Handle;
 use std::sync::OnceLock;
 
-/// What each engine delivers its events to.
-pub(super) type Sinks = OnceLock<heapless::Vec<OuterSink, MAX_ENGINES>>;
+/// Where the device delivers its events, and what each engine delivers its own to.
+pub(super) type Sinks = OnceLock<(&'static dyn EventSink, heapless::Vec<OuterSink, MAX_ENGINES>)>;
 
 /// Passes the events of one engine on.
 pub(super) struct OuterSink {
     device: &'static SoftDevice,
     k: usize,
-    to: &'static dyn EventSink,
+}
+
+impl OuterSink {
+    fn to(&self) -> Option<&'static dyn EventSink> {
+        self.device.sinks.get().map(|(to, _)| *to)
+    }
 }
 
 impl EventSink for OuterSink {
     fn cq_event(&self, cq: Handle) {
-        self.to.cq_event(self.device.home_of(self.k, cq));
+        if let Some(to) = self.to() {
+            to.cq_event(self.device.home_of(self.k, cq));
+        }
     }
 
     fn async_event(&self, event: AsyncEvent) {
-        self.to.async_event(self.device.outer_event(self.k, event));
+        if let Some(to) = self.to() {
+            to.async_event(self.device.outer_event(self.k, event));
+        }
     }
 
     fn cm_event(&self) {
-        self.to.cm_event();
+        if let Some(to) = self.to() {
+            to.cm_event();
+        }
     }
 
     fn general_event(&self) {
-        self.to.general_event();
+        if let Some(to) = self.to() {
+            to.general_event();
+        }
     }
 }
 
@@ -40,8 +53,9 @@ impl SoftDevice {
     pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
         // An engine that is made meanwhile has it from its maker.
         let Ok(_control) = self.control() else { return };
-        let sinks = self.sinks.get_or_init(|| {
-            (0..self.engines.most()).map(|k| OuterSink { device: self, k, to: sink }).collect()
+        let (_, sinks) = self.sinks.get_or_init(|| {
+            let of = |k| OuterSink { device: self, k };
+            (sink, (0..self.engines.most()).map(of).collect())
         });
         for (k, engine) in self.engines.numbered() {
             engine.deliver_to(&sinks[k]);
