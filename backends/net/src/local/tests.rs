@@ -170,7 +170,8 @@ fn a_name_is_bound_while_its_socket_lives() {
     }
 }
 
-/// The directory keeps other users away. Behind that, the one who connects looks who listens.
+/// The directory keeps other users away. In addition, a process that connects checks the user of
+/// the listener.
 #[test]
 fn a_connection_to_another_users_process_is_refused() {
     if own_uid() != 0 {

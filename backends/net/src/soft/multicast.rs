@@ -1,5 +1,5 @@
-//! [`SoftEngine`]'s multicast: the engine knows the members of groups, the port the groups that
-//! have some.
+//! [`SoftEngine`]'s multicast: the engine knows the members of each group, the port knows the
+//! groups that have members.
 
 use super::lock::EngineLock;
 use super::{PortState, SoftEngine};
