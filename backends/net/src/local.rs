@@ -260,8 +260,8 @@ impl Lock {
     }
 }
 
-/// Makes the doors of a device's blocks lead to the door of the first block, and returns that
-/// block. A device with many queue pairs has many blocks, and so one link of each peer serves all.
+/// Makes the doors of a device's blocks lead to the door of the first block, and returns its lock.
+/// A device with many queue pairs has many blocks: so one link of each peer serves them all.
 ///
 /// # Errors
 /// [`Error::Os`]: as symlink(2).

@@ -13,9 +13,9 @@ use crate::sys::errno;
 use gdrcore_core::lease::Serial;
 use gdrcore_core::roce::peer_memory::{Piece, PIECES};
 
-/// Copies ranges of this process, in order, into ranges (address, length) of another process, while
-/// a grant of those addresses is active; at most [`PIECES`] ranges. Returns the number of bytes
-/// copied, or the errno; ECANCELED: the grant was revoked.
+/// Copies ranges of this process, in order, into ranges (address, length) of another process, at
+/// most [`PIECES`], while a grant of those addresses is active. Returns the number of bytes copied,
+/// or the errno; ECANCELED: the grant was revoked.
 pub(crate) fn write_process(
     pid: libc::pid_t,
     pieces: &[Piece],
@@ -90,7 +90,7 @@ struct Descriptor {
     abort_ip: u64,
 }
 
-/// The comparison and the call, as one restartable sequence. Returns what the kernel does: the
+/// The comparison and the call, as one restartable sequence. Returns the kernel's result: the
 /// number of bytes, or an errno below zero.
 ///
 /// # Safety

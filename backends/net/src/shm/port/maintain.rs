@@ -221,7 +221,7 @@ impl Inbound {
     /// Makes the link of a hello. `Ok(None)`: the hello has not arrived yet.
     ///
     /// # Errors
-    /// The message is no hello of ours; the socket is to be closed.
+    /// The message is no hello of ours; the socket must be closed.
     fn receive_link(
         &mut self,
         shared: &[Option<SharedRegion>],
