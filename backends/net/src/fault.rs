@@ -137,8 +137,8 @@ fn current(signal: i32) -> Result<libc::sigaction> {
 /// addresses ([`host::HAS_LANDINGS`]).
 ///
 /// # Errors
-/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread, or one of the
-/// parent in a child of a fork, has held the list for too long.
+/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread held the list for
+/// too long; in a child of a fork, this may be one of the parent.
 ///
 /// # Cost
 /// Two system calls.
@@ -381,8 +381,8 @@ unsafe fn land(context: *mut libc::c_void) -> bool {
 /// `Fault`.
 ///
 /// # Cost
-/// One system call and the page faults; where the kernel cannot do it (before 5.14, mappings of
-/// device memory) one access per page.
+/// One system call and the page faults; if the kernel cannot populate (before 5.14, mappings of
+/// device memory), one access per page.
 pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     if len == 0 {
         return Ok(());

@@ -27,7 +27,7 @@ struct Entry {
     seg: u16,
     first: u16,
     class: u8,
-    /// Delivered or dropped; its bytes are free once it is the oldest.
+    /// The packets were delivered or dropped; the entry's bytes are free once it is the oldest.
     done: bool,
     src: Endpoint,
     since_ns: u64,

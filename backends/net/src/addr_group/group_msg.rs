@@ -251,9 +251,8 @@ impl GroupSocket {
     /// Receives one message into `buf` and returns its length. 0: the message was another user's or
     /// too long, and was dropped. `None`: no message waits.
     ///
-    /// A message of packets that is too long is as if it had had fewer: the others are lost as
-    /// packets of a network are. Its sender repeats them from the first lost one on, so each such
-    /// message brings progress.
+    /// If a message of packets is too long, its last packets are lost, like packets on a network.
+    /// Their sender repeats them from the first lost one on, so each such message brings progress.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }

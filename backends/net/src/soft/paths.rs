@@ -34,9 +34,9 @@ impl SoftEngine {
     /// datagrams. `way`: the result of [`SoftEngine::ask_router`].
     ///
     /// # Errors
-    /// With a router: its refusal. Else only where shared memory alone is wanted:
-    /// `Error::NoDevice`: no process of this host offers it under that address; `Error::Access`:
-    /// one of another user does; `Error::NoMemory`.
+    /// With a router: its refusal. Otherwise only for a device that uses shared memory alone:
+    /// `Error::NoDevice`: no process of this host offers a link at that address; `Error::Access`: a
+    /// process of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(
         &self,
         held: &mut EngineLock<'_>,

@@ -12,11 +12,11 @@ const RINGS: usize = 3;
 pub enum Step {
     /// The answer to the last request.
     Answer(Envelope),
-    /// Another session's link, to be answered; its socket came with the message.
+    /// Another session's link, whose socket came with the message. It must be answered.
     Link(u32, Link),
     /// News of a route.
     Event(RouteEvent),
-    /// A PING, to be answered.
+    /// A PING, which must be answered.
     Ping(u32),
     /// Nothing.
     Nothing,
@@ -29,9 +29,9 @@ pub enum Step {
 pub enum Broken {
     /// The bytes are no message.
     Fault(Fault),
-    /// A type that a router does not send, or not now.
+    /// A type that a router does not send, or does not send now.
     Unexpected(u16),
-    /// A message with descriptors that its type does not have, or without those it has.
+    /// A message with descriptors that its type does not have, or without those that it has.
     Descriptors(u16),
 }
 
@@ -44,7 +44,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client without requests so far.
+    /// A client that has made no request.
     pub const fn new() -> Client {
         Client { last: 0, waits: None }
     }
