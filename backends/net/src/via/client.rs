@@ -65,7 +65,7 @@ impl Client {
     /// Interprets a datagram that had `fds` descriptors.
     ///
     /// # Errors
-    /// [`Broken`]: the connection is to be closed.
+    /// [`Broken`]: the connection must be closed.
     pub fn take(&mut self, bytes: &[u8], fds: usize) -> Result<Step, Broken> {
         let e = Envelope::parse(bytes).map_err(Broken::Fault)?;
         let kind = e.message.kind();

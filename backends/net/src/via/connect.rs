@@ -35,7 +35,7 @@ pub(super) fn try_connect(fd: BorrowedFd<'_>, at: &SocketPath) -> Result<(), i32
 /// Connects until a time.
 ///
 /// # Errors
-/// With a reason: no router listens there, or it takes no connection in time.
+/// With a reason: no router listens there, or it accepts no connection in time.
 pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
     let fd = socket()?;
     loop {

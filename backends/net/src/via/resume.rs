@@ -26,7 +26,7 @@ const ANSWER_NS: u64 = 5_000_000_000;
 
 /// State of a session's connection to its router.
 #[derive(Debug)]
-// Not boxed: it is passed on once in the life of a router.
+// Not boxed: the value is passed on once in the life of a router.
 #[allow(clippy::large_enum_variant)]
 pub enum Standing {
     /// The router is there.

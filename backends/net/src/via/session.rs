@@ -205,7 +205,7 @@ impl Session {
     /// Sends a request whose answer does not count. Never waits.
     ///
     /// # Errors
-    /// [`Error::Again`]: not now.
+    /// [`Error::Again`]: the message cannot be sent now.
     pub fn tell(&self, message: Message) -> Result<()> {
         let Ok(mut inner) = self.inner.try_lock() else { return Err(Error::Again) };
         let e = inner.client.tell(message);
@@ -371,7 +371,8 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// With a reason: [`Error::AddressInUse`]: another session of the address listens there;
-    /// [`Error::Os`]`(EDQUOT)`: it listens at as many ports as it may. As [`Asker::route`].
+    /// [`Error::Os`]`(EDQUOT)`: the session listens at as many ports as it may. As
+    /// [`Asker::route`].
     pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
         let s = self.session;
         let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };

@@ -214,7 +214,7 @@ impl SoftDevice {
     /// # Errors
     /// [`Error::StaleHandle`]: it does not exist; no program has a handle of it.
     pub(super) fn made(&self, k: usize) -> Result<&'static SoftEngine> {
-        // Without a recorded reason, because no call of the program comes here.
+        // No words: no call of the program comes here.
         self.engines.get(k).ok_or(Error::StaleHandle)
     }
 
