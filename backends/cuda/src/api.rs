@@ -220,7 +220,6 @@ pub(crate) fn check(call: &'static str, code: CuResult) -> Result<(), Failure> {
     }
 }
 
-/// A function that the driver may lack.
 pub(crate) fn need<F: Copy>(call: &'static str, f: Option<F>) -> Result<F, Failure> {
     f.ok_or(Failure::new(call, Failure::MISSING))
 }

@@ -33,7 +33,6 @@ struct Allocation {
     made: Made,
 }
 
-/// The allocations and imports of this process.
 static ALLOCATIONS: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
 
 fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {

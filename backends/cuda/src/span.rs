@@ -139,7 +139,6 @@ impl Span {
     }
 }
 
-/// Bytes of a host page.
 fn page_size() -> u64 {
     // SAFETY: no precondition.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)

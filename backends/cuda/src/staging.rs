@@ -284,7 +284,6 @@ impl Memory for Staging {
 }
 
 impl State {
-    /// The place of a region.
     fn region(&self, cookie: u64) -> Option<usize> {
         let i = cookie as u32 as usize;
         self.regions

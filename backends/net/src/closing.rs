@@ -123,7 +123,6 @@ fn end(thing: Thing) {
     LEFT.fetch_sub(1, SeqCst);
 }
 
-/// Closes everything that waits.
 fn close_all() {
     for place in PLACES.iter().filter(|place| place.hold(FILLED)) {
         let thing = Thing(place.thing[0].load(SeqCst), place.thing[1].load(SeqCst));

@@ -274,7 +274,7 @@ fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a l
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
     let action = replaced.get(n)?;
-    // The kernel would set SIG_DFL; ours stays in front and skips the handler.
+    // The kernel would put SIG_DFL in front; ours stays there and notes that the handler has run.
     let once = action.sa_flags & libc::SA_RESETHAND != 0;
     let spent = once && replaced.spent.fetch_or(1 << n, Ordering::AcqRel) & 1 << n != 0;
     Some(action).filter(|_| !spent)

@@ -54,7 +54,6 @@ fn read_interface(message: &[u8]) -> Option<(u32, bool, Hardware)> {
     Some((word(head, 4), word(head, 8) & UP == UP, hardware))
 }
 
-/// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
     Up,
@@ -63,7 +62,6 @@ pub(crate) enum LinkEvent {
     Address,
     /// The interface has another hardware address, or another interface has the address.
     Hardware,
-    /// The interface itself has been removed.
     Removed,
 }
 

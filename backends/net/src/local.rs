@@ -143,7 +143,6 @@ impl Name {
         unsafe { libc::access(self.addr.sun_path.as_ptr(), libc::F_OK) == 0 }
     }
 
-    /// Its path.
     #[cfg(test)]
     pub(crate) fn path(&self) -> &std::path::Path {
         // SAFETY: the path is a C string within the address, which is borrowed.
@@ -222,7 +221,6 @@ impl Lock {
         Err(Error::AddressInUse)
     }
 
-    /// The name of one of its sockets.
     pub(crate) fn name(&self, role: Role) -> Name {
         Name::of(&self.socket_dir, &self.at, self.holder, role)
     }
@@ -352,7 +350,6 @@ fn empty(dir: RawFd) {
     }
 }
 
-/// Removes an empty directory.
 fn remove_dir(path: &Result<Path>) {
     if let Ok(path) = path {
         // SAFETY: a C string; no other pointers.

@@ -109,7 +109,6 @@ fn has_header(fd: RawFd) -> Result<Option<bool>> {
     Ok((n > 0).then_some(n as usize == found.len() && found == wanted))
 }
 
-/// Writes the header of an empty file.
 fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     if replace {
         // SAFETY: takes no pointers.

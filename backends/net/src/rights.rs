@@ -177,7 +177,6 @@ impl Drop for Foreign {
     }
 }
 
-/// A message that has arrived.
 pub(crate) struct Arrived {
     /// The message's bytes.
     pub(crate) len: usize,

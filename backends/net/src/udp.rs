@@ -278,7 +278,6 @@ impl UdpPort {
 /// Cache line, and the alignment of every carved part.
 const ALIGN: usize = 64;
 
-/// Rounds up to whole cache lines.
 const fn lines(bytes: usize) -> usize {
     (bytes + ALIGN - 1) & !(ALIGN - 1)
 }

@@ -4,7 +4,6 @@ use super::streams::Asked;
 use super::{State, Whose, ATOMIC, ATOMICS, ATOMIC_STRIDE, CHUNK, CHUNKS};
 use gdrcore_core::mem::{Access, AtomicOp, Token};
 
-/// An atomic in progress.
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
     serial: u32,

@@ -12,7 +12,6 @@ use crate::failure::Failure;
 pub(super) enum Asked {
     NotYet,
     Done,
-    /// The context is lost.
     Lost,
 }
 
@@ -26,7 +25,6 @@ struct Copies {
     ended: u64,
 }
 
-/// The streams of one GPU.
 pub(super) struct Streams {
     pub(super) device: &'static Device,
     /// The context is lost: no further copy will succeed.

@@ -39,9 +39,9 @@ const PEERS: usize = 128;
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// Before a queue pair or the device ends, a member waits for the owners of packets that it holds:
-/// they may wait for a CPU. It waits until no owner has taken a packet for the first time, and does
-/// not wait again within the second.
+/// A member that ends a queue pair or the device waits for the owners of packets that it holds,
+/// because they may wait for a CPU: until no owner has taken a packet for the first of these times.
+/// Within the second it does not wait again.
 const LAST_NS: u64 = 100_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
@@ -228,7 +228,6 @@ impl Member {
         self.sockets.iter().flatten().map(GroupSocket::lock)
     }
 
-    /// The directory of the sockets.
     pub(crate) fn socket_dir(&self) -> &SocketDir {
         &self.socket_dir
     }

@@ -69,7 +69,6 @@ struct Entry<T> {
     grant: Option<T>,
 }
 
-/// A mapped grant.
 struct MappedGrant {
     number: u32,
     serial: u32,
@@ -420,7 +419,6 @@ pub(super) fn offers(shared: &[Option<SharedRegion>], by_address: bool) -> u32 {
     shares | if by_address { OFFERS_BY_ADDRESS } else { 0 }
 }
 
-/// The shared region with a key.
 pub(super) fn shared_region(shared: &[Option<SharedRegion>], rkey: u32) -> Option<&SharedRegion> {
     shared.iter().flatten().find(|s| s.rkey == rkey)
 }
@@ -434,7 +432,6 @@ pub struct PeerRequest {
     pub from: Endpoint,
     /// Queue pairs and key.
     pub request: GrantRequest,
-    /// By address.
     pub(super) by_address: bool,
 }
 

@@ -134,7 +134,6 @@ impl LinkSocket {
         }
     }
 
-    /// Takes the next event.
     pub(super) fn next_event(&mut self) -> LinkEvent {
         let mut bytes = [0u8; GRANT_LEN + 1];
         let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {

@@ -57,7 +57,6 @@ struct Brokered {
     from: Endpoint,
     /// The number of its session.
     peer: u32,
-    /// Memory may be granted.
     may_grant: bool,
 }
 

@@ -209,7 +209,6 @@ impl Writer {
         self.head
     }
 
-    /// Half of the ring's bytes.
     pub(super) fn half(&self) -> usize {
         self.place.size / 2
     }

@@ -18,7 +18,6 @@ const SLEEPS: u32 = 256;
 /// The length of a sleep, to which the system adds its timer slack of 50 us.
 const SLEEP: Duration = Duration::from_micros(20);
 
-/// How a thread stands aside.
 #[derive(Default)]
 pub(super) struct Aside {
     /// Sleeps left; 0: the thread yields.

@@ -107,7 +107,6 @@ struct Slot {
     branches: Branches,
 }
 
-/// The channels of a device.
 pub(super) struct Channels {
     slots: [Slot; CHANNELS],
     owned: Mutex<[Option<Fd>; CHANNELS]>,
@@ -464,7 +463,6 @@ impl SoftEngine {
     }
 }
 
-/// Whether a descriptor is readable now.
 fn is_readable(fd: RawFd) -> bool {
     crate::sys::any_ready([(fd, libc::POLLIN)])
 }

@@ -197,7 +197,6 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
     handled
 }
 
-/// Gives packets to the engine.
 fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
     let Fields { flow_label, traffic_class, hop_limit } = p.grh;
     let src = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) };

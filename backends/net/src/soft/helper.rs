@@ -44,7 +44,6 @@ const LOCK_TRIES: u32 = 256;
 /// Time until the helper's next attempt at a lock whose holder does not run.
 const LOCKED_NS: u64 = 20_000;
 
-/// The helper of a device.
 pub(super) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,

@@ -12,8 +12,8 @@ const SLICE_NS: u64 = 100_000;
 
 /// State of the decision. Polling on pays between two bursts of a stream, and where messages come
 /// one by one, because a sleep and a wake-up cost both sides more. It does not pay if the program
-/// spins on memory on this very core: the program runs only when a time slice of the helper ends,
-/// and answers nothing while the helper polls.
+/// spins on memory on this very core: the program gives up the core only at the end of a time
+/// slice, and answers nothing while the helper polls.
 pub(super) struct Linger {
     /// Balance of polls that found work and polls in vain.
     credit: u32,

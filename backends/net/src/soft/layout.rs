@@ -52,7 +52,6 @@ pub(super) fn page_up(n: usize) -> Result<usize> {
 }
 
 impl SoftConfig<'_> {
-    /// The configuration of the device's port.
     pub(super) fn udp(&self) -> UdpConfig {
         let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };

@@ -25,7 +25,6 @@ pub(super) struct EngineLock<'d> {
 }
 
 impl EngineLock<'_> {
-    /// The engine and the ports at once.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only

@@ -168,7 +168,6 @@ struct PortState<P = UdpPort> {
     refused: peer_ports::LookUps,
     /// The interface of the address; `None`: its port is always active.
     link: Option<LinkWatch>,
-    /// The rings to and from a router.
     relay: Option<Relay>,
     /// Memory beside the rings of `relay`; `None`: not a device over a router.
     relay_room: Option<relayed::Room>,
@@ -221,7 +220,6 @@ pub struct SoftEngine {
     polls: turns::PollNotes,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
-    /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Helper,
     channels: channels::Channels,

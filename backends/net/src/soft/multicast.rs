@@ -40,7 +40,6 @@ impl SoftEngine {
         Ok(())
     }
 
-    /// Closes the sockets of groups without members.
     pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
         if let Some(net) = port.net.as_mut().filter(|net| net.has_groups()) {

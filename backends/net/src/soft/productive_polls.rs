@@ -190,7 +190,6 @@ mod tests {
         (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
     }
 
-    /// Polls until `done`.
     fn poll_until(dev: &SoftEngine, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
         let (_, shared) = dev.engine.cq(cq).unwrap();
         let end = deadline(60);

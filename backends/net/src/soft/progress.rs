@@ -32,8 +32,8 @@ const POST_TRIES: u32 = 64;
 const IDLE_POLLS: u32 = 64;
 
 /// Empty polls after which the program yields once if some peers are processes of this host, which
-/// may wait for this core: some 0.7 µs. An answer from another core takes half of that. It does not
-/// yield more often: a thread that yields may get little time on a busy machine.
+/// may wait for this core: some 0.7 µs. An answer from another core takes half of that. The program
+/// does not yield more often: a thread that yields may get little time on a busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
 /// Empty polls after which the program yields, again and again, if it reaches all peers over a

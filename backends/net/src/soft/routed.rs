@@ -213,8 +213,8 @@ impl SoftEngine {
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {
         match arrival {
             Arrival::Link { gid, peer, may_grant, fd } => {
-                // Messages come in order, so this link is newer than the revocation, which ends
-                // only older links.
+                // Messages come in order. This link is newer than the revocation, so the older
+                // links end now.
                 if revoked.contains(&peer) {
                     revoked.retain(|&over| over != peer);
                     shm.close_session(peer, true);

@@ -44,7 +44,6 @@ pub(super) struct Schedule {
     socket_at: u64,
     /// When the links are maintained next.
     maintain_at: u64,
-    /// The interval of maintenance.
     maintain_every: u64,
     /// Before this time a round may end once it has read the links; 0 while the socket is hot.
     full_at: u64,
@@ -155,7 +154,6 @@ impl Schedule {
         !has_links || self.is_last_vain() || now >= self.socket_at || self.is_hot(now)
     }
 
-    /// Notes a poll of the socket.
     #[inline(always)]
     pub(super) fn note_poll(&mut self, now: u64) {
         self.socket_at = now + SOCKET_POLL_NS;

@@ -44,7 +44,6 @@ impl Siblings {
         self.qpns.engine_of(qpn).filter(|&k| k < self.engines as usize)
     }
 
-    /// The bounds of an engine's links.
     pub(super) fn bounds(&self) -> ShmBounds {
         ShmBounds::of_siblings(self.engines)
     }
@@ -95,12 +94,10 @@ impl SoftEngine {
         }
     }
 
-    /// Whether a link leads to a sibling.
     pub(super) fn is_linked(&self, siblings: &Siblings, k: usize) -> bool {
         self.sibling_link(self.lock_control().port(), siblings, k).is_some()
     }
 
-    /// The link to a sibling.
     fn sibling_link(&self, port: &mut PortState, siblings: &Siblings, k: usize) -> Option<u16> {
         port.shm.as_mut()?.find_link(&self.local, siblings.block_of(k))
     }

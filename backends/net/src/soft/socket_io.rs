@@ -23,7 +23,6 @@ const GROUP_BATCH: usize = 8;
 
 /// The parts of the device that the packet path of its port uses.
 pub(super) trait Host {
-    /// The device's address.
     fn address(&self) -> &Endpoint;
     /// The epoll sets that the port's descriptor is in.
     fn waiter(&self) -> &Waiter;
@@ -58,7 +57,6 @@ fn cost(len: usize) -> usize {
 
 /// Result of batching one burst.
 enum Batched {
-    /// There was no burst.
     Nothing,
     /// The batch is full: flush first.
     NoRoom,
@@ -71,7 +69,6 @@ enum Batched {
 /// A port that sends one burst alone.
 struct Alone<'p, P> {
     net: &'p mut P,
-    /// The burst is in the batch.
     is_batched: bool,
     /// The burst's destination, if bursts to it have one packet each.
     limited: Option<PeerAddr>,
@@ -239,7 +236,6 @@ impl<P: Port> PortState<P> {
         }
     }
 
-    /// Sends the engine's bursts, in batches.
     pub(super) fn send(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) {
         if self.blocked {
             if !self.flush(host) {

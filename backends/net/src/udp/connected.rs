@@ -31,14 +31,12 @@ pub(super) const CONNECT_AFTER_MAX: u16 = 4096;
 pub(super) const TRUSTED_AFTER: u16 = 1024;
 /// Bytes of a probe packet: longer than any length to which the filter truncates it.
 const PROBE: usize = 300;
-/// Probe packets.
 const PROBES: u16 = 6;
 /// Offset of the network header, for a filter.
 const SKF_NET_OFF: u32 = 0xfff0_0000;
 /// Offset of the identification in IPv4's header.
 const IDENT: u32 = 4;
 
-/// A connected socket.
 pub(super) struct ConnectedSocket {
     fd: Fd,
     /// The flow, for the ICRC of the socket's packets.

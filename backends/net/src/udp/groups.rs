@@ -22,7 +22,6 @@ pub(super) struct Group {
     fd: Fd,
 }
 
-/// The groups of a port.
 pub(super) type Groups = heapless::Vec<Group, GROUPS>;
 
 /// Sets the interface by which multicast leaves. Without one, a send fails.

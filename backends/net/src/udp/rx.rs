@@ -42,7 +42,6 @@ pub(super) fn show_headers(socket: RawFd, v4: bool) {
     }
 }
 
-/// Aligned room for ancillary data.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);

@@ -43,7 +43,6 @@ struct Slot {
     done: u32,
     /// Failures of this message so far.
     tries: u8,
-    /// Send packet by packet.
     single: bool,
     /// The slot's msghdr is not filled in: the burst may leave by sendto.
     plain: bool,
@@ -197,7 +196,6 @@ impl Tx {
         Some(unsafe { core::slice::from_raw_parts_mut(self.buffer.add(self.used), self.burst) })
     }
 
-    /// Fills in the msghdr of a slot.
     fn write_headers(&mut self, i: usize) {
         self.slot(i).plain = false;
         let s = *self.slot(i);

@@ -2,7 +2,6 @@
 
 use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEvent};
 
-/// Descriptors of a WELCOME with rings.
 const RINGS: usize = 3;
 
 /// The action that a message requires.
@@ -99,7 +98,6 @@ impl Client {
     }
 }
 
-/// The type of a message's answer.
 const fn answer_to(kind: u16) -> u16 {
     match kind {
         1 => 2, // HELLO, WELCOME

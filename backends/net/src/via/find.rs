@@ -222,7 +222,6 @@ mod tests {
         SocketPath::new(text.as_bytes()).unwrap()
     }
 
-    /// Two folders of a test's own.
     fn folders(name: &str) -> [String; 2] {
         let base = std::env::temp_dir().join(format!("gdrc-find-{name}-{}", place::port()));
         ["free", "own"].map(|f| {

@@ -17,7 +17,6 @@ pub(crate) struct Peer {
     pub(crate) at: Endpoint,
     /// The number of its session.
     pub(crate) session: u32,
-    /// Memory may be granted over the link.
     pub(crate) may_grant: bool,
 }
 

@@ -21,7 +21,6 @@ static CHANNELS: PartKind = PartKind {
 };
 
 impl SoftDevice {
-    /// Whether a channel has branches.
     fn is_branched(&self, channel: Handle) -> Result<bool> {
         let (_, engine, own) = self.of(channel)?;
         Ok(engine.channel_branches(own)?.next() != 0)

@@ -10,7 +10,6 @@ use crate::soft::siblings::Siblings;
 use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
 
-/// An engine and its number.
 type Numbered = (usize, &'static SoftEngine);
 
 impl SoftDevice {
