@@ -100,7 +100,7 @@ impl LinkWatch {
         self.state
     }
 
-    /// Reads what has changed.
+    /// Reads the changes.
     #[cold]
     #[inline(never)]
     pub(crate) fn read(&mut self, mut note: impl FnMut(LinkEvent)) {

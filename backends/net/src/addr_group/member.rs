@@ -49,7 +49,7 @@ const DELIVER_NS: u64 = 50_000;
 /// Services that a device can offer.
 pub const SERVICES: usize = 256;
 
-/// What the member is measuring at the moment.
+/// The member's current measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing.

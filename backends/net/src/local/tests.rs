@@ -181,7 +181,7 @@ fn a_connection_to_another_users_process_is_refused() {
     let lock = Lock::take(&SocketDir::open().unwrap(), &at(5), Holder::Block(1)).unwrap();
     let name = lock.name(Role::Links);
     let socket = lock.bind(Role::Links, libc::SOCK_SEQPACKET).unwrap();
-    // The kernel notes who listens. The system calls change the ids of one thread.
+    // The kernel notes the listener's user. The system calls change the ids of one thread.
     let listen_as = |uid: u32| {
         std::thread::scope(|s| {
             s.spawn(|| {

@@ -18,7 +18,7 @@
 //!
 //! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
 //! process, by a system call. All else is the same. Both ends must enable it; the owner grants by
-//! address only what was requested by address.
+//! address only if the request was by address.
 
 use super::cma::{CmaError, PeerProcess};
 use super::listener::LinkSocket;

@@ -95,7 +95,7 @@ fn leave_all() -> usize {
     OPEN.0.iter().filter(|slot| !leave_one(slot, Last::Connections)).count()
 }
 
-/// What a device sends before its process ends.
+/// The messages that a device sends before its process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Acks,

@@ -2,8 +2,9 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory.
-//! * `progress`: one bounded round of the engine, and who runs it. `schedule`: what it looks at,
-//!   and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the threads that share it.
+//! * `progress`: one bounded round of the engine, and the thread that runs it. `schedule`: the
+//!   inputs that it reads, and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the
+//!   threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others.
@@ -299,7 +300,7 @@ impl<P> PortState<P> {
     }
 }
 
-/// Control: what the device's owner sets once.
+/// Control: settings that the device's owner makes once.
 impl SoftEngine {
     /// Sends events to `sink` alone from now on: `cq_event` and `async_event` find none. The first
     /// sink stays. It must live until `close` has returned.

@@ -88,7 +88,7 @@ impl Default for PeerPorts {
     }
 }
 
-/// What a look-up has found.
+/// Result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The port is the peer's.

@@ -28,7 +28,7 @@ const BUSY: u32 = 8;
 /// operations.
 const ROUND_NS: u64 = 200_000;
 
-/// What a look at the clock shows.
+/// Result of a look at the clock.
 #[derive(PartialEq, Eq, Debug)]
 struct Look {
     /// The program drives the engine.

@@ -86,7 +86,7 @@ impl<P: Port> PortState<P> {
 
 /// Data: rounds, doorbells and events.
 impl SoftEngine {
-    /// Sends what there is, unless another thread has the engine.
+    /// Sends all work that waits, unless another thread has the engine.
     pub(super) fn try_send(&self) {
         if let Some(held) = self.try_lock() {
             self.round_and_release(held, Round::Send, None);

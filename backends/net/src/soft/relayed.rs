@@ -107,7 +107,7 @@ impl SoftEngine {
 }
 
 impl PortState {
-    /// Ends the rings. What is in them is lost, as on a wire.
+    /// Ends the rings. Packets in them are lost, as on a wire.
     #[cold]
     pub(super) fn end_relay(&mut self) {
         self.relay = None;

@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(judge(&turns, &vain, STAND_BACK_NS.0), Vain::Turn);
     }
 
-    /// What polls do in a millisecond beside a runner that works, and runs a full round when it is
-    /// asked for one and `answers`: rounds asked for, and run by the polls.
+    /// Polls for a millisecond beside a runner that works and, if it `answers`, runs a full round
+    /// when asked. Returns the rounds that the polls asked for, and those that they ran.
     fn beside_posts(answers: bool) -> [u32; 2] {
         let (turns, vain) = (TurnLock::default(), VainPolls::default());
         let (mut counts, mut last) = ([0; 2], 0);

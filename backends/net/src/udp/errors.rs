@@ -217,7 +217,7 @@ mod tests {
         PortError { dst: Endpoint::v4([127, 0, 0, host], port), errno, kind, mtu }
     }
 
-    /// What waits: port, kind and MTU of each.
+    /// The waiting errors: port, kind and MTU of each.
     fn all(mut errors: Errors) -> Vec<(u16, ErrorKind, u32)> {
         core::iter::from_fn(|| errors.pop()).map(|e| (e.dst.port, e.kind, e.mtu)).collect()
     }

@@ -70,7 +70,7 @@ impl Engines {
     /// An engine, if it is made.
     #[inline(always)]
     pub fn get(&self, k: usize) -> Option<&'static SoftEngine> {
-        // Acquire pairs with the Release of `put`: who sees the engine sees it complete.
+        // Acquire pairs with the Release of `put`: a thread that sees the engine sees it complete.
         let engine = self.places.get(k)?.load(Ordering::Acquire);
         // SAFETY: null, or an engine that lives until the device is closed.
         unsafe { engine.as_ref() }
