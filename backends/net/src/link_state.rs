@@ -309,8 +309,8 @@ mod tests {
             if !watch.state.is_up {
                 seen(&mut watch, true, true);
             }
-            // Both are told although nobody looked meanwhile. (The kernel tells a carrier that
-            // blinked as one that never changed.)
+            // Both events are reported although nobody looked meanwhile. (A carrier that blinked is
+            // reported like one that never changed.)
             ip("link set a0 down");
             ip("link set a0 up");
             assert_eq!(seen(&mut watch, true, true), [Down, Up]);

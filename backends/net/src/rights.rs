@@ -327,7 +327,7 @@ mod tests {
             let arrived = ours.receive(&mut bytes, |_, fd| kept.push(fd)).unwrap();
             assert!(arrived.cut && kept.len() <= HELD, "{} taken", kept.len());
         }
-        // With its socket it is one thing to be closed.
+        // With its socket the message is one thing to close.
         ours.empty();
         assert!(ours.receive(&mut bytes, |_, _| {}).unwrap().cut);
     }

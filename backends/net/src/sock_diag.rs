@@ -30,9 +30,9 @@ const INODE: usize = USER + 4;
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Socket {
-    /// It is bound to the address, not to all addresses.
+    /// The socket is bound to the address, not to all addresses.
     exact: bool,
-    /// It receives packets of one peer only.
+    /// The socket receives packets of one peer only.
     connected: bool,
     /// Bytes that were not read, with the kernel's overhead.
     unread: u32,

@@ -189,7 +189,7 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
             // SAFETY: a C string; no other pointers.
             check(unsafe { libc::mkdirat(base.raw(), name.as_c_str().as_ptr(), 0o700) })
         });
-        // By now another user, or another process of this user, may have made a name.
+        // Another user, or another process of this user, may have taken a name by now.
         let mut made = made.skip_while(|made| *made == Err(Error::Os(libc::EEXIST)));
         match made.next() {
             Some(Ok(_)) => {}

@@ -100,13 +100,13 @@ fn files_of_a_dead_process_do_not_hinder_others() {
 
 #[test]
 fn receipts_of_a_killed_owner_are_read_for_a_minute() {
-    /// Of block 1.
+    /// A QPN of block 1.
     const QPN: u32 = QPN_UNIT + 17;
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
     let ended = || receipts_of(&socket_dir, &at, 1, false);
     let own = |receipts: &Receipts| receipts.of(QPN).map(Psn::get);
-    // Of this address alone: other processes' receipts stay.
+    // Sweeps this address alone: other processes' receipts stay.
     let sweep_at = |s: u64| {
         let place = socket_dir.c_path(&[Part::of_address(&at).bytes()]).unwrap();
         let address = open_dir(libc::AT_FDCWD, place.as_c_str()).unwrap();

@@ -74,7 +74,7 @@ struct MappedGrant {
     serial: u32,
     iova: u64,
     length: u64,
-    /// Its first byte in this process.
+    /// The first byte of the mapping in this process.
     base: u64,
     map: ManuallyDrop<Map>,
 }

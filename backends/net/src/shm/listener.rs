@@ -177,7 +177,7 @@ impl LinkSocket {
     ///
     /// # Errors
     /// [`Error::Access`]: the message is no hello, or its memory has not the required form; the
-    /// socket is to be closed. [`Error::NoMemory`].
+    /// socket must be closed. [`Error::NoMemory`].
     pub fn receive(&mut self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }

@@ -53,9 +53,9 @@ impl ShmBounds {
 /// The other end of a link, as named by the router that made the link.
 #[derive(Clone, Copy, Debug)]
 struct Brokered {
-    /// Its address.
+    /// The other end's address.
     from: Endpoint,
-    /// The number of its session.
+    /// The number of the other end's session.
     peer: u32,
     may_grant: bool,
 }

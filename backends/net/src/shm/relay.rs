@@ -378,7 +378,7 @@ impl Relay {
     }
 
     /// Room for a frame of `want` bytes: where, how many bytes up to `most` or half of the ring,
-    /// and whether the ring is half full. Moves the ring first if it is to move.
+    /// and whether the ring is half full. Moves the ring first if it must.
     #[inline]
     fn space(&mut self, want: usize, most: usize) -> core::result::Result<Option<Space>, Broken> {
         loop {

@@ -52,7 +52,7 @@ pub const VERSION: u32 = 3;
 /// Grants that may be active at a time.
 pub const GRANTS: usize = 16;
 
-/// The other end wrote a value that is never valid: the link is to be closed.
+/// The other end wrote a value that is never valid: the link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 

@@ -1,9 +1,9 @@
 //! A thread that spins gives its core to other threads, of which one may be its peer.
 //!
-//! It yields. On a quiet machine that takes less than a microsecond. On a busy machine a yield puts
-//! the thread behind all threads that compute, for milliseconds each time, and its peer does the
-//! same. A sleep keeps the thread's claim to the core, and the peer runs meanwhile. So after a
-//! yield that took long, the thread sleeps briefly instead, for a while.
+//! The thread yields. On a quiet machine a yield takes less than a microsecond. On a busy machine a
+//! yield puts the thread behind all threads that compute, for milliseconds each time, and its peer
+//! does the same. A sleep keeps the thread's claim to the core, and the peer runs meanwhile. So
+//! after a yield that took long, the thread sleeps briefly instead, for a while.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;

@@ -99,7 +99,7 @@ impl DriverRole {
 struct Slot {
     /// Odd while the channel lives.
     generation: AtomicU32,
-    /// Its eventfd, for the holder of the engine's lock; -1: none.
+    /// The channel's eventfd, for the holder of the engine's lock; -1: none.
     fd: AtomicI32,
     /// Number of its CQs and of the threads that sleep on it.
     users: AtomicU32,

@@ -1,6 +1,6 @@
 //! The helper thread: runs the engine while the program does not.
 //!
-//! It sleeps on the sockets, a timer and an event. While the program polls (within the last
+//! The helper sleeps on the sockets, a timer and an event. While the program polls (within the last
 //! [`TAKE_OVER_NS`]), it leaves the sockets to the program and only reads the clock, less often the
 //! longer the program polls. So two threads never spin for one message. Once the polls stop, it
 //! runs the engine until no work is left. A program that polls memory, and only now and then a CQ,
@@ -52,8 +52,8 @@ pub(super) struct Helper {
     /// Latest end of the helper's sleep on everything; `AWAKE`: it does not sleep. Written under
     /// the engine's lock, except when the helper wakes by itself.
     asleep_until: AtomicU64,
-    /// It must be woken once the engine's lock is free. Woken earlier, it would take this core from
-    /// the lock's holder.
+    /// The helper must be woken, but only after the engine's lock is free: otherwise it would take
+    /// this core from the lock's holder.
     wake_due: AtomicBool,
     /// The epoll sets that it sleeps on.
     waiter: Waiter,
@@ -271,7 +271,7 @@ impl SoftEngine {
                     watching = false;
                     // A program that was only without a CPU for a moment goes on as before.
                     since = (since + LOOK_PART * (now - taken)).min(now);
-                    // It received nothing since it took over, or the polls have found work.
+                    // The helper received nothing since it took over, or the polls have found work.
                     if worked < taken || found >= STICKY {
                         found = 0;
                     }

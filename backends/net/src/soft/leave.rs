@@ -179,7 +179,7 @@ mod tests {
         let at: *const SoftEngine = device;
         let is = |slot: &&AtomicPtr<SoftEngine>| slot.load(Ordering::Relaxed) == at.cast_mut();
         let slot = OPEN.0.iter().find(is).expect("an open device");
-        // Of its slot alone: other tests have devices meanwhile.
+        // Only this device's slot: other tests have devices meanwhile.
         assert!(is_there(at));
         assert!(leave_one(slot, Last::Connections));
         drop(memory);

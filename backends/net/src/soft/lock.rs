@@ -177,7 +177,7 @@ mod tests {
         let active = &dev.engine.shared().active;
         let calls: [fn(&SoftEngine); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
         for call in calls {
-            // As by a post of another thread during the call.
+            // As after a post of another thread during the call.
             active.set(0);
             call(dev);
             assert!(!active.any());

@@ -93,7 +93,7 @@ impl Default for PeerPorts {
 enum Found {
     /// The port is the peer's.
     Peers,
-    /// It is somebody else's, or nobody's.
+    /// The port is somebody else's, or nobody's.
     Others,
     /// The peer is not of this host, so no port can be looked up.
     Elsewhere,

@@ -146,7 +146,7 @@ mod tests {
         for poll_ns in [20_000, 60_000, 1_000_000] {
             let seen = looks(poll_ns, LONG, u64::MAX / 2);
             assert!(seen[10..].iter().all(|(_, look)| !look.busy), "{poll_ns}");
-            // It looks at the clock for each poll, or for every second.
+            // The program looks at the clock for each poll, or for every second.
             assert!(seen.len() as u64 >= LONG / poll_ns / 3, "{poll_ns}: {}", seen.len());
         }
     }

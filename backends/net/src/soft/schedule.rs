@@ -205,8 +205,7 @@ impl Schedule {
         ticked
     }
 
-    /// Whether the links are to be maintained. `handled`: frames that this round has read from
-    /// them.
+    /// Whether the links must be maintained. `handled`: frames that this round has read from them.
     #[inline(always)]
     pub(super) fn is_maintenance_due(&self, now: u64, handled: usize) -> bool {
         now >= self.maintain_at && (handled == 0 || now - self.maintain_at >= MAINTAIN_MAX_NS)

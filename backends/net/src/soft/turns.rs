@@ -319,7 +319,7 @@ mod tests {
             turns.begin_turn(8);
             await_turn(&turns, 4);
             assert!(!turns.is_wanted());
-            // One that hands over.
+            // A runner that hands over.
             let asks = scope.spawn(|| await_turn(&turns, 4));
             while !asks.is_finished() {
                 turns.hand_over();

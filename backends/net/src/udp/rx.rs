@@ -217,7 +217,7 @@ impl UdpPort {
         came
     }
 
-    /// From now on packets come with hop limit and flow label.
+    /// Makes packets come with hop limit and flow label from now on.
     pub fn show_headers(&mut self) {
         show_headers(self.fd.raw(), self.local.is_v4());
     }

@@ -206,13 +206,13 @@ messages! {
 /// A message with its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// It answers the message of this number.
+    /// The message answers the one with this number.
     pub answer: bool,
     /// The message's number; of an answer, the number of the request.
     pub seq: u32,
     /// Of an answer: 0, or a negative errno.
     pub status: i32,
-    /// Its body.
+    /// The body.
     pub message: Message,
 }
 

@@ -13,9 +13,9 @@ use gdrcore_core::error::Result;
 /// The other end of a link that a router made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Its address.
+    /// The other end's address.
     pub(crate) at: Endpoint,
-    /// The number of its session.
+    /// The number of the other end's session.
     pub(crate) session: u32,
     pub(crate) may_grant: bool,
 }

@@ -52,7 +52,7 @@ struct MemoryPort {
     own_sent: u32,
     errors: VecDeque<PortError>,
     counters: PortCounters,
-    /// For the epoll set.
+    /// The descriptor for the epoll set.
     socket: UnixDatagram,
 }
 
