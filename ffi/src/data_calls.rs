@@ -224,13 +224,13 @@ pub unsafe extern "C" fn gdrc_poll_cq(
                     Polled::Declined => {}
                 }
             }
-            // SAFETY: our contract.
             FastDevice::Engine(soft) => {
-                return unsafe { engine_poll_cq(soft, cq, num_entries, wc) }
+                // SAFETY: our contract.
+                return unsafe { engine_poll_cq(soft, cq, num_entries, wc) };
             }
-            // SAFETY: our contract.
             FastDevice::Engines(device) => {
-                return unsafe { engines_poll_cq(device, cq, num_entries, wc) }
+                // SAFETY: our contract.
+                return unsafe { engines_poll_cq(device, cq, num_entries, wc) };
             }
             _ => {}
         }

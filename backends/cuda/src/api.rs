@@ -1,8 +1,8 @@
 //! Binds the functions of `libcuda.so.1` that are used here, and their numbers.
 //!
-//! The facts (names, numbers, layouts) are those of NVIDIA's `cuda.h`, CUDA 12.4; all of them are
-//! ABI since 11.7 or before. Our own bindings are needed because the available crates end the
-//! process if the driver lacks a function.
+//! Names, numbers and layouts are those of NVIDIA's `cuda.h`, CUDA 12.4; all of them are ABI since
+//! 11.7 or before. Our own bindings are needed because the available crates end the process if the
+//! driver lacks a function.
 
 use core::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::sync::OnceLock;
@@ -177,12 +177,12 @@ api! {
 const _: () = assert!(size_of::<c_longlong>() == size_of::<u64>());
 
 static API: OnceLock<Api> = OnceLock::new();
-/// `cuGetErrorName`, which works before `cuInit` has.
+/// `cuGetErrorName`, which works before `cuInit` was called.
 static NAMES: OnceLock<unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult> =
     OnceLock::new();
 
-/// The driver: loaded and initialised by the first successful call, and kept as long as the process
-/// lives.
+/// The driver. The first successful call loads and initialises it; it is kept as long as the
+/// process lives.
 ///
 /// # Errors
 /// [`LIBRARY`] is missing or broken, or the error of `cuInit` (no device, a driver without its
@@ -220,7 +220,6 @@ pub(crate) fn check(call: &'static str, code: CuResult) -> Result<(), Failure> {
     }
 }
 
-/// A function that the driver may lack.
 pub(crate) fn need<F: Copy>(call: &'static str, f: Option<F>) -> Result<F, Failure> {
     f.ok_or(Failure::new(call, Failure::MISSING))
 }

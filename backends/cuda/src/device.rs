@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::api::{self, check, Api, Object};
 use crate::failure::Failure;
 
-/// GPUs that one process uses at most.
+/// Most GPUs that one process uses.
 pub const DEVICES_MAX: usize = 64;
 
 /// A GPU whose primary context is retained.
@@ -117,7 +117,8 @@ impl Device {
         Ok(slot.get_or_init(|| Device { api, ordinal, handle, context }))
     }
 
-    /// The GPU of a name: empty (the first), an ordinal, or a PCI address with or without domain.
+    /// Finds the GPU of a name: empty (the first GPU), an ordinal, or a PCI address with or without
+    /// domain.
     ///
     /// # Errors
     /// As [`Device::get`]; `INVALID_DEVICE`: no GPU has that name; `INVALID_VALUE`: the name has no
@@ -143,12 +144,12 @@ impl Device {
         Err(Failure::new(api::device_get::NAME, api::INVALID_DEVICE))
     }
 
-    /// Its PCI address.
+    /// The GPU's PCI address.
     pub fn bdf(&self) -> Option<Bdf> {
         bdf(self.api, self.handle)
     }
 
-    /// Its name, as the driver has it.
+    /// The driver's name of the GPU.
     pub fn name(&self) -> String {
         let mut text = [0 as c_char; 128];
         // SAFETY: writable for the length given.
@@ -162,7 +163,7 @@ impl Device {
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 
-    /// Its memory in bytes; 0 if the driver does not report it.
+    /// The GPU's memory in bytes; 0 if the driver does not report it.
     pub fn bytes(&self) -> u64 {
         let mut bytes = 0;
         // SAFETY: a writable place.
@@ -174,8 +175,8 @@ impl Device {
         }
     }
 
-    /// Whether it has a feature ([`api::DEVICE_DMA_BUF`] and others). A feature that the driver
-    /// does not know is absent.
+    /// Whether the GPU has a feature ([`api::DEVICE_DMA_BUF`] and others). A feature that the
+    /// driver does not know is absent.
     pub fn has(&self, attribute: i32) -> bool {
         let mut value = 0;
         // SAFETY: a writable place.
@@ -183,7 +184,7 @@ impl Device {
         rc == api::SUCCESS && value != 0
     }
 
-    /// Makes its context current.
+    /// Makes the GPU's context current.
     pub(crate) fn enter(&self) -> Result<Current<'_>, Failure> {
         // SAFETY: the primary context, retained for ever.
         check(api::context_push::NAME, unsafe { (self.api.context_push)(self.context) })?;

@@ -17,7 +17,7 @@ pub enum Kind {
     Shareable,
 }
 
-/// The steps that [`free`] has to undo.
+/// The steps that [`free`] must undo.
 #[derive(Clone, Copy)]
 enum Made {
     Plain,
@@ -26,14 +26,13 @@ enum Made {
 }
 
 struct Allocation {
-    /// The address that the program got.
+    /// The address that was returned to the program.
     given: DevicePtr,
     at: DevicePtr,
     device: &'static Device,
     made: Made,
 }
 
-/// The allocations and imports of this process.
 static ALLOCATIONS: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
 
 fn remember(at: DevicePtr, device: &'static Device, made: Made) -> DevicePtr {
@@ -53,9 +52,9 @@ pub enum Shared {
     Ipc(IpcHandle, u64),
     /// By a descriptor of the whole allocation, with the offset of the range in it.
     Descriptor {
-        /// From [`export`]: the receiver's to close.
+        /// From [`export`]; the receiver closes it.
         fd: i32,
-        /// Of the range.
+        /// The range's offset.
         offset: u64,
         /// Bytes of the allocation: drivers map it whole.
         size: u64,
@@ -117,7 +116,7 @@ fn alloc_shareable(device: &'static Device, length: usize) -> Result<DevicePtr, 
     map(device, size, handle)
 }
 
-/// Maps physical memory at an address; takes the handle, also on failure.
+/// Maps physical memory at an address. Consumes the handle, also on failure.
 fn map(device: &'static Device, size: usize, handle: u64) -> Result<DevicePtr, Failure> {
     let api = device.api;
     let mapped = (|| {
@@ -209,8 +208,8 @@ pub fn free(at: DevicePtr) -> Result<(), Failure> {
 /// Makes a range of memory available to other processes.
 ///
 /// # Errors
-/// `INVALID_VALUE`: not device memory, or of a kind that cannot be passed on (imported, managed, of
-/// a pool).
+/// `INVALID_VALUE`: not device memory, or memory of a kind that cannot be passed on (imported,
+/// managed, of a pool).
 pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
     let span = Span::of(at, length)?;
     let offset = at - span.base;
@@ -244,8 +243,8 @@ pub fn export(at: DevicePtr, length: u64) -> Result<Shared, Failure> {
 /// address of the range, which [`free`] takes.
 ///
 /// # Errors
-/// The driver refuses: the exporter has ended, is another user's or in another namespace, or (by
-/// handle) is this process.
+/// The driver refuses: the exporter has ended, belongs to another user or namespace, or (by handle)
+/// is this process.
 pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<DevicePtr, Failure> {
     let current = device.enter()?;
     let (at, offset) = match shared {
@@ -260,7 +259,7 @@ pub fn import(device: &'static Device, shared: Shared, length: u64) -> Result<De
         Shared::Descriptor { fd, offset, size } => {
             let call = api::vmm_import::NAME;
             let import = need(call, device.api.vmm_import)?;
-            // The driver reports errors of the size.
+            // The driver itself checks the size.
             let size = usize::try_from(size).map_err(|_| Failure::new(call, api::INVALID_VALUE))?;
             let mut handle = 0;
             // SAFETY: this kind of handle is a descriptor in place of a pointer; the driver checks
@@ -296,8 +295,8 @@ fn owner(at: DevicePtr, length: usize) -> Result<&'static Device, Failure> {
     Span::of(at, length as u64).map(|s| s.device)
 }
 
-/// Waits for calls without a stream: a copy from pageable memory returns when the bytes are staged,
-/// a fill at once, and the streams of [`crate::staging`] wait for neither.
+/// Waits for calls without a stream: a copy from pageable memory returns once the bytes are staged,
+/// a fill returns at once, and the streams of [`crate::staging`] wait for neither.
 fn settle(device: &Device) -> Result<(), Failure> {
     // SAFETY: null is the stream of those calls.
     check(api::stream_sync::NAME, unsafe { (device.api.stream_sync)(core::ptr::null_mut()) })

@@ -13,11 +13,11 @@ pub struct Span {
     pub device: &'static Device,
     /// First byte of the requested range.
     pub at: DevicePtr,
-    /// Its bytes.
+    /// Bytes of the range.
     pub length: u64,
     /// First byte of the allocation (or mapping).
     pub base: DevicePtr,
-    /// Its bytes.
+    /// Bytes of the allocation.
     pub size: u64,
     /// Unique in the process among all allocations, existing and freed; 0 if the driver gives none.
     pub buffer_id: u64,
@@ -39,7 +39,7 @@ unsafe fn attribute<T: Default>(api: &api::Api, which: i32, at: DevicePtr) -> Re
     Ok(value)
 }
 
-/// The unique id of the allocation at an address, if there is one. 0: there is one, of a kind
+/// The unique id of the allocation at an address, if there is one. 0: the allocation is of a kind
 /// without ids.
 pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     let _current = device.enter().ok()?;
@@ -50,8 +50,9 @@ pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     id.ok().or_else(|| there().ok().map(|_| 0))
 }
 
-/// The kind of memory, and its GPU. Most drivers answer with any context current, or none. Only if
-/// the driver does not answer, a context on the first GPU is made, which may be used by others.
+/// The kind of memory, and its GPU. Most drivers answer whatever context is current, even none.
+/// Only if the driver does not answer, makes a context on the first GPU, which other processes may
+/// be using.
 fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
     let ask = || {
         // SAFETY: unsigned int.
@@ -138,7 +139,6 @@ impl Span {
     }
 }
 
-/// Bytes of a host page.
 fn page_size() -> u64 {
     // SAFETY: no precondition.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)

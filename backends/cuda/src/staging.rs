@@ -1,20 +1,20 @@
 //! GPU memory for the soft device: copies in chunks through pinned host memory, in parallel with
 //! the transfer.
 //!
-//! Two pools of pinned chunks and, for each GPU, two streams of its own:
+//! Two pools of pinned chunks and, for each GPU, two own streams:
 //!
-//! * **out** (`fetch`): the first packet of a message starts the copy of its chunk and of some
-//!   behind it; while one is sent, the next are copied. A chunk belongs to one message
-//!   ([`TransferId::id`]) and is read ahead only to the end of that message, so bytes that the
+//! * **out** (`fetch`): the first packet of a message starts the copies of its chunk and of some
+//!   behind it. While one chunk is sent, the next are copied. A chunk belongs to one message
+//!   ([`TransferId::id`]) and is read ahead only to the end of that message. So bytes that the
 //!   program changes before its next request are read again.
 //! * **in** (`place`): adjacent packets gather in a chunk; the copy starts when the chunk is full,
-//!   when another packet comes, or when the engine polls whether the bytes have landed, which it
-//!   does before it acknowledges them.
+//!   when another packet comes, or when the engine polls whether the bytes have landed. The engine
+//!   does so before it acknowledges them.
 //!
 //! A fetch waits, on the GPU, for the placements before it. Placements land in the order of the
-//! calls; if a message crosses GPUs, `poll` keeps that order. A GPU program that polls the last
-//! byte of a WRITE sees it no earlier than the copy engine writes it: within one chunk the order is
-//! the copy engine's, so poll a flag that a later message writes.
+//! calls; if a message crosses GPUs, `poll` keeps that order. Within one chunk the copy engine
+//! chooses the order of bytes. So a GPU program must not poll the last byte of a WRITE, but a flag
+//! that a later message writes.
 //!
 //! 8-byte atomics are atomic among the operations of this device only, because the copy engine has
 //! none.
@@ -44,7 +44,7 @@ pub const CHUNK: usize = 128 << 10;
 pub const CHUNKS: usize = 32;
 /// Most atomics in progress.
 const ATOMICS: usize = 16;
-/// Distance in bytes, so that no two of them share a cache line.
+/// Distance of two atomics in bytes, so that they share no cache line.
 const ATOMIC_STRIDE: usize = 64;
 /// With a mapped view, accesses up to this size use it.
 const SMALL: usize = 4096;
@@ -62,9 +62,9 @@ const KIND: u64 = 3 << 62;
 /// A registration.
 struct Region {
     generation: u32,
-    /// The GPU whose streams copy it, in `gpus`; `None`: free.
+    /// The GPU whose streams copy the region, in `gpus`; `None`: free.
     gpu: Option<u8>,
-    /// Its memory is gone.
+    /// The region's memory is gone.
     dead: bool,
     at: u64,
     length: u64,
@@ -123,8 +123,8 @@ unsafe impl Send for State {}
 /// The memory of a soft device's GPU regions. One for each device.
 ///
 /// # Thread-safety
-/// Any thread. The calls of a device's engines come one at a time; a registration waits for them,
-/// and they for it.
+/// Any thread. The calls of a device's engines run one at a time. A registration and these calls
+/// wait for each other.
 ///
 /// # Cost
 /// [`PINNED`] bytes of pinned memory; 80 events and two streams for each GPU that is used. A call
@@ -284,7 +284,6 @@ impl Memory for Staging {
 }
 
 impl State {
-    /// The place of a region.
     fn region(&self, cookie: u64) -> Option<usize> {
         let i = cookie as u32 as usize;
         self.regions
@@ -293,7 +292,7 @@ impl State {
             .map(|_| i)
     }
 
-    /// A region that can be accessed there.
+    /// A region in which this range can be accessed.
     fn usable(&self, cookie: u64, addr: u64, len: usize) -> Option<Whose> {
         let region = self.region(cookie)?;
         let r = &self.regions[region];
@@ -390,8 +389,8 @@ impl State {
         Access::Pending(Token(self.next - 1))
     }
 
-    /// Bytes that can be placed from `addr` on. Placements that have ended count from the next
-    /// [`State::reap`] on.
+    /// Bytes that can be placed from `addr` on. Placements that have ended free their room at the
+    /// next [`State::reap`].
     fn room(&self, cookie: u64, addr: u64) -> usize {
         let free = CHUNKS - (self.next - self.head) as usize;
         let open = self.open().map(|seq| self.inward[self.inward_at(seq)]);
@@ -424,8 +423,8 @@ impl State {
         self.inward[i].state = if issued { Placing::Issued } else { Placing::Failed };
     }
 
-    /// Ends placements whose copies have ended, in order. Costs a call of the driver, so not every
-    /// packet does it: a poll does, and a placement that finds no room.
+    /// Ends placements whose copies have ended, in order. It costs a call of the driver. So only a
+    /// poll does it, and a placement that finds no room, but not every packet.
     fn reap(&mut self) {
         while self.head < self.next {
             let i = self.inward_at(self.head);
@@ -452,7 +451,8 @@ impl State {
 
     fn has_failed(&self, seq: u64) -> bool {
         let kept = self.failures.min(FAILURES as u64) as usize;
-        // More failures than are kept: a placement older than all of them may be one.
+        // There were more failures than are kept, so a placement older than all of them may have
+        // failed.
         let forgotten = self.failures > FAILURES as u64 && self.failed.iter().all(|&f| f > seq);
         forgotten || self.failed[..kept].contains(&seq)
     }

@@ -30,7 +30,7 @@ impl View {
     /// Maps the span, if the driver offers it.
     pub(crate) fn of(span: &Span) -> Option<View> {
         let (fd, offset) = span.dma_buf().ok()?;
-        // The bytes of an allocation fit an address.
+        // An allocation's size fits the address space.
         let bytes = (offset + span.length) as usize;
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.

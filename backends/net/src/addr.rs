@@ -10,19 +10,19 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// RoCEv2's UDP port (IANA: roce).
 pub const ROCE_PORT: u16 = 4791;
 
-/// The device names that there are.
+/// The known forms of device names.
 const KNOWN: &str = "a device is \"soft:<address>[:port]\" (IPv6 in brackets), \
      \"verbs:<NIC>[:port][:gid-index]\", \"router:[path]\" or \"loopback\"";
 
-/// What a program opens.
+/// The device that a program opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceName {
     /// `soft:<address>[:port]`; IPv6 in brackets with an optional zone: `soft:[fe80::1%eth0]:4791`.
     Soft(Endpoint),
     /// `loopback`: QPs of one engine, no network.
     Loopback,
-    /// `router:<path>`, or `router:` for the router that the environment names: queue pairs, an
-    /// address and links over a router.
+    /// `router:<path>`, or `router:` for the router that the environment names: a router gives
+    /// queue pairs, an address and links.
     Router(SocketPath),
 }
 
@@ -190,7 +190,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::to_sockaddr`], for packets with this flow label, which IPv6 alone has. The
+    /// As [`Endpoint::to_sockaddr`], for packets with this flow label, which only IPv6 has. The
     /// socket must have IPV6_FLOWINFO_SEND.
     pub(crate) fn to_labelled(self, flow_label: u32) -> (SockAddr, libc::socklen_t) {
         let (mut sa, len) = self.to_sockaddr();

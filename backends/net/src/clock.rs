@@ -1,7 +1,7 @@
 //! Time and randomness.
 //!
-//! Time is CLOCK_MONOTONIC through the vdso, not the TSC itself. The vdso reads the TSC where it is
-//! sound (some 20 ns a call) and falls back by itself where it is not (migrated and nested virtual
+//! Time is CLOCK_MONOTONIC through the vdso, not the TSC itself. The vdso reads the TSC if that is
+//! sound (some 20 ns a call) and falls back by itself if it is not (migrated and nested virtual
 //! machines). A calibration of our own would have to detect those cases.
 
 use gdrcore_core::error::Result;

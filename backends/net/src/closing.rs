@@ -1,10 +1,10 @@
-//! Closes what other processes have made, on threads that serve nobody.
+//! Closes descriptors and mappings that other processes made, on threads that serve nobody.
 //!
 //! The last close of a descriptor takes as long as its maker likes: a socket lingers, a file's
 //! server does not answer, a large memfd has many pages, and a Unix socket has such descriptors in
-//! its queue. So a thread that serves anyone hands what another process made over to [`later`]. A
-//! thread starts for it, and ends when nothing is left. There are several, so that one that waits
-//! holds up no other. While many wait, nothing further is taken from other processes
+//! its queue. So a thread that serves anyone hands such a thing over to [`later`]. A closing thread
+//! starts for it, and ends when nothing is left. There are several closing threads, so that a slow
+//! close delays no other. While many things wait, nothing further is taken from other processes
 //! ([`is_full`]).
 
 use crate::fork::ForkGuard;
@@ -15,14 +15,14 @@ use std::os::fd::RawFd;
 
 /// Things that may wait at a time; a further one is closed at once.
 const ROOM: usize = 1024;
-/// Things from which on nothing further is taken.
+/// From so many things on nothing further is taken.
 const MANY: usize = ROOM / 2;
 /// Threads at a time.
 const THREADS: u64 = 4;
 /// Bytes of stack of a thread.
 const STACK: usize = 256 << 10;
 
-/// What is to be closed: a descriptor (its number, 0), or a mapping (address, bytes).
+/// A thing to close: a descriptor (its number, 0), or a mapping (address, bytes).
 #[derive(Clone, Copy, Debug)]
 struct Thing(u64, u64);
 
@@ -39,7 +39,7 @@ impl Thing {
     }
 }
 
-/// A place for a thing that waits. One thread at a time has it in state [`HELD`].
+/// A place for a thing that waits. One thread at a time has the place in state [`HELD`].
 struct Place {
     state: AtomicU32,
     thing: [AtomicU64; 2],
@@ -50,7 +50,7 @@ const HELD: u32 = 1;
 const FILLED: u32 = 2;
 
 impl Place {
-    /// Passes from one state to [`HELD`]. False: it is in another.
+    /// Changes one state to [`HELD`]. False: the place is in another state.
     fn hold(&self, from: u32) -> bool {
         self.state.load(SeqCst) == from
             && self.state.compare_exchange(from, HELD, SeqCst, SeqCst).is_ok()
@@ -82,7 +82,7 @@ pub(crate) fn unmap_later(map: Map) {
     hand_over(Thing(at.expose_provenance() as u64, len as u64));
 }
 
-/// Whether so many things wait that nothing further is to be taken from other processes.
+/// Whether so many things wait that nothing further may be taken from other processes.
 pub fn is_full() -> bool {
     LEFT.load(SeqCst) >= MANY
 }
@@ -94,17 +94,17 @@ fn hand_over(thing: Thing) {
     place.thing[1].store(thing.1, SeqCst);
     place.state.store(FILLED, SeqCst);
     if !help() {
-        // There is no thread, and it must not stay open.
+        // No thread could be made, and the thing must not stay open.
         close_all();
     }
 }
 
-/// Starts a thread, unless there are enough. False: there is none, and none can be made.
+/// Starts a thread, unless there are enough. False: no thread runs, and none can be made.
 fn help() -> bool {
     !enter() || start() || !leave() || RUNNING.load(SeqCst) & 0xff > 0
 }
 
-/// One thread more. False: there are enough.
+/// Counts one more thread. False: there are enough.
 fn enter() -> bool {
     let own = process();
     let more = |now| match now & 0xff {
@@ -123,27 +123,26 @@ fn end(thing: Thing) {
     LEFT.fetch_sub(1, SeqCst);
 }
 
-/// Closes everything that waits.
 fn close_all() {
     for place in PLACES.iter().filter(|place| place.hold(FILLED)) {
         let thing = Thing(place.thing[0].load(SeqCst), place.thing[1].load(SeqCst));
         place.state.store(FREE, SeqCst);
         if is_any_left() {
-            // This one may take long.
+            // This close may take long.
             help();
         }
         end(thing);
     }
 }
 
-/// One thread less. False: another process's are counted now.
+/// Counts one thread less. False: the count is now of another process's threads.
 fn leave() -> bool {
     let own = process();
     let less = |now| (now & !0xff == own && now & 0xff > 0).then(|| now - 1);
     RUNNING.fetch_update(SeqCst, SeqCst, less).is_ok()
 }
 
-/// Starts a thread. False: the system has none.
+/// Starts a thread. False: the system gives none.
 fn start() -> bool {
     let _masked = HelperSignals::take();
     // SAFETY: zeroes may be initialised; the attributes live through the calls, and the thread gets
@@ -166,7 +165,7 @@ fn start() -> bool {
 extern "C" fn run(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
     loop {
         close_all();
-        // A thing that was handed over before the thread had left counts on it.
+        // A thing that was handed over before the thread left relies on it.
         if !leave() || !is_any_left() || !enter() {
             return core::ptr::null_mut();
         }

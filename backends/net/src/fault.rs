@@ -8,10 +8,10 @@
 //! blocked signal.
 //!
 //! A program may install a handler of its own later. The next [`install`] puts ours in front of it,
-//! with an entry point of its own for each handler that it replaces. So a program that restores an
-//! older action gets that action. The program's handler may pass a signal on to ours, which it
-//! replaced. The handlers that were called are noted in the signal's own information, so that no
-//! two pass a signal to each other without end.
+//! with another entry point for each handler that it replaces. So a program that restores an older
+//! action gets that action. The program's handler may pass a signal on to ours, which it replaced.
+//! Ours notes in the signal's information which handlers were called, so that no two pass a signal
+//! to each other for ever.
 
 use crate::map::page_size;
 use crate::sys::{check, errno};
@@ -52,12 +52,12 @@ static ENTRIES: [Handler; HANDLERS] = [
     handler::<15>,
 ];
 
-/// The actions of one signal that ours have replaced, oldest first. Entry `n` is the one behind
-/// `ENTRIES[n]`.
+/// The actions of one signal that ours have replaced, oldest first. `ENTRIES[n]` replaced entry
+/// `n`.
 struct Replaced {
     actions: [UnsafeCell<MaybeUninit<libc::sigaction>>; HANDLERS],
     len: AtomicUsize,
-    /// A bit for each whose handler was for one signal (SA_RESETHAND) and has had it.
+    /// A bit for each action whose handler was for one signal (SA_RESETHAND) and has run.
     spent: AtomicU64,
 }
 
@@ -80,8 +80,8 @@ impl Replaced {
             .then(|| unsafe { (*self.actions[n].get()).assume_init_ref() })
     }
 
-    /// Finds or adds the entry of an action that the program has just installed. `None`: there is
-    /// no free one. The caller holds `CHANGING`.
+    /// Finds or adds the entry of an action that the program has just installed. `None`: no entry
+    /// is free. The caller holds `CHANGING`.
     fn put(&self, action: libc::sigaction) -> Option<usize> {
         let len = self.len.load(Ordering::Relaxed);
         if let Some(known) = (0..len).find(|&n| self.get(n).is_some_and(|a| is_same(a, &action))) {
@@ -99,8 +99,8 @@ impl Replaced {
 
 static REPLACED: [Replaced; 2] = [const { Replaced::new() }; 2];
 
-/// What the kernel does before it calls a handler is as the program's handler has it: the stack,
-/// the signals that are blocked, and whether system calls go on.
+/// Flags that ours takes over from the program's handler: the stack, the blocked signals, and
+/// whether system calls are restarted.
 const INHERITED: i32 = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
 
 /// Held by the thread that changes the actions of signals.
@@ -132,13 +132,13 @@ fn current(signal: i32) -> Result<libc::sigaction> {
     Ok(now)
 }
 
-/// Puts our handlers in front. Any thread; before the first copy, and whenever the program may have
-/// installed handlers of its own. No effect on machines where core has no landing addresses
-/// ([`host::HAS_LANDINGS`]).
+/// Puts our handlers in front. Any thread; called before the first copy, and whenever the program
+/// may have installed handlers of its own. No effect on machines where core has no landing
+/// addresses ([`host::HAS_LANDINGS`]).
 ///
 /// # Errors
-/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread, or one of the
-/// parent in a child of a fork, has held the list for too long.
+/// Those of sigaction(2), which does not fail on Linux. `Busy`: another thread held the list for
+/// too long; in a child of a fork, this may be one of the parent.
 ///
 /// # Cost
 /// Two system calls.
@@ -178,12 +178,12 @@ fn set(signal: i32, new: &libc::sigaction) -> Result<libc::sigaction> {
     Ok(old)
 }
 
-/// The caller holds `CHANGING`.
+/// Puts our handler in front of a signal's action. The caller holds `CHANGING`.
 fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     let mut behind = current(signal)?;
     let mut last = 0;
-    // Other threads of the program may install handlers meanwhile. Each call returns what it has
-    // replaced, so none is lost.
+    // Other threads of the program may install handlers meanwhile. Each call returns the action
+    // that it replaced, so no action is lost.
     while !is_ours(&behind) {
         // SAFETY: sigaction is plain data for which zeroes are valid.
         let mut new: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -195,8 +195,8 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
         new.sa_flags = libc::SA_SIGINFO | behind.sa_flags & INHERITED;
         new.sa_mask = behind.sa_mask;
         if matches!(behind.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-            // Where there is an alternate stack, threads may have little of another. System calls
-            // go on after a signal that is ignored.
+            // A thread with an alternate stack may have little room on its own. System calls are
+            // restarted after an ignored signal.
             new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
             // SAFETY: the mask is part of `new`.
             unsafe { libc::sigemptyset(&mut new.sa_mask) };
@@ -214,9 +214,9 @@ fn put_in_front(signal: i32, replaced: &Replaced) -> Result<()> {
     Ok(())
 }
 
-/// Takes our handlers away where they are in front, and restores what the program had: this
-/// library's code may be unmapped next (dlclose). Where a handler of the program's is in front, it
-/// stays. Any thread, once no thread copies any more.
+/// Removes our handlers where they are in front, and restores the program's: this library's code
+/// may be unmapped next (dlclose). A handler of the program that is in front stays. Any thread,
+/// once no thread copies any more.
 pub fn uninstall() {
     for (signal, replaced) in SIGNALS.into_iter().zip(&REPLACED) {
         let Ok(now) = current(signal) else { continue };
@@ -227,7 +227,7 @@ pub fn uninstall() {
         {
             behind.sa_sigaction = libc::SIG_DFL;
         }
-        // Another thread of the program may have installed one since.
+        // Another thread of the program may have installed a handler since.
         if let Ok(old) = set(signal, &behind) {
             if !is_same(&old, &now) {
                 let _ = set(signal, &old);
@@ -274,7 +274,7 @@ fn next<'a>(replaced: &'a Replaced, top: usize, note: &mut Note) -> Option<&'a l
     let n = (0..=top).rev().find(|&n| note.called & 1 << n == 0)?;
     note.called |= 1 << n;
     let action = replaced.get(n)?;
-    // Ours stays in front, as the kernel's SIG_DFL would not.
+    // The kernel would put SIG_DFL in front; ours stays there and notes that the handler has run.
     let once = action.sa_flags & libc::SA_RESETHAND != 0;
     let spent = once && replaced.spent.fetch_or(1 << n, Ordering::AcqRel) & 1 << n != 0;
     Some(action).filter(|_| !spent)
@@ -381,8 +381,8 @@ unsafe fn land(context: *mut libc::c_void) -> bool {
 /// `Fault`.
 ///
 /// # Cost
-/// One system call and the page faults; where the kernel cannot do it (before 5.14, mappings of
-/// device memory) one access per page.
+/// One system call and the page faults; if the kernel cannot populate (before 5.14, mappings of
+/// device memory), one access per page.
 pub fn probe(addr: u64, len: u64, write: bool) -> Result<()> {
     if len == 0 {
         return Ok(());

@@ -92,7 +92,7 @@ fn see_to_wiping() {
 pub const PAGE_BYTES: usize = 4096;
 
 /// Has memory wiped in each child of a fork: by the kernel, or else by `by_hand`, which libc calls.
-/// `handler` records that libc has been told. May be repeated: it needs no once-lock, for which the
+/// `handler` records that libc was told. May be repeated: it takes no once-lock, for which the
 /// child of a fork could wait for ever.
 ///
 /// # Safety
@@ -111,7 +111,7 @@ pub unsafe fn wipe_in_children(
     };
     let wiped = crate::map::page_size() <= PAGE_BYTES && advise() == 0;
     if !wiped {
-        // Kernels before 4.14, some sandboxes, larger pages.
+        // For kernels before 4.14, some sandboxes, and larger pages.
         // SAFETY: our contract.
         unsafe { in_children(by_hand, handler) };
     }

@@ -6,7 +6,7 @@ use core::ffi::CStr;
 
 /// An interface with one of its addresses.
 pub struct Interface<'a> {
-    /// Its name.
+    /// The interface's name.
     pub name: &'a CStr,
     /// IFF_UP, IFF_RUNNING, ... (netdevice(7)).
     pub flags: u32,
@@ -20,7 +20,7 @@ impl Interface<'_> {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Its number, 0 if it is gone.
+    /// The interface's number, 0 if it is gone.
     pub fn index(&self) -> u32 {
         // SAFETY: a C string.
         unsafe { libc::if_nametoindex(self.name.as_ptr()) }

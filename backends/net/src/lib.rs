@@ -4,21 +4,22 @@
 //! * [`port`]: the trait of a port that carries packets. [`udp`]: bursts over an unprivileged UDP
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
-//! * [`sock_diag`]: what the kernel says of one UDP socket: its user, its unread packets.
-//! * [`link_state`]: the interface of an address: its link, and what changes.
-//!   [`interfaces`]: all interfaces.
+//! * [`sock_diag`]: the user and the unread packets of one UDP socket, by the kernel.
+//! * [`link_state`]: the interface of an address: its link, and changes of both. [`interfaces`]:
+//!   all interfaces.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
-//! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of others.
+//! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of other
+//!   processes.
 //! * [`reason`]: the reason text of a thread's last refused call. [`signals`]: system calls that
 //!   would end the process.
 //! * [`threads`]: stacks and signal masks of this library's threads.
 //! * [`addr_group`]: many processes on one address; `local`: the sockets by which processes of one
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
-//! * [`via`]: a device by way of a router: the protocol and the tenant's end of it.
+//! * [`via`]: a device over a router: the protocol and the tenant's end of it.
 //!
-//! Nothing here but that list allocates: memory comes from the caller at creation.
+//! Only `interfaces` allocates: all other memory comes from the caller at creation.
 
 pub mod addr;
 pub mod addr_group;
@@ -49,5 +50,5 @@ pub mod via;
 pub mod wait;
 
 /// A burst or frame of this many bytes takes microseconds to handle, more than batching saves. So
-/// the peer does not wait for the bursts behind it.
+/// it is sent at once, and the peer does not wait for the bursts behind it.
 const LONG: usize = 16 << 10;

@@ -1,5 +1,5 @@
-//! The interface that has an address: whether its link is up, and what changes (rtnetlink(7)). Any
-//! user may ask and listen.
+//! The interface that has an address: the state of its link, and its changes (rtnetlink(7)). Any
+//! user may read and watch them.
 
 use crate::addr::Endpoint;
 use crate::netlink::{self, attributes, is_local, messages, notified, word, Notified, IFINFOMSG};
@@ -7,7 +7,7 @@ use crate::sys::Fd;
 use crate::udp::{interface_of, owner};
 use std::os::fd::RawFd;
 
-/// `IFF_UP` and `IFF_RUNNING`: it is switched on, and has a carrier.
+/// `IFF_UP` and `IFF_RUNNING`: the interface is switched on, and has a carrier.
 const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 /// Notifications that one look takes.
 const BATCH: usize = 64;
@@ -17,11 +17,11 @@ const ROOM: usize = 8 << 10;
 /// The interface of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Its index; 0: none is known.
+    /// The interface's index; 0: none is known.
     pub interface: u32,
     /// Packets can leave by it.
     pub is_up: bool,
-    /// It has the address.
+    /// The interface has the address.
     pub has_address: bool,
 }
 
@@ -29,8 +29,8 @@ pub struct LinkState {
 type Hardware = heapless::Vec<u8, 32>;
 
 impl LinkState {
-    /// The present state. `known`: the interface that had the address last, or 0. `None`: the
-    /// kernel cannot be asked (a sandbox). Cost: some twelve system calls.
+    /// The present state of an address's interface. `known`: the interface that had the address
+    /// last, or 0. `None`: the kernel cannot be asked (a sandbox). Cost: some twelve system calls.
     pub fn of(at: &Endpoint, known: u32) -> Option<LinkState> {
         netlink::socket(libc::NETLINK_ROUTE)?;
         let has_address = is_local(at);
@@ -42,7 +42,7 @@ impl LinkState {
 }
 
 /// Index, whether it is up, and hardware address of an interface. Messages of another family are
-/// about its place in a bridge.
+/// about the interface's place in a bridge.
 fn read_interface(message: &[u8]) -> Option<(u32, bool, Hardware)> {
     let head = message.get(..IFINFOMSG)?;
     if head[0] != libc::AF_UNSPEC as u8 {
@@ -54,7 +54,6 @@ fn read_interface(message: &[u8]) -> Option<(u32, bool, Hardware)> {
     Some((word(head, 4), word(head, 8) & UP == UP, hardware))
 }
 
-/// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
     Up,
@@ -63,7 +62,6 @@ pub(crate) enum LinkEvent {
     Address,
     /// The interface has another hardware address, or another interface has the address.
     Hardware,
-    /// The interface itself has been removed.
     Removed,
 }
 
@@ -76,11 +74,11 @@ pub(crate) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches from now on. `None`: as for [`LinkState::of`], or no interface has the address.
+    /// Begins to watch. `None`: as for [`LinkState::of`], or no interface has the address.
     pub(crate) fn open(at: &Endpoint) -> Option<LinkWatch> {
         let addresses =
             if at.is_v4() { libc::RTMGRP_IPV4_IFADDR } else { libc::RTMGRP_IPV6_IFADDR };
-        // First, so that no change after the look is missed.
+        // Subscribed before the first look, so that no change is missed.
         let nl = netlink::subscribe(libc::RTMGRP_LINK | addresses)?;
         let state = LinkState::of(at, 0)?;
         let hardware = hardware_of(state.interface)?;
@@ -102,7 +100,7 @@ impl LinkWatch {
         self.state
     }
 
-    /// Reads what has changed.
+    /// Reads the changes.
     #[cold]
     #[inline(never)]
     pub(crate) fn read(&mut self, mut note: impl FnMut(LinkEvent)) {
@@ -124,7 +122,7 @@ impl LinkWatch {
         }
     }
 
-    /// Takes a notification. Returns whether the kernel is to be asked for the rest.
+    /// Takes a notification. Returns whether the rest must be read from the kernel.
     fn take(&mut self, kind: u16, message: &[u8], note: &mut impl FnMut(LinkEvent)) -> bool {
         match kind {
             libc::RTM_NEWLINK | libc::RTM_DELLINK => {
@@ -147,8 +145,8 @@ impl LinkWatch {
                 if kind == libc::RTM_DELADDR && owner == Some((u8::MAX, self.state.interface)) {
                     self.set_address(false, note);
                 }
-                // An address whose network has this one says nothing, but in the host's own one, of
-                // which it has all by one.
+                // Another address whose network contains this one says nothing. The exception is
+                // 127.0.0.0/8: one address there stands for all.
                 let is_of_host = v4.is_some_and(|ip| ip[0] == 127);
                 let is_own = matches!(owner, Some((u8::MAX, _)));
                 is_own || owner.is_some() && (is_of_host || !self.state.has_address)
@@ -157,7 +155,7 @@ impl LinkWatch {
         }
     }
 
-    /// Asks for the present state.
+    /// Reads the present state from the kernel.
     fn ask(&mut self, note: &mut impl FnMut(LinkEvent)) {
         let Some(now) = LinkState::of(&self.at, self.state.interface) else { return };
         self.state.interface = now.interface;
@@ -199,7 +197,7 @@ mod tests {
     use crate::udp::tests::network::{ip, Namespace};
     use gdrcore_testkit::patience::{until, wait_for};
 
-    /// Waits until a watch has seen something and its state is this one. What it saw.
+    /// Waits until a watch has seen something and its state is this one. Returns the events.
     fn seen(watch: &mut LinkWatch, is_up: bool, has_address: bool) -> Vec<LinkEvent> {
         let mut all = Vec::new();
         wait_for(60, "a change of the link", || {
@@ -243,7 +241,7 @@ mod tests {
         ip("addr add 10.71.0.1/24 dev a1");
         ip("link set b0 up");
         assert_eq!(seen(&mut watch, true, true), [Up]);
-        // A bridge takes it and lets it go, and says so in messages about the same index.
+        // A bridge takes the interface and releases it, with messages about the same index.
         ip("link add br0 type bridge");
         ip("link set a0 master br0");
         ip("link set a0 nomaster");
@@ -254,7 +252,7 @@ mod tests {
         assert_eq!(LinkState::of(&at, watch.interface()), Some(gone));
         let nobodys = LinkState { interface: 0, is_up: false, has_address: false };
         assert_eq!(LinkState::of(&at, 0), Some(nobodys));
-        // It comes back on another interface.
+        // The address comes back on another interface.
         let first = watch.interface();
         add("a1");
         assert_eq!(seen(&mut watch, true, true), [Address, NewHardware]);
@@ -311,8 +309,8 @@ mod tests {
             if !watch.state.is_up {
                 seen(&mut watch, true, true);
             }
-            // Both are told although nobody looked meanwhile. (The kernel tells a carrier that
-            // blinked as one that never changed.)
+            // Both events are reported although nobody looked meanwhile. (A carrier that blinked is
+            // reported like one that never changed.)
             ip("link set a0 down");
             ip("link set a0 up");
             assert_eq!(seen(&mut watch, true, true), [Down, Up]);

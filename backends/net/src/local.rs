@@ -10,8 +10,8 @@
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
 //! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
 //!   messages of the group, and connections that end with the owner; `acks`: the receipts of ACKs
-//!   that wait. Of a device with several blocks the doors of the others are symbolic links to that
-//!   of the first, so that one link serves all.
+//!   that wait. If a device has several blocks, the doors of the others are symbolic links to the
+//!   door of the first, so that one link serves all.
 //! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
 //!   that port.
 
@@ -75,7 +75,7 @@ impl Role {
     }
 }
 
-/// Text of an address or a holder, as a directory is named.
+/// The text of an address or a holder: the name of a directory.
 struct Part(heapless::String<48>);
 
 impl Part {
@@ -137,13 +137,12 @@ impl Name {
         Name { addr, len: (start + path.as_bytes_with_nul().len()) as libc::socklen_t }
     }
 
-    /// Whether there is a file of that name, whoever has bound it and whether or not he lives.
+    /// Whether there is a file of that name, even if the process that bound it has ended.
     pub(crate) fn exists(&self) -> bool {
         // SAFETY: the path is a C string, because a longer one is left empty.
         unsafe { libc::access(self.addr.sun_path.as_ptr(), libc::F_OK) == 0 }
     }
 
-    /// Its path.
     #[cfg(test)]
     pub(crate) fn path(&self) -> &std::path::Path {
         // SAFETY: the path is a C string within the address, which is borrowed.
@@ -208,10 +207,10 @@ impl Lock {
                     empty(dir.raw());
                     return Ok(Lock { socket_dir: *socket_dir, at: *at, holder, dir });
                 }
-                // It was removed before it was locked.
+                // The directory was removed before it was locked.
                 Ok(false) => {}
-                // Its first name is not bound: the holder is about to bind it, or another process
-                // sweeps the directory.
+                // The directory's first name is not bound: the holder is about to bind it, or
+                // another process sweeps the directory.
                 Err(Error::Again) if !is_bound(&Name::of(socket_dir, at, holder, first)) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
@@ -222,7 +221,6 @@ impl Lock {
         Err(Error::AddressInUse)
     }
 
-    /// The name of one of its sockets.
     pub(crate) fn name(&self, role: Role) -> Name {
         Name::of(&self.socket_dir, &self.at, self.holder, role)
     }
@@ -260,8 +258,8 @@ impl Lock {
     }
 }
 
-/// Makes the doors of a device's blocks lead to that of its first, which is returned: one link of
-/// each peer serves all blocks, since a device with many queue pairs has many.
+/// Makes the doors of a device's blocks lead to the door of the first block, and returns its lock.
+/// A device with many queue pairs has many blocks: so one link of each peer serves them all.
 ///
 /// # Errors
 /// [`Error::Os`]: as symlink(2).
@@ -308,7 +306,7 @@ pub(crate) fn door_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 
     path.ok().and_then(|path| target_of(libc::AT_FDCWD, path.as_c_str())).unwrap_or(block)
 }
 
-/// The block to whose door that of a holder's directory leads; `None`: to none.
+/// The block to whose door the door in a holder's directory leads; `None`: it is not a link.
 fn first_block(dir: RawFd) -> Option<u16> {
     target_of(dir, Role::Links.file())
 }
@@ -352,7 +350,6 @@ fn empty(dir: RawFd) {
     }
 }
 
-/// Removes an empty directory.
 fn remove_dir(path: &Result<Path>) {
     if let Ok(path) = path {
         // SAFETY: a C string; no other pointers.
@@ -413,9 +410,9 @@ pub(crate) enum Accepted {
     Peer(Foreign),
     /// A connection from another user's process, which was closed.
     OtherUser,
-    /// Nothing.
+    /// No connection waits.
     Nothing,
-    /// No descriptor or memory is free for it: the connection waits in the kernel.
+    /// No descriptor or memory is free for the connection, which waits in the kernel.
     NoDescriptor,
 }
 
@@ -438,7 +435,7 @@ pub(crate) fn accept(fd: RawFd) -> Accepted {
     }
 }
 
-/// Whether a connection is open at its other end. Reads and drops what that sent.
+/// Whether a connection is open at its other end. Reads and drops the bytes that came.
 pub(crate) fn is_open(fd: &mut Foreign) -> bool {
     match fd.receive(&mut [0], |_, _| {}) {
         Ok(arrived) => arrived.len > 0 && !arrived.cut,
@@ -446,7 +443,7 @@ pub(crate) fn is_open(fd: &mut Foreign) -> bool {
     }
 }
 
-/// Whether a connection is closed at its other end. Leaves bytes that it sent.
+/// Whether a connection is closed at its other end. Leaves the bytes that came.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one live entry; no wait.
@@ -463,8 +460,8 @@ pub(crate) fn own_uid() -> libc::uid_t {
 }
 
 /// Whether a process of a user may be at the other end of a local socket. Only processes of this
-/// user may: each end trusts the other's memory, and a process of root would have to trust a
-/// user's.
+/// user may: each end trusts the other's memory, and with root at one end, root would have to trust
+/// a user.
 ///
 /// Comparing uids suffices: where one uid may stand for several users, no socket is made
 /// ([`SocketDir::open`]).
@@ -482,7 +479,7 @@ pub(crate) fn has_unique_uid() -> bool {
 }
 
 /// Whether a uid_map gives every user a uid, so that none appears as the overflow uid. Only a map
-/// of one line can, as the first user namespace has it.
+/// of one line can, like that of the initial user namespace.
 fn maps_all_uids(map: &[u8]) -> bool {
     let mut words = map.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
     [&b"0"[..], b"0", b"4294967295"].iter().all(|&w| words.next() == Some(w))

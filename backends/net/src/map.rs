@@ -57,8 +57,8 @@ impl Map {
         Ok((Map::shared(fd.raw(), 0, len, true)?, fd.into()))
     }
 
-    /// Common part of all: maps `len` rounded up to whole pages, at an address of the kernel's
-    /// choice.
+    /// Common part of all constructors: maps `len` rounded up to whole pages, at an address of the
+    /// kernel's choice.
     fn of(len: usize, prot: c_int, flags: c_int, fd: RawFd, at: libc::off_t) -> Result<Map> {
         let page = page_size();
         let whole = len.checked_add(page - 1).map(|n| n & !(page - 1)).filter(|n| *n != 0);
@@ -74,7 +74,7 @@ impl Map {
         Ok(Map { ptr, len })
     }
 
-    /// Puts another map, of the same length, in the place of this one.
+    /// Moves another map, of the same length, to the address of this one.
     ///
     /// # Errors
     /// `Os`: as mremap(2).
@@ -88,7 +88,7 @@ impl Map {
         if at == libc::MAP_FAILED {
             return Err(last_error());
         }
-        // It has moved.
+        // The other map's memory has moved.
         let _ = other.into_raw();
         Ok(())
     }

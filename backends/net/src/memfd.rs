@@ -6,12 +6,12 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
 
-/// Seals that fix the size of a file, so that no page vanishes under its readers, and that admit no
-/// further one.
+/// Seals that fix the size of a file, so that no page vanishes under its readers, and that forbid
+/// further seals.
 pub(crate) const FIXED_SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A memfd of `len` bytes with these seals. The pages of the first `allocated` are allocated now: a
-/// page that turned out missing later would be a SIGBUS.
+/// page that is missing later would raise SIGBUS.
 ///
 /// # Errors
 /// [`Error::NoMemory`], [`Error::Os`]: those of memfd_create, ftruncate, fallocate and fcntl.

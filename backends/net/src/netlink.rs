@@ -8,7 +8,7 @@ use crate::sys::{check, errno, Fd};
 pub(crate) const HEADER: usize = 16;
 /// Bytes of `rtmsg`, which begins a route.
 pub(crate) const RTMSG: usize = 12;
-/// Offset of `rtm_type` in it.
+/// Offset of `rtm_type` in `rtmsg`.
 const RTM_TYPE: usize = 7;
 /// Bytes of `ifinfomsg`, which begins an interface.
 pub(crate) const IFINFOMSG: usize = 16;
@@ -34,12 +34,12 @@ pub(crate) fn subscribe(groups: i32) -> Option<Fd> {
     Some(nl)
 }
 
-/// What a subscribed socket has.
+/// The notifications that a subscribed socket has.
 pub(crate) enum Notified<'b> {
     Nothing,
     /// Messages, for [`messages`].
     Some(&'b [u8]),
-    /// Notifications have been lost: what they were about is to be looked up.
+    /// Notifications were lost: their subject must be read anew.
     Lost,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn notified<'b>(nl: &Fd, room: &'b mut [u8]) -> Notified<'b> {
     }
 }
 
-/// The messages of an answer or a notification: type, and what is behind the header.
+/// The messages of an answer or a notification: type, and the bytes behind the header.
 pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let (len, kind) = rest.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
@@ -84,10 +84,10 @@ pub(crate) fn interface<T>(index: u32, read: impl FnOnce(&[u8]) -> Option<T>) ->
     ask(libc::NETLINK_ROUTE, &mut request, libc::RTM_NEWLINK, read)
 }
 
-/// Sends a request, whose header lacks its length, and passes the answer behind its header to
-/// `read`, if it is of the type `kind`. `None`: another answer, such as an error. The kernel
-/// answers within the call that sends; of interfaces, and before Linux 6.9 of addresses, only when
-/// no other process is changing the network. Cost: four system calls.
+/// Fills in the length of a request and sends it. Passes the answer without its header to `read`,
+/// if it is of the type `kind`. `None`: another answer, such as an error. The kernel answers within
+/// the call that sends. For interfaces, and before Linux 6.9 for addresses, that call waits while
+/// another process changes the network. Cost: four system calls.
 pub(crate) fn ask<T>(
     protocol: i32,
     request: &mut [u8],
@@ -128,7 +128,7 @@ pub(crate) fn half(b: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes([b[at], b[at + 1]])
 }
 
-/// Whether an address is of this network namespace. Cost: a look-up of the kernel's routes.
+/// Whether an address is of this network namespace. Cost: a look-up of a route.
 pub(crate) fn is_local(at: &Endpoint) -> bool {
     route(None, at, 0, |route| Some(*route.get(RTM_TYPE)? == libc::RTN_LOCAL)) == Some(true)
 }

@@ -1,9 +1,9 @@
 //! Captures a port's packets as Ethernet/IP/UDP frames, for Wireshark.
 //!
 //! Classic pcap with nanosecond times. The port does not see the lower headers, so the capture
-//! makes them up: MAC addresses from the ends of the IP addresses, TTL 64, DF set. Every field that
-//! the ICRC covers is as on the wire, given the identification. A capture never harms the traffic:
-//! on a full or failing disk it stops, counts and prints that.
+//! makes them up: MAC addresses from the ends of the IP addresses, TTL 64, DF set. With the right
+//! identification, every field that the ICRC covers is as on the wire. A capture never harms the
+//! traffic: on a full or failing disk it stops, counts the lost frames and prints an error.
 //!
 //! Each burst is in the file before it is sent or handled, so a capture is complete however the
 //! process ends. A record is written whole, at the end of the file, by one write, so several
@@ -53,15 +53,15 @@ unsafe impl Send for Pcap {}
 /// creation, because inodes are used again.
 type FileId = (u64, u64, u64);
 
-/// Captures that this process has begun, which its other devices continue. Beyond this number they
-/// are not remembered, and the next device begins such a file anew if no other writer has it.
+/// Captures that this process has begun, which its other devices continue. Further ones are not
+/// remembered: the next device begins such a file anew if no other writer has it.
 static BEGUN: Mutex<[FileId; 64]> = Mutex::new([(0, 0, 0); 64]);
 
 /// Attempts to lock a file, a millisecond apart: another writer holds the lock while it writes the
 /// header.
 const TRIES: u32 = 2000;
 
-/// What an open does with a capture without a writer.
+/// Treatment of an existing capture without a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
     /// Begins it anew, unless this process has begun it.
@@ -89,7 +89,7 @@ fn birth(fd: RawFd) -> u64 {
     // SAFETY: statx is plain data for which zeroes are valid.
     let mut x: libc::statx = unsafe { core::mem::zeroed() };
     let (at, wanted) = (libc::AT_EMPTY_PATH, libc::STATX_BTIME);
-    // By its number: musl has the function since 1.2.4 only.
+    // Called by number: musl has the function only since 1.2.4.
     // SAFETY: the path is a C string, and `x` has room for the answer.
     let rc = unsafe { libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), at, wanted, &raw mut x) };
     if rc < 0 || x.stx_mask & libc::STATX_BTIME == 0 {
@@ -109,7 +109,6 @@ fn has_header(fd: RawFd) -> Result<Option<bool>> {
     Ok((n > 0).then_some(n as usize == found.len() && found == wanted))
 }
 
-/// Writes the header of an empty file.
 fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     if replace {
         // SAFETY: takes no pointers.
@@ -144,7 +143,7 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
         match lock(fd, libc::LOCK_EX) {
             Ok(true) => write_header(fd, std::mem::take(&mut replace))?,
             Ok(false) => {}
-            // Without locks the last one to begin wins.
+            // Without locks the last writer to begin wins.
             Err(_) => write_header(fd, std::mem::take(&mut replace))?,
         }
         // The writer of the header may still hold the exclusive lock, or may have emptied the file
@@ -313,8 +312,8 @@ impl Pcap {
         self.append(&[&record, &frame[..headers], udp_payload]);
     }
 
-    /// Writes the packets of a burst to the file, by one write(2) if the buffer holds them: each
-    /// `seg` bytes, the last maybe shorter, with identifications from `ident` on.
+    /// Writes the packets of a burst to the file, by one write(2) if the buffer holds them: packets
+    /// of `seg` bytes, of which the last may be shorter, with identifications from `ident` on.
     pub fn burst(
         &mut self,
         now_ns: u64,
@@ -354,7 +353,7 @@ impl Pcap {
     fn append(&mut self, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         if self.used + bytes > self.capacity {
-            // The frame at hand is not in the buffer yet.
+            // The current frame is not in the buffer yet.
             let at_hand = self.waiting.min(1);
             self.waiting -= at_hand;
             self.flush();
@@ -382,7 +381,7 @@ impl Pcap {
         }
     }
 
-    /// Writes all parts, or stops the capture and cuts the file back to whole records.
+    /// Writes all parts. If that fails, stops the capture and cuts the file back to whole records.
     fn write<const N: usize>(&mut self, mut iov: [libc::iovec; N]) {
         let frames = std::mem::take(&mut self.waiting);
         let mut done = 0u64;
@@ -418,8 +417,8 @@ impl Pcap {
         self.frames += frames;
     }
 
-    /// Ends the capture after a write of `frames` failed. `begun` bytes of it reached the file;
-    /// they hold no whole record and are cut off.
+    /// Ends the capture after a write of `frames` frames failed. The `begun` bytes that reached the
+    /// file contain no whole record and are cut off.
     #[cold]
     fn stop(&mut self, errno: i32, begun: u64, frames: u64) {
         self.failed = errno;

@@ -39,7 +39,7 @@ pub enum TxOutcome {
 /// A datagram, or several of one burst that were received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxPacket<'a> {
-    /// The sender, and what the IP header had: the class with its ECN bits, of which 3 says
+    /// The sender, and fields of the IP header: the class with its ECN bits, of which 3 means
     /// congestion experienced. Hop limit and flow label: 0 unless [`Port::show_headers`] was
     /// called.
     pub src: PeerAddr,
@@ -56,7 +56,7 @@ impl RxPacket<'_> {
         self.src.traffic_class & 3 == 3
     }
 
-    /// Its form for the engine; `late`: the time as it was a moment ago.
+    /// The packet in the engine's form; `late`: the time of a moment ago.
     #[inline(always)]
     pub fn arrival(&self, late: u64) -> Arrival<'_> {
         let RxPacket { src, seg, data } = self;
@@ -83,7 +83,7 @@ pub struct PortError {
     pub dst: Endpoint,
     /// Positive errno.
     pub errno: i32,
-    /// Its origin.
+    /// The error's origin.
     pub kind: ErrorKind,
     /// The MTU that the host now assumes, in bytes of IP packet, if `kind` is `Mtu` and it is
     /// known; else 0.
@@ -124,7 +124,7 @@ pub trait Port {
     fn counters(&self) -> PortCounters;
 
     /// Returns room for one burst, and the flow of the connected socket, if there is one and
-    /// nothing in the batch is to leave first. `None`: the batch is full, flush first.
+    /// nothing in the batch must leave first. `None`: the batch is full, flush first.
     fn tx_space(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)>;
     /// Adds the filled burst to the batch. A burst that cannot be sent at all becomes an error of
     /// its destination.
@@ -133,13 +133,13 @@ pub trait Port {
     fn tx_flush(&mut self) -> TxOutcome;
     /// Most packets of one burst to a destination, at least 1.
     fn max_segments(&self, dst: &Endpoint) -> u16;
-    /// Sends the filled burst at once; the batch is empty before it. `is_own`: it is signed for the
-    /// flow of the connected socket. False: nothing has been sent, and the burst is signed for the
-    /// port's address; commit it and flush.
+    /// Sends the filled burst at once; the batch is empty before it. `is_own`: the burst is signed
+    /// for the flow of the connected socket. False: nothing has been sent, and the burst is signed
+    /// for the port's address; commit it and flush.
     fn tx_single(&mut self, b: &Burst, is_own: bool) -> bool;
 
-    /// Something was lost: what follows leaves by the port's own socket for a while, because the
-    /// peer may refuse the connected one.
+    /// After a loss: bursts leave by the port's own socket for a while, because the peer may refuse
+    /// the connected one.
     fn doubt_connected(&mut self);
 
     /// Receives the waiting datagrams and returns their number; those of the poll before are gone.

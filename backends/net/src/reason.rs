@@ -1,10 +1,10 @@
 //! The reason text of a thread's last refused call, which `gdrc_error_detail` copies and the
 //! drop-in prints.
 //!
-//! A refusal writes its text here when it is made ([`gdrcore_core::refuse!`], by way of
-//! [`install`]). The surface that returns the error to the program calls [`returned`], which drops
-//! the text of an earlier error. The memory is fixed, without allocation, so that a call that fails
-//! for lack of memory has a reason too.
+//! A refusal writes its text here when it is made ([`gdrcore_core::refuse!`], through [`install`]).
+//! The surface that returns the error to the program calls [`returned`], which drops the text of an
+//! earlier error. The memory is fixed, without allocation, so that a call that fails for lack of
+//! memory has a reason too.
 
 use crate::signals::without_signals;
 use core::cell::RefCell;
@@ -41,7 +41,7 @@ impl Write for Text {
         }
         self.bytes[self.len..self.len + take].copy_from_slice(&s.as_bytes()[..take]);
         self.len += take;
-        // No text may be appended after a cut.
+        // Nothing may be appended after a cut.
         if take < s.len() {
             return Err(fmt::Error);
         }
@@ -72,8 +72,8 @@ pub fn install() {
 /// Sets the reason of an error that this thread is about to return.
 pub fn set(e: Error, words: fmt::Arguments<'_>) {
     RECORD.with(|r| {
-        // The record is borrowed only if formatting a text refuses something itself. Then the outer
-        // text counts.
+        // The record is already borrowed only if the formatting itself makes a refusal. Then the
+        // outer text counts.
         let Ok(mut r) = r.try_borrow_mut() else { return };
         r.error = Some(e);
         r.returned = false;
@@ -84,7 +84,7 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
 }
 
 /// Puts `words`, such as the name of the refused part of an argument, before the reason of `e`, or
-/// before its own text if it has no reason.
+/// before the text of `e` if it has no reason.
 pub fn before(e: Error, words: fmt::Arguments<'_>) {
     let mut old = Text::EMPTY;
     let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());
@@ -142,7 +142,7 @@ pub fn clear() {
     });
 }
 
-/// Passes the last error and its reason to `f`: an empty text if it has none beside the text of
+/// Passes the last error and its reason to `f`: an empty text if the error has only the text of
 /// [`Error`].
 fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
     RECORD.with(|r| match r.try_borrow() {
@@ -151,8 +151,8 @@ fn read<T>(f: impl FnOnce(Option<Error>, &str) -> T) -> T {
     })
 }
 
-/// Whether `GDRC_VERBOSE` requests a line for each refusal. Read once, as a program may repeat an
-/// impossible call without end.
+/// Whether `GDRC_VERBOSE` requests a line for each refusal. Reads the variable once, because a
+/// program may repeat an impossible call without end.
 pub fn is_verbose() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("GDRC_VERBOSE").is_ok_and(|v| !v.is_empty() && v != "0"))
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(e, Error::from_errno(22));
         returned(e);
         assert_eq!(words(), "cqe 9: at most 8");
-        // The next error has no reason. The last reason must not be reported for it, though the
+        // The next error has no reason. The last reason must not be reported for it, although the
         // errno is the same.
         returned(Error::StaleHandle);
         assert_eq!(words(), Error::StaleHandle.to_string());

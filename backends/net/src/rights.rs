@@ -17,17 +17,17 @@ const SO_PASSRIGHTS: i32 = 83;
 const FDS: usize = 253;
 /// Messages that are taken before a socket is closed.
 const EMPTIED: usize = 16;
-/// A control buffer that holds them, and credentials; in words, so that it is aligned. What does
-/// not fit is closed by the kernel, on the thread that receives.
+/// A control buffer that holds them, and credentials; in words, so that it is aligned. The kernel
+/// closes descriptors that do not fit, on the receiving thread.
 pub(crate) type Control = [MaybeUninit<u64>; 8 + FDS.div_ceil(2)];
-/// Bytes of it for a message that is looked at first: no message of ours has more descriptors. One
-/// that has stays in the queue, and is closed with its socket, as one thing.
+/// Bytes of the control buffer for a look at a message: no message of ours has more descriptors. A
+/// message with more stays in the queue, and is closed with its socket, as one thing.
 // SAFETY: computes from a number.
 const LOOKED_AT: usize = unsafe {
     libc::CMSG_SPACE((SEND_MAX * size_of::<RawFd>()) as u32)
         + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
 } as usize;
-/// Descriptors that fit into these.
+/// Descriptors that fit into [`LOOKED_AT`] bytes.
 const HELD: usize = LOOKED_AT / size_of::<RawFd>();
 
 /// Whether descriptors may come over a socket. False: the kernel has no such option.
@@ -41,14 +41,14 @@ pub fn refuse(fd: BorrowedFd<'_>) -> bool {
     pass(fd.as_raw_fd(), false)
 }
 
-/// What a descriptor may hold that another process made.
+/// The foreign things that a descriptor may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
-    /// It is another process's.
+    /// The descriptor came from another process.
     Anything,
-    /// It is a socket of this process; descriptors may come.
+    /// The descriptor is a socket of this process; descriptors may come.
     Arrivals,
-    /// The same, but they are refused now; some may be in its queue.
+    /// A socket of this process; descriptors are refused now, but some may be in its queue.
     Leftovers,
     /// Nothing foreign.
     Nothing,
@@ -81,7 +81,7 @@ impl Foreign {
         Foreign { fd: ManuallyDrop::new(fd), holds }
     }
 
-    /// A connection that was accepted: what may come, its listener has determined.
+    /// An accepted connection. Its listener determines whether descriptors may come.
     pub fn accepted(fd: OwnedFd) -> Foreign {
         let refused = get_option(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS) == Ok(0);
         let holds = if refused { Holds::Nothing } else { Holds::Arrivals };
@@ -98,7 +98,8 @@ impl Foreign {
         self.fd.as_raw_fd()
     }
 
-    /// The descriptor, which came from a process that is trusted with this one's time.
+    /// Takes the descriptor out, for a close on this thread: the process that sent it is trusted
+    /// not to make that slow.
     pub fn trusted(self) -> OwnedFd {
         let mut me = ManuallyDrop::new(self);
         // SAFETY: once, since `me` is never dropped.
@@ -114,7 +115,7 @@ impl Foreign {
         }
     }
 
-    /// Takes what is in the queue, so far as that is little.
+    /// Empties the queue, if it is short.
     fn empty(&mut self) {
         self.expect(false);
         for _ in 0..EMPTIED {
@@ -141,12 +142,13 @@ impl Foreign {
         if self.holds == Holds::Nothing {
             return receive(fd, bytes, 0, keep);
         }
-        // What is taken must find a place to wait.
+        // A descriptor that is taken must find a place among those that wait to be closed.
         if closing::is_full() {
             return Err(libc::EAGAIN);
         }
-        // First a copy: what the kernel cannot deliver it would close on this thread. The copies
-        // stay open until the message is gone, or its end would be their last close.
+        // Looks first, with copies of the descriptors: the kernel would close on this thread what
+        // it cannot deliver. The copies stay open until the message is gone; otherwise its end
+        // would be their last close.
         let mut held = heapless::Vec::<Foreign, HELD>::new();
         let arrived = receive(fd, bytes, libc::MSG_PEEK, |_, copy| _ = held.push(copy));
         match arrived {
@@ -175,9 +177,8 @@ impl Drop for Foreign {
     }
 }
 
-/// A message that has arrived.
 pub(crate) struct Arrived {
-    /// Its bytes.
+    /// The message's bytes.
     pub(crate) len: usize,
     /// Descriptors that came with it.
     pub(crate) fds: usize,
@@ -326,7 +327,7 @@ mod tests {
             let arrived = ours.receive(&mut bytes, |_, fd| kept.push(fd)).unwrap();
             assert!(arrived.cut && kept.len() <= HELD, "{} taken", kept.len());
         }
-        // With its socket it is one thing to be closed.
+        // With its socket the message is one thing to close.
         ours.empty();
         assert!(ours.receive(&mut bytes, |_, _| {}).unwrap().cut);
     }

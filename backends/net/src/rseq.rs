@@ -1,10 +1,10 @@
 //! A system call that is made only while a word in memory has an expected value, although the
 //! thread may be preempted or stopped between the comparison and the call.
 //!
-//! Both are in a restartable sequence: if the thread loses its CPU, or a signal stops it, before
-//! the instruction `syscall` was executed, the kernel restarts it at the comparison. The C library
-//! registers the thread's area with the kernel (glibc from 2.35). Where it has not, as under
-//! valgrind, the comparison is made once before the call.
+//! The comparison and the call are one restartable sequence: if the thread loses its CPU, or a
+//! signal stops it, before the instruction `syscall` was executed, the kernel restarts it at the
+//! comparison. The C library registers the thread's area with the kernel (glibc from 2.35). Without
+//! a registration, as under valgrind, the comparison is made once before the call.
 //!
 //! Source: rseq(2); Linux's kernel/rseq.c on when a sequence is restarted; glibc's manual,
 //! "Restartable Sequences", on `__rseq_offset` and `__rseq_size`.
@@ -13,9 +13,9 @@ use crate::sys::errno;
 use gdrcore_core::lease::Serial;
 use gdrcore_core::roce::peer_memory::{Piece, PIECES};
 
-/// Copies ranges of this process, in order, into ranges (address, length) of another process, while
-/// a grant of those addresses is active; at most [`PIECES`] ranges. Returns the number of bytes
-/// copied, or the errno; ECANCELED: the grant was revoked.
+/// Copies ranges of this process, in order, into ranges (address, length) of another process, at
+/// most [`PIECES`], while a grant of those addresses is active. Returns the number of bytes copied,
+/// or the errno; ECANCELED: the grant was revoked.
 pub(crate) fn write_process(
     pid: libc::pid_t,
     pieces: &[Piece],
@@ -90,7 +90,7 @@ struct Descriptor {
     abort_ip: u64,
 }
 
-/// The comparison and the call, as one restartable sequence. Returns what the kernel does: the
+/// The comparison and the call, as one restartable sequence. Returns the kernel's result: the
 /// number of bytes, or an errno below zero.
 ///
 /// # Safety

@@ -19,8 +19,8 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     }
 }
 
-/// Makes system calls; a signal that they raise for this thread is dropped, and their error tells.
-/// `errno` stays as `calls` has left it. Cost: three system calls more.
+/// Makes system calls. A signal that they raise for this thread is dropped, and their error reports
+/// the failure. `errno` stays as `calls` left it. Cost: three system calls more.
 pub fn without_signals<T>(calls: impl FnOnce() -> T) -> T {
     let (raised, mut before, mut pending) = (set_of(&RAISED), set_of(&[]), set_of(&[]));
     // SAFETY: whole sets, which live through the calls; none fails for them.
@@ -31,7 +31,7 @@ pub fn without_signals<T>(calls: impl FnOnce() -> T) -> T {
     let result = calls();
     let code = errno();
     for (signal, of) in RAISED.into_iter().zip([libc::EPIPE, libc::EFBIG]) {
-        // One that was pending before is the program's.
+        // A signal that was pending before is the program's.
         // SAFETY: as above; no wait, and nothing is asked about the signal. The last is the
         // thread's own variable.
         unsafe {

@@ -1,9 +1,9 @@
-//! What the kernel says of one UDP socket of this network namespace (sock_diag(7)): its user, and
-//! the bytes that it has not read.
+//! The kernel's data about one UDP socket of this network namespace (sock_diag(7)): its user, and
+//! its unread bytes.
 //!
 //! The kernel looks the socket up as it does for each packet that it delivers, so the cost is the
 //! same whatever the number of sockets on the host. Its lists (/proc/net/udp, or a dump) would cost
-//! as much as all users of the host have sockets, each of them once a page of the list.
+//! time for all sockets of the host, which any user can make.
 
 use crate::addr::Endpoint;
 use crate::netlink::{ask, word, HEADER};
@@ -30,14 +30,14 @@ const INODE: usize = USER + 4;
 /// A socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Socket {
-    /// It is bound to the address, not to all addresses.
+    /// The socket is bound to the address, not to all addresses.
     exact: bool,
-    /// It receives packets of one peer only.
+    /// The socket receives packets of one peer only.
     connected: bool,
     /// Bytes that were not read, with the kernel's overhead.
     unread: u32,
     user: u32,
-    /// The same number is the same socket.
+    /// Equal numbers mean the same socket.
     inode: u32,
 }
 
@@ -72,7 +72,7 @@ fn receiver(from: &Endpoint, at: &Endpoint) -> Option<Socket> {
     ask(NETLINK_SOCK_DIAG, &mut request, SOCK_DIAG_BY_FAMILY, |told| parse(told, at))
 }
 
-/// Reads an `inet_diag_msg`; `None`: it is not of a socket that has this port.
+/// Reads an `inet_diag_msg`; `None`: the socket has another port.
 fn parse(told: &[u8], at: &Endpoint) -> Option<Socket> {
     told.get(..INODE + 4)?;
     let port = |from: usize| u16::from_be_bytes([told[from], told[from + 1]]);
@@ -101,8 +101,8 @@ pub(crate) fn receiving_user(from: &Endpoint, at: &Endpoint) -> Option<u32> {
     receiver(from, at).filter(|s| s.exact).map(|s| s.user)
 }
 
-/// The user whose unconnected socket has an address and port of this network namespace, or that
-/// port of all addresses. `None`: there is none, or the kernel does not say.
+/// The user whose unconnected socket has an address and port of this network namespace, or has that
+/// port on all addresses. `None`: there is no such socket, or the kernel does not say.
 ///
 /// Cost: four system calls. No allocation.
 pub fn port_owner(at: &Endpoint) -> Option<u32> {
@@ -116,18 +116,18 @@ pub enum Unread {
     Unknown,
     /// The address is this namespace's, and no socket has the port.
     Nobody,
-    /// All of them hold packets.
+    /// All of these sockets hold packets.
     Waits,
-    /// None of them holds a packet.
+    /// None of these sockets holds a packet.
     Taken,
 }
 
 /// Packets whose receivers [`unread`] looks up: many sockets may share a port, and the kernel
-/// chooses among them by the sender's.
+/// chooses among them by the sender's port.
 const SENDERS: usize = 16;
 
-/// Whether the unconnected sockets at an address and port of this host hold packets. Of many
-/// sockets that share the port, those count that some of [`SENDERS`] senders would reach.
+/// Whether the unconnected sockets at an address and port of this host hold packets. If many
+/// sockets share the port, only those count that [`SENDERS`] example senders would reach.
 ///
 /// Cost: four system calls for each of these. No allocation.
 pub fn unread(at: &Endpoint) -> Unread {
@@ -138,14 +138,14 @@ pub fn unread(at: &Endpoint) -> Unread {
     }
 }
 
-/// What looks at sockets say together. A socket of which one look found nothing is read: packets
-/// come and go between two looks.
+/// The result of several looks at sockets. If one look finds a socket empty, the socket is being
+/// read: packets come and go between two looks.
 fn said(looks: impl Iterator<Item = Socket>) -> Unread {
     let mut sockets = heapless::Vec::<(u32, bool), SENDERS>::new();
     for Socket { inode, unread, .. } in looks {
         match sockets.iter_mut().find(|(seen, _)| *seen == inode) {
             Some((_, is_read)) => *is_read |= unread == 0,
-            // There are as many places as looks.
+            // There is a place for each look.
             None => drop(sockets.push((inode, unread == 0))),
         }
     }
@@ -158,7 +158,7 @@ fn said(looks: impl Iterator<Item = Socket>) -> Unread {
 }
 
 /// Whether an address is this namespace's and the kernel answers for it: it finds a socket that is
-/// bound there now.
+/// bound there just now.
 fn finds_sockets_at(at: &Endpoint) -> bool {
     let bound = match at.to_v4() {
         Some(ip) => UdpSocket::bind(SocketAddrV4::new(ip.into(), 0)),

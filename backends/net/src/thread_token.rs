@@ -5,7 +5,7 @@
 /// It is the thread pointer, which the C library's TLS gives each thread (ELF Handling For
 /// Thread-Local Storage, 3.4.6 for x86-64: the word at %fs:0 holds its own address; 3.5 for
 /// AArch64: TPIDR_EL0). The address of a thread-local variable is the same, but a shared library
-/// reaches that by a call.
+/// needs a call to get it.
 #[inline(always)]
 pub fn token() -> usize {
     let token: usize;

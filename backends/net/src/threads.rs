@@ -1,5 +1,5 @@
-//! Threads of this library: their stacks are large enough whatever the program's libraries take of
-//! them, and the program's signals are left to the program's threads.
+//! Threads of this library. Their stacks are large enough, however much the program's libraries
+//! take of them, and they leave the program's signals to the program's threads.
 
 use gdrcore_core::error::{Error, Result};
 use std::thread::Builder;
@@ -7,8 +7,8 @@ use std::thread::Builder;
 /// Bytes of stack of [`with_stack`].
 const STACK: usize = 512 << 10;
 
-/// Threads made during its lifetime start with the signal mask of a helper: the program's signals
-/// are left to the program's threads. Fault signals stay unblocked, because vanished memory raises
+/// While it lives, new threads start with the signal mask of a helper, which leaves the program's
+/// signals to the program's threads. Fault signals stay unblocked, because vanished memory raises
 /// them.
 pub struct HelperSignals {
     before: libc::sigset_t,
@@ -46,10 +46,11 @@ impl Drop for HelperSignals {
     }
 }
 
-/// A thread that has so many bytes of stack for itself.
+/// A thread that has `stack` bytes of stack for itself.
 ///
 /// glibc puts the thread-local variables of the program and of its libraries onto each thread's
-/// stack: hundreds of kilobytes in some programs, megabytes under sanitizers. So as much is added.
+/// stack: hundreds of kilobytes in some programs, megabytes under sanitizers. So the stack is
+/// larger by these.
 pub fn thread(name: &str, stack: usize) -> Builder {
     Builder::new().name(name.into()).stack_size(stack + taken_by_libc())
 }
@@ -85,8 +86,8 @@ pub fn no_thread(e: std::io::Error) -> Error {
     gdrcore_core::reason::refused(e, format_args!("{words}: see {limits}"))
 }
 
-/// Runs `work` on a thread with a large stack, since threads of programs may have small ones: those
-/// of dapltest have 64 KB. Signals of the program are not delivered to it.
+/// Runs `work` on a thread with a large stack, because a program's threads may have small ones:
+/// those of dapltest have 64 KB. The thread gets no signals of the program.
 ///
 /// # Errors
 /// Those of `work`; the system's: no thread.

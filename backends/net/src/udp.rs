@@ -1,11 +1,11 @@
 //! The udp port: bursts over one unprivileged UDP socket.
 //!
 //! A burst leaves by one GSO send and arrives, mostly whole, by GRO. The socket is never connected
-//! and forbids fragmentation. Then Linux sends IPv4 identification 0 with DF (and 0, 1, 2, … for
-//! the segments of one GSO send), which makes the ICRC exact although the kernel writes the IP
-//! header. The kernel's errors of single destinations (ICMP, path MTU, refused GSO) arrive out of
-//! step with the sends. [`errors`](self) assigns them, so that an error of one peer never costs
-//! another peer a packet.
+//! and forbids fragmentation. So Linux sends IPv4 identification 0 with DF (and 0, 1, 2, … for the
+//! segments of one GSO send): the ICRC is exact although the kernel writes the IP header. The
+//! kernel's errors of single destinations (ICMP, path MTU, refused GSO) arrive out of step with the
+//! sends. [`errors`](self) assigns them, so that an error of one peer never costs another peer a
+//! packet.
 //!
 //! A peer of this host to which many bursts in a row leave, each alone, gets a second, connected
 //! socket (`connected`).
@@ -35,15 +35,15 @@ use std::os::fd::RawFd;
 
 /// Most bytes of one burst. A GSO packet of 64 KiB or more, with its link, IP and UDP headers, is
 /// segmented in software before it reaches the device (gso_max_size), and the receiver then gets it
-/// in parts. This leaves the headers room.
+/// in parts. This bound leaves room for the headers.
 pub const MAX_BURST: usize = (64 << 10) - 128;
 /// The largest datagram that a receive returns, by GRO or not.
 const MOST: u32 = 64 << 10;
 /// Most segments of one GSO send (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Datagrams up to this length may be sent by a port's socket outside of the port: they leave
-/// whole, whatever segment size the socket has.
+/// Datagrams up to this length may be sent over a port's socket without the port: they leave whole,
+/// whatever segment size the socket has.
 pub const SMALL: usize = 32;
 
 /// Capacity and socket options of a port. Fields of 0 take the value of [`UdpConfig::DEFAULT`],
@@ -65,8 +65,8 @@ pub struct UdpConfig {
     pub sndbuf: u32,
     /// SO_BUSY_POLL in microseconds; 0 leaves it. Ignored where the kernel refuses it.
     pub busy_poll_us: u32,
-    /// Byte for IPv4 TOS and IPv6 traffic class: DSCP until a burst has another one, and the ECN
-    /// bits of all. The ICRC does not cover it.
+    /// Byte for IPv4 TOS and IPv6 traffic class: the DSCP until a burst has another one, and the
+    /// ECN bits of all bursts. The ICRC does not cover it.
     pub traffic_class: u8,
     /// Any of [`udp_flags`].
     pub flags: u32,
@@ -147,7 +147,7 @@ pub struct UdpPort {
     not_connectable: Option<PeerAddr>,
     /// Bursts that left alone for the last destination, and could have left by a connected socket.
     lone_bursts: u16,
-    /// After so many of them that peer gets a connected socket.
+    /// After so many lone bursts their peer gets a connected socket.
     connect_after: u16,
     counters: PortCounters,
 }
@@ -278,7 +278,6 @@ impl UdpPort {
 /// Cache line, and the alignment of every carved part.
 const ALIGN: usize = 64;
 
-/// Rounds up to whole cache lines.
 const fn lines(bytes: usize) -> usize {
     (bytes + ALIGN - 1) & !(ALIGN - 1)
 }

@@ -23,11 +23,11 @@ pub struct Waiter {
     timer_ns: AtomicU64,
 }
 
-/// What a look before a sleep finds ([`Waiter::sleep_until`]).
+/// Result of a look before a sleep ([`Waiter::sleep_until`]).
 pub struct Look {
-    /// What is waited for.
+    /// The awaited event has come.
     pub found: bool,
-    /// Work: too early to sleep.
+    /// There is work: too early to sleep.
     pub work: bool,
 }
 
@@ -198,9 +198,10 @@ impl Waiter {
         self.sleep_or_signal(timeout_ms) == Ok(true)
     }
 
-    /// Sleeps until `look` finds what is waited for, at most `timeout_ms` (negative: no limit).
-    /// `look` runs at once, and after each sleep; it returns whether it has found it, and whether
-    /// there is work to look at again without a sleep. Returns false after the timeout.
+    /// Sleeps until `look` finds the awaited event, at most `timeout_ms` (negative: no limit).
+    /// `look` runs at once, and after each sleep; it returns whether it has found the event, and
+    /// whether there is work, for which it is called again without a sleep. Returns false after the
+    /// timeout.
     ///
     /// # Errors
     /// Those of `look`; `Os(EINTR)`: a signal came.

@@ -4,13 +4,12 @@ use super::streams::Asked;
 use super::{State, Whose, ATOMIC, ATOMICS, ATOMIC_STRIDE, CHUNK, CHUNKS};
 use gdrcore_core::mem::{Access, AtomicOp, Token};
 
-/// An atomic in progress.
 #[derive(Clone, Copy)]
 pub(super) struct Atomic {
     serial: u32,
     of: u64,
     cookie: u64,
-    /// The number of its copy out.
+    /// The number of the copy out.
     copy: u64,
     addr: u64,
     op: AtomicOp,
@@ -104,8 +103,8 @@ impl State {
 
     fn begin_atomic(&mut self, whose: &Whose, addr: u64, op: AtomicOp, of: u64) -> Access {
         let &Whose { region, gpu, cookie } = whose;
-        // One after the other at each address. An atomic whose requester no longer polls belongs to
-        // a lost connection; its result is dropped when the entry is needed.
+        // Atomics at one address run one after the other. An atomic whose requester no longer polls
+        // belongs to a lost connection; its result is dropped when the entry is needed.
         let busy = |a: &Atomic| {
             matches!(a.phase, Phase::Loading | Phase::Storing(_))
                 && (a.cookie, a.addr) == (cookie, addr)
@@ -136,12 +135,12 @@ impl State {
         Access::Pending(Token(ATOMIC | u64::from(serial) << 8 | i as u64))
     }
 
-    /// Advances another atomic, so that one whose requester no longer polls blocks no other.
+    /// Advances another atomic, so that an atomic whose requester no longer polls blocks no other.
     fn finish_atomic(&mut self, i: usize) -> Access {
         let a = self.atomics[i];
         if let Some(whose) = self.usable(a.cookie, a.addr, 8) {
             if let Ok(old) = self.atomic(&whose, a.addr, a.op, a.of) {
-                // Its requester may still poll for the result.
+                // The atomic's requester may still poll for the result.
                 self.atomics[i].phase = Phase::Done;
                 self.atomics[i].old = old;
             }

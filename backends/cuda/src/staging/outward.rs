@@ -4,13 +4,12 @@ use super::streams::Asked;
 use super::{State, Whose, CHUNK, CHUNKS, OUT};
 use gdrcore_core::mem::{Access, Token, TransferId};
 
-/// Most bytes that are read ahead at a time: more would only delay the copies that a packet waits
-/// for.
+/// Most bytes that are read ahead at a time: more would delay copies that a packet waits for.
 const READ_AHEAD: usize = 4 * CHUNK;
-/// A chunk that no packet used is reused after this time: its queue pair waits for a window, or has
-/// ended.
+/// A chunk that no packet used is reused after this time, because its queue pair waits for a
+/// window, or has ended.
 const IDLE_NS: u64 = 10_000_000;
-/// No older copy is ever sent, because a message's id may be used again.
+/// Age up to which a copy is sent: a message's id may be used again later.
 const STALE_NS: u64 = 500_000_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -18,7 +17,7 @@ enum Holds {
     Nothing,
     Loading,
     Loaded,
-    /// All of it was sent. It stays for a retransmission until the entry is needed.
+    /// The whole chunk was sent. It stays for a retransmission until the entry is needed.
     Sent,
 }
 
@@ -29,11 +28,11 @@ struct Chunk {
     of: u64,
     cookie: u64,
     gpu: u8,
-    /// Its copy's number on that GPU.
+    /// The copy's number on the GPU.
     copy: u64,
     addr: u64,
     len: usize,
-    /// Start of its copy, and its last use by a packet.
+    /// Start of the copy, and last use by a packet.
     since_ns: u64,
     used_ns: u64,
 }
@@ -105,7 +104,8 @@ impl Outward {
         Some(self.hint)
     }
 
-    /// An entry for another chunk; `urgent`: a packet waits for it, else it is read ahead.
+    /// An entry for another chunk; `urgent`: a packet waits for the chunk; otherwise it is read
+    /// ahead.
     fn place_for(&self, now: u64, urgent: bool) -> Option<usize> {
         let oldest = |holds: Holds| {
             (0..CHUNKS)
@@ -162,8 +162,8 @@ impl State {
             self.settle_all_out();
             return Err(Access::Busy);
         };
-        // The copy must see the bytes of earlier placements, of which the GPU need not wait for
-        // those that have ended.
+        // The copy must see the bytes of earlier placements. The GPU need not wait for placements
+        // that have ended.
         self.flush();
         self.reap();
         if !self.is_alive(region) {
@@ -208,7 +208,7 @@ impl State {
                 Some(i) => i,
                 None => match self.load(whose, at, rest, now, true) {
                     Ok(i) => i,
-                    // The copies in progress make room once they are sent.
+                    // The copies in progress make room once their chunks are sent.
                     Err(Access::Busy) if wait.is_some() => break,
                     Err(other) => return other,
                 },
@@ -254,7 +254,7 @@ impl State {
 
     /// Starts the next chunks of a message, as many as may be in progress.
     fn read_ahead(&mut self, whose: &Whose, mut at: u64, mut of: TransferId, now: u64) {
-        // The driver is asked which copies have ended only if those in progress leave no room.
+        // Asks the driver which copies have ended only if those in progress leave no room.
         let mut asked = false;
         while of.left > 0 {
             let end = match self.out.find(of.id, whose.cookie, at, now) {

@@ -12,31 +12,29 @@ use crate::failure::Failure;
 pub(super) enum Asked {
     NotYet,
     Done,
-    /// The context is lost.
     Lost,
 }
 
 /// The copies of one stream, which end in their order.
 #[derive(Clone, Copy, Default)]
 struct Copies {
-    /// Number and event of the latest.
+    /// Number and event of the latest copy.
     last: u64,
     event: usize,
-    /// Number of the latest that is known to have ended.
+    /// Number of the latest copy that is known to have ended.
     ended: u64,
 }
 
-/// The streams of one GPU.
 pub(super) struct Streams {
     pub(super) device: &'static Device,
     /// The context is lost: no further copy will succeed.
     pub(super) lost: bool,
     inward: Object,
     outward: Object,
-    /// Placements, by the numbers of their chunks, and copies out, which are counted here.
+    /// Placements, numbered as in their chunks, and copies out, which are counted here.
     placements: Copies,
     loads: Copies,
-    /// Of chunks in, chunks out, atomics.
+    /// The events of chunks in, chunks out, and atomics.
     events: Vec<Object>,
 }
 
@@ -94,8 +92,8 @@ impl Streams {
         Ok(gpu)
     }
 
-    /// Runs calls with the context current. After a sticky error, or if the context cannot be made
-    /// current, it is lost.
+    /// Runs calls with the context current. After a sticky error, or if it cannot be made current,
+    /// the context counts as lost.
     fn run(
         &mut self,
         calls: impl FnOnce(&Streams, &Current<'_>) -> Result<(), Failure>,
@@ -103,7 +101,7 @@ impl Streams {
         let device = self.device;
         let done = device.enter().and_then(|current| calls(self, &current));
         if let Err(e) = done {
-            // A freed address or a lack of memory is no reason to give the GPU up.
+            // A freed address or a lack of memory is no reason to give up the GPU.
             self.lost |=
                 !matches!(e.code, api::INVALID_VALUE | api::OUT_OF_MEMORY | api::NOT_SUPPORTED);
         }
@@ -136,7 +134,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Copies out, behind the placements in progress; `head` is the number of the oldest of them.
+    /// Copies out, behind the placements in progress; `head` is the number of the oldest one.
     /// Returns the number of this copy.
     fn copy_out(
         &mut self,
@@ -220,8 +218,7 @@ impl Streams {
     /// Whether the copy of a number and an event has ended.
     ///
     /// The driver's answer that a copy has ended costs ten times as much as its answer that it has
-    /// not. So the stream's latest is asked for first: if it has ended, nothing is asked for those
-    /// before it.
+    /// not. So asks for the stream's latest copy first: if it has ended, so have those before it.
     fn asked_in_order(
         &mut self,
         copies: fn(&mut Streams) -> &mut Copies,

@@ -1,7 +1,7 @@
 //! Queue of packets that wait for room in the socket of their block's owner.
 //!
-//! Such a socket holds ten messages. A process that has just started, or does not run at the
-//! moment, may be sent more before the kernel steers its packets to it. Packets that do not fit
+//! Such a socket holds ten messages. A process that has just started, or is not running at the
+//! moment, may get more packets before the kernel steers its packets to it. Packets that do not fit
 //! wait here for a while, in order for each owner.
 
 use super::group_msg::{Delivery, Packets};
@@ -27,7 +27,7 @@ struct Entry {
     seg: u16,
     first: u16,
     class: u8,
-    /// Delivered or dropped; its bytes are free once it is the oldest.
+    /// The packets were delivered or dropped; the entry's bytes are free once it is the oldest.
     done: bool,
     src: Endpoint,
     since_ns: u64,
@@ -72,7 +72,7 @@ impl Entry {
 /// Result of one delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Packets that their owner has.
+    /// Packets that reached their owner.
     pub forwarded: u64,
     /// Packets whose block has no owner any more, or whose owner took too long.
     pub dropped: u64,
@@ -100,7 +100,7 @@ impl ForwardQueue {
         self.bytes.get(at..self.tail)?.first_chunk().map(Entry::read)
     }
 
-    /// Bytes that wait for the owner of a block. Later packets for it have to go behind them.
+    /// Bytes that wait for the owner of a block. Later packets for this owner must follow them.
     pub fn bytes_for(&self, block: u16) -> usize {
         let (mut at, mut bytes) = (self.head, 0);
         while let Some(e) = self.entry(at) {

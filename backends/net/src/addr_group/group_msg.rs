@@ -32,8 +32,8 @@ const VERSION: u8 = 1;
 const HEAD: usize = 8;
 /// Bytes before the packets.
 const PACKETS_HEAD: usize = HEAD + 28;
-/// Room for the messages of a device whose UDP socket receives at most `burst_bytes` at a time.
-/// Members with larger bursts may send longer messages, of which the first packets are taken.
+/// Room for the messages of a device whose UDP socket receives at most `burst_bytes` at a time. A
+/// member with larger bursts may send a longer message, of which only the first packets are taken.
 pub const fn most(burst_bytes: usize) -> usize {
     let (packets, table) = (PACKETS_HEAD + burst_bytes, HEAD + table::BYTES);
     if packets > table {
@@ -54,13 +54,13 @@ mod kind {
 /// Packets that came to another socket than their owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets<'a> {
-    /// Their sender.
+    /// The sender.
     pub src: Endpoint,
-    /// Bytes of each but the last.
+    /// Bytes of each packet but the last.
     pub seg: u16,
-    /// Number of the first in its burst.
+    /// Number of the first packet in its burst.
     pub first: u16,
-    /// What the IP header had; a message carries the class alone.
+    /// The fields of the IP header; a message carries the class alone.
     pub grh: Fields,
     /// The packets.
     pub data: &'a [u8],
@@ -99,9 +99,9 @@ pub enum Received<'a> {
 /// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is in the receiver's queue.
+    /// The message is in the receiver's queue.
     Sent,
-    /// It is lost: the receiver's queue, or the sender's buffer, is full.
+    /// The message is lost: the receiver's queue, or the sender's buffer, is full.
     NoRoom,
     /// No process holds the name.
     NoOwner,
@@ -251,9 +251,8 @@ impl GroupSocket {
     /// Receives one message into `buf` and returns its length. 0: the message was another user's or
     /// too long, and was dropped. `None`: no message waits.
     ///
-    /// A message of packets that is too long is as if it had had fewer: the others are lost as
-    /// packets of a network are. Its sender repeats them from the first lost one on, so each such
-    /// message brings progress.
+    /// If a message of packets is too long, its last packets are lost, like packets on a network.
+    /// Their sender repeats them from the first lost one on, so each such message brings progress.
     pub fn receive(&self, buf: &mut [u8]) -> Option<usize> {
         receive(self.fd(), buf)
     }
@@ -273,7 +272,7 @@ pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
     // length beside it.
     let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(n).ok()?;
-    // Only a kernel without the option of the bind delivers any.
+    // Only a kernel without the option that `bind` sets delivers any descriptor.
     rights::each_fd(&msg, drop);
     let whole = msg.msg_flags & libc::MSG_TRUNC == 0;
     Some(match is_from_trusted(&msg) {
@@ -284,7 +283,7 @@ pub fn receive(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
 }
 
 /// The bytes of a message of packets up to the end of its last whole packet; 0: it has none, or is
-/// no such message.
+/// no message of packets.
 #[cold]
 fn whole_packets(message: &[u8]) -> usize {
     match parse(message) {

@@ -39,9 +39,9 @@ const PEERS: usize = 128;
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
 const MSG_HOT_NS: u64 = 200_000;
-/// Before a queue pair or the device ends, a member waits for the owners of packets that it holds,
-/// which may wait for a CPU, until none of them has taken any for so long; and the time after that
-/// in which it does not wait again.
+/// A member that ends a queue pair or the device waits for the owners of packets that it holds,
+/// because they may wait for a CPU: until no owner has taken a packet for the first of these times.
+/// Within the second it does not wait again.
 const LAST_NS: u64 = 100_000_000;
 const LAST_AGAIN_NS: u64 = 1_000_000_000;
 /// Interval of deliveries while packets wait for room.
@@ -49,7 +49,7 @@ const DELIVER_NS: u64 = 50_000;
 /// Services that a device can offer.
 pub const SERVICES: usize = 256;
 
-/// What the member is measuring at the moment.
+/// The member's current measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing.
@@ -59,9 +59,9 @@ enum Phase {
     /// The own index: packets were sent to the indexes below `range`.
     Probing { range: u16, lowest: Option<u16>, received: u16 },
     /// Whether packets for the own blocks arrive here. `hashed`: a packet that addresses no socket
-    /// arrived too, so that for the index may have arrived by chance. `foreign`: whether one for
-    /// another member's block arrived too, so that for the own block may have come by a program
-    /// that knows neither; `None`: the table has no other member.
+    /// arrived too, so the packet for the index may have arrived by chance. `foreign`: whether a
+    /// packet for another member's block arrived too, so the packet for the own block may have come
+    /// by a program that knows neither; `None`: the table has no other member.
     Checking { hashed: bool, index: bool, block: bool, foreign: Option<bool> },
 }
 
@@ -104,12 +104,12 @@ pub enum Owner {
 /// The process of a peer, on this host.
 struct WatchedPeer {
     at: Endpoint,
-    /// The block of QPNs by which it was named, and that whose sockets it listens at.
+    /// The block of QPNs that named the process, and the block whose sockets it listens at.
     block: u16,
     door: u16,
-    /// A connection that ends with it; `None`: it has ended.
+    /// A connection that ends with the process; `None`: the process has ended.
     life: Option<Foreign>,
-    /// It had ended when the last round began.
+    /// The process had ended when the last round began.
     had_ended: bool,
 }
 
@@ -144,9 +144,9 @@ pub struct Member {
     /// A listening socket. Its connections end with this process, which notifies the processes at
     /// their other ends.
     liveness: Option<Fd>,
-    /// Whether a connection to it wakes this process.
+    /// Whether a connection to `liveness` wakes this process.
     accepts_watchers: bool,
-    /// When it is polled again, after a connection for which no descriptor was free.
+    /// When `liveness` is polled again, after a connection for which no descriptor was free.
     watch_again_ns: u64,
     /// Connections of members that watch this one: mostly one, more while the members' tables
     /// differ.
@@ -158,7 +158,7 @@ pub struct Member {
     /// [`PEERS`] at most. Allocated at the open, apart from the member, which is moved on small
     /// stacks.
     peers: Vec<WatchedPeer>,
-    /// One of them has ended.
+    /// One of `peers` has ended.
     has_gone: bool,
     /// A socket of the device that wakes with the member's own, and whether it was readable.
     beside: (RawFd, bool),
@@ -228,7 +228,6 @@ impl Member {
         self.sockets.iter().flatten().map(GroupSocket::lock)
     }
 
-    /// The directory of the sockets.
     pub(crate) fn socket_dir(&self) -> &SocketDir {
         &self.socket_dir
     }
@@ -329,8 +328,8 @@ impl Member {
     }
 
     /// Before a queue pair or the device ends: waits until the queued packets are delivered,
-    /// because the program may exit next. At most for so long, because their owners may be stopped;
-    /// none waits in the queue for more than a second.
+    /// because the program may exit next. Waits at most `most_ns`, because an owner may be stopped;
+    /// no packet stays in the queue for more than a second.
     pub fn forward_pending(&mut self, most_ns: u64) {
         let mut now = now_ns();
         let (begun, mut since, mut forwarded) = (now, now, self.counters.forwarded);
@@ -414,7 +413,7 @@ impl Member {
         let locks = self.sockets.iter().flatten().map(GroupSocket::lock);
         if let Some(first) = lead_to_first(locks)? {
             if let Some(receipts) = &mut self.receipts {
-                // Without a file there, what is left is not found.
+                // Without the file, peers do not find receipts that this process leaves.
                 let _ = receipts.renew(first);
             }
             self.liveness = Some(first.listen(Role::Liveness)?);
@@ -442,8 +441,8 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.forward_pending(u64::MAX);
         self.note_unread_senders();
-        // The own socket is closed by now. The member whose socket takes its place in the kernel's
-        // list learns of it at once.
+        // The own socket is closed by now. The member whose socket moves to its place in the
+        // kernel's list learns of that at once.
         self.send_to_all(&GroupMsg::OwnerGone(self.block));
         // The slices never run destructors, so the names are released here.
         self.sockets.fill_with(|| None);

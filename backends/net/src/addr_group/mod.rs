@@ -5,13 +5,13 @@
 //! claim behind. All devices bind their UDP sockets to the same port (SO_REUSEPORT), and a
 //! [program](mod@steer) that the kernel runs for each packet picks the socket by DestQP.
 //!
-//! The program names a socket by its index in a list of the kernel that no process can read: a new
-//! socket comes last, and the last one takes the place of one that closes. So each device learns
-//! its own index from packets that it sends to itself, one for each possible index, and the devices
-//! exchange a [table](mod@table) of indexes. The table only improves speed. A device that receives
-//! a packet of another's block forwards it by a [message](mod@group_msg) to the name of the block.
-//! So packets arrive while a table is old, where the kernel refuses the program, and where GRO puts
-//! segments of several devices into one packet.
+//! The program names a socket by its index in a list of the kernel. No process can read the list. A
+//! new socket comes last, and when a socket closes, the last one takes its place. So each device
+//! learns its own index from packets that it sends to itself, one for each possible index, and the
+//! devices exchange a [table](mod@table) of indexes. The table only improves speed. A device that
+//! receives a packet of another's block forwards it by a [message](mod@group_msg) to the name of
+//! the block. So packets arrive although a table is old, the kernel refuses the program, or GRO
+//! puts segments of several devices into one packet.
 //!
 //! No single process has to live for this to work, and no process has to announce its end.
 

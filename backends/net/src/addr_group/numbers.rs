@@ -7,7 +7,7 @@ pub const PROBE: u32 = 0xff_0000;
 /// QPNs from here on to [`PROBE`] name a block.
 pub const CHECK: u32 = 0xfe_0000;
 /// Blocks that processes can own: 1 to this. Block 0 has the QPNs that the standard reserves; the
-/// blocks above have the two ranges here.
+/// blocks above `BLOCK_MAX` have the two ranges here.
 pub const BLOCK_MAX: u16 = (CHECK / QPN_UNIT - 1) as u16;
 
 const _: () = assert!(CHECK.is_multiple_of(QPN_UNIT) && PROBE.is_multiple_of(QPN_UNIT));

@@ -73,10 +73,10 @@ pub struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// Builds the program of a table. A packet for a block without an entry goes to the socket of
-    /// the next lower block; a request for an unknown service goes by the kernel's hash. Its
-    /// receiver forwards or drops it.
+    /// the next lower block; the kernel's hash decides for a request for an unknown service. The
+    /// receiver forwards or drops such packets.
     ///
-    /// `code`: [`room`] for it.
+    /// `code`: [`room`] for the program.
     pub fn new(code: &'a mut [Insn], table: &Table) -> Program<'a> {
         let mut p = Program { code, len: 0 };
         p.push(insn(LOAD_WORD, 0, 0, 4));
@@ -123,7 +123,7 @@ impl<'a> Program<'a> {
     /// the entry of the packet's block, or of the next lower one. `entries`: (block, index), in
     /// ascending order of blocks; the first is block 0, whose QP1 all processes share.
     ///
-    /// `code`: [`room`] for it.
+    /// `code`: [`room`] for the program.
     pub fn by_block(code: &'a mut [Insn], entries: &[(u16, u16)]) -> Program<'a> {
         let mut p = Program { code, len: 0 };
         p.push(insn(LOAD_WORD, 0, 0, 4));

@@ -1,11 +1,11 @@
 //! The table behind the steering program: the owner's index in the kernel's list for each block,
 //! and the listeners.
 //!
-//! Each member has a table, and the newest counts: the higher version, and of two with one version
-//! the one whose author has the higher block. A member that learns something (its own index, the
-//! end of another) writes the next version, attaches its program and sends it to all others. If two
-//! write at once, one loses; its author finds that its entries are missing and writes again.
-//! Packets arrive without the table too, by a detour.
+//! Each member has a table, and the newest counts: the one with the higher version or, if the
+//! versions are equal, with the higher block of its author. A member that learns something (its own
+//! index, the end of another) writes the next version, attaches its program and sends it to all
+//! others. If two members write at once, one table loses; its author finds that its entries are
+//! missing and writes again. Packets also arrive without the table, by a detour.
 //!
 //! Plain data and bytes; no system calls.
 

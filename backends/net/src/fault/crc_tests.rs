@@ -15,7 +15,7 @@ fn implementations() -> impl Iterator<Item = Impl> {
     })
 }
 
-/// Wherever the memory ends: in the first round of a loop, between two, in the rest behind them.
+/// The memory may end in the first round of a loop, between two rounds, or in the rest behind them.
 #[test]
 fn a_copy_that_sums_ends_where_its_memory_does() {
     const LEN: usize = 4096;

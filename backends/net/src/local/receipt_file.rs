@@ -1,5 +1,5 @@
-//! The receipts of ACKs that wait to leave through the port, in a file of the block's owner: what
-//! the owner had accepted when it was killed.
+//! The receipts of ACKs that wait to leave through the port, in a file of the block's owner: if the
+//! owner is killed, they show what it had accepted.
 //!
 //! An owner that ends otherwise sends its ACKs and removes the file. A killed owner's file stays
 //! for [`KEPT_S`] seconds after the first sweep that finds it, so that peers read it when their
@@ -17,10 +17,10 @@ use gdrcore_core::error::Result;
 use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use std::os::fd::RawFd;
 
-/// Its name, which is part of the protocol between processes.
+/// The file's name, which is part of the protocol between processes.
 pub(super) const FILE: &CStr = c"acks";
-/// Its mode, and that after a sweep has found it without an owner: only its directory keeps others
-/// out, so the mode is free for this note, and the kernel adds the time.
+/// The file's mode, and its mode once a sweep has found the file without an owner. Only the
+/// directory keeps others out, so the mode is free for this note, and the kernel adds the time.
 const MODE: libc::mode_t = 0o600;
 const FOUND_MODE: libc::mode_t = 0o700;
 /// A minute: the retries of most requests end within it.
@@ -31,8 +31,8 @@ const KEPT_S: u64 = 60;
 pub(crate) struct ReceiptFile(Map);
 
 impl ReceiptFile {
-    /// Makes the file of a holder, without receipts. Its page is allocated now: one that turned out
-    /// missing later would be a SIGBUS.
+    /// Makes the file of a holder, without receipts. Its page is allocated now: a page that is
+    /// missing later would raise SIGBUS.
     ///
     /// # Errors
     /// As open(2), fallocate(2), mmap(2).
@@ -49,8 +49,8 @@ impl ReceiptFile {
         Map::shared(fd.raw(), 0, len, true).map(ReceiptFile)
     }
 
-    /// Makes the file again for a holder whose directory was removed, with the receipts that it
-    /// had, at the same address.
+    /// Makes the file again for a holder whose directory was removed, with its receipts, at the
+    /// same address.
     ///
     /// # Errors
     /// As [`ReceiptFile::create`], mremap(2).
@@ -69,8 +69,8 @@ impl ReceiptFile {
     }
 }
 
-/// The file of a block's owner, which is with the first of its blocks, and its directory, which may
-/// have another owner or none.
+/// The file of a block's owner, which lies with the first of the owner's blocks, and its directory,
+/// which may have another owner or none.
 fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Option<[Fd; 2]> {
     let first = door_of(socket_dir, at, block);
     let parts = [Part::of_address(at), Part::of_holder(Holder::Block(first))];
@@ -82,9 +82,10 @@ fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Opt
     Some([file, dir])
 }
 
-/// The receipts that a block's owner has left. `None`: there are none, or the owner lives, and
-/// sends its ACKs; `has_ended`: it is known not to. Read, and not mapped: whoever is to survive
-/// must not depend on the pages of a file. Cost: six system calls, two if there is no directory.
+/// The receipts that a block's owner has left. `None`: there are none, or the owner lives and sends
+/// its ACKs. `has_ended`: the owner is known to have ended. The file is read, not mapped: this
+/// process must not depend on the pages of another's file. Cost: six system calls, two if there is
+/// no directory.
 pub(crate) fn receipts_of(
     socket_dir: &SocketDir,
     at: &Endpoint,
@@ -92,7 +93,7 @@ pub(crate) fn receipts_of(
     has_ended: bool,
 ) -> Option<Receipts> {
     let [file, dir] = open_of(socket_dir, at, block, libc::O_RDONLY)?;
-    // The lock is released with `dir`. A child of fork that its parent has left behind keeps it.
+    // The lock is released with `dir`. A child that outlives the owner after a fork keeps the lock.
     if !has_ended && lock(dir.raw()) != Ok(true) {
         return None;
     }
@@ -102,9 +103,9 @@ pub(crate) fn receipts_of(
     (usize::try_from(n) == Ok(size_of_val(&words))).then(|| Receipts::of_words(words))
 }
 
-/// Removes the receipt of a queue pair from the file of its block's owner: a connection to it
-/// begins, and what is left there is of an earlier one. The owner does the same when it connects,
-/// and may be killed before. Cost as of [`receipts_of`].
+/// Removes the receipt of a queue pair from the file of its block's owner: a connection to the
+/// queue pair begins, and the receipt is of an earlier one. The owner does the same when it
+/// connects, but may be killed before. Cost as of [`receipts_of`].
 pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, qpn: u32) {
     let block = (qpn / QPN_UNIT) as u16;
     let Some([file, _dir]) = open_of(socket_dir, at, block, libc::O_RDWR) else { return };
@@ -119,7 +120,7 @@ pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, qpn: u32) {
 
 /// Whether peers of an owner that has ended may still read its file at a time (ns of
 /// CLOCK_REALTIME, as the kernel stamps files). The lock of the directory is held. The directories
-/// of its further blocks stay as long as that of the first, which has the file.
+/// of the owner's other blocks stay as long as that of the first, which has the file.
 pub(super) fn may_be_read(dir: RawFd, wall_ns: u64) -> bool {
     let Ok(file) = stat_at(dir, FILE) else {
         let Some(first) = first_block(dir) else { return false };

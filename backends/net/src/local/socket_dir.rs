@@ -18,7 +18,7 @@
 //! never searched for: any user may fill these places with directories.
 //!
 //! If another user has taken all names in both places, there is the user's directory below
-//! `/run/user`, which that user alone may write, where a login manager has made it.
+//! `/run/user`, if a login manager has made it: only that user may write it.
 
 use super::{has_unique_uid, own_uid};
 use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
@@ -106,7 +106,7 @@ impl SocketDir {
         let socket_dir = SocketDir { path, len: SOCKET_DIR_MAX - left };
         let own = socket_dir.c_path(&[])?;
         make_dir(&own)?;
-        // It may be another container's, on a file system that is read-only here.
+        // The directory may be another container's, on a file system that is read-only here.
         // SAFETY: a C string; no other pointers.
         check(unsafe { libc::access(own.as_c_str().as_ptr(), libc::W_OK) })?;
         Ok(socket_dir)
@@ -130,7 +130,7 @@ impl SocketDir {
         p.extend_from_bytes(&self.path()[..end]).map(|()| p).map_err(|_| too_long())
     }
 
-    /// The path of a name below it.
+    /// The path of a name below the directory.
     ///
     /// # Errors
     /// [`Error::Unsupported`]: the path is too long for a socket.
@@ -189,7 +189,7 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
             // SAFETY: a C string; no other pointers.
             check(unsafe { libc::mkdirat(base.raw(), name.as_c_str().as_ptr(), 0o700) })
         });
-        // A name may be another user's, or another process's of this user by now.
+        // Another user, or another process of this user, may have taken a name by now.
         let mut made = made.skip_while(|made| *made == Err(Error::Os(libc::EEXIST)));
         match made.next() {
             Some(Ok(_)) => {}
@@ -200,8 +200,7 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
     Err(Error::Access)
 }
 
-/// The `n`th, in order and modulo their number, of the directories here that belong to this user
-/// alone.
+/// The `n`th directory here that belongs to this user alone, in order and modulo their number.
 fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
     let is_own = |name: &FileName| {
         stat_at(base, name.as_c_str()).is_ok_and(|s| {

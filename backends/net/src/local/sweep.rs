@@ -7,8 +7,8 @@ use super::{empty, lock};
 use core::ffi::CStr;
 use std::os::fd::RawFd;
 
-/// What one sweep may cost, with two system calls for each holder that it checks. One that is kept
-/// for its receipts costs little of that, so that many of them do not hide others.
+/// The most that one sweep may cost. Each holder that it checks takes two system calls. A holder
+/// that is kept for its receipts counts little, so that many of them do not hide others.
 const COSTS: usize = 4096;
 const CHECKED: usize = 8;
 const KEPT: usize = 1;

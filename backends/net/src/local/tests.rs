@@ -100,13 +100,13 @@ fn files_of_a_dead_process_do_not_hinder_others() {
 
 #[test]
 fn receipts_of_a_killed_owner_are_read_for_a_minute() {
-    /// Of block 1.
+    /// A QPN of block 1.
     const QPN: u32 = QPN_UNIT + 17;
     let _kept = keep();
     let (socket_dir, at) = (SocketDir::open().unwrap(), at(5));
     let ended = || receipts_of(&socket_dir, &at, 1, false);
     let own = |receipts: &Receipts| receipts.of(QPN).map(Psn::get);
-    // Of this address alone: other processes' receipts stay.
+    // Sweeps this address alone: other processes' receipts stay.
     let sweep_at = |s: u64| {
         let place = socket_dir.c_path(&[Part::of_address(&at).bytes()]).unwrap();
         let address = open_dir(libc::AT_FDCWD, place.as_c_str()).unwrap();
@@ -170,7 +170,8 @@ fn a_name_is_bound_while_its_socket_lives() {
     }
 }
 
-/// The directory keeps other users away. Behind that, the one who connects looks who listens.
+/// The directory keeps other users away. In addition, a process that connects checks the user of
+/// the listener.
 #[test]
 fn a_connection_to_another_users_process_is_refused() {
     if own_uid() != 0 {
@@ -180,7 +181,7 @@ fn a_connection_to_another_users_process_is_refused() {
     let lock = Lock::take(&SocketDir::open().unwrap(), &at(5), Holder::Block(1)).unwrap();
     let name = lock.name(Role::Links);
     let socket = lock.bind(Role::Links, libc::SOCK_SEQPACKET).unwrap();
-    // The kernel notes who listens. The system calls change the ids of one thread.
+    // The kernel notes the listener's user. The system calls change the ids of one thread.
     let listen_as = |uid: u32| {
         std::thread::scope(|s| {
             s.spawn(|| {

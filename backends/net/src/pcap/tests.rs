@@ -164,7 +164,7 @@ fn only_captures_without_writers_and_not_begun_here_are_replaced() {
     let (a, b) = (Endpoint::v4([10, 1, 0, 1], 4791), Endpoint::v4([10, 1, 0, 2], 4791));
     let one = |r: &mut Rig| r.pcap.burst(0, &a, &b, 0, 60, &packets(&a, &b, 1, 60));
     let counted = |file: &std::path::Path| read(file).len();
-    // Another process left one.
+    // Another process left a capture.
     let bytes = {
         let other = path("left");
         let mut r = open(&other, MEM_MIN).unwrap();
@@ -201,8 +201,8 @@ fn only_captures_without_writers_and_not_begun_here_are_replaced() {
         assert_eq!(counted(&other), 0, "replaced, in round {n}");
         std::fs::remove_file(&other).unwrap();
     }
-    // A foreign file is not appended to, but may be replaced. A lock that another process keeps is
-    // not waited for without end.
+    // A foreign file is not appended to, but may be replaced. The wait for a lock that another
+    // process keeps ends.
     let foreign = path("foreign");
     std::fs::write(&foreign, b"something else, and long enough").unwrap();
     assert!(matches!(open_as(&foreign, Earlier::Keep, MEM_MIN), Err(Error::Invalid)));

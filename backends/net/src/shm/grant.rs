@@ -18,7 +18,7 @@
 //!
 //! A grant *by address* (`cma`) has no descriptor: the writer copies to the address in the owner's
 //! process, by a system call. All else is the same. Both ends must enable it; the owner grants by
-//! address only what was requested by address.
+//! address only if the request was by address.
 
 use super::cma::{CmaError, PeerProcess};
 use super::listener::LinkSocket;
@@ -69,19 +69,18 @@ struct Entry<T> {
     grant: Option<T>,
 }
 
-/// A mapped grant.
 struct MappedGrant {
     number: u32,
     serial: u32,
     iova: u64,
     length: u64,
-    /// Its first byte in this process.
+    /// The first byte of the mapping in this process.
     base: u64,
     map: ManuallyDrop<Map>,
 }
 
 impl Drop for MappedGrant {
-    /// The file may be of any size, and this the last mapping of it.
+    /// This may be the last mapping of a file of any size, so it is unmapped later.
     fn drop(&mut self) {
         // SAFETY: once, since this is the drop.
         unmap_later(unsafe { ManuallyDrop::take(&mut self.map) });
@@ -104,7 +103,7 @@ fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize
     None
 }
 
-/// Drops grants that were revoked, and calls `request` for each entry that is to be requested.
+/// Drops grants that were revoked, and calls `request` for each entry that must be requested.
 /// `name`: the number and serial of a grant.
 fn maintain<T>(
     list: &mut [Option<Entry<T>>],
@@ -135,7 +134,7 @@ fn try_pin(place: &Place, number: u32, serial: u32) -> bool {
     place.pinned().pin(place.grant(number), number, serial)
 }
 
-/// The offset of a range in a region of `len` bytes at `addr`; `None`: it is not all inside.
+/// The offset of a range in a region of `len` bytes at `addr`; `None`: a part is outside.
 #[inline(always)]
 fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
     let offset = addr.wrapping_sub(iova);
@@ -208,8 +207,8 @@ impl PeerGrants {
         }
     }
 
-    /// Takes a grant, by address if it has no descriptor. A grant that was not requested, or cannot
-    /// be mapped, is dropped.
+    /// Takes a grant, by address if it has no descriptor. Drops a grant that was not requested or
+    /// cannot be mapped.
     pub(super) fn take(&mut self, grant: &Grant, fd: Option<Foreign>) {
         if !grant.is_sound() || grant.by_address != fd.is_none() {
             return;
@@ -233,7 +232,7 @@ impl PeerGrants {
         else {
             return;
         };
-        // Only memory that its owner cannot truncate.
+        // Accepts only memory that its owner cannot truncate.
         let (end, len) =
             (grant.offset.checked_add(grant.length), sealed_len(fd.raw(), libc::F_SEAL_SHRINK));
         if len.is_none() || end.is_none_or(|end| Some(end) > len) {
@@ -245,7 +244,7 @@ impl PeerGrants {
             return;
         };
         let Ok(map) = Map::shared(fd.raw(), grant.offset - into, bytes, true) else { return };
-        // Memory, and mapped: this close is not the last one.
+        // The file is memory and mapped, so this close is not its last one.
         drop(fd.trusted());
         let base = map.as_ptr().expose_provenance() as u64 + into;
         let map = ManuallyDrop::new(map);
@@ -323,7 +322,7 @@ impl OwnGrants {
 
     /// Grants a region: `offset` bytes into the memory of a descriptor, or by its address. A grant
     /// that cannot be sent is not made. Returns false if the other end keeps an earlier grant of
-    /// the same key pinned; the link is then to be closed.
+    /// the same key pinned; then the link must be closed.
     pub(super) fn export(
         &mut self,
         request: &GrantRequest,
@@ -357,8 +356,9 @@ impl OwnGrants {
         true
     }
 
-    /// Revokes every grant for which `is_valid` is false; its last argument: the grant is by
-    /// address. Returns false if the other end keeps one pinned; the link is then to be closed.
+    /// Revokes every grant for which `is_valid` is false. The last argument of `is_valid`: the
+    /// grant is by address. Returns false if the other end keeps a grant pinned; then the link must
+    /// be closed.
     pub(super) fn check(
         &mut self,
         place: &Place,
@@ -419,7 +419,6 @@ pub(super) fn offers(shared: &[Option<SharedRegion>], by_address: bool) -> u32 {
     shares | if by_address { OFFERS_BY_ADDRESS } else { 0 }
 }
 
-/// The shared region with a key.
 pub(super) fn shared_region(shared: &[Option<SharedRegion>], rkey: u32) -> Option<&SharedRegion> {
     shared.iter().flatten().find(|s| s.rkey == rkey)
 }
@@ -433,7 +432,6 @@ pub struct PeerRequest {
     pub from: Endpoint,
     /// Queue pairs and key.
     pub request: GrantRequest,
-    /// By address.
     pub(super) by_address: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Listener {
 }
 
 impl Drop for Listener {
-    /// What a connection that nobody has accepted holds would be closed with the listener.
+    /// Takes the waiting connections: the end of the listener would close the descriptors in them.
     fn drop(&mut self) {
         // SAFETY: no pointers. From here on nobody connects.
         unsafe { libc::shutdown(self.fd.raw(), libc::SHUT_RDWR) };
@@ -105,7 +105,7 @@ impl LinkSocket {
         LinkSocket { fd: Foreign::socket(fd) }
     }
 
-    /// Sets whether a descriptor may come: none does unless this end has asked for memory.
+    /// Sets whether a descriptor may come: only after this end has requested memory.
     pub(super) fn expect_memory(&mut self, some: bool) {
         self.fd.expect(some);
     }
@@ -134,7 +134,6 @@ impl LinkSocket {
         }
     }
 
-    /// Takes the next event.
     pub(super) fn next_event(&mut self) -> LinkEvent {
         let mut bytes = [0u8; GRANT_LEN + 1];
         let Some(Message { len, fd, fds }) = receive(&mut self.fd, &mut bytes) else {
@@ -178,7 +177,7 @@ impl LinkSocket {
     ///
     /// # Errors
     /// [`Error::Access`]: the message is no hello, or its memory has not the required form; the
-    /// socket is to be closed. [`Error::NoMemory`].
+    /// socket must be closed. [`Error::NoMemory`].
     pub fn receive(&mut self) -> Result<Option<(Endpoint, Segment)>> {
         self.receive_hello(HELLO)
     }
@@ -210,7 +209,7 @@ impl LinkSocket {
             Error::NoMemory => e,
             _ => Error::Access,
         })?;
-        // Memory of this size, and mapped: this close is not the last one.
+        // The memory has this size and is mapped, so this close is not its last one.
         drop(memory.trusted());
         Ok(Some((from, segment)))
     }
@@ -224,7 +223,7 @@ struct Message {
     fds: usize,
 }
 
-/// Takes the next message; `None`: there is none now. All descriptors but the first are given up.
+/// Takes the next message; `None`: there is none now. Drops all descriptors but the first.
 fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
     let mut message = Message { len: 0, fd: None, fds: 0 };
     let arrived = from.receive(bytes, |i, fd| {
@@ -233,7 +232,7 @@ fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
         }
     });
     match arrived {
-        // It stays in the queue: the socket has ended.
+        // The message stays in the queue, so the socket counts as closed.
         Ok(arrived) if arrived.cut => {}
         Ok(arrived) => (message.len, message.fds) = (arrived.len, arrived.fds),
         Err(libc::EAGAIN | libc::EINTR) => return None,
@@ -243,7 +242,7 @@ fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
     Some(message)
 }
 
-/// The two ends of a link's socket, for who makes the link of two others.
+/// The two ends of a link's socket, for the maker of a link between two others.
 ///
 /// # Errors
 /// [`Error::Os`]: no descriptor is free.

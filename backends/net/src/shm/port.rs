@@ -23,7 +23,7 @@ mod tx;
 pub const LINKS: usize = 256;
 /// Bytes of data in a ring: small enough to stay in the caches of both ends.
 const RING: usize = 256 << 10;
-/// Fewest of them: the other ends of links that have ended may keep some for a moment.
+/// Fewest links of a device: the other ends of links that have ended may keep some for a moment.
 const LINKS_MIN: usize = 4;
 /// Most regions whose memory may be shared at a time.
 const SHARED: usize = 256;
@@ -36,7 +36,7 @@ pub struct ShmBounds {
 }
 
 impl ShmBounds {
-    /// For a device with that many peers and regions: a link leads to a peer.
+    /// The bounds for a device with so many peers and regions: each link leads to a peer.
     pub fn of(max_peer: u32, max_mr: u32) -> ShmBounds {
         ShmBounds {
             links: (max_peer as usize).clamp(LINKS_MIN, LINKS),
@@ -44,33 +44,33 @@ impl ShmBounds {
         }
     }
 
-    /// For an engine of a device that has so many, and no other peers.
+    /// The bounds for an engine of a device with so many engines and no other peers.
     pub fn of_siblings(engines: u32) -> ShmBounds {
         ShmBounds { links: engines as usize, shared: 0 }
     }
 }
 
-/// The other end of a link, as the router names it that made the link.
+/// The other end of a link, as named by the router that made the link.
 #[derive(Clone, Copy, Debug)]
 struct Brokered {
-    /// Its address.
+    /// The other end's address.
     from: Endpoint,
-    /// The number of its session.
+    /// The number of the other end's session.
     peer: u32,
-    /// Memory may be granted.
     may_grant: bool,
 }
 
 /// A link that we write.
 struct Outbound {
     to: Endpoint,
-    /// The QPN block whose owner reads it; `None`: the holder of the address's own name reads it.
+    /// The QPN block whose owner reads the link; `None`: the holder of the address's own name reads
+    /// it.
     block: Option<u16>,
     socket: LinkSocket,
     writer: Writer,
     /// Memory of the other end that this end may write.
     peer_grants: PeerGrants,
-    /// The other end has ended: what it sent before is read, then the link counts as lost.
+    /// The other end has ended: its earlier frames are read, then the link counts as lost.
     gone: bool,
     /// `Some`: a router made the link.
     brokered: Option<Brokered>,
@@ -80,16 +80,16 @@ struct Outbound {
 
 /// A link whose other end is gone.
 pub struct LostLink {
-    /// Where it led.
+    /// The address to which the link led.
     pub to: Endpoint,
-    /// The block to whose owner it led; `None`: to the address.
+    /// The block to whose owner the link led; `None`: it led to the address.
     pub block: Option<u16>,
     place: Place,
     _segment: Segment,
 }
 
 impl LostLink {
-    /// What the other end has accepted.
+    /// The receipts of what the other end has accepted.
     pub fn receipts(&self) -> &Receipts {
         self.place.receipts()
     }
@@ -103,7 +103,7 @@ struct InboundRing {
     grants: OwnGrants,
     /// The other end may write by address.
     by_address: bool,
-    /// The other end has ended: what it left is read, then the link is closed.
+    /// The other end has ended: its last frames are read, then the link is closed.
     gone: bool,
     _segment: Segment,
 }
@@ -135,7 +135,7 @@ pub struct ShmPort {
     /// The directory of this user's sockets; `None`: a router makes all links.
     socket_dir: Option<SocketDir>,
     local: Endpoint,
-    /// One for the address, unless another device holds its name, and one for the blocks.
+    /// A listener for the address, unless another device holds its name, and one for the blocks.
     listeners: [Option<Listener>; 2],
     /// The lock of the address's own name.
     address: Option<Lock>,
@@ -193,8 +193,8 @@ impl ShmPort {
         w.offset()
     }
 
-    /// Opens the listener of the device's blocks, by the lock of the first, and that of its
-    /// address, unless another device holds that name.
+    /// Opens the listener of the device's blocks, under the lock of the first block, and the
+    /// listener of its address, unless another device holds the address's name.
     ///
     /// # Errors
     /// [`Error::NoMemory`]: fewer than [`ShmPort::memsize`] bytes; [`Error::Os`].
@@ -250,7 +250,7 @@ impl ShmPort {
         })
     }
 
-    /// From here on grants by address are made and requested, between processes of this user.
+    /// Enables grants by address, between processes of this user.
     pub(crate) fn enable_by_address(&mut self) {
         self.by_address = true;
     }
@@ -309,7 +309,7 @@ impl ShmPort {
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
-        // Once its context is closed, the program alone uses its memory again.
+        // After the close of the context, no peer writes the program's memory.
         self.check_grants(|_, _, _| false);
         // The slices never run destructors, so sockets and mappings are released here.
         self.listeners = [None, None];

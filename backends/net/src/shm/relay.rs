@@ -15,11 +15,11 @@
 //!
 //! Hop limit, label and class are zero unless both ends know of them ([`Relay::with_headers`]).
 //!
-//! A frame of eight bytes is the last one of its ring: the writer goes on in the larger ring behind
-//! it in the segment ([`Relay`]).
+//! A frame of eight bytes is the last one of its ring: the writer continues in the larger ring
+//! behind it in the segment ([`Relay`]).
 //!
-//! A reader trusts nothing: what it looks at is copied first. An end that overwrites the other's
-//! words loses its own rings, nothing else.
+//! A reader trusts nothing: it copies bytes before it checks them. An end that overwrites the
+//! other's words loses its own rings, nothing else.
 
 use super::listener::{socket_pair, LinkSocket};
 use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
@@ -41,11 +41,11 @@ pub const HEAD: usize = 24;
 pub const PACKET_MAX: usize = 4096 + 128;
 /// Most bytes of a frame.
 pub const FRAME_MAX: usize = HEAD + PACKET_MAX;
-/// Bytes of the ring towards the router, and of the ring from it. The first only lets a session
-/// wait; the second limits what its peers may have in flight.
+/// Bytes of the ring towards the router, and of the ring from it. If the first is full, only the
+/// session waits; the second limits the data that its peers may have in flight.
 pub const RINGS: (u32, u32) = (128 << 10, 256 << 10);
-/// Bytes of the rings that they move to. The second holds what a peer's window of a MiB lets it
-/// send, with all headers: else its end would be lost.
+/// Bytes of the larger rings. The second holds a peer's window of a MiB with all headers: otherwise
+/// the end of a window would be lost.
 pub const LARGER: (u32, u32) = (1 << 20, 2 << 20);
 /// Flag of a frame: its receiver is too slow.
 const CONGESTED: u8 = 1;
@@ -55,61 +55,61 @@ const LAPS: u32 = 8;
 /// shorter than a head.
 const MOVED: usize = 8;
 
-/// The parts of its rings that a session gets, in the order of the message.
+/// A session's ends of its rings, in the order of the router's message.
 #[derive(Debug)]
 pub struct Ends {
     /// The ring towards the router.
     pub up: OwnedFd,
-    /// The ring from it.
+    /// The ring from the router.
     pub down: OwnedFd,
     /// The socket of the bells.
     pub socket: OwnedFd,
 }
 
-/// A packet, where [`Relay::take`] has put it.
+/// A packet that [`Relay::take`] has copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'b> {
     /// The address in its frame's head.
     pub address: [u8; 16],
     /// The receiver's ring is half full, or more is sent to it than its rate allows.
     pub congested: bool,
-    /// What the IP header of the packet would have.
+    /// The fields that an IP header of the packet would have.
     pub grh: Fields,
     /// The packet.
     pub packet: &'b [u8],
 }
 
-/// A packet in a ring, of which the beginning was copied. The other end may change the rest until
-/// that is copied too.
+/// A packet in a ring, whose beginning was copied. Until the rest is copied, the other end may
+/// change it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'b> {
     /// The whole packet if it is shorter than [`LONG`], else its first [`FIRST`] bytes.
     pub first: &'b [u8],
     /// Address and bytes of the rest.
     rest: (u64, usize),
-    /// What its IP header would have.
+    /// The fields that the packet's IP header would have.
     pub grh: Fields,
 }
 
-/// Bytes that a packet has that is not copied at once.
+/// Packets from this length on are not copied whole at once.
 pub const LONG: usize = 1024;
 /// Bytes of a long packet that are copied at once: more than any headers.
 pub const FIRST: usize = 128;
 
 impl<'b> Packet<'b> {
-    /// A packet that was copied, and what its IP header would have.
+    /// A packet that was copied, and the fields that its IP header would have.
     pub fn whole(first: &'b [u8], grh: Fields) -> Packet<'b> {
         Packet { first, rest: (0, 0), grh }
     }
 
-    /// Its bytes: none has none.
+    /// The packet's bytes, never 0.
     #[allow(clippy::len_without_is_empty)]
     #[inline]
     pub fn len(&self) -> usize {
         self.first.len() + self.rest.1
     }
 
-    /// Copies it into memory of its length.
+    /// Copies the packet into memory of its length.
     ///
     /// # Errors
     /// [`Broken`]: the ring's memory vanished, or `to` has another length.
@@ -127,7 +127,7 @@ impl<'b> Packet<'b> {
 /// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It is in the ring.
+    /// The frame is in the ring.
     Done,
     /// The ring has no room.
     Full,
@@ -136,27 +136,27 @@ pub enum Put {
 /// One end of both rings. One thread at a time; nothing waits.
 ///
 /// A ring that is half full again and again, or that has no room for a frame of the router, moves
-/// to larger memory, if both ends know of that: the more a session may have under way, the longer
-/// can it, its router and its peers each run before the next one has to, where they share cores. A
-/// session that seldom has so much under way keeps small rings.
+/// to larger memory, if both ends support that. With more data in flight a session, its router and
+/// its peers each run longer before another one must run, if they share cores. A session with
+/// little data in flight keeps small rings.
 #[derive(Debug)]
 pub struct Relay {
     writer: Writer,
     reader: Reader,
     socket: LinkSocket,
-    /// The frame of which packets are taken.
+    /// The frame whose packets are being taken.
     open: Frames,
-    /// What the own ring may move to; `None`: it has moved, or may not.
+    /// The ring that the own ring may move to; `None`: it has moved, or may not.
     grows: Option<Growth>,
-    /// What the other end's ring may move to; `None`: it has moved, or may not.
+    /// The ring that the other end's ring may move to; `None`: it has moved, or may not.
     follows: Option<Segment>,
-    /// The rings' mappings: the own one's, and the other end's.
+    /// The mappings of the own ring and of the other end's.
     segments: [Segment; 2],
     /// Both ends know of hop limits, labels and classes.
     has_headers: bool,
 }
 
-/// A frame of the ring of which packets are left.
+/// A frame in the ring with packets that were not taken.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frames {
     /// The next packet's address in this process.
@@ -227,8 +227,8 @@ impl Relay {
         }
     }
 
-    /// Whether frames have hop limit, flow label and class of their packets: if both ends know of
-    /// them.
+    /// Sets whether frames contain the hop limit, flow label and class of their packets: only if
+    /// both ends support them.
     #[must_use]
     pub fn with_headers(self, has_headers: bool) -> Relay {
         Relay { has_headers, ..self }
@@ -249,8 +249,8 @@ impl Relay {
         if self.writer.room(bytes, bytes)?.is_some() {
             return Ok(true);
         }
-        // Pairs with the reader's fence in `settle`: either it sees the word, or this end sees its
-        // tail.
+        // Pairs with the reader's fence in `settle`: either the reader sees the word, or this end
+        // sees the reader's tail.
         self.writer.place().wants_room().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Ok(self.writer.room(bytes, bytes)?.is_some())
@@ -277,8 +277,8 @@ impl Relay {
     }
 
     /// Sends the `len` bytes at the beginning of the memory that [`Relay::room`] returned last:
-    /// packets of `seg` bytes each, the last one of the rest, to an address. Wakes nobody, as
-    /// [`Relay::put_quietly`].
+    /// packets of `seg` bytes each, of which the last may be shorter, to one address. Wakes nobody,
+    /// as [`Relay::put_quietly`].
     ///
     /// # Errors
     /// [`Broken`]: the ring's memory vanished, or there was not so much room.
@@ -309,7 +309,7 @@ impl Relay {
         Ok(put)
     }
 
-    /// Wakes the other end if it sleeps: after [`Relay::put_quietly`].
+    /// Wakes the other end if it sleeps. To be called after [`Relay::put_quietly`].
     #[inline]
     pub fn wake(&mut self) {
         if self.writer.place().asleep().must_wake(sleep::ANY) {
@@ -363,7 +363,7 @@ impl Relay {
         Ok(Put::Done)
     }
 
-    /// What a frame says of its packets' IP headers.
+    /// The fields of IP headers that this relay's frames carry.
     #[inline]
     fn carried(&self, grh: Fields) -> Fields {
         let Fields { flow_label, traffic_class, hop_limit } = grh;
@@ -378,23 +378,23 @@ impl Relay {
     }
 
     /// Room for a frame of `want` bytes: where, how many bytes up to `most` or half of the ring,
-    /// and whether the ring is half full. Moves the ring first if it is to move.
+    /// and whether the ring is half full. Moves the ring first if it must.
     #[inline]
     fn space(&mut self, want: usize, most: usize) -> core::result::Result<Option<Space>, Broken> {
         loop {
-            // Whether the other half of the ring is in use shows whether it is half full.
+            // The ring is half full if less than half of it is free.
             let half = self.writer.half();
             let room = self.writer.room(want, half.max(most))?;
             let room = room.map(|(at, free)| (at, free, free < half));
-            // What finds no room is lost, and a loss makes its sender slow for long.
+            // A frame without room is lost, and a loss slows its sender for long.
             if matches!(room, Some((.., false))) || !self.grow(room.is_none())? {
                 return Ok(room);
             }
         }
     }
 
-    /// Moves the own ring, which is half full, to larger memory if it often is, or `at_once`.
-    /// Returns true if it has moved, which it does once.
+    /// The own ring is half full: moves it to larger memory if it often is, or `at_once`. Returns
+    /// true if it has moved, which happens once.
     #[cold]
     fn grow(&mut self, at_once: bool) -> core::result::Result<bool, Broken> {
         let Some(growth) = &mut self.grows else { return Ok(false) };
@@ -415,7 +415,7 @@ impl Relay {
         }
         host::place(last.as_ptr() as u64, &[0; MOVED]).map_err(|_| Broken)?;
         self.writer.publish(MOVED);
-        // A reader that sleeps says so in the smaller ring.
+        // A sleeping reader has announced its sleep in the smaller ring.
         self.wake();
         self.writer = Writer::new(segment.place());
         self.segments[0] = segment;
@@ -608,7 +608,7 @@ impl Ring {
 }
 
 impl Ends {
-    /// Makes them of a message's descriptors, in its order.
+    /// Takes the descriptors of a message, in its order.
     ///
     /// # Errors
     /// [`Error::Os`]`(EMFILE)`: some did not arrive, because this process may open no more.

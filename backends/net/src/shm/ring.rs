@@ -40,8 +40,8 @@ pub const FRAME_ALIGN: usize = 64;
 /// Bytes of data that a ring may have: a power of two between a page and this.
 pub const DATA_MAX: usize = 2 << 20;
 
-/// A writer of frames up to this length asks for the line that many bytes behind the next frame.
-/// The reader polls the first line there, and may read the second one.
+/// After a frame up to `SMALL` bytes the writer prefetches the line `AHEAD` bytes behind the next
+/// frame. The reader polls the first line of a frame, and may read the second one.
 const SMALL: usize = 3 * FRAME_ALIGN;
 const AHEAD: u64 = 4 * FRAME_ALIGN as u64;
 
@@ -52,7 +52,7 @@ pub const VERSION: u32 = 3;
 /// Grants that may be active at a time.
 pub const GRANTS: usize = 16;
 
-/// The other end wrote a value that is never valid: the link is to be closed.
+/// The other end wrote a value that is never valid: the link must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -209,7 +209,6 @@ impl Writer {
         self.head
     }
 
-    /// Half of the ring's bytes.
     pub(super) fn half(&self) -> usize {
         self.place.size / 2
     }
@@ -264,8 +263,8 @@ impl Writer {
         self.place.length(self.head).publish(len as u32, behind, self.zeroed == next);
         let address = (&raw const *behind).expose_provenance() as u64;
         self.head = next;
-        // Lines behind lie in the cache of the reader's core, which read them a lap ago. The stores
-        // of long frames are a stream, which the processor recognises itself.
+        // The lines ahead lie in the cache of the reader's core, which read them a lap ago. For
+        // long frames the processor itself recognises the stream of stores.
         if len <= SMALL {
             let ahead = self.place.at(next.wrapping_add(AHEAD));
             host::expect_write(ahead.expose_provenance() as u64);
@@ -274,8 +273,8 @@ impl Writer {
     }
 
     /// Zeroes the length behind a next frame of the least size; to be called after a publish. The
-    /// reader holds that cache line: [`Writer::publish`] would wait for it while the reader waits
-    /// for the frame.
+    /// reader holds that cache line. Without this, [`Writer::publish`] would wait for the line
+    /// while the reader waits for the frame.
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);

@@ -1,5 +1,5 @@
-//! The memory of a ring: a sealed memfd, mapped so that its data appears twice. That of a ring that
-//! grows holds a larger ring behind the first one, whose pages are allocated when it is needed.
+//! The memory of a ring: a sealed memfd, mapped so that its data appears twice. The memory of a
+//! growing ring has a larger ring behind the first one; its pages are allocated when needed.
 
 use super::ring::{Place, CONTROL, DATA_MAX};
 use crate::memfd::{sealed_len, sealed_memfd, FIXED_SIZE};
@@ -25,8 +25,8 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Makes a segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and
-    /// returns the descriptor to pass on. Its pages are allocated now: a page that turned out
-    /// missing later would be a SIGBUS.
+    /// returns the descriptor to pass on. Its pages are allocated now: a page that is missing later
+    /// would raise SIGBUS.
     ///
     /// # Errors
     /// [`Error::Invalid`]: the size. [`Error::NoMemory`], [`Error::Os`]: the error of memfd_create,
@@ -94,7 +94,7 @@ impl Segment {
         unsafe { populate(self.base.as_ptr(), CONTROL + self.size) }
     }
 
-    /// The ring that begins at byte `at` of the file. `flags`: further ones of mmap.
+    /// The ring that begins at byte `at` of the file. `flags`: further flags of mmap.
     fn map(fd: RawFd, at: usize, size: usize, flags: i32) -> Result<Segment> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let p = unsafe {
@@ -133,7 +133,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// The ring in it.
+    /// The ring in the segment.
     pub fn place(&self) -> Place {
         // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring
         // is not used (see the type).

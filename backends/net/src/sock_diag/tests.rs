@@ -33,7 +33,7 @@ fn the_user_of_a_port_is_found() {
         let Ok(any) = UdpSocket::bind(everywhere) else { continue };
         let port = endpoint(&any).port;
         assert_eq!(port_owner(&Endpoint::v4(own, port)), Some(me()), "{everywhere}");
-        // It is of no address, so it is no soft device's.
+        // The socket is bound to no address, so it is no soft device's.
         let at = Endpoint::v4(own, port);
         assert_eq!(receiving_user(&Endpoint::v4(beside, 1), &at), None, "{everywhere}");
     }
@@ -57,7 +57,7 @@ fn the_socket_that_is_connected_to_an_address_receives_its_packets_alone() {
     let at = endpoint(&connected);
     assert_eq!(receiving_user(&endpoint(&to), &at), Some(me()));
     assert_eq!(receiving_user(&endpoint(&beside), &at), None);
-    // In the other order the kernel names the other end.
+    // In the other order the kernel finds the other end.
     assert_eq!(receiving_user(&at, &endpoint(&to)), Some(me()));
     assert_eq!(receiving_user(&endpoint(&to), &Endpoint { port: at.port, ..endpoint(&to) }), None);
     assert_eq!(unread(&at), Unread::Nobody, "a connected socket is no device's own");
@@ -89,11 +89,11 @@ fn a_sockets_unread_packets_show_whether_it_is_read() {
 
 #[test]
 fn the_sockets_of_another_host_are_unknown() {
-    // Of TEST-NET-1.
+    // An address of TEST-NET-1.
     assert_eq!(unread(&Endpoint::v4([192, 0, 2, 77], 4791)), Unread::Unknown);
 }
 
-/// Of two sockets that share a port, one that holds a packet says nothing of the other.
+/// Of two sockets that share a port, one that holds a packet says nothing about the other.
 #[test]
 fn sockets_that_share_a_port_are_all_looked_at() {
     let _kept = keep();

@@ -1,27 +1,26 @@
-//! A thread that spins gives its core to who waits for it: maybe to its peer.
+//! A thread that spins gives its core to other threads, of which one may be its peer.
 //!
-//! It yields. On a quiet machine that takes less than a microsecond. On a busy one a thread that
-//! yields goes behind all that compute, for milliseconds each time, and its peer does the same. A
-//! thread that sleeps instead keeps its claim to the core, and the peer is served meanwhile. So
-//! after a yield that took long it sleeps for a moment each time, for a while.
+//! The thread yields. On a quiet machine a yield takes less than a microsecond. On a busy machine a
+//! yield puts the thread behind all threads that compute, for milliseconds each time, and its peer
+//! does the same. A sleep keeps the thread's claim to the core, and the peer runs meanwhile. So
+//! after a yield that took long, the thread sleeps briefly instead, for a while.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use crate::clock::now_ns;
 
-/// If a yield takes longer, others compute on this core. A peer that works for its turn and yields
-/// takes less.
+/// If a yield takes longer, other threads compute on this core. A peer that works for its turn and
+/// yields takes less.
 const AWAY_NS: u64 = 1_000_000;
 /// Sleeps before a yield is tried again: some 20 ms.
 const SLEEPS: u32 = 256;
-/// The length of one, to which the system adds its timer slack of 50 us.
+/// The length of a sleep, to which the system adds its timer slack of 50 us.
 const SLEEP: Duration = Duration::from_micros(20);
 
-/// How a thread stands aside.
 #[derive(Default)]
 pub(super) struct Aside {
-    /// Sleeps left; 0: it yields.
+    /// Sleeps left; 0: the thread yields.
     sleeps: AtomicU32,
 }
 

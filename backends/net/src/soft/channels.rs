@@ -23,9 +23,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// No thread runs the engine while the program sleeps.
 pub(super) const FREE: u32 = 0;
-/// The helper thread does.
+/// The helper thread runs the engine.
 pub(super) const HELPER: u32 = 1;
-/// A thread of the program runs it, which waits for an event of its channel.
+/// A thread of the program runs the engine, and waits for an event of its channel.
 const PROGRAM: u32 = 2;
 
 /// Marks the handle of a channel, beside generation and index.
@@ -34,7 +34,7 @@ const TAG: u64 = 0xC4;
 /// Which thread runs the engine while the program sleeps.
 pub(super) struct DriverRole {
     holder: AtomicU32,
-    /// The helper thread wants it.
+    /// The helper thread wants the role.
     wanted: AtomicBool,
     /// Threads that sleep on a channel without the role.
     others: AtomicU32,
@@ -52,8 +52,8 @@ impl DriverRole {
         }
     }
 
-    /// Takes the role, but not while the helper thread wants it: the helper would seldom find it
-    /// free.
+    /// Takes the role, but not while the helper thread wants it: otherwise the helper would seldom
+    /// find it free.
     fn try_take(&self) -> bool {
         !self.wanted.load(Ordering::SeqCst)
             && self
@@ -62,7 +62,7 @@ impl DriverRole {
                 .is_ok()
     }
 
-    /// Takes the role for the helper thread; `wake` interrupts the thread of the program that has
+    /// Takes the role for the helper thread; `wake` interrupts the thread of the program that holds
     /// it.
     pub(super) fn take_for_helper(&self, wake: impl Fn()) {
         self.wanted.store(true, Ordering::SeqCst);
@@ -97,9 +97,9 @@ impl DriverRole {
 
 /// One channel.
 struct Slot {
-    /// Odd while it lives.
+    /// Odd while the channel lives.
     generation: AtomicU32,
-    /// Its eventfd, for the holder of the engine's lock; -1: none.
+    /// The channel's eventfd, for the holder of the engine's lock; -1: none.
     fd: AtomicI32,
     /// Number of its CQs and of the threads that sleep on it.
     users: AtomicU32,
@@ -107,7 +107,6 @@ struct Slot {
     branches: Branches,
 }
 
-/// The channels of a device.
 pub(super) struct Channels {
     slots: [Slot; CHANNELS],
     owned: Mutex<[Option<Fd>; CHANNELS]>,
@@ -115,7 +114,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// None, before [`Channels::begin`].
+    /// The state before [`Channels::begin`].
     pub(super) const fn none() -> Channels {
         Channels {
             slots: [const {
@@ -131,8 +130,8 @@ impl Channels {
         }
     }
 
-    /// Their handles are those of a context. At their place: on the stack they would take much of a
-    /// small one.
+    /// Gives the slots handles of a context, in place: a new array would take much of a small
+    /// stack.
     pub(super) fn begin(&self, context: u32) {
         for slot in &self.slots {
             slot.generation.store(first_generation(context), Ordering::Relaxed);
@@ -275,7 +274,7 @@ impl SoftEngine {
         self.channels.index(channel).map(|i| &self.channels.slots[i].branches)
     }
 
-    /// Wakes who sleeps on the channel.
+    /// Wakes the threads that sleep on the channel.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -283,7 +282,7 @@ impl SoftEngine {
         self.channel_fd(channel).map(raise)
     }
 
-    /// Takes back what has woken those who sleep on the channel.
+    /// Makes the channel's descriptor unreadable again.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -300,7 +299,7 @@ impl SoftEngine {
         self.channels.index(channel).map(|i| g.has_channel_event(i))
     }
 
-    /// Counts a user of the channel, which then does not end.
+    /// Counts a user of the channel: meanwhile nobody can destroy it.
     ///
     /// # Errors
     /// [`Error::StaleHandle`].
@@ -377,8 +376,8 @@ impl SoftEngine {
         Ok(cq)
     }
 
-    /// Makes the descriptor unreadable once the channel has no events. One that channels of several
-    /// engines raise is the device's to lower.
+    /// Makes the descriptor unreadable once the channel has no events. A descriptor that channels
+    /// of several engines raise is lowered by the device.
     fn settle(&self, g: &Guard<'_>, i: usize) {
         let slot = &self.channels.slots[i];
         if !slot.branches.is_one_of_several() && !g.has_channel_event(i) {
@@ -450,7 +449,7 @@ impl SoftEngine {
         self.hand_to_helper();
         driver.others.fetch_add(1, Ordering::SeqCst);
         let offered = if driver.holder.load(Ordering::SeqCst) == FREE {
-            // The helper thread is about to take it, or has just ended.
+            // The helper thread is about to take the role, or has just ended.
             std::thread::yield_now();
             Ok(false)
         } else {
@@ -464,7 +463,6 @@ impl SoftEngine {
     }
 }
 
-/// Whether a descriptor is readable now.
 fn is_readable(fd: RawFd) -> bool {
     crate::sys::any_ready([(fd, libc::POLLIN)])
 }

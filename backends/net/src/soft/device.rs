@@ -2,19 +2,19 @@
 //! for each other.
 //!
 //! Each engine is a [`SoftEngine`] with a lock, ports, links and a block of QPNs of its own.
-//! Packets find it as they find one of several processes at an address, and queue pairs of two
-//! engines reach each other as those of two processes do; those of a loopback device, which has no
-//! port, over links that the device makes (`links`). So two engines share no word that a packet
-//! reads or writes but the rings of these links.
+//! Packets find an engine as they find one of several processes at an address, and queue pairs of
+//! two engines reach each other as those of two processes do. A loopback device has no port, so it
+//! links its engines (`links`). The rings of these links are the only memory that two engines share
+//! and a packet reads or writes.
 //!
-//! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them, a
-//!   queue pair to that of its SRQ or its send CQ. Their handles have the engine's number. A CQ
-//!   with queue pairs of other engines has a ring in each of these, too.
+//! * CQs, SRQs, channels and XRC domains belong to the engine of the thread that makes them. A
+//!   queue pair belongs to the engine of its SRQ or its send CQ. Handles contain the engine's
+//!   number. A CQ with queue pairs of other engines has a ring in each of those engines, too.
 //! * Protection domains, regions, windows and address handles belong to the device: each engine has
 //!   them all, under the same handles and keys (`adopt` of [`gdrcore_core::engine`]). The calls
 //!   that make and end them take a lock of the device.
 //!
-//! * The connection manager is that of the first engine; its connections may have queue pairs of
+//! * The connection manager belongs to the first engine. Its connections may have queue pairs of
 //!   any engine.
 //!
 //! Threads are spread over the engines in the order in which they first make such an object. An
@@ -56,8 +56,7 @@ pub const MAX_ENGINES: usize = MAX_SIBLINGS;
 
 /// Place of an engine's number in a handle, above the index.
 const NUMBER_SHIFT: u32 = 16;
-/// Entries of any table of an engine: no other table of a configuration is larger, and none grows
-/// beyond this.
+/// Most entries in a table of an engine: no table is configured larger or grows beyond this.
 const MAX_INDEX: u32 = 1 << NUMBER_SHIFT;
 const NUMBER: u64 = 0xff << NUMBER_SHIFT;
 
@@ -107,7 +106,7 @@ pub struct SoftDevice {
     sinks: events::Sinks,
 }
 
-/// Refuses a number of engines that no device can have, or several of this configuration.
+/// Refuses a number of engines that no device can have, or that this configuration does not allow.
 fn check(config: &SoftConfig<'_>) -> Result<()> {
     let EngineCount { most: engines, at_open } = config.engines;
     if engines == 0 || engines as usize > MAX_ENGINES {
@@ -132,7 +131,7 @@ fn check(config: &SoftConfig<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The QPNs of the engines of a device, if it has several and no port.
+/// The QPNs of the engines of a device that has several and no port.
 fn siblings_of(name: &DeviceName, config: &SoftConfig<'_>, seed: u64) -> Result<Option<Siblings>> {
     match (name, config.engines.most) {
         (DeviceName::Loopback, 2..) => Siblings::choose(config, seed).map(Some),
@@ -151,7 +150,7 @@ impl SoftDevice {
     pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
         let name = DeviceName::parse(name)?;
         check(config)?;
-        // The seed decides which QPNs they have, not how many.
+        // The seed decides which QPNs the engines have, not how many.
         let siblings = siblings_of(&name, config, config.core.seed)?;
         let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
         let all = one.checked_mul(config.engines.most as usize);
@@ -212,8 +211,8 @@ impl SoftDevice {
         Ok(device)
     }
 
-    /// Ends the device: of each engine stops the helper, acknowledges what was accepted, ends
-    /// connections, flushes the capture, closes the descriptors. Returns the objects that were
+    /// Ends the device: for each engine it stops the helper, acknowledges what was accepted, ends
+    /// connections, flushes the capture and closes the descriptors. Returns the objects that were
     /// left. In a forked child it does nothing, and the child's copies of the descriptors stay
     /// open.
     ///
@@ -231,8 +230,8 @@ impl SoftDevice {
         leaks
     }
 
-    /// Registers a kind of memory under a number from 1 on, for registrations that name it. It must
-    /// outlive the device. Each engine may call it at the same time as the others.
+    /// Registers a kind of memory under a number from 1 on, for registrations that name it.
+    /// `memory` must outlive the device. Several engines may call it at the same time.
     ///
     /// # Errors
     /// `Error::Invalid`, `Error::Busy`: no such number, or taken. `Error::OwnerDead`.
@@ -242,7 +241,8 @@ impl SoftDevice {
         self.engines.iter().try_for_each(add)
     }
 
-    /// The only engine that the device can have, for posts and polls that look at nothing else.
+    /// The engine of a device that can have only one: posts and polls then skip the look-up of the
+    /// engine.
     pub fn only_engine(&self) -> Option<&'static SoftEngine> {
         (self.engines.most() == 1).then(|| self.engines.first())
     }
@@ -317,8 +317,8 @@ fn of_no_engine(h: Handle) -> Error {
     refuse!(StaleHandle, "handle {h:#x}: stale, or another context's")
 }
 
-/// The objects that are left in a device, by those of its engines, the first one last: objects of
-/// the whole device are in each.
+/// The objects that are left in a device. Those of one engine are added up; those of the whole
+/// device are in each engine, and the count of the first engine, which comes last, stands for all.
 fn all_leaks(engines: impl Iterator<Item = Leaks>) -> Leaks {
     engines.fold(Leaks::default(), |sum, l| Leaks {
         cq: sum.cq + l.cq,

@@ -1,4 +1,4 @@
-//! One engine with its ports: the calls of `Device` that more than the engine takes part in.
+//! One engine with its ports: the calls of `Device` that need more than the engine's core.
 
 use core::sync::atomic::Ordering;
 
@@ -125,7 +125,7 @@ impl SoftEngine {
     /// As `Device::poll_cq`, of the CQ at an index, which was looked up.
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        // Completions that wait are taken without a round. Most polls find none, and run one.
+        // Completions that wait are taken without a round. Most polls find none, and run a round.
         if wc.is_empty() || !cq.ring.is_empty() {
             return self.take_found(cq, wc);
         }
@@ -163,7 +163,7 @@ impl SoftEngine {
         Ok(())
     }
 
-    /// Posts what is not one plain request.
+    /// Posts anything but one plain request.
     ///
     /// # Safety
     /// That of `Device::post_send`.
@@ -184,8 +184,8 @@ impl SoftEngine {
         outcome
     }
 
-    /// A full round for the program, and what it shows of the program's polls. Its time is noted
-    /// for the helper, if there is one.
+    /// Runs a full round for the program, and notes whether the poll found work. With a helper,
+    /// notes the time for it, too.
     #[inline(never)]
     pub(super) fn program_round(&self) -> usize {
         let now = self.helper_on.load(Ordering::Relaxed).then(now_ns);
@@ -197,8 +197,8 @@ impl SoftEngine {
         handled
     }
 
-    /// A poll that found nothing: a round of the engine, then a second look. In another thread's
-    /// turn that round may be left to it.
+    /// Runs a round after a poll that found nothing, then polls again. In another thread's turn the
+    /// round may be left to that thread.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         let token = token();
@@ -270,8 +270,8 @@ impl SoftEngine {
         self.attributes(Some)
     }
 
-    /// The attributes; `now`: the state of the port by the one that was read last. It is called
-    /// without the engine's lock.
+    /// The attributes; `now` returns the port's state, given the state that was read last. It is
+    /// called without the engine's lock.
     fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
         let mut held = self.lock()?;
         let c: Config = held.guard.transport.common.config;
@@ -364,7 +364,7 @@ impl SoftEngine {
     pub(super) fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
         let mut held = self.lock()?;
         if let Some(net) = held.port().net.as_mut().filter(|_| init.qp_type == qp_type::UD) {
-            // For the GRH of its datagrams.
+            // Datagrams need the IP headers for their GRH.
             net.show_headers();
         }
         held.qp_create(now_ns(), init)

@@ -1,5 +1,5 @@
 //! Checks of grants under the engine's lock: whether other processes may still write the regions.
-//! With them, the receipts of connections that are over.
+//! Receipts of ended connections are checked with them.
 
 use super::PortState;
 use gdrcore_core::device::MrAttr;

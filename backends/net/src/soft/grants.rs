@@ -1,5 +1,5 @@
-//! Regions that are granted to peers of this host: those whose memory the program shares and, if it
-//! enables that, all others by address.
+//! Regions that are granted to peers of this host: regions whose memory the program shares and, if
+//! it enables that, all others, by address.
 
 use super::grant_checks::check_grants;
 use super::lock::EngineLock;
@@ -39,7 +39,7 @@ impl SoftEngine {
             Some(shm) => shm.share(region.rkey, fd, offset)?,
             None => return Ok(()),
         }
-        // A grant by address ends, since the region can be mapped from now on.
+        // A grant by address ends, because the region can be mapped from now on.
         let (g, port) = held.parts();
         check_grants(g, port);
         Ok(())
@@ -56,7 +56,7 @@ impl SoftEngine {
     }
 
     /// Executes the WRITEs that were just posted to a QP as copies into memory of its peer. Returns
-    /// false if some or all are left.
+    /// false if any WRITE is left.
     #[inline(never)]
     pub(super) fn write_peer(g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = &mut port.shm else { return false };
@@ -68,7 +68,7 @@ impl SoftEngine {
     }
 
     /// Executes a single WRITE that is not posted, as a copy into memory of the QP's peer. Returns
-    /// false if it is to be posted.
+    /// false if the WRITE must be posted.
     ///
     /// # Safety
     /// As for [`post::send`].

@@ -27,12 +27,12 @@ use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Attempts, 5 ms apart, at an address whose socket has no known owner: its process is about to
+/// Attempts, 5 ms apart, to join an address whose socket has no known owner: the owner is about to
 /// end, or is no gdrcore process.
 const ATTEMPTS: u32 = 40;
 
 /// Opens the socket of an address and joins the group of the address, and writes both into `out`.
-/// No member: processes cannot find each other here, so the device has the address alone.
+/// Without a member, processes cannot find each other here, so the device has the address alone.
 ///
 /// # Errors
 /// As [`UdpPort::open`]; [`Error::AddressInUse`]: another program has the port, or the QPN blocks
@@ -121,7 +121,7 @@ pub(super) unsafe fn open(
     Err(Error::AddressInUse)
 }
 
-/// Prints once that processes cannot find each other here.
+/// Prints one warning that processes cannot find each other here.
 fn warn_alone(e: Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -144,8 +144,8 @@ pub(super) fn receive_shared(
     r: &RxPacket<'_>,
 ) -> usize {
     let seg = usize::from(r.seg).max(1);
-    // A member that knows of no other may not have read yet that one has joined. Data packets that
-    // are lost by that are sent again. A connection request for the other member would be refused.
+    // A member that knows of no other may not have read yet that one has joined. The data packets
+    // that it drops are sent again, but a connection request for the other member would be refused.
     let lone = !member.has_others() && member.is_settled();
     if lone && !matches!(member.owner_of(r.data), Owner::Probe | Owner::Block(0))
         || r.data.chunks(seg).all(|p| member.owner_of(p) == Owner::Local)
@@ -177,7 +177,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
             Owner::Probe => {
                 for (i, packet) in data.chunks(seg).enumerate() {
                     if !member.take_probe(packet) {
-                        // No probe: the engine counts the packet by its fault.
+                        // The packet is no probe: the engine finds its fault and counts it.
                         handled += to_engine(
                             g,
                             now,
@@ -188,7 +188,7 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
             }
             Owner::Block(0) => handled += route_mad(g, member, now, &p),
             Owner::Block(block) => {
-                // Without an owner, the engine counts it by its fault.
+                // Without an owner, the engine finds the packet's fault and counts it.
                 handled += if member.forward(block, &p) { same } else { to_engine(g, now, &p) };
             }
         }
@@ -197,7 +197,6 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
     handled
 }
 
-/// Gives packets to the engine.
 fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
     let Fields { flow_label, traffic_class, hop_limit } = p.grh;
     let src = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) };
@@ -216,8 +215,8 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
         _ if g.cm().is_mine(to) => false,
         Addressee::Block(block) => member.forward(block, p),
         Addressee::Service { port_space, port } => {
-            // A service that was withdrawn a moment ago: not refused, so that the sender repeats
-            // its request.
+            // A request for a service that was withdrawn a moment ago is not refused, so that the
+            // sender repeats it.
             member.forward_to_service(port_space, port, p) || member.is_former(now, port)
         }
         Addressee::Anyone => false,
@@ -277,7 +276,7 @@ impl PortState {
                     return 0;
                 }
             };
-            // Packets are forwarded once: those of a block that another device owns by now are
+            // Packets are forwarded once: if another device owns the block by now, they are
             // dropped.
             let seg = usize::from(p.seg).max(1);
             let ours = p
@@ -297,7 +296,7 @@ impl PortState {
             let n = to_engine(g, now, p);
             member.count_detoured(n as u64);
             if ports.vet_refused(g, &local) {
-                // As for what comes by the socket.
+                // Handled like packets from the socket.
                 to_engine(g, now, p);
             }
             n

@@ -1,11 +1,11 @@
 //! The helper thread: runs the engine while the program does not.
 //!
-//! It sleeps on the sockets, a timer and an event. While the program polls (within the last
+//! The helper sleeps on the sockets, a timer and an event. While the program polls (within the last
 //! [`TAKE_OVER_NS`]), it leaves the sockets to the program and only reads the clock, less often the
 //! longer the program polls. So two threads never spin for one message. Once the polls stop, it
-//! runs the engine until no work is left. A program that polls memory, and a CQ only now and then,
-//! would delay it again and again. So a helper that has found work twice in a row between polls
-//! keeps the engine until a poll finds work itself.
+//! runs the engine until no work is left. A program that polls memory, and only now and then a CQ,
+//! would delay the helper again and again. So a helper that has found work twice in a row between
+//! polls keeps the engine until a poll finds work itself.
 //!
 //! A thread of the program that sleeps on a completion channel does the same where there is no
 //! helper ([`super::channels`]).
@@ -27,34 +27,33 @@ use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
-/// Each of its looks while the program polls costs the program some 16 µs of a core that both
-/// share. So their intervals double up to the first of these; from then on they are a part of the
-/// time for which the program has polled, up to the second.
+/// While the program polls, each look of the helper costs it some 16 µs of a core that both share.
+/// So the interval of looks doubles up to the first of these. Then it is a part of the time for
+/// which the program has polled, up to the second.
 const LOOK_MAX_NS: [u64; 2] = [800_000, 12_800_000];
-/// That part is one of so many.
+/// The interval is one in so many parts of that time.
 const LOOK_PART: u64 = 16;
 /// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
-/// Time that it looks for more work before it sleeps.
+/// Time that the helper looks for more work before it sleeps.
 const LINGER_NS: u64 = 20_000;
-/// For this long after work, each sleep is at most this long.
+/// For this long after work, each sleep of the helper is at most this long.
 const NAP_NS: u64 = 10_000_000;
-/// Attempts at the lock before it sleeps: some microseconds.
+/// Attempts at the lock before the helper sleeps: some microseconds.
 const LOCK_TRIES: u32 = 256;
-/// Time until its next attempt at a lock whose holder does not run.
+/// Time until the helper's next attempt at a lock whose holder does not run.
 const LOCKED_NS: u64 = 20_000;
 
-/// The helper of a device.
 pub(super) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     /// Keeps the engine although the program polls.
     pub(super) sticky: AtomicBool,
-    /// Latest end of its sleep on everything; `AWAKE`: it does not sleep. Written under the
-    /// engine's lock, except when it wakes by itself.
+    /// Latest end of the helper's sleep on everything; `AWAKE`: it does not sleep. Written under
+    /// the engine's lock, except when the helper wakes by itself.
     asleep_until: AtomicU64,
-    /// It must be woken once the engine's lock is free. Woken earlier, it would take this core from
-    /// the lock's holder.
+    /// The helper must be woken, but only after the engine's lock is free: otherwise it would take
+    /// this core from the lock's holder.
     wake_due: AtomicBool,
     /// The epoll sets that it sleeps on.
     waiter: Waiter,
@@ -92,7 +91,7 @@ impl Helper {
     }
 }
 
-/// The interval of looks after one, where the program has polled for a time.
+/// The interval of looks that follows `look`, once the program has polled for `polled`.
 fn next_look(look: u64, polled: u64) -> u64 {
     let [first, second] = LOOK_MAX_NS;
     (2 * look).min(first.max(polled / LOOK_PART)).min(second)
@@ -159,8 +158,8 @@ impl SoftEngine {
         Ok(next)
     }
 
-    /// Whether a thread sleeps on the sockets, or may sleep. Under the lock, under which a sleep is
-    /// announced.
+    /// Whether a thread sleeps on the sockets, or may sleep. Called under the lock, under which a
+    /// sleep is announced.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.is_asleep(sleep::ANY)
             || self.helper.asleep_until.load(Ordering::Relaxed) != AWAKE
@@ -191,8 +190,9 @@ impl SoftEngine {
         }
     }
 
-    /// A thread of the program sleeps on the device, and another one has run a round: the sleeper
-    /// runs what is due before its own timer, as nobody else may. With a helper, that one does.
+    /// After a round, while another thread of the program sleeps on the device: makes the sleeper
+    /// wake for what is due before its own timer, because nobody else may run it. With a helper,
+    /// the helper does.
     #[cold]
     fn wake_sleeper_by_timer(&self, g: &mut Guard<'_>, now: u64) {
         if !self.helper_on.load(Ordering::Relaxed) {
@@ -232,7 +232,7 @@ impl SoftEngine {
     }
 
     /// The thread has stopped driving. A thread that fell asleep on the program's descriptor
-    /// meanwhile relied on it.
+    /// meanwhile relied on this one, so its sleep is announced here.
     pub(super) fn stop_driving(&self, until: RawFd) {
         let _ = self.helper.waiter.attach(until, false);
         self.helper_on.store(false, Ordering::SeqCst);
@@ -271,7 +271,7 @@ impl SoftEngine {
                     watching = false;
                     // A program that was only without a CPU for a moment goes on as before.
                     since = (since + LOOK_PART * (now - taken)).min(now);
-                    // It received nothing since it took over, or the polls have found work.
+                    // The helper received nothing since it took over, or the polls have found work.
                     if worked < taken || found >= STICKY {
                         found = 0;
                     }

@@ -1,9 +1,9 @@
 //! Decides whether the helper polls on after work or sleeps at once, by the results of earlier
 //! polls.
 
-/// If a yield takes longer, another thread computes on this core.
+/// If a yield takes longer, another thread is computing on this core.
 const AWAY_NS: u64 = 200_000;
-/// Polls in vain after which it sleeps at once.
+/// Polls in vain after which the helper sleeps at once.
 const CREDIT: u32 = 16;
 /// Sleeps before lingering is tried again: initial and maximum back-off.
 const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
@@ -11,8 +11,8 @@ const AGAIN: (u32, u32) = (1 << 8, 1 << 16);
 const SLICE_NS: u64 = 100_000;
 
 /// State of the decision. Polling on pays between two bursts of a stream, and where messages come
-/// one by one, because a sleep and a wake-up cost both sides more. It does not pay where the
-/// program spins on its memory on this very core: the program yields only at the end of a time
+/// one by one, because a sleep and a wake-up cost both sides more. It does not pay if the program
+/// spins on memory on this very core: the program gives up the core only at the end of a time
 /// slice, and answers nothing while the helper polls.
 pub(super) struct Linger {
     /// Balance of polls that found work and polls in vain.
@@ -22,7 +22,7 @@ pub(super) struct Linger {
     again: u32,
     /// An attempt is in progress.
     trying: bool,
-    /// It sleeps at once, with short time slices.
+    /// The helper sleeps at once, with short time slices.
     short_slices: bool,
 }
 
@@ -68,9 +68,9 @@ impl Linger {
     }
 }
 
-/// Asks the scheduler for time slices of this length; 0: the default. A thread with short slices
-/// gets the core at once when woken, from a thread that computes on it, but keeps it when it
-/// yields. Nothing changes where the kernel or a sandbox refuses.
+/// Asks the scheduler for time slices of this length; 0: the default. When a thread with short
+/// slices wakes, it takes the core at once from a thread that computes. But when it yields, it
+/// keeps the core. Nothing changes where the kernel or a sandbox refuses.
 fn prefer_slices(ns: u64) {
     #[repr(C)]
     #[derive(Default)]

@@ -14,9 +14,9 @@ use gdrcore_core::error::{Error, Result};
 /// Bytes of the capture's write buffer.
 pub(super) const PCAP_BUFFER: usize = 256 << 10;
 
-/// Size that the socket's receive buffer is set to. The system grants at most its own maximum:
-/// twice the default on Debian, which has room for a window of WRITEs and a window of READ
-/// responses of one peer.
+/// Size that the socket's receive buffer is set to. The system grants at most its own maximum. On
+/// Debian that is twice the default, enough for a window of WRITEs and a window of READ responses
+/// of one peer.
 const RCVBUF: u32 = 1 << 20;
 
 /// ECN bits of packets that switches may mark instead of dropping them (RFC 3168: ECN-capable
@@ -33,7 +33,7 @@ pub(super) struct Layout {
     pub(super) end: usize,
 }
 
-/// An engine that is being opened: its memory, by a layout, each range of which one owner gets.
+/// An engine that is being opened, and its memory, divided by a layout. Each range has one owner.
 pub(super) struct Opening<'a> {
     pub(super) place: *mut SoftEngine,
     pub(super) memory: *mut u8,
@@ -58,7 +58,6 @@ fn part_at(n: Option<usize>) -> Result<usize> {
 }
 
 impl SoftConfig<'_> {
-    /// The configuration of the device's port.
     pub(super) fn udp(&self) -> UdpConfig {
         let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
@@ -74,13 +73,13 @@ impl SoftConfig<'_> {
         }
     }
 
-    /// The bounds of the device's place among those of its address.
+    /// The bounds of the device's claim among the devices of its address.
     pub(super) fn claim(&self) -> Result<ClaimBounds> {
         let c = self.core.resolve()?;
         Ok(ClaimBounds::of(c.burst_bytes, c.max_cm_ids))
     }
 
-    /// The bounds of the device's links: the engine has a peer for each outbound one.
+    /// The bounds of the device's links: the engine has a peer for each outbound link.
     pub(super) fn shm(&self) -> Result<ShmBounds> {
         let c = self.core.resolve()?;
         Ok(ShmBounds::of(c.max_peer, c.max_mr))
@@ -100,8 +99,8 @@ impl SoftConfig<'_> {
         WantedBlocks::of(self.core.qpn_base, self.core.resolve()?.qpn_count)
     }
 
-    /// The layout of a device with a name. `siblings`: it is one of the engines of a loopback
-    /// device.
+    /// The layout of a device with a name. `siblings`: the device is one of the engines of a
+    /// loopback device.
     ///
     /// # Errors
     /// [`Error::Invalid`]: a bound; [`Error::NoMemory`]: the sum overflows.

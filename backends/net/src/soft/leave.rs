@@ -1,7 +1,7 @@
-//! The end of a process that has devices open. A NIC and a kernel go on when a process ends; these
-//! devices end with it. So what their peers wait for leaves first, whichever end runs code of ours:
-//! `exit`, `quick_exit`, dlclose. (After `_exit` or a kill, peers find it by themselves: by
-//! receipts, by connections that end, by keepalive.)
+//! The end of a process that has devices open. A NIC and a kernel continue when a process ends;
+//! these devices end with it. So at each end that runs our code (`exit`, `quick_exit`, dlclose) a
+//! device first sends what its peers wait for. After `_exit` or a kill, peers notice the end by
+//! receipts, by connections that end, or by keepalive.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -12,13 +12,13 @@ use crate::fault;
 use crate::fork::{here, wipe_in_children, ForkGuard, PAGE_BYTES};
 use gdrcore_core::mem::host::fetch;
 
-/// Open devices that are known here. More are possible, and end without a word.
+/// Open devices that are noted here. Further ones end without sending anything.
 const KNOWN: usize = 1024;
 /// Attempts at the engine's lock, with a yield each: the exiting thread may be in a signal handler
 /// that has interrupted the lock's holder.
 const LOCK_TRIES: u32 = 4096;
 
-/// Devices at whole pages, which are wiped in the child of a fork.
+/// The devices, in pages of their own, which are wiped in the child of a fork.
 #[repr(C, align(4096))]
 struct Open([AtomicPtr<SoftEngine>; KNOWN]);
 
@@ -38,12 +38,12 @@ extern "C" {
     fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
 }
 
-/// Devices lie at page boundaries.
+/// Marks a device as in use by the lowest bit, which is free: devices lie at page boundaries.
 fn in_use(device: *mut SoftEngine) -> *mut SoftEngine {
     device.map_addr(|at| at | 1)
 }
 
-/// A device is open from now on.
+/// Notes an open device.
 pub(super) fn enter(device: &'static SoftEngine) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
@@ -61,7 +61,7 @@ pub(super) fn enter(device: &'static SoftEngine) {
     }
 }
 
-/// A device is about to be closed.
+/// Forgets a device that is about to be closed.
 pub(super) fn remove(device: &SoftEngine) {
     let at: *const SoftEngine = device;
     let (at, null) = (at.cast_mut(), core::ptr::null_mut());
@@ -75,36 +75,37 @@ pub(super) fn remove(device: &SoftEngine) {
     }
 }
 
-/// Whether the memory of a device still holds it, and is of this process: a program may free or
-/// unmap the memory of a context that it has not closed, and go.
+/// Whether the memory of a device still holds it, and is of this process: before it exits, a
+/// program may free or unmap the memory of a context that it has not closed.
 fn is_there(at: *const SoftEngine) -> bool {
     let guard = at.wrapping_byte_add(core::mem::offset_of!(SoftEngine, fork));
     let mut word = [0; size_of::<ForkGuard>()];
     fetch(guard.expose_provenance() as u64, &mut word).is_ok() && u64::from_ne_bytes(word) == here()
 }
 
-/// Lets all open devices send what their peers wait for. ACKs of all go first: the end of a
+/// Lets all open devices send what their peers wait for. All ACKs leave first: the end of a
 /// connection ends the peer's requests, and its queue pair may be another engine's.
 pub extern "C" fn leave() {
     _ = leave_all();
 }
 
-/// As [`leave`]. Returns the devices in which a thread is, or whose helper runs.
+/// As [`leave`]. Returns the number of devices in which a thread is, or whose helper runs.
 fn leave_all() -> usize {
     OPEN.0.iter().for_each(|slot| _ = leave_one(slot, Last::Acks));
     OPEN.0.iter().filter(|slot| !leave_one(slot, Last::Connections)).count()
 }
 
-/// What a device sends before its process ends.
+/// The messages that a device sends before its process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Acks,
     Connections,
 }
 
-/// As [`leave`], and no code of this library is called any more.
+/// As [`leave`], at an end after which no code of this library is called.
 extern "C" fn leave_for_ever() {
-    // Another thread copies on. A helper thread keeps this library where it is.
+    // A thread in a device may still copy memory and need the handlers. A running helper keeps the
+    // library loaded.
     if leave_all() == 0 {
         fault::uninstall();
     }
@@ -128,7 +129,7 @@ fn leave_one(slot: &AtomicPtr<SoftEngine>, last: Last) -> bool {
     is_idle
 }
 
-/// exit(3) and dlclose(3), after the handlers that the program gave to `atexit`.
+/// Called by exit(3) and dlclose(3), after the handlers that the program gave to `atexit`.
 #[used]
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = leave_for_ever;
@@ -151,7 +152,7 @@ impl SoftEngine {
         false
     }
 
-    /// Ends all connections. Behind the last ACKs.
+    /// Ends all connections, after the last ACKs.
     pub(super) fn end_connections<'d>(&'d self, mut held: ControlGuard<'d>) {
         held.guard.cm_leave(now_ns());
         self.drain_and_ack_locked(held, None);
@@ -178,7 +179,7 @@ mod tests {
         let at: *const SoftEngine = device;
         let is = |slot: &&AtomicPtr<SoftEngine>| slot.load(Ordering::Relaxed) == at.cast_mut();
         let slot = OPEN.0.iter().find(is).expect("an open device");
-        // Of its slot alone: other tests have devices meanwhile.
+        // Only this device's slot: other tests have devices meanwhile.
         assert!(is_there(at));
         assert!(leave_one(slot, Last::Connections));
         drop(memory);

@@ -9,7 +9,7 @@ use gdrcore_core::engine::Guard;
 
 /// Control: events of the port's link.
 impl SoftEngine {
-    /// Raises events of the port from now on; of the engines of a device one does.
+    /// Raises events of the port from now on; one of the engines of a device does this.
     #[inline(never)]
     pub(super) fn watch_link(&self) {
         let Some(watch) = LinkWatch::open(&self.local) else { return };
@@ -24,7 +24,7 @@ impl SoftEngine {
 }
 
 impl PortState {
-    /// The interface or its addresses may have changed.
+    /// Called when the interface or its addresses may have changed.
     #[cold]
     pub(super) fn follow_link(&mut self, g: &mut Guard<'_>) {
         let Some(link) = &mut self.link else { return };

@@ -27,7 +27,7 @@ impl SoftEngine {
         is_plain: bool,
     ) -> bool {
         let Some(shm) = port.shm.as_mut() else { return false };
-        // A sleeping helper must know until when it may sleep. Then the clock is read, once the
+        // A sleeping helper must learn until when it may sleep. So the clock is read, but after the
         // peer has the message.
         let asleep = !self.is_helper_awake();
         if !is_plain || !g.send_single::<DC, _>(qi, shm, asleep, now_ns) {
@@ -56,7 +56,7 @@ impl SoftEngine {
     }
 
     /// Maintains the links at intervals. `handled`: number of frames that this round has read from
-    /// them. Returns that of the frames that new links had by then.
+    /// them. Returns the number of frames that were read from new links.
     #[inline]
     pub(super) fn maintain_if_due(
         &self,
@@ -78,7 +78,7 @@ impl SoftEngine {
         let Some(shm) = shm else { return 0 };
         shm.poll_with(
             &mut (g, member),
-            // The time of an earlier round is enough here: it only makes an ACK leave a little
+            // The time of an earlier round is enough here: it only lets an ACK leave a little
             // earlier.
             |(g, _), (from, receipts), head, rest| {
                 g.take_record(now, &from.ip, head, rest, receipts)
@@ -102,8 +102,8 @@ impl SoftEngine {
         reads.take_while(|&n| n > 0).sum()
     }
 
-    /// Finds links back to the initiators of DC that have come over one. An initiator without one
-    /// is answered through the port. Some system calls for each.
+    /// Finds links back to DC initiators whose requests came over a link. An initiator without a
+    /// link is answered through the port. Costs some system calls for each.
     #[cold]
     pub(super) fn link_contexts(&self, g: &mut Guard<'_>, port: &mut PortState) {
         while let Some((at, addr, qpn)) = g.next_unlinked() {
@@ -119,15 +119,15 @@ impl SoftEngine {
         }
     }
 
-    /// Maintains the links: new ones, wake-ups, grants, ends. Some system calls. Returns whether a
-    /// process has connected or ended.
+    /// Maintains the links: new links, wake-ups, grants, ends. Costs some system calls. Returns
+    /// whether a process has connected or ended.
     #[cold]
     pub(super) fn maintain_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> bool {
         relayed::maintain(port);
         port.watch_peers(g, now);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
-            // A device with a socket alone is maintained as rarely as one at rest.
+            // A device with a socket alone is maintained as rarely as idle links.
             port.schedule.plan_maintenance_alone(now, port.relay.is_some());
             return false;
         };
@@ -150,8 +150,8 @@ impl SoftEngine {
         has_changed
     }
 
-    /// Reports lost links to the engine. A link of datagrams led to an address, which may have
-    /// other owners: its datagrams go through the network from now on, unless the device uses only
+    /// Reports lost links to the engine. A link for datagrams leads to an address, which may have
+    /// other owners. So these datagrams take the network from now on, unless the device uses only
     /// shared memory.
     fn lose_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let PortState { shm: Some(shm), member, .. } = port else { return };

@@ -2,12 +2,12 @@
 //!
 //! * Data: a post, a poll or a round tries once (`try_lock`) or a few times (`lock_within`), holds
 //!   an [`EngineLock`], drops it and calls [`SoftEngine::after_release`].
-//! * Control, and a sleep that begins: a call waits (`lock`; `lock_control` once its process is
+//! * Control, and a sleep that begins: a call waits (`lock`; `lock_control` once the process is
 //!   checked) and holds a [`ControlGuard`], whose drop does the rest.
 //!
 //! Methods that get a `Guard` and a `PortState`, or a lock, run under it. All others of
-//! [`SoftEngine`] are called without it. A thread that holds it waits for no other lock but those
-//! of the engines behind it in a device.
+//! [`SoftEngine`] are called without it. The lock's holder waits for no other lock except those of
+//! later engines of the device.
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
@@ -25,7 +25,6 @@ pub(super) struct EngineLock<'d> {
 }
 
 impl EngineLock<'_> {
-    /// The engine and the ports at once.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Guard<'_>, &mut PortState) {
         // SAFETY: the port belongs to the holder of the engine's lock, and `&mut self` is the only
@@ -71,7 +70,7 @@ impl DerefMut for EngineLock<'_> {
 pub(super) struct ControlGuard<'d>(ManuallyDrop<EngineLock<'d>>);
 
 impl<'d> ControlGuard<'d> {
-    /// Makes a control call of a lock that is held.
+    /// Makes a held lock that of a control call.
     pub(super) fn of(held: EngineLock<'d>) -> ControlGuard<'d> {
         ControlGuard(ManuallyDrop::new(held))
     }
@@ -95,7 +94,7 @@ impl Drop for ControlGuard<'_> {
         let device = self.0.device;
         let (g, port) = self.0.parts();
         check_grants_if_changed(g, port);
-        // Events of the call itself (flushed completions, a QP in error) wait for no round.
+        // Events of the call itself (flushed completions, a QP in error) do not wait for a round.
         device.notify(g);
         // SAFETY: dropped here and nowhere else, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.0) };
@@ -111,14 +110,14 @@ impl SoftEngine {
         self.engine.try_lock().map(|guard| self.engine_lock(guard))
     }
 
-    /// The state of the ports beside the engine's lock.
+    /// Adds the state of the ports to the engine's lock.
     #[inline]
     pub(super) fn engine_lock<'d>(&'d self, guard: Guard<'d>) -> EngineLock<'d> {
         EngineLock { guard, device: self }
     }
 
-    /// Takes the lock if it is free at one of so many attempts, of some tens of nanoseconds each.
-    /// `None`: its holder does not run, or does more.
+    /// Takes the lock if it is free at one of `tries` attempts, of some tens of nanoseconds each.
+    /// `None`: the lock's holder does not run, or does longer work.
     pub(super) fn lock_within(&self, tries: u32) -> Option<EngineLock<'_>> {
         for _ in 0..tries {
             if let Some(h) = self.try_lock() {
@@ -140,7 +139,8 @@ impl SoftEngine {
     }
 
     /// As [`SoftEngine::lock`], for a call that has checked its process already. The lock's holder
-    /// does bounded work. On a machine with few cores it may not be running, so the wait yields.
+    /// does bounded work. On a machine with few cores the holder may not be running, so the wait
+    /// yields.
     pub(super) fn lock_control(&self) -> ControlGuard<'_> {
         let mut tries = 0u32;
         loop {
@@ -177,7 +177,7 @@ mod tests {
         let active = &dev.engine.shared().active;
         let calls: [fn(&SoftEngine); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
         for call in calls {
-            // As by a post of another thread during the call.
+            // As after a post of another thread during the call.
             active.set(0);
             call(dev);
             assert!(!active.any());

@@ -2,8 +2,9 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory.
-//! * `progress`: one bounded round of the engine, and who runs it. `schedule`: what it looks at,
-//!   and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the threads that share it.
+//! * `progress`: one bounded round of the engine, and the thread that runs it. `schedule`: the
+//!   inputs that it reads, and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the
+//!   threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others.
@@ -24,13 +25,13 @@
 //! Everything lies in the memory given to [`SoftDevice::init`]: the device itself, then of each
 //! engine the engine, its arena, the buffers of the ports and of the capture.
 
-/// Writes the fields of a struct at its place, one by one: a whole one on the stack, to be copied
-/// there, would not fit the small stacks of some programs' threads. The fields behind `and` have
-/// been written before.
+/// Writes the fields of a struct in place, one by one. A whole struct on the stack, to be copied,
+/// would not fit the small stacks of some programs' threads. The fields after `and` are already
+/// written.
 macro_rules! write_fields {
     ($place:expr, $type:ident { $($field:ident: $value:expr,)* } and $($before:ident),*) => {{
         let place = $place;
-        // None is left out.
+        // Does not compile if a field is missing.
         if false {
             let $type { $($field: _,)* $($before: _,)* } = &*place;
         }
@@ -107,7 +108,7 @@ pub struct SoftConfig<'a> {
     /// How peers of this host are reached.
     pub path: PathChoice,
     /// Write all packets that the device sends and receives into this capture file. Runs over links
-    /// are no packets.
+    /// are not captured: they are no packets.
     pub pcap: Option<&'a CStr>,
     /// How many engines the device has.
     pub engines: EngineCount,
@@ -149,8 +150,8 @@ pub mod soft_flags {
     pub const NO_GSO: u32 = 1;
     /// Start the helper thread at once.
     pub const HELPER: u32 = 2;
-    /// Let processes of this user that also set this write regions by their addresses, and write
-    /// theirs (`process_vm_writev`).
+    /// Processes of this user that set this flag write each other's regions by address
+    /// (`process_vm_writev`).
     pub const CMA: u32 = 4;
     /// Append to the capture file.
     pub const KEEP_CAPTURE: u32 = 8;
@@ -164,13 +165,12 @@ struct PortState<P = UdpPort> {
     /// closed.
     member: Option<Member>,
     shm: Option<ShmPort>,
-    /// Those of destinations that the network refuses.
+    /// Look-ups of destinations that the network refuses.
     refused: peer_ports::LookUps,
     /// The interface of the address; `None`: its port is always active.
     link: Option<LinkWatch>,
-    /// The rings to and from a router.
     relay: Option<Relay>,
-    /// Memory beside them; `None`: not a device over a router.
+    /// Memory beside the rings of `relay`; `None`: not a device over a router.
     relay_room: Option<relayed::Room>,
     /// Listeners that the router knows of.
     services: services::Services,
@@ -179,15 +179,15 @@ struct PortState<P = UdpPort> {
     /// Sessions of the router that have ended and whose links are still to be closed.
     revoked: routed::Revoked,
     pcap: Option<Pcap>,
-    /// What its rounds look at, and when.
+    /// Decides which inputs a round reads, and when.
     schedule: schedule::Schedule,
     /// The port's descriptor is in the epoll set.
     watched: bool,
-    /// The port has no room; its descriptor wakes when it has.
+    /// The port has no room; its descriptor wakes a thread when it has.
     blocked: bool,
     /// A ring to another process was full.
     rings_full: bool,
-    /// Room for a last ACK was waited for in vain, and there has been none since.
+    /// A thread waited in vain for room for a last ACK, and there has been none since.
     gave_up_room: bool,
     /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,
@@ -206,8 +206,8 @@ struct PortState<P = UdpPort> {
 /// An engine of a [`SoftDevice`], with its ports.
 pub struct SoftEngine {
     /// The router over which peers are reached. A thread that waits for its lock must not hold the
-    /// engine's. Dropped before the port, so that the router learns of the device's end before it
-    /// could take its rings for broken.
+    /// engine's lock. Dropped before the port: otherwise the router could take the rings for broken
+    /// before it learns of the device's end.
     via: Option<Session>,
     engine: Engine,
     port: UnsafeCell<PortState>,
@@ -216,12 +216,11 @@ pub struct SoftEngine {
     fork: ForkGuard,
     /// Some peers are processes of this host, as of the last maintenance of the links.
     has_local_peers: AtomicBool,
-    /// All peers are reached by way of a router, as of the same time.
+    /// All peers are reached over a router, as of the last maintenance of the links.
     is_relayed: AtomicBool,
     polls: turns::PollNotes,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
-    /// The helper thread runs.
     helper_on: AtomicBool,
     helper: helper::Helper,
     channels: channels::Channels,
@@ -229,7 +228,7 @@ pub struct SoftEngine {
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
     path: PathChoice,
-    /// The engines of the loopback device that this is an engine of.
+    /// The engines of this engine's loopback device.
     siblings: Option<siblings::Siblings>,
     /// How long a router may be away.
     grace_ns: u64,
@@ -247,7 +246,7 @@ pub fn carried_by(mtu: u32) -> u32 {
 }
 
 impl<P> PortState<P> {
-    /// The state of a device that has nothing but a port.
+    /// The state of a device with a port and nothing else.
     #[cfg(test)]
     fn over(port: P) -> PortState<P> {
         let mut state = core::mem::MaybeUninit::uninit();
@@ -301,7 +300,7 @@ impl<P> PortState<P> {
     }
 }
 
-/// Control: what the device's owner sets once.
+/// Control: settings that the device's owner makes once.
 impl SoftEngine {
     /// Sends events to `sink` alone from now on: `cq_event` and `async_event` find none. The first
     /// sink stays. It must live until `close` has returned.

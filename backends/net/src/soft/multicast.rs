@@ -1,5 +1,5 @@
-//! [`SoftEngine`]'s multicast: the engine knows the members of groups, the port the groups that
-//! have some.
+//! [`SoftEngine`]'s multicast: the engine knows the members of each group, the port knows the
+//! groups that have members.
 
 use super::lock::EngineLock;
 use super::{PortState, SoftEngine};
@@ -40,7 +40,6 @@ impl SoftEngine {
         Ok(())
     }
 
-    /// Closes the sockets of groups without members.
     pub(super) fn leave_empty_groups(held: &mut EngineLock<'_>) {
         let (guard, port) = held.parts();
         if let Some(net) = port.net.as_mut().filter(|net| net.has_groups()) {

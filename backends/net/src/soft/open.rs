@@ -35,8 +35,8 @@ fn router_grace_ns(core: &Config) -> u64 {
     }
 }
 
-/// The source of a device's address and block of QPNs: a socket of its own, which other processes
-/// may share, or a router; a loopback device has neither.
+/// The source of a device's address and block of QPNs: a socket, which other processes may share,
+/// or a router. A loopback device has neither.
 #[derive(Default)]
 struct Origin {
     udp: Option<UdpPort>,
@@ -82,8 +82,8 @@ unsafe fn open_origin(
     Ok(local)
 }
 
-/// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: a router
-/// makes them, or the device for its engines; their bounds.
+/// Opens the links of a device to processes of its host; `None`: it has none. `brokered`: the
+/// bounds of links that a router makes, or the device for its engines.
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `shm..pcap` to this call alone.
@@ -123,8 +123,8 @@ unsafe fn open_links(
 }
 
 /// Tells the engine of a device's socket: who may send in a peer's name, and that bursts are
-/// segmented. Where the kernel does not say whose a port is (a sandbox), a peer's second socket
-/// could not be told from a stranger's, so ports are not checked there.
+/// segmented. If the kernel does not tell the user of a port (a sandbox), ports are not checked: a
+/// peer's second socket looks like a stranger's.
 fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
     g.check_ports(socket.is_some_and(|own| receiving_user(own, own).is_some()));
     g.divide_writes(socket.is_some());
@@ -146,8 +146,8 @@ unsafe fn open_tee(opening: &Opening<'_>, config: &SoftConfig<'_>) -> Result<Opt
 /// Opens everything through which a device reaches its peers, and writes its `port` and `via`.
 /// Completes `core`. Returns the device's address.
 ///
-/// Not inlined, and so are the functions that it and `init` call: what they put on the
-/// stack is gone when the next one runs.
+/// Not inlined, like the functions that it and `init` call: each frees its stack before the next
+/// one runs.
 ///
 /// # Safety
 /// The parts of the memory are this device's alone.
@@ -240,7 +240,7 @@ impl SoftEngine {
     }
 
     /// Makes an engine in the given memory. It stays there until [`SoftEngine::close`]. `siblings`:
-    /// it is one of several of a loopback device.
+    /// the engine is one of several of a loopback device.
     ///
     /// # Errors
     /// As [`super::SoftDevice::init`].

@@ -1,7 +1,7 @@
 //! A device whose router is away: queue pairs behind it wait, until a router takes the session
-//! again ([`crate::via::resume`]) or the device's deadline is over. Links take no part in this.
+//! again ([`crate::via::resume`]) or the device's deadline is over. Links are not affected.
 //!
-//! The thread that runs the engine does all of it, in the maintenance of the links.
+//! The thread that runs the engine does all of this, when it maintains the links.
 
 use super::{PortState, SoftEngine};
 use crate::shm::relay::Relay;
@@ -10,11 +10,11 @@ use crate::via::resume::Standing;
 use gdrcore_core::engine::Guard;
 use std::os::fd::AsRawFd;
 
-/// After the router's return the silence of a peer costs it nothing for this long: its process may
-/// come back later than this one.
+/// After the router's return the silence of a peer is no fault for this long: its process may come
+/// back later than this one.
 const SETTLE_NS: u64 = 2_000_000_000;
-/// What is still unacknowledged is sent again so long after the return, once each: at most twice as
-/// late as the peer's process came back.
+/// Times after the return at which unacknowledged packets are sent again, once each. The delay is
+/// at most twice the time that the peer's process took to come back.
 const AGAIN_NS: [u64; 9] = [
     10_000_000,
     20_000_000,
@@ -31,25 +31,25 @@ const LOOK_NS: u64 = 10_000_000;
 /// Listeners that one round announces again.
 const LISTENS: usize = 8;
 
-/// The state of a device whose router is away, or was until lately.
+/// The state of a device whose router is away, or was away until lately.
 #[derive(Default)]
 pub(super) struct Outage {
     /// The rings are lost.
     pub(super) relay_lost: bool,
     /// Since when the router is away.
     since: Option<u64>,
-    /// When something is to be done; `None`: nothing is.
+    /// When [`SoftEngine::follow_router`] must act next; `None`: not at all.
     at: Option<u64>,
     /// When the router came back, and how often packets were sent again since.
     back: Option<(u64, usize)>,
-    /// The session is over, and the engine knows.
+    /// The session is over, and the engine was told.
     over: bool,
     /// The engine has something to send or to report.
     changed: bool,
 }
 
-/// When a device whose router is away does something again: at the next attempt, but no later than
-/// its deadline.
+/// When a device whose router is away acts next: at the next attempt, but no later than its
+/// deadline.
 fn look_at(attempt: u64, since: u64, grace_ns: u64) -> u64 {
     attempt.min(since.saturating_add(grace_ns))
 }
@@ -60,7 +60,7 @@ impl Outage {
         self.since.is_some()
     }
 
-    /// When something is to be done.
+    /// When the device must act next.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.at
     }
@@ -105,7 +105,7 @@ impl SoftEngine {
     #[cold]
     fn take_back(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, relay: Option<Relay>) {
         let Some(via) = &self.via else { return };
-        // Without a watched socket its news wait for the next maintenance.
+        // If the socket cannot be watched, its messages wait for the next maintenance.
         let _ = self.waiter.add_socket(via.fd());
         if let Some(relay) = &relay {
             let _ = self.waiter.add_socket(relay.fd().as_raw_fd());
@@ -117,7 +117,8 @@ impl SoftEngine {
         g.port_back(now, now + SETTLE_NS);
     }
 
-    /// After the router's return: announces listeners again, and sends what peers did not get.
+    /// After the router's return: announces listeners again, and sends what peers have not
+    /// acknowledged.
     fn catch_up(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
         let outage = &mut port.outage;

@@ -14,7 +14,8 @@ use gdrcore_core::verbs::types::{AhAttr, Handle};
 
 /// Control: the path to a peer.
 impl SoftEngine {
-    /// Makes a change that names a peer of datagrams, under the lock, once its path is chosen.
+    /// Chooses the path to a peer of datagrams, then makes a change that names the peer, under the
+    /// lock.
     ///
     /// # Errors
     /// As [`SoftEngine::choose_path`]; those of the change.
@@ -33,9 +34,9 @@ impl SoftEngine {
     /// datagrams. `way`: the result of [`SoftEngine::ask_router`].
     ///
     /// # Errors
-    /// With a router: its refusal. Else only where shared memory alone is wanted:
-    /// `Error::NoDevice`: no process of this host offers it under that address; `Error::Access`:
-    /// one of another user does; `Error::NoMemory`.
+    /// With a router: its refusal. Otherwise only for a device that uses shared memory alone:
+    /// `Error::NoDevice`: no process of this host offers a link at that address; `Error::Access`: a
+    /// process of another user does; `Error::NoMemory`.
     pub(super) fn choose_path(
         &self,
         held: &mut EngineLock<'_>,
@@ -56,8 +57,8 @@ impl SoftEngine {
         Ok(())
     }
 
-    /// Whether the address vector of a queue pair names its peer. That of DC has no destination:
-    /// programs leave the GID empty, or name one peer of many. UD has none at all.
+    /// Whether the address vector of a queue pair names its peer. With DC it does not: programs
+    /// leave the GID empty, or name one peer of many. UD has no address vector.
     ///
     /// # Errors
     /// `Error::StaleHandle`.

@@ -1,5 +1,5 @@
-//! Peers of the connection manager that are processes of this host: they are watched, and their end
-//! is that of their connections, at once.
+//! Peers of the connection manager that are processes of this host. They are watched: when one
+//! ends, its connections end at once.
 
 use super::{endpoint, peer_addr, PortState};
 use crate::addr_group::Member;
@@ -8,9 +8,9 @@ use gdrcore_core::engine::Guard;
 
 impl PortState {
     /// Watches the processes to which there are connections now; others are asked now and then.
-    /// Cost: two comparisons if none has begun or ended.
+    /// Cost: two comparisons if no connection has begun or ended.
     pub(super) fn watch_peers(&mut self, g: &mut Guard<'_>, now: u64) {
-        // A process that has ended goes first: a new one may have its block.
+        // Handles ended processes first, because a new one may have the same block.
         if self.has_gone_peers() {
             return;
         }
@@ -29,7 +29,7 @@ impl PortState {
     }
 
     /// In a round that received nothing: ends the connections of processes that had ended before
-    /// the round. What such a process had sent comes first, so a link with it is closed before.
+    /// the round. Packets of such a process are handled first, so a link with it is closed before.
     #[inline]
     pub(super) fn end_peers(&mut self, g: &mut Guard<'_>, now: u64) {
         if self.has_gone_peers() {
@@ -48,7 +48,7 @@ impl PortState {
             }
             g.cm_peer_ended(now, &peer_addr(&at), block);
         }
-        // The links of those that are left end when they are maintained.
+        // Links of the other ended processes end when the links are maintained.
         schedule.look_at_links();
     }
 

@@ -1,16 +1,16 @@
-//! The UDP ports from which a soft device as peer may send.
+//! The UDP ports from which a peer that is a soft device may send.
 //!
 //! A soft device sends from its own port, from which no other process of its host can send. To
 //! peers of its own host it may also send from the port of a connected socket ([`crate::udp`]). The
 //! engine refuses other ports of peers that are known to be soft devices, and reports the refused
 //! port. Such a port is allowed if the socket that has it, connected to this device or not, belongs
-//! to the user of the peer's own socket. Only this host and network namespace can be asked; every
-//! other port stays refused.
+//! to the user of the peer's own socket. Only ports of this host and network namespace can be
+//! looked up; every other port stays refused.
 //!
 //! Each look-up costs microseconds, whatever the number of sockets on the host
 //! ([`crate::sock_diag`]). Look-ups take a small share of the time ([`SHARE`]), and a port or peer
 //! that was refused is not looked up again for a while. Strangers with thousands of ports can take
-//! that share, so that the peer's port is not looked up; then the peer's requests time out, and it
+//! that share, so that the peer's port is not looked up. Then the peer's requests time out, and it
 //! sends them again from its own port
 //! ([`Port::doubt_connected`](crate::port::Port::doubt_connected)).
 
@@ -26,21 +26,21 @@ use gdrcore_core::roce::peer::PeerAddr;
 const SHARE: u64 = 32;
 /// Allowed ports are checked again this often: a port may have another user by now.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// What was refused is remembered for this long at most.
+/// A refused port is remembered for this long at most.
 const FORGET_NS: u64 = 1_000_000_000;
 /// Allowed ports that are remembered; a further one replaces the oldest.
 const ALLOWED: usize = 8;
-/// Places of refused ports, and as many of peers of other hosts; each takes the last one.
+/// Places for refused ports, and as many for peers of other hosts. A place keeps the last one.
 const REFUSED: usize = 64;
 
-/// Look-ups that anybody can cause by what it sends: they take one part in [`SHARE`] of the time.
+/// Look-ups that anybody can cause by sending: they take one part in [`SHARE`] of the time.
 #[derive(Default)]
 pub(super) struct LookUps {
     next_at: u64,
 }
 
 impl LookUps {
-    /// Looks, by a clock in nanoseconds; `None`: not now.
+    /// Calls `look`, unless look-ups have had their share of the time. `clock` is in nanoseconds.
     pub(super) fn take<T>(
         &mut self,
         clock: impl Fn() -> u64,
@@ -57,18 +57,18 @@ impl LookUps {
     }
 }
 
-/// A peer and a port from which somebody has sent in its name.
+/// A peer and a port from which somebody sends in the peer's name.
 type PeerPort = (PeerAddr, u16);
 
 fn is_same((a, p): &PeerPort, (b, q): &PeerPort) -> bool {
     (a.gid, a.port, p) == (b.gid, b.port, q)
 }
 
-/// Allowed ports, and when they are checked next; what was refused lately.
+/// Allowed ports, and when they are checked next; ports that were refused lately.
 pub(super) struct PeerPorts {
     allowed: [Option<PeerPort>; ALLOWED],
     any: bool,
-    /// Ports by number. Port 0 stands for all of a peer that is not of this host.
+    /// Ports by number. Port 0 stands for all ports of a peer that is not of this host.
     refused: [Option<PeerPort>; REFUSED],
     look_ups: LookUps,
     again_at: u64,
@@ -88,12 +88,12 @@ impl Default for PeerPorts {
     }
 }
 
-/// What a look-up has found.
+/// Result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The port is the peer's.
     Peers,
-    /// It is somebody else's, or nobody's.
+    /// The port is somebody else's, or nobody's.
     Others,
     /// The peer is not of this host, so no port can be looked up.
     Elsewhere,
@@ -134,8 +134,8 @@ impl PeerPorts {
     }
 
     /// After packets came to the device at `local`: checks the port that the engine refused, if
-    /// there is one. Returns true if it is the peer's; it is allowed from now on, and the packets
-    /// are to be handled again, because the peer may never repeat them.
+    /// there is one. Returns true if it is the peer's and from now on allowed. Then the packets
+    /// must be handled again, because the peer may never repeat them.
     #[inline]
     pub(super) fn vet_refused(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
         g.has_refused_port() && self.vet(g, local)
@@ -144,8 +144,8 @@ impl PeerPorts {
     #[cold]
     fn vet(&mut self, g: &mut Guard<'_>, local: &Endpoint) -> bool {
         let Some((peer, port)) = g.refused_port() else { return false };
-        // It was checked in the last second. The engine knows the ports of a peer only as long as
-        // queue pairs are connected to it.
+        // The port was checked in the last second. The engine forgets it when no queue pair is
+        // connected to the peer.
         if self.is_allowed(&peer, port) {
             return g.allow_port(&peer, port);
         }
@@ -153,8 +153,8 @@ impl PeerPorts {
         self.ask(&peer, port, now_ns, || look_up(&peer, port, local)) && self.allow(g, &peer, port)
     }
 
-    /// Whether `look` finds that a port is the peer's. False also if it may not be called now, or
-    /// has found something else lately.
+    /// Whether `look` finds that a port is the peer's. Also false if `look` may not be called now,
+    /// or lately found something else.
     fn ask(
         &mut self,
         peer: &PeerAddr,
@@ -201,7 +201,7 @@ impl PeerPorts {
         self.allowed.iter().flatten().any(|of| is_same(of, &(*peer, port)))
     }
 
-    /// False: no queue pair is connected to the peer.
+    /// Allows a port. False: no queue pair is connected to the peer.
     fn allow(&mut self, g: &mut Guard<'_>, peer: &PeerAddr, port: u16) -> bool {
         if !g.allow_port(peer, port) {
             return false;

@@ -1,6 +1,6 @@
 //! A QP or CQ that was looked up once, for posts and polls without a lookup.
 //!
-//! The object is pinned meanwhile, so its table entry stays its own.
+//! The pin keeps the object's table entry in place.
 
 use super::SoftEngine;
 use gdrcore_core::error::Result;
@@ -76,7 +76,7 @@ impl PinnedQp {
 }
 
 impl PinnedCq {
-    /// Whether other engines of its device have rings of it.
+    /// Whether other engines of the device have rings of this CQ.
     #[inline(always)]
     pub(super) fn has_branches(&self) -> bool {
         self.cq.beside.branches.next() != 0

@@ -1,9 +1,9 @@
 //! Polls that find completions. They run no round of the engine, which would cost more than a short
 //! operation.
 //!
-//! But a program whose polls always find some, because its own posts complete at once, would never
-//! read what its peers send; and a helper, which knows the program by its rounds, would take the
-//! engine over again and again, in the way of a program that works. So now and then such a poll
+//! But there are two problems. A program whose polls always find completions, because its own posts
+//! complete at once, would never read packets of its peers. And the helper, which notices the
+//! program by its rounds, would take the engine over again and again. So now and then such a poll
 //! reads the clock, and runs a round if there was none for a while.
 
 use core::sync::atomic::Ordering;
@@ -18,7 +18,8 @@ use gdrcore_core::verbs::types::Wc;
 
 /// Most polls between two looks at the clock.
 const EVERY: u32 = 256;
-/// Time between two looks, at least where there are fewer polls than [`EVERY`], and at most.
+/// Time between two looks: at least the first, if fewer polls than [`EVERY`] come in it, and at
+/// most the second.
 const LOOK_NS: [u64; 2] = [25_000, 50_000];
 /// A program that polls this often between two looks drives the engine; the helper leaves it alone
 /// until the next look.
@@ -27,7 +28,7 @@ const BUSY: u32 = 8;
 /// operations.
 const ROUND_NS: u64 = 200_000;
 
-/// What a look at the clock shows.
+/// Result of a look at the clock.
 #[derive(PartialEq, Eq, Debug)]
 struct Look {
     /// The program drives the engine.
@@ -36,7 +37,8 @@ struct Look {
     starves: bool,
 }
 
-/// A look at the clock by polls of a CQ. The further apart they are, the fewer until the next one.
+/// Looks at the clock for polls of a CQ. The rarer the polls are, the fewer of them until the next
+/// look.
 fn look(turns: &TurnLock, found: &FoundPolls, now: u64) -> Look {
     let every = found.every.load(Ordering::Relaxed).clamp(1, EVERY);
     let took = now.saturating_sub(found.looked_ns.load(Ordering::Relaxed));
@@ -101,8 +103,8 @@ mod tests {
     use gdrcore_testkit::patience::deadline;
     use std::time::{Duration, Instant};
 
-    /// Looks of polls at such an interval, from one second on until a time has passed, while full
-    /// rounds are run at the other interval.
+    /// Looks of polls every `poll_ns`, beginning at one second and lasting `for_ns`, with a full
+    /// round every `round_ns`.
     fn looks(poll_ns: u64, for_ns: u64, round_ns: u64) -> Vec<(u64, Look)> {
         let (turns, found) = (TurnLock::default(), FoundPolls::default());
         let (mut now, mut round_at, mut seen) = (1_000_000_000, 1_000_000_000, Vec::new());
@@ -144,7 +146,7 @@ mod tests {
         for poll_ns in [20_000, 60_000, 1_000_000] {
             let seen = looks(poll_ns, LONG, u64::MAX / 2);
             assert!(seen[10..].iter().all(|(_, look)| !look.busy), "{poll_ns}");
-            // It looks at the clock for each poll, or for every second.
+            // The program looks at the clock for each poll, or for every second.
             assert!(seen.len() as u64 >= LONG / poll_ns / 3, "{poll_ns}: {}", seen.len());
         }
     }
@@ -154,7 +156,7 @@ mod tests {
         let (turns, found) = (TurnLock::default(), FoundPolls::default());
         found.every.store(EVERY, Ordering::Relaxed);
         found.looked_ns.store(1, Ordering::Relaxed);
-        // Each took a millisecond.
+        // Each poll took a millisecond.
         assert!(!look(&turns, &found, 1 + 1_000_000 * u64::from(EVERY)).busy);
         assert_eq!(found.left.load(Ordering::Relaxed), 1);
     }
@@ -188,7 +190,6 @@ mod tests {
         (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
     }
 
-    /// Polls until `done`.
     fn poll_until(dev: &SoftEngine, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
         let (_, shared) = dev.engine.cq(cq).unwrap();
         let end = deadline(60);

@@ -22,7 +22,7 @@ use gdrcore_core::verbs::post::Posted;
 use gdrcore_core::verbs::shared::{qp_path, QpShared};
 use gdrcore_core::verbs::types::{wr_opcode, Handle};
 
-/// Runs between QPs of this device in one round.
+/// Most runs between QPs of this device in one round.
 const LOOPBACK_ROUNDS: usize = 64;
 /// Attempts of a post at a taken lock: as long as a short round takes, a microsecond or two.
 const POST_TRIES: u32 = 64;
@@ -31,14 +31,14 @@ const POST_TRIES: u32 = 64;
 /// with links.
 const IDLE_POLLS: u32 = 64;
 
-/// Empty polls after which it yields once if some peers are processes of this host, which may wait
-/// for this core: some 0.7 µs. An answer from another core takes half of that. It yields no more
-/// often, because a thread that yields may get little time on a busy machine.
+/// Empty polls after which the program yields once if some peers are processes of this host, which
+/// may wait for this core: some 0.7 µs. An answer from another core takes half of that. The program
+/// does not yield more often: a thread that yields may get little time on a busy machine.
 const IDLE_POLLS_LOCAL: u32 = 32;
 
-/// Empty polls after which it yields, again and again, if its peers are reached by way of a router
-/// alone: some 0.5 µs. The router's worker has to run before anything can come, and where cores are
-/// few it waits for this one.
+/// Empty polls after which the program yields, again and again, if it reaches all peers over a
+/// router: some 0.5 µs. The router's worker has to run before anything can come, and where cores
+/// are few it waits for this one.
 const IDLE_POLLS_RELAYED: u32 = 4;
 
 impl<P: Port> PortState<P> {
@@ -50,8 +50,8 @@ impl<P: Port> PortState<P> {
     /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
     /// is not read for each round in vain, because that is half of such a round's cost. With the
     /// socket alone it is not read before the socket was polled, because a waiting packet would be
-    /// delayed. Nor is it read for each round of a device with neither. A caller that needs the
-    /// exact time reads it then.
+    /// delayed. A device with neither does not read it for each round. A caller that needs the
+    /// exact time reads the clock itself.
     #[inline]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
@@ -67,7 +67,7 @@ impl<P: Port> PortState<P> {
         self.schedule.now()
     }
 
-    /// After something had to be sent again: the peer may refuse what comes from a second port.
+    /// After a retransmission, doubts the second port: the peer may refuse packets from it.
     #[inline]
     fn note_repeats(&mut self, g: &Guard<'_>) {
         if self.repeats != g.repeats() {
@@ -86,7 +86,7 @@ impl<P: Port> PortState<P> {
 
 /// Data: rounds, doorbells and events.
 impl SoftEngine {
-    /// Sends what there is, unless another thread has the engine.
+    /// Sends all work that waits, unless another thread has the engine.
     pub(super) fn try_send(&self) {
         if let Some(held) = self.try_lock() {
             self.round_and_release(held, Round::Send, None);
@@ -118,14 +118,14 @@ impl SoftEngine {
         self.round(held, round, now)
     }
 
-    /// With the lock free again: wakes the helper if it must, and runs the rounds of posts that
-    /// found the lock taken.
+    /// After the release of the lock: wakes the helper if it is due, and runs the rounds of posts
+    /// that found the lock taken.
     #[inline(always)]
     pub(super) fn after_release(&self, round: Round) -> usize {
         self.wake_helper_if_due();
-        // A post meanwhile found the lock taken, left a mark and tried the lock once more. Either
-        // its thread has the lock now, or its mark is visible here (`Engine::try_lock_marked`), and
-        // this thread runs its round. So every holder of the lock checks the marks afterwards.
+        // A post that finds the lock taken leaves a mark and tries the lock once more. Either its
+        // thread has the lock now, or its mark is visible here (`Engine::try_lock_marked`), and
+        // this thread runs its round. So every holder checks the marks after its release.
         match self.engine.shared().active.any() {
             true => self.serve_marks(round),
             false => 0,
@@ -159,8 +159,9 @@ impl SoftEngine {
         self.after_turn(token, false);
     }
 
-    /// Executes a request of a QP that is not posted, in a turn of this thread, by `execute`, which
-    /// returns whether it has. False: it is to be posted; maybe another thread has the lock.
+    /// Executes a request of a QP without a post, in a turn of this thread. `execute` returns
+    /// whether it has done so. False: the request must be posted, for example because another
+    /// thread has the lock.
     #[inline(always)]
     pub(super) fn execute_in_turn(
         &self,
@@ -192,7 +193,7 @@ impl SoftEngine {
         self.leave(held, qi, sent);
     }
 
-    /// Ends a post: the lock is released. `sent`: its request was the only work.
+    /// Ends a post and releases the lock. `sent`: its request was the only work.
     #[inline(always)]
     fn leave<'d>(&'d self, held: EngineLock<'d>, qi: usize, sent: bool) {
         // The round that follows delivers an event that the send has raised.
@@ -203,12 +204,12 @@ impl SoftEngine {
         self.after_release(Round::Send);
     }
 
-    /// Another thread has the lock in this one's turn. Waits for the end of its round if this post
-    /// passes through memory: a mark would keep that thread at the engine in the way of this one's
-    /// next posts, which would leave marks again, and each would take the long way. Over the
-    /// network a mark is better: the wait is for system calls, and marked requests leave together.
-    /// The lock's holder checks the marks after its release; if the lock is free by now, runs the
-    /// round here.
+    /// Rings the doorbell while another thread has the lock in this one's turn. If the post passes
+    /// through memory, waits for the end of that thread's round. A mark would keep that thread at
+    /// the engine: the next posts of this thread would find the lock taken, too, and each would
+    /// take the long way. Over the network a mark is better: the wait would be for system calls,
+    /// and marked requests leave together. The lock's holder checks the marks after its release. If
+    /// the lock is free by now, runs the round here.
     #[inline(never)]
     fn send_beside(&self, qi: usize, q: &QpShared) {
         if q.path.load(Ordering::Relaxed) >= qp_path::LOOPBACK {
@@ -234,8 +235,8 @@ impl SoftEngine {
     }
 
     /// Sends what was just posted to a QP by the path to its peer ([`QpShared::path`]), and looks
-    /// for no other work. Returns false if there is more to do. `opcode`: that of the last request.
-    /// `DC`: it is a DCI.
+    /// for no other work. Returns false if there is more to do. `opcode`: of the last request.
+    /// `DC`: the QP is a DCI.
     #[inline(always)]
     fn send_by_path<const DC: bool>(
         &self,
@@ -282,8 +283,8 @@ impl SoftEngine {
         self.ends_send(g, port, Some(now))
     }
 
-    /// After a send at a time, as at the end of a round: a queue pair that has failed by it takes
-    /// no more WRITEs. `None`: nothing was sent. Returns whether nothing is left to do.
+    /// Ends a send, as the end of a round does: a queue pair that failed in it takes no more
+    /// WRITEs. `sent`: its time; `None`: nothing was sent. Returns whether no work is left.
     #[inline(always)]
     pub(super) fn ends_send(
         &self,
@@ -321,9 +322,9 @@ impl SoftEngine {
     }
 
     /// Receives and answers everything that has arrived, as a NIC would have, before a queue pair
-    /// ends. `None`: before a process or a connection ends; then a long answer of a READ is not
-    /// waited for, as any peer could ask for one. Bounded, because peers may continue to send, and
-    /// a ring without room may stay so.
+    /// ends. `None`: before a process or a connection ends; then it does not wait for the long
+    /// answer of a READ, which any peer could request. Bounded, because peers may continue to send,
+    /// and a ring without room may stay so.
     pub(super) fn drain_and_ack(&self, qp: Option<Handle>) {
         self.drain_and_ack_locked(self.lock_control(), qp);
     }
@@ -335,7 +336,7 @@ impl SoftEngine {
     ) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
-        // Links that were made since the last maintenance.
+        // Includes links that were made since the last maintenance.
         held.port().schedule.look_at_links();
         while rounds > 0 {
             let now = now_ns();
@@ -350,7 +351,8 @@ impl SoftEngine {
                 rounds -= 1;
                 continue;
             }
-            // With room only the answer of a READ takes more than a round, by its length or rate.
+            // With room, only the answer of a READ takes more than a round: it may be long, or its
+            // rate limited.
             let has_more = match qp {
                 Some(qp) if !is_blocked => held.guard.has_answer(qp),
                 _ => is_blocked && held.guard.owes_answer(qp),
@@ -363,7 +365,7 @@ impl SoftEngine {
                 held.port().gave_up_room = is_blocked;
                 break;
             }
-            // Others have their turn meanwhile.
+            // Other threads have their turn meanwhile.
             drop(held);
             if is_blocked {
                 std::thread::sleep(ROOM_POLL);
@@ -559,11 +561,12 @@ impl SoftEngine {
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed || gone
     }
 
-    /// As [`SoftEngine::announce`], for a thread of the program. Returns true also after a post
-    /// that found the lock taken here.
+    /// As [`SoftEngine::announce`], for a thread of the program. Also returns true if a post found
+    /// the lock taken meanwhile.
     pub(super) fn announce_sleep(&self) -> bool {
         let mut held = self.lock_control();
-        // Before the lock goes, as its end serves such a post, which may complete something.
+        // Checked under the lock: its release runs the round of such a post, which may complete
+        // something.
         self.announce(&mut held) || self.engine.shared().active.any()
     }
 }

@@ -66,8 +66,8 @@ pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
     }
 }
 
-/// Returns true if the ring is full; its socket is readable when there is room. `written`: it has
-/// got something, of which the router does not know if it sleeps.
+/// Returns true if the ring is full; its socket is readable when there is room. `written`: the ring
+/// has new packets, of which a sleeping router does not know.
 fn write_all(
     g: &mut Guard<'_>,
     relay: &mut Relay,
@@ -91,7 +91,7 @@ pub(super) fn maintain(port: &mut PortState) {
     }
 }
 
-/// Packets are dropped from here on, until a router gives new rings ([`super::outage`]).
+/// Gives the rings up: packets are dropped until a router gives new rings ([`super::outage`]).
 #[cold]
 fn lose(port: &mut PortState) {
     port.end_relay();
@@ -100,14 +100,14 @@ fn lose(port: &mut PortState) {
 
 /// Control: the rings of a router.
 impl SoftEngine {
-    /// Whether there are rings over which other devices are reached, or may be again.
+    /// Whether there are rings to other devices, or may be again.
     pub(super) fn relays(&self) -> bool {
         self.via.is_some() && self.lock_control().port().relays()
     }
 }
 
 impl PortState {
-    /// Ends the rings. What is in them is lost, as on a wire.
+    /// Ends the rings. Packets in them are lost, as on a wire.
     #[cold]
     pub(super) fn end_relay(&mut self) {
         self.relay = None;

@@ -1,6 +1,6 @@
-//! Peers over a router ([`crate::via`]): in place of a socket and of names in the file system, a
-//! session gives the address, the queue pair numbers and, when a queue pair is connected, a link to
-//! the process at the other end.
+//! Peers over a router ([`crate::via`]). A session takes the place of a socket and of names in the
+//! file system: it gives the address, the queue pair numbers and, for each connected queue pair, a
+//! link to the process at the other end.
 //!
 //! Requests to the router are made without the engine's lock, whose holder never waits for the
 //! router.
@@ -25,16 +25,17 @@ use std::os::fd::AsRawFd;
 /// session are closed at once.
 pub(super) type Revoked = heapless::Vec<u32, 32>;
 
-/// The router's answer: a link, if it has made one, that is not adopted yet. While it lives no
-/// other thread can make a request, so that two threads do not make two links.
+/// The router's answer, with a link that is not adopted yet, if the router made one. While the
+/// answer lives no other thread can make a request, so two threads do not make two links for one
+/// peer.
 pub(super) struct RouterLink<'s> {
     /// `None`: the peer is reached over the router's rings.
     direct: Option<Direct>,
     _asker: Asker<'s>,
 }
 
-/// Opens a session, and puts its queue pair numbers into the engine's configuration. Writes it and
-/// its rings, if it has any, into `out`.
+/// Opens a session, and puts its queue pair numbers into the engine's configuration. Writes the
+/// session and its rings, if any, into `out`.
 ///
 /// # Errors
 /// As [`Session::open`]; [`Error::Invalid`]: the program names queue pair numbers of its own.
@@ -71,7 +72,7 @@ pub(super) fn discard(g: &mut Guard<'_>, now: u64) {
     while g.poll_transmit(now, &mut space).is_some() {}
 }
 
-/// Control: requests to a router, and what it sends by itself.
+/// Control: requests to a router, and its unsolicited messages.
 impl SoftEngine {
     /// Checks that datagrams, and so the connection manager, reach an address.
     ///
@@ -119,8 +120,8 @@ impl SoftEngine {
         question: impl FnOnce(&mut Asker<'_>) -> R,
     ) -> R {
         let answer = question(asker);
-        // A thread that was woken by other messages found this request open and left them, so they
-        // are handled here.
+        // A thread that other messages woke found this request open and left them, so this thread
+        // handles them.
         let mut held = self.lock_control();
         let (port, mut came) = (held.port(), false);
         if let PortState { shm: Some(shm), revoked, .. } = port {
@@ -139,8 +140,8 @@ impl SoftEngine {
         answer
     }
 
-    /// Sets a peer's path in the engine: within it, over an existing link, over the link that the
-    /// router has just made, or over its rings.
+    /// Sets a peer's path in the engine: within the engine, over an existing link, over the link
+    /// that the router has just made, or over its rings.
     pub(super) fn choose_router_path(
         &self,
         g: &mut Guard<'_>,
@@ -166,7 +167,7 @@ impl SoftEngine {
                 Some(link.map_err(|e| closed_link(e, qpn))?)
             }
             Some(RouterLink { direct: None, .. }) => None,
-            // A call that cannot make requests, or a link that has ended since.
+            // The call cannot make requests, or the link has ended since.
             None => shm.find_link(to, block_of(qpn)),
         };
         if link.is_none() && !relays {
@@ -186,7 +187,7 @@ impl SoftEngine {
         let PortState { shm: Some(shm), revoked, .. } = port else { return };
         let ends = via.hear(|arrival| self.on_arrival(shm, revoked, now, arrival));
         if ends {
-            // A closed socket would end every sleep at once.
+            // A closed socket is always readable and would end every sleep at once.
             let _ = self.waiter.remove_socket(via.fd());
         }
         if !port.revoked.is_empty() {
@@ -212,8 +213,8 @@ impl SoftEngine {
     fn on_arrival(&self, shm: &mut ShmPort, revoked: &mut Revoked, now: u64, arrival: Arrival) {
         match arrival {
             Arrival::Link { gid, peer, may_grant, fd } => {
-                // Messages come in order: this link is newer than the revocation, which ends the
-                // older ones now.
+                // Messages come in order. This link is newer than the revocation, so the older
+                // links end now.
                 if revoked.contains(&peer) {
                     revoked.retain(|&over| over != peer);
                     shm.close_session(peer, true);

@@ -1,4 +1,5 @@
-//! The schedule of rounds: which time a round takes, what it looks at, and when it is complete.
+//! The schedule of rounds: the time that a round uses, the inputs that it reads, and when it is
+//! complete.
 //!
 //! A pure type: times and counts go in, decisions come out. [`super::progress`] runs the rounds.
 
@@ -13,21 +14,22 @@ const HOT_NS: u64 = 50_000;
 const SOCKET_POLL_NS: u64 = 50_000;
 /// Granularity of timers in rounds that find nothing.
 const IDLE_TICK_NS: u64 = 4096;
-/// Of so many rounds in vain one looks at everything.
+/// One in so many rounds in vain reads everything.
 const VAIN_ROUNDS: u32 = 64;
 /// After this many consecutive rounds that received something, with no thread about to sleep, the
 /// port's descriptor leaves the epoll set.
 const BUSY_ROUNDS: u32 = 64;
-/// Interval of maintenance while a thread polls: it bounds the delay of a new peer, and of noticing
-/// an end. Maintenance costs a system call per link, which delays a message that comes meanwhile.
-/// So the interval doubles, from the first value to the second, while no peer connects or ends.
+/// Interval of maintenance while a thread polls: it bounds the delay until a new peer, or the end
+/// of one, is noticed. Maintenance costs a system call per link, which delays a message that comes
+/// meanwhile. So the interval doubles, from the first value to the second, while no peer connects
+/// or ends.
 const MAINTAIN_NS: (u64, u64) = (100_000, 1_600_000);
 
-/// When the rounds of a device look at what.
+/// Decides when the rounds of a device read which inputs.
 pub(super) struct Schedule {
     /// The time that was read last.
     now: u64,
-    /// Rounds since then.
+    /// Rounds since `now` was read.
     stale: u8,
     /// Rounds in vain since something was handled.
     vain: u32,
@@ -42,14 +44,13 @@ pub(super) struct Schedule {
     socket_at: u64,
     /// When the links are maintained next.
     maintain_at: u64,
-    /// The interval of that.
     maintain_every: u64,
-    /// Until then rounds may end once they have read the links; 0 while the socket is hot.
+    /// Before this time a round may end once it has read the links; 0 while the socket is hot.
     full_at: u64,
 }
 
 impl Schedule {
-    /// That of a new device: its first round looks at everything.
+    /// The schedule of a new device: its first round reads everything.
     pub(super) const fn new() -> Self {
         Schedule {
             now: 0,
@@ -71,7 +72,7 @@ impl Schedule {
         self.now
     }
 
-    /// A time that was read.
+    /// Sets the time, which was just read.
     #[inline(always)]
     pub(super) fn set_time(&mut self, now: u64) {
         (self.now, self.stale) = (now, 0);
@@ -83,7 +84,7 @@ impl Schedule {
         self.stale < STALE_ROUNDS
     }
 
-    /// A round uses the time of an earlier one.
+    /// Notes that a round uses the time of an earlier one.
     #[inline(always)]
     pub(super) fn keep_time(&mut self) {
         self.stale += 1;
@@ -99,7 +100,7 @@ impl Schedule {
         self.now
     }
 
-    /// As [`Schedule::refresh`], and later rounds do not use it.
+    /// As [`Schedule::refresh`], but later rounds do not use this time.
     #[inline(always)]
     pub(super) fn exact(&self, now: u64, clock: impl FnOnce() -> u64) -> u64 {
         match self.stale {
@@ -126,13 +127,14 @@ impl Schedule {
         self.vain = if found { 0 } else { self.vain.wrapping_add(1) };
     }
 
-    /// Whether this round is the last one of so many in vain.
+    /// Whether this round is the last of [`VAIN_ROUNDS`] in vain.
     #[inline(always)]
     fn is_last_vain(&self) -> bool {
         self.vain % VAIN_ROUNDS == VAIN_ROUNDS - 1
     }
 
-    /// Whether this round is to drain the errors of the socket: the middle one of so many in vain.
+    /// Whether this round drains the errors of the socket: the middle one of [`VAIN_ROUNDS`] in
+    /// vain.
     #[inline(always)]
     pub(super) fn drains_errors(&self) -> bool {
         self.vain % VAIN_ROUNDS == VAIN_ROUNDS / 2
@@ -145,26 +147,26 @@ impl Schedule {
     }
 
     /// Whether this round polls the socket. An empty poll costs more than a message through memory.
-    /// So beside links the socket is polled only while it is hot, every 64th time in vain, and at
-    /// intervals, since busy links leave no round in vain.
+    /// So beside links the socket is polled only while it is hot, in every 64th round in vain, and
+    /// at intervals, because with busy links no round is in vain.
     #[inline(always)]
     pub(super) fn polls_socket(&self, now: u64, has_links: bool) -> bool {
         !has_links || self.is_last_vain() || now >= self.socket_at || self.is_hot(now)
     }
 
-    /// The socket is polled at a time.
     #[inline(always)]
     pub(super) fn note_poll(&mut self, now: u64) {
         self.socket_at = now + SOCKET_POLL_NS;
     }
 
-    /// The socket, or a router's ring, has received something.
+    /// Notes that the socket, or a router's ring, has received something.
     #[inline(always)]
     pub(super) fn note_hot(&mut self, now: u64) {
         self.hot_ns = now;
     }
 
-    /// The socket has received something. Returns whether its descriptor is to leave the epoll set.
+    /// Notes that the socket has received something. Returns whether its descriptor must leave the
+    /// epoll set.
     #[inline(always)]
     pub(super) fn note_busy(&mut self, now: u64) -> bool {
         self.note_hot(now);
@@ -178,7 +180,7 @@ impl Schedule {
         self.busy >= BUSY_ROUNDS
     }
 
-    /// A thread is about to sleep on the socket.
+    /// Notes that a thread is about to sleep on the socket.
     pub(super) fn forget_busy(&mut self) {
         self.busy = 0;
     }
@@ -203,8 +205,7 @@ impl Schedule {
         ticked
     }
 
-    /// Whether the links are to be maintained. `handled`: frames that this round has read from
-    /// them.
+    /// Whether the links must be maintained. `handled`: frames that this round has read from them.
     #[inline(always)]
     pub(super) fn is_maintenance_due(&self, now: u64, handled: usize) -> bool {
         now >= self.maintain_at && (handled == 0 || now - self.maintain_at >= MAINTAIN_MAX_NS)
@@ -217,18 +218,18 @@ impl Schedule {
         self.maintain_at = now + self.maintain_every;
     }
 
-    /// Plans the next maintenance of a device without links, as rare as of one at rest; without a
-    /// socket too, where the router's ring alone tells: in each round.
+    /// Plans the next maintenance of a device without links: as rarely as with links at rest. With
+    /// a router's ring, which alone tells of news, in each round.
     pub(super) fn plan_maintenance_alone(&mut self, now: u64, has_relay: bool) {
         self.maintain_at = if has_relay { 0 } else { now + MAINTAIN_NS.1 };
     }
 
-    /// The next round maintains the links.
+    /// Makes the next round maintain the links.
     pub(super) fn look_at_links(&mut self) {
         (self.maintain_at, self.full_at) = (0, 0);
     }
 
-    /// The next round polls the socket.
+    /// Makes the next round poll the socket.
     pub(super) fn look_at_socket(&mut self) {
         (self.socket_at, self.full_at) = (0, 0);
     }

@@ -8,10 +8,10 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 use heapless::LinearMap;
 
-/// Most listeners of a device at a time; a policy's default allows as many.
+/// Most listeners of a device at a time, as many as a policy allows by default.
 const SERVICES: usize = 256;
 
-/// The ids that listen, where, and whether the router knows.
+/// The ids that listen, their ports, and whether the router knows them.
 #[derive(Default)]
 pub(super) struct Services(LinearMap<Handle, (Service, bool), SERVICES>);
 
@@ -53,7 +53,7 @@ impl SoftEngine {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors
-    /// As [`crate::via::session::Asker::listen`]; `NoMemory`: too many listen. As
+    /// As [`crate::via::session::Asker::listen`]; `NoMemory`: too many ids listen. As
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };

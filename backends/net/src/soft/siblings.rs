@@ -1,4 +1,4 @@
-//! The engines of a loopback device. They have no port, so their set joins each two of them with
+//! The engines of a loopback device. They have no port, so the device joins each two of them with
 //! links ([`super::device`]), as a router joins its tenants.
 
 use super::{PortState, SoftConfig, SoftEngine};
@@ -12,7 +12,7 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::siblings::SiblingQpns;
 
-/// The QPNs of a loopback device: its engines have blocks of this many in a row.
+/// The QPNs of a loopback device: its engines have consecutive blocks of the same size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Siblings {
     pub(super) qpns: SiblingQpns,
@@ -24,7 +24,7 @@ impl Siblings {
     /// Chooses the blocks by the seed, above the reserved numbers.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: they do not fit into 24 bits.
+    /// [`Error::Invalid`]: the blocks do not fit into 24 bits.
     pub(super) fn choose(config: &SoftConfig<'_>, seed: u64) -> Result<Siblings> {
         let engines = config.engines.most;
         let count = config.core.resolve()?.qpn_count;
@@ -39,17 +39,16 @@ impl Siblings {
         Ok(Siblings { qpns: SiblingQpns { first: first * count, count }, engines })
     }
 
-    /// The number of the engine that has a QPN; `None`: none can have it.
+    /// The number of the engine that has a QPN; `None`: no engine can have it.
     pub(super) fn engine_of(&self, qpn: u32) -> Option<usize> {
         self.qpns.engine_of(qpn).filter(|&k| k < self.engines as usize)
     }
 
-    /// The bounds of an engine's links.
     pub(super) fn bounds(&self) -> ShmBounds {
         ShmBounds::of_siblings(self.engines)
     }
 
-    /// The block by which links name an engine: its first one, since it may have several.
+    /// The block by which links name an engine: its first one, because an engine may have several.
     fn block_of(&self, k: usize) -> u16 {
         (self.qpns.first_of(k) / QPN_UNIT) as u16
     }
@@ -79,8 +78,8 @@ impl SoftEngine {
         }
     }
 
-    /// Finds the link back to an initiator of DC: there is one, since its address handle has made
-    /// the links of all siblings.
+    /// Finds the link back to an initiator of DC: it exists, because its address handle has linked
+    /// all siblings.
     pub(super) fn link_context(
         &self,
         g: &mut Guard<'_>,
@@ -95,12 +94,10 @@ impl SoftEngine {
         }
     }
 
-    /// Whether a link leads to a sibling.
     pub(super) fn is_linked(&self, siblings: &Siblings, k: usize) -> bool {
         self.sibling_link(self.lock_control().port(), siblings, k).is_some()
     }
 
-    /// The link to a sibling.
     fn sibling_link(&self, port: &mut PortState, siblings: &Siblings, k: usize) -> Option<u16> {
         port.shm.as_mut()?.find_link(&self.local, siblings.block_of(k))
     }

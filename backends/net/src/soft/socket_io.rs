@@ -23,11 +23,10 @@ const GROUP_BATCH: usize = 8;
 
 /// The parts of the device that the packet path of its port uses.
 pub(super) trait Host {
-    /// The device's address.
     fn address(&self) -> &Endpoint;
     /// The epoll sets that the port's descriptor is in.
     fn waiter(&self) -> &Waiter;
-    /// Whether a thread sleeps on the descriptors, or may.
+    /// Whether a thread sleeps on the descriptors, or may sleep.
     fn may_sleep(&self) -> bool;
 }
 
@@ -47,7 +46,7 @@ impl Host for SoftEngine {
     }
 }
 
-/// What a burst takes of a round's [`BURSTS`].
+/// The part of a round's [`BURSTS`] that a burst takes.
 fn cost(len: usize) -> usize {
     if len >= LONG {
         LONG_BURST
@@ -58,22 +57,20 @@ fn cost(len: usize) -> usize {
 
 /// Result of batching one burst.
 enum Batched {
-    /// There was none.
     Nothing,
     /// The batch is full: flush first.
     NoRoom,
-    /// It is in the batch; its bytes.
+    /// The burst is in the batch; its bytes.
     Burst(usize),
-    /// It has left, by the connected socket; its bytes.
+    /// The burst has left by the connected socket; its bytes.
     Left(usize),
 }
 
 /// A port that sends one burst alone.
 struct Alone<'p, P> {
     net: &'p mut P,
-    /// The burst is in the batch.
     is_batched: bool,
-    /// Its destination, where bursts have one packet.
+    /// The burst's destination, if bursts to it have one packet each.
     limited: Option<PeerAddr>,
 }
 
@@ -105,7 +102,7 @@ impl<P: Port> Alone<'_, P> {
 
 impl<P: Port> PortState<P> {
     /// Sends what was just posted to the QP at an index, whose peer is behind the port. Returns the
-    /// time; `None`: it takes another path, or has to wait behind others.
+    /// time; `None`: the request takes another path, or must wait behind others.
     #[inline(always)]
     pub(super) fn send_to_port<const DC: bool>(
         &mut self,
@@ -120,10 +117,10 @@ impl<P: Port> PortState<P> {
     }
 
     /// Sends the requests that were just posted to the QP at an index, alone. Returns the time;
-    /// `None`: they have to wait behind others.
+    /// `None`: they must wait behind others.
     #[inline]
     fn send_posted(&mut self, host: &impl Host, g: &mut Guard<'_>, qi: usize) -> Option<u64> {
-        // Without a socket the round sends it, over any other path.
+        // Without a socket, a round sends the requests over another path.
         if self.blocked || self.net.is_none() || !g.may_send_alone(qi) {
             return None;
         }
@@ -149,7 +146,7 @@ impl<P: Port> PortState<P> {
         g: &mut Guard<'_>,
         qi: usize,
     ) -> Option<u64> {
-        // The capture needs the time of each packet, which is not read here before the send.
+        // A capture needs the time of each packet, and the clock is not read before this send.
         let PortState { net: Some(net), pcap: None, blocked: false, .. } = self else {
             return None;
         };
@@ -239,7 +236,6 @@ impl<P: Port> PortState<P> {
         }
     }
 
-    /// Sends the engine's bursts, in batches.
     pub(super) fn send(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) {
         if self.blocked {
             if !self.flush(host) {
@@ -288,7 +284,7 @@ impl<P: Port> PortState<P> {
     ) -> Batched {
         let Some(net) = &mut self.net else { return Batched::Nothing };
         let Some((space, own)) = net.tx_space() else { return Batched::NoRoom };
-        // A capture has the packets of the port's own socket.
+        // A capture contains only packets of the port's own socket.
         let own = own.filter(|_| self.pcap.is_none());
         let Some(burst) = make(g, space, own) else { return Batched::Nothing };
         if let Some(tee) = &mut self.pcap {
@@ -349,7 +345,7 @@ impl<P: Port> PortState<P> {
         handled
     }
 
-    /// Reports to the engine the destinations that a send has failed for.
+    /// Reports to the engine the destinations to which a send has failed.
     #[inline]
     fn check_tx_errors(&mut self, g: &mut Guard<'_>, now: u64) {
         let Some(net) = &self.net else { return };

@@ -11,16 +11,16 @@ use crate::thread_token::token;
 use gdrcore_core::turns::TurnLock;
 use gdrcore_core::verbs::shared::{CqShared, VainPolls};
 
-/// A turn ends when another thread has waited for this time. Ten cache lines that move to another
-/// core cost some microsecond, an eighth of it.
+/// A turn ends when another thread has waited for this time. Ten cache lines move to the other
+/// core, which costs about a microsecond, an eighth of a turn.
 const TURN_NS: u64 = 8_000;
-/// Longest wait of a thread for its turn; then it takes the lock without one.
+/// Longest wait of a thread for its turn; then it takes the lock without a turn.
 const WAIT_NS: u64 = 2 * TURN_NS;
 /// After this time a waiting thread checks whether the runner still works.
 const LOOK_NS: u64 = 1_000;
-/// A turn that was handed over begins within this time, or it goes back. A cache line takes a
-/// quarter of a microsecond between cores that share no cache, and five of them move one after
-/// another before the new runner's first word is seen.
+/// A turn that was handed over begins within this time, or goes back. A cache line takes a quarter
+/// of a microsecond between cores that share no cache, and five of them move one after another
+/// before the new runner's first word is seen.
 const BEGIN_NS: u64 = 4_000;
 
 /// Interval at which a poll that stands back checks the runner: initial and maximum. Each check
@@ -28,7 +28,7 @@ const BEGIN_NS: u64 = 4_000;
 const STAND_BACK_NS: (u64, u64) = (256, 2_000);
 /// After this time without a full round, polls that stand back ask the runner for one.
 const ROUND_NS: u64 = 6_000;
-/// After this time without that round, they run one themselves.
+/// After this time without that round, these polls run one themselves.
 const ANSWER_NS: u64 = 4_000;
 
 /// Fields that polls write, on cache lines of their own: posts read the device's other fields.
@@ -39,7 +39,7 @@ pub(super) struct PollNotes {
     pub(super) idle: AtomicU32,
     /// When a thread of the program last ran the engine; the helper leaves it alone for a while.
     pub(super) last_poll_ns: AtomicU64,
-    /// How a thread that spins gives its core away.
+    /// Decides how a spinning thread gives its core away.
     pub(super) aside: Aside,
 }
 
@@ -50,7 +50,7 @@ fn pause() {
     }
 }
 
-/// Spins until `done`, at most until `end_ns`. Returns whether it was.
+/// Spins until `done`, at most until `end_ns`. Returns whether `done` was met.
 fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
     loop {
         if done() {
@@ -65,7 +65,7 @@ fn spin_until(end_ns: u64, done: impl Fn() -> bool) -> bool {
 
 /// Waits for the turn of a thread at a lock.
 ///
-/// Bounded: by [`BEGIN_NS`] or [`LOOK_NS`] where the runner does not work, else by [`WAIT_NS`].
+/// Bounded: by [`BEGIN_NS`] or [`LOOK_NS`] if the runner does not work, else by [`WAIT_NS`].
 #[cold]
 fn await_turn(turns: &TurnLock, token: usize) {
     let began = now_ns();
@@ -107,8 +107,8 @@ enum Vain {
     Turn,
 }
 
-/// Decides that action. Cost of standing back: a read of the clock, and at intervals the lock's
-/// cache line.
+/// Decides the action of a poll in vain. Cost of standing back: a read of the clock, and at
+/// intervals the lock's cache line.
 fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
     if now < vain.look_at_ns.load(Ordering::Relaxed) {
         return Vain::StandBack;
@@ -185,8 +185,9 @@ impl SoftEngine {
         }
     }
 
-    /// Whether this thread is to run a round for a poll of a CQ that finds nothing. Takes the turn
-    /// if no other thread works. False: it has run a round, or leaves that to the other thread.
+    /// Whether this thread must run a round for a poll of a CQ that finds nothing. Takes the turn
+    /// if no other thread works. False: this thread has run a round, or leaves that to the other
+    /// thread.
     #[inline(always)]
     pub(super) fn may_run_for(&self, token: usize, cq: &CqShared) -> bool {
         self.engine.turns().is_turn_of(token) || self.takes_turn(token, cq)
@@ -256,8 +257,8 @@ mod tests {
         assert_eq!(judge(&turns, &vain, STAND_BACK_NS.0), Vain::Turn);
     }
 
-    /// What polls do in a millisecond beside a runner that works, and runs a full round when it is
-    /// asked for one and `answers`: rounds asked for, and run by the polls.
+    /// Polls for a millisecond beside a runner that works and, if it `answers`, runs a full round
+    /// when asked. Returns the rounds that the polls asked for, and those that they ran.
     fn beside_posts(answers: bool) -> [u32; 2] {
         let (turns, vain) = (TurnLock::default(), VainPolls::default());
         let (mut counts, mut last) = ([0; 2], 0);
@@ -318,7 +319,7 @@ mod tests {
             turns.begin_turn(8);
             await_turn(&turns, 4);
             assert!(!turns.is_wanted());
-            // One that hands over.
+            // A runner that hands over.
             let asks = scope.spawn(|| await_turn(&turns, 4));
             while !asks.is_finished() {
                 turns.hand_over();

@@ -1,10 +1,10 @@
 //! Causes of silence of peers of this host.
 //!
-//! The engine knows only that a peer is silent. Of a peer behind a link, this host knows that its
-//! process lives, and whether it reads its ring. Of a peer whose socket is of this host, it knows
+//! The engine knows only that a peer is silent. For a peer behind a link, this host knows that the
+//! process lives, and whether it reads its ring. For a peer with a socket of this host, it knows
 //! whether the process reads the socket. So the error of a failed request can say that the peer
-//! does not poll, or has no such queue pair, instead of that it may be dead. A process that has
-//! ended may have left a receipt of what it had accepted.
+//! does not poll or has no such queue pair, not only that it may be dead. A process that has ended
+//! may have left a receipt of what it had accepted.
 //!
 //! With `GDRC_VERBOSE=1` in the environment, failed connections are also printed, at both ends.
 
@@ -26,7 +26,8 @@ use gdrcore_core::verbs::cause::{rejection, Cause, CauseCode};
 use gdrcore_core::verbs::types::{qp_type, AhAttr};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Adds the causes of peers that are about to be given up. Cost: one comparison if there are none.
+/// Adds causes for peers that are about to be given up. Cost: one comparison if there is no such
+/// peer.
 #[inline]
 pub(super) fn testify(g: &mut Guard<'_>, port: &PortState, now: u64) {
     if g.has_suspects() {
@@ -59,7 +60,7 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
     }
 }
 
-/// What it means for a silent peer whether its process reads what is sent to it.
+/// The cause of a peer's silence, by whether its process reads its input.
 fn read(is: bool) -> CauseCode {
     match is {
         true => CauseCode::Unanswered,
@@ -91,8 +92,8 @@ fn has_socket(at: &Endpoint) -> bool {
 }
 
 /// The network, or a firewall of this host, has refused packets to a destination. Anybody can send
-/// such messages: whether the destination's socket is there is looked up in a part of the time, as
-/// ports are ([`super::peer_ports`]).
+/// such messages, so the look-up of the destination's socket has only a share of the time, as that
+/// of ports has ([`super::peer_ports`]).
 #[cold]
 pub(super) fn refused(
     g: &mut Guard<'_>,
@@ -120,7 +121,7 @@ pub(super) struct News {
     cause: Cause,
 }
 
-/// Takes the requests that this side has refused; `cause` is the event's.
+/// Takes the requests that this side has refused; `cause`: of the event.
 pub(super) fn gather(g: &mut Guard<'_>, cause: Cause) -> News {
     let mut news = News { cause, ..News::default() };
     while let Some(r) = g.cm().take_refusal() {
@@ -130,7 +131,7 @@ pub(super) fn gather(g: &mut Guard<'_>, cause: Cause) -> News {
     news
 }
 
-/// Prints them if the environment enables it.
+/// Prints the lines if the environment enables it.
 pub(super) fn print(news: &News, event: Option<&CmEvent>) {
     let refused = event.filter(|e| matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE));
     if news.refusals.is_empty() && refused.is_none() || !is_verbose() {

@@ -22,29 +22,28 @@ use crate::sys::{check, set_filter, set_option, Fd};
 use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::wire::icrc::Flow;
 
-/// Bursts that leave alone, all to one peer, after which it gets a connected socket.
+/// After so many bursts in a row that leave alone, all to one peer, the peer gets a connected
+/// socket.
 pub(super) const CONNECT_AFTER: u16 = 64;
-/// As many at most, after doubts.
+/// The most such bursts, after doubts.
 pub(super) const CONNECT_AFTER_MAX: u16 = 4096;
-/// Bursts by a connected socket after which a loss is no sign that the peer refuses it.
+/// After so many bursts by a connected socket a loss is no sign that the peer refuses the socket.
 pub(super) const TRUSTED_AFTER: u16 = 1024;
 /// Bytes of a probe packet: longer than any length to which the filter truncates it.
 const PROBE: usize = 300;
-/// Probe packets.
 const PROBES: u16 = 6;
 /// Offset of the network header, for a filter.
 const SKF_NET_OFF: u32 = 0xfff0_0000;
 /// Offset of the identification in IPv4's header.
 const IDENT: u32 = 4;
 
-/// A connected socket.
 pub(super) struct ConnectedSocket {
     fd: Fd,
-    /// For the ICRC of its packets.
+    /// The flow, for the ICRC of the socket's packets.
     pub(super) own: OwnFlow,
     /// The socket's UDP_SEGMENT.
     size: u16,
-    /// The number of the first packet since it was opened or rested.
+    /// The number of the first packet since the socket was opened or rested.
     first: u16,
 }
 
@@ -74,7 +73,7 @@ impl ConnectedSocket {
     /// Makes a connected socket to a peer of this host.
     #[cold]
     pub(super) fn open(local: &Endpoint, dst: &PeerAddr, class: u8) -> Option<ConnectedSocket> {
-        // An address that can be bound is of this host.
+        // If a socket can be bound to the address, the address is of this host.
         drop(unconnected(&endpoint(dst)).ok()?);
         let fd = unconnected(local).ok()?;
         let raw = fd.raw();
@@ -86,7 +85,7 @@ impl ConnectedSocket {
         if !v4 {
             send_labels(raw);
         }
-        // Nothing is read from it; packets that arrive all the same cost no memory.
+        // Nothing is read from the socket; packets that arrive nevertheless cost no memory.
         let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, 0i32);
         let (sa, len) = header.address(dst);
         // SAFETY: `sa` is a socket address of `len` bytes.
@@ -166,14 +165,14 @@ impl ConnectedSocket {
         Some(())
     }
 
-    /// Whether so much has left by it that the peer takes what it sends. Counts anew from here on.
+    /// Whether so many bursts have left that the peer certainly accepts them. Restarts the count.
     pub(super) fn was_trusted(&mut self) -> bool {
         let first = core::mem::replace(&mut self.first, self.own.ident);
         self.own.ident.wrapping_sub(first) >= TRUSTED_AFTER
     }
 
-    /// Sends a burst of `seg` bytes a packet. Returns false if it was not sent, and the socket is
-    /// to be closed.
+    /// Sends a burst of `seg` bytes a packet. Returns false if it was not sent; then the socket
+    /// must be closed.
     #[inline]
     pub(super) fn send(&mut self, burst: &[u8], seg: u16) -> bool {
         let (len, size) = (burst.len(), usize::from(self.size));

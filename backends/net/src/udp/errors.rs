@@ -34,7 +34,7 @@ impl Errors {
         Errors { queue: [none; QUEUE], head: 0, len: 0, more: false }
     }
 
-    /// False when there is no room.
+    /// Adds an error, or merges it with an equal one. False: there is no room.
     fn push(&mut self, e: PortError) -> bool {
         for k in 0..self.len {
             let known = &mut self.queue[(self.head + k) % QUEUE];
@@ -42,7 +42,7 @@ impl Errors {
             let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
             if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
                 known.dst.port = known.dst.port.max(e.dst.port);
-                // The network's refusal is more exact than the send error that it caused.
+                // A refusal by the network is more exact than the send error that it caused.
                 if known.kind == ErrorKind::Send {
                     known.kind = e.kind;
                 }
@@ -217,7 +217,7 @@ mod tests {
         PortError { dst: Endpoint::v4([127, 0, 0, host], port), errno, kind, mtu }
     }
 
-    /// What waits: port, kind and MTU of each.
+    /// The waiting errors: port, kind and MTU of each.
     fn all(mut errors: Errors) -> Vec<(u16, ErrorKind, u32)> {
         core::iter::from_fn(|| errors.pop()).map(|e| (e.dst.port, e.kind, e.mtu)).collect()
     }

@@ -1,4 +1,4 @@
-//! Multicast groups: one socket for each that a queue pair has joined.
+//! Multicast groups: one socket for each group that a queue pair has joined.
 //!
 //! The port's own socket is bound to one address and receives no multicast. A socket that is bound
 //! to the group receives nothing else. The kernel copies each packet to every such socket of the
@@ -22,7 +22,6 @@ pub(super) struct Group {
     fd: Fd,
 }
 
-/// The groups of a port.
 pub(super) type Groups = heapless::Vec<Group, GROUPS>;
 
 /// Sets the interface by which multicast leaves. Without one, a send fails.
@@ -55,7 +54,7 @@ fn open(gid: &[u8; 16], local: &Endpoint, interface: u32) -> Result<Fd> {
         false => set_option(raw, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0i32),
     };
     join(raw, &group, local, interface)?;
-    // Only datagrams come by it.
+    // Only datagrams come by this socket.
     super::rx::show_headers(raw, local.is_v4());
     Ok(fd)
 }
@@ -82,8 +81,8 @@ fn join(raw: RawFd, group: &Endpoint, local: &Endpoint, interface: u32) -> Resul
 }
 
 impl UdpPort {
-    /// Receives a group from now on. Returns the descriptor, to be watched like the port's own;
-    /// `None`: it is received already.
+    /// Receives a group from now on. Returns the descriptor, which must be watched like the port's
+    /// own; `None`: the group is received already.
     ///
     /// # Errors
     /// `NoMemory`: [`GROUPS`] are received; `NoDevice`, other errors of the
@@ -102,12 +101,12 @@ impl UdpPort {
         joined.map(|()| Some(raw)).map_err(|_| full())
     }
 
-    /// Another interface has the address: groups are sent to and received by it from now on.
+    /// Another interface has the address: multicast leaves and arrives by it from now on.
     pub(super) fn groups_follow(&self) {
         set_multicast_interface(self.fd.raw(), &self.local, self.interface);
         for Group { gid, fd } in &self.groups {
             let group = Endpoint { ip: *gid, ..Endpoint::default() };
-            // The membership of the former interface has ended with it, or is no harm.
+            // The membership of the former interface has ended with the interface, or does no harm.
             let _ = join(fd.raw(), &group, &self.local, self.interface);
         }
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A port with memory of its own; both are released when it is dropped.
 pub struct MappedPort {
     port: UdpPort,
-    /// After the port, which uses it.
+    /// Field order matters: dropped after the port, which uses the memory.
     _memory: Map,
 }
 
@@ -25,7 +25,7 @@ impl MappedPort {
     /// Makes a port over a socket and [`MappedPort::memory`].
     ///
     /// # Errors
-    /// `NoMemory`: the memory is that of a smaller configuration.
+    /// `NoMemory`: the memory was mapped for a smaller configuration.
     pub fn new(socket: UdpSocket, cfg: &UdpConfig, memory: Map) -> Result<MappedPort> {
         // SAFETY: the memory is of this value alone, which keeps it for as long as the port.
         let port = unsafe { UdpPort::over(socket, cfg, memory.as_ptr(), memory.len()) }?;

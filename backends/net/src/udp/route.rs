@@ -12,8 +12,9 @@ const FIB_MATCH: u32 = 0x2000;
 /// RTAX_MTU of linux/rtnetlink.h.
 const RTAX_MTU: u16 = 2;
 
-/// Bytes of IP packet that the route from an address to another carries; `None`: there is none, or
-/// it is unknown. `socket`: any socket of the network namespace. Cost: some six system calls.
+/// Bytes of IP packet that the route from an address to another carries; `None`: there is no route,
+/// or its MTU is unknown. `socket`: any socket of the network namespace. Cost: some six system
+/// calls.
 pub(super) fn route_mtu(socket: RawFd, from: &Endpoint, to: &Endpoint) -> Option<u32> {
     route(Some(from), to, FIB_MATCH, |route| {
         read(route.get(RTMSG..)?, |i| interface_mtu(socket, i))

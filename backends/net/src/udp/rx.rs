@@ -19,10 +19,10 @@ const fn stride(cfg: &UdpConfig) -> usize {
 /// the flow label, each an int or shorter, with headers.
 const CONTROL: usize = 96;
 
-/// IPV6_FLOWINFO of linux/in6.h: traffic class and flow label of what comes.
+/// IPV6_FLOWINFO of linux/in6.h: traffic class and flow label of received packets.
 const IPV6_FLOWINFO: i32 = 11;
 
-/// Makes a socket tell the class of what comes, with its ECN bits.
+/// Makes a socket report the class of received packets, with its ECN bits.
 pub(super) fn show_class(socket: RawFd, v4: bool) {
     let _ = if v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1i32)
@@ -31,8 +31,8 @@ pub(super) fn show_class(socket: RawFd, v4: bool) {
     };
 }
 
-/// Makes a socket tell the hop limit and the flow label of what comes. A kernel that refuses shows
-/// none.
+/// Makes a socket report the hop limit and the flow label of received packets. If the kernel
+/// refuses, it reports none.
 pub(super) fn show_headers(socket: RawFd, v4: bool) {
     if v4 {
         let _ = set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1i32);
@@ -42,7 +42,6 @@ pub(super) fn show_headers(socket: RawFd, v4: bool) {
     }
 }
 
-/// Aligned room for ancillary data.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
@@ -129,7 +128,7 @@ impl Rx {
     fn adapt(&mut self, n: usize) {
         self.filled = n;
         if n < self.want {
-            // The larger number did not pay. An empty poll shows nothing about that.
+            // The larger number did not pay. An empty poll would not show that.
             if n == 1 {
                 self.patience = (2 * self.patience).min(16);
             }
@@ -163,8 +162,8 @@ impl UdpPort {
     /// the previous poll are gone. Cost: one system call; a few more after an ICMP message.
     pub fn rx_poll(&mut self) -> usize {
         self.rx.reset();
-        // A pending socket error is reported once in place of data, and each ICMP message leaves
-        // one, so there are a few attempts.
+        // The kernel reports a pending socket error once in place of data, and each ICMP message
+        // leaves an error. So there are a few attempts.
         for _ in 0..4 {
             self.counters.rx_calls += 1;
             if let Ok(n) = usize::try_from(self.receive()) {
@@ -209,7 +208,7 @@ impl UdpPort {
         }
     }
 
-    /// Receives one datagram of another socket than the port's own.
+    /// Receives one datagram from a socket other than the port's own.
     pub(super) fn rx_one(&mut self, fd: RawFd) -> bool {
         self.rx.reset();
         self.counters.rx_calls += 1;
@@ -218,7 +217,7 @@ impl UdpPort {
         came
     }
 
-    /// From now on packets come with hop limit and flow label.
+    /// Makes packets come with hop limit and flow label from now on.
     pub fn show_headers(&mut self) {
         show_headers(self.fd.raw(), self.local.is_v4());
     }
@@ -255,8 +254,8 @@ impl UdpPort {
     }
 }
 
-/// GRO size (0 if none) and what the IP header had. Compares bytes instead of walking with the C
-/// macros, so that it cannot leave the slice.
+/// The GRO size (0: none) and the fields of the IP header. Compares bytes instead of walking with
+/// the C macros, so that it cannot leave the slice.
 #[inline]
 fn parse_control(bytes: &[u8]) -> (u16, Fields) {
     // IPv4's ancillary data in the order in which Linux writes it: the GRO size, if any, and the

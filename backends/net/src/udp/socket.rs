@@ -42,8 +42,8 @@ pub struct UdpSocket {
 /// Makes a socket send its packets whole, with DF and so with IPv4 identification 0 (see the
 /// module's head), up to the MTU of the link. PROBE, not DO: with DO one forged ICMP "fragmentation
 /// needed" makes the kernel refuse every packet above the MTU that it names, for ten minutes and
-/// for each socket of the host. A narrower path drops the packets. Its refusal arrives as an error
-/// either way and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
+/// for each socket of the host. A narrower path drops the packets; in both modes its refusal
+/// arrives as an error and becomes the cause of the failure (ip(7), IP_MTU_DISCOVER).
 pub(super) fn forbid_fragments(socket: RawFd, v4: bool) -> Result<()> {
     if v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
@@ -62,7 +62,7 @@ pub(super) fn set_class(socket: RawFd, v4: bool, class: u8) -> Result<()> {
 }
 
 impl UdpSocket {
-    /// Opens and binds it. Port 0 takes a free one.
+    /// Opens and binds a socket. Port 0 takes a free port.
     ///
     /// # Errors
     /// As [`super::UdpPort::open`], except those of its memory.
@@ -74,7 +74,7 @@ impl UdpSocket {
     /// it while this program is restarted. Its options become those of [`UdpSocket::open`].
     ///
     /// # Errors
-    /// `Error::Invalid`: it is bound to another address. Those of setsockopt(2).
+    /// `Error::Invalid`: the socket is bound to another address. Those of setsockopt(2).
     pub fn adopt(fd: OwnedFd, ep: &Endpoint, cfg: &UdpConfig) -> Result<UdpSocket> {
         let fd = Fd::from_call(fd.into_raw_fd())?;
         let flags = libc::O_NONBLOCK;
@@ -95,13 +95,13 @@ impl UdpSocket {
         allow_reuse_port(self.fd.raw())
     }
 
-    /// MTU of its interface, in bytes of IP packet; see [`super::UdpPort::link_mtu`].
+    /// MTU of the socket's interface, in bytes of IP packet; see [`super::UdpPort::link_mtu`].
     pub fn link_mtu(&self) -> u32 {
         link_mtu(self.interface, self.fd.raw())
     }
 
-    /// Receives nothing from here on, so that packets to its port cost no memory. The network's
-    /// errors about its own packets still arrive.
+    /// Receives nothing from here on, so that packets to its port cost no memory. Errors of the
+    /// network about the socket's own packets still arrive.
     ///
     /// # Errors
     /// Those of setsockopt(2).
@@ -137,7 +137,8 @@ fn configure(fd: Fd, ep: &Endpoint, cfg: &UdpConfig, is_bound: bool) -> Result<U
     let family = if ep.is_v4() { libc::AF_INET } else { libc::AF_INET6 };
     forbid_fragments(raw, family == libc::AF_INET)?;
     if family == libc::AF_INET {
-        // The port needs this option to learn of refused packets, so the caller cannot switch it.
+        // The port needs this option to learn of refused packets, so the caller cannot switch it
+        // off.
         set_option(raw, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32)?;
     } else {
         if !is_bound {
@@ -222,7 +223,7 @@ pub(super) fn interface_mtu(socket: RawFd, index: u32) -> Option<u32> {
 }
 
 /// Index of the interface whose address is `local`, or the one with the narrowest network that
-/// contains it: 127.0.0.2 belongs to 127.0.0.1/8. Netlink is used because getifaddrs allocates.
+/// contains it: 127.0.0.2 belongs to 127.0.0.1/8. Uses netlink, because getifaddrs allocates.
 pub(crate) fn interface_of(local: &Endpoint) -> Option<u32> {
     if local.scope_id != 0 {
         return Some(local.scope_id);
@@ -246,7 +247,7 @@ pub(crate) fn interface_of(local: &Endpoint) -> Option<u32> {
         return None;
     }
     let mut best: Option<(u8, u32)> = None;
-    // The kernel's parts of a list are no longer.
+    // The kernel sends lists in parts of at most this size.
     let mut answer = [0u8; 8 << 10];
     loop {
         // SAFETY: pointer and length are those of `answer`.

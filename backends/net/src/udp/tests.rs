@@ -200,8 +200,8 @@ fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut
         exchange(&mut a, 100, 80, 40);
         assert_eq!(own(&a.port), 80);
         assert_eq!(a.port.counters().tx_calls, 40);
-        // A longer burst leaves whole, or in segments of its own size, and changes the size only
-        // after several of them.
+        // A longer burst leaves whole, or in segments of its own size; the socket's size changes
+        // only after several such bursts.
         for (len, seg) in [
             (60_000, 60_000),
             (20, 20),
@@ -216,12 +216,12 @@ fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut
         }
         exchange(&mut a, 81, 81, 20);
         assert_eq!(own(&a.port), 0);
-        // Neither very short segments, which others that send by this socket could exceed, nor long
-        // ones.
+        // Neither very short segments, which other sends by this socket could exceed, nor long ones
+        // change the size.
         exchange(&mut a, 50, 30, 40);
         exchange(&mut a, 1200, 600, 40);
         assert_eq!(own(&a.port), 0);
-        // Batches of all kinds, for two.
+        // Batches of all kinds, to two peers.
         let (mut rng, ends) = (7u64, [dst, *c.port.local()]);
         for round in 0..2000 {
             let mut sent = [0; 2];
@@ -234,7 +234,7 @@ fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut
             let burst = [(100, 80), (80, 80), (60, 60), (2000, 500), (4124, 4124), (9000, 4124)]
                 [draw(6) as usize];
             let (to, batch) = (draw(2) as usize, 1 + draw(2));
-            // Phases with a default_segment of their own.
+            // Phases with a default_segment each.
             let (len, seg) =
                 if round % 100 < 50 { [(100, 80), (160, 120)][round / 100 % 2] } else { burst };
             for k in 0..batch {
@@ -632,8 +632,8 @@ fn the_error_queue_merges_errors_and_counts_lost_ones() {
     assert!(a.port.take_error().is_none());
 }
 
-/// A device with small buffers: the rest of a longer datagram is not there, so it is no packet, and
-/// what follows is received.
+/// A device with small buffers: a longer datagram is cut, so it is no packet, and the next one is
+/// received.
 #[test]
 fn a_datagram_that_is_longer_than_its_buffer_is_no_packet() {
     let small = UdpConfig { burst_bytes: 4352, ..UdpConfig::DEFAULT };

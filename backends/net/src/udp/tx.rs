@@ -1,11 +1,11 @@
 //! Sending: bursts are collected in one buffer and leave by one sendmmsg, each as one GSO message.
 //!
 //! A single burst leaves by sendto if possible. That is 0.1 to 0.2 us shorter than sendmsg, because
-//! the kernel need not fetch a header, a vector and ancillary data one after the other. Its segment
-//! size then is the socket's own ([`DefaultSegment`]).
+//! the kernel need not fetch a header, a vector and ancillary data one after the other. Then the
+//! burst's segment size is the socket's own ([`DefaultSegment`]).
 //!
-//! Traffic class and hop limit are always the socket's own, and are set where they change
-//! (`header`). So bursts of one class leave as if there were none.
+//! Traffic class and hop limit are always the socket's own, and are set when they change
+//! (`header`). So bursts of one class cost nothing extra.
 
 use super::{lines, Carve, UdpConfig, UdpPort, MAX_BURST, MAX_SEGMENTS};
 use crate::addr::{endpoint, Endpoint, SockAddr};
@@ -24,7 +24,7 @@ mod single;
 /// Most hosts that are remembered to refuse GSO. A further one replaces the oldest, whose refusal
 /// is found again.
 const REFUSERS: usize = 16;
-/// Attempts at one message while the kernel reports errors of other destinations by it.
+/// Attempts at one message while it fails with errors of other destinations.
 const TRIES: u8 = 8;
 
 /// Ancillary data of one message: the segment size.
@@ -43,7 +43,6 @@ struct Slot {
     done: u32,
     /// Failures of this message so far.
     tries: u8,
-    /// Send packet by packet.
     single: bool,
     /// The slot's msghdr is not filled in: the burst may leave by sendto.
     plain: bool,
@@ -69,7 +68,7 @@ pub(super) struct Tx {
     /// The destination of the first address in `addrs`; its family is the port's. Where no burst
     /// waits, its class and hop limit are the socket's.
     first: Option<(PeerAddr, libc::socklen_t)>,
-    /// What the socket's packets have.
+    /// The header fields of the socket's packets.
     header: header::SocketHeader,
     /// Slots `head..tail` wait for the kernel.
     head: usize,
@@ -161,7 +160,7 @@ impl Tx {
         unsafe { &mut *self.slots.add(i) }
     }
 
-    /// Whether a burst may leave by the call that sends the one before it.
+    /// Whether a burst may leave by the same call as the burst before it.
     fn may_follow(&mut self, i: usize) -> bool {
         let Slot { single, dst, .. } = *self.slot(i);
         !single && self.header.suits(&dst)
@@ -197,7 +196,6 @@ impl Tx {
         Some(unsafe { core::slice::from_raw_parts_mut(self.buffer.add(self.used), self.burst) })
     }
 
-    /// Fills in the msghdr of a slot.
     fn write_headers(&mut self, i: usize) {
         self.slot(i).plain = false;
         let s = *self.slot(i);

@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 pub(super) struct Absence {
     /// Token of the last WELCOME; zeroes: the router supports no resumption.
     pub(super) token: [u8; 64],
-    /// Time of the next attempt.
     pub(super) next: u64,
     /// Interval before that attempt; 0: none has failed yet.
     pub(super) wait: u64,

@@ -2,7 +2,6 @@
 
 use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEvent};
 
-/// Descriptors of a WELCOME with rings.
 const RINGS: usize = 3;
 
 /// The action that a message requires.
@@ -12,11 +11,11 @@ const RINGS: usize = 3;
 pub enum Step {
     /// The answer to the last request.
     Answer(Envelope),
-    /// Another session's link, to be answered; its socket came with the message.
+    /// Another session's link, whose socket came with the message. It must be answered.
     Link(u32, Link),
     /// News of a route.
     Event(RouteEvent),
-    /// A PING, to be answered.
+    /// A PING, which must be answered.
     Ping(u32),
     /// Nothing.
     Nothing,
@@ -29,9 +28,9 @@ pub enum Step {
 pub enum Broken {
     /// The bytes are no message.
     Fault(Fault),
-    /// A type that a router does not send, or not now.
+    /// A type that a router does not send, or does not send now.
     Unexpected(u16),
-    /// A message with descriptors that its type does not have, or without those it has.
+    /// A message with descriptors that its type does not have, or without those that it has.
     Descriptors(u16),
 }
 
@@ -44,7 +43,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client without requests so far.
+    /// A client that has made no request.
     pub const fn new() -> Client {
         Client { last: 0, waits: None }
     }
@@ -65,7 +64,7 @@ impl Client {
     /// Interprets a datagram that had `fds` descriptors.
     ///
     /// # Errors
-    /// [`Broken`]: the connection is to be closed.
+    /// [`Broken`]: the connection must be closed.
     pub fn take(&mut self, bytes: &[u8], fds: usize) -> Result<Step, Broken> {
         let e = Envelope::parse(bytes).map_err(Broken::Fault)?;
         let kind = e.message.kind();
@@ -99,7 +98,6 @@ impl Client {
     }
 }
 
-/// The type of a message's answer.
 const fn answer_to(kind: u16) -> u16 {
     match kind {
         1 => 2, // HELLO, WELCOME

@@ -7,8 +7,8 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A socket for a router, with room for the few messages that a process may have in flight; unread
-/// messages must not fill the system's memory.
+/// A socket for a router. It has room for the few messages that a process may have in flight, so
+/// that unread messages do not fill the system's memory.
 pub(super) fn socket() -> Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
@@ -35,14 +35,14 @@ pub(super) fn try_connect(fd: BorrowedFd<'_>, at: &SocketPath) -> Result<(), i32
 /// Connects until a time.
 ///
 /// # Errors
-/// With a reason: no router listens there, or it takes no connection in time.
+/// With a reason: no router listens there, or it accepts no connection in time.
 pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
     let fd = socket()?;
     loop {
         let Err(n) = try_connect(fd.as_fd(), at) else { return Ok(fd) };
         match n {
             // The backlog is full, because many processes connect at once. No event reports room in
-            // it.
+            // the backlog.
             libc::EAGAIN | libc::EINTR if now_ns() < until => {
                 std::thread::sleep(core::time::Duration::from_millis(2))
             }
@@ -69,7 +69,7 @@ pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
     }
 }
 
-/// Sleeps until a descriptor is ready, for so long.
+/// Sleeps until a descriptor is ready, at most `ns`.
 pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);

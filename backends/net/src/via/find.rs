@@ -1,4 +1,4 @@
-//! Finds the router that a process is to use.
+//! Finds the router that a process must use.
 //!
 //! | source | meaning |
 //! |---|---|
@@ -23,9 +23,9 @@ use gdrcore_core::refuse;
 const PATH_MAX: usize = 108;
 /// Bytes of a variable that are read.
 const VALUE_MAX: usize = 256;
-/// Where FreeFlow's containers have their router's sockets.
+/// The folder of router sockets in FreeFlow's containers.
 const FREEFLOW: &str = "/freeflow";
-/// Where ours do.
+/// The folder of our router's sockets.
 const OWN: &str = "/run/gdrcore";
 /// The name that is tried without a setting.
 const TENANT: &str = "tenant";
@@ -60,7 +60,7 @@ impl SocketPath {
         Ok(SocketPath { bytes, len: path.len() })
     }
 
-    /// Its bytes, without the zero.
+    /// The path's bytes, without the zero.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for SocketPath {
 /// The router setting of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// There is to be none.
+    /// The setting asks for no router.
     Off,
     /// There is no setting, and no socket was found.
     Nothing,
@@ -125,8 +125,8 @@ pub(super) fn ffr_id() -> i32 {
     value.and_then(|v| v.parse().ok()).filter(|&n| n >= 0).unwrap_or(-1)
 }
 
-/// Copies a variable of the environment: no allocation, as everywhere in an open. Of a longer value
-/// it copies `VALUE_MAX` bytes, which is more than any socket's path.
+/// Copies a variable of the environment, without an allocation, like every step of an open. Copies
+/// `VALUE_MAX` bytes of a longer value: more than any socket's path.
 fn variable<'b>(name: &CStr, to: &'b mut [u8; VALUE_MAX]) -> Option<&'b [u8]> {
     // SAFETY: a C string. The value stays until the program changes its environment, which it must
     // not do meanwhile (getenv(3)).
@@ -175,7 +175,7 @@ fn decide(router: Option<&[u8]>, ffr_name: Option<&[u8]>, folders: [&str; 2]) ->
     Ok(mounted.map_or(Found::Nothing, Found::Mounted))
 }
 
-/// A path, or a name to be searched in the folders.
+/// A path, or a name for which the folders are searched.
 fn named(value: &[u8], folders: [&str; 2]) -> Result<SocketPath> {
     if value.contains(&b'/') {
         return SocketPath::new(value);
@@ -222,7 +222,6 @@ mod tests {
         SocketPath::new(text.as_bytes()).unwrap()
     }
 
-    /// Two folders of a test's own.
     fn folders(name: &str) -> [String; 2] {
         let base = std::env::temp_dir().join(format!("gdrc-find-{name}-{}", place::port()));
         ["free", "own"].map(|f| {

@@ -9,9 +9,9 @@
 //! 16  the body
 //! ```
 //!
-//! A body may grow at its end in later versions: a shorter one is filled up with zeroes, and of a
-//! longer one everything that is not known must be zero, else [`Fault::TooBig`]. Texts are UTF-8,
-//! padded with zeroes.
+//! A body may grow at its end in later versions. A shorter body is filled up with zeroes. The
+//! unknown fields of a longer body must be zero, otherwise the fault is [`Fault::TooBig`]. Texts
+//! are UTF-8, padded with zeroes.
 //!
 //! | type | from | body | answer | descriptors |
 //! |---|---|---|---|---|
@@ -27,7 +27,7 @@
 //! | 13 DRAIN | router | [`Drain`] | | |
 //! | 14 BYE | both | [`Bye`] | | |
 //!
-//! Nothing here allocates or calls the system. The codec believes nothing: any bytes are a message
+//! Nothing here allocates or calls the system. The codec trusts no input: any bytes are a message
 //! or a [`Fault`].
 
 mod body;
@@ -57,7 +57,7 @@ pub const MAGIC: [u8; 8] = *b"gdrcrtr\0";
 /// In the head's flags: an answer.
 const ANSWER: u16 = 1;
 
-/// The version in which two ends talk, the newest that both speak: `None`: there is none.
+/// The version in which two ends talk: the newest that both speak. `None`: there is none.
 pub fn common_version(a: (u32, u32), b: (u32, u32)) -> Option<u32> {
     let newest = a.1.min(b.1);
     (newest >= a.0.max(b.0)).then_some(newest)
@@ -65,14 +65,14 @@ pub fn common_version(a: (u32, u32), b: (u32, u32)) -> Option<u32> {
 
 /// Bits of [`Hello::features`] and [`Welcome::features`].
 pub mod feature {
-    /// Links between tenants of one host, which the router makes and then takes no part in.
+    /// Links between tenants of one host, which the router makes and then leaves alone.
     pub const DIRECT: u64 = 1;
     /// Two rings between the session and its router, which forwards packets of other sessions over
     /// them ([`crate::shm::relay`]).
     pub const RELAY: u64 = 2;
-    /// Those rings move to memory of one and two MiB when they are often half full.
+    /// The rings of `RELAY` move to memory of one and two MiB when they are often half full.
     pub const GROW: u64 = 4;
-    /// Their frames have hop limit, flow label and traffic class of the packets.
+    /// Frames of the rings have the hop limit, flow label and traffic class of the packets.
     pub const HEADERS: u64 = 8;
 }
 
@@ -94,15 +94,15 @@ pub mod route_kind {
 
 /// Bits of [`Routed::flags`] and [`Link::flags`].
 pub mod link_flag {
-    /// No memory is granted over it: the ends are not of one tenant.
+    /// No memory is granted over the link: its ends belong to different tenants.
     pub const NO_LOANS: u32 = 1;
 }
 
 /// Values of [`RouteEvent::event`].
 pub mod route_event {
-    /// The session at its other end has ended.
+    /// The session at the route's other end has ended.
     pub const DOWN: u32 = 1;
-    /// Policy allows it no more.
+    /// Policy no longer allows the route.
     pub const REVOKED: u32 = 4;
 }
 
@@ -122,7 +122,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The positive errno of the BYE that reports it.
+    /// The positive errno of the BYE that reports the fault.
     pub const fn errno(self) -> i32 {
         match self {
             Fault::Length | Fault::Value | Fault::Flags(_) => 22, // EINVAL
@@ -154,7 +154,7 @@ macro_rules! messages {
         }
 
         impl Message {
-            /// Its number on the wire.
+            /// The message's number on the wire.
             pub const fn kind(&self) -> u16 {
                 match self { $(Message::$name(_) => $number,)+ }
             }
@@ -171,7 +171,7 @@ macro_rules! messages {
             }
         }
 
-        /// All types that there are.
+        /// All types.
         pub const KINDS: &[u16] = &[$($number),+];
     };
 }
@@ -179,11 +179,11 @@ macro_rules! messages {
 messages! {
     /// The first message of a session.
     Hello = 1, Hello;
-    /// Its answer: an identity, or the reason of a refusal.
+    /// The answer to HELLO: an identity, or the reason of a refusal.
     Welcome = 2, Welcome;
     /// Requests a route to a queue pair.
     Route = 3, Route;
-    /// Its answer.
+    /// The answer to ROUTE.
     Routed = 4, Routed;
     /// A route is not used any more.
     Unroute = 5, Unroute;
@@ -193,7 +193,7 @@ messages! {
     RouteEvent = 7, RouteEvent;
     /// Listens at a port of the connection manager.
     Listen = 8, Service;
-    /// Ends that.
+    /// Stops listening.
     Unlisten = 9, Service;
     /// Whether the other end is there.
     Ping = 12, ();
@@ -206,13 +206,13 @@ messages! {
 /// A message with its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// It answers the message of this number.
+    /// The message answers the one with this number.
     pub answer: bool,
-    /// Its number, or that of the message it answers.
+    /// The message's number; of an answer, the number of the request.
     pub seq: u32,
     /// Of an answer: 0, or a negative errno.
     pub status: i32,
-    /// Its body.
+    /// The body.
     pub message: Message,
 }
 

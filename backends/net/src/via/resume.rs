@@ -1,9 +1,9 @@
 //! Reconnects a session to a router that was restarted.
 //!
 //! WELCOME carries a token. When the control socket closes without a BYE, the thread that runs the
-//! engine connects again, at growing intervals, and sends HELLO with the token. A router of the
+//! engine connects again, at growing intervals, and sends HELLO with the token. A router with the
 //! same key gives the session its numbers and its address back, and new rings. Links to other
-//! processes take no part in this.
+//! processes are not affected.
 //!
 //! Nothing here waits: an attempt is a connect and a send, and a look at the answer is a receive.
 
@@ -21,12 +21,12 @@ use std::sync::TryLockError;
 const WAIT_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 /// Interval of looks at an answer that has not come.
 const LOOK_NS: u64 = 1_000_000;
-/// An answer that takes longer is not waited for: another attempt is made.
+/// If an answer takes longer, another attempt is made.
 const ANSWER_NS: u64 = 5_000_000_000;
 
 /// State of a session's connection to its router.
 #[derive(Debug)]
-// Not boxed: it is passed on once in the life of a router.
+// Not boxed: the value is passed on once in the life of a router.
 #[allow(clippy::large_enum_variant)]
 pub enum Standing {
     /// The router is there.
@@ -44,7 +44,7 @@ pub enum Standing {
 enum Attempt {
     /// No answer yet; the time to look again.
     Wait(u64),
-    /// It failed, and the next one may succeed.
+    /// The attempt failed, and the next one may succeed.
     Failed,
     /// The router refuses for good, or is none of ours.
     Refused,
@@ -53,7 +53,7 @@ enum Attempt {
 }
 
 impl Session {
-    /// Continues the way back to the router, if it is away. Never waits. Cost: a few system calls
+    /// Continues the reconnect to the router, if it is away. Never waits. Cost: a few system calls
     /// per attempt, and one per look.
     pub fn resume(&self, now: u64) -> Standing {
         if self.is_over() {
@@ -64,7 +64,8 @@ impl Session {
         }
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
-            // A thread that panicked there has left nothing half done that an attempt would need.
+            // A thread that panicked with this lock has left nothing half done that an attempt
+            // needs.
             Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
             Err(TryLockError::WouldBlock) => return Standing::Away(now + LOOK_NS),
         };
@@ -89,7 +90,7 @@ impl Session {
             }
             Attempt::Taken(fd, client, welcome, relay) => {
                 self.empty(&mut inner.buffer);
-                // The number of the descriptor stays: other threads have it.
+                // The number of the descriptor stays: other threads use it.
                 // SAFETY: both are open; no pointers.
                 let rc =
                     unsafe { libc::dup3(fd.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
@@ -138,7 +139,7 @@ impl Session {
             _ => return Attempt::Refused,
         };
         match e.message {
-            // This router is about to end, or overloaded; a later attempt may succeed.
+            // This router is about to end or is overloaded; a later attempt may succeed.
             _ if matches!(e.status.wrapping_neg(), libc::EAGAIN | libc::ESHUTDOWN) => {
                 Attempt::Failed
             }

@@ -3,8 +3,8 @@
 //! Two kinds of threads use it. A thread that connects a queue pair sends a request and waits for
 //! the answer, without the engine's lock. The thread that runs the engine polls for the router's
 //! messages at intervals ([`Session::hear`]), and never waits. Messages that arrive while a request
-//! is open are set aside for its next poll. When the router has ended, the same thread looks for
-//! the next one (`super::resume`).
+//! is open are set aside for its next poll. When the router has ended, the thread that runs the
+//! engine looks for the next router (`super::resume`).
 
 use super::absence::Absence;
 use super::client::{Client, Step};
@@ -45,7 +45,7 @@ pub enum Arrival {
         gid: [u8; 16],
         /// The session's number.
         peer: u32,
-        /// Memory may be granted over it.
+        /// Memory may be granted over the link.
         may_grant: bool,
         /// The socket.
         fd: Foreign,
@@ -97,12 +97,12 @@ pub struct Session {
 pub struct Direct {
     /// The router's answer.
     pub routed: Routed,
-    /// Its socket.
+    /// The link's socket.
     pub fd: Foreign,
 }
 
 impl Direct {
-    /// Whether memory may be granted over it.
+    /// Whether memory may be granted over the link.
     pub fn may_grant(&self) -> bool {
         self.routed.flags & link_flag::NO_LOANS == 0
     }
@@ -180,7 +180,7 @@ impl Session {
         self.fd.as_raw_fd()
     }
 
-    /// Whether the router has ended, or has ended the session. Links that were made stay.
+    /// Whether the router has ended, or has ended the session. Existing links stay.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -190,13 +190,13 @@ impl Session {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The session has ended for good.
+    /// Notes that the session has ended for good.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// There is a router again, which has taken the session.
+    /// Notes that a router has taken the session again.
     pub(super) fn come_back(&self, inner: &mut Inner) {
         inner.reported = false;
         self.gone.store(false, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Session {
     /// Sends a request whose answer does not count. Never waits.
     ///
     /// # Errors
-    /// [`Error::Again`]: not now.
+    /// [`Error::Again`]: the message cannot be sent now.
     pub fn tell(&self, message: Message) -> Result<()> {
         let Ok(mut inner) = self.inner.try_lock() else { return Err(Error::Again) };
         let e = inner.client.tell(message);
@@ -218,8 +218,8 @@ impl Session {
     }
 
     /// Passes the messages that have arrived to `take`. Never waits: while a thread has a request
-    /// open, messages are set aside for the next poll. Returns true once, when the router has ended
-    /// and its socket would be readable for ever.
+    /// open, messages are set aside for the next poll. Returns true once, when the router has
+    /// ended: its socket stays readable for ever.
     pub fn hear(&self, take: impl FnMut(Arrival)) -> bool {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
@@ -245,7 +245,7 @@ impl Session {
             Look::Nothing => return Ok(Received::Nothing),
             Look::Gone => return Err(self.lost()),
         };
-        // A descriptor for which this process had no room counts as received.
+        // A descriptor that this process had no room for counts as received.
         let fds = if came.cut { came.count.max(1) } else { came.count };
         let step = inner.client.take(&inner.buffer[..came.len], fds);
         match step.map_err(|e| self.broken(format_args!("{e:?}")))? {
@@ -324,8 +324,8 @@ impl Session {
 }
 
 impl Session {
-    /// Takes what is left in the socket's queue, before the socket is closed: links of others among
-    /// it, which may hold anything.
+    /// Empties the socket's queue before the socket is closed: links of other sessions in it may
+    /// hold anything.
     pub(super) fn empty(&self, buffer: &mut Buffer) {
         rights::refuse(self.fd.as_fd());
         for _ in 0..LOOKS {
@@ -336,13 +336,14 @@ impl Session {
                 return;
             }
         }
-        // Then this close is not the last one.
+        // A copy stays open for the thread that closes, so this close is not the last one.
         drop(self.fd.try_clone().map(Foreign::from));
     }
 }
 
 impl Asker<'_> {
-    /// Requests a link to the owner of a queue pair. `None`: it is reached over the router's rings.
+    /// Requests a link to the owner of a queue pair. `None`: the queue pair is reached over the
+    /// router's rings.
     ///
     /// # Errors
     /// With a reason: [`Error::Os`]`(EHOSTUNREACH)`: no session has the address or the number.
@@ -370,7 +371,8 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// With a reason: [`Error::AddressInUse`]: another session of the address listens there;
-    /// [`Error::Os`]`(EDQUOT)`: it listens at as many ports as it may. As [`Asker::route`].
+    /// [`Error::Os`]`(EDQUOT)`: the session listens at as many ports as it may. As
+    /// [`Asker::route`].
     pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
         let s = self.session;
         let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
@@ -447,7 +449,7 @@ impl Drop for Session {
     }
 }
 
-/// The HELLO of this process. `token`: of the session that it resumes; zeroes: of none.
+/// The HELLO of this process. `token`: of the session to resume; zeroes: none.
 pub(super) fn hello(qpns: u32, token: [u8; 64]) -> Hello {
     Hello {
         versions: VERSIONS,

@@ -7,17 +7,17 @@ use crate::sys::last_error;
 use gdrcore_core::error::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A received datagram. Its remaining descriptors are given up when it is dropped.
+/// A received datagram. A drop gives up its remaining descriptors.
 #[derive(Debug)]
 pub struct Received {
-    /// Its length; [`MESSAGE_MAX`] + 1 for a longer datagram.
+    /// The datagram's length; [`MESSAGE_MAX`] + 1 for a longer datagram.
     pub len: usize,
-    /// Its first descriptors.
+    /// The datagram's first descriptors.
     pub fds: [Option<Foreign>; FDS_MAX],
-    /// How many descriptors arrived; the kernel may have withheld more.
+    /// Number of descriptors that arrived; the kernel may have withheld more.
     pub count: usize,
-    /// It had more than there was room for: [`FDS_MAX`] descriptors, or as many as this process may
-    /// open.
+    /// The datagram had more descriptors than there was room for: [`FDS_MAX`] descriptors, or as
+    /// many as this process may open.
     pub cut: bool,
 }
 
@@ -37,15 +37,15 @@ const _: () = assert!(FDS_MAX <= rights::SEND_MAX);
 /// A buffer for [`receive`].
 pub type Buffer = [u8; MESSAGE_MAX + 1];
 
-/// Takes the next datagram of a socket; none while much waits to be closed. Any thread; one system
-/// call.
+/// Takes the next datagram of a socket; none while many descriptors wait to be closed. Any thread;
+/// one system call.
 pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
     if closing::is_full() {
         return Look::Nothing;
     }
     let mut message = Received { len: 0, fds: [const { None }; FDS_MAX], count: 0, cut: false };
     let arrived = rights::receive(from.as_raw_fd(), bytes, 0, |i, fd| {
-        // Without a place for it, it is given up.
+        // A descriptor without a place is given up.
         if let Some(place) = message.fds.get_mut(i) {
             *place = Some(fd);
         }
@@ -66,7 +66,7 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
     Look::Message(message)
 }
 
-/// Reads from a stream, of which no descriptors are expected: those that come are given up. Any
+/// Reads from a stream on which no descriptors are expected: any that come are given up. Any
 /// thread; one system call.
 ///
 /// # Errors
@@ -78,8 +78,8 @@ pub fn read(from: BorrowedFd<'_>, bytes: &mut [u8]) -> core::result::Result<usiz
 /// Sends a message with a descriptor or without, whole or not at all. Any thread; one system call.
 ///
 /// # Errors
-/// [`Error::Again`]: the other end's queue is full. Others as sendmsg(2): it has ended, or,
-/// `Os(ETOOMANYREFS)`, too many descriptors are in flight.
+/// [`Error::Again`]: the other end's queue is full. Others as sendmsg(2): the other end has ended,
+/// or, `Os(ETOOMANYREFS)`, too many descriptors are in flight.
 pub fn send(to: BorrowedFd<'_>, e: &Envelope, fd: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut bytes = [0; MESSAGE_MAX];
     let len = e.emit(&mut bytes);

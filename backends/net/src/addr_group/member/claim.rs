@@ -51,14 +51,14 @@ impl WantedBlocks {
         })
     }
 
-    /// The first QPN of a device that claims no block; `seed` chooses among any.
+    /// The first QPN of a device that claims no block; `seed` chooses if any will do.
     pub(crate) fn unclaimed(&self, seed: u64) -> u32 {
         let places = u64::from(BLOCK_MAX / self.count.max(1)).max(2);
         let any = (1 + (seed >> 17) % (places - 1)) as u16 * self.count;
         u32::from(self.first.unwrap_or(any)) * QPN_UNIT
     }
 
-    /// Their number.
+    /// The number of blocks.
     pub fn count(&self) -> u16 {
         self.count
     }
@@ -72,8 +72,8 @@ pub struct ClaimBounds {
 }
 
 impl ClaimBounds {
-    /// For a device whose socket receives at most `burst_bytes` at a time, and which listens with
-    /// at most `max_cm_ids` ids.
+    /// The bounds for a device whose socket receives at most `burst_bytes` at a time, and which
+    /// listens with at most `max_cm_ids` ids.
     pub fn of(burst_bytes: u32, max_cm_ids: u32) -> ClaimBounds {
         let ids = max_cm_ids.next_multiple_of(CHUNK as u32) as usize;
         ClaimBounds { burst_bytes: burst_bytes as usize, services: ids.min(SERVICES) }
@@ -99,7 +99,7 @@ fn walk(w: &mut Walk, count: u16, bounds: &ClaimBounds) -> Result<Slices> {
     })
 }
 
-/// A place in the group that has its blocks and no socket yet.
+/// A future member: it has its blocks, but no socket yet.
 pub struct Claim {
     socket_dir: SocketDir,
     at: Endpoint,
@@ -168,7 +168,7 @@ impl Claim {
         };
         if let Some(first) = lead_to_first(sockets.iter().flatten().map(GroupSocket::lock))? {
             c.liveness = Some(first.listen(Role::Liveness)?);
-            // Without them, a message whose ACK waited when this process was killed looks lost.
+            // Without receipts, a message whose ACK waited when this process was killed looks lost.
             c.receipts = ReceiptFile::create(first).ok();
         }
         Ok(c)

@@ -13,7 +13,7 @@ impl Member {
         self.known[usize::from(gone / 64)] &= !(1 << (gone % 64));
         self.table.remove(gone);
         // The kernel moves the last socket of its list into the place of one that closes. The table
-        // may lack sockets, of members that never ran, so any may have been the last.
+        // may lack the sockets of members that never ran, so any socket may have been the last.
         if self.index.is_some_and(|i| i >= self.table.sockets()) {
             self.find_index(now, true);
         } else {
@@ -53,8 +53,8 @@ impl Member {
     }
 
     /// Accepts members that watch this one. Connections without a free slot wait in the kernel,
-    /// where the end of this process reaches them too; they must not wake this process until a slot
-    /// is free.
+    /// where the end of this process reaches them too; they must not wake this process before a
+    /// slot is free.
     #[cold]
     pub(super) fn accept_watchers(&mut self, now: u64) {
         let Some(liveness) = self.liveness.as_ref().map(Fd::raw) else { return };
@@ -62,7 +62,8 @@ impl Member {
         while !self.watchers.is_full() {
             match accept(liveness) {
                 Accepted::Peer(watcher) => {
-                    // Unwatched, its end is found later. Its close would say that we have ended.
+                    // If the connection cannot be watched, its end is found later. To close it
+                    // would announce our own end.
                     let _ = watch(self.set.raw(), watcher.raw());
                     let _ = self.watchers.push(watcher);
                 }

@@ -94,8 +94,8 @@ impl Member {
         handled
     }
 
-    /// Before the device ends: knows the members whose messages it has not read, which may have
-    /// joined since. Packets among the messages are lost, as their queue pairs are.
+    /// Before the device ends: notes the senders of unread messages, because they may have joined
+    /// since. Packets in these messages are lost with their queue pairs.
     pub(super) fn note_unread_senders(&mut self) {
         let mut buffer = core::mem::take(&mut self.buffer);
         for k in 0..self.sockets.len() {
@@ -167,7 +167,7 @@ impl Member {
             Phase::Idle if self.lists_own_blocks() && self.lists_own_services() => {
                 self.publish_ns = None
             }
-            // Of two versions written at once the other one counts, and it lacks this member's
+            // Two versions were written at once. The other one counts, and lacks this member's
             // services.
             Phase::Idle if self.lists_own_blocks() => self.publish_soon(now),
             // The author does not know this member, or has another at its index.

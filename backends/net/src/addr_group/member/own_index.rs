@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PROBE_NS: u64 = 20_000_000;
 /// A member that waits for a peer and receives nothing checks this often whether packets reach it.
 const CHECK_NS: u64 = 100_000_000;
-/// One that waits for nothing: a peer may send requests that never come. Less than the ACK timeout
-/// of most programs, so that a retry comes after the check.
+/// Interval of checks of a member that waits for nothing: a peer may send requests that never
+/// arrive. It is below the ACK timeout of most programs, so that a retry comes after the check.
 const QUIET_CHECK_NS: u64 = 400_000_000;
 /// Longest time for which a member that always has packets to read waits for its own among them.
 const UNREAD_NS: u64 = 200_000_000;
 /// A detour makes a member check at most this often.
 const HINT_NS: u64 = 50_000_000;
-/// Longest delay of an update. Where many members join at once, one table then carries the changes
-/// of several.
+/// Longest delay of an update. If many members join at once, one table then carries the changes of
+/// several.
 const GATHER_NS: u64 = 4_000_000;
-/// An index of no socket.
+/// An index that no socket has.
 const NO_INDEX: u32 = 0xffff;
 /// Attempts to learn the own index before detours are accepted.
 const TRIES: u32 = 5;
@@ -35,7 +35,7 @@ const TRIES: u32 = 5;
 pub(super) const SELF_LEN: usize = 12 + 16 + ICRC_LEN;
 /// CNP: the one opcode whose payload means nothing, so that a capture shows nothing unusual.
 const OPCODE: u8 = 0x81;
-/// In place of the number: another process requests a check of this one's names.
+/// Stands in place of the number: another process requests a check of this process's names.
 const RENEW: u64 = u64::from_le_bytes(*b"gdrnames");
 /// Least time between two such checks.
 const RENEW_NS: u64 = 50_000_000;
@@ -88,8 +88,8 @@ impl Member {
             .all(|b| self.index.is_some() && self.table.index_of(b) == self.index)
     }
 
-    /// Whether the table has exactly the own services for the own block, as far as there is room in
-    /// it.
+    /// Whether the table has exactly the own services for the own block, as far as the table has
+    /// room.
     pub(super) fn lists_own_services(&self) -> bool {
         let own = |name: u32| self.services.iter().flatten().any(|s| s.name == name);
         let listed = self.table.services().iter().filter(|s| s.1 == self.block);
@@ -98,8 +98,8 @@ impl Member {
             && (listed.count() == wanted || self.table.has_all_services())
     }
 
-    /// If exactly one owner and one index remain, enters them together. So a process that does not
-    /// answer has its packets steered to it as well.
+    /// If exactly one owner and one index remain, enters them together. So packets are steered to a
+    /// process that does not answer, too.
     fn conclude_last(&mut self) {
         let mut missing = None;
         let mut others = 0u16;
@@ -183,8 +183,8 @@ impl Member {
         }
     }
 
-    /// Publishes within [`GATHER_NS`], at a random time, so that of many members with changes only
-    /// a few write a version each.
+    /// Publishes within [`GATHER_NS`], at a random time, so that, if many members have changes,
+    /// only a few write versions.
     pub(super) fn publish_soon(&mut self, now: u64) {
         let at = now + self.next_nonce() % GATHER_NS;
         self.publish_ns.get_or_insert(at);
@@ -269,8 +269,8 @@ impl Member {
     }
 
     /// Handles a packet that a member has sent to itself. Any process could send such bytes, so
-    /// only those with the own number count. Returns false if the length differs, so that no member
-    /// can have sent it.
+    /// only those with the own number count. Returns false if the length differs, so no member can
+    /// have sent it.
     #[cold]
     pub fn take_probe(&mut self, packet: &[u8]) -> bool {
         if packet.len() != SELF_LEN {
@@ -359,14 +359,14 @@ impl Member {
         foreign: Option<bool>,
     ) {
         self.phase = Phase::Idle;
-        // A program that knows another member's block knows this one's too, or sends its packets to
-        // a lower block's member.
+        // A program that knows another member's block also knows this one's, or steers its packets
+        // to the member of a lower block.
         let steered = block && foreign == Some(false);
         match (index && (!hashed || steered), block && foreign != Some(true)) {
             (true, true) if self.lists_own_blocks() && self.lists_own_services() => {}
             (true, true) => self.publish_soon(now),
             // The index is right but the program is not: another member has a table without this
-            // one. (The block may have had an owner whose end became known late.)
+            // member. (The block may have had an owner whose end became known late.)
             (true, false) if !block => self.publish_soon(now),
             // The program knows no other member, or no member at all: then packets to oneself may
             // arrive by chance, and those of a peer go elsewhere.
@@ -378,13 +378,13 @@ impl Member {
     pub(super) fn find_index(&mut self, now: u64, must_attach: bool) {
         self.tries = 0;
         self.must_attach |= must_attach;
-        // By whichever program is attached. The table of a member that joins may lack the others,
-        // so its program would take their packets from them.
+        // Uses whichever program is attached. A joining member's table may lack the others, so its
+        // program would take their packets from them.
         self.probe(now, self.first_range());
     }
 
-    /// Notes a packet of this device that another member forwarded. At a bounded rate that starts a
-    /// check.
+    /// Notes a packet of this device that another member forwarded. This starts a check, at a
+    /// bounded rate.
     #[cold]
     pub fn note_detour(&mut self, now: u64) {
         if self.phase == Phase::Idle
@@ -420,7 +420,7 @@ impl Member {
                 }
             }
             _ if now < self.until_ns => {}
-            // This thread did not run for a while: what has come meanwhile counts.
+            // This thread did not run for a while: packets that came meanwhile count.
             Phase::Probing { .. } | Phase::Checking { .. }
                 if !self.has_read_all && now < self.until_ns.saturating_add(UNREAD_NS) => {}
             Phase::Probing { range, lowest, received } => {

@@ -1,4 +1,5 @@
-//! Processes of peers on this host, whatever their address: a connection to each ends with it.
+//! Processes of peers on this host, whatever their address: a connection to each process ends with
+//! the process.
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
@@ -24,7 +25,7 @@ impl Member {
         let name = Name::of(&self.socket_dir, at, Holder::Block(door), Role::Liveness);
         let life = match connect(&name) {
             Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
-            // It was killed since it sent its message.
+            // The process was killed after it sent its message.
             Err(Error::NoDevice) if name.exists() => None,
             _ => return false,
         };
@@ -33,10 +34,10 @@ impl Member {
         true
     }
 
-    /// Where this member leaves the receipts of ACKs that wait; `None`: there is no room for them.
+    /// Where this member leaves the receipts of ACKs that wait; `None`: there is no file for them.
     ///
     /// # Safety
-    /// They are not used after the member has been dropped.
+    /// The receipts are not used after the member has been dropped.
     pub(crate) unsafe fn receipts(&self) -> Option<&'static Receipts> {
         // SAFETY: the caller's promise.
         self.receipts.as_ref().map(|file| unsafe { &*core::ptr::from_ref(file.receipts()) })
@@ -54,7 +55,7 @@ impl Member {
         receipts_of(&self.socket_dir, at, block, has_ended)
     }
 
-    /// A connection to a queue pair at an address begins: its receipt is of an earlier one.
+    /// Called when a connection to a queue pair begins: a receipt there is of an earlier one.
     #[cold]
     pub(crate) fn forget_receipt(&self, at: &Endpoint, qpn: u32) {
         forget_receipt(&self.socket_dir, at, qpn);
@@ -66,7 +67,7 @@ impl Member {
         self.peers.iter().any(|p| p.at == *at && Some(p.door) == door)
     }
 
-    /// Watches only peers for which `keep` is true from now on.
+    /// Stops watching peers for which `keep` is false.
     #[cold]
     pub(crate) fn retain_peers(&mut self, keep: impl Fn(&Endpoint, u16) -> bool) {
         self.peers.retain(|p| keep(&p.at, p.block));
@@ -83,14 +84,14 @@ impl Member {
         true
     }
 
-    /// Whether [`Member::take_gone`] may have one.
+    /// Whether [`Member::take_gone`] may have a peer.
     #[inline]
     pub(crate) fn has_gone(&self) -> bool {
         self.has_gone
     }
 
-    /// Takes a peer that had ended at the last call, and whose links `is_read` says are closed: its
-    /// address, and a block of its. To be called until there is none.
+    /// Takes a peer that had ended at the last call, and whose links are closed, by `is_read`.
+    /// Returns its address and one of its blocks. To be called until there is none.
     pub(crate) fn take_gone(
         &mut self,
         is_read: impl Fn(&Endpoint, u16) -> bool,

@@ -40,7 +40,7 @@ impl Member {
     }
 
     /// Whether a living member listened at a port a moment ago. A request for it may reach any
-    /// member. Only that member's engine knows to drop it, so that its sender repeats the request.
+    /// member. Only that member's engine would drop it, so that its sender repeats the request.
     pub fn is_former(&self, now: u64, port: u16) -> bool {
         let counts = |&(block, at, until): &(u16, u16, u64)| {
             at == port && now < until && self.table.index_of(block).is_some()

@@ -171,7 +171,7 @@ fn a_killed_member_is_noticed_by_its_watcher() {
     if members.iter().any(|m| m.member.refused) {
         gdrcore_testkit::skip!("the kernel attaches no program to a group of sockets here");
     }
-    // As if the process was killed: its names and its socket close, and no message is sent.
+    // As after a kill: the names and the socket close, and no message is sent.
     let mut dead = members.remove(0);
     dead.member.known = [0; 16];
     drop(dead);
@@ -196,8 +196,8 @@ fn a_member_that_is_not_reached_finds_out_by_itself() {
         assert_eq!(receiver, 2);
         members[2].member.check(now_ns());
         settle(&mut members);
-        // By chance its own packets may have arrived at the right place. A member that learns of a
-        // detour checks again.
+        // The member's own packets may have arrived at the right place by chance. A member that
+        // learns of a detour checks again.
         let end = deadline(60);
         loop {
             match send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") {
@@ -211,8 +211,8 @@ fn a_member_that_is_not_reached_finds_out_by_itself() {
     }
 }
 
-/// The place of a socket that closes goes to the last one, whose member may know neither of the
-/// other: here none of the others ever ran, or told it that one has ended.
+/// When a socket closes, the last one takes its place. The last one's member may know neither of
+/// the closed socket nor of its new place: here no other member ever ran, or told it of an end.
 #[test]
 fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
     let at = at(10);
@@ -229,7 +229,7 @@ fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
         }
         assert!(Instant::now() < end, "{:?}", members[2].member.index);
     }
-    // It is not told.
+    // The silent member closes and tells nobody.
     let mut silent = members.remove(1);
     while silent.member.sockets.iter().flatten().any(|s| s.receive(&mut [0; 4096]).is_some()) {}
     silent.member.known = [0; 16];
@@ -239,7 +239,7 @@ fn a_member_that_nobody_tells_of_a_new_place_finds_it_by_itself() {
         run_last(&mut members);
         assert!(Instant::now() < end, "{:?}", members[1].member.index);
     }
-    // It has learned its place, and tells the kernel next.
+    // The member has learned its place, and next attaches a program.
     while send_to(&mut members, 700 * QPN_UNIT).expect("it arrives") != (1, true) {
         run_last(&mut members);
         assert!(Instant::now() < end, "it is reached by a detour");
@@ -255,7 +255,7 @@ fn a_member_that_ends_tells_those_whose_messages_it_never_read() {
     drop(members.remove(1));
     members[1].member.checked_ns = now_ns();
     members[1].round();
-    // It looks where it is now.
+    // The member now looks for its place.
     let m = &members[1].member;
     assert!(m.refused || !m.is_known(3) && (m.checked_ns == 0 || m.phase != Phase::Idle));
 }
@@ -293,7 +293,7 @@ fn a_check_proves_nothing_where_a_packet_may_arrive_by_chance() {
     let (steered, all_here) = (Some(false), Some(true));
     assert_eq!(conclude(m, false, true, true, steered), nothing, "all is right");
     assert_eq!(conclude(m, true, true, true, steered), nothing, "a program knows the block");
-    // Its own packets arrive by the kernel's hash; those of a peer may not.
+    // The member's own packets arrive by the kernel's hash; a peer's may not.
     assert_eq!(conclude(m, true, true, true, all_here), attach);
     assert_eq!(conclude(m, true, true, true, None), attach);
     assert_eq!(conclude(m, false, true, true, all_here), attach, "the others' come here as well");
@@ -318,7 +318,7 @@ fn a_probe_is_concluded_when_the_packets_that_came_are_read() {
     m.note_socket_empty(now + 1_000_000);
     m.maintain(now + 1_000_001, false);
     assert_eq!((m.phase, m.index), (Phase::Idle, Some(1)));
-    // One that always has packets to read does not wait for ever.
+    // A member that always has packets to read does not wait for ever.
     m.begin(phase, now, 10);
     m.maintain(now + 1_000_000_000, false);
     assert_eq!(m.phase, Phase::Idle);
@@ -516,7 +516,7 @@ fn more_packets_than_a_socket_holds_wait_for_their_owner() {
     );
 }
 
-/// On a crowded machine an owner runs rarely, and takes what its socket holds each time.
+/// On a crowded machine an owner runs rarely, and each time takes the packets in its socket.
 #[test]
 fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
     let at = at(30);
@@ -533,7 +533,7 @@ fn a_member_that_ends_waits_as_long_as_the_owner_takes_packets() {
             longest = longest.max(last.elapsed());
             last = Instant::now();
         }
-        // What is there by now; one poll does not look at all descriptors.
+        // Takes the rest; one poll does not look at all descriptors.
         (got + (0..8).map(|_| owner.member.poll(now_ns(), |_, _| 1)).sum::<usize>(), longest)
     });
     is_made.recv().expect("an owner");
@@ -565,7 +565,8 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
         here.member.receipts_of(&there, block, false).and_then(|left| left.of(qpn)).map(Psn::get)
     };
     assert_eq!(qpns.map(|qpn| left(&here, qpn)), [None, None], "it lives");
-    // Its directory is removed, and made again: the receipts move, and go on at the same address.
+    // Its directory is removed, and made again: the receipts move to the new file, at the same
+    // address in memory.
     let address = std::ptr::from_ref(receipts);
     let name = peer.member.locks().next().unwrap().name(Role::Liveness);
     std::fs::remove_dir_all(name.path().ancestors().nth(2).unwrap()).unwrap();
@@ -597,7 +598,7 @@ fn a_peer_is_watched_until_it_ends_or_is_needed_no_more() {
     assert!(watcher.watch_peer(&own, 40) && watcher.peers.len() == 1, "itself");
     watcher.retain_peers(|_, block| block != 3);
     assert!(watcher.peers.is_empty());
-    // It ends: its connections do, once its links are closed.
+    // The peer ends: its connections end once its links are closed.
     assert!(watcher.watch_peer(&there, 3));
     settle(&mut members);
     assert!(!members[0].member.has_gone());
@@ -611,6 +612,6 @@ fn a_peer_is_watched_until_it_ends_or_is_needed_no_more() {
     assert_eq!(watcher.take_gone(|_, _| false), None, "its links are open");
     assert_eq!(watcher.take_gone(closed), Some((there, 3)));
     assert!(watcher.take_gone(closed).is_none() && !watcher.has_gone());
-    // It was killed before it could be watched: its name is still there.
+    // The peer was killed before it could be watched, so its name is still there.
     assert!(name.exists() && watcher.watch_peer(&there, 3) && watcher.has_gone());
 }

@@ -53,8 +53,8 @@ fn another_users_directory_of_the_usual_name_is_not_used() {
     let base = Base::new("strange");
     let usual = format!("gdrcore-{}", own_uid());
     let [first, second, third] = [1, 2, 3].map(|k| format!("{usual}.{k}"));
-    // A directory that others may enter is refused like one of theirs, and so are a file and a link
-    // of that name.
+    // A directory that others may enter is refused like another user's, and so are a file and a
+    // link of that name.
     base.make(&usual, 0o755);
     std::fs::write(base.0.join(&first), "").unwrap();
     base.make("elsewhere", 0o700);
@@ -69,12 +69,12 @@ fn another_users_directory_of_the_usual_name_is_not_used() {
     assert_eq!((base.name(0), base.name(1), base.name(2)), (first.clone(), third, first));
 }
 
-/// A user may fill the place of the directories; whoever has all names keeps this user out of that
-/// place alone.
+/// Any user may fill the place of the directories. A user who has taken all names keeps this user
+/// out of that place alone.
 #[test]
 fn directories_are_looked_up_and_not_searched_for() {
     let base = Base::new("names");
-    // It may be entered and written, and its names may not be read.
+    // The place may be entered and written, but its names may not be read.
     std::fs::set_permissions(&base.0, PermissionsExt::from_mode(0o1733)).unwrap();
     let usual = format!("gdrcore-{}", own_uid());
     base.make("gdrcore-!", 0o700);

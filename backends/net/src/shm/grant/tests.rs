@@ -161,13 +161,13 @@ fn a_descriptor_may_come_while_memory_is_asked_for() {
     assert!(l.takes_descriptors());
 }
 
-/// The owner may have had no room for it, or share the region only later.
+/// The owner may have had no room for the request, or may share the region later.
 #[test]
 fn a_request_without_an_answer_is_repeated_after_a_while() {
     let mut l = link(41);
     assert!(l.pin(&WANTED, 0, 8).is_none());
     assert_eq!(l.requests(), [WANTED]);
-    // The owner drops it. A round right after is too early for another.
+    // The owner drops it. A round right after that is too early for another request.
     l.peer_grants.maintain(l.now + 1, &mut l.ours);
     assert!(matches!(l.theirs.next_event(), LinkEvent::Idle));
     assert_eq!(l.requests(), [WANTED]);
@@ -205,7 +205,7 @@ fn granted_memory_is_written_until_it_is_revoked() {
     }
     assert!(l.takes_back());
     assert!(l.pin(&WANTED, 0, 8).is_none());
-    // And the region is requested again, later.
+    // The region is requested again later.
     l.requests();
     assert!(l.pin(&WANTED, 0, 8).is_none());
     assert!(l.requests().contains(&WANTED));
@@ -321,7 +321,7 @@ fn a_pin_is_waited_for_but_not_for_ever() {
     let mut l = waited.expect("the owner never waited for the pin");
     assert!(l.pin(&WANTED, 0, 8).is_none());
     l.regrant(&fd);
-    // It has stopped there.
+    // The writer has stopped with the pin.
     assert!(l.peer_grants.pin(WANTED.from_qpn, WANTED.qpn, WANTED.rkey, 1 << 40, 8).is_some());
     assert!(!l.takes_back());
     l.peer_grants.unpin();
@@ -371,7 +371,7 @@ impl Link {
 #[test]
 fn memory_granted_by_address_is_copied_to_until_it_is_revoked() {
     let (mut l, map, region) = by_address(6);
-    // Short WRITEs do not request it.
+    // Short WRITEs do not request the region.
     assert!(!l.peer_grants.offers_mappable() && l.peer_grants.offers_any());
     assert!(l.pin(&WANTED, 0, 8).is_none() && l.requests().is_empty());
     l.grant_by_address(&region);

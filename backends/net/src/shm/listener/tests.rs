@@ -75,7 +75,7 @@ fn connections_with_another_hello_are_closed() {
     // SAFETY: five bytes.
     unsafe { libc::send(fd.raw(), b"hello".as_ptr().cast(), 5, 0) };
     assert_eq!(socket.receive().unwrap_err(), Error::Access);
-    // Gone before it spoke.
+    // The other end closes before it sends a hello.
     let (fd, mut socket) = call();
     drop(fd);
     assert_eq!(socket.receive().unwrap_err(), Error::Access);

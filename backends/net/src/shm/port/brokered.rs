@@ -13,11 +13,10 @@ use gdrcore_core::error::Result;
 /// The other end of a link that a router made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Its address.
+    /// The other end's address.
     pub(crate) at: Endpoint,
-    /// The number of its session.
+    /// The number of the other end's session.
     pub(crate) session: u32,
-    /// Memory may be granted over the link.
     pub(crate) may_grant: bool,
 }
 
@@ -67,9 +66,9 @@ impl ShmPort {
         self.link(&to.at, Some(block), Some(to.brokered()), waiter, || connect_brokered(fd, RING))
     }
 
-    /// Takes a socket over which another session will send its ring. Each session has one: an
-    /// earlier one is closed, so that no session takes all places. Without a free place the socket
-    /// is dropped, which the other end takes as a lost link.
+    /// Takes a socket over which another session will send its ring. Each session has one socket:
+    /// an earlier one is closed, so that no session takes all places. Without a free place the
+    /// socket is dropped, which the other end takes as a lost link.
     pub(crate) fn admit(&mut self, now: u64, from: &Peer, fd: Foreign, waiter: &Waiter) {
         self.close_session(from.session, false);
         let Some(free) = self.inbound.iter().position(Option::is_none) else { return };
@@ -84,7 +83,7 @@ impl ShmPort {
         }
     }
 
-    /// Ends the links from a session, and where `both` those to it.
+    /// Ends the links from a session, and, if `both`, the links to it.
     pub(crate) fn close_session(&mut self, peer: u32, both: bool) {
         let of_peer = |b: &Option<Brokered>| b.is_some_and(|b| b.peer == peer);
         for i in 0..self.inbound.len() {

@@ -17,8 +17,8 @@ const HELLO_NS: u64 = 1_000_000_000;
 
 impl ShmPort {
     /// Handles connections, hellos, wake-ups, requests, grants and ends. Returns true if a process
-    /// has connected or ended, or has connected without sending its hello yet. Some system calls
-    /// for each link: called at intervals, and before sleeping.
+    /// has connected or ended, or has connected without sending its hello yet. Costs some system
+    /// calls for each link, so it is called at intervals, and before sleeping.
     pub fn maintain(&mut self, now: u64, waiter: &Waiter) -> bool {
         // Ends are noted first, so that frames sent before an end are found below.
         let mut changed = self.maintain_outbound(now);
@@ -33,8 +33,8 @@ impl ShmPort {
         changed
     }
 
-    /// Takes grants, requests the memory that WRITEs missed, and notes ends. Returns true if a peer
-    /// has ended.
+    /// Takes grants, requests memory for which WRITEs had no grant, and notes ends. Returns true if
+    /// a peer has ended.
     fn maintain_outbound(&mut self, now: u64) -> bool {
         let mut changed = false;
         for out in self.out.iter_mut().flatten() {
@@ -221,7 +221,7 @@ impl Inbound {
     /// Makes the link of a hello. `Ok(None)`: the hello has not arrived yet.
     ///
     /// # Errors
-    /// The message is no hello of ours; the socket is to be closed.
+    /// The message is no hello of ours; the socket must be closed.
     fn receive_link(
         &mut self,
         shared: &[Option<SharedRegion>],

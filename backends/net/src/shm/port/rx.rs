@@ -18,9 +18,9 @@ pub(super) const BATCH: usize = 16;
 pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
 impl ShmPort {
-    /// Passes every run that has arrived to `take`: its sender, its head, its payload; an error for
-    /// bytes that are no run. The sender may change the payload at any time. Returns the number of
-    /// runs.
+    /// Passes every run that has arrived to `take`, with its sender, head and payload; `take` gets
+    /// an error for bytes that are no run. The sender may change the payload at any time. Returns
+    /// the number of runs.
     #[inline]
     pub fn poll(
         &mut self,

@@ -25,7 +25,7 @@ pub(super) const FRAME_MIN: usize = 4096 + 512;
 pub(super) enum LinkSlot {
     /// The link is there.
     Linked(u16),
-    /// There is none yet; this entry is free.
+    /// There is no link yet; this entry is free.
     Free(usize),
 }
 
@@ -149,8 +149,8 @@ impl ShmPort {
         let Some(Some(out)) = self.out.get_mut(i) else { return None };
         let mut room = out.writer.room(FRAME_MIN, FRAME_MAX);
         if room == Ok(None) {
-            // Pairs with the reader's fence in `return_room`: either it sees the word, or this end
-            // sees its tail.
+            // Pairs with the reader's fence in `return_room`: either the reader sees the word, or
+            // this end sees the reader's tail.
             out.writer.place().wants_room().store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             room = out.writer.room(FRAME_MIN, FRAME_MAX);

@@ -125,7 +125,7 @@ fn a_frame_of_several_packets_is_taken_packet_by_packet() {
     let (mut router, mut session) = pair(true);
     let mut space = [0; PACKET_MAX];
     let mut number = 0u32;
-    // Round the ring many times, and over its move: more than half of it is sent at once.
+    // Many laps of the ring, and its move: more than half of the ring is sent at once.
     for turn in 0..200usize {
         let mut sent = Vec::new();
         while sent.len() < 6 * (turn % 2) + 1 {
@@ -177,7 +177,7 @@ fn a_frame_has_what_ip_headers_have_where_both_ends_know_of_it() {
     let all = [
         (of(0, 0, 0), of(0, 0, 0)),
         (of(0xf_edcb, 0xb8, 255), of(0xf_edcb, 0xb8, 255)),
-        // What the other end can't be told: ECN bits, a limit of 1, a label of more than 20 bits.
+        // Values that no frame carries: ECN bits, a limit of 1, a label of more than 20 bits.
         (of(0xff0_0001, 0x07, 1), of(1, 4, 0)),
     ];
     for known in [false, true] {
@@ -246,7 +246,7 @@ fn a_half_full_ring_moves_to_larger_memory_and_loses_no_frame() {
         assert!(((half + all) * 9 / 10..=half + all + 5).contains(&more), "{name}: {more}");
         let marked = drain(to, before..n) as u32;
         assert!((all * 4 / 10..all * 6 / 10).contains(&marked), "{name}: {marked} of {n} marked");
-        // It stays there.
+        // The ring stays in the larger memory.
         let again = fill(from, n, u32::MAX);
         assert!((all * 9 / 10..=all).contains(&again), "{name}: {again}");
         drain(to, n..n + again);
@@ -263,7 +263,7 @@ fn a_ring_without_room_moves_at_once() {
     let room = (RINGS.1 + LARGER.1) / 1088;
     assert!((room * 9 / 10..=room).contains(&n), "{n}");
     drain(&mut session, 0..n);
-    // Once.
+    // The ring moves once.
     let again = fill(&mut router, n, u32::MAX);
     assert!((LARGER.1 / 1088 * 9 / 10..=LARGER.1 / 1088).contains(&again), "{again}");
     drain(&mut session, n..n + again);
@@ -315,7 +315,7 @@ fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
     let (mut router, session) = both();
     session.writer.place().lie(MOVED as u32);
     assert_eq!(router.take(&mut space), Err(Broken));
-    // It moves once.
+    // The ring moves once.
     let (mut router, session) = pair(true);
     session.writer.place().lie(MOVED as u32);
     assert_eq!(router.take(&mut space), Ok(None));

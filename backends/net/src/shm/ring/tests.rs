@@ -44,7 +44,7 @@ fn a_ring_is_a_queue_of_frames() {
             // Bytes that look like lengths, at every position of the ring.
             let bytes = vec![(i % 5) as u8; len];
             if rng.below(8) == 0 {
-                // A frame that is begun and left.
+                // A frame that is begun and abandoned.
                 if let Some((p, room)) = w.room(1, 300).unwrap() {
                     // SAFETY: as in `put`.
                     unsafe { p.as_ptr().write_bytes(7, room) };
@@ -85,7 +85,7 @@ fn the_largest_frame_fits_an_empty_ring_and_no_larger_one() {
         assert!(w.room(1, 1).unwrap().is_none());
         assert_eq!(get(&mut r).unwrap().len(), most);
         r.settle();
-        // Somewhere else in the ring.
+        // Moves both ends on in the ring.
         assert!(put(&mut w, &[1]) && get(&mut r).is_some());
         r.settle();
     }
@@ -104,7 +104,7 @@ fn two_threads_pass_numbers_in_order() {
                 std::thread::yield_now();
             }
         }
-        // The mapping outlives the reader's use of its own one.
+        // The writer's mapping outlives the reader.
         a
     });
     let mut r = Reader::new(b.place());
@@ -135,7 +135,7 @@ fn a_tail_that_cannot_be_breaks_the_link_and_nothing_else() {
         tail.store(lie, Ordering::Relaxed);
         assert_eq!(w.room(1, 4096), Err(Broken), "{lie}");
     }
-    // It went back.
+    // The tail goes back.
     let (a, b) = pair(4096);
     let (mut w, mut r) = (Writer::new(a.place()), Reader::new(b.place()));
     assert!(put(&mut w, &[1; 1000]) && get(&mut r).is_some());

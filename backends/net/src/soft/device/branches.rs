@@ -1,9 +1,9 @@
 //! CQs of queue pairs of several engines.
 //!
 //! A completion is written under the lock of the queue pair's engine, into a ring of that engine.
-//! So a CQ whose queue pairs are of several engines has several rings: its own, and a *branch* in
-//! each other engine, made with the first queue pair there. A poll takes from all of them in turn.
-//! A CQ without branches costs a poll one load.
+//! So a CQ with queue pairs of several engines has several rings: its own, and a *branch* in each
+//! other engine. The first queue pair of an engine makes the branch there. A poll takes from all of
+//! them in turn. A CQ without branches costs a poll one load.
 
 use super::parts::{Part, PartKind};
 use super::{outer, SoftDevice, MAX_ENGINES};
@@ -21,7 +21,7 @@ static RINGS: PartKind = PartKind {
     links: |engine, ring| Ok(&engine.engine.cq(ring)?.1.beside.branches),
 };
 
-/// What a new queue pair of a kind uses besides its protection domain.
+/// The objects that a new queue pair uses, besides its protection domain.
 struct Uses {
     /// Receives of it: an SRQ, an XRC domain.
     source: Handle,
@@ -30,7 +30,7 @@ struct Uses {
 }
 
 impl Uses {
-    /// 0 for what the kind has not.
+    /// An object that the kind lacks is 0.
     fn of(init: &QpInit) -> Uses {
         let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
         match QpKind::of(init.qp_type) {
@@ -40,13 +40,13 @@ impl Uses {
             Some(QpKind::XrcIni | QpKind::Dci) => Uses { source: 0, send_cq, recv_cq: 0 },
             Some(QpKind::Dct) => Uses { source: init.srq, send_cq: 0, recv_cq },
             Some(QpKind::XrcTgt) => Uses { source: init.xrcd, send_cq: 0, recv_cq: 0 },
-            // Its engine refuses it.
+            // The engine refuses the kind.
             Some(QpKind::DcContext) | None => Uses { source: 0, send_cq: 0, recv_cq: 0 },
         }
     }
 }
 
-/// A CQ of a device of several engines that is pinned: for polls without a look-up.
+/// A pinned CQ of a device of several engines, for polls without a look-up.
 #[derive(Clone, Copy)]
 pub struct PinnedRings {
     device: &'static SoftDevice,
@@ -96,8 +96,8 @@ impl SoftDevice {
         engine.poll_found(index, shared, wc)
     }
 
-    /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that none
-    /// waits for the others to become empty.
+    /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that no ring
+    /// waits until the others are empty.
     #[cold]
     fn poll_in_turn(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let rings: heapless::Vec<Part, MAX_ENGINES> = self.rings(cq)?.collect();
@@ -110,7 +110,7 @@ impl SoftDevice {
             }
             match engine.quick_poll_cq(*ring, &mut wc[taken..]) {
                 Ok(n) => taken += n,
-                // What was taken from other rings is reported first.
+                // Completions from other rings are reported first.
                 Err(_) if taken > 0 => break,
                 Err(e) => return Err(e),
             }
@@ -147,7 +147,7 @@ impl SoftDevice {
     /// # Errors
     /// As there; as [`gdrcore_core::engine::Guard::cq_branch`] and `cq_may_branch`.
     pub(super) fn qp_make(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
-        // Its protection domain must not end meanwhile in another engine.
+        // The queue pair's protection domain must not end meanwhile in another engine.
         let _control = self.control()?;
         let uses = Uses::of(init);
         let by = [uses.source, uses.send_cq, uses.recv_cq].into_iter().find(|h| *h != 0);
@@ -174,7 +174,7 @@ impl SoftDevice {
         Ok((outer(k, qp), qpn, given))
     }
 
-    /// The CQ of an XRC SRQ of a domain, as the domain's engine knows it; that engine, and the
+    /// For an XRC SRQ of a domain: the CQ as the domain's engine knows it, that engine, and the
     /// domain's handle there. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl SoftDevice {
         Ok(((k, engine, self.ring_in(k, cq)?), xrcd))
     }
 
-    /// The program's handle of a CQ that an engine names.
+    /// The program's handle of a CQ, from an engine's handle of it.
     pub(super) fn home_of(&self, k: usize, cq: Handle) -> Handle {
         let of = self.made(k).and_then(|engine| engine.engine.cq(cq));
         match of.map_or(0, |(_, shared)| shared.beside.branches.home()) {

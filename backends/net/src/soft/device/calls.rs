@@ -19,7 +19,7 @@ use gdrcore_core::verbs::types::{
 
 impl SoftDevice {
     /// The first event that an engine has, and the engine's number. Each call begins at another
-    /// engine, so that none is heard last always.
+    /// engine, so that no engine is always last.
     fn first_event<T>(
         &self,
         take: impl Fn(&SoftEngine) -> Result<Option<T>>,
@@ -34,7 +34,7 @@ impl SoftDevice {
         Ok(None)
     }
 
-    /// The number of the engine for a completion vector or a thread domain.
+    /// The number of the engine that serves a completion vector or a thread domain.
     fn of_number(&self, n: u32) -> usize {
         n as usize % self.engines.most()
     }
@@ -51,9 +51,9 @@ impl SoftDevice {
         made.map(|(srq, given)| (outer(k, srq), given))
     }
 
-    /// The attributes of the device by those of an engine.
+    /// The attributes of the device, computed from those of an engine.
     fn of_all(&self, one: DeviceAttr) -> DeviceAttr {
-        // A program that makes its objects by one thread has this much in any case.
+        // With all objects made by one thread a program gets at least this much.
         let all = |of_one: u32| of_one.saturating_mul(self.plan.config.engines.at_open);
         DeviceAttr {
             max_cq: all(one.max_cq),
@@ -63,8 +63,8 @@ impl SoftDevice {
         }
     }
 
-    /// Makes an object in the first engine, then in the others. If one fails, those before it end
-    /// the object again. The caller holds [`SoftDevice::control`].
+    /// Makes an object in the first engine, then in the others. If an engine fails, those before it
+    /// end the object again. The caller holds [`SoftDevice::control`].
     fn in_all<T>(
         &self,
         make: impl FnOnce(&SoftEngine) -> Result<T>,
@@ -75,7 +75,7 @@ impl SoftDevice {
         for (k, engine) in self.engines.numbered().skip(1) {
             if let Err(e) = adopt(engine, &made) {
                 for (_, before) in self.engines.numbered().take_while(|(of, _)| *of < k) {
-                    // It was made just now, and nothing uses it.
+                    // The object was made just now, and nothing uses it.
                     let _ = end(before, &made);
                 }
                 return Err(e);
@@ -102,7 +102,8 @@ fn probe(reg: &MrReg) -> Result<()> {
     Ok(())
 }
 
-/// Calls of [`Device`] for the engine of the object that they name first, or under its lock.
+/// Calls of [`Device`] that go to the engine of the object that they name first, or run under its
+/// lock.
 macro_rules! by_handle {
     ($engine:ident => $at:expr,
      $(fn $call:ident($object:ident $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {$(
@@ -239,11 +240,11 @@ impl Device for SoftDevice {
         self.engines.first().lock()?.mr_query(mr)
     }
 
-    /// No engine uses the memory afterwards: each was locked once.
+    /// No engine uses the memory afterwards, because each was locked once.
     fn mr_dereg(&self, mr: Handle) -> Result<()> {
         let _control = self.control()?;
         let rkey = self.with_all(|all| {
-            // With the lock held no queue pair of an engine binds a window.
+            // While all locks are held, no queue pair of an engine binds a window.
             for held in &*all {
                 held.mr_may_end(mr)?;
             }
@@ -268,7 +269,7 @@ impl Device for SoftDevice {
 
     fn mw_dealloc(&self, mw: Handle) -> Result<()> {
         let _control = self.control()?;
-        // In one step, as no engine binds it in some of the others alone.
+        // In one step, so that no engine binds the window in only some of the engines.
         self.with_all(|all| all.iter_mut().try_for_each(|held| held.mw_dealloc(mw)))
     }
 
@@ -295,7 +296,8 @@ impl Device for SoftDevice {
         self.engines.most() as u32
     }
 
-    /// Of the engine that the number counts; vector 0: of the calling thread's.
+    /// Creates a CQ in the engine with the vector's or domain's number. Vector 0: in the calling
+    /// thread's engine.
     fn cq_create_at(&self, cqe: u32, place: CqPlace) -> Result<(Handle, u32)> {
         let (k, engine) = match place {
             CqPlace::Vector(vector) if self.of_number(vector) == 0 => self.of_thread()?,
@@ -479,7 +481,8 @@ impl Device for SoftDevice {
 
     fn arm(&self) -> Result<bool> {
         if let Some(waiter) = &self.waiter {
-            // Release of the maker: who sees this sees the engine, too, and arms it.
+            // Pairs with the maker's Release: a thread that sees this sees the new engine and arms
+            // it.
             if self.is_new.swap(false, Ordering::Acquire) {
                 waiter.drain();
             }

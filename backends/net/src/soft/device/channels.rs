@@ -1,9 +1,9 @@
 //! Completion channels of CQs that have rings in several engines.
 //!
-//! A ring's events are of its engine. So the channel of such a CQ has a branch in each of these
-//! engines, which raises the channel's own eventfd. Who takes an event looks into all parts, and
-//! lowers the eventfd only when none has one. Who sleeps on the channel runs all engines meanwhile,
-//! as [`SoftDevice::wait`] does.
+//! Events of a ring belong to its engine. So the channel of such a CQ has a branch in each of these
+//! engines, which raises the channel's own eventfd. A thread that takes an event looks into all
+//! parts, and lowers the eventfd only when no part has an event. A thread that sleeps on the
+//! channel runs all engines meanwhile, like [`SoftDevice::wait`].
 
 use super::parts::PartKind;
 use super::SoftDevice;
@@ -21,7 +21,6 @@ static CHANNELS: PartKind = PartKind {
 };
 
 impl SoftDevice {
-    /// Whether a channel has branches.
     fn is_branched(&self, channel: Handle) -> Result<bool> {
         let (_, engine, own) = self.of(channel)?;
         Ok(engine.channel_branches(own)?.next() != 0)
@@ -36,7 +35,7 @@ impl SoftDevice {
             of.channel_branch(channel, engine.channel_fd(own)?)
         })?;
         if is_new {
-            // Who sleeps on it runs one engine, and has to run two.
+            // Wakes a sleeper, which runs one engine and now must run two.
             let (_, engine, own) = self.of(channel)?;
             engine.raise_channel(own)?;
         }
@@ -60,8 +59,8 @@ impl SoftDevice {
             }
         }
         first.lower_channel(own)?;
-        // An engine notes its event before it raises the descriptor: one that was lowered by
-        // mistake is seen here.
+        // An engine notes its event before it raises the descriptor: so an event whose descriptor
+        // was lowered by mistake is found here.
         for (_, engine, part) in self.parts(&CHANNELS, channel)? {
             if engine.channel_has_event(part)? {
                 first.raise_channel(own)?;

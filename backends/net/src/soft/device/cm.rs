@@ -1,4 +1,4 @@
-//! The connection manager of a device: that of the first engine, with queue pairs of all of them.
+//! The connection manager of a device: the first engine's, with queue pairs of all engines.
 
 use super::SoftDevice;
 use crate::clock::now_ns;
@@ -41,8 +41,8 @@ impl ManagedQps for AllQps<'_> {
         }
         let mut held = engine.lock_control();
         if m & qp_attr_mask::AV != 0 {
-            // A router is not asked for a link: the end of one could overtake the DREQ, which the
-            // router carries.
+            // No link is requested from a router: the end of a link could overtake the DREQ, which
+            // the router carries.
             engine.choose_path(&mut held, &attr.ah, Some(attr.dest_qp_num), None)?;
         }
         held.qp_modify(now, qp, attr, m)?;
@@ -63,7 +63,7 @@ impl SoftDevice {
         self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
     }
 
-    /// The engine whose connection manager is the device's.
+    /// The engine with the device's connection manager.
     fn manager(&self) -> &'static SoftEngine {
         self.engines.first()
     }
@@ -72,7 +72,7 @@ impl SoftDevice {
     fn of_event(&self, e: &CmEvent) -> (&'static SoftEngine, CmEvent) {
         let engine = match e.qp {
             0 => self.manager(),
-            // The program has given it, so its engine exists.
+            // The program gave this handle, so its engine exists.
             qp => self.of(qp).map_or(self.manager(), |(_, engine, _)| engine),
         };
         (engine, CmEvent { qp: self.inner(e.qp), ..*e })
@@ -88,8 +88,8 @@ impl SoftDevice {
         self.manager().send_general(to, mad)
     }
 
-    /// The next datagram of another class that has arrived, at any engine: which of them gets a
-    /// packet to QP1 that names none is by chance. [`EventSink::general_event`] tells of it.
+    /// Takes the next datagram of another management class, from any engine: a packet to QP1 that
+    /// names no engine comes to one by chance. [`EventSink::general_event`] tells of it.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::OwnerDead`]: in a child of fork.
@@ -165,8 +165,8 @@ impl CmDevice for SoftDevice {
 
     fn disconnect(&self, id: Handle) -> Result<()> {
         self.fork.check()?;
-        // The last ACK leaves first, of whatever engine the queue pair is: the peer flushes what
-        // has none when it hears of the end.
+        // The last ACKs of all engines leave first: at the end of a connection the peer flushes
+        // requests without an ACK.
         self.drain_and_ack();
         self.manage(|qps, now| cm_qps::disconnect(qps, now, id))?
     }
@@ -179,12 +179,12 @@ impl CmDevice for SoftDevice {
     }
 
     fn event(&self) -> Result<Option<CmEvent>> {
-        // A program that only waits for events runs the engines here.
+        // For a program that only waits for events, the engines run here.
         if !self.manager().lock()?.has_cm_events() {
             self.progress()?;
         }
-        // What came before the end of a connection is taken first, as that flushes its requests:
-        // the message of the end comes through the port, and their ACKs may lie in a link.
+        // The end of a connection flushes its requests, so earlier packets are handled first: the
+        // message of the end comes through the port, and ACKs of the requests may lie in a link.
         if self.manager().lock()?.has_cm_events() {
             self.drain_and_ack();
         }

@@ -24,21 +24,21 @@ use std::sync::PoisonError;
 pub struct EngineCount {
     /// At most.
     pub most: u32,
-    /// Made when the device is opened, at least 1. A thread that makes a CQ makes the others, one
-    /// for each such thread.
+    /// Engines made when the device is opened, at least 1. Each thread that makes a CQ then makes
+    /// one more.
     pub at_open: u32,
 }
 
 impl EngineCount {
-    /// All made when the device is opened.
+    /// All engines are made when the device is opened.
     pub const fn all(engines: u32) -> Self {
         EngineCount { most: engines, at_open: engines }
     }
 
-    /// One.
+    /// One engine.
     pub const ONE: EngineCount = EngineCount::all(1);
 
-    /// The first one made when the device is opened.
+    /// The first engine is made when the device is opened.
     pub const fn up_to(engines: u32) -> Self {
         EngineCount { most: engines, at_open: 1 }
     }
@@ -62,7 +62,7 @@ impl Engines {
         Engines { places, most: most as usize }
     }
 
-    /// How many there may be.
+    /// How many engines there may be.
     pub fn most(&self) -> usize {
         self.most
     }
@@ -70,18 +70,18 @@ impl Engines {
     /// An engine, if it is made.
     #[inline(always)]
     pub fn get(&self, k: usize) -> Option<&'static SoftEngine> {
-        // Acquire pairs with the Release of `put`: who sees the engine sees it complete.
+        // Acquire pairs with the Release of `put`: a thread that sees the engine sees it complete.
         let engine = self.places.get(k)?.load(Ordering::Acquire);
         // SAFETY: null, or an engine that lives until the device is closed.
         unsafe { engine.as_ref() }
     }
 
-    /// Those that are made, with their numbers.
+    /// The engines that are made, with their numbers.
     pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (usize, &'static SoftEngine)> + '_ {
         (0..self.most).filter_map(|k| self.get(k).map(|engine| (k, engine)))
     }
 
-    /// Those that are made; the first one is there always.
+    /// The engines that are made. The first one always is.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &'static SoftEngine> + '_ {
         self.numbered().map(|(_, engine)| engine)
     }
@@ -96,7 +96,7 @@ impl Engines {
     }
 }
 
-/// Memory of the program's.
+/// Memory that the program gave.
 pub(super) struct Room {
     at: *mut u8,
     bytes: usize,
@@ -110,17 +110,17 @@ unsafe impl Sync for Room {}
 /// Memory that a program may give to a device whose engines are not all made.
 const ROOMS: usize = 64;
 
-/// What an engine is made of.
+/// The parameters that engines are made from.
 pub(super) struct Plan {
     name: DeviceName,
     pub config: SoftConfig<'static>,
     /// The capture of engines that are made later.
     pcap: Option<CString>,
-    /// Of all engines; each has a part of the same size.
+    /// The memory of all engines: each has a part of the same size.
     room: Room,
     /// Bytes of a part.
     one: usize,
-    /// Of several engines of a loopback device.
+    /// The QPNs of a loopback device with several engines.
     pub siblings: Option<Siblings>,
 }
 
@@ -169,10 +169,10 @@ impl Plan {
     }
 }
 
-/// What calls for the whole device change under [`SoftDevice::control`].
+/// State that calls for the whole device change, under [`SoftDevice::control`].
 #[derive(Default)]
 pub(super) struct Control {
-    /// Memory for engines that are not made yet: a part of each is theirs.
+    /// Memory that the program gave. A part of each room is for engines that are not made yet.
     rooms: heapless::Vec<Room, ROOMS>,
     /// Whether the helpers run.
     helper: bool,
@@ -209,17 +209,17 @@ impl SoftDevice {
         Ok(())
     }
 
-    /// An engine that is made.
+    /// An engine that exists.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]: it is not; no program was given a handle of it.
+    /// [`Error::StaleHandle`]: it does not exist; no program has a handle of it.
     pub(super) fn made(&self, k: usize) -> Result<&'static SoftEngine> {
-        // No words: no call of the program's comes here.
+        // No words: no call of the program comes here.
         self.engines.get(k).ok_or(Error::StaleHandle)
     }
 
-    /// The engine `k`, made if it is not; another one where it cannot be made now, because the
-    /// system's bounds are reached.
+    /// The engine `k`, made if it does not exist. If the system's limits prevent that now, another
+    /// engine.
     ///
     /// # Errors
     /// [`Error::OwnerDead`]: a parent of this process opened the device.
@@ -252,13 +252,13 @@ impl SoftDevice {
             Ok(engine)
         })?;
         self.with_all(|all| {
-            // With all locks held no window of type 1 is bound: it is bound before in the engines
-            // that are copied, or later in this one, too.
+            // While all locks are held nobody binds a window of type 1. So a binding is in the
+            // engines that are copied, or comes later and reaches this engine, too.
             engine.lock_control().adopt_bindings(&all[0]);
             self.engines.put(k, engine);
             Ok(())
         })?;
-        // Who sleeps on the device has not armed this engine.
+        // Threads that sleep on the device have not armed this engine.
         if let Some(waiter) = &self.waiter {
             waiter.notify();
         }
@@ -301,7 +301,7 @@ impl SoftDevice {
         self.watch(engine)
     }
 
-    /// Who sleeps on the device wakes for an engine's descriptor, too.
+    /// Lets an engine's descriptor wake the threads that sleep on the device.
     fn watch(&self, engine: &SoftEngine) -> Result<()> {
         self.waiter.as_ref().map_or(Ok(()), |waiter| waiter.attach(engine.waiter.user_fd(), true))
     }
@@ -335,7 +335,7 @@ impl SoftDevice {
             unsafe { engine.arena_add(at, bytes)? };
         }
         if self.engines.iter().count() < self.engines.most() {
-            // There is room, as above.
+            // There is room: checked above.
             let _ = control.rooms.push(room);
         }
         Ok(())

@@ -51,7 +51,7 @@ impl SoftDevice {
     /// As [`crate::soft::SoftEngine::deliver_to`], of all engines: `sink` may be called by several
     /// threads at the same time, each with the lock of an engine.
     pub fn deliver_to(&'static self, sink: &'static dyn EventSink) {
-        // An engine that is made meanwhile has it from its maker.
+        // An engine that is made later gets the sink from its maker.
         let Ok(_control) = self.control() else { return };
         let (_, sinks) = self.sinks.get_or_init(|| {
             let of = |k| OuterSink { device: self, k };
@@ -65,7 +65,7 @@ impl SoftDevice {
     /// An event of an engine, as the program knows its object.
     pub(super) fn outer_event(&self, k: usize, event: AsyncEvent) -> AsyncEvent {
         let handle = match event.handle {
-            // It is the device's own.
+            // The event is the device's own.
             0 => 0,
             h => outer(k, h),
         };

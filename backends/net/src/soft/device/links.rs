@@ -1,7 +1,7 @@
 //! Links between the engines of a loopback device.
 //!
-//! A queue pair that is connected to one of another engine makes the link to that engine. Datagrams
-//! and requests of DC name their engine one by one, so an address handle makes all links.
+//! A queue pair that is connected to one of another engine makes the link to that engine. Each
+//! datagram and DC request may go to another engine, so an address handle makes all links.
 
 use super::engines::Control;
 use super::SoftDevice;
@@ -10,12 +10,11 @@ use crate::soft::siblings::Siblings;
 use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
 
-/// An engine and its number.
 type Numbered = (usize, &'static SoftEngine);
 
 impl SoftDevice {
     /// Before a queue pair of the engine `k` is connected to a QPN: makes the link to the engine
-    /// that has it, if that is another one and exists. Not under [`SoftDevice::control`].
+    /// that has the QPN, if it is another engine and exists. Not under [`SoftDevice::control`].
     ///
     /// # Errors
     /// [`gdrcore_core::Error::OwnerDead`]; those of [`SoftEngine::link_sibling`].
@@ -29,8 +28,8 @@ impl SoftDevice {
         link(siblings, (k, self.made(k)?), (of, other))
     }
 
-    /// Before an address handle is made: links all engines with each other, and from here on those
-    /// that are made later. The caller holds [`SoftDevice::control`].
+    /// Before an address handle is made: links all engines with each other, and later each engine
+    /// that is made. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
     /// Those of [`SoftEngine::link_sibling`].
@@ -59,7 +58,7 @@ impl SoftDevice {
 }
 
 /// Makes the link from one engine to another, if there is none. The first end sends its memory
-/// before the other end is told, so that this finds it at once.
+/// before the other end learns of the link, so that the other end finds the memory at once.
 fn link(siblings: &Siblings, from: Numbered, to: Numbered) -> Result<()> {
     if from.1.is_linked(siblings, to.0) {
         return Ok(());

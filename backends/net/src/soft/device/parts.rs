@@ -1,7 +1,7 @@
 //! Objects with a part in several engines: CQs, whose parts are rings, and completion channels.
 //!
-//! The parts are a list ([`Branches`]) from the program's own object on, which only grows until the
-//! object ends.
+//! The parts are a list ([`Branches`]) that begins with the program's own object. It only grows
+//! until the object ends.
 
 use super::{outer, SoftDevice, MAX_ENGINES};
 use crate::soft::SoftEngine;
@@ -13,18 +13,18 @@ use gdrcore_core::verbs::types::Handle;
 /// A part: the number of its engine, the engine, and the handle there.
 pub(super) type Part = (usize, &'static SoftEngine, Handle);
 
-/// A kind of such objects.
+/// A kind of objects with parts.
 pub(super) struct PartKind {
-    /// The argument that names it.
+    /// The argument that names the object.
     pub argument: &'static str,
-    /// Its name in words.
+    /// The kind's name in words.
     pub name: &'static str,
     /// The place of a part in the list.
     pub links: fn(&'static SoftEngine, Handle) -> Result<&'static Branches>,
 }
 
 impl SoftDevice {
-    /// The parts of an object, its own one first.
+    /// The parts of an object, the object's own part first.
     ///
     /// # Errors
     /// [`gdrcore_core::Error::StaleHandle`]: also of a branch, whose handle no program is given.
@@ -45,8 +45,8 @@ impl SoftDevice {
         Ok(core::iter::successors(Some(own), behind).take(MAX_ENGINES))
     }
 
-    /// The part of an object in an engine. Where there is none, `branch` makes it: it is given the
-    /// object's own part and the engine. The caller holds [`SoftDevice::control`].
+    /// The part of an object in an engine. If there is none, `branch` makes it from the object's
+    /// own part and the engine. The caller holds [`SoftDevice::control`].
     ///
     /// # Errors
     /// As [`SoftDevice::parts`], and those of `branch`.
@@ -69,7 +69,7 @@ impl SoftDevice {
         Ok(branch)
     }
 
-    /// Ends all parts of an object, its own one last, or none. The caller holds
+    /// Ends all parts of an object, the object's own part last, or no part. The caller holds
     /// [`SoftDevice::control`].
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl SoftDevice {
         }
         for at in (1..parts.len()).rev() {
             let ((_, before, behind), (_, engine, part)) = (parts[at - 1], parts[at]);
-            // A thread that uses the part at this moment keeps it, and the part its place.
+            // If a thread uses the part at this moment, this fails, and the part stays in the list.
             end(engine, part)?;
             (kind.links)(before, behind)?.set_next(0);
         }

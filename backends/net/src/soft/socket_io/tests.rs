@@ -48,11 +48,11 @@ struct MemoryPort {
     full: u32,
     /// The flow of a connected socket, and the bursts that it still takes.
     own: Option<(OwnFlow, u32)>,
-    /// Bursts that left by it.
+    /// Bursts that left by the connected socket.
     own_sent: u32,
     errors: VecDeque<PortError>,
     counters: PortCounters,
-    /// For the epoll set.
+    /// The descriptor for the epoll set.
     socket: UnixDatagram,
 }
 
@@ -77,7 +77,7 @@ impl MemoryPort {
         for (k, packet) in (0u16..).zip(self.space[..b.len].chunks_mut(b.seg.into())) {
             let accepted = own.flow.check(own.ident.wrapping_add(k), packet).expect("its ICRC");
             assert!(accepted.exact, "packet {k} of {}", b.len.div_ceil(b.seg.into()));
-            // As the receiver gets it, by way of the one address that packets have here.
+            // As the receiver gets the packet: all packets here have one address.
             port.append_icrc(if ends { k } else { 0 }, packet);
         }
         if ends {
@@ -172,7 +172,7 @@ impl Port for MemoryPort {
     }
 }
 
-/// A device of nothing but an address and its epoll sets.
+/// A device with only an address and its epoll sets.
 struct Bare {
     address: Endpoint,
     waiter: Waiter,
@@ -368,7 +368,7 @@ fn pair(loses: fn(u64) -> bool) -> (End, End) {
     let mut b = end(2, &back, &there, |n| n % 11 == 0);
     a.connect(&b);
     b.connect(&a);
-    // A queue pair that has just come to RTS is looked at once by a round.
+    // A round looks once at a queue pair that has just come to RTS.
     assert!(a.round().is_empty() && b.round().is_empty());
     (a, b)
 }
@@ -415,7 +415,7 @@ fn messages_arrive_over_a_port_that_loses_packets() {
 fn a_connected_socket_carries_what_its_peer_is_sent() {
     for takes in [0, 1, 25, u32::MAX] {
         let (mut a, mut b) = pair(|n| n % 97 == 0);
-        // Its numbers wrap.
+        // The numbers of the connected socket wrap.
         let connect = |from: &mut End, to: &End| {
             let (src, dst) = (from.host.address, to.host.address);
             let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
@@ -433,7 +433,7 @@ fn a_connected_socket_carries_what_its_peer_is_sent() {
     }
 }
 
-/// A capture shows addresses and numbers of the port's own socket.
+/// A capture shows the address and numbers of the port's own socket.
 #[test]
 fn with_a_capture_the_connected_socket_is_not_used() {
     let name = format!("gdrcore-own-flow-{}.pcap", std::process::id());

@@ -61,7 +61,8 @@ fn many_bursts_to_one_peer_give_it_a_connected_socket() {
         own_flow(a).is_some_and(|own| own.leads_to(&peer_addr(to.port.local())))
     };
     assert!(leads_to(&mut a, &b));
-    // Other peers take turns, so none of them has it instead.
+    // The bursts alternate between the peers, so none of them takes the connected socket from the
+    // first.
     for k in 0..3 * CONNECT_AFTER {
         let to = if k % 3 == 0 { &mut b } else { &mut c };
         send_by_port(&mut a, to, 9000, 4112, false);
@@ -146,8 +147,8 @@ fn compare_numbers_with_packets() {
     while read().is_some() {}
     let (mut seen, mut numbers) = (0, Vec::new());
     for k in 0..300 {
-        // Single packets, whose IP header shows all; the number of a burst is that of its first
-        // packet.
+        // The IP header of a single packet shows its number; that of a burst shows the first
+        // packet's.
         let (len, seg) = if k % 3 == 2 { (100, 80) } else { (80, 80) };
         let ident = own_flow(&mut a).unwrap().ident;
         assert!(send_connected(&mut a, len, seg).0);
@@ -182,7 +183,7 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
         || (!send_connected(&mut a, 100, 80).0).then_some(()),
     );
     assert!(own_flow(&mut a).is_none());
-    // Signed for the port's own socket now.
+    // The burst is now signed for the port's own socket.
     let flow = flow(&a.port, &dst);
     let burst = a.port.tx_space().unwrap()[..100].to_vec();
     assert!(burst.chunks(80).enumerate().all(|(k, p)| flow.check(k as u16, p).unwrap().exact));
@@ -190,14 +191,14 @@ fn a_refused_connected_socket_ends_and_its_burst_leaves_by_the_port() {
     a.port.tx_commit(Burst { dst: peer_addr(&dst), len: 100, seg: 80 });
     assert_eq!(a.port.tx_flush(), TxOutcome::Sent);
     assert_eq!(receive(&mut b.port, &a.port, 100, 80), 1);
-    // And it may have another one.
+    // The peer may get another connected socket.
     make_connected(&mut a, &mut b);
     assert!(send_connected(&mut a, 100, 80).0);
     assert_eq!(poll(&mut b.port), 1);
 }
 
-/// What is lost may be what the peer refused. The connected socket rests, longer each time, unless
-/// the peer took much of it; it is the same one afterwards.
+/// The peer may have refused packets that are lost. So the connected socket rests, longer each
+/// time, unless the peer has accepted many bursts. Afterwards the same socket is used again.
 #[test]
 fn a_doubted_connected_socket_rests_and_comes_back() {
     let (mut a, mut b) = (v4(1), v4(2));

@@ -25,7 +25,7 @@ fn commit(a: &mut Rig, dst: PeerAddr, len: usize, seg: usize) {
     a.port.tx_commit(Burst { dst, len, seg: seg as u16 });
 }
 
-/// The header of the next datagrams, of which so many are to come.
+/// The header of the next datagrams, of which `n` must come.
 fn headers(b: &mut Rig, n: usize) -> Vec<Fields> {
     let mut all = Vec::new();
     while all.len() < n {
@@ -35,8 +35,8 @@ fn headers(b: &mut Rig, n: usize) -> Vec<Fields> {
     all
 }
 
-/// What arrives of what a program asks for. An IPv6 packet without a label of its own has one of
-/// the kernel's choice, which `came` is asked for.
+/// The fields that arrive if a program asks for `asked`. For an IPv6 packet without a label the
+/// kernel chooses one, which is taken from `came`.
 fn arrives(asked: Fields, ecn: u8, v4: bool, came: Fields) -> Fields {
     let hop_limit = if asked.hop_limit <= 1 { SYSTEM } else { asked.hop_limit };
     let flow_label = match (v4, asked.flow_label) {
@@ -95,7 +95,7 @@ fn a_burst_that_leaves_alone_has_its_class_whatever_left_before_it() {
     for (mut a, mut b) in pairs(2) {
         let dst = *b.port.local();
         let mut alone = 0;
-        // Each kind after each, twice; by the short way where it is open, and in batches.
+        // Each kind follows each, twice: without a msghdr where possible, and in batches.
         for round in 0..4 * kinds.len() * kinds.len() {
             let (first, then) =
                 (kinds[round % kinds.len()], kinds[round / kinds.len() % kinds.len()]);
@@ -144,7 +144,7 @@ fn a_connected_socket_is_of_one_class() {
         assert!(a.port.tx_connected(&burst));
         let came = headers(&mut b, 1)[0];
         assert_eq!(came, arrives(one, 2, dst.is_v4(), came));
-        // One of another class closes it, and leaves by the port's own.
+        // A burst of another class closes the connected socket, and leaves by the port's own.
         let burst = Burst { dst: to(&dst, other), ..burst };
         assert!(!a.port.tx_connected(&burst));
         a.port.tx_commit(burst);
@@ -171,8 +171,8 @@ fn groups_have_a_hop_limit_of_their_own() {
     }
 }
 
-/// A process may take a flow label for itself alone, and from then on the kernel refuses those that
-/// others have not taken.
+/// A process may take a flow label for itself alone, and from then on the kernel refuses labels
+/// that a sender has not taken.
 #[test]
 fn labels_that_the_kernel_refuses_are_left_out() {
     /// in6_flowlabel_req of linux/in6.h: 32 bytes.

@@ -1,6 +1,6 @@
 //! Tests of ports in network namespaces of their own: links with small MTUs, links that delay
-//! packets, packets as they really leave. A thread can have a namespace of its own, so no process
-//! is needed for one.
+//! packets, and packets as they leave. A thread can have a namespace of its own, so no process is
+//! needed for one.
 
 use super::*;
 use crate::addr::{endpoint, peer_addr};
@@ -15,7 +15,7 @@ pub(crate) struct Namespace(Fd);
 impl Namespace {
     /// `None`, and a printed line, if this process may not make one.
     pub(crate) fn new() -> Option<Namespace> {
-        // Named as the test is, for which a skip speaks.
+        // The name of the test, for the line of a skip.
         let name = std::thread::current().name().unwrap_or_default().to_string();
         let make = || {
             // SAFETY: takes no pointers; changes this thread only, which ends.
@@ -125,7 +125,7 @@ fn a_packet_larger_than_the_link_is_reported_with_the_links_mtu() {
     }
     assert_eq!(ra.port.counters().tx_calls - before, 2);
     assert_eq!(ra.port.max_segments(&dst), MAX_SEGMENTS, "a packet too large is no refusal of GSO");
-    // A change of the link shows.
+    // A change of the link's MTU is noticed.
     a.run(|| ip("link set v1a mtu 1300"));
     assert_eq!(ra.port.link_mtu(), 1300);
 }

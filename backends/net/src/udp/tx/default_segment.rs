@@ -5,25 +5,26 @@ use crate::sys::set_option;
 use crate::udp::SMALL;
 
 /// The socket's own segment size (UDP_SEGMENT as an option): a longer datagram without ancillary
-/// data is segmented by it. A program that exchanges messages of one size sends bursts of one
-/// segment size.
+/// data is segmented by it. It pays because a program that exchanges messages of one size sends
+/// bursts of one segment size.
 ///
-/// With a size set, the kernel checks every datagram as one to be segmented: whether the link can,
-/// and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`], and the
-/// first refusal clears it for good.
+/// With a size set, the kernel checks every datagram as one to be segmented: whether the link can
+/// segment, and whether a segment fits its MTU. So the size stays within [`DefaultSegment::SIZES`],
+/// and the first refusal clears it for good.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DefaultSegment {
     /// 0: none.
     pub(super) size: u16,
-    /// The size that the last bursts needed instead, and their number.
+    /// The size that the last bursts needed instead, and the number of those bursts.
     wanted: u16,
     times: u8,
-    /// The kernel has refused a send meanwhile.
+    /// The kernel has refused a send while a size was set.
     off: bool,
 }
 
 impl DefaultSegment {
-    /// From the longest datagram that may be sent outside of the port to sizes that fit any link.
+    /// The allowed sizes: from the longest datagram that may be sent without the port, up to sizes
+    /// that fit any link.
     const SIZES: core::ops::RangeInclusive<u16> = SMALL as u16..=500;
     /// Consecutive bursts after which the size changes.
     const TIMES: u8 = 16;
@@ -52,8 +53,8 @@ impl UdpPort {
         }
     }
 
-    /// Notes a single burst that needs ancillary data: after several of one kind the socket's own
-    /// segment size becomes theirs.
+    /// Notes a single burst that needs ancillary data: after several bursts of one kind, their
+    /// segment size becomes the socket's own.
     pub(super) fn adapt_default_segment(&mut self, i: usize) {
         let s = *self.tx.slot(i);
         let size = if s.len > u32::from(s.seg) { s.seg } else { 0 };

@@ -1,9 +1,9 @@
-//! Traffic class, hop limit and flow label of what is sent.
+//! Traffic class, hop limit and flow label of sent packets.
 //!
-//! Class and hop limit are options of the socket: a burst that has others than the one before it
-//! costs a system call for each that differs. As ancillary data they would cost a msghdr for every
-//! burst of a class. The flow label is a part of IPv6's socket address. It is not the UDP source
-//! port, as rxe has it: the port names the engine, and peers take packets of no other.
+//! Class and hop limit are options of the socket: each option that differs from the previous
+//! burst's costs a system call. As ancillary data they would cost a msghdr for every burst with a
+//! class. The flow label is a part of IPv6's socket address. It does not choose the UDP source
+//! port, as in rxe: the port names the engine, and peers accept packets from no other port.
 
 use super::UdpPort;
 use crate::addr::{endpoint, SockAddr};
@@ -17,10 +17,10 @@ use std::os::fd::RawFd;
 /// IPV6_FLOWINFO_SEND of linux/in6.h: socket addresses have flow labels.
 const IPV6_FLOWINFO_SEND: i32 = 33;
 
-/// What the packets of a socket have in their IP header.
+/// The fields of the IP headers of a socket's packets.
 #[derive(Clone, Copy)]
 pub(in crate::udp) struct SocketHeader {
-    /// The ECN bits of all that the port sends.
+    /// The ECN bits of all packets that the port sends.
     ecn: u8,
     class: u8,
     /// Hop limits of packets to hosts and to groups; 0: the system's.
@@ -30,12 +30,13 @@ pub(in crate::udp) struct SocketHeader {
 }
 
 impl SocketHeader {
-    /// That of a new socket, whose class is `class`.
+    /// The fields of a new socket, whose class is `class`.
     pub(in crate::udp) fn new(class: u8) -> SocketHeader {
         SocketHeader { ecn: class & !DSCP, class, hops: [0; 2], has_labels: true }
     }
 
-    /// The class of packets to an address, and their hop limit, of those to hosts or to groups.
+    /// The class of packets to an address, whether the address is a host or a group, and their hop
+    /// limit.
     fn wanted(&self, to: &PeerAddr) -> (u8, usize, u8) {
         let hops = if to.hop_limit <= 1 { 0 } else { to.hop_limit };
         (to.traffic_class & DSCP | self.ecn, is_multicast(&to.gid).into(), hops)
@@ -47,7 +48,7 @@ impl SocketHeader {
         self.class == class && self.hops[kind] == hops
     }
 
-    /// The socket address by which packets have the flow label.
+    /// The socket address that gives packets the flow label.
     pub(in crate::udp) fn address(&self, to: &PeerAddr) -> (SockAddr, libc::socklen_t) {
         endpoint(to).to_labelled(if self.has_labels { to.flow_label & FLOW_LABEL } else { 0 })
     }
@@ -79,14 +80,14 @@ impl SocketHeader {
     }
 }
 
-/// Lets socket addresses have flow labels. Without it they are ignored.
+/// Lets socket addresses have flow labels. Without this option the kernel ignores the labels.
 pub(in crate::udp) fn send_labels(socket: RawFd) {
     let _ = set_option(socket, libc::IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1i32);
 }
 
 impl UdpPort {
-    /// Gives the socket the options for burst `i`, the first that waits. False: it takes none, and
-    /// the burst is given up.
+    /// Gives the socket the options for burst `i`, the first that waits. False: the socket refuses
+    /// them, and the burst is given up.
     pub(super) fn set_header(&mut self, i: usize) -> bool {
         let dst = self.tx.slot(i).dst;
         if self.tx.header.suits(&dst) {
@@ -102,9 +103,9 @@ impl UdpPort {
         true
     }
 
-    /// The kernel refused burst `i` with EINVAL. Whether that may be because of its flow label: if
-    /// a process of this host has taken one for itself alone, no other may use any without the
-    /// same. What is sent from here on has none.
+    /// The kernel refused burst `i` with EINVAL. Returns whether the flow label may be the reason:
+    /// once a process of this host has taken a label for itself alone, no other process may use
+    /// labels without doing the same. From here on packets have no label.
     #[cold]
     pub(super) fn gives_up_labels(&mut self, i: usize) -> bool {
         if self.tx.slot(i).dst.flow_label == 0 || !self.tx.header.has_labels || self.local.is_v4() {

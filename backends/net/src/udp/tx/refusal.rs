@@ -6,12 +6,14 @@ use crate::port::{ErrorKind, PortError};
 use crate::sys::errno;
 use gdrcore_core::wire::icrc::Flow;
 
-/// Who has refused a send. An error that ICMP has left is not the kernel's own refusal: any host
-/// can send ICMP, all the time. `may_be_icmp`: a message has come, or could have been lost.
+/// Who has refused a send. An error that an ICMP message left is not the kernel's own refusal: any
+/// host can send ICMP, at any time. `may_be_icmp`: an ICMP message has come, or could have been
+/// lost.
 fn kind_of(errno: i32, may_be_icmp: impl FnOnce() -> bool) -> ErrorKind {
     match errno {
         libc::EMSGSIZE => ErrorKind::Mtu,
-        // No ICMP message becomes this errno: this host's firewall, which may send one as well.
+        // No ICMP message becomes this errno: it comes from this host's firewall, which may also
+        // send an ICMP message.
         libc::EPERM => ErrorKind::Send,
         _ if may_be_icmp() => ErrorKind::Icmp,
         _ => ErrorKind::Send,
@@ -37,7 +39,8 @@ impl UdpPort {
         }
         let (dst, many) = (endpoint(&s.dst), s.len > u32::from(s.seg));
         if many && !s.single && matches!(e, libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) {
-            // GSO may be what is refused: sent one by one, the packets show it.
+            // The kernel may have refused GSO: packets that are sent one by one show whether it
+            // has.
             s.single = true;
             s.refused = true;
             s.tries = 0;

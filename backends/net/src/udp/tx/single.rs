@@ -10,15 +10,15 @@ use gdrcore_core::wire::icrc::Flow;
 
 impl UdpPort {
     /// As [`UdpPort::tx_space`], with the flow of the connected socket for
-    /// [`UdpPort::tx_connected`], unless the batch is to leave first.
+    /// [`UdpPort::tx_connected`], unless the batch must leave first.
     #[inline]
     pub fn space_and_flow(&mut self) -> Option<(&mut [u8], Option<&OwnFlow>)> {
         let own = self.connected.as_ref().filter(|_| self.tx.tail == 0).map(|c| &c.own);
         Some((self.tx.space()?, own))
     }
 
-    /// Sends the filled burst by the connected socket. Returns false if it was not sent, and has
-    /// the ICRC of the port's own socket now: commit it and flush.
+    /// Sends the filled burst by the connected socket. Returns false if it was not sent. Then the
+    /// burst has the ICRC of the port's own socket: commit it and flush.
     #[inline(always)]
     pub fn tx_connected(&mut self, b: &Burst) -> bool {
         if let Some(connected) = &mut self.connected {
@@ -69,8 +69,8 @@ impl UdpPort {
         }
     }
 
-    /// Something was lost, maybe because the peer refuses what the connected socket sends: it
-    /// rests. It rests for longer each time, unless the peer took much of it meanwhile.
+    /// After a loss the connected socket rests, because the peer may refuse its packets. It rests
+    /// for longer each time, unless the peer has accepted many of them meanwhile.
     #[cold]
     pub fn doubt_connected(&mut self) {
         let Some(mut connected) = self.connected.take() else { return };
@@ -132,7 +132,7 @@ impl UdpPort {
     }
 
     /// Handles the error of a send without a msghdr. Always returns false: the burst is tried again
-    /// with one.
+    /// with a msghdr.
     #[cold]
     fn plain_refused(&mut self, e: i32) -> bool {
         if self.tx.default_segment.size != 0

@@ -1,5 +1,5 @@
 //! The bodies of the messages. `codec!` shows the order of the fields in the message. Text and byte
-//! fields are written as they are, numbers in the width of their type.
+//! fields are written unchanged, numbers in the width of their type.
 
 use super::bytes::{Reader, Writer};
 use super::{Fault, Text, MAGIC};
@@ -131,7 +131,7 @@ pub struct Hello {
     pub ffr_id: i32,
     /// The name of the process.
     pub program: Text<64>,
-    /// Of an earlier session; zeroes: none.
+    /// The token of an earlier session; zeroes: none.
     pub token: [u8; 64],
 }
 
@@ -152,7 +152,7 @@ pub struct Welcome {
     pub epoch: u64,
     /// The tenant's name in the policy.
     pub tenant: Text<64>,
-    /// Its network.
+    /// The tenant's network.
     pub network: Text<64>,
     /// The tenant's GIDs; the first is its virtual address, others are zero.
     pub gids: [[u8; 16]; GIDS],
@@ -166,7 +166,8 @@ pub struct Welcome {
     pub rings: (u32, u32),
     /// Routes that the session may have.
     pub max_routes: u32,
-    /// Token for a reconnect after the router has restarted; zeroes: it does not support that.
+    /// Token for a reconnect after the router has restarted; zeroes: the router does not support
+    /// that.
     pub token: [u8; 64],
     /// Why the session was refused.
     pub cause: Text<256>,
@@ -203,13 +204,13 @@ codec!(
 /// ROUTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The address.
+    /// The remote address.
     pub gid: [u8; 16],
     /// The index of the own address in the GID table.
     pub sgid_index: u32,
     /// The remote queue pair; 0: any, for datagrams.
     pub qpn: u32,
-    /// As in the address vector.
+    /// The traffic class of the address vector.
     pub traffic_class: u32,
 }
 
@@ -222,11 +223,11 @@ pub struct Routed {
     pub kind: u32,
     /// The route's number, of 24 bits.
     pub route: u32,
-    /// The number of the session at its other end.
+    /// The number of the session at the route's other end.
     pub peer: u32,
     /// Bits of [`super::link_flag`].
     pub flags: u32,
-    /// The queue pair numbers at its other end: first and how many.
+    /// The queue pair numbers at the route's other end: first and how many.
     pub qpns: (u32, u32),
     /// Bytes of payload of a packet.
     pub mtu: u32,
@@ -255,7 +256,7 @@ codec!(Unroute: route < ROUTE_END);
 /// LINK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The address of the session at its other end.
+    /// The address of the session at the link's other end.
     pub gid: [u8; 16],
     /// The number of that session.
     pub peer: u32,
@@ -274,7 +275,7 @@ pub struct RouteEvent {
     pub event: u32,
     /// The number of the session at the other end.
     pub peer: u32,
-    /// Milliseconds until it is final.
+    /// Milliseconds until the event is final.
     pub final_ms: u32,
     /// Why.
     pub cause: Text<256>,

@@ -2,8 +2,8 @@
 
 use super::MESSAGE_MAX;
 
-/// Writes fields into a message. Fields beyond its end are not written; no message is that long (a
-/// test emits each).
+/// Writes fields into a message. Fields beyond the end are not written, but no message is that long
+/// (a test emits each kind).
 pub(super) struct Writer<'a> {
     bytes: &'a mut [u8; MESSAGE_MAX],
     at: usize,

@@ -21,7 +21,7 @@ impl<const N: usize> Text<N> {
         t
     }
 
-    /// The same for format arguments.
+    /// As [`Text::new`], for format arguments.
     pub fn format(words: fmt::Arguments<'_>) -> Self {
         let mut t = Text::EMPTY;
         let _ = Filler { text: &mut t, at: 0 }.write_fmt(words);
@@ -76,7 +76,7 @@ impl<const N: usize> Write for Filler<'_, N> {
             let mut utf8 = [0; 4];
             let c = c.encode_utf8(&mut utf8).as_bytes();
             let Some(place) = self.text.0.get_mut(self.at..self.at + c.len()) else {
-                // No text may be appended after a cut.
+                // Nothing may be appended after a cut.
                 self.at = N;
                 return Err(fmt::Error);
             };
