@@ -82,8 +82,8 @@ mod verb_result;
 mod worker;
 mod xrcd_verbs;
 
-/// Marks this libibverbs as gdrcore's own, for the verbs device, which takes it for no NIC's: the
-/// version of what is below this name.
+/// Marks this libibverbs as gdrcore's own, so that the verbs device does not use it as a NIC's
+/// library. The value is the version of this mark.
 #[cfg_attr(not(test), no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static gdrcore_dropin_version: u32 = 1;

@@ -29,8 +29,8 @@ pub struct ibv_device_attr {
     pub limits: DeviceLimits,
 }
 
-/// The attributes that `ibv_query_device` and the kernel's command have in common: all but the
-/// firmware's version. GUIDs are in network order.
+/// The attributes that `ibv_query_device` and the kernel's command share: all except the firmware's
+/// version. GUIDs are in network order.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct DeviceLimits {
@@ -73,7 +73,7 @@ pub struct DeviceLimits {
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
-    /// Padding of one, a field of the other.
+    /// Padding in one struct, a field in the other.
     pub reserved: [u8; 4],
 }
 
@@ -131,8 +131,8 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
-/// Bytes of the port attributes that the exported `ibv_query_port` fills: programs of old headers
-/// have no more room.
+/// Bytes of the port attributes that the exported `ibv_query_port` fills. Programs that were
+/// compiled against old headers have no more room.
 pub const COMPAT_PORT_ATTR: usize = 48;
 
 /// An asynchronous event.

@@ -94,7 +94,7 @@ pub struct ib_uverbs_query_qp_resp {
 /// A struct without padding that is valid for any bytes.
 ///
 /// # Safety
-/// It is so.
+/// It has no padding, and any bytes are a value of it.
 pub unsafe trait Plain: Copy + Default {
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
