@@ -1,5 +1,5 @@
-//! The descriptor that a program sleeps on, and the events that were taken from the kernel and wait
-//! for the program.
+//! The descriptor on which a program sleeps, and the events from the kernel that wait for the
+//! program.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use heapless::Deque;
 /// Most events that wait for the program; a further one replaces the oldest.
 const KEPT: usize = 64;
 
-/// The descriptor that a program sleeps on, and its waiting events.
+/// The descriptor on which a program sleeps, and its waiting events.
 pub struct Events {
     set: Fd,
     taken: Fd,

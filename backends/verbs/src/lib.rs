@@ -12,9 +12,9 @@
 //! * [`cause`]: why an operation failed; [`stats`]: counters.
 //! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
-//! The structs of the data path have libibverbs' layout, so a post or a poll is: look up the
-//! handle, check the list, call the provider's function with the program's own structs. Nothing
-//! here allocates after the module is loaded; allocations for new objects are libibverbs' own.
+//! The structs of the data path have libibverbs' layout. So a post or a poll looks up the handle,
+//! checks the list, and calls the provider's function with the program's own structs. Nothing here
+//! allocates after the module is loaded; libibverbs allocates for new objects.
 
 pub mod abi;
 mod cause;

@@ -6,8 +6,8 @@
 //!   `queue_pairs`, `qp_init` and, of DC, `mlx5` have the queue pairs.
 //! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
 //!
-//! No state but the addresses of libmlx5's functions: objects are libibverbs' own pointers, and the
-//! other side of the table manages their lifetime.
+//! The module's only state is the addresses of libmlx5's functions. Objects are libibverbs' own
+//! pointers, and the other side of the table manages their lifetime.
 
 #![cfg(feature = "ibverbs")]
 
