@@ -3,7 +3,6 @@
 //! The policy's map or an adapter reports the places of these tenants, as [`MapEvent`]s. Nothing
 //! here waits for a report. Until an adapter has listed all tenants, a route to an unknown address
 //! is kept for a while.
-//! while.
 
 mod known;
 mod waiting;

@@ -1,6 +1,5 @@
 //! The order in which the relay serves tenants and sessions.
 //!
-//! Tenants are served by deficit round robin: each round gives a tenant 4 KiB times its weight,
 //! The relay serves tenants by deficit round robin: each round gives a tenant 4 KiB times its
 //! weight, which pays for its packets. A tenant that was idle goes once to the front, so a small
 //! message waits for one packet of a bulk stream, not for a round (M. Shreedhar and G. Varghese
