@@ -29,6 +29,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// Handles, bounds and causes are ours, in the memory that [`VerbsDevice::init`] gets. The NIC does
 /// the transport.
 ///
+/// # Thread-safety
 /// Any thread may call any function. If two threads use one side of a QP, poll one CQ or post to
 /// one SRQ at once, one of them gets [`Error::Busy`]. The device does not check for a forked child;
 /// the C API does.
