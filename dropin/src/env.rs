@@ -11,10 +11,10 @@
 //!   process may use, at most 16. A thread gets an engine with its first CQ, so that threads with
 //!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one
 //!   unless this says otherwise.
-//! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. They take as many
-//!   numbers of the address, of which all processes on it have 2^24.
-//! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
-//!   peer; without it, never.
+//! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. The engine takes as
+//!   many queue pair numbers. All processes on an address share 2^24 of them.
+//! * `GDRC_KEEPALIVE`: an RC queue pair probes its peer after so many seconds without a packet;
+//!   without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
 //! * `GDRC_STATS`: `1`: print the counters of the process when it ends.

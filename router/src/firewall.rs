@@ -1,4 +1,4 @@
-//! The firewall's rule by which only the router sends packets as the router.
+//! The firewall's rule that lets only the router send packets as the router.
 //!
 //! On the wire a tenant is a UDP source port of its host's address, so another process that sends
 //! from that address to routers' ports can pose as any tenant of the host. The nftables rule drops

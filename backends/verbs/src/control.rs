@@ -477,7 +477,7 @@ impl VerbsDevice {
         self.register(reg, &memory)
     }
 
-    /// Refuses unknown access flags, forbidden combinations, and what the NIC lacks.
+    /// Refuses unknown access flags, forbidden combinations, and flags that the NIC lacks.
     fn check_access(&self, flags: u32) -> Result<()> {
         let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
         if flags & !ACCESS_ALL != 0 {

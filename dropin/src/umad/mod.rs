@@ -1,5 +1,5 @@
-//! The kernel's end of libibumad: `/dev/infiniband/umad<n>`, by which `ibping`, `perfquery` and
-//! `smpquery` send management datagrams.
+//! The kernel's end of libibumad: `/dev/infiniband/umad<n>`, to which `ibping`, `perfquery` and
+//! `smpquery` write management datagrams.
 //!
 //! An open file is one end of a socket pair. Programs write datagrams into it, read, poll and close
 //! it, as they do with the kernel's file. A thread has the other ends. Only ioctl(2), which

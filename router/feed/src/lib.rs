@@ -2,8 +2,8 @@
 //! `feed` (docs/ROUTER.md, "Many hosts on etcd").
 //!
 //! The router sends [`Wish`]es: its own tenants, which other hosts may know. The adapter sends
-//! [`Event`]s: the tenants of other hosts, and what became of the claims. A line has at most
-//! [`LINE_MAX`] bytes. Fields that are not listed are errors.
+//! [`Event`]s: the tenants of other hosts, and the results of the claims. A line has at most
+//! [`LINE_MAX`] bytes. Unknown fields are errors.
 
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ impl Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
-    /// All tenants of a network follow, up to `End`.
+    /// All tenants of a network follow, up to `end`.
     Begin {
         /// Its name.
         network: String,

@@ -153,7 +153,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// Of all blocks, none of which is kept.
+    /// Takes from all blocks; none is kept.
     fn take(b: &mut Blocks, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
         b.take(now, count, &taker(session, "a", BLOCKS.end), &[])
     }

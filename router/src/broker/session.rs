@@ -58,7 +58,7 @@ pub struct Up {
     pub blocks: Range<u32>,
     /// The process's name for itself.
     pub program: String,
-    /// The number by which it asked for an identity.
+    /// The number with which it asked for an identity.
     pub ffr_id: i32,
     /// Its routes' numbers, by destination.
     pub routes: BTreeMap<To, u32>,

@@ -92,7 +92,7 @@ impl Connection {
         became(send_with(self.fd.as_fd(), e, fds))
     }
 
-    /// Sends what is kept: the socket is writable again.
+    /// Sends the kept message: the socket is writable again.
     pub(super) fn flush(&mut self, epoll: &Epoll) -> Sent {
         let Some((e, fd)) = self.kept.take() else { return Sent::Gone };
         match self.send_now(&e, fd.as_ref().map(AsFd::as_fd)) {

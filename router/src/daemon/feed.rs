@@ -204,7 +204,7 @@ impl Daemon {
         }
     }
 
-    /// Applies what the adapter has sent.
+    /// Applies the adapter's lines.
     pub(super) fn serve_adapter(&mut self, r: &Ready) {
         let Some(feed) = &mut self.feed else { return };
         let Some(adapter) = feed.adapter.as_mut().filter(|a| a.token == r.token) else { return };

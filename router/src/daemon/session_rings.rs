@@ -379,7 +379,7 @@ fn leave(
     }
 }
 
-/// The flow between hosts by which a packet came.
+/// The flow between the hosts of a received packet.
 fn arrived_by(own: &Endpoint, came: &Came<'_>) -> Flow {
     Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }

@@ -70,7 +70,7 @@ pub(super) struct Counters {
     pub(super) bad_icrc: AtomicU64,
     /// Packets that were refused, by [`Refused`].
     pub(super) refused: [AtomicU64; Refused::ALL.len()],
-    /// Packets beyond a receiver's rate, and such that found its ring full.
+    /// Packets beyond a receiver's rate, and packets that found its ring full.
     pub(super) over_rate: AtomicU64,
     pub(super) full: AtomicU64,
     /// Bursts that the kernel did not send.

@@ -164,7 +164,7 @@ pub enum Local {
     Relay,
 }
 
-/// All that a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The socket for tenants without one of their own.

@@ -2,8 +2,8 @@
 //!
 //! * `library`: which libibverbs it is. `context_ops`: the operations of a context. `convert`:
 //!   attributes in either direction.
-//! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device, of which
-//!   `queue_pairs`, `qp_init` and, of DC, `mlx5` have the queue pairs.
+//! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device. `queue_pairs`,
+//!   `qp_init`: its queue pairs. `mlx5`: those of DC.
 //! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
 //!
 //! The module's only state is the addresses of libmlx5's functions. Objects are libibverbs' own

@@ -1,9 +1,8 @@
 //! A process's session: the state that the kernel would have for it. This is its open files
 //! (channels), the ids in them, and queued events.
 //!
-//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`].
-//! [`Session::queued`] is the number of events in a channel, by which the owner of the descriptor
-//! makes it readable.
+//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`]. The owner
+//! of a channel's descriptor makes it readable while [`Session::queued`] is not 0.
 //!
 //! An id is in one channel and may move to another. When it gets a port, it gets ids of the
 //! connection manager (**ends**): one on its device, or one on each device while it is bound to no

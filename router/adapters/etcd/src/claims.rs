@@ -134,7 +134,7 @@ impl<'s> Claims<'s> {
         next.saturating_duration_since(now)
     }
 
-    /// Does what is due.
+    /// Renews the lease if that is due, and puts and deletes keys.
     fn step(&mut self) -> Result<(), Error> {
         if let Some(lease) = self.lease {
             if self.renewed.elapsed() >= self.every() {

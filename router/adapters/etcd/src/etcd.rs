@@ -166,8 +166,8 @@ impl Etcd {
         })
     }
 
-    /// Passes all keys that begin with a text to `each`, page by page, and returns the one revision
-    /// of which they are.
+    /// Passes all keys that begin with a text to `each`, page by page. Returns the revision of all
+    /// pages.
     pub fn range(&self, prefix: &str, mut each: impl FnMut(Pair)) -> Result<i64, Error> {
         let (mut from, end) = (prefix.as_bytes().to_vec(), behind(prefix));
         let mut revision = 0;

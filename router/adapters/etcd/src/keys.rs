@@ -85,7 +85,7 @@ pub fn parse(network_name: &str, key: &str) -> Option<Key> {
 
 /// The bytes of a value.
 pub fn bytes(value: &impl Serialize) -> Vec<u8> {
-    // Texts and numbers alone, which always have a form in JSON.
+    // The values are texts and numbers, which always have a JSON form.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

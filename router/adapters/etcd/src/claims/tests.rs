@@ -143,7 +143,7 @@ fn the_first_has_an_address_until_it_gives_it_up() {
     assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![denied]));
     second.obey(Order::Freed(vip()));
     assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![]), "it is told once");
-    // A new lease, and what was its own is its own.
+    // Under a new lease it claims its own tenant again.
     first.lease = None;
     assert_eq!(step(&mut first, &mut heard_a), (Ok(()), vec![Event::Claimed(vip())]));
     first.obey(Order::Withdraw(vip()));
