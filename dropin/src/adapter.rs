@@ -76,7 +76,6 @@ impl Adapter {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> String {
         format!("gdrc{}", self.index)
     }

@@ -226,7 +226,6 @@ impl EventTarget for Cq {
     }
 }
 
-/// The error for a negative argument.
 #[cold]
 fn negative(cqe: c_int, comp_vector: c_int) -> Error {
     match cqe < 0 {

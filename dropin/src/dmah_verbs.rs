@@ -72,7 +72,6 @@ impl Dmah {
     }
 }
 
-/// Whether this thread may run on a CPU.
 fn may_run_on(cpu: u32) -> Result<bool> {
     // SAFETY: zeroes are a valid set, which lives through the call.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };

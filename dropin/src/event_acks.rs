@@ -1,5 +1,5 @@
 //! Acknowledgement of asynchronous events. An object's destruction waits until programs have
-//! acknowledged its events, which counters in the object show.
+//! acknowledged its events. Counters in the object show that.
 
 use crate::abi::*;
 use gdrcore_core::device::async_event;

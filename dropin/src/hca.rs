@@ -131,7 +131,6 @@ impl Objects {
 /// An open device.
 pub struct Hca {
     pub device: &'static SoftDevice,
-    /// The attributes of the device.
     pub attr: DeviceAttr,
     /// Least size of the next growth in bytes.
     growth: AtomicUsize,

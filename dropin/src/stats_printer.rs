@@ -24,8 +24,8 @@ static DONE: AtomicBool = AtomicBool::new(false);
 /// Whether printing failed: then the process must not end as a success.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handlers, if the environment requests the counters. Not for two threads at once. A
-/// thread of this module calls `total`.
+/// Installs the handlers, if the environment requests the counters. One caller at a time. A thread
+/// of this module calls `total`.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
     let print = move |why: &Wakeup<'_>| {

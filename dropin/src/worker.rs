@@ -74,7 +74,7 @@ impl Worker {
         }
         // SAFETY: no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        // Set before the thread runs: an earlier wake-up is not lost.
+        // Set before the thread runs, so that no wake-up from now on is lost.
         self.fd.store(fd, Ordering::Release);
         let started = if fd < 0 {
             Err(last_error())

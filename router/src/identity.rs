@@ -49,7 +49,6 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Whether a process fits all rules.
 fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
     let cgroup =

@@ -10,7 +10,6 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{wc_status, Wc};
 
-/// The cause of a completion status.
 fn code(status: u32) -> CauseCode {
     match status {
         wc_status::SUCCESS => CauseCode::None,

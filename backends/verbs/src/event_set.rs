@@ -28,7 +28,6 @@ impl Events {
         Ok(Events { set, taken, kept: Mutex::new(Deque::new()) })
     }
 
-    /// Keeps an event for the program.
     pub(crate) fn keep(&self, event: AsyncEvent) {
         let mut kept = lock(&self.kept);
         if kept.is_full() {

@@ -103,7 +103,6 @@ impl VerbsDevice {
         }
     }
 
-    /// Takes one asynchronous event.
     pub(crate) fn take_async_event(&self) -> Option<AsyncEvent> {
         self.look();
         self.events.take()

@@ -21,7 +21,6 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// Attributes of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr {
@@ -103,7 +102,6 @@ pub struct ibv_device_attr_ex {
     pub phys_port_cnt_ex: u32,
 }
 
-/// A port.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_port_attr {
@@ -135,7 +133,6 @@ pub struct ibv_port_attr {
 /// compiled against old headers have no more room.
 pub const COMPAT_PORT_ATTR: usize = 48;
 
-/// An asynchronous event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {
@@ -186,7 +183,6 @@ pub struct ibv_srq_attr {
     pub srq_limit: u32,
 }
 
-/// Initial attributes of an SRQ.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr {
@@ -231,7 +227,6 @@ pub struct ibv_qp_open_attr {
 /// Queue sizes.
 pub use gdrcore_core::verbs::types::QpCap as ibv_qp_cap;
 
-/// Initial attributes of a QP.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr {
@@ -266,7 +261,6 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 
-/// QP attributes.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_qp_attr {
@@ -347,7 +341,6 @@ pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
-/// Initial attributes of a parent domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_parent_domain_init_attr {

@@ -119,7 +119,6 @@ pub struct PortCounter {
     pub file: &'static str,
     /// Our counter. Empty: an event that a software device does not have.
     pub name: &'static str,
-    /// Its unit.
     pub unit: u64,
     /// Offset and bytes in PortCounters (IBTA 16.1.3.5), and in PortCountersExtended. No bytes: the
     /// counter is not there, or is a part of a byte, and always 0.

@@ -64,12 +64,10 @@ impl Mad {
         Some(mad)
     }
 
-    /// Its bytes.
     pub fn bytes(&self) -> &[u8; MAD] {
         &self.0
     }
 
-    /// A request.
     #[cfg(test)]
     pub fn request(class: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
         let mut mad = Mad([0; MAD]);

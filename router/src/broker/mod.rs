@@ -348,7 +348,6 @@ impl Broker {
         }
     }
 
-    /// Sessions that are up.
     fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {
         self.sessions.iter().filter_map(|(&id, s)| match &s.state {
             State::Up(up) => Some((id, &**up)),

@@ -58,7 +58,6 @@ impl Connection {
         Ok(Connection { fd, _process: process, token: tokens.socket, kept: None })
     }
 
-    /// Receives the next datagram.
     pub(super) fn receive(&self, buffer: &mut Buffer) -> Look {
         receive(self.fd.as_fd(), buffer)
     }

@@ -393,7 +393,6 @@ impl Relaying {
         self.given.iter().filter(|(_, &slot)| is_broken(slot)).map(|(&id, _)| id).collect()
     }
 
-    /// A session's counters.
     pub(super) fn counters(&self, id: SessionId) -> Option<&Counters> {
         self.given.get(&id).map(|&slot| self.slots.counters(slot))
     }

@@ -23,7 +23,6 @@ fn address(name: &[u8]) -> Option<SocketAddr> {
 }
 
 impl Supervised {
-    /// The supervisor that the environment names.
     pub(super) fn from_environment() -> Supervised {
         let name = std::env::var_os("NOTIFY_SOCKET").map(OsStringExt::into_vec);
         let of = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();

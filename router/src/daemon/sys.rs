@@ -283,7 +283,6 @@ pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     }
 }
 
-/// The next pending signal.
 pub(super) fn next_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: zeroes are a valid record.
     let mut info: libc::signalfd_siginfo = unsafe { core::mem::zeroed() };
@@ -322,7 +321,6 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// The user of this process.
 pub(super) fn own_uid() -> u32 {
     // SAFETY: no precondition.
     unsafe { libc::geteuid() }

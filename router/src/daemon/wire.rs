@@ -66,9 +66,7 @@ pub(super) struct Counters {
     pub(super) bad_host: AtomicU64,
     /// Packets whose source port names no tenant's block.
     pub(super) bad_block: AtomicU64,
-    /// Packets whose ICRC is wrong.
     pub(super) bad_icrc: AtomicU64,
-    /// Packets that were refused, by [`Refused`].
     pub(super) refused: [AtomicU64; Refused::ALL.len()],
     /// Packets beyond a receiver's rate, and packets that found its ring full.
     pub(super) over_rate: AtomicU64,
@@ -141,7 +139,6 @@ pub(super) struct Came<'p> {
     pub(super) marked: bool,
     /// Fields of its IP header.
     pub(super) grh: Fields,
-    /// The packet.
     pub(super) packet: &'p [u8],
 }
 
@@ -367,7 +364,6 @@ impl Wire {
         &self.at
     }
 
-    /// Its counters.
     pub(super) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }

@@ -49,7 +49,6 @@ pub(super) enum Command {
     Leave(u16),
     /// A session begins or ends to listen at a port.
     Listen(u16, Service, bool),
-    /// The limits of a tenant.
     Limit(u16, Limits),
     /// Clears a tenant's number for another tenant.
     Forget(u16),

@@ -25,9 +25,9 @@ mod option {
     pub const PATH_LEN: u32 = 72;
 }
 
-/// The limit on a listen. The kernel's applies to requests that the program has not fetched, the
-/// connection manager's to those that it has not accepted. A program may fetch several before it
-/// accepts the first, so a small limit is raised.
+/// Least backlog of a listen. The kernel's backlog limits the requests that the program has not
+/// fetched, the connection manager's those that it has not accepted. A program may fetch several
+/// before it accepts the first, so a smaller one is raised.
 const BACKLOG_MIN: u32 = 128;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: u32 = 4;

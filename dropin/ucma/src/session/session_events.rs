@@ -198,7 +198,6 @@ impl<D: Devices> Session<D> {
         self.raise_now(id, Some(group), (number::MULTICAST_JOIN, 0), payload);
     }
 
-    /// GET_EVENT.
     pub(super) fn get_event(&mut self, channel: u32) -> Result<Vec<u8>> {
         let c = self.channels.get_mut(&channel).ok_or(Error::Os(9))?;
         let e = c.events.pop_front().ok_or(Error::Again)?;

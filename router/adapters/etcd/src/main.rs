@@ -143,7 +143,6 @@ fn hear(from: &mut BufReader<UnixStream>) -> Option<Wish> {
     read(&line).map_err(|why| note(format_args!("the router: {why}"))).ok()
 }
 
-/// Starts to watch a network.
 fn watch(etcd: Arc<Etcd>, router: Arc<Router>, own: String, network: String, to: Sender<Order>) {
     std::thread::spawn(move || {
         let freed = |key| drop(to.send(Order::Freed(key)));

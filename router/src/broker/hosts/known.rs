@@ -26,7 +26,6 @@ struct Entry {
     until: Option<u64>,
 }
 
-/// A network.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     tenants: BTreeMap<Gid, Entry>,
