@@ -6,8 +6,8 @@
 //! 0  "gdrckey1"  8  key (16 bytes)  24  u64 life  32  u64 floor
 //! ```
 //!
-//! The key is secret: with it a process could take other tenants' numbers. So the file has mode
-//! 0600. A file that others can read or own is replaced.
+//! The key is secret: with it a process could take other tenants' numbers. So the file's mode
+//! is 0600, and a file that others can read or own is replaced.
 
 use super::note;
 use crate::broker::{Keys, KEY, LEARN_NS};

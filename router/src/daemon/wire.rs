@@ -163,7 +163,7 @@ pub(super) struct Wire {
 const NOWHERE: u16 = u16::MAX;
 
 impl Wire {
-    /// The worker's half of the socket that [`Common`] has opened.
+    /// The worker's half of the socket that `Common` has opened.
     pub(super) fn new(
         common: Common,
         counters: Arc<Counters>,
