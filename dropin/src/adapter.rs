@@ -1,8 +1,8 @@
 //! An entry of the list of devices; there is one for each address of this machine.
 //!
-//! `gdrc0` has the first global IPv4 address; then come the other IPv4 addresses, the IPv6 ones and
-//! the loopback addresses. `GDRC_ADDRESS` reduces the list to one entry, and so does a router,
-//! whose device has the address that the router assigns.
+//! `gdrc0` has the first global IPv4 address. The other IPv4 addresses follow, then the IPv6 and
+//! the loopback addresses. `GDRC_ADDRESS` reduces the list to one entry. So does a router, which
+//! assigns the address of the only device.
 
 use crate::abi::ibv_device;
 use crate::env;
@@ -27,7 +27,7 @@ pub struct Adapter {
     /// The part that programs see.
     pub ibv: ibv_device,
     /// rdma-core's drivers have their table of operations behind each device. Debian's libmlx5
-    /// compares its first word with its own, and so refuses this device.
+    /// compares the first word there with its own, and so refuses this device.
     pub behind: [u64; 8],
     pub kind: &'static DeviceKind,
     /// Its address and UDP port.
@@ -76,7 +76,6 @@ impl Adapter {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> String {
         format!("gdrc{}", self.index)
     }
@@ -101,7 +100,7 @@ impl Adapter {
         }
     }
 
-    /// The state of its address's interface; `None`: it cannot be asked for, as that of a router.
+    /// The state of the interface with its address; `None`: unknown, as behind a router.
     pub fn link(&self) -> Option<LinkState> {
         LinkState::of(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
     }
@@ -112,8 +111,8 @@ impl Adapter {
             .map_or_else(|| self.kind.device_name(&self.endpoint), |at| self.kind.device_name(&at))
     }
 
-    /// The GID of the device with a LID: the own one with its low 16 bits replaced. `None`: the
-    /// environment does not request LIDs.
+    /// The GID of the device with a LID: this device's GID with the low 16 bits replaced by the
+    /// LID. `None`: the environment does not request LIDs.
     pub fn gid_of_lid(&self, lid: u16) -> Option<[u8; 16]> {
         let mut gid = self.endpoint.ip;
         gid[14..].copy_from_slice(&lid.to_be_bytes());
@@ -162,14 +161,14 @@ fn put(field: &mut [c_char], text: &str) {
 /// An address that a program may use, the index of its interface, and the router that assigned it.
 pub type Place = (Endpoint, u32, Option<SocketPath>);
 
-/// All of them, in the order of the list.
+/// All these addresses, in the order of the list.
 pub fn places() -> Vec<Place> {
     match env::router() {
         Ok(Some((at, endpoint))) => vec![(endpoint, 0, Some(at))],
         Ok(None) => {
             addresses().into_iter().map(|(endpoint, ifindex)| (endpoint, ifindex, None)).collect()
         }
-        // Not by another path than the requested one.
+        // The process must not reach its peers by any other path than the requested one.
         Err(_) => Vec::new(),
     }
 }
@@ -179,11 +178,11 @@ fn addresses() -> Vec<(Endpoint, u32)> {
     let wanted = env::address();
     let mut all = of_this_machine();
     let rank = |e: &Endpoint| (is_loopback(e), !e.is_v4());
-    // Stable: within a class the order of the system.
+    // A stable sort: within a class the system's order remains.
     all.sort_by_key(|(e, _)| rank(e));
     match wanted {
-        // An address that no interface lists may still be local (all of 127.0.0.0/8 is): opening
-        // the device decides.
+        // An address that no interface lists may still be local (all of 127.0.0.0/8 is). Only
+        // opening the device shows it.
         Some(w) => {
             let named = all.iter().find(|(e, _)| e.ip == w.ip);
             let near =

@@ -25,12 +25,12 @@ pub struct Ah {
     domain: &'static Pd,
 }
 
-/// The device's form of an address vector. Without a GRH the LID names the peer, where devices have
-/// LIDs.
+/// The device's form of an address vector. If devices have LIDs, a vector without a GRH names the
+/// peer by its LID.
 ///
 /// # Errors
-/// `Error::Invalid`: no GRH (RoCE has no other addresses), another port than the only one, no such
-/// source GID. ENODATA: the entry of that source GID is unused.
+/// `Error::Invalid`: no GRH and no LID of a peer, a port other than 1, or no such source GID.
+/// ENODATA: the entry of that source GID is unused.
 pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
     if a.port_num > 1 {
         return Err(refuse!(Invalid, "port_num {}: the device has one port, 1", a.port_num));
@@ -66,7 +66,7 @@ pub fn vector(a: &ibv_ah_attr, own: &Adapter) -> Result<AhAttr> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VectorExtras {
     pub sgid_index: u8,
-    /// Only in a vector without a GRH.
+    /// The LID in a vector without a GRH.
     pub dlid: Option<u16>,
 }
 
@@ -76,7 +76,7 @@ impl VectorExtras {
         VectorExtras { sgid_index: a.grh.sgid_index, dlid: (a.is_global == 0).then_some(a.dlid) }
     }
 
-    /// As one number, for an atomic store. 0 in place of a LID: none.
+    /// The fields as one number, for an atomic store. 0 in place of a LID means none.
     pub fn pack(self) -> u32 {
         u32::from(self.sgid_index) << 16 | u32::from(self.dlid.unwrap_or(0))
     }
@@ -206,8 +206,8 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: a software device needs no MAC addresses; the system resolves
-/// them.
+/// `ibv_resolve_eth_l2_from_gid`: a software device needs no MAC addresses, because the system
+/// resolves them.
 pub unsafe extern "C" fn resolve_eth_l2(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,

@@ -1,5 +1,5 @@
-//! Buffers that the library allocates for the program (rdma-core 64), and the registration that
-//! includes all others (59).
+//! Buffers that the library allocates for the program (rdma-core 64), and `ibv_reg_mr_ex`, which
+//! unites the other registrations (59).
 
 use crate::abi::*;
 use crate::dmah_verbs::Dmah;
@@ -10,18 +10,18 @@ use core::ffi::{c_int, c_void};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::map::{page_size, Map};
 
-/// A buffer, which the program knows by its pointer alone. Its memory is a mapping of its own.
+/// A buffer, which the program knows only by its pointer. Its memory is a mapping of its own.
 pub struct Buf {
     map: Map,
     length: usize,
     /// The domain that it was allocated from.
     pd: *mut ibv_pd,
-    /// The domain that counts it.
+    /// The domain that counts it as a user.
     domain: &'static Pd,
 }
 
-/// `ibv_alloc_buf`: page-aligned memory of the process, zeroed. The allocators of a parent domain
-/// are not called, as for rings.
+/// `ibv_alloc_buf`: page-aligned, zeroed memory of the process. As for rings, a parent domain's
+/// allocators are not called.
 pub unsafe extern "C" fn alloc_buf(
     pd: *mut ibv_pd,
     size: usize,
@@ -43,8 +43,8 @@ pub unsafe extern "C" fn alloc_buf(
     })())
 }
 
-/// `ibv_free_buf`. Regions that are registered in it end in access errors, as with any memory that
-/// the program unmaps.
+/// `ibv_free_buf`. Requests to regions in it end in access errors, as with any memory that the
+/// program unmaps.
 pub unsafe extern "C" fn free_buf(buf: *mut Buf) {
     if buf.is_null() {
         return;
@@ -90,7 +90,7 @@ unsafe fn register_within(buf: *const Buf, w: &RegRequest) -> Result<*mut ibv_mr
     unsafe { mr_verbs::new(w) }
 }
 
-/// `ibv_export_buf_dmabuf_fd`: the memory is of no dma-buf.
+/// `ibv_export_buf_dmabuf_fd`: the memory is not a dma-buf's.
 pub unsafe extern "C" fn export_buf_dmabuf_fd(buf: *mut Buf) -> c_int {
     // SAFETY: the program's pointer.
     Verb("ibv_export_buf_dmabuf_fd").number(
@@ -121,7 +121,7 @@ pub struct ibv_mr_init_attr {
     buf: *mut Buf,
 }
 
-/// All of them.
+/// All fields.
 const KNOWN: u64 = IOVA | ADDR | FD | FD_OFFSET | DMAH | BUF;
 
 /// `ibv_reg_mr_ex`: `comp_mask` selects one of the other registrations.
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr)
 }
 
 /// # Safety
-/// The program's pointers. The struct may be shorter than ours: only the fields before the mask,
-/// and those that it names, are read, and no reference is formed.
+/// The program's pointers. The struct may be shorter than ours, so this reads only the fields
+/// before the mask and those that the mask names, and forms no reference.
 unsafe fn register_by(pd: *mut ibv_pd, a: *const ibv_mr_init_attr) -> Result<*mut ibv_mr> {
     if a.is_null() {
         return Err(refuse!(Invalid, "a pointer to an ibv_mr_init_attr is NULL"));

@@ -1,9 +1,9 @@
 //! Verbs of extended completion queues, whose completions are read field by field.
 //!
 //! Between `ibv_start_poll` and `ibv_end_poll` a thread has exclusive use of the CQ. A timestamp is
-//! the time at which the completion was taken from the queue, on the clock of
-//! `ibv_query_rt_values_ex` (nanoseconds of CLOCK_MONOTONIC) or the wall clock: the device records
-//! none, since a polling program runs its engine.
+//! the time at which the poll took the completion: the polling program runs the engine, so the
+//! device records no earlier time. Its clock is that of `ibv_query_rt_values_ex` (nanoseconds of
+//! CLOCK_MONOTONIC) or the wall clock.
 
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
@@ -16,8 +16,8 @@ use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::reason;
 
-/// `ibv_create_cq_wc_flags` that a completion of this device can have. Its packets have no VLAN tag
-/// of their own, and no rule steers a flow, so those two are 0, as on a NIC without them.
+/// The `ibv_create_cq_wc_flags` that the device accepts. Its packets have no VLAN tag, and no rule
+/// steers flows, so those two fields are 0, as on a NIC without them.
 const WC_FLAGS: u64 = 0x7f | COMPLETION_TIMESTAMP | CVLAN | FLOW_TAG | WALLCLOCK;
 const COMPLETION_TIMESTAMP: u64 = 1 << 7;
 const CVLAN: u64 = 1 << 8;
@@ -26,7 +26,7 @@ const WALLCLOCK: u64 = 1 << 11;
 /// `ibv_cq_init_attr_mask`.
 const MASK_FLAGS: u32 = 1;
 const MASK_PD: u32 = 2;
-/// `ibv_create_cq_attr_flags`: leave the lock out; ignore overruns, which never happen here.
+/// `ibv_create_cq_attr_flags`: no lock; ignore overruns, which never happen here.
 const SINGLE_THREADED: u32 = 1;
 const IGNORE_OVERRUN: u32 = 2;
 
@@ -98,8 +98,8 @@ pub unsafe fn create(
 type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
 type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
-/// Takes the next completion. `VERBOSE`: says why a request failed. Returns 0, ENOENT if there is
-/// none, or an errno.
+/// Takes the next completion. Returns 0, ENOENT if there is none, or an errno. `VERBOSE`: prints
+/// why a request failed.
 ///
 /// # Safety
 /// A live CQ that this thread has locked.
@@ -142,7 +142,7 @@ unsafe extern "C" fn start_poll<const VERBOSE: bool>(
     // SAFETY: this thread has the turn, or the program said that there is no other.
     let rc = unsafe { advance::<VERBOSE>(cq) };
     if rc != 0 && !c.single_threaded {
-        // The program does not call ibv_end_poll then.
+        // After an error the program does not call ibv_end_poll.
         c.lock.unlock();
     }
     rc
@@ -193,7 +193,7 @@ readers! {
     read_completion_wallclock_ns -> u64 = |cq| wall_clock(cq.stamp_ns);
 }
 
-/// The wall clock's time at a time of CLOCK_MONOTONIC.
+/// Converts a time of CLOCK_MONOTONIC to the wall clock.
 fn wall_clock(stamp_ns: u64) -> u64 {
     let wall = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

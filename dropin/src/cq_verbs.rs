@@ -58,9 +58,9 @@ pub struct CqInit {
 /// Bytes of a CQ entry in the device, for growing its memory.
 const ENTRY: usize = 64;
 
-/// `sl` of the completion of a received datagram. RoCE has no service levels there. mlx5 reports
-/// the packet's headers in it, and UCX 1.13 uses that to find the addresses in the GRH: 8 for UDP,
-/// plus 1 for IPv6 or 2 for IPv4.
+/// `sl` of the completion of a received datagram. RoCE has no service levels there; mlx5 reports
+/// the packet's headers instead: 8 for UDP, plus 1 for IPv6 or 2 for IPv4. UCX 1.13 uses that to
+/// find the addresses in the GRH.
 fn network_header(gid: &[u8; 16]) -> u8 {
     const UDP: u8 = 8;
     UDP | if v4_of_gid(gid).is_some() { 2 } else { 1 }
@@ -167,13 +167,13 @@ impl Cq {
         self.events_taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The pointer that the program gave for it.
+    /// The `cq_context` that the program gave.
     pub fn program_context(&self) -> *mut c_void {
         self.ex.base.cq_context
     }
 
-    /// Destroys it in the device, removes the events that the program has not taken, and waits
-    /// until the others are acknowledged.
+    /// Destroys the CQ in the device, drops the events that the program has not taken, and waits
+    /// until the program has acknowledged the others.
     ///
     /// # Errors
     /// [`Error::Busy`]: QPs use it.
@@ -226,7 +226,6 @@ impl EventTarget for Cq {
     }
 }
 
-/// The error for a negative argument.
 #[cold]
 fn negative(cqe: c_int, comp_vector: c_int) -> Error {
     match cqe < 0 {
@@ -276,7 +275,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 const MODERATE: u32 = 1;
 
 /// `ibv_modify_cq`: moderation, by which a NIC delays events and raises one for several
-/// completions. This device raises each event at once and accepts any setting.
+/// completions. This device raises each event at once, and so accepts any setting.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     Verb("ibv_modify_cq").code((|| {
         // SAFETY: the program's pointers.

@@ -1,5 +1,5 @@
-//! Verbs of device memory: this device's memory is the host's, so it is a mapping of the library's
-//! own.
+//! Verbs of device memory. This device's memory is the host's, so device memory is a mapping that
+//! the library makes.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -15,7 +15,7 @@ use gdrcore_core::{refuse, Result};
 use gdrcore_net::map::Map;
 use std::os::fd::{IntoRawFd, OwnedFd};
 
-/// Largest allocation; no NIC has as much.
+/// Limit of an allocation; no NIC has as much.
 pub const MAX: u64 = 64 << 20;
 
 /// Device memory.
@@ -24,14 +24,14 @@ pub struct Dm {
     ibv: ibv_dm,
     /// `ibv.handle`; `None`: imported.
     _number: Option<ObjectNumber>,
-    /// Address of the first byte. A number, since no reference into the memory exists.
+    /// Address of the first byte, as a number, because no reference into the memory exists.
     base: u64,
     length: usize,
     hca: &'static Hca,
     /// `None`: imported.
     map: Option<Map>,
-    /// The memory as a file, to be exported. `None`: imported, or the process could have no
-    /// descriptor for it.
+    /// The memory as a file, for the export. `None`: it is imported, or there was no descriptor for
+    /// it.
     file: Option<OwnedFd>,
 }
 
@@ -46,8 +46,7 @@ impl Dm {
         }
     }
 
-    /// As `at`, for copies by the program, whose offset and length must be multiples of 4, as on
-    /// NICs.
+    /// As `at`, for copies by the program. As on NICs, offset and length must be multiples of 4.
     fn words_at(&self, offset: u64, length: usize) -> Result<u64> {
         if offset % 4 != 0 || length % 4 != 0 {
             return Err(refuse!(Invalid, "dm_offset {offset}, length {length}: multiples of 4"));
@@ -90,7 +89,7 @@ pub unsafe extern "C" fn alloc_dm(
         }
         let (map, file) = match Map::with_file(c"gdrcore-dm", a.length) {
             Ok((map, file)) => (map, Some(file)),
-            // Only the export needs it.
+            // Only the export needs the file.
             Err(_) => (Map::new(a.length)?, None),
         };
         let number = ObjectNumber::new(Kind::Dm, c.hca);
@@ -112,7 +111,7 @@ pub unsafe extern "C" fn alloc_dm(
     })())
 }
 
-/// The operation behind `ibv_free_dm`. Its regions should be deregistered first: requests that
+/// The operation behind `ibv_free_dm`. Programs should deregister its regions first: requests that
 /// still use them get access errors.
 pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
@@ -125,8 +124,8 @@ pub unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     }))
 }
 
-/// `ibv_import_dm`: device memory of another context of this process, as another object. Its owner
-/// frees it.
+/// `ibv_import_dm`: another object for device memory of another context of this process. The owner
+/// frees the memory.
 pub unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     Verb("ibv_import_dm").pointer((|| {
         // SAFETY: the program's pointer.
@@ -151,7 +150,7 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
 }
 
 /// `ibv_dm_export_dmabuf_fd`: a descriptor of the memory, which programs can map and this device
-/// registers as a dma-buf. No kernel driver made it, so none imports it.
+/// registers as a dma-buf. Kernel drivers cannot import it, because none of them made it.
 pub unsafe extern "C" fn export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the program's pointer, one of ours.
     Verb("ibv_dm_export_dmabuf_fd").number(unsafe { object(dm.cast::<Dm>()) }.and_then(|d| {
@@ -163,8 +162,7 @@ pub unsafe extern "C" fn export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
     }))
 }
 
-/// `IBV_ACCESS_*` flags that a region over device memory may have: those of any region; its
-/// addresses are offsets.
+/// `IBV_ACCESS_*` flags that a region over device memory may have. Its addresses are offsets.
 const DM_ACCESS: u32 = ACCESS_ALL & !(access::ON_DEMAND | access::HUGETLB);
 
 /// The operation behind `ibv_reg_dm_mr`.

@@ -1,6 +1,6 @@
 //! DMA handles (rdma-core 59): hints by which a NIC marks its PCIe transactions (TPH). This device
-//! has no such transactions; it checks the hints as the kernel does, and regions may be registered
-//! with them.
+//! makes no such transactions. It checks the hints as the kernel does, and accepts the handles in
+//! registrations.
 
 use crate::abi::*;
 use crate::hca::Hca;
@@ -41,10 +41,10 @@ const PH_MAX: u8 = 3;
 const PERSISTENT: u8 = 1;
 
 impl Dmah {
-    /// The handle that a region of a domain is to be registered with.
+    /// The handle for a new region of a domain.
     ///
     /// # Errors
-    /// `Error::Invalid`: null, of another device, or a region on demand.
+    /// `Error::Invalid`: null, of another device, or for a region on demand.
     ///
     /// # Safety
     /// The program's pointers.
@@ -72,7 +72,6 @@ impl Dmah {
     }
 }
 
-/// Whether this thread may run on a CPU.
 fn may_run_on(cpu: u32) -> Result<bool> {
     // SAFETY: zeroes are a valid set, which lives through the call.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };

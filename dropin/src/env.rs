@@ -11,10 +11,10 @@
 //!   process may use, at most 16. A thread gets an engine with its first CQ, so that threads with
 //!   queue pairs and CQs of their own do not wait for each other. A device behind a router has one
 //!   unless this says otherwise.
-//! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. They take as many
-//!   numbers of the address, of which all processes on it have 2^24.
-//! * `GDRC_KEEPALIVE`: seconds without a packet of its peer after which an RC queue pair probes the
-//!   peer; without it, never.
+//! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. The engine takes as
+//!   many queue pair numbers. All processes on an address share 2^24 of them.
+//! * `GDRC_KEEPALIVE`: an RC queue pair probes its peer after so many seconds without a packet;
+//!   without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
 //! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
@@ -24,7 +24,7 @@
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
 //!
 //! A value that cannot be parsed is reported once on standard error and counts as not set. If a
-//! router cannot be reached there is no device at all.
+//! router cannot be reached the process has no device at all.
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::Error;
@@ -51,10 +51,10 @@ pub fn address() -> Option<Endpoint> {
 }
 
 /// The router through which peers are reached, if there is one, and the address that it assigns to
-/// this process. The first router that answers is asked once.
+/// this process. Asks the router only once.
 ///
 /// # Errors
-/// It cannot be reached, or refuses; the reason was printed to standard error.
+/// The router cannot be reached, or refuses; the reason was printed to standard error.
 pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
     static KNOWN: OnceLock<(SocketPath, Endpoint)> = OnceLock::new();
     reason::install();
@@ -65,11 +65,11 @@ pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
         Found::Mounted(at) if text("GDRC_ADDRESS").is_none() => at,
         Found::Off | Found::Nothing | Found::Mounted(_) => return Ok(None),
     };
-    // No lock while waiting for the router: another thread may fork.
+    // Holds no lock while it waits for the router, because another thread may fork.
     if let Some(known) = KNOWN.get().filter(|(path, _)| *path == at) {
         return Ok(Some(*known));
     }
-    // A session without queue pair numbers, which the router releases at once.
+    // The session has no queue pair numbers, and the router ends it at once.
     let (session, _) = Session::open(&at, 0).inspect_err(|_| complain_of_router())?;
     let fresh = (at, Endpoint::new(session.gid(), 0, ROCE_PORT));
     let _ = KNOWN.set(fresh);
@@ -86,8 +86,8 @@ pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory has no packets for
-/// a capture, so a capture without `GDRC_PATH` selects UDP.
+/// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory carries no packets
+/// to capture, so a capture without `GDRC_PATH` selects UDP.
 pub fn path(captured: bool) -> (PathChoice, u32) {
     let named = text("GDRC_PATH");
     if captured {
@@ -127,7 +127,7 @@ pub fn engines() -> Option<u32> {
     }
 }
 
-/// Engines beyond which threads share them, where nothing else is said.
+/// Limit of engines without `GDRC_ENGINES`; further threads share them.
 const DEFAULT_ENGINES: usize = 16;
 
 /// One for each CPU that the process may use.
@@ -135,10 +135,10 @@ pub fn engines_by_default() -> u32 {
     std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(DEFAULT_ENGINES) as u32)
 }
 
-/// Most that `GDRC_QPS` may say: indexes of queue pairs have 16 bits.
+/// Limit of `GDRC_QPS`: indexes of queue pairs have 16 bits.
 const QPS_MAX: u32 = 1 << 16;
 
-/// The number in `GDRC_QPS`: numbers of queue pairs that each engine takes; 0: the usual block.
+/// The number in `GDRC_QPS`: the queue pair numbers of each engine; 0: the usual block.
 pub fn qpn_count() -> u32 {
     let Some(value) = text("GDRC_QPS") else { return 0 };
     match value.parse::<u32>() {
@@ -183,7 +183,7 @@ pub fn lid() -> bool {
 /// The NIC whose vendor and part the device reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// None of any vendor.
+    /// No vendor's NIC.
     Own,
     /// A ConnectX-5.
     Mlx5,

@@ -1,5 +1,5 @@
-//! Acknowledgement of asynchronous events: the kind of object of an event, and the counters by
-//! which its destruction waits until programs have acknowledged its events.
+//! Acknowledgement of asynchronous events. An object's destruction waits until programs have
+//! acknowledged its events. Counters in the object show that.
 
 use crate::abi::*;
 use gdrcore_core::device::async_event;
@@ -32,15 +32,15 @@ pub fn event_kind(event_type: u32) -> EventKind {
 pub struct AckCounters {
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,
-    /// Completion events, or null.
+    /// Completion events that were acknowledged, or null.
     completion: *mut u32,
-    /// Asynchronous events.
+    /// Asynchronous events that were acknowledged.
     asynchronous: *mut u32,
 }
 
 /// An object with events.
 pub trait HasEvents {
-    /// Pointers to its fields.
+    /// Pointers to the fields of the object.
     fn ack_counters(this: *mut Self) -> AckCounters;
 }
 
@@ -89,7 +89,7 @@ impl AckCounters {
         }
     }
 
-    /// Sleeps until as many events are acknowledged as were taken.
+    /// Sleeps until the program has acknowledged as many events as it has taken.
     ///
     /// # Safety
     /// The object of [`AckCounters::of`] lives.

@@ -1,6 +1,6 @@
-//! A queue of events with a descriptor that the program may poll and make non-blocking: an eventfd
-//! in semaphore mode counts the entries of a list. Completion channels and asynchronous events use
-//! it.
+//! A queue of events for completion channels and asynchronous events. Its descriptor, which the
+//! program may poll and make non-blocking, is an eventfd in semaphore mode that counts the queued
+//! events.
 
 use crate::verb_result::last_error;
 use core::ffi::c_int;
@@ -41,8 +41,8 @@ impl<T> EventQueue<T> {
         unsafe { libc::write(self.fd, (&raw const one).cast(), 8) };
     }
 
-    /// Takes the oldest event; waits for one unless the program made the descriptor non-blocking.
-    /// `taken` runs under the list's lock, so that a later [`EventQueue::remove`] knows which
+    /// Takes the oldest event. Waits for one, unless the program made the descriptor non-blocking.
+    /// Calls `taken` under the list's lock, so that a later [`EventQueue::remove`] knows which
     /// events programs have.
     ///
     /// # Errors
@@ -55,20 +55,20 @@ impl<T> EventQueue<T> {
                 return Err(last_error());
             }
             let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-            // Empty: another thread removed the event after the read.
+            // Another thread has removed the event since the read.
             if let Some(event) = list.pop_front() {
                 return Ok(taken(event));
             }
         }
     }
 
-    /// Removes events that were not taken.
+    /// Removes events that the program has not taken.
     pub fn remove(&self, gone: impl Fn(&T) -> bool) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let before = list.len();
         list.retain(|e| !gone(e));
         for _ in list.len()..before {
-            // If a thread in `take` was faster, it finds the list empty.
+            // A thread in `take` may have been faster: it finds the list empty.
             gdrcore_ucma::file::uncount(self.fd);
         }
     }

@@ -1,8 +1,8 @@
-//! With GDRC_VERBOSE: why a request failed, once for each connection of a queue pair. The requests
-//! behind it fail for the same reason, and flushed ones have none of their own.
+//! With GDRC_VERBOSE: prints why a request failed, once for each connection of a queue pair. Later
+//! requests fail for the same reason, and flushed ones have no reason of their own.
 //!
-//! Contexts and CQs choose the poll that says so, or the one that does not, when they are made:
-//! without GDRC_VERBOSE no poll asks.
+//! Contexts and CQs choose the printing poll or the silent one when they are made, so without
+//! GDRC_VERBOSE no poll checks for it.
 
 use crate::abi::ibv_wc;
 use crate::env;
@@ -22,7 +22,7 @@ pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
         let cause = hca.device.qp_cause(qp).ok().filter(|cause| cause.code == wc.vendor_err);
         let words = match cause {
             Some(cause) => cause.to_string(),
-            // Something else has happened since.
+            // The QP has a newer cause by now.
             None => CauseCode::from_u32(wc.vendor_err).unwrap_or_default().text().into(),
         };
         // SAFETY: a static text.
@@ -31,7 +31,7 @@ pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
     }
 }
 
-/// The queue pair of a number, if nothing was said of its connection yet.
+/// The queue pair of a number, if no failure of its connection was printed yet.
 fn first_failure(hca: &Hca, number: u32) -> Option<Handle> {
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.

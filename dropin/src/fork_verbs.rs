@@ -1,17 +1,17 @@
 //! Verbs for fork: the parent keeps its devices; the child gets `EOWNERDEAD` on them and may open
 //! its own.
 //!
-//! Registered memory needs no care (the CPU copies it, so copy-on-write does no harm), hence
-//! `ibv_fork_init` does nothing and `ibv_is_fork_initialized` returns that it is not needed.
+//! Registered memory needs no care: the CPU copies it, so copy-on-write does no harm. So
+//! `ibv_fork_init` does nothing, and `ibv_is_fork_initialized` returns that it is not needed.
 
 use core::ffi::{c_int, c_void};
 
 /// `IBV_FORK_UNNEEDED`.
 const UNNEEDED: u32 = 2;
 
-/// Runs `hold` before every later fork of this process, and `release` after it in parent and child:
-/// between them a lock is held, so that the child finds the protected data consistent. Of several
-/// pairs the one registered last holds first.
+/// Calls `hold` before every later fork of this process, and `release` afterwards in parent and
+/// child. A lock is held in between, so the child finds the protected data consistent. The pair
+/// registered last holds first.
 pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
     let before: unsafe extern "C" fn() = hold;
     let after: unsafe extern "C" fn() = release;

@@ -1,23 +1,23 @@
 //! The GID table of a device's port.
 //!
 //! A NIC has two entries for each address, one of RoCE v1 and one of RoCE v2, and usually begins
-//! with those of its link-local IPv6 address. So an IPv4 address is at 2 and 3, and programs are
-//! started with an index of 3, or have 0 or 1 built in. A device of ours has a single address. So
-//! both pairs name this address: whichever index a program takes, the GID leads to the device.
+//! with those of its link-local IPv6 address. So an IPv4 address is at 2 and 3, and programs get an
+//! index of 3, or have 0 or 1 built in. This device has a single address, and both pairs name it,
+//! so any index that a program takes leads to the device.
 //!
-//! An entry of RoCE v1 means the same as that of v2: the device has one wire format, and peers
-//! exchange GIDs only.
+//! An entry of RoCE v1 means the same as one of v2: the device has one wire format, and peers
+//! exchange only GIDs.
 //!
-//! Like that of a NIC, the table is longer than what is in use. An unused entry is a GID of zeros
-//! and has no type; Linux answers ENODATA to whoever asks for it (`rdma_get_gid_attr`).
+//! As on a NIC, the table has unused entries. Such an entry is a GID of zeros without a type; a
+//! query of it gets ENODATA, as from Linux (`rdma_get_gid_attr`).
 
 use gdrcore_core::{refuse, Result};
 
 /// Entries of the table.
 pub const LEN: u32 = 16;
-/// The first of them are in use.
+/// The entries in use, which come first.
 pub const USED: u32 = 4;
-/// The entry that the library itself chooses: the first of RoCE v2.
+/// The entry that the library itself uses: the first of RoCE v2.
 pub const PREFERRED: u8 = 1;
 
 /// `ibv_gid_type`.

@@ -1,8 +1,8 @@
-//! An open device. All contexts of the process on one address share it, as all contexts of a
-//! process share a NIC: their queue pairs reach each other, and the address is bound once.
+//! An open device. All contexts of the process on one address share it, as they share a NIC. So
+//! their queue pairs reach each other, and the address is bound once.
 //!
-//! It receives the device's events as they happen, on the thread that runs the engine, and puts
-//! them into the queue of their channel or context: one write wakes a sleeping program.
+//! The thread that runs the engine delivers the device's events at once: it queues them for their
+//! channel or context, and one write wakes a sleeping program.
 //!
 //! Locks are taken in the order engine, `objects`, queue. So nothing here calls the device while it
 //! holds `objects`.
@@ -27,7 +27,7 @@ use gdrcore_net::soft::{EventSink, SoftDevice};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Woken when a connection manager has an event.
+/// The thread that handles the events of connection managers.
 pub static CM_EVENTS: Worker = Worker::new();
 
 /// An object that can have events: a CQ, a QP or an SRQ.
@@ -37,7 +37,7 @@ pub trait EventTarget {
     /// The context on which it was made.
     fn context(&self) -> *mut ibv_context;
 
-    /// The object as asynchronous events name it.
+    /// The object in the form that asynchronous events have.
     fn element(&self) -> ibv_async_element;
 
     /// The fields by which its asynchronous events are acknowledged.
@@ -55,15 +55,15 @@ pub trait EventTarget {
         Vec::new()
     }
 
-    /// The handle of the queue pair of a number, at the first failure of its connection.
-    /// `Some(None)`: a failure was reported already. `None`: it is another object.
+    /// The handle of the queue pair with this number, at the first failure of its connection.
+    /// `Some(None)`: a failure was reported already. `None`: this is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
         None
     }
 }
 
-/// Called by the thread that runs the engine when management datagrams of other classes than the
-/// connection manager's have arrived.
+/// The thread that runs the engine calls this for arrived management datagrams, except those of the
+/// connection manager.
 pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
 
 /// A context of the device, with its event queue.
@@ -72,10 +72,10 @@ pub struct OpenContext {
     pub events: *const EventQueue<ibv_async_event>,
 }
 
-/// A file by its device and inode, and the XRC domain of it.
+/// A file by its device and inode.
 pub type File = (u64, u64);
 
-/// The XRC domain of a file, and how many handles of it programs have.
+/// The XRC domain of a file, and the number of handles that programs have of it.
 pub struct XrcFile {
     pub handle: Handle,
     pub opens: usize,
@@ -89,7 +89,7 @@ pub struct Objects {
     pub domains: HashMap<u32, *mut ibv_pd>,
     pub regions: HashMap<u32, *mut ibv_mr>,
     pub dms: HashMap<u32, *mut ibv_dm>,
-    /// Further handles of XRC targets that are in `by_handle`, by `ibv_open_qp`.
+    /// Further handles, from `ibv_open_qp`, of XRC targets that are in `by_handle`.
     pub opened: HashMap<Handle, Vec<*const dyn EventTarget>>,
     /// XRC domains that programs named by a file.
     pub xrc_files: HashMap<File, XrcFile>,
@@ -100,8 +100,8 @@ pub struct Objects {
 unsafe impl Send for Objects {}
 
 impl Objects {
-    /// Removes one of several handles of an object, which lives on. False: it is the only one, and
-    /// stays until the object has ended.
+    /// Removes one of several handles of an object, which lives on. False: it is the only handle,
+    /// and stays until the object has ended.
     pub fn remove_one_of_several(
         &mut self,
         handle: Handle,
@@ -131,20 +131,19 @@ impl Objects {
 /// An open device.
 pub struct Hca {
     pub device: &'static SoftDevice,
-    /// The attributes of the device.
     pub attr: DeviceAttr,
-    /// Least bytes of the next growth.
+    /// Least size of the next growth in bytes.
     growth: AtomicUsize,
     /// The memory of the device.
     maps: Mutex<Vec<Map>>,
     objects: Mutex<Objects>,
-    /// Thread domains that were made.
+    /// The number of thread domains made so far.
     pub thread_domains: AtomicU32,
 }
 
 /// The initial limits of a device. Create calls grow the tables up to 256 times these limits, as
-/// far as [`Config::table`] allows: a million regions and windows, 65,536 of the others, 32,768
-/// domains. Until then a table is a directory of pages that nobody has touched.
+/// far as [`Config::table`] allows: a million regions and windows, 32,768 domains, 65,536 of each
+/// other object. Until then a table is a directory of untouched pages.
 const CONFIG: Config = Config {
     growth: 256,
     max_pd: 128,
@@ -159,12 +158,13 @@ const CONFIG: Config = Config {
     max_inline: 1024,
     max_rd_atomic: 32,
     // Programs close one end while the other still has receives posted. A NIC reports nothing then,
-    // so neither does this device. Their timeouts are for NICs, which need not wait for a CPU.
+    // so neither does this device. Programs choose timeouts for NICs, which never wait for a CPU:
+    // the device lengthens them.
     flags: config_flags::SILENT_LOSS | config_flags::LONG_TIMEOUTS,
     ..Config::DEFAULT
 };
 
-/// First growth. Each is twice the one before, so 14 of them add 128 GiB.
+/// First growth in bytes. Each is twice the one before, so 14 of them add 128 GiB.
 const GROWTH: usize = 8 << 20;
 
 impl Hca {
@@ -211,10 +211,10 @@ impl Hca {
         drop(unsafe { Box::from_raw((&raw const *self).cast_mut()) });
     }
 
-    /// Whether this process opened the device.
+    /// Checks that this process opened the device.
     ///
     /// # Errors
-    /// [`Error::OwnerDead`]: its parent did.
+    /// [`Error::OwnerDead`]: a parent process did.
     pub fn check(&self) -> Result<()> {
         self.device.fd().map(|_| ())
     }
@@ -224,12 +224,12 @@ impl Hca {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Destroys the queues that a program leaves on a context which it closes, since their events
+    /// Destroys the queues that a program left on a context that it closes, because their events
     /// would have no context. Other objects end with the device.
     pub fn end_queues_of(&self, context: *mut ibv_context) {
         let mut left: Vec<(Handle, EventKind, Vec<[u8; 16]>)> = Vec::new();
         let mut objects = self.objects();
-        // A queue pair that has a handle of another context stays.
+        // A queue pair with a handle of another context stays.
         let Objects { opened, by_handle, .. } = &mut *objects;
         opened.retain(|handle, others| {
             // SAFETY: what is in the table lives.
@@ -252,8 +252,8 @@ impl Hca {
             !theirs
         });
         drop(objects);
-        // Queue pairs first, since they use the others. A queue that a QP of another context uses
-        // cannot be destroyed, and ends with the device.
+        // Queue pairs first, because they use the others. A queue that another context's QP uses
+        // cannot be destroyed; it ends with the device.
         left.sort_by_key(|(_, kind, _)| !matches!(kind, EventKind::Qp));
         for (handle, kind, groups) in left {
             let _ = match kind {
@@ -270,8 +270,8 @@ impl Hca {
         }
     }
 
-    /// Makes an object; if the device has no room for it, gives it more memory. `bytes`:
-    /// approximate size of its rings.
+    /// Makes an object; if the device has no room for it, gives the device more memory. `bytes`:
+    /// approximate size of the object's rings.
     ///
     /// # Errors
     /// Those of `make`.
@@ -294,7 +294,7 @@ impl Hca {
         // The heap rounds up to powers of two, and a ring has several parts: each may double the
         // bytes.
         let size = next.max(bytes.checked_mul(4).ok_or(Error::NoMemory)?);
-        // The device divides it among its engines, of which each has a vector.
+        // The device divides the memory among its engines; each has a completion vector.
         let size = size.checked_mul(self.device.vectors() as usize).ok_or(Error::NoMemory)?;
         let map = Map::new(size)?;
         // SAFETY: a fresh map, kept until the device is closed.

@@ -1,5 +1,4 @@
-//! The kinds of devices that an entry of the list can have: their names, and the functions that
-//! open them.
+//! The kinds of devices in the list: their names, and the functions that open them.
 //!
 //! A new kind is one row of [`KINDS`].
 
@@ -16,7 +15,7 @@ pub struct OpenedDevice {
 
 /// A kind of device.
 pub struct DeviceKind {
-    /// The beginning of its names, before a colon and the endpoint.
+    /// The start of its device names, before the colon and the endpoint.
     word: &'static str,
     /// Opens a device by its name.
     ///
@@ -42,8 +41,8 @@ fn open_soft(name: &str, core: &Config) -> Result<OpenedDevice> {
     open_engines(name, core, env::engines().unwrap_or_else(env::engines_by_default))
 }
 
-/// Over a router each engine is a session, of which a tenant has a number: the other processes of
-/// the tenant may need them.
+/// Behind a router each engine is a session. A tenant has a limited number of sessions, which its
+/// other processes may need.
 fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
     open_engines(name, core, env::engines().unwrap_or(1))
 }
@@ -53,7 +52,7 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     let (path, flags) = env::path(pcap.is_some());
     // Other devices and processes of the program may write the same capture.
     let flags = flags | soft_flags::KEEP_CAPTURE;
-    // Others than the first are made for threads that need them.
+    // Engines after the first are made for threads that need them.
     let engines = EngineCount::up_to(engines);
     let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref(), engines };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;

@@ -14,16 +14,16 @@
 //!   `open_context`: the context of `ibv_open_device`.
 //! * `*_verbs`: the verbs, a file for each object, with the object's struct. `send_batch`: the
 //!   requests that `ibv_wr_` calls build. `failed_requests`: prints why requests failed.
-//! * `ops_table`: the operations of a context, by which the inline verbs find those files.
+//! * `ops_table`: the operations of a context, through which the inline verbs call those files.
 //!   `open_verbs`: open and close.
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
-//! * `mlx5`: mlx5dv, which our `libmlx5.so.1` passes on.
+//! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
-//! The exported names with their versions are the table `symbols/ibverbs.txt`, of which `build.rs`
-//! makes the jumps.
+//! The table `symbols/ibverbs.txt` has the exported names and their versions. `build.rs` makes the
+//! jumps of it.
 //!
 //! # Thread-safety
 //! As libibverbs promises: any thread may call anything. The device refuses a second thread on one
@@ -82,8 +82,8 @@ mod verb_result;
 mod worker;
 mod xrcd_verbs;
 
-/// Marks this libibverbs as gdrcore's own, for the verbs device, which takes it for no NIC's: the
-/// version of what is below this name.
+/// Marks this libibverbs as gdrcore's own, so that the verbs device does not use it as a NIC's
+/// library. The value is the version of this mark.
 #[cfg_attr(not(test), no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static gdrcore_dropin_version: u32 = 1;

@@ -21,14 +21,14 @@ pub struct Mr {
     _number: Option<ObjectNumber>,
     hca: &'static Hca,
     pub handle: Handle,
-    /// The domain that counts it.
+    /// The domain that counts it as a user.
     domain: &'static Pd,
     /// The arguments of the registration, for `ibv_rereg_mr`.
     iova: u64,
     access: u32,
-    /// The mapping of a dma-buf that the library has made for it.
+    /// The library's mapping of its dma-buf.
     map: Option<Map>,
-    /// The DMA handle that it was registered with, which it keeps from ending.
+    /// The DMA handle of its registration, which cannot be deallocated meanwhile.
     dmah: Option<&'static Dmah>,
 }
 
@@ -112,7 +112,7 @@ pub unsafe fn new(w: &RegRequest) -> Result<*mut ibv_mr> {
     Ok(mr.cast())
 }
 
-/// Notes the DMA handle that a new region was registered with.
+/// Notes the DMA handle of a new region.
 ///
 /// # Safety
 /// `mr` was made just now; nobody else knows it.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
     unsafe { register(Verb("ibv_reg_mr_iova2"), pd, addr, length, iova, access) }
 }
 
-/// Registers host memory; `verb` is the name that the program called.
+/// Registers host memory; `verb` is the name of the program's call.
 ///
 /// # Safety
 /// The program's arguments.
@@ -181,7 +181,7 @@ unsafe fn register(
 /// # Safety
 /// `w.pd` is the program's.
 pub unsafe fn of_host(w: &RegRequest) -> Result<*mut ibv_mr> {
-    // The whole address space, on demand, is an implicit region.
+    // A region on demand over the whole address space is an implicit region.
     let implicit = w.access & access::ON_DEMAND != 0 && w.length == usize::MAX;
     if implicit && (w.addr != 0 || w.iova != 0) {
         return Err(refuse!(
@@ -196,9 +196,9 @@ pub unsafe fn of_host(w: &RegRequest) -> Result<*mut ibv_mr> {
     unsafe { new(w) }
 }
 
-/// `ibv_reg_dmabuf_mr`: a buffer that the CPU can map (of a display, of system memory), since this
-/// device's copies are made by the CPU. A buffer that it cannot map, such as a GPU's, is
-/// EOPNOTSUPP: the C ABI's `gdrc_mr_reg_memory` supports those.
+/// `ibv_reg_dmabuf_mr`. The CPU makes this device's copies, so the CPU must be able to map the
+/// buffer (of a display, of system memory). Any other buffer, such as a GPU's, is EOPNOTSUPP: the C
+/// ABI's `gdrc_mr_reg_memory` supports those.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -253,7 +253,7 @@ pub unsafe fn of_dmabuf(
     let mr = unsafe { new(&RegRequest { pd, addr, length, iova, access, provider: 0 })? };
     // SAFETY: made just now; nobody else knows it.
     let m = unsafe { &mut *mr.cast::<Mr>() };
-    // As in rdma-core: the address is the offset in the buffer.
+    // As in rdma-core, the address is the offset in the buffer.
     m.ibv.addr = offset as *mut c_void;
     m.map = Some(map);
     Ok(mr)
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn rereg_mr(
         let m = unsafe { &mut *mr.cast::<Mr>() };
         let moves = flags & CHANGE_TRANSLATION != 0;
         if m.map.is_some() {
-            // The program has no address of its memory that another call could name.
+            // The program has no address of the buffer for another call.
             return Err(refuse!(
                 Unsupported,
                 "mr: a region of a dma-buf cannot be registered anew"
@@ -348,8 +348,8 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     })())
 }
 
-/// `ibv_import_mr`: a region of another context of this process, as another object. Its owner
-/// deregisters it.
+/// `ibv_import_mr`: another object for a region of another context of this process. The owner
+/// deregisters the region.
 pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     Verb("ibv_import_mr").pointer((|| {
         // SAFETY: the program's pointer.
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
             // SAFETY: checked above.
             context: unsafe { (*pd).context },
             pd,
-            // As with every driver: the importer knows the address, or does not need it.
+            // 0, as with every driver: the importer knows the address or does not need it.
             addr: core::ptr::null_mut(),
             ..m.ibv
         };
@@ -423,8 +423,8 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// `ibv_advise_mr_advice`: PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT.
 const ADVICE_MAX: u32 = 2;
 
-/// The operation behind `ibv_advise_mr`: advice is ignored, whatever regions the list names, since
-/// the CPU that copies needs none.
+/// The operation behind `ibv_advise_mr`: ignores the advice, whatever regions the list names,
+/// because the copying CPU needs none.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: u32,

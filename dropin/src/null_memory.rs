@@ -1,5 +1,5 @@
-//! The memory of null regions: reads return zeroes, writes are discarded. A memory provider of the
-//! device.
+//! The memory of null regions, as a memory provider of the device: reads return zeroes, writes are
+//! discarded.
 
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId, PROVIDER_MAX};
 

@@ -1,7 +1,7 @@
-//! The handles of objects, as programs see them: small numbers of the process, of each kind of
-//! object the lowest that is free, as a kernel gives them to an open file. FreeFlow's router, for
-//! one, indexes tables of its own by them. An object of the device may be of any engine; its handle
-//! there is another number.
+//! The object handles that programs see. Each kind of object has small numbers in the process: a
+//! new object gets the lowest free one, as the kernel does for an open file. FreeFlow's router, for
+//! example, uses them as indexes of its own tables. The device's handle of an object is another
+//! number.
 
 use crate::fork_verbs::around_forks;
 use crate::thread_lock::ForkLock;
@@ -25,7 +25,7 @@ const KINDS: usize = Kind::Dm as usize + 1;
 
 /// The numbers of a kind.
 struct Numbers {
-    /// By number: the device whose object has it; 0: it is free.
+    /// For each number the device of its object; 0: it is free.
     owners: Vec<usize>,
     free: BinaryHeap<Reverse<u32>>,
 }
@@ -62,7 +62,7 @@ extern "C" fn release() {
     NUMBERS.release();
 }
 
-/// An object's number, which is free again as soon as this is dropped.
+/// An object's number. Dropping it frees the number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ObjectNumber {
     kind: Kind,
@@ -87,8 +87,8 @@ impl Drop for ObjectNumber {
     }
 }
 
-/// Frees the numbers of what a program has left on a device that closes. Nothing drops those: the
-/// program may still have pointers to the objects.
+/// Frees the numbers of the objects that a program left on a closing device. Those objects are
+/// never dropped, because the program may still have pointers to them.
 pub fn free_all<D>(device: *const D) {
     for numbers in NUMBERS.lock().iter_mut() {
         for n in 0..numbers.owners.len() {

@@ -35,7 +35,7 @@ impl Context {
         Ok(c)
     }
 
-    /// As [`Context::of`], also for the context of a parent process: for queries that need no
+    /// As [`Context::of`], but also accepts a parent process's context, for queries that need no
     /// device.
     ///
     /// # Errors
@@ -65,9 +65,9 @@ impl Context {
     }
 }
 
-/// Removes the asynchronous events of an object that has ended which the program has not taken, and
-/// waits until all others are acknowledged. `completions`: the completion events of a CQ that the
-/// program has taken.
+/// Removes the asynchronous events of an ended object that the program has not taken, and waits
+/// until the program has acknowledged all others. `completions`: the completion events of a CQ that
+/// the program has taken.
 ///
 /// # Safety
 /// Its context lives.

@@ -24,7 +24,7 @@ pub struct State {
     closed: ClosedCounters,
 }
 
-/// An open device and how many contexts it has.
+/// An open device, and the number of its contexts.
 pub struct OpenHca {
     pub index: u32,
     pub contexts: u32,
@@ -37,7 +37,7 @@ pub static STATE: ForkLock<State> =
 
 /// The sum of the counters of devices that this process has closed.
 struct ClosedCounters {
-    /// The process that closed them: a child of fork begins with none.
+    /// The process that closed them; a child of fork starts with none.
     owner: libc::pid_t,
     sum: Counters,
 }
@@ -47,7 +47,7 @@ impl ClosedCounters {
         ClosedCounters { owner: 0, sum: Counters::ZERO }
     }
 
-    /// The sum, which begins at 0 in the child of a fork.
+    /// The sum; it starts at 0 in the child of a fork.
     fn own(&mut self) -> &mut Counters {
         let pid = std::process::id() as libc::pid_t;
         if self.owner != pid {
@@ -57,11 +57,12 @@ impl ClosedCounters {
     }
 }
 
-/// Holds the lock of the list around every later fork.
+/// Holds the list's lock around every later fork.
 pub fn guard_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The pair that is registered last holds first: numbers are freed under the list's lock.
+        // Numbers are freed under the list's lock, so the list's lock must be held first: its pair
+        // is registered last.
         object_numbers::guard_forks();
         around_forks(hold, release);
     });
@@ -75,8 +76,8 @@ extern "C" fn release() {
     STATE.release();
 }
 
-/// The entries of the current list: the addresses that are there, and those of devices that are
-/// open here.
+/// The entries of the present list: those of present addresses, and those of devices that are open
+/// here.
 pub fn present() -> Vec<&'static Adapter> {
     let places = places();
     let only = env::device();
@@ -103,18 +104,19 @@ pub fn present() -> Vec<&'static Adapter> {
     list
 }
 
-/// Whether a pointer of a program is that of an entry.
+/// Whether a program's pointer points to an entry.
 pub fn is_listed(device: *const ibv_device) -> bool {
     STATE.lock().adapters.iter().any(|a| core::ptr::eq(&a.ibv, device))
 }
 
-/// The open device of an entry, opened if it is not, for one more context. [`put`] releases it.
+/// The device of an entry, for one more context; opens it if it is not open. [`put`] is the
+/// opposite.
 ///
 /// # Errors
 /// Those of [`Hca::open`].
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     let mut state = STATE.lock();
-    // Devices of a parent process do not belong to this process.
+    // A parent process's devices do not count.
     state.open.retain(|o| o.hca.check().is_ok());
     if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
         o.contexts += 1;
@@ -122,7 +124,7 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     }
     stats_printer::install(total);
     let hca = with_stack("gdrc-open", || {
-        // Reasons are recorded for the thread that was refused.
+        // The reason for a refusal is recorded per thread.
         reason::install();
         reason::clear();
         Hca::open(adapter).inspect_err(|&e| {
@@ -136,7 +138,7 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
     Ok(hca)
 }
 
-/// Removes one context from an open device; without any it is closed.
+/// Removes one context from an open device. Without any context the device is closed.
 pub fn put(hca: &'static Hca) {
     let mut state = STATE.lock();
     let Some(at) = state.open.iter().position(|o| core::ptr::eq(o.hca, hca)) else { return };
@@ -151,9 +153,9 @@ pub fn put(hca: &'static Hca) {
     }
 }
 
-/// The sum of the counters of all devices that the process has or had open.
+/// The sum of the counters of all devices that the process has open or had open.
 fn total() -> Counters {
-    // Open devices stay while the list is locked.
+    // The lock keeps the devices open.
     let mut state = STATE.lock();
     let mut all = *state.closed.own();
     for counters in state.open.iter().filter_map(|o| o.hca.device.counters().ok()) {

@@ -1,5 +1,5 @@
-//! `ibv_open_qp`: further handles of the XRC targets of this process. Events of a target go to each
-//! of its handles, and the last one ends it.
+//! `ibv_open_qp`: further handles of this process's XRC targets. Each handle of a target gets its
+//! events, and the end of the last handle ends the target.
 
 use crate::abi::*;
 use crate::event_acks::EventKind;
@@ -16,7 +16,7 @@ const OPEN_XRCD: u32 = 2;
 const OPEN_CONTEXT: u32 = 4;
 const OPEN_TYPE: u32 = 8;
 
-/// The operation behind `ibv_open_qp`: one more handle of an XRC target of this process.
+/// The operation behind `ibv_open_qp`.
 pub unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,

@@ -59,8 +59,8 @@ pub unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     0
 }
 
-/// `ibv_import_device`: a second context on the device of another, which `cmd_fd` or a copy of that
-/// descriptor identifies. Only within one process. The new context owns the descriptor.
+/// `ibv_import_device`: a second context on the device of another context of this process, which
+/// `cmd_fd` or a copy of that descriptor identifies. The new context owns the descriptor.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     Verb("ibv_import_device").pointer((|| {
         let file = uverbs_commands::File::of(cmd_fd)

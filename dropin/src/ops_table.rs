@@ -28,8 +28,7 @@ fn operations() -> ibv_context_ops {
     }
 }
 
-/// The operations of a context, and its fields that programs see. `vectors`: completion vectors of
-/// its device.
+/// The operations of a context, and its public fields. `vectors`: completion vectors of its device.
 pub fn verbs(
     adapter: &'static Adapter,
     vectors: u32,

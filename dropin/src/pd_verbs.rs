@@ -1,7 +1,7 @@
 //! Verbs of protection domains, parent domains and thread domains.
 //!
 //! A parent domain is an alias of a protection domain. By a thread domain a program declares that
-//! it uses objects from one thread only. It has no effect here, as the locks cost nothing without a
+//! only one thread uses the objects on it. The locks need no such hint: they cost nothing without a
 //! second thread.
 
 use crate::abi::*;
@@ -19,12 +19,12 @@ use gdrcore_core::{refuse, Result};
 #[repr(C)]
 pub struct Pd {
     ibv: ibv_pd,
-    /// `ibv.handle`; another name of a domain has that of its base.
+    /// `ibv.handle`. An alias of a domain has the number of its base.
     number: Option<ObjectNumber>,
     pub hca: &'static Hca,
     /// The device's protection domain.
     pub handle: Handle,
-    /// The domain behind a parent or imported domain, else null.
+    /// The base of a parent or imported domain, else null.
     base: *mut Pd,
     td: *mut Td,
     imported: bool,
@@ -32,7 +32,7 @@ pub struct Pd {
     users: AtomicU32,
 }
 
-/// A thread domain: one thread uses what is made on it at a time. Its CQs are of one engine.
+/// A thread domain: only one thread at a time uses the objects on it. One engine has all its CQs.
 #[repr(C)]
 pub struct Td {
     ibv: ibv_td,
@@ -56,9 +56,9 @@ impl Pd {
         Ok(pd)
     }
 
-    /// Counts an object that is made on the domain. Returns the domain that counts it, to be
-    /// released with the object: for an imported domain that is its base, since the import may end
-    /// before its objects.
+    /// Counts an object that is made on the domain. Returns the domain that counts the object,
+    /// which is to be released with it. An imported domain returns its base, because the import may
+    /// end before its objects.
     pub fn hold(&self) -> &'static Pd {
         let counted: *const Pd = if self.imported { self.base } else { self };
         // SAFETY: a domain lives for as long as objects are counted on it.
@@ -78,7 +78,7 @@ impl Pd {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A domain of the device, or with `base` another name of that.
+    /// A domain of the device, or with `base` an alias of that.
     fn boxed(
         context: *mut ibv_context,
         hca: &'static Hca,
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })())
 }
 
-/// `ibv_import_pd`: a domain of another context of this process, as another object. Its owner
-/// deallocates it.
+/// `ibv_import_pd`: another object for a domain of another context of this process. The owner
+/// deallocates the domain.
 pub unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     Verb("ibv_import_pd").pointer((|| {
         // SAFETY: the program's pointer.
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 }
 
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`: allocators are accepted but not called,
-/// since the rings are in the device's memory; drivers without allocations do the same.
+/// because the rings are in the device's memory; drivers without allocations do the same.
 /// `_ALLOW_CC_UNPROTECTED_ALLOC`: a permission that a device without DMA does not need.
 const PARENT_DOMAIN_ATTRS: u32 = 7;
 

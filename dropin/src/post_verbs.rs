@@ -1,6 +1,6 @@
-//! Verbs that post requests. Lists are passed to the device unchanged, since the structs are the
-//! same, except for requests that name objects: there programs have pointers and the device has
-//! handles, so those are copied, a few at a time.
+//! Verbs that post requests. The structs are the same, so lists go to the device unchanged.
+//! Requests that name objects are the exception: programs put pointers there where the device has
+//! handles, so these requests are copied, a few at a time.
 
 use crate::abi::*;
 use crate::ah_verbs::Ah;
@@ -22,7 +22,7 @@ const CHUNK: usize = 16;
 #[cold]
 fn post_code(verb: Verb, r: Result<()>) -> c_int {
     match r {
-        // Not reported as a refusal: the program polls and posts again.
+        // Not printed as a refusal: the program polls and posts again.
         Err(Error::Again) => {
             set_errno(libc::ENOMEM);
             libc::ENOMEM
@@ -58,9 +58,8 @@ pub unsafe extern "C" fn post_send(
     post_code(Verb("ibv_post_send"), done)
 }
 
-/// Posts all requests of a batch or none. They name address handles of datagrams, and windows and
-/// regions, by the program's pointers, which are replaced, and those of a DCI by the device's
-/// handles.
+/// Posts all requests of a batch or none. Their pointers to windows, regions and the address
+/// handles of datagrams are replaced. The requests of a DCI already have the device's handles.
 ///
 /// # Safety
 /// The objects live, and so do the pieces.
@@ -108,7 +107,7 @@ unsafe fn post(q: &Qp, wr: *const ibv_send_wr, at: &mut *const ibv_send_wr) -> R
     }
 }
 
-/// Whether one of the first `n` requests of a list binds a window; no more than that can be posted.
+/// Whether one of the first `n` requests of a list binds a window; no more than `n` can be posted.
 ///
 /// # Safety
 /// The program's list.
@@ -185,15 +184,15 @@ unsafe fn post_translated(
     Ok(())
 }
 
-/// The access flags of a window without LOCAL_WRITE, which has no meaning there but which many
-/// programs set.
+/// The access flags of a window without LOCAL_WRITE. That flag has no meaning there, but many
+/// programs set it.
 fn window_access(flags: u32) -> u32 {
     flags & !access::LOCAL_WRITE
 }
 
-/// Replaces the program's pointers by handles. A window has its new key from now on, since as soon
-/// as the request is posted another thread may see its completion and end the window. The window
-/// and its old key are kept in a part of the request that a bind does not use.
+/// Replaces the program's pointers by handles. A window gets its new key already now: once the
+/// request is posted, another thread may see its completion and end the window. A part of the
+/// request that a bind does not use keeps the window and its old key.
 ///
 /// # Safety
 /// The objects live, or their pointers are null.
@@ -219,7 +218,7 @@ unsafe fn translate(q: &Qp, w: &mut ibv_send_wr) -> Result<()> {
     Ok(())
 }
 
-/// Gives the window of a translated request that was not posted its old key again.
+/// Restores the old key of the window of a request that was not posted.
 ///
 /// # Safety
 /// The window lives.
@@ -279,15 +278,16 @@ unsafe fn tell_bad(
     post_code(verb, done)
 }
 
-/// The part of a request that binds a window: in a program's, window and region are pointers.
+/// The part of a request that binds a window. In the program's request, window and region are
+/// pointers.
 pub fn bind_request(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> BindMwWr {
     let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
     let bind_info = MwBindInfo { mr: mr as u64, addr, length, mw_access_flags };
     BindMwWr { mw: mw as u64, rkey, bind_info }
 }
 
-/// The operation behind `ibv_bind_mw`, for windows of type 1: a request on the send queue, under
-/// the window's next rkey.
+/// The operation behind `ibv_bind_mw`, for windows of type 1: posts a bind request with the
+/// window's next rkey.
 pub unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

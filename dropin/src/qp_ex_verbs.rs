@@ -1,9 +1,8 @@
 //! Verbs of extended queue pairs: requests are built call by call (`ibv_wr_*`) and posted together
 //! by `ibv_wr_complete`.
 //!
-//! The requests since `ibv_wr_start` are collected in memory of the QP, which has room for its
-//! whole send queue. The first error is recorded, and `ibv_wr_complete` returns it without posting
-//! anything.
+//! Requests after `ibv_wr_start` are collected in the QP's memory, which has room for its whole
+//! send queue. The first error is recorded: `ibv_wr_complete` returns it and posts nothing.
 
 use crate::abi::*;
 use crate::mlx5::requests;
@@ -22,7 +21,7 @@ use gdrcore_core::{refuse, Result};
 const UD_OPS: u64 = 1 << 2 | 1 << 3;
 const UC_OPS: u64 = UD_OPS | 1 | 1 << 1 | 1 << 7 | 1 << 8;
 const RC_OPS: u64 = UC_OPS | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | EX_FLUSH | EX_ATOMIC_WRITE;
-/// `IBV_QP_EX_WITH_FLUSH` and `_ATOMIC_WRITE`, whose bits are not their opcodes' numbers.
+/// `IBV_QP_EX_WITH_FLUSH` and `_ATOMIC_WRITE`, whose bits differ from their opcodes' numbers.
 const EX_FLUSH: u64 = 1 << 11;
 /// See [`EX_FLUSH`].
 const EX_ATOMIC_WRITE: u64 = 1 << 12;
@@ -51,8 +50,8 @@ pub unsafe extern "C" fn create_qp_ex(
     Verb("ibv_create_qp_ex").pointer(unsafe { create(context, init, None) })
 }
 
-/// Creates a QP: of the type in `init`, or (`dc`) of one of the device's types for DC, with the
-/// access key of a DCT.
+/// Creates a QP of the type in `init`, or with `dc` of one of the device's types for DC and with
+/// the access key of a DCT.
 ///
 /// # Errors
 /// `Unsupported`: type, flag or operation; `Invalid`; `NoMemory`.
@@ -101,7 +100,7 @@ pub unsafe fn create(
     Ok(publish(qp))
 }
 
-/// The parts of the attributes that do not depend on sizes. `target`: of an XRC target.
+/// The attributes that do not depend on sizes. `target`: for an XRC target.
 fn check(i: &ibv_qp_init_attr_ex, target: bool) -> Result<()> {
     let known = INIT_PD | INIT_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS;
     let mask = i.comp_mask;
@@ -275,18 +274,19 @@ requests! {
     ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add(rkey: u32, remote_addr: u64, compare_add: u64) = |w| {
         w.wr.atomic = AtomicWr { remote_addr, compare_add, swap: 0, rkey };
     };
-    // Pieces that the program may give it are not looked at.
+    // A FLUSH ignores the pieces that the program may set.
     FLUSH wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) = |w| {
         let (placement, level, length) = (placement.into(), level.into(), length as u64);
         w.wr.flush = FlushWr { remote_addr, rkey, placement, length, level };
     };
-    // As in a posted request, window and region are pointers here; `post` replaces them by handles.
+    // Window and region are still pointers here, as in a posted request; `post` replaces them by
+    // handles.
     BIND_MW wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = |w| {
         w.ext.bind_mw = bind_request(mw, rkey, &*info);
     };
 }
 
-/// The 8 bytes are the program's until the call returns.
+/// Copies the 8 bytes: they are the program's only until the call returns.
 unsafe extern "C" fn wr_atomic_write(
     qp: *mut ibv_qp_ex,
     rkey: u32,

@@ -36,20 +36,20 @@ pub struct Qp {
     pub device: &'static SoftDevice,
     pub hca: &'static Hca,
     pub handle: Handle,
-    /// Its type for the device; to programs all of DC are `IBV_QPT_DRIVER`.
+    /// Its type for the device. Programs see `IBV_QPT_DRIVER` for both types of DC.
     pub kind: u32,
-    /// Its number. Programs see that of a DCT only from RTR on.
+    /// Its number. Programs see the number of a DCT only from RTR on.
     pub number: u32,
     pub cap: ibv_qp_cap,
-    /// The domain that counts it; an XRC target has none.
+    /// The domain that counts it as a user; an XRC target has none.
     domain: Option<&'static Pd>,
-    /// XRC target: its XRC domain, else 0.
+    /// The XRC domain of an XRC target, else 0.
     pub xrcd: Handle,
     sq_sig_all: bool,
     async_taken: AtomicU32,
-    /// The failure of the present connection was reported.
+    /// A failure of the present connection was reported.
     explained: AtomicBool,
-    /// [`ah_verbs::VectorExtras`] of the latest address vector of the program.
+    /// [`ah_verbs::VectorExtras`] of the program's latest address vector.
     extras: AtomicU32,
     /// Extended: held by the thread that builds requests.
     pub lock: ThreadLock,
@@ -59,8 +59,8 @@ pub struct Qp {
     pub groups: Mutex<Vec<[u8; 16]>>,
 }
 
-/// Attributes of a query that the device does not have. A copy, so that the QP may be destroyed
-/// meanwhile.
+/// Attributes of a query that the device does not have. This is a copy, so another thread may
+/// destroy the QP meanwhile.
 #[derive(Clone, Copy)]
 pub struct QpSnapshot {
     handle: Handle,
@@ -69,7 +69,7 @@ pub struct QpSnapshot {
     pub sq_sig_all: bool,
 }
 
-/// `IBV_QPT_DRIVER`: a type of the driver's own, which here is DC.
+/// `IBV_QPT_DRIVER`: a type that the driver defines, which is DC here.
 pub const DRIVER: u32 = 0xff;
 /// Bits of a PSN.
 const MAX_24: u32 = 0x00ff_ffff;
@@ -98,8 +98,8 @@ impl Qp {
         unsafe { (*qp).batch.as_deref_mut() }
     }
 
-    /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do: the
-    /// program may have forgotten the QP's number.
+    /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do. The
+    /// program may no longer know the QP's number.
     fn forget_completions(&self) {
         let base = &self.ex.qp_base;
         for cq in [base.send_cq, base.recv_cq] {
@@ -180,10 +180,11 @@ fn ring_bytes(cap: &ibv_qp_cap) -> usize {
     (n(cap.max_send_wr) + 1) * send + (n(cap.max_recv_wr) + 1) * recv + (64 << 10)
 }
 
-/// Bytes of the responder contexts that a device makes with its first DCT.
+/// Bytes of the responder contexts that the device makes with its first DCT.
 const DC_CONTEXTS: usize = 8 << 20;
 
-/// A QP of libibverbs' own types that is in no table yet. Writes the granted sizes to `cap`.
+/// Makes a QP with attributes of libibverbs, which is in no table yet. Writes the granted sizes to
+/// `cap`.
 ///
 /// # Errors
 /// `Unsupported`: no such type; `Invalid`: XRC_RECV; those of [`make_as`].
@@ -214,8 +215,8 @@ pub unsafe fn make(
     unsafe { make_as((init.qp_type, 0), pd, init, cap) }
 }
 
-/// A QP of a type of the device, and of an access key where it is a DCT, that is in no table yet.
-/// Writes the granted sizes to `cap`.
+/// Makes a QP of one of the device's types, a DCT with an access key. It is in no table yet. Writes
+/// the granted sizes to `cap`.
 ///
 /// # Errors
 /// `Invalid`: an object that the type needs is missing, or a size is too large; `NoMemory`.
@@ -232,16 +233,16 @@ pub unsafe fn make_as(
     let p = unsafe { Pd::of(pd)? };
     let mut init = *init;
     match kind {
-        // They receive nothing, and drivers ignore both.
+        // These types receive nothing, and drivers ignore the CQ and the SRQ.
         qp_type::XRC_SEND | qp_type::DCI => {
             (init.recv_cq, init.srq) = (core::ptr::null_mut(), core::ptr::null_mut());
         }
-        // It sends nothing, and drivers ignore all sizes.
+        // A DCT sends nothing, and drivers ignore all its sizes.
         qp_type::DCT => (init.send_cq, init.cap) = (core::ptr::null_mut(), ibv_qp_cap::default()),
         _ => {}
     }
     if kind == qp_type::XRC_SEND || kind == qp_type::DCI || !init.srq.is_null() {
-        // Ignored, of any size.
+        // Drivers ignore the sizes of a receive queue that the QP does not have.
         (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
     }
     let send_cq = match kind {
@@ -287,7 +288,7 @@ pub unsafe fn make_as(
     Ok(boxed(Place { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind }, &init, made))
 }
 
-/// An XRC target that is in no table yet; or (`made`) one more handle of one that is.
+/// An XRC target that is in no table yet; or with `made` one more handle of an existing one.
 ///
 /// # Safety
 /// As for [`make`].
@@ -347,7 +348,7 @@ fn boxed(
                 recv_cq: init.recv_cq,
                 srq: init.srq,
                 handle: object_number.get(),
-                // That of a DCT is of use from RTR on, and drivers know it from then on only.
+                // Programs use a DCT's number from RTR on, and drivers do not know it earlier.
                 qp_num: if kind == qp_type::DCT { 0 } else { number },
                 state: 0,
                 qp_type: init.qp_type,
@@ -410,8 +411,8 @@ fn attributes(a: &ibv_qp_attr, m: u32, own: &Adapter) -> Result<QpAttr> {
     attr.rq_psn &= MAX_24;
     attr.sq_psn &= MAX_24;
     attr.sq_draining = 0;
-    // Drivers check these bits alone, so programs set others, whether the device has the feature or
-    // not; a memory region with such a bit is refused.
+    // Drivers check only these bits, so programs set others, too, whether or not the device has the
+    // feature. A memory region with such a bit is refused.
     attr.qp_access_flags &= ACCESS_ALL;
     Ok(attr)
 }
@@ -508,7 +509,8 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     Verb("ibv_destroy_qp").code((|| {
         // SAFETY: the program's pointer.
         let q = unsafe { Qp::of(qp)? };
-        // The device refuses it, too; but a device that is busy is asked again.
+        // The device refuses this, too. This check comes first because a busy device is asked
+        // repeatedly.
         let groups = q.joined().len();
         if groups > 0 {
             return Err(refuse!(Busy, "qp: it is attached to {groups} multicast groups"));
@@ -572,8 +574,8 @@ pub unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
 }
 
 /// `ibv_query_qp_data_in_order`: whether a program that polls memory may rely on the last byte
-/// being written last. The device places packets in order and the last aligned word of each last,
-/// but the CPU copies the rest of a packet in any order.
+/// being written last. The device places packets in order, and the last aligned word of each packet
+/// last. But the CPU copies the rest of a packet in any order.
 pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _flags: u32) -> c_int {
     0
 }

@@ -1,5 +1,5 @@
-//! Verbs that query a device and its port. A child of fork may call them, too: it gets what its
-//! parent's device had at the open.
+//! Verbs that query a device and its port. They also work in a child of fork, which gets the values
+//! that its parent's device had at the open.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -16,10 +16,10 @@ use gdrcore_core::{refuse, Result};
 use gdrcore_net::port::GROUPS;
 
 /// Vendor and part of the device: a locally administered OUI (bit 1 of its first byte), which no
-/// vendor owns, since tools treat 0 as a broken device; and 1.
+/// vendor owns, and 1. Tools take a vendor of 0 for a broken device.
 const OWN: (u32, u32) = (0x02_47_44, 1);
-/// Those of a ConnectX-5. Some programs choose their calls by the part: perftest uses mlx5dv, and
-/// so DC, only with parts that it knows.
+/// Vendor and part of a ConnectX-5. Some programs choose their calls by the part: perftest uses
+/// mlx5dv, and so DC, only with parts that it knows.
 const MLX5: (u32, u32) = (0x02_c9, 4119);
 
 /// The device's vendor.
@@ -43,8 +43,8 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 const GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
-/// Codes of a link of one lane at 10 Gb/s. No rate is right for a software device; this is the
-/// lowest that programs know.
+/// Codes of a link with one lane at 10 Gb/s, the lowest that programs know. No rate is right for a
+/// software device.
 const WIDTH_1X: u8 = 1;
 const SPEED_FDR10: u8 = 8;
 
@@ -54,7 +54,7 @@ const CAPS: u32 =
     1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of `device_cap_flags_ex`.
 const CAPS_EX: u64 = 1 << 38 | 1 << 40;
-/// `IBV_ATOMIC_GLOB`: atomics are the CPU's.
+/// `IBV_ATOMIC_GLOB`: the CPU's atomics.
 const ATOMIC_GLOB: u32 = 2;
 
 /// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be present
@@ -62,7 +62,7 @@ const ATOMIC_GLOB: u32 = 2;
 const ODP: u64 = 3;
 /// `ibv_odp_transport_cap_bits`.
 pub const ODP_RC: u32 = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_SRQ_RECV | ODP_WORDS;
-/// Operations that have an answer without data.
+/// Operations whose answer has no data.
 const ODP_WORDS: u32 = ODP_ATOMIC | ODP_ATOMIC_WRITE | ODP_FLUSH;
 const ODP_SEND: u32 = 1;
 const ODP_RECV: u32 = 2;
@@ -87,7 +87,7 @@ pub fn firmware() -> u64 {
     part(env!("CARGO_PKG_VERSION_MAJOR")) << 32 | minor | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
-/// The attributes of the device of an entry.
+/// The attributes of an entry's device.
 pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
     let a = &hca.attr;
     let mut fw_ver = [0 as c_char; 64];
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn query_device(
     }))
 }
 
-/// `ibv_query_device_ex`: as many of the attributes as the program's struct has room for.
+/// `ibv_query_device_ex`: fills as much of the struct as the program has room for.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     _input: *const c_void,
@@ -174,8 +174,8 @@ pub unsafe extern "C" fn query_device_ex(
     }))
 }
 
-/// Copies as much of a struct as the program has room for; fields that only the program's header
-/// has are zeroed.
+/// Copies as much of a struct as the program has room for. Zeroes fields that only the program's
+/// newer header has.
 ///
 /// # Safety
 /// `to` is null or has `size` writable bytes.
@@ -201,8 +201,8 @@ fn check_port(port: u32) -> Result<()> {
     }
 }
 
-/// The device's present attributes, such as the state of its link; in a child of fork, those of the
-/// open.
+/// The device's present attributes, such as the state of its link. A child of fork gets those at
+/// the open.
 fn present(c: &Context) -> DeviceAttr {
     c.hca.device.query().unwrap_or(c.hca.attr)
 }
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn query_port_ex(
     }))
 }
 
-/// The exported `ibv_query_port`, for programs compiled against headers with fewer fields.
+/// The exported `ibv_query_port`, for programs whose headers have fewer fields.
 pub unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -359,8 +359,8 @@ pub unsafe extern "C" fn query_gid_table(
     })
 }
 
-/// `ibv_query_gid_type`, private to rdma-core but used by its tools: 1 is RoCE v2 (0: IB or RoCE
-/// v1). As in rdma-core, that of an unused entry is 0.
+/// `ibv_query_gid_type`, which is private to rdma-core but used by its tools: 1 is RoCE v2, 0 is IB
+/// or RoCE v1. As in rdma-core, an unused entry gives 0.
 pub unsafe extern "C" fn query_gid_type(
     context: *mut ibv_context,
     port: u8,
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn query_pkey(
     }))
 }
 
-/// `ibv_get_pkey_index`: of a P_Key in network order.
+/// `ibv_get_pkey_index`; the P_Key is in network order.
 pub unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     // SAFETY: the program's pointer.
     Verb("ibv_get_pkey_index").number(unsafe { Context::of_anybody(context) }.and_then(|_| {

@@ -30,7 +30,7 @@ const RATES: &[(u32, c_int, c_int)] = &[
     (24, 480, 1_275_000),
 ];
 
-/// Rounded multiples, which tools expect, of rates that are not exact ones.
+/// The rounded multiples that tools expect for rates that are not exact multiples.
 const ABOUT: &[(u32, c_int)] =
     &[(11, 6), (12, 23), (13, 45), (14, 68), (15, 10), (16, 40), (17, 80), (18, 120)];
 
@@ -42,7 +42,7 @@ fn mult(rate: u32) -> Option<c_int> {
     exact.or_else(|| ABOUT.iter().find(|r| r.0 == rate).map(|r| r.1))
 }
 
-/// `ibv_rate_to_mult`: −1 for the port's own rate and codes that do not exist.
+/// `ibv_rate_to_mult`: −1 for the port's own rate and unknown codes.
 pub unsafe extern "C" fn rate_to_mult(rate: u32) -> c_int {
     mult(rate).unwrap_or(-1)
 }

@@ -14,7 +14,7 @@ pub struct SendBatch {
     pub wrs: Vec<ibv_send_wr>,
     /// `max_sge` for each request.
     sges: Vec<ibv_sge>,
-    /// `max_inline` bytes for each request, and a word for an ATOMIC WRITE at least.
+    /// `max_inline` bytes for each request, but at least a word for an ATOMIC WRITE.
     inline: Vec<u8>,
     pub max_sge: usize,
     max_inline: usize,
@@ -26,7 +26,8 @@ pub struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// Room for all requests of a QP's send queue. Its pages are allocated at their first use.
+    /// Room for all requests of a QP's send queue. The system allocates the pages at their first
+    /// use.
     pub fn new(cap: &ibv_qp_cap) -> Self {
         let (limit, max_sge, max_inline) = (
             cap.max_send_wr as usize,
@@ -77,8 +78,8 @@ impl SendBatch {
         if self.last().is_none() {
             return;
         }
-        // Never grows: each request takes at most its share once, and a second list for it is
-        // refused.
+        // This never grows: each request takes its share at most once, because a second list for it
+        // is refused.
         if self.sges.len() + list.len() > self.limit * self.max_sge {
             return self.fail(refuse!(NoMemory, "sg_list: a second one of this request"));
         }
@@ -91,8 +92,8 @@ impl SendBatch {
         }
     }
 
-    /// Gives the request that was begun last, an ATOMIC WRITE, the 8 bytes at an address; memory
-    /// that cannot be read is an error.
+    /// Sets the 8 bytes of the request that was begun last, an ATOMIC WRITE. Memory that cannot be
+    /// read is an error.
     pub fn set_word(&mut self, bytes: *const c_void) {
         let at = self.inline.len();
         if self.last().is_none() || at + WORD > self.inline.capacity() {

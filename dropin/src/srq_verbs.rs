@@ -26,7 +26,7 @@ pub struct Srq {
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
-    /// Of an XRC SRQ: its CQ.
+    /// The CQ of an XRC SRQ.
     cq: *mut ibv_cq,
     async_taken: AtomicU32,
 }
@@ -203,7 +203,8 @@ pub unsafe extern "C" fn modify_srq(
     })())
 }
 
-/// The operation behind `ibv_get_srq_num`, of any SRQ: perftest asks for it of basic ones too.
+/// The operation behind `ibv_get_srq_num`. It works for any SRQ, because perftest also calls it for
+/// basic ones.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     Verb("ibv_get_srq_num").code((|| {
         // SAFETY: the program's pointers.
@@ -229,7 +230,8 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     Verb("ibv_destroy_srq").code((|| {
         // SAFETY: the program's pointer.
         let s = unsafe { Srq::of(srq)? };
-        // Refused while QPs use it; Busy because a thread posts would be the program's error.
+        // The device refuses while QPs use it. Busy because another thread posts is the program's
+        // error.
         s.device.srq_destroy(s.handle)?;
         s.hca.objects().by_handle.remove(&s.handle);
         // SAFETY: domain and context outlive their objects.
@@ -246,7 +248,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     })())
 }
 
-/// Posts to an SRQ; threads wait for each other.
+/// Posts to an SRQ; concurrent threads wait for each other.
 ///
 /// # Safety
 /// As for [`gdrcore_core::device::Device::post_srq_recv`].

@@ -1,6 +1,6 @@
-//! `GDRC_STATS`: prints the counters of a process, under rxe's names, to standard error: once, when
-//! it ends by `exit` or by a signal that ends programs, and at SIGUSR2. Signals that the program
-//! handles or ignores are left alone.
+//! `GDRC_STATS`: prints the counters of a process to standard error, under rxe's names. It prints
+//! once at the end, by `exit` or by a signal that ends programs, and at each SIGUSR2. It leaves
+//! signals alone that the program handles or ignores.
 
 use crate::worker::{Sleep, Wakeup, Worker};
 use crate::{env, verb_result as result};
@@ -18,14 +18,14 @@ static PRINTER: Worker = Worker::new();
 /// The signal that ends the process when the counters are printed; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
-/// Whether they were printed for the last time.
+/// Whether the last printing was done.
 static DONE: AtomicBool = AtomicBool::new(false);
 
 /// Whether printing failed: then the process must not end as a success.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handlers, if the environment requests the counters; `total` returns them. One
-/// caller at a time; a thread of its own calls `total`.
+/// Installs the handlers, if the environment requests the counters. One caller at a time. A thread
+/// of this module calls `total`.
 pub fn install(total: fn() -> Counters) {
     static ONCE: Once = Once::new();
     let print = move |why: &Wakeup<'_>| {
@@ -69,15 +69,15 @@ extern "C" fn on_request(_signal: c_int) {
     result::set_errno(errno);
 }
 
-/// The program continues until the counters are printed, since printing needs locks that it may
-/// hold; then the signal ends it.
+/// The program goes on until the counters are printed, because it may hold locks that printing
+/// needs. Then the signal ends it.
 extern "C" fn on_end(signal: c_int) {
     let errno = result::errno();
     if PRINTER.is_started() {
         ENDING.store(signal, Ordering::Release);
         PRINTER.wake();
     } else {
-        // A child of fork, which does not have the thread. It ends when this handler returns.
+        // A child of fork has no such thread. The signal ends it when this handler returns.
         end_by(signal, libc::raise);
     }
     result::set_errno(errno);
@@ -94,7 +94,7 @@ fn end_by(signal: c_int, send: unsafe extern "C" fn(c_int) -> c_int) {
     }
 }
 
-/// To the process: this thread blocks all signals.
+/// Sends the signal to the process, because this thread blocks all signals.
 unsafe extern "C" fn send_to_process(signal: c_int) -> c_int {
     // SAFETY: takes no pointers.
     unsafe { libc::kill(libc::getpid(), signal) }
@@ -110,8 +110,8 @@ fn work(last: bool, total: fn() -> Counters) {
     }
     if ending != 0 {
         end_by(ending, send_to_process);
-        // A thread that accepts the signal does so now; if all of them block it, the process ends
-        // here.
+        // A thread that accepts the signal handles it now. If all threads block it, the process
+        // ends here.
         std::thread::sleep(Duration::from_secs(1));
         // SAFETY: ends the process.
         unsafe { libc::_exit(128 + ending) };

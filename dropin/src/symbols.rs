@@ -4,8 +4,8 @@
 //! Some names have no function of their own. `old`: verbs in the ABI of libibverbs 1.0, whose
 //! structs no program of the last fifteen years uses. `refuse` (an errno), `none` (a null pointer)
 //! and `minus` (−1 in place of a descriptor): features that the device lacks, and libibverbs'
-//! private interface to hardware drivers; programs that are linked to drivers (perftest to libmlx5)
-//! need it but have no such hardware. `data`: a variable of one byte, zero.
+//! private interface to hardware drivers. Programs that are linked to drivers (perftest to libmlx5)
+//! need these names, but have no such hardware. `data`: a variable of one byte, zero.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,11 +1,11 @@
-//! Locks that libibverbs promises for its objects, and a lock that is held across fork.
+//! The locks on objects that libibverbs promises, and a lock that is held during fork.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gdrcore_core::{Error, Result};
 
-/// Waits for the holder of a lock: spins first, then yields, then sleeps, since a holder of lower
+/// Waits for the holder of a lock: spins first, then yields, then sleeps, because a holder of lower
 /// priority must run, too.
 fn back_off(tries: u32) {
     match tries {
@@ -16,8 +16,8 @@ fn back_off(tries: u32) {
 }
 
 /// Repeats a call while the device refuses it with [`Error::Busy`] because another thread uses the
-/// same queue. So the lock that libibverbs promises for each queue costs nothing without a second
-/// thread.
+/// same queue. This is the lock that libibverbs promises for each queue; without a second thread it
+/// costs nothing.
 ///
 /// # Errors
 /// Those of `f` except `Busy`.
@@ -65,7 +65,7 @@ impl ThreadLock {
     }
 }
 
-/// A lock that is held around fork, so that the child finds it free and its value consistent.
+/// A lock that is held during fork, so that the child finds it free and its value consistent.
 pub struct ForkLock<T> {
     lock: ThreadLock,
     value: UnsafeCell<T>,
@@ -86,7 +86,7 @@ impl<T> ForkLock<T> {
         ForkLockGuard(self)
     }
 
-    /// Before fork: waits until no thread holds it, and takes it.
+    /// Before fork: waits for the lock, and takes it.
     pub fn hold(&self) {
         self.lock.lock();
     }

@@ -2,9 +2,9 @@
 //! `libgdrcore_preload.so` looks up when the library opens `/dev/infiniband/rdma_cm`.
 //! `gdrcore_ucma` executes the commands.
 //!
-//! A thread takes the events of the connection managers, so that threads that sleep on the file's
-//! descriptor are woken. At exit the files are closed, as the kernel would close them, so that the
-//! peers of open connections get a DREQ.
+//! A thread takes the events of the connection managers and wakes threads that sleep on the file's
+//! descriptor. At exit the files are closed, as the kernel would close them, so that the peers of
+//! open connections get a DREQ.
 
 use crate::adapter::Adapter;
 use crate::fork_verbs::around_forks;
@@ -84,19 +84,19 @@ impl Deref for HeldHca {
 
 /// The files of a process.
 struct Process {
-    /// The process that owns them: a child of fork begins without.
+    /// The process that owns them; a child of fork starts without any.
     pid: libc::pid_t,
     files: &'static Files<Adapters>,
 }
 
-/// The process's files. Held around forks.
+/// The process's files. Their lock is held during forks.
 static PROCESS: ForkLock<Option<Process>> = ForkLock::new(None);
 
 /// Holds the locks of the list of devices and of the files around every later fork.
 fn guard_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The lock that is registered last is held first, so this one is taken before the list's.
+        // Registered after the list's lock, so that it is held first.
         open_devices::guard_forks();
         around_forks(hold, release);
     });
@@ -130,10 +130,10 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     if let Some(p) = process.as_ref().filter(|p| p.pid == pid()) {
         return Ok(p.files);
     }
-    // Commands contain addresses of the program. A bad one must become an error, not a fault.
+    // Commands contain addresses of the program. A bad address must become an error, not a fault.
     fault::install()?;
     let seed = clock::random_seed()?;
-    // Never freed: threads of the program may be inside at any time.
+    // Never freed, because threads of the program may be inside at any time.
     let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
     CM_EVENTS.start("gdrc-ucma", move |why| {
         if why.last {

@@ -3,13 +3,13 @@
 //!
 //! libibverbs' own commands are function calls here and do not use the descriptor. Some programs
 //! write commands themselves, for example FreeFlow's router QUERY_QP, and rely on the result of
-//! write(2). An unprivileged process has no descriptor whose write(2) runs code of its own. So
-//! `cmd_fd` is one that write(2) refuses with EBADF: the read end of a pipe, whose inode is unique,
-//! as `ibv_import_device` needs it. If `libgdrcore_preload.so` is loaded, it passes such a refused
-//! write to this file ([`offer`]). A write that the kernel accepts costs nothing.
+//! write(2). An unprivileged process cannot make a descriptor whose write(2) runs its own code. So
+//! `cmd_fd` is the read end of a pipe, which write(2) refuses with EBADF. Its inode is unique, as
+//! `ibv_import_device` requires. If `libgdrcore_preload.so` is loaded, it passes the refused write
+//! to this file ([`offer`]). A write that the kernel accepts costs nothing.
 //!
 //! QUERY_DEVICE and QUERY_QP are answered, with the kernel's checks of lengths in the kernel's
-//! order. All others are refused: libibverbs could not use objects that only these commands know.
+//! order. All others are refused: they would make objects that libibverbs cannot use.
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -31,10 +31,10 @@ const EXTENDED: u32 = 1 << 31;
 const NUMBER: u32 = 0xff;
 const QUERY_DEVICE: u32 = 1;
 const QUERY_QP: u32 = 25;
-/// Longest request that is read; all that are answered are shorter.
+/// Longest request that is read; all known requests are shorter.
 const REQUEST_MAX: usize = 64;
 
-/// The kernel's error for a length that is too short.
+/// The kernel's error for a length that is too small.
 const NO_SPACE: Error = Error::Os(libc::ENOSPC);
 
 /// A file's identity, whatever its descriptor.
@@ -42,7 +42,7 @@ const NO_SPACE: Error = Error::Os(libc::ENOSPC);
 pub struct File(libc::dev_t, libc::ino_t);
 
 impl File {
-    /// The file of a descriptor, if it can be a context's.
+    /// The file of a descriptor, if it can be that of a context.
     pub fn of(fd: c_int) -> Option<File> {
         let st = stat(fd).ok()?;
         (st.st_mode & libc::S_IFMT == libc::S_IFIFO).then_some(File(st.st_dev, st.st_ino))
@@ -66,8 +66,8 @@ pub fn descriptor() -> Result<c_int> {
 }
 
 /// Calls `found` with the device and the entry of the context whose `cmd_fd` is this file. The list
-/// of open devices is locked during the call, so no other thread closes the device. `None`: no
-/// context of this process has the file.
+/// of open devices is locked during the call, so no other thread closes the device. `None`: the
+/// file is of no context of this process.
 pub fn with_device<R>(
     file: File,
     found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R,
@@ -81,7 +81,8 @@ pub fn with_device<R>(
 }
 
 fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
-    // At a fork, a thread that the child does not have may hold the lock of the parent's objects.
+    // Skip a parent's device: at the fork, a thread that the child does not have may have held the
+    // lock of its objects.
     hca.check().ok()?;
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
@@ -97,8 +98,8 @@ fn is_open_on(c: &Context, file: File) -> bool {
 /// The type of [`write()`] for the preloaded library.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
-/// Registers [`write()`] with the preloaded library, once; that passes on the writes that the
-/// kernel has refused.
+/// Registers [`write()`] with the preloaded library, once. The library then passes on the writes
+/// that the kernel has refused.
 fn offer() {
     static ONCE: Once = Once::new();
     const TAKE: &CStr = c"gdrc_commands_1";
@@ -134,7 +135,7 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     }
 }
 
-/// The context to which a command was written.
+/// The context to which the program wrote a command.
 struct CommandTarget<'a> {
     hca: &'a Hca,
     adapter: &'static Adapter,
@@ -245,7 +246,7 @@ fn device(target: &CommandTarget<'_>) -> ib_uverbs_query_device_resp {
     ib_uverbs_query_device_resp { fw_ver: query_verbs::firmware(), limits }
 }
 
-/// The attributes that the device does not have, of the queue pair with a number that programs see.
+/// The attributes that the device does not have, of the queue pair with this number.
 fn snapshot(of: &CommandTarget<'_>, number: u32) -> Option<QpSnapshot> {
     let objects = of.hca.objects();
     let mut all = objects.by_handle.values().chain(objects.opened.values().flatten());

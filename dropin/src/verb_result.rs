@@ -66,7 +66,7 @@ fn errno_name(errno: i32) -> String {
 pub struct Verb(pub &'static str);
 
 impl Verb {
-    /// 0 or a positive errno, which is also stored, since programs check either.
+    /// 0, or a positive errno. errno is set, too, because programs check either.
     #[inline]
     pub fn code(&self, r: Result<()>) -> c_int {
         match r {

@@ -1,9 +1,9 @@
-//! A thread that sleeps until it is woken, a descriptor is readable or a time has come.
-//! Signal handlers and holders of the engine's lock may wake it.
+//! A thread that sleeps until it is woken, a descriptor is readable or a time has come. Signal
+//! handlers and holders of the engine's lock may wake it.
 //!
-//! It runs once more at the end of the process. The thread that calls `exit` cannot do that work:
-//! it may be in a signal handler that interrupted the program anywhere, with any lock held. If this
-//! thread waits for such a lock, the process ends after a delay.
+//! The thread runs once more at the end of the process. The thread that calls `exit` cannot do that
+//! work: it may be in a signal handler that interrupted the program at any place, with any lock
+//! held. If the last run waits for such a lock, the process ends after a delay.
 
 use crate::verb_result::last_error;
 use core::ffi::c_int;
@@ -15,20 +15,20 @@ use gdrcore_net::threads::{no_thread, thread, HelperSignals};
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Time that the end of a process waits for the last run.
+/// Time for which the end of a process waits for the last run.
 const EXIT_MS: u32 = 200;
-/// Time until the thread tries again what the system has refused.
+/// The pause after a system call that was refused.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Why the work runs.
 pub struct Wakeup<'a> {
-    /// For the last time.
+    /// The run is the last one.
     pub last: bool,
-    /// The descriptors of the last [`Sleep`]; what has happened is in `revents`.
+    /// The descriptors of the last [`Sleep`]; `revents` tells their events.
     pub ready: &'a [libc::pollfd],
 }
 
-/// The events that end the sleep after a run, besides [`Worker::wake`].
+/// The events that end the sleep after a run, in addition to [`Worker::wake`].
 #[derive(Default)]
 pub struct Sleep {
     /// Descriptors that become readable.
@@ -37,7 +37,7 @@ pub struct Sleep {
     pub until: Option<Instant>,
 }
 
-/// A thread of the process. A child of fork begins without it.
+/// A thread of the process. A child of fork starts without it.
 pub struct Worker {
     /// The descriptor on which the thread sleeps, or −1.
     fd: AtomicI32,
@@ -52,12 +52,12 @@ impl Worker {
         Worker { fd: AtomicI32::new(-1), owner: AtomicI32::new(0), last: AtomicBool::new(false) }
     }
 
-    /// Whether this process has started it.
+    /// Whether this process has started the thread.
     pub fn is_started(&self) -> bool {
         self.owner.load(Ordering::Acquire) == pid()
     }
 
-    /// Starts the thread, if this process has not.
+    /// Starts the thread, unless this process has it.
     ///
     /// # Errors
     /// The system's: no descriptor, no thread.
@@ -74,7 +74,7 @@ impl Worker {
         }
         // SAFETY: no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        // Before the thread runs: what comes from now on wakes it.
+        // Set before the thread runs, so that no wake-up from now on is lost.
         self.fd.store(fd, Ordering::Release);
         let started = if fd < 0 {
             Err(last_error())
@@ -106,12 +106,12 @@ impl Worker {
             // SAFETY: the entries live through the call.
             let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait) };
             if all[0].revents & libc::POLLNVAL != 0 {
-                // The program has closed all descriptors.
+                // The program has closed all its descriptors, this one too.
                 return;
             }
             if ready < 0 {
                 if last_error() != Error::Os(libc::EINTR) {
-                    // More descriptors than are allowed by now.
+                    // The limit of descriptors is lower by now.
                     std::thread::sleep(AGAIN);
                 }
                 continue;
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// For `atexit`: starts the last run and waits for its end, for a bounded time.
+    /// For `atexit`: starts the last run, and waits a limited time for its end.
     pub fn finish(&self) {
         if !self.is_started() {
             return;
@@ -187,7 +187,7 @@ mod tests {
         let runs = |n| wait_for(60, "a run", || RUNS.load(Ordering::SeqCst) >= n);
         runs(1);
         WORKER.finish();
-        // It waits for the last run, but not for ever: on a busy machine that may come later.
+        // The wait for the last run is limited, and on a busy machine the run may come later.
         runs(2);
         assert_eq!((RUNS.load(Ordering::SeqCst), LAST.load(Ordering::SeqCst)), (2, 1));
     }
@@ -204,7 +204,7 @@ mod tests {
                 READY.fetch_add(ready.into(), Ordering::SeqCst);
                 RUNS.fetch_add(1, Ordering::SeqCst);
                 if ready {
-                    // Read, it is silent; a time is left.
+                    // No byte is left to read; a time remains to wake for.
                     (&theirs).read_exact(&mut [0]).unwrap();
                     return Sleep { until: Some(Instant::now()), ..Sleep::default() };
                 }

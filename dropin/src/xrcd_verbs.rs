@@ -1,9 +1,9 @@
-//! Verbs of XRC domains. The SRQs of a domain are in `srq_verbs`, its queue pairs in `qp_verbs`,
-//! further handles of those in `open_qp_verbs`.
+//! Verbs of XRC domains. `srq_verbs` has the SRQs of a domain, `qp_verbs` its queue pairs,
+//! `open_qp_verbs` further handles of these.
 //!
-//! A domain is of one process. Programs name domains by a file, to share them among processes; here
-//! each process that opens the file has a domain of its own, and what would need the other process
-//! is refused where it is used: `ibv_open_qp` of its queue pair, a request to its SRQ.
+//! A domain belongs to one process. Programs name a domain by a file to share it among processes;
+//! here each process that opens the file has its own domain. Uses that need the other process are
+//! refused: `ibv_open_qp` of its queue pair, and requests to its SRQ.
 
 use crate::abi::*;
 use crate::hca::{File, Hca, XrcFile};
@@ -14,7 +14,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Error, Result};
 
-/// An XRC domain, as one `ibv_open_xrcd` has returned it.
+/// An XRC domain: one result of `ibv_open_xrcd`.
 #[repr(C)]
 pub struct Xrcd {
     ibv: ibv_xrcd,
@@ -43,7 +43,7 @@ impl Xrcd {
     }
 }
 
-/// The domain of a file; made if there is none.
+/// The domain of a file; makes one if there is none.
 fn domain_of(hca: &'static Hca, file: File, oflags: c_int) -> Result<Handle> {
     let known = hca.objects().xrc_files.contains_key(&file);
     if known && oflags & libc::O_EXCL != 0 {
@@ -53,11 +53,11 @@ fn domain_of(hca: &'static Hca, file: File, oflags: c_int) -> Result<Handle> {
         return Err(refuse!(Again, "oflags: no O_CREAT, and the file has no domain yet"));
     }
     if !known {
-        // Not under the lock of the objects, which comes behind the device's.
+        // The objects' lock is not held here, because it must be taken after the device's lock.
         let made = hca.make(0, |d| d.xrcd_alloc())?;
         let mut objects = hca.objects();
         if let Some(other) = objects.xrc_files.get_mut(&file) {
-            // Another thread was first.
+            // Another thread has made one meanwhile.
             other.opens += 1;
             let handle = other.handle;
             drop(objects);
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn open_xrcd(
     })())
 }
 
-/// The operation behind `ibv_close_xrcd`. The last handle ends the domain, which is refused while
-/// SRQs or queue pairs are in it.
+/// The operation behind `ibv_close_xrcd`. The last handle ends the domain; this is refused while it
+/// has SRQs or queue pairs.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     Verb("ibv_close_xrcd").code((|| {
         // SAFETY: the program's pointer.

@@ -1,5 +1,5 @@
-//! The soname of libmempool.so: FreeFlow's library has none, so that programs ask for it by the
-//! name of its file.
+//! Sets the soname of libmempool.so to its file name: FreeFlow's library has no soname, so programs
+//! ask for the file name.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! The firewall's rule by which only the router sends packets as the router.
+//! The firewall's rule that lets only the router send packets as the router.
 //!
 //! On the wire a tenant is a UDP source port of its host's address, so another process that sends
 //! from that address to routers' ports can pose as any tenant of the host. The nftables rule drops
@@ -18,7 +18,7 @@ const FORWARD: &str = "forward";
 pub enum Firewall {
     /// It does not check.
     Off,
-    /// It checks, and logs what is wrong, or that it may not read the rules.
+    /// It checks, and logs a fault, or that it may not read the rules.
     #[default]
     Check,
     /// It starts only where the rule is in force.
@@ -37,8 +37,8 @@ impl Firewall {
     }
 }
 
-/// The rule, as `nft -f` reads it. `ports`: routers' ports; `uid`: this router's user. It replaces
-/// an earlier one.
+/// The rule, as `nft -f` reads it. `ports`: routers' ports; `uid`: this router's user. The rule
+/// replaces an earlier one.
 pub fn rule(ports: &BTreeSet<u16>, uid: u32) -> String {
     let chain = |name: &str, rules: &dyn Fn(u16) -> String| {
         let rules: String = ports.iter().map(|&port| format!("    {}\n", rules(port))).collect();
@@ -158,7 +158,7 @@ mod tests {
             ("\"op\": \"!=\"", "\"op\": \"==\"", "chain output of table inet gdrcore lacks"),
             ("\"protocol\": \"udp\"", "\"protocol\": \"tcp\"", "lacks UDP port 4791"),
         ] {
-            // All of them: but for what begins the same.
+            // Changes the text in every rule.
             let fault = judge(&IN_FORCE.replace(from, to), &[4791], 1000).unwrap_err();
             assert!(fault.contains(what), "{from}: {fault}");
         }

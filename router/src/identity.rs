@@ -1,6 +1,6 @@
 //! The kernel's facts about a process, and the tenant that follows from them.
 //!
-//! A process's own messages do not count, with one exception: if several tenants fit, `FFR_ID`
+//! A process's own statements do not count, with one exception: if several tenants fit, `FFR_ID`
 //! selects one of them.
 
 use crate::policy::{tenant_of_uid, Policy, Rules, Tenant, Unmatched};
@@ -19,9 +19,9 @@ pub struct Seen {
     pub pid: i32,
     /// Its uid in the router's user namespace; `None`: it has none there.
     pub uid: Option<u32>,
-    /// The paths of `/proc/<pid>/cgroup`; empty: they can't be read.
+    /// The paths of `/proc/<pid>/cgroup`; empty: the router can't read them.
     pub cgroups: Vec<String>,
-    /// Its network namespace; `None`: the router has no right to read it.
+    /// Its network namespace; `None`: the router may not read it.
     pub netns: Option<Namespace>,
 }
 
@@ -49,7 +49,6 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Whether a process fits all rules.
 fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
     let cgroup =
@@ -61,15 +60,15 @@ fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
     uid && cgroup && netns
 }
 
-/// The tenant of a process. At a tenant's own socket: that tenant, if its rules fit too. At the
-/// common socket: of the tenants whose rules fit, the one with its `FFR_ID`, or the first.
+/// The tenant of a process. At a tenant's own socket it is that tenant, if its rules fit too. At
+/// the common socket it is one whose rules fit: the one that `FFR_ID` names, or the first.
 pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -> Option<Tenant> {
     let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
     if let Some(own) = policy.tenants.iter().find(is_own) {
         return Some(own).filter(|t| fits(&t.rules, seen, world)).cloned();
     }
     if policy.listen.as_ref() != Some(&seen.socket) {
-        // The policy no longer has the socket.
+        // The new policy no longer has the socket.
         return None;
     }
     let fitting =

@@ -11,9 +11,9 @@
 //! * [`nic`]: RoCE devices of the host that would take the router's packets.
 //! * [`daemon`]: sockets, processes, the admin socket. Everything that depends on Linux.
 //!
-//! Two sessions that policy allows to talk get an end of a socket each, and over it a direct ring,
-//! without the router. Datagrams, messages of the connection manager, and what the policy says, go
-//! by rings to and from the router.
+//! Each of two sessions that policy allows to talk gets one end of a socket, and over it a direct
+//! ring without the router. Datagrams, messages of the connection manager, and traffic that the
+//! policy names, go by rings to and from the router.
 
 pub mod broker;
 pub mod daemon;

@@ -2,7 +2,7 @@
 
 use gdrcore_core::bucket::TokenBucket;
 
-/// So many events a second, of which all may come at once.
+/// A number of events a second, all of which may come at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// One byte is one event. `None`: the rate is 0.

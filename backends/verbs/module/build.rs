@@ -1,5 +1,5 @@
-//! Makes bindings of mlx5dv, of which DC is, where its header is installed beside libibverbs'.
-//! Without it the module builds as well, and has no DC.
+//! Makes bindings of mlx5dv, which has DC, if its header is installed beside libibverbs'. Without
+//! the header the module builds as well, but has no DC.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -8,7 +8,7 @@ fn main() {
     mlx5dv();
 }
 
-/// Of the header only what `src/mlx5.rs` names; libibverbs' own types are those of `rdma-sys`.
+/// Binds only the names that `src/mlx5.rs` uses; libibverbs' own types are those of `rdma-sys`.
 #[cfg(feature = "ibverbs")]
 fn mlx5dv() {
     const HEADER: &str = "/usr/include/infiniband/mlx5dv.h";

@@ -1,13 +1,12 @@
 //! The table between libgdrcore and its module `libgdrcore_verbs.so`.
 //!
-//! The module is a file of its own because it is linked to libibverbs, which many machines do not
-//! have. It is thin: it converts the arguments here into libibverbs' structs and back, and keeps no
-//! state of its own. Everything else (names of objects, checks, causes, waiting) is on this side,
-//! where it is tested without a NIC.
+//! The module is a separate file because it is linked to libibverbs, which many machines lack. It
+//! is thin: it converts arguments to libibverbs' structs and back, and keeps no state. Everything
+//! else (names of objects, checks, causes, waiting) is on this side, where tests need no NIC.
 //!
-//! Both files come from one build, but may be installed separately. So the table is C, with a
-//! version, and is refused if either differs. Every function returns 0 or a positive errno and
-//! writes its results only on success; objects are libibverbs' own pointers.
+//! Both files come from one build, but may be installed separately. So the table is C and has a
+//! version, and another version is refused. Every function returns 0 or a positive errno, and
+//! writes its results only on success. Objects are libibverbs' own pointers.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
@@ -37,7 +36,7 @@ pub type PollCq = unsafe extern "C" fn(Object, c_int, *mut Wc) -> c_int;
 /// `ibv_req_notify_cq` of one provider.
 pub type ReqNotifyCq = unsafe extern "C" fn(Object, c_int) -> c_int;
 
-/// The provider's own data path, called without the module in between. An opened device has all of
+/// The provider's own data path, which calls reach without the module. An opened device has all
 /// these functions.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -102,7 +101,7 @@ pub struct Opened {
     pub ports: u32,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// The device's own bounds; this one: queue pairs.
+    /// The device's own limits; this one: queue pairs.
     pub max_qp: u32,
     /// Requests in a queue.
     pub max_qp_wr: u32,
@@ -122,7 +121,7 @@ pub struct Opened {
     pub max_ah: u32,
     /// READs and atomics that a QP serves.
     pub max_rd_atomic: u32,
-    /// Release of rdma-core that libibverbs is of; 0: not known.
+    /// The release of rdma-core that has this libibverbs; 0: unknown.
     pub release: u32,
 }
 
@@ -177,7 +176,7 @@ pub struct Memory {
     pub dmabuf: c_int,
 }
 
-/// Attributes of a new QP; the objects are libibverbs'. Null: the type has none.
+/// Attributes of a new QP; the objects are libibverbs'. Null: the type has no such object.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct QpMake {
@@ -302,11 +301,11 @@ impl fmt::Write for Text {
     }
 }
 
-/// The module's functions. Pointers are never null unless a line says so; output is written on
-/// success only.
+/// The module's functions. Pointers are never null, unless a line says so. Functions write results
+/// only on success.
 ///
 /// # Thread-safety
-/// As libibverbs': any thread, but no thread uses an object while it is destroyed.
+/// As with libibverbs: any thread, but no thread uses an object while it is destroyed.
 #[repr(C)]
 #[allow(missing_docs)]
 pub struct Module {
@@ -329,8 +328,7 @@ pub struct Module {
     /// Closes channel and device.
     pub close: unsafe extern "C" fn(context: Object, channel: Object) -> c_int,
     pub port: unsafe extern "C" fn(context: Object, port: u32, out: *mut Port) -> c_int,
-    /// Writes the used GIDs of a port, at most `room` of them, by rising index; returns 0 and their
-    /// number.
+    /// Writes the used GIDs of a port, at most `room`, by rising index. Returns 0 and their number.
     pub gids: unsafe extern "C" fn(
         context: Object,
         port: u32,
@@ -358,7 +356,7 @@ pub struct Module {
         out: *mut Object,
     ) -> c_int,
     pub ah_destroy: unsafe extern "C" fn(ah: Object) -> c_int,
-    /// `cqe`: the requested size; at return the granted one.
+    /// `cqe`: the requested size, and on return the granted one.
     pub cq_create: unsafe extern "C" fn(
         context: Object,
         channel: Object,
@@ -375,7 +373,7 @@ pub struct Module {
         out: *mut Object,
     ) -> c_int,
     pub srq_modify: unsafe extern "C" fn(srq: Object, limit: u32) -> c_int,
-    /// `limit`: the new limit, or negative: as it is.
+    /// `limit`: the new limit; negative: unchanged.
     pub srq_resize: unsafe extern "C" fn(srq: Object, max_wr: u32, limit: i64) -> c_int,
     pub srq_number: unsafe extern "C" fn(srq: Object, out: *mut u32) -> c_int,
     pub srq_query: unsafe extern "C" fn(srq: Object, out: *mut SrqAttr) -> c_int,
@@ -387,7 +385,7 @@ pub struct Module {
         attr: *mut SrqAttr,
         out: *mut Object,
     ) -> c_int,
-    /// `why` gets words only if the errno does not say enough.
+    /// `why` gets words only where the errno is not enough.
     pub qp_create: unsafe extern "C" fn(
         context: Object,
         make: *const QpMake,
@@ -402,9 +400,9 @@ pub struct Module {
     ) -> c_int,
     /// `kind`: its type.
     pub qp_query: unsafe extern "C" fn(qp: Object, kind: u32, out: *mut QpAttr) -> c_int,
-    /// The QP's number now; 0: it has none.
+    /// The QP's present number; 0: it has none.
     pub qp_number: unsafe extern "C" fn(qp: Object) -> u32,
-    /// `gid`: 16 bytes. Of no LID, as RoCE has none.
+    /// `gid`: 16 bytes. The group has no LID, because RoCE has none.
     pub mcast_attach: unsafe extern "C" fn(qp: Object, gid: *const [u8; 16]) -> c_int,
     pub mcast_detach: unsafe extern "C" fn(qp: Object, gid: *const [u8; 16]) -> c_int,
     /// Posts a list of requests that `ibv_post_send` does not take, all or none: those of a DCI,

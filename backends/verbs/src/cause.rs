@@ -10,7 +10,6 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{wc_status, Wc};
 
-/// The cause of a completion status.
 fn code(status: u32) -> CauseCode {
     match status {
         wc_status::SUCCESS => CauseCode::None,
@@ -36,8 +35,8 @@ fn counter(name: &str) -> u32 {
 }
 
 impl VerbsDevice {
-    /// Explains those of `n` completions that failed, and removes markers of a reset. Returns how
-    /// many are left.
+    /// Explains the failed ones of `n` completions, and removes the markers of a reset. Returns the
+    /// number left.
     #[cold]
     #[inline(never)]
     pub fn explain_all(&self, wc: &mut [Wc], n: usize) -> usize {
@@ -63,7 +62,7 @@ impl VerbsDevice {
         let code = code(wc.status);
         let vendor = wc.vendor_err;
         wc.vendor_err = code as u32;
-        // A flushed request does not show the reason; the failed operation has recorded it.
+        // A flushed request does not show the reason: the failed operation has recorded it.
         if code == CauseCode::Flushed {
             return;
         }

@@ -226,7 +226,7 @@ impl Device for VerbsDevice {
     }
 
     fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
-        // The channel stays in use during the sleep, so that no thread destroys it.
+        // The channel counts as used during the sleep, so no thread destroys it.
         let held = self.channels.enter(channel)?;
         self.wait_for_event_of(held.object(), held.more().fd.load(Relaxed), timeout_ms)
     }
@@ -340,7 +340,7 @@ impl Device for VerbsDevice {
     }
 
     fn qp_unpin(&self, qp: Handle) -> Result<()> {
-        // Not looked up: while another thread tries to destroy it, the handle is stale for a
+        // No lookup: while another thread tries to destroy the object, its handle is stale for a
         // moment.
         self.qps.disown(qp);
         Ok(())
@@ -352,7 +352,7 @@ impl Device for VerbsDevice {
     }
 
     fn cq_unpin(&self, cq: Handle) -> Result<()> {
-        // Not looked up: while another thread tries to destroy it, the handle is stale for a
+        // No lookup: while another thread tries to destroy the object, its handle is stale for a
         // moment.
         self.cqs.disown(cq);
         Ok(())
@@ -414,7 +414,7 @@ impl Device for VerbsDevice {
         Ok(self.take_async_event())
     }
 
-    /// A NIC needs no progress by the program; this checks whether it still exists.
+    /// A NIC progresses without the program; this checks whether it still exists.
     fn progress(&self) -> Result<usize> {
         self.look();
         if self.gone.load(Relaxed) {
@@ -435,12 +435,12 @@ impl Device for VerbsDevice {
         self.events.sleep(timeout_ms)
     }
 
-    /// A NIC is its own helper.
+    /// A NIC needs no helper.
     fn helper(&self, _: bool) -> Result<()> {
         Ok(())
     }
 
-    /// The tables have the sizes of the configuration; libibverbs owns the memory of its objects.
+    /// The tables keep the configuration's sizes; libibverbs owns the memory of its objects.
     unsafe fn arena_add(&self, _: *mut u8, _: usize) -> Result<()> {
         Err(refuse!(Unsupported, "ctx: a NIC's tables are as large as gdrc_config set them"))
     }
@@ -451,8 +451,8 @@ impl Device for VerbsDevice {
 }
 
 impl VerbsDevice {
-    /// Registers a dma-buf, or a part of it: memory of a device that the NIC reaches without the
-    /// host's memory.
+    /// Registers a dma-buf, or a part of it: device memory that the NIC reaches without the host's
+    /// memory.
     ///
     /// `reg.addr` is the offset in it, `reg.provider` the kind of memory.
     ///
@@ -477,7 +477,7 @@ impl VerbsDevice {
         self.register(reg, &memory)
     }
 
-    /// Refuses unknown access flags, forbidden combinations, and what the NIC lacks.
+    /// Refuses unknown access flags, forbidden combinations, and flags that the NIC lacks.
     fn check_access(&self, flags: u32) -> Result<()> {
         let needs_local_write = flags & ACCESS_REMOTE_CHANGE != 0;
         if flags & !ACCESS_ALL != 0 {
@@ -517,7 +517,7 @@ impl VerbsDevice {
             let made = errno(unsafe {
                 register(parent.object(), memory, &mut mr, &mut attr.lkey, &mut attr.rkey)
             });
-            // No words: it is compared.
+            // No words here: the caller compares the error.
             if made == Err(Error::NoMemory)
                 && memory.dmabuf < 0
                 && !is_mapped(memory.addr, memory.length)

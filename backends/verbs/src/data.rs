@@ -1,9 +1,10 @@
 //! The data path: looks up the handle, checks the list, calls the provider.
 //!
-//! A plain list goes to the provider unchanged. Any other list is copied in chunks: requests that
-//! name objects (address handles of UD and DC, windows and regions of BIND_MW) hold our handles
-//! where libibverbs expects pointers, some need other calls ([`extended`]), and a list that is
-//! longer than the queue, or has a bad request in it, must stop at the right request.
+//! A plain list goes to the provider unchanged. Any other list is copied in chunks, for three
+//! reasons. Requests that name objects (address handles of UD and DC, windows and regions of
+//! BIND_MW) hold our handles where libibverbs expects pointers. Some requests need other calls
+//! ([`extended`]). And a list that is longer than the queue, or has a bad request in it, must stop
+//! at the right request.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -38,7 +39,7 @@ pub fn opcodes(kind: u32) -> u32 {
     }
 }
 
-/// The opcode that [`Qp::plain`] excludes: its request holds handles.
+/// The opcode that [`Qp::plain`] excludes, because its request holds handles.
 const NAMES_OBJECTS: u32 = 1 << wr_opcode::BIND_MW;
 
 /// Opcodes whose requests go to the provider unchanged.
@@ -58,7 +59,7 @@ unsafe fn total(sg_list: *const Sge, n: usize) -> u64 {
     (0..n).map(|i| u64::from(unsafe { (*sg_list.add(i)).length })).sum()
 }
 
-/// Checks one request for this QP, except the objects that it names.
+/// Checks one request for this QP, without the objects that it names.
 ///
 /// # Safety
 /// `w.sg_list` is null or has `num_sge` readable entries.
@@ -90,15 +91,15 @@ unsafe fn check_send(qp: &Qp, opcodes: u32, w: &SendWr) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The fault of a request. A reason is written only if it is refused: requests that name objects
-/// are found by the same check.
+/// The fault of a request. The reason is written only if the request is refused, because this check
+/// also finds requests that name objects.
 enum Wrong {
     Opcode,
     List,
     Inline,
     /// An ATOMIC WRITE of so many bytes.
     Word(u64),
-    /// Operands that only its opcode has; the reason is written already.
+    /// Operands that its opcode does not allow; the reason is written already.
     Operands(Error),
 }
 
@@ -128,8 +129,8 @@ impl Wrong {
     }
 }
 
-/// Whether a list can go to the provider unchanged: no longer than the queue (so not without end),
-/// and every request valid and without objects.
+/// Whether a list can go to the provider unchanged: every request is valid and names no objects,
+/// and the list is no longer than the queue, so it has an end.
 ///
 /// # Safety
 /// The list and its entries are readable.
@@ -138,7 +139,7 @@ unsafe fn is_plain(qp: &Qp, mut wr: *const SendWr) -> bool {
     if plain == 0 {
         return false;
     }
-    // One round more than there are requests: the last round finds the end.
+    // One round more than there may be requests: the last round finds the end.
     for _ in 0..=qp.send_depth.load(Relaxed) {
         // SAFETY: the caller's promise: null or readable.
         let Some(w) = (unsafe { wr.as_ref() }) else { return true };
@@ -191,8 +192,9 @@ unsafe fn post_receives(
     unsafe { copy_receives(post, object, sge_max, depth, wr, bad) }
 }
 
-/// As [`post_receives`], request by request from copies, and no more of them than the queue holds:
-/// with a NIC that takes them as fast as they come, a list without end would never stop.
+/// As [`post_receives`], but posts copies, one request at a time, and at most as many as the queue
+/// holds. Otherwise a list without end would never stop on a NIC that takes requests as fast as
+/// they come.
 ///
 /// # Safety
 /// As for [`post_receives`].
@@ -225,7 +227,7 @@ unsafe fn copy_receives(
     Ok(())
 }
 
-/// The objects that a chunk of copied requests names, held until it is posted.
+/// The objects that a chunk of copied requests names. They are held until it is posted.
 #[derive(Default)]
 struct Named<'d> {
     ah: [Option<Use<'d, Ah>>; CHUNK],
@@ -233,7 +235,7 @@ struct Named<'d> {
     mr: [Option<Use<'d, Mr>>; CHUNK],
 }
 
-/// Makes a list of copied requests; returns its first.
+/// Links copied requests to a list; returns the first.
 fn link(copies: &mut [SendWr]) -> *mut SendWr {
     let n = copies.len();
     let first: *mut SendWr = copies.as_mut_ptr();
@@ -307,9 +309,9 @@ impl VerbsDevice {
         }
     }
 
-    /// Posts from copies that hold libibverbs' pointers in place of our handles, a chunk at a time,
-    /// and no more of them than the queue holds: with a NIC that takes them as fast as they come, a
-    /// list without end would never stop.
+    /// Posts copies in chunks, with libibverbs' pointers in place of our handles, and at most as
+    /// many as the queue holds. Otherwise a list without end would never stop on a NIC that takes
+    /// requests as fast as they come.
     ///
     /// # Safety
     /// `object` is the existing QP of `qp`; the list is readable.
@@ -533,22 +535,22 @@ impl VerbsDevice {
             Polled::Nothing(cq, n) => self.polled_nothing(cq, n),
             Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
-                // Another handle's object, or none; or another thread uses it.
+                // Another handle's object, or none; or another thread polls it.
                 Err(if slot.is(h) { used_by_two() } else { stale(h) })
             }
         }
     }
 
-    /// The rest of a poll without completions, or with the provider's error `n`. A program that
-    /// only polls must also learn that the device is gone and no completion will come.
+    /// Ends a poll without completions, or with the provider's error `n`. A program that only polls
+    /// must also learn that the device is gone, because then no completion comes.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: it is gone; else the provider's error.
     #[inline(never)]
     pub fn polled_nothing(&self, cq: Empty<'_>, n: i32) -> Result<usize> {
         let empty = &cq.0.more.empty;
-        // One thread polls a CQ at a time, so a load and a store are exact; with a pinned CQ
-        // several may poll, and miss a few counts.
+        // Only one thread polls a CQ, so a load and a store are exact. Several may poll a pinned
+        // CQ, and miss a few counts.
         let polls = empty.load(Relaxed).wrapping_add(1);
         empty.store(polls, Relaxed);
         if polls.is_multiple_of(LOOK_EVERY) {

@@ -1,4 +1,4 @@
-//! [`VerbsDevice`]: opens and closes it, and makes and destroys its objects.
+//! [`VerbsDevice`]: opens and closes a NIC, and makes and destroys its objects.
 
 use core::mem::{size_of, MaybeUninit};
 use core::ptr::null_mut;
@@ -26,12 +26,13 @@ pub const ROCE_PORT: u16 = 4791;
 
 /// A NIC that libibverbs drives.
 ///
-/// Handles, bounds and causes are ours, in the memory that [`VerbsDevice::init`] gets; transport is
-/// the NIC's.
+/// Handles, bounds and causes are ours, in the memory that [`VerbsDevice::init`] gets. The NIC does
+/// the transport.
 ///
 /// # Thread-safety
-/// Any thread may call any function; two calls at once on one side of a QP, on one CQ's polls or on
-/// one SRQ get [`Error::Busy`]. The device does not check for a forked child; the C API does.
+/// Any thread may call any function. If two threads use one side of a QP, poll one CQ or post to
+/// one SRQ at once, one of them gets [`Error::Busy`]. The device does not check for a forked child;
+/// the C API does.
 pub struct VerbsDevice {
     pub(crate) opened: Opened,
     pub(crate) qps: Slots<Qp>,
@@ -58,7 +59,7 @@ pub struct VerbsDevice {
     pub(crate) events: Events,
     /// The device is gone.
     pub(crate) gone: AtomicBool,
-    /// The last cause of any QP, or of none.
+    /// The last cause, of any QP or of none.
     pub(crate) last: Mutex<Cause>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn made(make: impl FnOnce(&mut Object) -> i32) -> Result<Object> {
     Ok(object)
 }
 
-/// Loads the table of functions that [`VerbsDevice`] needs; tests pass their own.
+/// A loader of the table of functions that [`VerbsDevice`] needs; tests pass their own.
 pub(crate) type Loader = fn(&mut Text) -> Result<&'static Module>;
 
 impl VerbsDevice {
@@ -175,14 +176,14 @@ impl VerbsDevice {
         Ok(unsafe { &*place })
     }
 
-    /// Destroys the objects that the program left, closes the NIC, and returns what was left.
+    /// Destroys the objects that the program left, closes the NIC, and returns the number of each.
     ///
     /// # Safety
     /// No thread is inside a call on the device, and none makes one afterwards.
     pub unsafe fn close(&self) -> Leaks {
         let leaks = self.left();
-        // Objects are destroyed before those that they use. Errors are ignored: closing the context
-        // destroys the rest.
+        // Destroys objects before those that they use. Errors are ignored, because closing the
+        // context destroys the rest.
         macro_rules! end_all {
             ($($slots:ident $end:ident,)*) => {$(
                 for (handle, _) in self.$slots.iter() {
@@ -261,7 +262,7 @@ impl VerbsDevice {
         let object = slots.take_out(handle)?;
         // SAFETY: an object of this kind that nobody uses, nor will, as its handle is stale.
         let outcome = errno(unsafe { destroy(object) });
-        // An error of a device that is gone no longer matters: its objects are gone, too.
+        // The error of a removed device no longer matters: its objects are gone, too.
         if outcome.is_err() && !self.gone.load(Relaxed) && outcome != Err(Error::NoDevice) {
             slots.put_back(handle);
             return outcome;
@@ -284,8 +285,8 @@ impl VerbsDevice {
     }
 }
 
-/// Most bytes of inline data of a QP of this NIC, at most `wanted`: found by making one, because
-/// verbs has no query.
+/// Most bytes of inline data of this NIC's QPs, at most `wanted`. Verbs has no query for it, so
+/// this makes a QP to find out.
 fn inline(module: &Module, opened: &Opened, wanted: u32) -> u32 {
     let (mut pd, mut cq, mut cqe) = (null_mut(), null_mut(), 1);
     // SAFETY: an open context and writable results.

@@ -14,7 +14,7 @@ pub(crate) const RECV_SEEN: u32 = 8;
 pub struct Drain(AtomicU32);
 
 impl Drain {
-    /// Forgets a reset that another one overtook (a modify to RESET).
+    /// Forgets a reset that a modify to RESET has overtaken.
     pub fn clear(&self) {
         self.0.store(0, Release);
     }

@@ -1,5 +1,5 @@
-//! The descriptor that a program sleeps on, and the events that were taken from the kernel and wait
-//! for the program.
+//! The descriptor on which a program sleeps, and the events from the kernel that wait for the
+//! program.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use heapless::Deque;
 /// Most events that wait for the program; a further one replaces the oldest.
 const KEPT: usize = 64;
 
-/// The descriptor that a program sleeps on, and its waiting events.
+/// The descriptor on which a program sleeps, and its waiting events.
 pub struct Events {
     set: Fd,
     taken: Fd,
@@ -28,7 +28,6 @@ impl Events {
         Ok(Events { set, taken, kept: Mutex::new(Deque::new()) })
     }
 
-    /// Keeps an event for the program.
     pub(crate) fn keep(&self, event: AsyncEvent) {
         let mut kept = lock(&self.kept);
         if kept.is_full() {

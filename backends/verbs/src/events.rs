@@ -1,8 +1,8 @@
 //! Waiting, events of CQs, and the kernel's events of QPs, ports and the device.
 //!
 //! The program's descriptor is an epoll set of three: the completion channel, the kernel's
-//! asynchronous events, and an eventfd that is readable while events wait that
-//! [`VerbsDevice::look`] has taken.
+//! asynchronous events, and an eventfd. The eventfd is readable while events that
+//! [`VerbsDevice::look`] has taken wait.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::Handle;
 
 impl VerbsDevice {
-    /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own.
+    /// A CQ whose events go to a channel of libibverbs; `handle` 0: the device's own channel.
     pub(crate) fn cq_with(
         &self,
         cqe: u32,
@@ -50,8 +50,8 @@ impl VerbsDevice {
         self.take_event_of(self.opened.channel)
     }
 
-    /// Takes the event of one armed CQ of a channel. Events of CQs that were destroyed meanwhile
-    /// are skipped.
+    /// Takes the event of one armed CQ of a channel. Skips events of CQs that were destroyed
+    /// meanwhile.
     pub(crate) fn take_event_of(&self, channel: Object) -> Result<Option<Handle>> {
         loop {
             let mut cq = 0;
@@ -71,8 +71,8 @@ impl VerbsDevice {
         }
     }
 
-    /// Sleeps until a channel has an event, and takes it. The kernel's events of the device that
-    /// come meanwhile are kept for the program.
+    /// Sleeps until a channel has an event, and takes it. Keeps the device's events that come
+    /// meanwhile for the program.
     pub(crate) fn wait_for_event_of(
         &self,
         channel: Object,
@@ -103,14 +103,13 @@ impl VerbsDevice {
         }
     }
 
-    /// Takes one asynchronous event.
     pub(crate) fn take_async_event(&self) -> Option<AsyncEvent> {
         self.look();
         self.events.take()
     }
 
-    /// Takes the kernel's events, so that causes are recorded and a removed device is noticed,
-    /// whether or not the program takes events. Cost: one system call if there is none.
+    /// Takes the kernel's events. So causes are recorded and a removal is noticed, even if the
+    /// program takes no events. Cost: one system call if there is none.
     pub(crate) fn look(&self) {
         loop {
             let mut event = Event::default();
@@ -147,7 +146,7 @@ impl VerbsDevice {
             async_event::CQ_ERR => self.note_device(CauseCode::CqOverrun, event.cookie),
             async_event::DEVICE_FATAL => {
                 if self.gone.swap(true, Relaxed) {
-                    // Another thread has found the device gone while this one had the event.
+                    // This thread had the event while another one found the device gone.
                     return;
                 }
                 self.note_device(CauseCode::DeviceGone, 0);

@@ -1,6 +1,6 @@
-//! Requests that `ibv_post_send` does not take: ATOMIC WRITE and FLUSH, and all of a DCI. They are
-//! posted by libibverbs' extended calls (`ibv_wr_start` to `ibv_wr_complete`), where NIC, driver
-//! and libibverbs have them.
+//! Requests that `ibv_post_send` does not take: ATOMIC WRITE and FLUSH, and all of a DCI. They need
+//! libibverbs' extended calls (`ibv_wr_start` to `ibv_wr_complete`), and a NIC and a driver that
+//! support them.
 
 use crate::abi::{caps, Object};
 use crate::device::VerbsDevice;
@@ -9,26 +9,26 @@ use gdrcore_core::error::Error;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{access, qp_type, wr_opcode, SendWr};
 
-/// What such an opcode needs.
+/// An opcode that needs the extended calls, and its requirements.
 pub struct Extended {
     /// The opcode.
     pub opcode: u32,
-    /// Its flag among `ibv_qp_create_send_ops_flags`.
+    /// Its flag in `ibv_qp_create_send_ops_flags`.
     pub send_ops_flag: u64,
     /// The first release of rdma-core whose `ibv_qp_ex` has an entry for it.
     release: u32,
-    /// What NICs have of it: one of these is enough.
+    /// The capabilities for it; a NIC needs one of them.
     pub caps: &'static [Cap],
 }
 
-/// One of the things that a NIC may have of an opcode.
+/// A capability of a NIC for an opcode.
 pub struct Cap {
     /// Its bit in `device_cap_flags_ex` (`ib_uverbs_device_cap_flags` of the kernel), which headers
     /// do not name yet.
     pub kernel: u64,
     /// Its bit of [`caps`].
     pub cap: u32,
-    /// The access flag that no region can have without it, or 0.
+    /// The access flag that regions can only have with this capability, or 0.
     right: u32,
 }
 
@@ -36,7 +36,7 @@ const fn cap(kernel: u64, cap: u32, right: u32) -> Cap {
     Cap { kernel, cap, right }
 }
 
-/// All such opcodes on any queue pair.
+/// All such opcodes of any queue pair.
 pub const EXTENDED: [Extended; 2] = [
     Extended {
         opcode: wr_opcode::FLUSH,
@@ -55,7 +55,7 @@ pub const EXTENDED: [Extended; 2] = [
     },
 ];
 
-/// Their bits.
+/// Their opcodes as bits.
 pub(crate) const BITS: u32 = 1 << EXTENDED[0].opcode | 1 << EXTENDED[1].opcode;
 
 /// Whether a request goes by the extended calls.
@@ -63,19 +63,19 @@ pub(crate) fn takes(kind: u32, opcode: u32) -> bool {
     kind == qp_type::DCI || BITS >> (opcode & 31) & 1 != 0
 }
 
-/// The row of such an opcode, if queue pairs of a type have it on a NIC that has it.
+/// The row of such an opcode, if queue pairs of this type can have it.
 pub(crate) fn known(kind: u32, opcode: u32) -> Option<&'static Extended> {
     let reliable = matches!(kind, qp_type::RC | qp_type::XRC_SEND | qp_type::DCI);
     EXTENDED.iter().find(|e| reliable && e.opcode == opcode)
 }
 
 impl VerbsDevice {
-    /// Whether the NIC has any of what an opcode needs.
+    /// Whether the NIC has a capability for an opcode.
     fn has_cap(&self, e: &Extended) -> bool {
         e.caps.iter().any(|cap| self.opened.caps & cap.cap != 0)
     }
 
-    /// The opcodes that a new queue pair is to have beside those of `ibv_post_send`.
+    /// The opcodes that a new queue pair requests in addition to those of `ibv_post_send`.
     pub(crate) fn extended_wanted(&self, kind: u32) -> u32 {
         let release = self.opened.release;
         EXTENDED
@@ -86,13 +86,13 @@ impl VerbsDevice {
             .sum()
     }
 
-    /// The access flags of which the NIC has nothing.
+    /// The access flags for which the NIC lacks the capability.
     pub(crate) fn unknown_rights(&self) -> u32 {
         let all = EXTENDED.iter().flat_map(|e| e.caps);
         all.filter(|cap| self.opened.caps & cap.cap == 0).map(|cap| cap.right).sum()
     }
 
-    /// The refusal of an opcode that is not among those of its queue pair.
+    /// The refusal of an opcode that its queue pair lacks.
     #[cold]
     pub(crate) fn lacks_opcode(&self, kind: u32, lacking: &Extended) -> Error {
         let Extended { opcode, release, .. } = *lacking;
@@ -111,8 +111,8 @@ impl VerbsDevice {
         refuse!(Unsupported, "wr->opcode {name}: this NIC's driver offers it on no {kind} QP")
     }
 
-    /// Posts `n` copied requests by the extended calls. As `ibv_post_send`: on failure `*bad` is
-    /// the first request that was not posted.
+    /// Posts `n` copied requests by the extended calls. As with `ibv_post_send`, on failure `*bad`
+    /// is the first request that was not posted.
     ///
     /// # Safety
     /// `object` exists and has all of these opcodes; `wr` is the first of `n` requests of an array,
@@ -133,7 +133,7 @@ impl VerbsDevice {
         if n == 1 || refused(rc) != Error::Again {
             return Err(refused(rc));
         }
-        // The queue has no room for all of them; perhaps for some.
+        // The queue has no room for all of them, but perhaps for some.
         for i in 0..n {
             let one = wr.wrapping_add(i);
             *bad = one;

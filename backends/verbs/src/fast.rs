@@ -1,10 +1,9 @@
-//! The short path of a post and a poll, for the common case, written to be inlined into the C call.
+//! The short path of a post and a poll for the common case, written to be inlined into the C call.
 //!
 //! It makes no decision of its own. In any other case (a wrong handle, another thread inside, a
-//! list that is not plain) it has done nothing and says so, and the caller takes the full path,
-//! which finds the reason. Its parts are ordered and kept few so that the compiler holds all of
-//! them in registers: it is counted in instructions (docs/records/PERFORMANCE.md, "The verbs
-//! device").
+//! list that is not plain) it does nothing and returns so. The caller then takes the full path,
+//! which finds the reason. Its parts are few and ordered, so that the compiler holds all of them in
+//! registers: it is counted in instructions (docs/records/PERFORMANCE.md, "The verbs device").
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,7 +20,7 @@ pub enum Posted {
     Done,
     /// Nothing was done: take the full path.
     Declined,
-    /// The provider did not take all of it and returned this: for [`crate::refused`].
+    /// The provider did not take all of it and returned this value, for [`crate::refused`].
     Refused(c_int),
 }
 
@@ -90,7 +89,7 @@ impl VerbsDevice {
     }
 }
 
-/// A CQ that was polled in vain.
+/// A CQ whose poll found nothing.
 #[derive(Clone, Copy)]
 pub struct Empty<'d>(pub(crate) &'d Slot<Cq>);
 
@@ -101,7 +100,7 @@ pub enum Polled<'d> {
     Done(c_int),
     /// This many completions, of which some failed: for [`VerbsDevice::explain_all`].
     Failed(c_int),
-    /// None, or the provider's error: for [`VerbsDevice::polled_nothing`].
+    /// No completion, or the provider's error, for [`VerbsDevice::polled_nothing`].
     Nothing(Empty<'d>, c_int),
     /// Nothing was done: take the full path.
     Declined,
@@ -134,10 +133,10 @@ pub unsafe fn all_succeeded(wc: *const Wc, n: c_int) -> bool {
     all == 0
 }
 
-/// Whether a list can go to the provider unchanged: no longer than the queue (so not without end),
-/// and every request of the common form. May return false for other lists that could; calls
-/// nothing, so that its caller keeps nothing in memory. The first request is checked apart, because
-/// it is mostly the only one.
+/// Whether a list can go to the provider unchanged: every request has the common form, and the list
+/// is no longer than the queue, so it has an end. May return false for other lists that could.
+/// Calls nothing, so that its caller keeps nothing in memory. The first request is checked
+/// separately, because it is mostly the only one.
 ///
 /// # Safety
 /// The list is readable.
@@ -163,8 +162,8 @@ unsafe fn is_plain(qp: &Qp, wr: *const SendWr) -> bool {
     true
 }
 
-/// Whether a request has the common form. Reads it without a reference, so that an unaligned one is
-/// left to the provider.
+/// Whether a request has the common form. Reads it without a reference, so that the provider deals
+/// with an unaligned one.
 ///
 /// # Safety
 /// It is readable.
@@ -214,8 +213,8 @@ mod tests {
                                 opcode < 32 && plain_opcodes(kind) >> opcode & 1 == 1,
                                 "{kind} {opcode}"
                             );
-                            // Less than a factor of two above the bound: the rest is left to the
-                            // provider.
+                            // The filter passes numbers less than twice the bound: the provider
+                            // refuses those.
                             assert!(
                                 num_sge >= 0 && num_sge as u32 <= 2 * sge_max,
                                 "{sge_max} {num_sge}"

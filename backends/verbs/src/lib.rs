@@ -1,20 +1,21 @@
 //! The verbs device: a NIC, driven through libibverbs.
 //!
 //! * [`name`]: its device names.
-//! * [`load`], [`abi`]: the module `libgdrcore_verbs.so`, which alone is linked to libibverbs, and
-//!   the table between the two.
-//! * [`open`]: device, port and GID, chosen or refused with a reason; [`release`]: libibverbs'.
-//! * [`slots`]: handles; [`control`]: objects, of which [`qps`] has the queue pairs and [`xrc`]
-//!   those of XRC; [`recover`]: a QP back to RESET.
-//! * [`data`]: post and poll; [`extended`]: what `ibv_post_send` does not take; [`pinned`]: both
-//!   without a lookup.
+//! * [`load`]: the module `libgdrcore_verbs.so`, the only part that is linked to libibverbs.
+//!   [`abi`]: the table between the two.
+//! * [`open`]: device, port and GID, chosen or refused with a reason; [`release`]: that of
+//!   libibverbs.
+//! * [`slots`]: handles; [`control`]: objects; [`qps`]: queue pairs; [`xrc`]: objects of XRC;
+//!   [`recover`]: a QP back to RESET.
+//! * [`data`]: post and poll; [`extended`]: requests that `ibv_post_send` does not take;
+//!   [`pinned`]: post and poll without a lookup.
 //! * [`events`]: waiting, and the kernel's events.
 //! * [`cause`]: why an operation failed; [`stats`]: counters.
 //! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
-//! The structs of the data path have libibverbs' layout, so a post or a poll is: look up the
-//! handle, check the list, call the provider's function with the program's own structs. Nothing
-//! here allocates after the module is loaded; allocations for new objects are libibverbs' own.
+//! The structs of the data path have libibverbs' layout. So a post or a poll looks up the handle,
+//! checks the list, and calls the provider's function with the program's own structs. Nothing here
+//! allocates after the module is loaded; libibverbs allocates for new objects.
 
 pub mod abi;
 mod cause;

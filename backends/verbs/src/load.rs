@@ -13,9 +13,8 @@ const FILE: &CStr = c"libgdrcore_verbs.so";
 
 static LOADED: AtomicPtr<Module> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The module: loaded by the first call that finds it, and kept as long as the process lives.
-/// Searched in the folder of the file that contains this code, then in the system's library
-/// folders.
+/// The module. The first call that finds it loads it, and it stays loaded. The search begins in the
+/// folder of the file that contains this code, and goes on in the system's library folders.
 ///
 /// # Errors
 /// [`Error::NoDevice`]: it is missing, or a library that it needs is; [`Error::Unsupported`]: it is
@@ -26,7 +25,7 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
     if let Some(module) = unsafe { known.as_ref() } {
         return Ok(module);
     }
-    // A module beside this file is ours: if it cannot be loaded, its error is the helpful one.
+    // A module beside this file is ours. If it cannot be loaded, its error is the helpful one.
     let library = match beside_us() {
         Some(path) => open(path.as_c_str()),
         None => open(FILE),
@@ -42,7 +41,7 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
     let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
     if entry.is_null() {
         why.set(format_args!("the libgdrcore_verbs.so found is not a module of gdrcore"));
-        // No words: `why` has them.
+        // No words here: `why` has them.
         return Err(Error::Unsupported);
     }
     // SAFETY: the symbol of this name is an Entry in every version of the module.
@@ -57,7 +56,7 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
             "the libgdrcore_verbs.so found is not of this libgdrcore's \
              build (table version {VERSION}): install both from one build"
         ));
-        // No words: `why` has them.
+        // No words here: `why` has them.
         return Err(Error::Unsupported);
     }
     LOADED.store(module.cast_mut(), Ordering::Release);
@@ -83,8 +82,8 @@ fn error() -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("libgdrcore_verbs.so cannot be loaded")
 }
 
-/// The path of the module in the folder of the library or program that contains this function, if
-/// it exists there.
+/// The path of the module in the folder of the library or program with this function, if it exists
+/// there.
 fn beside_us() -> Option<CString<{ libc::PATH_MAX as usize }>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let here: *const c_void = (beside_us as fn() -> _) as *const c_void;

@@ -33,8 +33,8 @@ impl<'a> Name<'a> {
     /// Parses `verbs:rxe0`, `verbs:mlx5_0:1:3`, `verbs:10.0.0.1`, `verbs:[2001:db8::1]:1`.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: it does not begin with `verbs:`; [`Error::Invalid`]: the rest is no
-    /// such name.
+    /// [`Error::NoDevice`]: it does not begin with `verbs:`; [`Error::Invalid`]: the rest is
+    /// malformed.
     pub fn parse(name: &'a str) -> Result<Name<'a>> {
         let rest = name.strip_prefix(PREFIX).ok_or(Error::NoDevice)?;
         let (which, rest) = match rest.strip_prefix('[') {

@@ -63,7 +63,7 @@ pub(crate) struct Srq {
     pub(crate) sge: AtomicU32,
     pub(crate) depth: AtomicU32,
     pub(crate) pd: AtomicU64,
-    /// Of an XRC domain: the domain, and the CQ of its receives; else 0.
+    /// For an SRQ of an XRC domain: the domain, and the CQ of its receives; else 0.
     pub(crate) xrcd: AtomicU64,
     pub(crate) cq: AtomicU64,
 }
@@ -128,7 +128,7 @@ impl Qp {
     }
 }
 
-/// Locks a mutex; a holder that panicked cannot have left its data half changed.
+/// Locks a mutex. A holder that panicked cannot have left its data half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -150,7 +150,7 @@ pub(crate) struct Tables {
 const CHANNELS: u32 = 64;
 
 impl Tables {
-    /// The one walk over the device's memory, for the size query and for the opening.
+    /// Lays out the device's memory, for the size query and for the opening.
     pub(crate) fn carve(walk: &mut Walk, c: &Config) -> Result<Tables> {
         Ok(Tables {
             pds: Slots::carve(walk, (1, c.context), c.max_pd, || ())?,

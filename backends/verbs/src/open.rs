@@ -7,9 +7,9 @@ use crate::errno;
 use crate::name::{address, Name, Which};
 use gdrcore_core::error::{Error, Result};
 
-/// Most GIDs of a port that are read: an address vector has 8 bits for the index.
+/// Limit of the GIDs of a port that are read: an address vector has 8 bits for the index.
 const GIDS_MAX: usize = 256;
-/// Most devices that are searched for an address.
+/// Limit of the devices that are searched for an address.
 const DEVICES_MAX: u32 = 256;
 
 /// An opened device, and the GID by which it sends.
@@ -122,7 +122,7 @@ fn port(
         why.set(format_args!(
             "{shown} port {number} speaks {speaks}; gdrcore addresses its peers by RoCE v2 GIDs"
         ));
-        // No words: `why` has them.
+        // No words here: `why` has them.
         return Err(Error::Unsupported);
     }
     let mut table = [GidEntry::default(); GIDS_MAX];
@@ -149,17 +149,17 @@ fn port(
 /// Why no GID was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum No {
-    /// The table has no entry at this index.
+    /// The table has no entry at the requested index.
     Empty(u32),
-    /// The entry at this index is of another type than RoCE v2.
+    /// The entry at the requested index is not of RoCE v2.
     NotV2(u32),
-    /// The entry at this index is another address than the wanted one.
+    /// The entry at the requested index is another address than the requested one.
     Other(u32),
-    /// There are entries, this many, but of other types.
+    /// The table has this many entries, but of other types.
     NoV2(u32),
     /// The table is empty.
     Nothing,
-    /// No entry is the wanted address.
+    /// No entry is the requested address.
     Unknown,
 }
 
@@ -229,7 +229,7 @@ fn choose(
     }
 }
 
-/// Lower is better.
+/// The rank of a GID; lower is better.
 fn rank(gid: &[u8; 16]) -> u32 {
     let ip = core::net::Ipv6Addr::from(*gid);
     match ip.to_ipv4_mapped() {
@@ -239,7 +239,7 @@ fn rank(gid: &[u8; 16]) -> u32 {
     }
 }
 
-/// Whether an address is valid only together with an interface.
+/// Whether an address needs an interface to be valid.
 pub fn is_link_local(gid: &[u8; 16]) -> bool {
     gid[0] == 0xFE && gid[1] & 0xC0 == 0x80
 }

@@ -1,8 +1,7 @@
-//! A pinned QP or CQ: the fields that calls without a lookup need, and the slow paths of such
-//! calls.
+//! A pinned QP or CQ: the fields for calls without a lookup, and the slow paths of such calls.
 //!
-//! The caller that pinned it keeps it from being destroyed, so nothing here checks whether it
-//! exists, and no flag keeps a second thread out: providers have locks of their own.
+//! The caller that pinned the object keeps it from being destroyed, so nothing here checks whether
+//! it exists. No flag keeps a second thread out, because providers have their own locks.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -110,7 +109,7 @@ impl VerbsDevice {
         unsafe { self.receive_list(slot.object(), &slot.more, wr, bad) }
     }
 
-    /// The rest of a poll of a pinned CQ without completions, or with the provider's error `n`.
+    /// Ends a poll of a pinned CQ without completions, or with the provider's error `n`.
     ///
     /// # Errors
     /// As for [`VerbsDevice::polled_nothing`].

@@ -1,4 +1,5 @@
-//! Queue pairs of every type: which objects each uses, and what a NIC expects at its transitions.
+//! Queue pairs of every type: the objects that each uses, and the NIC's requirements at
+//! transitions.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -18,7 +19,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::{reason, refuse};
 
-/// The objects that a queue pair is made of, held until it is made.
+/// The objects of a new queue pair, held until it is made.
 #[derive(Default)]
 struct Parts<'d> {
     pd: Option<Use<'d, ()>>,
@@ -34,7 +35,7 @@ fn object<T>(part: &Option<Use<'_, T>>) -> Object {
 }
 
 impl Parts<'_> {
-    /// Counts a new queue pair among the users of each.
+    /// Counts a new queue pair as a user of each object.
     fn adopt(&self) {
         for part in [&self.pd, &self.xrcd].into_iter().flatten() {
             part.adopt();
@@ -125,7 +126,7 @@ impl VerbsDevice {
         Ok((handle, result.0, result.1))
     }
 
-    /// libibverbs' queue pair.
+    /// Makes libibverbs' queue pair.
     fn make_qp(&self, handle: Handle, init: &QpInit, parts: &Parts<'_>) -> Result<QpMade> {
         let make = QpMake {
             pd: object(&parts.pd),
@@ -176,21 +177,21 @@ impl VerbsDevice {
             ));
         }
         let mut set = set & !mask::RATE_LIMIT;
-        // As in many drivers, rights that no peer can use are no error of a QP.
+        // As in many drivers, a QP may have access flags that no peer can use.
         let rights = attr.qp_access_flags & !self.unknown_rights();
         let mut attr = QpAttr { qp_access_flags: rights, ..*attr };
         let kind = held.more().kind();
         let to = (set & mask::STATE != 0).then_some(attr.qp_state);
         if kind == qp_type::DCI {
-            // It serves no peer, and mlx5 refuses any.
+            // It serves no peer, and mlx5 refuses any access flag.
             set &= !mask::ACCESS_FLAGS;
         }
         if matches!(kind, qp_type::DCI | qp_type::DCT)
             && to == Some(qp_state::RTR)
             && set & mask::AV == 0
         {
-            // mlx5 takes the own GID of both from the address vector, whose destination is empty,
-            // and demands it of a DCT.
+            // mlx5 takes the own GID of these types from the address vector, whose destination is
+            // empty, and requires it for a DCT.
             set |= mask::AV;
             attr.ah = AhAttr::default();
         }
@@ -205,7 +206,7 @@ impl VerbsDevice {
         Ok(())
     }
 
-    /// Notes the number of a DCT, which has one in RTR only.
+    /// Notes the number of a DCT, which it has only in RTR.
     pub(crate) fn renew_number(&self, qp: &Use<'_, Qp>) {
         if qp.more().kind() == qp_type::DCT {
             // SAFETY: a live QP.
@@ -221,15 +222,15 @@ impl VerbsDevice {
         // SAFETY: a live QP, a writable result.
         errno(unsafe { (self.module.qp_query)(held.object(), kind, &mut attr) })?;
         let m = held.more();
-        // The port is chosen by the device: programs know one port, number 1.
+        // The device has chosen the port; programs know only port 1.
         attr.port_num = 1;
         if attr.qp_state == qp_state::RESET {
-            // Not every driver keeps the PSN of the former connection.
+            // Some drivers do not keep the PSN of the former connection.
             attr.sq_psn = 0;
         }
         let init = QpInit {
             xrcd: m.xrcd.load(Relaxed),
-            // The program's secret; nothing here needs it.
+            // Not returned: it is the program's secret, and nothing here needs it.
             dc_key: 0,
             pd: m.pd.load(Relaxed),
             send_cq: m.send_cq.load(Relaxed),
@@ -268,7 +269,7 @@ impl VerbsDevice {
     }
 }
 
-/// Notes what a new queue pair is.
+/// Records the attributes of a new queue pair.
 fn record(more: &Qp, init: &QpInit, made: &QpMade) {
     let (cap, kind) = (made.cap, init.qp_type);
     more.kind.store(kind, Relaxed);

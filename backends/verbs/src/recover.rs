@@ -1,12 +1,12 @@
 //! [`qp_reset`](gdrcore_core::device::Device::qp_reset) on a NIC: every request gets its completion
 //! before RESET.
 //!
-//! RESET drops outstanding requests and ERR completes them, but nothing reports when ERR has done
-//! so. So the last request of each queue is a marker of ours: once its completion was polled, all
-//! before it were. Markers never reach the program.
+//! RESET drops outstanding requests. ERR completes them, but nothing reports when that is done. So
+//! this posts a marker as the last request of each queue: once its completion was polled, all
+//! earlier ones were, too. Markers never reach the program.
 //!
-//! The receive marker is posted before ERR, because it does no harm there and some devices look at
-//! receives only at the transition; the send marker is posted after it, so that it is never sent.
+//! The receive marker is posted before ERR: it does no harm there, and some devices look at
+//! receives only at the transition. The send marker is posted after ERR, so that it is never sent.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Acquire;
@@ -30,7 +30,7 @@ fn marker(qp: &Qp, send: bool) -> u64 {
     !(at.addr() as u64) ^ u64::from(send)
 }
 
-/// Whether a completion is a marker of this QP, which is then noted as seen.
+/// Whether a completion is a marker of this QP. Notes that the marker was seen.
 pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
     let posted = if wc.wr_id == marker(qp, true) {
         (SEND_POSTED, SEND_SEEN)
@@ -47,8 +47,8 @@ pub fn is_marker(qp: &Qp, wc: &Wc) -> bool {
 }
 
 impl VerbsDevice {
-    /// An address handle of this device: providers read that of a datagram's request, whatever the
-    /// QP's state.
+    /// An address handle of this device. In any state of the QP, providers read that of a
+    /// datagram's request.
     fn own_ah(&self, qp: &Use<'_, Qp>) -> Result<Object> {
         let pd = self.pds.enter(qp.more().pd())?;
         let attr = AhAttr { dgid: self.gid, ..AhAttr::default() };
@@ -78,7 +78,7 @@ impl VerbsDevice {
         };
         let (sends, receives) = (qp.has_sends(), qp.has_receives());
         if !sends && !receives {
-            // An XRC target or a DCT: what it receives for is an SRQ's.
+            // An XRC target or a DCT receives for an SRQ, which keeps its requests.
             to(qp_state::RESET)?;
             self.renew_number(&held);
             return Ok(());
@@ -92,7 +92,7 @@ impl VerbsDevice {
             };
             let mut bad = core::ptr::null();
             qp.recv.enter()?;
-            // Before the post: its completion may be polled before this returns.
+            // Set before the post, because the completion may be polled before the post returns.
             qp.drain.add(RECV_POSTED);
             // SAFETY: a live QP whose receive side is ours; a list of one.
             let rc = unsafe { (self.opened.data.post_recv)(held.object(), &wr, &mut bad) };

@@ -1,7 +1,7 @@
 //! Releases of rdma-core.
 
-/// The release in the name of libibverbs' file, as rdma-core's own build and distributions have it:
-/// `libibverbs.so.1.14.44.0`. 0: none, as in a vendor's or a bundled copy.
+/// The release in the name of libibverbs' file, such as `libibverbs.so.1.14.44.0` from rdma-core's
+/// own build or a distribution. 0: the name has none, as for a vendor's or a bundled copy.
 pub fn of_file(name: &str) -> u32 {
     let Some(numbers) = name.strip_prefix("libibverbs.so.") else { return 0 };
     let mut parts = numbers.split('.');

@@ -1,9 +1,9 @@
 //! Handles and their objects: libibverbs' pointers behind index and generation.
 //!
 //! A C program may pass any bits as a handle, destroy an object while another thread uses it, or
-//! use it afterwards; libibverbs would follow a dangling pointer. So an object is used only between
-//! [`Slot::enter`] (or one of the busy flags) and its end, and destroyed only while no thread uses
-//! it.
+//! use it afterwards: libibverbs would follow a dangling pointer. So a thread uses an object only
+//! between [`Slot::enter`] (or one of the busy flags) and the end of the use, and an object is
+//! destroyed only while no thread uses it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -17,19 +17,19 @@ use gdrcore_core::verbs::types::Handle;
 
 /// An object of one kind; `T` is the other state of that kind.
 pub struct Slot<T> {
-    /// The live handle, [`vacant`] while there is none. Stored with release after the rest.
+    /// The live handle, or [`vacant`] while there is none. Stored with release after the rest.
     handle: AtomicU64,
     /// libibverbs' object.
     object: AtomicPtr<c_void>,
     /// Threads that use it now.
     users: AtomicU32,
-    /// Existing objects that were made on it.
+    /// Existing objects that were made on this one.
     children: AtomicU32,
     /// The other state of its kind.
     pub more: T,
 }
 
-/// A use of an object; it cannot be destroyed meanwhile.
+/// A use of an object, which cannot be destroyed meanwhile.
 pub struct Use<'a, T>(&'a Slot<T>);
 
 impl<T> Use<'_, T> {
@@ -66,8 +66,8 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Whether this is the object's handle. A thread that gets true sees all writes made before it
-    /// was published.
+    /// Whether this is the object's handle. A thread that gets true sees all writes before the
+    /// publication.
     #[inline(always)]
     pub fn is(&self, handle: Handle) -> bool {
         self.handle.load(Ordering::Acquire) == handle
@@ -110,7 +110,7 @@ pub struct Slots<T> {
 const INDEX: u64 = (1 << 24) - 1;
 
 /// The word in place of a handle while slot `index` has none. As a handle it would belong to
-/// another slot, so no handle, 0 included, ever equals it in its own slot.
+/// another slot, so no handle, not even 0, equals it in its own slot.
 const fn vacant(index: usize) -> u64 {
     if index == 0 {
         1
@@ -120,8 +120,8 @@ const fn vacant(index: usize) -> u64 {
 }
 
 impl<T> Slots<T> {
-    /// Room for `bound` objects of a type, whose tag their handles have, in the context with a
-    /// number.
+    /// Room for `bound` objects of a type. Their handles have the tag of the type and the number of
+    /// the context.
     ///
     /// # Errors
     /// [`Error::NoMemory`] if it does not fit.
@@ -140,7 +140,7 @@ impl<T> Slots<T> {
         Ok(Slots { pool, slots, mask, bound })
     }
 
-    /// The slot whose index is the low bits of a word: the handle's own slot, if it is one of ours.
+    /// The slot whose index is the low bits of a word. For a handle of ours that is its own slot.
     /// Never called during a size query, whose slots are empty.
     #[inline(always)]
     pub(crate) fn near(&self, handle: Handle) -> &Slot<T> {
@@ -150,7 +150,7 @@ impl<T> Slots<T> {
         unsafe { self.slots.get_unchecked(handle as usize & self.mask) }
     }
 
-    /// The slot that a handle names, for any word.
+    /// The slot that a word names as a handle.
     #[inline(always)]
     pub fn slot(&self, handle: Handle) -> Result<&Slot<T>> {
         self.slots.get((handle & INDEX) as usize).ok_or_else(|| stale(handle))
@@ -164,7 +164,8 @@ impl<T> Slots<T> {
         self.slot(handle)?.enter(handle)
     }
 
-    /// A handle for an object that does not exist yet: it is stale until [`Slots::publish`].
+    /// Reserves a handle for an object that does not exist yet: it is stale until
+    /// [`Slots::publish`].
     ///
     /// # Errors
     /// [`Error::NoMemory`]: the bound is reached.
@@ -195,8 +196,8 @@ impl<T> Slots<T> {
         self.pool.free((handle & INDEX) as usize);
     }
 
-    /// Makes a handle stale so that its object may be destroyed. Ends with [`Slots::release`] or
-    /// [`Slots::put_back`].
+    /// Makes a handle stale, so that its object may be destroyed. [`Slots::release`] or
+    /// [`Slots::put_back`] must follow.
     ///
     /// # Errors
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread uses it, or objects live on it.
@@ -217,14 +218,14 @@ impl<T> Slots<T> {
         Ok(slot.object())
     }
 
-    /// Undoes [`Slots::take_out`] when the object could not be destroyed.
+    /// Undoes [`Slots::take_out`] if the object could not be destroyed.
     pub fn put_back(&self, handle: Handle) {
         if let Ok(slot) = self.slot(handle) {
             slot.handle.store(handle, Ordering::SeqCst);
         }
     }
 
-    /// Notes that an object that was made on this one is gone.
+    /// Notes that an object made on this one is gone.
     pub fn disown(&self, parent: Handle) {
         if parent != 0 {
             if let Ok(slot) = self.slot(parent) {
@@ -253,11 +254,11 @@ pub(crate) fn stale(handle: Handle) -> Error {
     refuse!(StaleHandle, "handle {handle:#x}: stale, of another type, or of another context")
 }
 
-/// A flag for one thread at a time: tried, never waited for.
+/// A flag that one thread at a time may hold. A thread tries it, and never waits.
 #[derive(Default)]
 pub struct Busy(AtomicU32);
 
-/// The error of the second thread on a queue.
+/// The error of the second thread at a queue.
 #[cold]
 #[inline(never)]
 pub(crate) fn used_by_two() -> Error {
@@ -322,7 +323,7 @@ mod tests {
         for bad in [0, 1, u64::MAX, h, h ^ 1 << 24, h ^ 1 << 33] {
             assert_eq!(s.enter(bad).err(), Some(Error::StaleHandle), "{bad:#x}");
         }
-        // Nor does any word equal that of a vacant slot.
+        // No word equals that of a vacant slot either.
         for bad in
             (0..64).chain((0..64).map(|bit| 1 << bit)).chain((0..64).map(|bit| u64::MAX << bit))
         {

@@ -7,8 +7,8 @@ use crate::abi::NAME_MAX;
 use crate::sys::Fd;
 use gdrcore_core::counters::Counters;
 
-/// A field, and the files below a port's folder that count it, by driver; the first existing one
-/// counts.
+/// A field, and the files below a port's folder that count it, one for each driver. The first
+/// existing file counts.
 struct Line {
     field: fn(&mut Counters) -> &mut u64,
     files: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Tests of the device over a module of their own.
+//! Tests of the device with a module of their own.
 
 mod fake;
 mod limits;

@@ -1,4 +1,4 @@
-//! A filter for requests that a provider takes unchanged, as bits to compare with.
+//! A filter that compares bits to find requests which a provider takes unchanged.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -20,10 +20,10 @@ impl Default for Unchanged {
 }
 
 impl Unchanged {
-    /// Sets the filter of a QP whose provider takes requests of these `opcodes` (as bits)
-    /// unchanged, with `sge_max` entries.
+    /// Sets the filter of a QP. Its provider takes requests of these `opcodes` (as bits) unchanged,
+    /// with up to `sge_max` entries.
     ///
-    /// The filter compares bits only. It passes opcodes below 2^k, with the largest k for which all
+    /// The filter compares only bits. It passes opcodes below 2^k, with the largest k for which all
     /// of them are plain, and numbers of entries that need no more bits than `sge_max`. Every
     /// provider refuses a number that is still too large.
     pub fn prepare(&self, opcodes: u32, sge_max: u32) {

@@ -11,7 +11,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
 impl VerbsDevice {
-    /// Refuses `what`, an argument, if the NIC has no XRC.
+    /// Refuses the argument `what` if the NIC has no XRC.
     pub(crate) fn needs_xrc(&self, what: &str) -> Result<()> {
         if self.opened.caps & caps::XRC == 0 {
             return Err(refuse!(Unsupported, "{what}: this NIC has no XRC"));
@@ -49,7 +49,7 @@ impl VerbsDevice {
         })
     }
 
-    /// Makes an SRQ of a PD, an XRC domain and a CQ; both 0: it is none of XRC.
+    /// Makes an SRQ of a PD, an XRC domain and a CQ. Domain and CQ 0: a plain SRQ.
     pub(crate) fn add_srq(
         &self,
         of: [Handle; 3],
@@ -70,8 +70,8 @@ impl VerbsDevice {
         Ok((handle, SrqAttr { srq_limit: attr.srq_limit, ..given }))
     }
 
-    /// Sets the limit of a new SRQ, as providers ignore that of a create; destroys the SRQ if that
-    /// fails.
+    /// Sets the limit of a new SRQ, because providers ignore the limit of a create. Destroys the
+    /// SRQ if that fails.
     pub(crate) fn set_first_limit(&self, srq: Handle, limit: u32) -> Result<()> {
         if limit == 0 {
             return Ok(());

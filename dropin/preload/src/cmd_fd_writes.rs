@@ -1,22 +1,22 @@
 //! Passes commands that a program writes to a context's `cmd_fd` to the drop-in. The kernel refuses
-//! such a write, also by copies of the descriptor, and only then the drop-in is called: no list of
-//! descriptors is kept, and a write that the kernel accepts costs nothing.
+//! such a write, also to copies of the descriptor, and only then this calls the drop-in. So no list
+//! of descriptors is needed, and a write that the kernel accepts costs nothing.
 
 use crate::fail;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The drop-in's function: write(2) to a descriptor that cannot be written to. Returns the length,
-/// or a negative errno.
+/// The drop-in's function for a write(2) to a descriptor that is not open for writing. Returns the
+/// length, or a negative errno.
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
 
-/// Its address; 0: this process has opened no context.
+/// The function's address; 0: this process has opened no context.
 static WRITE: AtomicUsize = AtomicUsize::new(0);
 
-/// Registers the drop-in's function; called when a context is opened.
+/// Registers the drop-in's function, which calls this when it opens a context.
 ///
 /// # Safety
-/// It has the type.
+/// `write` has the declared type.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
     // SAFETY: zeroes are a valid Dl_info, which lives through the call; the name in it lives as
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn gdrc_commands_1(write: Write) {
     WRITE.store(write as usize, Ordering::Release);
 }
 
-/// Handles a write that has returned the error `n`.
+/// Handles a write for which the kernel has returned `n`, an error.
 ///
 /// # Safety
 /// The program's own arguments.

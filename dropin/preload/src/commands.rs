@@ -1,6 +1,6 @@
-//! ioctl(2): by it libibumad registers agents with the file of a device, which is a socket here.
-//! The kernel refuses it, and only then the drop-in is called: what the kernel accepts costs
-//! nothing.
+//! ioctl(2), by which libibumad registers agents with a device's file, which is a socket here. The
+//! kernel refuses the call, and only then this calls the drop-in, so a call that the kernel accepts
+//! costs nothing.
 
 use crate::drop_in::UMAD;
 use crate::fail;

@@ -44,8 +44,7 @@ pub fn open_ours(kind: c_int, seen: &PathInfo, flags: c_int) -> c_int {
     if fd < 0 {
         return fail(-fd);
     }
-    // A descriptor with too high a number is treated as any file: names relative to it are not
-    // found.
+    // A descriptor with too high a number counts as a file: names relative to it are not found.
     FOLDERS.add(fd);
     fd
 }
@@ -157,13 +156,13 @@ unsafe fn stream(kind: c_int, seen: &PathInfo, mode: *const c_char) -> *mut libc
     }
 }
 
-/// Removes a descriptor that is about to be closed from the sets, and notifies the drop-in if it is
-/// the device file.
+/// Removes a descriptor that is about to be closed from the sets. If it is the device file,
+/// notifies the drop-in.
 fn forget(fd: c_int) {
     FOLDERS.remove(fd);
     if FILES.has(fd) {
-        // It stays in the set until the drop-in has closed it, since another thread may use it
-        // meanwhile.
+        // The descriptor stays in the set until the drop-in has closed it, because another thread
+        // may use it meanwhile.
         if let Some(t) = UCMA.get() {
             // SAFETY: the table's function; it ignores what is closed already.
             unsafe { (t.close)(fd) };
@@ -172,8 +171,8 @@ fn forget(fd: c_int) {
     }
 }
 
-/// Records a copied descriptor: the copy of a folder of the drop-in is one too. A copy of the
-/// connection manager's file is not intercepted.
+/// Records a copied descriptor: the copy of a drop-in's folder is one too. A copy of the connection
+/// manager's file is not intercepted.
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && FOLDERS.has(from) {
         FOLDERS.add(to);
@@ -255,7 +254,7 @@ pub unsafe extern "C" fn dup(from: c_int) -> c_int {
     copied(from, unsafe { (REAL.dup())(from) })
 }
 
-/// Whether a descriptor is open; otherwise a copy of it fails and closes nothing.
+/// Whether a descriptor is open; if not, a copy of it fails and closes nothing.
 fn is_open(fd: c_int) -> bool {
     // SAFETY: reads a flag of a descriptor, of any number.
     unsafe { (REAL.fcntl())(fd, libc::F_GETFD, 0) >= 0 }

@@ -16,7 +16,7 @@ pub struct Ucma {
     pub open: unsafe extern "C" fn(c_int) -> c_int,
     /// Writes one command.
     pub write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
-    /// Called before its owner closes the descriptor.
+    /// Called before the file's owner closes the descriptor.
     pub close: unsafe extern "C" fn(c_int),
 }
 
@@ -24,11 +24,11 @@ pub struct Ucma {
 /// errno.
 #[repr(C)]
 pub struct Names {
-    /// The kind of an absolute path: 0, no name of the drop-in, or one of [`kind`]. Follows a link
-    /// at its end if asked.
+    /// The kind of an absolute path: 0 (no name of the drop-in) or one of [`kind`]. With the flag,
+    /// follows a link at the end.
     pub look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
-    /// The names in a folder, by its canonical path. Each is eight bytes of its inode, a byte of
-    /// [`kind`], the name, a zero. Returns the size of the whole, and writes it if there is room
+    /// The names in a folder, by its canonical path. Each has eight bytes of its inode, one of its
+    /// [`kind`], the name, and a zero. Returns the size of all, and writes them if there is room
     /// for all.
     pub list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
     /// Opens a file or folder by its canonical path; the flags are those of open(2).
@@ -45,7 +45,7 @@ pub struct Umad {
 /// Kinds of paths.
 pub mod kind {
     use core::ffi::c_int;
-    /// A name of the kernel, by another path.
+    /// A name of the kernel that the kernel has under another path.
     pub const MOVED: c_int = 1;
     pub const DEVICE: c_int = 2;
     pub const FILE: c_int = 3;
@@ -56,15 +56,15 @@ pub mod kind {
 /// Further attributes of a path.
 #[repr(C)]
 pub struct PathInfo {
-    /// Of a folder: whether it also contains the kernel's names.
+    /// For a folder: whether it also contains the kernel's names.
     pub merged: u32,
-    /// Of a device; 0 and 0 is the connection manager's.
+    /// For a device; 0 and 0 is the connection manager's.
     pub major: u32,
     pub minor: u32,
     pub inode: u64,
-    /// The canonical path; of a name of the kernel, the path under which the kernel has it.
+    /// The canonical path; for a name of the kernel, the path under which the kernel has it.
     pub path: [c_char; PATH_MAX],
-    /// Of a link.
+    /// The target of a link.
     pub target: [c_char; PATH_MAX],
 }
 

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors from this number on cannot be in a set, so the device file gets none of them.
+/// Descriptors from this number on cannot be in a set, so the device file never gets one of them.
 const MAX: usize = 1 << 16;
 const WORDS: usize = MAX / 64;
 
@@ -13,8 +13,8 @@ pub struct Files([AtomicU64; WORDS]);
 
 /// The connection manager's device file.
 pub static FILES: Files = Files([const { AtomicU64::new(0) }; WORDS]);
-/// Files and folders of sysfs. A descriptor may have been closed by a call that this library does
-/// not see; the kernel's name of its file reveals that.
+/// Files and folders of sysfs. A call that this library does not see may have closed a descriptor;
+/// then the kernel's name of the descriptor's file differs.
 pub static FOLDERS: Files = Files([const { AtomicU64::new(0) }; WORDS]);
 
 impl Files {
@@ -36,12 +36,12 @@ impl Files {
 
     /// Removes a descriptor; false: it was not in the set.
     pub fn remove(&self, fd: c_int) -> bool {
-        // Most descriptors are not in it: no write to shared memory for them.
+        // Most descriptors are not in the set: do not write to shared memory for them.
         self.has(fd)
             && self.word(fd).is_some_and(|(w, bit)| w.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
 
-    /// Calls `f` for those from `first` to `last`.
+    /// Calls `f` for the set's descriptors from `first` to `last`.
     pub fn each(&self, first: c_uint, last: c_uint, f: impl Fn(c_int)) {
         for (at, word) in self.0.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
@@ -56,8 +56,8 @@ impl Files {
     }
 }
 
-/// The device number of the kernel's device file, if the kernel has one: librdmacm gets it by
-/// netlink and compares. Otherwise any number.
+/// The number of the kernel's device file, if the kernel has one: librdmacm gets it by netlink and
+/// compares. Otherwise any number.
 pub fn device_number() -> libc::dev_t {
     const MISC: c_uint = 10;
     const SOME: c_uint = 255;

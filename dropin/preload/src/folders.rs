@@ -1,7 +1,7 @@
 //! Listing folders: opendir, readdir and their like.
 //!
-//! An open folder of the drop-in is one of a fixed number of slots in this library, so that the
-//! address of its `DIR` distinguishes it from those of the C library.
+//! An open folder of the drop-in has one of a fixed number of slots in this library. So the address
+//! of its `DIR` distinguishes it from the C library's.
 
 use crate::descriptor_calls::{close, open_ours};
 use crate::drop_in::{kind, PathInfo, NAMES};

@@ -5,22 +5,22 @@
 //! `/dev/infiniband/rdma_cm`, checks that it is a character device, writes commands into it and
 //! closes it. Other programs read the names of devices below `/dev/infiniband` and
 //! `/sys/class/infiniband`. Only a library before the C library in the order of symbol lookup can
-//! intercept these calls. A NEEDED libibverbs is behind the C library, hence this library, for
-//! `LD_PRELOAD`, which `gdrcore-run` sets.
+//! intercept these calls. A NEEDED libibverbs comes after the C library. So this library exists,
+//! for `LD_PRELOAD`, which `gdrcore-run` sets.
 //!
-//! The drop-in knows the names. This library only records which descriptors are such files. All
-//! other calls are passed on: some comparisons and a jump.
+//! The drop-in knows the names. This library only records which descriptors are such files. It
+//! passes on all other calls after a few comparisons.
 //!
-//! Writes to the `cmd_fd` of a context are passed to the drop-in, too, after the kernel has refused
+//! It also passes writes to the `cmd_fd` of a context to the drop-in, after the kernel has refused
 //! them (`cmd_fd_writes`).
 //!
 //! `drop_in` finds the drop-in's tables; `path_route` decides about a path; `names`,
 //! `descriptor_calls`, `commands`, `folders` and `search` are the intercepted calls of the C
 //! library; `real` are the calls behind them.
 //!
-//! The drop-in is looked up at its first use: a program of librdmacm has it in the process; if a
-//! process has no libibverbs, it is loaded. If the process has another libibverbs, the call is
-//! passed to the kernel.
+//! The drop-in is looked up at its first use. A program that uses librdmacm has it already; a
+//! process without any libibverbs loads it. If the process has another libibverbs, the call goes to
+//! the kernel.
 //!
 //! Other interposers (librspreload, a sanitizer) work in either order: each calls the next.
 
@@ -45,8 +45,8 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// The real calls are looked up when the library is loaded: later, one may come from a signal
-/// handler.
+/// The real calls are looked up when the library is loaded, because a later first call may come
+/// from a signal handler.
 extern "C" fn at_load() {
     REAL.load();
 }

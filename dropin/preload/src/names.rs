@@ -318,8 +318,8 @@ readlinks! {
     readlink(;);
     /// readlinkat(2).
     readlinkat(dir;);
-    /// readlink(2) as `_FORTIFY_SOURCE` calls it. If the buffer is shorter than `len` the C
-    /// library's own function ends the program.
+    /// readlink(2) as `_FORTIFY_SOURCE` calls it. If `len` exceeds the buffer, the C library's own
+    /// function ends the program.
     __readlink_chk(; room);
     /// readlinkat(2) as `_FORTIFY_SOURCE` writes it.
     __readlinkat_chk(dir; room);

@@ -1,5 +1,4 @@
-//! Decides whether a path of a program is the kernel's, as nearly all are, or a name of the
-//! drop-in.
+//! Decides whether a program's path is the kernel's, as nearly all are, or a name of the drop-in.
 
 use crate::drop_in::{kind, PathInfo, NAMES, PATH_MAX};
 use crate::fail;
@@ -36,8 +35,8 @@ impl<T> Failed for *mut T {
 }
 
 /// Passes a call on a path relative to `dir` to its target. `kernel` gets the path under which the
-/// kernel has the file, `ours` the kind and the facts of a name of the drop-in. `follow`: a link at
-/// the end is followed.
+/// kernel has the file, `ours` the kind and the attributes of a name of the drop-in. `follow`: a
+/// link at the end is followed.
 ///
 /// # Safety
 /// A C string, or null.
@@ -57,8 +56,8 @@ pub unsafe fn lead<R: Failed>(
     lead_far(dir, unsafe { CStr::from_ptr(path) }, follow, kernel, ours)
 }
 
-/// A function of its own, since an answer has room for two paths, which other calls need not put on
-/// the stack.
+/// A separate function: an answer has room for two paths, which other calls need not put on the
+/// stack.
 #[cold]
 #[inline(never)]
 fn lead_far<R: Failed>(
@@ -88,8 +87,8 @@ fn is_marked(path: &[u8]) -> bool {
     MARKS.iter().any(|m| path.windows(m.len()).any(|w| w == *m))
 }
 
-/// Whether an absolute path may be a name of the drop-in. Nearly all cannot, at the cost of a
-/// comparison of some bytes.
+/// Whether an absolute path may be a name of the drop-in. A comparison of a few bytes excludes
+/// nearly all paths.
 #[inline]
 pub fn is_near(path: &[u8]) -> bool {
     (path.starts_with(b"/sys/") || path.starts_with(b"/dev/infiniband")) && is_marked(path)
@@ -153,7 +152,7 @@ fn from_folder(dir: c_int, relative: &[u8], follow: bool, seen: &mut PathInfo) -
     whole[..base.len()].copy_from_slice(base);
     whole[base.len()] = b'/';
     whole[base.len() + 1..length].copy_from_slice(relative);
-    // Without this, a path from the root would begin with two slashes.
+    // So that a path from the root does not begin with two slashes.
     let from = usize::from(base == b"/");
     match CStr::from_bytes_until_nul(&whole[from..]) {
         Ok(path) if is_near(path.to_bytes()) => ask(path, follow, seen),
@@ -189,7 +188,7 @@ fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Opt
     let mut link = [0u8; PATH_MAX];
     let path = of_descriptor(fd, &mut link);
     if !is_near(path) {
-        // It was closed by a call that this library does not see (fclose), and the number reused.
+        // A call that this library does not see (fclose) has closed it, and the number was reused.
         FOLDERS.remove(fd);
         return None;
     }

@@ -213,8 +213,8 @@ fn find(slot: &AtomicUsize, name: &CStr) -> usize {
     at
 }
 
-/// A program that calls a function which its C library lacks would not start without this library
-/// either.
+/// Ends a program that calls a function which its C library lacks. Without this library it would
+/// not even start.
 #[cold]
 fn must(at: usize) -> usize {
     if at == 0 {

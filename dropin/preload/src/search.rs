@@ -102,7 +102,7 @@ scandirs! {
     scandirat64(dir);
 }
 
-/// `GLOB_ALTDIRFUNC`: glob reads folders by the functions in its struct.
+/// `GLOB_ALTDIRFUNC`: glob reads folders by functions in its struct.
 const BY_FUNCTIONS: c_int = 1 << 9;
 
 unsafe extern "C" fn glob_close(dir: *mut c_void) {
@@ -209,12 +209,12 @@ const SKIP_SIBLINGS: c_int = 3;
 struct Walk<'a> {
     flags: c_int,
     call: &'a dyn Fn(&CStr, &libc::stat, c_int, WalkPosition) -> c_int,
-    /// Folders already visited, if links are followed and may lead back.
+    /// Folders that were visited, if links are followed, which may lead back.
     seen: Vec<u64>,
 }
 
 impl Walk<'_> {
-    /// The last result of the program's function. The walk continues while it is 0.
+    /// The last result of the program's function. The walk ends when it is not 0.
     fn visit(&mut self, path: &CStr, level: c_int) -> c_int {
         // SAFETY: integers only, and a struct that lives through the calls.
         let (st, there) = unsafe {

@@ -21,7 +21,6 @@ pub struct ibv_gid_entry {
     pub ndev_ifindex: u32,
 }
 
-/// Attributes of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_device_attr {
@@ -29,8 +28,8 @@ pub struct ibv_device_attr {
     pub limits: DeviceLimits,
 }
 
-/// The attributes that `ibv_query_device` and the kernel's command have in common: all but the
-/// firmware's version. GUIDs are in network order.
+/// The attributes that `ibv_query_device` and the kernel's command share: all except the firmware's
+/// version. GUIDs are in network order.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct DeviceLimits {
@@ -73,7 +72,7 @@ pub struct DeviceLimits {
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
-    /// Padding of one, a field of the other.
+    /// Padding in one struct, a field in the other.
     pub reserved: [u8; 4],
 }
 
@@ -103,7 +102,6 @@ pub struct ibv_device_attr_ex {
     pub phys_port_cnt_ex: u32,
 }
 
-/// A port.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_port_attr {
@@ -131,11 +129,10 @@ pub struct ibv_port_attr {
     pub port_cap_flags2: u16,
 }
 
-/// Bytes of the port attributes that the exported `ibv_query_port` fills: programs of old headers
-/// have no more room.
+/// Bytes of the port attributes that the exported `ibv_query_port` fills. Programs that were
+/// compiled against old headers have no more room.
 pub const COMPAT_PORT_ATTR: usize = 48;
 
-/// An asynchronous event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {
@@ -186,7 +183,6 @@ pub struct ibv_srq_attr {
     pub srq_limit: u32,
 }
 
-/// Initial attributes of an SRQ.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_srq_init_attr {
@@ -231,7 +227,6 @@ pub struct ibv_qp_open_attr {
 /// Queue sizes.
 pub use gdrcore_core::verbs::types::QpCap as ibv_qp_cap;
 
-/// Initial attributes of a QP.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr {
@@ -266,7 +261,6 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 
-/// QP attributes.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_qp_attr {
@@ -347,7 +341,6 @@ pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
-/// Initial attributes of a parent domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_parent_domain_init_attr {

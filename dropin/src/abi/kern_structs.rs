@@ -1,14 +1,13 @@
 //! Structs of the kernel's user interface that librdmacm passes to the `ibv_copy_*` helpers
-//! (`<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>`), and the struct to which these convert path
-//! records.
+//! (`<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>`), and the libibverbs form of path records.
 
 use super::{ibv_ah_attr, ibv_gid};
 use core::ffi::c_int;
 
-/// `ib_uverbs_ah_attr`: the same fields, which C aligns for numbers of 32 bits alone.
+/// `ib_uverbs_ah_attr`: the same fields; C aligns it to 4 bytes.
 pub type ib_uverbs_ah_attr = ibv_ah_attr;
 
-/// `ib_uverbs_qp_attr`, which C aligns as little.
+/// `ib_uverbs_qp_attr`; C aligns it to 4 bytes as well.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ib_uverbs_qp_attr {

@@ -45,7 +45,7 @@ pub struct mlx5dv_cq_init_attr {
 #[derive(Clone, Copy)]
 pub struct mlx5dv_dc_init_attr {
     pub dc_type: u32,
-    /// DCT: its access key. DCI: two bytes of streams at its beginning.
+    /// DCT: its access key. DCI: two bytes of streams at the front.
     pub dct_access_key: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct mlx5dv_qp_init_attr {
     pub send_ops_flags: u64,
 }
 
-/// A function of a struct [`mlx5dv_qp_ex`] of which the arguments behind the first are not read.
+/// A function of [`mlx5dv_qp_ex`] that reads only its first argument.
 type Other = call!(*mut mlx5dv_qp_ex);
 
 /// The functions of an extended QP that mlx5dv adds.

@@ -25,7 +25,7 @@ pub use mlx5_structs::*;
 pub use object_structs::*;
 pub use uverbs_structs::*;
 
-/// The hot structs: core's have libibverbs' layout, asserted there.
+/// The structs of the data path: core's have libibverbs' layout, as core asserts.
 pub use gdrcore_core::verbs::types::{
     RecvWr as ibv_recv_wr, SendWr as ibv_send_wr, Sge as ibv_sge, Wc as ibv_wc,
 };

@@ -1,12 +1,12 @@
-//! Every size and offset against `<infiniband/verbs.h>`: C with one `_Static_assert` per field,
-//! compiled.
+//! Compares every size and offset with `<infiniband/verbs.h>`: compiles a C file with one
+//! `_Static_assert` for each field.
 
 use super::*;
 use core::mem::{align_of, offset_of, size_of};
 use std::fmt::Write;
 
-/// Asserts that `field`, or `ours = theirs` where the names differ, is at the same place; nested
-/// fields with dots.
+/// Asserts that `field` is at the same place; `ours = theirs` where the names differ, dots for
+/// nested fields.
 macro_rules! same {
     (
         $c:ident, $name:literal, $t:ty,
@@ -74,7 +74,7 @@ fn queues(c: &mut String) {
         wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort,
         wr_atomic_write,
     ] }
-    // From release 45 on it has one member more, behind those of Debian 12.
+    // Release 45 and later have one more member behind those of Debian 12.
     let (of_44, of_45) = (offset_of!(ibv_qp_ex, wr_flush), size_of::<ibv_qp_ex>());
     let size = "sizeof(struct ibv_qp_ex)";
     let either = format!("{size} == {of_44} || {size} == {of_45}");
@@ -82,7 +82,7 @@ fn queues(c: &mut String) {
     assert_eq!((of_44, of_45), (352, 360));
 }
 
-/// The fields of [`DeviceLimits`] in a struct of C: as far from its `node_guid` as from ours.
+/// The fields of [`DeviceLimits`] in a C struct: as far from its `node_guid` as from ours.
 fn limits(c: &mut String, name: &str) {
     macro_rules! same_distance {
         ($($field:ident),*) => {$(
@@ -211,7 +211,7 @@ fn contexts(c: &mut String) {
 }
 
 fn kernel(c: &mut String) {
-    // Both are read wherever they are, whatever C's alignment.
+    // Rust reads both at any address, whatever C's alignment.
     let sizes = (size_of::<ib_uverbs_ah_attr>(), size_of::<ib_uverbs_qp_attr>());
     for (name, size) in [("ib_uverbs_ah_attr", sizes.0), ("ib_uverbs_qp_attr", sizes.1)] {
         writeln!(c, "_Static_assert(sizeof(struct {name}) == {size}, \"size of {name}\");")

@@ -94,9 +94,8 @@ pub struct ib_uverbs_query_qp_resp {
 /// A struct without padding that is valid for any bytes.
 ///
 /// # Safety
-/// It is so.
+/// It has no padding, and any bytes are a value of it.
 pub unsafe trait Plain: Copy + Default {
-    /// Its bytes.
     fn bytes(&self) -> &[u8] {
         // SAFETY: initialised bytes, since there is no padding.
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }

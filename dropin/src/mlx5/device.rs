@@ -8,9 +8,8 @@ use crate::{open_devices, open_verbs, query_verbs};
 use core::ffi::c_int;
 use gdrcore_core::refuse;
 
-/// `mlx5dv_context_comp_mask`: the attributes that the device answers. Those for which it has
-/// nothing to say but 0 are here because programs ask for them without looking at the answer's
-/// mask.
+/// `mlx5dv_context_comp_mask`: the attributes that the device answers. Some answers are only 0:
+/// programs ask for these attributes without a look at the answer's mask.
 const CQE_COMPRESSION: u64 = 1 << 0;
 const SWP: u64 = 1 << 1;
 const STRIDING_RQ: u64 = 1 << 2;
@@ -19,14 +18,13 @@ const DYN_BFREGS: u64 = 1 << 4;
 const DC_ODP_CAPS: u64 = 1 << 7;
 const DCI_STREAMS: u64 = 1 << 11;
 
-/// `mlx5dv_is_supported`: whether mlx5dv is there for a device. With an identity of its own the
-/// device is not of this kind, so that programs which know several kinds of NICs treat it as one of
-/// none.
+/// `mlx5dv_is_supported`: whether a device has mlx5dv. Under gdrcore's own identity it has not, so
+/// that programs which know several kinds of NICs take it for none of them.
 pub unsafe extern "C" fn is_supported(device: *const ibv_device) -> bool {
     open_devices::is_listed(device) && env::identity() == Identity::Mlx5
 }
 
-/// `mlx5dv_open_device`: as `ibv_open_device`. There is no DevX.
+/// `mlx5dv_open_device`: as `ibv_open_device`, without DevX.
 pub unsafe extern "C" fn open_device(
     device: *mut ibv_device,
     attr: *const mlx5dv_context_attr,
@@ -45,8 +43,8 @@ pub unsafe extern "C" fn open_device(
     unsafe { open_verbs::open_device(device) }
 }
 
-/// `mlx5dv_query_device`: of what the program asks for, the attributes that the device knows.
-/// Nothing is written that the mask does not name: structs of older releases are shorter.
+/// `mlx5dv_query_device`: writes the requested attributes that the device knows. It writes only
+/// fields that the mask names, because structs of older releases are shorter.
 pub unsafe extern "C" fn query_device(
     context: *mut ibv_context,
     attributes: *mut mlx5dv_context,

@@ -1,8 +1,8 @@
 //! mlx5dv on the soft device: the table of functions that `libmlx5.so.1` of the `mlx5` crate looks
-//! up. Of mlx5dv this is what DC needs; that library refuses the rest.
+//! up. The table has the part of mlx5dv that DC needs; that library refuses the rest.
 //!
-//! `device`: what a program asks of a device. `queues`: queue pairs and completion queues.
-//! `requests`: the target of each request.
+//! `device`: support and attributes. `queues`: queue pairs and completion queues. `requests`: the
+//! target of each request.
 
 mod device;
 mod queues;

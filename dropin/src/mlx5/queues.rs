@@ -1,4 +1,4 @@
-//! Queue pairs of DC, and what else programs create by mlx5dv.
+//! Queue pairs of DC, and CQs that programs create by mlx5dv.
 
 use crate::abi::*;
 use crate::qp_verbs::DRIVER;
@@ -12,7 +12,7 @@ const QP_CREATE_FLAGS: u64 = 1 << 0;
 const QP_DC: u64 = 1 << 1;
 const QP_SEND_OPS: u64 = 1 << 2;
 const QP_DCI_STREAMS: u64 = 1 << 3;
-/// `mlx5dv_qp_create_flags`: where a NIC puts short answers, which does not matter here.
+/// `mlx5dv_qp_create_flags`: where a NIC puts short answers. They have no effect here.
 const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
 const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
 /// `mlx5dv_dc_type`.
@@ -22,7 +22,7 @@ const TYPE_DCI: u32 = 2;
 const CQ_COMPRESSED: u64 = 1 << 0;
 const CQ_FLAGS: u64 = 1 << 1;
 const CQ_SIZE: u64 = 1 << 2;
-/// Bytes of an entry.
+/// Sizes of a CQ entry in bytes.
 const CQE_SIZES: [u16; 2] = [64, 128];
 
 /// `mlx5dv_create_qp`.
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn create_qp(
 }
 
 /// The type of DC that a program wants, with the access key of a DCT; `None`: a QP of another type.
-/// Fields of its struct are read only if the mask names them: older structs end before.
+/// Reads only fields that the mask names, because older structs are shorter.
 ///
 /// # Safety
 /// The program's pointers.
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn create_cq(
         .pointer(unsafe { check_cq(more).and_then(|()| cq_ex_verbs::create(context, init)) })
 }
 
-/// The size of an entry has no effect, since programs do not see entries, but has to be one that
-/// NICs have.
+/// Checks the size of an entry. It has no effect, since programs do not see entries, but must be
+/// one that NICs have.
 ///
 /// # Safety
 /// Null or the program's pointer.

@@ -1,5 +1,5 @@
-//! The calls of mlx5dv between `ibv_wr_start` and `ibv_wr_complete`: the target of each request of
-//! a DCI. All others make `ibv_wr_complete` fail.
+//! The calls of mlx5dv between `ibv_wr_start` and `ibv_wr_complete`. Those that name the target of
+//! a DCI's request work; all others make `ibv_wr_complete` fail.
 
 use crate::abi::*;
 use crate::ah_verbs::Ah;
@@ -10,7 +10,7 @@ use core::mem::offset_of;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{wr_opcode, DcWr};
 
-/// `mlx5dv_qp_ex_from_ibv_qp_ex`: null of null, since programs ask so for DCTs too.
+/// `mlx5dv_qp_ex_from_ibv_qp_ex`: null for null, because programs call it for DCTs too.
 pub unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
     if qp.is_null() {
         return core::ptr::null_mut();
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv
     unsafe { &raw mut (*qp.cast::<Qp>()).dv }
 }
 
-/// The functions of a QP; only a DCI's requests have targets.
+/// The functions of a QP. Only the requests of a DCI have targets.
 pub fn functions(dci: bool) -> mlx5dv_qp_ex {
     let mut all = mlx5dv_qp_ex {
         comp_mask: 0,
@@ -75,7 +75,7 @@ unsafe extern "C" fn wr_set_dc_addr(qp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, dctn
     wr.ext.dc = DcWr { ah, dc_key: key, dctn };
 }
 
-/// There are no streams, so each number means the same.
+/// The device has no streams, so the stream is ignored.
 unsafe extern "C" fn wr_set_dc_addr_stream(
     qp: *mut mlx5dv_qp_ex,
     ah: *mut ibv_ah,
@@ -89,7 +89,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
 
 /// Fails the batch if a request of a DCI has no target.
 pub fn check(batch: &mut SendBatch) {
-    // The reason of the first error stays.
+    // The batch keeps the reason of its first error.
     if batch.error.is_some() {
         return;
     }

@@ -1,12 +1,11 @@
-//! The files that the kernel would have for the devices, which programs read beside libibverbs. UCX
-//! uses a device only if `/dev/infiniband/uverbs<n>` exists, Mooncake and NCCL resolve the path of
-//! a device's folder in sysfs, scripts list `/sys/class/infiniband`. An unprivileged user cannot
-//! make these files. So `libgdrcore_preload.so` asks this module about a path before it passes a
-//! call to the kernel.
+//! The files that the kernel would make for the devices. Programs read them in addition to
+//! libibverbs: UCX uses a device only if `/dev/infiniband/uverbs<n>` exists, Mooncake and NCCL
+//! resolve the path of a device's folder in sysfs, scripts list `/sys/class/infiniband`. An
+//! unprivileged user cannot make such files. So `libgdrcore_preload.so` asks this module about a
+//! path before it passes a call to the kernel.
 //!
-//! There is no file system behind it, but a map of names that is built for each query. So a killed
-//! process leaves nothing behind, no other user can replace a file, and a read returns the current
-//! state.
+//! The names are a map that is built for each query, not a file system. So a killed process leaves
+//! nothing behind, no other user can replace a file, and a read returns the current state.
 //!
 //! `tree` has the names, `walk` resolves a path, `system` reads the kernel's sysfs.
 
@@ -50,7 +49,7 @@ fn tree() -> Tree {
     Tree::new(&devices, &System.cpus())
 }
 
-/// Whether the link of a device's port is up, and whether its address is there.
+/// Whether the link of a device's port is up, and whether the machine still has its address.
 pub fn port_state(device: u32) -> (bool, bool) {
     let state = STATE.lock();
     let open = state.open.iter().find(|o| o.index == device);
@@ -76,7 +75,7 @@ fn text(content: &Content) -> Option<String> {
     }
 }
 
-/// The counters of a device. Those of one that this process has not opened are 0.
+/// The counters of a device; 0 for a device that this process has not opened.
 fn counters_of(device: u32) -> Counters {
     let state = STATE.lock();
     let open = state.open.iter().find(|o| o.index == device);
@@ -96,7 +95,7 @@ pub fn counters_of_port(device: u32) -> impl Iterator<Item = u64> {
 
 /// The contents of a file, if the path leads to one of ours.
 pub fn read(path: &str) -> Option<String> {
-    // Most paths are not below it; for those the system's addresses are not listed.
+    // Most paths are elsewhere: return before the system's addresses are listed.
     if !path.starts_with("/sys/") {
         return None;
     }
@@ -119,13 +118,13 @@ pub struct PathInfo {
     minor: u32,
     /// Unique among our names.
     inode: u64,
-    /// The canonical path; for a name of the kernel, the path by which the kernel finds it.
+    /// The canonical path; for a name of the kernel, the path under which the kernel has it.
     path: [c_char; PATH_MAX],
     /// Of a link: its target.
     target: [c_char; PATH_MAX],
 }
 
-/// Answers of [`look`], which are also the kinds of entries in [`list`].
+/// Results of [`look`], which are also the kinds of entries in [`list`].
 const MOVED: c_int = 1;
 const DEVICE: c_int = 2;
 const FILE: c_int = 3;
@@ -170,8 +169,8 @@ fn put(to: &mut [c_char; PATH_MAX], text: &str) -> bool {
     true
 }
 
-/// Looks an absolute path up. Returns 0: no name of ours; a negative errno; or its kind, with
-/// further attributes in `seen`. With `follow`, a link at its end is followed.
+/// Looks up an absolute path. Returns 0 for no name of ours, a negative errno, or the kind of the
+/// name, with further attributes in `seen`. With `follow`, a link at the end is followed.
 ///
 /// # Safety
 /// A C string, and room for a [`PathInfo`].
@@ -199,9 +198,9 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInf
     }
 }
 
-/// The names in a folder of ours, by its canonical path: for each eight bytes of its inode, one for
-/// its kind, the name, and a zero. Returns the size of the whole; nothing is written unless there
-/// is room for all of it.
+/// The names in a folder of ours, by its canonical path. Each has eight bytes of its inode, one of
+/// its kind, the name, and a zero. Returns the size of all, and writes them only if there is room
+/// for all.
 ///
 /// # Safety
 /// A C string, and `room` writable bytes.
@@ -224,9 +223,9 @@ unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isiz
     all.len() as isize
 }
 
-/// Opens a file or folder of ours, by its canonical path and the flags of open(2): returns a
-/// descriptor, or a negative errno. The descriptor's file has the path as its name, which
-/// `/proc/self/fd` shows.
+/// Opens a file or folder of ours, by its canonical path and the flags of open(2). Returns a
+/// descriptor or a negative errno. The name of the descriptor's file is the path, so
+/// `/proc/self/fd` shows it.
 ///
 /// # Safety
 /// A C string.
@@ -252,7 +251,7 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
                 None => unreadable(flags),
             }
         }
-        // The others only libibverbs would open.
+        // Only libibverbs would open the other devices.
         Some(Node::Device { minor, .. }) => {
             return match path.strip_prefix(FILES).is_some_and(|name| name.starts_with("/umad")) {
                 true => crate::umad::open(*minor, flags),
@@ -264,12 +263,12 @@ fn open_path(path: &str, flags: c_int) -> Result<c_int> {
     Err(Error::Os(errno))
 }
 
-/// Seals of a file: its contents are final.
+/// Seals that make a file's contents final.
 const SEALS: c_int =
     libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
-/// A descriptor on which read(2) fails with EINVAL: an epoll instance has no data. Programs that
-/// tell a missing file from an unused entry do so by where the error comes: the open succeeds.
+/// A descriptor on which read(2) fails with EINVAL, because an epoll instance has no data. Programs
+/// distinguish a missing file (the open fails) from an unused entry (the read fails).
 fn unreadable(flags: c_int) -> Result<c_int> {
     let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::EPOLL_CLOEXEC } else { 0 };
     // SAFETY: no memory is passed.

@@ -1,4 +1,4 @@
-//! Reads the kernel's own sysfs, by system calls only: the C library's functions lead to the
+//! Reads the kernel's own sysfs by system calls: the C library's functions would lead to the
 //! preloaded library, and from there back here.
 
 use super::walk::{canonical, Kernel};
@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-/// Longest content that is read here: numbers, lists of processors.
+/// Longest content: numbers and lists of processors.
 const LINE_MAX: usize = 4096;
 /// Most `uverbs` or `umad` files of hardware.
 const FILES_MAX: u32 = 256;
@@ -43,7 +43,7 @@ impl System {
         }
     }
 
-    /// The contents of a small file, without the end of the line.
+    /// The contents of a small file, without the last newline.
     pub fn line(&self, path: &str) -> Option<String> {
         let path = CString::new(path).ok()?;
         let mut text = [0u8; LINE_MAX];
@@ -77,7 +77,7 @@ impl System {
         (Some(folder), hardware)
     }
 
-    /// The NUMA node of hardware: that of the nearest folder above that has one.
+    /// The NUMA node of a hardware folder: that of the nearest folder above that names one.
     pub fn numa_node(&self, hardware: &str) -> i32 {
         let above = std::path::Path::new(hardware)
             .ancestors()
@@ -88,19 +88,19 @@ impl System {
     }
 }
 
-/// The number of our first `uverbs` file, behind those of hardware.
+/// The number of our first `uverbs` file: those of hardware come first.
 pub fn first_uverbs() -> u32 {
     static FIRST: OnceLock<u32> = OnceLock::new();
     *FIRST.get_or_init(|| first_free(super::tree::CLASS_VERBS, "uverbs"))
 }
 
-/// The same of `umad` files.
+/// The same for `umad` files.
 pub fn first_umad() -> u32 {
     static FIRST: OnceLock<u32> = OnceLock::new();
     *FIRST.get_or_init(|| first_free(super::tree::CLASS_MAD, "umad"))
 }
 
-/// The number behind those of the kernel's names in a folder.
+/// The number after the highest of the kernel's names in a folder.
 fn first_free(folder: &str, name: &str) -> u32 {
     let taken = |n: &u32| System.has(&format!("{folder}/{name}{n}"));
     match System.has(folder) {

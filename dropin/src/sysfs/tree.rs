@@ -1,10 +1,10 @@
 //! The tree of names: folders, files and links that the kernel would make for the devices, as a map
 //! from path to node.
 //!
-//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders. A
-//! device's own folder is that of a PCI device which does not exist, one for each network
-//! interface, since programs parse the last component of `/sys/class/infiniband/<device>/device` as
-//! a PCI address, and group devices by it.
+//! Every path is canonical: below `/sys/devices` and `/dev`, and below the two class folders.
+//! Programs parse the last component of `/sys/class/infiniband/<device>/device` as a PCI address,
+//! and group devices by it. So a device's own folder is that of a PCI device which does not exist,
+//! one for each network interface.
 
 use crate::gids;
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ pub const CLASS: &str = "/sys/class/infiniband";
 pub const CLASS_VERBS: &str = "/sys/class/infiniband_verbs";
 /// The kernel's folder of device files.
 pub const FILES: &str = "/dev/infiniband";
-/// The PCI domain of the folders, which no machine has, and those behind it.
+/// The PCI domain of the folders, which no machine has, and the rest of their addresses.
 const DOMAIN: u32 = 0x9d00;
 /// The folder of files for libibumad.
 pub const CLASS_MAD: &str = "/sys/class/infiniband_mad";
-/// Numbers of the device files, those of the kernel. The first file for libibumad has the minor
-/// number 0.
+/// Numbers of the device files, as in the kernel. The first file for libibumad has the minor number
+/// 0.
 const MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
 
@@ -41,15 +41,15 @@ pub enum Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Text(String),
-    /// None: a read of the file fails with EINVAL.
+    /// Nothing: a read of the file fails with EINVAL.
     Unreadable,
-    /// One that follows the port of the device of this index.
+    /// A text that depends on the port of the device with this index.
     Port {
         device: u32,
         file: PortFile,
     },
-    /// A counter of the device of this index, by its name in `gdrcore_core::counters`, divided by a
-    /// number.
+    /// A counter of the device with this index, by its name in `gdrcore_core::counters`, divided by
+    /// `unit`.
     Counter {
         device: u32,
         name: &'static str,
@@ -62,9 +62,9 @@ pub enum Content {
 pub enum PortFile {
     State,
     PhysState,
-    /// A GID, which is one of zeros while the address is not there.
+    /// A GID; zeros while the machine does not have the address.
     Gid(String),
-    /// An attribute of a GID: unreadable while the address is not there.
+    /// An attribute of a GID; unreadable while the machine does not have the address.
     OfGid(String),
 }
 
@@ -103,9 +103,9 @@ pub struct Interface {
     pub name: String,
     /// Its own folder below `/sys/devices`, if the kernel shows it.
     pub folder: Option<String>,
-    /// The folder of its hardware, if it has some.
+    /// The folder of its hardware, if there is any.
     pub hardware: Option<String>,
-    /// The node in that folder, or −1.
+    /// The NUMA node in that folder, or −1.
     pub numa_node: i32,
 }
 
@@ -119,10 +119,9 @@ pub struct PortCounter {
     pub file: &'static str,
     /// Our counter. Empty: an event that a software device does not have.
     pub name: &'static str,
-    /// Its unit.
     pub unit: u64,
-    /// Place and bytes in PortCounters (IBTA 16.1.3.5), and in PortCountersExtended. No bytes: it
-    /// is not there, or is a part of a byte, and always 0.
+    /// Offset and bytes in PortCounters (IBTA 16.1.3.5), and in PortCountersExtended. No bytes: the
+    /// counter is not there, or is a part of a byte, and always 0.
     pub at: (usize, usize),
     pub extended: (usize, usize),
 }
@@ -164,8 +163,9 @@ fn groups(bytes: &[u8]) -> String {
     all.join(":")
 }
 
-/// The relative path from a folder to a path, both absolute. As the kernel's, it ends in the path's
-/// own name even if it leads to a folder above: programs take the last component of `device`.
+/// The relative path from a folder to a path, both absolute. Programs take the last component of
+/// `device`. So, as in the kernel, the result ends in the path's own name even if it leads to a
+/// folder above.
 fn relative(from: &str, to: &str) -> String {
     let (from, to): (Vec<&str>, Vec<&str>) = (from.split('/').collect(), to.split('/').collect());
     let same = from.iter().zip(&to[..to.len() - 1]).take_while(|(a, b)| a == b).count();
@@ -174,7 +174,8 @@ fn relative(from: &str, to: &str) -> String {
 }
 
 impl Tree {
-    /// The tree of these devices. `cpus`: all processors, as in `/sys/devices/system/cpu/online`.
+    /// The tree of these devices. `cpus`: the online processors, as in
+    /// `/sys/devices/system/cpu/online`.
     pub fn new(devices: &[DeviceFacts], cpus: &str) -> Tree {
         let mut t = Tree::default();
         for folder in [CLASS, CLASS_VERBS, CLASS_MAD, FILES] {
@@ -187,7 +188,7 @@ impl Tree {
             let same = |o: &&DeviceFacts| {
                 o.interface.as_ref().map(|i| &i.name) == d.interface.as_ref().map(|i| &i.name)
             };
-            // Devices without an interface have folders of their own.
+            // Each device without an interface has a folder of its own.
             let first = devices.iter().find(same).filter(|_| d.interface.is_some()).unwrap_or(d);
             let card = card(first.index);
             if first.index == d.index {
@@ -250,7 +251,7 @@ impl Tree {
         self.folder(&net);
         let Some(i) = interface else { return };
         let Some(own) = &i.folder else {
-            // The kernel shows interfaces of another network namespace than this process's.
+            // The kernel does not show interfaces of another network namespace.
             return self.folder(&format!("{net}/{}", i.name));
         };
         self.link(&net, &i.name, own);
@@ -386,12 +387,13 @@ fn card(index: u32) -> String {
     format!("/sys/devices/pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:00.0")
 }
 
-/// A part of the names of all our PCI devices; the preloaded library asks about no other names of
+/// A part of the names of all our PCI devices. The preloaded library asks about no other names in
 /// `/sys/devices`.
 #[cfg(test)]
 const CARD_MARK: &str = "/pci9d";
 
-/// A list of processors such as `0-3,8` as the kernel's mask: words of 32 bits, the highest first.
+/// Converts a list of processors such as `0-3,8` to the kernel's mask: words of 32 bits, the
+/// highest first.
 fn cpu_mask(list: &str) -> Option<String> {
     let mut words: Vec<u32> = Vec::new();
     for part in list.split(',') {

@@ -1,4 +1,4 @@
-//! Resolves a path with names of ours and of the kernel, links of both, `.` and `..`.
+//! Resolves a path through names and links of ours and of the kernel, `.` and `..`.
 
 use super::tree::{Node, Tree};
 use core::ffi::c_int;
@@ -10,14 +10,14 @@ const PATH_MAX: usize = 4096;
 
 /// The kernel's own names.
 pub trait Kernel {
-    /// The target of a symbolic link; `None`: it is not one.
+    /// The target of a symbolic link; `None`: the name is not a link.
     fn read_link(&self, path: &str) -> Option<String>;
 }
 
 /// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// No name of ours: the kernel gets it unchanged.
+    /// No name of ours: the kernel gets the path unchanged.
     Nothing,
     /// A name of the kernel, by this path.
     Moved(String),
@@ -25,7 +25,7 @@ pub enum Resolved {
     Ours(String, Node),
 }
 
-/// Looks an absolute path up. `follow`: a link at its end is followed.
+/// Looks up an absolute path. `follow`: a link at the end is followed.
 ///
 /// # Errors
 /// A positive errno, for names below folders of ours.
@@ -49,15 +49,15 @@ pub fn canonical(kernel: &dyn Kernel, path: &str) -> Option<String> {
     walk(&Tree::default(), kernel, path, true).ok().map(|(at, _)| at)
 }
 
-/// The target of a path, and whether a link of ours led there, so that the kernel would not find
-/// it.
+/// The target of a path, and whether a link of ours led there. The kernel does not find such a
+/// target by the program's path.
 fn walk(
     tree: &Tree,
     kernel: &dyn Kernel,
     path: &str,
     follow: bool,
 ) -> Result<(String, bool), c_int> {
-    // Components that are still to be walked, the next one last.
+    // The remaining components, the next one last.
     let mut rest: Vec<String> = Vec::new();
     push(&mut rest, path);
     let mut at = String::new();
@@ -105,7 +105,7 @@ fn walk(
     Ok((at, ours))
 }
 
-/// Puts the components of a path before those that are still to be walked.
+/// Puts the components of a path before the remaining ones.
 fn push(rest: &mut Vec<String>, path: &str) {
     rest.extend(path.split('/').rev().filter(|n| !n.is_empty()).map(str::to_string));
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::super::tree::{DeviceFacts, Interface};
     use super::*;
 
-    /// A machine with a NIC at a PCI address, and an RDMA device of hardware.
+    /// A machine that has a NIC at a PCI address, and a hardware RDMA device.
     struct Machine;
 
     const NIC: &str = "/sys/devices/pci0000:00/0000:00:03.0";
@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn a_device_lies_below_a_pci_device() {
         assert_eq!(real("/sys/class/infiniband/gdrc0"), format!("{CARD}/infiniband/gdrc0"));
-        // Mooncake, NCCL, UCX.
+        // The paths that Mooncake, NCCL and UCX use.
         assert_eq!(real("/sys/class/infiniband/gdrc0/../.."), CARD);
         assert_eq!(real("/sys/class/infiniband/gdrc0/device"), CARD);
         assert_eq!(real("/sys/class/infiniband_verbs/uverbs1/device/"), CARD);
-        // Two devices of one interface belong to one PCI device.
+        // Two devices on one interface share a PCI device.
         assert_eq!(real("/sys/class/infiniband/gdrc2/device"), CARD);
         assert_ne!(real("/sys/class/infiniband/gdrc1/device"), CARD);
         assert_eq!(real("//sys/./class/infiniband/../infiniband/gdrc0/ports/1/gids/3"), {

@@ -1,6 +1,6 @@
-//! The agents of a port: those of subnet management (NodeInfo, PortInfo, …) and of
-//! performance management (port counters), by IBTA chapters 14 and 16.1. A RoCE device has neither
-//! a subnet nor a subnet manager, so the former are for tools on the port itself.
+//! The agents of a port: subnet management (NodeInfo, PortInfo, …) and performance management
+//! (port counters), by IBTA chapters 14 and 16.1. A RoCE device has neither a subnet nor a subnet
+//! manager, so the former serves only tools on the port itself.
 
 use super::mad::{attribute, class, method, status, Mad, DATA};
 use crate::sysfs::{counters_of_port, port_state, PORT_COUNTERS};
@@ -12,7 +12,7 @@ const ALL_PORTS: u8 = 0xff;
 /// The default partition; the table has no other.
 const PKEY: u16 = 0xffff;
 
-/// The facts of a port that the agents tell.
+/// The facts about a port that the agents report.
 #[derive(Clone, Debug, Default)]
 pub struct PortFacts {
     /// The device's place in the list: `gdrc<index>`.
@@ -22,7 +22,7 @@ pub struct PortFacts {
     pub lid: u16,
 }
 
-/// Answers a request to the port itself: turns it into its response.
+/// Answers a request to the port itself: turns the request into its response.
 pub fn answer(port: &PortFacts, mad: &mut Mad) {
     let done = match (mad.class(), mad.method()) {
         (class::SMP | class::DIRECTED, method::GET) => subnet(port, mad),
@@ -33,8 +33,8 @@ pub fn answer(port: &PortFacts, mad: &mut Mad) {
     mad.respond(done.err().unwrap_or(0));
 }
 
-/// The number of a port in an attribute modifier, of which this one has the number 1 (0: that which
-/// the request came to).
+/// Checks the port number in an attribute modifier. This port has the number 1; 0 means the port
+/// that got the request.
 fn check_port(number: u32) -> Result<(), u16> {
     if number <= 1 {
         Ok(())
@@ -68,7 +68,7 @@ fn subnet(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             check_port(modifier)?;
             put(8, &port.gid[..8]);
             put(16, &port.lid.to_be_bytes());
-            // The capability mask of sysfs; the number of the port.
+            // The capability mask, as in sysfs; the port's number.
             put(20, &0x0401_0000u32.to_be_bytes());
             put(28, &[1]);
             // One lane of up to 10 Gb/s (2.5, 5 and 10); active and up, or down and disabled; MTU
@@ -97,7 +97,7 @@ fn performance(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
             put(2, &EXTENDED_WIDTH.to_be_bytes());
         }
         attribute::PORT_COUNTERS | attribute::PORT_COUNTERS_EXTENDED => {
-            // 0, which tools send if no port is named: that which the request came to.
+            // Tools send 0 if they name no port: the port that got the request.
             if select != ALL_PORTS {
                 check_port(select.into())?;
             }
@@ -108,7 +108,7 @@ fn performance(port: &PortFacts, mad: &mut Mad) -> Result<(), u16> {
                     attribute::PORT_COUNTERS => counter.at,
                     _ => counter.extended,
                 };
-                // A counter that has reached its end stays there.
+                // A counter stays at its highest value.
                 let most = u64::MAX.checked_shr(64 - 8 * width as u32).unwrap_or_default();
                 put(at, &value.min(most).to_be_bytes()[8 - width..]);
             }

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// Agents of a file, as in the kernel.
 const AGENTS: usize = 32;
-/// Requests of a file that wait for an answer. A further one ends at once.
+/// Limit of a file's requests that wait for an answer. A further one fails at once.
 const WAITING: usize = 256;
 /// A LID that means the port itself.
 const PERMISSIVE: u16 = 0xffff;
@@ -31,12 +31,13 @@ pub struct File {
     /// This library's end.
     end: OwnedFd,
     adapter: &'static Adapter,
-    /// The device, kept open once something has left for another port or is expected from one.
+    /// The device. It stays open once the file has sent to another port or expects requests from
+    /// one.
     hca: Option<&'static Hca>,
-    /// Bytes of its heads.
+    /// Bytes of the heads in its messages.
     head: usize,
     agents: [Option<Agent>; AGENTS],
-    /// The first half of its transaction ids, by which answers find it.
+    /// The first half of its transaction ids, which assigns answers to the file.
     transactions: u32,
     waiting: Vec<Waiting>,
 }
@@ -62,7 +63,7 @@ fn unmapped(at: u64) -> Error {
 }
 
 impl File {
-    /// A file without agents. `transactions`: a number that others do not know.
+    /// A file without agents. `transactions`: a number that others cannot guess.
     pub fn new(
         inode: libc::ino_t,
         end: OwnedFd,
@@ -93,19 +94,19 @@ impl File {
         self.adapter
     }
 
-    /// Ends it, in the process that has opened it.
+    /// Ends the file, in the process that opened it.
     pub fn close(self) {
         if let Some(hca) = self.hca {
             open_devices::put(hca);
         }
     }
 
-    /// Leaves its descriptor alone, in a child of the process that has opened it.
+    /// Forgets the file in a child of the process that opened it. Its descriptor stays open.
     pub fn forget(self) {
         let _ = self.end.into_raw_fd();
     }
 
-    /// The device, opened if it is not.
+    /// The device; opens it if it is not open.
     fn device(&mut self) -> Result<&'static Hca> {
         if let Some(hca) = self.hca {
             return Ok(hca);
@@ -115,8 +116,8 @@ impl File {
         Ok(hca)
     }
 
-    /// Handles the program's writes, as many as one run takes. False: its last descriptor is
-    /// closed, and all writes are handled. `is_closed`: it is closed, but writes may wait.
+    /// Handles the program's writes, up to the limit of a run. `is_closed`: the program has closed
+    /// its last descriptor, but writes may wait. False: it is closed, and all writes are handled.
     pub fn take(&mut self, is_closed: bool) -> bool {
         let mut room = [0u8; proto::ROOM];
         for _ in 0..super::BATCH {
@@ -125,7 +126,7 @@ impl File {
                 libc::recv(self.end(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
             };
             match usize::try_from(n) {
-                // The end, or a write of nothing.
+                // The end, or an empty write.
                 Ok(0) if is_closed => return false,
                 Ok(0) => {}
                 Ok(n) => self.written(&room[..n]),
@@ -150,7 +151,7 @@ impl File {
         };
     }
 
-    /// Ends a request without an answer: the program gets its own head back.
+    /// Ends a request without an answer: returns the request's own head to the program.
     fn fail(&self, head: &Head, mad: &Mad, errno: i32) {
         self.deliver(head, head.agent(), errno, &mad.bytes()[..mad::HEAD]);
     }
@@ -186,8 +187,8 @@ impl File {
     /// Sends a datagram to another port.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]: nobody is there. [`Error::Again`]: too many requests wait. Those of the
-    /// device.
+    /// [`Error::TimedOut`]: the address is no port's. [`Error::Again`]: too many requests wait.
+    /// Those of the device.
     fn leave(&mut self, head: &Head, mad: &Mad) -> Result<()> {
         let to_subnet = matches!(mad.class(), class::SMP | class::DIRECTED | class::ADMINISTRATION);
         let dgid = head.gid().or_else(|| self.adapter.gid_of_lid(head.lid()));
@@ -221,12 +222,12 @@ impl File {
         Ok(())
     }
 
-    /// When [`File::expire`] has something to do.
+    /// The time of the next [`File::expire`].
     pub fn deadline(&self) -> Option<Instant> {
         self.waiting.iter().map(|w| w.deadline).min()
     }
 
-    /// Repeats or ends the requests that were not answered in time.
+    /// Repeats or ends the requests without an answer in time.
     pub fn expire(&mut self, now: Instant) {
         let (late, rest) = self.waiting.drain(..).partition(|w| w.deadline <= now);
         self.waiting = rest;
@@ -236,7 +237,7 @@ impl File {
                 (1.., Some(hca)) => {
                     w.retries -= 1;
                     w.deadline = now + w.timeout;
-                    // It may be lost here as anywhere.
+                    // The datagram may get lost here as anywhere.
                     let _ = hca.device.send_general(&w.to, w.mad.bytes());
                     self.waiting.push(w);
                 }
@@ -245,7 +246,7 @@ impl File {
         }
     }
 
-    /// Takes a datagram of another port; false: no agent of this file wants it.
+    /// Takes a datagram from another port. False: no agent of this file wants it.
     pub fn receive(&mut self, from: &[u8; 16], mad: &Mad) -> bool {
         if mad.is_response() {
             let asked = |w: &Waiting| {
@@ -268,11 +269,11 @@ impl File {
     /// Registers an agent; returns its number.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: no such QP, flags, requests that another agent gets, or those of
-    /// communication management, which are the device's own. [`Error::NoMemory`]: too many. Those
-    /// of opening the device, if the agent gets requests.
+    /// [`Error::Invalid`]: an unknown QP or flag, requests that another agent gets, or requests of
+    /// communication management, which the device itself handles. [`Error::NoMemory`]: too many
+    /// agents. Those of opening the device, if the agent gets requests.
     fn register(&mut self, agent: Agent) -> Result<u32> {
-        // `IB_USER_MAD_USER_RMPP`: longer messages are the program's own business.
+        // `IB_USER_MAD_USER_RMPP`: the program itself handles longer messages.
         const USER_RMPP: u32 = 1;
         let taken = self.agents.iter().flatten().any(|a| a.overlaps(&agent));
         let own = agent.class == class::COMMUNICATION;
@@ -344,7 +345,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// A file and the program's end of it.
+    /// A file, and the program's end of it.
     fn file() -> (File, UnixDatagram) {
         let place = (Endpoint::v4([10, 0, 0, 1], ROCE_PORT), 0, None);
         let adapter: &'static Adapter = Box::leak(Box::new(Adapter::new(0, place)));
@@ -405,7 +406,7 @@ mod tests {
         file.expire(now);
         let mut room = [0; proto::ROOM];
         assert!(program.recv(&mut room).is_err());
-        // No device is open that could send again.
+        // No device is open that could send it again.
         file.expire(now + Duration::from_secs(3600));
         for _ in 0..2 {
             assert_eq!(program.recv(&mut room).unwrap(), proto::HEAD + mad::HEAD);

@@ -53,8 +53,8 @@ const ON_THE_WAY_BACK: u16 = 1 << 15;
 pub struct Mad([u8; MAD]);
 
 impl Mad {
-    /// The datagram that a program has written: shorter ones end in zeroes. `None`: no head, or
-    /// more than a datagram.
+    /// Reads the datagram that a program has written; short ones are padded with zeroes. `None`: no
+    /// head, or longer than a datagram.
     pub fn of(bytes: &[u8]) -> Option<Mad> {
         let mut mad = Mad([0; MAD]);
         if bytes.len() < HEAD {
@@ -64,12 +64,10 @@ impl Mad {
         Some(mad)
     }
 
-    /// Its bytes.
     pub fn bytes(&self) -> &[u8; MAD] {
         &self.0
     }
 
-    /// A request.
     #[cfg(test)]
     pub fn request(class: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
         let mut mad = Mad([0; MAD]);
@@ -101,7 +99,7 @@ impl Mad {
         self.half(4)
     }
 
-    /// Of a directed datagram: the links that it has to take.
+    /// The number of links that a directed datagram must take.
     pub fn hops(&self) -> u8 {
         self.0[7]
     }
@@ -122,7 +120,7 @@ impl Mad {
         u32::from_be_bytes([self.0[20], self.0[21], self.0[22], self.0[23]])
     }
 
-    /// Of a vendor's class: the vendor.
+    /// The vendor of a datagram of a vendor's class.
     pub fn oui(&self) -> [u8; 3] {
         [self.0[37], self.0[38], self.0[39]]
     }

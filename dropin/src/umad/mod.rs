@@ -1,17 +1,17 @@
-//! The kernel's end of libibumad: `/dev/infiniband/umad<n>`, by which `ibping`, `perfquery` and
-//! `smpquery` send management datagrams.
+//! The kernel's end of libibumad: `/dev/infiniband/umad<n>`, to which `ibping`, `perfquery` and
+//! `smpquery` write management datagrams.
 //!
-//! An open file is one end of a socket pair: programs write datagrams into it, read and poll it as
-//! they would the kernel's, and close it whenever they like. A thread has the other ends. Only
-//! ioctl(2), by which agents are registered, needs the preloaded library, which passes on what the
-//! kernel has refused. `proto` has the structs, `mad` a datagram, `agents` what the port answers,
-//! `file` an open file.
+//! An open file is one end of a socket pair. Programs write datagrams into it, read, poll and close
+//! it, as they do with the kernel's file. A thread has the other ends. Only ioctl(2), which
+//! registers agents, needs the preloaded library: that passes on the calls that the kernel has
+//! refused. `proto` has the structs, `mad` a datagram, `agents` the port's answers, `file` an open
+//! file.
 //!
-//! Requests to the port itself are answered here, and so are performance queries of others, whether
-//! or not the program has opened a file: where ports have a LID, by which others could ask, the
-//! thread is started with the device.
-//! Datagrams to another port travel from QP1 to QP1. Those of QP0 and of the subnet's
-//! administration have nobody to go to: the port is RoCE's. They end as requests without an answer.
+//! Requests to the port itself are answered here. So are other ports' performance queries, even if
+//! the program has opened no file: others can ask ports with a LID, so for these the thread starts
+//! with the device. Datagrams to another port travel from QP1 to QP1. Datagrams to QP0 and to the
+//! subnet's administration have no receiver, since the port is RoCE's: they end as requests without
+//! an answer.
 
 mod agents;
 mod file;
@@ -36,12 +36,12 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 use std::time::Instant;
 
-/// Most datagrams that one run of the thread takes from a device or a file.
+/// Limit of the datagrams that one run of the thread takes from a device or a file.
 pub const BATCH: usize = 64;
 
 /// The open files of a process.
 struct Files {
-    /// The process: a child of fork begins without.
+    /// The process that owns them; a child of fork starts without any.
     pid: u32,
     open: Vec<File>,
 }
@@ -58,18 +58,18 @@ extern "C" fn release() {
     FILES.release();
 }
 
-/// The locks of the list of devices and of the files are held around every fork from now on. To be
-/// called before a device is open. `has_lid`: others may ask for the port's counters, so this
-/// starts the thread, if the system allows one. Arriving datagrams cannot start it: they come under
-/// the engine's lock, from anybody.
+/// From now on holds the locks of the list of devices and of the files around every fork. Call this
+/// before a device is open. `has_lid`: others may query the port's counters, so this starts the
+/// thread, if the system allows one. An arriving datagram cannot start it: it comes under the
+/// engine's lock, and any host may send it.
 pub fn prepare(has_lid: bool) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The pair that is registered last holds first: the list of devices is read under this
+        // The pair registered last holds first: the list of devices is locked under the files'
         // lock.
         open_devices::guard_forks();
         around_forks(hold, release);
-        // It is set here alone.
+        // No other code sets it.
         let _ = ON_GENERAL.set(wake);
     });
     if has_lid {
@@ -81,15 +81,15 @@ pub fn prepare(has_lid: bool) {
 fn files() -> ForkLockGuard<'static, Files> {
     let mut files = FILES.lock();
     if files.pid != std::process::id() {
-        // Files and devices of a parent stay the parent's. The program may have closed its
-        // descriptors here and reused their numbers.
+        // A parent's files and devices remain the parent's. This program may have closed the
+        // inherited descriptors and reused their numbers.
         core::mem::take(&mut files.open).into_iter().for_each(File::forget);
         files.pid = std::process::id();
     }
     files
 }
 
-/// A descriptor that a system call has returned.
+/// Owns a descriptor that a system call has returned.
 ///
 /// # Errors
 /// Those of the call.
@@ -133,22 +133,22 @@ pub fn open(number: u32, flags: c_int) -> Result<c_int> {
     Ok(theirs.into_raw_fd())
 }
 
-/// Starts the thread, if this process has none, and lets it look: while it was being started,
-/// another thread's [`wake`] may have found none.
+/// Starts the thread, if this process has none. Wakes it, too, because another thread's [`wake`]
+/// may have found none while it was being started.
 fn start() -> Result<()> {
     THREAD.start("gdrc-umad", run)?;
     wake();
     Ok(())
 }
 
-/// Wakes the thread. Without one, datagrams that arrive are lost, as datagrams may be. Called also
-/// by the thread that runs the engine.
+/// Wakes the thread. Without a thread, arriving datagrams are lost, as datagrams may be. The thread
+/// that runs the engine calls this, too.
 fn wake() {
     THREAD.wake();
 }
 
-/// A run of the thread: a program has written, or has opened or closed a file, a datagram has
-/// arrived, or no answer has come in time.
+/// A run of the thread, after a program has written to a file or has opened or closed one, a
+/// datagram has arrived, or an answer is late.
 fn run(why: &Wakeup<'_>) -> Sleep {
     let mut files = files();
     for p in why.ready.iter().filter(|p| p.revents != 0) {
@@ -193,7 +193,7 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
 fn take(adapter: &'static Adapter, d: &Datagram) {
     let Some(mut mad) = Mad::of(&d.mad) else { return };
     match mad.class() {
-        // Those travel between QP0 and QP0.
+        // These travel only between QP0 and QP0.
         class::SMP | class::DIRECTED => {}
         class::PERFORMANCE if !mad.is_response() => {
             agents::answer(&file::facts(adapter), &mut mad);
@@ -202,7 +202,7 @@ fn take(adapter: &'static Adapter, d: &Datagram) {
                 AhAttr { dgid: p.gid, scope_id: p.scope_id, udp_port: p.port, ..AhAttr::default() };
             let state = STATE.lock();
             let open = state.open.iter().find(|o| o.index == adapter.index);
-            // An answer that is lost is asked for again.
+            // The peer repeats the request if the answer is lost.
             let _ = open.map(|o| o.hca.device.send_general(&to, mad.bytes()));
         }
         _ => {

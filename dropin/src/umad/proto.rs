@@ -2,15 +2,16 @@
 
 use super::mad::{Mad, MAD};
 
-/// The head of a datagram that a program writes or reads, in front of its 256 bytes. Programs that
-/// did not ask for P_Key indexes have the shorter one.
+/// The head of a datagram that a program writes or reads, before its 256 bytes. Programs that did
+/// not request P_Key indexes use the shorter one.
 pub const HEAD: usize = 64;
 pub const OLD_HEAD: usize = 56;
 
-/// Most that is read of what a program writes, and one byte more, so that longer ones are noticed.
+/// Limit of the bytes read of a program's write: one more than the longest message, so that longer
+/// ones are noticed.
 pub const ROOM: usize = HEAD + MAD + 1;
 
-/// A head. Numbers of the network's byte order are kept as the program has them.
+/// A head. Fields in network byte order are stored as the program has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head([u8; HEAD]);
 
@@ -19,7 +20,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Head {
-    /// The head and the datagram in what a program has written. `len`: bytes of its heads. `None`:
+    /// Splits a program's write into head and datagram. `len`: bytes of the file's heads. `None`:
     /// too short or too long.
     pub fn split(bytes: &[u8], len: usize) -> Option<(Head, Mad)> {
         let mut head = [0; HEAD];
@@ -27,7 +28,7 @@ impl Head {
         Some((Head(head), Mad::of(&bytes[len..])?))
     }
 
-    /// The head of a datagram that nobody here asked for: from a GID, and its LID if it has one.
+    /// The head of an unsolicited datagram: the sender's GID, and its LID if it has one.
     pub fn from(gid: &[u8; 16], lid: u16) -> Head {
         let mut head = Head([0; HEAD]);
         head.0[20..24].copy_from_slice(&1u32.to_be_bytes());
@@ -58,8 +59,8 @@ impl Head {
         (self.0[32] != 0).then(|| *self.0[36..].first_chunk().unwrap_or(&[0; 16]))
     }
 
-    /// The message that the program reads: a head with this agent and status (an errno), and `mad`.
-    /// `len`: bytes of its heads.
+    /// A message for the program: a head with this agent and status (an errno), then `mad`. `len`:
+    /// bytes of the file's heads.
     pub fn message(&self, agent: u32, status: i32, mad: &[u8], len: usize) -> Vec<u8> {
         let mut all = Vec::with_capacity(len + mad.len());
         all.extend_from_slice(&self.0[..len]);
@@ -83,12 +84,12 @@ pub const REGISTER_2: u64 = 0xc028_1b04;
 pub const REGISTER_LEN: usize = 28;
 pub const REGISTER_2_LEN: usize = 40;
 
-/// A program that sends requests of a class, and gets some.
+/// An agent: a program that sends requests of a class, and may get some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     pub qpn: u32,
     pub class: u8,
-    /// The methods of requests that it gets; a bit each.
+    /// The methods of the requests that it gets, one bit each.
     pub methods: u128,
     pub oui: [u8; 3],
     /// Flags of [`REGISTER_2`].
@@ -114,14 +115,14 @@ impl Agent {
         Agent { qpn, class, methods: u128::from_ne_bytes(methods), oui, flags }
     }
 
-    /// Whether a request of another end is for it.
+    /// Whether a request from another port is for this agent.
     pub fn takes(&self, mad: &Mad) -> bool {
         self.class == mad.class()
             && self.methods >> (mad.method() & 0x7f) & 1 != 0
             && (!super::mad::class::VENDORS.contains(&self.class) || self.oui == mad.oui())
     }
 
-    /// Whether both would get the same requests.
+    /// Whether two agents would get the same requests.
     pub fn overlaps(&self, other: &Agent) -> bool {
         self.class == other.class && self.methods & other.methods != 0 && self.oui == other.oui
     }

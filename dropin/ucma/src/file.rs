@@ -1,9 +1,8 @@
-//! The open file: what `open`, `write` and `close` of `/dev/infiniband/rdma_cm` do.
+//! The open file: the calls `open`, `write` and `close` on `/dev/infiniband/rdma_cm`.
 //!
-//! Its descriptor is an eventfd in semaphore mode that counts queued events, so a program may poll
-//! it and make it non-blocking, and GET_EVENT waits and is interrupted by signals like a `read`.
-//! Commands and answers are copied from and to the program's memory by copies that survive a bad
-//! address.
+//! Its descriptor is an eventfd in semaphore mode that counts queued events. So a program may poll
+//! it and make it non-blocking, and GET_EVENT waits like a `read`, which signals interrupt. Copies
+//! from and to the program's memory survive a bad address.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -20,8 +19,8 @@ use crate::session::{Answer, Devices, Session};
 const COMMAND_MAX: usize = 512;
 
 /// Delay of closing a file on which a thread has waited for events. The kernel's close takes as
-/// long, and programs rely on it: a thread of rping goes back to wait for the next event while
-/// another closes the file, and reports an error if it comes too late.
+/// long, and programs rely on that: while one thread of rping closes the file, another returns to
+/// wait for the next event, and reports an error if it comes too late.
 const CLOSE_TIME: Duration = Duration::from_millis(2);
 
 /// `EBADF`: not one of these files.
@@ -39,7 +38,7 @@ struct State<D> {
 
 struct File {
     channel: u32,
-    /// The descriptor's count, without tokens that a thread has taken and not used yet.
+    /// The descriptor's count, without the tokens that threads have read and not used yet.
     counted: usize,
     /// Whether a thread has waited for events.
     asked: bool,
@@ -74,7 +73,7 @@ impl<D: Devices> Files<D> {
         }
         let mut s = self.state();
         let channel = s.session.open();
-        // A file of that number that was closed without our knowledge has ended.
+        // The former file of this number was closed by a call that is not intercepted: end it.
         if let Some(old) = s.open.insert(fd, File { channel, counted: 0, asked: false }) {
             s.session.close(old.channel);
         }
@@ -102,7 +101,7 @@ impl<D: Devices> Files<D> {
     /// non-blocking, `EINTR` if a signal came.
     pub fn write(&self, fd: RawFd, buf: u64, len: usize) -> Result<usize> {
         let mut bytes = [0; COMMAND_MAX];
-        // Bytes behind the longest command are not read, as in the kernel.
+        // Ignore bytes after the longest command, as the kernel does.
         let bytes = bytes.get_mut(..len.min(COMMAND_MAX)).unwrap_or_default();
         read(buf, bytes)?;
         let answer = if matches!(Command::parse(bytes)?.0, Command::GetEvent { .. }) {
@@ -129,7 +128,7 @@ impl<D: Devices> Files<D> {
             }
             let mut s = self.state();
             match s.execute(fd, bytes) {
-                // The event was removed between the read and here.
+                // Another thread has removed the event since the read.
                 Err(Error::Again) => {}
                 done => {
                     if let Some(f) = s.open.get_mut(&fd) {
@@ -153,7 +152,7 @@ impl<D: Devices> Files<D> {
     }
 
     /// Closes every file, as the end of a process does; the descriptors stay open. Does nothing if
-    /// a thread never leaves the lock.
+    /// a thread holds the lock for ever.
     pub fn close_all(&self) {
         let Ok(mut s) = self.state.try_lock() else { return };
         for file in std::mem::take(&mut s.open).into_values() {
@@ -181,12 +180,12 @@ impl<D: Devices> State<D> {
             let queued = self.session.queued(file.channel);
             if queued > file.counted {
                 let more = (queued - file.counted) as u64;
-                // Not `write`, which the preloaded library would treat as a command of the program.
+                // Not `write`: the preloaded library would treat that as a command of the program.
                 // SAFETY: no pointers. It fails only for a counter of 2^64 − 2.
                 unsafe { libc::eventfd_write(fd, more) };
             }
             for _ in queued..file.counted {
-                // A thread that reads may have been faster, and finds nothing in the queue.
+                // A reading thread may have been faster: it finds nothing in the queue.
                 uncount(fd);
             }
             file.counted = queued;
@@ -194,13 +193,13 @@ impl<D: Devices> State<D> {
     }
 }
 
-/// Decrements an eventfd whose reads are of one event each, without waiting, whether or not it
-/// waits otherwise. Kernels before 5.8 refuse that: the program is then woken once without an
-/// event.
+/// Decrements an eventfd in semaphore mode without waiting, even if the descriptor is blocking.
+/// Kernels before 5.8 refuse that; the program is then woken once without an event.
 pub fn uncount(fd: RawFd) {
     let mut n = 0u64;
     let room = libc::iovec { iov_base: (&raw mut n).cast(), iov_len: 8 };
-    // By its number: musl has the function since 1.2.5 only. The offset -1 is none, in two words.
+    // By its number, because musl has the function only since 1.2.5. The offset -1 (none) takes two
+    // words.
     // SAFETY: one live iovec with room for eight bytes.
     unsafe {
         let (one, none): (libc::c_long, libc::c_long) = (1, -1);

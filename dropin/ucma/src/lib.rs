@@ -3,10 +3,11 @@
 //! connection manager answers them, so that the library runs unmodified on machines without kernel
 //! RDMA.
 //!
-//! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] is the state that
-//! the kernel would have: ids, their states, queues of events; it makes no system call and knows
-//! devices through the trait [`session::Devices`]. [`mod@file`] is the open file: a descriptor that
-//! is readable while events are queued, blocking; [`memory`] is the program's.
+//! Layers, low to high. [`proto`] parses commands and writes answers. [`session`] has the state
+//! that the kernel would have: ids, their states, and queues of events. It makes no system call,
+//! and reaches devices through the trait [`session::Devices`]. [`mod@file`] is the open file: a
+//! descriptor that is readable while events are queued, and calls that wait. [`memory`] copies from
+//! and to the program.
 
 pub mod file;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! Memory of the program that a command names: it may not be there.
+//! Access to memory of the program that a command names. The address may be bad.
 
 use gdrcore_core::mem::host;
 use gdrcore_core::{refuse, Result};

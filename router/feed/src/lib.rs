@@ -2,8 +2,8 @@
 //! `feed` (docs/ROUTER.md, "Many hosts on etcd").
 //!
 //! The router sends [`Wish`]es: its own tenants, which other hosts may know. The adapter sends
-//! [`Event`]s: the tenants of other hosts, and what became of the claims. A line has at most
-//! [`LINE_MAX`] bytes. Fields that are not listed are errors.
+//! [`Event`]s: the tenants of other hosts, and the results of the claims. A line has at most
+//! [`LINE_MAX`] bytes. Unknown fields are errors.
 
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub const LINE_MAX: usize = 1024;
 /// The version of this protocol, in [`Wish::Hello`].
 pub const VERSION: u32 = 1;
 
-/// An address of a network: what a tenant is known by.
+/// An address of a network, which identifies a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
@@ -49,7 +49,7 @@ impl Entry {
     }
 }
 
-/// From the adapter to the router.
+/// A line from the adapter to the router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
@@ -58,18 +58,18 @@ pub enum Event {
         /// Its name.
         network: String,
     },
-    /// A tenant is there, has changed or has moved.
+    /// A tenant is new, has changed or has moved.
     Put(Entry),
-    /// A tenant is not there any more.
+    /// A tenant is gone.
     Gone {
         /// Its network.
         network: String,
         /// Its address.
         vip: String,
-        /// Its host did not withdraw it: perhaps that is only cut off.
+        /// The tenant's host has not withdrawn it, so that host may only be cut off.
         stale: bool,
     },
-    /// Those since `begin` are all of a network.
+    /// The tenants since `begin` are all of a network.
     End {
         /// Its name.
         network: String,
@@ -78,10 +78,10 @@ pub enum Event {
     Store {
         /// Its name.
         network: String,
-        /// It can.
+        /// Whether it can be read.
         up: bool,
     },
-    /// The store has accepted that a tenant is this host's.
+    /// The store has accepted a tenant as this host's.
     Claimed(Key),
     /// Another host has the address.
     Denied {
@@ -94,7 +94,7 @@ pub enum Event {
     },
 }
 
-/// From the router to the adapter.
+/// A line from the router to the adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Wish {
@@ -113,11 +113,11 @@ pub enum Wish {
     },
     /// A tenant of this host, which others may know.
     Publish(Entry),
-    /// It is not this host's any more.
+    /// A tenant is no longer this host's.
     Withdraw(Key),
-    /// All that were there at the start have been published.
+    /// The router has sent all its present tenants.
     Ready {},
-    /// The router did not take a `put`.
+    /// The router has refused a `put`.
     Refused {
         /// Its network.
         network: String,
@@ -143,7 +143,7 @@ pub fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
 
 /// Appends a line.
 pub fn write<T: Serialize>(what: &T, to: &mut Vec<u8>) {
-    // Texts and numbers alone: they always have a form in JSON, and a `Vec` has room.
+    // Texts and numbers always have a JSON form, and a `Vec` grows.
     let _ = serde_json::to_writer(&mut *to, what);
     to.push(b'\n');
 }

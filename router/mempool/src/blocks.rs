@@ -1,4 +1,4 @@
-//! Blocks of 32 bytes, of which each has a number.
+//! Numbered blocks of 32 bytes.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 32;
 
-/// Atomics, since the caller writes to what it was given whenever it likes, and may do so to a
-/// block that it has deleted.
+/// Atomics, because the caller may write to a block at any time, even after it has deleted it.
 #[repr(C, align(32))]
 struct Block([AtomicU64; BLOCK / 8]);
 
@@ -30,7 +29,7 @@ impl Blocks {
         self.all[n as usize].0.as_ptr().cast_mut().cast()
     }
 
-    /// The same, of zeroes.
+    /// As above, zeroed.
     pub(crate) fn fresh(&self, n: u32) -> *mut c_void {
         self.all[n as usize].0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.at(n)

@@ -1,10 +1,10 @@
-//! Handles: which pool or queue a number means, and whether it still lives.
+//! Handles: numbers that name a pool or a queue, and tell whether it still lives.
 //!
 //! | bits | |
 //! |---|---|
-//! | 0 to 1 | what it is of: 1 a pool, 2 a queue. So no handle is NULL, and none is aligned as memory is |
+//! | 0 to 1 | its kind: 1 a pool, 2 a queue. So no handle is NULL, or aligned as memory is |
 //! | 2 to 9 | its place |
-//! | 10 on | how often the place was given: a handle that was destroyed means nothing |
+//! | 10 on | how often the place was used, so the handle of a destroyed object names none |
 
 use crate::HANDLES;
 use core::ffi::c_void;
@@ -15,7 +15,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// All of a kind. Each has a lock of its own.
+/// All objects of a kind. Each has a lock of its own.
 pub(crate) struct Handles<T> {
     kind: usize,
     slots: [Mutex<Slot<T>>; HANDLES],
@@ -27,7 +27,7 @@ impl<T> Handles<T> {
         Handles { kind, slots }
     }
 
-    /// Takes one in; NULL: there is none, or no place for it.
+    /// Takes an object in; NULL: there is none, or no place for it.
     pub(crate) fn insert(&self, make: impl FnOnce() -> Option<T>) -> *mut c_void {
         let Some(value) = make() else { return core::ptr::null_mut() };
         for (n, slot) in self.slots.iter().enumerate() {
@@ -47,7 +47,7 @@ impl<T> Handles<T> {
         (handle & 3 == self.kind && slot.times == handle >> 10).then_some(slot)
     }
 
-    /// The result of `f` for it; NULL: there is no such one.
+    /// The result of `f` for an object; NULL: the handle names none.
     pub(crate) fn with(
         &self,
         handle: *mut c_void,

@@ -1,15 +1,14 @@
-//! `libmempool.so`: blocks of 32 bytes, by a key or in a queue, under the names that FreeFlow's
-//! client libraries call. They keep what they know of memory regions, by lkey, and of work requests
-//! under way in them.
+//! `libmempool.so`: blocks of 32 bytes, found by a key or in a queue, under the names that
+//! FreeFlow's client libraries call. Those keep their notes on memory regions (by lkey) and on
+//! outstanding work requests there.
 //!
-//! Unlike FreeFlow's own library: a pool and a queue hold a fixed number of blocks,
-//! which the calls that create them allocate ([`ENTRIES`], or as many as the variable
-//! `GDRC_MEMPOOL_ENTRIES` says); no other call allocates. A handle is a number, not an address, so
-//! that a call with any handle, one that was destroyed among them, does nothing. All calls may be
-//! made by any threads at a time; those on one pool wait for each other.
+//! This library differs from FreeFlow's own. A pool or a queue has a fixed number of blocks
+//! ([`ENTRIES`], or the variable `GDRC_MEMPOOL_ENTRIES`), which only the creating call allocates. A
+//! handle is a number, not an address, so a call with a bad or destroyed handle does nothing. Any
+//! thread may call any function; calls on one pool wait for each other.
 //!
-//! A block stays where it is until it is deleted. Its bytes are the caller's, who must not use them
-//! after that: they may be another block's then. After `_destroy` they are no memory.
+//! A block stays where it is until it is deleted. Afterwards the caller must not use its bytes,
+//! because another block may have them; after `_destroy` the memory is gone.
 
 mod blocks;
 mod handles;
@@ -21,11 +20,11 @@ use handles::Handles;
 use pool::Pool;
 use queue::Queue;
 
-/// Blocks of a pool or queue where the environment says nothing.
+/// Blocks of a pool or queue if the environment does not say.
 pub const ENTRIES: u32 = 10_240;
 /// The most that the environment may ask for.
 pub const ENTRIES_MAX: u32 = 1 << 20;
-/// Pools that live at a time, and as many queues.
+/// Pools at a time, and as many queues.
 pub const HANDLES: usize = 256;
 
 static POOLS: Handles<Pool> = Handles::new(1);
@@ -37,16 +36,16 @@ fn entries() -> u32 {
     wanted.filter(|n| (1..=ENTRIES_MAX).contains(n)).unwrap_or(ENTRIES)
 }
 
-/// Makes a pool: blocks that are found by a key of 32 bits. NULL: no memory, or [`HANDLES`] of them
-/// are there. Costs an allocation of 32 bytes for each block and 16 to 32 for its key.
+/// Makes a pool: blocks that are found by a key of 32 bits. NULL: no memory, or [`HANDLES`] pools
+/// exist. Allocates 32 bytes for each block and 16 to 32 for its key.
 #[no_mangle]
 pub extern "C" fn mempool_create() -> *mut c_void {
     POOLS.insert(|| Pool::new(entries()))
 }
 
-/// A block for a key. Where the key has one, that one with its bytes as they are; else a new one of
-/// zeroes. NULL: the pool is full, or there is no such pool. Constant time as a rule; at worst as
-/// many steps as there are keys.
+/// Returns the block of a key. An existing block keeps its bytes, a new one is zeroed. NULL: the
+/// pool is full, or there is no such pool. Takes constant time as a rule, at worst a step for each
+/// key.
 #[no_mangle]
 pub extern "C" fn mempool_insert(pool: *mut c_void, key: u32) -> *mut c_void {
     POOLS.with(pool, |p| p.insert(key))

@@ -11,9 +11,9 @@ pub(crate) struct Pool {
     /// A power of two of them.
     cells: Box<[Cell]>,
     blocks: Blocks,
-    /// Blocks that were deleted.
+    /// Deleted blocks.
     free: Vec<u32>,
-    /// Blocks from here on were never given.
+    /// Blocks from this number on were never used.
     fresh: u32,
     count: u32,
 }
@@ -31,8 +31,8 @@ impl Pool {
         Some(Pool { cells: cells.into_boxed_slice(), blocks, free, fresh: 0, count })
     }
 
-    /// The first cell in which a key is looked for. The multiplier is 2^32 divided by the golden
-    /// ratio: lkeys that follow each other end up apart.
+    /// The cell at which the search for a key begins. The multiplier is 2^32 divided by the golden
+    /// ratio, so that consecutive lkeys end up apart.
     pub(crate) fn home(&self, key: u32) -> usize {
         let bits = self.cells.len().trailing_zeros();
         (u64::from(key.wrapping_mul(0x9e37_79b1)) >> (32 - bits.min(32))) as usize
@@ -42,7 +42,8 @@ impl Pool {
         (at + 1) & (self.cells.len() - 1)
     }
 
-    /// The cell of a key, or the one where it would be. Half of the cells are empty, so it ends.
+    /// The cell of a key, or the one in which to put it. Half of the cells are empty, so the search
+    /// ends.
     fn find(&self, key: u32) -> usize {
         let mut at = self.home(key);
         while self.cells[at].1 != 0 && self.cells[at].0 != key {
@@ -82,7 +83,7 @@ impl Pool {
             return;
         }
         self.free.push(block - 1);
-        // Those behind that would not be found across the hole move into it.
+        // Keys behind the hole that a search would no longer find move into it.
         let mut at = self.next(hole);
         while self.cells[at].1 != 0 {
             let home = self.home(self.cells[at].0);

@@ -4,7 +4,7 @@ use super::*;
 use crate::blocks::BLOCK;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Numbers without pattern, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ fn addresses(all: &BTreeMap<u32, usize>) -> usize {
 
 #[test]
 fn a_pool_does_what_a_map_does() {
-    // Keys that follow each other, that differ in high bits alone, and all that there are.
+    // Consecutive keys, keys that differ in high bits only, and any keys.
     for (mask, shift) in [(255, 0), (255, 24), (u32::MAX, 0)] {
         let mut pool = Pool::new(100).expect("memory");
         let mut map: BTreeMap<u32, usize> = BTreeMap::new();
@@ -60,7 +60,7 @@ fn a_pool_does_what_a_map_does() {
     }
 }
 
-/// Runs of cells that go over the end of the table, and keys that are all in one run.
+/// Runs of cells that wrap at the end of the table, and keys that all belong to one run.
 #[test]
 fn keys_that_collide_are_found_after_others_went() {
     let pool = Pool::new(64).expect("memory");
@@ -134,7 +134,7 @@ fn there_are_so_many_handles_and_no_more() {
         .take_while(|q| !q.is_null())
         .take(2 * HANDLES)
         .collect();
-    // Another test has one or two.
+    // Other tests hold one or two handles.
     assert!((HANDLES - 2..=HANDLES).contains(&all.len()), "{}", all.len());
     all.into_iter().for_each(|q| memqueue_destroy(q));
     let again = memqueue_create();

@@ -1,12 +1,12 @@
-//! Nothing allocates or frees but the calls that create and destroy.
+//! Only the calls that create and destroy allocate or free.
 
 use mempool::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// The system's allocator; counts what an armed thread asks of it. The test's other threads may
-/// allocate at any time.
+/// The system's allocator, which counts the allocations of an armed thread. The test's other
+/// threads may allocate at any time.
 struct Trap;
 
 thread_local!(static ARMED: Cell<bool> = const { Cell::new(false) });

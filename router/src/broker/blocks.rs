@@ -1,6 +1,6 @@
 //! Blocks of queue pair numbers. A block rests between two sessions, so that late packets for the
-//! first do not reach the second. A block that rests still counts as its tenant's: one that has no
-//! more to take gets the block that has rested longest of its own.
+//! first do not reach the second. A resting block still counts towards its tenant's quota. A tenant
+//! at its quota gets its own block that has rested longest.
 
 use crate::policy::BLOCKS;
 use gdrcore_core::config::QPN_UNIT;
@@ -13,9 +13,9 @@ const REST_NS: u64 = 60_000_000_000;
 /// The blocks of the host and the sessions that have them.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// Runs of blocks, by their first one: their number and session.
+    /// Runs of blocks by their first block: the length and the session.
     given: BTreeMap<u32, (u32, u32)>,
-    /// Resting blocks, those that have rested longest first.
+    /// Resting blocks, the longest-resting first.
     resting: VecDeque<Resting>,
 }
 
@@ -34,15 +34,15 @@ pub struct Taker<'t> {
     pub session: u32,
     /// Its tenant.
     pub tenant: &'t str,
-    /// Blocks that the tenant may have besides those of its present sessions.
+    /// The blocks that the tenant may have besides those of its present sessions.
     pub may_have: u32,
     /// The blocks that it may get.
     pub within: Range<u32>,
 }
 
 impl Blocks {
-    /// Gives a session `count` consecutive blocks, none of them of `kept`, which are others'.
-    /// `None`: no such run is free; other tenants' blocks that rest are not free.
+    /// Gives a session `count` consecutive blocks outside `kept`, which are reserved for others.
+    /// `None`: no such run is free. Resting blocks of other tenants are not free.
     pub fn take(
         &mut self,
         now: u64,
@@ -57,7 +57,7 @@ impl Blocks {
         let run = run.or_else(|| self.rested(count, taker, kept));
         let run = run.or_else(|| self.free(count, taker, kept, taker.tenant))?;
         self.resting.retain(|r| !run.contains(&r.block));
-        // Those beyond the quota rest no longer.
+        // Blocks beyond the quota rest no longer.
         let left = self.resting.iter().filter(|r| r.tenant == taker.tenant).count() as u32;
         let mut over = (left + count).saturating_sub(taker.may_have);
         self.resting.retain(|r| {
@@ -69,7 +69,7 @@ impl Blocks {
         Some(run)
     }
 
-    /// The lowest run without given blocks and others that rest than a tenant's.
+    /// The lowest run in which no block is in use or is another tenant's resting one.
     fn free(
         &self,
         count: u32,
@@ -93,8 +93,8 @@ impl Blocks {
         fits.then(|| first..first + count)
     }
 
-    /// A run of the tenant's resting blocks alone: of those that begin with the one that has rested
-    /// longest.
+    /// A run of the tenant's resting blocks only: of several runs, the one whose first block has
+    /// rested longest.
     fn rested(&self, count: u32, taker: &Taker<'_>, kept: &[Range<u32>]) -> Option<Range<u32>> {
         let own = || self.resting.iter().filter(|r| r.tenant == taker.tenant).map(|r| r.block);
         let may = |block: &u32| {
@@ -105,8 +105,8 @@ impl Blocks {
             .find(|run| run.clone().all(|block| may(&block) && own().any(|own| own == block)))
     }
 
-    /// Gives a session the blocks that it had in a former life of the router. False: another
-    /// session has one of them, or one rests.
+    /// Gives a session the blocks that it had in a former life of the router. False: one of them
+    /// rests, or is another session's.
     pub fn claim(&mut self, now: u64, blocks: &Range<u32>, session: u32) -> bool {
         self.wake(now);
         let valid = blocks.start >= BLOCKS.start && blocks.end <= BLOCKS.end && !blocks.is_empty();
@@ -153,7 +153,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// Of all blocks, none of which is kept.
+    /// Takes from all blocks; none is kept.
     fn take(b: &mut Blocks, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
         b.take(now, count, &taker(session, "a", BLOCKS.end), &[])
     }
@@ -231,7 +231,7 @@ mod tests {
     fn what_rests_is_its_tenants_and_goes_back_to_it_first() {
         let mut b = Blocks::default();
         let mut first = Vec::new();
-        // A tenant that opens and closes: it never has more than its quota.
+        // A tenant that opens and closes sessions never has more than its quota.
         for n in 0..100 {
             let got = b.take(n, 1, &taker(1, "greedy", 4), &[]).unwrap();
             assert!(got.end <= 5, "{got:?}");
@@ -240,7 +240,8 @@ mod tests {
         }
         assert_eq!(first[..6], [1, 2, 3, 4, 1, 2], "new ones first, then what rested longest");
         assert_eq!(b.take(200, 1, &taker(2, "other", 4), &[]), Some(5..6), "others' still rest");
-        // A run of its own; and one that is not there, for which earlier ones rest no longer.
+        // A run of its own resting blocks; then a longer one, for which earlier blocks rest no
+        // longer.
         assert_eq!(b.take(200, 2, &taker(3, "greedy", 4), &[]), Some(1..3));
         b.put(200, 1..3, "greedy");
         assert_eq!(b.take(200, 4, &taker(4, "greedy", 4), &[]), Some(1..5));
@@ -267,7 +268,7 @@ mod tests {
         }
         b.put(0, 1..2, "a");
         b.put(0, 3..4, "a");
-        // Two in a row: neither of its own.
+        // Two in a row: neither run is its own.
         assert_eq!(b.take(0, 2, &taker(7, "a", 2), &[]), Some(3..5));
         assert_eq!(b.take(0, 1, &taker(8, "b", 2), &[]), Some(1..2), "it is beyond the quota");
     }

@@ -5,8 +5,8 @@ use super::{because, errno, Action, Broker, Refusal, State};
 use gdrcore_net::via::proto::{Drain, Envelope, Message, Text};
 
 impl Broker {
-    /// From here on there are no new sessions and no new routes, and at `until` the router ends.
-    /// All sessions are told. A later call changes the time.
+    /// Refuses new sessions and routes from here on, and sets `until` as the end of the router.
+    /// Notifies all sessions. A later call changes the time.
     pub fn drain(&mut self, now: u64, until: u64, out: &mut Vec<Action>) {
         self.drains_until = Some(until);
         let left = until.saturating_sub(now) / 1_000_000;

@@ -1,8 +1,8 @@
 //! Tenants of other hosts, and whether a session may talk to them.
 //!
-//! The policy's map or an adapter says where they are, as [`MapEvent`]s. Nothing here blocks for
-//! that. While an adapter has not listed all tenants, a route to an unknown address is kept for a
-//! while.
+//! The policy's map or an adapter reports the places of these tenants, as [`MapEvent`]s. Nothing
+//! here waits for a report. Until an adapter has listed all tenants, a route to an unknown address
+//! is kept for a while.
 
 mod known;
 mod waiting;
@@ -52,7 +52,7 @@ pub enum MapEvent {
         /// The id of the host.
         holder: String,
     },
-    /// No other host has it.
+    /// No other host has the address.
     Claimed(String, [u8; 16]),
     /// The adapter has disconnected.
     Lost,
@@ -60,10 +60,10 @@ pub enum MapEvent {
 
 impl Broker {
     /// Applies a change of the map, and forgets the routes to tenants that it removes. Their queue
-    /// pairs fail by their retry timers, as with a cable that is cut.
+    /// pairs fail by their retry timers, as if a cable were cut.
     ///
     /// # Errors
-    /// In words: a tenant whose place is not valid. Nothing has changed then.
+    /// In words: the tenant has an invalid place. Nothing has changed then.
     pub fn map(&mut self, now: u64, event: MapEvent, out: &mut Vec<Action>) -> Result<(), String> {
         match event {
             MapEvent::Snapshot(all) => self.replace(all),
@@ -111,7 +111,7 @@ impl Broker {
         let (silent, changes) = (std::mem::take(&mut self.far.silent), self.far.changes + 1);
         self.far = Known::default();
         (self.far.silent, self.far.changes) = (silent, changes);
-        // Does not fail: a file has fewer tenants than the limit.
+        // This cannot fail: a file has fewer tenants than the limit.
         all.into_iter().for_each(|placed| drop(self.far.put(placed)));
         for session in self.sessions.values_mut() {
             let State::Up(up) = &mut session.state else { continue };
@@ -155,7 +155,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The tenant of this host with an address that other hosts may know.
+    /// This host's tenant with an address that other hosts may know.
     fn own_placed(&self, network: &str, gid: &Gid) -> Option<&Tenant> {
         let is = |t: &&Tenant| t.place.is_some() && t.vip == Some(*gid) && t.network == network;
         self.policy.tenants.iter().find(is)
@@ -252,8 +252,8 @@ impl Broker {
         self.far.all()
     }
 
-    /// Of so many tenants of other hosts, whether a session may talk to each, as
-    /// [`Broker::may_reach`] says. Cost: that of a tenant depends on the session's `allow` alone.
+    /// Whether a session may talk to each of so many tenants of other hosts, by the rule of
+    /// [`Broker::may_reach`]. Cost for each tenant: that of the session's `allow` list.
     pub fn reach<'b>(
         &'b self,
         up: &'b Up,
@@ -275,9 +275,9 @@ impl Broker {
         })
     }
 
-    /// Whether a session and a tenant of another host may talk: both of one network, the session
-    /// with an identity on the wire and rings, and policy lets them. What this policy says of the
-    /// other counts as well; its own host's counts there.
+    /// Whether a session and a tenant of another host may talk. Both are of one network, the
+    /// session has rings and an identity on the wire, and policy allows it. Each host checks its
+    /// own policy for both directions.
     pub fn may_reach(&self, up: &Up, far: &Placed) -> bool {
         up.relays && *up.tenant.network == *far.network && self.allowed(up, far).is_ok()
     }
@@ -349,7 +349,7 @@ impl Broker {
     }
 }
 
-/// Why a tenant has no sessions.
+/// The reason for which a tenant has no sessions.
 fn held(tenant: &str, gid: &Gid, holder: &str) -> String {
     format!("address {} of tenant {tenant} is held by host {holder}", show(gid))
 }

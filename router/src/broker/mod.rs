@@ -44,7 +44,7 @@ pub enum Action {
     /// A message to a session.
     Send(SessionId, Envelope),
     /// Make a socket pair. Send one end with `link` to `owner`, then the other with `routed` to
-    /// `caller`. If the first cannot be sent, call [`Broker::link_failed`].
+    /// `caller`. If the first send fails, call [`Broker::link_failed`].
     Connect {
         /// The session that asked for the route.
         caller: SessionId,
@@ -55,13 +55,13 @@ pub enum Action {
         /// The message to `owner`.
         link: Envelope,
     },
-    /// Make rings for the session, with which it may reach [`Broker::peers`], and send them with
-    /// this WELCOME. If they cannot be made, expel the session.
+    /// Make the session's rings to [`Broker::peers`], and send them with this WELCOME. If that
+    /// fails, expel the session.
     Join(SessionId, Envelope),
-    /// A session listens at a port of the connection manager, or (false) no more.
+    /// A session begins (true) or ends (false) to listen at a port of the connection manager.
     Listen(SessionId, Service, bool),
-    /// The session is gone: what was sent is delivered, then its connection is closed. Why, for the
-    /// log; empty: by its own wish.
+    /// The session is gone. Deliver what was sent to it, then close its connection. The text is the
+    /// reason for the log; empty: the session wished to end.
     End(SessionId, String),
 }
 
@@ -83,7 +83,7 @@ pub struct Broker {
     isolated: bool,
 }
 
-/// Ports that sessions with rings listen at, at a time.
+/// Limit of the ports at which sessions with rings listen.
 pub const LISTENS: usize = 8192;
 
 /// errno numbers of answers; asm-generic/errno.h.
@@ -102,8 +102,8 @@ mod errno {
     pub const PROTOCOL: i32 = 71;
 }
 
-/// Whether a tenant may have one more of what all tenants share: it must leave as many for others
-/// as it has, so that it never has all, however many sessions it opens.
+/// Whether a tenant may have one more of something that all tenants share. It must leave as many
+/// for others as it has, so it never gets all of them, however many sessions it opens.
 fn leaves_enough(own: usize, all: usize, most: usize) -> bool {
     own < most.saturating_sub(all)
 }
@@ -137,7 +137,7 @@ impl Broker {
         broker
     }
 
-    /// Bytes of payload that packets of sessions have at most, so that other hosts' links carry
+    /// Limits the payload of sessions' packets to `mtu` bytes, so that other hosts' links carry
     /// them.
     pub fn set_mtu(&mut self, mtu: u32) {
         self.mtu = mtu.min(MTU);
@@ -163,12 +163,12 @@ impl Broker {
         self.vips.given(tenant)
     }
 
-    /// Tenants that have sessions.
+    /// The tenants that have sessions.
     pub fn tenants_here(&self) -> BTreeSet<&str> {
         self.all_up().map(|(_, up)| up.tenant.name.as_str()).collect()
     }
 
-    /// The sessions, those without a HELLO among them.
+    /// The sessions, those without a HELLO included.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.sessions.iter().map(|(&id, s)| (id, s))
     }
@@ -193,7 +193,7 @@ impl Broker {
         self.last
     }
 
-    /// A datagram of a session, with so many descriptors.
+    /// Handles a session's datagram, which came with so many descriptors.
     pub fn handle(
         &mut self,
         now: u64,
@@ -238,8 +238,8 @@ impl Broker {
             }
             (true, false, Message::Listen(service)) => {
                 let status = self.listen(id, &service).map_or_else(|n| -n, |()| 0);
-                // Before the answer: the program announces the port only after it, so peers find
-                // the listener.
+                // Before the answer: the program announces the port only after the answer, so peers
+                // find the listener.
                 if status == 0 && self.up(id).is_some_and(|up| up.relays) {
                     out.push(Action::Listen(id, service, true));
                 }
@@ -281,13 +281,13 @@ impl Broker {
         }
     }
 
-    /// A session must end: `why` is for its program and for the log.
+    /// Ends a session, and tells `why` to its program and to the log.
     pub fn expel(&mut self, now: u64, id: SessionId, errno: i32, why: &str, out: &mut Vec<Action>) {
         self.end(now, id, because!(errno, "{why}"), out);
     }
 
-    /// The LINK of an [`Action::Connect`] could not be sent, or no socket be made; the caller has
-    /// been told another way.
+    /// Handles a failure to send the LINK of an [`Action::Connect`] or to make its sockets. The
+    /// daemon itself refuses the route to the caller.
     pub fn link_failed(&mut self, owner: SessionId, seq: u32) {
         if let Some(up) = self.up_mut(owner) {
             up.unanswered.remove(&seq);
@@ -320,8 +320,8 @@ impl Broker {
         self.sessions.values().filter_map(of).chain(others).min()
     }
 
-    /// A session that is up, and those with rings that it may reach: of its network, where both
-    /// policies allow it, itself among them.
+    /// A session that is up, and the sessions with rings that it may reach: those of its network
+    /// that both policies allow, itself included.
     pub fn peers(&self, id: SessionId) -> Option<(&Up, Vec<SessionId>)> {
         let up = self.up(id)?;
         let may = |other: &Up| {
@@ -348,7 +348,6 @@ impl Broker {
         }
     }
 
-    /// Sessions that are up.
     fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {
         self.sessions.iter().filter_map(|(&id, s)| match &s.state {
             State::Up(up) => Some((id, &**up)),
@@ -356,7 +355,7 @@ impl Broker {
         })
     }
 
-    /// One listener a port among all sessions of an address.
+    /// Checks that a port has one listener among all sessions of an address.
     fn listen(&mut self, id: SessionId, s: &Service) -> Result<(), i32> {
         let up = self.up(id).ok_or(errno::INVALID)?;
         let same = |other: &Up| other.gid == up.gid && other.tenant.network == up.tenant.network;
@@ -378,18 +377,18 @@ impl Broker {
         Ok(())
     }
 
-    /// A session ends by its own wish, or with its process.
+    /// Ends a session that wishes so, or whose process has ended.
     fn leave(&mut self, now: u64, id: SessionId, out: &mut Vec<Action>) {
         self.remove(now, id, route_event::DOWN, "the session at the other end is gone", out);
         out.push(Action::End(id, String::new()));
     }
 
-    /// Ends a session by a fault of its own, or by the router's decision.
+    /// Ends a session for a fault of its own, or by the router's decision.
     fn end(&mut self, now: u64, id: SessionId, (errno, why): Refusal, out: &mut Vec<Action>) {
         if !self.sessions.contains_key(&id) {
             return;
         }
-        // Its process may go on, and its direct links with it.
+        // Its process may live on, and its direct links with it.
         self.remove(
             now,
             id,
@@ -423,7 +422,7 @@ impl Broker {
         }
     }
 
-    /// Notifies a session that its links with another ended, and forgets its route there.
+    /// Notifies a session that its links with another have ended, and forgets its route to that.
     fn tell(
         &mut self,
         id: SessionId,

@@ -7,8 +7,8 @@ use crate::policy::{Policy, Tenant};
 use std::ops::Range;
 
 impl Broker {
-    /// Puts a new policy in force. Sessions end that would have another name, network or address by
-    /// it, and links that it does not allow. A session keeps what it has beyond a new quota.
+    /// Puts a new policy in force. Ends the sessions whose name, network or address it changes, and
+    /// the links that it forbids. A session keeps what exceeds a new quota.
     pub fn reload(&mut self, now: u64, policy: Policy, world: &dyn World, out: &mut Vec<Action>) {
         self.policy = policy;
         self.map_again();
@@ -16,7 +16,7 @@ impl Broker {
             match self.judged_anew(id, world) {
                 Some(mut tenant) => {
                     if let Some(up) = self.up_mut(id) {
-                        // A session that is there has no socket for it.
+                        // The new socket does not exist for a present session.
                         tenant.outside &= up.tenant.outside;
                         up.tenant = tenant;
                     }
@@ -97,7 +97,8 @@ impl Broker {
         let mut pairs = Vec::new();
         for (id, up) in self.all_up() {
             for (peer, other) in self.all_up() {
-                // Of two that came back it is enough to look at one.
+                // Of two resumed sessions each counts as linked to the other: one of the two views
+                // is enough.
                 let both = up.resumed && other.resumed && !up.linked_by.contains(&peer);
                 if peer == id || !up.may_link_to(peer, other) || both && peer < id {
                     continue;

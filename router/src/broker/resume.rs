@@ -2,12 +2,12 @@
 //! run of its process.
 //!
 //! A router that restarts knows no session. For [`LEARN_NS`] it gives no new numbers, so that
-//! sessions get theirs back; a HELLO without a token waits for so long. After that a session still
-//! comes back if no other has its numbers.
+//! sessions get theirs back; a HELLO without a token waits until then. A session that comes later
+//! is resumed if no other has its numbers.
 //!
-//! A token is valid if it is of the last life that gave new numbers, the floor, or of a later one.
-//! All tokens of those lives name different numbers or the same session. The token of a session
-//! that has ended in this life is not valid any more.
+//! A token is valid if it is of the floor or of a later life. The floor is the last life that gave
+//! new numbers. All valid tokens name different numbers or the same session. The token of a session
+//! that has ended in this life is no longer valid.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
 use super::{because, errno, Action, Broker, Refusal, SessionId, State};
@@ -17,7 +17,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::Hello;
 use std::ops::Range;
 
-/// How long a new life waits for sessions of the former one before it gives new numbers.
+/// The time for which a new life waits for sessions of the former one before it gives new numbers.
 pub const LEARN_NS: u64 = 2_000_000_000;
 
 /// The key of a router's tokens, and the lives whose tokens are valid.
@@ -27,7 +27,7 @@ pub struct Keys {
     pub key: [u8; KEY],
     /// The oldest life whose tokens are valid.
     pub floor: u64,
-    /// The time until which no new numbers are given; `None`: they are.
+    /// The time until which no new numbers are given; `None`: they are given.
     pub learn_until: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub struct Keys {
 pub struct Waiting {
     seq: u32,
     hello: Hello,
-    /// The tenant of its process when it came.
+    /// The tenant of its process at the HELLO.
     tenant: String,
 }
 
@@ -48,15 +48,15 @@ pub(super) struct Kept {
 }
 
 impl Broker {
-    /// Gives sessions tokens from here on, and resumes those with tokens of former lives.
+    /// Gives sessions tokens from here on, and resumes sessions of former lives by their tokens.
     pub fn resume_by(&mut self, keys: Keys) {
         // So that new numbers differ from those of sessions of former lives.
         self.last = (self.epoch as u32) << 16;
         self.keys = Some(keys);
     }
 
-    /// Whether the time in which no new numbers are given is over; true once. The caller then
-    /// stores that for the next life, before it calls [`Broker::serve_waiting`].
+    /// Whether the time without new numbers is over; true once. The caller then stores that for the
+    /// next life, before it calls [`Broker::serve_waiting`].
     pub fn has_learned(&mut self, now: u64) -> bool {
         let Some(keys) = &mut self.keys else { return false };
         let over = keys.learn_until.is_some_and(|until| now >= until);
@@ -71,7 +71,7 @@ impl Broker {
         self.learns_until().is_some()
     }
 
-    /// Until when new numbers are kept back.
+    /// The time until which new numbers are kept back.
     pub(super) fn learns_until(&self) -> Option<u64> {
         self.keys.and_then(|keys| keys.learn_until)
     }
@@ -89,7 +89,7 @@ impl Broker {
         }
     }
 
-    /// Has a HELLO wait, if new numbers are kept back and it shows no token. False: it need not.
+    /// Lets a HELLO without a token wait while new numbers are kept back. False: it need not wait.
     pub(super) fn waits(
         &mut self,
         id: SessionId,
@@ -124,7 +124,7 @@ impl Broker {
         Ok(true)
     }
 
-    /// Reserves what the session of a token had, and returns it.
+    /// Reserves the numbers of a token's session, and returns them.
     pub(super) fn claimed(
         &mut self,
         now: u64,
@@ -169,7 +169,7 @@ impl Broker {
         Ok(Some(Kept { number, gid: claim.gid, blocks: claim.blocks }))
     }
 
-    /// The token of a session; zeroes: there is no key, or it has no numbers.
+    /// The token of a session; zeroes: there is no key, or the session has no numbers.
     pub(super) fn token_of(&self, kept: &Kept, tenant: &Tenant) -> Token {
         let Some(keys) = self.keys.filter(|_| !kept.blocks.is_empty()) else { return NONE };
         let claim = Claim {

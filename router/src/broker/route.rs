@@ -79,7 +79,8 @@ impl Broker {
         if self.isolated || self.policy.relays(&up.tenant, &other.tenant) {
             return self.relayed(id, owner);
         }
-        // The router does not keep descriptors for a process that is stopped or does not read.
+        // So that the router does not hold descriptors for a process that is stopped or does not
+        // read.
         let of_tenant = other.unanswered.values().filter(|asks| **asks == up.tenant.name);
         if !leaves_enough(of_tenant.count(), other.unanswered.len(), UNANSWERED) {
             return Err(because!(
@@ -159,8 +160,8 @@ impl Broker {
         Ok((routed, None))
     }
 
-    /// A route to a plain endpoint. `None`: the address is not one's, or the tenant may not talk to
-    /// it.
+    /// A route to a plain endpoint. `None`: the address is not an endpoint's, or the tenant may not
+    /// talk to it.
     fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let rules = self.policy.outside_of(&up.tenant);
@@ -186,8 +187,8 @@ impl Broker {
         }))
     }
 
-    /// The session that has the queue pair. An error does not reveal whether another network has
-    /// it.
+    /// The session that has the queue pair. The error is the same whether or not another network
+    /// has it.
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
         let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
         let here = |other: &Up| other.tenant.network == up.tenant.network && other.gid == route.gid;
@@ -222,7 +223,7 @@ impl Broker {
     }
 }
 
-/// Whether both want to talk to each other.
+/// Checks that both tenants want to talk to each other.
 ///
 /// # Errors
 /// The one that does not.
@@ -231,7 +232,7 @@ pub(super) fn may_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
     may_talk_to(&b.tenant, &a.tenant.name, &a.gid)
 }
 
-/// Whether a tenant wants to talk to another one, at an address.
+/// Checks that a tenant wants to talk to another one, at an address.
 ///
 /// # Errors
 /// That it does not.

@@ -10,12 +10,12 @@ use std::ops::Range;
 
 /// The time limit of a connection's HELLO.
 pub const HELLO_NS: u64 = 1_000_000_000;
-/// Limit of LINK messages that a session has not answered; those asked for by one tenant are half
-/// of them at most. It gets no more until it answers.
+/// Limit of LINK messages that a session has not answered; it gets no more until it answers. One
+/// tenant may have asked for half of them at most.
 pub const UNANSWERED: usize = 32;
 
 /// Links in a second that one session may have made to the same other. Each costs the other a ring
-/// to map, and a peer must not keep it busy with new links alone.
+/// to map, so a peer could keep it busy with new links alone.
 pub const LINKS_PER_SECOND: u32 = 32;
 
 /// The end of a route.
@@ -32,11 +32,10 @@ pub enum To {
 /// The number of a session, given once in the router's life.
 pub type SessionId = u32;
 
-/// The state of a session. A session that ends is removed at once, so that there is no state for
-/// it.
+/// The state of a session. A session that ends is removed at once, so there is no state for that.
 #[derive(Debug)]
 pub enum State {
-    /// Connected; its HELLO has not come. Since when.
+    /// Connected since this time; its HELLO has not come.
     New(u64),
     /// Its HELLO waits: the router gives no new numbers yet.
     Waits(Box<Waiting>),
@@ -47,21 +46,21 @@ pub enum State {
 /// A session that is up.
 #[derive(Debug)]
 pub struct Up {
-    /// The number by which processes know it: that of the connection, or for a session that came
-    /// back the one that it had.
+    /// The number by which processes know it: that of the connection, or of a resumed session its
+    /// former one.
     pub number: u32,
     /// It was resumed. Its direct links are not known: it may have one with every other resumed
     /// session.
     pub resumed: bool,
-    /// Its tenant, as the policy was at its HELLO.
+    /// Its tenant, by the policy at its HELLO.
     pub tenant: Tenant,
     /// Its address.
     pub gid: [u8; 16],
-    /// Its blocks of queue pair numbers; empty: it asked for its identity only.
+    /// Its blocks of queue pair numbers; empty: it asked only for its identity.
     pub blocks: Range<u32>,
     /// The process's name for itself.
     pub program: String,
-    /// The number by which it asked for an identity.
+    /// The number with which it asked for an identity.
     pub ffr_id: i32,
     /// Its routes' numbers, by destination.
     pub routes: BTreeMap<To, u32>,
@@ -71,16 +70,16 @@ pub struct Up {
     pub relays: bool,
     /// Those rings may move to larger memory.
     pub grows: bool,
-    /// Their frames have what IP headers have.
+    /// The frames of its rings have the fields of IP headers.
     pub headers: bool,
     /// Ports of the connection manager.
     pub listens: BTreeSet<(u16, u16)>,
-    /// LINKs that wait for an answer, by number, and the tenants that asked for them, whose
-    /// sessions may be over.
+    /// LINKs that wait for an answer, by number, with the tenants that asked for them, whose
+    /// sessions may have ended.
     pub unanswered: BTreeMap<u32, String>,
     /// The rate of its route requests.
     pub rate: Rate,
-    /// The rates of its links to each session. They stay when a route is given back.
+    /// The rates of its links to each session. They survive the end of a route.
     pub rates: BTreeMap<SessionId, Rate>,
     /// The number of the router's last message to it.
     pub last_seq: u32,
@@ -104,7 +103,7 @@ impl Up {
         self.last_seq
     }
 
-    /// The number of its route to `peer`, a new one if it has none. `None`: it has too many routes.
+    /// The number of its route to `peer`, new if it has none. `None`: it has too many routes.
     pub fn route_to(&mut self, peer: To) -> Option<u32> {
         if let Some(&number) = self.routes.get(&peer) {
             return Some(number);

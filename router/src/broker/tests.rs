@@ -17,8 +17,7 @@ impl World for Host {
     }
 }
 
-/// Three tenants by their users: blue and red of one network, green of another. Blue has a second
-/// name.
+/// Three tenants by their users: blue and red of one network, green of another.
 const POLICY: &str = r#"
 [router]
 listen = "/s"
@@ -157,7 +156,7 @@ fn hello() -> Hello {
     }
 }
 
-/// How a session was ended: errno and words.
+/// The errno and the words with which a session was ended.
 fn end_of(actions: &[Action], id: SessionId) -> (i32, String) {
     match actions {
         [.., Action::Send(a, Envelope { message: Message::Bye(bye), .. }), Action::End(b, why)] => {
@@ -183,7 +182,7 @@ fn a_session_has_an_identity_an_address_and_numbers_of_its_own() {
         (w.gids[0], 2 * QPN_UNIT),
         "the same tenant, other numbers"
     );
-    // Who only asks who it is takes none.
+    // A session that only asks for its identity takes no blocks.
     let id = b.connect(2);
     let asked = b.hello(id, Hello { qpns: 0, ..hello() });
     let [Action::Send(_, Envelope { message: Message::Welcome(w), .. })] = &asked[..] else {
@@ -235,11 +234,11 @@ fn two_that_may_talk_get_the_ends_of_a_socket() {
         (show(&link.gid).as_str(), link.peer, link.flags),
         ("10.0.0.1", blue, link_flag::NO_LOANS)
     );
-    // The answer to the link, once.
+    // The answer to the link counts once.
     let answer = Envelope::answer(seq, 0, Message::Link(link));
     assert_eq!(b.say(red, &answer), []);
     assert_eq!(end_of(&b.say(red, &answer), red).0, libc::EPROTO);
-    // Of one tenant: memory may be lent.
+    // Sessions of one tenant may lend each other memory.
     let (_, w) = b.up(1);
     assert_eq!(b.linked(blue, &w).0.flags, 0);
 }
@@ -257,7 +256,7 @@ fn a_route_that_leads_nowhere_or_is_forbidden_says_so() {
     assert!(n == libc::EHOSTUNREACH && why.contains("nobody in network default"), "{n} {why}");
     let (n, why) = b.refused(red, wb.gids[0], wg.qpns.0);
     assert!(n == libc::EHOSTUNREACH && why.contains("no queue pair"), "{n} {why}");
-    // The same address in another network is another's.
+    // The same address in another network belongs to another tenant.
     assert_eq!(b.refused(green, wb.gids[0], wb.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(
         b.refused(green, wr.gids[0], wr.qpns.0).0,
@@ -305,7 +304,7 @@ fn nobody_is_kept_busy_with_new_links() {
             b.say(owner, &answer);
             true
         }
-        // A route that is given back begins no new count.
+        // A route that is given back does not restart the count.
         [Action::Send(..)] => {
             b.say(red, &Envelope::new(3, Message::Unroute(Unroute { route: 1 })));
             false
@@ -324,7 +323,7 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
     let mut b = Bench::new(POLICY);
     let ((blue, wb), (red, wr), (other, _)) = (b.up(1), b.up(2), b.up(1));
     b.linked(blue, &wr);
-    // What a session says of its routes does not hide its links.
+    // A session's statements about its routes do not hide its links.
     let (routed, ..) = b.linked(red, &wb);
     let unroute = Message::Unroute(Unroute { route: routed.route });
     for status in [0, -libc::EINVAL] {
@@ -339,8 +338,7 @@ fn the_end_of_a_session_is_told_to_those_with_links() {
     assert_eq!(b.refused(blue, wr.gids[0], wr.qpns.0).0, libc::EHOSTUNREACH);
     assert_eq!(b.broker.blocks_given(), 2);
     b.broker.gone(b.now, red, &mut out);
-    // One that the router throws out may go on: its peers are told that nothing of it counts any
-    // more.
+    // An expelled process may live on, so its peers are told that its links no longer count.
     let (red, wr) = b.up(2);
     b.linked(blue, &wr);
     let out = b.raw(red, b"nonsense", 0);
@@ -452,7 +450,7 @@ fn another_policy_ends_what_it_does_not_allow() {
         out
     };
     assert_eq!(reload(POLICY), []);
-    // Links end, and sessions stay.
+    // Links end, but sessions stay.
     let apart = POLICY.replace("vip = \"10.0.0.1\"", "vip = \"10.0.0.1\"\nallow = []");
     let out = reload(&apart);
     let revoked = |a: &Action| match a {
@@ -465,7 +463,7 @@ fn another_policy_ends_what_it_does_not_allow() {
     };
     assert_eq!(out.iter().map(revoked).collect::<Vec<_>>(), [(red, blue), (blue, red)]);
     assert_eq!(reload(&apart), []);
-    // Another address, or none: the session ends.
+    // A changed address, or none, ends the session.
     let out = reload(&POLICY.replace("10.0.0.1", "10.0.0.9"));
     assert_eq!(end_of(&out, blue).0, libc::EACCES);
     let out = reload(&POLICY.replace("uid = 3", "uid = 4"));
@@ -549,7 +547,7 @@ impl Bench {
         }
     }
 
-    /// Whether the way to another is by the relay; else by a link.
+    /// Whether the way to another session is by the relay; otherwise it is a link.
     fn is_relayed(&mut self, id: SessionId, to: &Welcome) -> bool {
         match &self.route(id, to.gids[0], to.qpns.0 + 5)[..] {
             [Action::Send(to_id, Envelope { status: 0, message: Message::Routed(r), .. })] => {
@@ -575,7 +573,7 @@ fn a_router_that_isolates_makes_no_links() {
     assert!(b.is_relayed(blue, &red));
     let (errno, why) = b.refused(blue, plain.gids[0], plain.qpns.0 + 5);
     assert!(errno == errno::UNSUPPORTED && why.contains("no rings"), "{errno} {why}");
-    // Who asks only who it is gets no rings.
+    // A session that only asks for its identity gets no rings.
     let id = b.connect(1);
     let ask = Hello { features: feature::DIRECT | feature::RELAY, qpns: 0, ..hello() };
     assert!(matches!(&b.hello(id, ask)[..], [Action::Send(..)]));
@@ -600,7 +598,7 @@ fn who_may_be_reached_by_rings_is_who_policy_allows() {
     let policy = Policy::parse(POLICY).unwrap();
     b.broker.reload(b.now, policy, &Host, &mut b.out);
     assert_eq!(peers(&b, blue), Some(vec![blue, red, second]));
-    // A listener is told of before its answer.
+    // The relay learns of a listener before the program gets the answer.
     let service = Service { space: 0x106, port: 7 };
     match &b.say(red, &Envelope::new(5, Message::Listen(service)))[..] {
         [Action::Listen(id, s, true), Action::Send(..)] => assert_eq!((*id, *s), (red, service)),

@@ -58,7 +58,7 @@ fn mac(key: &[u8; KEY], body: &[u8]) -> [u8; 16] {
 }
 
 impl Claim {
-    /// The token that says it.
+    /// The token with these fields.
     pub fn seal(&self, key: &[u8; KEY]) -> Token {
         let mut token = NONE;
         token[..4].copy_from_slice(&MAGIC);

@@ -13,10 +13,10 @@ pub struct Vips {
 }
 
 impl Vips {
-    /// The address of a tenant: the policy's, or the lowest of its network's pool that is free.
-    /// `far`: whether a tenant of another host has an address of the network. `lives`: whether a
-    /// tenant of the network has a session; if all addresses are taken, one of a tenant without a
-    /// session is reused. `None`: none is left.
+    /// The address of a tenant: the policy's, or the lowest free one of its network's pool. `far`:
+    /// whether a tenant of another host has an address of the network. `lives`: whether a tenant of
+    /// the network has a session. If all addresses are taken, one of a tenant without a session is
+    /// reused. `None`: none is left.
     pub fn of(
         &mut self,
         policy: &Policy,
@@ -56,8 +56,8 @@ impl Vips {
         Some(vip)
     }
 
-    /// Gives a tenant the address that it had in a former life of the router. False: by the policy
-    /// it has another one, or another tenant has this one.
+    /// Gives a tenant the address that it had in a former life of the router. False: the policy
+    /// gives it another one, or another tenant has it.
     pub fn keep(
         &mut self,
         policy: &Policy,
@@ -96,7 +96,7 @@ impl Vips {
     ) -> Option<[u8; 16]> {
         let of_network = self.by_tenant.iter().filter(|(key, _)| key.0 == network);
         let taken: BTreeSet<[u8; 16]> = of_network.map(|(_, vip)| *vip).collect();
-        // This looks at no more addresses than are taken, and one.
+        // The search looks at one address more than are taken, at most.
         pool.hosts().find(|vip| !taken.contains(vip) && !is_taken(vip))
     }
 }

@@ -14,10 +14,10 @@ use gdrcore_net::via::proto::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Least rate of a tenant, in bytes a second, whose rings may move to larger memory: a full ring of
-/// a MiB takes it 65 ms, no longer than queue pairs wait for an ACK by default.
+/// Least rate, in bytes a second, of a tenant whose rings may move to larger memory. At this rate
+/// it empties a full ring of a MiB in 65 ms, no longer than queue pairs wait for an ACK by default.
 const SLOW_RATE: u64 = 16_000_000;
-/// The same in packets a second: of the 8192 small packets that such a ring holds.
+/// The same in packets a second, for the 8192 small packets that such a ring holds.
 const SLOW_PPS: u32 = 125_000;
 /// Limit of the blocks of one session.
 const BLOCKS_MAX: u32 = 16;
@@ -59,7 +59,7 @@ impl Broker {
         out.push(Action::End(id, cause));
     }
 
-    /// The tenant of a HELLO, if its quotas allow one more session with so many blocks.
+    /// The tenant of a HELLO, if its quotas allow a further session with so many blocks.
     fn identified(&self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
         self.may_begin()?;
         if common_version(h.versions, VERSIONS).is_none() {
@@ -112,8 +112,8 @@ impl Broker {
         self.all_up().map(|(_, up)| up).filter(move |up| up.tenant.name == name)
     }
 
-    /// Blocks for a session: of its tenant's fixed ones, if other hosts know it by them; else of
-    /// those that no tenant has.
+    /// Blocks for a session: the tenant's fixed ones if other hosts know it by them, otherwise
+    /// blocks that are no tenant's.
     fn numbers(
         &mut self,
         now: u64,
@@ -210,7 +210,7 @@ impl Broker {
         Ok((up, welcome))
     }
 
-    /// Whether a larger ring would take a tenant too long to empty at its rate.
+    /// Whether a tenant's rate is too low to empty a larger ring in time.
     fn is_slow(&self, tenant: &Tenant) -> bool {
         let rate = |rate: Option<u64>| rate.is_some_and(|rate| rate < SLOW_RATE);
         let limits = &tenant.limits;

@@ -52,12 +52,10 @@ impl Activation {
         Some(self.0.swap_remove(at).1)
     }
 
-    /// The listener at a path.
     pub(super) fn listener(&mut self, path: &Path, kind: sys::Kind) -> Option<OwnedFd> {
         self.take(|bound| matches!(bound, Bound::Path(p, k) if p == path && *k == kind))
     }
 
-    /// The UDP socket at an address.
     pub(super) fn udp(&mut self, at: &Endpoint) -> Option<OwnedFd> {
         self.take(|bound| matches!(bound, Bound::Udp(e) if e == at))
     }

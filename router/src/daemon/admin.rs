@@ -21,19 +21,15 @@ use std::os::fd::AsFd;
 
 /// Longest request.
 const LINE_MAX: usize = 4096;
-/// Unread bytes of answers that end the connection.
+/// Limit of unread answers in bytes; beyond it the connection ends.
 const UNREAD_MAX: usize = 4 << 20;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The state of the router.
     Status,
-    /// Its sessions.
     Sessions,
-    /// Its tenants.
     Tenants,
-    /// The other hosts.
     Hosts,
     /// Read the policy again.
     Reload,
@@ -41,7 +37,7 @@ pub enum Request {
     Set(String, Vec<(String, String)>),
     /// End a session.
     Drop(SessionId),
-    /// Refuse new sessions and routes, and end after so many milliseconds, or without sessions.
+    /// Refuse new sessions and routes, and end after so many milliseconds or with the last session.
     Drain(u32),
 }
 
@@ -142,7 +138,7 @@ impl Admin {
             }
         }
         let waits = !self.output.is_empty();
-        // A client that does not read must not make the router keep its answers.
+        // A client that does not read must not make the router store its answers.
         self.output.len() <= UNREAD_MAX
             && epoll.want_write(self.fd.as_fd(), self.token, waits).is_ok()
     }

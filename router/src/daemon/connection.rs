@@ -27,7 +27,7 @@ pub(super) struct Connection {
 /// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It is sent, or will be when the other end reads.
+    /// It is sent, or kept until the other end reads.
     Gone,
     /// Another message is kept already: the other end does not read.
     Full,
@@ -58,7 +58,6 @@ impl Connection {
         Ok(Connection { fd, _process: process, token: tokens.socket, kept: None })
     }
 
-    /// The next datagram.
     pub(super) fn receive(&self, buffer: &mut Buffer) -> Look {
         receive(self.fd.as_fd(), buffer)
     }
@@ -86,13 +85,13 @@ impl Connection {
         became(send(self.fd.as_fd(), e, fd))
     }
 
-    /// Sends a WELCOME with rings: the first message of all, so there is room for it.
+    /// Sends a WELCOME with rings. It is the first message of the connection, so there is room.
     pub(super) fn send_rings(&self, e: &Envelope, ends: &Ends) -> Sent {
         let fds = [&ends.up, &ends.down, &ends.socket].map(AsFd::as_fd);
         became(send_with(self.fd.as_fd(), e, fds))
     }
 
-    /// Sends what is kept: the socket is writable again.
+    /// Sends the kept message: the socket is writable again.
     pub(super) fn flush(&mut self, epoll: &Epoll) -> Sent {
         let Some((e, fd)) = self.kept.take() else { return Sent::Gone };
         match self.send_now(&e, fd.as_ref().map(AsFd::as_fd)) {

@@ -19,9 +19,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes that one round takes.
 const ROUND: usize = 1 << 16;
-/// Unread bytes that end an adapter's connection.
+/// Limit of unread bytes; beyond it the adapter's connection ends.
 const UNREAD_MAX: usize = 4 << 20;
-/// Unread bytes from which refused lines get no answer.
+/// Unread bytes from which on refused lines get no answer.
 const REFUSALS_MAX: usize = 1 << 16;
 
 /// The event of a line, and the address that it is for.
@@ -30,7 +30,7 @@ type Line = Result<(Key, MapEvent), Fault>;
 /// Counters of the feed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Adapters that connected, and those disconnected for what they sent.
+    /// Adapters that connected, and those that were disconnected for their lines.
     pub(super) adapters: u64,
     pub(super) faults: u64,
     /// Lines, and those of them that were refused.
@@ -51,7 +51,7 @@ struct Adapter {
     /// The received part of an incomplete line.
     input: Vec<u8>,
     output: Vec<u8>,
-    /// The entries that it has to publish, by network and address.
+    /// The tenants that the adapter has to publish, by network and address.
     published: BTreeMap<(String, [u8; 16]), Entry>,
 }
 
@@ -85,7 +85,7 @@ impl Adapter {
     /// Reads once. Returns the events of the complete lines.
     ///
     /// # Errors
-    /// The connection is over; why, if that is the adapter's fault.
+    /// The connection is over. The text is the adapter's fault, if it has one.
     fn take(&mut self) -> Result<Vec<Line>, Option<String>> {
         let have = self.input.len();
         self.input.resize(have + ROUND, 0);
@@ -154,7 +154,7 @@ impl Adapter {
 }
 
 impl Daemon {
-    /// Takes the next adapter in; a second one, and one of another user, is sent away.
+    /// Accepts the next adapter. A second one, and one of another user, is sent away.
     pub(super) fn let_adapter_in(&mut self) {
         let Some(fd) = self.accept(FEED_LISTENER) else { return };
         let Some(feed) = &mut self.feed else { return };
@@ -204,7 +204,7 @@ impl Daemon {
         }
     }
 
-    /// Applies what the adapter has sent.
+    /// Applies the adapter's lines.
     pub(super) fn serve_adapter(&mut self, r: &Ready) {
         let Some(feed) = &mut self.feed else { return };
         let Some(adapter) = feed.adapter.as_mut().filter(|a| a.token == r.token) else { return };
@@ -232,7 +232,7 @@ impl Daemon {
             }
         }
         let lives = adapter.flush(&self.epoll);
-        // Before the answers leave, so that the worker knows the tenant when the first packet
+        // Before the answers leave, so that the worker knows the tenant when its first packet
         // comes.
         self.relaying.catch_up(&self.broker, now);
         self.perform(actions);
@@ -241,7 +241,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the adapter's connection. What it has brought stays known.
+    /// Ends the adapter's connection. The tenants that it brought stay known.
     fn lose_adapter(&mut self, fault: Option<String>) {
         let Some(feed) = &mut self.feed else { return };
         let Some(mut adapter) = feed.adapter.take() else { return };
@@ -258,7 +258,7 @@ impl Daemon {
         self.say(format_args!("no adapter brings the map any more"));
     }
 
-    /// Another policy is in force.
+    /// Takes over a new policy.
     pub(super) fn publish(&mut self) {
         let Some(adapter) = self.feed.as_mut().and_then(|feed| feed.adapter.as_mut()) else {
             return;

@@ -1,12 +1,13 @@
-//! The file by which one life of the router knows the sessions of the former one: the key of their
-//! tokens, the number of this life, and the oldest life whose tokens count (`broker::Keys`).
+//! The file by which one life of the router recognises the sessions of the former one: the key of
+//! their tokens, the number of this life, and the oldest life whose tokens are valid
+//! (`broker::Keys`).
 //!
 //! ```text
 //! 0  "gdrckey1"  8  key (16 bytes)  24  u64 life  32  u64 floor
 //! ```
 //!
-//! The key is secret: with it a process could take the numbers of other tenants. So the file has
-//! mode 0600, and one that others can read or own is replaced.
+//! The key is secret: with it a process could take other tenants' numbers. So the file's mode
+//! is 0600, and a file that others can read or own is replaced.
 
 use super::note;
 use crate::broker::{Keys, KEY, LEARN_NS};
@@ -27,7 +28,7 @@ pub(super) struct KeyFile {
     floor: u64,
 }
 
-/// Key, life and floor in a file. `None`: it is not such a file, or not private to this user.
+/// Key, life and floor of a file. `None`: it is no such file, or not private to this user.
 fn read(path: &Path) -> io::Result<Option<([u8; KEY], u64, u64)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -74,8 +75,8 @@ impl KeyFile {
             }
         };
         let life = last.checked_add(1).ok_or_else(|| format!("{}: no life", path.display()))?;
-        // There may be sessions of a former life: the last one gave numbers, or could have resumed
-        // those of one that did.
+        // Sessions of a former life may exist if the last life gave numbers, or could have resumed
+        // sessions of a life that did.
         let learns = floor <= last;
         let mut file = KeyFile { path: path.into(), key, life, floor };
         if !learns {
@@ -91,13 +92,13 @@ impl KeyFile {
         self.life
     }
 
-    /// New numbers are given from now on. If that cannot be written, the file is removed, and no
-    /// later life resumes sessions.
+    /// New numbers are given from now on. If the file cannot be written it is removed, and no later
+    /// life resumes sessions.
     pub(super) fn settle(&mut self) {
         self.set_floor(self.life);
     }
 
-    /// The router ends without a session: the next life need not wait for any.
+    /// Notes that the router ends without a session: the next life need not wait.
     pub(super) fn retire(&mut self) {
         self.set_floor(self.life.saturating_add(1));
     }
@@ -110,8 +111,8 @@ impl KeyFile {
         }
     }
 
-    /// Writes under another name and renames, so that a router that is killed leaves the old file
-    /// or the new one.
+    /// Writes under another name and renames, so that a killed router leaves either the old file or
+    /// the new one.
     fn write(&self) -> io::Result<()> {
         let mut own = self.path.as_os_str().to_owned();
         own.push(format!(".{}", std::process::id()));
@@ -153,7 +154,7 @@ mod tests {
         let (mut file, first) = KeyFile::open(&path, 5).unwrap();
         assert_eq!((file.life(), first.floor, first.learn_until), (1, 1, None));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        // Killed: the next one waits for its sessions. A short life moves no floor.
+        // After a kill the next life waits for sessions. A short life moves no floor.
         for life in 2..5 {
             let (file, keys) = KeyFile::open(&path, 5).unwrap();
             assert_eq!((file.life(), keys.key, keys.floor), (life, first.key, 1));

@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 pub(super) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file, so that a later file at the path is not removed. `None`: a
-    /// supervisor has made the file.
+    /// Device and inode of the file, so that the router does not remove a later file at the path.
+    /// `None`: a supervisor has made the file.
     inode: Option<(u64, u64)>,
 }
 
 impl Listener {
     /// Listens at a path. Missing folders are made with access for all. If the socket `identifies`
-    /// a tenant, the folder above the socket's is for this user alone. A socket that a dead router
-    /// left there is replaced.
+    /// a tenant, the folder above the socket's folder is for this user only. A socket that a dead
+    /// router left there is replaced.
     ///
     /// # Errors
     /// In words: another socket listens there, or the system's reason.
@@ -52,7 +52,8 @@ impl Listener {
             }
             _ => {}
         }
-        // Under a temporary name first, so that at its path the socket listens and has its mode.
+        // The socket is made under a temporary name, so that at its path it already listens and has
+        // its mode.
         let mut own = path.as_os_str().to_owned();
         own.push(format!(".{}", std::process::id()));
         let own = PathBuf::from(own);
@@ -86,8 +87,8 @@ impl Listener {
     }
 }
 
-/// Makes a folder, if there is none, with this mode whatever the process's mask; those above it are
-/// for all to enter.
+/// Makes a folder, if there is none, with this mode whatever the process's mask. The folders above
+/// it get search permission for all.
 fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
     if folder.exists() {
         return Ok(());

@@ -1,8 +1,8 @@
 //! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a
 //! connection. No call blocks.
 //!
-//! Clients cannot disturb the router: connections are few, and a new one ends the oldest; each has
-//! a few seconds and a small request; answers a second are limited.
+//! Clients cannot disturb the router. Connections are few, and a new one ends the oldest. Each has
+//! a few seconds and a small request. The number of answers a second is limited.
 
 use super::sys::{self, Epoll, Ready};
 use crate::policy::Tenant;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CLIENTS: usize = 8;
 /// Bytes of a request.
 const REQUEST_MAX: usize = 4096;
-/// How long a connection may take, in nanoseconds.
+/// Time limit of a connection in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Answers in a second.
 const ANSWERS: u32 = 50;
@@ -121,7 +121,7 @@ impl Metrics {
     /// Reads and writes without blocking. `text` makes the body.
     pub(super) fn serve(&mut self, r: &Ready, now: u64, epoll: &Epoll, text: impl Fn() -> String) {
         let Some(mut client) = self.clients.remove(&r.token) else { return };
-        // Read also what follows the request: epoll would report it again and again.
+        // Also reads bytes after the request: otherwise epoll would report them again and again.
         if r.read && !client.read() {
             return;
         }
@@ -177,7 +177,7 @@ impl Client {
 }
 
 /// The text: sessions, limits and counters of each tenant. Names of tenants and networks have no
-/// character that would end a label.
+/// character that a label must escape.
 pub(super) fn text(all: &[(Tenant, usize, Option<&Counters>)]) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, u64)>| {

@@ -53,7 +53,7 @@ const SPARE: usize = 64;
 /// Descriptors of a session: its socket, its process and its bell. Ends of links exist only until
 /// they are sent.
 const PER_SESSION: usize = 3;
-/// Descriptors of a session towards other hosts.
+/// Descriptors of a session for traffic with other hosts.
 const TO_HOSTS: usize = 2;
 
 /// The time of a drain by SIGTERM.
@@ -107,7 +107,7 @@ impl Daemon {
     /// # Errors
     /// In words.
     pub fn open(options: &Options) -> Result<Daemon, String> {
-        // Before any descriptor is opened, since these have fixed numbers.
+        // Before any descriptor is opened, because the inherited ones have fixed numbers.
         let mut given = Activation::from_environment();
         let policy = options.policy()?;
         options.check_firewall(&policy)?;
@@ -235,7 +235,8 @@ impl Daemon {
         }
     }
 
-    /// Refuses new sessions and routes, and ends after so many nanoseconds, or without sessions.
+    /// Refuses new sessions and routes, and ends after so many nanoseconds or with the last
+    /// session.
     fn drain(&mut self, ns: u64) {
         let (now, mut actions) = (now_ns(), Vec::new());
         self.broker.drain(now, now.saturating_add(ns), &mut actions);
@@ -248,7 +249,7 @@ impl Daemon {
         self.broker.drains_until().is_some()
     }
 
-    /// Prepares the end: if there are no sessions, the next life need not wait for any.
+    /// Prepares the end: without sessions the next life need not wait for any.
     fn retire(&mut self) {
         if self.broker.blocks_given() == 0 && !self.broker.learns() {
             self.keys.iter_mut().for_each(KeyFile::retire);
@@ -282,7 +283,7 @@ impl Daemon {
         }
     }
 
-    /// Listens at the sockets of a policy, and at no others. If one fails, nothing changes.
+    /// Listens at exactly the sockets of a policy. If one fails, nothing changes.
     fn listen(&mut self, policy: &Policy, given: &mut Activation) -> Result<(), String> {
         let wanted: Vec<&PathBuf> = policy
             .listen
@@ -350,7 +351,7 @@ impl Daemon {
     }
 }
 
-/// The key of tokens. Without one the router works, but its sessions end with it.
+/// The key of tokens. Without a key the router works, but its sessions end with it.
 fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
     let path = policy.key.clone().or_else(|| {
         let beside = policy.admin.as_ref().or(options.listen.as_ref())?;

@@ -62,7 +62,8 @@ impl Options {
         Ok(policy)
     }
 
-    /// Checks the firewall, if there are other hosts: other processes could send as the router.
+    /// Checks the firewall if there are other hosts: without its rule other processes could send as
+    /// the router.
     pub(super) fn check_firewall(&self, policy: &Policy) -> Result<(), String> {
         if policy.host.is_none() || self.firewall == Firewall::Off {
             return Ok(());

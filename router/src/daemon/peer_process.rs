@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// This host.
 pub(super) struct Host;
 
 impl World for Host {
@@ -20,9 +19,9 @@ fn namespace(path: &Path) -> Option<Namespace> {
     fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// The peer of a connection at `socket`, and a pidfd, which reports the end of the process. No
-/// pidfd: the process is of a pid namespace that the router does not see, so its session ends with
-/// the connection.
+/// The peer of a connection at `socket`, and a pidfd, which reports the end of the process. If the
+/// process is of a pid namespace that the router does not see, there is no pidfd, and the session
+/// ends with the connection.
 ///
 /// The pid may be reused while its files are read, so afterwards the pidfd says whether the process
 /// still runs. `None`: it has ended.
@@ -45,7 +44,7 @@ fn cgroups(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_string).collect()
 }
 
-/// Whether a uid identifies one user. In a user namespace all users without a mapping appear as the
+/// Whether a uid identifies one user. In a user namespace all users without a mapping have the
 /// overflow uid.
 fn is_told_apart(uid: u32) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

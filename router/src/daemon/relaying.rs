@@ -33,7 +33,8 @@ const FULL: Duration = Duration::from_micros(100);
 struct Known {
     number: u16,
     limits: Limits,
-    /// [`Relaying::joined`] at its last session: the least is the least recently used.
+    /// [`Relaying::joined`] at its last session. The tenant with the least value is the least
+    /// recently used.
     used: u64,
 }
 
@@ -74,11 +75,11 @@ pub(super) struct Relaying {
 }
 
 impl Relaying {
-    /// Starts the worker. `at`: this host's address, where there are others; `given`: the socket
+    /// Starts the worker. `at`: this host's address, if there are others. `given`: the socket
     /// there, if a supervisor holds it.
     ///
     /// # Errors
-    /// In words: the address can't be had; no descriptor, or no thread.
+    /// In words: the address is not free, or there is no descriptor or no thread.
     pub(super) fn start(at: Option<&Endpoint>, given: Option<OwnedFd>) -> Result<Relaying, String> {
         let open = |at| Common::open(at, given).map_err(|e| no_address(at, e));
         let common = at.map(open).transpose()?;
@@ -126,7 +127,7 @@ impl Relaying {
         self.news.as_fd()
     }
 
-    /// Whether the worker lives. It ends by a fault of its own alone.
+    /// Whether the worker lives. It ends only by a fault of its own.
     pub(super) fn lives(&self) -> bool {
         self.worker.as_ref().is_some_and(|w| !w.is_finished())
     }
@@ -204,7 +205,7 @@ impl Relaying {
         self.allow_far_all(broker, [(slot, up)].into_iter());
     }
 
-    /// The same for many slots. All sessions of a tenant reach the same.
+    /// The same for many slots. All sessions of a tenant may reach the same tenants.
     fn allow_far_all<'u>(&self, broker: &Broker, all: impl Iterator<Item = (u16, &'u Up)>) {
         let Some(Hosts { tables, known, numbers, .. }) = &self.hosts else { return };
         let Some(far) = tables.last() else { return };
@@ -223,7 +224,7 @@ impl Relaying {
     }
 
     /// Makes a new table of other hosts' tenants, if they have changed. The caller fills in which
-    /// slots may reach them before it gives the table to the worker.
+    /// slots may reach them, and then gives the table to the worker.
     fn renew_far(&mut self, broker: &Broker) -> Option<Arc<Far>> {
         let changes = Some(broker.far_changes());
         self.hosts.as_ref().filter(|hosts| hosts.changes != changes)?;
@@ -246,7 +247,7 @@ impl Relaying {
         Some(far)
     }
 
-    /// Gives the worker a table of what the broker knows of other hosts' tenants, if one is due.
+    /// Gives the worker a new table of other hosts' tenants, if one is due.
     pub(super) fn catch_up(&mut self, broker: &Broker, now: u64) {
         if self.behind(broker).is_none_or(|at| now < at) {
             return;
@@ -256,7 +257,7 @@ impl Relaying {
         self.allow_far_all(broker, here);
         self.tell(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
-            // So that tables take at most a fifth of this thread's time, however fast an adapter
+            // So that tables take at most a fifth of this thread's time, however fast the adapter
             // is.
             let took = now_ns().saturating_sub(now);
             hosts.next = now.saturating_add(took.saturating_mul(5));
@@ -277,7 +278,7 @@ impl Relaying {
         named.map(|p| p.host.to_string()).collect()
     }
 
-    /// Bytes of payload of a packet to another host; `None`: there is none.
+    /// Bytes of payload of a packet to another host; `None`: there are no other hosts.
     pub(super) fn mtu(&self) -> Option<u32> {
         self.hosts.as_ref().map(|hosts| hosts.mtu)
     }
@@ -312,7 +313,7 @@ impl Relaying {
         let here = broker.tenants_here();
         let idle = self.tenants.iter().filter(|(name, _)| !here.contains(name.as_str()));
         let oldest = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| name.clone());
-        // There is an idle one: numbers are more than slots.
+        // There is an idle number, because there are more numbers than slots.
         let number = oldest.and_then(|name| self.tenants.remove(&name)).map_or(0, |k| k.number);
         self.tell(Command::Forget(number));
         self.slots.clear_tenant(number);
@@ -366,7 +367,7 @@ impl Relaying {
         }
     }
 
-    /// Removes a session. `at_once`: it was expelled, so its packets are refused from now on.
+    /// Removes a session. `at_once`: it was expelled, so the relay refuses its packets from now on.
     pub(super) fn leave(&mut self, id: SessionId, at_once: bool) {
         if let Some(slot) = self.given.remove(&id) {
             if at_once {
@@ -392,18 +393,17 @@ impl Relaying {
         self.given.iter().filter(|(_, &slot)| is_broken(slot)).map(|(&id, _)| id).collect()
     }
 
-    /// A session's counters.
     pub(super) fn counters(&self, id: SessionId) -> Option<&Counters> {
         self.given.get(&id).map(|&slot| self.slots.counters(slot))
     }
 
-    /// A tenant's counters; `None`: it had no session.
+    /// A tenant's counters; `None`: it never had a session.
     pub(super) fn tenant(&self, name: &str) -> Option<&Counters> {
         self.tenants.get(name).map(|known| self.slots.tenant(known.number))
     }
 
-    /// Sends a command. Waits while the queue is full: the worker never blocks, so it makes room at
-    /// once.
+    /// Sends a command. Waits while the queue is full: the worker never blocks, so it soon makes
+    /// room.
     fn tell(&mut self, command: Command) {
         let mut command = command;
         let Some(commands) = &self.commands else { return };
@@ -436,7 +436,7 @@ fn no_address(at: &Endpoint, e: Error) -> String {
     format!("[host] {at}: {why}")
 }
 
-/// A block needs its own UDP source port, by which other hosts identify the tenant.
+/// Why a session has no socket of its own. Other hosts identify its tenant by the UDP source port.
 #[cold]
 fn no_port(e: Error, port: u16) -> String {
     match e {

@@ -1,4 +1,4 @@
-//! The rings of sessions, and what is done with one packet: of a session, or of another host.
+//! The rings of sessions, and the forwarding of one packet from a session or another host.
 
 use super::wire::{self, add, flow_of, Came, Wire};
 use crate::relay::scheduler::OVERHEAD;
@@ -14,45 +14,45 @@ use gdrcore_net::shm::ring::Broken;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Bytes of packets, as they are charged, after which sessions are looked at that had nothing: a
-/// large packet, or several small ones, which take no longer.
+/// Charged bytes of packets between two looks at idle sessions: one large packet, or several small
+/// ones, which take as long.
 const LOOK_BYTES: usize = 1024;
 
-/// The rings, and who is where.
+/// The rings, and the sessions at them.
 pub(super) struct SessionRings {
     pub(super) switch: Switch,
     pub(super) scheduler: Scheduler,
     pub(super) rings: Vec<Option<Relay>>,
-    /// Their tenants.
+    /// The tenant of each slot.
     tenants: Vec<u16>,
-    /// Slots that have one.
+    /// Slots that have rings.
     pub(super) open: Vec<u16>,
-    /// The last of them that was looked at.
+    /// The place in `open` of the last ring that was looked at.
     cursor: usize,
-    /// Bytes that were passed on since then, as they are charged.
+    /// Charged bytes of packets that were forwarded since that look.
     passed: usize,
-    /// The packet that is passed on.
+    /// The packet that is being forwarded.
     frame: Box<[u8; LONG]>,
     /// Slots whose packets have gone to other hosts in this round.
     pub(super) sending: Vec<u16>,
-    /// Slots that have got packets in this round, and whether a slot is among them: who of them
-    /// sleeps is woken at its end.
+    /// Slots that have got packets in this round, and whether a slot is among them. At the round's
+    /// end those that sleep are woken.
     told: Vec<u16>,
     is_told: Vec<bool>,
-    /// Slots whose sockets have no room: their rings are left alone until they have.
+    /// Slots whose sockets have no room: their rings are left alone until there is room.
     pub(super) stalled: Vec<bool>,
-    /// How ICRCs change of what comes from other hosts, by its receiver's slot.
+    /// How the ICRCs of packets from other hosts change, by the receiver's slot.
     hops: Vec<Hop>,
-    /// Slots whose rings another host's packet found broken.
+    /// Slots whose rings were found broken when another host's packet was put there.
     pub(super) broken: Vec<u16>,
     slots: Arc<Slots>,
 }
 
-/// Adds to what is counted of a session and to what is of its tenant.
+/// Adds to a counter of a session and to that of its tenant.
 fn count(of: [&Counters; 2], which: impl Fn(&Counters) -> &AtomicU64, n: u64) {
     for counters in of {
         let counter = which(counters);
-        // The worker alone writes them.
+        // Only the worker writes them.
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 }
@@ -66,8 +66,8 @@ fn tell(told: &mut Vec<u16>, is_told: &mut [bool], slot: u16) {
 }
 
 impl SessionRings {
-    /// Nobody is there. `listens`: how many ports may be listened at, `round`: how many packets one
-    /// round takes.
+    /// Without sessions. `listens`: limit of the ports at which sessions listen. `round`: limit of
+    /// the packets of a round.
     pub(super) fn new(slots: Arc<Slots>, listens: usize, round: usize) -> SessionRings {
         SessionRings {
             switch: Switch::new(slots.clone(), listens),
@@ -88,8 +88,8 @@ impl SessionRings {
         }
     }
 
-    /// Passes on the next packet of a ring, if there is one. `ends`: its session does, and does not
-    /// wait for credit. An error: the slot whose ring is broken.
+    /// Forwards the next packet of a ring, if there is one. `ends`: the session ends, and its
+    /// packets do not wait for credit. An error is the slot whose ring is broken.
     pub(super) fn pass(
         &mut self,
         now: u64,
@@ -114,7 +114,7 @@ impl SessionRings {
                 count(of(from), |c| &c.unpaid, 1);
                 break 'packet Ok(true);
             }
-            // Whatever becomes of it: it is work.
+            // A refused packet is work, too.
             scheduler.charge(now, from, bytes);
             let goal = switch.judge(now, from, &to, came.first);
             let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
@@ -156,7 +156,8 @@ impl SessionRings {
                     }
                     tell(told, is_told, to);
                 }
-                // Never waited for: the sender's other peers would wait with it.
+                // Drop the packet instead of waiting: the sender's packets for others would wait
+                // behind it.
                 Ok(Put::Full) => count(of(to), |c| &c.full, 1),
                 Err(Broken) => break 'packet Err(to),
             }
@@ -168,7 +169,7 @@ impl SessionRings {
         passed
     }
 
-    /// Gives a packet of another host to whom it is for.
+    /// Delivers a packet of another host to its receiver.
     pub(super) fn arrive(
         &mut self,
         now: u64,
@@ -196,11 +197,11 @@ impl SessionRings {
         let (was, flow) = (arrived_by(own, &came), flow_of(&sender, &gid));
         let Some((body, _)) = came.packet.split_last_chunk::<ICRC_LEN>() else { return };
         let icrc = if was.is_v6() || !flow.is_v6() {
-            // The sender's, all the way, for the receiver to check.
+            // The ICRC stays the sender's all the way, so that the receiver checks it.
             self.hops[usize::from(to)].icrc_after(&flow, 0, (&was, came.ident), came.packet)
         } else if was.check(came.ident, came.packet).is_ok() {
-            // The receiver could not tell an identification that is not the expected one, because
-            // IPv6 has none.
+            // Checked here: IPv6 has no identification, so the receiver could not notice an
+            // unexpected one.
             flow.icrc(0, body)
         } else {
             return add(&counted.bad_icrc, 1);
@@ -209,7 +210,7 @@ impl SessionRings {
         self.deliver(now, counted, (&sender, to), (&body, icrc), came.marked);
     }
 
-    /// Gives a packet of a plain endpoint to whom it is for.
+    /// Delivers a packet of a plain endpoint to its receiver.
     fn welcome(&mut self, now: u64, own: &Endpoint, counted: &wire::Counters, came: Came<'_>) {
         let SessionRings { switch, .. } = self;
         let refuse = |why: Refused| add(&counted.refused[why as usize], 1);
@@ -239,7 +240,8 @@ impl SessionRings {
         self.deliver(now, counted, (&came.from.ip, outside.slot), (&body, icrc), came.marked);
     }
 
-    /// Puts the packet of another host into a ring. `body` and `icrc`: the packet for its receiver.
+    /// Puts another host's packet into a ring. `body` and `icrc` are the packet as its receiver
+    /// gets it.
     fn deliver(
         &mut self,
         now: u64,
@@ -279,7 +281,7 @@ impl SessionRings {
         }
     }
 
-    /// Wakes the receivers of this round that sleep.
+    /// Wakes the sleeping receivers of this round's packets.
     pub(super) fn wake(&mut self) {
         for slot in self.told.drain(..).map(usize::from) {
             self.is_told[slot] = false;
@@ -289,7 +291,7 @@ impl SessionRings {
         }
     }
 
-    /// Looks at the next so many rings of sessions that had nothing.
+    /// Looks at the rings of the next `most` sessions, if they are idle.
     pub(super) fn look(&mut self, most: usize) {
         for _ in 0..most.min(self.open.len()) {
             self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
@@ -297,7 +299,7 @@ impl SessionRings {
         }
     }
 
-    /// Looks at the ring of a session, if that had nothing.
+    /// Looks at the ring of a session, if it is idle.
     #[inline]
     pub(super) fn look_at(&mut self, slot: u16) {
         if self.scheduler.is_idle(slot) && self.has_input(slot) {
@@ -305,8 +307,8 @@ impl SessionRings {
         }
     }
 
-    /// As [`SessionRings::look`], if there was enough work since the last time: a look costs as
-    /// much as a small packet.
+    /// As [`SessionRings::look`], but only after enough work: a look costs as much as a small
+    /// packet.
     #[inline]
     pub(super) fn look_in_time(&mut self, most: usize) {
         if self.passed >= LOOK_BYTES {
@@ -338,8 +340,8 @@ impl SessionRings {
     }
 }
 
-/// The address of the host that a packet goes to, if that is another one. A packet that will be
-/// changed must have a right ICRC, because its new one is right in any case.
+/// The host to which a packet goes, if it is another one. A packet that the router will change must
+/// have a right ICRC, since the changed packet gets a right one in any case.
 fn abroad(
     switch: &Switch,
     from: &[u8; 16],
@@ -358,7 +360,7 @@ fn abroad(
     Ok((goal, Some(at)))
 }
 
-/// Sends a packet of a session, from the first address to the second, to another host.
+/// Sends a session's packet to another host. `from` and `to` are the tenants' addresses.
 fn leave(
     wire: &mut Wire,
     slot: u16,
@@ -377,12 +379,12 @@ fn leave(
     }
 }
 
-/// The flow between hosts by which a packet came.
+/// The flow between the hosts of a received packet.
 fn arrived_by(own: &Endpoint, came: &Came<'_>) -> Flow {
     Flow::from_gids(&came.from.ip, &own.ip, came.from.port, own.port)
 }
 
-/// Whether it is a message of the connection manager.
+/// Whether a packet is a message of the connection manager.
 fn is_mad(packet: &[u8]) -> bool {
     packet.len() == MAD_AT + MAD_LEN + ICRC_LEN && packet[5..8] == [0, 0, 1]
 }

@@ -28,7 +28,7 @@ impl Daemon {
             let path = listener.path().to_path_buf();
             let Some(fd) = self.accept(token) else { return };
             if self.connections.len() >= self.most {
-                // Closed at once: present sessions keep their places.
+                // Closes the new connection at once, so that present sessions keep their places.
                 continue;
             }
             let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
@@ -43,8 +43,8 @@ impl Daemon {
         }
     }
 
-    /// Takes the next connection. If there is no descriptor for it, accepts it with the spare one
-    /// and closes it: epoll would report it again and again.
+    /// Accepts the next connection. Without a free descriptor, accepts it with the spare one and
+    /// closes it: otherwise epoll would report it again and again.
     pub(super) fn accept(&mut self, token: u64) -> Option<Foreign> {
         let fd = match token {
             ADMIN_LISTENER => self.admin.as_ref()?.fd(),
@@ -64,8 +64,8 @@ impl Daemon {
         None
     }
 
-    /// If too many connections have no identity, ends the oldest: of the newcomer's user, if it has
-    /// one.
+    /// If too many connections have no identity, ends the oldest one: of the newcomer's user, if
+    /// that has one.
     fn make_room(&mut self, newcomer: &Seen) {
         let strangers: Vec<(SessionId, Option<u32>)> = self
             .broker
@@ -90,7 +90,7 @@ impl Daemon {
         }
     }
 
-    /// Receives what a session has sent, and sends what was kept for it.
+    /// Receives a session's messages, and sends the message that was kept for it.
     pub(super) fn converse(&mut self, id: SessionId, r: &Ready) {
         if r.write {
             let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -125,7 +125,7 @@ impl Daemon {
         }
     }
 
-    /// A session's process has ended, or its connection.
+    /// Ends a session whose process or connection has ended.
     pub(super) fn gone(&mut self, id: SessionId) {
         let mut actions = Vec::new();
         self.broker.gone(now_ns(), id, &mut actions);
@@ -142,7 +142,7 @@ impl Daemon {
         }
     }
 
-    /// Performs the broker's actions, and those that follow from them.
+    /// Performs the broker's actions, and the actions that follow from them.
     pub(super) fn perform(&mut self, actions: Vec<Action>) {
         let mut queue = VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {

@@ -23,7 +23,6 @@ fn address(name: &[u8]) -> Option<SocketAddr> {
 }
 
 impl Supervised {
-    /// The supervisor that the environment names.
     pub(super) fn from_environment() -> Supervised {
         let name = std::env::var_os("NOTIFY_SOCKET").map(OsStringExt::into_vec);
         let of = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -32,11 +31,11 @@ impl Supervised {
         Supervised::new(name.as_deref(), us)
     }
 
-    /// `us`: the time in microseconds after which the supervisor takes a silent router for dead.
+    /// `us`: the time in microseconds after which the supervisor regards a silent router as dead.
     fn new(name: Option<&[u8]>, us: u64) -> Supervised {
         let to = name.filter(|name| !name.is_empty()).and_then(address);
         let socket = UnixDatagram::unbound().ok().zip(to).filter(|(socket, _)| {
-            // Does not wait for a supervisor that does not read.
+            // So that the router does not wait for a supervisor that does not read.
             socket.set_nonblocking(true).is_ok()
         });
         let every = if socket.is_some() { us.saturating_mul(1000) / 2 } else { 0 };

@@ -160,8 +160,8 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// A descriptor that this process was started with. It is made close-on-exec. `None`: it is not
-/// open. Call this once for each, before this process opens any of its own.
+/// A descriptor that this process was started with; this makes it close-on-exec. `None`: it is not
+/// open. Call this once for each, before this process opens any descriptor of its own.
 pub(super) fn given(raw: RawFd) -> Option<OwnedFd> {
     // SAFETY: no pointers.
     check(unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
@@ -200,7 +200,7 @@ pub(super) fn bound(fd: &OwnedFd) -> Option<Bound> {
     }
 }
 
-/// Takes the next connection; none while much waits to be closed.
+/// Accepts the next connection; none while many descriptors wait to be closed.
 pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<Foreign> {
     if is_full() {
         return Err(io::ErrorKind::WouldBlock.into());
@@ -234,8 +234,8 @@ pub(super) fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     Ok(cred)
 }
 
-/// A pidfd of the peer: from SO_PEERPIDFD, or on an older kernel by its pid, which may have been
-/// reused.
+/// A pidfd of the peer. It comes from SO_PEERPIDFD, or on an older kernel from the pid, which may
+/// have been reused.
 pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     let mut raw: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
@@ -260,7 +260,7 @@ pub(super) fn process(fd: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
 }
 
-/// Whether a descriptor can be read, or is at its end; of a process: whether it has ended. Does not
+/// Whether a descriptor is readable or at its end, or the process of a pidfd has ended. Does not
 /// wait.
 pub(super) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
@@ -268,7 +268,7 @@ pub(super) fn is_ready(fd: BorrowedFd<'_>, events: i16) -> bool {
     unsafe { libc::poll(&mut p, 1, 0) > 0 }
 }
 
-/// A signalfd. Its signals are blocked from here on for this thread and those that it makes.
+/// A signalfd. This blocks its signals for the calling thread and for the threads that it makes.
 pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: zeroes are a valid set, which lives through all the calls; they take nothing else but
     // numbers.
@@ -283,7 +283,6 @@ pub(super) fn signals(which: &[i32]) -> io::Result<OwnedFd> {
     }
 }
 
-/// The next pending signal.
 pub(super) fn next_signal(fd: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: zeroes are a valid record.
     let mut info: libc::signalfd_siginfo = unsafe { core::mem::zeroed() };
@@ -322,7 +321,6 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// The user of this process.
 pub(super) fn own_uid() -> u32 {
     // SAFETY: no precondition.
     unsafe { libc::geteuid() }

@@ -1,13 +1,13 @@
 //! The worker's way to other hosts: plain RoCEv2 between routers' addresses.
 //!
 //! Each session has two sockets. It sends by one whose UDP port names its block (`relay::far`), so
-//! send buffer and ICMP errors are its own. It receives by another one: all of these have the
-//! router's address and port, and a program in the kernel picks one by DestQP, so a flood fills the
-//! buffer of its victim alone. The worker sorts packets that reach the wrong socket. The first
-//! socket gets QP1, and numbers that nobody has.
+//! it has its own send buffer and ICMP errors. It receives by the other. All receiving sockets have
+//! the router's address and port, and a program in the kernel picks one by DestQP, so a flood fills
+//! only its victim's buffer. The worker sorts packets that reach the wrong socket. The first socket
+//! gets QP1, and numbers without an owner.
 //!
-//! Sockets that have brought something lately are looked at each round, the others are left to
-//! epoll. Nothing here allocates after [`Wire::new`].
+//! Sockets that have received something lately are polled each round, the others by epoll. Nothing
+//! here allocates after [`Wire::new`].
 
 mod sockets;
 
@@ -28,19 +28,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The token of a socket that receives, with its slot in the lower bits; of one that sends.
+/// The token of a receiving socket, with its slot in the lower bits; and of a sending one.
 pub(super) const RX: u64 = 1 << 32;
 pub(super) const TX: u64 = 2 << 32;
 /// The first socket, in place of a slot.
 const COMMON: u16 = SLOTS as u16;
-/// A socket that brought nothing for so long is left to epoll.
+/// A socket without a packet for this time is left to epoll.
 const HOT_NS: u64 = 50_000;
-/// Bytes that the kernel is asked to keep for a session that is sent to.
+/// Bytes that the kernel is asked to buffer for a receiving session.
 const RCVBUF: u32 = 1 << 20;
-/// ECN: these packets may be marked where too many are under way.
+/// ECN: switches may mark these packets when they are congested.
 const ECT_0: u8 = 2;
 
-/// How a socket that sends is opened, and one that receives.
+/// The options of a sending socket, and of a receiving one.
 const SENDS: UdpConfig = UdpConfig {
     tx_batch: 16,
     tx_bytes: 1,
@@ -62,28 +62,26 @@ pub(super) struct Counters {
     pub(super) tx: (AtomicU64, AtomicU64),
     /// Packets of other hosts that arrived, and their bytes.
     pub(super) rx: (AtomicU64, AtomicU64),
-    /// Packets of addresses that are no host's.
+    /// Packets from addresses that are no host's.
     pub(super) bad_host: AtomicU64,
     /// Packets whose source port names no tenant's block.
     pub(super) bad_block: AtomicU64,
-    /// Packets whose ICRC is wrong.
     pub(super) bad_icrc: AtomicU64,
-    /// Packets that were refused, by [`Refused`].
     pub(super) refused: [AtomicU64; Refused::ALL.len()],
-    /// Packets beyond a receiver's rate, and such that found its ring full.
+    /// Packets beyond a receiver's rate, and packets that found its ring full.
     pub(super) over_rate: AtomicU64,
     pub(super) full: AtomicU64,
     /// Bursts that the kernel did not send.
     pub(super) not_sent: AtomicU64,
-    /// ICMP errors: nobody listens there, or there is no route.
+    /// ICMP errors: no listener, or no route.
     pub(super) unreachable: AtomicU64,
-    /// Packets that are larger than the link.
+    /// Packets longer than the link's MTU.
     pub(super) too_long: AtomicU64,
-    /// The kernel took no program: what arrives is sorted here alone.
+    /// Programs that the kernel refused: then only the worker sorts the packets.
     pub(super) unsteered: AtomicU64,
 }
 
-/// Adds to a counter, which the worker alone writes.
+/// Adds to a counter, which only the worker writes.
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -96,7 +94,7 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// Takes the router's address and port, which nobody else may have, or the socket there that a
+    /// Opens the router's address and port for itself alone, or takes the socket there that a
     /// supervisor has `given`.
     pub(super) fn open(at: &Endpoint, given: Option<OwnedFd>) -> gdrcore_core::Result<Common> {
         let socket = match given {
@@ -113,8 +111,8 @@ impl Common {
     }
 }
 
-/// The parts that the first thread makes for a session: the socket whose port names it, and memory
-/// for both of its sockets.
+/// The first thread's part of a session's sockets: the one whose port names the session, and memory
+/// for both.
 pub(super) struct Ends {
     socket: UdpSocket,
     memory: [Map; 2],
@@ -122,7 +120,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Opens them for a session that has these blocks.
+    /// Opens the sending socket of a session with these blocks.
     pub(super) fn open(at: &Endpoint, blocks: &Range<u32>) -> gdrcore_core::Result<Ends> {
         let socket = UdpSocket::open(&Endpoint { port: source_port(blocks.start), ..*at }, &SENDS)?;
         socket.refuse_input()?;
@@ -131,33 +129,32 @@ impl Ends {
     }
 }
 
-/// A packet as it came.
+/// A received packet.
 pub(super) struct Came<'p> {
     /// Its sender.
     pub(super) from: Endpoint,
-    /// Its place in its burst, which is its identification if a router of ours sent it.
+    /// Its place in its burst. A router of ours sends that as the identification.
     pub(super) ident: u16,
     /// It was marked on its way.
     pub(super) marked: bool,
     /// Fields of its IP header.
     pub(super) grh: Fields,
-    /// The packet.
     pub(super) packet: &'p [u8],
 }
 
 pub(super) struct Wire {
     at: Endpoint,
     common: MappedPort,
-    /// In the order of the kernel's list of receiving sockets, behind the first, which is
-    /// `common`: the last takes the place of one that goes.
+    /// In the order of the kernel's list of receiving sockets, which begins with `common`. When one
+    /// goes, the last takes its place.
     sessions: Vec<Sockets>,
     /// The place of each slot in `sessions`.
     places: Vec<u16>,
-    /// Slots of the sockets that are looked at each round, and when they brought something last.
+    /// Slots of the sockets that are polled each round, with the time of the last packet.
     hot: Vec<(u16, u64)>,
     code: Vec<Insn>,
     entries: Vec<(u16, u16)>,
-    /// One packet of each slot.
+    /// A packet's room for each slot.
     rooms: Vec<[u8; PACKET_MAX]>,
     counters: Arc<Counters>,
 }
@@ -166,7 +163,7 @@ pub(super) struct Wire {
 const NOWHERE: u16 = u16::MAX;
 
 impl Wire {
-    /// The worker's half of what was opened.
+    /// The worker's half of the socket that `Common` has opened.
     pub(super) fn new(
         common: Common,
         counters: Arc<Counters>,
@@ -199,7 +196,7 @@ impl Wire {
         self.sessions.get(usize::from(place))
     }
 
-    /// A session has come. False: there is no socket for it.
+    /// Opens the worker's sockets of a new session. False: that failed.
     pub(super) fn open(&mut self, slot: u16, ends: Ends, epoll: &Epoll) -> bool {
         let Ends { socket, memory: [sends, receives], blocks } = ends;
         let shared = UdpConfig { flags: udp_flags::REUSE_PORT, ..RECEIVES };
@@ -219,7 +216,7 @@ impl Wire {
         heard
     }
 
-    /// It is gone. What it has sent goes, if the kernel has room.
+    /// Closes a session's sockets. Its open burst is sent if the kernel has room.
     pub(super) fn close(&mut self, slot: u16) {
         let at = self.at;
         let Some(place) = self.places.get_mut(usize::from(slot)) else { return };
@@ -236,14 +233,14 @@ impl Wire {
         self.steer();
     }
 
-    /// Tells the kernel which socket is whose.
+    /// Tells the kernel the socket of each block.
     fn steer(&mut self) {
         let entries = &mut self.entries;
         entries.clear();
         entries.push((0, 0));
         for (k, s) in self.sessions.iter().enumerate() {
             entries.push((s.blocks.start as u16, k as u16 + 1));
-            // The blocks behind belong to nobody, unless an entry of their own follows.
+            // The blocks behind belong to no session, unless they have an entry of their own.
             entries.push((s.blocks.end as u16, 0));
         }
         entries.sort_unstable_by_key(|&(block, index)| (block, index == 0));
@@ -253,9 +250,9 @@ impl Wire {
         }
     }
 
-    /// Sends a packet of a session to another host, at the end of the round at the latest. Its last
-    /// four bytes become the ICRC of this way: that of the flow `was`, as right as it is, or, if
-    /// the packet was changed, a new one.
+    /// Sends a packet of a session to another host, at the latest at the end of the round. Its last
+    /// four bytes become the ICRC of this hop. With the flow `was`, a wrong ICRC stays wrong;
+    /// without it (the router has changed the packet) the ICRC is computed anew.
     pub(super) fn send(
         &mut self,
         slot: u16,
@@ -286,14 +283,14 @@ impl Wire {
         self.get(slot).is_some_and(|s| s.waits)
     }
 
-    /// Whether a session's next packet would go into a burst that was begun.
+    /// Whether a session's next packet would join an open burst.
     pub(super) fn has_begun(&self, slot: u16) -> bool {
         self.get(slot).is_some_and(Sockets::has_begun)
     }
 
-    /// Sends what a session has under way; where the kernel has no room, it tells when there is
-    /// some. `told`: the kernel says that there is, or an error. `unreachable`: called for hosts
-    /// that nobody listens at.
+    /// Sends a session's open burst. If the kernel has no room, epoll reports when it has. `told`:
+    /// epoll has reported that, or an error. `unreachable` is called for each host at which no
+    /// router listens.
     pub(super) fn flush(
         &mut self,
         slot: u16,
@@ -315,7 +312,7 @@ impl Wire {
         }
     }
 
-    /// The kernel tells that a socket has something.
+    /// Polls a socket each round from here on, since epoll reports that it is readable.
     pub(super) fn heat(&mut self, now: u64, slot: u16) {
         let is_new = match self.of(slot) {
             Some(s) => !std::mem::replace(&mut s.hot, true),
@@ -326,7 +323,7 @@ impl Wire {
         }
     }
 
-    /// Takes out what has come to the sockets that are looked at. Returns how many packets.
+    /// Receives from the sockets that are polled. Returns the number of packets.
     pub(super) fn hear(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> usize {
         let Wire { hot, common, sessions, places, .. } = self;
         let mut heard = 0;
@@ -334,7 +331,7 @@ impl Wire {
             let place = places.get(usize::from(*slot)).copied().unwrap_or(NOWHERE);
             let (port, is_hot, is_shown) = match sessions.get_mut(usize::from(place)) {
                 Some(s) => (&mut s.rx, &mut s.hot, &mut s.shown),
-                // To it come messages of connection managers, which have no GRH.
+                // It gets messages of connection managers, which have no GRH.
                 None if *slot == COMMON => (&mut *common, &mut true, &mut true),
                 None => return false,
             };
@@ -351,7 +348,8 @@ impl Wire {
                 }
             }
             if datagrams && !std::mem::replace(is_shown, true) {
-                // Their GRH has hop limits, of all but the first. Who gets none pays nothing.
+                // The GRH of all later datagrams has a hop limit. Sessions without datagrams save
+                // this cost.
                 port.show_headers();
             }
             *last = if n > 0 { now } else { *last };
@@ -366,13 +364,12 @@ impl Wire {
         &self.at
     }
 
-    /// Its counters.
     pub(super) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 }
 
-/// Whether it begins with a datagram.
+/// Whether the first packet is a datagram.
 fn is_datagram(packets: &[u8]) -> bool {
     packets.first().is_some_and(|&op| Opcode(op).class() == Class::Ud)
 }
@@ -392,7 +389,8 @@ fn take_errors(counters: &Counters, tx: &mut MappedPort, mut unreachable: impl F
     }
 }
 
-/// The ICRC between two tenants, as their rings carry it: for their addresses and RoCEv2's port.
+/// The ICRC between two tenants as their rings carry it: for their addresses and the port of
+/// RoCEv2.
 pub(super) fn flow_of(from: &[u8; 16], to: &[u8; 16]) -> Flow {
     Flow::from_gids(from, to, ROCE_PORT, ROCE_PORT)
 }

@@ -1,5 +1,5 @@
-//! The relay's worker: the thread that forwards what sessions put into their rings. It never waits
-//! for a session: a packet for a full ring is dropped. After its start it allocates nothing.
+//! The relay's worker: the thread that forwards the packets in sessions' rings. It never waits for
+//! a session: a packet for a full ring is dropped. After its start it allocates nothing.
 
 use super::session_rings::SessionRings;
 use super::sys::{self, Epoll, Ready};
@@ -14,12 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
 
-/// Packets in one round, and how many more it may take to fill a burst.
+/// Packets in one round, and further ones that may fill a burst.
 const ROUND: usize = 64;
 const BURST: usize = 16;
 /// Idle rings that the worker checks before each large packet, or before several small ones.
 const LOOK: usize = 16;
-/// Packets that a ring, and the larger one that it has moved to, may hold.
+/// Limit of packets in a ring and in the larger one that it has moved to.
 const RINGFUL: usize = (RINGS.0 + LARGER.0) as usize / FRAME_ALIGN;
 /// Commands in one round.
 const COMMANDS: usize = 64;
@@ -49,7 +49,6 @@ pub(super) enum Command {
     Leave(u16),
     /// A session begins or ends to listen at a port.
     Listen(u16, Service, bool),
-    /// The limits of a tenant.
     Limit(u16, Limits),
     /// Clears a tenant's number for another tenant.
     Forget(u16),
@@ -96,7 +95,7 @@ impl Worker {
         let mut busy = now_ns();
         while self.obey() {
             let now = now_ns();
-            // The rings first: a look at them is cheap, and at the sockets a call of the kernel.
+            // The rings first: a look at a ring is cheap, a look at a socket costs a system call.
             let passed = self.round(now);
             let heard = self.hear(now);
             match passed {
@@ -106,7 +105,7 @@ impl Worker {
                 None if heard > 0 => {
                     busy = now;
                     if heard == 1 {
-                        // Whoever waits for a single packet may share this core.
+                        // The thread that waits for a single packet may share this core.
                         std::thread::yield_now();
                     }
                 }
@@ -131,7 +130,7 @@ impl Worker {
             self.sessions.look_in_time(LOOK);
             let mut next = self.sessions.scheduler.next(now);
             if next.is_none() {
-                // Before a look at all rings, which takes long if they are many.
+                // Before the look at all rings, which takes long if there are many.
                 self.flush();
                 self.sessions.look(SLOTS);
                 next = self.sessions.scheduler.next(now);
@@ -149,8 +148,7 @@ impl Worker {
         last
     }
 
-    /// Whether a session has a packet for a burst that was begun: each burst costs a call of the
-    /// kernel.
+    /// Whether a session has a packet for an open burst. Each burst costs a system call.
     fn fills_burst(&self, slot: u16) -> bool {
         let begun = self.wire.as_ref().is_some_and(|wire| wire.has_begun(slot));
         begun && self.sessions.has_input(slot) && !self.sessions.scheduler.waits(slot)
@@ -164,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// `told`: the kernel says that there is room, or an error.
+    /// `told`: epoll has reported room, or an error.
     fn flush_one(&mut self, slot: u16, told: bool) {
         let Worker { wire: Some(wire), sessions, epoll, .. } = self else { return };
         let far = sessions.switch.far();
@@ -191,8 +189,9 @@ impl Worker {
         heard
     }
 
-    /// Forwards what a session had sent before its end, as a network would, as far as its tenant
-    /// has credit. At most a full ring: another process may have the ring too and go on writing.
+    /// Forwards the packets that a session sent before its end, as a network would, as far as its
+    /// tenant has credit. The limit is a full ring: another process may have the ring too and go on
+    /// writing.
     #[cold]
     fn empty(&mut self, slot: u16) {
         let now = now_ns();
@@ -262,7 +261,7 @@ impl Worker {
         true
     }
 
-    /// Has the sessions ring a bell for their next packet. True: a packet has come after all. A
+    /// Asks the sessions to ring a bell for their next packet. True: a packet has come meanwhile. A
     /// ring whose packet waits for its turn or for credit needs no bell.
     fn announce_sleep(&mut self) -> bool {
         let SessionRings { open, rings, scheduler, stalled, .. } = &mut self.sessions;
@@ -274,8 +273,8 @@ impl Worker {
         came
     }
 
-    /// Sleeps until a descriptor is ready (true), or a session may have its turn: not at all, if
-    /// one was made ready since the round.
+    /// Sleeps until a descriptor is ready (true), or a session may have its turn. Does not sleep if
+    /// a session became ready after the round.
     fn sleep(&mut self, now: u64) -> bool {
         let ms = self.sessions.scheduler.wake_at().map_or(-1, |at| {
             i32::try_from(at.saturating_sub(now).div_ceil(1_000_000)).unwrap_or(i32::MAX)

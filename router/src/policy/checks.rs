@@ -17,19 +17,19 @@ pub(super) fn wrong<T, V>(at: &Spanned<T>, what: impl Into<String>) -> Checked<V
 
 /// A fault at a place in a text.
 pub(super) fn fault(text: &str, at: usize, what: String) -> Fault {
-    // The offset of an error at the end is behind the last byte.
+    // An error at the end of the text has an offset behind the last byte.
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
     Fault { line, column, what }
 }
 
-/// A name of a tenant, a network or a host.
+/// Checks the name of a tenant, a network or a host.
 pub(super) fn check_name(name: &Spanned<String>) -> Checked<()> {
     check_name_text(name.get_ref()).or_else(|what| wrong(name, what))
 }
 
-/// The same for a text that is not of a file; the error is in words.
+/// The same for a text outside a file; the error is in words.
 pub(super) fn check_name_text(text: &str) -> Result<(), String> {
     let fits = !text.is_empty() && text.len() <= NAME_MAX;
     if fits && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {

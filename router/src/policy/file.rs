@@ -113,7 +113,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
     let tables = file.tenant.values().map(|t| (t.outside.as_ref(), t.published()));
     outside::check(tables, host.as_ref())?;
     let feed = host.as_ref().and_then(hosts::Host::feed).map(PathBuf::from);
-    // If an adapter brings the map, other hosts' tenants are not known yet.
+    // If an adapter brings the map, other hosts' tenants are still unknown.
     if feed.is_none() {
         allow_lists(file, &tenants, &map)?;
     }
@@ -196,7 +196,7 @@ fn host(
     Ok((Some(host), map))
 }
 
-/// The address of the metrics: a loopback one, so that only processes of this host can read.
+/// The address of the metrics: a loopback one, so that only this host's processes can read them.
 fn metrics(at: &Spanned<String>) -> Checked<SocketAddr> {
     let text = at.get_ref();
     let address = text.parse().ok().filter(|a: &SocketAddr| a.ip().is_loopback() && a.port() > 0);
@@ -312,7 +312,7 @@ fn allow(text: &str) -> Allow {
     Cidr::parse(text).map_or_else(|| Allow::Tenant(text.into()), Allow::Range)
 }
 
-/// Every tenant in an `allow` list must exist: a misspelt name would silently forbid.
+/// Every tenant in an `allow` list must exist: a misspelt name would silently forbid the talk.
 fn allow_lists(file: &File, tenants: &[Tenant], map: &Map) -> Checked<()> {
     let here = tenants.iter().map(|t| t.name.as_str());
     let names: BTreeSet<&str> = here.chain(map.tenants.iter().map(|p| p.tenant.as_str())).collect();

@@ -50,8 +50,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::Spanned;
 
-/// The blocks of queue pair numbers that a host has: 0 has the reserved numbers, and those above
-/// are not given, as without a router.
+/// The blocks of queue pair numbers that a host gives to sessions. Block 0 has the reserved
+/// numbers, and those above the range are not given, as without a router.
 pub const BLOCKS: Range<u32> = 1..1016;
 /// Limits of the hosts and tenants of a map.
 const HOSTS_MAX: usize = 1024;
@@ -68,7 +68,7 @@ pub struct Host {
     pub map: Source,
 }
 
-/// Where a map comes from.
+/// The source of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file.
@@ -150,7 +150,7 @@ fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<E
     )
 }
 
-/// The endpoint of a text and a port; `None`: it is not one that a host can have.
+/// The endpoint of a text and a port; `None`: no host can have it.
 fn endpoint_of(address: &str, port: u16) -> Option<Endpoint> {
     let ip = match address.parse() {
         Ok(IpAddr::V4(ip)) => Some(ip.to_ipv6_mapped()),
@@ -182,7 +182,7 @@ pub(super) fn host(table: &HostTable, map: &Map, path: PathBuf) -> Checked<Host>
     }
 }
 
-/// Reads `[host]` where an adapter brings the map, by `socket`; the map has this host alone.
+/// Reads `[host]` for a map that an adapter brings by `socket`. The map has only this host.
 pub(super) fn fed(table: &HostTable, socket: Option<PathBuf>) -> Checked<(Host, Map)> {
     let Some(socket) = socket else {
         return wrong(&table.map, "map \"feed\": `feed` names no socket");
@@ -194,8 +194,8 @@ pub(super) fn fed(table: &HostTable, socket: Option<PathBuf>) -> Checked<(Host, 
     Ok((Host { id, at, map: Source::Feed(socket) }, map))
 }
 
-/// Gives this host's tenants their addresses and blocks from the map. No tenant here may have the
-/// address of another host's.
+/// Gives this host's tenants their addresses and blocks from the map. No tenant here may have an
+/// address that another host's tenant has.
 pub(super) fn place(at: &Spanned<String>, id: &str, map: &Map, all: &mut [Tenant]) -> Checked<()> {
     let (own, others): (Vec<_>, Vec<_>) = map.tenants.iter().partition(|p| *p.host == *id);
     for p in own {
@@ -283,7 +283,7 @@ impl Map {
         Ok(())
     }
 
-    /// An address has one place, and a block of a host one tenant.
+    /// Checks that each address has one place, and each block of a host one tenant.
     fn clash(&self, p: &Placed, table: &TenantTable) -> Checked<()> {
         let same = |o: &&Placed| o.network == p.network && o.gid == p.gid;
         if let Some(o) = self.tenants.iter().find(same) {
@@ -341,7 +341,7 @@ fn placed(
     })
 }
 
-/// The range of `n` blocks from `first` on, if a host can have them.
+/// The range of `n` blocks from `first` on; `None`: a host cannot have them.
 fn blocks_of(first: i64, n: i64) -> Option<Range<u32>> {
     let own = i64::from(BLOCKS.start)..i64::from(BLOCKS.end);
     let fits = n > 0 && own.contains(&first) && n <= own.end - first;

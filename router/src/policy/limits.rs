@@ -15,7 +15,7 @@ const BURSTS: RangeInclusive<u64> = 8 << 10..=4_000_000_000;
 const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 /// The least burst where none is named.
 const BURST: u64 = 256 << 10;
-/// The part of a rate that is 2 ms of it: longer than the worker oversleeps.
+/// The part of a rate in 2 ms, which is longer than the worker oversleeps.
 const BURST_OF_RATE: u64 = 500;
 
 /// Limits of a tenant's traffic by the relay. All its sessions share them.
@@ -27,7 +27,7 @@ pub struct Limits {
     pub rx_rate: Option<u64>,
     /// Packets a second that it may send; `None`: any.
     pub tx_pps: Option<u32>,
-    /// Bytes that may come at once after a pause; `None`: see [`burst_of`].
+    /// Bytes that may be sent at once after a pause; `None`: see [`burst_of`].
     pub burst: Option<u32>,
     /// Its weight among the tenants.
     pub weight: u32,
@@ -35,7 +35,7 @@ pub struct Limits {
     pub metered: bool,
 }
 
-/// Bytes that may come at once where nothing is said: 2 ms of the rate, and 256 KiB at least.
+/// Default burst: the bytes of 2 ms at the rate, and 256 KiB at least.
 pub fn burst_of(rate: u64) -> u32 {
     u32::try_from((rate / BURST_OF_RATE).max(BURST)).unwrap_or(u32::MAX)
 }
@@ -51,7 +51,7 @@ impl Limits {
         metered: false,
     };
 
-    /// Whether the limits need the tenant's traffic to go by the relay.
+    /// Whether the limits require that the tenant's traffic goes by the relay.
     pub fn need_relay(&self) -> bool {
         self.metered || self.tx_rate.is_some() || self.rx_rate.is_some() || self.tx_pps.is_some()
     }
@@ -171,11 +171,11 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// Rates of FreeFlow's environment, `RATE_LIMIT_<id>` in bits a second, by the tenant's `ffr_id`:
-/// bytes a second. 0: none.
+/// Rates of FreeFlow's environment in bytes a second, by the tenant's `ffr_id`: the variables
+/// `RATE_LIMIT_<id>` in bits a second. 0: no limit.
 ///
 /// # Errors
-/// In words: a variable of that name is not valid.
+/// In words: the variable with an invalid value.
 pub fn rate_limits(
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Vec<(i32, Option<u64>)>, String> {

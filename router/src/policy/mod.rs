@@ -67,7 +67,7 @@ pub struct Quotas {
     pub blocks: u32,
     /// Routes of a session.
     pub routes: u32,
-    /// Ports of the connection manager that a session listens at.
+    /// Ports of the connection manager at which a session listens.
     pub listens: u32,
     /// Route requests in a second, of a session.
     pub route_rate: u32,
@@ -164,7 +164,7 @@ pub enum Local {
     Relay,
 }
 
-/// All that a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The socket for tenants without one of their own.
@@ -231,7 +231,7 @@ impl Policy {
         file::parse(text, map)
     }
 
-    /// The tenant of a name. With `unmatched = "uid"` also that of a uid.
+    /// The tenant of a name. With `unmatched = "uid"` also the tenant of a user.
     pub fn tenant(&self, name: &str) -> Option<Tenant> {
         let by_uid = || {
             let uid = name.strip_prefix("uid-")?.parse().ok()?;
@@ -294,7 +294,7 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
     }
 }
 
-/// Whether a tenant wants to talk to another. It always wants to talk to itself.
+/// Whether a tenant wants to talk to another one; to itself always.
 pub fn wants(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> bool {
     let named = |a: &Allow| match a {
         Allow::Tenant(name) => name == other,

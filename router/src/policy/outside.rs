@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Endpoints see a tenant at the host's address. Within a host each queue pair number has one
-//! owner, so numbers stay as they are. Only messages of the connection manager name addresses,
-//! which the router replaces.
+//! owner, so the router leaves numbers unchanged. It replaces addresses only in messages of the
+//! connection manager, since no other packets name any.
 
 use super::checks::{number, wrong, Checked};
 use super::{Allow, Cidr, Host, Policy, Tenant};
@@ -103,7 +103,7 @@ fn is_routed(gid: &[u8; 16]) -> bool {
 }
 
 impl Outside {
-    /// Whether the tenant may talk to an address as to a plain endpoint.
+    /// Whether the tenant may talk to the plain endpoint at an address.
     pub fn may(&self, gid: &[u8; 16]) -> bool {
         let is_v4 = |gid: &[u8; 16]| std::net::Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
         let allowed = self.allow.as_ref().is_none_or(|all| all.iter().any(|r| r.contains(gid)));
@@ -122,7 +122,7 @@ pub struct Published(Vec<Entry>);
 type Entry = ((u16, u16), (u32, [u8; 16]));
 
 impl Published {
-    /// A table of these, each port once.
+    /// A table of published ports, each once.
     pub fn new(all: impl Iterator<Item = (Service, u32, [u8; 16])>) -> Published {
         let mut table: Vec<_> =
             all.map(|(s, network, gid)| ((s.space, s.port), (network, gid))).collect();
@@ -138,7 +138,7 @@ impl Published {
 }
 
 impl Policy {
-    /// Which plain endpoints a tenant may talk to; `None`: none.
+    /// The plain endpoints that a tenant may talk to; `None`: none.
     pub fn outside_of(&self, tenant: &Tenant) -> Option<Outside> {
         let host = self.host.as_ref().filter(|_| tenant.outside)?;
         let range = |a: &Allow| match a {

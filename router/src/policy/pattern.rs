@@ -7,17 +7,17 @@ use std::fmt;
 pub struct Pattern(String);
 
 impl Pattern {
-    /// The pattern that a text is; every text is one.
+    /// Parses a pattern; every text is one.
     pub fn new(text: &str) -> Pattern {
         Pattern(text.into())
     }
 
-    /// Whether the whole of a text is such. Cost: the product of the lengths at most.
+    /// Whether the pattern matches the whole text. Cost: at most the product of the lengths.
     pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) =
             (self.0.chars().collect(), text.chars().collect());
         let (mut p, mut t) = (0, 0);
-        // The last star, and where in the text it is tried to end.
+        // The last star, and the place in the text at which its match ends for now.
         let mut star = None;
         while t < text.len() {
             match pattern.get(p) {

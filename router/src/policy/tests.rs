@@ -52,7 +52,7 @@ fn an_empty_file_refuses_everybody() {
     assert_eq!((p.tenants.len(), p.unmatched, p.listen), (0, Unmatched::Refuse, None));
 }
 
-/// What is wrong with a file, and where.
+/// The fault of a file, and its place.
 fn fault(text: &str) -> (usize, usize, String) {
     let f = Policy::parse(text).unwrap_err();
     assert_eq!(f.to_string(), format!("line {}, column {}: {}", f.line, f.column, f.what));
@@ -227,7 +227,7 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
     let text = format!("{host}\nport = 4793\n[tenant.a]\nlisten = \"/a\"\noutside = true");
     let fault = Policy::parse_with(&text, &other).unwrap_err();
     assert!(fault.what.contains("UDP port 4791 alone"), "{fault}");
-    // A list of those that the tenant wants to talk to counts outside, too.
+    // An `allow` list also applies to plain endpoints.
     let some = with("outside = true\nallow = [\"192.0.2.8/30\"]", host).unwrap();
     let rules = some.outside_of(&some.tenants[0]).unwrap();
     assert!(rules.may(&gid(9)) && !rules.may(&gid(20)));

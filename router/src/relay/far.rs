@@ -11,9 +11,9 @@ use gdrcore_net::addr::Endpoint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// UDP source ports of senders: two bits that are set, ten of a block, four of a flow, of which one
-/// is used. 1015 blocks need ten bits. The ports that the kernel chooses by itself end below those
-/// of the blocks from 748 on.
+/// UDP source ports of senders: two set bits, ten bits of the block, four of a flow, of which only
+/// one value is used. 1015 blocks need ten bits. The kernel's ephemeral ports end below the ports
+/// of blocks from 748 on.
 const SOURCE_PORTS: u16 = 0xc000;
 const FLOW_BITS: u32 = 4;
 
@@ -47,16 +47,16 @@ pub struct FarPeer {
 #[derive(Debug)]
 struct Host {
     at: Endpoint,
-    /// The times of the first and the last ICMP error of a silence; 0: there is none.
+    /// The times of the first and the last ICMP error of a silence; 0: there was none.
     silent: (AtomicU64, AtomicU64),
 }
 
-/// Why the sender of a packet is unknown.
+/// Why a packet's sender is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
-    /// No router has the address.
+    /// The address is no router's.
     Host,
-    /// Its source port names no block that a tenant has there.
+    /// The source port names no block of a tenant there.
     Block,
 }
 
@@ -78,8 +78,8 @@ impl Far {
         peers.sort_by_key(|p| (p.network, p.gid));
         let mut at: Vec<Endpoint> = peers.iter().map(|p| p.at).collect();
         at.sort_unstable();
-        // A host is identified by its address. After a change of its port the tenants may have both
-        // for a moment.
+        // A host is identified by its address. After a change of its port, tenants with the old and
+        // the new port may exist for a moment.
         at.dedup_by_key(|at| (at.ip, at.scope_id));
         let key = |at: &Endpoint| (at.ip, at.scope_id);
         let host_of = |p: &FarPeer| at.binary_search_by_key(&key(&p.at), key).unwrap_or(0) as u32;
@@ -90,7 +90,7 @@ impl Far {
         Far { hosts, allowed: Grid::new(SLOTS, peers.len()), peers, sources }
     }
 
-    /// The tenants, each at its number.
+    /// The tenants; a tenant's index is its number.
     pub fn peers(&self) -> &[FarPeer] {
         &self.peers
     }
@@ -127,17 +127,17 @@ impl Far {
         is.then_some(*peer).ok_or(Stranger::Block)
     }
 
-    /// Whether the session of a slot and a tenant may talk.
+    /// Whether a slot's session and a tenant may talk.
     pub fn may(&self, slot: u16, peer: u32) -> bool {
         self.allowed.get(slot, peer)
     }
 
-    /// Sets that, from the next packet on.
+    /// Allows or forbids the talk, from the next packet on.
     pub fn allow(&self, slot: u16, peer: u32, may: bool) {
         self.allowed.set(slot, peer, may);
     }
 
-    /// Forbids a slot all tenants.
+    /// Forbids a slot to talk to any tenant.
     pub fn forbid_all(&self, slot: u16) {
         self.allowed.clear(slot);
     }
@@ -146,7 +146,7 @@ impl Far {
     pub fn note_silence(&self, now: u64, at: &Endpoint) {
         let Some(host) = self.host(at).map(|host| &self.hosts[host]) else { return };
         let (since, last) = (&host.silent.0, &host.silent.1);
-        // An error long after the last one begins another silence.
+        // An error long after the last one begins a new silence.
         let old = now.saturating_sub(last.load(Ordering::Relaxed)) >= SILENCE_NS;
         if since.load(Ordering::Relaxed) == 0 || old {
             since.store(now, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl Far {
         last.store(now, Ordering::Relaxed);
     }
 
-    /// A host has sent something.
+    /// Notes that a host has sent something.
     pub fn note_life(&self, at: &Endpoint) {
         let Some(host) = self.host(at).map(|host| &self.hosts[host]) else { return };
         if host.silent.0.load(Ordering::Relaxed) != 0 {
@@ -175,8 +175,8 @@ impl Far {
     }
 }
 
-/// The silence after which a host counts as silent. It is longer than a restart of a router, which
-/// must not fail its peers' requests.
+/// The time after which a silent host counts as unreachable. It is longer than a restart of a
+/// router, which must not fail its peers' requests.
 pub const SILENCE_NS: u64 = 5_000_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The rules of the relay, which forwards what sessions put into their rings.
+//! The rules by which the relay forwards packets from sessions' rings.
 //!
 //! * [`switch`]: the destination of each packet. A packet's source must agree with the sender's
 //!   ring.

@@ -9,7 +9,7 @@ pub enum Refused {
     Source,
     /// No tenant of the network has the address.
     Address,
-    /// The address does not have the queue pair, or no session the connection.
+    /// The address has no such queue pair, or no session has the connection.
     Qpn,
     /// Policy forbids it.
     Policy,
@@ -18,7 +18,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// All, each at its own number.
+    /// All reasons, each at its own number.
     pub const ALL: [Refused; 6] = [
         Refused::Frame,
         Refused::Source,

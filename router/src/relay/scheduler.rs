@@ -1,14 +1,14 @@
 //! The order in which the relay serves tenants and sessions.
 //!
-//! Tenants are served by deficit round robin: each round gives a tenant 4 KiB times its weight,
-//! from which its packets are paid. A tenant that had nothing to send goes once to the front, so a
-//! small message waits for one packet of a bulk stream, and not for a round (M. Shreedhar and G.
-//! Varghese 1995; the two lists are those of RFC 8290). Within a tenant its sessions take turns, a
-//! packet each, so more processes bring no larger share.
+//! The relay serves tenants by deficit round robin: each round gives a tenant 4 KiB times its
+//! weight, which pays for its packets. A tenant that was idle goes once to the front, so a small
+//! message waits for one packet of a bulk stream, not for a round (M. Shreedhar and G. Varghese
+//! 1995; RFC 8290 has the same two lists). The sessions of a tenant take turns, a packet each, so
+//! more processes bring no larger share.
 //!
-//! A tenant without credit in one of its buckets is skipped until there is some. Its packets stay
-//! in its rings, which fill up, so nothing is lost. One packet may overdraw a bucket, and later
-//! ones wait for the debt, so rates are exact in the long run.
+//! A tenant without credit in one of its buckets is skipped until it has some. Its packets stay in
+//! its rings, which fill up, so nothing is lost. One packet may overdraw a bucket, and later ones
+//! wait for the debt, so rates are exact in the long run.
 //!
 //! Nothing here allocates after [`Scheduler::new`].
 
@@ -46,7 +46,7 @@ enum Stand {
     Idle,
     /// It is in one of the lists.
     Listed,
-    /// It has no credit until then.
+    /// It has no credit until this time.
     Waits(u64),
 }
 
@@ -57,7 +57,7 @@ struct Tenant {
     rx: TokenBucket,
     /// Packets for it are marked if its bucket has less than this.
     rx_half: u32,
-    /// The time in which its empty send buckets fill.
+    /// The time in which its empty send buckets become full.
     fill_ns: u64,
     quantum: i64,
     deficit: i64,
@@ -92,16 +92,16 @@ struct Session {
 pub struct Scheduler {
     tenants: Vec<Tenant>,
     sessions: Vec<Session>,
-    /// Listed tenants: those that had nothing to send before, and those that have had a turn.
+    /// Listed tenants: those that were idle before, and those that have had a turn.
     fresh: VecDeque<u16>,
     old: VecDeque<u16>,
     /// Tenants without credit.
     waiting: VecDeque<u16>,
-    /// The earliest time at which one of them has some.
+    /// The earliest time at which one of them has credit.
     earliest: u64,
     /// The bucket of all tenants together.
     line: TokenBucket,
-    /// `line` has no credit until then.
+    /// `line` has no credit until this time.
     line_until: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Tenant {
         }
     }
 
-    /// The time at which it has credit; `None`: now.
+    /// The time at which a tenant has credit; `None`: now.
     fn until(&mut self, now: u64) -> Option<u64> {
         if self.tx.available(now) > 0 && self.pps.available(now) > 0 {
             return None;
@@ -146,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    /// Sets the limits of a tenant. Its debt stays.
+    /// Sets the limits of a tenant. Its debt remains.
     pub fn limit(&mut self, now: u64, tenant: u16, limits: &Limits) {
         let Some(t) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let bucket = |bucket: &mut TokenBucket, rate: Option<u64>, burst: u32| {
@@ -161,7 +161,7 @@ impl Scheduler {
         t.rx_half = burst(limits.rx_rate) / 2;
         t.fill_ns = tx.max(pps);
         t.quantum = i64::from(limits.weight) * QUANTUM;
-        // Check again whether it has to wait.
+        // The new limits may end its wait.
         if matches!(t.stand, Stand::Waits(_)) {
             t.stand = Stand::Waits(now);
             self.earliest = now;
@@ -235,7 +235,7 @@ impl Scheduler {
         let t = &mut self.tenants[usize::from(tenant)];
         if t.stand == Stand::Idle {
             t.stand = Stand::Listed;
-            // One quantum whatever its weight, since other fresh tenants wait behind it.
+            // One quantum whatever its weight, because other new tenants wait behind it.
             t.deficit = QUANTUM;
             self.fresh.push_back(tenant);
         }
@@ -255,7 +255,7 @@ impl Scheduler {
         tenant
     }
 
-    /// The session whose packet is next; it is out of its queue until [`Scheduler::served`].
+    /// Takes the session whose packet is next out of its queue, until [`Scheduler::served`].
     /// `None`: no session has a packet, or all of them wait for credit ([`Scheduler::wake_at`]).
     pub fn next(&mut self, now: u64) -> Option<u16> {
         self.wake(now);
@@ -267,7 +267,7 @@ impl Scheduler {
             let t = &mut self.tenants[usize::from(tenant)];
             if t.first == NONE {
                 list.pop_front();
-                // It must not become fresh again before the others had their turn.
+                // It must not return to the front before the others had their turn.
                 if is_fresh && !self.old.is_empty() {
                     self.old.push_back(tenant);
                 } else {
@@ -336,8 +336,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the packets that a session leaves in its ring may go at once: its tenant's debt is
-    /// at most a burst. Without this limit, sessions that come and go would evade the rate.
+    /// Whether a session that ends may still send its packets: its tenant's debt is at most a
+    /// burst. Without this limit, sessions that come and go would evade the rate.
     pub fn may_finish(&mut self, now: u64, slot: u16) -> bool {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return false };
         let t = &mut self.tenants[usize::from(s.tenant)];
@@ -345,8 +345,8 @@ impl Scheduler {
         t.until(now).is_none_or(|until| until <= spare)
     }
 
-    /// The time at which a session may be served: 0 if one was made ready since [`Scheduler::next`]
-    /// had none, else when a waiting tenant, or `line`, has credit; `None`: none waits.
+    /// The time of the next turn. 0: a session became ready after [`Scheduler::next`] had none.
+    /// Otherwise a waiting tenant, or `line`, has credit then; `None`: none waits.
     pub fn wake_at(&self) -> Option<u64> {
         let listed = !(self.fresh.is_empty() && self.old.is_empty());
         if listed && self.line_until.is_none() {

@@ -1,5 +1,5 @@
-//! Slots: the places of sessions in the relay, which may reach which, and their counters. The
-//! router's first thread and the worker share them, so all are atomics.
+//! Slots: the places of sessions in the relay, the pairs that may talk, and counters. The router's
+//! first thread and the worker share them, so all are atomics.
 
 use super::refused::Refused;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 /// Limit of sessions with rings: more than there are blocks of queue pair numbers.
 pub const SLOTS: usize = 1024;
-/// Limit of tenants: those of all sessions, and as many without. A tenant's buckets outlive its
-/// sessions, or each new session would bring a full bucket.
+/// Limit of tenants: one for each session, and as many without. A tenant's buckets outlive its
+/// sessions: otherwise each new session would bring a full bucket.
 pub const TENANTS: usize = 2 * SLOTS;
 
 /// The state of a slot.
@@ -18,7 +18,7 @@ pub enum State {
     Free,
     /// A session has it.
     Taken,
-    /// The worker has given up the session's rings. The first thread is to expel it.
+    /// The worker has given up the session's rings; the first thread must expel the session.
     Broken,
 }
 
@@ -26,19 +26,19 @@ pub enum State {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Counters {
-    /// Packets that it sent and that were forwarded, and their bytes.
+    /// Packets from it that were forwarded, and their bytes.
     pub tx: (AtomicU64, AtomicU64),
     /// Packets that it received, and their bytes.
     pub rx: (AtomicU64, AtomicU64),
-    /// Packets for it that found its ring full.
+    /// Packets for it that were dropped because its ring was full.
     pub full: AtomicU64,
-    /// Packets for it that exceeded its receive rate.
+    /// Packets for it that were dropped because they exceeded its receive rate.
     pub over_rate: AtomicU64,
     /// Packets for it that were marked (ECN) near that rate.
     pub marked: AtomicU64,
-    /// Packets left in its ring at its end that were dropped for want of credit.
+    /// Packets in its ring at its end that were dropped for lack of credit.
     pub unpaid: AtomicU64,
-    /// Packets of its that were refused, by [`Refused`].
+    /// Its packets that were refused, by [`Refused`].
     pub refused: [AtomicU64; Refused::ALL.len()],
 }
 
@@ -148,7 +148,7 @@ impl Slots {
         self.states[usize::from(slot)].store(state as u8, Ordering::Release);
     }
 
-    /// Takes a free slot, which may reach no other.
+    /// Takes a free slot; its session may reach no other one yet.
     pub fn take(&self) -> Option<u16> {
         let slot = (0..SLOTS as u16).find(|&slot| self.state(slot) == State::Free)?;
         self.counters[usize::from(slot)].clear();
@@ -177,7 +177,7 @@ impl Slots {
         self.allowed.get(from, to.into())
     }
 
-    /// Sets that both ways, from the next packet on.
+    /// Allows or forbids that in both directions, from the next packet on.
     pub fn allow(&self, a: u16, b: u16, may: bool) {
         self.allowed.set(a, b.into(), may);
         self.allowed.set(b, a.into(), may);
@@ -188,8 +188,8 @@ impl Slots {
         (0..SLOTS as u16).for_each(|other| self.allow(slot, other, false));
     }
 
-    /// Ends what a slot's session may do, from the next packet on: it reaches no other slot and no
-    /// plain endpoint.
+    /// Withdraws all permissions of a slot's session, from the next packet on: it reaches no other
+    /// slot and no plain endpoint.
     pub fn expel(&self, slot: u16) {
         self.expelled[usize::from(slot)].store(true, Ordering::Relaxed);
         self.forbid_all(slot);

@@ -1,7 +1,7 @@
 //! The destination of each packet.
 //!
-//! The sender's address is that of its ring, so a session cannot forge it. The rest is checked
-//! here: the packet is well formed, a datagram's source is one of the sender's queue pairs, the
+//! The sender's address is that of its ring, so a session cannot forge it. This checks the rest:
+//! the packet is well formed, a datagram's source is one of the sender's queue pairs, the
 //! destination queue pair belongs to the address, and policy lets the two talk.
 
 use super::far::Far;
@@ -57,12 +57,12 @@ pub enum Goal {
     Outside,
 }
 
-/// The destination of a packet of a plain endpoint.
+/// The destination of a plain endpoint's packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsidePacket {
     /// The slot that it is for.
     pub slot: u16,
-    /// It is for the connection manager, and may name the host's address.
+    /// It is a message of the connection manager, which may contain the host's address.
     pub is_mad: bool,
 }
 
@@ -142,7 +142,7 @@ impl Switch {
         }
     }
 
-    /// A session begins or ends to listen at a port. A port of an address has one listener.
+    /// A session begins or ends to listen at a port. Each port of an address has one listener.
     pub fn listen(&mut self, slot: u16, service: Service, on: bool) {
         let Some(key) = self.place(slot).map(|p| (p.network, p.gid, service.space, service.port))
         else {
@@ -231,7 +231,7 @@ impl Switch {
         self.sessions.iter().flatten().any(|m| m.outside.is_some())
     }
 
-    /// Whether an address is a plain endpoint's, and a slot may talk to it.
+    /// Whether an address is a plain endpoint's, and the slot may talk to it.
     fn is_outside(&self, slot: u16, gid: &[u8; 16]) -> bool {
         let session = self.sessions.get(usize::from(slot)).and_then(Option::as_ref);
         let outside = session.and_then(|m| m.outside.as_ref());
@@ -243,7 +243,7 @@ impl Switch {
         self.blocks.get(block as usize).copied().filter(|slot| *slot != NOBODY)
     }
 
-    /// The slot that is the destination of a message of another host's connection manager. The
+    /// The slot that is the destination of a message from another host's connection manager. The
     /// packet goes between hosts' addresses, so the message itself names the destination: by the
     /// number of a connection, or by the address in a request.
     fn asked(&self, network: u32, mad: &[u8]) -> Result<u16, Refused> {
@@ -257,7 +257,7 @@ impl Switch {
         }
     }
 
-    /// The tenant of another host that has the address, and the block if one is given.
+    /// The tenant of another host that has the address, and the block, if the caller names one.
     fn abroad(
         &self,
         from: u16,
@@ -277,7 +277,7 @@ impl Switch {
         self.slots.may(from, to).then_some(Goal::Slot(to)).ok_or(Refused::Policy)
     }
 
-    /// The slot that has a block, if it has the address too.
+    /// The slot that has a block, if the address is its own too.
     fn owner(&self, network: u32, gid: &[u8; 16], block: u32) -> Option<u16> {
         let slot = self.of_network(network, block)?;
         (self.place(slot)?.gid == *gid).then_some(slot)
@@ -305,8 +305,8 @@ impl Switch {
     }
 
     /// The destination of a message of the connection manager. All sessions of an address share
-    /// QP1. The message names a connection or a port. If it does not, or no session listens there,
-    /// any of them answers, as a single device would.
+    /// QP1, so the message decides: it names a connection or a port. Without either, or without a
+    /// listener there, any of them answers, as a single device would.
     fn manager(
         &mut self,
         now: u64,
@@ -341,8 +341,8 @@ impl Switch {
     }
 }
 
-/// Checks a packet of a sender with the blocks `own`. Returns the destination queue pair, and if
-/// that is QP1 the message.
+/// Checks a packet of a sender with the blocks `own`. Returns the destination queue pair, and the
+/// message if that is QP1.
 fn looked_at<'p>(packet: &'p [u8], own: &Range<u32>) -> Result<(u32, Option<&'p [u8]>), Refused> {
     let (body, _) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Refused::Frame)?;
     let (run, payload) = Run::parse_packet(body).map_err(|_| Refused::Frame)?;

@@ -1,13 +1,13 @@
 //! The operations of a context that verbs.h calls by inline functions.
 //!
-//! `rdma-sys` has such functions too, but compares the mark of an extended context with 32 bits of
-//! ones in place of 64, so that they find no operation on any device; and it makes a plain SRQ
-//! where one of XRC is wanted.
+//! `rdma-sys` has such functions too, but with two faults. They compare the mark of an extended
+//! context with 32 bits of ones in place of 64, so they find no operation on any device. And they
+//! make a plain SRQ in place of one of XRC.
 
 use core::mem::offset_of;
 use rdma_sys::{ibv_context, verbs_context};
 
-/// The extended context of which a context is the last part; `None`: a driver of the old kind.
+/// The extended context whose last part is this context; `None`: an old driver has none.
 ///
 /// # Safety
 /// `context` is open.
@@ -19,8 +19,8 @@ pub unsafe fn extended(context: *const ibv_context) -> Option<*const verbs_conte
         .then(|| unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() })
 }
 
-/// An operation of an open context; `None`: the driver, or the release of libibverbs, has not got
-/// it. Expands to unsafe code: the context is open.
+/// An operation of an open context; `None`: the driver, or the release of libibverbs, lacks it.
+/// Expands to unsafe code: the context is open.
 macro_rules! operation {
     ($context:expr, $name:ident) => {{
         $crate::context_ops::extended($context).and_then(|c| {

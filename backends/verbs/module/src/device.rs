@@ -203,7 +203,7 @@ type SrqRecvFn =
 type PollFn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
-/// The attributes of a device. Those that its driver or libibverbs does not know are 0.
+/// The attributes of a device; 0 for those that its driver or libibverbs does not know.
 ///
 /// # Safety
 /// `context` is open.
@@ -240,8 +240,8 @@ fn caps_of(ex: &ibv_device_attr_ex) -> u32 {
     let window_2 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
         | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
     if a.max_mw > 0 {
-        // A driver with windows has those of type 1, unless it is rxe, which does not refuse them
-        // here; the allocation shows it.
+        // A driver with windows has windows of type 1. rxe has none, but does not show that here;
+        // it refuses their allocation.
         bits |= caps::MW_1;
         if cap_flags & window_2 != 0 {
             bits |= caps::MW_2;
@@ -378,7 +378,7 @@ pub unsafe extern "C" fn gids(
 ) -> c_int {
     let query = library::symbol(QUERY_GID_TABLE);
     if query.is_null() {
-        // Without it RoCE v1 and v2 cannot be distinguished.
+        // Without this query RoCE v1 and v2 cannot be distinguished.
         return libc::ENOSYS;
     }
     // SAFETY: the symbol of this name has had this form since it exists.

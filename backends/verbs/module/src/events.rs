@@ -1,5 +1,5 @@
-//! Takes the kernel's events. Every event is acknowledged at once, so that the destruction of an
-//! object waits for no other thread.
+//! Takes the kernel's events. Each event is acknowledged at once, so the destruction of an object
+//! never waits for another thread.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -39,8 +39,8 @@ const TYPE_AT: usize = core::mem::offset_of!(ibv_async_event, event_type);
 /// # Safety
 /// `context` is open, its `async_fd` non-blocking; `out` is writable.
 pub unsafe extern "C" fn async_event(context: Object, out: *mut Event) -> c_int {
-    // Never read as the struct of rdma-sys: its type is a Rust enum, and a newer kernel has more
-    // events than that.
+    // The event is not read as rdma-sys' struct: there its type is a Rust enum, and newer kernels
+    // have more events.
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
     // SAFETY: our contract; the event is writable.
     if unsafe { ibv_get_async_event(context.cast(), event.as_mut_ptr()) } != 0 {

@@ -12,12 +12,12 @@ use rdma_sys::*;
 type AtomicWrite = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void);
 type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
-/// Places of entries of `ibv_qp_ex` that older headers than those of rdma-core 44 and 45 do not
-/// declare: each release appends its own behind the last one, which was `wr_abort`.
+/// Indexes of the entries of `ibv_qp_ex` that headers before rdma-core 44 and 45 do not declare.
+/// Each release appends its own after the last one, which was `wr_abort`.
 const ATOMIC_WRITE: usize = offset_of!(ibv_qp_ex, wr_abort) + size_of::<usize>();
 const FLUSH: usize = ATOMIC_WRITE + size_of::<usize>();
 
-/// The function at such a place.
+/// The function at such an index.
 ///
 /// # Safety
 /// The QP's driver is of a release that has the entry: it has made the QP with that operation.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn post_extended(qp: Object, wr: *const SendWr) -> c_int {
     }
 }
 
-/// Posts a list; an error leaves the calls to be aborted.
+/// Posts a list. After an error the caller aborts the calls.
 ///
 /// # Safety
 /// A live QP that has these operations, of type XRC_SEND if `xrc`; a readable list whose objects
@@ -94,7 +94,7 @@ unsafe fn post(
         let mut next = wr;
         while let Some(w) = next.as_ref() {
             (*ex).wr_id = w.wr_id;
-            // Inline data has a call of its own.
+            // Inline data has its own call.
             (*ex).wr_flags = w.send_flags & !send_flags::INLINE;
             request(ex, w)?;
             if !matches!(w.opcode, wr_opcode::LOCAL_INV | wr_opcode::BIND_MW) {
@@ -165,7 +165,7 @@ unsafe fn request(ex: *mut ibv_qp_ex, w: &SendWr) -> Result<(), c_int> {
     Ok(())
 }
 
-/// A pointer of libibverbs that a request has in place of a handle.
+/// A pointer of libibverbs that a request holds in place of a handle.
 fn pointer<T>(word: u64) -> *mut T {
     core::ptr::with_exposed_provenance_mut(word as usize)
 }

@@ -2,12 +2,12 @@
 //!
 //! * `library`: which libibverbs it is. `context_ops`: the operations of a context. `convert`:
 //!   attributes in either direction.
-//! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device, of which
-//!   `queue_pairs`, `qp_init` and, of DC, `mlx5` have the queue pairs.
+//! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device. `queue_pairs`,
+//!   `qp_init`: its queue pairs. `mlx5`: those of DC.
 //! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
 //!
-//! No state but the addresses of libmlx5's functions: objects are libibverbs' own pointers, and the
-//! other side of the table manages their lifetime.
+//! The module's only state is the addresses of libmlx5's functions. Objects are libibverbs' own
+//! pointers, and the other side of the table manages their lifetime.
 
 #![cfg(feature = "ibverbs")]
 

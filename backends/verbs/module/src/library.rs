@@ -9,7 +9,7 @@ use rdma_sys::ibv_get_device_name;
 const DROPIN: &CStr = c"gdrcore_dropin_version";
 /// The release of rdma-core whose calls gdrcore's own libibverbs has.
 const DROPIN_RELEASE: u32 = 45;
-/// For tests: `1` lets a verbs device be one of gdrcore's own libibverbs.
+/// For tests: `1` allows verbs devices of gdrcore's own libibverbs.
 const ALLOW: &str = "GDRC_VERBS_ON_DROPIN";
 
 /// The reason for refusing a device of gdrcore's own libibverbs.
@@ -17,7 +17,8 @@ pub const OURS: &str = "the libibverbs that this program found is gdrcore's own 
                         which has no NICs: open its device by the soft device's name, or \
                         take the drop-in out of LD_LIBRARY_PATH and LD_PRELOAD";
 
-/// The file of the libibverbs that this module is linked to; it is loaded as long as the module is.
+/// The file of the libibverbs to which this module is linked; it stays loaded as long as the
+/// module.
 fn file() -> Option<&'static CStr> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let known: *const c_void =
@@ -47,20 +48,20 @@ pub fn symbol(name: &CStr) -> *mut c_void {
     found
 }
 
-/// Whether libibverbs is gdrcore's own, whose devices would lead back to this library.
+/// Whether libibverbs is gdrcore's own. Its devices would lead back to this library.
 fn is_dropin() -> bool {
     !symbol(DROPIN).is_null()
 }
 
-/// Whether a device of this libibverbs may be opened. Of gdrcore's own only on request: the
-/// program would have a second engine, with locks, threads and signal handlers of its own, below a
-/// device that it takes for a NIC.
+/// Whether a device of this libibverbs may be opened. A device of gdrcore's own needs the variable:
+/// it would give the program a second engine, with its own locks, threads and signal handlers,
+/// below a device that the program takes for a NIC.
 pub fn may_be_used() -> bool {
     !is_dropin() || std::env::var_os(ALLOW).is_some_and(|v| v == "1")
 }
 
-/// The release of rdma-core that libibverbs is of; 0: not known. Distributions and rdma-core's own
-/// build name the file after it, `libibverbs.so.1.14.44.0`.
+/// The release of rdma-core that has this libibverbs; 0: unknown. Distributions and rdma-core's own
+/// build put it into the file name, `libibverbs.so.1.14.44.0`.
 pub fn release() -> u32 {
     if is_dropin() {
         return DROPIN_RELEASE;

@@ -1,7 +1,7 @@
 //! DC by mlx5dv, the interface of libmlx5, which is NVIDIA's part of rdma-core.
 //!
-//! The module is not linked to it: it is opened when a program wants DC. On a NIC of mlx5
-//! libibverbs has loaded it by then, as the NIC's driver.
+//! The module is not linked to libmlx5, but opens it when a program wants DC. On a machine with an
+//! mlx5 NIC, libibverbs has loaded it already as the NIC's driver.
 
 use gdrcore_core::verbs::types::qp_attr_mask as mask;
 
@@ -57,7 +57,7 @@ mod with_header {
 
     static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
-    /// The functions, from the first call on that finds libmlx5, which stays loaded.
+    /// The functions of libmlx5, which stays loaded after the first call that finds it.
     ///
     /// # Errors
     /// In words.
@@ -115,7 +115,7 @@ mod with_header {
         let mut more: mlx5dv_qp_init_attr = unsafe { zeroed() };
         more.comp_mask = u64::from(MLX5DV_QP_INIT_ATTR_MASK_DC);
         if m.qp_type == qp_type::DCT {
-            // libibverbs tells the kernel of both CQs, though a DCT sends nothing.
+            // libibverbs passes both CQs to the kernel, though a DCT sends nothing.
             init.send_cq = init.recv_cq;
             more.dc_init_attr.dc_type = MLX5DV_DCTYPE_DCT;
             more.dc_init_attr.__bindgen_anon_1.dct_access_key = m.dc_key;
@@ -123,11 +123,11 @@ mod with_header {
             let qp = unsafe { (functions.create_qp)(context, &mut init, &mut more) };
             return if qp.is_null() { Err(refused(why)) } else { Ok((qp, 0, init.cap)) };
         }
-        // As above, a DCI receives nothing.
+        // Likewise a DCI gets both CQs, though it receives nothing.
         init.recv_cq = init.send_cq;
         init.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
         more.dc_init_attr.dc_type = MLX5DV_DCTYPE_DCI;
-        // libmlx5 does not put answers of a DCI into its completions.
+        // libmlx5 does not put a DCI's answers into its completions.
         more.comp_mask |= u64::from(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS);
         more.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
         let made = with_most(tries(m.extended).chain([0]), &init, |init| {
@@ -140,7 +140,8 @@ mod with_header {
         }
     }
 
-    /// The errno of a create that libmlx5 or the NIC refused; in words, if DC is what it lacks.
+    /// The errno of a create that libmlx5 or the NIC refused. If DC is missing, `why` gets the
+    /// reason.
     fn refused(why: &mut Text) -> c_int {
         let e = last_errno();
         if matches!(e, libc::EOPNOTSUPP | libc::ENOSYS) {
@@ -163,8 +164,7 @@ mod with_header {
             (!dv.is_null()).then_some(Dci(dv))
         }
 
-        /// Names the target of the request that was begun last. Its address handle is libibverbs'
-        /// pointer.
+        /// Names the target of the latest request. Its address handle is libibverbs' pointer.
         ///
         /// # Safety
         /// This thread is between start and complete; the address handle lives.

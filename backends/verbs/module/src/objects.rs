@@ -1,5 +1,5 @@
-//! The module's functions for objects of an open device, except queue pairs: one call of libibverbs
-//! each.
+//! The module's functions for objects of an open device, except queue pairs. Each is one call of
+//! libibverbs.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn xrcd_open(context: Object, out: *mut Object) -> c_int {
     };
     let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD
         | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS;
-    // No file: a domain of this process alone.
+    // No file: the domain is this process's only.
     let mut init = ibv_xrcd_init_attr { comp_mask: mask.0, fd: -1, oflags: libc::O_CREAT };
     // SAFETY: the table's contract; our own attributes.
     unsafe { made(open(context, &mut init), out) }

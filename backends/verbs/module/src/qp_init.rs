@@ -29,13 +29,13 @@ pub fn tries(wanted: u32) -> impl Iterator<Item = u32> {
     core::iter::once(wanted).chain(each).filter(|&ops| ops != 0)
 }
 
-/// Whether a driver that returns this may know fewer operations than it was asked for.
+/// Whether a driver that returns this errno may know fewer operations than were requested.
 fn may_know_fewer(errno: c_int) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)
 }
 
-/// Makes a queue pair by `create` with the first set of extended opcodes that the driver knows.
-/// `None`: it knows none of these sets.
+/// Makes a queue pair by `create`, with the largest set of extended opcodes that the driver knows.
+/// `None`: it knows none of the sets.
 pub fn with_most(
     sets: impl Iterator<Item = u32>,
     init: &ibv_qp_init_attr_ex,

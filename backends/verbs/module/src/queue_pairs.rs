@@ -95,11 +95,11 @@ pub unsafe extern "C" fn qp_query(qp: Object, kind: u32, out: *mut QpAttr) -> c_
     let qp: *mut ibv_qp = qp.cast();
     // SAFETY: plain data, all-zero is valid.
     let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = unsafe { (zeroed(), zeroed()) };
-    // All attributes that a query can return for an RC QP; those that do not apply to the type are
-    // missing in the result.
+    // All attributes that a query can return for an RC QP. The result lacks those that do not apply
+    // to the type.
     let mut mask = (1 << 21) - 1;
     if kind == qp_type::DCT {
-        // mlx5 refuses a query for any other.
+        // mlx5 refuses a query for any other attribute.
         mask = mlx5::DCT_ATTRIBUTES;
     }
     // SAFETY: a live QP, our own structs.

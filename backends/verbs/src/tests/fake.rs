@@ -1,5 +1,5 @@
-//! A module for tests, in place of `libgdrcore_verbs.so`: a NIC that can be taken away, and whose
-//! driver knows as much as a test wants.
+//! A module for tests, in place of `libgdrcore_verbs.so`. Its NIC can be removed, and a test sets
+//! the abilities of its driver.
 
 use core::ffi::{c_char, c_int};
 use core::mem::size_of;
@@ -15,23 +15,23 @@ use gdrcore_core::config::Config;
 use gdrcore_core::device::{async_event as event, SrqAttr};
 use gdrcore_core::verbs::types::*;
 
-/// 0: the NIC exists; 1: it is gone, and an event waits; 2: it is gone.
+/// 0: the NIC exists; 1: it is gone, and an event waits; 2: it is gone, without an event.
 pub static STATE: AtomicU32 = AtomicU32::new(0);
 pub static REFUSES: AtomicU32 = AtomicU32::new(0);
-/// WRITEs that are done and not polled yet.
+/// WRITEs that are done, but not polled yet.
 pub static DONE: AtomicU32 = AtomicU32::new(0);
 pub static ASYNC_FD: AtomicU32 = AtomicU32::new(0);
 pub static CHANNEL_FD: AtomicU32 = AtomicU32::new(0);
 static OBJECTS: AtomicU32 = AtomicU32::new(0);
-/// Of the device that is opened next: its capabilities and libibverbs' release.
+/// Capabilities and libibverbs' release of the next device that is opened.
 pub static CAPS: AtomicU32 = AtomicU32::new(0);
 pub static RELEASE: AtomicU32 = AtomicU32::new(0);
-/// Extended opcodes that the driver knows, and those that a queue pair was last asked for.
+/// Extended opcodes that the driver knows, and those of the last request for a queue pair.
 pub static KNOWN: AtomicU32 = AtomicU32::new(0);
 pub static ASKED: AtomicU32 = AtomicU32::new(0);
-/// Requests for which the send queue has room in the extended calls.
+/// The room of the send queue in the extended calls, in requests.
 pub static ROOM: AtomicU32 = AtomicU32::new(0);
-/// What was posted: the calls, each with the ids of its requests.
+/// The posts: the call of each, with the ids of its requests.
 pub static POSTED: Mutex<Vec<(Call, Vec<u64>)>> = Mutex::new(Vec::new());
 
 /// A way to post.
@@ -43,7 +43,7 @@ pub enum Call {
     Extended,
 }
 
-/// Held by the one test that uses what is here.
+/// A lock for the only test that uses this module at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +76,7 @@ fn command() -> c_int {
     }
 }
 
-/// An object: only its number is used, which shows whether it is the CQ of the WRITEs (the first).
+/// An object. Only its number matters: the first one is the CQ of the WRITEs.
 fn object() -> Object {
     core::ptr::without_provenance_mut(OBJECTS.fetch_add(1, SeqCst) as usize * 16 + 16)
 }
@@ -381,7 +381,7 @@ pub static MODULE: Module = Module {
     async_event,
 };
 
-/// A NIC that exists, and the descriptors by which it tells of its end, which must live as long.
+/// A NIC that exists, and the descriptors that report its end. They must live as long as the NIC.
 pub fn open() -> (&'static VerbsDevice, [Fd; 2]) {
     let fds = [(); 2].map(|()| Fd::event().unwrap());
     ASYNC_FD.store(fds[0].raw() as u32, SeqCst);

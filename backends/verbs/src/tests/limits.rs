@@ -1,4 +1,5 @@
-//! Tests of what a NIC, its driver or its libibverbs lacks, and of lists that go by two ways.
+//! Tests of abilities that a NIC, its driver or its libibverbs lacks, and of lists for both kinds
+//! of posts.
 
 use core::sync::atomic::Ordering::SeqCst;
 use std::sync::Mutex;
@@ -20,7 +21,7 @@ const ALL: u32 = caps::ATOMIC_WRITE | caps::FLUSH_GLOBAL;
 /// The words of the last refusal.
 static WORDS: Mutex<String> = Mutex::new(String::new());
 
-/// A NIC with these capabilities, of a driver that knows these opcodes, and an RC queue pair.
+/// A NIC with these capabilities, whose driver knows these opcodes, and an RC queue pair.
 struct Nic {
     device: &'static VerbsDevice,
     _fds: [Fd; 2],
@@ -99,7 +100,7 @@ fn each_lack_has_its_words() {
         }
         assert!(lock(&POSTED).is_empty());
     }
-    // A driver that knows one of both.
+    // A driver that knows only one of both.
     let nic = Nic::new(ALL, 45, WORD);
     assert_eq!(nic.post(&mut [request(wr_opcode::ATOMIC_WRITE, 7)]).0, Ok(()));
     assert_refused(nic.post(&mut [request(wr_opcode::FLUSH, 8)]), "driver offers it on no RC QP");
@@ -138,12 +139,12 @@ fn a_nic_without_xrc_and_dc_refuses_both() {
     lacks(nic.device.srq_resize(srq, 8, None).map(|_| ()), "this NIC cannot resize SRQs");
     lacks(nic.device.srq_number(srq).map(|_| ()), "driver gives this SRQ no number");
     assert_eq!(nic.create(qp_type::DCT), Err(Error::Invalid), "without an SRQ");
-    // The words are the module's.
+    // The words come from the module.
     lacks(nic.create(qp_type::DCI).map(|_| ()), "DCI: a fake has no DC; use RC");
     let (pd, recv_cq) = (nic.pd, nic.cq);
     let dct = QpInit { pd, recv_cq, srq, qp_type: qp_type::DCT, ..QpInit::default() };
     lacks(nic.device.qp_create(&dct).map(|_| ()), "DCT: a fake has no DC; use RC");
-    // What was refused holds nothing.
+    // A refused call holds no object.
     assert_eq!(nic.device.srq_destroy(srq), Ok(()));
 }
 
@@ -181,14 +182,14 @@ fn a_list_goes_by_both_ways_in_its_order() {
     ];
     assert_eq!(*lock(&POSTED), ways);
 
-    // More than are copied at a time, of one way.
+    // More requests of one kind than are copied at a time.
     lock(&POSTED).clear();
     let mut flushes: Vec<SendWr> = (0..20).map(|k| request(wr_opcode::FLUSH, k)).collect();
     assert_eq!(nic.post(&mut flushes).0, Ok(()));
     let ids: Vec<u64> = lock(&POSTED).iter().flat_map(|(_, ids)| ids.clone()).collect();
     assert_eq!(ids, (0..20).collect::<Vec<u64>>());
 
-    // A queue with room for some: the first that was not posted is named.
+    // A queue with room for some of them: `bad` is the first that was not posted.
     for room in 0..20 {
         lock(&POSTED).clear();
         ROOM.store(room, SeqCst);
@@ -198,7 +199,7 @@ fn a_list_goes_by_both_ways_in_its_order() {
         assert_eq!(ids, (0..u64::from(room)).collect::<Vec<u64>>());
     }
 
-    // A bad request behind good ones of the other way.
+    // A bad request after good ones of the other kind.
     lock(&POSTED).clear();
     ROOM.store(100, SeqCst);
     let mut mixed = list(6);

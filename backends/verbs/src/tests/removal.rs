@@ -1,10 +1,11 @@
-//! Tests of a NIC that is removed while it is used: threads that post, poll, poll in vain or sleep
-//! notice it, and everything ends.
+//! Tests of a NIC that is removed during its use. Threads that post, poll, poll in vain or sleep
+//! notice the removal, and everything ends.
 //!
-//! Linux's rxe cannot show it: its removal waits until the last program has closed the device. So
-//! the module is the tests' own, and behaves as the kernel does with a NIC that supports
-//! removal: the asynchronous descriptor becomes readable, returns DEVICE_FATAL once or nothing at
-//! all, and then, as every command, EIO; posts are refused, or go to a page that nothing reads.
+//! Linux's rxe cannot show this, because its removal waits until the last program has closed the
+//! device. So the tests use their own module, which behaves as the kernel does with a NIC that
+//! supports removal. The asynchronous descriptor becomes readable, and returns DEVICE_FATAL once or
+//! nothing at all. Then it and every command return EIO. Posts are refused, or go to a page that
+//! nothing reads.
 
 use core::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use gdrcore_testkit::patience::deadline;
 struct Way {
     /// The kernel reports the event before it returns EIO.
     event: bool,
-    /// Posts are refused; else they are taken and never complete.
+    /// Posts are refused; otherwise they are taken and never complete.
     refuses: bool,
 }
 
@@ -116,7 +117,7 @@ fn take_away(way: Way) {
         while !threads.iter().all(|t| t.is_finished()) {
             if Instant::now() > limit {
                 let finished: Vec<bool> = threads.iter().map(|t| t.is_finished()).collect();
-                // A thread that hangs would stop the test for ever.
+                // A hanging thread would stop the test for ever.
                 eprintln!("{way:?}: results of posting, polling and sleeping: {finished:?}");
                 std::process::abort();
             }
@@ -131,7 +132,7 @@ fn take_away(way: Way) {
     assert_eq!(device.cq_event(), Err(Error::NoDevice));
     assert_eq!(device.pd_alloc(), Err(Error::NoDevice));
     assert_eq!(device.async_event(), Ok(None), "the event is reported once");
-    // The kernel's event, which a thread has taken and not recorded while another found the device
+    // A thread has taken the kernel's event, but not recorded it yet while another found the device
     // gone.
     device.note_event(&Event { kind: event::DEVICE_FATAL, object: 0, cookie: 0 });
     assert_eq!(device.async_event(), Ok(None), "the event is reported once");

@@ -1,5 +1,4 @@
-//! Writes answers as bytes. Each has the kernel's length; a program with less room gets the front
-//! of it.
+//! Writes answers as bytes. Each has the kernel's length; a program with less room gets the front.
 
 use gdrcore_core::verbs::types::{AhAttr, QpAttr};
 
@@ -10,8 +9,8 @@ use super::{Addr, DATA_MAX};
 const HOP_LIMIT: u8 = 64;
 /// "Exactly this value" in the selectors of a path record.
 const EXACTLY: u8 = 2;
-/// Rate code "10 Gbit/s" and life time code "a quarter of a second": values for fields that must
-/// not be empty.
+/// Rate code "10 Gbit/s" and life time code "a quarter of a second", for fields that must not be
+/// empty.
 const RATE: u8 = 3;
 const LIFE_TIME: u8 = 16;
 
@@ -85,7 +84,7 @@ pub fn created(id: u32) -> Vec<u8> {
 }
 
 /// The answer with the number of events of an object that the program has taken. The library waits
-/// until as many are acknowledged.
+/// until all of them are acknowledged.
 pub fn events_reported(n: u32) -> Vec<u8> {
     Out(Vec::new()).u32(n).done()
 }

@@ -120,7 +120,7 @@ pub struct ConnParam<'a> {
     pub flow_control: bool,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
-    /// Whether the other fields have a meaning. An ACCEPT without them answers a CONNECT_RESPONSE.
+    /// Whether the other fields are valid. An ACCEPT without them answers a CONNECT_RESPONSE.
     pub valid: bool,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Fields<'a> {
     }
 
     fn conn_param(&self, at: usize) -> Result<ConnParam<'a>> {
-        // The whole struct must be there, however few of its bytes are valid.
+        // The struct must be complete, however few of its bytes are valid.
         self.bytes(at, 272)?;
         Ok(ConnParam {
             qp_num: self.u32(at)?,
@@ -213,7 +213,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A `sockaddr_in6`, or a shorter address in its place.
+    /// A `sockaddr_in6`, or a shorter address in its room.
     fn ip(&self, at: usize) -> Result<Option<Addr>> {
         Addr::parse(self.bytes(at, sockaddr::SOCKADDR_IN6)?)
     }

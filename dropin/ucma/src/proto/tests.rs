@@ -150,7 +150,7 @@ fn truncated_and_garbled_bytes_parse_to_an_error_or_a_command() {
                 "{name} cut to {len}"
             );
         }
-        // A header with the right length of a body that is too short.
+        // The header has the right length, but the body is too short.
         let fixed = bytes.len() - 8;
         let cut = command(
             u32::from_ne_bytes(bytes[..4].try_into().unwrap()),

@@ -15,8 +15,8 @@ fn same_family(own: &Addr, to: &Addr) -> bool {
 }
 
 impl<D: Devices> Session<D> {
-    /// The device of an address; for an address of the loopback network that no device has, one
-    /// that represents that network.
+    /// The device of an address. For a loopback address that no device has, a device of its family
+    /// on another network stands in.
     pub(super) fn device_with(&self, addr: &Addr) -> Option<usize> {
         let list = self.devices.list();
         let exact = list.iter().position(|d| d.gid == addr.gid());
@@ -26,8 +26,8 @@ impl<D: Devices> Session<D> {
         })
     }
 
-    /// The device from which `to` is reached: the one that has it; else one of its family, on the
-    /// loopback network if `to` is.
+    /// The device from which `to` is reached: the one that has it; otherwise one of its family, on
+    /// the loopback network if `to` is.
     pub(super) fn device_towards(&self, to: &Addr) -> Option<usize> {
         let list = self.devices.list();
         let own = list.iter().position(|d| d.gid == to.gid());
@@ -60,8 +60,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// The destination of packets: an address of the loopback network is this host, unless the
-    /// device itself is there; the "any" address is this host too.
+    /// The destination of packets. A loopback address means this host's device, unless the device
+    /// itself is on that network; the "any" address means this host too.
     pub(super) fn destination(&self, device: usize, to: Addr) -> Addr {
         let own = self.own_address(device, to.port, &to);
         if to.is_any() || to.is_loopback() && !own.is_loopback() {

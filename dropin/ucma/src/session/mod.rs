@@ -1,13 +1,12 @@
-//! A process's session: the state that the kernel would have for it, that is its open files
+//! A process's session: the state that the kernel would have for it. This is its open files
 //! (channels), the ids in them, and queued events.
 //!
-//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`].
-//! [`Session::queued`] is the number of events in a channel, by which the owner of the descriptor
-//! makes it readable.
+//! Sans-IO: commands and answers are bytes, and devices are reached through [`Devices`]. The owner
+//! of a channel's descriptor makes it readable while [`Session::queued`] is not 0.
 //!
-//! An id is in one channel and may move to another. It gets ids of the connection manager
-//! (**ends**) when it gets a port: one on its device, or one on each device while it is bound to no
-//! address. The session moves no queue pair: the library does, by the answer of INIT_QP_ATTR.
+//! An id is in one channel and may move to another. When it gets a port, it gets ids of the
+//! connection manager (**ends**): one on its device, or one on each device while it is bound to no
+//! address. The library moves queue pairs by the answers to INIT_QP_ATTR; the session moves none.
 
 mod choose;
 mod session_commands;
@@ -36,7 +35,7 @@ pub trait Manage: Deref<Target = dyn CmDevice> {
     fn path_mtu(&self, to: &AhAttr) -> u8;
 }
 
-/// A connection manager whose device stays open while an id needs it.
+/// A connection manager. Its device stays open while an id needs it.
 pub type Manager = Arc<dyn Manage + Send + Sync>;
 
 /// Attributes of a device before it is opened.
@@ -58,14 +57,15 @@ pub struct DeviceInfo {
 pub trait Devices {
     /// All of them.
     fn list(&self) -> &[DeviceInfo];
-    /// The connection manager of a device, opened if need be; the same one while it is open.
+    /// The connection manager of a device; opens the device if need be. The same one while it is
+    /// open.
     ///
     /// # Errors
     /// [`Error::NoDevice`], or the error of opening it.
     fn manager(&self, device: usize) -> Result<Manager>;
 }
 
-/// An id of the connection manager behind one of the program's.
+/// An end: an id of the connection manager behind one of the program's ids.
 struct ManagerId {
     device: usize,
     handle: Handle,
@@ -82,13 +82,13 @@ enum Stage {
     Listening,
     /// A peer's request, for the program to accept or reject.
     Requested,
-    /// Requested or accepted by the program; from now on the connection manager has the state.
+    /// The program has requested or accepted; from now on the connection manager has the state.
     Begun,
 }
 
 struct ProgramId {
     channel: u32,
-    /// The library's number. 0: a request that was not accepted yet; its events are dropped.
+    /// The library's number. 0: a request that is not accepted yet, whose events are dropped.
     uid: u64,
     ps: u16,
     qp_type: u32,
@@ -106,9 +106,9 @@ struct ProgramId {
     ack_timeout: Option<u8>,
     /// Whether the peer retries without end when this side has no receive posted.
     rnr_endless: bool,
-    /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers its family only.
+    /// RDMA_OPTION_ID_AFONLY, if the program has set it: the "any" address covers only its family.
     own_family: Option<bool>,
-    /// The program has asked for the end of its connection.
+    /// The program has requested the end of its connection.
     disconnects: bool,
     /// Events that the program has taken.
     reported: u32,
@@ -140,8 +140,8 @@ pub struct Answer {
 }
 
 /// Default ACK timeout code: 0.5 s, as Linux's rdma_cm has it for RoCE (cma.c
-/// `CMA_IBOE_PACKET_LIFETIME`). Losses are found earlier, by probes; this is how long a peer whose
-/// process waits for a CPU may be silent.
+/// `CMA_IBOE_PACKET_LIFETIME`). A peer whose process waits for a CPU may be silent for that long.
+/// Probes find losses earlier.
 const ACK_TIMEOUT: u8 = 17;
 /// "Without end" in counts of RNR retries.
 const RNR_ENDLESS: u8 = 7;
@@ -152,7 +152,7 @@ const UDP_QKEY: u32 = 0x0123_4567;
 const BITS_24: u32 = 0xff_ffff;
 
 impl<D: Devices> Session<D> {
-    /// A session without channels. `seed` makes PSNs unguessable.
+    /// A session without channels. `seed` makes PSNs unpredictable.
     pub fn new(devices: D, seed: u64) -> Self {
         Session {
             devices,
@@ -186,12 +186,12 @@ impl<D: Devices> Session<D> {
         self.channels.remove(&channel);
     }
 
-    /// The number of events in a channel.
+    /// The number of events queued in a channel.
     pub fn queued(&self, channel: u32) -> usize {
         self.channels.get(&channel).map_or(0, |c| c.events.len())
     }
 
-    /// Whether an id has an end, so that events may come from devices.
+    /// Whether any id has an end, so that devices may have events.
     pub fn is_active(&self) -> bool {
         !self.by_handle.is_empty()
     }
@@ -202,7 +202,7 @@ impl<D: Devices> Session<D> {
     }
 
     /// Executes a command that was written to a channel. `option` reads the program's memory for
-    /// SET_OPTION, `channel_of` returns the channel of a descriptor.
+    /// SET_OPTION; `channel_of` returns the channel of a descriptor.
     ///
     /// # Errors
     /// [`Error::Invalid`]: not a command, or not one for this id in this state; `ENOENT`: no such
@@ -352,8 +352,8 @@ impl<D: Devices> Session<D> {
         let Some(gone) = self.ids.remove(&id) else { return 0 };
         for end in &gone.ends {
             self.by_handle.remove(&(end.device, end.handle));
-            // The manager still sends the last messages to the peer. It may have destroyed the id
-            // already, which is no error here.
+            // The manager still sends the last messages to the peer. An id that the manager has
+            // destroyed already is no error here.
             let _ = end.manager.destroy(end.handle);
         }
         self.drop_events(gone.channel, id);
@@ -362,7 +362,7 @@ impl<D: Devices> Session<D> {
 }
 
 impl ProgramId {
-    /// A fresh one; `uid` 0: of a request that the program has not accepted.
+    /// A new id. `uid` 0: for a request that the program has not accepted.
     fn new(channel: u32, ps: u16, qp_type: u32, psn: u32, uid: u64) -> ProgramId {
         ProgramId {
             channel,
@@ -392,7 +392,7 @@ impl ProgramId {
     /// This side's parameters in the connection manager's form.
     fn offer<'a>(&self, p: &crate::proto::ConnParam<'a>) -> ConnParam<'a> {
         ConnParam {
-            // A request for a datagram service names no QP.
+            // A request of a datagram service names no QP.
             qpn: if self.is_datagram() && self.stage != Stage::Requested {
                 p.qp_num.max(2)
             } else {

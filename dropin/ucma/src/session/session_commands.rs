@@ -25,9 +25,9 @@ mod option {
     pub const PATH_LEN: u32 = 72;
 }
 
-/// The kernel's limit applies to requests that the program has not fetched, the connection
-/// manager's to those that it has not accepted. So a small one is raised: a program may fetch
-/// several before it accepts the first.
+/// Least backlog of a listen. The kernel's backlog limits the requests that the program has not
+/// fetched, the connection manager's those that it has not accepted. A program may fetch several
+/// before it accepts the first, so a smaller one is raised.
 const BACKLOG_MIN: u32 = 128;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: u32 = 4;
@@ -66,8 +66,8 @@ impl<D: Devices> Session<D> {
         Ok(events_reported(self.remove(id)))
     }
 
-    /// BIND_IP, BIND: a port on the device of the address, or for the "any" address on every
-    /// device: only those of its family if that is IPv4 or the program has set AFONLY.
+    /// BIND_IP, BIND: takes a port on the device of the address, or for the "any" address on every
+    /// device. If that is IPv4, or the program has set AFONLY, only devices of its family count.
     pub(super) fn bind(&mut self, id: u32, addr: Addr) -> Result<()> {
         let i = self.id(id)?;
         if i.stage != Stage::Idle {
@@ -99,17 +99,17 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// Announces the port of an id that a program has bound, since it will most likely listen: from
-    /// now on requests for the port wait, even if the peer learns the port before the listen
-    /// (qperf). If the device cannot announce, requests are refused until the program listens.
+    /// Announces the port of an id that a program has bound, because it will most likely listen.
+    /// From now on requests for the port wait, even if the peer learns the port before the listen
+    /// (qperf). If the device cannot announce, it refuses requests until the program listens.
     pub(super) fn announce(&self, id: u32) {
         for end in self.ids.get(&id).map_or(&[][..], |i| &i.ends) {
             let _ = end.manager.announce(end.handle, true);
         }
     }
 
-    /// Gives an id ends with one port on those of the devices that can be opened. Without a device
-    /// of its family it has no ends, as with the kernel.
+    /// Gives an id ends with the same port on each of the devices that can be opened. Without a
+    /// device of its family the id gets no ends, as with the kernel.
     fn take_port(&mut self, id: u32, devices: Vec<usize>, mut port: u16) -> Result<u16> {
         if devices.is_empty() {
             return Ok(port);
@@ -120,8 +120,7 @@ impl<D: Devices> Session<D> {
         for device in devices {
             let manager = match self.devices.manager(device) {
                 Ok(m) => m,
-                // Another program may own that address alone; the other addresses are enough for
-                // "any".
+                // Another program may own that address; for "any" the other addresses are enough.
                 Err(e) => {
                     why = e;
                     continue;
@@ -151,7 +150,7 @@ impl<D: Devices> Session<D> {
         Ok(port)
     }
 
-    /// Selects the device of an id: removes the ends on others.
+    /// Selects the device of an id, and removes the ends on others.
     fn settle(&mut self, id: u32, device: usize) -> Result<()> {
         self.id_mut(id)?.device = Some(device);
         self.keep_ends(id, |d| d == device)
@@ -169,16 +168,14 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// Removes the ends on devices of the other family, for an id that is bound to the "any"
-    /// address.
+    /// If the id is bound to the "any" address, removes its ends on devices of the other family.
     fn leave_other_family(&mut self, id: u32) -> Result<()> {
         let Some(any) = self.id(id)?.src.filter(Addr::is_any) else { return Ok(()) };
         let stay = self.devices_of_family(&any);
         self.keep_ends(id, |device| stay.contains(&device))
     }
 
-    /// RESOLVE_IP, RESOLVE_ADDR. A destination that cannot be reached is an event, as with the
-    /// kernel.
+    /// RESOLVE_IP, RESOLVE_ADDR. An unreachable destination causes an event, as with the kernel.
     pub(super) fn resolve(&mut self, id: u32, src: Option<Addr>, dst: Addr) -> Result<()> {
         let any = Addr {
             ip: if dst.ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() },
@@ -188,7 +185,7 @@ impl<D: Devices> Session<D> {
         match self.id(id)?.stage {
             Stage::Idle => self.bind(id, src.unwrap_or(any))?,
             Stage::Bound => {
-                // It connects, so it will not listen.
+                // The id connects, so it will not listen.
                 for end in &self.id(id)?.ends {
                     let _ = end.manager.announce(end.handle, false);
                 }
@@ -230,7 +227,7 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// The answer to the queries of an id.
+    /// The answer to a query of an id.
     pub(super) fn route(&self, id: u32) -> Result<Route> {
         let i = self.id(id)?;
         let mut route =
@@ -290,7 +287,7 @@ impl<D: Devices> Session<D> {
         Ok(())
     }
 
-    /// ACCEPT; without parameters it answers a CONNECT_RESPONSE.
+    /// ACCEPT. Without parameters it answers a CONNECT_RESPONSE.
     pub(super) fn accept(&mut self, id: u32, uid: u64, param: &ConnParam<'_>) -> Result<()> {
         let i = self.id(id)?;
         let end = self.end(id)?;
@@ -314,7 +311,7 @@ impl<D: Devices> Session<D> {
         end.manager.reject(end.handle, private_data).map_err(too_long_is_invalid)
     }
 
-    /// DISCONNECT. If the peer disconnected first, it does nothing and succeeds.
+    /// DISCONNECT. After the peer's disconnect it does nothing and succeeds.
     pub(super) fn disconnect(&mut self, id: u32) -> Result<()> {
         let begun = self.id(id)?.stage == Stage::Begun;
         if let Some(i) = self.ids.get_mut(&id) {
@@ -347,14 +344,14 @@ impl<D: Devices> Session<D> {
                 attr.rq_psn = i.psn;
             }
             if m & mask::MIN_RNR_TIMER != 0 && !i.rnr_endless {
-                // The kernel's choice: a peer that retries five times gives this side three seconds
-                // to post a receive, not three milliseconds. If it retries without end the short
-                // wait is faster.
+                // As the kernel: a peer that retries five times then gives this side three seconds
+                // to post a receive, not three milliseconds. With endless retries the short wait is
+                // faster.
                 attr.min_rnr_timer = RNR_LONGEST;
             }
             attr.ah.traffic_class = i.traffic_class;
             if let Some(code) = i.ack_timeout {
-                // For both sides: the request's value is only the default.
+                // The program's value for either side: the request's value is only the default.
                 attr.timeout = code;
             }
             (attr, m)
@@ -394,7 +391,7 @@ impl<D: Devices> Session<D> {
         let i = self.ids.get_mut(&id).ok_or(crate::proto::NO_ENTRY)?;
         match (level, name, len) {
             (option::LEVEL_ID, option::TOS, 1) => i.traffic_class = byte()?,
-            // A port is free as soon as its id is destroyed, so this option has no effect.
+            // A port is free once its id is destroyed, so this option has no effect.
             (option::LEVEL_ID, option::REUSEADDR, 4) if i.stage == Stage::Idle => {}
             (option::LEVEL_ID, option::AFONLY, 4)
                 if matches!(i.stage, Stage::Idle | Stage::Bound) =>
@@ -413,7 +410,7 @@ impl<D: Devices> Session<D> {
                     return Err(refuse!(Invalid, "ack timeout {code}: at most {ACK_TIMEOUT_MAX}"))
                 }
             },
-            // A path that a program sets instead of having it resolved: only one exists here.
+            // A path that the program sets in place of resolution: there is only one path here.
             (option::LEVEL_IB, option::PATH, len) if len > 0 && len % option::PATH_LEN == 0 => {
                 self.resolve_route(id)?;
             }
@@ -424,14 +421,14 @@ impl<D: Devices> Session<D> {
                     "option {name} of level {level}: {len} bytes is not its length"
                 ));
             }
-            // ENOSYS, as the kernel.
+            // ENOSYS, as from the kernel.
             _ => return Err(Error::Os(38)),
         }
         Ok(())
     }
 
-    /// NOTIFY. Data that came before the last message of the handshake needs no help: the peer
-    /// repeats that message when asked.
+    /// NOTIFY. Nothing to do: if data arrives before the handshake's last message, the peer repeats
+    /// that message on request.
     pub(super) fn notify(&mut self, id: u32, event: u32) -> Result<()> {
         if self.id(id)?.stage == Stage::Begun && event == COMM_EST {
             Ok(())

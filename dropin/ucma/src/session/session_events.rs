@@ -1,5 +1,5 @@
-//! Moves events from the connection manager and from commands into the queue of a channel, and from
-//! there to the program.
+//! Puts events from the connection manager and from commands into the queue of a channel, and
+//! passes them from there to the program.
 
 use gdrcore_core::cm::arrival;
 use gdrcore_core::cm::types::{cm_event, CmEvent, DATA_MAX};
@@ -23,9 +23,9 @@ pub(super) mod number {
 
 /// An event that the program has not taken yet.
 pub(super) struct Event {
-    /// When it came ([`arrival`]).
+    /// The time at which it came ([`arrival`]).
     arrival: u64,
-    /// The id that counts the event; of a connection request the listener.
+    /// The id that counts the event; for a connection request the listener.
     id: u32,
     /// The group concerned, which counts the event too.
     group: Option<u32>,
@@ -58,13 +58,13 @@ impl<D: Devices> Session<D> {
         loop {
             let before = taken;
             for (device, manager) in &managers {
-                // An error means the child of a fork, which has no events.
+                // The only error is that this is the child of a fork, which has no events.
                 while let Ok(Some(e)) = manager.event() {
                     taken += 1;
                     self.on_event(*device, manager, e);
                 }
             }
-            // An earlier event may be of a device that this round had asked already: ask again.
+            // A device that was asked before may have an earlier event by now: ask again.
             if taken == before || managers.len() < 2 {
                 return taken;
             }
@@ -78,8 +78,8 @@ impl<D: Devices> Session<D> {
         let Some(&id) = self.by_handle.get(&(device, e.id)) else { return };
         let (number, arrival) = (e.event, e.arrival);
         let of_interface = matches!(number, cm_event::ADDR_CHANGE | cm_event::DEVICE_REMOVAL);
-        // The program does not know this id yet, so the event has no receiver. Its accept will
-        // fail. An id on all devices loses none.
+        // An id that the program does not know yet has no receiver for the event; its accept will
+        // fail. An id on all devices survives the loss of one.
         let has_receiver = |i: &ProgramId| i.uid != 0 && !(of_interface && i.device.is_none());
         if self.ids.get(&id).is_some_and(has_receiver) {
             self.raise(
@@ -101,18 +101,18 @@ impl<D: Devices> Session<D> {
     fn on_request(&mut self, device: usize, manager: &Manager, e: CmEvent) {
         let listener = self.by_handle.get(&(device, e.listener)).copied();
         let Some((listener, l)) = listener.and_then(|l| Some((l, self.ids.get(&l)?))) else {
-            // The listener has ended, and so the request does.
+            // The listener has ended, so the request ends, too.
             let _ = manager.destroy(e.id);
             return;
         };
         let like = l.src.unwrap_or(Addr::from_gid(&[0; 16], 0, 0));
         let peer = Addr::from_gid(&e.peer.dgid, e.peer.scope_id, e.remote_port);
         let (channel, ps, ack_timeout) = (l.channel, l.ps, l.ack_timeout);
-        // A request names the class of a connection, and a lookup none.
+        // The request of a connection names a traffic class; that of a datagram service does not.
         let asked = (e.qp_type != qp_type::UD).then_some(e.peer.traffic_class);
         let traffic_class = asked.unwrap_or(l.traffic_class);
-        // The library moves the QP before the program gives the RNR retry count of its accept. Most
-        // programs accept with the request's count.
+        // The library moves the QP before the program passes the RNR retry count to accept. Most
+        // programs pass the request's count.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
         let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
@@ -149,7 +149,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Queues an event that this layer raises now, behind those that have come to the devices.
+    /// Queues an event of this layer behind those that the devices have already.
     fn raise_now(
         &mut self,
         id: u32,
@@ -175,7 +175,7 @@ impl<D: Devices> Session<D> {
         status: u32,
         argument: u64,
     ) -> Result<()> {
-        // The library has no object for an id that was not accepted yet.
+        // An id that is not accepted yet has no object in the library.
         if !matches!(event, number::USER | number::INTERNAL) || self.id(id)?.uid == 0 {
             return Err(refuse!(
                 Invalid,
@@ -198,7 +198,6 @@ impl<D: Devices> Session<D> {
         self.raise_now(id, Some(group), (number::MULTICAST_JOIN, 0), payload);
     }
 
-    /// GET_EVENT.
     pub(super) fn get_event(&mut self, channel: u32) -> Result<Vec<u8>> {
         let c = self.channels.get_mut(&channel).ok_or(Error::Os(9))?;
         let e = c.events.pop_front().ok_or(Error::Again)?;
@@ -206,9 +205,9 @@ impl<D: Devices> Session<D> {
         if let Some(id) = self.ids.get_mut(&e.id) {
             id.reported = id.reported.wrapping_add(1);
             uid = id.uid;
-            // For a peer whose process has died its kernel sends a DREQ, and rsockets takes a
-            // DISCONNECTED with a status for no end. Only an answer that the program waits for may
-            // be missing.
+            // When a process dies, its kernel sends the peer a DREQ, and rsockets does not take a
+            // DISCONNECTED with a status for the end. So the status remains only if the program
+            // itself has asked for the end.
             if e.number == cm_event::DISCONNECTED && !id.disconnects {
                 status = 0;
             }
@@ -255,8 +254,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Drops the events of an id that is removed. Connection requests among them, which the program
-    /// has not taken, end with their listener.
+    /// Drops the events of an id that is removed. Connection requests among them end with their
+    /// listener.
     pub(super) fn drop_events(&mut self, channel: u32, id: u32) {
         let Some(c) = self.channels.get_mut(&channel) else { return };
         let mut untaken = Vec::new();
@@ -271,7 +270,7 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// Drops the events of a group that was left.
+    /// Drops the events of a group that the program has left.
     pub(super) fn drop_group_events(&mut self, id: u32, group: u32) {
         let channel = self.ids.get(&id).map(|i| i.channel);
         if let Some(c) = channel.and_then(|c| self.channels.get_mut(&c)) {
@@ -279,8 +278,8 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// MIGRATE_ID: the id and its events move to another channel, where they are in the order of
-    /// arrival too.
+    /// MIGRATE_ID: moves an id and its events to another channel, where they are also in the order
+    /// of arrival.
     pub(super) fn migrate(&mut self, id: u32, to: u32) -> Result<Vec<u8>> {
         let i = self.id_mut(id)?;
         let from = core::mem::replace(&mut i.channel, to);

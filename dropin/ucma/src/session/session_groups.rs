@@ -1,5 +1,5 @@
 //! Multicast groups that ids have joined. A join returns the group's GID. The QP becomes a member
-//! in the device when the library attaches it.
+//! when the library attaches it.
 
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::AhAttr;
@@ -37,7 +37,7 @@ impl<D: Devices> Session<D> {
             ));
         }
         if send_only {
-            // Only a switch could use it.
+            // Only a switch could treat such a member differently.
             return Err(refuse!(
                 Unsupported,
                 "join_flags 1: members that only send are not told apart"

@@ -11,7 +11,7 @@ use gdrcore_testkit::patience::until;
 use gdrcore_testkit::rng::Rng;
 use session_lab::Lab;
 
-/// A session with one channel, and calls as a library would make them.
+/// A session with one channel, and the calls that a library makes.
 struct Program {
     s: Session<Lab>,
     channel: u32,
@@ -142,7 +142,7 @@ impl Program {
         })
     }
 
-    /// The next event, which must be this one.
+    /// Takes the next event, which must have this number.
     fn expect(&mut self, uid: u64, event: u32) -> Seen {
         let missing = || format!("event {event} of {uid} did not come");
         let e = until(60, missing, || {
@@ -157,7 +157,7 @@ impl Program {
         e
     }
 
-    /// A client that has resolved address and route to a port here.
+    /// A client that has resolved an address and a route to a port here.
     fn client(&mut self, uid: u64, ps: u16, port: u16) -> u32 {
         let c = self.create(uid, ps);
         self.resolve(c, [127, 0, 0, 1], port).unwrap();
@@ -196,7 +196,7 @@ fn a_connection_from_bind_to_timewait() {
     p.accept(r, 3, 0x200, b"yes").unwrap();
     let e = p.expect(2, cm_event::CONNECT_RESPONSE);
     assert_eq!((e.id, u32_at(&e.param, 0), data(&e, 8)), (c, 0x200, &b"yes"[..]));
-    // The PSN that one expects is the other's first.
+    // Each side expects the other's first PSN.
     let (_, rts) = p.attr(c, qp_state::RTS).unwrap();
     assert_eq!(u32_at(&rts, 28), server_psn);
     let (_, rtr) = p.attr(c, qp_state::RTR).unwrap();
@@ -215,7 +215,7 @@ fn a_connection_from_bind_to_timewait() {
     assert!(left.is_empty());
     // Both have disconnected; a second disconnect is no error.
     p.disconnect(r).unwrap();
-    // Two resolutions, the response, the end.
+    // The events: two resolutions, the response, the end.
     assert_eq!(p.destroy(c), 4);
     assert_eq!(p.destroy(r), 2);
     assert_eq!(p.destroy(l), 1);
@@ -228,7 +228,7 @@ fn a_datagram_service() {
     let mut p = Program::new();
     p.server(1, port_space::UDP, 4000);
     let c = p.client(2, port_space::UDP, 4000);
-    // The QP can be brought to INIT before anything is known.
+    // INIT_QP_ATTR for INIT works before anything is resolved.
     let (m, init) = p.attr(c, qp_state::INIT).unwrap();
     assert_eq!((m & mask::QKEY, u32_at(&init, 20)), (mask::QKEY, UDP_QKEY));
     p.connect(c, 0, b"who").unwrap();
@@ -277,7 +277,7 @@ fn a_request_whose_peer_gave_up_cannot_be_accepted() {
     let r = p.expect(1, cm_event::CONNECT_REQUEST).id;
     p.destroy(c);
     p.s.pump();
-    // Its end is not reported: the library does not know the id yet.
+    // Its end causes no event, because the library does not know the id yet.
     assert!(p.event().is_none());
     assert_eq!(p.accept(r, 3, 0x200, &[]), Err(Error::Invalid));
     assert_eq!(p.destroy(r), 0);
@@ -294,7 +294,7 @@ fn a_request_before_the_listen_waits_if_the_port_is_bound() {
     assert!(p.event().is_none(), "not refused");
     p.listen(l).unwrap();
     assert_eq!(p.expect(1, cm_event::CONNECT_REQUEST).param.get(8..11), Some(&b"hi!"[..]));
-    // An id that has bound and then connects is no listener.
+    // An id that has bound and then connects does not listen.
     let b = p.create(5, port_space::TCP);
     p.bind(b, [127, 0, 0, 1], 4001).unwrap();
     p.resolve(b, [127, 0, 0, 1], 4000).unwrap();
@@ -404,7 +404,7 @@ fn a_listener_moves_with_the_requests_that_wait_for_the_program() {
     p.channel = new;
     let request = p.expect(1, cm_event::CONNECT_REQUEST).id;
     p.accept(request, 3, 0x200, &[]).expect("an id of the new channel");
-    // The old channel has nothing of them: neither lives on it nor ends with it.
+    // The old channel keeps nothing of the moved ids, and its end does not affect them.
     p.channel = old;
     p.expect(2, cm_event::CONNECT_RESPONSE);
     p.establish(c).unwrap();
@@ -423,7 +423,7 @@ fn a_bind_to_all_addresses_that_one_device_refuses_leaves_its_port_free_on_the_o
     assert_eq!(p.bind(any, [0; 4], 4000), Err(Error::AddressInUse));
     let first = p.create(3, port_space::TCP);
     p.bind(first, [127, 0, 0, 1], 4000).expect("nothing of the refused bind is left");
-    // The id itself may be bound anew, once the port is free.
+    // The id itself can be bound again, once the port is free.
     p.destroy(owner);
     p.destroy(first);
     p.bind(any, [0; 4], 4000).unwrap();
@@ -454,20 +454,21 @@ fn a_channels_events_stay_in_the_order_of_arrival() {
     let d = p.client(4, port_space::TCP, 4000);
     p.establish(c).unwrap();
     p.connect(d, 0x101, &[]).unwrap();
-    // An event of this layer comes behind what has come to the device, taken from there or not.
+    // An event of this layer comes after the device's earlier events, even if those are not fetched
+    // yet.
     let e = p.create(5, port_space::TCP);
     p.resolve(e, [127, 0, 0, 1], 4000).unwrap();
     assert_eq!(p.s.queued(old), 3);
     p.disconnect(c).unwrap();
     p.s.pump();
-    // A move from a channel to itself moves nothing.
+    // A move to the same channel changes nothing.
     for id in [r, c, e] {
         migrate(&mut p, id, old, old);
     }
     let ended = cm_event::DISCONNECTED;
     let (first, rest) =
         ([(3, cm_event::ESTABLISHED), (1, cm_event::CONNECT_REQUEST)], (5, number::ADDR_RESOLVED));
-    // To another channel, and, one by one, back.
+    // Moves to another channel, and one by one back.
     let new = p.s.open();
     for id in [e, r] {
         migrate(&mut p, id, old, new);
@@ -532,7 +533,7 @@ fn options() {
     assert_eq!(set(&mut p, 7, 0, 1), Err(Error::Os(38)));
     p.resolve(id, [127, 0, 0, 1], 4000).unwrap();
     p.expect(1, number::ADDR_RESOLVED);
-    // The class that was set is what the route has.
+    // The route has the class that the program has set.
     let a = p.raw(cmd::QUERY_ROUTE, &[&[0; 8], &id.to_ne_bytes(), &[0; 4]]).unwrap();
     assert_eq!(a[192], 0);
     assert!(set(&mut p, 1, 1, 72).is_ok());
@@ -558,13 +559,13 @@ fn the_any_address_of_either_family_has_ports_of_its_own() {
     p.bind(a, [0; 4], 4000).unwrap();
     p.listen(a).unwrap();
     assert!(own_family(&mut p, a, 1).is_err(), "too late");
-    // Without the option [::] means both families, and IPv4's port is taken.
+    // Without the option [::] covers both families, and IPv4's port is taken.
     let b = p.create(2, port_space::TCP);
     assert_eq!(bind_v6(&mut p, b), Err(Error::AddressInUse));
     assert!(own_family(&mut p, b, 1).is_ok());
-    // Only devices that can be opened count, and no IPv6 one can.
+    // No IPv6 device can be opened, so none counts.
     assert_eq!(bind_v6(&mut p, b), Err(Error::NoDevice));
-    // An id bound to both families gives up one of them.
+    // An id that is bound to both families gives one up.
     let c = p.create(3, port_space::TCP);
     let other = [&10u16.to_ne_bytes()[..], &4001u16.to_be_bytes(), &[0; 24]].concat();
     p.raw(cmd::BIND_IP, &[&[0; 8], &other, &c.to_ne_bytes()]).unwrap();
@@ -572,7 +573,7 @@ fn the_any_address_of_either_family_has_ports_of_its_own() {
     assert_eq!(p.bind(d, [127, 0, 0, 1], 4001), Err(Error::AddressInUse));
     assert!(own_family(&mut p, c, 1).is_ok());
     p.bind(d, [127, 0, 0, 1], 4001).unwrap();
-    // The other way round: IPv4's "any" cannot include IPv6 where the port is taken.
+    // In the other direction: IPv4's "any" cannot include IPv6, because the port is taken there.
     let e = p.create(5, port_space::TCP);
     assert!(own_family(&mut p, e, 0).is_ok());
     assert_eq!(p.bind(e, [0; 4], 4001), Err(Error::AddressInUse));
@@ -638,13 +639,13 @@ fn the_accepting_side_sets_its_own_ack_timeout() {
     };
     p.accept(r, 3, 0x200, &[]).unwrap();
     p.expect(2, cm_event::CONNECT_RESPONSE);
-    // The request's value, until the program sets another.
+    // The request's value applies until the program sets another.
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 19));
     set(&mut p, r, 21).unwrap();
     assert_eq!((timeout(&mut p, c), timeout(&mut p, r)), (19, 21));
 }
 
-/// A peer with a limited RNR retry count is given the kernel's long RNR timer.
+/// If the peer has a limited RNR retry count, this side uses the kernel's long RNR timer.
 #[test]
 fn a_side_without_a_receive_gets_a_long_rnr_timer() {
     let mut p = Program::new();
@@ -699,7 +700,7 @@ fn groups() {
     assert!(p.event().is_none());
 }
 
-/// Any bytes, in any order, on ids that exist: no panic, no leak.
+/// Random bytes in random order, on existing ids: no panic, no leak.
 #[test]
 fn any_bytes_in_any_order() {
     let mut rng = Rng::new(7);
@@ -712,7 +713,7 @@ fn any_bytes_in_any_order() {
         let len = [8usize, 12, 16, 24, 40, 48, 64, 152, 264, 288, 296][random() as usize % 11];
         let mut body: Vec<u8> =
             (0..len).map(|_| if random() % 3 == 0 { random() as u8 } else { 0 }).collect();
-        // Ids at the offsets where commands have them.
+        // Puts existing ids at the offsets where commands have them.
         for at in [0, 8, 16, 36, 44, 56, 272, 280] {
             if at + 4 <= len && random() % 2 == 0 {
                 body[at..at + 4].copy_from_slice(&(1 + random() % 12).to_ne_bytes());

@@ -1,5 +1,6 @@
-//! Writes this host's keys into the store: its own, and its tenants' addresses, all under one
-//! lease, which lives as long as the router is there. A thread of its own: the store may be slow.
+//! Writes this host's keys into the store: the host's own key and one for each tenant's address.
+//! All are under one lease, which ends by itself after the router. The store may be slow, so a
+//! thread of its own does this.
 
 use crate::etcd::{Error, Etcd, If, Pair};
 use crate::keys::{self, Host, Place};
@@ -9,27 +10,27 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// The pauses before a call that failed, and a claim of an address that another host has, is
-/// repeated.
+/// The pauses before a repeated call: after a failure, and after another host was found to have the
+/// address.
 const AGAIN: Duration = Duration::from_secs(1);
 const DENIED_AGAIN: Duration = Duration::from_secs(5);
 
 /// An order to the thread.
 pub enum Order {
-    /// A tenant is to be known.
+    /// Publish a tenant.
     Publish(Entry),
-    /// It is no more.
+    /// Withdraw a tenant.
     Withdraw(Key),
-    /// An address may be free.
+    /// An address may be free: claim it again.
     Freed(Key),
 }
 
-/// A tenant that is to be known.
+/// A tenant to publish.
 struct Want {
     entry: Entry,
-    /// The value in the store, which is this host's.
+    /// The value in the store, if it is this host's.
     held: Option<Vec<u8>>,
-    /// When it is to be tried next, and who was said to have it.
+    /// The time of the next claim, and the other host that was last reported to have the address.
     next: Instant,
     denied: Option<String>,
 }
@@ -43,13 +44,13 @@ pub struct Claims<'s> {
     /// Seconds.
     pub ttl: u64,
     wants: BTreeMap<Key, Want>,
-    /// Values that are to go.
+    /// Values to delete.
     withdrawn: BTreeMap<Key, Vec<u8>>,
     lease: Option<i64>,
     renewed: Instant,
-    /// The key of the host is under the lease.
+    /// The host's key is under the lease.
     is_named: bool,
-    /// The fault of the store that was reported last.
+    /// The store's fault that was reported last.
     fault: Option<Error>,
 }
 
@@ -67,8 +68,8 @@ impl<'s> Claims<'s> {
         Claims { etcd, router, id, host, ttl, wants, withdrawn, lease, renewed, is_named, fault }
     }
 
-    /// Works until the router is gone. The lease ends by itself then; if the router is back before,
-    /// its keys get a new one.
+    /// Works until the router is gone. The lease then ends by itself; a router that is back earlier
+    /// puts its keys under a new one.
     pub fn run(mut self, orders: &Receiver<Order>) {
         while self.router.lives() {
             let outcome = self.step();
@@ -89,7 +90,7 @@ impl<'s> Claims<'s> {
         }
     }
 
-    /// A line when something has changed.
+    /// Prints a line if the fault has changed.
     fn say(&mut self, fault: Option<Error>) {
         if fault != self.fault {
             match &fault {
@@ -113,7 +114,7 @@ impl<'s> Claims<'s> {
                 self.withdrawn.extend(held.map(|value| (key, value)));
             }
             Order::Freed(key) => {
-                // Its own as well: somebody has deleted it.
+                // Also if the key was this host's: somebody has deleted it.
                 if let Some(want) = self.wants.get_mut(&key) {
                     (want.held, want.next) = (None, Instant::now());
                 }
@@ -125,7 +126,7 @@ impl<'s> Claims<'s> {
         Duration::from_secs(self.ttl) / 3
     }
 
-    /// How long there is nothing to do.
+    /// The time until the next claim or renewal.
     fn patience(&self) -> Duration {
         let open = self.wants.values().filter(|want| want.held.is_none()).map(|want| want.next);
         let now = Instant::now();
@@ -133,7 +134,7 @@ impl<'s> Claims<'s> {
         next.saturating_duration_since(now)
     }
 
-    /// Does what is due.
+    /// Renews the lease if that is due, and puts and deletes keys.
     fn step(&mut self) -> Result<(), Error> {
         if let Some(lease) = self.lease {
             if self.renewed.elapsed() >= self.every() {
@@ -161,7 +162,7 @@ impl<'s> Claims<'s> {
         Ok(())
     }
 
-    /// A new lease, under which nothing is yet.
+    /// Gets a new lease, which has no key yet.
     fn begin(&mut self) -> Result<i64, Error> {
         let lease = self.etcd.grant(self.ttl)?;
         (self.lease, self.renewed, self.is_named) = (Some(lease), Instant::now(), false);
@@ -171,8 +172,8 @@ impl<'s> Claims<'s> {
         Ok(lease)
     }
 
-    /// Puts the key of the host. Nothing is claimed before: another router of the same name would
-    /// have the same claims.
+    /// Puts the host's key. Tenants are claimed only afterwards, because another router of the same
+    /// name would make the same claims.
     fn name(&mut self, lease: i64) -> Result<(), Error> {
         let (key, value) = (keys::host(self.id), keys::bytes(&self.host));
         let mine = |pair: &Pair| {
@@ -195,7 +196,8 @@ impl<'s> Claims<'s> {
         Err(Error::Refused(format!("host id {} is that of another router{at}", self.id)))
     }
 
-    /// Takes away what is not wanted any more: first so that others know that it was meant.
+    /// Deletes the withdrawn keys. It marks each one first, so that other hosts know that its host
+    /// has withdrawn it.
     fn withdraw(&mut self, lease: i64) -> Result<(), Error> {
         while let Some((key, value)) = self.withdrawn.pop_first() {
             let name = keys::vip(&key);
@@ -218,7 +220,8 @@ impl<'s> Claims<'s> {
     }
 }
 
-/// Puts a key that is not there, or is this host's already (`mine`); else the one that is there.
+/// Puts a key that does not exist or is already this host's (`mine`); otherwise returns the
+/// existing one.
 fn put(
     etcd: &Etcd,
     key: &str,
@@ -227,7 +230,8 @@ fn put(
     mine: impl Fn(&Pair) -> bool,
 ) -> Result<Option<Pair>, Error> {
     let mut on = If::Absent;
-    // Between two looks somebody may change it; whoever loses that each time tries again later.
+    // Another host may change the key between the tries. After four lost races the caller tries
+    // again later.
     for _ in 0..4 {
         match etcd.change(key, Some((value, lease)), on)? {
             Ok(()) => return Ok(None),
@@ -257,7 +261,7 @@ fn claim(etcd: &Etcd, router: &Router, lease: i64, want: &mut Want) -> Result<()
     Ok(())
 }
 
-/// Says who has an address, if that is new.
+/// Reports the host that has an address, if it is another one than before.
 fn deny(router: &Router, want: &mut Want, holder: &str) {
     want.next = Instant::now() + DENIED_AGAIN;
     if want.denied.as_deref() != Some(holder) {

@@ -1,6 +1,6 @@
-//! The calls of etcd's API that the adapter needs, over the JSON gateway that each member has
-//! (HTTP/1.1, keys and values in base64, 64-bit numbers as texts). A call that one member does not
-//! answer goes to the next one.
+//! The calls of etcd's API that the adapter needs, over the JSON gateway of each member (HTTP/1.1,
+//! keys and values in base64, 64-bit numbers as texts). If one member does not answer, the call
+//! goes to the next one.
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde_json::{json, Value};
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use ureq::Agent;
 
-/// How long a member may take for an answer.
+/// Time limit of a member's answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// A watch is asked for anew after so long: a member that has stopped says nothing of that.
+/// A watch is repeated after this time, because a member that hangs sends no error.
 const WATCH: Duration = Duration::from_secs(5);
-/// Longest answer. A page of a range is far below.
+/// Longest answer. A page of a range is far shorter.
 const ANSWER_MAX: u64 = 64 << 20;
 /// Keys of one page of a range.
 const PAGE: usize = 2000;
@@ -24,9 +24,9 @@ const PAGE: usize = 2000;
 pub enum Error {
     /// No member answers, or none that has a leader.
     Down(String),
-    /// The store does not do it.
+    /// The store refuses the call.
     Refused(String),
-    /// The revision was compacted: what has happened since is not known.
+    /// The revision was compacted, so the changes since then are lost.
     Compacted,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Error {
 pub struct Pair {
     pub key: String,
     pub value: Vec<u8>,
-    /// When it was changed last.
+    /// The revision of its last change.
     pub revision: i64,
 }
 
@@ -56,14 +56,14 @@ pub enum Change {
     Delete(String),
 }
 
-/// On what a key is put or deleted.
+/// The condition of a put or a delete.
 #[derive(Clone, Copy, Debug)]
 pub enum If<'v> {
-    /// It is not there.
+    /// The key does not exist.
     Absent,
-    /// It was changed last then.
+    /// The key was last changed in this revision.
     Revision(i64),
-    /// It has this value.
+    /// The key has this value.
     Value(&'v [u8]),
 }
 
@@ -166,8 +166,8 @@ impl Etcd {
         })
     }
 
-    /// All keys that begin with a text, as of one revision, which is returned. `each` is given
-    /// them, page by page.
+    /// Passes all keys that begin with a text to `each`, page by page. Returns the revision of all
+    /// pages.
     pub fn range(&self, prefix: &str, mut each: impl FnMut(Pair)) -> Result<i64, Error> {
         let (mut from, end) = (prefix.as_bytes().to_vec(), behind(prefix));
         let mut revision = 0;
@@ -226,8 +226,8 @@ impl Etcd {
         Ok(number(&answer["result"]["TTL"]) > 0)
     }
 
-    /// Puts a key under a lease, or deletes it (`None`), on a condition. `Err` within: it did not
-    /// hold; the key as it is, if it is there.
+    /// Puts a key under a lease, or deletes it (`None`), if the condition holds. The inner `Err`
+    /// means that it did not hold, and has the present key, if there is one.
     pub fn change(
         &self,
         key: &str,
@@ -260,11 +260,12 @@ impl Etcd {
         Ok(Err(if there.is_null() { None } else { pair(there) }))
     }
 
-    /// The changes of keys that begin with a text, from a revision on, until `each` returns false,
-    /// the member says no more or time is up. The revision to go on from.
+    /// Passes the changes of keys that begin with a text, from a revision on, to `each`. Ends if
+    /// `each` returns false, the member ends the stream or the time is up. Returns the revision
+    /// from which to go on.
     ///
     /// # Errors
-    /// Compacted, or the stream cannot be had; what came before counts.
+    /// Compacted, or no stream. The changes before the error count.
     pub fn watch(
         &self,
         prefix: &str,
@@ -280,7 +281,7 @@ impl Etcd {
             self.agent
                 .post(format!("{member}/v3/watch"))
                 .header("content-type", "application/json")
-                // Without a leader there is no news: the member ends the watch then.
+                // A member without a leader would send no changes: ask it to end the watch instead.
                 .header("grpc-metadata-hasleader", "true")
                 .config()
                 .timeout_global(Some(WATCH))
@@ -291,7 +292,7 @@ impl Etcd {
         let mut next = from;
         let body = answer.into_body().into_with_config().limit(ANSWER_MAX).reader();
         for line in BufReader::new(body).split(b'\n') {
-            // Time is up, or the member is gone: the caller looks which.
+            // The time is up or the member is gone: the caller finds out which.
             let Ok(line) = line else { break };
             let Ok(value) = serde_json::from_slice::<Value>(&line) else { break };
             let Some(result) = value.get("result") else { return Err(fault(&value)) };

@@ -1,10 +1,11 @@
-//! A member that answers what a test wants.
+//! A member whose answers a test chooses.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// Starts one; its endpoint. `answer`: from path and request to the status and the body.
+/// Starts one and returns its endpoint. `answer` gets the path and the request, and returns the
+/// status and the body.
 pub fn member(answer: impl Fn(&str, &Value) -> (u16, String) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));

@@ -75,17 +75,17 @@ pub fn vip(key: &Key) -> String {
     network(&key.network) + &key.vip
 }
 
-/// The address that a key of a network is of; `None`: none is.
+/// The address in a key of a network; `None`: the key has none.
 pub fn parse(network_name: &str, key: &str) -> Option<Key> {
     let vip = key.strip_prefix(&network(network_name))?;
-    // As it is written here: another text for the same address would be another key.
+    // Only the form that the adapter writes: another text of the same address would be another key.
     let ip: std::net::IpAddr = vip.parse().ok().filter(|ip| vip == format!("{ip}"))?;
     Some(Key { network: network_name.into(), vip: ip.to_string() })
 }
 
 /// The bytes of a value.
 pub fn bytes(value: &impl Serialize) -> Vec<u8> {
-    // Texts and numbers alone, which always have a form in JSON.
+    // The values are texts and numbers, which always have a JSON form.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

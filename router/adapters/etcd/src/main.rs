@@ -1,9 +1,9 @@
-//! `gdrcore-router-etcd`: brings a router the map of hosts from etcd, and puts this host's tenants
-//! there (docs/ROUTER.md, "Many hosts on etcd").
+//! `gdrcore-router-etcd`: brings a router the map of hosts from etcd, and publishes this host's
+//! tenants there (docs/ROUTER.md, "Many hosts on etcd").
 //!
-//! It connects to the socket `feed` of the router, and begins anew whenever that is gone. One
-//! thread for what the router says, one for this host's keys ([`mod@claims`]), and one for each
-//! network that is watched ([`mod@watch`]).
+//! It connects to the router's socket `feed`, and starts over whenever that connection ends. One
+//! thread reads the router's lines, one writes this host's keys ([`mod@claims`]), and one for each
+//! network watches it ([`mod@watch`]).
 
 mod claims;
 mod etcd;
@@ -41,7 +41,7 @@ tenants there.
 It never ends by itself: where router or etcd are not there, it tries again.
 ";
 
-/// How long until a router that is not there is looked for again.
+/// The pause before a new try to reach the router.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A line on standard error, which may have been closed.
@@ -64,7 +64,7 @@ impl Router {
     pub(crate) fn say(&self, event: &Event) -> bool {
         let mut line = Vec::new();
         write(event, &mut line);
-        // Longer ones are of no host: names and addresses are short.
+        // A longer line cannot be a host's, since names and addresses are short.
         if line.len() > LINE_MAX {
             return self.lives();
         }
@@ -133,7 +133,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error
     Ok(Request::Run(options))
 }
 
-/// The next line of the router; `None`: it is gone, or is none.
+/// The router's next line; `None`: the router is gone, or the line is not of the protocol.
 fn hear(from: &mut BufReader<UnixStream>) -> Option<Wish> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line).ok()?;
@@ -143,7 +143,6 @@ fn hear(from: &mut BufReader<UnixStream>) -> Option<Wish> {
     read(&line).map_err(|why| note(format_args!("the router: {why}"))).ok()
 }
 
-/// Starts to watch a network.
 fn watch(etcd: Arc<Etcd>, router: Arc<Router>, own: String, network: String, to: Sender<Order>) {
     std::thread::spawn(move || {
         let freed = |key| drop(to.send(Order::Freed(key)));
@@ -152,7 +151,7 @@ fn watch(etcd: Arc<Etcd>, router: Arc<Router>, own: String, network: String, to:
     });
 }
 
-/// Serves one life of the router, or one connection to it.
+/// Serves one connection to the router.
 fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Result<()> {
     let mut from = BufReader::new(stream.try_clone()?);
     let (id, host) = match hear(&mut from) {
@@ -173,7 +172,7 @@ fn serve(options: &Options, etcd: &Arc<Etcd>, stream: UnixStream) -> std::io::Re
     note(format_args!("serves host {id}"));
     let router = Arc::new(Router::new(stream));
     let (orders, queue) = channel();
-    // Threads of a router that is gone end by themselves, at the next answer of the store.
+    // The threads of a router that is gone end by themselves, at the store's next answer.
     let claims = (etcd.clone(), router.clone(), id.clone(), options.ttl);
     std::thread::spawn(move || {
         let (etcd, router, id, ttl) = claims;

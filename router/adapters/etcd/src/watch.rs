@@ -7,16 +7,16 @@ use crate::{note, Router};
 use gdrcore_router_feed::{Entry, Event, Key};
 use std::time::{Duration, Instant};
 
-/// After a failure the store is asked again so much later.
+/// The pause after a failure of the store.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// The meaning of an address's value.
 enum Said {
     Here(Entry),
-    /// It is this host's.
+    /// It is one of this host's.
     Own(Key),
     Withdrawn(Key),
-    /// It is nothing of ours: perhaps somebody wrote it by hand.
+    /// The adapter did not write it: perhaps somebody did by hand.
     Nothing,
 }
 
@@ -30,19 +30,19 @@ fn said(network: &str, own: &str, key: &str, value: &[u8]) -> Said {
     }
 }
 
-/// A network as it is told to the router.
+/// A network whose tenants the router gets.
 pub struct Watch<'s> {
     pub etcd: &'s Etcd,
     pub router: &'s Router,
     /// The id of this host.
     pub own: &'s str,
     pub network: &'s str,
-    /// Is told of addresses that may be free.
+    /// Gets the addresses that may be free.
     pub freed: &'s dyn Fn(Key),
 }
 
 impl Watch<'_> {
-    /// Tells all, then what changes, until nobody is there to be told.
+    /// Reports all tenants, then each change, until the router is gone.
     pub fn run(&self) {
         let mut is_up = true;
         while self.router.lives() {
@@ -71,7 +71,7 @@ impl Watch<'_> {
         *is_up = up;
     }
 
-    /// Tells all; the revision from which on changes are new.
+    /// Reports all tenants; returns the revision from which on changes are new.
     fn read(&self) -> Result<i64, Error> {
         self.router.say(&Event::Begin { network: self.network.into() });
         let revision = self.etcd.range(&keys::network(self.network), |pair| {
@@ -83,12 +83,12 @@ impl Watch<'_> {
         Ok(revision + 1)
     }
 
-    /// Tells what changes, by one watch after the other.
+    /// Reports the changes, by one watch after the other.
     fn follow(&self, mut from: i64, is_up: &mut bool) -> Result<(), Error> {
         let prefix = keys::network(self.network);
         while self.router.lives() {
             let began = Instant::now();
-            // Whoever answers this has a majority.
+            // A member that answers this has a majority.
             let next = self.etcd.probe(&prefix).and_then(|()| {
                 self.set_up(is_up, None);
                 self.etcd.watch(&prefix, from, |change| {
@@ -98,7 +98,8 @@ impl Watch<'_> {
             });
             match next {
                 Ok(next) => {
-                    // A member that ends watches at once is not asked all the time.
+                    // So that a member which ends its watches at once does not get requests without
+                    // pause.
                     if next == from && began.elapsed() < AGAIN {
                         self.etcd.turn_away();
                         std::thread::sleep(AGAIN);

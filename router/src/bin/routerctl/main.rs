@@ -97,7 +97,7 @@ fn milliseconds(text: &str) -> Option<u32> {
     digits.parse::<u32>().ok()?.checked_mul(unit)
 }
 
-/// The socket and what is wanted there.
+/// The socket, and the request to send there.
 ///
 /// # Errors
 /// The fault in words.

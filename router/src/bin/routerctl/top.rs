@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two reads.
+/// The pause between two reads.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The form of the output.
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Form {
     /// A JSON object a line.
     pub(super) json: bool,
-    /// One time.
+    /// Print once.
     pub(super) once: bool,
 }
 
@@ -163,7 +163,7 @@ mod tests {
             assert!(text.split_whitespace().any(|w| w == word), "{word} {text}");
         }
         assert_eq!(lines(&[r.clone(), r]).lines().count(), 2);
-        // A tenant without a session before, and counters that begin at 0 again.
+        // A tenant that had no session before, and counters that a restart has set to 0.
         let none = json!({"tenant": "blue", "sessions": 0, "relay": null});
         assert_eq!(row(&Value::Null, &none, 1.0)["tx_bytes_per_s"], 0);
         assert_eq!(row(&tenant(5000, 0, 0), &tenant(0, 0, 0), 1.0)["tx_bytes_per_s"], 0);

@@ -12,21 +12,20 @@ pub(in crate::broker) type Gid = [u8; 16];
 /// Tenants that an adapter may bring.
 pub(super) const TENANTS_MAX: usize = 1 << 17;
 
-/// A stale tenant, which its host does not renew, stays known for 10 minutes: that host may merely
-/// be cut off from the store.
+/// The time for which a stale tenant stays known: its host does not renew it, but may only be cut
+/// off from the store.
 pub(in crate::broker) const STALE_NS: u64 = 600_000_000_000;
 
 /// A tenant of another host.
 #[derive(Debug)]
 struct Entry {
     placed: Arc<Placed>,
-    /// The round of its network in which it was last listed.
+    /// The listing of its network that had it last.
     round: u32,
     /// If it is stale: the time at which it is forgotten.
     until: Option<u64>,
 }
 
-/// A network.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     tenants: BTreeMap<Gid, Entry>,
@@ -34,14 +33,14 @@ pub(super) struct Network {
     round: u32,
     /// The present adapter has listed all its tenants.
     complete: bool,
-    /// The store answers.
+    /// The store of this network answers.
     up: bool,
-    /// Own tenants' addresses that other hosts have: the host, and the round that said so.
+    /// Own tenants' addresses that other hosts have: that host, and the listing that said so.
     denied: BTreeMap<Gid, (String, u32)>,
 }
 
 impl Network {
-    /// Whether all its tenants are known, so that an unknown address has none.
+    /// Whether all its tenants are known, so that an unknown address belongs to none.
     fn is_known(&self) -> bool {
         self.complete && self.up
     }
@@ -121,7 +120,7 @@ impl Known {
     }
 
     /// Adds or moves a tenant. Returns the tenants that this removes: its own former entry, and
-    /// those of its host that had one of its blocks.
+    /// tenants of its host that had one of its blocks.
     ///
     /// # Errors
     /// There are too many.
@@ -160,7 +159,7 @@ impl Known {
     fn take_blocks(&mut self, placed: &Placed) -> Vec<Arc<Placed>> {
         let Some(source) = self.sources.get(&host_of(&placed.at)) else { return Vec::new() };
         let before = source.range(..placed.blocks.end).rev();
-        // The ranges are disjoint, so those that meet the tenant's are adjacent in the map.
+        // The ranges are disjoint, so the ranges that meet the tenant's are adjacent in the map.
         let meet = before.take_while(|(_, other)| other.blocks.end > placed.blocks.start);
         let same = |o: &Placed| o.gid == placed.gid && o.network == placed.network;
         let others: Vec<_> = meet.map(|(_, o)| o.clone()).filter(|o| !same(o)).collect();
@@ -192,7 +191,7 @@ impl Known {
         let until = now.saturating_add(STALE_NS);
         entry.until = Some(until);
         self.stale.push_back((until, name, *gid));
-        // A tenant that became stale and was renewed has left old entries behind: drop them.
+        // A stale tenant that was renewed has left old entries behind: drop them.
         if self.stale.len() > 2 * self.len + 1024 {
             let networks = &self.networks;
             self.stale.retain(|(until, name, gid)| {
@@ -209,7 +208,7 @@ impl Known {
         network.complete = false;
     }
 
-    /// Ends the listing. Tenants that it did not have are stale now, and addresses that it did not
+    /// Ends the listing. Tenants that were not in it become stale, and addresses that it did not
     /// deny are accepted.
     pub(super) fn end(&mut self, now: u64, name: &str) {
         let (_, network) = self.network(name);

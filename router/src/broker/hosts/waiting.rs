@@ -37,10 +37,10 @@ impl Waiting {
 }
 
 impl Broker {
-    /// Keeps a route to an unknown address, if that may be a tenant's that is not listed yet.
+    /// Keeps a route to an unknown address that may belong to a tenant not listed yet.
     ///
     /// # Errors
-    /// `refusal`, if the address has no tenant for certain; or that too many routes are kept.
+    /// `refusal`, if the address certainly has no tenant; or that too many routes are kept.
     pub(in crate::broker) fn keep(
         &mut self,
         now: u64,
@@ -62,7 +62,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The network of a session, if an address in it may be that of a tenant not listed yet.
+    /// The network of a session, if an address in it may belong to a tenant not listed yet.
     fn unknown(&self, id: SessionId, gid: &Gid) -> Option<String> {
         let up = self.up(id)?;
         let network = &up.tenant.network;
@@ -75,7 +75,8 @@ impl Broker {
         (may_come && !is_here).then(|| network.clone())
     }
 
-    /// Routes again what was kept for a network, or for one address of it, of which more is known.
+    /// Routes the kept requests again: those of a network, or for one address of it that has become
+    /// known.
     pub(super) fn route_again(
         &mut self,
         now: u64,
@@ -83,7 +84,7 @@ impl Broker {
         gid: Option<&Gid>,
         out: &mut Vec<Action>,
     ) {
-        // Otherwise the routes would be kept again, for longer than a program waits.
+        // So that these routes are not kept again, for longer than a program waits.
         let settles = gid.is_some() || self.far.is_known(network);
         if self.waiting.0.is_empty() || !settles {
             return;

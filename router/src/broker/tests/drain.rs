@@ -1,4 +1,4 @@
-//! A router that is about to end.
+//! A router that drains.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The map as an adapter brings it: what is not known yet, who is cut off, and two hosts that want
-//! one address.
+//! The map from an adapter: addresses that are not known yet, hosts that are cut off, and two hosts
+//! that want one address.
 
 use super::*;
 use crate::policy::Placed;
@@ -15,7 +15,7 @@ vip = "10.0.0.1"
 blocks = [5, 8]
 "#;
 
-/// What is known lives on for so long.
+/// The time for which a stale tenant stays known.
 const STALE: u64 = 600 * SECOND;
 
 fn bench() -> Bench {
@@ -65,7 +65,7 @@ fn gone(last: u8, stale: bool) -> MapEvent {
 
 const GOLD: u32 = 6 * QPN_UNIT + 9;
 
-/// The status of the one answer to a route.
+/// The status of the only answer to a route.
 fn status(out: &[Action]) -> i32 {
     match out {
         [Action::Send(_, Envelope { seq: 9, status, message: Message::Routed(_), .. })] => *status,
@@ -92,12 +92,12 @@ fn a_route_to_whom_nobody_knows_yet_waits_two_seconds() {
         }
         other => panic!("{other:?}"),
     }
-    // When all is known, who is not known is not there.
+    // Once all tenants are listed, an unknown address has none.
     assert_eq!(b.route(blue, gid(8), GOLD), []);
     let out = b.map(MapEvent::End("default".into()));
     assert_eq!(status(&out), -errno::UNREACHABLE);
     assert_eq!(b.refused(blue, gid(8), GOLD).0, errno::UNREACHABLE);
-    // Until nobody can say so any more.
+    // A store that does not answer makes the listing incomplete.
     b.map(MapEvent::Store("default".into(), false));
     assert_eq!(b.route(blue, gid(8), GOLD), []);
     let out = b.map(MapEvent::Store("default".into(), true));
@@ -113,7 +113,7 @@ fn a_route_to_whom_nobody_knows_yet_waits_two_seconds() {
     // A session that ends asks no more.
     b.broker.gone(b.now, blue, &mut Vec::new());
     assert_eq!(b.later(SECOND), []);
-    // A number that is wrong, a tenant that others do not know, and one of this host wait not.
+    // A wrong number, a tenant that other hosts do not know and a tenant of this host do not wait.
     let (blue, welcome) = b.with_rings(1);
     assert_eq!(b.refused(blue, gid(7), 9 * QPN_UNIT).0, errno::UNREACHABLE);
     assert_eq!(b.refused(blue, welcome.gids[0], 9 * QPN_UNIT).0, errno::UNREACHABLE);
@@ -149,7 +149,7 @@ fn who_is_cut_off_stays_known_for_ten_minutes() {
     b.later(1);
     assert_eq!(b.refused(blue, gid(7), GOLD).0, errno::UNREACHABLE);
     assert_eq!(b.broker.far_count(), (1, 0));
-    // Who comes back in time stays; who is withdrawn is gone at once.
+    // A tenant that is renewed in time stays; a withdrawn tenant is gone at once.
     b.map(MapEvent::Put(gold()));
     b.map(gone(7, true));
     b.later(STALE / 2);
@@ -158,12 +158,12 @@ fn who_is_cut_off_stays_known_for_ten_minutes() {
     assert_eq!(status(&b.route(blue, gid(7), GOLD)), 0);
     b.map(gone(7, false));
     assert_eq!(b.refused(blue, gid(7), GOLD).0, errno::UNREACHABLE);
-    // Whom a new reading does not have is as cut off.
+    // A tenant that is missing in a new listing becomes stale.
     b.told(&[gold()]);
     assert_eq!(b.broker.far_count(), (2, 1));
     b.later(STALE);
     assert_eq!(b.broker.far_count(), (1, 0));
-    // Another host's claim replaces it at once.
+    // Another host's claim replaces a stale tenant at once.
     b.map(gone(7, true));
     b.map(MapEvent::Put(at("elsewhere", 7, (9, 1))));
     assert_eq!(b.refused(blue, gid(7), GOLD).0, errno::UNREACHABLE, "its blocks are others");
@@ -189,7 +189,7 @@ fn a_tenant_whose_address_another_host_has_ends_with_the_holders_name() {
         let (errno, why) = end_of(&out, blue);
         assert_eq!(errno, errno::IN_USE);
         assert_eq!(why, "address 10.0.0.1 of tenant blue is held by host there");
-        // And it has no new ones.
+        // The tenant has no new sessions either.
         let again = b.connect(1);
         match &b.hello(again, hello())[..] {
             [Action::Send(_, Envelope { status, message: Message::Welcome(w), .. }), ..] => {
@@ -199,14 +199,14 @@ fn a_tenant_whose_address_another_host_has_ends_with_the_holders_name() {
         }
         let denied: Vec<_> = b.broker.denied().map(|(n, g, h)| (n.to_string(), *g, h)).collect();
         assert_eq!(denied, [("default".to_string(), gid(1), "there")]);
-        // Others are not concerned.
+        // Other tenants are not affected.
         b.up(2);
-        // Until the store says that it is this host's.
+        // The denial ends when the store accepts the address as this host's.
         b.map(gone(1, true));
         b.map(MapEvent::Claimed("default".into(), gid(1)));
         assert_eq!(b.broker.far_count(), (0, 0));
         b.up(1);
-        // A denial that a new reading does not repeat is over, too.
+        // A denial that a new listing does not repeat is over, too.
         b.map(MapEvent::Denied { network: "default".into(), gid: gid(1), holder: "x".into() });
         assert_eq!(b.broker.denied().count(), 1);
         b.told(&[]);
@@ -224,8 +224,8 @@ fn denials_of_what_is_nobodys_here_change_nothing() {
         b.map(MapEvent::Denied { network: "default".into(), gid, holder: "there".into() });
     }
     assert_eq!((b.broker.denied().count(), b.broker.sessions().count()), (0, 1));
-    // A tenant that other hosts do not know gives its address to who is in the store, and does not
-    // get it back while that is merely cut off.
+    // A tenant that other hosts do not know yields its address to the tenant in the store. It does
+    // not get the address back while the other is only stale.
     let out = b.map(MapEvent::Put(at("there", 2, (9, 1))));
     assert!(end_of(&out, red).1.contains("10.0.0.2 is a tenant's of host there"), "{out:?}");
     b.map(gone(2, true));
@@ -259,7 +259,7 @@ fn a_new_policy_keeps_what_the_adapter_has_brought() {
     b.broker.reload(0, Policy::parse(&format!("{other}{HOST}")).unwrap(), &Host, &mut out);
     assert_eq!((out.len(), b.broker.far_changes()), (0, changes));
     assert_eq!(status(&b.route(blue, gid(7), GOLD)), 0);
-    // Another address of the tenant: a denial of the former one is nobody's any more.
+    // After a change of the tenant's address the denial of the former one applies to nobody.
     b.map(MapEvent::Denied { network: "default".into(), gid: gid(1), holder: "there".into() });
     let moved = format!("{POLICY}{HOST}").replace("10.0.0.1", "10.0.0.9");
     b.broker.reload(0, Policy::parse(&moved).unwrap(), &Host, &mut out);

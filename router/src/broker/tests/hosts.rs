@@ -103,7 +103,7 @@ fn policy_counts_towards_other_hosts_and_from_them() {
         ("", "allow = [\"red\"]", false),
         ("", "allow = [\"gold\"]", true),
         ("", "allow = [\"10.0.0.0/24\"]", true),
-        // What is known here of the other.
+        // This host's policy for the other tenant counts, too.
         ("[tenant.gold]\nmatch = { uid = 9 }\nallow = [\"red\"]", "", false),
         ("[tenant.gold]\nmatch = { uid = 9 }\nallow = [\"blue\"]", "", true),
     ] {

@@ -1,4 +1,4 @@
-//! Which pairs go by the relay because a limit counts there, and what becomes of their links.
+//! The pairs that a limit moves to the relay, and the end of their links.
 
 use super::*;
 use crate::policy::Limits;
@@ -9,7 +9,7 @@ fn set(b: &mut Bench, tenant: &str, key: &str, value: &str) -> Result<Vec<Action
     b.broker.set(tenant, &[(key.into(), value.into())], &mut out).map(|()| out)
 }
 
-/// Who is told that links end, and why.
+/// The sessions that are told of ended links, and the reasons.
 fn revoked(actions: &[Action]) -> Vec<(SessionId, SessionId, String)> {
     let told = |action: &Action| match action {
         Action::Send(to, Envelope { message: Message::RouteEvent(e), .. }) => {
@@ -42,7 +42,7 @@ fn whoever_has_a_limit_has_no_links() {
             [relayed; 3]
         );
     }
-    // Weights and bursts alone count nowhere else than in the relay.
+    // Weights and bursts alone have no effect outside the relay.
     let mut b =
         Bench::new(&POLICY.replace("sessions = 3", "sessions = 3\nweight = 7\nburst = 9000"));
     let ((blue, _), (_, v)) = (b.with_rings(1), b.with_rings(2));
@@ -55,18 +55,18 @@ fn a_limit_that_comes_ends_links() {
     let ((blue, w), (red, v)) = (b.with_rings(1), b.with_rings(2));
     let (second, _) = b.with_rings(1);
     assert!(!b.is_relayed(blue, &v) && !b.is_relayed(second, &w));
-    // What counts in the relay alone ends none.
+    // A limit that counts only in the relay ends no link.
     assert_eq!(set(&mut b, "red", "weight", "5"), Ok(vec![]));
     let ends = revoked(&set(&mut b, "red", "tx_rate", "1Mbit").unwrap());
     assert_eq!(ends.len(), 2);
     assert!(ends.iter().all(|(_, _, why)| why.contains("policy has a limit")), "{ends:?}");
     assert_eq!((ends[0].0.max(ends[0].1), ends[0].0.min(ends[0].1)), (red, blue));
     assert!(b.is_relayed(blue, &v) && !b.is_relayed(second, &w));
-    // Another of the same, and the end of it.
+    // A second limit, and the end of both.
     assert_eq!(set(&mut b, "red", "tx_rate", "2Mbit"), Ok(vec![]));
     assert_eq!(set(&mut b, "red", "tx_rate", "off"), Ok(vec![]));
     assert!(!b.is_relayed(blue, &v));
-    // By a reload as well; and what was set lasts until then.
+    // A reload has the same effect, and ends the limits that were set.
     let limited = POLICY.replace("sessions = 3", "sessions = 3\nrx_rate = 5000");
     let mut out = Vec::new();
     b.broker.reload(0, Policy::parse(&limited).unwrap(), &Host, &mut out);

@@ -1,4 +1,4 @@
-//! Sessions that come back to another life of the router.
+//! Sessions that are resumed in another life of the router.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn with(token: [u8; 64]) -> Hello {
     Hello { token, ..hello() }
 }
 
-/// Answers a HELLO with a token: the session, or why not.
+/// Answers a HELLO with a token: the session, or the refusal.
 fn resume(b: &mut Bench, uid: u32, hello: Hello) -> Result<(SessionId, Welcome), (i32, String)> {
     let id = b.connect(uid);
     match &b.hello(id, hello)[..] {
@@ -54,13 +54,13 @@ fn a_session_has_its_number_address_and_queue_pairs_back() {
         (w.session, w.gids, w.qpns, 2)
     );
     assert_ne!(again.token, w.token);
-    // Others reach it by its numbers, and know it by its number.
+    // Other sessions reach it by its queue pair numbers, and know it by its session number.
     second.now = LEARN_NS;
     assert!(second.broker.has_learned(LEARN_NS) && !second.broker.has_learned(LEARN_NS));
     let (blue, _) = second.up(1);
     let (routed, owner, _, link) = second.linked(blue, &again);
     assert_eq!((routed.peer, owner, link.peer), (w.session, id, blue));
-    // A third life takes the newer token, and the older one, once.
+    // A third life accepts the newer token or the older one, each once.
     for token in [again.token, w.token] {
         let mut third = next(3);
         assert_eq!(resume(&mut third, 2, with(token)).unwrap().1.session, w.session);
@@ -114,7 +114,7 @@ fn tokens_of_other_tenants_are_refused() {
     // Its address is another one.
     let mut other = life(&POLICY.replace("10.0.0.1", "10.0.0.9"), 2, 1, Some(LEARN_NS));
     stale(&mut other, 1, with(blue.token), "another address");
-    // And nobody's who is none.
+    // A process that is no tenant's has no token to use.
     let (errno, _) = resume(&mut b, 9, with(blue.token)).unwrap_err();
     assert_eq!(errno, errno::ACCESS);
     let fewer = Hello { qpns: 2 * QPN_UNIT, ..with(blue.token) };
@@ -152,7 +152,7 @@ fn new_numbers_wait_for_those_who_come_back() {
     let mut first = life(POLICY, 1, 1, None);
     let w = first.up(2).1;
     let mut b = next(2);
-    // Red may have three sessions: the fourth that waits is refused.
+    // Red may have three sessions, so the fourth that waits is refused.
     let waiting: Vec<SessionId> = (0..3).map(|_| b.connect(2)).collect();
     for &id in &waiting {
         assert_eq!(b.hello(id, hello()), []);
@@ -161,7 +161,7 @@ fn new_numbers_wait_for_those_who_come_back() {
     let refused = b.hello(fourth, hello());
     assert!(matches!(refused[1], Action::End(..)), "{refused:?}");
     assert_eq!(b.broker.deadline(), Some(LEARN_NS));
-    // One who waits may say goodbye, and nothing else.
+    // A session that waits may only say BYE.
     assert!(matches!(b.hello(waiting[2], hello())[..], [Action::Send(..), Action::End(..)]));
     b.now = SECOND + 1;
     let mut out = Vec::new();
@@ -204,7 +204,7 @@ fn links_of_a_former_life_end_with_the_policy_that_allowed_them() {
         .collect();
     let revoked = route_event::REVOKED;
     assert_eq!(told, [(x, red.session, revoked), (y, blue.session, revoked)]);
-    // The end of one is told to the other.
+    // The other session is told of the first one's end.
     let mut out = Vec::new();
     b.broker.gone(0, x, &mut out);
     assert!(matches!(

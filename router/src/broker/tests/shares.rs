@@ -1,8 +1,8 @@
-//! What all tenants share: none can take it all.
+//! Limits that all tenants share: no tenant can take everything.
 
 use super::*;
 
-/// Two tenants of many sessions, and one that has not begun.
+/// Two tenants with many sessions, and one without any.
 const CROWD: &str = r#"
 [router]
 listen = "/s"
@@ -75,7 +75,7 @@ fn a_tenant_leaves_room_for_links_to_who_takes_none() {
         }
     }
     assert_eq!(made, UNANSWERED / 2);
-    // Sessions that go leave their LINKs there, and those count as their tenant's.
+    // LINKs outlive the sessions that asked for them, and count as their tenant's.
     for id in asks {
         b.broker.gone(b.now, id, &mut Vec::new());
     }

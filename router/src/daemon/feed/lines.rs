@@ -13,7 +13,7 @@ pub(super) enum Fault {
     Refused(Key, String),
 }
 
-/// Parses a line. The key is the address that it is for, if it is for one.
+/// Parses a line. The key is the address that the line is for, if there is one.
 pub(super) fn event(line: &[u8]) -> Result<(Key, MapEvent), Fault> {
     let event = read::<Event>(line).map_err(Fault::Nonsense)?;
     let of = |network: &str, vip: &str| Key { network: network.into(), vip: vip.into() };
@@ -58,7 +58,7 @@ fn placed(e: &Entry) -> Result<Placed, String> {
     Placed::checked((&e.host, &e.address, e.port), &e.tenant, &e.network, &e.vip, e.blocks)
 }
 
-/// A tenant as an adapter is told of it.
+/// The description of a tenant for the adapter.
 pub(super) fn entry(p: &Placed) -> Entry {
     Entry {
         network: p.network.to_string(),

@@ -10,7 +10,7 @@ use gdrcore_net::via::proto::{
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// A session of a user, with rings; its number's tenant.
+/// A session of a user, with rings; returns the number of its tenant.
 fn join(relaying: &mut Relaying, broker: &mut Broker, now: u64, uid: u32) -> (SessionId, u16) {
     let seen = Seen { socket: "/s".into(), pid: 1, uid: Some(uid), ..Seen::default() };
     let id = broker.connect(now, seen);
@@ -44,7 +44,7 @@ fn a_tenant_keeps_its_number_until_there_are_too_many() {
     let mut relaying = Relaying::start(None, None).unwrap();
     let (stays, kept) = join(&mut relaying, &mut broker, 0, 1);
     let mut numbers = vec![kept];
-    // Numbers of queue pairs that have rested.
+    // Queue pair numbers whose rest is over.
     let mut now = 0;
     for uid in 2..=TENANTS as u32 {
         now += MINUTE;
@@ -54,12 +54,12 @@ fn a_tenant_keeps_its_number_until_there_are_too_many() {
     }
     numbers.sort_unstable();
     assert!(numbers.iter().map(|&n| usize::from(n)).eq(0..TENANTS), "each has its own");
-    // Who comes back has the same.
+    // A tenant that comes back keeps its number.
     let second = relaying.tenants["uid-2"].number;
     let (id, number) = join(&mut relaying, &mut broker, now + MINUTE, 2);
     assert_eq!(number, second);
     leave(&mut relaying, &mut broker, now + MINUTE, id);
-    // One more takes that of whom nobody has seen for longest, and not of who is here.
+    // One more tenant takes the number of the least recently used one, not of one with sessions.
     let third = relaying.tenants["uid-3"].number;
     relaying.slots.tenant(third).full.store(5, std::sync::atomic::Ordering::Relaxed);
     let (_, number) = join(&mut relaying, &mut broker, now + 2 * MINUTE, 10_000);

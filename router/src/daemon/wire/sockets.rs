@@ -21,9 +21,9 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Whether a packet of `len` bytes may follow, in a burst of at most so many.
+    /// Whether a packet of `len` bytes may follow, in a burst of at most `most` packets.
     fn takes(&self, len: usize, most: u16) -> bool {
-        // A shorter packet is the last of its burst.
+        // A shorter packet ends its burst.
         let whole = self.len == self.seg * usize::from(self.packets);
         whole && len <= self.seg && self.packets < most && self.len + len <= MAX_BURST
     }
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) to: Endpoint,
     pub(super) grh: Fields,
     pub(super) len: usize,
-    /// The flow of its ICRC, unless that is to be computed.
+    /// The flow of its ICRC; `None`: the ICRC is to be computed.
     pub(super) was: Option<Flow>,
 }
 
@@ -48,19 +48,19 @@ pub(super) struct Sockets {
     pub(super) blocks: Range<u32>,
     pub(super) open: Option<Open>,
     pub(super) hop: Hop,
-    /// A packet that found no room.
+    /// A packet for which the kernel had no room.
     pub(super) held: Option<Held>,
-    /// The kernel had no room: nothing more is taken from its session before it has.
+    /// The kernel has no room: nothing more is taken from the session's ring until it has.
     pub(super) waits: bool,
-    /// It is one of those that are looked at each round.
+    /// It is polled each round.
     pub(super) hot: bool,
-    /// The kernel shows what IP headers had.
+    /// The kernel reports fields of IP headers.
     pub(super) shown: bool,
 }
 
 impl Sockets {
-    /// Adds a packet to what is sent next, with the ICRC of this way ([`super::Wire::send`]).
-    /// False: there is no room.
+    /// Adds a packet to the open burst, with the ICRC of this hop ([`super::Wire::send`]). False:
+    /// there is no room.
     pub(super) fn append(
         &mut self,
         from: &Endpoint,
@@ -86,7 +86,7 @@ impl Sockets {
         if packet.copy_to(room).is_err() {
             return true;
         }
-        // The kernel numbers the packets of a burst from 0 on.
+        // The kernel sends the packets' places in the burst as their identifications.
         let (flow, ident) = (&open.flow, open.packets);
         let after = was.map(|was| self.hop.icrc_after(flow, ident, (&was, 0), room));
         match (after, room.last_chunk_mut()) {
@@ -98,7 +98,7 @@ impl Sockets {
         true
     }
 
-    /// Whether a burst was begun that has room for another packet of its size.
+    /// Whether the open burst has room for another packet of its size.
     pub(super) fn has_begun(&self) -> bool {
         self.open.as_ref().is_some_and(|o| o.takes(o.seg, self.tx.max_segments(&endpoint(&o.to))))
     }
@@ -109,7 +109,7 @@ impl Sockets {
         }
     }
 
-    /// Sends what there is. False: the kernel has no room for all of it.
+    /// Sends the open burst and the held packet. False: the kernel has no room for all of it.
     pub(super) fn flush(&mut self, from: &Endpoint, room: &[u8; PACKET_MAX]) -> bool {
         self.commit();
         if self.tx.tx_flush() == TxOutcome::Full {

@@ -2,17 +2,17 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Sessions that always have more, by their slots, and one clock.
+/// Sessions with packets to send, by their slots, and one clock.
 struct Bench {
     scheduler: Scheduler,
     now: u64,
-    /// Packets that each has, and their size.
+    /// The packets that each session has left, and their size.
     queues: Vec<(usize, usize)>,
     sent: Vec<u64>,
     steps: usize,
 }
 
-/// More packets than any test here sends: one that waits for an end of them fails.
+/// More steps than any test needs: a test with an endless loop fails.
 const STEPS: usize = 2_000_000;
 
 fn limits(rate: u64, weight: u32) -> Limits {
@@ -20,7 +20,7 @@ fn limits(rate: u64, weight: u32) -> Limits {
 }
 
 impl Bench {
-    /// A session a tenant, both of the same number.
+    /// A session for each tenant, with the same number.
     fn new(all: &[Limits]) -> Bench {
         let mut scheduler = Scheduler::new();
         for (n, l) in all.iter().enumerate() {
@@ -41,7 +41,7 @@ impl Bench {
         self.scheduler.ready(slot);
     }
 
-    /// The next packet: whose it is. A packet costs `bytes`.
+    /// Serves the next packet, which costs `bytes`, and returns its session.
     fn step(&mut self) -> Option<u16> {
         self.steps += 1;
         assert!(self.steps < STEPS, "it has no end");
@@ -55,8 +55,8 @@ impl Bench {
         Some(slot)
     }
 
-    /// Until a time: sleeps when there is nothing to do, and wakes when it said it would. How often
-    /// it woke.
+    /// Runs until a time: sleeps when there is nothing to do, and wakes at the scheduler's time.
+    /// Returns the number of wake-ups.
     fn run(&mut self, until: u64) -> usize {
         let mut wakes = 0;
         while self.now < until {
@@ -100,13 +100,13 @@ fn who_sleeps_too_long_keeps_its_rate_as_far_as_its_burst_goes() {
     b.give(0, MANY, 4096);
     b.run(1);
     let first = b.sent[0];
-    // Never awake but every 2 ms.
+    // The worker is awake only every 2 ms.
     for _ in 0..500 {
         b.now += 2 * MS;
         while b.step().is_some() {}
     }
     assert!((b.sent[0] - first).abs_diff(100_000_000) < 2_000_000, "{}", b.sent[0] - first);
-    // A second too late: no more than the burst.
+    // A second too late it may send no more than the burst.
     let before = b.sent[0];
     b.now += SECOND;
     while b.step().is_some() {}
@@ -119,7 +119,7 @@ fn packets_have_a_rate_of_their_own() {
     b.give(0, MANY, 64);
     b.run(2 * SECOND);
     assert!((b.sent[0] / 64).abs_diff(2000 + u64::from(PACKETS)) <= 1, "{}", b.sent[0] / 64);
-    // With both limits the narrower counts.
+    // With both limits the smaller one counts.
     let both = Limits { tx_pps: Some(1000), ..limits(10_000, 1) };
     let mut b = Bench::new(&[both]);
     b.give(0, MANY, 1000);
@@ -131,7 +131,7 @@ fn packets_have_a_rate_of_their_own() {
 #[test]
 fn weights_are_shares() {
     let mut b = Bench::new(&[limits(0, 1), limits(0, 2), limits(0, 4)]);
-    // The size of packets buys nothing.
+    // The packet size does not change the shares.
     for (slot, bytes) in [(0, 4200), (1, 100), (2, 1500)] {
         b.give(slot, MANY, bytes);
     }
@@ -154,11 +154,11 @@ fn the_line_is_shared_by_weights() {
     b.run(10 * SECOND);
     let line = u64::from(burst_of(15_000_000)) + 150_000_000;
     assert!(b.sent.iter().sum::<u64>().abs_diff(line) <= 4000, "{:?}", b.sent);
-    // What the limited one leaves, and its bucket's burst is within the margin.
+    // The others share what the limited tenant leaves. Its burst is within the margin.
     for (sent, due) in b.sent.iter().zip([20_000_000u64, 40_000_000, 80_000_000, 10_000_000]) {
         assert!(sent.abs_diff(due) < due / 20, "{:?}", b.sent);
     }
-    // Without it: as fast as it goes.
+    // Without a limit of the line nobody waits.
     b.scheduler.limit_line(b.now, 0);
     assert_eq!(b.next(1000).len(), 1000);
 }
@@ -172,10 +172,10 @@ fn who_had_nothing_waits_for_one_packet() {
         b.next(37);
         b.give(2, 1, 64);
         assert_eq!(b.step(), Some(2));
-        // It has had its turn, and stays in the round until that has come to it.
+        // The tenant has had its turn, and stays listed until the round has reached it.
         b.next(500);
     }
-    // One that comes back before the round is over is no newcomer: it can't live at the front.
+    // A tenant that comes back within the round is not new, so it cannot stay at the front.
     let mut b = Bench::new(&[limits(0, 100), limits(0, 1)]);
     b.give(0, MANY, 4096);
     b.next(10);
@@ -201,7 +201,7 @@ fn sessions_of_a_tenant_share_what_it_has() {
     let packets: Vec<u64> = b.sent.iter().map(|n| n / 1024).collect();
     assert!(packets[0].abs_diff(3000) <= 4, "{packets:?}");
     assert!(packets[1..].iter().all(|n| n.abs_diff(1000) <= 4), "{packets:?}");
-    // Each in turn, those that have left not among them.
+    // The sessions take turns without those that have left.
     b.scheduler.leave(2);
     b.scheduler.leave(0);
     let order = b.next(6);
@@ -210,7 +210,7 @@ fn sessions_of_a_tenant_share_what_it_has() {
     b.scheduler.leave(1);
     assert_eq!(b.step(), None);
     assert_eq!(b.scheduler.wake_at(), None);
-    // And they come back.
+    // Sessions can come back.
     b.scheduler.join(3, 0);
     b.give(3, 2, 100);
     assert_eq!(b.next(5), [3, 3]);
@@ -231,7 +231,7 @@ fn a_limit_of_one_is_no_others_and_is_the_sum_of_its_sessions() {
     assert!(b.scheduler.waits(0) && b.scheduler.waits(2) && !b.scheduler.waits(1));
 }
 
-/// The worker hears of it by epoll after its last look at the rings, and must not sleep then.
+/// Epoll reports the packet after the worker's last look at the rings, so it must not sleep then.
 #[test]
 fn who_is_ready_after_a_round_is_not_slept_upon() {
     let mut b = Bench::new(&[limits(1000, 1), Limits::NONE]);
@@ -243,7 +243,7 @@ fn who_is_ready_after_a_round_is_not_slept_upon() {
     assert_eq!(b.scheduler.wake_at(), Some(0));
     assert_eq!(b.next(2), [1]);
     assert_eq!(b.scheduler.wake_at(), credit);
-    // Where all wait for the line, it is looked at when that has credit.
+    // If all tenants wait for the line, the worker wakes when that has credit.
     b.scheduler.limit_line(b.now, 1000);
     b.give(1, MANY, 100_000);
     while b.step().is_some() {}
@@ -263,13 +263,13 @@ fn another_limit_counts_at_once() {
     b.run(from + SECOND);
     let due = u64::from(burst_of(0)) + 1_000_000;
     assert!((b.sent[0] - sent).abs_diff(due) <= 4000, "{}", b.sent[0] - sent);
-    // What is owed is not forgotten by leaving and coming back.
+    // A debt survives the end of the session.
     b.scheduler.leave(0);
     b.scheduler.join(0, 0);
     b.scheduler.limit(b.now, 0, &limits(1_000_000, 1));
     b.give(0, MANY, 4000);
     assert!(b.next(10).len() <= 1);
-    // Whoever has the number next owes nothing.
+    // The next tenant of the number has no debt.
     b.scheduler.leave(0);
     b.scheduler.forget(0);
     b.scheduler.join(0, 0);
@@ -298,7 +298,7 @@ fn who_ends_may_owe_a_burst_and_no_more() {
     let mut b = Bench::new(&[limits(1_000_000, 1), Limits::NONE]);
     let burst = u64::from(burst_of(1_000_000));
     let mut finished = 0u64;
-    // Sessions that come, fill their rings and go, each 100 us, for a second.
+    // For a second, every 100 us, a session comes, fills its ring and goes.
     for _ in 0..10_000 {
         b.scheduler.join(0, 0);
         for _ in 0..16 {
@@ -334,7 +334,7 @@ fn whoever_leaves_is_out_of_the_queue_wherever_it_stood() {
         let order: Vec<u16> = std::iter::from_fn(next).collect();
         assert_eq!(order, served, "{leaves} has left");
     }
-    // And alone.
+    // A tenant with a single session.
     let mut scheduler = Scheduler::new();
     scheduler.limit(0, 0, &limits(0, 1));
     (1..=2).for_each(|slot| scheduler.join(slot, 0));

@@ -7,8 +7,9 @@ const A: [u8; 16] = [1; 16];
 const B: [u8; 16] = [2; 16];
 const SECOND: u64 = 1_000_000_000;
 
-/// Two sessions of one network, in blocks 1 and 2, 3, one of the second's address in 4, and one of
-/// another network with the second's address in 5. All but the last may talk.
+/// Four sessions. Two of one network have the blocks 1, and 2 and 3. One with the second's address
+/// has block 4. One of another network, also with the second's address, has block 5. All but the
+/// last may talk.
 fn switch() -> Switch {
     let slots = Arc::new(Slots::default());
     let mut s = Switch::new(slots.clone(), 8);
@@ -27,7 +28,7 @@ fn switch() -> Switch {
 }
 
 impl Switch {
-    /// Where a packet goes that stays on this host.
+    /// The slot to which a packet goes on this host.
     fn here(&mut self, now: u64, from: u16, to: &[u8; 16], packet: &[u8]) -> Result<u16, Refused> {
         self.judge(now, from, to, packet).map(|goal| match goal {
             Goal::Slot(slot) => slot,
@@ -81,7 +82,7 @@ fn a_packet_goes_to_the_owner_of_its_queue_pair_and_to_nobody_else() {
         };
         assert_eq!((to(0, &B, 2), to(0, &B, 3), to(0, &B, 4)), (Ok(1), Ok(1), Ok(2)));
         assert_eq!(to(0, &A, 1), Ok(0), "its own");
-        // A right number at another address, one of nobody's, and one of another network.
+        // A number at the wrong address, numbers without an owner, and one of another network.
         for (gid, block) in [(&A, 2), (&B, 1), (&B, 0), (&B, 6), (&B, 1023), (&B, 5)] {
             assert_eq!(to(0, gid, block), Err(Refused::Qpn), "{class:?} {block}");
         }
@@ -98,7 +99,7 @@ fn a_datagram_names_a_source_of_its_sender() {
     for src in [0, 1, qpn(0), qpn(2), qpn(4), 0xff_ffff] {
         assert_eq!(from(0, src), Err(Refused::Source), "{src:#x}");
     }
-    // A connected packet says nothing of its source.
+    // A connected packet does not name its source.
     assert_eq!(s.here(0, 0, &B, &sent(Class::Rc, qpn(4), qpn(4), b"x")), Ok(2));
     assert_eq!(s.here(0, 9, &B, &request(7)), Err(Refused::Source), "a slot without a session");
 }
@@ -132,7 +133,7 @@ fn what_no_program_sends_goes_nowhere() {
     let cnp = |len: usize| packet(&run, Opcode::CNP, &vec![0; len]);
     assert_eq!(s.here(0, 0, &B, &cnp(CNP_PAYLOAD)), Ok(1));
     assert_eq!(s.here(0, 0, &B, &cnp(CNP_PAYLOAD + 4)), Err(Refused::Frame));
-    // QP1 takes datagrams of QP1 alone.
+    // QP1 accepts only datagrams from QP1.
     let gsi = |class, src| sent(class, src, GSI_QPN, &[0; MAD_LEN]);
     assert_eq!(s.here(0, 0, &B, &gsi(Class::Rc, GSI_QPN)), Err(Refused::Frame));
     assert_eq!(s.here(0, 0, &B, &gsi(Class::Ud, qpn(1))), Err(Refused::Source));
@@ -154,7 +155,7 @@ fn a_request_goes_to_who_listens_and_an_answer_to_who_asked() {
     for block in [1, 5, 6] {
         assert_eq!(judge(&B, &answer(block)), Err(Refused::Qpn), "{block}");
     }
-    // Another of the address, and the port's end.
+    // A second listener at the address, and the end of the first one.
     s.listen(1, service(7), true);
     s.listen(1, service(7), false);
     assert_eq!(s.here(0, 0, &B, &request(7)), Ok(2), "who came first");
@@ -171,7 +172,7 @@ fn who_has_left_is_not_there_and_its_ports_are_free() {
     let data = sent(Class::Ud, qpn(1), qpn(4), b"x");
     assert_eq!(s.here(0, 0, &B, &data), Err(Refused::Qpn));
     assert_eq!(s.here(0, 0, &B, &request(7)), Ok(1));
-    // Nor is whoever gets its slot after it.
+    // The next session in its slot does not get its packets either.
     s.join(0, 2, Place { network: 0, gid: B, blocks: 6..7 });
     assert_eq!(s.here(0, 0, &B, &data), Err(Refused::Qpn));
     assert_eq!(s.here(0, 0, &B, &sent(Class::Ud, qpn(1), qpn(6), b"x")), Ok(2));
@@ -200,7 +201,7 @@ fn requests_have_a_rate_and_data_has_none() {
     assert_eq!(s.here(SECOND / 10, 2, &A, &request(7)), Ok(0), "another's is its own");
 }
 
-/// The same, and other hosts: an address C of the first network in its blocks 1 and 2, D of the
+/// The same with other hosts: an address C of the first network in its blocks 1 and 2, D of the
 /// other network in 3. Slots 0 and 1 may talk to C, slot 3 to D.
 fn with_far() -> Switch {
     let mut s = switch();
@@ -230,7 +231,8 @@ fn a_packet_to_another_host_is_looked_at_as_any() {
     let datagram = |from: u32| sent(Class::Ud, from, qpn(1), b"x");
     assert_eq!(to(0, &C, &datagram(qpn(1))), Ok(Goal::Far(0)));
     assert_eq!(to(0, &C, &datagram(qpn(2))), Err(Refused::Source));
-    // Requests go there whoever listens: its host knows. Answers to who asked.
+    // Requests go to the host whoever listens there, since only that host knows. Answers go to the
+    // connection's owner.
     assert_eq!(to(0, &C, &request(7)), Ok(Goal::Far(0)));
     assert_eq!(to(2, &C, &request(7)), Err(Refused::Policy));
     let answer =
@@ -239,7 +241,7 @@ fn a_packet_to_another_host_is_looked_at_as_any() {
         (to(0, &C, &answer(2)), to(0, &C, &answer(3))),
         (Ok(Goal::Far(0)), Err(Refused::Qpn))
     );
-    // Addresses of this host are still that.
+    // This host's own addresses are still reached here.
     assert_eq!(to(0, &B, &data(2)), Ok(Goal::Slot(1)));
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn open_so_many(n: u8) -> Lab {
 }
 
 impl Lab {
-    /// What is left on the first device.
+    /// The objects left on the first device.
     pub(crate) fn leaks(&self) -> Leaks {
         self.opened[0].soft().leaks().unwrap()
     }

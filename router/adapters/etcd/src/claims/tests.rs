@@ -26,8 +26,7 @@ fn store() -> (Store, Etcd) {
     (store, Etcd::new(vec![endpoint]))
 }
 
-/// A store whose first lease has ended once it is asked about, and of which nobody can write while
-/// `down`.
+/// A store whose first lease ends when the adapter renews it. While `down`, it refuses every write.
 fn frail(down: Arc<Mutex<bool>>) -> (Store, Etcd) {
     let store = Store::default();
     let (own, leases) = (store.clone(), Mutex::new(6));
@@ -103,13 +102,13 @@ fn host(address: &str) -> Host {
     Host { address: address.into(), port: 4791, epoch: 1, version: "x".into() }
 }
 
-/// Does what is due, and what the router is told of it.
+/// Does the due work, and returns the events that the router gets.
 fn step(
     claims: &mut Claims<'_>,
     heard: &mut BufReader<UnixStream>,
 ) -> (Result<(), Error>, Vec<Event>) {
     let outcome = claims.step();
-    // A line of the test's own ends what has come.
+    // A line of the test marks the end of the events so far.
     claims.router.say(&Event::Begin { network: "end".into() });
     let mut events = Vec::new();
     loop {
@@ -144,7 +143,7 @@ fn the_first_has_an_address_until_it_gives_it_up() {
     assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![denied]));
     second.obey(Order::Freed(vip()));
     assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![]), "it is told once");
-    // A new lease, and what was its own is its own.
+    // Under a new lease it claims its own tenant again.
     first.lease = None;
     assert_eq!(step(&mut first, &mut heard_a), (Ok(()), vec![Event::Claimed(vip())]));
     first.obey(Order::Withdraw(vip()));
@@ -152,7 +151,7 @@ fn the_first_has_an_address_until_it_gives_it_up() {
     assert!(!store.lock().unwrap().contains_key(&keys::vip(&vip())));
     second.obey(Order::Freed(vip()));
     assert_eq!(step(&mut second, &mut heard_b), (Ok(()), vec![Event::Claimed(vip())]));
-    // What somebody wrote there by hand is overwritten.
+    // The claim overwrites a value that somebody wrote by hand.
     store.lock().unwrap().get_mut(&keys::vip(&vip())).unwrap().0 = "rubbish".into();
     first.obey(Order::Publish(entry("a", "10.0.0.1")));
     assert_eq!(step(&mut first, &mut heard_a).1, [Event::Claimed(vip())]);
@@ -186,7 +185,7 @@ fn after_the_end_of_a_lease_the_host_and_its_tenants_are_there_again() {
     assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
     let leases = || store.lock().unwrap().values().map(|t| t.2.clone()).collect::<Vec<_>>();
     assert_eq!(leases(), ["7", "7"]);
-    // It is to be renewed, and has ended, with all that was under it.
+    // The renewal finds the lease ended, with all keys under it.
     claims.renewed -= claims.every();
     assert_eq!(step(&mut claims, &mut heard).0, Ok(()));
     assert_eq!(leases(), ["8", "8"], "the host and its tenant");

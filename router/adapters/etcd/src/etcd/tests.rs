@@ -1,7 +1,7 @@
 use super::*;
 use crate::fake::member;
 
-/// Nobody listens there.
+/// An endpoint without a listener.
 fn nobody() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://127.0.0.1:{port}")
@@ -56,7 +56,7 @@ fn pages_are_of_one_revision_and_go_forward() {
                 ("/a/1\0", 40) => second,
                 other => panic!("{other:?}"),
             };
-            // Later than that of the first page.
+            // Later than the first page's revision.
             let now = if asked == 0 { "40" } else { "41" };
             let more = asked == 0;
             ok(json!({"header": {"revision": now}, "kvs": [kv(key, 3)], "more": more}))

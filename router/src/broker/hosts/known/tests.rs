@@ -12,7 +12,7 @@ fn placed(host: u8, network: &str, gid: u8, blocks: std::ops::Range<u32>) -> Pla
     }
 }
 
-/// What is asked of it at any time.
+/// The queries that each step compares.
 fn check(known: &Known) {
     let all: Vec<_> = known.all().collect();
     assert_eq!(known.len(), all.len());
@@ -42,11 +42,11 @@ fn blocks_belong_to_who_came_last() {
     lost.sort_unstable();
     assert_eq!((lost, known.len()), (vec![1, 2, 3], 2));
     check(&known);
-    // The same once more changes nothing.
+    // A repeated put changes nothing.
     let changes = known.changes;
     assert!(known.put(placed(1, "n", 5, 9..21)).unwrap().is_empty());
     assert_eq!(known.changes, changes);
-    // It moves.
+    // The tenant moves.
     known.put(placed(2, "n", 5, 30..31)).unwrap();
     assert_eq!((&*known.find("n", &[5; 16]).unwrap().host, known.len()), ("h2", 2));
     check(&known);
@@ -67,7 +67,7 @@ fn there_is_a_most() {
     assert!(known.put(one_more).is_ok());
 }
 
-/// Numbers of a fixed sequence.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -84,7 +84,7 @@ fn any_events_leave_it_in_order() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..20 {
         let (mut known, mut now) = (Known::default(), 0);
-        // Who is known by a simpler account: until when.
+        // The expected tenants, by simpler bookkeeping: each with the time until which it is known.
         let mut model: BTreeMap<(&str, u8), (Placed, Option<u64>, bool)> = BTreeMap::new();
         for _ in 0..4000 {
             now += random.below(STALE_NS / 200);

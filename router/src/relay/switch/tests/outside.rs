@@ -10,7 +10,7 @@ const fn v4(a: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]]
 }
 
-/// The first session may talk to plain endpoints, the others may not.
+/// Only the first session may talk to plain endpoints.
 fn opened() -> Switch {
     let mut s = switch();
     let inside = vec![A, B];
@@ -37,20 +37,20 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
         assert_eq!(s.judge_outside(&OUT, &other), Err(Refused::Policy));
         let nobody = sent(class, 7, qpn(9), b"x");
         assert_eq!(s.judge_outside(&OUT, &nobody), Err(Refused::Qpn));
-        // As a tenant, or as the host itself, nobody comes from outside.
+        // No packet from outside may come from a tenant's address or the host's own.
         for inside in [A, B, HOST] {
             assert_eq!(s.judge_outside(&inside, &back), Err(Refused::Policy));
         }
     }
     let forged = sent(Class::Ud, qpn(2), 7, b"x");
     assert_eq!(s.judge(0, 0, &OUT, &forged), Err(Refused::Source));
-    // So does a session that was expelled, and whose last packets are still in its ring.
+    // An expelled session is refused, too, though its last packets are still in its ring.
     s.slots.expel(0);
     assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
     s.slots.set(0, State::Free);
     assert_eq!(s.slots.take(), Some(0));
     assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Ok(Goal::Outside));
-    // The rules go, and so does the way.
+    // Without the rules there is no way out.
     assert!(s.set_outside(0, None).is_some());
     assert_eq!(s.judge(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
     let back = sent(Class::Rc, 7, qpn(1), b"x");
@@ -67,7 +67,7 @@ fn requests_from_outside_go_where_a_port_is_published() {
     assert_eq!(s.judge_outside(&OUT, &request(10)), Err(Refused::Policy), "it has no `outside`");
     assert_eq!(s.judge_outside(&OUT, &request(11)), Err(Refused::Address), "nobody is there");
     assert_eq!(s.judge_outside(&OUT, &request(12)), Err(Refused::Address));
-    // An answer to a connection of a block.
+    // An answer to a connection of a block's session.
     let answer = |block: u32| {
         let ids = Ids { local_comm_id: 5, remote_comm_id: block << 22 | 7 };
         mad(Message::Rtu(ids))
