@@ -146,8 +146,8 @@ pub(crate) fn fast(ctx: *const gdrc_context) -> FastDevice {
         // SAFETY: `publish` stores this word only for a NIC, which lives until close.
         FastDevice::Nic(unsafe { &*body.fast.cast() })
     } else {
-        // SAFETY: `publish` stores this word only for the engine of a soft device, which lives until
-        // close.
+        // SAFETY: `publish` stores this word only for the engine of a soft device, which lives
+        // until close.
         FastDevice::Engine(unsafe { &*body.fast.cast() })
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 /// The pages for those who change the code, and those for users that name its modules.
 const PAGES: [&str; 3] = ["docs", "docs/internals", "docs/using"];
-/// Names of the sources of others: Rust's own, and crates.
-const FOREIGN: [&str; 1] = ["std"];
+/// Names that are no modules: of Rust's own, and CMake's target.
+const FOREIGN: [&str; 2] = ["std", "gdrcore"];
 
 struct Source {
     path: String,
@@ -26,7 +26,7 @@ impl Source {
             })
     }
 
-    /// Whether it declares a name: as an item, a field, or a row of a macro's table; or is its file.
+    /// Whether it declares a name, as an item, a field or a row of a macro's table, or is its file.
     fn declares(&self, name: &str) -> bool {
         let stem = self.path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
         stem.ends_with(&format!("/{name}")) || self.text.lines().any(|line| declares(line, name))
@@ -90,7 +90,7 @@ fn wrong(page: &str, sources: &[Source]) -> Vec<String> {
             word.starts_with(|c: char| c == '_' || c.is_alphabetic()) && word.chars().all(is_word)
         });
         let (module, name) = part.rsplit_once("::").unwrap_or(("", part));
-        if part.ends_with(".rs") {
+        if part.ends_with(".rs") && !part.contains('*') {
             let end = format!("/{part}");
             of = sources.iter().filter(|s| s.path == part || s.path.ends_with(&end)).collect();
             if of.is_empty() {

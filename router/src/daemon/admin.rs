@@ -27,9 +27,13 @@ const UNREAD_MAX: usize = 4 << 20;
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
+    /// The state of the router.
     Status,
+    /// Its sessions.
     Sessions,
+    /// Its tenants.
     Tenants,
+    /// The other hosts.
     Hosts,
     /// Read the policy again.
     Reload,

@@ -71,8 +71,8 @@ pub(in crate::roce) enum Left {
     Others,
     /// Its packets were sent, and nothing else is under way.
     Nothing,
-    /// As `Nothing`, and its [`crate::verbs::req::WqeState`] is clear already: it sent no packet, or
-    /// the caller cleared it.
+    /// As `Nothing`, and its [`crate::verbs::req::WqeState`] is clear already: it sent no packet,
+    /// or the caller cleared it.
     NothingKept,
 }
 
