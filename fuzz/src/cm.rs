@@ -10,9 +10,11 @@ use crate::host::Host;
 use gdrcore_core::cm::mad::{attribute, MAD_LEN, REMOTE_ID_AT, REQUEST_ID_AT, SERVICE_AT};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
 use gdrcore_core::config::Config;
+use gdrcore_core::engine::{cm_qps, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr};
 use gdrcore_core::wire::{Flow, ICRC_LEN, QP1_QKEY};
+use gdrcore_testkit::engine_qps::EngineQps;
 
 /// BTH and DETH.
 const HEADERS: usize = 20;
@@ -33,6 +35,11 @@ const ATTRIBUTES: [u16; 10] = [
     attribute::SIDR_REP,
     0x19,
 ];
+
+/// The engine's own QPs, whose peers are all reached by the port.
+fn own<'g, 'h>(guard: &'g mut Guard<'h>) -> EngineQps<'g, 'h, impl FnMut(&mut Guard<'_>)> {
+    EngineQps { guard, path: |_: &mut Guard<'_>| {} }
+}
 
 /// A message under way: its receiver's side, and its bytes.
 type Sent = (usize, Vec<u8>);
@@ -154,7 +161,7 @@ impl Side {
                 let mut g = self.host.guard();
                 let made = g.cm().create(ps, 2);
                 let Ok(id) = made else { return false };
-                let done = g.cm_connect(now, id, &to, port, qp, &param);
+                let done = cm_qps::connect(&mut own(&mut g), now, id, &to, port, qp, &param);
                 drop(g);
                 self.keep(now, id);
                 done.is_ok()
@@ -163,10 +170,10 @@ impl Side {
                 let (id, kind) = self.asked.pop().unwrap_or((id, kind));
                 let qp = self.qp(kind, arg);
                 let param = ConnParam { qp_type: kind, ..param };
-                self.host.guard().cm_accept(now, id, qp, &param, &mut |_, _, _| Ok(())).is_ok()
+                cm_qps::accept(&mut own(&mut self.host.guard()), now, id, qp, &param).is_ok()
             }
             3 => self.host.guard().cm().reject(now, id, &private[..usize::from(arg & 31)]).is_ok(),
-            4 => self.host.guard().cm_disconnect(now, id).is_ok(),
+            4 => cm_qps::disconnect(&mut own(&mut self.host.guard()), now, id).is_ok(),
             5 => {
                 self.ids.retain(|&i| i != id);
                 self.host.guard().cm().destroy(now, id).is_ok()
@@ -183,7 +190,7 @@ impl Side {
     }
 
     fn event(&mut self, now: u64) -> Option<CmEvent> {
-        let e = self.host.guard().cm_event(now, &mut |_, _, _| Ok(()))?;
+        let e = cm_qps::event(&mut own(&mut self.host.guard()), now)?;
         assert!(e.private_data().len() == usize::from(e.data_len) && e.event < 16, "{e:?}");
         if e.event == cm_event::CONNECT_REQUEST {
             assert!(e.id != 0 && !self.ids.contains(&e.id), "{e:?}");

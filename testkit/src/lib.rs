@@ -12,6 +12,8 @@ pub mod descriptors;
 pub mod ends;
 #[cfg(feature = "device")]
 pub mod engine;
+#[cfg(feature = "packet")]
+pub mod engine_qps;
 pub mod linger;
 pub mod memory;
 #[cfg(feature = "packet")]

@@ -1,12 +1,10 @@
-//! The connection manager's place in an engine: QP1 on the wire, and the engine's QPs for
-//! [`cm_qps`].
+//! The connection manager's place in an engine: QP1 on the wire, and what ends its connections.
 
 use core::sync::atomic::Ordering;
 
-use super::cm_qps::{self, ManagedQps};
 use super::{Burst, Guard, Inner};
 use crate::cm::mad::MAD_LEN;
-use crate::cm::{cm_event, Cm, CmEvent, ConnParam, Local};
+use crate::cm::{cm_event, Cm, CmEvent, Local};
 use crate::config::{Config, QPN_UNIT};
 use crate::error::{Error, Result};
 use crate::roce::peer::{Path, PeerAddr};
@@ -14,7 +12,7 @@ use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::cause::{asked_port, Cause, CauseCode};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_attr_mask as mask, qp_type, AhAttr, Handle, QpAttr, QpInit};
+use crate::verbs::types::{qp_type, Handle};
 use crate::verbs::NONE;
 use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
 
@@ -22,10 +20,6 @@ use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, 
 pub const GSI_QPN: u32 = 1;
 /// UDP source ports from here on are entropy for the network's hashes, not addresses for answers.
 const FLOW_PORTS: u16 = 0xc000;
-
-/// Chooses the path to a peer (by [`Guard::set_link`], [`Guard::set_elsewhere`]), before a QP is
-/// moved to RTR with this address vector and this QPN at the other end. An error ends the attempt.
-pub type ChoosePath<'c> = &'c mut dyn FnMut(&mut Guard<'_>, &AhAttr, u32) -> Result<()>;
 
 /// A node GUID that follows from the address: an EUI-64-like number with the "local" bit.
 pub fn node_guid(local: &PeerAddr) -> u64 {
@@ -313,88 +307,5 @@ impl Guard<'_> {
     /// Whether `cm_event` has something.
     pub fn has_cm_events(&mut self) -> bool {
         self.cm().has_events()
-    }
-
-    /// [`cm_qps::connect`] of a QP of this engine.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn cm_connect(
-        &mut self,
-        now: u64,
-        id: Handle,
-        to: &AhAttr,
-        port: u16,
-        qp: Handle,
-        p: &ConnParam<'_>,
-    ) -> Result<()> {
-        // A QP that waits for an answer has no address vector yet, and a datagram QP never has one.
-        let mut no_path = |_: &mut Guard<'_>, _: &AhAttr, _| Ok(());
-        let own = &mut OwnQps { guard: self, path: &mut no_path };
-        cm_qps::connect(own, now, id, to, port, qp, p)
-    }
-
-    /// [`cm_qps::accept`] with a QP of this engine.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn cm_accept(
-        &mut self,
-        now: u64,
-        id: Handle,
-        qp: Handle,
-        p: &ConnParam<'_>,
-        path: ChoosePath<'_>,
-    ) -> Result<()> {
-        cm_qps::accept(&mut OwnQps { guard: self, path }, now, id, qp, p)
-    }
-
-    /// [`cm_qps::disconnect`] of a QP of this engine.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn cm_disconnect(&mut self, now: u64, id: Handle) -> Result<()> {
-        let mut no_path = |_: &mut Guard<'_>, _: &AhAttr, _| Ok(());
-        cm_qps::disconnect(&mut OwnQps { guard: self, path: &mut no_path }, now, id)
-    }
-
-    /// [`cm_qps::event`] of QPs of this engine.
-    pub fn cm_event(&mut self, now: u64, path: ChoosePath<'_>) -> Option<CmEvent> {
-        cm_qps::event(&mut OwnQps { guard: self, path }, now)
-    }
-}
-
-/// The connection manager of an engine, and the QPs of that engine.
-struct OwnQps<'g, 'h, 'p> {
-    guard: &'g mut Guard<'h>,
-    path: ChoosePath<'p>,
-}
-
-impl ManagedQps for OwnQps<'_, '_, '_> {
-    fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {
-        self.guard.address(to)
-    }
-
-    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R {
-        f(self.guard.cm())
-    }
-
-    fn query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        self.guard.qp_query(qp)
-    }
-
-    fn number(&self, qp: Handle) -> Result<u32> {
-        self.guard.qp_number(qp)
-    }
-
-    fn modify(&mut self, now: u64, qp: Handle, attr: &QpAttr, m: u32) -> Result<()> {
-        if m & mask::AV != 0 {
-            (self.path)(self.guard, &attr.ah, attr.dest_qp_num)?;
-        }
-        self.guard.qp_modify(now, qp, attr, m)
-    }
-
-    fn note_failed(&mut self, now: u64, e: &CmEvent) {
-        self.guard.cm_note_failed(now, e);
     }
 }

@@ -1,5 +1,5 @@
-//! The rules by which a connection manager moves the queue pairs of its connections. They serve a
-//! manager whose QPs are of its own engine, and the manager of a device of several engines.
+//! The rules by which a connection manager moves the queue pairs of its connections, which may be
+//! of other engines than its own.
 
 use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
 use crate::error::Result;

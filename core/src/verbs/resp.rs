@@ -502,14 +502,6 @@ impl Resp {
         self.set(rx_block::PLACING, placing.is_some());
     }
 
-    /// Takes that.
-    #[inline]
-    pub fn take_placing(&mut self) -> Option<(u8, Token)> {
-        let placing = self.placing;
-        self.set_placing(None);
-        placing
-    }
-
     /// Whether an ACK or a NAK is owed.
     #[inline]
     pub fn owes_answer(&self) -> bool {

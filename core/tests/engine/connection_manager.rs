@@ -3,10 +3,11 @@
 
 use gdrcore_core::cm::mad::{attribute, MAD_LEN};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
-use gdrcore_core::engine::Guard;
+use gdrcore_core::engine::{cm_qps, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::Flow;
+use gdrcore_testkit::engine_qps::EngineQps;
 
 use crate::util::*;
 
@@ -27,11 +28,8 @@ fn offer() -> ConnParam<'static> {
 
 fn event(net: &Net, host: usize) -> Option<CmEvent> {
     let links = net.links;
-    let mut path = |g: &mut Guard<'_>, _: &AhAttr, _| {
-        g.set_link(links.then_some(1 - host as u16));
-        Ok(())
-    };
-    net.hosts[host].lock().cm_event(net.now, &mut path)
+    let path = |g: &mut Guard<'_>| g.set_link(links.then_some(1 - host as u16));
+    cm_qps::event(&mut EngineQps { guard: &mut net.hosts[host].lock(), path }, net.now)
 }
 
 /// Two ends whose connection the passive side does not know to stand: its peer's RTUs are lost.
@@ -65,16 +63,17 @@ fn unconfirmed_by(links: bool) -> (Net, End, End, Handle) {
     {
         let mut g = net.lock(&a);
         let id = g.cm().create(port_space::TCP, 0).unwrap();
-        g.cm_connect(net.now, id, &to, PORT, a.qp, &offer()).unwrap();
+        let own = &mut EngineQps { guard: &mut g, path: |_: &mut Guard<'_>| {} };
+        cm_qps::connect(own, net.now, id, &to, PORT, a.qp, &offer()).unwrap();
     }
     net.settle();
     let asked = event(&net, 1).unwrap();
     assert_eq!(asked.event, cm_event::CONNECT_REQUEST);
-    let mut path = |g: &mut Guard<'_>, _: &AhAttr, _| {
-        g.set_link(links.then_some(0));
-        Ok(())
-    };
-    net.lock(&b).cm_accept(net.now, asked.id, b.qp, &offer(), &mut path).unwrap();
+    let path = |g: &mut Guard<'_>| g.set_link(links.then_some(0));
+    {
+        let own = &mut EngineQps { guard: &mut net.lock(&b), path };
+        cm_qps::accept(own, net.now, asked.id, b.qp, &offer()).unwrap();
+    }
     net.settle();
     assert_eq!(event(&net, 0).unwrap().event, cm_event::ESTABLISHED);
     net.settle();

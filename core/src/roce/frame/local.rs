@@ -40,13 +40,22 @@ const fn kinds(dc: bool) -> (QpKind, QpKind) {
     }
 }
 
-/// Whether a target takes requests of the QP `from` now.
-#[inline(always)]
-fn serves_local(qp: &Qp, kind: QpKind, from: u32, mtu: u32) -> bool {
-    qp.attr.dest_qp_num == from && qp.conn.mtu == mtu && qp.can_receive() && is_local(qp, kind)
-}
-
 impl Transport {
+    /// The target of a request, by its QPN, if it is of a kind and takes requests of the QP `from`
+    /// now.
+    #[inline(always)]
+    fn local_target<'t>(
+        &'t mut self,
+        s: &'t Shared,
+        qpn: u32,
+        kind: QpKind,
+        (from, mtu): (u32, u32),
+    ) -> Option<Conn<'t>> {
+        let b = self.common.qp_of(qpn).and_then(|bi| self.within(s, bi))?;
+        let connected = b.qp.attr.dest_qp_num == from && b.qp.conn.mtu == mtu && b.qp.can_receive();
+        (connected && is_local(b.qp, kind)).then_some(b)
+    }
+
     /// Executes the only request in the send queue of the QP at an index, if it can be done in one
     /// step. The request is then acknowledged and, if signaled, completed. False: nothing has
     /// changed.
@@ -96,9 +105,9 @@ impl Transport {
         };
         let bytes = packet_bytes(op.within(class_of_singles(DC)), len as usize);
 
-        let bi = self.common.qp_of(run.dest_qpn);
-        let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
-        if !serves_local(b.qp, target, qpn, mtu) || !b.accept_single::<DC>(&run, bytes, payload) {
+        let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
+        let Some(mut b) = b else { return false };
+        if !b.accept_single::<DC>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -149,14 +158,13 @@ impl Transport {
         let request = packet_bytes(Opcode::RC_READ_REQUEST.of(class), 0) as u64;
         let answer = packet_bytes(Opcode::RC_READ_RESPONSE_ONLY.of(class), bytes.len()) as u64;
 
-        let bi = self.common.qp_of(run.dest_qpn);
-        let Some(mut b) = bi.and_then(|bi| self.within(s, bi)) else { return false };
+        let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
+        let Some(mut b) = b else { return false };
         // If the copy into the requester's memory fails half way, the general path repeats it and
         // reports the failure.
-        let done = serves_local(b.qp, target, qpn, mtu)
-            && b.read_for(&run, bytes)
-            && b.common.memory.providers.put(into.addr, bytes) == Access::Ready;
-        if !done {
+        if !b.read_for(&run, bytes)
+            || b.common.memory.providers.put(into.addr, bytes) != Access::Ready
+        {
             return false;
         }
         b.count_received(1, request);

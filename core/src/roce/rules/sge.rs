@@ -26,12 +26,7 @@ pub(crate) enum CopyError {
 /// A piece whose key was refused.
 #[cold]
 fn refused(e: KeyError, sge: &Sge) -> CopyError {
-    let cause = match e {
-        KeyError::Range => CauseCode::LocalRange,
-        KeyError::Access => CauseCode::LocalAccess,
-        _ => CauseCode::LocalKey,
-    };
-    CopyError::Refused(cause, sge.lkey, sge.addr)
+    CopyError::Refused(e.local_cause(), sge.lkey, sge.addr)
 }
 
 impl RegisteredMemory {

@@ -20,8 +20,6 @@ pub use sockaddr::Addr;
 use gdrcore_core::refuse;
 use gdrcore_core::{Error, Result};
 
-/// Version of the interface.
-pub const ABI_VERSION: u32 = 4;
 /// Largest private data of a command or an event.
 pub const DATA_MAX: usize = 256;
 /// `ENOSPC`: the answer does not fit.
