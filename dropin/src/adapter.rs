@@ -13,8 +13,8 @@ use core::mem::offset_of;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::Endpoint;
+use gdrcore_net::interface_state::InterfaceState;
 use gdrcore_net::interfaces;
-use gdrcore_net::link_state::LinkState;
 use gdrcore_net::via::find::SocketPath;
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: RoCE devices are both.
@@ -101,8 +101,8 @@ impl Adapter {
     }
 
     /// The state of the interface with its address; `None`: unknown, as behind a router.
-    pub fn link(&self) -> Option<LinkState> {
-        LinkState::of(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
+    pub fn link(&self) -> Option<InterfaceState> {
+        InterfaceState::of(&self.endpoint, self.ifindex).filter(|_| self.router.is_none())
     }
 
     /// The name by which its device is opened.

@@ -422,9 +422,8 @@ fn troubles_between_two_machines_are_named() {
     finds("link down", &hosts.ask(THERE), &down, "ip link set here up");
 }
 
-/// Answers one doctor at an address as no doctor would.
-fn odd_peer(at: &str, answer: Vec<u8>) -> std::thread::JoinHandle<()> {
-    let listener = TcpListener::bind((at, 4791)).expect("a port of an address of its own");
+/// Answers one doctor as no doctor would.
+fn odd_peer(listener: TcpListener, answer: Vec<u8>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().expect("a doctor");
         let mut from = BufReader::new(stream);
@@ -442,6 +441,8 @@ fn odd_peers_are_named_and_do_no_harm() {
     let doctor = library::cli();
     let at = loopback(60, 1);
     let _udp = UdpSocket::bind((at.as_str(), 4791)).expect("a port of an address of its own");
+    // One listener for all: a child that another test has just forked keeps a closed one's port.
+    let listener = TcpListener::bind((at.as_str(), 4791)).expect("its TCP port");
     let rows: [(&str, Vec<u8>, &str); 5] = [
         ("another version", b"gdrcore-doctor 1 9.9.9\n".to_vec(), "9.9.9"),
         ("one that refuses", b"UDP port 4791: in use\n".to_vec(), "says: UDP port 4791: in use"),
@@ -450,7 +451,7 @@ fn odd_peers_are_named_and_do_no_harm() {
         ("another protocol", b"\0\0\0\x01".to_vec(), "silence"),
     ];
     for (what, answer, said) in rows {
-        let peer = odd_peer(&at, answer);
+        let peer = odd_peer(listener.try_clone().expect("a listener"), answer);
         let done = run(Command::new(&doctor).args(["doctor", &at]), 60);
         assert!(done.code().is_some_and(|c| c > 0), "{what}: {}", done.output);
         assert!(

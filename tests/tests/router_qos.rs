@@ -188,7 +188,7 @@ impl Full {
             while !theirs.over.load(Relaxed) {
                 for (_, relay) in &mut rings {
                     // Room for all but a few frames.
-                    if relay.has_room(RINGS.0 as usize * 7 / 8) == Ok(true) {
+                    if relay.ask_room(RINGS.0 as usize * 7 / 8) == Ok(true) {
                         theirs.ran_dry.store(true, Relaxed);
                     }
                     while relay.put(&[9; 16], &JUNK) == Ok(Put::Done) {}

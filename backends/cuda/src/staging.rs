@@ -308,7 +308,7 @@ impl State {
 
     /// Whether a region's memory is still the registered allocation; if not, the region is dead
     /// from here on.
-    fn is_alive(&mut self, i: usize) -> bool {
+    fn check_alive(&mut self, i: usize) -> bool {
         let r = &mut self.regions[i];
         let Some(gpu) = r.gpu else { return false };
         let same = buffer_id(self.gpus[gpu as usize].device, r.base) == Some(r.buffer_id);
@@ -328,7 +328,7 @@ impl State {
         if self.head != self.next {
             return None;
         }
-        if !self.is_alive(whose.region) {
+        if !self.check_alive(whose.region) {
             return Some(Access::Fault);
         }
         let r = &self.regions[whose.region];
@@ -416,7 +416,7 @@ impl State {
         let Some(seq) = self.open() else { return };
         let i = self.inward_at(seq);
         let c = self.inward[i];
-        let alive = self.region(c.cookie).is_some_and(|r| self.is_alive(r));
+        let alive = self.region(c.cookie).is_some_and(|r| self.check_alive(r));
         let from = self.inward_bytes(seq);
         let gpu = &mut self.gpus[c.gpu as usize];
         let issued = alive && gpu.copy_in(i, seq, c.addr, from, c.len).is_ok();

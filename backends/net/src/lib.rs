@@ -5,8 +5,8 @@
 //!   socket. [`shm`]: links to other processes of this host.
 //! * [`pcap`]: captures of a port's packets as frames.
 //! * [`sock_diag`]: the user and the unread packets of one UDP socket, by the kernel.
-//! * [`link_state`]: the interface of an address: its link, and changes of both. [`interfaces`]:
-//!   all interfaces.
+//! * [`interface_state`]: the interface of an address: its link, and changes of both.
+//!   [`interfaces`]: all interfaces.
 //! * [`wait`], [`clock`], [`map`], [`fork`], [`fault`]: descriptors to sleep on, time and
 //!   randomness, memory, the fork check, faults on memory that vanished.
 //! * [`rights`]: descriptors that travel between processes. [`closing`]: closes those of other
@@ -27,8 +27,8 @@ pub mod clock;
 pub mod closing;
 pub mod fault;
 pub mod fork;
+pub mod interface_state;
 pub mod interfaces;
-pub mod link_state;
 mod local;
 pub mod map;
 mod memfd;

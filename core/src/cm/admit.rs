@@ -303,7 +303,7 @@ impl Cm {
 
     /// Whether a listener is full, so that [`Cm::confirm`] is due. True at most once in a tenth of
     /// [`FAIR_NS`].
-    pub fn is_crowded(&mut self, now: u64) -> bool {
+    pub fn take_confirm_due(&mut self, now: u64) -> bool {
         let full = |l: usize| self.ids[l].half_open >= self.bounds.half_open;
         let due = now >= self.confirm_at && self.listening.iter().any(full);
         if due {

@@ -15,6 +15,11 @@
 //! program has yet to take), `output` (messages out and timers), `general` (datagrams of other
 //! classes).
 //!
+//! An id ends in one of these ways, the most polite first: `send_dreq` asks the peer and
+//! waits for its answer; `end` follows an answer or a DREQ, and leads to time-wait; `peer_lost`
+//! ends what a dead or silent peer has left; `lose` tells program and peer that an exchange failed;
+//! `give_up` tells the peer alone, as the program has gone; `free` tells nobody.
+//!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
 //! source address are right; an attacker that sees none of our messages must guess 22 bits of ours.

@@ -70,7 +70,7 @@ pub(super) fn take(
     t.common.counters.rcvd_bytes += run.wire_bytes(1, payload.len() as u32);
     let port = if src.port >= FLOW_PORTS { local.port } else { src.port };
     let from = PeerAddr { gid: src.gid, scope_id: src.scope_id, port, ..PeerAddr::default() };
-    if cm.is_crowded(now) {
+    if cm.take_confirm_due(now) {
         cm.confirm(now, |qpn| t.has_heard(qpn));
     }
     cm.handle_mad(now, &from, payload);

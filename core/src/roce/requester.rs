@@ -104,7 +104,7 @@ impl Conn<'_> {
             let left = req.next.wrapping_sub(first);
             req.batch_left(left);
             if left > 0 {
-                self.has_replied();
+                self.note_reply();
             }
             if stop == Step::Full {
                 self.transmit_ack(tx);

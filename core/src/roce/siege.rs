@@ -114,7 +114,7 @@ impl Transport {
     /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its
     /// peer's.
     #[cold]
-    pub(crate) fn is_odd(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    pub(crate) fn note_odd(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
         let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else {

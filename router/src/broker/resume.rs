@@ -57,7 +57,7 @@ impl Broker {
 
     /// Whether the time without new numbers is over; true once. The caller then stores that for the
     /// next life, before it calls [`Broker::serve_waiting`].
-    pub fn has_learned(&mut self, now: u64) -> bool {
+    pub fn take_end_of_learning(&mut self, now: u64) -> bool {
         let Some(keys) = &mut self.keys else { return false };
         let over = keys.learn_until.is_some_and(|until| now >= until);
         if over {

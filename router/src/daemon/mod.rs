@@ -214,7 +214,7 @@ impl Daemon {
             }
             let mut actions = Vec::new();
             self.broker.tick(now_ns(), &mut actions);
-            if self.broker.has_learned(now_ns()) {
+            if self.broker.take_end_of_learning(now_ns()) {
                 self.keys.iter_mut().for_each(KeyFile::settle);
                 self.broker.serve_waiting(now_ns(), &Host, &mut actions);
             }

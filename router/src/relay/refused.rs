@@ -3,7 +3,8 @@
 /// A reason to refuse a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is malformed, or of a kind that no program sends.
+    /// It is malformed, or of a class that the relay does not carry: all but RC, UC, UD, XRC and
+    /// CNP.
     Frame,
     /// A datagram whose source is not the sender's.
     Source,

@@ -121,7 +121,7 @@ impl State {
             return Access::Busy;
         };
         self.flush();
-        if !self.is_alive(region) {
+        if !self.check_alive(region) {
             return Access::Fault;
         }
         let to = self.atomic_bytes(i);

@@ -166,7 +166,7 @@ impl State {
         // that have ended.
         self.flush();
         self.reap();
-        if !self.is_alive(region) {
+        if !self.check_alive(region) {
             return Err(Access::Fault);
         }
         let to = self.outward_bytes(i);

@@ -88,7 +88,7 @@ impl Drop for MappedGrant {
 }
 
 /// The index of a key's entry, if it has a grant. An unknown key gets an entry, to be requested.
-fn find<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize> {
+fn find_or_add<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize> {
     let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.request == request));
     if let Some(i) = at {
         return Some(i).filter(|&i| list[i].as_ref().is_some_and(|e| e.grant.is_some()));
@@ -134,7 +134,8 @@ fn try_pin(place: &Place, number: u32, serial: u32) -> bool {
     place.pinned().pin(place.grant(number), number, serial)
 }
 
-/// The offset of a range in a region of `len` bytes at `addr`; `None`: a part is outside.
+/// The offset of the `len` bytes at `addr` in a region of `length` bytes at `iova`; `None`: a part
+/// of them is outside.
 #[inline(always)]
 fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
     let offset = addr.wrapping_sub(iova);
@@ -156,13 +157,13 @@ impl PeerGrants {
         }
     }
 
-    /// As [`find`], among grants that are mapped.
+    /// As [`find_or_add`], among grants that are mapped.
     #[cold]
-    fn find_mapped(&mut self, request: GrantRequest) -> Option<usize> {
+    fn find_or_add_mapped(&mut self, request: GrantRequest) -> Option<usize> {
         if !self.offers_mappable() {
             return None;
         }
-        find(&mut self.list, request)
+        find_or_add(&mut self.list, request)
     }
 
     #[inline]
@@ -267,7 +268,7 @@ impl PeerMemory for PeerGrants {
         let request = GrantRequest { from_qpn, qpn, rkey };
         if !self.list[self.last].as_ref().is_some_and(|e| e.request == request && e.grant.is_some())
         {
-            self.last = self.find_mapped(request)?;
+            self.last = self.find_or_add_mapped(request)?;
         }
         let held = self.list[self.last].as_ref()?.grant.as_ref()?;
         let offset = within(held.iova, held.length, addr, len)?;
@@ -290,7 +291,7 @@ impl PeerMemory for PeerGrants {
         if self.process.is_none() || self.offers() & OFFERS_BY_ADDRESS == 0 {
             return None;
         }
-        let i = find(&mut self.by_address, GrantRequest { from_qpn, qpn, rkey })?;
+        let i = find_or_add(&mut self.by_address, GrantRequest { from_qpn, qpn, rkey })?;
         let grant = self.by_address[i].as_ref()?.grant?;
         let offset = within(grant.iova, grant.length, addr, len)?;
         self.pinned = (grant.number, grant.serial);
@@ -359,7 +360,7 @@ impl OwnGrants {
     /// Revokes every grant for which `is_valid` is false. The last argument of `is_valid`: the
     /// grant is by address. Returns false if the other end keeps a grant pinned; then the link must
     /// be closed.
-    pub(super) fn check(
+    pub(super) fn revoke_invalid(
         &mut self,
         place: &Place,
         mut is_valid: impl FnMut(&GrantRequest, &MrAttr, bool) -> bool,

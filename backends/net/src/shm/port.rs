@@ -22,7 +22,7 @@ mod tx;
 /// Most links of either direction that one device holds.
 pub const LINKS: usize = 256;
 /// Bytes of data in a ring: small enough to stay in the caches of both ends.
-const RING: usize = 256 << 10;
+const LINK_RING_BYTES: usize = 256 << 10;
 /// Fewest links of a device: the other ends of links that have ended may keep some for a moment.
 const LINKS_MIN: usize = 4;
 /// Most regions whose memory may be shared at a time.

@@ -245,7 +245,7 @@ impl Relay {
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn has_room(&mut self, bytes: usize) -> core::result::Result<bool, Broken> {
+    pub fn ask_room(&mut self, bytes: usize) -> core::result::Result<bool, Broken> {
         if self.writer.room(bytes, bytes)?.is_some() {
             return Ok(true);
         }
@@ -263,7 +263,7 @@ impl Relay {
     /// # Errors
     /// [`Broken`].
     pub fn room(&mut self, most: usize) -> core::result::Result<Option<&mut [u8]>, Broken> {
-        if !self.has_room(FRAME_MAX)? {
+        if !self.ask_room(FRAME_MAX)? {
             return Ok(None);
         }
         let most = most.max(PACKET_MAX);
@@ -535,7 +535,7 @@ impl Relay {
     /// Returns the room to the writer, and wakes it if it waits for room.
     pub fn settle(&mut self) {
         self.reader.settle();
-        // Pairs with the writer's fence in `has_room`.
+        // Pairs with the writer's fence in `ask_room`.
         fence(Ordering::SeqCst);
         let wants_room = self.reader.place().wants_room();
         if wants_room.load(Ordering::Relaxed) != 0 {

@@ -6,7 +6,7 @@ use super::round_limits::Round;
 use super::SoftEngine;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::link_state::{LinkState, LinkWatch};
+use crate::interface_state::{InterfaceState, InterfaceWatch};
 use crate::port::Port;
 use crate::thread_token::token;
 use crate::wait::Look;
@@ -249,7 +249,7 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
 }
 
 /// The attributes of a port's state; `None`: it is always active.
-fn port_of(state: Option<LinkState>) -> DeviceAttr {
+fn port_of(state: Option<InterfaceState>) -> DeviceAttr {
     let is_up = state.is_none_or(|link| link.is_up);
     DeviceAttr {
         port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
@@ -262,7 +262,7 @@ fn port_of(state: Option<LinkState>) -> DeviceAttr {
 impl SoftEngine {
     /// `Device::query`.
     pub(super) fn query(&self) -> Result<DeviceAttr> {
-        self.attributes(|last| LinkState::of(&self.local, last.interface))
+        self.attributes(|last| InterfaceState::of(&self.local, last.interface))
     }
 
     /// `Device::facts`.
@@ -272,13 +272,16 @@ impl SoftEngine {
 
     /// The attributes; `now` returns the port's state, given the state that was read last. It is
     /// called without the engine's lock.
-    fn attributes(&self, now: impl FnOnce(LinkState) -> Option<LinkState>) -> Result<DeviceAttr> {
+    fn attributes(
+        &self,
+        now: impl FnOnce(InterfaceState) -> Option<InterfaceState>,
+    ) -> Result<DeviceAttr> {
         let mut held = self.lock()?;
         let c: Config = held.guard.transport.common.config;
         // The link may have become narrower since the device was opened.
         let port = held.port();
         let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
-        let state = port.link.as_ref().map(LinkWatch::state);
+        let state = port.interface.as_ref().map(InterfaceWatch::state);
         drop(held);
         let grown = |n: u32| c.table(n) as u32;
         Ok(DeviceAttr {

@@ -8,17 +8,17 @@ use gdrcore_core::engine::Guard;
 /// Checks all grants if anything that they depend on has changed.
 #[inline]
 pub(super) fn check_grants_if_changed(g: &Guard<'_>, port: &mut PortState) {
-    if g.changes() != port.changes {
+    if g.changes() != port.seen.changes {
         check_grants(g, port);
     }
 }
 
 #[cold]
 pub(super) fn check_grants(g: &Guard<'_>, port: &mut PortState) {
-    port.changes = g.changes();
+    port.seen.changes = g.changes();
     let Some(shm) = &mut port.shm else { return };
-    if g.begun() != port.begun {
-        port.begun = g.begun();
+    if g.begun() != port.seen.begun {
+        port.seen.begun = g.begun();
         shm.retain_receipts(|qpn, psn| g.is_receipt(qpn, psn));
     }
     shm.check_grants(|from, request, region: &MrAttr| {

@@ -303,7 +303,7 @@ impl PortState {
         });
         member.maintain(now, waits);
         if member.take_beside() {
-            self.follow_link(g);
+            self.follow_interface(g);
         }
         handled
     }
@@ -323,7 +323,7 @@ impl PortState {
     pub(super) fn deadline(&self) -> Option<u64> {
         let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
-        member.into_iter().chain(shm).chain(self.outage.deadline()).min()
+        member.into_iter().chain(shm).chain(self.router.outage.deadline()).min()
     }
 }
 

@@ -128,7 +128,7 @@ impl SoftEngine {
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {
             // A device with a socket alone is maintained as rarely as idle links.
-            port.schedule.plan_maintenance_alone(now, port.relay.is_some());
+            port.schedule.plan_maintenance_alone(now, port.router.relay.is_some());
             return false;
         };
         let has_changed = shm.maintain(now, &self.waiter);
@@ -144,7 +144,7 @@ impl SoftEngine {
         self.lose_links(g, port, now);
         if let Some(shm) = &port.shm {
             self.has_local_peers.store(shm.has_links(), Ordering::Relaxed);
-            let is_relayed = port.relay.is_some() && !shm.has_links();
+            let is_relayed = port.router.relay.is_some() && !shm.has_links();
             self.is_relayed.store(is_relayed, Ordering::Relaxed);
         }
         has_changed

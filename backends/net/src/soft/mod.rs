@@ -12,7 +12,7 @@
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
-//! * `link`: events of the port's link and address.
+//! * `interface`: events of the port's link and address.
 //! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
 //!   `cm`: the connection manager. `multicast`: groups.
 //! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
@@ -49,9 +49,9 @@ mod grants;
 mod group_rx;
 mod helper;
 mod helper_linger;
+mod interface;
 mod layout;
 mod leave;
-mod link;
 mod links;
 mod lock;
 mod multicast;
@@ -84,7 +84,7 @@ use std::sync::OnceLock;
 use crate::addr::{endpoint, peer_addr, Endpoint};
 use crate::addr_group::Member;
 use crate::fork::ForkGuard;
-use crate::link_state::LinkWatch;
+use crate::interface_state::InterfaceWatch;
 use crate::pcap::Pcap;
 use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
@@ -168,16 +168,8 @@ struct PortState<P = UdpPort> {
     /// Look-ups of destinations that the network refuses.
     refused: peer_ports::LookUps,
     /// The interface of the address; `None`: its port is always active.
-    link: Option<LinkWatch>,
-    relay: Option<Relay>,
-    /// Memory beside the rings of `relay`; `None`: not a device over a router.
-    relay_room: Option<relayed::Room>,
-    /// Listeners that the router knows of.
-    services: services::Services,
-    /// A router that is away.
-    outage: outage::Outage,
-    /// Sessions of the router that have ended and whose links are still to be closed.
-    revoked: routed::Revoked,
+    interface: Option<InterfaceWatch>,
+    router: routed::RouterState,
     pcap: Option<Pcap>,
     /// Decides which inputs a round reads, and when.
     schedule: schedule::Schedule,
@@ -193,13 +185,19 @@ struct PortState<P = UdpPort> {
     discards: bool,
     /// UDP ports that peers may send from.
     ports: peer_ports::PeerPorts,
-    /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats) of the last idle round.
+    seen: Seen,
+}
+
+/// Counters as a round saw them last: what depends on one is looked at again once it has changed.
+#[derive(Default)]
+struct Seen {
+    /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats), by the last idle round.
     repeats: u32,
-    /// Errors of the port that were counted so far.
+    /// Errors of the port.
     send_err: u64,
-    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes) when the grants were last checked.
+    /// [`Guard::changes`](gdrcore_core::engine::Guard::changes), when the grants were checked.
     changes: u32,
-    /// [`Guard::begun`](gdrcore_core::engine::Guard::begun) when the receipts were last checked.
+    /// [`Guard::begun`](gdrcore_core::engine::Guard::begun), when the receipts were checked.
     begun: u32,
 }
 
@@ -277,12 +275,8 @@ impl<P> PortState<P> {
                 member: member.take(),
                 shm: shm,
                 refused: Default::default(),
-                link: None,
-                relay: relay,
-                relay_room: None,
-                services: services::Services::default(),
-                outage: outage::Outage::default(),
-                revoked: heapless::Vec::new(),
+                interface: None,
+                router: routed::RouterState { relay, ..Default::default() },
                 pcap: pcap,
                 schedule: schedule::Schedule::new(),
                 watched: true,
@@ -291,10 +285,7 @@ impl<P> PortState<P> {
                 gave_up_room: false,
                 discards: false,
                 ports: peer_ports::PeerPorts::default(),
-                repeats: 0,
-                send_err: 0,
-                changes: 0,
-                begun: 0,
+                seen: Seen::default(),
             } and);
         }
     }

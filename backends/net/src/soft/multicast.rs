@@ -12,10 +12,10 @@ impl SoftEngine {
     pub(super) fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
         let mut held = self.lock()?;
         held.guard.mcast_attach(qp, gid)?;
-        let PortState { net, relay, .. } = held.port();
+        let PortState { net, router, .. } = held.port();
         let joined = match net {
             Some(net) => net.group_join(gid),
-            None if relay.is_some() => Err(refuse!(
+            None if router.relay.is_some() => Err(refuse!(
                 Unsupported,
                 "gid: a device over a router has no multicast; a device with an address of its own \
                  has (\"soft:<address>\")"

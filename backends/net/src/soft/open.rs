@@ -180,7 +180,7 @@ unsafe fn open_port(
     unsafe {
         let port = UnsafeCell::raw_get(&raw const (*opening.place).port);
         PortState::write(port, udp, member, shm, relay.take(), pcap);
-        (*port).relay_room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
+        (*port).router.room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
         (&raw mut (*opening.place).via).write(via.take());
     }
     Ok(local)
@@ -206,7 +206,7 @@ unsafe fn start_engine(
         (&*at, (*place).port.get_mut(), &(*place).via)
     };
     let Some(mut g) = engine.try_lock() else { return Ok(()) };
-    g.set_shared(port.net.is_some() || port.relay.is_some());
+    g.set_shared(port.net.is_some() || port.router.relay.is_some());
     set_socket_rules(&mut g, port.net.as_ref().map(UdpPort::local));
     g.set_witness();
     // SAFETY: the engine is not used after the device's port, which has the member, was dropped.
@@ -219,7 +219,7 @@ unsafe fn start_engine(
     if let Some(siblings) = siblings {
         g.set_sibling_qpns(siblings.qpns);
     }
-    if config.path == PathChoice::Auto && via.is_none() || port.relay.is_some() {
+    if config.path == PathChoice::Auto && via.is_none() || port.router.relay.is_some() {
         g.set_mixed_paths();
     }
     Ok(())

@@ -76,7 +76,7 @@ impl SoftEngine {
     /// Notices the router's end, looks for the next one, and resumes with it.
     pub(super) fn follow_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
-        let outage = &mut port.outage;
+        let outage = &mut port.router.outage;
         if outage.over {
             return;
         }
@@ -110,10 +110,10 @@ impl SoftEngine {
         if let Some(relay) = &relay {
             let _ = self.waiter.add_socket(relay.fd().as_raw_fd());
         }
-        port.relay = relay;
-        port.services.tell_again();
-        port.outage = Outage { at: Some(now), back: Some((now, 0)), ..Outage::default() };
-        port.outage.changed = true;
+        port.router.relay = relay;
+        port.router.services.tell_again();
+        port.router.outage = Outage { at: Some(now), back: Some((now, 0)), ..Outage::default() };
+        port.router.outage.changed = true;
         g.port_back(now, now + SETTLE_NS);
     }
 
@@ -121,13 +121,15 @@ impl SoftEngine {
     /// acknowledged.
     fn catch_up(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
-        let outage = &mut port.outage;
+        let outage = &mut port.router.outage;
         let Some((since, done)) = outage.back else {
             outage.at = None;
             return;
         };
-        let untold =
-            port.services.tell(LISTENS, |service| via.tell(Message::Listen(service)).is_ok());
+        let untold = port
+            .router
+            .services
+            .tell(LISTENS, |service| via.tell(Message::Listen(service)).is_ok());
         let due = AGAIN_NS.iter().take_while(|&&after| now >= since + after).count();
         if due > done {
             outage.changed = true;
@@ -142,7 +144,7 @@ impl SoftEngine {
     #[cold]
     fn lose_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, waited: u64) {
         port.end_relay();
-        port.outage = Outage { over: true, changed: true, ..Outage::default() };
+        port.router.outage = Outage { over: true, changed: true, ..Outage::default() };
         g.port_lost(now, waited);
         self.notify(g);
     }

@@ -23,7 +23,7 @@ use gdrcore_core::verbs::shared::{qp_path, QpShared};
 use gdrcore_core::verbs::types::{wr_opcode, Handle};
 
 /// Most runs between QPs of this device in one round.
-const LOOPBACK_ROUNDS: usize = 64;
+const LOOPBACK_RUNS: usize = 64;
 /// Attempts of a post at a taken lock: as long as a short round takes, a microsecond or two.
 const POST_TRIES: u32 = 64;
 
@@ -56,7 +56,7 @@ impl<P: Port> PortState<P> {
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
         if may_keep
-            && (self.has_links() || self.pcap.is_none() && self.relay.is_none())
+            && (self.has_links() || self.pcap.is_none() && self.router.relay.is_none())
             && g.delays_no_ack()
         {
             self.schedule.keep_time();
@@ -70,8 +70,8 @@ impl<P: Port> PortState<P> {
     /// After a retransmission, doubts the second port: the peer may refuse packets from it.
     #[inline]
     fn note_repeats(&mut self, g: &Guard<'_>) {
-        if self.repeats != g.repeats() {
-            self.repeats = g.repeats();
+        if self.seen.repeats != g.repeats() {
+            self.seen.repeats = g.repeats();
             if let Some(net) = &mut self.net {
                 net.doubt_connected();
             }
@@ -279,7 +279,7 @@ impl SoftEngine {
         let now = now_ns();
         port.schedule.set_time(now);
         g.wake(qi);
-        g.run_loopback(now, LOOPBACK_ROUNDS);
+        g.run_loopback(now, LOOPBACK_RUNS);
         self.ends_send(g, port, Some(now))
     }
 
@@ -410,7 +410,7 @@ impl SoftEngine {
     fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
             && self.is_helper_awake()
-            && g.changes() == port.changes
+            && g.changes() == port.seen.changes
     }
 
     /// The rest of a round whose links were read; `handled`: the frames read.
@@ -449,13 +449,13 @@ impl SoftEngine {
                 }
             }
             // Without links every round polls the socket, or a router's ring, if there is one.
-            let polls = !port.has_links() && (port.net.is_some() || port.relay.is_some());
+            let polls = !port.has_links() && (port.net.is_some() || port.router.relay.is_some());
             port.schedule.plan_full(now, polls);
         }
         if round == Round::Full && !port.is_blocked() && !g.waits(now) {
             // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
             // If nothing came, timers and due ACKs are checked once per tick.
-            if handled > 0 || port.schedule.has_ticked(now, socket_polled) {
+            if handled > 0 || port.schedule.note_tick(now, socket_polled) {
                 port.schedule.note(handled > 0);
                 self.notify_helper(g, now, round);
                 self.notify(g);
@@ -464,7 +464,7 @@ impl SoftEngine {
             }
         }
         now = port.schedule.refresh(now, now_ns);
-        handled += g.run_loopback(now, LOOPBACK_ROUNDS);
+        handled += g.run_loopback(now, LOOPBACK_RUNS);
         if round == Round::Full {
             port.schedule.note(handled > 0);
             if handled == 0 {
@@ -478,14 +478,14 @@ impl SoftEngine {
                     witness::testify(g, port, now);
                 }
                 g.flush_acks();
-                handled += g.run_loopback(now, LOOPBACK_ROUNDS);
+                handled += g.run_loopback(now, LOOPBACK_RUNS);
             }
             g.poll_memory(now);
         }
         self.send_links(g, port, now);
         if port.net.is_some() {
             port.send(self, g, now);
-        } else if port.relay.is_some() {
+        } else if port.router.relay.is_some() {
             relayed::send(g, port, now);
         } else if port.discards {
             discard(g, now);
@@ -556,8 +556,8 @@ impl SoftEngine {
         self.maintain_links(g, port, now_ns());
         // The first round after the sleep polls the socket.
         port.schedule.look_at_socket();
-        let relayed = port.relay.as_mut().is_some_and(Relay::announce_sleep);
-        let changed = port.outage.take_change();
+        let relayed = port.router.relay.as_mut().is_some_and(Relay::announce_sleep);
+        let changed = port.router.outage.take_change();
         port.shm.as_mut().is_some_and(ShmPort::announce_sleep) || relayed || changed || gone
     }
 

@@ -21,14 +21,16 @@ pub(super) type Room = Box<[u8; PACKET_MAX]>;
 /// Passes the rings' packets to the engine. Returns their number.
 #[inline]
 pub(super) fn receive(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
-    match &port.relay {
+    match &port.router.relay {
         Some(relay) if relay.has_input() => take_all(g, port, now),
         _ => 0,
     }
 }
 
 fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
-    let (Some(relay), Some(room)) = (&mut port.relay, &mut port.relay_room) else { return 0 };
+    let (Some(relay), Some(room)) = (&mut port.router.relay, &mut port.router.room) else {
+        return 0;
+    };
     let mut handled = 0;
     for _ in 0..BATCH {
         match relay.take(room) {
@@ -54,7 +56,7 @@ fn take_all(g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
 
 /// Writes the engine's packets for peers without a link.
 pub(super) fn send(g: &mut Guard<'_>, port: &mut PortState, now: u64) {
-    let Some(relay) = &mut port.relay else { return };
+    let Some(relay) = &mut port.router.relay else { return };
     let mut written = false;
     let result = write_all(g, relay, now, &mut written);
     if written {
@@ -86,7 +88,7 @@ fn write_all(
 
 /// Takes the wake-ups, and notices the router's end.
 pub(super) fn maintain(port: &mut PortState) {
-    if port.relay.as_mut().is_some_and(Relay::hear) {
+    if port.router.relay.as_mut().is_some_and(Relay::hear) {
         lose(port);
     }
 }
@@ -95,7 +97,7 @@ pub(super) fn maintain(port: &mut PortState) {
 #[cold]
 fn lose(port: &mut PortState) {
     port.end_relay();
-    port.outage.relay_lost = true;
+    port.router.outage.relay_lost = true;
 }
 
 /// Control: the rings of a router.
@@ -110,12 +112,12 @@ impl PortState {
     /// Ends the rings. Packets in them are lost, as on a wire.
     #[cold]
     pub(super) fn end_relay(&mut self) {
-        self.relay = None;
+        self.router.relay = None;
         self.discards = true;
     }
 
     /// Whether there are rings, or a router that is away may give some.
     pub(super) fn relays(&self) -> bool {
-        self.relay.is_some() || self.outage.is_away()
+        self.router.relay.is_some() || self.router.outage.is_away()
     }
 }

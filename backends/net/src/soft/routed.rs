@@ -5,7 +5,7 @@
 //! Requests to the router are made without the engine's lock, whose holder never waits for the
 //! router.
 
-use super::{PortState, SoftEngine};
+use super::{outage, relayed, services, PortState, SoftEngine};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::shm::relay::Relay;
@@ -23,7 +23,22 @@ use std::os::fd::AsRawFd;
 
 /// Sessions that have ended and whose links are still open. Without room here, the links of a
 /// session are closed at once.
-pub(super) type Revoked = heapless::Vec<u32, 32>;
+type Revoked = heapless::Vec<u32, 32>;
+
+/// What a device over a router keeps about it, protected by the engine's lock.
+#[derive(Default)]
+pub(super) struct RouterState {
+    /// The rings to and from the router; `None`: there are none, or they are lost.
+    pub(super) relay: Option<Relay>,
+    /// Memory beside the rings; `None`: not a device over a router.
+    pub(super) room: Option<relayed::Room>,
+    /// Listeners that the router knows of.
+    pub(super) services: services::Services,
+    /// A router that is away.
+    pub(super) outage: outage::Outage,
+    /// Sessions that have ended and whose links are still to be closed.
+    pub(super) revoked: Revoked,
+}
 
 /// The router's answer, with a link that is not adopted yet, if the router made one. While the
 /// answer lives no other thread can make a request, so two threads do not make two links for one
@@ -124,10 +139,10 @@ impl SoftEngine {
         // handles them.
         let mut held = self.lock_control();
         let (port, mut came) = (held.port(), false);
-        if let PortState { shm: Some(shm), revoked, .. } = port {
+        if let PortState { shm: Some(shm), router, .. } = port {
             asker.arrivals(|arrival| {
                 came = true;
-                self.on_arrival(shm, revoked, now_ns(), arrival);
+                self.on_arrival(shm, &mut router.revoked, now_ns(), arrival);
             });
         }
         if came {
@@ -184,13 +199,13 @@ impl SoftEngine {
     /// Handles the router's messages: links of other sessions, and revoked ones.
     pub(super) fn poll_router(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         let Some(via) = &self.via else { return };
-        let PortState { shm: Some(shm), revoked, .. } = port else { return };
-        let ends = via.hear(|arrival| self.on_arrival(shm, revoked, now, arrival));
+        let PortState { shm: Some(shm), router, .. } = port else { return };
+        let ends = via.hear(|arrival| self.on_arrival(shm, &mut router.revoked, now, arrival));
         if ends {
             // A closed socket is always readable and would end every sleep at once.
             let _ = self.waiter.remove_socket(via.fd());
         }
-        if !port.revoked.is_empty() {
+        if !port.router.revoked.is_empty() {
             self.end_revoked(g, port, now);
         }
         self.follow_router(g, port, now);
@@ -201,8 +216,10 @@ impl SoftEngine {
     #[cold]
     fn end_revoked(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         self.drain_links(g, port, now);
-        if let PortState { shm: Some(shm), revoked, .. } = port {
-            core::mem::take(revoked).iter().for_each(|&peer| shm.close_session(peer, true));
+        if let PortState { shm: Some(shm), router, .. } = port {
+            core::mem::take(&mut router.revoked)
+                .iter()
+                .for_each(|&peer| shm.close_session(peer, true));
         }
     }
 }

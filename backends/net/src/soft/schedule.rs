@@ -196,7 +196,7 @@ impl Schedule {
     /// Whether the timers and due ACKs of a round in vain were checked in this tick. Otherwise this
     /// round checks them.
     #[inline(always)]
-    pub(super) fn has_ticked(&mut self, now: u64, polled: bool) -> bool {
+    pub(super) fn note_tick(&mut self, now: u64, polled: bool) -> bool {
         let tick = (now / IDLE_TICK_NS, polled);
         let ticked = tick == self.idle_tick || tick == (self.idle_tick.0, false);
         if !ticked {
@@ -258,7 +258,7 @@ mod tests {
         let mut s = Schedule::new();
         assert!(!s.may_keep_time(), "it has read no time");
         assert!(!s.is_short(NOW) && s.polls_socket(NOW, true) && s.is_maintenance_due(NOW, 0));
-        assert!(!s.has_ticked(NOW, true));
+        assert!(!s.note_tick(NOW, true));
     }
 
     #[test]
@@ -321,15 +321,15 @@ mod tests {
     #[test]
     fn a_round_in_vain_is_done_until_the_next_tick() {
         let mut s = at_rest(NOW);
-        assert!(!s.is_done(NOW) && !s.has_ticked(NOW, false));
-        assert!(s.is_done(NOW) && s.has_ticked(NOW, false));
-        assert!(!s.has_ticked(NOW, true), "timers need a poll of the socket");
-        assert!(s.has_ticked(NOW, false) && s.has_ticked(NOW, true));
-        assert!(!s.is_done(NOW + IDLE_TICK_NS) && !s.has_ticked(NOW + IDLE_TICK_NS, false));
+        assert!(!s.is_done(NOW) && !s.note_tick(NOW, false));
+        assert!(s.is_done(NOW) && s.note_tick(NOW, false));
+        assert!(!s.note_tick(NOW, true), "timers need a poll of the socket");
+        assert!(s.note_tick(NOW, false) && s.note_tick(NOW, true));
+        assert!(!s.is_done(NOW + IDLE_TICK_NS) && !s.note_tick(NOW + IDLE_TICK_NS, false));
         s.look_at_links();
         assert!(!s.is_done(NOW + IDLE_TICK_NS), "maintenance is due");
         let mut s = at_rest(NOW);
-        s.has_ticked(NOW, false);
+        s.note_tick(NOW, false);
         (1..VAIN_ROUNDS).for_each(|_| s.note(false));
         assert!(!s.is_done(NOW), "it looks at everything");
         s.note(true);

@@ -60,7 +60,7 @@ impl SoftEngine {
         let mut held = self.lock_control();
         let (space, port) = held.guard.cm().bound(id)?;
         let at = Service { space, port };
-        if !held.port().services.note(id, at)? {
+        if !held.port().router.services.note(id, at)? {
             return Ok(());
         }
         drop(held);
@@ -68,7 +68,7 @@ impl SoftEngine {
         let told = self.ask(&mut asker, |asker| asker.listen(at, true));
         drop(asker);
         if told.is_err() {
-            self.lock_control().port().services.forget(id);
+            self.lock_control().port().router.services.forget(id);
         }
         told
     }
@@ -76,7 +76,7 @@ impl SoftEngine {
     /// Withdraws the service of an id that has ended, or no longer listens.
     pub(super) fn withdraw_service(&self, id: Handle) {
         let Some(via) = &self.via else { return };
-        let Some(at) = self.lock_control().port().services.forget(id) else { return };
+        let Some(at) = self.lock_control().port().router.services.forget(id) else { return };
         let mut asker = via.asker();
         // A router that has ended needs no message.
         let _ = self.ask(&mut asker, |asker| asker.listen(at, false));

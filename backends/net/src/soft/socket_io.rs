@@ -351,8 +351,8 @@ impl<P: Port> PortState<P> {
         let Some(net) = &self.net else { return };
         let c = net.counters();
         let failures = c.send_err + c.icmp_err + c.gso_refused;
-        if failures != self.send_err {
-            self.send_err = failures;
+        if failures != self.seen.send_err {
+            self.seen.send_err = failures;
             self.report_errors(g, now);
         }
     }

@@ -166,7 +166,7 @@ impl ConnectedSocket {
     }
 
     /// Whether so many bursts have left that the peer certainly accepts them. Restarts the count.
-    pub(super) fn was_trusted(&mut self) -> bool {
+    pub(super) fn take_trust(&mut self) -> bool {
         let first = core::mem::replace(&mut self.first, self.own.ident);
         self.own.ident.wrapping_sub(first) >= TRUSTED_AFTER
     }

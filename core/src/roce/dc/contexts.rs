@@ -154,7 +154,7 @@ impl Contexts {
     }
 
     /// Whether a wrong key draws an answer now.
-    pub(super) fn may_refuse_key(&mut self, now: u64) -> bool {
+    pub(super) fn take_key_refusal(&mut self, now: u64) -> bool {
         let (since, count) = &mut self.refused;
         if now.saturating_sub(*since) >= KEY_INTERVAL_NS {
             (*since, *count) = (now, 0);

@@ -51,7 +51,7 @@ impl Transport {
         // Before the key is known to be right nothing is made or kept for the sender.
         if !is_same_key(eth.word, self.qps[dct].init.dc_key) {
             self.conn(s, dct).count(|c| &mut c.dc_refused_key);
-            return self.dc.may_refuse_key(now)
+            return self.dc.take_key_refusal(now)
                 && self.reply(dct, from, back, refuse(refusal::KEY, 0));
         }
         let known = |c: &Context| {

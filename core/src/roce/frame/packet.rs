@@ -45,7 +45,7 @@ impl Transport {
         let (prepared, is_own) = c.write_packet::<DC>(buf, clock, own)?;
         let now = port.commit(&c.peer.addr, prepared.len, prepared.bytes as usize, is_own);
         c.single_left(&prepared);
-        c.has_replied();
+        c.note_reply();
         if let Some(association) = c.qp.dci.first_mut() {
             association.used_at = now;
         }

@@ -133,7 +133,7 @@ impl Conn<'_> {
     /// A request of the program leaves. If an ACK has left alone before it, that ACK could have
     /// waited for the request, and the next ACK does.
     #[inline(always)]
-    pub(in crate::roce) fn has_replied(&mut self) {
+    pub(in crate::roce) fn note_reply(&mut self) {
         let resp = &mut self.qp.conn.resp;
         if resp.acked_alone {
             (resp.ack_after, resp.acked_alone) = (ACK_PACKETS, false);

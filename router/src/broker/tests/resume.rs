@@ -56,7 +56,10 @@ fn a_session_has_its_number_address_and_queue_pairs_back() {
     assert_ne!(again.token, w.token);
     // Other sessions reach it by its queue pair numbers, and know it by its session number.
     second.now = LEARN_NS;
-    assert!(second.broker.has_learned(LEARN_NS) && !second.broker.has_learned(LEARN_NS));
+    assert!(
+        second.broker.take_end_of_learning(LEARN_NS)
+            && !second.broker.take_end_of_learning(LEARN_NS)
+    );
     let (blue, _) = second.up(1);
     let (routed, owner, _, link) = second.linked(blue, &again);
     assert_eq!((routed.peer, owner, link.peer), (w.session, id, blue));
@@ -168,7 +171,9 @@ fn new_numbers_wait_for_those_who_come_back() {
     b.broker.tick(b.now, &mut out);
     assert_eq!(out, [], "they have said HELLO");
     let (_, again) = resume(&mut b, 2, with(w.token)).unwrap();
-    assert!(!b.broker.has_learned(LEARN_NS - 1) && b.broker.has_learned(LEARN_NS));
+    assert!(
+        !b.broker.take_end_of_learning(LEARN_NS - 1) && b.broker.take_end_of_learning(LEARN_NS)
+    );
     b.broker.serve_waiting(LEARN_NS, &Host, &mut out);
     let given: Vec<u32> = out
         .iter()

@@ -136,7 +136,7 @@ impl Link {
     }
 
     fn takes_back(&mut self) -> bool {
-        self.grants.check(&self.place, |_, _, _| false)
+        self.grants.revoke_invalid(&self.place, |_, _, _| false)
     }
 }
 
@@ -314,7 +314,7 @@ fn a_pin_is_waited_for_but_not_for_ever() {
                 }
                 segment.place().pinned().unpin();
             });
-            grants.check(place, |_, _, _| false)
+            grants.revoke_invalid(place, |_, _, _| false)
         });
         left.then_some(l)
     });

@@ -4,7 +4,7 @@
 
 use super::super::listener::{connect_brokered, LinkSocket};
 use super::tx::LinkSlot;
-use super::{Brokered, Inbound, ShmBounds, ShmPort, RING};
+use super::{Brokered, Inbound, ShmBounds, ShmPort, LINK_RING_BYTES};
 use crate::addr::Endpoint;
 use crate::rights::Foreign;
 use crate::wait::Waiter;
@@ -63,7 +63,9 @@ impl ShmPort {
         fd: Foreign,
         waiter: &Waiter,
     ) -> Result<u16> {
-        self.link(&to.at, Some(block), Some(to.brokered()), waiter, || connect_brokered(fd, RING))
+        self.link(&to.at, Some(block), Some(to.brokered()), waiter, || {
+            connect_brokered(fd, LINK_RING_BYTES)
+        })
     }
 
     /// Takes a socket over which another session will send its ring. Each session has one socket:

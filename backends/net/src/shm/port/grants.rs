@@ -106,11 +106,12 @@ impl ShmPort {
             let Some(Inbound { link: Some(link), .. }) = &mut self.inbound[i] else { continue };
             let shared = &self.shared;
             let from = link.from;
-            let left = link.grants.check(link.reader.place(), |request, region, by_address| {
-                // A grant by address ends as soon as one by descriptor is possible.
-                shared_region(shared, region.rkey).is_some() != by_address
-                    && is_valid(&from, request, region)
-            });
+            let left =
+                link.grants.revoke_invalid(link.reader.place(), |request, region, by_address| {
+                    // A grant by address ends as soon as one by descriptor is possible.
+                    shared_region(shared, region.rkey).is_some() != by_address
+                        && is_valid(&from, request, region)
+                });
             if !left {
                 self.counters.broken += 1;
                 self.close_inbound(i);

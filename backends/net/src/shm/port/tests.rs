@@ -163,7 +163,7 @@ fn a_full_ring_refuses_frames_and_wakes_its_writer_when_there_is_room() {
     while a.send(ab, 1, FRAME_MIN) {
         sent += 1;
     }
-    assert_eq!(sent, RING / FRAME_MIN.next_multiple_of(64));
+    assert_eq!(sent, LINK_RING_BYTES / FRAME_MIN.next_multiple_of(64));
     a.maintain();
     a.waiter.drain();
     assert!(!a.waiter.sleep(0));

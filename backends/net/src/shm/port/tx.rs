@@ -5,7 +5,7 @@ use super::super::grant::PeerGrants;
 use super::super::listener::{connect_link, LinkSocket};
 use super::super::ring::{Broken, Writer};
 use super::super::segment::Segment;
-use super::{Brokered, Outbound, ShmCounters, ShmPort, RING};
+use super::{Brokered, Outbound, ShmCounters, ShmPort, LINK_RING_BYTES};
 use crate::addr::Endpoint;
 use crate::local::{door_of, has_hung_up, Holder, Name, Role};
 use crate::wait::Waiter;
@@ -17,7 +17,7 @@ use gdrcore_core::sleep;
 
 /// Most bytes of one frame: four of them fill a ring, so that one is read while the next is
 /// written.
-const FRAME_MAX: usize = RING / 4 - 128;
+const FRAME_MAX: usize = LINK_RING_BYTES / 4 - 128;
 /// Least room worth a call of the engine: one packet of the largest MTU with its header.
 pub(super) const FRAME_MIN: usize = 4096 + 512;
 
@@ -78,7 +78,7 @@ impl ShmPort {
         let local = self.local;
         self.link(to, block, None, waiter, || {
             let holder = block.map_or(Holder::Address, Holder::Block);
-            connect_link(&Name::of(&socket_dir, to, holder, Role::Links), &local, RING)
+            connect_link(&Name::of(&socket_dir, to, holder, Role::Links), &local, LINK_RING_BYTES)
         })
     }
 

@@ -82,11 +82,11 @@ fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
     session.put(&[1; 16], &[1]).unwrap();
     assert!(rings(&router) && !router.hear() && !rings(&router));
     router.take(&mut space).unwrap();
-    while session.has_room(16 << 10).unwrap() {
+    while session.ask_room(16 << 10).unwrap() {
         session.put(&[1; 16], &[0; 4000]).unwrap();
     }
     while router.take(&mut space).unwrap().is_some() {}
-    assert!(rings(&session) && session.has_room(16 << 10).unwrap());
+    assert!(rings(&session) && session.ask_room(16 << 10).unwrap());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn an_ended_or_misbehaving_end_is_noticed() {
         session.writer.publish(100);
         assert_eq!(router.take(&mut space), Err(Broken), "{at}");
     }
-    assert_eq!(session.has_room(1 << 10), Ok(true));
+    assert_eq!(session.ask_room(1 << 10), Ok(true));
 }
 
 #[test]

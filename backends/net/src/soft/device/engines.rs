@@ -192,7 +192,7 @@ impl SoftDevice {
                 engine.lock_control().set_others(self, k);
             }
         }
-        self.engines.first().watch_link();
+        self.engines.first().watch_interface();
     }
 
     /// The engines of a new device that are made at its opening.

@@ -74,7 +74,7 @@ impl UdpPort {
     #[cold]
     pub fn doubt_connected(&mut self) {
         let Some(mut connected) = self.connected.take() else { return };
-        self.connect_after = if connected.was_trusted() {
+        self.connect_after = if connected.take_trust() {
             CONNECT_AFTER
         } else {
             CONNECT_AFTER_MAX.min(2 * self.connect_after)

@@ -16,7 +16,7 @@ const ROOM: usize = 8 << 10;
 
 /// The interface of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkState {
+pub struct InterfaceState {
     /// The interface's index; 0: none is known.
     pub interface: u32,
     /// Packets can leave by it.
@@ -28,16 +28,16 @@ pub struct LinkState {
 /// A hardware address.
 type Hardware = heapless::Vec<u8, 32>;
 
-impl LinkState {
+impl InterfaceState {
     /// The present state of an address's interface. `known`: the interface that had the address
     /// last, or 0. `None`: the kernel cannot be asked (a sandbox). Cost: some twelve system calls.
-    pub fn of(at: &Endpoint, known: u32) -> Option<LinkState> {
+    pub fn of(at: &Endpoint, known: u32) -> Option<InterfaceState> {
         netlink::socket(libc::NETLINK_ROUTE)?;
         let has_address = is_local(at);
         let owner = if has_address { interface_of(at) } else { None };
         let interface = owner.unwrap_or(known);
         let is_up = netlink::interface(interface, |m| Some(read_interface(m)?.1)) == Some(true);
-        Some(LinkState { interface, is_up, has_address })
+        Some(InterfaceState { interface, is_up, has_address })
     }
 }
 
@@ -55,7 +55,7 @@ fn read_interface(message: &[u8]) -> Option<(u32, bool, Hardware)> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkEvent {
+pub(crate) enum InterfaceEvent {
     Up,
     Down,
     /// The address has gone or come.
@@ -66,23 +66,23 @@ pub(crate) enum LinkEvent {
 }
 
 /// Follows the interface of an address.
-pub(crate) struct LinkWatch {
+pub(crate) struct InterfaceWatch {
     nl: Fd,
     at: Endpoint,
-    state: LinkState,
+    state: InterfaceState,
     hardware: Hardware,
 }
 
-impl LinkWatch {
-    /// Begins to watch. `None`: as for [`LinkState::of`], or no interface has the address.
-    pub(crate) fn open(at: &Endpoint) -> Option<LinkWatch> {
+impl InterfaceWatch {
+    /// Begins to watch. `None`: as for [`InterfaceState::of`], or no interface has the address.
+    pub(crate) fn open(at: &Endpoint) -> Option<InterfaceWatch> {
         let addresses =
             if at.is_v4() { libc::RTMGRP_IPV4_IFADDR } else { libc::RTMGRP_IPV6_IFADDR };
         // Subscribed before the first look, so that no change is missed.
         let nl = netlink::subscribe(libc::RTMGRP_LINK | addresses)?;
-        let state = LinkState::of(at, 0)?;
+        let state = InterfaceState::of(at, 0)?;
         let hardware = hardware_of(state.interface)?;
-        Some(LinkWatch { nl, at: *at, state, hardware })
+        Some(InterfaceWatch { nl, at: *at, state, hardware })
     }
 
     /// Readable when something may have changed.
@@ -91,19 +91,19 @@ impl LinkWatch {
     }
 
     /// The interface that has the address, or had it last.
-    pub(crate) fn interface(&self) -> u32 {
+    pub(crate) fn index(&self) -> u32 {
         self.state.interface
     }
 
     /// The state as last read.
-    pub(crate) fn state(&self) -> LinkState {
+    pub(crate) fn state(&self) -> InterfaceState {
         self.state
     }
 
     /// Reads the changes.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read(&mut self, mut note: impl FnMut(LinkEvent)) {
+    pub(crate) fn read(&mut self, mut note: impl FnMut(InterfaceEvent)) {
         let mut room = [0; ROOM];
         let mut ask = false;
         for _ in 0..BATCH {
@@ -123,7 +123,7 @@ impl LinkWatch {
     }
 
     /// Takes a notification. Returns whether the rest must be read from the kernel.
-    fn take(&mut self, kind: u16, message: &[u8], note: &mut impl FnMut(LinkEvent)) -> bool {
+    fn take(&mut self, kind: u16, message: &[u8], note: &mut impl FnMut(InterfaceEvent)) -> bool {
         match kind {
             libc::RTM_NEWLINK | libc::RTM_DELLINK => {
                 let Some((index, is_up, hardware)) = read_interface(message) else { return false };
@@ -132,7 +132,7 @@ impl LinkWatch {
                 }
                 if kind == libc::RTM_DELLINK {
                     self.set_up(false, note);
-                    note(LinkEvent::Removed);
+                    note(InterfaceEvent::Removed);
                     return true;
                 }
                 self.set_up(is_up, note);
@@ -156,8 +156,8 @@ impl LinkWatch {
     }
 
     /// Reads the present state from the kernel.
-    fn ask(&mut self, note: &mut impl FnMut(LinkEvent)) {
-        let Some(now) = LinkState::of(&self.at, self.state.interface) else { return };
+    fn ask(&mut self, note: &mut impl FnMut(InterfaceEvent)) {
+        let Some(now) = InterfaceState::of(&self.at, self.state.interface) else { return };
         self.state.interface = now.interface;
         self.set_address(now.has_address, note);
         if let Some(hardware) = hardware_of(now.interface) {
@@ -166,22 +166,22 @@ impl LinkWatch {
         self.set_up(now.is_up, note);
     }
 
-    fn set_up(&mut self, is_up: bool, note: &mut impl FnMut(LinkEvent)) {
+    fn set_up(&mut self, is_up: bool, note: &mut impl FnMut(InterfaceEvent)) {
         if core::mem::replace(&mut self.state.is_up, is_up) != is_up {
-            note(if is_up { LinkEvent::Up } else { LinkEvent::Down });
+            note(if is_up { InterfaceEvent::Up } else { InterfaceEvent::Down });
         }
     }
 
-    fn set_address(&mut self, has_address: bool, note: &mut impl FnMut(LinkEvent)) {
+    fn set_address(&mut self, has_address: bool, note: &mut impl FnMut(InterfaceEvent)) {
         if core::mem::replace(&mut self.state.has_address, has_address) != has_address {
-            note(LinkEvent::Address);
+            note(InterfaceEvent::Address);
         }
     }
 
-    fn set_hardware(&mut self, hardware: Hardware, note: &mut impl FnMut(LinkEvent)) {
+    fn set_hardware(&mut self, hardware: Hardware, note: &mut impl FnMut(InterfaceEvent)) {
         if self.hardware != hardware {
             self.hardware = hardware;
-            note(LinkEvent::Hardware);
+            note(InterfaceEvent::Hardware);
         }
     }
 }
@@ -192,17 +192,17 @@ fn hardware_of(interface: u32) -> Option<Hardware> {
 
 #[cfg(test)]
 mod tests {
-    use super::LinkEvent::{Address, Down, Hardware as NewHardware, Removed, Up};
+    use super::InterfaceEvent::{Address, Down, Hardware as NewHardware, Removed, Up};
     use super::*;
     use crate::udp::tests::network::{ip, Namespace};
     use gdrcore_testkit::patience::{until, wait_for};
 
     /// Waits until a watch has seen something and its state is this one. Returns the events.
-    fn seen(watch: &mut LinkWatch, is_up: bool, has_address: bool) -> Vec<LinkEvent> {
+    fn seen(watch: &mut InterfaceWatch, is_up: bool, has_address: bool) -> Vec<InterfaceEvent> {
         let mut all = Vec::new();
         wait_for(60, "a change of the link", || {
             watch.read(|event| all.push(event));
-            let LinkState { is_up: up, has_address: has, .. } = watch.state;
+            let InterfaceState { is_up: up, has_address: has, .. } = watch.state;
             !all.is_empty() && (up, has) == (is_up, has_address)
         });
         all
@@ -227,15 +227,15 @@ mod tests {
         add("a0");
         let at = Endpoint::parse(at).unwrap();
         // An IPv6 address is there only with the carrier.
-        let mut watch = until(60, || "no address".into(), || LinkWatch::open(&at));
+        let mut watch = until(60, || "no address".into(), || InterfaceWatch::open(&at));
         if !watch.state.is_up {
             assert_eq!(seen(&mut watch, true, true), [Up], "the carrier came");
         }
-        assert_eq!(LinkState::of(&at, 0), Some(watch.state));
+        assert_eq!(InterfaceState::of(&at, 0), Some(watch.state));
         // The other end takes the carrier away. IPv6 addresses stay then, too.
         ip("link set b0 down");
         assert_eq!(seen(&mut watch, false, true), [Down]);
-        assert_eq!(LinkState::of(&at, 0), Some(watch.state));
+        assert_eq!(InterfaceState::of(&at, 0), Some(watch.state));
         // Other interfaces do not count.
         pair(1);
         ip("addr add 10.71.0.1/24 dev a1");
@@ -248,22 +248,22 @@ mod tests {
         ip("link del br0");
         ip(&format!("addr del {address} dev a0"));
         assert_eq!(seen(&mut watch, true, false), [Address]);
-        let gone = LinkState { has_address: false, ..watch.state };
-        assert_eq!(LinkState::of(&at, watch.interface()), Some(gone));
-        let nobodys = LinkState { interface: 0, is_up: false, has_address: false };
-        assert_eq!(LinkState::of(&at, 0), Some(nobodys));
+        let gone = InterfaceState { has_address: false, ..watch.state };
+        assert_eq!(InterfaceState::of(&at, watch.index()), Some(gone));
+        let nobodys = InterfaceState { interface: 0, is_up: false, has_address: false };
+        assert_eq!(InterfaceState::of(&at, 0), Some(nobodys));
         // The address comes back on another interface.
-        let first = watch.interface();
+        let first = watch.index();
         add("a1");
         assert_eq!(seen(&mut watch, true, true), [Address, NewHardware]);
-        assert!(watch.interface() != first);
+        assert!(watch.index() != first);
         ip("link set a1 address 02:00:00:00:00:07");
         assert_eq!(seen(&mut watch, true, true), [NewHardware]);
         ip("link del a1");
         let mut all = seen(&mut watch, false, false);
         all.retain(|e| *e != Address);
         assert_eq!(all, [Down, Removed]);
-        assert!(!LinkState::of(&at, watch.interface()).unwrap().is_up);
+        assert!(!InterfaceState::of(&at, watch.index()).unwrap().is_up);
         ip("link del a0");
         pair(2);
         add("a2");
@@ -286,8 +286,11 @@ mod tests {
         let Some(a) = Namespace::new() else { return };
         a.run(|| {
             let at = Endpoint::v4([127, 9, 9, 9], 4791);
-            let mut watch = LinkWatch::open(&at).unwrap();
-            assert_eq!(watch.state, LinkState { interface: 1, is_up: true, has_address: true });
+            let mut watch = InterfaceWatch::open(&at).unwrap();
+            assert_eq!(
+                watch.state,
+                InterfaceState { interface: 1, is_up: true, has_address: true }
+            );
             ip("addr del 127.0.0.1/8 dev lo");
             assert_eq!(seen(&mut watch, true, false), [Address]);
             ip("addr add 127.0.0.1/8 dev lo");
@@ -295,7 +298,7 @@ mod tests {
             ip("link set lo down");
             assert_eq!(seen(&mut watch, false, true), [Down]);
             // Nobody has this one.
-            assert!(LinkWatch::open(&Endpoint::v4([10, 72, 0, 1], 4791)).is_none());
+            assert!(InterfaceWatch::open(&Endpoint::v4([10, 72, 0, 1], 4791)).is_none());
         });
     }
 
@@ -305,7 +308,7 @@ mod tests {
         a.run(|| {
             pair(0);
             ip("addr add 10.70.0.1/24 dev a0");
-            let mut watch = LinkWatch::open(&Endpoint::v4([10, 70, 0, 1], 4791)).unwrap();
+            let mut watch = InterfaceWatch::open(&Endpoint::v4([10, 70, 0, 1], 4791)).unwrap();
             if !watch.state.is_up {
                 seen(&mut watch, true, true);
             }
