@@ -66,6 +66,25 @@ pub fn supervised(bash: &Path, sockets: &[&dyn AsRawFd], policy: &Path) -> Runni
     )
 }
 
+/// Two tenants by links, and two by the relay; each takes its address from the pool.
+pub const TWO_PAIRS: &str = r#"
+[tenant.a]
+listen = "DIR/a"
+[tenant.b]
+listen = "DIR/b"
+[tenant.c]
+listen = "DIR/c"
+metered = true
+[tenant.d]
+listen = "DIR/d"
+metered = true
+"#;
+
+/// How often a router is killed.
+pub fn kills() -> u32 {
+    std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
+}
+
 /// A router whose listeners a supervisor holds.
 pub struct Supervised {
     bash: PathBuf,

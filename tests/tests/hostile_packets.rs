@@ -225,22 +225,32 @@ fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
     still_works(&mut c, &mut d);
 }
 
+/// The socket of a peer that is no device.
+fn peer_socket() -> UdpSocket {
+    UdpSocket::bind(plain(&address(2))).expect("a socket")
+}
+
+/// The address of that peer's queue pair 0x99, which begins with PSN 70, for an end.
+fn address_of(end: &End<'_>, socket: &UdpSocket) -> Address {
+    let at = socket.local_addr().expect("an address");
+    let mut peer = Address { qpn: 0x99, psn: 70, ah: end.own.ah, ..Address::default() };
+    peer.ah.dgid[12..].copy_from_slice(&octets(at));
+    peer.ah.udp_port = at.port();
+    peer
+}
+
 #[test]
 fn a_peer_with_random_answers_ends_operations_and_writes_no_other_memory() {
     let x = address(1);
     let dx = Soft::new(&x);
-    let at = plain(&address(2));
-    let liar = UdpSocket::bind(at).expect("a socket");
+    let liar = peer_socket();
     liar.set_nonblocking(true).expect("nonblocking");
     let mut dice = Rng::new(42);
     for round in 0..60u64 {
         let shape =
             Shape { buffer: 64 << 10, retry_cnt: 2, timeout: 8, rnr_retry: 2, ..Shape::default() };
         let mut a = End::new(dx.dev(), shape).expect("an end");
-        let mut peer = Address { qpn: 0x99, psn: 0, addr: 0x1000, rkey: 1, ..Address::default() };
-        peer.ah = a.own.ah;
-        peer.ah.dgid[12..].copy_from_slice(&octets(at));
-        peer.ah.udp_port = at.port();
+        let peer = Address { psn: 0, addr: 0x1000, rkey: 1, ..address_of(&a, &liar) };
         a.connect(peer).expect("connect");
         let secret = pattern(round, 64 << 10);
         a.buffer.write(0, &secret);
@@ -292,15 +302,10 @@ fn a_peer_with_random_answers_ends_operations_and_writes_no_other_memory() {
 fn a_fatal_nak_is_repeated_for_a_repeated_request() {
     let x = address(1);
     let dx = Soft::new(&x);
-    let at = plain(&address(2));
-    let peer_socket = UdpSocket::bind(at).expect("a socket");
+    let peer_socket = peer_socket();
     peer_socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
     let mut a = End::new(dx.dev(), Shape::default()).expect("an end");
-    let mut peer = Address { qpn: 0x99, psn: 70, ..Address::default() };
-    peer.ah = a.own.ah;
-    peer.ah.dgid[12..].copy_from_slice(&octets(at));
-    peer.ah.udp_port = at.port();
-    a.connect(peer).expect("connect");
+    a.connect(address_of(&a, &peer_socket)).expect("connect");
     // A WRITE ONLY with an invalid key, repeated, as by a requester that gets no answer.
     let request = || {
         let mut p = bth(0x0A, 0x40, a.own.qpn, true, 70);
@@ -344,15 +349,10 @@ fn a_fatal_nak_is_repeated_for_a_repeated_request() {
 fn a_late_copy_of_a_read_with_a_dead_key_is_not_fatal_and_a_new_one_is() {
     let x = address(1);
     let dx = Soft::new(&x);
-    let at = plain(&address(2));
-    let peer_socket = UdpSocket::bind(at).expect("a socket");
+    let peer_socket = peer_socket();
     peer_socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
     let mut a = End::new(dx.dev(), Shape::default()).expect("an end");
-    let mut peer = Address { qpn: 0x99, psn: 70, ..Address::default() };
-    peer.ah = a.own.ah;
-    peer.ah.dgid[12..].copy_from_slice(&octets(at));
-    peer.ah.udp_port = at.port();
-    a.connect(peer).expect("connect");
+    a.connect(address_of(&a, &peer_socket)).expect("connect");
     // READs of four bytes.
     let read = |psn: u32| {
         let mut p = bth(0x0C, 0x40, a.own.qpn, true, psn);

@@ -5,42 +5,25 @@ use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::supervisor::Supervised;
+use gdrcore_tests::supervisor::{kills, Supervised, TWO_PAIRS};
 use gdrcore_tests::tools::find;
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 
-/// Two tenants by links, and two by the relay.
-const POLICY: &str = r#"
-[tenant.a]
-listen = "DIR/a"
-[tenant.b]
-listen = "DIR/b"
-[tenant.c]
-listen = "DIR/c"
-metered = true
-[tenant.d]
-listen = "DIR/d"
-metered = true
-"#;
 const BYTES: usize = 5000;
-
-fn kills() -> u64 {
-    std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
-}
 
 #[test]
 fn relayed_pairs_go_on_with_the_next_router_and_links_do_not_notice() {
     let Some(bash) = find("bash") else { skip!("bash is not installed") };
-    let mut router = Supervised::start(&bash, POLICY, &["a", "b", "c", "d"]);
+    let mut router = Supervised::start(&bash, TWO_PAIRS, &["a", "b", "c", "d"]);
     let (direct, _one) = Far::stream(FAR, &router.device("a"), &router.device("b"));
     let (relayed, _other) = Far::stream(FAR, &router.device("c"), &router.device("d"));
     // Beside the streams, a pair that is asked how soon it has its next bytes.
     let [c, d] = ["c", "d"].map(|name| Soft::new(&router.device(name)));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
     let mut times = Vec::new();
-    for kill in 0..kills() {
+    for kill in 0..u64::from(kills()) {
         direct.moves(1);
         relayed.moves(1);
         let data = pattern(kill, BYTES);

@@ -11,6 +11,7 @@ use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, number, Raw, Router};
 use gdrcore_tests::soft::Soft;
+use gdrcore_tests::supervisor::{kills, TWO_PAIRS};
 use gdrcore_tests::traffic::{exchange, failure};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -22,24 +23,6 @@ const BYTES: usize = 60_000;
 /// errno of a session that is not resumed.
 const STALE: i32 = libc::ESTALE;
 
-/// Two tenants by links, and two by the relay; each takes its address from the pool.
-const POLICY: &str = r#"
-[tenant.a]
-listen = "DIR/a"
-[tenant.b]
-listen = "DIR/b"
-[tenant.c]
-listen = "DIR/c"
-metered = true
-[tenant.d]
-listen = "DIR/d"
-metered = true
-"#;
-
-fn kills() -> u32 {
-    std::env::var("GDRC_ROUTER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
-}
-
 /// A device that waits for its router for so long.
 fn patient_for(router: &Router, name: &str, grace: Duration) -> Soft {
     let mut config = SoftConfig::default();
@@ -49,7 +32,7 @@ fn patient_for(router: &Router, name: &str, grace: Duration) -> Soft {
 
 #[test]
 fn processes_go_on_when_the_router_is_killed_and_started_again() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let (direct, _other) = Far::stream(FAR, &router.device("a"), &router.device("b"));
     let (relayed, _fourth) = Far::stream(FAR, &router.device("c"), &router.device("d"));
     direct.moves(3);
@@ -84,7 +67,7 @@ fn processes_go_on_when_the_router_is_killed_and_started_again() {
 
 #[test]
 fn what_is_under_way_arrives_once_and_whole() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
     for round in 0..u64::from(kills()) {
@@ -117,7 +100,7 @@ fn what_is_under_way_arrives_once_and_whole() {
 
 #[test]
 fn a_device_that_sleeps_and_one_of_a_helper_come_back_too() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let config = SoftConfig { flags: soft_flags::HELPER, ..SoftConfig::default() };
     let with_helper = |name: &str| Soft::open(&router.device(name), &config).expect("a device");
     let (c, d) = (with_helper("c"), with_helper("d"));
@@ -132,7 +115,7 @@ fn a_device_that_sleeps_and_one_of_a_helper_come_back_too() {
 
 #[test]
 fn datagrams_and_listeners_come_back() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let (a, b) = (router.open("a"), router.open("b"));
     let (listener, port) = cm::listen(b.dev(), port_space::TCP, 1);
     let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
@@ -186,7 +169,7 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
     let grace = Duration::from_millis(700);
     let mut longest = Duration::ZERO;
     for _ in 0..kills() {
-        let mut router = Router::start(POLICY);
+        let mut router = Router::start(TWO_PAIRS);
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| patient_for(&router, name, grace));
         let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
         let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
@@ -217,7 +200,7 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
 
 #[test]
 fn a_session_that_the_router_ends_is_not_resumed() {
-    let router = Router::start(POLICY);
+    let router = Router::start(TWO_PAIRS);
     let (c, d) = (router.open("c"), router.open("d"));
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
     exchange(&mut x, &mut y, 1, BYTES);
@@ -232,7 +215,7 @@ fn a_session_that_the_router_ends_is_not_resumed() {
 
 #[test]
 fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let key = router.socket("admin.key");
     let mode = std::fs::metadata(&key).expect("a key").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -250,7 +233,7 @@ fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
 
 #[test]
 fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| router.open(name));
     let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
     let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
@@ -258,7 +241,7 @@ fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
     exchange(&mut x, &mut y, 2, BYTES);
     router.kill();
     // The tenant c is of another network, and so another tenant.
-    let moved = POLICY.replace("listen = \"DIR/c\"", "listen = \"DIR/c\"\nnetwork = \"far\"");
+    let moved = TWO_PAIRS.replace("listen = \"DIR/c\"", "listen = \"DIR/c\"\nnetwork = \"far\"");
     router.write(&format!("[network.far]\n{moved}"));
     router.restart();
     assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
@@ -270,7 +253,7 @@ fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
         router.sessions().len() == 3
     });
     // A link of the former life ends with the policy that allowed it.
-    router.write(&POLICY.replace("listen = \"DIR/a\"", "listen = \"DIR/a\"\nallow = []"));
+    router.write(&TWO_PAIRS.replace("listen = \"DIR/a\"", "listen = \"DIR/a\"\nallow = []"));
     assert_eq!(router.reload(), Ok(()));
     assert_eq!(failure(&mut v, &mut w).1.code, CauseCode::PathLost as u32);
 }
@@ -285,7 +268,7 @@ fn refused(router: &Router, name: &str, token: [u8; 64]) -> i32 {
 
 #[test]
 fn forged_replayed_foreign_and_cut_tokens_are_refused() {
-    let mut router = Router::start(POLICY);
+    let mut router = Router::start(TWO_PAIRS);
     let greet = |name: &str| {
         let mut raw = Raw::connect(&router.socket(name)).expect("a connection");
         let token = raw.greet().token;

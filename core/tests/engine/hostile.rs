@@ -241,6 +241,25 @@ fn stale_handles_are_errors_everywhere() {
     net.settle();
 }
 
+/// What makes one more queue pair beside an end's.
+fn another_qp(e: &End, wr: u32, sge: u32) -> QpInit {
+    let cap = QpCap {
+        max_send_wr: wr,
+        max_recv_wr: wr,
+        max_send_sge: sge,
+        max_recv_sge: sge,
+        max_inline_data: 0,
+    };
+    QpInit {
+        pd: e.pd,
+        send_cq: e.scq,
+        recv_cq: e.rcq,
+        qp_type: qp_type::RC,
+        cap,
+        ..QpInit::default()
+    }
+}
+
 #[test]
 fn pools_and_heap_run_out_cleanly_and_grow() {
     let mut o = Opts::default();
@@ -248,21 +267,7 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     o.config.ring_bytes = 1 << 20;
     let mut net = Net::new(1, &o);
     let e = net.end(0, &o);
-    let cap = QpCap {
-        max_send_wr: 16,
-        max_recv_wr: 16,
-        max_send_sge: 2,
-        max_recv_sge: 2,
-        max_inline_data: 0,
-    };
-    let init = QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: qp_type::RC,
-        cap,
-        ..QpInit::default()
-    };
+    let init = another_qp(&e, 16, 2);
     let fill = |net: &mut Net| {
         let mut made = Vec::new();
         loop {
@@ -306,21 +311,7 @@ fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
         let mut pieces = Vec::new();
         let mut net = Net::new(1, &o);
         let e = net.end(0, &o);
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let init = QpInit {
-            pd: e.pd,
-            send_cq: e.scq,
-            recv_cq: e.rcq,
-            qp_type: qp_type::RC,
-            cap,
-            ..QpInit::default()
-        };
+        let init = another_qp(&e, 1, 1);
         // One is the end's.
         let mut made = 1;
         while made < most {

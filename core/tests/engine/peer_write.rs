@@ -345,20 +345,30 @@ fn a_long_one_takes_several_turns_of_the_engine() {
     assert_eq!((c.mapped_writes, c.sent_pkts), (1, 0));
 }
 
-#[test]
-fn memory_that_is_taken_back_half_way_is_written_by_packets() {
-    let (mut net, a, b, visits) = pair(over_link());
-    for allowed in [1, 5, 17] {
+/// Long WRITEs from `a` to `b`, whose memory is taken back after so many visits, arrive whole.
+fn long_writes_that_stop(
+    net: &mut Net,
+    (a, b): (&End, &End),
+    visits: &Cell<u32>,
+    allowed: [u32; 3],
+) {
+    for allowed in allowed {
         let len = 2 << 20;
         a.buf.put(64, &pattern(allowed.into(), len));
         visits.set(allowed);
-        net.post(&a, write(&a, &b, len));
-        ring(&mut net, &a);
+        net.post(a, write(a, b, len));
+        ring(net, a);
         net.settle();
         let wc = net.poll(a.host, a.scq);
         assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
         assert!(b.buf.get(128, len) == a.buf.get(64, len));
     }
+}
+
+#[test]
+fn memory_that_is_taken_back_half_way_is_written_by_packets() {
+    let (mut net, a, b, visits) = pair(over_link());
+    long_writes_that_stop(&mut net, (&a, &b), &visits, [1, 5, 17]);
     assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().mapped_writes, 0);
 }
 
@@ -425,17 +435,7 @@ fn many_pieces_take_many_calls() {
 #[test]
 fn what_is_taken_back_between_two_calls_is_written_by_packets() {
     let (mut net, a, b, visits) = far_pair(over_link());
-    for allowed in [1, 2, 5] {
-        let len = 2 << 20;
-        a.buf.put(64, &pattern(allowed.into(), len));
-        visits.set(allowed);
-        net.post(&a, write(&a, &b, len));
-        ring(&mut net, &a);
-        net.settle();
-        let wc = net.poll(a.host, a.scq);
-        assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
-        assert!(b.buf.get(128, len) == a.buf.get(64, len));
-    }
+    long_writes_that_stop(&mut net, (&a, &b), &visits, [1, 2, 5]);
     // The general path refuses keys, on either side.
     visits.set(u32::MAX);
     let before = b.buf.get(0, b.buf.len());

@@ -53,54 +53,25 @@ fn every_failure_of_the_driver_ends_the_examples_with_its_message() {
         ("cuStreamCreate=2", "cuStreamCreate"),
         ("cuEventCreate=2", "cuEventCreate"),
     ];
-    for (fail, words) in cases {
+    let fails = |(name, value): (&str, &str), more: &[&str], words: &str| {
         let mut router = with_driver(&bin.join("freeflow_gdr/router"));
-        let done = run(
-            router.env("FAKECUDA_FAIL", fail).args([
-                "-d",
-                &own,
-                "-m",
-                "cuda",
-                "-t",
-                "2",
-                "-s",
-                "/nonexistent/s",
-            ]),
-            20,
-        );
+        router.env(name, value).args(["-d", &own, "-m", "cuda", "-t", "2", "-s", "/nonexistent/s"]);
+        let done = run(router.args(more), 20);
         assert!(
             done.code() == Some(1) && done.output.contains(words),
-            "{fail}: {:?} {}",
+            "{name}={value}: {:?} {}",
             done.status,
             done.output
         );
+    };
+    for (fail, words) in cases {
+        fails(("FAKECUDA_FAIL", fail), &[], words);
     }
     // No device, and one with too little memory.
     for (name, value, words) in
         [("FAKECUDA_DEVICES", "", "finds no GPU"), ("FAKECUDA_MEMORY", "1000000", "OUT_OF_MEMORY")]
     {
-        let mut router = with_driver(&bin.join("freeflow_gdr/router"));
-        let done = run(
-            router.env(name, value).args([
-                "-d",
-                &own,
-                "-m",
-                "cuda",
-                "-t",
-                "2",
-                "-b",
-                "4M",
-                "-s",
-                "/nonexistent/s",
-            ]),
-            20,
-        );
-        assert!(
-            done.code() == Some(1) && done.output.contains(words),
-            "{name}: {:?} {}",
-            done.status,
-            done.output
-        );
+        fails((name, value), &["-b", "4M"], words);
     }
     // The client's import is refused: the client fails, and the router waits for the next.
     let dir = scratch("cuda-refused");
