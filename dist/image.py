@@ -65,7 +65,13 @@ def layer(release):
         for name, mode in (("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777)):
             tar.put(name, kind=tarfile.DIRTYPE, mode=mode)
         tar.put("etc/passwd", USERS.encode())
-        for name, file in sorted(chosen(release).items()):
+        found = chosen(release)
+        # From Debian 13 on, libc lies below usr alone. Programs name their loader without it.
+        for top in ("lib", "lib64"):
+            below = any(name.startswith(f"usr/{top}/") for name in found)
+            if below and not any(name.startswith(f"{top}/") for name in found):
+                tar.put(top, kind=tarfile.SYMTYPE, mode=0o777, link=f"usr/{top}")
+        for name, file in sorted(found.items()):
             tar.add(file, name)
     return out.getvalue()
 
