@@ -158,6 +158,7 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 	$(RUN) "$(BIN)/gdrcore" completion >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	chmod 644 "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	install -D -m 644 cli/wireshark/gdrcore.lua "$(DESTDIR)$(PREFIX)/share/gdrcore/gdrcore.lua"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
 	$(FILL) ffi/pkg/gdrcore.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc"
@@ -194,6 +195,7 @@ uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
 	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
 	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	rm -rf "$(DESTDIR)$(PREFIX)/share/gdrcore"
 	for page in $$(scripts/man_pages.sh); do rm -f "$(DESTDIR)$(MANDIR)/$$page"; done
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"
 	rm -f $(DOCS:%="$(DESTDIR)$(DOCDIR)/%") "$(DESTDIR)$(DOCDIR)/examples/router.toml" "$(DESTDIR)$(SYSUSERSDIR)/gdrcore.conf"

@@ -1,7 +1,7 @@
 /*
  * dc DEVICE [DEVICE [udp|shm]]: DC by the C API, within a device or between two of this process:
  * one initiator writes to and reads from 64 targets, then 64 initiators send to one target. Every
- * byte is compared. Prints "ok".
+ * byte is compared. Prints "ok". The first device captures into the file that DC_CAPTURE names.
  */
 #include <errno.h>
 #include <gdrcore.h>
@@ -36,6 +36,7 @@ static void side_open(struct side *s, const char *device, uint32_t flags)
     cfg.flags = flags;
     cfg.max_qp = 2 * MANY;
     cfg.ring_bytes = 16 << 20;
+    cfg.pcap_path = s == side ? getenv("DC_CAPTURE") : NULL;
     if (s == side || device) {
         MUST(gdrc_open(device, &cfg, &s->ctx) == 0);
     } else {

@@ -1,11 +1,18 @@
 //! Captures of our own traffic, checked by tshark and scapy: no malformed packet, no wrong ICRC.
 
+use gdrcore_core::config::QPN_UNIT;
+use gdrcore_core::verbs::types::access;
+use gdrcore_net::soft::{PathChoice, SoftConfig};
+use gdrcore_tests::ends::{connected, succeed, Op, Shape};
 use gdrcore_tests::lab::Lab;
+use gdrcore_tests::library;
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::place;
 use gdrcore_tests::skip;
+use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -166,4 +173,76 @@ fn packets_after_the_kernels_segmentation_are_right() {
         }
     }
     check_segmentation(&check(&files, &["4791"]));
+}
+
+/// What tshark prints of the only column "Info", with the dissector of this repository or without.
+fn infos(file: &Path, more: &[&str]) -> Vec<String> {
+    let mut tshark = Command::new("tshark");
+    tshark.args(more).arg("-r").arg(file).args(["-T", "fields", "-e", "_ws.col.Info"]);
+    let done = run(&mut tshark, 60);
+    assert!(done.ok(), "{}", done.output);
+    done.output.lines().filter(|l| !l.starts_with("Running as user")).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_our_own_has_names_in_wireshark() {
+    if find("tshark").is_none() || find("cc").is_none() {
+        skip!("tshark or cc is not installed");
+    }
+    let dir = scratch("wireshark");
+    let (dc, rc) = (dir.join("dc.pcap"), dir.join("rc.pcap"));
+    let program = library::program("dc", &dir);
+    let soft = |n| format!("soft:{}", loopback(42, n));
+    let mut command = Command::new(&program);
+    let done = run(command.args([&soft(11), &soft(12), "udp"]).env("DC_CAPTURE", &dc), 120);
+    assert!(done.ok(), "{}", done.output);
+    {
+        let pcap = CString::new(rc.to_str().expect("a plain path")).expect("no NUL");
+        let config =
+            SoftConfig { path: PathChoice::Udp, pcap: Some(&pcap), ..SoftConfig::default() };
+        let a = Soft::open(&soft(13), &config).expect("a device");
+        // Another of the same address asks whether it is reached.
+        let _beside = Soft::open(&soft(13), &config).expect("a device beside it");
+        let b = Soft::new(&soft(14));
+        let shape =
+            Shape { access: Shape::default().access | access::FLUSH_GLOBAL, ..Shape::default() };
+        let (mut x, mut y) = connected(a.dev(), b.dev(), shape).expect("two connected ends");
+        for (id, op, len) in [(1, Op::AtomicWrite(8), 8), (2, Op::Flush(0, 64, 1, 0), 0)] {
+            x.post(id, op, 0, len).expect("post_send");
+            succeed(&mut x, &mut y, id);
+        }
+    }
+    let lua = format!("lua_script:{}", root().join("cli/wireshark/gdrcore.lua").display());
+    let names: [(&Path, &[&str]); 2] = [
+        (
+            &dc,
+            &["DC OPEN", "DC ACCEPT", "DC CLOSE", "DC RDMA WRITE First", "DC SEND Last", "DC Ack"],
+        ),
+        (&rc, &["RC ATOMIC WRITE", "RC FLUSH", "Engine probe"]),
+    ];
+    for (file, names) in names {
+        let (plain, named) = (infos(file, &[]), infos(file, &["-X", &lua]));
+        let unknown = |lines: &[String]| lines.iter().filter(|l| l.contains("Unknown")).count();
+        assert!(unknown(&plain) > 0 && unknown(&named) == 0 && plain.len() == named.len());
+        for name in names {
+            let has = |lines: &[String]| lines.iter().any(|l| l.starts_with(name));
+            assert!(has(&named) && !has(&plain), "{name}: {:#?}", named.first());
+        }
+    }
+    // The fields, as a filter finds them: the answer of a target repeats the initiator's id.
+    let id = |kind: &str| {
+        let filter = format!("gdrcore.dc.type == {kind}");
+        let fields = ["-X", &lua, "-Y", &filter, "-T", "fields", "-e", "gdrcore.dc.id"];
+        let done = run(Command::new("tshark").arg("-r").arg(&dc).args(fields), 60);
+        let first = done.output.lines().find(|l| l.starts_with("0x"));
+        first.unwrap_or_else(|| panic!("{}", done.output)).to_owned()
+    };
+    assert_eq!(id("1"), id("2"));
+    let blocks = ["-X", &lua, "-T", "fields", "-e", "infiniband.bth.destqp", "-e", "gdrcore.block"];
+    let done = run(Command::new("tshark").arg("-r").arg(&rc).args(blocks), 60);
+    for line in done.output.lines().filter(|l| l.starts_with("0x")) {
+        let (qpn, block) = line.split_once('\t').expect("two fields");
+        let qpn = u32::from_str_radix(&qpn[2..], 16).expect("a QPN");
+        assert_eq!(block.parse(), Ok(qpn / QPN_UNIT), "{line}");
+    }
 }
