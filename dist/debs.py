@@ -35,7 +35,8 @@ PACKAGES = {
         ["libgdrcore0 (= VERSION)"],
         ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo",
          "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file",
-         "share/bash-completion/completions/gdrcore", "share/gdrcore/gdrcore.lua", "share/man/man1/gdrcore-doctor.1"],
+         "share/bash-completion/completions/gdrcore", "share/gdrcore/gdrcore.lua",
+         "share/man/man1/gdrcore-doctor.1"],
     ),
     "gdrcore-ibverbs": (
         "net", "run programs of libibverbs without an RDMA NIC",
