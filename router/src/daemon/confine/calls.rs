@@ -29,11 +29,20 @@ const FAMILIES: &[&[Test]] = &[
     &[(0, EXACTLY, libc::AF_NETLINK as u32)],
 ];
 const UNIX: &[&[Test]] = &[&[(0, EXACTLY, libc::AF_UNIX as u32)]];
-const NOT_BLOCKING: &[&[Test]] = &[&[(1, EXACTLY, libc::FIONBIO as u32)]];
+const QUESTIONS: &[&[Test]] = &[
+    &[(1, EXACTLY, libc::FIONBIO as u32)],
+    &[(1, EXACTLY, libc::SIOCGIFINDEX as u32)],
+    &[(1, EXACTLY, libc::SIOCGIFNAME as u32)],
+    &[(1, EXACTLY, libc::SIOCGIFMTU as u32)],
+];
 
 /// Signals to its own threads, with which abort(3) ends it; the condition is its number, which is
 /// known when it runs.
 pub(super) const TGKILL: c_long = libc::SYS_tgkill;
+
+/// asm-generic/unistd.h; the libc crate lacks it for glibc.
+#[cfg(target_arch = "aarch64")]
+const RENAMEAT: c_long = 38;
 
 /// All others.
 #[rustfmt::skip]
@@ -65,6 +74,8 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_clock_gettime, ANY),      // where the vDSO has no clock
     Call(libc::SYS_getrandom, ANY),          // seeds of hashes
     Call(libc::SYS_rt_sigprocmask, ANY),     // signals of a new thread
+    Call(libc::SYS_rt_sigpending, ANY),      // rings beyond RLIMIT_FSIZE are refused, not fatal
+    Call(libc::SYS_rt_sigtimedwait, ANY),    // the same
     Call(libc::SYS_rt_sigaction, ANY),       // abort
     Call(libc::SYS_rt_sigreturn, ANY),       // the end of a handler
     Call(libc::SYS_restart_syscall, ANY),    // the kernel's own, after a stop
@@ -93,7 +104,7 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_epoll_pwait2, ANY),       // both threads
     Call(libc::SYS_ppoll, ANY),              // whether a process lives
     Call(libc::SYS_pidfd_open, ANY),         // a session's process, before Linux 6.5
-    Call(libc::SYS_ioctl, NOT_BLOCKING),     // sockets of the standard library
+    Call(libc::SYS_ioctl, QUESTIONS),        // sockets of the standard library; interfaces
     // Files: a reload, a peer's /proc, the key, the sockets of tenants.
     Call(libc::SYS_openat, ANY),             // policy, map, key, /proc, /dev/null
     Call(libc::SYS_close, ANY),
@@ -111,11 +122,12 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_mkdirat, ANY),            // a new tenant's folder
     Call(libc::SYS_fchmodat, ANY),           // its mode, a socket's mode
     Call(libc::SYS_fchmod, ANY),             // the same
-    Call(libc::SYS_renameat, ANY),           // a socket and a key come to their places
-    Call(libc::SYS_renameat2, ANY),          // the same
+    Call(libc::SYS_renameat2, ANY),          // a socket and a key come to their places
     Call(libc::SYS_unlinkat, ANY),           // a tenant that goes
     Call(libc::SYS_geteuid, ANY),            // whose the key is, who may administrate
-    // Older numbers of the same calls, which other architectures lack.
+    // Older numbers of the same calls, of which other architectures lack all or some.
+    #[cfg(target_arch = "x86_64")] Call(libc::SYS_renameat, ANY),
+    #[cfg(target_arch = "aarch64")] Call(RENAMEAT, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_open, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_stat, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_lstat, ANY),
