@@ -4,10 +4,12 @@
 use gdrcore_net::via::proto::{Hello, Message};
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::router::{hello, Raw, Router, TWO};
-use gdrcore_tests::tools::{closed_to_others, is_root, run, scratch};
+use gdrcore_tests::supervisor::folder;
+use gdrcore_tests::tools::{closed_to_others, find, is_root, run, scratch, Running};
 use gdrcore_tests::{library, skip};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -78,6 +80,45 @@ fn a_flood_of_sessions_is_counted_in_the_log() {
     });
     let (written, left_out) = count(&mut router);
     assert!(left_out > 0, "{written} lines of {FLOOD}");
+}
+
+/// In a mount namespace of its own, where the journal's socket is the test's.
+#[test]
+fn systemds_journal_gets_the_facts_as_fields() {
+    let (Some(unshare), true) = (find("unshare"), is_root()) else {
+        skip!("unshare is not installed, or this user may not use it")
+    };
+    let dir = folder("journal");
+    let journal = UnixDatagram::bind(dir.join("socket")).expect("a socket");
+    journal.set_read_timeout(Some(limit(60))).expect("a limit");
+    let policy = dir.join("policy.toml");
+    let tenant = format!("[tenant.a]\nlisten = \"{}/a\"\n", dir.display());
+    std::fs::write(&policy, tenant).expect("the policy");
+    let script = format!(
+        "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && \
+         mount --bind {} /run/systemd/journal && \
+         export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) && exec \"$@\"",
+        dir.display()
+    );
+    let mut command = Command::new(unshare);
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    command.arg(library::router().join("gdrcore-routerd")).arg("-v").arg(&policy);
+    let mut router = Running::start(&mut command);
+    router.wait_for_output("ready");
+    Raw::connect(&dir.join("a")).expect("a connection").greet();
+    for event in ["joined", "left"] {
+        let mut entry = [0; 4096];
+        let n = journal.recv(&mut entry).expect("an entry");
+        let entry = String::from_utf8_lossy(&entry[..n]).into_owned();
+        let pid = format!("GDRC_PID={}", std::process::id());
+        let event = format!("GDRC_EVENT={event}");
+        for field in ["GDRC_TENANT=a", "PRIORITY=6", &event, &pid] {
+            assert!(entry.lines().any(|line| line == field), "no {field} in {entry}");
+        }
+    }
+    assert!(!router.output().contains("joined"), "{}", router.output());
+    drop(router);
+    std::fs::remove_dir_all(&dir).expect("the folder");
 }
 
 /// The answer to a request at a port of loopback; `None`: the connection was closed without one.

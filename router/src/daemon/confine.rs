@@ -4,10 +4,10 @@
 //! Two walls, both for all threads and for the rest of the process's life:
 //!
 //! * seccomp(2): the system calls of [`calls`], and of some only those arguments that the router
-//!   uses. Any other call ends the process by SIGSYS. The kernel keeps for each call without
-//!   conditions that it is allowed, so the data path runs no filter (Linux 5.11).
-//! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and in
-//!   /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.
+//!   uses. Any other call ends the process by SIGSYS. The kernel keeps a bit for each call without
+//!   conditions, so that it runs no filter for those of the data path (Linux 5.11).
+//! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and
+//!   in /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.
 //!   It also keeps a process from looking at others as a debugger may, which `/proc/<pid>/ns/net`
 //!   takes. So a router whose policy tells tenants apart by `netns` has no Landlock.
 
@@ -95,8 +95,8 @@ pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, Stri
     let own = |path: &PathBuf| listener::make_folders(path, true);
     let common = |path: &PathBuf| listener::make_folders(path, false);
     // Where that fails, the listener fails, and says why.
-    let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
     let _ = sockets(policy).try_for_each(common);
+    let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
     if tells_by_netns(policy) {
         return Ok(Fence::ByNetns);
     }
@@ -183,8 +183,8 @@ fn programs() -> Result<[BpfProgram; 2], String> {
     let arch = std::env::consts::ARCH.try_into().map_err(|_| {
         unconfined("seccomp", &format_args!("{}: its calls are not known", std::env::consts::ARCH))
     })?;
-    // The arguments of clone3 are behind a pointer, which no filter can follow. Without it libc uses
-    // clone.
+    // The arguments of clone3 are behind a pointer, which no filter can follow. Without it libc
+    // uses clone.
     let absent = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = program(&[Call(libc::SYS_clone3, &[])], SeccompAction::Allow, absent, arch)?;
     let own = [[(0, u32::MAX, std::process::id())]];
