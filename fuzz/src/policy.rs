@@ -5,7 +5,7 @@
 
 use crate::bytes::Bytes;
 use gdrcore_router::daemon::parse_request;
-use gdrcore_router::policy::{Fault, Map, Policy};
+use gdrcore_router::policy::{Fault, Lookup, Map, Policy};
 use std::collections::BTreeSet;
 
 /// Coverage of strings.
@@ -47,7 +47,7 @@ const SECTIONS: [&str; 8] = [
     "[tenant.\"\"]",
     "[host.tenant.a]",
 ];
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "listen",
     "admin",
     "key",
@@ -56,6 +56,7 @@ const KEYS: [&str; 36] = [
     "local",
     "line_rate",
     "metrics",
+    "metrics_from",
     "id",
     "address",
     "port",
@@ -85,7 +86,7 @@ const KEYS: [&str; 36] = [
     "blocks",
     "nokey",
 ];
-const VALUES: [&str; 32] = [
+const VALUES: [&str; 33] = [
     "\"/run/a\"",
     "\"/run/b\"",
     "\"10.99.0.1\"",
@@ -116,6 +117,7 @@ const VALUES: [&str; 32] = [
     "true",
     "false",
     "{ uid = 7 }",
+    "{ uid = \"user\" }",
     "{ cgroup = \"*/x?\", netns = \"/run/netns/a\" }",
     "[{ port = 4420 }, { port = 7, space = \"udp\" }]",
 ];
@@ -231,13 +233,18 @@ pub fn policy(data: &[u8]) -> Ruled {
     }
     let text = policy_text(&mut b, calm);
     let read = |_: &std::path::Path| map.clone().map_err(|fault| fault.to_string());
-    match Policy::parse_with(&text, &read) {
+    let user = |name: &str| match name.len() {
+        4 => Ok(4),
+        _ => Err("no such user".into()),
+    };
+    let lookup = Lookup { map: &read, user: &user };
+    match Policy::parse_with(&text, lookup) {
         Ok(policy) => {
             sum.policies += 1;
             sum.tenants += policy.tenants.len() as u32;
             sum.with_map += u32::from(policy.host.is_some());
             is_sound(&policy);
-            assert_eq!(Policy::parse_with(&text, &read).as_ref(), Ok(&policy));
+            assert_eq!(Policy::parse_with(&text, lookup).as_ref(), Ok(&policy));
         }
         Err(fault) => {
             sum.refused += 1;

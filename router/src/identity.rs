@@ -21,6 +21,9 @@ pub struct Seen {
     pub uid: Option<u32>,
     /// The paths of `/proc/<pid>/cgroup`; empty: the router can't read them.
     pub cgroups: Vec<String>,
+    /// The name of its program (proc_pid_comm(5)), which it may choose; empty: the router can't
+    /// read it.
+    pub program: String,
     /// Its network namespace; `None`: the router may not read it.
     pub netns: Option<Namespace>,
 }
@@ -97,6 +100,7 @@ mod tests {
             uid: Some(1000),
             cgroups: vec!["/x".into(), "/m/a1".into()],
             netns: Some((4, 77)),
+            program: "x".into(),
         }
     }
 

@@ -1,8 +1,7 @@
 //! `gdrcore-routerd`: the router as a program.
 
-use gdrcore_router::daemon::{note, read_policy, Daemon, Options};
+use gdrcore_router::daemon::{check, note, Daemon, Options};
 use gdrcore_router::firewall::Firewall;
-use gdrcore_router::nic;
 use gdrcore_router::policy::rate_limits;
 use lexopt::prelude::*;
 use std::ffi::OsString;
@@ -22,8 +21,10 @@ in FILE (TOML).
   --firewall WORD where there are other hosts: check (the default) says what is
                   wrong with the firewall's rule, require starts with it only,
                   off does not look
-  --check         read FILE, say what is wrong with it, and end
-  -v, --verbose   say on standard error who comes and goes
+  --check         say what is wrong with FILE, and what it names and this host lacks, and end
+  --no-confine    no filter of system calls and no Landlock: for debuggers and profilers, and
+                  kernels that have none
+  -v, --verbose   say on standard error, or in systemd's journal, who comes and goes
   --help, --version
 
 RATE_LIMIT_<id> in the environment (FreeFlow's) is what the tenant with that ffr_id may send, in
@@ -52,6 +53,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
                 options.firewall = known.ok_or("--firewall: check, require or off")?;
             }
             Long("isolated") => options.isolated = true,
+            Long("no-confine") => options.unconfined = true,
             Short('v') | Long("verbose") => options.verbose = true,
             Short('h') | Long("help") => return Ok(Wish::Say(HELP.into())),
             Short('V') | Long("version") => {
@@ -77,7 +79,13 @@ fn run(wish: Wish) -> Result<(), String> {
         Wish::Say(text) => std::io::stdout()
             .write_all(text.as_bytes())
             .map_err(|e| format!("standard output: {e}")),
-        Wish::Check(file) => read_policy(&file)?.host.map_or(Ok(()), |host| nic::check(&host.at)),
+        Wish::Check(file) => match &check(&file)[..] {
+            [] => Ok(()),
+            faults => {
+                faults.iter().for_each(|fault| note(format_args!("{fault}")));
+                Err(format!("{}: {} faults", file.display(), faults.len()))
+            }
+        },
         Wish::Run(mut options) => {
             // A variable that is not UTF-8 is not a number.
             let text = |word: OsString| word.to_string_lossy().into_owned();

@@ -189,7 +189,8 @@ impl Broker {
                 break;
             }
         }
-        self.sessions.insert(self.last, Session { seen, state: State::New(now) });
+        self.sessions
+            .insert(self.last, Session { seen, tenant: String::new(), state: State::New(now) });
         self.last
     }
 

@@ -100,11 +100,12 @@ impl Broker {
         if self.may_begin().is_err() || hello.token != NONE || self.learns_until().is_none() {
             return Ok(false);
         }
-        let Some(session) = self.sessions.get(&id) else { return Ok(false) };
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };
         let Some(tenant) = tenant_of(&self.policy, &session.seen, hello.ffr_id, world) else {
             // The usual path refuses it.
             return Ok(false);
         };
+        session.tenant.clone_from(&tenant.name);
         let same = |s: &super::Session| match &s.state {
             State::Waits(w) => w.tenant == tenant.name,
             _ => false,

@@ -58,7 +58,7 @@ pub struct Up {
     pub gid: [u8; 16],
     /// Its blocks of queue pair numbers; empty: it asked only for its identity.
     pub blocks: Range<u32>,
-    /// The process's name for itself.
+    /// The name of its program, by the kernel; where that says none, by its HELLO.
     pub program: String,
     /// The number with which it asked for an identity.
     pub ffr_id: i32,
@@ -92,6 +92,8 @@ pub struct Up {
 pub struct Session {
     /// The kernel's facts about its process.
     pub seen: Seen,
+    /// The tenant that it is, once its HELLO has come; empty: none.
+    pub tenant: String,
     /// Its state.
     pub state: State,
 }

@@ -202,6 +202,8 @@ fn who_is_refused_hears_why() {
                 Envelope { answer: true, status, message: Message::Welcome(w), .. },
             ), Action::End(end, why)] => {
                 assert_eq!((*to, *end, w.cause.as_str()), (id, id, why.as_str()));
+                // The log has the tenant from here.
+                assert_eq!(w.tenant.as_str().is_empty(), *status == -errno::ACCESS, "{why}");
                 (-*status, why.clone())
             }
             other => panic!("{other:?}"),

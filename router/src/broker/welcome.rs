@@ -53,14 +53,27 @@ impl Broker {
         (errno, cause): Refusal,
         out: &mut Vec<Action>,
     ) {
-        let refused = Message::Welcome(Welcome::refused(Text::new(&cause)));
+        let tenant = self.sessions.remove(&id).map(|s| s.tenant).unwrap_or_default();
+        let refused = Welcome { tenant: Text::new(&tenant), ..Welcome::refused(Text::new(&cause)) };
+        let refused = Message::Welcome(refused);
         out.push(Action::Send(id, Envelope::answer(seq, -errno, refused)));
-        self.sessions.remove(&id);
         out.push(Action::End(id, cause));
     }
 
     /// The tenant of a HELLO, if its quotas allow a further session with so many blocks.
-    fn identified(&self, id: SessionId, h: &Hello, world: &dyn World) -> Result<Tenant, Refusal> {
+    fn identified(
+        &mut self,
+        id: SessionId,
+        h: &Hello,
+        world: &dyn World,
+    ) -> Result<Tenant, Refusal> {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Err(because!(errno::INVALID, "no session"));
+        };
+        let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, world)
+            .ok_or_else(|| because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
+        // Whatever refuses it, the answer names its tenant.
+        session.tenant = tenant.as_ref().map(|t| t.name.clone()).unwrap_or_default();
         self.may_begin()?;
         if common_version(h.versions, VERSIONS).is_none() {
             let (own, its) = (VERSIONS, h.versions);
@@ -79,12 +92,7 @@ impl Broker {
                 "this router makes direct links only, and the program wants none"
             ));
         }
-        let Some(session) = self.sessions.get(&id) else {
-            return Err(because!(errno::INVALID, "no session"));
-        };
-        let Some(tenant) = tenant_of(&self.policy, &session.seen, h.ffr_id, world) else {
-            return Err(because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
-        };
+        let tenant = tenant?;
         self.not_denied(&tenant)?;
         let name = &tenant.name;
         let quotas = tenant.quotas;
@@ -192,7 +200,7 @@ impl Broker {
             resumed,
             gid,
             blocks,
-            program: h.program.as_str().into(),
+            program: self.program_of(id, h),
             ffr_id: h.ffr_id,
             routes: BTreeMap::new(),
             relays,
@@ -208,6 +216,15 @@ impl Broker {
             tenant,
         };
         Ok((up, welcome))
+    }
+
+    fn program_of(&self, id: SessionId, h: &Hello) -> String {
+        let seen = self.sessions.get(&id).map(|s| s.seen.program.clone()).unwrap_or_default();
+        if seen.is_empty() {
+            h.program.as_str().into()
+        } else {
+            seen
+        }
     }
 
     /// Whether a tenant's rate is too low to empty a larger ring in time.

@@ -45,8 +45,9 @@ impl Daemon {
         let outcome = request.and_then(|request| {
             match request {
                 Request::Status => {
-                    let file = self.file.as_deref();
-                    line(report::status(&self.broker, &self.relaying, self.feed.as_ref(), file));
+                    let (file, feed) = (self.file.as_deref(), self.feed.as_ref());
+                    let (broker, relaying) = (&self.broker, &self.relaying);
+                    line(report::status(broker, relaying, feed, file, self.fence));
                 }
                 Request::Sessions => {
                     report::sessions(&self.broker, &self.relaying).for_each(&mut line)
@@ -91,8 +92,9 @@ impl Daemon {
             let Some(fd) = self.accept(METRICS_LISTENER) else { return };
             self.last_token += 1;
             let token = METRICS | self.last_token;
+            let from = &self.broker.policy().metrics_from;
             if let Some(metrics) = &mut self.metrics {
-                metrics.let_in(fd.trusted(), now_ns(), token, &self.epoll);
+                metrics.let_in(fd.trusted(), from, now_ns(), token, &self.epoll);
             }
         }
     }
@@ -107,8 +109,14 @@ impl Daemon {
             });
             metrics::text(&counted.collect::<Vec<_>>())
         };
+        // A policy is in force as long as the router runs.
+        let ready = match (self.is_draining(), self.relaying.lives()) {
+            (true, _) => Err("drains"),
+            (false, false) => Err("the relay's worker has failed"),
+            (false, true) => Ok(()),
+        };
         if let Some(metrics) = &mut self.metrics {
-            metrics.serve(r, now_ns(), &self.epoll, text);
+            metrics.serve(r, now_ns(), &self.epoll, text, ready);
         }
     }
 }

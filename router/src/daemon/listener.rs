@@ -34,15 +34,7 @@ impl Listener {
         identifies: bool,
     ) -> Result<Listener, String> {
         let said = |what: &str, e: io::Error| format!("{}: {what}: {e}", path.display());
-        if let Some(folder) = path.parent() {
-            let above = folder
-                .parent()
-                .filter(|_| identifies)
-                .map_or(Ok(()), |above| make_folder(above, 0o700));
-            above
-                .and_then(|()| make_folder(folder, 0o755))
-                .map_err(|e| said("cannot make its folder", e))?;
-        }
+        make_folders(path, identifies).map_err(|e| said("cannot make its folder", e))?;
         match fs::symlink_metadata(path) {
             Ok(m) if m.mode() & libc::S_IFMT != libc::S_IFSOCK => {
                 return Err(format!("{}: there is a file, and no socket", path.display()));
@@ -85,6 +77,15 @@ impl Listener {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Makes the folders of a socket, as far as they are missing. See [`Listener::open`].
+pub(super) fn make_folders(path: &Path, identifies: bool) -> io::Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    if let Some(above) = folder.parent().filter(|_| identifies) {
+        make_folder(above, 0o700)?;
+    }
+    make_folder(folder, 0o755)
 }
 
 /// Makes a folder, if there is none, with this mode whatever the process's mask. The folders above

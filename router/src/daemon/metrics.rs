@@ -1,17 +1,20 @@
-//! The counters over HTTP, in the text format of Prometheus (version 0.0.4): one answer a
-//! connection. No call blocks.
+//! The counters over HTTP, in the text format of Prometheus (version 0.0.4), and whether the router
+//! lives (`/healthz`) and is ready for sessions (`/readyz`): one answer a connection. No call
+//! blocks.
 //!
-//! Clients cannot disturb the router. Connections are few, and a new one ends the oldest. Each has
-//! a few seconds and a small request. The number of answers a second is limited.
+//! Clients cannot disturb the router. Only those that the policy names get an answer; others'
+//! connections are closed. Connections are few, and a new one ends the oldest of the address that
+//! has most, so that no address keeps another from asking. Each has a few seconds and a small
+//! request. The number of times that counters are told in a second is limited.
 
 use super::sys::{self, Epoll, Ready};
-use crate::policy::Tenant;
+use crate::policy::{Cidr, Tenant};
 use crate::rate::Rate;
 use crate::relay::{Counters, Refused};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,12 +24,14 @@ const CLIENTS: usize = 8;
 const REQUEST_MAX: usize = 4096;
 /// Time limit of a connection in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Answers in a second.
+/// Answers with counters in a second.
 const ANSWERS: u32 = 50;
 
 /// A connection.
 struct Client {
     fd: OwnedFd,
+    /// Its address, as a GID.
+    peer: [u8; 16],
     since: u64,
     request: Vec<u8>,
     /// Empty until the request is complete.
@@ -48,6 +53,10 @@ enum Asked {
     /// It is incomplete.
     More,
     Counters,
+    /// Whether the router lives.
+    Health,
+    /// Whether it is ready for sessions.
+    Ready,
     /// Another path.
     Unknown,
     /// Another method than GET, or a malformed request.
@@ -61,12 +70,15 @@ fn asked(request: &[u8]) -> Asked {
     }
     let line = request.split(|&b| b == b'\r' || b == b'\n').next().unwrap_or_default();
     let mut words = line.split(|&b| b == b' ');
-    match (words.next(), words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics"), Some(version)) if version.starts_with(b"HTTP/1.") => {
-            Asked::Counters
-        }
-        (Some(b"GET"), Some(_), Some(version)) if version.starts_with(b"HTTP/1.") => Asked::Unknown,
-        _ => Asked::Other,
+    let path = match (words.next(), words.next(), words.next()) {
+        (Some(b"GET"), Some(path), Some(version)) if version.starts_with(b"HTTP/1.") => path,
+        _ => return Asked::Other,
+    };
+    match path {
+        b"/metrics" => Asked::Counters,
+        b"/healthz" => Asked::Health,
+        b"/readyz" => Asked::Ready,
+        _ => Asked::Unknown,
     }
 }
 
@@ -107,19 +119,42 @@ impl Metrics {
         self.listener.as_fd()
     }
 
-    /// Adds a connection. Tokens grow, so the first is the oldest's.
-    pub(super) fn let_in(&mut self, fd: OwnedFd, now: u64, token: u64, epoll: &Epoll) {
-        if self.clients.len() >= CLIENTS {
-            self.clients.pop_first();
+    /// Adds a connection, if its address is one of `from`. Tokens grow, so the first is the
+    /// oldest's.
+    pub(super) fn let_in(
+        &mut self,
+        fd: OwnedFd,
+        from: &[Cidr],
+        now: u64,
+        token: u64,
+        epoll: &Epoll,
+    ) {
+        let stream = TcpStream::from(fd);
+        let Ok(peer) = stream.peer_addr().map(|at| gid_of(at.ip())) else { return };
+        if !from.iter().any(|range| range.contains(&peer)) {
+            return;
         }
+        if self.clients.len() >= CLIENTS {
+            let oldest = oldest(self.clients.iter().map(|(&token, c)| (token, c.peer)), peer);
+            oldest.map(|token| self.clients.remove(&token));
+        }
+        let fd = OwnedFd::from(stream);
         if epoll.add(fd.as_fd(), token).is_ok() {
             let (request, answer) = (Vec::new(), Vec::new());
-            self.clients.insert(token, Client { fd, since: now, request, answer, sent: 0 });
+            self.clients.insert(token, Client { fd, peer, since: now, request, answer, sent: 0 });
         }
     }
 
-    /// Reads and writes without blocking. `text` makes the body.
-    pub(super) fn serve(&mut self, r: &Ready, now: u64, epoll: &Epoll, text: impl Fn() -> String) {
+    /// Reads and writes without blocking. `text` makes the counters' text; `ready`: why the router
+    /// takes no session, if it takes none.
+    pub(super) fn serve(
+        &mut self,
+        r: &Ready,
+        now: u64,
+        epoll: &Epoll,
+        text: impl Fn() -> String,
+        ready: Result<(), &str>,
+    ) {
         let Some(mut client) = self.clients.remove(&r.token) else { return };
         // Also reads bytes after the request: otherwise epoll would report them again and again.
         if r.read && !client.read() {
@@ -128,9 +163,15 @@ impl Metrics {
         if client.answer.is_empty() {
             client.answer = match asked(&client.request) {
                 Asked::More => Vec::new(),
-                _ if !self.rate.take(now) => answer("429 Too Many Requests", ""),
+                // Without a limit: a supervisor ends what does not answer, and answers are short.
+                Asked::Health => answer("200 OK", "ok\n"),
+                Asked::Ready => match ready {
+                    Ok(()) => answer("200 OK", "ready\n"),
+                    Err(why) => answer("503 Service Unavailable", &format!("{why}\n")),
+                },
+                Asked::Counters if !self.rate.take(now) => answer("429 Too Many Requests", ""),
                 Asked::Counters => answer("200 OK", &text()),
-                Asked::Unknown => answer("404 Not Found", "/metrics\n"),
+                Asked::Unknown => answer("404 Not Found", "/metrics, /healthz, /readyz\n"),
                 Asked::Other => answer("405 Method Not Allowed", ""),
             };
         }
@@ -149,6 +190,22 @@ impl Metrics {
     pub(super) fn tick(&mut self, now: u64) {
         self.clients.retain(|_, c| now.saturating_sub(c.since) < PATIENCE_NS);
     }
+}
+
+fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The connection that makes room for one of `newcomer`: the oldest of the address that has most,
+/// the newcomer counted in. `all`: tokens and addresses, the oldest first.
+fn oldest(all: impl Iterator<Item = (u64, [u8; 16])> + Clone, newcomer: [u8; 16]) -> Option<u64> {
+    let count =
+        |peer| all.clone().filter(|(_, p)| *p == peer).count() + usize::from(peer == newcomer);
+    let most = all.clone().map(|(_, peer)| count(peer)).max()?;
+    all.clone().find(|(_, peer)| count(*peer) == most).map(|(token, _)| token)
 }
 
 impl Client {
@@ -226,6 +283,8 @@ mod tests {
         for whole in [&b""[..], b"GET", b"GET /metrics HTTP/1.1\r\n", b"\r\n\r"] {
             assert_eq!(asked(whole), Asked::More);
         }
+        assert_eq!(asked(b"GET /healthz HTTP/1.1\r\n\r\n"), Asked::Health);
+        assert_eq!(asked(b"GET /readyz HTTP/1.1\r\n\r\n"), Asked::Ready);
         assert_eq!(asked(b"GET / HTTP/1.1\r\n\r\n"), Asked::Unknown);
         for other in [&b"\n\n"[..], b"POST /metrics HTTP/1.1\n\n", b"GET /metrics\n\n", b"\xff\n\n"]
         {
@@ -233,6 +292,19 @@ mod tests {
         }
         let text = String::from_utf8(answer("200 OK", "body")).unwrap();
         assert!(text.contains("Content-Length: 4\r\n") && text.ends_with("\r\n\r\nbody"));
+    }
+
+    #[test]
+    fn who_has_most_connections_makes_room() {
+        let oldest = |peers: &[u8], newcomer: u8| {
+            let all = peers.iter().enumerate().map(|(k, &p)| (k as u64, [p; 16]));
+            super::oldest(all, [newcomer; 16])
+        };
+        assert_eq!(oldest(&[1, 2, 2, 2, 3], 1), Some(1));
+        assert_eq!(oldest(&[1, 2, 2, 2, 3], 2), Some(1));
+        assert_eq!(oldest(&[9, 1, 2, 1, 2], 1), Some(1), "the newcomer counts");
+        assert_eq!(oldest(&[1, 2, 3], 4), Some(0), "the oldest of equals");
+        assert_eq!(oldest(&[], 4), None);
     }
 
     #[test]

@@ -4,10 +4,13 @@
 mod activation;
 mod admin;
 mod answers;
+mod check;
+mod confine;
 mod connection;
 mod feed;
 mod keyfile;
 mod listener;
+mod log;
 mod metrics;
 mod options;
 mod peer_process;
@@ -17,17 +20,21 @@ mod session_rings;
 mod sessions;
 mod supervised;
 mod sys;
+mod users;
 mod wire;
 mod worker;
 
 pub use admin::{parse as parse_request, Request};
+pub use check::check;
 pub use options::{default_policy, read_policy, Options};
+pub use users::Users;
 
 use crate::broker::{Broker, Keys, SessionId};
 use crate::nic;
 use crate::policy::Policy;
 use activation::Activation;
 use admin::Admin;
+use confine::Fence;
 use connection::Connection;
 use feed::Feed;
 use gdrcore_net::addr::Endpoint;
@@ -36,6 +43,7 @@ use gdrcore_net::via::proto::MESSAGE_MAX;
 use gdrcore_net::via::wire::Buffer;
 use keyfile::KeyFile;
 use listener::Listener;
+use log::Log;
 use metrics::Metrics;
 use peer_process::Host;
 use relaying::Relaying;
@@ -77,6 +85,8 @@ const KIND: u64 = !0 << 32;
 pub struct Daemon {
     file: Option<PathBuf>,
     rate_limits: Vec<(i32, Option<u64>)>,
+    users: Users,
+    fence: Fence,
     broker: Broker,
     /// `None`: sessions cannot be resumed.
     keys: Option<KeyFile>,
@@ -98,7 +108,8 @@ pub struct Daemon {
     most: usize,
     last_token: u64,
     buffer: Box<Buffer>,
-    verbose: bool,
+    /// `None`: it says nothing of who comes and goes.
+    log: Option<Log>,
 }
 
 impl Daemon {
@@ -109,7 +120,9 @@ impl Daemon {
     pub fn open(options: &Options) -> Result<Daemon, String> {
         // Before any descriptor is opened, because the inherited ones have fixed numbers.
         let mut given = Activation::from_environment();
-        let policy = options.policy()?;
+        let users = Users::default();
+        let policy = options.policy(&users)?;
+        users.close();
         options.check_firewall(&policy)?;
         policy.host.as_ref().map_or(Ok(()), |host| nic::check(&host.at))?;
         let said = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
@@ -117,6 +130,11 @@ impl Daemon {
         let signals =
             sys::signals(&[libc::SIGHUP, libc::SIGTERM, libc::SIGINT]).map_err(said("signalfd"))?;
         epoll.add(signals.as_fd(), SIGNALS).map_err(said("epoll"))?;
+        let metrics = policy
+            .metrics
+            .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
+            .transpose()?;
+        let fence = confine::landlock(&policy, options)?;
         let admin = policy
             .admin
             .as_deref()
@@ -131,10 +149,6 @@ impl Daemon {
         let at = policy.host.as_ref().map(|host| &host.at);
         let relaying = Relaying::start(at, at.and_then(|at| given.udp(at)))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
-        let metrics = policy
-            .metrics
-            .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
-            .transpose()?;
         let feed = Feed::open(&policy, &epoll)?;
         let keys = key_file(&policy, options);
         let epoch = match &keys {
@@ -146,6 +160,8 @@ impl Daemon {
         let mut daemon = Daemon {
             file: options.file.clone(),
             rate_limits: options.rate_limits.clone(),
+            users,
+            fence,
             broker: Broker::new(policy, epoch),
             keys: None,
             supervised: Supervised::from_environment(),
@@ -162,7 +178,7 @@ impl Daemon {
             most,
             last_token: 0,
             buffer: Box::new([0; MESSAGE_MAX + 1]),
-            verbose: options.verbose,
+            log: options.verbose.then(Log::from_environment),
         };
         if options.isolated {
             daemon.broker.isolate();
@@ -178,6 +194,10 @@ impl Daemon {
         let policy = daemon.broker.policy().clone();
         daemon.listen(&policy, &mut given)?;
         given.complain();
+        if fence != Fence::Off {
+            confine::seccomp()?;
+        }
+        daemon.say(format_args!("is confined: {}", fence.name()));
         Ok(daemon)
     }
 
@@ -229,6 +249,9 @@ impl Daemon {
             if let Some(metrics) = &mut self.metrics {
                 metrics.tick(now_ns());
             }
+            if let Some(log) = &mut self.log {
+                log.tick(now_ns());
+            }
             if !self.relaying.lives() {
                 return Err("the relay's worker has failed".into());
             }
@@ -261,6 +284,7 @@ impl Daemon {
         let metrics = self.metrics.as_ref().and_then(Metrics::deadline);
         let others = metrics.into_iter().chain(self.supervised.deadline());
         let others = others.chain(self.relaying.behind(&self.broker));
+        let others = others.chain(self.log.as_ref().and_then(Log::deadline));
         let first = self.broker.deadline().into_iter().chain(others).min();
         let left = first.map(|at| at.saturating_sub(now_ns()).div_ceil(1_000_000));
         left.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX))
@@ -314,9 +338,14 @@ impl Daemon {
 
     /// Reads the policy again. A policy with a fault changes nothing.
     fn reload(&mut self) -> Result<(), String> {
+        self.read_again().map_err(|what| self.fence.explain(what))
+    }
+
+    fn read_again(&mut self) -> Result<(), String> {
         let Some(file) = &self.file else { return Err("there is no policy file".into()) };
-        let mut policy = read_policy(file)?;
+        let mut policy = read_policy(file, &self.users)?;
         policy.limit_by_ffr_id(&self.rate_limits)?;
+        self.fence.admits(&policy)?;
         let admin = self.admin.as_ref().map(Listener::path);
         if policy.admin.is_some() && policy.admin.as_deref() != admin {
             return Err("`admin` can't change while the router runs".into());
@@ -345,7 +374,7 @@ impl Daemon {
     }
 
     fn say(&self, words: std::fmt::Arguments<'_>) {
-        if self.verbose {
+        if self.log.is_some() {
             note(words);
         }
     }
@@ -353,15 +382,20 @@ impl Daemon {
 
 /// The key of tokens. Without a key the router works, but its sessions end with it.
 fn key_file(policy: &Policy, options: &Options) -> Option<(KeyFile, Keys)> {
-    let path = policy.key.clone().or_else(|| {
+    let path = key_path(policy, options)?;
+    KeyFile::open(&path, now_ns())
+        .map_err(|what| note(format_args!("{what}: sessions will not be resumed")))
+        .ok()
+}
+
+/// The path of the key: as the policy says, or beside another file of the router.
+fn key_path(policy: &Policy, options: &Options) -> Option<PathBuf> {
+    policy.key.clone().or_else(|| {
         let beside = policy.admin.as_ref().or(options.listen.as_ref())?;
         let mut path = beside.as_os_str().to_owned();
         path.push(".key");
         Some(path.into())
-    })?;
-    KeyFile::open(&path, now_ns())
-        .map_err(|what| note(format_args!("{what}: sessions will not be resumed")))
-        .ok()
+    })
 }
 
 /// The keys of `[host]` that a reload must not change.

@@ -1,8 +1,9 @@
 //! Options of the router, and its policy.
 
+use super::users::Users;
 use super::{note, sys};
 use crate::firewall::{look, Firewall};
-use crate::policy::{Map, Policy, Unmatched};
+use crate::policy::{Lookup, Map, Policy, Unmatched};
 use std::path::{Path, PathBuf};
 
 /// Options of the router.
@@ -20,6 +21,8 @@ pub struct Options {
     pub isolated: bool,
     /// Handling of the firewall's rule, if there are other hosts.
     pub firewall: Firewall,
+    /// Do not confine the router.
+    pub unconfined: bool,
     /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
     pub rate_limits: Vec<(i32, Option<u64>)>,
 }
@@ -28,14 +31,17 @@ pub struct Options {
 ///
 /// # Errors
 /// In words, with the file's name.
-pub fn read_policy(file: &Path) -> Result<Policy, String> {
+pub fn read_policy(file: &Path, users: &Users) -> Result<Policy, String> {
     let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let map = |map: &Path| {
-        let said = |what: String| format!("'{}': {what}", map.display());
-        let text = std::fs::read_to_string(map).map_err(|e| said(e.to_string()))?;
-        Map::parse(&text).map_err(|fault| said(fault.to_string()))
-    };
-    Policy::parse_with(&text, &map).map_err(|fault| format!("{}: {fault}", file.display()))
+    let lookup = Lookup { map: &read_map, user: &|name| users.number(name) };
+    Policy::parse_with(&text, lookup).map_err(|fault| format!("{}: {fault}", file.display()))
+}
+
+/// Reads a map of hosts; an error is in words, with the file's name.
+pub(super) fn read_map(map: &Path) -> Result<Map, String> {
+    let said = |what: String| format!("'{}': {what}", map.display());
+    let text = std::fs::read_to_string(map).map_err(|e| said(e.to_string()))?;
+    Map::parse(&text).map_err(|fault| said(fault.to_string()))
 }
 
 /// The policy where there is no file: one network, and every user is a tenant of its own.
@@ -51,9 +57,9 @@ pub fn default_policy(listen: &Path) -> Result<Policy, String> {
 }
 
 impl Options {
-    pub(super) fn policy(&self) -> Result<Policy, String> {
+    pub(super) fn policy(&self, users: &Users) -> Result<Policy, String> {
         let mut policy = match (&self.file, &self.listen) {
-            (Some(file), _) => read_policy(file)?,
+            (Some(file), _) => read_policy(file, users)?,
             (None, Some(listen)) => default_policy(listen)?,
             (None, None) => return Err("neither a policy file nor a socket to listen at".into()),
         };

@@ -28,15 +28,22 @@ fn namespace(path: &Path) -> Option<Namespace> {
 pub(super) fn look(socket: &Path, fd: BorrowedFd<'_>) -> Option<(Seen, Option<OwnedFd>)> {
     let cred = sys::credentials(fd).ok()?;
     let uid = is_told_apart(cred.uid).then_some(cred.uid);
-    let mut seen =
-        Seen { socket: socket.into(), pid: cred.pid, uid, cgroups: Vec::new(), netns: None };
+    let mut seen = Seen { socket: socket.into(), pid: cred.pid, uid, ..Seen::default() };
     let process = sys::process(fd, cred.pid).ok();
     let Some(process) = process.filter(|_| cred.pid > 0) else { return Some((seen, None)) };
     let text = fs::read_to_string(format!("/proc/{}/cgroup", cred.pid)).unwrap_or_default();
     seen.cgroups = cgroups(&text);
+    seen.program = program(cred.pid);
     seen.netns = namespace(Path::new(&format!("/proc/{}/ns/net", cred.pid)));
     let has_ended = sys::is_ready(process.as_fd(), libc::POLLIN);
     (!has_ended).then_some((seen, Some(process)))
+}
+
+/// The name of a process's first thread, as it is; it may have any characters.
+fn program(pid: i32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// The paths of a cgroup file: `<number>:<controllers>:<path>`, one a line.
@@ -64,6 +71,9 @@ mod tests {
         assert_eq!(seen.uid, Some(sys::own_uid()));
         assert_eq!(seen.netns, Host.netns(Path::new("/proc/self/ns/net")));
         assert!(seen.netns.is_some() && process.is_some());
+        // Of the process, not of this thread.
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(seen.program, name.trim_end());
         assert_eq!(Host.netns(Path::new("/nowhere")), None);
     }
 

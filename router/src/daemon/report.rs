@@ -1,5 +1,6 @@
 //! The answers for `gdrcore-routerctl`, as JSON objects of one line.
 
+use super::confine::Fence;
 use super::feed::Feed;
 use super::relaying::Relaying;
 use super::sys::own_uid;
@@ -21,6 +22,7 @@ pub(super) fn status(
     relaying: &Relaying,
     feed: Option<&Feed>,
     file: Option<&Path>,
+    fence: Fence,
 ) -> String {
     let up = broker.sessions().filter(|(_, s)| matches!(s.state, State::Up(_))).count();
     let policy = broker.policy();
@@ -33,6 +35,7 @@ pub(super) fn status(
         "without_hello": broker.sessions().count() - up,
         "blocks": broker.blocks_given(),
         "drains": broker.drains_until().is_some(),
+        "confined": fence.name(),
         "host": policy.host.as_ref().map(|host| &host.id),
         "address": policy.host.as_ref().map(|host| host.at.to_string()),
         "firewall": policy.host.as_ref().map(|_| rule(&ports(broker), own_uid())),

@@ -29,11 +29,17 @@ impl Daemon {
             let Some(fd) = self.accept(token) else { return };
             if self.connections.len() >= self.most {
                 // Closes the new connection at once, so that present sessions keep their places.
+                if let Some(log) = &mut self.log {
+                    log.turned_away(now_ns(), "the router has no descriptors left for a session");
+                }
                 continue;
             }
             let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
             self.make_room(&seen);
-            let id = self.broker.connect(now_ns(), seen);
+            let id = self.broker.connect(now_ns(), seen.clone());
+            if let Some(log) = &mut self.log {
+                log.came(id, &seen);
+            }
             let tokens =
                 Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
             match Connection::new(fd, process, tokens, &self.epoll) {
@@ -147,7 +153,10 @@ impl Daemon {
         let mut queue = VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
             match action {
-                Action::Send(id, e) => self.send(id, &e, None, &mut queue),
+                Action::Send(id, e) => {
+                    self.log_answer(id, &e);
+                    self.send(id, &e, None, &mut queue);
+                }
                 Action::Connect { caller, routed, owner, link } => match self.link(owner, &link) {
                     Ok(end) => self.send(caller, &routed, Some(end), &mut queue),
                     Err(why) => {
@@ -161,15 +170,26 @@ impl Daemon {
                         );
                     }
                 },
-                Action::Join(id, e) => self.welcome(id, &e, &mut queue),
+                Action::Join(id, e) => {
+                    self.log_answer(id, &e);
+                    self.welcome(id, &e, &mut queue);
+                }
                 Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
                 Action::End(id, why) => {
                     self.relaying.leave(id, !why.is_empty());
-                    if self.connections.remove(&id).is_some() && !why.is_empty() {
-                        self.say(format_args!("session {id} ended: {why}"));
+                    self.connections.remove(&id);
+                    if let Some(log) = &mut self.log {
+                        log.gone(now_ns(), id, &why);
                     }
                 }
             }
+        }
+    }
+
+    fn log_answer(&mut self, id: SessionId, e: &Envelope) {
+        let resumes = self.broker.up(id).is_some_and(|up| up.resumed);
+        if let Some(log) = &mut self.log {
+            log.answered(now_ns(), id, e, resumes);
         }
     }
 

@@ -321,9 +321,90 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// Has the kernel judge each system call of this process by a filter, for ever. No program that it
+/// starts gets more rights than it has (PR_SET_NO_NEW_PRIVS).
+pub(super) fn filter_calls(program: &[seccompiler::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let filter = program.as_ptr().cast_mut().cast::<libc::sock_filter>();
+    let program = libc::sock_fprog { len, filter };
+    // For all threads, and without the brakes against leaks by speculation, which cost the data
+    // path more than the filter, and hide nothing from a process's own filter.
+    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    // SAFETY: numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: the record and its instructions, which have the kernel's layout, live through the
+    // call, which only reads them.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    };
+    match rc {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        thread => Err(io::Error::other(format!("thread {thread} has another filter"))),
+    }
+}
+
+/// The number of a user (getpwnam_r(3)); `None`: there is none. It may take as long as a server of
+/// users does.
+pub(super) fn user(name: &str) -> io::Result<Option<u32>> {
+    let name = CString::new(name)?;
+    let mut room = vec![0u8; 1 << 10];
+    loop {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: zeroes are a valid record, which the call fills. All pointers are to what lives
+        // through the call; `room` has the length that it is told.
+        let (rc, uid) = unsafe {
+            let mut entry: libc::passwd = core::mem::zeroed();
+            let rc = libc::getpwnam_r(
+                name.as_ptr(),
+                &mut entry,
+                room.as_mut_ptr().cast(),
+                room.len(),
+                &mut found,
+            );
+            (rc, entry.pw_uid)
+        };
+        match rc {
+            0 => return Ok((!found.is_null()).then_some(uid)),
+            // The words of some systems for "there is none".
+            libc::ENOENT | libc::ESRCH => return Ok(None),
+            libc::ERANGE if room.len() < 1 << 20 => room.resize(room.len() * 4, 0),
+            e => return Err(io::Error::from_raw_os_error(e)),
+        }
+    }
+}
+
+/// Whether this process may make files in a folder.
+pub(super) fn may_write(folder: &Path) -> bool {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
+    let (rights, flags) = (libc::W_OK | libc::X_OK, libc::AT_EACCESS);
+    // SAFETY: a C string.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), rights, flags) == 0 }
+}
+
 pub(super) fn own_uid() -> u32 {
     // SAFETY: no precondition.
     unsafe { libc::geteuid() }
+}
+
+/// Runs `work` in a child: its exit code, or the signal that ended it. `work` makes system calls
+/// only: another thread may have had a lock.
+#[cfg(test)]
+pub(super) fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
+    // SAFETY: the child leaves by `_exit`, and until then `work` keeps to the rule above.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let code = work();
+        // SAFETY: no precondition.
+        unsafe { libc::_exit(code) }
+    }
+    let mut status = 0;
+    // SAFETY: room for the status, of a child of this process.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    match libc::WIFSIGNALED(status) {
+        true => Err(libc::WTERMSIG(status)),
+        false => Ok(libc::WEXITSTATUS(status)),
+    }
 }
 
 #[cfg(test)]

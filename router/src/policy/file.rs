@@ -1,21 +1,27 @@
 //! The TOML file: its tables, and their checks.
 
+mod named;
+
+pub use named::{named, Named, Thing};
+
 use super::address::{self, Cidr};
 use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
 use super::hosts::{self, HostTable};
 use super::limits::{rate, Amount};
 use super::{
-    outside, Allow, Fault, Limits, Local, Map, Network, Pattern, Policy, Quotas, Rules, Tenant,
-    Unmatched, DEFAULT_NETWORK,
+    outside, Allow, Fault, Limits, Local, Lookup, Map, Network, Pattern, Policy, Quotas, Rules,
+    Tenant, Unmatched, DEFAULT_NETWORK,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use toml::Spanned;
 
 /// The pool of addresses if the file names none.
 const POOL: &str = "10.99.0.0/16";
+/// Who may read metrics at an address of this host alone, if the file does not say.
+const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +46,7 @@ struct Router {
     local: Option<Spanned<String>>,
     line_rate: Option<Spanned<Amount>>,
     metrics: Option<Spanned<String>>,
+    metrics_from: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Deserialize)]
@@ -82,34 +89,35 @@ impl TenantTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RulesTable {
-    uid: Option<Spanned<i64>>,
+    uid: Option<Spanned<Amount>>,
     cgroup: Option<String>,
     netns: Option<Spanned<String>>,
 }
 
-/// Reads the map of hosts; an error is in words.
-pub(super) type ReadMap<'r> = &'r dyn Fn(&Path) -> Result<Map, String>;
-
 /// Reads the file. See [`Policy::parse`].
-pub(super) fn parse(text: &str, read: ReadMap<'_>) -> Result<Policy, Fault> {
-    let file: File = toml::from_str(text).map_err(|e| {
-        let start = e.span().map_or(0, |span| span.start);
-        fault(text, start, e.message().trim().replace('\n', " "))
-    })?;
-    check(&file, read).map_err(|Wrong(at, what)| fault(text, at, what))
+pub(super) fn parse(text: &str, lookup: Lookup<'_>) -> Result<Policy, Fault> {
+    let file = tables(text)?;
+    check(&file, lookup).map_err(|Wrong(at, what)| fault(text, at, what))
 }
 
-fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
+fn tables(text: &str) -> Result<File, Fault> {
+    toml::from_str(text).map_err(|e| {
+        let start = e.span().map_or(0, |span| span.start);
+        fault(text, start, e.message().trim().replace('\n', " "))
+    })
+}
+
+fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
     let networks = networks(file)?;
     let mut tables: Vec<_> = file.tenant.iter().collect();
     tables.sort_by_key(|(name, _)| name.span().start);
     let mut tenants: Vec<Tenant> = Vec::new();
     for (name, table) in tables {
-        let tenant = tenant(name, table, &networks)?;
+        let tenant = tenant(name, table, &networks, lookup)?;
         clash(&tenants, &tenant, table)?;
         tenants.push(tenant);
     }
-    let (host, map) = host(file, read, &mut tenants)?;
+    let (host, map) = host(file, lookup, &mut tenants)?;
     let tables = file.tenant.values().map(|t| (t.outside.as_ref(), t.published()));
     outside::check(tables, host.as_ref())?;
     let feed = host.as_ref().and_then(hosts::Host::feed).map(PathBuf::from);
@@ -168,10 +176,11 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
         .as_ref()
         .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
     let line_rate = line_rate.transpose()?;
-    let metrics = file.router.metrics.as_ref().map(metrics).transpose()?;
+    let (metrics, metrics_from) = metrics(&file.router)?;
     #[rustfmt::skip]
     let policy = Policy {
-        listen, admin, key, unmatched, local, line_rate, metrics, host, map, networks, tenants,
+        listen, admin, key, unmatched, local, line_rate, metrics, metrics_from, host, map, networks,
+        tenants,
     };
     Ok(policy)
 }
@@ -179,7 +188,7 @@ fn check(file: &File, read: ReadMap<'_>) -> Checked<Policy> {
 /// `[host]` and the map, if there are other hosts.
 fn host(
     file: &File,
-    read: ReadMap<'_>,
+    lookup: Lookup<'_>,
     tenants: &mut [Tenant],
 ) -> Checked<(Option<hosts::Host>, Map)> {
     let Some(table) = &file.host else { return Ok((None, Map::default())) };
@@ -190,17 +199,59 @@ fn host(
         return Ok((Some(host), map));
     }
     let Some(file) = path(Some(at), false)? else { return Ok((None, Map::default())) };
-    let map = read(&file).or_else(|what| wrong!(at, "map {what}"))?;
+    let map = (lookup.map)(&file).or_else(|what| wrong!(at, "map {what}"))?;
     let host = hosts::host(table, &map, file)?;
     hosts::place(at, &host.id, &map, tenants)?;
     Ok((Some(host), map))
 }
 
-/// The address of the metrics: a loopback one, so that only this host's processes can read them.
-fn metrics(at: &Spanned<String>) -> Checked<SocketAddr> {
+/// The address of the metrics, and who may ask there: if other hosts reach the address, the file
+/// has to say who.
+fn metrics(router: &Router) -> Checked<(Option<SocketAddr>, Vec<Cidr>)> {
+    let Some(at) = &router.metrics else {
+        return match &router.metrics_from {
+            Some(from) => wrong(from, "metrics_from: there is no `metrics`"),
+            None => Ok((None, Vec::new())),
+        };
+    };
     let text = at.get_ref();
-    let address = text.parse().ok().filter(|a: &SocketAddr| a.ip().is_loopback() && a.port() > 0);
-    address.map_or_else(|| wrong!(at, "metrics '{text}': 127.0.0.1:PORT or [::1]:PORT"), Ok)
+    let Some(address) = text.parse().ok().filter(|a: &SocketAddr| a.port() > 0) else {
+        return wrong!(at, "metrics '{text}': ADDRESS:PORT, such as 127.0.0.1:9100 or [::]:9100");
+    };
+    let from = match &router.metrics_from {
+        Some(list) => list.get_ref().iter().map(asker).collect::<Checked<_>>()?,
+        None if address.ip().is_loopback() => {
+            LOOPBACK.iter().filter_map(|text| Cidr::parse(text)).collect()
+        }
+        None => {
+            return wrong!(
+                at,
+                "metrics '{text}': other hosts reach it, and `metrics_from` does not say which of \
+                 them may ask"
+            )
+        }
+    };
+    Ok((Some(address), from))
+}
+
+fn asker(at: &Spanned<String>) -> Checked<Cidr> {
+    let text = at.get_ref();
+    Cidr::parse(text).map_or_else(
+        || wrong!(at, "metrics_from '{text}': a range such as 10.0.0.0/8 or fd00::/8"),
+        Ok,
+    )
+}
+
+/// A user: a number, or a name that is looked up.
+fn uid(at: &Spanned<Amount>, lookup: Lookup<'_>) -> Checked<u32> {
+    let text = &at.get_ref().0;
+    match text.parse::<i64>() {
+        Ok(n) => match u32::try_from(n) {
+            Ok(uid) if uid < u32::MAX => Ok(uid),
+            _ => wrong!(at, "uid {text}: from 0 to {}", u32::MAX - 1),
+        },
+        Err(_) => (lookup.user)(text).or_else(|why| wrong!(at, "uid '{text}': {why}")),
+    }
 }
 
 fn networks(file: &File) -> Checked<Vec<Network>> {
@@ -230,7 +281,12 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
     Ok(networks)
 }
 
-fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> Checked<Tenant> {
+fn tenant(
+    name: &Spanned<String>,
+    table: &TenantTable,
+    networks: &[Network],
+    lookup: Lookup<'_>,
+) -> Checked<Tenant> {
     check_name(name)?;
     if name.get_ref().starts_with("uid-") {
         return wrong!(
@@ -243,7 +299,7 @@ fn tenant(name: &Spanned<String>, table: &TenantTable, networks: &[Network]) -> 
     let rules = match &table.rules {
         None => Rules::default(),
         Some(r) => Rules {
-            uid: number(r.uid.as_ref(), "uid", 0, i64::from(u32::MAX) - 1)?.map(|n| n as u32),
+            uid: r.uid.as_ref().map(|at| uid(at, lookup)).transpose()?,
             cgroup: r.cgroup.as_deref().map(Pattern::new),
             netns: path(r.netns.as_ref(), false)?,
         },

@@ -117,8 +117,8 @@ pub struct Map {
 #[serde(deny_unknown_fields)]
 pub(super) struct HostTable {
     id: Spanned<String>,
-    address: Spanned<String>,
-    port: Option<Spanned<i64>>,
+    pub(super) address: Spanned<String>,
+    pub(super) port: Option<Spanned<i64>>,
     pub(super) map: Spanned<String>,
     pub(super) feed: Option<Spanned<String>>,
     #[serde(default)]
@@ -142,7 +142,10 @@ struct TenantTable {
     blocks: Spanned<Vec<i64>>,
 }
 
-fn endpoint(address: &Spanned<String>, port: Option<&Spanned<i64>>) -> Checked<Endpoint> {
+pub(super) fn endpoint(
+    address: &Spanned<String>,
+    port: Option<&Spanned<i64>>,
+) -> Checked<Endpoint> {
     let port = number(port, "port", 1, 0xffff)?.map_or(ROCE_PORT, |n| n as u16);
     endpoint_of(address.get_ref(), port).map_or_else(
         || wrong!(address, "address '{}': one that an interface has", address.get_ref()),

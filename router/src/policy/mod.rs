@@ -44,6 +44,7 @@ mod outside;
 mod pattern;
 
 pub use address::{parse as parse_address, show, Cidr};
+pub use file::{named, Named, Thing};
 pub use hosts::{Host, Map, Placed, Source, BLOCKS};
 pub use limits::{burst_of, rate_limits, Limits};
 pub use outside::{Outside, Published};
@@ -181,6 +182,8 @@ pub struct Policy {
     pub line_rate: Option<u64>,
     /// The address of the metrics over HTTP; `None`: there are none.
     pub metrics: Option<SocketAddr>,
+    /// The addresses that may ask there.
+    pub metrics_from: Vec<Cidr>,
     /// This host; `None`: there are no others.
     pub host: Option<Host>,
     /// The map of hosts and tenants, this host among them.
@@ -189,6 +192,22 @@ pub struct Policy {
     pub networks: Vec<Network>,
     /// The tenants, in the order of the file.
     pub tenants: Vec<Tenant>,
+}
+
+/// How a file's names are looked up.
+#[derive(Clone, Copy)]
+pub struct Lookup<'l> {
+    /// Reads the map of hosts; an error is in words.
+    pub map: &'l dyn Fn(&Path) -> Result<Map, String>,
+    /// The number of a user's name; an error is in words.
+    pub user: &'l dyn Fn(&str) -> Result<u32, String>,
+}
+
+impl<'l> Lookup<'l> {
+    /// Of maps alone: a user's name is a fault.
+    pub fn maps(map: &'l dyn Fn(&Path) -> Result<Map, String>) -> Lookup<'l> {
+        Lookup { map, user: &|_| Err("not looked up here".into()) }
+    }
 }
 
 /// A fault of a file.
@@ -211,24 +230,22 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Policy {
-    /// Reads a file that names no other.
+    /// Reads a file that names no other, and no user.
     ///
     /// # Errors
-    /// The first fault, and its place; a `map` is a fault here.
+    /// The first fault, and its place; a `map` is a fault here, and the name of a user.
     pub fn parse(text: &str) -> Result<Policy, Fault> {
-        Policy::parse_with(text, &|file| Err(format!("'{}': not read here", file.display())))
+        let map = |file: &Path| Err(format!("'{}': not read here", file.display()));
+        Policy::parse_with(text, Lookup::maps(&map))
     }
 
-    /// Reads a file; `map` reads the map of hosts that it names.
+    /// Reads a file, and looks up what it names.
     ///
     /// # Errors
     /// The first fault, and its place. A fault in the map has the place where the file names the
     /// map.
-    pub fn parse_with(
-        text: &str,
-        map: &dyn Fn(&Path) -> Result<Map, String>,
-    ) -> Result<Policy, Fault> {
-        file::parse(text, map)
+    pub fn parse_with(text: &str, lookup: Lookup<'_>) -> Result<Policy, Fault> {
+        file::parse(text, lookup)
     }
 
     /// The tenant of a name. With `unmatched = "uid"` also the tenant of a user.

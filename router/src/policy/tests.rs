@@ -180,12 +180,64 @@ fn a_slip_in_a_rate_is_said_where_it_is() {
     refused(&format!("{a}metered = 1"), 3, 11, "expected a boolean");
     refused("[router]\nlocal = \"far\"", 2, 9, "local 'far'");
     refused("[router]\nline_rate = 0", 2, 13, "line_rate '0'");
-    for there in ["0.0.0.0:9000", "10.0.0.1:9000", "127.0.0.1:0", "127.0.0.1", "localhost:9000"] {
+}
+
+#[test]
+fn metrics_are_for_this_host_or_for_those_that_the_file_names() {
+    for there in ["127.0.0.1:0", "127.0.0.1", "localhost:9000"] {
         let text = format!("[router]\nmetrics = \"{there}\"");
-        refused(&text, 2, 11, &format!("metrics '{there}'"));
+        refused(&text, 2, 11, &format!("metrics '{there}': ADDRESS:PORT"));
     }
-    let p = Policy::parse("[router]\nmetrics = \"[::1]:9000\"").unwrap();
-    assert_eq!(p.metrics.map(|a| a.port()), Some(9000));
+    for there in ["0.0.0.0:9000", "10.0.0.1:9000", "[::]:9000", "[::ffff:127.0.0.1]:9000"] {
+        let text = format!("[router]\nmetrics = \"{there}\"");
+        refused(&text, 2, 11, "does not say which of them may ask");
+    }
+    let may = |text: &str, ip: &str| {
+        let p = Policy::parse(&format!("[router]\n{text}")).unwrap();
+        assert_eq!(p.metrics.map(|a| a.port()), Some(9000));
+        let gid = match ip.parse().unwrap() {
+            std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            std::net::IpAddr::V6(ip) => ip,
+        };
+        p.metrics_from.iter().any(|range| range.contains(&gid.octets()))
+    };
+    for own in ["metrics = \"[::1]:9000\"", "metrics = \"127.0.0.1:9000\""] {
+        assert!(may(own, "127.9.9.9") && may(own, "::1"));
+        assert!(!may(own, "10.0.0.1") && !may(own, "fd00::1"));
+    }
+    let some = "metrics = \"[::]:9000\"\nmetrics_from = [\"10.1.0.0/16\", \"fd00::7\"]";
+    assert!(may(some, "10.1.2.3") && may(some, "fd00::7"));
+    assert!(!may(some, "10.2.0.1") && !may(some, "fd00::8") && !may(some, "127.0.0.1"));
+    refused("[router]\nmetrics_from = []", 2, 16, "there is no `metrics`");
+    let text = "[router]\nmetrics = \"[::]:9000\"\nmetrics_from = [\"::/0\", \"10.0.0.1/8\"]";
+    refused(text, 3, 25, "metrics_from '10.0.0.1/8'");
+}
+
+#[test]
+fn a_user_has_a_number_or_a_name() {
+    let map = |_: &Path| Err("none".into());
+    let user = |name: &str| match name {
+        "alice" => Ok(1001),
+        _ => Err("there is no user of this name".to_string()),
+    };
+    let read = |uid: &str| {
+        let text = format!("[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = {{ uid = {uid} }}");
+        let policy = Policy::parse_with(&text, Lookup { map: &map, user: &user });
+        policy.map(|p| p.tenants[0].rules.uid).map_err(|fault| fault.to_string())
+    };
+    for (uid, number) in [("7", 7), ("\"alice\"", 1001), ("\"7\"", 7), ("4294967294", u32::MAX - 1)]
+    {
+        assert_eq!(read(uid), Ok(Some(number)), "{uid}");
+    }
+    for (uid, why) in [
+        ("\"bob\"", "line 4, column 17: uid 'bob': there is no user of this name"),
+        ("4294967295", "line 4, column 17: uid 4294967295: from 0 to 4294967294"),
+        ("-1", "line 4, column 17: uid -1: from 0"),
+        ("true", "line 4, column 17: invalid type: boolean `true`, expected a number or a string"),
+    ] {
+        let fault = read(uid).unwrap_err();
+        assert!(fault.starts_with(why), "{fault}");
+    }
 }
 
 #[test]
@@ -195,7 +247,8 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
             .map_err(|f| f.to_string())
     };
     let with = |text: &str, host: &str| {
-        Policy::parse_with(&format!("{host}\n[tenant.a]\nlisten = \"/a\"\n{text}"), &map)
+        let text = format!("{host}\n[tenant.a]\nlisten = \"/a\"\n{text}");
+        Policy::parse_with(&text, Lookup::maps(&map))
     };
     let host = "[host]\nid = \"h\"\naddress = \"192.0.2.1\"\nmap = \"/m\"";
     let p = with("outside = true\npublish = [{ port = 9 }, { port = 9, space = \"udp\" }]", host);
@@ -225,7 +278,7 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
         Map::parse("[h]\naddress = \"192.0.2.1\"\nport = 4793\n").map_err(|f| f.to_string())
     };
     let text = format!("{host}\nport = 4793\n[tenant.a]\nlisten = \"/a\"\noutside = true");
-    let fault = Policy::parse_with(&text, &other).unwrap_err();
+    let fault = Policy::parse_with(&text, Lookup::maps(&other)).unwrap_err();
     assert!(fault.what.contains("UDP port 4791 alone"), "{fault}");
     // An `allow` list also applies to plain endpoints.
     let some = with("outside = true\nallow = [\"192.0.2.8/30\"]", host).unwrap();

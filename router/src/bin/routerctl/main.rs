@@ -26,7 +26,7 @@ Asks the router whose admin socket is at PATH (/run/gdrcore/admin.sock). Answers
 one a line.
 
   status                the router: its process, its policy file, how many sessions
-  sessions              who is there: tenant, address, process, links, counters
+  sessions              who is there: tenant, program, address, process, links, counters
   tenants               tenants: limits, sessions, counters
   hosts                 other hosts: addresses, how many tenants, whether a router answers
   top [--json] [--once] what each tenant sends and gets in a second, every second; --once: one time

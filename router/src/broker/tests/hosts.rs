@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::broker::session::To;
-use crate::policy::{Map, Placed};
+use crate::policy::{Lookup, Map, Placed};
 use std::sync::Arc;
 
 const MAP: &str = r#"
@@ -25,7 +25,7 @@ blocks = [7, 1]
 fn policy(map: &str, text: &str) -> Policy {
     let host = "[host]\nid = \"here\"\naddress = \"192.0.2.1\"\nmap = \"/map\"\n";
     let map = |_: &Path| Ok(Map::parse(map).unwrap());
-    Policy::parse_with(&format!("{text}\n{host}"), &map).unwrap()
+    Policy::parse_with(&format!("{text}\n{host}"), Lookup::maps(&map)).unwrap()
 }
 
 fn bench() -> Bench {

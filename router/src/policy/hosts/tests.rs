@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::Policy;
+use crate::policy::{Lookup, Policy};
 
 const MAP: &str = r#"
 [a]
@@ -40,7 +40,7 @@ fn policy(text: &str, map: &str) -> Result<Policy, String> {
         assert_eq!(path.to_str(), Some("/map"));
         Map::parse(map).map_err(|fault| format!("'/map': {fault}"))
     };
-    Policy::parse_with(text, &read).map_err(|fault| fault.to_string())
+    Policy::parse_with(text, Lookup::maps(&read)).map_err(|fault| fault.to_string())
 }
 
 #[test]

@@ -1,0 +1,164 @@
+//! A look at a policy and at what it names, before a router runs by it.
+
+use super::options::read_map;
+use super::sys;
+use super::users::Users;
+use crate::nic;
+use crate::policy::{named, Lookup, Policy, Thing};
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// What is wrong with a policy file: the first fault of its text, or all that it names and this
+/// host lacks, each with line and column. It is judged with this process's rights, and nothing is
+/// made.
+pub fn check(file: &Path) -> Vec<String> {
+    let named_by = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(e) => return vec![named_by(&e)],
+    };
+    // A missing user is one of the things below, so that it hides no other.
+    let lookup = Lookup { map: &read_map, user: &|_| Ok(0) };
+    let things = Policy::parse_with(&text, lookup).and_then(|_| named(&text));
+    let things = match things {
+        Ok(things) => things,
+        Err(fault) => return vec![named_by(&fault)],
+    };
+    let users = Users::default();
+    let judged = |named: &crate::policy::Named| {
+        let what = judge(&named.thing, &users).err()?;
+        Some(named_by(&named.fault(what)))
+    };
+    things.iter().filter_map(judged).collect()
+}
+
+fn judge(thing: &Thing, users: &Users) -> Result<(), String> {
+    match thing {
+        Thing::Socket(path) => {
+            made(path, |kind| kind.is_socket(), "there is a file, and no socket")
+        }
+        Thing::Written(path) => made(path, |kind| kind.is_file(), "it is no regular file"),
+        Thing::Netns(path) => netns(path),
+        Thing::User(name) => {
+            users.number(name).map(drop).map_err(|why| format!("uid '{name}': {why}"))
+        }
+        Thing::Host(at) => {
+            let ip = Ipv6Addr::from(at.ip).to_canonical();
+            is_here(ip).and_then(|()| nic::check(at))
+        }
+        Thing::Address(ip) => is_here(*ip),
+    }
+}
+
+/// Whether the router can make a file.
+fn made(path: &Path, is_kind: fn(&fs::FileType) -> bool, other: &str) -> Result<(), String> {
+    let shown = path.display();
+    if fs::symlink_metadata(path).is_ok_and(|m| !is_kind(&m.file_type())) {
+        return Err(format!("'{shown}': {other}"));
+    }
+    // The router makes folders that are missing.
+    let Some(there) = path.ancestors().skip(1).find(|folder| folder.exists()) else {
+        return Ok(());
+    };
+    match there.is_dir() {
+        false => Err(format!("'{shown}': '{}' is no folder", there.display())),
+        true if sys::may_write(there) => Ok(()),
+        true if Some(there) == path.parent() => {
+            Err(format!("'{shown}': this user may make nothing in its folder"))
+        }
+        true => Err(format!(
+            "'{shown}': its folder is missing, and this user may not make it in '{}'",
+            there.display()
+        )),
+    }
+}
+
+fn netns(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let meta = fs::metadata(path).map_err(|e| format!("netns '{shown}': {e}"))?;
+    // The kernel keeps all namespaces in one file system.
+    let known = fs::metadata("/proc/self/ns/net");
+    match known.is_ok_and(|own| own.dev() != meta.dev()) {
+        true => Err(format!("netns '{shown}': it is no namespace")),
+        false => Ok(()),
+    }
+}
+
+fn is_here(ip: IpAddr) -> Result<(), String> {
+    // Any port will do: a router may have its own already.
+    UdpSocket::bind((ip, 0)).map(drop).map_err(|e| format!("address {ip}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A policy in a folder of its own, which `DIR` stands for.
+    fn faults(name: &str, text: &str, before: impl Fn(&Path)) -> Vec<String> {
+        let dir = std::env::temp_dir().join(format!("gdrc-check-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        before(&dir);
+        let shown = dir.to_str().unwrap();
+        let file: PathBuf = dir.join("policy.toml");
+        fs::write(&file, text.replace("DIR", shown)).unwrap();
+        let begin = format!("{}: ", file.display());
+        let all = check(&file);
+        fs::remove_dir_all(&dir).unwrap();
+        let cut = |f: &String| f.strip_prefix(&begin).unwrap().replace(shown, "DIR");
+        all.iter().map(cut).collect()
+    }
+
+    #[test]
+    fn each_missing_thing_is_named_with_its_place() {
+        let text = "\
+[router]
+listen = \"DIR/file/router.gdrc\"
+admin = \"DIR/file\"
+key = \"DIR/folder\"
+metrics = \"192.0.2.77:9100\"
+metrics_from = [\"192.0.2.0/24\"]
+[host]
+id = \"a\"
+address = \"192.0.2.78\"
+map = \"feed\"
+feed = \"DIR/new/feed.sock\"
+[tenant.blue]
+match = { uid = \"no-such-user\", netns = \"DIR/nowhere\" }
+[tenant.red]
+match = { netns = \"DIR/file\" }
+[tenant.green]
+match = { uid = \"root\", netns = \"/proc/self/ns/net\" }
+[tenant.own]
+listen = \"DIR/t/own/tenant.gdrc\"
+";
+        let all = faults("all", text, |dir| {
+            fs::write(dir.join("file"), "x").unwrap();
+            fs::create_dir(dir.join("folder")).unwrap();
+        });
+        let expected = [
+            "line 2, column 10: 'DIR/file/router.gdrc': 'DIR/file' is no folder",
+            "line 3, column 9: 'DIR/file': there is a file, and no socket",
+            "line 4, column 7: 'DIR/folder': it is no regular file",
+            "line 5, column 11: address 192.0.2.77: ",
+            "line 9, column 11: address 192.0.2.78: ",
+            "line 13, column 17: uid 'no-such-user': there is no user of this name",
+            "line 13, column 41: netns 'DIR/nowhere': No such file",
+            "line 15, column 19: netns 'DIR/file': it is no namespace",
+        ];
+        assert_eq!(all.len(), expected.len(), "{all:#?}");
+        for (said, expected) in all.iter().zip(expected) {
+            assert!(said.starts_with(expected), "{said}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_the_text_comes_first_and_nothing_missing_is_fine() {
+        assert_eq!(faults("text", "[router]\nlisten = \"x\"", |_| ()).len(), 1);
+        assert_eq!(faults("fine", "[tenant.a]\nlisten = \"DIR/a\"", |_| ()), [""; 0]);
+        assert_eq!(check(Path::new("/nowhere/at.all")).len(), 1);
+    }
+}

@@ -1,0 +1,234 @@
+//! The router confines itself: what breaks into it by a packet, a ring or a message gets no shell,
+//! no file and no other process.
+//!
+//! Two walls, both for all threads and for the rest of the process's life:
+//!
+//! * seccomp(2): the system calls of [`calls`], and of some only those arguments that the router
+//!   uses. Any other call ends the process by SIGSYS. The kernel keeps a bit for each call without
+//!   conditions, so that it runs no filter for those of the data path (Linux 5.11).
+//! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and
+//!   in /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.
+//!   It also keeps a process from looking at others as a debugger may, which `/proc/<pid>/ns/net`
+//!   takes. So a router whose policy tells tenants apart by `netns` has no Landlock.
+
+mod calls;
+
+use super::options::Options;
+use super::{listener, sys};
+use crate::policy::{Host, Policy, Source};
+use calls::{Call, CALLS, TGKILL};
+use landlock::{
+    Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, ABI,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What confines the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fence {
+    /// Nothing (`--no-confine`).
+    Off,
+    /// seccomp alone: this kernel has no Landlock.
+    NoLandlock,
+    /// seccomp alone: tenants are told apart by network namespaces.
+    ByNetns,
+    /// Both.
+    Whole,
+}
+
+impl Fence {
+    /// For the log and for `gdrcore-routerctl`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Fence::Off => "no",
+            Fence::NoLandlock => "seccomp; this kernel has no Landlock",
+            Fence::ByNetns => "seccomp; no Landlock, since `netns` tells tenants apart",
+            Fence::Whole => "seccomp, Landlock",
+        }
+    }
+
+    /// Whether a policy can be put in force behind this fence.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn admits(self, policy: &Policy) -> Result<(), String> {
+        match self == Fence::Whole && tells_by_netns(policy) {
+            true => {
+                Err("`netns`: the router has confined itself by Landlock, which keeps it from \
+                         looking at namespaces: restart it"
+                    .into())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Adds to the reason of a failure that Landlock may be its cause.
+    pub(super) fn explain(self, what: String) -> String {
+        match self == Fence::Whole && what.contains("(os error 13)") {
+            true => format!(
+                "{what}; the router has confined itself to the folders that its policy named at \
+                 its start: if this is another one, restart it"
+            ),
+            false => what,
+        }
+    }
+}
+
+fn tells_by_netns(policy: &Policy) -> bool {
+    policy.tenants.iter().any(|t| t.rules.netns.is_some())
+}
+
+/// Raises the first wall, before any thread is made: threads have what their maker had. Folders
+/// of the sockets are made if they are missing.
+///
+/// # Errors
+/// In words: the kernel refuses.
+pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, String> {
+    if options.unconfined {
+        return Ok(Fence::Off);
+    }
+    let own = |path: &PathBuf| listener::make_folders(path, true);
+    let common = |path: &PathBuf| listener::make_folders(path, false);
+    // Where that fails, the listener fails, and says why.
+    let _ = sockets(policy).try_for_each(common);
+    let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
+    if tells_by_netns(policy) {
+        return Ok(Fence::ByNetns);
+    }
+    let said = |e: landlock::RulesetError| unconfined("Landlock", &e);
+    let abi = ABI::V5;
+    let mut ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))
+        .and_then(|set| set.handle_access(AccessNet::from_all(abi)))
+        .and_then(Ruleset::create)
+        .map_err(said)?;
+    for (path, may) in rules(policy, options) {
+        let Ok(fd) = PathFd::new(&path) else { continue };
+        ruleset = ruleset.add_rule(PathBeneath::new(fd, may)).map_err(said)?;
+    }
+    let status = ruleset.restrict_self().map_err(said)?;
+    Ok(match status.ruleset {
+        RulesetStatus::NotEnforced => Fence::NoLandlock,
+        _ => Fence::Whole,
+    })
+}
+
+/// Raises the second wall, for all threads.
+///
+/// # Errors
+/// In words: the kernel refuses, or this is no architecture whose calls are known.
+pub(super) fn seccomp() -> Result<(), String> {
+    for program in programs()? {
+        sys::filter_calls(&program).map_err(|e| unconfined("seccomp", &e))?;
+    }
+    Ok(())
+}
+
+fn unconfined(what: &str, e: &dyn std::fmt::Display) -> String {
+    format!("the router cannot confine itself: {what}: {e}; --no-confine starts it without")
+}
+
+/// Sockets that are of no single tenant.
+fn sockets(policy: &Policy) -> impl Iterator<Item = &PathBuf> {
+    let feed = match policy.host.as_ref().map(|host| &host.map) {
+        Some(Source::Feed(socket)) => Some(socket),
+        _ => None,
+    };
+    policy.listen.iter().chain(&policy.admin).chain(feed)
+}
+
+/// The folders in which something may be done, and what.
+fn rules(policy: &Policy, options: &Options) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
+    let folder = |path: &Path| match path.parent() {
+        Some(above) if above.as_os_str().is_empty() => PathBuf::from("."),
+        Some(above) => above.to_path_buf(),
+        None => path.to_path_buf(),
+    };
+    let reads = AccessFs::ReadFile.into();
+    let listens = AccessFs::MakeSock | AccessFs::RemoveFile;
+    let mut all: Vec<(PathBuf, BitFlags<AccessFs>)> =
+        vec![("/proc".into(), reads), ("/dev/null".into(), reads)];
+    all.extend(sockets(policy).map(|path| (folder(path), listens)));
+    for path in policy.tenants.iter().filter_map(|t| t.listen.as_ref()) {
+        let own = folder(path);
+        // A new tenant has its folder beside this one.
+        let beside = folder(&own);
+        let is_root = beside.parent().is_none();
+        all.push((if is_root { own } else { beside }, listens | AccessFs::MakeDir));
+    }
+    if let Some(key) = super::key_path(policy, options) {
+        let writes = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::RemoveFile;
+        all.push((folder(&key), writes | AccessFs::ReadFile));
+    }
+    let map = match policy.host.as_ref().map(|Host { map, .. }| map) {
+        Some(Source::File(map)) => Some(map),
+        _ => None,
+    };
+    for path in options.file.iter().chain(map) {
+        all.push((folder(path), reads));
+        // Where links lead to, too.
+        all.extend(path.canonicalize().map(|real| (folder(&real), reads)));
+    }
+    all
+}
+
+/// The filters, in the order in which they are installed. The kernel runs all of them, and the
+/// strictest verdict counts.
+fn programs() -> Result<[BpfProgram; 2], String> {
+    let arch = std::env::consts::ARCH.try_into().map_err(|_| {
+        unconfined("seccomp", &format_args!("{}: its calls are not known", std::env::consts::ARCH))
+    })?;
+    // The arguments of clone3 are behind a pointer, which no filter can follow. Without it libc
+    // uses clone.
+    let absent = SeccompAction::Errno(libc::ENOSYS as u32);
+    let clone3 = program(&[Call(libc::SYS_clone3, &[])], SeccompAction::Allow, absent, arch)?;
+    let own = [[(0, u32::MAX, std::process::id())]];
+    let own: Vec<&[_]> = own.iter().map(|test| &test[..]).collect();
+    let mut rules = rules_of(CALLS)?;
+    rules.insert(TGKILL, tests(&own)?);
+    let listed = compile(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?;
+    Ok([clone3, listed])
+}
+
+fn program(
+    calls: &[Call],
+    others: SeccompAction,
+    these: SeccompAction,
+    arch: TargetArch,
+) -> Result<BpfProgram, String> {
+    compile(rules_of(calls)?, others, these, arch)
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    others: SeccompAction,
+    these: SeccompAction,
+    arch: TargetArch,
+) -> Result<BpfProgram, String> {
+    let filter = SeccompFilter::new(rules, others, these, arch);
+    filter.and_then(TryInto::try_into).map_err(|e| unconfined("seccomp", &e))
+}
+
+fn rules_of(calls: &[Call]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, String> {
+    calls.iter().map(|Call(number, any_of)| Ok((*number, tests(any_of)?))).collect()
+}
+
+fn tests(any_of: &[&[calls::Test]]) -> Result<Vec<SeccompRule>, String> {
+    let condition = |&(argument, mask, value): &calls::Test| {
+        let op = SeccompCmpOp::MaskedEq(mask.into());
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value.into())
+    };
+    let rule = |all_of: &&[calls::Test]| {
+        let conditions = all_of.iter().map(condition).collect::<Result<Vec<_>, _>>();
+        conditions.and_then(SeccompRule::new).map_err(|e| unconfined("seccomp", &e))
+    };
+    any_of.iter().map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests;

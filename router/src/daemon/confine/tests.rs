@@ -1,0 +1,92 @@
+use super::*;
+
+/// How a child behind the filters ends that makes one call: its exit code, or the signal.
+fn end_after(call: impl FnOnce() -> i32) -> Result<i32, i32> {
+    let programs = programs().unwrap();
+    sys::in_child(|| {
+        for program in &programs {
+            if sys::filter_calls(program).is_err() {
+                return 99;
+            }
+        }
+        call()
+    })
+}
+
+/// What no router does, and a shell, a debugger or a thief of files would.
+#[test]
+fn a_call_that_is_not_listed_ends_the_process() {
+    use libc::*;
+    let forbidden: [(&str, c_long, [usize; 4]); 16] = [
+        ("execve", SYS_execve, [0; 4]),
+        ("execveat", SYS_execveat, [0; 4]),
+        ("fork", SYS_clone, [SIGCHLD as usize, 0, 0, 0]),
+        ("ptrace", SYS_ptrace, [PTRACE_TRACEME as usize, 0, 0, 0]),
+        ("process_vm_readv", SYS_process_vm_readv, [1, 0, 0, 0]),
+        ("kill", SYS_kill, [0; 4]),
+        ("another's signal", SYS_tgkill, [1, 1, 0, 0]),
+        ("a packet socket", SYS_socket, [AF_PACKET as usize, SOCK_RAW as usize, 0, 0]),
+        ("setns", SYS_setns, [0; 4]),
+        ("unshare", SYS_unshare, [0; 4]),
+        ("mount", SYS_mount, [0; 4]),
+        ("bpf", SYS_bpf, [0; 4]),
+        ("io_uring_setup", SYS_io_uring_setup, [1, 0, 0, 0]),
+        ("setuid", SYS_setuid, [0; 4]),
+        ("memory with code", SYS_mprotect, [0, 0, (PROT_READ | PROT_EXEC) as usize, 0]),
+        ("core dumps", SYS_prctl, [PR_SET_DUMPABLE as usize, 1, 0, 0]),
+    ];
+    for (name, number, [a, b, c, d]) in forbidden {
+        let ended = end_after(|| {
+            // SAFETY: it ends the process. Where it does not, it has no pointer that the kernel
+            // follows.
+            unsafe { syscall(number, a, b, c, d, 0) };
+            0
+        });
+        assert_eq!(ended, Err(SIGSYS), "{name}");
+    }
+}
+
+#[test]
+fn a_call_that_is_listed_works() {
+    let ended = end_after(|| {
+        let call = |number, a: i32, b: i32, c: i32| {
+            // SAFETY: none of these calls has a pointer.
+            unsafe { libc::syscall(number, a, b, c, 0, 0) }
+        };
+        let works = [
+            call(libc::SYS_geteuid, 0, 0, 0) >= 0,
+            call(libc::SYS_mprotect, 0, 0, libc::PROT_READ) == 0,
+            call(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0) >= 0,
+            // So that libc makes its threads by clone.
+            call(libc::SYS_clone3, 0, 0, 0) == -1
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS),
+        ];
+        works.iter().position(|works| !works).map_or(0, |k| k as i32 + 1)
+    });
+    assert_eq!(ended, Ok(0));
+}
+
+/// The same program is right on each architecture, if its calls have their numbers there.
+#[test]
+fn every_call_is_listed_once() {
+    let numbers: std::collections::BTreeSet<_> = CALLS.iter().map(|call| call.0).collect();
+    assert_eq!(numbers.len(), CALLS.len());
+    assert!(!numbers.contains(&TGKILL), "it has a condition");
+}
+
+#[test]
+fn behind_landlock_no_policy_tells_tenants_by_namespaces() {
+    let named = "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { netns = \"/run/netns/a\" }";
+    let [by_netns, other] =
+        [named, "[tenant.a]\nlisten = \"/a\""].map(|t| Policy::parse(t).unwrap());
+    assert!(Fence::Whole.admits(&by_netns).unwrap_err().contains("restart it"));
+    for (fence, policy) in
+        [(Fence::Whole, &other), (Fence::ByNetns, &by_netns), (Fence::Off, &by_netns)]
+    {
+        assert_eq!(fence.admits(policy), Ok(()), "{fence:?}");
+    }
+    let denied = "/x: Permission denied (os error 13)".to_string();
+    assert!(Fence::Whole.explain(denied.clone()).contains("restart it"));
+    assert_eq!(Fence::ByNetns.explain(denied.clone()), denied);
+    assert_eq!(Fence::Whole.explain("no such file".into()), "no such file");
+}

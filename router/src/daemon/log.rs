@@ -1,0 +1,263 @@
+//! The log of who comes and goes: a line on standard error for each session that joins, leaves or
+//! is refused. Where standard error is systemd's journal, an entry with a field for each fact
+//! instead, by the journal's native protocol.
+//!
+//! A tenant can write neither a line nor a field of its own: the name of its program is quoted, and
+//! what does not print is escaped; in the journal a value that has newlines is sent with its
+//! length. Nor can it fill the log: it has [`LINES`] a second, and what is left out is counted.
+
+use super::note;
+use crate::broker::SessionId;
+use crate::identity::Seen;
+use gdrcore_net::via::proto::{Envelope, Message};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// Lines of one tenant, or of one user without a tenant, in a second.
+const LINES: u64 = 20;
+/// Tenants and users with a count of their own in one second. All further ones share one.
+const SOURCES: usize = 16;
+/// The name of these.
+const OTHERS: &str = "others";
+const SECOND: u64 = 1_000_000_000;
+
+/// The socket of systemd's journal, and the variable that says which file leads there
+/// (systemd.exec(5)).
+const JOURNAL: &str = "/run/systemd/journal/socket";
+const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
+
+/// syslog(3): something to look at, and all else.
+const NOTICE: u8 = 5;
+const INFO: u8 = 6;
+
+/// The process of a session.
+#[derive(Clone, Debug, Default)]
+struct Who {
+    /// Empty: it is no tenant so far.
+    tenant: String,
+    program: String,
+    pid: i32,
+    uid: Option<u32>,
+    has_joined: bool,
+}
+
+impl Who {
+    /// Whose lines are counted together.
+    fn source(&self) -> String {
+        match (self.tenant.as_str(), self.uid) {
+            ("", Some(uid)) => format!("uid {uid}"),
+            ("", None) => OTHERS.into(),
+            (tenant, _) => format!("tenant {tenant}"),
+        }
+    }
+}
+
+/// What one source has written since a time.
+struct Count {
+    since: u64,
+    lines: u64,
+    left_out: u64,
+}
+
+/// A message, and its facts as fields.
+#[derive(Debug, Default)]
+struct Entry {
+    priority: u8,
+    message: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+/// Where the log goes.
+enum To {
+    Stderr,
+    /// The journal, by its socket.
+    Journal(UnixDatagram, PathBuf),
+}
+
+/// The log, and the sessions that it has named.
+pub(super) struct Log {
+    to: To,
+    here: BTreeMap<SessionId, Who>,
+    counts: BTreeMap<String, Count>,
+}
+
+impl Log {
+    /// A log to standard error, or to the journal that reads it.
+    pub(super) fn from_environment() -> Log {
+        let stream = std::env::var(JOURNAL_STREAM).ok();
+        let is_journal = stream.is_some_and(|stream| leads_to(&stream, std::io::stderr()));
+        Log::new(is_journal.then(|| Path::new(JOURNAL)))
+    }
+
+    /// `journal`: its socket.
+    fn new(journal: Option<&Path>) -> Log {
+        let to = journal.and_then(|path| {
+            let socket = UnixDatagram::unbound().ok()?;
+            // So that the router does not wait for the journal.
+            socket.set_nonblocking(true).ok()?;
+            Some(To::Journal(socket, path.into()))
+        });
+        Log { to: to.unwrap_or(To::Stderr), here: BTreeMap::new(), counts: BTreeMap::new() }
+    }
+
+    /// A process has connected.
+    pub(super) fn came(&mut self, id: SessionId, seen: &Seen) {
+        let (program, pid, uid) = (seen.program.clone(), seen.pid, seen.uid);
+        self.here.insert(id, Who { program, pid, uid, ..Who::default() });
+    }
+
+    /// The router answers its HELLO. `resumes`: it was a session of a former life of the router.
+    pub(super) fn answered(&mut self, now: u64, id: SessionId, e: &Envelope, resumes: bool) {
+        let Message::Welcome(w) = &e.message else { return };
+        let Some(who) = self.here.get_mut(&id) else { return };
+        who.tenant = w.tenant.as_str().into();
+        who.has_joined = e.status == 0;
+        if who.has_joined {
+            let who = who.clone();
+            self.tell(now, Some(id), &who, if resumes { "resumed" } else { "joined" }, "");
+        }
+    }
+
+    /// Its session has ended, or was refused. `why`: empty if it or its process wished so.
+    pub(super) fn gone(&mut self, now: u64, id: SessionId, why: &str) {
+        let Some(who) = self.here.remove(&id) else { return };
+        let what = match (who.has_joined, why) {
+            (true, "") => "left",
+            (true, _) => "ended",
+            // It has connected, and said nothing.
+            (false, "") => return,
+            (false, _) => "refused",
+        };
+        self.tell(now, Some(id), &who, what, why);
+    }
+
+    /// A connection was closed at once.
+    pub(super) fn turned_away(&mut self, now: u64, why: &str) {
+        self.tell(now, None, &Who::default(), "refused", why);
+    }
+
+    /// Tells how many lines were left out, where the second is over.
+    pub(super) fn tick(&mut self, now: u64) {
+        let is_over = |count: &Count| now.saturating_sub(count.since) >= SECOND;
+        let over: Vec<String> =
+            self.counts.iter().filter(|(_, c)| is_over(c)).map(|(name, _)| name.clone()).collect();
+        for source in over {
+            let Some(Count { left_out: left @ 1.., .. }) = self.counts.remove(&source) else {
+                continue;
+            };
+            let message = format!("{left} lines of {source} are left out");
+            let mut fields = vec![("GDRC_LEFT_OUT", left.to_string())];
+            fields.extend(source.strip_prefix("tenant ").map(|t| ("GDRC_TENANT", t.into())));
+            self.write(&Entry { priority: NOTICE, message, fields });
+        }
+    }
+
+    /// The time of the next [`Log::tick`] that has something to tell.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        let owed = self.counts.values().filter(|count| count.left_out > 0);
+        owed.map(|count| count.since.saturating_add(SECOND)).min()
+    }
+
+    /// Whether a source may write one more line now.
+    fn may_write(&mut self, now: u64, source: &str) -> bool {
+        self.tick(now);
+        let known = self.counts.contains_key(source) || self.counts.len() < SOURCES;
+        let name = if known { source } else { OTHERS };
+        let fresh = Count { since: now, lines: 0, left_out: 0 };
+        let count = self.counts.entry(name.into()).or_insert(fresh);
+        let may = count.lines < LINES;
+        *(if may { &mut count.lines } else { &mut count.left_out }) += 1;
+        may
+    }
+
+    fn tell(&mut self, now: u64, id: Option<SessionId>, who: &Who, what: &str, why: &str) {
+        if self.may_write(now, &who.source()) {
+            self.write(&entry(id, who, what, why));
+        }
+    }
+
+    fn write(&self, entry: &Entry) {
+        if let To::Journal(socket, path) = &self.to {
+            if socket.send_to(&datagram(entry), path).is_ok() {
+                return;
+            }
+        }
+        note(format_args!("{}", entry.message));
+    }
+}
+
+fn entry(id: Option<SessionId>, who: &Who, what: &str, why: &str) -> Entry {
+    let id = id.map(|id| id.to_string()).unwrap_or_default();
+    let of = |fact: &str| if fact.is_empty() { "-".to_string() } else { fact.to_string() };
+    let (tenant, pid) = (of(&who.tenant), who.pid);
+    let because = if why.is_empty() { String::new() } else { format!(": {}", printed(why)) };
+    let message = format!(
+        "session {} {what}: tenant {tenant}, program {:?}, pid {pid}{because}",
+        of(&id),
+        who.program
+    );
+    let fields = [
+        ("GDRC_EVENT", what.to_string()),
+        ("GDRC_SESSION", id),
+        ("GDRC_TENANT", who.tenant.clone()),
+        ("GDRC_PROGRAM", who.program.clone()),
+        ("GDRC_PID", pid.to_string()),
+        ("GDRC_REASON", why.to_string()),
+    ];
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    Entry { priority: if what == "refused" { NOTICE } else { INFO }, message, fields }
+}
+
+/// A text with escapes for what does not print. Words of the router are in it, and names from
+/// outside, such as a cgroup's.
+fn printed(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '"' | '\'' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+/// An entry of the journal's native protocol: `NAME=value` lines, or `NAME`, the length in 64 bits
+/// and the value, where that has newlines.
+fn datagram(entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::new();
+    let priority = entry.priority.to_string();
+    let own = [
+        ("MESSAGE", entry.message.as_str()),
+        ("PRIORITY", priority.as_str()),
+        ("SYSLOG_IDENTIFIER", "gdrcore-routerd"),
+    ];
+    let facts = entry.fields.iter().map(|(name, value)| (*name, value.as_str()));
+    for (name, value) in own.into_iter().chain(facts) {
+        out.extend_from_slice(name.as_bytes());
+        if value.contains('\n') {
+            out.push(b'\n');
+            out.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        } else {
+            out.push(b'=');
+        }
+        out.extend_from_slice(value.as_bytes());
+        out.push(b'\n');
+    }
+    out
+}
+
+/// Whether a descriptor is the file that `JOURNAL_STREAM` names by device and inode.
+fn leads_to(stream: &str, fd: impl AsFd) -> bool {
+    let Ok(meta) = fd.as_fd().try_clone_to_owned().map(File::from).and_then(|f| f.metadata())
+    else {
+        return false;
+    };
+    stream == format!("{}:{}", meta.dev(), meta.ino())
+}
+
+#[cfg(test)]
+mod tests;

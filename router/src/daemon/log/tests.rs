@@ -1,0 +1,197 @@
+use super::*;
+use gdrcore_net::via::proto::{Text, Welcome};
+
+/// A log to a journal of our own, which tells its entries' fields.
+struct Bench {
+    log: Log,
+    journal: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let path = std::env::temp_dir().join(format!("gdrc-log-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let journal = UnixDatagram::bind(&path).unwrap();
+        journal.set_nonblocking(true).unwrap();
+        Bench { log: Log::new(Some(&path)), journal, path }
+    }
+
+    /// The fields of each entry so far, as a journal reads them.
+    fn entries(&self) -> Vec<Vec<(String, String)>> {
+        let mut all = Vec::new();
+        let mut buffer = [0; 8192];
+        while let Ok(n) = self.journal.recv(&mut buffer) {
+            all.push(fields(&buffer[..n]));
+        }
+        all
+    }
+
+    fn messages(&self) -> Vec<String> {
+        self.entries().iter().map(|fields| value(fields, "MESSAGE").unwrap()).collect()
+    }
+
+    fn join(&mut self, now: u64, id: SessionId, tenant: &str, program: &str) {
+        self.log.came(id, &seen(program));
+        self.log.answered(now, id, &welcome(0, tenant), false);
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let end = bytes.iter().position(|&b| b == b'\n').unwrap();
+        let line = &bytes[..end];
+        bytes = &bytes[end + 1..];
+        match line.iter().position(|&b| b == b'=') {
+            Some(at) => all.push((text(&line[..at]), text(&line[at + 1..]))),
+            None => {
+                let (len, rest) = bytes.split_first_chunk().unwrap();
+                let (value, rest) = rest.split_at(u64::from_le_bytes(*len) as usize);
+                all.push((text(line), text(value)));
+                bytes = rest.strip_prefix(b"\n").unwrap();
+            }
+        }
+    }
+    all
+}
+
+fn value(fields: &[(String, String)], name: &str) -> Option<String> {
+    fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone())
+}
+
+fn seen(program: &str) -> Seen {
+    Seen { pid: 77, uid: Some(1000), program: program.into(), ..Seen::default() }
+}
+
+fn welcome(status: i32, tenant: &str) -> Envelope {
+    let w = Welcome { tenant: Text::new(tenant), ..Welcome::refused(Text::EMPTY) };
+    Envelope::answer(1, status, Message::Welcome(w))
+}
+
+#[test]
+fn who_joins_leaves_or_is_refused_is_named_with_its_facts() {
+    let mut b = Bench::new("facts");
+    b.join(0, 1, "blue", "ib_write_bw");
+    b.log.gone(0, 1, "");
+    b.join(0, 2, "blue", "ib_write_bw");
+    b.log.gone(0, 2, "its rings are broken");
+    b.log.came(3, &seen("ucmatose"));
+    b.log.answered(0, 3, &welcome(-libc::EDQUOT, "red"), false);
+    b.log.gone(0, 3, "tenant red has 1 sessions, its most");
+    b.log.came(4, &seen("resumed"));
+    b.log.answered(0, 4, &welcome(0, "blue"), true);
+    b.log.turned_away(0, "no descriptor is left");
+    // Who says nothing and hangs up is no session.
+    b.log.came(5, &seen("scanner"));
+    b.log.gone(0, 5, "");
+    assert_eq!(b.log.here.len(), 1);
+    let all = b.entries();
+    let of = |name: &str| all.iter().map(|f| value(f, name)).collect::<Vec<_>>();
+    let some = |s: &str| Some(s.to_string());
+    assert_eq!(
+        of("MESSAGE")[..3],
+        [
+            some("session 1 joined: tenant blue, program \"ib_write_bw\", pid 77"),
+            some("session 1 left: tenant blue, program \"ib_write_bw\", pid 77"),
+            some("session 2 joined: tenant blue, program \"ib_write_bw\", pid 77"),
+        ]
+    );
+    let events = ["joined", "left", "joined", "ended", "refused", "resumed", "refused"];
+    assert_eq!(of("GDRC_EVENT"), events.map(some));
+    assert_eq!(of("PRIORITY"), ["6", "6", "6", "6", "5", "6", "5"].map(some));
+    let refused = &all[4];
+    for (name, expected) in [
+        ("GDRC_TENANT", "red"),
+        ("GDRC_PROGRAM", "ucmatose"),
+        ("GDRC_PID", "77"),
+        ("GDRC_REASON", "tenant red has 1 sessions, its most"),
+        ("SYSLOG_IDENTIFIER", "gdrcore-routerd"),
+    ] {
+        assert_eq!(value(refused, name).as_deref(), Some(expected), "{refused:?}");
+    }
+    assert_eq!(value(&all[0], "GDRC_REASON"), None, "nothing to say");
+}
+
+#[test]
+fn a_program_can_forge_neither_a_line_nor_a_field() {
+    let mut b = Bench::new("forged");
+    let name = "x\nGDRC_TENANT=me\n\u{1b}[2J\"\\\u{202e}";
+    b.join(0, 1, "blue", name);
+    b.log.gone(0, 1, "no tenant is cgroup /a\nsession 9 joined: \u{7}it's");
+    let [joined, ended] = &b.entries()[..] else { panic!("two entries") };
+    let tenants = joined.iter().filter(|(n, _)| n == "GDRC_TENANT").map(|(_, v)| v.as_str());
+    assert_eq!(tenants.collect::<Vec<_>>(), ["blue"]);
+    assert_eq!(value(joined, "GDRC_PROGRAM").as_deref(), Some(name), "whole, as a field");
+    for entry in [joined, ended] {
+        let message = value(entry, "MESSAGE").unwrap();
+        assert!(!message.chars().any(|c| c.is_control() || c == '\u{202e}'), "{message}");
+    }
+    let message = value(joined, "MESSAGE").unwrap();
+    let quoted = "program \"x\\nGDRC_TENANT=me\\n\\u{1b}[2J\\\"\\\\\\u{202e}\", pid 77";
+    assert!(message.ends_with(quoted), "{message}");
+    assert!(value(ended, "MESSAGE").unwrap().ends_with("/a\\nsession 9 joined: \\u{7}it's"));
+}
+
+#[test]
+fn a_flood_is_counted_and_hides_nobody_else() {
+    let mut b = Bench::new("flood");
+    // The socket of a journal takes a few entries at a time.
+    let mut written = Vec::new();
+    for id in 0..1000 {
+        b.join(5, id, "flood", "x");
+        written.extend(b.messages());
+    }
+    assert_eq!(written.len() as u64, LINES);
+    b.join(6, 2000, "calm", "y");
+    assert_eq!(b.messages().len(), 1, "another tenant's line is there");
+    assert_eq!(b.log.deadline(), Some(5 + SECOND));
+    b.log.tick(4 + SECOND);
+    assert_eq!(b.messages(), [""; 0]);
+    b.log.tick(5 + SECOND);
+    assert_eq!(b.messages(), ["980 lines of tenant flood are left out"]);
+    assert_eq!(b.log.deadline(), None);
+    // A second later it may write again.
+    b.join(5 + SECOND, 3000, "flood", "x");
+    assert_eq!(b.messages().len(), 1);
+    // However many tenants there are, the count of lines has a bound.
+    for id in 4000..4200 {
+        b.join(9 * SECOND, id, &format!("t{id}"), "x");
+        written.extend(b.messages());
+    }
+    assert_eq!(written.len() as u64, LINES + SOURCES as u64 + LINES);
+    assert_eq!(b.log.counts.len(), SOURCES + 1);
+}
+
+#[test]
+fn a_journal_that_is_gone_or_full_delays_nobody() {
+    let b = Bench::new("gone");
+    let path = b.path.clone();
+    let mut log = Log::new(Some(&path));
+    for id in 0..LINES as u32 {
+        log.came(id, &seen("x"));
+        // Its queue is full before all of them are written; these go to standard error.
+        log.answered(0, id, &welcome(0, "blue"), false);
+    }
+    drop(b);
+    log.gone(2 * SECOND, 1, "");
+    assert_eq!(log.here.len() as u64, LINES - 1);
+}
+
+#[test]
+fn the_journal_is_known_by_device_and_inode() {
+    let file = File::open("/dev/null").unwrap();
+    let meta = file.metadata().unwrap();
+    let (dev, ino) = (meta.dev(), meta.ino());
+    assert!(leads_to(&format!("{dev}:{ino}"), &file));
+    for other in [format!("{dev}:{}", ino + 1), format!("{ino}:{dev}"), String::new()] {
+        assert!(!leads_to(&other, &file), "{other}");
+    }
+}
