@@ -10,6 +10,7 @@ const LIBRARY: symver::Library = symver::Library {
     private: Some("IBVERBS_PRIVATE_"),
     local: "gdrc_ibverbs",
     own_homes: &[("old", "refuse"), ("refuse", "refuse"), ("none", "none"), ("minus", "minus")],
+    has_slots: true,
 };
 
 fn main() {

@@ -24,6 +24,9 @@ pub struct Library {
     pub local: &'static str,
     /// Homes that are functions of the module which includes the jumps, and the function of each.
     pub own_homes: &'static [(&'static str, &'static str)],
+    /// Whether the public names jump through a table of addresses, `slots` behind `local`, which
+    /// the library may change: [`Library::slots`].
+    pub has_slots: bool,
 }
 
 struct Symbol {
@@ -106,10 +109,23 @@ impl Library {
         newest.or_else(|| same().next()).is_some_and(|o| o.version == s.version)
     }
 
-    /// The jumps as Rust source.
+    /// The symbols whose jumps go through the table: of each public name its default version.
+    fn slots<'a>(&self, symbols: &'a [Symbol], versions: &[String]) -> Vec<&'a Symbol> {
+        let may = |s: &&Symbol| {
+            self.has_slots
+                && s.home != "data"
+                && !self.is_private(&s.version)
+                && self.is_default(s, symbols, versions)
+        };
+        symbols.iter().filter(may).collect()
+    }
+
+    /// The jumps as Rust source, and the table of those that can be changed, with its names.
     fn jumps(&self, symbols: &[Symbol], versions: &[String]) -> String {
         let mut asm = String::new();
         let mut homes: Vec<&str> = Vec::new();
+        let slots = self.slots(symbols, versions);
+        let mut table = String::new();
         for (i, s) in symbols.iter().enumerate() {
             let at = if self.is_default(s, symbols, versions) { "@@" } else { "@" };
             let local = format!("{}_{i}", self.local);
@@ -126,11 +142,18 @@ impl Library {
                     homes.push(&s.home);
                     homes.len() - 1
                 });
+                let jump = match slots.iter().position(|slot| std::ptr::eq(*slot, s)) {
+                    Some(n) => {
+                        write!(table, "\".quad {{f{k}}}\",").expect("a String");
+                        format!("jump_by!(\"{}_slots + {}\")", self.local, 8 * n)
+                    }
+                    None => format!("jump_to!(\"{{f{k}}}\")"),
+                };
                 writeln!(
                     asm,
                     r#"".pushsection .text.{local},\"ax\",@progbits",
                     ".globl {local}", ".type {local}, @function",
-                    "{local}:", concat!(jump!(), " {{f{k}}}"),
+                    "{local}:", {jump},
                     ".size {local}, . - {local}", ".popsection","#
                 )
             }
@@ -143,13 +166,47 @@ impl Library {
             let path = own.map_or(format!("crate::{home}"), |(_, function)| function.to_string());
             writeln!(operands, "f{k} = sym {path},").expect("a String");
         }
-        format!(
-            "#[cfg(target_arch = \"x86_64\")]\nmacro_rules! jump {{ () => {{ \"jmp\" }} }}\n\
-             #[cfg(target_arch = \"aarch64\")]\nmacro_rules! jump {{ () => {{ \"b\" }} }}\n\
-             core::arch::global_asm!(\n{asm}{operands});\n"
-        )
+        let local = self.local;
+        if !slots.is_empty() {
+            let names: Vec<String> = slots.iter().map(|s| format!("{:?}", s.name)).collect();
+            let n = names.len();
+            write!(
+                asm,
+                r#"".pushsection .data.{local}_slots,\"aw\",@progbits", ".balign 8",
+                ".globl {local}_slots", ".hidden {local}_slots", "{local}_slots:",
+                {table} ".popsection","#
+            )
+            .expect("a String");
+            writeln!(operands, ");").expect("a String");
+            write!(
+                operands,
+                "extern \"C\" {{ static {local}_slots: [core::sync::atomic::AtomicUsize; {n}]; }}\n\
+                 const SLOT_NAMES: [&str; {n}] = [{}];\n",
+                names.join(", ")
+            )
+            .expect("a String");
+        } else {
+            writeln!(operands, ");").expect("a String");
+        }
+        format!("{JUMPS}core::arch::global_asm!(\n{asm}{operands}")
     }
 }
+
+/// How to jump to a function, and by the address at a place of the table.
+const JUMPS: &str = r#"
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_to { ($to:literal) => { concat!("jmp ", $to) } }
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_macros)]
+macro_rules! jump_by { ($at:literal) => { concat!("jmp qword ptr [rip + ", $at, "]") } }
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_to { ($to:literal) => { concat!("b ", $to) } }
+#[cfg(target_arch = "aarch64")]
+#[allow(unused_macros)]
+macro_rules! jump_by { ($at:literal) => { concat!(
+    "adrp x16, ", $at, "\nldr x16, [x16, :lo12:", $at, "]\nbr x16"
+) } }
+"#;
 
 /// The symbols of a line: one for each version.
 fn parse(path: &str, line: &str) -> Vec<Symbol> {

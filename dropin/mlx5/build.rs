@@ -10,6 +10,7 @@ const LIBRARY: symver::Library = symver::Library {
     private: None,
     local: "gdrc_mlx5",
     own_homes: &[],
+    has_slots: false,
 };
 
 fn main() {

@@ -8,13 +8,13 @@
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
 use crate::failed_requests;
+use crate::layer;
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_uint};
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
-use gdrcore_net::reason;
 
 /// The `ibv_create_cq_wc_flags` that the device accepts. Its packets have no VLAN tag, and no rule
 /// steers flows, so those two fields are 0, as on a NIC without them.
@@ -82,13 +82,14 @@ pub unsafe fn create(
     let mut cq = unsafe { Cq::make(context, &plain)? };
     cq.single_threaded = flags & SINGLE_THREADED != 0;
     let ex = &mut cq.ex;
-    let polls: (StartPoll, NextPoll) = match reason::is_verbose() {
+    let polls: (StartPoll, NextPoll) = match failed_requests::are_wanted() {
         true => (start_poll::<true>, next_poll::<true>),
         false => (start_poll::<false>, next_poll::<false>),
     };
     (ex.start_poll, ex.next_poll) = (Some(polls.0), Some(polls.1));
     ex.end_poll = Some(end_poll);
     set_readers(ex);
+    layer::wrap_cq(ex);
     cq.stamps = i.wc_flags & (COMPLETION_TIMESTAMP | WALLCLOCK) != 0;
     let cq = Box::into_raw(Box::new(cq));
     Cq::publish(cq);

@@ -3,6 +3,7 @@
 
 use crate::abi::*;
 use crate::hca::Hca;
+use crate::layer;
 use crate::mr_verbs::{self, RegRequest};
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::Context;
@@ -37,13 +38,15 @@ pub struct Dm {
 
 impl Dm {
     fn ibv(context: *mut ibv_context, handle: u32) -> ibv_dm {
-        ibv_dm {
+        let mut dm = ibv_dm {
             context,
             memcpy_to_dm: Some(memcpy_to_dm),
             memcpy_from_dm: Some(memcpy_from_dm),
             comp_mask: 0,
             handle,
-        }
+        };
+        layer::wrap_dm(&mut dm);
+        dm
     }
 
     /// As `at`, for copies by the program. As on NICs, offset and length must be multiples of 4.

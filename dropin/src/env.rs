@@ -19,6 +19,10 @@
 //!   are then reached by packets, too.
 //! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
+//! * `GDRC_TRACE`: where each call of the program is printed: a file, `chrome:` and a file for events
+//!   of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
+//!   ([`gdrcore_calls::Filter::parse`]). `GDRC_TRACE_COUNT`: `1`: print a table of the calls when
+//!   the process ends.
 //! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs
 //!   that use DC only there; default `gdrcore`.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
@@ -33,8 +37,9 @@ use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, MAX_ENGINES};
 use gdrcore_net::via::find::{from_environment, Found, SocketPath};
 use gdrcore_net::via::session::Session;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// A variable that is set and not empty.
@@ -173,6 +178,39 @@ pub fn pcap() -> Option<CString> {
 /// Whether `GDRC_STATS` requests the counters.
 pub fn stats() -> bool {
     is_on("GDRC_STATS")
+}
+
+/// Where the calls of the program are written.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Traced {
+    /// To standard error.
+    Error,
+    /// To a file, as lines.
+    Text(PathBuf),
+    /// To a file, as events of Chrome's format.
+    Chrome(PathBuf),
+}
+
+/// The target in `GDRC_TRACE`.
+pub fn trace() -> Option<Traced> {
+    let value = std::env::var_os("GDRC_TRACE").filter(|v| !v.is_empty() && v != "0")?;
+    let chrome = value.as_bytes().strip_prefix(b"chrome:");
+    Some(match chrome {
+        Some(path) => Traced::Chrome(OsStr::from_bytes(path).into()),
+        None if value == "1" => Traced::Error,
+        None => Traced::Text(value.into()),
+    })
+}
+
+/// The filter in `GDRC_TRACE_FILTER`.
+pub fn trace_filter() -> Option<String> {
+    let value = std::env::var_os("GDRC_TRACE_FILTER").filter(|v| !v.is_empty())?;
+    Some(value.to_string_lossy().into_owned())
+}
+
+/// Whether `GDRC_TRACE_COUNT` requests a table of the calls.
+pub fn trace_count() -> bool {
+    is_on("GDRC_TRACE_COUNT")
 }
 
 /// Whether `GDRC_LID` requests LIDs.

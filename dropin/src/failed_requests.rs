@@ -1,40 +1,88 @@
-//! With GDRC_VERBOSE: prints why a request failed, once for each connection of a queue pair. Later
-//! requests fail for the same reason, and flushed ones have no reason of their own.
+//! Why requests failed, once for each connection of a queue pair: later requests fail for the same
+//! reason, and flushed ones have no reason of their own. GDRC_VERBOSE prints it when the completion
+//! is polled, GDRC_STATS when the process ends.
 //!
-//! Contexts and CQs choose the printing poll or the silent one when they are made, so without
-//! GDRC_VERBOSE no poll checks for it.
+//! Contexts and CQs choose the explaining poll or the silent one when they are made, so without a
+//! request for it no poll checks for failures.
 
 use crate::abi::ibv_wc;
 use crate::env;
-use crate::hca::Hca;
+use crate::hca::{EventTarget, Hca};
 use crate::string_verbs::wc_status_str;
 use core::ffi::CStr;
+use core::fmt;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_status, Handle};
+use gdrcore_net::reason;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Prints the causes of the completions that failed.
+/// Most causes that are kept for the end of the process.
+const KEPT_MAX: usize = 64;
+
+/// The causes for the end of the process, and how many there were beyond those.
+static KEPT: Mutex<(Vec<String>, u64)> = Mutex::new((Vec::new(), 0));
+
+/// Whether someone wants failures explained.
+pub fn are_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| reason::is_verbose() || env::stats())
+}
+
+/// Prints or keeps the causes of the completions that failed.
 #[cold]
 pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
     let has_none = |wc: &&ibv_wc| matches!(wc.status, wc_status::SUCCESS | wc_status::WR_FLUSH_ERR);
     for wc in completions.iter().filter(|wc| !has_none(wc)) {
-        let Some(qp) = first_failure(hca, wc.qp_num) else { continue };
-        let cause = hca.device.qp_cause(qp).ok().filter(|cause| cause.code == wc.vendor_err);
-        let words = match cause {
-            Some(cause) => cause.to_string(),
-            // The QP has a newer cause by now.
-            None => CauseCode::from_u32(wc.vendor_err).unwrap_or_default().text().into(),
-        };
+        if find(hca, |target| target.first_failure(wc.qp_num)).flatten().is_none() {
+            continue;
+        }
         // SAFETY: a static text.
         let status = unsafe { CStr::from_ptr(wc_status_str(wc.status)) }.to_string_lossy();
-        env::say(&format!("QP {:#x}: {status}: {words}", wc.qp_num));
+        let line = with_cause(Some(hca), wc, |why| format!("QP {:#x}: {status}: {why}", wc.qp_num));
+        match reason::is_verbose() {
+            true => env::say(&line),
+            false => keep(line),
+        }
     }
 }
 
-/// The queue pair of a number, if no failure of its connection was printed yet.
-fn first_failure(hca: &Hca, number: u32) -> Option<Handle> {
+fn keep(line: String) {
+    let (kept, more) = &mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    match kept.len() {
+        KEPT_MAX => *more += 1,
+        _ => kept.push(line),
+    }
+}
+
+/// The causes that were kept, a line for each.
+pub fn kept() -> Vec<String> {
+    let (kept, more) = &*KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let rest = (*more > 0).then(|| format!("{more} queue pairs more failed"));
+    kept.iter().cloned().chain(rest).collect()
+}
+
+/// Passes the cause of a completion that failed to `f`: the numbers of the case, if the QP has no
+/// newer cause and is found on the device `hca`.
+pub fn with_cause<T>(hca: Option<&Hca>, wc: &ibv_wc, f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
+    // Flushed requests are many, and have no numbers.
+    let hca = hca.filter(|_| wc.status != wc_status::WR_FLUSH_ERR);
+    let cause = hca.and_then(|hca| {
+        let qp: Handle = find(hca, |target| target.handle_of(wc.qp_num))?;
+        hca.device.qp_cause(qp).ok().filter(|cause| cause.code == wc.vendor_err)
+    });
+    match cause {
+        Some(cause) => f(format_args!("{cause}")),
+        None => {
+            f(format_args!("{}", CauseCode::from_u32(wc.vendor_err).unwrap_or_default().text()))
+        }
+    }
+}
+
+/// What the first object that has an answer answers.
+fn find<T>(hca: &Hca, ask: impl Fn(&dyn EventTarget) -> Option<T>) -> Option<T> {
     let objects = hca.objects();
     // SAFETY: what is in the table, which is locked, lives.
     let mut all = objects.by_handle.values().map(|target| unsafe { &**target });
-    all.find_map(|target| target.first_failure(number))?
+    all.find_map(ask)
 }

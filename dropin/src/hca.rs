@@ -55,6 +55,11 @@ pub trait EventTarget {
         Vec::new()
     }
 
+    /// The handle of the queue pair with this number. `None`: this is another object.
+    fn handle_of(&self, _number: u32) -> Option<Handle> {
+        None
+    }
+
     /// The handle of the queue pair with this number, at the first failure of its connection.
     /// `Some(None)`: a failure was reported already. `None`: this is another object.
     fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {

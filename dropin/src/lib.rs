@@ -19,6 +19,7 @@
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
+//! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -51,6 +52,7 @@ mod gids;
 mod hca;
 mod hca_kinds;
 mod kern_verbs;
+mod layer;
 mod list_verbs;
 mod mcast_verbs;
 mod mlx5;
@@ -75,6 +77,7 @@ mod string_verbs;
 mod symbols;
 mod sysfs;
 mod thread_lock;
+mod trace;
 mod ucma_table;
 mod umad;
 mod uverbs_commands;

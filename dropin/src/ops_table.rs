@@ -3,18 +3,17 @@
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::{
-    cq_ex_verbs, cq_verbs, dm_verbs, mr_verbs, open_qp_verbs, pd_verbs, post_verbs, qp_ex_verbs,
-    qp_verbs, query_verbs, srq_verbs, xrcd_verbs,
+    cq_ex_verbs, cq_verbs, dm_verbs, failed_requests, layer, mr_verbs, open_qp_verbs, pd_verbs,
+    post_verbs, qp_ex_verbs, qp_verbs, query_verbs, srq_verbs, xrcd_verbs,
 };
 use core::ffi::{c_int, c_void};
-use gdrcore_net::reason;
 
 fn operations() -> ibv_context_ops {
     ibv_context_ops {
         alloc_mw: Some(mr_verbs::alloc_mw),
         bind_mw: Some(post_verbs::bind_mw),
         dealloc_mw: Some(mr_verbs::dealloc_mw),
-        poll_cq: Some(if reason::is_verbose() {
+        poll_cq: Some(if failed_requests::are_wanted() {
             cq_verbs::poll_cq::<true>
         } else {
             cq_verbs::poll_cq::<false>
@@ -35,7 +34,7 @@ pub fn verbs(
     cmd_fd: c_int,
     async_fd: c_int,
 ) -> verbs_context {
-    verbs_context {
+    let mut verbs = verbs_context {
         query_port: Some(query_verbs::query_port_ex),
         advise_mr: Some(mr_verbs::advise_mr),
         alloc_null_mr: Some(mr_verbs::alloc_null_mr),
@@ -69,5 +68,7 @@ pub fn verbs(
         },
         // SAFETY: null pointers are operations that the device lacks.
         ..unsafe { core::mem::zeroed() }
-    }
+    };
+    layer::wrap_context(&mut verbs);
+    verbs
 }

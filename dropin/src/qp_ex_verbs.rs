@@ -5,6 +5,7 @@
 //! send queue. The first error is recorded: `ibv_wr_complete` returns it and posts nothing.
 
 use crate::abi::*;
+use crate::layer;
 use crate::mlx5::requests;
 use crate::open_context::Context;
 use crate::post_verbs::{bind_request, post_batch};
@@ -165,6 +166,7 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     ex.wr_start = Some(wr_start);
     ex.wr_complete = Some(wr_complete);
     ex.wr_abort = Some(wr_abort);
+    layer::wrap_qp(ex);
     qp.dv = requests::functions(qp.kind == qp_type::DCI);
     Ok(())
 }

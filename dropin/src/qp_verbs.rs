@@ -148,6 +148,10 @@ impl EventTarget for Qp {
         self.joined().clone()
     }
 
+    fn handle_of(&self, number: u32) -> Option<Handle> {
+        (self.number == number).then_some(self.handle)
+    }
+
     fn first_failure(&self, number: u32) -> Option<Option<Handle>> {
         let first = || !self.explained.swap(true, Ordering::Relaxed);
         (self.number == number).then(|| first().then_some(self.handle))

@@ -1,9 +1,10 @@
-//! `GDRC_STATS`: prints the counters of a process to standard error, under rxe's names. It prints
+//! `GDRC_STATS`: prints the counters of a process to standard error, under rxe's names, and why
+//! requests failed; `GDRC_TRACE_COUNT`: prints a table of its calls. It prints
 //! once at the end, by `exit` or by a signal that ends programs, and at each SIGUSR2. It leaves
 //! signals alone that the program handles or ignores.
 
 use crate::worker::{Sleep, Wakeup, Worker};
-use crate::{env, verb_result as result};
+use crate::{env, failed_requests, trace, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
@@ -32,7 +33,8 @@ pub fn install(total: fn() -> Counters) {
         work(why.last, total);
         Sleep::default()
     };
-    if !env::stats() || PRINTER.is_started() || PRINTER.start("gdrc-stats", print).is_err() {
+    let is_wanted = env::stats() || trace::is_counting();
+    if !is_wanted || PRINTER.is_started() || PRINTER.start("gdrc-stats", print).is_err() {
         return;
     }
     ONCE.call_once(|| {
@@ -137,11 +139,20 @@ extern "C" fn at_last() {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = at_last;
 
-/// Prints the counters that are not 0, with one write.
+/// Prints the counters that are not 0, causes of failures and the table of calls, as requested, with
+/// one write.
 fn print(all: &Counters) -> std::io::Result<()> {
     let mut text = String::new();
-    for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
-        let _ = writeln!(text, "gdrcore: {name} {value}");
+    if env::stats() {
+        for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
+            let _ = writeln!(text, "gdrcore: {name} {value}");
+        }
+        for cause in failed_requests::kept() {
+            let _ = writeln!(text, "gdrcore: {cause}");
+        }
+    }
+    if trace::is_counting() {
+        trace::counts(&mut text);
     }
     without_signals(|| std::io::stderr().write_all(text.as_bytes()))
 }

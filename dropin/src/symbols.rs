@@ -27,5 +27,14 @@ pub unsafe extern "C" fn minus() -> c_int {
     -1
 }
 
+/// The exported names that jump through the table, each with its place there: the address of the
+/// function to call.
+#[cfg(not(test))]
+pub fn slots() -> impl Iterator<Item = (&'static str, &'static core::sync::atomic::AtomicUsize)> {
+    // SAFETY: `build.rs` makes the table, of as many words as there are names.
+    let places = unsafe { &gdrc_ibverbs_slots };
+    SLOT_NAMES.iter().copied().zip(places)
+}
+
 #[cfg(not(test))]
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

@@ -10,6 +10,7 @@ use crate::adapter::Adapter;
 use crate::fork_verbs::around_forks;
 use crate::gids;
 use crate::hca::{Hca, CM_EVENTS};
+use crate::layer;
 use crate::open_devices;
 use crate::thread_lock::ForkLock;
 use crate::umad;
@@ -17,6 +18,7 @@ use crate::verb_result::Verb;
 use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
 use core::ops::Deref;
+use gdrcore_calls::Row;
 use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::AhAttr;
@@ -167,26 +169,37 @@ pub struct Table {
 pub static UCMA_1: Table = Table { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {
-    reason::install();
-    files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())
+    layer::channel(Row::rdma_create_event_channel, -1, || {
+        reason::install();
+        files_or_new().and_then(|f| f.open(flags)).unwrap_or_else(|e| -e.errno())
+    })
 }
 
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
-    let Some(files) = files() else { return -(libc::EBADF as isize) };
-    match files.write(fd, buf as u64, len) {
-        Ok(n) => n as isize,
-        Err(e) => {
-            let mut number = [0xff; 4];
-            // A command that cannot be read has no number.
-            let _ = host::fetch(buf as u64, &mut number);
-            Verb(number::call(u32::from_ne_bytes(number))).refused(e);
-            -(e.errno() as isize)
+    let done = layer::command([fd as usize, buf as usize, len], || {
+        let Some(files) = files() else { return libc::EBADF };
+        match files.write(fd, buf as u64, len) {
+            Ok(_) => 0,
+            Err(e) => {
+                let mut number = [0xff; 4];
+                // A command that cannot be read has no number.
+                let _ = host::fetch(buf as u64, &mut number);
+                Verb(number::call(u32::from_ne_bytes(number))).refused(e);
+                e.errno()
+            }
         }
+    });
+    match done {
+        0 => len as isize,
+        errno => -(errno as isize),
     }
 }
 
 unsafe extern "C" fn close(fd: c_int) {
-    if let Some(files) = files() {
-        files.close(fd);
-    }
+    layer::channel(Row::rdma_destroy_event_channel, fd, || {
+        if let Some(files) = files() {
+            files.close(fd);
+        }
+        0
+    });
 }

@@ -36,7 +36,7 @@ pub fn stat(fd: c_int) -> Result<libc::stat> {
 }
 
 /// The name of an errno, as in `<errno.h>`.
-fn errno_name(errno: i32) -> String {
+pub fn errno_name(errno: i32) -> String {
     let name = match errno {
         libc::EINVAL => "EINVAL",
         libc::ENOMEM => "ENOMEM",
@@ -57,6 +57,9 @@ fn errno_name(errno: i32) -> String {
         libc::EBADF => "EBADF",
         libc::EMFILE => "EMFILE",
         libc::EIO => "EIO",
+        libc::ENOENT => "ENOENT",
+        libc::EINTR => "EINTR",
+        libc::ENOSPC => "ENOSPC",
         n => return format!("errno {n}"),
     };
     name.into()

@@ -48,6 +48,9 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_LID",
         "GDRC_IDENTITY",
         "GDRC_VERBOSE",
+        "GDRC_TRACE",
+        "GDRC_TRACE_FILTER",
+        "GDRC_TRACE_COUNT",
         "GDRC_VERBS_ON_DROPIN",
         "LD_PRELOAD",
     ] {

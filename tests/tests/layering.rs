@@ -63,11 +63,19 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-ucma", &["gdrcore-core"]),
     ("gdrcore-preload", &[]),
     ("gdrcore-mlx5", &[]),
-    ("gdrcore-run", &[]),
+    ("gdrcore-calls", &[]),
+    ("gdrcore-run", &["gdrcore-calls"]),
     ("gdrcore-cli", &["gdrcore-core", "gdrcore-net", "gdrcore-run"]),
     (
         "gdrcore-dropin",
-        &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-ucma"],
+        &[
+            "gdrcore-core",
+            "gdrcore-net",
+            "gdrcore-verbs",
+            "gdrcore-cuda",
+            "gdrcore-calls",
+            "gdrcore-ucma",
+        ],
     ),
     ("sim", &["gdrcore-core", "gdrcore-testkit"]),
     (

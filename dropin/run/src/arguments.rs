@@ -1,5 +1,6 @@
 //! Parses the command line of gdrcore-run.
 
+use gdrcore_calls::Filter;
 use lexopt::prelude::*;
 use std::ffi::{OsStr, OsString};
 
@@ -28,9 +29,18 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       processes of the program append to it; without --path,
                       peers on this machine are then reached by packets, too
   --stats             print the counters of each process, under the names of
-                      Linux's rxe driver, to standard error when it ends, also
-                      by SIGTERM, SIGINT or SIGHUP, and at SIGUSR2 (GDRC_STATS)
+                      Linux's rxe driver, and why its requests failed, to standard
+                      error when it ends, also by SIGTERM, SIGINT or SIGHUP, and at
+                      SIGUSR2 (GDRC_STATS)
   -v, --verbose       print the reasons of refused verbs to standard error (GDRC_VERBOSE)
+  --trace[=FILE]      print each call of libibverbs and librdmacm, with arguments and result,
+                      into FILE, a new one for each process, else to standard error
+                      (GDRC_TRACE); --trace=chrome:FILE: as events that Perfetto shows
+  --trace-filter CONDITION[;CONDITION]...
+                      only calls that meet all conditions (GDRC_TRACE_FILTER):
+                      call=ibv_post_*,ibv_poll_cq  qp=0x11  cq=2  thread=4711
+  -c, --trace-count   print a table of the calls, their errors and times to standard
+                      error when a process ends (GDRC_TRACE_COUNT)
   --lid               give ports a LID, the low 16 bits of the address, for programs that
                       identify peers by nothing else (GDRC_LID)
   --mlx5              report vendor and part of a ConnectX-5 (GDRC_IDENTITY=mlx5), for programs
@@ -72,6 +82,7 @@ const VALUED: &[(&str, &str)] = &[
     ("keepalive", "GDRC_KEEPALIVE"),
     ("engines", "GDRC_ENGINES"),
     ("qps", "GDRC_QPS"),
+    ("trace-filter", "GDRC_TRACE_FILTER"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -79,7 +90,10 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("lid", "GDRC_LID", "1"),
     ("mlx5", "GDRC_IDENTITY", "mlx5"),
     ("verbose", "GDRC_VERBOSE", "1"),
+    ("trace-count", "GDRC_TRACE_COUNT", "1"),
 ];
+/// Options that may have a value: the variable, and its value without one.
+const OPTIONAL: &[(&str, &str, &str)] = &[("trace", "GDRC_TRACE", "1")];
 
 /// Parses the command line, without the program's own name. Options end at the first word that is
 /// not one, or at `--`.
@@ -99,11 +113,16 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
                 return Ok(Request::Run(Arguments { environment, program, rest }));
             }
             Short('v') => "verbose",
+            Short('c') => "trace-count",
             Long(name) => name,
             Short(_) => return Err(word.unexpected()),
         };
         if let Some((_, variable, value)) = PLAIN.iter().find(|(n, ..)| *n == name) {
             environment.push((*variable, OsString::from(value)));
+        } else if let Some((name, variable, value)) = OPTIONAL.iter().find(|(n, ..)| *n == name) {
+            let value = words.optional_value().unwrap_or_else(|| OsString::from(value));
+            check(name, &value)?;
+            environment.push((variable, value));
         } else if let Some((name, variable)) = VALUED.iter().find(|(n, _)| *n == name) {
             let value = words.value()?;
             check(name, &value)?;
@@ -134,6 +153,12 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         {
             Err("keepalive is a number of seconds from 0.001 to 86400".into())
         }
+        "trace" if value == "chrome:" => Err("--trace=chrome: needs a file behind it".into()),
+        "trace-filter" => match value.to_str().map(Filter::parse) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(why)) => Err(format!("trace-filter: {why}")),
+            None => Err("trace-filter: not a text".into()),
+        },
         "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
         "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
         _ => Ok(()),
@@ -184,6 +209,24 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_may_have_a_file() {
+        let set = |line: &str| {
+            let a = run(line);
+            assert_eq!(a.program, "prog", "{line}");
+            a.environment
+        };
+        assert_eq!(set("--trace prog"), [("GDRC_TRACE", "1".into())]);
+        assert_eq!(set("--trace=x prog"), [("GDRC_TRACE", "x".into())]);
+        assert_eq!(set("--trace=chrome:x -- prog"), [("GDRC_TRACE", "chrome:x".into())]);
+        for count in ["-c prog", "--trace-count prog"] {
+            assert_eq!(set(count), [("GDRC_TRACE_COUNT", "1".into())]);
+        }
+        let filter = "call=ibv_post_*,rdma_connect;qp=0x11";
+        let set = set(&format!("--trace-filter {filter} prog"));
+        assert_eq!(set, [("GDRC_TRACE_FILTER", filter.into())]);
+    }
+
+    #[test]
     fn words_behind_the_program_are_its_arguments() {
         let a = run("prog --stats --path nonsense");
         assert!(a.environment.is_empty());
@@ -204,6 +247,12 @@ mod tests {
             ("--engines 65 prog", "1 to 64"),
             ("--qps 0 prog", "1 to 65536"),
             ("--qps 65537 prog", "1 to 65536"),
+            ("--trace= prog", "value"),
+            ("--trace=chrome: prog", "a file"),
+            ("--trace-filter call=ibv_post_sent prog", "'ibv_post_sent': no call"),
+            ("--trace-filter qp prog", "KEY=VALUE"),
+            ("--trace-filter", "--trace-filter"),
+            ("--trace-count=1 prog", "--trace-count"),
             ("--address", "--address"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats"),

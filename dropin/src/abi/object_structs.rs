@@ -51,6 +51,7 @@ pub struct ibv_mw_bind_info {
 
 /// The argument of `ibv_bind_mw`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_mw_bind {
     pub wr_id: u64,
     pub send_flags: c_uint,

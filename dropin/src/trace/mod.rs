@@ -1,0 +1,473 @@
+//! `GDRC_TRACE`: prints every call of the program as strace prints system calls, or writes it as an
+//! event of Chrome's format; `GDRC_TRACE_COUNT`: counts them. The layer calls [`Seen`] around each
+//! call.
+//!
+//! Low to high: `peek` reads memory that a program's pointers lead to. `words`: the line of one
+//! call, in fixed memory. `values`, `requests`, `commands`: arguments, results, requests,
+//! completions, librdmacm's commands. `sink`: the file. `chrome`: events and arrows. `counts`.
+//!
+//! # Thread rule
+//! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
+//! are in the file whatever ends the process. The lines of text take no lock but while the file is
+//! opened; Chrome's take one for the time of a write. Empty polls are counted for each thread and
+//! printed with its next line, at least once a second.
+
+mod chrome;
+mod commands;
+mod counts;
+mod peek;
+mod requests;
+mod sink;
+mod values;
+mod words;
+
+use crate::env;
+use crate::fork_verbs::around_forks_and_in_child;
+use crate::layer::Args;
+use chrome::{Chrome, Completion, Request, Slice};
+use core::cell::Cell;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_calls::{Arg, Call, Filter, Object, Outcome, Row, CALLS};
+use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
+use gdrcore_net::clock::now_ns;
+use gdrcore_net::{fault, reason};
+use sink::Sink;
+use std::sync::OnceLock;
+use words::Words;
+
+pub use commands::row as command_row;
+pub use counts::table as counts;
+
+/// Nanoseconds after which a thread that only polls in vain is heard of.
+const FOLD_NS: u64 = 1_000_000_000;
+
+/// Where the calls are written.
+enum Output {
+    Text(Sink),
+    Chrome(Chrome),
+}
+
+/// What the environment requests.
+pub struct Trace {
+    output: Option<Output>,
+    counting: bool,
+    filter: Filter,
+    /// The time of the first line.
+    start_ns: u64,
+}
+
+static TRACE: OnceLock<Trace> = OnceLock::new();
+
+/// Forks of this process and its parents, by which a thread knows that its number is another.
+static FORKS: AtomicU32 = AtomicU32::new(1);
+
+/// Empty polls that were not printed.
+#[derive(Clone, Copy)]
+struct Polls {
+    count: u64,
+    cq: u32,
+    first: u64,
+    last: u64,
+}
+
+const NO_POLLS: Polls = Polls { count: 0, cq: 0, first: 0, last: 0 };
+
+thread_local! {
+    // Const and without drop: no allocation, no destructor to register.
+    /// [`FORKS`] and the thread's number then.
+    static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    static POLLS: Cell<Polls> = const { Cell::new(NO_POLLS) };
+}
+
+/// The calling thread's number.
+fn thread() -> u32 {
+    let forks = FORKS.load(Ordering::Relaxed);
+    let (known, mut number) = THREAD.get();
+    if known != forks {
+        // SAFETY: takes nothing, never fails.
+        number = unsafe { libc::gettid() } as u32;
+        THREAD.set((forks, number));
+        POLLS.set(NO_POLLS);
+    }
+    number
+}
+
+/// Reads the environment; whether it requests that calls are seen. Once, when the library is
+/// loaded. Not for a program with the rights of another user, who would write files by them.
+pub fn install() -> bool {
+    let (target, counting) = (env::trace(), env::trace_count());
+    // SAFETY: no pointers.
+    if (target.is_none() && !counting) || unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return false;
+    }
+    let filter = match env::trace_filter().map(|f| Filter::parse(&f)).transpose() {
+        Ok(filter) => filter.unwrap_or_default(),
+        Err(why) => {
+            env::say(&format!("GDRC_TRACE_FILTER: {why}; nothing is traced"));
+            return false;
+        }
+    };
+    reason::install();
+    if let Err(e) = fault::install() {
+        // Without it a bad pointer of the program would end it here instead of in the call.
+        env::say(&format!("GDRC_TRACE: {e}; nothing is traced"));
+        return false;
+    }
+    let output = target.map(|t| match t {
+        env::Traced::Error => Output::Text(Sink::new(None, 0)),
+        env::Traced::Text(path) => Output::Text(Sink::new(Some(path), libc::O_APPEND)),
+        env::Traced::Chrome(path) => Output::Chrome(Chrome::new(Sink::new(Some(path), 0))),
+    });
+    let _ = TRACE.set(Trace { output, counting, filter, start_ns: now_ns() });
+    around_forks_and_in_child(hold, release, in_child);
+    // SAFETY: a function of this library, which the program keeps loaded.
+    unsafe { libc::atexit(at_exit) };
+    true
+}
+
+/// Whether calls are counted, for a table at the end.
+pub fn is_counting() -> bool {
+    TRACE.get().is_some_and(|t| t.counting)
+}
+
+extern "C" fn hold() {
+    match TRACE.get().and_then(|t| t.output.as_ref()) {
+        Some(Output::Text(sink)) => sink.hold(),
+        Some(Output::Chrome(chrome)) => chrome.hold(),
+        None => {}
+    }
+}
+
+fn released(is_child: bool) {
+    match TRACE.get().and_then(|t| t.output.as_ref()) {
+        Some(Output::Text(sink)) => sink.release(is_child),
+        Some(Output::Chrome(chrome)) => chrome.release(is_child),
+        None => {}
+    }
+}
+
+extern "C" fn release() {
+    released(false);
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    counts::clear();
+    released(true);
+}
+
+/// The empty polls of the thread that ends the program.
+extern "C" fn at_exit() {
+    if let Some(trace) = TRACE.get() {
+        trace.fold(thread());
+    }
+}
+
+impl Trace {
+    /// The file or standard error, if the format is text.
+    fn text(&self) -> Option<&Sink> {
+        match &self.output {
+            Some(Output::Text(sink)) => Some(sink),
+            _ => None,
+        }
+    }
+
+    fn chrome(&self) -> Option<&Chrome> {
+        match &self.output {
+            Some(Output::Chrome(chrome)) => Some(chrome),
+            _ => None,
+        }
+    }
+
+    /// Writes the empty polls of a thread.
+    fn fold(&self, thread: u32) {
+        let polls = POLLS.replace(NO_POLLS);
+        if polls.count == 0 {
+            return;
+        }
+        let (begun, ended) = (polls.first, polls.last);
+        let mut line = words::Line::new();
+        let _ = match self.output {
+            Some(Output::Text(_)) => values::head(&mut line, self, (begun, thread)),
+            _ => Ok(()),
+        };
+        let _ = write!(line, "... {} empty polls of cq#{}", polls.count, polls.cq);
+        let us = (ended - begun) as f64 / 1e3;
+        match &self.output {
+            Some(Output::Text(sink)) => {
+                let _ = writeln!(line, " <{us:.3}>");
+                sink.write(line.as_str());
+            }
+            Some(Output::Chrome(chrome)) => {
+                let words = line.as_str();
+                let slice = Slice { name: "empty polls", thread, begun, ended, words };
+                chrome.write(&slice, core::iter::empty());
+            }
+            None => {}
+        }
+    }
+}
+
+/// A call that is being made, and its line so far.
+pub struct Seen<'a> {
+    row: usize,
+    call: &'static Call,
+    args: &'a Args,
+    thread: u32,
+    begun: u64,
+    words: Words,
+    /// The arguments that were printed.
+    printed: usize,
+    /// The QP of the call, for arrows, and what was posted before.
+    qp: u32,
+    posted_before: Option<u64>,
+}
+
+impl<'a> Seen<'a> {
+    /// Before the call: prints its arguments up to the first that the call writes. `None`: the
+    /// filter does not want it.
+    pub fn begin(row: usize, args: &'a Args) -> Option<Seen<'a>> {
+        let trace = TRACE.get()?;
+        let thread = thread();
+        let open = trace.filter.open(row, thread)?;
+        let call = &CALLS[row];
+        let (begun, printed, qp) = (now_ns(), 0, 0);
+        let words = Words::new(trace, (begun, thread), open);
+        let mut seen =
+            Seen { row, call, args, thread, begun, words, printed, qp, posted_before: None };
+        let has_words = trace.output.is_some() || open != 0;
+        // Most polls are empty, and no poll ends its CQ.
+        if has_words && !seen.is_poll() {
+            seen.head();
+            seen.arguments(None);
+            seen.built();
+        }
+        // What the printing has refused is not the call's reason.
+        reason::clear();
+        seen.begun = now_ns();
+        if let Some(chrome) = trace.chrome() {
+            seen.posting(chrome);
+        }
+        Some(seen)
+    }
+
+    fn is_poll(&self) -> bool {
+        self.row == Row::ibv_poll_cq as usize || self.row == Row::ibv_start_poll as usize
+    }
+
+    /// The beginning of the line.
+    fn head(&mut self) {
+        let trace = self.words.trace;
+        if trace.text().is_some() {
+            let begins = self.words.begins;
+            let _ = values::head(&mut self.words, trace, begins);
+            let _ = self.words.write_str(self.call.name);
+        }
+        let _ = self.words.write_str("(");
+    }
+
+    /// The arguments up to the first that the call has not written yet.
+    fn arguments(&mut self, result: Option<usize>) {
+        for (i, (name, kind)) in self.call.args.iter().enumerate().skip(self.printed) {
+            if result.is_none() && values::is_written(*kind) {
+                return;
+            }
+            self.printed = i + 1;
+            let w = &mut self.words;
+            let between = if i > 0 { ", " } else { "" };
+            let _ = match kind {
+                // Its fields have names.
+                Arg::Command => Ok(()),
+                _ => write!(w, "{between}{name}="),
+            };
+            let _ = values::argument(w, *kind, (self.args, i), result);
+        }
+    }
+
+    /// The requests that `ibv_wr_complete` posts, which are none of its arguments.
+    fn built(&mut self) {
+        if self.row != Row::ibv_wr_complete as usize {
+            return;
+        }
+        let (qp, w) = (self.args[0], &mut self.words);
+        let _ = w.write_str(", wr=");
+        // SAFETY: the program's QP, which this thread completes.
+        let list = unsafe { requests::batch_list(qp) };
+        let _ = requests::send_requests(w, list, requests::is_datagram(qp));
+    }
+
+    /// The requests that the call posts.
+    fn posting(&mut self, chrome: &Chrome) {
+        let at = (self.begun, self.thread);
+        let (qp, list) = (self.args[0], self.args[1]);
+        if let Some((Object::Qp, n)) = values::number(self.first(), qp) {
+            self.qp = n;
+        }
+        let send = |w: crate::abi::ibv_send_wr| Request { wr_id: w.wr_id, opcode: Some(w.opcode) };
+        let before = match CALLS[self.row].name {
+            "ibv_post_send" => chrome.posting(self.qp, requests::send_list(list).map(send), at),
+            "ibv_post_recv" => {
+                let recv = |w: crate::abi::ibv_recv_wr| Request { wr_id: w.wr_id, opcode: None };
+                chrome.posting(self.qp, requests::recv_list(list).map(recv), at)
+            }
+            // SAFETY: the program's QP, which this thread completes.
+            "ibv_wr_complete" => unsafe {
+                chrome.posting(self.qp, requests::batch_list(qp).map(send), at)
+            },
+            _ => return,
+        };
+        self.posted_before = Some(before);
+    }
+
+    fn first(&self) -> Arg {
+        self.call.args.first().map_or(Arg::Int, |(_, kind)| *kind)
+    }
+
+    /// After the call: prints what it has written and its result.
+    pub fn end(mut self, result: usize, errno: i32) {
+        let ended = now_ns();
+        let trace = self.words.trace;
+        let error = values::error_of(self.call.outcome, result, errno);
+        let is_empty = self.is_poll()
+            && match self.call.outcome {
+                Outcome::Count => result as i32 == 0,
+                _ => error == Some(libc::ENOENT),
+            };
+        if is_empty {
+            let cq = requests::cq_number(self.args[0]);
+            self.words.names(Object::Cq, cq);
+            if self.words.is_wanted() {
+                self.count(false, ended);
+                self.fold_in(cq, ended);
+            }
+            return;
+        }
+        if let Some(chrome) = trace.chrome() {
+            self.note_connection(chrome, error);
+        }
+        if trace.output.is_some() || !self.words.is_wanted() {
+            self.finish(result, error, errno);
+        }
+        if !self.words.is_wanted() {
+            return;
+        }
+        self.count(error.is_some(), ended);
+        if POLLS.get().count > 0 {
+            trace.fold(self.thread);
+        }
+        match &trace.output {
+            Some(Output::Text(sink)) => {
+                let us = ended.saturating_sub(self.begun) as f64 / 1e3;
+                let _ = writeln!(self.words, " <{us:.3}>");
+                sink.write(self.words.line.as_str());
+            }
+            Some(Output::Chrome(chrome)) => self.write_event(chrome, result, ended),
+            None => {}
+        }
+    }
+
+    fn count(&self, failed: bool, ended: u64) {
+        if self.words.trace.counting {
+            counts::count(self.row, failed, ended.saturating_sub(self.begun));
+        }
+    }
+
+    /// The rest of the line: arguments that were written, result, completions.
+    fn finish(&mut self, result: usize, error: Option<i32>, errno: i32) {
+        if self.is_poll() {
+            self.head();
+        }
+        let outcome = self.call.outcome;
+        match error {
+            None => self.arguments(Some(result)),
+            // What a call that failed has not written is not printed.
+            Some(_) if self.is_poll() => self.arguments(None),
+            Some(_) => {}
+        }
+        let w = &mut self.words;
+        let _ = w.write_str(")");
+        w.line.results();
+        let _ = values::result(w, outcome, result, errno);
+        if error.is_some() {
+            return;
+        }
+        if outcome == Outcome::Polled {
+            let cq = self.args[0];
+            // SAFETY: the program's CQ, of which this thread has just taken a completion.
+            let wc = unsafe { requests::current(cq) };
+            let _ = w.write_str(" ");
+            let _ = requests::completion(w, cq, &wc);
+        }
+        if self.call.args.get(1).is_some_and(|(_, kind)| *kind == Arg::Command) {
+            let _ = commands::answer(w, self.args[1], self.args[2]);
+        }
+    }
+
+    /// Counts an empty poll.
+    fn fold_in(&self, cq: u32, now: u64) {
+        let mut polls = POLLS.get();
+        let others = polls.count > 0 && (polls.cq != cq || now - polls.first > FOLD_NS);
+        if others {
+            self.words.trace.fold(self.thread);
+            polls = NO_POLLS;
+        }
+        let first = if polls.count == 0 { self.begun } else { polls.first };
+        POLLS.set(Polls { count: polls.count + 1, cq, first, last: now });
+    }
+
+    /// Keeps what the arrows need of a QP's connection up to date.
+    fn note_connection(&self, chrome: &Chrome, error: Option<i32>) {
+        if error.is_some() {
+            if let Some(before) = self.posted_before {
+                chrome.failed(self.qp, before);
+            }
+            return;
+        }
+        match self.call.name {
+            "ibv_destroy_qp" => chrome.connected(self.qp, None),
+            "ibv_modify_qp" => {
+                let named = self.args[2] as u32;
+                let Some(a) = peek::peek::<crate::abi::ibv_qp_attr>(self.args[1]) else { return };
+                if named & qp_attr_mask::STATE != 0 && a.qp_state == qp_state::RESET {
+                    chrome.connected(self.qp, None);
+                }
+                if named & qp_attr_mask::DEST_QPN != 0 {
+                    chrome.connected(self.qp, Some(a.dest_qp_num));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes the call as an event.
+    fn write_event(&self, chrome: &Chrome, result: usize, ended: u64) {
+        let slice = Slice {
+            name: self.call.name,
+            thread: self.thread,
+            begun: self.begun,
+            ended,
+            words: self.words.line.as_str(),
+        };
+        let completion = |wc: crate::abi::ibv_wc| Completion {
+            qp: wc.qp_num,
+            wr_id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+        };
+        match self.call.outcome {
+            Outcome::Count if self.is_poll() => {
+                let size = size_of::<crate::abi::ibv_wc>();
+                let n = usize::try_from(result as i32).unwrap_or(0);
+                let all = (0..n).filter_map(|i| peek::peek(self.args[2].wrapping_add(i * size)));
+                chrome.write(&slice, all.map(completion));
+            }
+            Outcome::Polled if result as i32 == 0 => {
+                // SAFETY: the program's CQ, of which this thread has just taken a completion.
+                let wc = unsafe { requests::current(self.args[0]) };
+                chrome.write(&slice, core::iter::once(completion(wc)));
+            }
+            _ => chrome.write(&slice, core::iter::empty()),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Reads what a program's pointers lead to. A bad pointer is an answer, not a fault: the program's
+//! call says what it thinks of it.
+
+use crate::abi::*;
+use core::mem::MaybeUninit;
+use gdrcore_core::mem::host;
+
+/// Types of which any bytes are a value.
+///
+/// # Safety
+/// Any bytes are a value of it.
+pub unsafe trait Bits: Copy {}
+
+macro_rules! bits {
+    ($($t:ty),* $(,)?) => {
+        $(
+            // SAFETY: integers, raw pointers and arrays, structs and unions of them.
+            unsafe impl Bits for $t {}
+        )*
+    };
+}
+bits! {
+    u8, u16, u32, u64, usize, i32, [u8; 16], [u32; 3], ibv_sge, ibv_send_wr, ibv_recv_wr, ibv_wc,
+    ibv_qp_attr,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_ah_attr, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_cq_init_attr_ex, ibv_async_event, ibv_port_attr, DeviceLimits,
+    ibv_mw_bind, ibv_mw_bind_info,
+}
+
+/// The value at an address; `None`: null, or no memory.
+pub fn peek<T: Bits>(at: usize) -> Option<T> {
+    if at == 0 {
+        return None;
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the value's own bytes, which are zero.
+    let bytes =
+        unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+    host::fetch(at as u64, bytes).ok()?;
+    // SAFETY: any bytes are a value.
+    Some(unsafe { value.assume_init() })
+}
+
+/// A string of C, of at most as many bytes as the buffer has; `None`: null, or no memory.
+pub fn text(at: usize, buffer: &mut [u8]) -> Option<&str> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match peek::<u8>(at.checked_add(len).filter(|_| at != 0)?)? {
+            0 => break,
+            byte => buffer[len] = byte,
+        }
+        len += 1;
+    }
+    core::str::from_utf8(&buffer[..len]).ok()
+}

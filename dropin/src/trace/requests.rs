@@ -1,0 +1,248 @@
+//! Prints work requests and completions.
+
+use super::peek::peek;
+use super::values::{number, object, Flags, Named};
+use super::words::Words;
+use crate::abi::*;
+use crate::cq_verbs::Cq;
+use crate::failed_requests;
+use crate::qp_verbs::Qp;
+use core::fmt::{self, Write};
+use core::mem::offset_of;
+use gdrcore_calls::{Arg, Object};
+use gdrcore_core::verbs::types::{
+    access, qp_type, send_flags, wc_flags, wc_opcode, wc_status, wr_opcode,
+};
+
+/// Most requests of a list that are read. A list may be a circle.
+const REQUESTS_MAX: usize = 1024;
+/// Most pieces of a request that are printed.
+const PIECES_MAX: usize = 4;
+
+/// Whether the QP at an address sends datagrams, whose requests name their destination.
+pub fn is_datagram(qp: usize) -> bool {
+    peek::<u32>(qp.wrapping_add(offset_of!(ibv_qp, qp_type))) == Some(qp_type::UD)
+}
+
+/// The send requests of a list.
+pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
+    let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_send_wr>(first), next).take(REQUESTS_MAX)
+}
+
+/// The receive requests of a list.
+pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
+    let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
+}
+
+/// The requests that `ibv_wr_` calls have built on a QP.
+///
+/// # Safety
+/// The program's QP, and this thread is between its start and its complete.
+pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Qp::batch_of(qp as *mut Qp) };
+    batch.map(|b| b.wrs.as_slice()).unwrap_or_default().iter().copied()
+}
+
+/// `[{…}, …]` of send requests.
+pub fn sends(w: &mut Words, first: usize, datagrams: bool) -> fmt::Result {
+    send_requests(w, send_list(first), datagrams)
+}
+
+/// As [`sends`], of requests from anywhere.
+pub fn send_requests(
+    w: &mut Words,
+    list: impl Iterator<Item = ibv_send_wr>,
+    datagrams: bool,
+) -> fmt::Result {
+    w.write_str("[")?;
+    for (i, wr) in list.enumerate() {
+        w.element(i);
+        send(w, &wr, datagrams)?;
+    }
+    w.write_str("]")
+}
+
+fn send(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+    let (opcode, flags) = (Named(wr.opcode, "IBV_WR_", wr_opcode::name), wr.send_flags);
+    write!(w, "{{wr_id={}, opcode={opcode}, ", wr.wr_id)?;
+    write!(w, "send_flags={}, sg_list=", Flags(flags, "IBV_SEND_", send_flags::name))?;
+    sges(w, wr.sg_list as usize, wr.num_sge as u32)?;
+    match wr.opcode {
+        wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM => {
+            write!(w, ", imm_data={:#x}", u32::from_be(wr.imm_data))?
+        }
+        wr_opcode::SEND_WITH_INV | wr_opcode::LOCAL_INV => {
+            write!(w, ", invalidate_rkey={:#x}", wr.imm_data)?
+        }
+        _ => {}
+    }
+    operands(w, wr, datagram)?;
+    w.write_str("}")
+}
+
+fn operands(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+    // SAFETY: integers; the opcode and the transport say which of them count.
+    unsafe {
+        match wr.opcode {
+            wr_opcode::RDMA_WRITE
+            | wr_opcode::RDMA_WRITE_WITH_IMM
+            | wr_opcode::RDMA_READ
+            | wr_opcode::ATOMIC_WRITE => {
+                let r = wr.wr.rdma;
+                write!(w, ", remote_addr={:#x}, rkey={:#x}", r.remote_addr, r.rkey)
+            }
+            wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+                let a = wr.wr.atomic;
+                write!(w, ", remote_addr={:#x}, rkey={:#x}, ", a.remote_addr, a.rkey)?;
+                write!(w, "compare_add={:#x}, swap={:#x}", a.compare_add, a.swap)
+            }
+            wr_opcode::FLUSH => {
+                let f = wr.wr.flush;
+                write!(w, ", remote_addr={:#x}, rkey={:#x}, ", f.remote_addr, f.rkey)?;
+                write!(w, "length={}, type={}, level={}", f.length, f.placement, f.level)
+            }
+            wr_opcode::BIND_MW => {
+                let b = wr.ext.bind_mw;
+                w.write_str(", mw=")?;
+                object(w, Arg::Mw, b.mw as usize)?;
+                write!(w, ", rkey={:#x}, bind_info=", b.rkey)?;
+                let i = b.bind_info;
+                let (mr, mw_access_flags) = (i.mr as *mut ibv_mr, i.mw_access_flags);
+                let (addr, length) = (i.addr, i.length);
+                bind_info(w, &ibv_mw_bind_info { mr, addr, length, mw_access_flags })
+            }
+            _ if datagram => {
+                let u = wr.wr.ud;
+                w.write_str(", ah=")?;
+                object(w, Arg::Ah, u.ah as usize)?;
+                write!(w, ", remote_qpn={:#x}, remote_qkey={:#x}", u.remote_qpn, u.remote_qkey)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The range of a window.
+pub fn bind_info(w: &mut Words, b: &ibv_mw_bind_info) -> fmt::Result {
+    w.write_str("{mr=")?;
+    object(w, Arg::Mr, b.mr as usize)?;
+    let flags = Flags(b.mw_access_flags, "IBV_ACCESS_", access::name);
+    write!(w, ", addr={:#x}, length={}, mw_access_flags={flags}}}", b.addr, b.length)
+}
+
+/// `[{…}, …]` of receive requests.
+pub fn recvs(w: &mut Words, first: usize) -> fmt::Result {
+    w.write_str("[")?;
+    for (i, wr) in recv_list(first).enumerate() {
+        w.element(i);
+        write!(w, "{{wr_id={}, sg_list=", wr.wr_id)?;
+        sges(w, wr.sg_list as usize, wr.num_sge as u32)?;
+        w.write_str("}")?;
+    }
+    w.write_str("]")
+}
+
+/// The pieces of a request.
+pub fn sges(w: &mut Words, list: usize, n: u32) -> fmt::Result {
+    w.write_str("[")?;
+    let n = usize::try_from(n as i32).unwrap_or(0);
+    for i in 0..n.min(PIECES_MAX) {
+        w.write_str(if i > 0 { ", " } else { "" })?;
+        match peek::<ibv_sge>(list.wrapping_add(i * size_of::<ibv_sge>())) {
+            Some(ibv_sge { addr, length, lkey }) if list != 0 => {
+                write!(w, "{{addr={addr:#x}, length={length}, lkey={lkey:#x}}}")?
+            }
+            _ => return write!(w, "{list:#x}]"),
+        }
+    }
+    if n > PIECES_MAX {
+        write!(w, ", {} more", n - PIECES_MAX)?;
+    }
+    w.write_str("]")
+}
+
+/// The completions that a poll of the CQ at `cq` has stored, as many as it has returned.
+pub fn completions(w: &mut Words, cq: usize, wc: usize, result: usize) -> fmt::Result {
+    let n = usize::try_from(result as i32).unwrap_or(0);
+    w.write_str("[")?;
+    for i in 0..n {
+        w.element(i);
+        match peek::<ibv_wc>(wc.wrapping_add(i * size_of::<ibv_wc>())) {
+            Some(wc) => completion(w, cq, &wc)?,
+            None => return write!(w, "{wc:#x}]"),
+        }
+    }
+    w.write_str("]")
+}
+
+/// A completion; of one that failed its cause.
+pub fn completion(w: &mut Words, cq: usize, wc: &ibv_wc) -> fmt::Result {
+    w.names(Object::Qp, wc.qp_num);
+    let status = Named(wc.status, "IBV_WC_", wc_status::name);
+    write!(w, "{{wr_id={}, status={status}, ", wc.wr_id)?;
+    if wc.status != wc_status::SUCCESS {
+        write!(w, "qp_num={:#x}, cause=\"", wc.qp_num)?;
+        // SAFETY: the program's CQ, which it has just polled.
+        let hca = unsafe { Cq::of(cq as *const ibv_cq) }.ok().map(|cq| cq.hca);
+        failed_requests::with_cause(hca, wc, |words| write!(w, "{words}"))?;
+        return w.write_str("\"}");
+    }
+    let opcode = Named(wc.opcode, "IBV_WC_", wc_opcode::name);
+    write!(w, "opcode={opcode}, byte_len={}, qp_num={:#x}", wc.byte_len, wc.qp_num)?;
+    if wc.wc_flags != 0 {
+        write!(w, ", wc_flags={}", Flags(wc.wc_flags, "IBV_WC_", wc_flags::name))?;
+    }
+    if wc.wc_flags & wc_flags::WITH_IMM != 0 {
+        write!(w, ", imm_data={:#x}", u32::from_be(wc.imm_data))?;
+    }
+    if wc.wc_flags & wc_flags::GRH != 0 {
+        write!(w, ", src_qp={:#x}", wc.src_qp)?;
+    }
+    w.write_str("}")
+}
+
+/// The completion that an extended CQ shows.
+///
+/// # Safety
+/// The program's CQ, and this thread has just taken its completion.
+pub unsafe fn current(cq: usize) -> ibv_wc {
+    // SAFETY: the caller's promise: no other thread writes it.
+    unsafe { (*(cq as *const Cq)).current }
+}
+
+/// The number of a CQ, 0 if it cannot be read.
+pub fn cq_number(cq: usize) -> u32 {
+    number(Arg::Cq, cq).map_or(0, |(_, n)| n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Trace;
+    use gdrcore_calls::{Filter, Row};
+
+    /// The text of a list of completions, and whether a filter wants its call.
+    fn polled(filter: &str, list: &[ibv_wc]) -> (String, bool) {
+        let filter = Filter::parse(filter).unwrap();
+        let open = filter.open(Row::ibv_poll_cq as usize, 1).unwrap();
+        let trace = Trace { output: None, counting: false, filter, start_ns: 0 };
+        let mut w = Words::new(Box::leak(Box::new(trace)), (0, 1), open);
+        completions(&mut w, 0, list.as_ptr() as usize, list.len()).unwrap();
+        (w.line.as_str().to_string(), w.is_wanted())
+    }
+
+    #[test]
+    fn a_filter_finds_the_queue_pair_of_a_completion() {
+        let wc = |qp_num, status| ibv_wc { wr_id: 7, qp_num, status, ..ibv_wc::default() };
+        let two = [wc(0x11, 0), wc(0x12, wc_status::WR_FLUSH_ERR)];
+        assert!(polled("qp=0x11", &two).1 && polled("qp=18", &two).1);
+        assert!(!polled("qp=0x13", &two).1 && !polled("qp=0x11;cq=1", &two).1);
+        let text = polled("qp=1", &two).0;
+        let wanted = "[{wr_id=7, status=IBV_WC_SUCCESS, opcode=IBV_WC_SEND, byte_len=0, \
+                      qp_num=0x11}, {wr_id=7, status=IBV_WC_WR_FLUSH_ERR, qp_num=0x12, cause=\"";
+        assert!(text.starts_with(wanted), "{text}");
+    }
+}

@@ -1,0 +1,246 @@
+//! Where the lines go: standard error, or a file of this process alone.
+//!
+//! The file is made by the first line, and is always a new one: it is opened with `O_EXCL` and
+//! `O_NOFOLLOW`, so that no link of another user is followed and no file is overwritten. If the
+//! name is taken, by another process of the program or by an older trace, the file's name is
+//! followed by a dot and the process's id. A child of fork has a file of its own likewise.
+//!
+//! Each line is one system call, so whatever ends the process leaves whole lines. The program may
+//! have closed our descriptor and got its number for a file of its own; so the file is compared
+//! before each line. Standard error may be a pipe that nobody reads: a line waits 100 ms, the next
+//! ones not at all, and the lines that were lost are counted.
+
+use crate::env::say;
+use crate::thread_lock::ForkLock;
+use crate::verb_result::{last_error, stat};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use gdrcore_core::{Error, Result};
+use gdrcore_net::signals::without_signals;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// No file is open.
+const NONE: c_int = -1;
+/// A file could not be opened or written: nothing is written any more.
+const FAILED: c_int = -2;
+/// Time for which a line waits until standard error can be written, in milliseconds.
+const PATIENCE_MS: c_int = 100;
+/// Most names that are tried for a file.
+const NAMES_MAX: u32 = 100;
+
+/// Standard error or a file.
+pub struct Sink {
+    /// `None`: standard error.
+    path: Option<PathBuf>,
+    /// Further flags of open(2).
+    flags: c_int,
+    fd: AtomicI32,
+    /// Device and inode of the open file.
+    file: (AtomicU64, AtomicU64),
+    /// Held while the file is opened.
+    opening: ForkLock<()>,
+    /// Standard error did not take the last line.
+    is_stuck: AtomicBool,
+    lost: AtomicU64,
+}
+
+/// Whether standard error, as far as it can be asked, takes a line within `ms` milliseconds.
+fn takes_line(ms: c_int) -> bool {
+    let mut fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut fd, 1, ms) == 1 }
+}
+
+impl Sink {
+    /// Nothing is opened yet. `flags`: further flags of open(2).
+    pub fn new(path: Option<PathBuf>, flags: c_int) -> Sink {
+        Sink {
+            path,
+            flags,
+            fd: AtomicI32::new(NONE),
+            file: (AtomicU64::new(0), AtomicU64::new(0)),
+            opening: ForkLock::new(()),
+            is_stuck: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Before fork.
+    pub fn hold(&self) {
+        self.opening.hold();
+    }
+
+    /// After it. A child begins a file of its own.
+    pub fn release(&self, is_child: bool) {
+        if is_child {
+            let fd = self.fd.swap(NONE, Ordering::Relaxed);
+            if self.is_ours(fd) {
+                // SAFETY: the copy of our own descriptor.
+                unsafe { libc::close(fd) };
+            }
+        }
+        self.opening.release();
+    }
+
+    fn is_ours(&self, fd: c_int) -> bool {
+        let (device, inode) = &self.file;
+        fd >= 0
+            && stat(fd).is_ok_and(|st| {
+                st.st_dev == device.load(Ordering::Relaxed)
+                    && st.st_ino == inode.load(Ordering::Relaxed)
+            })
+    }
+
+    /// The descriptor of the file, which is opened if needed. The second value: it is new.
+    pub fn descriptor(&self) -> Option<(c_int, bool)> {
+        let fd = self.fd.load(Ordering::Acquire);
+        if fd == FAILED {
+            return None;
+        }
+        if self.is_ours(fd) {
+            return Some((fd, false));
+        }
+        let _held = self.opening.lock();
+        let now = self.fd.load(Ordering::Acquire);
+        if now != fd && self.is_ours(now) {
+            return Some((now, false));
+        }
+        let path = self.path.as_deref()?;
+        match self.open(path) {
+            Ok(fd) => Some((fd, true)),
+            Err(e) => {
+                self.end(path, e);
+                None
+            }
+        }
+    }
+
+    /// Opens a new file, and makes it the one that is written.
+    fn open(&self, path: &Path) -> Result<c_int> {
+        let flags = libc::O_WRONLY
+            | libc::O_CREAT
+            | libc::O_EXCL
+            | libc::O_NOFOLLOW
+            | libc::O_CLOEXEC
+            | self.flags;
+        let pid = std::process::id();
+        for n in 0..NAMES_MAX {
+            let mut name = path.as_os_str().as_bytes().to_vec();
+            match n {
+                0 => {}
+                1 => name.extend_from_slice(format!(".{pid}").as_bytes()),
+                n => name.extend_from_slice(format!(".{pid}.{n}").as_bytes()),
+            }
+            let name = CString::new(name).map_err(|_| Error::Os(libc::ENOENT))?;
+            // SAFETY: a string that lives through the call.
+            let fd = unsafe { libc::open(name.as_ptr(), flags, 0o600) };
+            if fd >= 0 {
+                let fd = above_standard(fd)?;
+                // Tells gdrcore-run that the file is being written. SAFETY: no pointers.
+                unsafe { libc::flock(fd, libc::LOCK_SH | libc::LOCK_NB) };
+                let st = stat(fd)?;
+                self.file.0.store(st.st_dev, Ordering::Relaxed);
+                self.file.1.store(st.st_ino, Ordering::Relaxed);
+                self.fd.store(fd, Ordering::Release);
+                return Ok(fd);
+            }
+            let e = last_error();
+            if e.errno() != libc::EEXIST && e.errno() != libc::ELOOP {
+                return Err(e);
+            }
+        }
+        Err(Error::Os(libc::EEXIST))
+    }
+
+    /// Ends the trace, and says so.
+    pub fn end(&self, path: &Path, e: Error) {
+        if self.fd.swap(FAILED, Ordering::AcqRel) != FAILED {
+            let why = std::io::Error::from_raw_os_error(e.errno());
+            say(&format!("GDRC_TRACE: {} ends here: {why}", path.display()));
+        }
+    }
+
+    /// Writes a line.
+    pub fn write(&self, line: &str) {
+        match &self.path {
+            None => self.write_error(line),
+            Some(path) => {
+                let Some((fd, _)) = self.descriptor() else { return };
+                let written = without_signals(|| write(fd, line, None));
+                if let Err(e) = written {
+                    self.end(path, e);
+                }
+            }
+        }
+    }
+
+    /// Writes at a place of the file.
+    pub fn write_at(&self, fd: c_int, text: &str, at: u64) {
+        if let (Some(path), Err(e)) = (&self.path, without_signals(|| write(fd, text, Some(at)))) {
+            self.end(path, e);
+        }
+    }
+
+    fn write_error(&self, line: &str) {
+        let ms = if self.is_stuck.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
+        let is_stuck = !takes_line(ms);
+        self.is_stuck.store(is_stuck, Ordering::Relaxed);
+        if is_stuck {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        without_signals(|| {
+            let lost = self.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                let _ = write(2, &format!("... {lost} lines were not taken here\n"), None);
+            }
+            if write(libc::STDERR_FILENO, line, None).is_err() {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// The descriptor itself, or a copy of it if a program without its standard descriptors would take
+/// it for one of them.
+fn above_standard(fd: c_int) -> Result<c_int> {
+    if fd > libc::STDERR_FILENO {
+        return Ok(fd);
+    }
+    // SAFETY: no pointers; the first is ours.
+    let copy = unsafe {
+        let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1);
+        libc::close(fd);
+        copy
+    };
+    if copy < 0 {
+        return Err(last_error());
+    }
+    Ok(copy)
+}
+
+/// Writes all bytes. One call unless the disk is full, whose error the second one has.
+fn write(fd: c_int, text: &str, at: Option<u64>) -> Result<()> {
+    let mut done = 0;
+    while done < text.len() {
+        let rest = &text.as_bytes()[done..];
+        // SAFETY: bytes of the text.
+        let n = unsafe {
+            match at {
+                None => libc::write(fd, rest.as_ptr().cast(), rest.len()),
+                Some(at) => {
+                    let at = (at + done as u64) as libc::off_t;
+                    libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), at)
+                }
+            }
+        };
+        match usize::try_from(n) {
+            Ok(n) if n > 0 => done += n,
+            _ if last_error() == Error::Os(libc::EINTR) => {}
+            _ => return Err(last_error()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,464 @@
+//! Prints arguments and results, by their kinds.
+
+use super::peek::{peek, text};
+use super::words::Words;
+use super::{commands, requests, Trace};
+use crate::abi::*;
+use crate::layer::Args;
+use crate::verb_result::errno_name;
+use core::fmt::{self, Display, Write};
+use core::mem::offset_of;
+use core::net::Ipv6Addr;
+use gdrcore_calls::{Arg, Object, Outcome};
+use gdrcore_core::verbs::types::{access, mtu, qp_attr_mask, qp_state, qp_type};
+use gdrcore_net::reason;
+
+/// The flags of a mask, or the value of an enumeration, by the names of the header.
+pub struct Flags(pub u32, pub &'static str, pub fn(u32) -> &'static str);
+
+impl Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut unnamed = 0;
+        let mut between = "";
+        for bit in (0..32).map(|i| 1 << i).filter(|bit| self.0 & bit != 0) {
+            match (self.2)(bit) {
+                "?" => unnamed |= bit,
+                name => {
+                    write!(f, "{between}{}{name}", self.1)?;
+                    between = "|";
+                }
+            }
+        }
+        match unnamed {
+            0 if between.is_empty() => f.write_str("0"),
+            0 => Ok(()),
+            bits => write!(f, "{between}{bits:#x}"),
+        }
+    }
+}
+
+/// A value of an enumeration, by the header's name.
+pub struct Named(pub u32, pub &'static str, pub fn(u32) -> &'static str);
+
+impl Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.2)(self.0) {
+            "?" => write!(f, "{}", self.0),
+            name => write!(f, "{}{name}", self.1),
+        }
+    }
+}
+
+/// A number in hexadecimal.
+struct Hex(u32);
+
+impl Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A GID as an address of IPv6.
+struct Gid([u8; 16]);
+
+impl Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv6Addr::from(self.0))
+    }
+}
+
+/// `ibv_event_type` without its prefix.
+fn event_name(event: u32) -> &'static str {
+    const NAMES: [&str; 20] = [
+        "CQ_ERR",
+        "QP_FATAL",
+        "QP_REQ_ERR",
+        "QP_ACCESS_ERR",
+        "COMM_EST",
+        "SQ_DRAINED",
+        "PATH_MIG",
+        "PATH_MIG_ERR",
+        "DEVICE_FATAL",
+        "PORT_ACTIVE",
+        "PORT_ERR",
+        "LID_CHANGE",
+        "PKEY_CHANGE",
+        "SM_CHANGE",
+        "SRQ_ERR",
+        "SRQ_LIMIT_REACHED",
+        "QP_LAST_WQE_REACHED",
+        "CLIENT_REREGISTER",
+        "GID_CHANGE",
+        "WQ_FATAL",
+    ];
+    NAMES.get(event as usize).unwrap_or(&"?")
+}
+
+/// The beginning of a line: time in microseconds, thread.
+pub fn head(to: &mut impl Write, trace: &Trace, (at, thread): (u64, u32)) -> fmt::Result {
+    let ns = at.saturating_sub(trace.start_ns);
+    write!(to, "{:>9}.{:03} {thread:>7} ", ns / 1000, ns % 1000)
+}
+
+/// Where the number of an object stands in its struct.
+fn number_of(kind: Arg) -> Option<(Object, usize)> {
+    Some(match kind {
+        Arg::Pd => (Object::Pd, offset_of!(ibv_pd, handle)),
+        Arg::Mr => (Object::Mr, offset_of!(ibv_mr, handle)),
+        Arg::Mw => (Object::Mw, offset_of!(ibv_mw, handle)),
+        Arg::Ah => (Object::Ah, offset_of!(ibv_ah, handle)),
+        Arg::Cq => (Object::Cq, offset_of!(ibv_cq, handle)),
+        Arg::Srq => (Object::Srq, offset_of!(ibv_srq, handle)),
+        Arg::Dm => (Object::Dm, offset_of!(ibv_dm, handle)),
+        Arg::Qp => (Object::Qp, offset_of!(ibv_qp, qp_num)),
+        _ => return None,
+    })
+}
+
+/// The number of the object at an address, which filters know it by.
+pub fn number(kind: Arg, at: usize) -> Option<(Object, u32)> {
+    let (object, offset) = number_of(kind)?;
+    Some((object, peek::<u32>(at.checked_add(offset).filter(|_| at != 0)?)?))
+}
+
+/// An object, by its number.
+pub fn object(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+    if at == 0 {
+        return w.write_str("NULL");
+    }
+    let named = match number(kind, at) {
+        Some((object, n)) => {
+            w.names(object, n);
+            match object {
+                Object::Qp => return write!(w, "{n:#x}"),
+                Object::Pd => ("pd", n),
+                Object::Mr => ("mr", n),
+                Object::Mw => ("mw", n),
+                Object::Ah => ("ah", n),
+                Object::Cq => ("cq", n),
+                Object::Srq => ("srq", n),
+                Object::Dm => ("dm", n),
+                Object::Id => ("id", n),
+            }
+        }
+        None => return write!(w, "{at:#x}"),
+    };
+    write!(w, "{}#{}", named.0, named.1)
+}
+
+/// The name of a device, or of a context's device.
+fn device(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+    let device = match kind {
+        Arg::Context => peek::<usize>(at).unwrap_or(0),
+        _ => at,
+    };
+    let mut buffer = [0; 64];
+    let name = device.wrapping_add(offset_of!(ibv_device, name));
+    match (at, text(name, &mut buffer).filter(|_| device != 0)) {
+        (0, _) => w.write_str("NULL"),
+        (_, Some(name)) => w.write_str(name),
+        (_, None) => write!(w, "{at:#x}"),
+    }
+}
+
+/// The struct at an address by `print`, or the address if it cannot be read.
+fn of<T: super::peek::Bits>(
+    w: &mut Words,
+    at: usize,
+    print: impl FnOnce(&mut Words, T) -> fmt::Result,
+) -> fmt::Result {
+    match peek::<T>(at) {
+        Some(value) => print(w, value),
+        None if at == 0 => w.write_str("NULL"),
+        None => write!(w, "{at:#x}"),
+    }
+}
+
+/// Whether an argument is written by the call, and so printed after it.
+pub fn is_written(kind: Arg) -> bool {
+    matches!(
+        kind,
+        Arg::OutInt
+            | Arg::OutU16
+            | Arg::OutU32
+            | Arg::OutU64
+            | Arg::OutCq
+            | Arg::OutGid
+            | Arg::OutEvent
+            | Arg::OutPort
+            | Arg::OutDeviceAttr
+            | Arg::OutQpAttr
+            | Arg::OutSrqAttr
+            | Arg::OutAhAttr
+            | Arg::OutCompletions
+    )
+}
+
+/// An argument. `result`: that of the call, if it has been made.
+pub fn argument(
+    w: &mut Words,
+    kind: Arg,
+    (args, i): (&Args, usize),
+    result: Option<usize>,
+) -> fmt::Result {
+    let v = args[i];
+    match kind {
+        Arg::Int => write!(w, "{}", v as i32),
+        Arg::U8 => write!(w, "{}", v as u8),
+        Arg::U16 => write!(w, "{}", v as u16),
+        Arg::U32 => write!(w, "{}", v as u32),
+        Arg::Size => write!(w, "{v}"),
+        Arg::Hex32 => write!(w, "{:#x}", v as u32),
+        Arg::Hex64 => write!(w, "{v:#x}"),
+        Arg::Address if v == 0 => w.write_str("NULL"),
+        Arg::Address => write!(w, "{v:#x}"),
+        Arg::Text => {
+            let mut buffer = [0; 128];
+            match text(v, &mut buffer) {
+                Some(text) => write!(w, "{text:?}"),
+                None => write!(w, "{v:#x}"),
+            }
+        }
+        Arg::Device | Arg::Context => device(w, kind, v),
+        Arg::Channel => match peek::<i32>(v.wrapping_add(offset_of!(ibv_comp_channel, fd))) {
+            Some(fd) if v != 0 => write!(w, "fd {fd}"),
+            _ if v == 0 => w.write_str("NULL"),
+            _ => write!(w, "{v:#x}"),
+        },
+        Arg::Access => write!(w, "{}", Flags(v as u32, "IBV_ACCESS_", access::name)),
+        Arg::QpMask => write!(w, "{}", Flags(v as u32, "IBV_QP_", qp_attr_mask::name)),
+        Arg::QpState => write!(w, "{}", Named(v as u32, "IBV_QPS_", qp_state::name)),
+        Arg::Sends => requests::sends(w, v, requests::is_datagram(args[0])),
+        Arg::Recvs => requests::recvs(w, v),
+        Arg::Sges => requests::sges(w, v, args[4] as u32),
+        Arg::OutCompletions => requests::completions(w, args[0], v, result.unwrap_or(0)),
+        Arg::Command => commands::command(w, v, args[2]),
+        _ if number_of(kind).is_some() => object(w, kind, v),
+        _ if is_written(kind) => written(w, kind, v),
+        _ => attributes(w, kind, v, args),
+    }
+}
+
+/// What a successful call has written.
+fn written(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+    match kind {
+        Arg::OutInt => of(w, at, |w, n: i32| write!(w, "{n}")),
+        Arg::OutU16 => of(w, at, |w, n: u16| write!(w, "{n:#x}")),
+        Arg::OutU32 => of(w, at, |w, n: u32| write!(w, "{n}")),
+        Arg::OutU64 => of(w, at, |w, n: u64| write!(w, "{n}")),
+        Arg::OutCq => of(w, at, |w, cq: usize| object(w, Arg::Cq, cq)),
+        Arg::OutGid => of(w, at, |w, gid: [u8; 16]| write!(w, "{}", Gid(gid))),
+        Arg::OutEvent => of(w, at, event),
+        Arg::OutPort => of(w, at, |w, p: ibv_port_attr| {
+            let (state, lid) = (p.state, p.lid);
+            let mtu = Named(p.active_mtu, "IBV_", mtu::name);
+            write!(w, "{{state={state}, active_mtu={mtu}, lid={lid}}}")
+        }),
+        Arg::OutDeviceAttr => {
+            of(w, at.wrapping_add(offset_of!(ibv_device_attr, limits)), |w, d: DeviceLimits| {
+                let (qp, wr, cq, cqe) = (d.max_qp, d.max_qp_wr, d.max_cq, d.max_cqe);
+                write!(w, "{{max_qp={qp}, max_qp_wr={wr}, max_cq={cq}, max_cqe={cqe}}}")
+            })
+        }
+        Arg::OutQpAttr => of(w, at, |w, a: ibv_qp_attr| {
+            let (state, qpn) = (Named(a.qp_state, "IBV_QPS_", qp_state::name), a.dest_qp_num);
+            write!(w, "{{qp_state={state}, dest_qp_num={qpn:#x}}}")
+        }),
+        Arg::OutSrqAttr => of(w, at, srq_attr),
+        _ => of(w, at, ah_attr),
+    }
+}
+
+fn event(w: &mut Words, e: ibv_async_event) -> fmt::Result {
+    write!(w, "{{{}", Named(e.event_type, "IBV_EVENT_", event_name))?;
+    // SAFETY: any member of the union may be read as bits.
+    let element = unsafe { e.element.cq } as usize;
+    let (name, kind) = match e.event_type {
+        0 => ("cq", Arg::Cq),
+        1..=7 | 16 => ("qp", Arg::Qp),
+        14 | 15 => ("srq", Arg::Srq),
+        _ => return w.write_str("}"),
+    };
+    write!(w, ", {name}=")?;
+    object(w, kind, element)?;
+    w.write_str("}")
+}
+
+fn srq_attr(w: &mut Words, a: ibv_srq_attr) -> fmt::Result {
+    write!(w, "{{max_wr={}, max_sge={}, srq_limit={}}}", a.max_wr, a.max_sge, a.srq_limit)
+}
+
+fn ah_attr(w: &mut Words, a: ibv_ah_attr) -> fmt::Result {
+    write!(w, "{{dlid={}, port_num={}", a.dlid, a.port_num)?;
+    if a.is_global != 0 {
+        write!(w, ", dgid={}, sgid_index={}", Gid(a.grh.dgid.raw), a.grh.sgid_index)?;
+        write!(w, ", hop_limit={}", a.grh.hop_limit)?;
+    }
+    w.write_str("}")
+}
+
+fn cap(w: &mut Words, c: ibv_qp_cap) -> fmt::Result {
+    let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = c;
+    write!(w, "{{max_send_wr={max_send_wr}, max_recv_wr={max_recv_wr}, ")?;
+    write!(w, "max_send_sge={max_send_sge}, max_recv_sge={max_recv_sge}, ")?;
+    write!(w, "max_inline_data={max_inline_data}}}")
+}
+
+/// Structs that the call reads.
+fn attributes(w: &mut Words, kind: Arg, at: usize, args: &Args) -> fmt::Result {
+    match kind {
+        Arg::Gid => of(w, at, |w, gid: [u8; 16]| write!(w, "{}", Gid(gid))),
+        Arg::AhAttr => of(w, at, ah_attr),
+        Arg::SrqAttr => of(w, at, srq_attr),
+        Arg::SrqInit => of(w, at, |w, i: ibv_srq_init_attr| srq_attr(w, i.attr)),
+        Arg::SrqInitEx => of(w, at, |w, i: ibv_srq_init_attr_ex| {
+            write!(w, "{{comp_mask={:#x}, srq_type={}, attr=", i.comp_mask, i.srq_type)?;
+            srq_attr(w, i.attr)?;
+            w.write_str("}")
+        }),
+        Arg::CqInitEx => of(w, at, |w, i: ibv_cq_init_attr_ex| {
+            write!(w, "{{cqe={}, comp_vector={}, ", i.cqe, i.comp_vector)?;
+            write!(w, "wc_flags={:#x}, comp_mask={:#x}}}", i.wc_flags, i.comp_mask)
+        }),
+        Arg::QpInit => of(w, at, qp_init),
+        Arg::QpInitEx => of(w, at, |w, i: ibv_qp_init_attr_ex| {
+            write!(w, "{{comp_mask={:#x}, send_ops_flags={:#x}, ", i.comp_mask, i.send_ops_flags)?;
+            let plain = ibv_qp_init_attr {
+                qp_context: i.qp_context,
+                send_cq: i.send_cq,
+                recv_cq: i.recv_cq,
+                srq: i.srq,
+                cap: i.cap,
+                qp_type: i.qp_type,
+                sq_sig_all: i.sq_sig_all,
+            };
+            qp_init(w, plain)?;
+            w.write_str("}")
+        }),
+        Arg::QpAttr => of(w, at, |w, a: ibv_qp_attr| qp_attr(w, &a, args[2] as u32)),
+        Arg::Bind => of(w, at, |w, b: ibv_mw_bind| {
+            write!(w, "{{wr_id={}, bind_info=", b.wr_id)?;
+            requests::bind_info(w, &b.bind_info)?;
+            w.write_str("}")
+        }),
+        Arg::BindInfo => of(w, at, |w, b: ibv_mw_bind_info| requests::bind_info(w, &b)),
+        _ => write!(w, "{at:#x}"),
+    }
+}
+
+fn qp_init(w: &mut Words, i: ibv_qp_init_attr) -> fmt::Result {
+    write!(w, "{{qp_type={}, send_cq=", Named(i.qp_type, "IBV_QPT_", qp_type::name))?;
+    object(w, Arg::Cq, i.send_cq as usize)?;
+    w.write_str(", recv_cq=")?;
+    object(w, Arg::Cq, i.recv_cq as usize)?;
+    w.write_str(", srq=")?;
+    object(w, Arg::Srq, i.srq as usize)?;
+    w.write_str(", cap=")?;
+    cap(w, i.cap)?;
+    write!(w, ", sq_sig_all={}}}", i.sq_sig_all)
+}
+
+/// The attributes that a mask names.
+fn qp_attr(w: &mut Words, a: &ibv_qp_attr, named: u32) -> fmt::Result {
+    use qp_attr_mask as mask;
+    let state = |s| Named(s, "IBV_QPS_", qp_state::name);
+    let (now, to) = (state(a.cur_qp_state), state(a.qp_state));
+    let path_mtu = Named(a.path_mtu, "IBV_", mtu::name);
+    let access = Flags(a.qp_access_flags, "IBV_ACCESS_", access::name);
+    let fields: [(u32, &str, &dyn Display); 18] = [
+        (mask::STATE, "qp_state", &to),
+        (mask::CUR_STATE, "cur_qp_state", &now),
+        (mask::PKEY_INDEX, "pkey_index", &a.pkey_index),
+        (mask::PORT, "port_num", &a.port_num),
+        (mask::ACCESS_FLAGS, "qp_access_flags", &access),
+        (mask::QKEY, "qkey", &a.qkey),
+        (mask::PATH_MTU, "path_mtu", &path_mtu),
+        (mask::DEST_QPN, "dest_qp_num", &Hex(a.dest_qp_num)),
+        (mask::RQ_PSN, "rq_psn", &a.rq_psn),
+        (mask::SQ_PSN, "sq_psn", &a.sq_psn),
+        (mask::MAX_QP_RD_ATOMIC, "max_rd_atomic", &a.max_rd_atomic),
+        (mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", &a.max_dest_rd_atomic),
+        (mask::MIN_RNR_TIMER, "min_rnr_timer", &a.min_rnr_timer),
+        (mask::TIMEOUT, "timeout", &a.timeout),
+        (mask::RETRY_CNT, "retry_cnt", &a.retry_cnt),
+        (mask::RNR_RETRY, "rnr_retry", &a.rnr_retry),
+        (mask::EN_SQD_ASYNC_NOTIFY, "en_sqd_async_notify", &a.en_sqd_async_notify),
+        (mask::RATE_LIMIT, "rate_limit", &a.rate_limit),
+    ];
+    let mut between = "{";
+    for (_, name, value) in fields.iter().filter(|(bit, ..)| named & bit != 0) {
+        write!(w, "{between}{name}={value}")?;
+        between = ", ";
+    }
+    if named & mask::AV != 0 {
+        write!(w, "{between}ah_attr=")?;
+        ah_attr(w, a.ah_attr)?;
+        between = ", ";
+    }
+    if named & mask::CAP != 0 {
+        write!(w, "{between}cap=")?;
+        cap(w, a.cap)?;
+        between = ", ";
+    }
+    w.write_str(if between == "{" { "{}" } else { "}" })
+}
+
+/// The errno of a result, if it is an error.
+pub fn error_of(outcome: Outcome, result: usize, errno: i32) -> Option<i32> {
+    let number = result as i32;
+    match outcome {
+        Outcome::Status | Outcome::Polled if number > 0 => Some(number),
+        Outcome::Count if number < 0 => Some(-number),
+        Outcome::Status | Outcome::Number | Outcome::Polled if number < 0 => Some(errno),
+        Outcome::New(_) if result == 0 => Some(errno),
+        _ => None,
+    }
+}
+
+/// ` = ` and the result, of an error with its reason.
+pub fn result(w: &mut Words, outcome: Outcome, v: usize, errno: i32) -> fmt::Result {
+    if outcome == Outcome::Void {
+        return Ok(());
+    }
+    w.write_str(" = ")?;
+    if let Some(error) = error_of(outcome, v, errno) {
+        match outcome {
+            Outcome::New(_) => w.write_str("NULL ")?,
+            Outcome::Number | Outcome::Status if (v as i32) < 0 => w.write_str("-1 ")?,
+            _ => {}
+        }
+        w.write_str(&errno_name(error))?;
+        let before = w.line.as_str().len();
+        w.write_str(" (")?;
+        let began = w.line.as_str().len();
+        reason::with(|why| write!(w, "{why}"))?;
+        if w.line.as_str().len() == began {
+            w.line.truncate(before);
+            return Ok(());
+        }
+        return w.write_str(")");
+    }
+    match outcome {
+        Outcome::New(kind) => new(w, kind, v),
+        Outcome::Plain(kind) => argument(w, kind, (&[v, 0, 0, 0, 0, 0], 0), None),
+        _ => write!(w, "{}", v as i32),
+    }
+}
+
+/// A new object, with the numbers by which other calls and the peer know it.
+fn new(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+    if kind == Arg::Qp {
+        w.write_str("qp ")?;
+    }
+    argument(w, kind, (&[at, 0, 0, 0, 0, 0], 0), None)?;
+    match kind {
+        Arg::Mr => {
+            let key = |offset| peek::<u32>(at + offset).unwrap_or(0);
+            let (lkey, rkey) = (key(offset_of!(ibv_mr, lkey)), key(offset_of!(ibv_mr, rkey)));
+            write!(w, " lkey={lkey:#x} rkey={rkey:#x}")
+        }
+        Arg::Mw => of(w, at + offset_of!(ibv_mw, rkey), |w, k: u32| write!(w, " rkey={k:#x}")),
+        Arg::Cq => of(w, at + offset_of!(ibv_cq, cqe), |w, n: i32| write!(w, " cqe={n}")),
+        _ => Ok(()),
+    }
+}
