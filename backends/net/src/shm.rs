@@ -29,4 +29,4 @@ pub mod segment;
 
 pub(crate) use listener::socket_pair;
 pub(crate) use port::Peer;
-pub use port::{ShmBounds, ShmCounters, ShmPort, LINKS};
+pub use port::{Records, Sender, ShmBounds, ShmCounters, ShmPort, LINKS};

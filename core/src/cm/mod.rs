@@ -279,7 +279,7 @@ pub struct Cm {
     guests: u32,
     /// When unconfirmed connections are checked again.
     confirm_at: u64,
-    /// Ids with messages to send. The bit behind them is that of `general`.
+    /// Ids with messages to send. The bits behind them are those of `general` and of `replies`.
     tx: Bitmap,
     general: General,
     events: Events,
@@ -331,7 +331,7 @@ impl Cm {
             known: w.slice(admit::KNOWN, Known::default())?,
             guests: 0,
             confirm_at: 0,
-            tx: Bitmap::carve(w, n + 1)?,
+            tx: Bitmap::carve(w, n + 2)?,
             general: General::carve(w)?,
             events: Events::carve(w, n)?,
             unwatched: Bitmap::carve(w, n)?,
@@ -565,5 +565,6 @@ impl Cm {
         if self.replies[0].push_back(Reply { to: *to, tid, what }).is_err() {
             self.counters.dropped += 1;
         }
+        self.tx.set(self.replies_bit());
     }
 }

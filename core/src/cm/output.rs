@@ -45,7 +45,12 @@ impl Cm {
     /// Whether `poll_transmit` has something.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        !self.replies[0].is_empty() || !self.tx.is_empty()
+        !self.tx.is_empty()
+    }
+
+    /// The bit of `tx` that says that there are replies.
+    pub(super) fn replies_bit(&self) -> usize {
+        self.ids.len() + 1
     }
 
     /// Destination of the next message, without taking it.
@@ -88,6 +93,9 @@ impl Cm {
     /// Writes the next message, a datagram from QP1 to QP1, and returns its destination.
     pub fn poll_transmit(&mut self, mad: &mut [u8; MAD_LEN]) -> Option<PeerAddr> {
         if let Some(reply) = self.replies[0].pop_front() {
+            if self.replies[0].is_empty() {
+                self.tx.clear(self.replies_bit());
+            }
             self.counters.sent += 1;
             emit_reply(&reply, mad);
             return Some(reply.to);

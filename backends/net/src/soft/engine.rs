@@ -201,11 +201,15 @@ impl SoftEngine {
     /// round may be left to that thread.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+        let helped = self.helper_on.load(Ordering::Relaxed);
+        if !helped && self.rests() {
+            return Ok(0);
+        }
         let token = token();
         if !self.may_run_for(token, cq) {
             return take(cq, wc);
         }
-        if self.helper_on.load(Ordering::Relaxed) {
+        if helped {
             let handled = self.program_round();
             self.after_turn(token, handled == 0);
             return take(cq, wc);
@@ -217,6 +221,9 @@ impl SoftEngine {
             if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
                 *first = *found;
                 n = 1;
+            }
+            if handled == 0 {
+                self.note_rest(&mut held);
             }
             drop(held);
             handled += self.after_release(Round::Full);

@@ -7,12 +7,52 @@ use super::grants::export_requested;
 use super::group_rx::forward_run;
 use super::relayed;
 use super::round_limits::{Round, BURSTS, DRAIN_ROUNDS};
+use super::schedule::Schedule;
 use super::{endpoint, peer_addr, PathChoice, PortState, SoftEngine};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
+use crate::shm::{Records, Sender};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
+use gdrcore_core::roce::run::{Run, HEAD_MAX};
+use gdrcore_core::wire::Malformed;
+
+/// The engine that takes what comes over links.
+struct Arrivals<'a, 'g> {
+    engine: &'a SoftEngine,
+    g: &'a mut Guard<'g>,
+    member: &'a mut Option<Member>,
+    schedule: &'a Schedule,
+    now: u64,
+}
+
+impl Records for Arrivals<'_, '_> {
+    #[inline(always)]
+    fn take_short(
+        &mut self,
+        (from, receipts): Sender<'_>,
+        head: &[u64; HEAD_MAX / 8],
+        rest: &[u8],
+    ) -> usize {
+        // The time of an earlier round is enough here: it only lets an ACK leave a little earlier.
+        self.g.take_record(self.now, &from.ip, head, rest, receipts)
+    }
+
+    #[inline(never)]
+    fn take(&mut self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
+        match run {
+            Ok((run, payload)) if self.g.owns(run.dest_qpn) => {
+                let now = self.schedule.exact(self.now, now_ns);
+                self.g.handle_run(now, &peer_addr(from), run, payload, receipts);
+            }
+            Ok((run, payload)) => {
+                forward_run(self.member, &self.engine.local, from, run, payload);
+            }
+            Err(_) => self.g.count_malformed(),
+        }
+    }
+}
 
 /// Data, under the lock: links to other processes.
 impl SoftEngine {
@@ -76,22 +116,7 @@ impl SoftEngine {
     pub(super) fn read_links(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) -> usize {
         let PortState { shm, member, schedule, .. } = port;
         let Some(shm) = shm else { return 0 };
-        shm.poll_with(
-            &mut (g, member),
-            // The time of an earlier round is enough here: it only lets an ACK leave a little
-            // earlier.
-            |(g, _), (from, receipts), head, rest| {
-                g.take_record(now, &from.ip, head, rest, receipts)
-            },
-            |(g, member), (from, receipts), run| match run {
-                Ok((run, payload)) if g.owns(run.dest_qpn) => {
-                    let now = schedule.exact(now, now_ns);
-                    g.handle_run(now, &peer_addr(from), run, payload, receipts);
-                }
-                Ok((run, payload)) => forward_run(member, &self.local, from, run, payload),
-                Err(_) => g.count_malformed(),
-            },
-        )
+        shm.poll_with(&mut Arrivals { engine: self, g, member, schedule, now })
     }
 
     /// Reads all frames, as those of a process that has ended or connected. Bounded, because others

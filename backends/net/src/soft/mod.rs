@@ -7,7 +7,7 @@
 //!   threads that share it.
 //! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
 //!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
-//! * `aside`: a thread that spins gives its core to others.
+//! * `aside`: a thread that spins gives its core to others. `rest`: polls that need no round.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
 //!   `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
@@ -64,6 +64,7 @@ mod pinned_handles;
 mod productive_polls;
 mod progress;
 mod relayed;
+mod rest;
 mod round_limits;
 mod routed;
 mod schedule;

@@ -29,7 +29,7 @@ const POST_TRIES: u32 = 64;
 
 /// Consecutive empty polls after which a spinning program yields: some 20 µs with a socket, 2 µs
 /// with links.
-const IDLE_POLLS: u32 = 64;
+pub(super) const IDLE_POLLS: u32 = 64;
 
 /// Empty polls after which the program yields once if some peers are processes of this host, which
 /// may wait for this core: some 0.7 µs. An answer from another core takes half of that. The program
@@ -407,7 +407,7 @@ impl SoftEngine {
 
     /// Whether no work, no event and no check of grants is due, except timers.
     #[inline(always)]
-    fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
+    pub(super) fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
         !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
             && self.is_helper_awake()
             && g.changes() == port.seen.changes

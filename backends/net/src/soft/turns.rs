@@ -5,6 +5,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::aside::Aside;
+use super::rest::Rest;
 use super::SoftEngine;
 use crate::clock::now_ns;
 use crate::thread_token::token;
@@ -41,6 +42,8 @@ pub(super) struct PollNotes {
     pub(super) last_poll_ns: AtomicU64,
     /// Decides how a spinning thread gives its core away.
     pub(super) aside: Aside,
+    /// When the engine was last found at rest.
+    pub(super) rest: Rest,
 }
 
 /// Waits for less than a microsecond.

@@ -1,29 +1,29 @@
 //! Reads the records of a frame, in memory that the other end may still write.
 
+use super::rx::{Records, Sender};
 use core::ptr::NonNull;
 use gdrcore_core::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::wire::Malformed;
 
-/// Passes each record of a frame to `short` and, if that declines, to `take`. Returns the number of
-/// records.
+/// Passes each record of a frame to [`Records::take_short`] and, if that declines, to
+/// [`Records::take`]. Returns the number of records.
 ///
 /// # Safety
 /// `len` bytes at `frame`, which is aligned to 8, and HEAD_MAX bytes behind them are mapped during
 /// the call.
 #[inline(always)]
-pub(super) unsafe fn records<T>(
+pub(super) unsafe fn records(
     frame: NonNull<u8>,
     mut len: usize,
-    to: &mut T,
-    short: impl Fn(&mut T, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
-    take: impl Fn(&mut T, core::result::Result<(&Run, &[u8]), Malformed>),
+    from: Sender<'_>,
+    to: &mut impl Records,
 ) -> usize {
     let (mut at, mut n) = (0, 0);
     while at < len {
         n += 1;
         if len - at < HEAD_MIN {
-            take(to, Err(Malformed::Length));
+            to.take(from, Err(Malformed::Length));
             return n;
         }
         // SAFETY: the caller's promise.
@@ -32,10 +32,10 @@ pub(super) unsafe fn records<T>(
         // `mem::host` read through it, which are assembly and take each byte as it is.
         let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
         let mut taken = 0;
-        // `short` handles an ACK among the words together with the message. An ACK behind them, or
-        // one that `short` has left, is handled before the message.
+        // `take_short` handles an ACK among the words together with the message. An ACK behind them, or
+        // one that `take_short` has left, is handled before the message.
         if rest.len() <= HEAD_MAX {
-            taken = short(to, &words, rest);
+            taken = to.take_short(from, &words, rest);
             if !matches!(taken, 0 | ACK_BESIDE) {
                 at += taken;
                 continue;
@@ -45,10 +45,10 @@ pub(super) unsafe fn records<T>(
             let end = len - HEAD_MIN;
             // SAFETY: the caller's promise.
             if let Some(ack) = unsafe { ack_at_end(frame, at, &words, rest.len()) } {
-                if short(to, &ack, &rest[end - at..]) == 0 {
+                if to.take_short(from, &ack, &rest[end - at..]) == 0 {
                     match Run::parse_head(&ack) {
-                        Ok((run, ..)) => take(to, Ok((&run, &[]))),
-                        Err(e) => take(to, Err(e)),
+                        Ok((run, ..)) => to.take(from, Ok((&run, &[]))),
+                        Err(e) => to.take(from, Err(e)),
                     }
                 }
                 // Only the message is left.
@@ -56,7 +56,7 @@ pub(super) unsafe fn records<T>(
                 continue;
             }
             if rest.len() > HEAD_MAX {
-                taken = short(to, &words, rest);
+                taken = to.take_short(from, &words, rest);
                 if !matches!(taken, 0 | ACK_BESIDE) {
                     at += taken;
                     continue;
@@ -70,11 +70,11 @@ pub(super) unsafe fn records<T>(
         });
         match parsed {
             Ok((run, payload, head, end)) => {
-                take(to, Ok((&run, &rest[head..head + payload])));
+                to.take(from, Ok((&run, &rest[head..head + payload])));
                 at += end + if taken == ACK_BESIDE { HEAD_MIN } else { 0 };
             }
             Err(e) => {
-                take(to, Err(e));
+                to.take(from, Err(e));
                 return n;
             }
         }

@@ -3,7 +3,7 @@
 use super::super::listener::LinkSocket;
 use super::super::ring::Broken;
 use super::records::records;
-use super::{Inbound, InboundRing, ShmPort};
+use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::receipt::Receipts;
@@ -17,6 +17,33 @@ pub(super) const BATCH: usize = 16;
 /// Who wrote a record, and the receipts of its link.
 pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
+/// What takes the records of frames that have arrived.
+pub trait Records {
+    /// Offers a record first: the words of its head, and all bytes of its frame from there on.
+    /// Returns how many bytes it took; 0: the record goes to [`Records::take`].
+    fn take_short(&mut self, from: Sender<'_>, head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize;
+
+    /// Takes a run with its payload, which the sender may change at any time; or notes bytes that
+    /// are no run.
+    fn take(&mut self, from: Sender<'_>, run: core::result::Result<(&Run, &[u8]), Malformed>);
+}
+
+/// Takes each record as a whole.
+struct Whole<F>(F);
+
+impl<F> Records for Whole<F>
+where
+    F: FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+{
+    fn take_short(&mut self, _: Sender<'_>, _: &[u64; HEAD_MAX / 8], _: &[u8]) -> usize {
+        0
+    }
+
+    fn take(&mut self, from: Sender<'_>, run: core::result::Result<(&Run, &[u8]), Malformed>) {
+        self.0(from.0, run);
+    }
+}
+
 impl ShmPort {
     /// Passes every run that has arrived to `take`, with its sender, head and payload; `take` gets
     /// an error for bytes that are no run. The sender may change the payload at any time. Returns
@@ -24,31 +51,27 @@ impl ShmPort {
     #[inline]
     pub fn poll(
         &mut self,
-        mut take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
+        take: impl FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
     ) -> usize {
-        self.poll_with(&mut take, |_, _, _, _| 0, |take, (from, _), run| take(from, run))
+        self.poll_with(&mut Whole(take))
     }
 
-    /// As [`ShmPort::poll`], but each record goes to `short` first: the words of its head, and all
-    /// bytes of its frame from there on. `short` returns how many bytes it handled, 0 to leave the
-    /// record to `take`. `to`: the state that both work on. Both get the receipts of the link
-    /// beside the sender.
+    /// Passes every record that has arrived to `to`. Returns the number of records.
     #[inline(always)]
-    pub fn poll_with<T>(
-        &mut self,
-        to: &mut T,
-        short: impl Fn(&mut T, Sender<'_>, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
-        take: impl Fn(&mut T, Sender<'_>, core::result::Result<(&Run, &[u8]), Malformed>),
-    ) -> usize {
+    pub fn poll_with(&mut self, to: &mut impl Records) -> usize {
         let mut handled = 0;
         let mut k = 0;
         while let Some(&i) = self.open[..self.open_len].get(k) {
             k += 1;
-            match self.inbound.get(usize::from(i)) {
-                Some(Some(Inbound { link: Some(link), .. })) if !link.reader.is_empty() => {}
-                _ => continue,
+            let Some(Some(Inbound { link: Some(link), socket, .. })) =
+                self.inbound.get_mut(usize::from(i))
+            else {
+                continue;
+            };
+            if link.reader.is_empty() {
+                continue;
             }
-            match self.read_link(usize::from(i), to, &short, &take) {
+            match read_link(link, socket, &mut self.counters, to) {
                 Ok(n) => handled += n,
                 Err(Broken) => {
                     self.counters.broken += 1;
@@ -59,47 +82,6 @@ impl ShmPort {
             }
         }
         handled
-    }
-
-    /// [`ShmPort::poll_with`] for the link at one index.
-    #[inline(always)]
-    fn read_link<T>(
-        &mut self,
-        i: usize,
-        to: &mut T,
-        short: impl Fn(&mut T, Sender<'_>, &[u64; HEAD_MAX / 8], &[u8]) -> usize,
-        take: impl Fn(&mut T, Sender<'_>, core::result::Result<(&Run, &[u8]), Malformed>),
-    ) -> core::result::Result<usize, Broken> {
-        let Some(Some(Inbound { link: Some(link), socket, .. })) = self.inbound.get_mut(i) else {
-            return Ok(0);
-        };
-        let mut handled = 0;
-        for _ in 0..BATCH {
-            let Some((p, len)) = link.reader.peek()? else { break };
-            let from = (&link.from, link.reader.place().receipts());
-            // SAFETY: the frame lies in the mapping, which lives until the link is closed.
-            handled += unsafe {
-                records(
-                    p,
-                    len,
-                    to,
-                    |to, w, rest| short(to, from, w, rest),
-                    |to, r| take(to, from, r),
-                )
-            };
-            link.reader.release(len);
-            self.counters.rx_frames += 1;
-            if len >= crate::LONG {
-                // The ACK of a long frame opens its sender's window, so it is sent before the next
-                // frame is read.
-                break;
-            }
-        }
-        // A writer that waits for room must be woken.
-        if link.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
-            return_room(link, socket);
-        }
-        Ok(handled)
     }
 
     /// Whether a frame waits to be read.
@@ -128,6 +110,35 @@ impl ShmPort {
         }
         self.has_input()
     }
+}
+
+/// Reads the frames of a link. Returns the number of their records.
+#[inline(always)]
+fn read_link(
+    link: &mut InboundRing,
+    socket: &LinkSocket,
+    counters: &mut ShmCounters,
+    to: &mut impl Records,
+) -> core::result::Result<usize, Broken> {
+    let mut handled = 0;
+    for _ in 0..BATCH {
+        let Some((p, len)) = link.reader.peek()? else { break };
+        let from = (&link.from, link.reader.place().receipts());
+        // SAFETY: the frame lies in the mapping, which lives until the link is closed.
+        handled += unsafe { records(p, len, from, to) };
+        link.reader.release(len);
+        counters.rx_frames += 1;
+        if len >= crate::LONG {
+            // The ACK of a long frame opens its sender's window, so it is sent before the next
+            // frame is read.
+            break;
+        }
+    }
+    // A writer that waits for room must be woken.
+    if link.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
+        return_room(link, socket);
+    }
+    Ok(handled)
 }
 
 /// Returns the room of frames that were read to the writer, and wakes it if it waits for room.

@@ -1,0 +1,165 @@
+//! Polls of an engine that is at rest: nothing comes from outside of it, nothing waits, and no timer
+//! runs. Until a thread takes the lock or leaves a mark, a round would find nothing, so a poll reads
+//! two words in its place.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::lock::EngineLock;
+use super::progress::IDLE_POLLS;
+use super::{PortState, SoftEngine};
+use gdrcore_core::turns::TurnLock;
+
+/// When the engine was last found at rest.
+///
+/// Relaxed: the word is compared with that of the lock, which a thread changes whenever it takes
+/// it. A poll that reads an old one is as one that came earlier.
+pub(super) struct Rest {
+    /// The epoch of the lock after the release that followed ([`TurnLock::epoch`]). Odd, as that of
+    /// no free lock: the engine was not found at rest.
+    epoch: AtomicU32,
+}
+
+impl Default for Rest {
+    fn default() -> Rest {
+        Rest { epoch: AtomicU32::new(1) }
+    }
+}
+
+impl Rest {
+    /// The lock's holder has found the engine at rest, and releases the lock next.
+    fn begin(&self, turns: &TurnLock) {
+        self.epoch.store(turns.epoch().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether no thread has taken the lock since, and none waits for a turn or for a round.
+    #[inline(always)]
+    fn lasts(&self, turns: &TurnLock) -> bool {
+        self.epoch.load(Ordering::Relaxed) == turns.epoch() && !turns.is_wanted()
+    }
+}
+
+impl PortState {
+    /// Whether nothing can come from outside: there is no socket, no link and no router.
+    #[inline(always)]
+    fn has_no_input(&self) -> bool {
+        self.net.is_none() && self.shm.is_none() && self.relay.is_none()
+    }
+}
+
+/// Data: polls that find nothing.
+impl SoftEngine {
+    /// After a round in vain, just before the release of the lock: notes whether the engine is at
+    /// rest.
+    #[inline(always)]
+    pub(super) fn note_rest(&self, held: &mut EngineLock<'_>) {
+        if held.port().has_no_input() {
+            self.note_rest_within(held);
+        }
+    }
+
+    #[inline(never)]
+    fn note_rest_within(&self, held: &mut EngineLock<'_>) {
+        let (g, port) = held.parts();
+        let now = port.schedule.now();
+        if self.is_quiet(g, port, now) && g.next_timeout(now).is_none() {
+            self.polls.rest.begin(self.engine.turns());
+        }
+    }
+
+    /// Whether a poll of an empty CQ needs no round, because the engine is at rest. Notes such a
+    /// poll. One of [`IDLE_POLLS`] runs a round all the same, and gives the core away.
+    #[inline(always)]
+    pub(super) fn rests(&self) -> bool {
+        if !self.polls.rest.lasts(self.engine.turns()) || self.engine.shared().active.any() {
+            return false;
+        }
+        let idle = self.polls.idle.load(Ordering::Relaxed).wrapping_add(1);
+        if idle.is_multiple_of(IDLE_POLLS) {
+            return false;
+        }
+        self.polls.idle.store(idle, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::{DeviceName, Endpoint};
+    use crate::soft::SoftConfig;
+    use gdrcore_core::verbs::types::{Handle, Wc};
+    use gdrcore_testkit::memory::Buffer;
+    use gdrcore_testkit::place::loopback;
+
+    /// A device by this name with an empty CQ, and its memory.
+    fn device(name: DeviceName) -> (&'static SoftEngine, Handle, Buffer) {
+        let config = SoftConfig::default();
+        let bytes = SoftEngine::memsize(&name, &config, None).unwrap();
+        let memory = Buffer::new(bytes);
+        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
+        let dev = unsafe { SoftEngine::init(memory.as_ptr(), bytes, &name, &config, None) };
+        let dev = dev.unwrap();
+        (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
+    }
+
+    /// Full rounds that so many polls in vain run.
+    fn rounds(dev: &SoftEngine, cq: Handle, polls: u32) -> u32 {
+        let before = dev.engine.turns().rounds();
+        for _ in 0..polls {
+            assert_eq!(dev.quick_poll_cq(cq, &mut [Wc::default()]), Ok(0));
+        }
+        dev.engine.turns().rounds().wrapping_sub(before)
+    }
+
+    #[test]
+    fn polls_of_an_engine_at_rest_run_a_round_now_and_then() {
+        let (dev, cq, _memory) = device(DeviceName::Loopback);
+        rounds(dev, cq, 2 * IDLE_POLLS);
+        assert_eq!(rounds(dev, cq, 10 * IDLE_POLLS), 10);
+        // SAFETY: nobody uses the device any more.
+        unsafe { dev.close() };
+    }
+
+    #[test]
+    fn a_thread_that_has_the_lock_or_leaves_a_mark_or_waits_ends_the_rest() {
+        let (dev, cq, _memory) = device(DeviceName::Loopback);
+        let turns = dev.engine.turns();
+        type Call = fn(&SoftEngine);
+        let calls: [(&str, Call); 4] = [
+            ("the lock", |dev| drop(dev.try_lock())),
+            ("a control call", |dev| _ = dev.counters()),
+            ("a mark", |dev| dev.engine.shared().active.set(0)),
+            ("a wish", |dev| dev.engine.turns().want_round()),
+        ];
+        for (what, call) in calls {
+            rounds(dev, cq, 2 * IDLE_POLLS);
+            dev.polls.idle.store(0, Ordering::Relaxed);
+            assert_eq!(rounds(dev, cq, 2), 0, "it is at rest");
+            call(dev);
+            assert!(rounds(dev, cq, 2) > 0, "{what}");
+            assert!(!dev.engine.shared().active.any() && !turns.is_wanted(), "{what}");
+        }
+        // SAFETY: nobody uses the device any more.
+        unsafe { dev.close() };
+    }
+
+    #[test]
+    fn an_engine_with_work_or_a_timer_or_a_socket_is_not_at_rest() {
+        type Change = fn(&mut EngineLock<'_>);
+        let changes: [(&str, Change); 2] = [
+            ("work", |held| held.port().blocked = true),
+            ("a timer", |held| held.guard.transport.common.wheel.arm(0, u64::MAX / 2)),
+        ];
+        for (what, change) in changes {
+            let (dev, cq, _memory) = device(DeviceName::Loopback);
+            change(&mut dev.lock_control());
+            assert_eq!(rounds(dev, cq, 100), 100, "{what}");
+            // SAFETY: nobody uses the device any more.
+            unsafe { dev.close() };
+        }
+        let (dev, cq, _memory) = device(DeviceName::Soft(Endpoint::v4(loopback(8, 12), 4791)));
+        assert_eq!(rounds(dev, cq, 100), 100, "a socket");
+        // SAFETY: as above.
+        unsafe { dev.close() };
+    }
+}
