@@ -42,7 +42,7 @@ impl PortState {
     /// Whether nothing can come from outside: there is no socket, no link and no router.
     #[inline(always)]
     fn has_no_input(&self) -> bool {
-        self.net.is_none() && self.shm.is_none() && self.relay.is_none()
+        self.net.is_none() && self.shm.is_none() && self.router.relay.is_none()
     }
 }
 
