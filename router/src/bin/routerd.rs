@@ -41,7 +41,7 @@ enum Wish {
 
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
     let mut words = lexopt::Parser::from_args(words);
-    let mut options = Options::default();
+    let mut options = Options { confine: true, ..Options::default() };
     let mut check = false;
     while let Some(word) = words.next()? {
         match word {
@@ -53,7 +53,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
                 options.firewall = known.ok_or("--firewall: check, require or off")?;
             }
             Long("isolated") => options.isolated = true,
-            Long("no-confine") => options.unconfined = true,
+            Long("no-confine") => options.confine = false,
             Short('v') | Long("verbose") => options.verbose = true,
             Short('h') | Long("help") => return Ok(Wish::Say(HELP.into())),
             Short('V') | Long("version") => {

@@ -21,8 +21,9 @@ pub struct Options {
     pub isolated: bool,
     /// Handling of the firewall's rule, if there are other hosts.
     pub firewall: Firewall,
-    /// Do not confine the router.
-    pub unconfined: bool,
+    /// Confine the process, for the rest of its life, to what a router does. For a process that is
+    /// nothing else.
+    pub confine: bool,
     /// Rates of tenants by their `ffr_id`, see [`crate::policy::rate_limits`].
     pub rate_limits: Vec<(i32, Option<u64>)>,
 }
