@@ -85,11 +85,8 @@ impl Sink {
 
     fn is_ours(&self, fd: c_int) -> bool {
         let (device, inode) = &self.file;
-        fd >= 0
-            && stat(fd).is_ok_and(|st| {
-                st.st_dev == device.load(Ordering::Relaxed)
-                    && st.st_ino == inode.load(Ordering::Relaxed)
-            })
+        let known = (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed));
+        fd >= 0 && stat(fd).is_ok_and(|st| (st.st_dev, st.st_ino) == known)
     }
 
     /// The descriptor of the file, which is opened if needed. The second value: it is new.
