@@ -17,10 +17,11 @@
 //!   without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
-//! * `GDRC_STATS`: `1`: print the counters of the process when it ends.
+//! * `GDRC_STATS`: `1`: print the counters of the process, and why its requests failed, when it
+//!   ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
-//! * `GDRC_TRACE`: where each call of the program is printed: a file, `chrome:` and a file for events
-//!   of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
+//! * `GDRC_TRACE`: where each call of the program is printed: a file, `chrome:` and a file for
+//!   events of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
 //!   ([`gdrcore_calls::Filter::parse`]). `GDRC_TRACE_COUNT`: `1`: print a table of the calls when
 //!   the process ends.
 //! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs

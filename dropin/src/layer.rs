@@ -9,7 +9,8 @@
 //! costs what it costs without this module.
 //!
 //! [`around`] is the place for what acts before a call, such as a fault that answers it with an
-//! errno ([`Outcome`](gdrcore_calls::Outcome) says in which form), and for what looks at its result.
+//! errno ([`Outcome`](gdrcore_calls::Outcome) says in which form), and for what looks at its
+//! result.
 
 use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
 use crate::trace;
@@ -71,7 +72,8 @@ unsafe fn pass(row: Row, args: Args) -> usize {
 /// Makes a call of the program, and tells the trace of it before and after. errno is the call's.
 fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
     let before = errno();
-    let seen = trace::Seen::begin(row, args);
+    let mut line = trace::Line::new();
+    let seen = trace::Seen::begin(row, args, &mut line);
     set_errno(before);
     let result = call();
     let after = errno();

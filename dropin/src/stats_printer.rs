@@ -139,8 +139,8 @@ extern "C" fn at_last() {
 #[link_section = ".fini_array"]
 static AT_LAST: extern "C" fn() = at_last;
 
-/// Prints the counters that are not 0, causes of failures and the table of calls, as requested, with
-/// one write.
+/// Prints the counters that are not 0, causes of failures and the table of calls, as requested,
+/// with one write.
 fn print(all: &Counters) -> std::io::Result<()> {
     let mut text = String::new();
     if env::stats() {

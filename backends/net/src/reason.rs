@@ -56,12 +56,16 @@ struct Record {
     returned: bool,
     /// Empty: the error's own text.
     text: Text,
+    /// How often the record was written.
+    changes: u64,
 }
 
 thread_local! {
     // Const and without drop: no allocation, no destructor to register.
     static RECORD: RefCell<Record> =
-        const { RefCell::new(Record { error: None, returned: true, text: Text::EMPTY }) };
+        const {
+            RefCell::new(Record { error: None, returned: true, text: Text::EMPTY, changes: 0 })
+        };
 }
 
 /// Keeps the reasons of refusals from now on. Idempotent. Any thread.
@@ -77,6 +81,7 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
         let Ok(mut r) = r.try_borrow_mut() else { return };
         r.error = Some(e);
         r.returned = false;
+        r.changes += 1;
         r.text.len = 0;
         // Cut where it is too long.
         let _ = r.text.write_fmt(words);
@@ -131,7 +136,14 @@ pub fn returned(e: Error) {
             r.text.len = 0;
         }
         r.returned = true;
+        r.changes += 1;
     });
+}
+
+/// How often this thread has recorded an error. If a call that fails has not changed it, the record
+/// is of an earlier one.
+pub fn changes() -> u64 {
+    RECORD.with(|r| r.try_borrow().map_or(0, |r| r.changes))
 }
 
 /// Drops the record.
@@ -198,6 +210,16 @@ mod tests {
         assert_eq!(words(), Error::StaleHandle.to_string());
         clear();
         assert_eq!(words(), "");
+    }
+
+    #[test]
+    fn each_record_is_a_change() {
+        install();
+        let before = changes();
+        let e = refuse!(Invalid, "cqe 9: at most 8");
+        let refused = changes();
+        returned(e);
+        assert!(before < refused && refused < changes());
     }
 
     #[test]

@@ -101,8 +101,8 @@ pub struct Call {
     pub outcome: Outcome,
 }
 
-/// Passes all rows to the macro `$then`: `name(argument: Kind, …) -> Outcome;`. The calls of librdmacm
-/// are its commands to the kernel, which the drop-in gets in the kernel's place.
+/// Passes all rows to the macro `$then`: `name(argument: Kind, …) -> Outcome;`. The calls of
+/// librdmacm are its commands to the kernel, which the drop-in gets in the kernel's place.
 #[macro_export]
 macro_rules! for_each_call {
     ($then:ident) => { $then! {

@@ -17,6 +17,8 @@ use std::collections::{HashMap, VecDeque};
 const POSTED_MAX: usize = 1 << 16;
 /// Most queue pairs whose peers are remembered.
 const PEERS_MAX: usize = 1 << 16;
+/// Bytes of the events of a call for which memory is kept.
+const TEXT_MAX: usize = 1 << 20;
 /// The end of the file, which the next event replaces.
 const END: &str = "\n]\n";
 
@@ -274,6 +276,9 @@ impl Chrome {
         state.text.push_str(END);
         self.sink.write_at(fd, &state.text, state.at);
         state.at += events;
+        if state.text.capacity() > TEXT_MAX {
+            state.text = String::new();
+        }
     }
 }
 

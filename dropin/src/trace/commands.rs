@@ -54,16 +54,16 @@ fn bytes(at: usize, len: usize, buffer: &mut [u8; COMMAND_MAX]) -> Option<&[u8]>
     Some(bytes)
 }
 
-fn id(w: &mut Words, n: u32) -> fmt::Result {
+fn id(w: &mut Words<'_>, n: u32) -> fmt::Result {
     w.names(Object::Id, n);
     write!(w, "id#{n}")
 }
 
-fn address(w: &mut Words, name: &str, a: &Addr) -> fmt::Result {
+fn address(w: &mut Words<'_>, name: &str, a: &Addr) -> fmt::Result {
     write!(w, ", {name}={} port {}", a.ip, a.port)
 }
 
-fn param(w: &mut Words, p: &ConnParam<'_>) -> fmt::Result {
+fn param(w: &mut Words<'_>, p: &ConnParam<'_>) -> fmt::Result {
     w.names(Object::Qp, p.qp_num);
     write!(w, ", qp_num={:#x}, private_data_len={}", p.qp_num, p.private_data.len())?;
     write!(w, ", responder_resources={}", p.responder_resources)?;
@@ -72,7 +72,7 @@ fn param(w: &mut Words, p: &ConnParam<'_>) -> fmt::Result {
 }
 
 /// The fields of the command of `len` bytes at `at`.
-pub fn command(w: &mut Words, at: usize, len: usize) -> fmt::Result {
+pub fn command(w: &mut Words<'_>, at: usize, len: usize) -> fmt::Result {
     let mut buffer = [0; COMMAND_MAX];
     let parsed = bytes(at, len, &mut buffer).and_then(|b| Command::parse(b).ok());
     let Some((command, _)) = parsed else { return write!(w, ", {len} bytes at {at:#x}") };
@@ -110,7 +110,7 @@ fn id_of(c: &Command<'_>) -> Option<u32> {
 }
 
 /// What else a command says.
-fn fields(w: &mut Words, c: &Command<'_>) -> fmt::Result {
+fn fields(w: &mut Words<'_>, c: &Command<'_>) -> fmt::Result {
     match c {
         Command::CreateId { ps, qp_type, .. } => write!(w, ", ps={ps:#x}, qp_type={qp_type}"),
         Command::Bind { addr, .. } => address(w, "addr", addr),
@@ -142,7 +142,7 @@ fn fields(w: &mut Words, c: &Command<'_>) -> fmt::Result {
 }
 
 /// What a command that succeeded has answered: a new id, an event.
-pub fn answer(w: &mut Words, at: usize, len: usize) -> fmt::Result {
+pub fn answer(w: &mut Words<'_>, at: usize, len: usize) -> fmt::Result {
     let mut buffer = [0; COMMAND_MAX];
     match bytes(at, len, &mut buffer).and_then(|b| Command::parse(b).ok()) {
         Some((Command::CreateId { response, .. }, _)) => {

@@ -38,6 +38,7 @@ use words::Words;
 
 pub use commands::row as command_row;
 pub use counts::table as counts;
+pub use words::Line;
 
 /// Nanoseconds after which a thread that only polls in vain is heard of.
 const FOLD_NS: u64 = 1_000_000_000;
@@ -78,6 +79,28 @@ thread_local! {
     /// [`FORKS`] and the thread's number then.
     static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     static POLLS: Cell<Polls> = const { Cell::new(NO_POLLS) };
+    /// The thread is in this module, perhaps with a lock.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// The thread forks, and holds the locks.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread's presence in this module. A signal handler that interrupts it, and makes calls,
+/// ends the program or forks, must not wait for the thread's own locks.
+struct Inside;
+
+impl Inside {
+    /// `None`: it is a signal handler above this module.
+    fn enter() -> Option<Inside> {
+        // Made only if it was not there: its drop says that it has gone.
+        (!INSIDE.replace(true)).then(|| Inside)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
 }
 
 /// The calling thread's number.
@@ -132,6 +155,10 @@ pub fn is_counting() -> bool {
 }
 
 extern "C" fn hold() {
+    if INSIDE.get() {
+        return;
+    }
+    HOLDS.set(true);
     match TRACE.get().and_then(|t| t.output.as_ref()) {
         Some(Output::Text(sink)) => sink.hold(),
         Some(Output::Chrome(chrome)) => chrome.hold(),
@@ -140,6 +167,9 @@ extern "C" fn hold() {
 }
 
 fn released(is_child: bool) {
+    if !HOLDS.replace(false) {
+        return;
+    }
     match TRACE.get().and_then(|t| t.output.as_ref()) {
         Some(Output::Text(sink)) => sink.release(is_child),
         Some(Output::Chrome(chrome)) => chrome.release(is_child),
@@ -159,7 +189,7 @@ extern "C" fn in_child() {
 
 /// The empty polls of the thread that ends the program.
 extern "C" fn at_exit() {
-    if let Some(trace) = TRACE.get() {
+    if let (Some(trace), Some(_inside)) = (TRACE.get(), Inside::enter()) {
         trace.fold(thread());
     }
 }
@@ -187,7 +217,7 @@ impl Trace {
             return;
         }
         let (begun, ended) = (polls.first, polls.last);
-        let mut line = words::Line::new();
+        let mut line = Line::new();
         let _ = match self.output {
             Some(Output::Text(_)) => values::head(&mut line, self, (begun, thread)),
             _ => Ok(()),
@@ -216,26 +246,39 @@ pub struct Seen<'a> {
     args: &'a Args,
     thread: u32,
     begun: u64,
-    words: Words,
+    words: Words<'a>,
     /// The arguments that were printed.
     printed: usize,
     /// The QP of the call, for arrows, and what was posted before.
     qp: u32,
     posted_before: Option<u64>,
+    /// [`reason::changes`] before the call.
+    reasons: u64,
 }
 
 impl<'a> Seen<'a> {
     /// Before the call: prints its arguments up to the first that the call writes. `None`: the
     /// filter does not want it.
-    pub fn begin(row: usize, args: &'a Args) -> Option<Seen<'a>> {
+    pub fn begin(row: usize, args: &'a Args, line: &'a mut Line) -> Option<Seen<'a>> {
         let trace = TRACE.get()?;
+        let _inside = Inside::enter()?;
         let thread = thread();
         let open = trace.filter.open(row, thread)?;
         let call = &CALLS[row];
         let (begun, printed, qp) = (now_ns(), 0, 0);
-        let words = Words::new(trace, (begun, thread), open);
-        let mut seen =
-            Seen { row, call, args, thread, begun, words, printed, qp, posted_before: None };
+        let words = Words::new(trace, line, (begun, thread), open);
+        let mut seen = Seen {
+            row,
+            call,
+            args,
+            thread,
+            begun,
+            words,
+            printed,
+            qp,
+            posted_before: None,
+            reasons: 0,
+        };
         let has_words = trace.output.is_some() || open != 0;
         // Most polls are empty, and no poll ends its CQ.
         if has_words && !seen.is_poll() {
@@ -244,7 +287,7 @@ impl<'a> Seen<'a> {
             seen.built();
         }
         // What the printing has refused is not the call's reason.
-        reason::clear();
+        seen.reasons = reason::changes();
         seen.begun = now_ns();
         if let Some(chrome) = trace.chrome() {
             seen.posting(chrome);
@@ -327,6 +370,7 @@ impl<'a> Seen<'a> {
     /// After the call: prints what it has written and its result.
     pub fn end(mut self, result: usize, errno: i32) {
         let ended = now_ns();
+        let Some(_inside) = Inside::enter() else { return };
         let trace = self.words.trace;
         let error = values::error_of(self.call.outcome, result, errno);
         let is_empty = self.is_poll()
@@ -388,7 +432,8 @@ impl<'a> Seen<'a> {
         let w = &mut self.words;
         let _ = w.write_str(")");
         w.line.results();
-        let _ = values::result(w, outcome, result, errno);
+        let has_reason = reason::changes() != self.reasons;
+        let _ = values::result(w, outcome, result, (errno, has_reason));
         if error.is_some() {
             return;
         }

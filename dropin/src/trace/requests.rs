@@ -47,13 +47,13 @@ pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
 }
 
 /// `[{…}, …]` of send requests.
-pub fn sends(w: &mut Words, first: usize, datagrams: bool) -> fmt::Result {
+pub fn sends(w: &mut Words<'_>, first: usize, datagrams: bool) -> fmt::Result {
     send_requests(w, send_list(first), datagrams)
 }
 
 /// As [`sends`], of requests from anywhere.
 pub fn send_requests(
-    w: &mut Words,
+    w: &mut Words<'_>,
     list: impl Iterator<Item = ibv_send_wr>,
     datagrams: bool,
 ) -> fmt::Result {
@@ -65,7 +65,7 @@ pub fn send_requests(
     w.write_str("]")
 }
 
-fn send(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+fn send(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
     let (opcode, flags) = (Named(wr.opcode, "IBV_WR_", wr_opcode::name), wr.send_flags);
     write!(w, "{{wr_id={}, opcode={opcode}, ", wr.wr_id)?;
     write!(w, "send_flags={}, sg_list=", Flags(flags, "IBV_SEND_", send_flags::name))?;
@@ -83,7 +83,7 @@ fn send(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
     w.write_str("}")
 }
 
-fn operands(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+fn operands(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
     // SAFETY: integers; the opcode and the transport say which of them count.
     unsafe {
         match wr.opcode {
@@ -126,7 +126,7 @@ fn operands(w: &mut Words, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
 }
 
 /// The range of a window.
-pub fn bind_info(w: &mut Words, b: &ibv_mw_bind_info) -> fmt::Result {
+pub fn bind_info(w: &mut Words<'_>, b: &ibv_mw_bind_info) -> fmt::Result {
     w.write_str("{mr=")?;
     object(w, Arg::Mr, b.mr as usize)?;
     let flags = Flags(b.mw_access_flags, "IBV_ACCESS_", access::name);
@@ -134,7 +134,7 @@ pub fn bind_info(w: &mut Words, b: &ibv_mw_bind_info) -> fmt::Result {
 }
 
 /// `[{…}, …]` of receive requests.
-pub fn recvs(w: &mut Words, first: usize) -> fmt::Result {
+pub fn recvs(w: &mut Words<'_>, first: usize) -> fmt::Result {
     w.write_str("[")?;
     for (i, wr) in recv_list(first).enumerate() {
         w.element(i);
@@ -146,7 +146,7 @@ pub fn recvs(w: &mut Words, first: usize) -> fmt::Result {
 }
 
 /// The pieces of a request.
-pub fn sges(w: &mut Words, list: usize, n: u32) -> fmt::Result {
+pub fn sges(w: &mut Words<'_>, list: usize, n: u32) -> fmt::Result {
     w.write_str("[")?;
     let n = usize::try_from(n as i32).unwrap_or(0);
     for i in 0..n.min(PIECES_MAX) {
@@ -165,7 +165,7 @@ pub fn sges(w: &mut Words, list: usize, n: u32) -> fmt::Result {
 }
 
 /// The completions that a poll of the CQ at `cq` has stored, as many as it has returned.
-pub fn completions(w: &mut Words, cq: usize, wc: usize, result: usize) -> fmt::Result {
+pub fn completions(w: &mut Words<'_>, cq: usize, wc: usize, result: usize) -> fmt::Result {
     let n = usize::try_from(result as i32).unwrap_or(0);
     w.write_str("[")?;
     for i in 0..n {
@@ -179,7 +179,7 @@ pub fn completions(w: &mut Words, cq: usize, wc: usize, result: usize) -> fmt::R
 }
 
 /// A completion; of one that failed its cause.
-pub fn completion(w: &mut Words, cq: usize, wc: &ibv_wc) -> fmt::Result {
+pub fn completion(w: &mut Words<'_>, cq: usize, wc: &ibv_wc) -> fmt::Result {
     w.names(Object::Qp, wc.qp_num);
     let status = Named(wc.status, "IBV_WC_", wc_status::name);
     write!(w, "{{wr_id={}, status={status}, ", wc.wr_id)?;
@@ -221,7 +221,7 @@ pub fn cq_number(cq: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Trace;
+    use crate::trace::{Line, Trace};
     use gdrcore_calls::{Filter, Row};
 
     /// The text of a list of completions, and whether a filter wants its call.
@@ -229,7 +229,8 @@ mod tests {
         let filter = Filter::parse(filter).unwrap();
         let open = filter.open(Row::ibv_poll_cq as usize, 1).unwrap();
         let trace = Trace { output: None, counting: false, filter, start_ns: 0 };
-        let mut w = Words::new(Box::leak(Box::new(trace)), (0, 1), open);
+        let mut line = Line::new();
+        let mut w = Words::new(Box::leak(Box::new(trace)), &mut line, (0, 1), open);
         completions(&mut w, 0, list.as_ptr() as usize, list.len()).unwrap();
         (w.line.as_str().to_string(), w.is_wanted())
     }

@@ -1,8 +1,7 @@
 //! Where the lines go: standard error, or a file of this process alone.
 //!
-//! The file is made by the first line, and is always a new one: it is opened with `O_EXCL` and
-//! `O_NOFOLLOW`, so that no link of another user is followed and no file is overwritten. If the
-//! name is taken, by another process of the program or by an older trace, the file's name is
+//! The file is made by the first line, and is always a new one: it is opened with `O_EXCL`, by
+//! which no link of another user is followed and no file is overwritten. If the name is taken, by another process of the program or by an older trace, the file's name is
 //! followed by a dot and the process's id. A child of fork has a file of its own likewise.
 //!
 //! Each line is one system call, so whatever ends the process leaves whole lines. The program may
@@ -86,11 +85,8 @@ impl Sink {
 
     fn is_ours(&self, fd: c_int) -> bool {
         let (device, inode) = &self.file;
-        fd >= 0
-            && stat(fd).is_ok_and(|st| {
-                st.st_dev == device.load(Ordering::Relaxed)
-                    && st.st_ino == inode.load(Ordering::Relaxed)
-            })
+        let known = (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed));
+        fd >= 0 && stat(fd).is_ok_and(|st| (st.st_dev, st.st_ino) == known)
     }
 
     /// The descriptor of the file, which is opened if needed. The second value: it is new.
@@ -119,12 +115,7 @@ impl Sink {
 
     /// Opens a new file, and makes it the one that is written.
     fn open(&self, path: &Path) -> Result<c_int> {
-        let flags = libc::O_WRONLY
-            | libc::O_CREAT
-            | libc::O_EXCL
-            | libc::O_NOFOLLOW
-            | libc::O_CLOEXEC
-            | self.flags;
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | self.flags;
         let pid = std::process::id();
         for n in 0..NAMES_MAX {
             let mut name = path.as_os_str().as_bytes().to_vec();
@@ -147,7 +138,7 @@ impl Sink {
                 return Ok(fd);
             }
             let e = last_error();
-            if e.errno() != libc::EEXIST && e.errno() != libc::ELOOP {
+            if e.errno() != libc::EEXIST {
                 return Err(e);
             }
         }
@@ -168,7 +159,7 @@ impl Sink {
             None => self.write_error(line),
             Some(path) => {
                 let Some((fd, _)) = self.descriptor() else { return };
-                let written = without_signals(|| write(fd, line, None));
+                let written = unlimited(|| write(fd, line, None));
                 if let Err(e) = written {
                     self.end(path, e);
                 }
@@ -178,7 +169,7 @@ impl Sink {
 
     /// Writes at a place of the file.
     pub fn write_at(&self, fd: c_int, text: &str, at: u64) {
-        if let (Some(path), Err(e)) = (&self.path, without_signals(|| write(fd, text, Some(at)))) {
+        if let (Some(path), Err(e)) = (&self.path, unlimited(|| write(fd, text, Some(at)))) {
             self.end(path, e);
         }
     }
@@ -219,6 +210,18 @@ fn above_standard(fd: c_int) -> Result<c_int> {
         return Err(last_error());
     }
     Ok(copy)
+}
+
+/// Writes to a file. If the size of files is limited, reaching it must not end the program by a
+/// signal.
+fn unlimited<T>(write: impl FnOnce() -> T) -> T {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct lives through the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    match known && limit.rlim_cur == libc::RLIM_INFINITY {
+        true => write(),
+        false => without_signals(write),
+    }
 }
 
 /// Writes all bytes. One call unless the disk is full, whose error the second one has.

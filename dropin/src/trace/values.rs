@@ -122,7 +122,7 @@ pub fn number(kind: Arg, at: usize) -> Option<(Object, u32)> {
 }
 
 /// An object, by its number.
-pub fn object(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
     if at == 0 {
         return w.write_str("NULL");
     }
@@ -147,7 +147,7 @@ pub fn object(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
 }
 
 /// The name of a device, or of a context's device.
-fn device(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+fn device(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
     let device = match kind {
         Arg::Context => peek::<usize>(at).unwrap_or(0),
         _ => at,
@@ -163,9 +163,9 @@ fn device(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
 
 /// The struct at an address by `print`, or the address if it cannot be read.
 fn of<T: super::peek::Bits>(
-    w: &mut Words,
+    w: &mut Words<'_>,
     at: usize,
-    print: impl FnOnce(&mut Words, T) -> fmt::Result,
+    print: impl FnOnce(&mut Words<'_>, T) -> fmt::Result,
 ) -> fmt::Result {
     match peek::<T>(at) {
         Some(value) => print(w, value),
@@ -196,7 +196,7 @@ pub fn is_written(kind: Arg) -> bool {
 
 /// An argument. `result`: that of the call, if it has been made.
 pub fn argument(
-    w: &mut Words,
+    w: &mut Words<'_>,
     kind: Arg,
     (args, i): (&Args, usize),
     result: Option<usize>,
@@ -240,7 +240,7 @@ pub fn argument(
 }
 
 /// What a successful call has written.
-fn written(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+fn written(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
     match kind {
         Arg::OutInt => of(w, at, |w, n: i32| write!(w, "{n}")),
         Arg::OutU16 => of(w, at, |w, n: u16| write!(w, "{n:#x}")),
@@ -269,7 +269,7 @@ fn written(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
     }
 }
 
-fn event(w: &mut Words, e: ibv_async_event) -> fmt::Result {
+fn event(w: &mut Words<'_>, e: ibv_async_event) -> fmt::Result {
     write!(w, "{{{}", Named(e.event_type, "IBV_EVENT_", event_name))?;
     // SAFETY: any member of the union may be read as bits.
     let element = unsafe { e.element.cq } as usize;
@@ -284,11 +284,11 @@ fn event(w: &mut Words, e: ibv_async_event) -> fmt::Result {
     w.write_str("}")
 }
 
-fn srq_attr(w: &mut Words, a: ibv_srq_attr) -> fmt::Result {
+fn srq_attr(w: &mut Words<'_>, a: ibv_srq_attr) -> fmt::Result {
     write!(w, "{{max_wr={}, max_sge={}, srq_limit={}}}", a.max_wr, a.max_sge, a.srq_limit)
 }
 
-fn ah_attr(w: &mut Words, a: ibv_ah_attr) -> fmt::Result {
+fn ah_attr(w: &mut Words<'_>, a: ibv_ah_attr) -> fmt::Result {
     write!(w, "{{dlid={}, port_num={}", a.dlid, a.port_num)?;
     if a.is_global != 0 {
         write!(w, ", dgid={}, sgid_index={}", Gid(a.grh.dgid.raw), a.grh.sgid_index)?;
@@ -297,7 +297,7 @@ fn ah_attr(w: &mut Words, a: ibv_ah_attr) -> fmt::Result {
     w.write_str("}")
 }
 
-fn cap(w: &mut Words, c: ibv_qp_cap) -> fmt::Result {
+fn cap(w: &mut Words<'_>, c: ibv_qp_cap) -> fmt::Result {
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = c;
     write!(w, "{{max_send_wr={max_send_wr}, max_recv_wr={max_recv_wr}, ")?;
     write!(w, "max_send_sge={max_send_sge}, max_recv_sge={max_recv_sge}, ")?;
@@ -305,7 +305,7 @@ fn cap(w: &mut Words, c: ibv_qp_cap) -> fmt::Result {
 }
 
 /// Structs that the call reads.
-fn attributes(w: &mut Words, kind: Arg, at: usize, args: &Args) -> fmt::Result {
+fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) -> fmt::Result {
     match kind {
         Arg::Gid => of(w, at, |w, gid: [u8; 16]| write!(w, "{}", Gid(gid))),
         Arg::AhAttr => of(w, at, ah_attr),
@@ -346,7 +346,7 @@ fn attributes(w: &mut Words, kind: Arg, at: usize, args: &Args) -> fmt::Result {
     }
 }
 
-fn qp_init(w: &mut Words, i: ibv_qp_init_attr) -> fmt::Result {
+fn qp_init(w: &mut Words<'_>, i: ibv_qp_init_attr) -> fmt::Result {
     write!(w, "{{qp_type={}, send_cq=", Named(i.qp_type, "IBV_QPT_", qp_type::name))?;
     object(w, Arg::Cq, i.send_cq as usize)?;
     w.write_str(", recv_cq=")?;
@@ -359,7 +359,7 @@ fn qp_init(w: &mut Words, i: ibv_qp_init_attr) -> fmt::Result {
 }
 
 /// The attributes that a mask names.
-fn qp_attr(w: &mut Words, a: &ibv_qp_attr, named: u32) -> fmt::Result {
+fn qp_attr(w: &mut Words<'_>, a: &ibv_qp_attr, named: u32) -> fmt::Result {
     use qp_attr_mask as mask;
     let state = |s| Named(s, "IBV_QPS_", qp_state::name);
     let (now, to) = (state(a.cur_qp_state), state(a.qp_state));
@@ -415,8 +415,13 @@ pub fn error_of(outcome: Outcome, result: usize, errno: i32) -> Option<i32> {
     }
 }
 
-/// ` = ` and the result, of an error with its reason.
-pub fn result(w: &mut Words, outcome: Outcome, v: usize, errno: i32) -> fmt::Result {
+/// ` = ` and the result, of an error with its reason if the call has recorded one.
+pub fn result(
+    w: &mut Words<'_>,
+    outcome: Outcome,
+    v: usize,
+    (errno, has_reason): (i32, bool),
+) -> fmt::Result {
     if outcome == Outcome::Void {
         return Ok(());
     }
@@ -428,15 +433,10 @@ pub fn result(w: &mut Words, outcome: Outcome, v: usize, errno: i32) -> fmt::Res
             _ => {}
         }
         w.write_str(&errno_name(error))?;
-        let before = w.line.as_str().len();
-        w.write_str(" (")?;
-        let began = w.line.as_str().len();
-        reason::with(|why| write!(w, "{why}"))?;
-        if w.line.as_str().len() == began {
-            w.line.truncate(before);
-            return Ok(());
-        }
-        return w.write_str(")");
+        return match has_reason {
+            true => reason::with(|why| write!(w, " ({why})")),
+            false => Ok(()),
+        };
     }
     match outcome {
         Outcome::New(kind) => new(w, kind, v),
@@ -446,7 +446,7 @@ pub fn result(w: &mut Words, outcome: Outcome, v: usize, errno: i32) -> fmt::Res
 }
 
 /// A new object, with the numbers by which other calls and the peer know it.
-fn new(w: &mut Words, kind: Arg, at: usize) -> fmt::Result {
+fn new(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
     if kind == Arg::Qp {
         w.write_str("qp ")?;
     }

@@ -53,11 +53,6 @@ impl Line {
         (self.len, self.is_cut) = (0, false);
     }
 
-    /// Removes what was written since the text was `len` bytes long.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-    }
-
     fn push(&mut self, text: &str) {
         for (to, from) in self.bytes[self.len..].iter_mut().zip(text.bytes()) {
             to.write(from);
@@ -86,25 +81,30 @@ impl Write for Line {
 }
 
 /// The line of a call that is being made.
-pub struct Words {
+pub struct Words<'a> {
     pub trace: &'static Trace,
-    pub line: Line,
+    pub line: &'a mut Line,
     /// What a continued line begins with: its time in nanoseconds and its thread.
     pub begins: (u64, u32),
     /// The clauses of the filter that no object has met.
     open: u32,
 }
 
-impl Write for Words {
+impl Write for Words<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.line.write_str(text)
     }
 }
 
-impl Words {
+impl<'a> Words<'a> {
     /// Nothing yet. `open`: the filter's clauses about objects.
-    pub fn new(trace: &'static Trace, begins: (u64, u32), open: u32) -> Words {
-        Words { trace, line: Line::new(), begins, open }
+    pub fn new(
+        trace: &'static Trace,
+        line: &'a mut Line,
+        begins: (u64, u32),
+        open: u32,
+    ) -> Words<'a> {
+        Words { trace, line, begins, open }
     }
 
     /// Whether the filter wants the call, by the objects that it has named so far.
@@ -128,7 +128,7 @@ impl Words {
                 text.write(self.line.as_str());
                 let is_result = self.line.limit > LINE_MAX - RESULT_ROOM;
                 self.line.clear();
-                let _ = values::head(&mut self.line, self.trace, self.begins);
+                let _ = values::head(self.line, self.trace, self.begins);
                 let _ = self.line.write_str(if is_result { "    = " } else { "    " });
             }
         }
