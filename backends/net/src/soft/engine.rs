@@ -18,7 +18,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::{self, Take};
-use gdrcore_core::verbs::shared::{CqShared, QpShared};
+use gdrcore_core::verbs::shared::{at_once, CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -59,15 +59,15 @@ impl SoftEngine {
         bad: &mut *const SendWr,
         take: Take,
     ) -> Result<()> {
-        if q.writes_peer.load(Ordering::Relaxed) != 0 {
+        let done = match q.at_once.load(Ordering::Relaxed) {
+            at_once::NO => false,
             // SAFETY: the caller's promise.
-            let written = unsafe {
-                post::expect_write(q, wr);
-                self.write_peer_single(qi, q, wr)
-            };
-            if written {
-                return Ok(());
-            }
+            at_once::MAPPED => unsafe { self.write_peer_single(qi, q, wr) },
+            // SAFETY: as above.
+            _ => unsafe { self.pass_single(qi, q, wr) },
+        };
+        if done {
+            return Ok(());
         }
         q.expect_frame();
         if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
@@ -216,7 +216,7 @@ impl SoftEngine {
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
-            held.guard.begin_handoff(index as u32);
+            held.guard.begin_handoff(index, cq);
             handled = self.round(&mut held, Round::Full, None);
             if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
                 *first = *found;
