@@ -126,10 +126,10 @@ impl SoftEngine {
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // Completions that wait are taken without a round. Most polls find none, and run a round.
-        if wc.is_empty() || !cq.ring.is_empty() {
-            return self.take_found(cq, wc);
+        match cq.ring.is_empty() {
+            false => self.take_found(cq, wc),
+            true => self.poll_after_round(index, cq, wc),
         }
-        self.poll_after_round(index, cq, wc)
     }
 
     /// `Device::progress`: the packets and runs handled.
@@ -201,15 +201,17 @@ impl SoftEngine {
     /// round may be left to that thread.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        let helped = self.helper_on.load(Ordering::Relaxed);
-        if !helped && self.rests() {
+        if self.rests() {
             return Ok(0);
+        }
+        if wc.is_empty() {
+            return self.take_found(cq, wc);
         }
         let token = token();
         if !self.may_run_for(token, cq) {
             return take(cq, wc);
         }
-        if helped {
+        if self.helper_on.load(Ordering::Relaxed) {
             let handled = self.program_round();
             self.after_turn(token, handled == 0);
             return take(cq, wc);

@@ -34,6 +34,13 @@ fn is_local(qp: &Qp, kind: QpKind) -> bool {
     qp.conn.loopback && qp.kind == kind && qp.conn.resp.holds() == 0 && !qp.conn.resp.ack_owed
 }
 
+/// Whether a QP is of a kind and takes requests of the QP `from` of this engine now.
+#[inline(always)]
+fn takes_from(b: &Qp, kind: QpKind, (from, mtu): (u32, u32)) -> bool {
+    let connected = b.attr.dest_qp_num == from && b.conn.mtu == mtu && b.can_receive();
+    connected && is_local(b, kind)
+}
+
 /// The kinds of initiator and target.
 #[inline(always)]
 const fn kinds(dc: bool) -> (QpKind, QpKind) {
@@ -76,8 +83,7 @@ impl Transport {
         (from, mtu): (u32, u32),
     ) -> Option<Conn<'t>> {
         let b = self.common.qp_of(qpn).and_then(|bi| self.within(s, bi))?;
-        let connected = b.qp.attr.dest_qp_num == from && b.qp.conn.mtu == mtu && b.qp.can_receive();
-        (connected && is_local(b.qp, kind)).then_some(b)
+        takes_from(b.qp, kind, (from, mtu)).then_some(b)
     }
 
     /// Executes the only request in the send queue of the QP at an index, if it can be done in one
@@ -162,11 +168,17 @@ impl Transport {
         scratch: &mut [u8],
     ) -> bool {
         let Single { wr_id, sge, inline, signaled, .. } = *request;
-        let (Some(q), Some(qp)) = (s.qps.get(qi), self.qps.get_mut(qi)) else { return false };
-        let common = &mut self.common;
+        let Transport { qps, nobody: peer, common, .. } = self;
+        // A QP that is connected to itself takes a slot.
+        let bi = qps.get(qi).and_then(|qp| common.qp_of(qp.attr.dest_qp_num));
+        let Some((bi, (qp, b))) = bi.and_then(|bi| Some((bi, qps.pair_mut(qi, bi)?))) else {
+            return false;
+        };
+        let (Some(q), Some(bq)) = (s.qps.get(qi), s.qps.get(bi)) else { return false };
         let index = qp.conn.req.next;
         let idle = qp.conn.req.nothing_in_flight() && q.engine_sq(&common.key).end() == index;
-        if !idle || !is_local(qp, QpKind::Rc) || !qp.may_send_new::<false>() {
+        let local = is_local(qp, QpKind::Rc) && takes_from(b, QpKind::Rc, (qp.qpn, qp.conn.mtu));
+        if !idle || !local || !qp.may_send_new::<false>() {
             return false;
         }
         // A completion without room would need its slot. The completion of the receive may take an
@@ -183,19 +195,18 @@ impl Transport {
         if !common.memory.gather_single(qp.pd, &sge, inline, bytes, of) {
             return false;
         }
-        let (from, psn) = ((qp.qpn, qp.conn.mtu), qp.conn.req.next_psn);
+        let psn = qp.conn.req.next_psn;
         let (run, op) = run_of_single::<WRITE>(request, qp.attr.dest_qp_num, psn);
         let size = packet_bytes(op, bytes.len());
 
-        let b = self.local_target(s, run.dest_qpn, QpKind::Rc, from);
-        let Some(mut b) = b else { return false };
+        let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
         if !b.accept_single::<false>(&run, size, bytes) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
         b.count_sent(1, ACK_BYTES);
 
-        let Some(mut a) = self.within(s, qi) else { return false };
+        let mut a = Conn { qi, qp, q, peer, s, common };
         let (bytes, charge) = (size as u64, Charge::Free);
         a.answered_at_once(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
         let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
