@@ -147,6 +147,18 @@ impl<T> Table<T> {
         self.at(i).map(|p| unsafe { &*p })
     }
 
+    /// Two different elements, exclusively; `None`: one of them does not exist, or they are the same.
+    #[inline(always)]
+    pub fn pair_mut(&mut self, i: usize, j: usize) -> Option<(&mut T, &mut T)> {
+        if i == j {
+            return None;
+        }
+        let (a, b) = (self.at(i)?, self.at(j)?);
+        // SAFETY: `at` gives live elements only; they are two, and the table is borrowed
+        // exclusively.
+        Some(unsafe { (&mut *a, &mut *b) })
+    }
+
     /// Element `i`, exclusively.
     #[inline(always)]
     pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {

@@ -40,7 +40,7 @@ use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::turns::TurnLock;
-use crate::verbs::post;
+use crate::verbs::post::{self, Single};
 use crate::verbs::shared::{polled, CqShared, QpShared, Shared};
 use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
@@ -344,14 +344,22 @@ impl Engine {
     /// [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        let ring = &cq.ring;
         // Most polls find nothing. They need no exclusive end, whose flag takes a locked
         // instruction.
-        if ring.is_empty() {
-            return Ok(0);
+        match cq.ring.is_empty() {
+            true => Ok(0),
+            false => Self::take_waiting(cq, wc),
         }
+    }
+
+    /// [`Engine::take_completions`] of a CQ that was just seen to have some.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn take_waiting(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // An engine that waits for room looks for it in its next round.
-        Ok(ring.consumer().ok_or_else(polled)?.take_headers(wc))
+        Ok(cq.ring.consumer().ok_or_else(polled)?.take_headers(wc))
     }
 }
 
@@ -385,6 +393,18 @@ impl Guard<'_> {
             wr_opcode::RDMA_WRITE => t.try_local::<DC, true>(s, qi, scratch),
             wr_opcode::RDMA_READ => t.try_local_read::<DC>(s, qi, scratch),
             _ => t.try_local::<DC, false>(s, qi, scratch),
+        }
+    }
+
+    /// Executes one SEND or WRITE to a QP of this engine, without a slot of the send queue. False:
+    /// it is to be posted, and no state has changed; its bytes may be written.
+    #[inline(always)]
+    pub fn pass_single(&mut self, qi: usize, request: &Single) -> bool {
+        let (inner, s) = self.split();
+        let Inner { transport: t, scratch, .. } = inner;
+        match request.opcode {
+            wr_opcode::RDMA_WRITE => t.pass_single::<true>(s, qi, request, scratch),
+            _ => t.pass_single::<false>(s, qi, request, scratch),
         }
     }
 

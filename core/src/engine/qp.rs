@@ -19,7 +19,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::req::{tx_block, WqeState};
 use crate::verbs::resp::Resource;
-use crate::verbs::shared::{qp_path, QpShared, Shared};
+use crate::verbs::shared::{at_once, qp_path, QpShared, Shared};
 use crate::verbs::transition;
 use crate::verbs::types::{qp_attr_mask as mask, qp_state, Handle, QpAttr, QpCap, QpInit};
 use crate::verbs::wqe::{recv_stride, send_stride, RecvWqe, SendWqe};
@@ -352,7 +352,7 @@ impl Inner {
         q.max_recv_sge.store(given.max_recv_sge, Ordering::Relaxed);
         q.max_inline.store(given.max_inline_data, Ordering::Relaxed);
         q.path.store(qp_path::UNKNOWN, Ordering::Relaxed);
-        q.writes_peer.store(0, Ordering::Relaxed);
+        q.at_once.store(at_once::NO, Ordering::Relaxed);
         q.next_frame.store(0, Ordering::Relaxed);
         let t = &mut inner.transport;
         let given = if kind.has_requester() { given } else { QpCap::default() };

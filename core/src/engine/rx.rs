@@ -10,7 +10,7 @@ use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
 use crate::roce::witness::Suspect;
 use crate::roce::{Origin, Transport};
 use crate::verbs::cause::CauseCode;
-use crate::verbs::shared::Shared;
+use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::types::Wc;
 use crate::wire::{Flow, Opcode, Psn, ICRC_LEN};
 
@@ -266,11 +266,14 @@ impl Guard<'_> {
         }
     }
 
-    /// Lets the first completion for a CQ bypass its ring: this thread polls the CQ, which is
-    /// empty. [`Guard::finish_handoff`] must follow under the same lock.
+    /// Lets the first completion for a CQ bypass its ring, if the ring is empty: this thread polls
+    /// the CQ. [`Guard::finish_handoff`] must follow under the same lock.
     #[inline(always)]
-    pub fn begin_handoff(&mut self, cq: u32) {
-        self.split().0.transport.common.handoff.begin(cq);
+    pub fn begin_handoff(&mut self, cq: usize, ring: &CqShared) {
+        let common = &mut self.split().0.transport.common;
+        if let Some(cq) = common.cqs.get_mut(cq) {
+            common.handoff.begin(cq, ring.ring.is_empty());
+        }
     }
 
     /// The completion that bypassed the ring. It is older than all that the CQ holds now.

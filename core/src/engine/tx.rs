@@ -13,7 +13,7 @@ use crate::roce::txbuf::TxBuf;
 use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
-use crate::verbs::post::SingleWrite;
+use crate::verbs::post::Single;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
@@ -264,7 +264,7 @@ impl Guard<'_> {
     pub fn write_peer_single<'m, M: PeerMemory + ?Sized + 'm>(
         &mut self,
         qi: usize,
-        write: &SingleWrite,
+        write: &Single,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
         let (inner, s) = self.split();

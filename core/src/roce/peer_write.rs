@@ -27,8 +27,8 @@ use crate::device::MrAttr;
 use crate::mem::{Access, RegisteredMemory, Target};
 use crate::ring::SlotRef;
 use crate::verbs::objects::Qp;
-use crate::verbs::post::SingleWrite;
-use crate::verbs::shared::Shared;
+use crate::verbs::post::Single;
+use crate::verbs::shared::{at_once, Shared};
 use crate::verbs::types::{access, send_flags, wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 
@@ -85,10 +85,10 @@ impl Transport {
         &mut self,
         s: &Shared,
         qi: usize,
-        write: &SingleWrite,
+        write: &Single,
         memory: impl FnOnce(u16) -> Option<&'m mut M>,
     ) -> bool {
-        let SingleWrite { wr_id, sge, inline, signaled, remote_addr, rkey } = *write;
+        let Single { wr_id, sge, inline, signaled, remote_addr, rkey, .. } = *write;
         let len = u64::from(sge.length);
         let Some(Conn { qp, peer, q, common, .. }) = self.connected(s, qi) else { return false };
         let Path::Link(link) = peer.path else { return false };
@@ -106,7 +106,7 @@ impl Transport {
             },
         };
         let Some(to) = memory.pin(qp.qpn, qp.attr.dest_qp_num, rkey, remote_addr, len) else {
-            q.writes_peer.store(0, Ordering::Relaxed);
+            q.at_once.store(at_once::NO, Ordering::Relaxed);
             return false;
         };
         let placed = providers.transfer(&source, 0, to, len as usize);
@@ -232,7 +232,8 @@ impl Conn<'_> {
         }
         self.qp.conn.req.placed = 0;
         self.count(|c| if carried { &mut c.carried_writes } else { &mut c.mapped_writes });
-        self.q.writes_peer.store(u32::from(!carried), Ordering::Relaxed);
+        let place = if carried { at_once::NO } else { at_once::MAPPED };
+        self.q.at_once.store(place, Ordering::Relaxed);
         if self.complete_single(index) {
             return Mapped::Whole;
         }

@@ -227,6 +227,9 @@ pub struct Cq {
     pub mem: Option<Region>,
     /// Entries reserved for receives that have begun.
     pub reserved: u32,
+    /// The poll to which its next completion goes past the ring
+    /// (`roce::rules::cq::CompletionHandoff`); 0: none.
+    pub bypass: u64,
     /// Completions that raise its next event.
     pub armed: Armed,
     /// Free entries when a QP last began to wait for one.

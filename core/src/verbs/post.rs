@@ -195,18 +195,24 @@ pub unsafe fn send_list(
     (posted, outcome)
 }
 
-/// One WRITE of one piece that is in no ring, as its request says.
+/// One SEND or WRITE of one piece that is in no ring, as its request says.
 #[derive(Clone, Copy, Debug)]
-pub struct SingleWrite {
+pub struct Single {
     /// The program's number of it.
     pub wr_id: u64,
+    /// [`wr_opcode`]: one up to SEND_WITH_IMM.
+    pub opcode: u32,
+    /// Its immediate data, if the opcode has any.
+    pub imm: u32,
     /// Where its bytes are, and how many.
     pub sge: Sge,
     /// They are the program's, without a key.
     pub inline: bool,
     /// It completes also with success.
     pub signaled: bool,
-    /// Where they go.
+    /// It asks for a solicited event.
+    pub solicited: bool,
+    /// Where the bytes of a WRITE go.
     pub remote_addr: u64,
     /// The key of that place.
     pub rkey: u32,
@@ -232,23 +238,25 @@ pub unsafe fn expect_write(qp: &QpShared, wr: *const SendWr) {
     }
 }
 
-/// Reads a single WRITE that is to be executed at once; the send queue is empty. `None`: it is
-/// another request, or the queue is not empty, and [`send`] is next.
+/// Reads a single request that is to be executed at once; the send queue is empty. `None`: it is
+/// no SEND or WRITE of one piece, or the queue is not empty, and [`send`] is next.
 ///
 /// # Safety
 /// As for [`send`].
 #[inline(always)]
-pub unsafe fn single_write(qp: &QpShared, wr: *const SendWr) -> Option<SingleWrite> {
+pub unsafe fn single(qp: &QpShared, wr: *const SendWr) -> Option<Single> {
     // SAFETY: the caller's promise.
     let Plain { w, sge, inline, signaled } = unsafe { Plain::read::<false>(qp, wr)? };
-    if w.opcode != wr_opcode::RDMA_WRITE || w.flags & send_flags::MORE != 0 || !qp.sq.is_empty() {
+    if w.flags & send_flags::MORE != 0 || !qp.sq.is_empty() {
         return None;
     }
     // SAFETY: as in `send_one`.
     let r = unsafe { (&raw const (*wr).wr.rdma).read_unaligned() };
     let signaled = (w.flags | signaled) & send_flags::SIGNALED != 0;
+    let solicited = w.flags & send_flags::SOLICITED != 0;
     let (remote_addr, rkey) = (r.remote_addr, r.rkey);
-    Some(SingleWrite { wr_id: w.wr_id, sge, inline, signaled, remote_addr, rkey })
+    let Head { wr_id, opcode, imm, .. } = w;
+    Some(Single { wr_id, opcode, imm, sge, inline, signaled, solicited, remote_addr, rkey })
 }
 
 /// A SEND or WRITE of one piece, with valid arguments, on a QP that may send it.

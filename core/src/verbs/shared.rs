@@ -57,10 +57,9 @@ pub struct QpShared {
     /// writes it when the path to the peer is chosen or ends. It is a guess, and that function
     /// checks it.
     pub path: AtomicU32,
-    /// 1: its last WRITE was copied into mapped memory of its peer, so the next single one is
-    /// offered to [`crate::engine::Guard::write_peer_single`] before it gets a slot. Written by the
-    /// engine.
-    pub writes_peer: AtomicU32,
+    /// Where its last request went at once ([`at_once`]): the next single one is offered the same
+    /// way before it gets a slot. Written by the engine.
+    pub at_once: AtomicU32,
     /// The place of that WRITE in this process, less the address that it named. It predicts the
     /// place of the next WRITE, for [`crate::mem::host::expect_write`] alone.
     pub peer_offset: AtomicU64,
@@ -79,6 +78,17 @@ pub mod qp_path {
     pub const LOOPBACK: u32 = 2;
     /// Through the memory of a link.
     pub const LINK: u32 = 3;
+}
+
+/// Numbers of places in [`QpShared::at_once`].
+pub mod at_once {
+    /// Nowhere: it was sent, or it needed its slot.
+    pub const NO: u32 = 0;
+    /// A WRITE, into memory of the peer's process, which is mapped
+    /// ([`crate::engine::Guard::write_peer_single`]).
+    pub const MAPPED: u32 = 1;
+    /// A SEND or WRITE, to a queue pair of this engine ([`crate::engine::Guard::pass_single`]).
+    pub const WITHIN: u32 = 2;
 }
 
 impl QpShared {

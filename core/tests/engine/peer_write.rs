@@ -5,7 +5,7 @@ use gdrcore_core::config::Config;
 use gdrcore_core::device::MrAttr;
 use gdrcore_core::mem::host;
 use gdrcore_core::roce::peer_memory::{PeerMemory, Piece, COPY_REMOTE_MIN, PIECES};
-use gdrcore_core::verbs::post::{self, SingleWrite};
+use gdrcore_core::verbs::post::{self, Single};
 use gdrcore_core::verbs::types::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -134,15 +134,16 @@ fn alone(net: &mut Net, a: &End, wr: Wr) -> bool {
 }
 
 /// What the program's side takes a request of `a` for.
-fn single(net: &Net, a: &End, mut wr: Wr) -> Option<SingleWrite> {
+fn single(net: &Net, a: &End, mut wr: Wr) -> Option<Single> {
     wr.raw.sg_list = wr.sges.as_ptr();
     wr.raw.num_sge = wr.sges.len() as i32;
     // SAFETY: the request and its list live through the call.
-    unsafe { post::single_write(&net.lock(a).shared().qps[index(a.qp)], &wr.raw) }
+    let single = unsafe { post::single(&net.lock(a).shared().qps[index(a.qp)], &wr.raw) };
+    single.filter(|single| single.opcode == wr_opcode::RDMA_WRITE)
 }
 
 /// Offers to the engine what the program's side has read.
-fn offer(net: &mut Net, a: &End, write: &SingleWrite) -> bool {
+fn offer(net: &mut Net, a: &End, write: &Single) -> bool {
     let mut memory = net.memory.take();
     let at = &mut **memory.as_mut().unwrap();
     let placed = net.lock(a).write_peer_single(index(a.qp), write, |_| Some(&mut *at));
@@ -152,7 +153,7 @@ fn offer(net: &mut Net, a: &End, write: &SingleWrite) -> bool {
 
 /// Whether a single WRITE of `a` would be offered so.
 fn is_offered(net: &Net, a: &End) -> bool {
-    net.lock(a).shared().qps[index(a.qp)].writes_peer.load(Relaxed) != 0
+    net.lock(a).shared().qps[index(a.qp)].at_once.load(Relaxed) != 0
 }
 
 fn write(a: &End, b: &End, len: usize) -> Wr {

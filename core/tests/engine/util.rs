@@ -793,6 +793,8 @@ pub fn err<T>(r: Result<T>) -> Error {
 const TIMES: [&str; 3] = ["silent_since: ", "probe_wait: ", "armed_at: "];
 /// Fields that each world has of its own: addresses, keys and what the memory held.
 const MEMORY: [&str; 4] = ["addr: ", "va: ", "rkey: ", "value: "];
+/// Positions in the send ring: a request without a slot moves none. They are shown one to another.
+const POSITIONS: [&str; 3] = ["released: ", "acked: ", "next: "];
 
 /// A struct that was formatted with `{:?}` without fields of these names.
 fn without(names: &[&str], text: &str) -> String {
@@ -810,16 +812,18 @@ pub fn end_state(net: &Net, i: usize, e: &End, timed: bool) -> String {
     let t = &g.transport;
     let qi = index(e.qp);
     let q = &t.qps[qi];
-    let conn = without(&MEMORY, &format!("{:?}", q.conn));
+    let conn = without(&POSITIONS, &without(&MEMORY, &format!("{:?}", q.conn)));
+    let oldest = q.conn.req.released;
+    let positions = [q.conn.req.acked, q.conn.req.next].map(|at| at.wrapping_sub(oldest));
     out += &format!(
-        "{i}: state {} blocks {:x} events {:x} {}\n",
+        "{i}: state {} blocks {:x} events {:x} {positions:?} {}\n",
         q.state,
         q.holds(),
         q.events,
         if timed { conn } else { without(&TIMES, &conn) }
     );
-    for at in 0..q.wqes.len() {
-        out += &format!("  wqe {:?}\n", q.wqes[at]);
+    for k in 0..q.wqes.len() as u32 {
+        out += &format!("  wqe {:?}\n", q.wqes[q.wqe_at(oldest.wrapping_add(k))]);
     }
     out += &format!("  cause {} counters {:?}\n", q.cause.code, q.counters);
     if let Some(peer) = t.peers.get(q.conn.peer as usize) {

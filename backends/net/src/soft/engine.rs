@@ -18,7 +18,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::{self, Take};
-use gdrcore_core::verbs::shared::{CqShared, QpShared};
+use gdrcore_core::verbs::shared::{at_once, CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -59,15 +59,15 @@ impl SoftEngine {
         bad: &mut *const SendWr,
         take: Take,
     ) -> Result<()> {
-        if q.writes_peer.load(Ordering::Relaxed) != 0 {
+        let done = match q.at_once.load(Ordering::Relaxed) {
+            at_once::NO => false,
             // SAFETY: the caller's promise.
-            let written = unsafe {
-                post::expect_write(q, wr);
-                self.write_peer_single(qi, q, wr)
-            };
-            if written {
-                return Ok(());
-            }
+            at_once::MAPPED => unsafe { self.write_peer_single(qi, q, wr) },
+            // SAFETY: as above.
+            _ => unsafe { self.pass_single(qi, q, wr) },
+        };
+        if done {
+            return Ok(());
         }
         q.expect_frame();
         if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
@@ -126,10 +126,10 @@ impl SoftEngine {
     #[inline(always)]
     pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
         // Completions that wait are taken without a round. Most polls find none, and run a round.
-        if wc.is_empty() || !cq.ring.is_empty() {
-            return self.take_found(cq, wc);
+        match cq.ring.is_empty() {
+            false => self.take_found(cq, wc),
+            true => self.poll_after_round(index, cq, wc),
         }
-        self.poll_after_round(index, cq, wc)
     }
 
     /// `Device::progress`: the packets and runs handled.
@@ -201,22 +201,24 @@ impl SoftEngine {
     /// round may be left to that thread.
     #[inline(always)]
     fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
-        let helped = self.helper_on.load(Ordering::Relaxed);
-        if !helped && self.rests() {
+        if self.rests() {
             return Ok(0);
+        }
+        if wc.is_empty() {
+            return self.take_found(cq, wc);
         }
         let token = token();
         if !self.may_run_for(token, cq) {
             return take(cq, wc);
         }
-        if helped {
+        if self.helper_on.load(Ordering::Relaxed) {
             let handled = self.program_round();
             self.after_turn(token, handled == 0);
             return take(cq, wc);
         }
         let (mut handled, mut n) = (0, 0);
         if let Some(mut held) = self.try_lock() {
-            held.guard.begin_handoff(index as u32);
+            held.guard.begin_handoff(index, cq);
             handled = self.round(&mut held, Round::Full, None);
             if let (Some(found), Some(first)) = (held.guard.finish_handoff(), wc.first_mut()) {
                 *first = *found;

@@ -13,7 +13,7 @@ use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::Path;
 use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::QpShared;
-use gdrcore_core::verbs::types::{Handle, SendWr};
+use gdrcore_core::verbs::types::{wr_opcode, Handle, SendWr};
 
 /// Control: regions that peers may write. Data, under the lock: WRITEs into those of peers.
 impl SoftEngine {
@@ -80,7 +80,12 @@ impl SoftEngine {
         wr: *const SendWr,
     ) -> bool {
         // SAFETY: our contract.
-        let Some(write) = (unsafe { post::single_write(q, wr) }) else { return false };
+        unsafe { post::expect_write(q, wr) };
+        // SAFETY: our contract.
+        let write = unsafe { post::single(q, wr) };
+        let Some(write) = write.filter(|write| write.opcode == wr_opcode::RDMA_WRITE) else {
+            return false;
+        };
         self.execute_in_turn(qi, |held| {
             let (g, port) = held.parts();
             let Some(shm) = &mut port.shm else { return false };

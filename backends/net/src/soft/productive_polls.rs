@@ -70,7 +70,7 @@ impl SoftEngine {
             0 => self.look_and_take(cq, wc),
             polls => {
                 left.store(polls - 1, Ordering::Relaxed);
-                Engine::take_completions(cq, wc)
+                Engine::take_waiting(cq, wc)
             }
         }
     }

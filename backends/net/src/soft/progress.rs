@@ -18,9 +18,9 @@ use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::sleep;
-use gdrcore_core::verbs::post::Posted;
+use gdrcore_core::verbs::post::{self, Posted};
 use gdrcore_core::verbs::shared::{qp_path, QpShared};
-use gdrcore_core::verbs::types::{wr_opcode, Handle};
+use gdrcore_core::verbs::types::{wr_opcode, Handle, SendWr};
 
 /// Most runs between QPs of this device in one round.
 const LOOPBACK_RUNS: usize = 64;
@@ -260,6 +260,18 @@ impl SoftEngine {
             qp_path::PORT => self.send_to_port::<DC>(g, port, qi),
             _ => false,
         }
+    }
+
+    /// Executes a single request that is not posted, to a queue pair of this engine. Returns false
+    /// if it must be posted.
+    ///
+    /// # Safety
+    /// As for [`post::send`].
+    #[inline(never)]
+    pub(super) unsafe fn pass_single(&self, qi: usize, q: &QpShared, wr: *const SendWr) -> bool {
+        // SAFETY: our contract.
+        let Some(request) = (unsafe { post::single(q, wr) }) else { return false };
+        self.execute_in_turn(qi, |held| held.guard.pass_single(qi, &request))
     }
 
     #[inline(never)]

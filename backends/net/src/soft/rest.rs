@@ -67,7 +67,8 @@ impl SoftEngine {
     }
 
     /// Whether a poll of an empty CQ needs no round, because the engine is at rest. Notes such a
-    /// poll. One of [`IDLE_POLLS`] runs a round all the same, and gives the core away.
+    /// poll. One of [`IDLE_POLLS`] runs a round all the same, and gives the core away. A helper
+    /// that starts ends the rest by its rounds, and learns of polls from then on.
     #[inline(always)]
     pub(super) fn rests(&self) -> bool {
         if !self.polls.rest.lasts(self.engine.turns()) || self.engine.shared().active.any() {

@@ -7,27 +7,38 @@
 //! nothing has changed, and the request takes the general path. `core/tests/engine/shapes/local.rs`
 //! runs both over the same requests and compares the results.
 
+use core::sync::atomic::Ordering;
+
 use crate::mem::{Access, TransferId};
 use crate::ring::EngineConsumer;
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::rules::ack::refill_retries;
 use crate::roce::rules::complete::{prepare, Left};
+use crate::roce::rules::cq::CqSide;
 use crate::roce::rules::send::{class_of_singles, Charge, Departed, Eligible};
 use crate::roce::run::Run;
 use crate::roce::Transport;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
-use crate::verbs::shared::Shared;
-use crate::verbs::types::{wc_opcode, wc_status::SUCCESS, wr_opcode};
+use crate::verbs::post::Single;
+use crate::verbs::shared::{at_once, Shared};
+use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
-use crate::wire::{packet_bytes, Kind, Opcode};
+use crate::wire::{packet_bytes, Kind, Opcode, Psn};
 
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
 /// what it must be.
 #[inline(always)]
 fn is_local(qp: &Qp, kind: QpKind) -> bool {
     qp.conn.loopback && qp.kind == kind && qp.conn.resp.holds() == 0 && !qp.conn.resp.ack_owed
+}
+
+/// Whether a QP is of a kind and takes requests of the QP `from` of this engine now.
+#[inline(always)]
+fn takes_from(b: &Qp, kind: QpKind, (from, mtu): (u32, u32)) -> bool {
+    let connected = b.attr.dest_qp_num == from && b.conn.mtu == mtu && b.can_receive();
+    connected && is_local(b, kind)
 }
 
 /// The kinds of initiator and target.
@@ -38,6 +49,26 @@ const fn kinds(dc: bool) -> (QpKind, QpKind) {
     } else {
         (QpKind::Rc, QpKind::Rc)
     }
+}
+
+/// The packet of a single request that has no slot, and its opcode.
+#[inline(always)]
+fn run_of_single<const WRITE: bool>(request: &Single, dest_qpn: u32, psn: Psn) -> (Run, Opcode) {
+    let Single { opcode, imm, sge, solicited, remote_addr, rkey, .. } = *request;
+    let writes = WRITE || opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    let has_imm = !WRITE && opcode & 1 != 0;
+    let kind = if writes { Kind::Write } else { Kind::Send };
+    let only = if writes { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
+    let run = Run {
+        solicited,
+        has_imm,
+        imm,
+        va: remote_addr,
+        rkey,
+        dma_len: sge.length,
+        ..Run::new(class_of_singles(false), kind, dest_qpn, psn)
+    };
+    (run, Opcode(only.0 + u8::from(has_imm)))
 }
 
 impl Transport {
@@ -52,8 +83,7 @@ impl Transport {
         (from, mtu): (u32, u32),
     ) -> Option<Conn<'t>> {
         let b = self.common.qp_of(qpn).and_then(|bi| self.within(s, bi))?;
-        let connected = b.qp.attr.dest_qp_num == from && b.qp.conn.mtu == mtu && b.qp.can_receive();
-        (connected && is_local(b.qp, kind)).then_some(b)
+        takes_from(b.qp, kind, (from, mtu)).then_some(b)
     }
 
     /// Executes the only request in the send queue of the QP at an index, if it can be done in one
@@ -118,6 +148,76 @@ impl Transport {
         let sent = Departed { psn, psns: 1, packets: 1, bytes, charge };
         let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
         a.end_local(&mut sq, index, &sent, ACK_BYTES, code);
+        if !DC {
+            q.at_once.store(at_once::WITHIN, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Executes one SEND or WRITE of the RC QP at an index, which has no slot of the send queue, as
+    /// [`Transport::try_local`] does one that has. False: it is to be posted, and no state has
+    /// changed.
+    ///
+    /// `scratch`, `WRITE`: as there.
+    #[inline(never)]
+    pub(crate) fn pass_single<const WRITE: bool>(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        request: &Single,
+        scratch: &mut [u8],
+    ) -> bool {
+        let Single { wr_id, sge, inline, signaled, .. } = *request;
+        let Transport { qps, nobody: peer, common, .. } = self;
+        // A QP that is connected to itself takes a slot.
+        let bi = qps.get(qi).and_then(|qp| common.qp_of(qp.attr.dest_qp_num));
+        let Some((bi, (qp, b))) = bi.and_then(|bi| Some((bi, qps.pair_mut(qi, bi)?))) else {
+            return false;
+        };
+        let (Some(q), Some(bq)) = (s.qps.get(qi), s.qps.get(bi)) else { return false };
+        let index = qp.conn.req.next;
+        let idle = qp.conn.req.nothing_in_flight() && q.engine_sq(&common.key).end() == index;
+        let local = is_local(qp, QpKind::Rc) && takes_from(b, QpKind::Rc, (qp.qpn, qp.conn.mtu));
+        if !idle || !local || !qp.may_send_new::<false>() {
+            return false;
+        }
+        // A completion without room would need its slot. The completion of the receive may take an
+        // entry of the same CQ before it.
+        if signaled {
+            let scq = CqSide::of(s, &common.key, &mut common.cqs, qp.scq);
+            if !scq.is_some_and(|scq| scq.has_room_for(if WRITE { 1 } else { 2 })) {
+                return false;
+            }
+        }
+        let Some(bytes) = scratch.get_mut(..sge.length as usize) else { return false };
+        // A fetch that slow memory begins here continues for the general path.
+        let of = TransferId::request(qp.qpn, index, 0);
+        if !common.memory.gather_single(qp.pd, &sge, inline, bytes, of) {
+            return false;
+        }
+        let psn = qp.conn.req.next_psn;
+        let (run, op) = run_of_single::<WRITE>(request, qp.attr.dest_qp_num, psn);
+        let size = packet_bytes(op, bytes.len());
+
+        let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
+        if !b.accept_single::<false>(&run, size, bytes) {
+            return false;
+        }
+        b.qp.conn.resp.pkts_since_ack = 0;
+        b.count_sent(1, ACK_BYTES);
+
+        let mut a = Conn { qi, qp, q, peer, s, common };
+        let (bytes, charge) = (size as u64, Charge::Free);
+        a.answered_at_once(&Departed { psn, psns: 1, packets: 1, bytes, charge }, ACK_BYTES);
+        let flags = if signaled { send_flags::SIGNALED as u16 } else { 0 };
+        let wqe = SendWqe { wr_id, length: sge.length.into(), flags, ..SendWqe::default() };
+        let code = if run.kind == Kind::Write { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
+        let (key, cqs) = (&a.common.key, &mut a.common.cqs);
+        let ending = prepare(s, key, cqs, a.qp.scq, &wqe, code, SUCCESS);
+        debug_assert!(ending.is_some(), "room was checked");
+        if let Some(ending) = ending {
+            ending.finish_slotless(s, a.qp);
+        }
         true
     }
 
@@ -180,6 +280,15 @@ impl Transport {
 }
 
 impl Conn<'_> {
+    /// A request has left, and its answer of so many bytes has come: nothing is in flight.
+    #[inline(always)]
+    fn answered_at_once(&mut self, sent: &Departed, answer: u64) {
+        self.note_sent::<true>(sent);
+        self.count_received(1, answer);
+        self.qp.conn.req.una_psn = self.qp.conn.req.max_psn;
+        refill_retries(self.qp);
+    }
+
     /// The only request of the send queue, at a ring index, has been executed by its peer: it is
     /// acknowledged and, if signaled, completed. `answer`: bytes of the peer's packet.
     #[inline(always)]
@@ -191,10 +300,7 @@ impl Conn<'_> {
         answer: u64,
         code: u32,
     ) {
-        self.note_sent::<true>(sent);
-        self.count_received(1, answer);
-        self.qp.conn.req.una_psn = self.qp.conn.req.max_psn;
-        refill_retries(self.qp);
+        self.answered_at_once(sent, answer);
         let (s, common) = (self.s, &mut *self.common);
         let slot = sq.at(index);
         let (wqe, scq) = (slot.header(), self.qp.scq);

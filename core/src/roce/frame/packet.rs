@@ -88,7 +88,7 @@ impl Transport {
             // IBTA 9.7.7.2, taken
             let acked =
                 payload.is_empty() && matches!(Syndrome::parse(run.syndrome), Syndrome::Ack { .. });
-            let ended = acked && c.end_single(now, run.psn);
+            let ended = acked && c.end_singles_through(now, run.psn);
             if ended {
                 c.single_ended();
             }

@@ -95,7 +95,7 @@ impl Transport {
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
-    /// message in order, or the ACK of the only request in flight; also the ACK beside a message.
+    /// message in order, or the ACK of single requests; also the ACK beside a message.
     /// `w`: the first words of `rest`, copied out. `receipts`: those of the link. Returns the bytes
     /// taken; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken.
     /// `DC`: it is a record of DC.
@@ -137,7 +137,7 @@ impl Transport {
             false if DC => None,
             false => beside(w, end, rest.len()),
         };
-        let acked = psn.is_some_and(|psn| c.end_single(now, psn));
+        let acked = psn.is_some_and(|psn| c.end_singles_through(now, psn));
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {

@@ -172,8 +172,15 @@ impl Conn<'_> {
             if qp.conn.resp.recv.taken || !DC && qp.srq != NONE {
                 return false;
             }
-            let cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
-            let Some(mut cq) = cq else { return false };
+            let Some(rcq) = common.cqs.get_mut(qp.rcq as usize) else { return false };
+            let bypasses = common.handoff.is_open(rcq);
+            let mut cq = None;
+            if !bypasses {
+                cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
+                if cq.is_none() {
+                    return false;
+                }
+            }
             let srq = if DC { qp.srq } else { NONE };
             let mut rq = recv_queue(self.s, self.q, &common.key, srq);
             if rq.ready() == 0 {
@@ -205,7 +212,10 @@ impl Conn<'_> {
             }
             let src_qp = if DC { qp.src_qp() } else { 0 };
             let wc = qp.recv_completion(wr_id, run, len as u32, src_qp);
-            cq.hand_over(self.s, &mut common.handoff, wc, run.solicited);
+            match cq {
+                None => common.handoff.put(wc),
+                Some(mut cq) => cq.push(self.s, wc, run.solicited),
+            }
         } else if to.is_some_and(|to| common.memory.providers.put(to, payload) != Access::Ready) {
             return false;
         }

@@ -7,7 +7,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, Peer, PROBE_NS};
 use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
-use crate::verbs::req::Ready;
+use crate::verbs::req::{Ready, Req};
 use crate::verbs::resp::rx_block;
 
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
@@ -165,6 +165,29 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
+/// All that was sent is acknowledged: the timers stop, and the window of requests is free. Without
+/// the window of READ responses.
+#[inline(always)]
+fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
+    req.ack_deadline = 0;
+    req.probe_at = 0;
+    // Requests that the rate limit has cut do not end at a piece's end, and were not subtracted.
+    req.rd_out = 0;
+    // Packets that were not sent again after a rewind count no longer.
+    peer.tx.on_acked(core::mem::take(&mut req.inflight));
+}
+
+/// [`progress`] of a queue pair of which all that was sent is acknowledged, and no READ.
+#[inline(always)]
+pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
+    refill_retries(qp);
+    let req = &mut qp.conn.req;
+    req.una_psn = req.max_psn;
+    req.silent_since = now;
+    req.probe_wait = PROBE_NS;
+    nothing_in_flight(req, peer);
+}
+
 /// [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
 /// bytes of requests and `read_freed` bytes of READ responses leave the windows. The caller wakes
 /// QPs that wait for a window.
@@ -182,13 +205,7 @@ pub(in crate::roce) fn progress(
     req.probe_wait = PROBE_NS;
     // Each case releases its windows by itself: one common release costs a hop 7 instructions.
     if req.una_psn == req.max_psn {
-        req.ack_deadline = 0;
-        req.probe_at = 0;
-        // Requests that the rate limit has cut do not end at a piece's end, and were not
-        // subtracted.
-        req.rd_out = 0;
-        // Packets that were not sent again after a rewind count no longer.
-        peer.tx.on_acked(core::mem::take(&mut req.inflight));
+        nothing_in_flight(req, peer);
         let read_freed = core::mem::take(&mut req.read_inflight);
         if read_freed > 0 {
             peer.rx.on_acked(read_freed);

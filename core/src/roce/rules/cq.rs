@@ -5,7 +5,6 @@ use crate::ring::EngineProducer;
 use crate::verbs::objects::{Armed, Cq};
 use crate::verbs::shared::{EngineKey, Shared};
 use crate::verbs::types::{wc_status, Wc};
-use crate::verbs::NONE;
 
 /// The engine's side of one CQ: its ring, its record and its index.
 pub(in crate::roce) struct CqSide<'a> {
@@ -31,6 +30,12 @@ impl<'a> CqSide<'a> {
     #[inline(always)]
     pub(in crate::roce) fn has_room(&self) -> bool {
         self.ring.free() > self.cq.reserved
+    }
+
+    /// Whether so many such completions find entries.
+    #[inline(always)]
+    pub(in crate::roce) fn has_room_for(&self, count: u32) -> bool {
+        self.ring.free() >= self.cq.reserved.saturating_add(count)
     }
 
     /// The CQ at an index, if a receive may reserve an entry of it.
@@ -64,6 +69,8 @@ impl<'a> CqSide<'a> {
         let pushed = self.ring.push(wc);
         debug_assert!(pushed.is_ok(), "room was checked or reserved");
         let cq = &mut *self.cq;
+        // What comes later does not overtake this one.
+        cq.bypass = 0;
         if cq.armed == Armed::No {
             return;
         }
@@ -92,45 +99,62 @@ impl<'a> CqSide<'a> {
         wc: Wc,
         solicited: bool,
     ) {
-        let expected = to.cq == self.index && !to.has && self.cq.armed == Armed::No;
-        if expected && self.ring.room_seen() == self.ring.capacity() {
-            to.has = true;
-            to.wc = wc;
-        } else {
-            self.push(s, wc, solicited);
+        match to.is_open(self.cq) {
+            true => to.put(wc),
+            false => self.push(s, wc, solicited),
         }
     }
 }
 
-/// CQ polled by the thread that runs this round of the engine. Its first completion bypasses the
-/// ring, whose end the thread would have to read otherwise.
+/// The CQ polled by the thread that runs this round of the engine. Its first completion bypasses
+/// the ring, whose end the thread would have to read otherwise.
+///
+/// [`Cq::bypass`] has the number of the poll while that is allowed: when the round began, the ring
+/// was empty, no entry was reserved and no event asked for, and nothing was pushed since.
 #[derive(Debug)]
 pub struct CompletionHandoff {
-    /// The CQ, or [`NONE`].
-    cq: u32,
+    /// Of the poll; a greater one ends it. Never 0, as [`Cq::bypass`] is of a CQ that nobody polls.
+    number: u64,
     has: bool,
     wc: Wc,
 }
 
 impl Default for CompletionHandoff {
     fn default() -> Self {
-        CompletionHandoff { cq: NONE, has: false, wc: Wc::default() }
+        CompletionHandoff { number: 1, has: false, wc: Wc::default() }
     }
 }
 
 impl CompletionHandoff {
-    /// The caller polls the CQ at an index, whose ring is empty, and holds the engine's lock until
-    /// [`CompletionHandoff::finish`].
+    /// The caller polls a CQ, and holds the engine's lock until [`CompletionHandoff::finish`].
+    /// `is_empty`: nothing is in its ring.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, cq: u32) {
-        self.cq = cq;
+    pub(crate) fn begin(&mut self, cq: &mut Cq, is_empty: bool) {
+        self.number += 1;
         self.has = false;
+        let opens = is_empty && cq.armed == Armed::No && cq.reserved == 0;
+        cq.bypass = if opens { self.number } else { 0 };
+    }
+
+    /// Whether the next completion of a CQ bypasses its ring. It needs no entry, so a receive need
+    /// not look for one.
+    #[inline(always)]
+    pub(in crate::roce) fn is_open(&self, cq: &Cq) -> bool {
+        cq.bypass == self.number
+    }
+
+    /// The completion for which it is open.
+    #[inline(always)]
+    pub(in crate::roce) fn put(&mut self, wc: Wc) {
+        self.number += 1;
+        self.has = true;
+        self.wc = wc;
     }
 
     /// The first completion of the round, if it bypassed the ring. All in the ring completed later.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> Option<&Wc> {
-        self.cq = NONE;
+        self.number += 1;
         self.has.then_some(&self.wc)
     }
 }

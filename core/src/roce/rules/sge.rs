@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use crate::mem::{Access, KeyError, RegisteredMemory, Target, Token, TransferId};
+use crate::mem::{host, Access, KeyError, RegisteredMemory, Target, Token, TransferId};
 use crate::ring::SlotRef;
 use crate::roce::peer_memory::{Piece, PIECES};
 use crate::verbs::cause::CauseCode;
@@ -116,6 +116,23 @@ impl RegisteredMemory {
         let src = slot.tail().get(at..at + dst.len()).ok_or_else(too_short)?;
         dst.copy_from_slice(src);
         Ok(())
+    }
+
+    /// [`RegisteredMemory::gather`] of all bytes of a request of one piece that has no slot.
+    /// `inline`: the piece is the program's, without a key.
+    #[inline(always)]
+    pub(in crate::roce) fn gather_single(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        inline: bool,
+        dst: &mut [u8],
+        of: TransferId,
+    ) -> bool {
+        match inline {
+            true => host::fetch(sge.addr, dst).is_ok(),
+            false => self.gather_pieces(pd, core::slice::from_ref(sge), 0, dst, of).is_ok(),
+        }
     }
 
     /// [`RegisteredMemory::gather`], or, with a CRC state, [`RegisteredMemory::gather_crc`]; what

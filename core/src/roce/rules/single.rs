@@ -1,15 +1,42 @@
 //! The way of a single request from its queue to its completion, whatever framing carries it.
 
-use super::ack::progress;
+use super::ack::single_progress;
 use super::complete::{prepare, Left};
+use super::cq::CqSide;
 use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
 use crate::verbs::req::WqeState;
 use crate::verbs::types::{wc_opcode, wc_status, wr_opcode};
+use crate::verbs::wqe::SendWqe;
 use crate::verbs::NONE;
 use crate::wire::Psn;
+
+/// Whether a request is a SEND or a WRITE.
+#[inline(always)]
+fn is_plain(wqe: &SendWqe) -> bool {
+    u32::from(wqe.opcode) <= wr_opcode::SEND_WITH_IMM
+}
+
+/// The [`wc_opcode`] of such a request.
+#[inline(always)]
+fn code_of_single(wqe: &SendWqe) -> u32 {
+    let writes = u32::from(wqe.opcode) <= wr_opcode::RDMA_WRITE_WITH_IMM;
+    if writes {
+        wc_opcode::RDMA_WRITE
+    } else {
+        wc_opcode::SEND
+    }
+}
+
+impl WqeState {
+    /// Whether its request was sent as one packet with a PSN, and has not ended.
+    #[inline(always)]
+    fn is_single(&self, psn: Psn) -> bool {
+        self.started && !self.done && self.npkts == 1 && self.psn == psn
+    }
+}
 
 impl Conn<'_> {
     /// Records that the waiting request has left, and the owed ACK with it. The caller starts the
@@ -51,26 +78,92 @@ impl Conn<'_> {
         let wqe = slot.header();
         let at = qp.wqe_at(index);
         let ws = &mut qp.wqes[at];
-        let opcode = u32::from(wqe.opcode);
-        let plain = opcode <= wr_opcode::SEND_WITH_IMM;
-        if !ws.started || ws.done || ws.npkts != 1 || ws.psn != psn || !plain {
+        if !ws.is_single(psn) || !is_plain(wqe) {
             return false;
         }
-        let writes = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let code = if writes { wc_opcode::RDMA_WRITE } else { wc_opcode::SEND };
-        let status = wc_status::SUCCESS;
+        let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
         let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
         let Some(ending) = ending else { return false };
         *ws = WqeState::default();
         qp.counters.count_received(1, ACK_BYTES);
-        qp.conn.req.una_psn = qp.conn.req.max_psn;
-        progress(qp, self.peer, now, 0, 0);
+        single_progress(qp, self.peer, now);
         let handoff = Some(&mut common.handoff);
         ending.finish(self.s, qp, &mut sq, Left::NothingKept, handoff);
         true
     }
 
-    /// After [`Conn::end_single`]: drops the deferred timer, and wakes QPs that wait for a window.
+    /// Ends all requests in flight, if the ACK of `psn` ends them, each was one packet and nothing
+    /// blocks that. False: nothing has changed. [`Conn::single_ended`] is next.
+    #[inline(always)]
+    pub(in crate::roce) fn end_singles_through(&mut self, now: u64, psn: Psn) -> bool {
+        self.end_single(now, psn) || self.end_several(now, psn)
+    }
+
+    /// [`Conn::end_singles_through`] of more than one.
+    #[inline(never)]
+    fn end_several(&mut self, now: u64, psn: Psn) -> bool {
+        let count = self.singles_through(psn);
+        if count == 0 {
+            return false;
+        }
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        let mut sq = self.q.engine_sq(&common.key);
+        qp.counters.count_received(1, ACK_BYTES);
+        single_progress(qp, self.peer, now);
+        for _ in 0..count {
+            let slot = sq.at(qp.conn.req.released);
+            let wqe = slot.header();
+            let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
+            let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
+            debug_assert!(ending.is_some(), "room was checked");
+            let Some(ending) = ending else { break };
+            let handoff = Some(&mut common.handoff);
+            ending.finish(self.s, qp, &mut sq, Left::Others, handoff);
+            qp.conn.req.acked = qp.conn.req.released;
+        }
+        if qp.conn.req.next != sq.end() {
+            common.ready.set(self.qi);
+        }
+        true
+    }
+
+    /// How many requests the ACK of `psn` ends, if these are all that have begun, each is single,
+    /// and their completions have room; else 0.
+    #[inline(always)]
+    fn singles_through(&mut self, psn: Psn) -> u32 {
+        let (qp, common) = (&*self.qp, &mut *self.common);
+        let req = &qp.conn.req;
+        let (first, count) = (req.released, req.next.wrapping_sub(req.released));
+        if psn.add(1) != req.max_psn
+            || req.acked != first
+            || req.read_inflight != 0
+            || req.holds() != 0
+            || req.sends_again()
+        {
+            return 0;
+        }
+        let sq = self.q.engine_sq(&common.key);
+        let mut signaled = 0;
+        for k in 0..count {
+            let index = first.wrapping_add(k);
+            let slot = sq.at(index);
+            let wqe = slot.header();
+            if !qp.wqes[qp.wqe_at(index)].is_single(req.una_psn.add(k)) || !is_plain(wqe) {
+                return 0;
+            }
+            signaled += u32::from(wqe.is_signaled());
+        }
+        if signaled > 0 {
+            let side = CqSide::of(self.s, &common.key, &mut common.cqs, qp.scq);
+            if !side.is_some_and(|side| side.has_room_for(signaled)) {
+                return 0;
+            }
+        }
+        count
+    }
+
+    /// After all requests in flight have ended: drops the deferred timer, and wakes QPs that wait
+    /// for a window.
     #[inline(always)]
     pub(in crate::roce) fn single_ended(&mut self) {
         if self.common.timer_deferred == self.qi as u32 {

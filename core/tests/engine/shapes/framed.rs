@@ -231,7 +231,8 @@ impl World {
         let polls =
             self.polls && requests(bytes) == 1 && g.shared().cqs[index(to.rcq)].ring.is_empty();
         if polls && self.single {
-            g.begin_handoff(index(to.rcq) as u32);
+            let cq = index(to.rcq);
+            g.begin_handoff(cq, &self.net.hosts[to.host].engine.shared().cqs[cq]);
         }
         let mut data = &bytes[..];
         while !data.is_empty() {

@@ -25,6 +25,8 @@ struct Ways {
     not_sent: u64,
     /// READs among those sent.
     reads: u64,
+    /// Requests that had no slot.
+    slotless: u64,
     requests: u64,
     acks: u64,
     not_taken: u64,
@@ -99,6 +101,10 @@ fn worlds(o: Opts) -> [World; 2] {
 
 impl World {
     fn post(&mut self, id: u64, p: &Plan) -> Result<(), gdrcore_core::Error> {
+        self.net.try_post(&self.ends[p.from], self.request(id, p))
+    }
+
+    fn request(&self, id: u64, p: &Plan) -> Wr {
         let (e, peer) = (&self.ends[p.from], &self.ends[1 - p.from]);
         let mut wr = Wr::new(p.opcode).id(id).flags(p.flags).imm(0x0102_0304);
         let each = p.len / p.pieces;
@@ -116,15 +122,14 @@ impl World {
         }
         let rkey = peer.mr.rkey ^ if p.wrong == 1 { 0x55 } else { 0 };
         let at = peer.mr.iova + if p.wrong == 2 { peer.buf.len() as u64 } else { p.dst as u64 };
-        wr = match p.opcode {
+        match p.opcode {
             wr_opcode::ATOMIC_FETCH_AND_ADD => wr.atomic(peer, p.dst, 3, 0),
             wr_opcode::FLUSH => {
                 wr.raw.wr = WrOp { flush: range(at, rkey, p.len as u64) };
                 wr
             }
             _ => wr.key(at, rkey),
-        };
-        self.net.try_post(e, wr)
+        }
     }
 
     /// All that the two paths could leave behind differently, as text. Within an engine no time is
