@@ -48,6 +48,9 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_LID",
         "GDRC_IDENTITY",
         "GDRC_VERBOSE",
+        "GDRC_FAULTS",
+        "GDRC_SEED",
+        "GDRC_FAULT_LOG",
         "GDRC_VERBS_ON_DROPIN",
         "LD_PRELOAD",
     ] {

@@ -25,6 +25,7 @@ const CORE: &[&[&str]] = &[
     &["pool", "ring", "sleep", "turns", "lease", "frame_len", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
+    &["inject"],
     &["receipt"],
     &["mem"],
     &["verbs"],
@@ -63,7 +64,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-ucma", &["gdrcore-core"]),
     ("gdrcore-preload", &[]),
     ("gdrcore-mlx5", &[]),
-    ("gdrcore-run", &[]),
+    ("gdrcore-run", &["gdrcore-core"]),
     ("gdrcore-cli", &["gdrcore-core", "gdrcore-net", "gdrcore-run"]),
     (
         "gdrcore-dropin",

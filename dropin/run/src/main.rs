@@ -5,6 +5,7 @@
 
 mod arguments;
 mod capture;
+mod faults;
 
 use arguments::{Arguments, Request};
 use gdrcore_run::{drop_in_library, elf};
@@ -26,10 +27,12 @@ fn main() -> ExitCode {
             println!("gdrcore-run {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
-        Ok(Request::Run(mut a)) => match capture::begin(&mut a) {
-            Ok(()) => a,
-            Err(why) => return fail(USAGE, &why),
-        },
+        Ok(Request::Run(mut a)) => {
+            match capture::begin(&mut a).and_then(|()| faults::begin(&mut a)) {
+                Ok(()) => a,
+                Err(why) => return fail(USAGE, &why),
+            }
+        }
         Err(why) => return fail(USAGE, &format!("{why}\nTry 'gdrcore-run --help'.")),
     };
     let Some(folder) = drop_in_library::folder() else {
