@@ -272,6 +272,15 @@ typedef struct gdrc_config {
      * polls of that engine's CQs; its connections have queue pairs of any engine.
      */
     uint32_t engines;
+    /**
+     * Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
+     * every 10" (docs/using/TESTING.md). Which packets they hit follows from seed; 0: from one
+     * that is drawn. All peers are then reached by packets, also those of this host and of the
+     * context itself. Excludes GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, several engines, "loopback",
+     * routers and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word
+     * of the rules is wrong; gdrc_error_detail names it and its column. Read during the call only.
+     */
+    const char *faults;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */

@@ -236,9 +236,15 @@ int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index,
     int err = resolve_name(spec, gid_index, dev, &has_port);
     if (err)
         return err;
-    if (dev->path_flags) {
+    const char *faults = getenv("GDRC_FAULTS"), *seed = getenv("GDRC_SEED");
+    if (faults && !*faults)
+        faults = NULL;
+    if (dev->path_flags || faults) {
         with_path = config ? *config : (struct gdrc_config){ .struct_size = sizeof with_path };
         with_path.flags |= dev->path_flags;
+        with_path.faults = faults;
+        if (faults && seed)
+            with_path.seed = strtoull(seed, NULL, 10);
         config = &with_path;
     }
     err = gdrc_open(dev->name, config, &dev->ctx);

@@ -196,7 +196,7 @@ struct gx_dev {
  * ",path=auto" (the default): the path to peers of this host; and ",cma" behind the last two: see
  * GDRC_CONFIG_CMA. NULL: $GDRC_DEVICE, or the first address that is not loopback. If no port is
  * given and another program has the usual one, the next free port is used: endpoints carry it. Or
- * "router:PATH", by way of a router.
+ * "router:PATH", by way of a router. $GDRC_FAULTS and $GDRC_SEED are its faults and seed.
  */
 int gx_dev_open(struct gx_dev *dev, const char *spec, unsigned gid_index,
                 const struct gdrc_config *config);

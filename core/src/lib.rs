@@ -8,7 +8,7 @@
 //! 3. `arena`, `random`, `pool`, `ring`, `sleep`, `turns`, `lease`, `frame_len`, `bitmap`, `wheel`,
 //!    `bucket`, `dcqcn`: memory, threads and time, fixed at init.
 //! 4. [`wire`]: bytes of RoCEv2 packets and their ICRC. Knows nothing of QPs. [`receipt`]: ACKs
-//!    that outlive their sender.
+//!    that outlive their sender. [`inject`]: which packets and calls a list of faults hits.
 //! 5. `mem`: memory regions, windows, keys, and how bytes get in and out of them.
 //! 6. The objects of [`verbs`].
 //! 7. `roce`: requester, completer, responder.
@@ -35,6 +35,7 @@ pub mod device;
 pub mod engine;
 pub mod error;
 pub mod frame_len;
+pub mod inject;
 pub mod lease;
 #[allow(unsafe_code)] // copies between packets and the program's memory (mem/host)
 pub mod mem;

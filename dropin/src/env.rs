@@ -17,6 +17,9 @@
 //!   without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
+//! * `GDRC_FAULTS`: rules of faults that the packets of all devices have, and `GDRC_SEED`, from
+//!   which their places follow (docs/using/TESTING.md). Peers of this host are then reached by
+//!   packets, too, and a device has one engine. A device does not open if a rule is wrong.
 //! * `GDRC_STATS`: `1`: print the counters of the process, and why its requests failed, when it
 //!   ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
@@ -90,6 +93,28 @@ fn complain_of_router() {
 /// The device in `GDRC_DEVICE`.
 pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
+}
+
+/// The rules in `GDRC_FAULTS`.
+pub fn faults() -> Option<String> {
+    text("GDRC_FAULTS")
+}
+
+/// The number in `GDRC_SEED`; 0: none.
+pub fn seed() -> u64 {
+    let Some(value) = text("GDRC_SEED") else { return 0 };
+    value.parse().unwrap_or_else(|_| {
+        complain("GDRC_SEED", &value, "a number below 2^64");
+        0
+    })
+}
+
+/// The path of devices with injected faults: they are faults of packets.
+pub fn path_of_faults() -> (PathChoice, u32) {
+    if text("GDRC_PATH").is_some_and(|path| path != "udp") {
+        say_once("GDRC_FAULTS: peers on this host are reached by packets, whatever GDRC_PATH is");
+    }
+    (PathChoice::Udp, 0)
 }
 
 /// The path in `GDRC_PATH`, and the device flags that it implies. Shared memory carries no packets

@@ -4,6 +4,7 @@
 
 use crate::env;
 use gdrcore_core::{Config, Result};
+use gdrcore_net::inject::FaultSpec;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig, SoftDevice};
 
@@ -48,13 +49,18 @@ fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
 }
 
 fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice> {
-    let pcap = env::pcap();
-    let (path, flags) = env::path(pcap.is_some());
+    let (pcap, faults) = (env::pcap(), env::faults());
+    let (path, flags) = match faults {
+        Some(_) => env::path_of_faults(),
+        None => env::path(pcap.is_some()),
+    };
     // Other devices and processes of the program may write the same capture.
     let flags = flags | soft_flags::KEEP_CAPTURE;
     // Engines after the first are made for threads that need them.
-    let engines = EngineCount::up_to(engines);
-    let config = SoftConfig { core: *core, flags, path, pcap: pcap.as_deref(), engines };
+    let engines = if faults.is_some() { EngineCount::ONE } else { EngineCount::up_to(engines) };
+    let faults = faults.as_ref().map(|rules| FaultSpec { rules, seed: env::seed() });
+    let (pcap, faults) = (pcap.as_deref(), faults.as_ref());
+    let config = SoftConfig { core: *core, flags, path, pcap, faults, engines };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;
     // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };

@@ -168,7 +168,7 @@ impl fmt::Display for KnownNames {
 }
 
 /// The configuration in the soft device's terms.
-fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
+fn soft_config<'a>(config: &'a OpenConfig<'a>) -> SoftConfig<'a> {
     let flags = [
         (config_flags::HELPER, soft_flags::HELPER),
         (config_flags::NO_GSO, soft_flags::NO_GSO),
@@ -181,11 +181,12 @@ fn soft_config<'a>(config: &OpenConfig<'a>) -> SoftConfig<'a> {
         _ if config.flags & config_flags::UDP_ONLY != 0 => PathChoice::Udp,
         _ if config.flags & config_flags::SHM != 0 => PathChoice::Auto,
         // A capture shows all packets, unless the program selects a path.
-        _ if config.pcap.is_some() => PathChoice::Udp,
+        _ if config.pcap.is_some() || config.faults.is_some() => PathChoice::Udp,
         _ => PathChoice::Auto,
     };
     let engines = EngineCount::all(config.engines);
-    SoftConfig { core: config.core, flags, path, pcap: config.pcap, engines }
+    let faults = config.faults.as_ref();
+    SoftConfig { core: config.core, flags, path, pcap: config.pcap, faults, engines }
 }
 
 /// Bytes of memory of a soft device.
@@ -213,6 +214,7 @@ fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
         _ if config.pcap.is_some() => {
             "pcap_path is for the soft device; capture a NIC's packets with tcpdump"
         }
+        _ if config.faults.is_some() => "faults are of the soft device; a NIC has its own",
         _ if config.engines != 1 => {
             "engines are of the soft device; a NIC serves all threads at once"
         }
@@ -268,7 +270,8 @@ mod tests {
     #[test]
     fn the_path_follows_from_flags_and_capture() {
         let of = |flags, pcap| {
-            soft_config(&OpenConfig { core: Default::default(), flags, pcap, engines: 1 }).path
+            let core = Default::default();
+            soft_config(&OpenConfig { core, flags, pcap, engines: 1, faults: None }).path
         };
         for (flags, plain, captured) in [
             (0, PathChoice::Auto, PathChoice::Udp),

@@ -7,6 +7,7 @@ use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::{copy_fields, Config, Result};
+use gdrcore_net::inject::FaultSpec;
 
 /// The number of the next context of the process.
 static CONTEXTS: AtomicU32 = AtomicU32::new(1);
@@ -20,7 +21,12 @@ pub(crate) struct OpenConfig<'a> {
     pub(crate) pcap: Option<&'a CStr>,
     /// Engines of the device, at least 1.
     pub(crate) engines: u32,
+    /// Injected faults.
+    pub(crate) faults: Option<FaultSpec<'a>>,
 }
+
+/// Longest rules of injected faults, in bytes.
+const FAULTS_MAX: usize = 4096;
 
 /// Copies the limits that have one name and unit here and in core.
 macro_rules! copy_limits {
@@ -62,6 +68,15 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
         Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
     };
+    let faults = if c.faults.is_null() {
+        None
+    } else {
+        // SAFETY: as above.
+        let text = unsafe { ptr::cstr(c.faults, FAULTS_MAX, "cfg->faults") }?;
+        let rules: &'a str =
+            text.to_str().map_err(|_| refuse!(Invalid, "cfg->faults: not UTF-8"))?;
+        Some(FaultSpec { rules, seed: c.seed })
+    };
     const SHARED_MEMORY: u32 = config_flags::SHM | config_flags::SHM_ONLY;
     if c.flags & config_flags::UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {
         let both = "GDRC_CONFIG_UDP_ONLY excludes GDRC_CONFIG_SHM and GDRC_CONFIG_SHM_ONLY";
@@ -79,7 +94,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         ..Config::DEFAULT
     };
     copy_limits!(c => core);
-    Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1) })
+    Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1), faults })
 }
 
 /// Fills `cfg` with the default of every limit, so that a program can print them or scale one.

@@ -125,7 +125,7 @@ AT(struct gdrc_wc, slid, 42);
 AT(struct gdrc_wc, sl, 44);
 AT(struct gdrc_wc, dlid_path_bits, 45);
 
-SIZE(struct gdrc_config, 120, 8);
+SIZE(struct gdrc_config, 128, 8);
 AT(struct gdrc_config, struct_size, 0);
 AT(struct gdrc_config, flags, 4);
 AT(struct gdrc_config, max_pd, 8);
@@ -152,6 +152,7 @@ AT(struct gdrc_config, keepalive_ms, 104);
 AT(struct gdrc_config, max_dc_context, 108);
 AT(struct gdrc_config, burst_bytes, 112);
 AT(struct gdrc_config, engines, 116);
+AT(struct gdrc_config, faults, 120);
 
 SIZE(struct gdrc_device_attr, 104, 8);
 AT(struct gdrc_device_attr, struct_size, 0);

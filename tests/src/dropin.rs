@@ -51,6 +51,9 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_TRACE",
         "GDRC_TRACE_FILTER",
         "GDRC_TRACE_COUNT",
+        "GDRC_FAULTS",
+        "GDRC_SEED",
+        "GDRC_FAULT_LOG",
         "GDRC_VERBS_ON_DROPIN",
         "LD_PRELOAD",
     ] {

@@ -150,44 +150,34 @@ fn the_data_plane_allocates_nothing_whatever_goes_wrong() {
     assert_eq!(FOUND.load(Ordering::Relaxed), 0, "allocations or frees inside device calls");
 }
 
-/// A command of an example with both preloads.
+/// A command of an example that counts its allocations, with faults in its packets.
 fn counted(program: &Path, report: &Path) -> Command {
-    let bin = library::examples();
-    let preload =
-        format!("{}:{}", bin.join("malloc_count.so").display(), bin.join("lossy.so").display());
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", preload).env("GDRC_LOSSY", "25").env("GDRC_LOSSY_REPORT", report);
+    command.env("LD_PRELOAD", library::examples().join("malloc_count.so"));
+    command.env("GDRC_FAULTS", FAULTS).env("GDRC_SEED", "1").env("GDRC_FAULT_LOG", report);
     command.env("GDRC_MALLOC_REPORT", report);
     command
 }
 
-/// Over UDP: the library loses datagrams of sockets only.
-fn over_udp(address: &str) -> String {
-    format!("{address},path=udp")
-}
+/// Faults of every kind that RC repairs.
+const FAULTS: &str = "loss rate 4%; loss in rate 1%; duplicate rate 1%; corrupt rate 1%; \
+                      reorder 2 rate 1%; delay 100us rate 1%; rnr rate 1%";
 
 #[test]
 fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed() {
     let bin = library::examples();
-    let dir = scratch("lossy");
+    let dir = scratch("alloc-faults");
     let report = dir.join("report");
     let (here, port) = (loopback(44, 1), "19951");
-    let server = Running::start(counted(&bin.join("gpu_direct/server"), &report).args([
-        "-a",
-        &over_udp(&here),
-        "-p",
-        port,
-        "-s",
-        "1M",
-        "-P",
-        "-D",
-        "8",
-    ]));
+    let server = Running::start(
+        counted(&bin.join("gpu_direct/server"), &report)
+            .args(["-a", &here, "-p", port, "-s", "1M", "-P", "-D", "8"]),
+    );
     let client = |last: u32, kind: &str, n: &str| {
         let mut command = counted(&bin.join("gpu_direct/client"), &report);
         command.args([
             "-a",
-            &over_udp(&loopback(44, last)),
+            &loopback(44, last),
             "-p",
             port,
             "-t",
@@ -235,6 +225,8 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
         counts.iter().all(|l| l.ends_with(", 0 allocations") && !l.contains(" 0 data-plane")),
         "{text}"
     );
-    let losses = [of("lossy", "server"), of("lossy", "client")].concat();
-    assert!(losses.iter().all(|l| !l.contains(": 0 of")), "{text}");
+    for (action, direction) in [("loss", "out"), ("loss", "in"), ("corrupt", "out")] {
+        let line = format!("{action} {direction} qp ");
+        assert!(text.lines().any(|l| l.starts_with(&line)), "{line}: {text}");
+    }
 }

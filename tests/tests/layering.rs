@@ -25,6 +25,7 @@ const CORE: &[&[&str]] = &[
     &["pool", "ring", "sleep", "turns", "lease", "frame_len", "bitmap", "wheel", "bucket"],
     &["dcqcn"],
     &["wire"],
+    &["inject"],
     &["receipt"],
     &["mem"],
     &["verbs"],
@@ -64,7 +65,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-preload", &[]),
     ("gdrcore-mlx5", &[]),
     ("gdrcore-calls", &[]),
-    ("gdrcore-run", &["gdrcore-calls"]),
+    ("gdrcore-run", &["gdrcore-calls", "gdrcore-core"]),
     ("gdrcore-cli", &["gdrcore-core", "gdrcore-net", "gdrcore-run"]),
     (
         "gdrcore-dropin",

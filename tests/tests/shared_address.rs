@@ -24,6 +24,7 @@ const DEFAULT: SoftConfig<'static> = SoftConfig {
     flags: 0,
     path: PathChoice::Auto,
     pcap: None,
+    faults: None,
     engines: EngineCount::ONE,
 };
 

@@ -3,7 +3,7 @@
 //! * [`addr`]: device names and endpoints.
 //! * [`port`]: the trait of a port that carries packets. [`udp`]: bursts over an unprivileged UDP
 //!   socket. [`shm`]: links to other processes of this host.
-//! * [`pcap`]: captures of a port's packets as frames.
+//! * [`pcap`]: captures of a port's packets as frames. [`inject`]: faults of a port's packets.
 //! * [`sock_diag`]: the user and the unread packets of one UDP socket, by the kernel.
 //! * [`interface_state`]: the interface of an address: its link, and changes of both.
 //!   [`interfaces`]: all interfaces.
@@ -27,6 +27,7 @@ pub mod clock;
 pub mod closing;
 pub mod fault;
 pub mod fork;
+pub mod inject;
 pub mod interface_state;
 pub mod interfaces;
 mod local;

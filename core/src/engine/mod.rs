@@ -19,6 +19,7 @@ mod control;
 mod dc;
 mod layout;
 mod outage;
+pub mod place;
 mod qp;
 mod qpn;
 mod report;

@@ -198,6 +198,12 @@ impl Conn<'_> {
         self.common.ready.set(self.qi);
     }
 
+    /// Owes an RNR NAK for the expected PSN, although there may be a receive request.
+    pub(crate) fn refuse_unready(&mut self) {
+        let (timer, psn) = (self.qp.attr.min_rnr_timer, self.qp.conn.resp.epsn);
+        self.owe_nak(Syndrome::Rnr { timer }, psn);
+    }
+
     /// A request ahead of the expected PSN: a packet was lost. One NAK for each round of the peer.
     #[inline(never)]
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {

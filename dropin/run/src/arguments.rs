@@ -28,6 +28,15 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       it is emptied first unless a process is writing it, and all
                       processes of the program append to it; without --path,
                       peers on this machine are then reached by packets, too
+  --fault RULES|@FILE faults that packets are to have (GDRC_FAULTS): 'loss rate 1%',
+                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10'; several
+                      with ';' between them, in lines of FILE, or by several options;
+                      docs/using/TESTING.md has all. Peers on this machine are then
+                      reached by packets, too
+  --seed N            which packets have them (GDRC_SEED): the same program with the same
+                      number has the same faults; without it a number is drawn, and said
+                      when a process ends
+  --fault-log FILE    append a line to FILE for each fault (GDRC_FAULT_LOG)
   --stats             print the counters of each process, under the names of
                       Linux's rxe driver, and why its requests failed, to standard
                       error when it ends, also by SIGTERM, SIGINT or SIGHUP, and at
@@ -83,6 +92,9 @@ const VALUED: &[(&str, &str)] = &[
     ("engines", "GDRC_ENGINES"),
     ("qps", "GDRC_QPS"),
     ("trace-filter", "GDRC_TRACE_FILTER"),
+    ("fault", "GDRC_FAULTS"),
+    ("seed", "GDRC_SEED"),
+    ("fault-log", "GDRC_FAULT_LOG"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -159,6 +171,9 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
             Some(Err(why)) => Err(format!("trace-filter: {why}")),
             None => Err("trace-filter: not a text".into()),
         },
+        "seed" if value.to_str().and_then(|v| v.parse::<u64>().ok()).is_none_or(|n| n == 0) => {
+            Err("seed is a number from 1 to 2^64 - 1".into())
+        }
         "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
         "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
         _ => Ok(()),
@@ -253,6 +268,9 @@ mod tests {
             ("--trace-filter qp prog", "KEY=VALUE"),
             ("--trace-filter", "--trace-filter"),
             ("--trace-count=1 prog", "--trace-count"),
+            ("--seed x prog", "from 1 to 2^64"),
+            ("--seed 0 prog", "from 1 to 2^64"),
+            ("--seed 18446744073709551616 prog", "from 1 to 2^64"),
             ("--address", "--address"),
             ("--address= prog", "value"),
             ("--stats=1 prog", "--stats"),

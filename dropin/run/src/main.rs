@@ -5,6 +5,7 @@
 
 mod arguments;
 mod capture;
+mod faults;
 mod trace_file;
 
 use arguments::{Arguments, Request};
@@ -28,7 +29,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Request::Run(mut a)) => {
-            match capture::begin(&mut a).and_then(|()| trace_file::begin(&mut a)) {
+            let begun = capture::begin(&mut a)
+                .and_then(|()| faults::begin(&mut a))
+                .and_then(|()| trace_file::begin(&mut a));
+            match begun {
                 Ok(()) => a,
                 Err(why) => return fail(USAGE, &why),
             }

@@ -92,8 +92,13 @@ impl Walk<'_> {
             4 => self.endpoint_of_a_stranger(),
             5 => {
                 let mut cfg = Wild::of::<gdrc_config>(&mut self.input);
-                // The struct's only pointer: the path is a C string or null.
-                cfg.0[core::mem::offset_of!(gdrc_config, pcap_path) / 8] = 0;
+                // The struct's pointers are to C strings, or null.
+                for at in [
+                    core::mem::offset_of!(gdrc_config, pcap_path),
+                    core::mem::offset_of!(gdrc_config, faults),
+                ] {
+                    cfg.0[at / 8] = 0;
+                }
                 let mut bytes = 0;
                 let name = self.name();
                 call!(

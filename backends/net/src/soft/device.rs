@@ -150,6 +150,7 @@ impl SoftDevice {
     pub fn memsize(name: &str, config: &SoftConfig<'_>) -> Result<usize> {
         let name = DeviceName::parse(name)?;
         check(config)?;
+        config.check_faults(&name)?;
         // The seed decides which QPNs the engines have, not how many.
         let siblings = siblings_of(&name, config, config.core.seed)?;
         let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
@@ -202,7 +203,7 @@ impl SoftDevice {
             } and);
             &*place
         };
-        if let Err(e) = device.make_first(config.pcap) {
+        if let Err(e) = device.make_first(config) {
             // SAFETY: nobody has seen the device yet.
             unsafe { device.close() };
             return Err(e);

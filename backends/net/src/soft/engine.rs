@@ -342,7 +342,7 @@ impl SoftEngine {
             c.port_gso_refused = p.gso_refused;
             c.send_err += p.send_err;
         }
-        if let Some(tee) = &held.port().pcap {
+        if let Some(tee) = held.port().tap.as_ref().and_then(|tap| tap.pcap.as_ref()) {
             (c.capture_frames, c.capture_lost) = tee.counts();
         }
         if let Some(member) = &held.port().member {
@@ -379,7 +379,15 @@ impl SoftEngine {
             // Datagrams need the IP headers for their GRH.
             net.show_headers();
         }
-        held.qp_create(now_ns(), init)
+        let made = held.qp_create(now_ns(), init)?;
+        let (g, port) = held.parts();
+        if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(made.0)) {
+            if let Err(e) = injector.made(index) {
+                held.qp_destroy(now_ns(), made.0)?;
+                return Err(e);
+            }
+        }
+        Ok(made)
     }
 
     /// `Device::qp_modify`.
@@ -400,6 +408,12 @@ impl SoftEngine {
             self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
         }
         held.qp_modify(now_ns(), qp, attr, mask)?;
+        if mask & qp_attr_mask::STATE != 0 && attr.qp_state == qp_state::INIT {
+            let (g, port) = held.parts();
+            if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(qp)) {
+                injector.begin(index);
+            }
+        }
         drop(held);
         self.try_send();
         Ok(())

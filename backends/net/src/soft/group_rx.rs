@@ -197,10 +197,14 @@ fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket
     handled
 }
 
-fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
+/// The sender of packets, with the fields of their IP header.
+fn sender(p: &Packets<'_>) -> PeerAddr {
     let Fields { flow_label, traffic_class, hop_limit } = p.grh;
-    let src = PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) };
-    let r = RxPacket { src, seg: p.seg, data: p.data };
+    PeerAddr { flow_label, traffic_class, hop_limit, ..peer_addr(&p.src) }
+}
+
+fn to_engine(g: &mut Guard<'_>, now: u64, p: &Packets<'_>) -> usize {
+    let r = RxPacket { src: sender(p), seg: p.seg, data: p.data };
     g.handle_arrival(&Arrival { first: p.first, ..r.arrival(now) }, || now)
 }
 
@@ -266,7 +270,7 @@ impl PortState {
         let Some(member) = &mut self.member else { return 0 };
         let waits = member.has_others() && g.next_timeout(now).is_some();
         let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
-        let (pcap, ports) = (&mut self.pcap, &mut self.ports);
+        let (tap, ports) = (&mut self.tap, &mut self.ports);
         let look_ups = &mut self.refused;
         let handled = member.poll(now, |member, mail| {
             let p = match mail {
@@ -290,16 +294,26 @@ impl PortState {
             if p.data.chunks(seg).any(|packet| member.owner_of(packet) == Owner::Local) {
                 member.note_detour(now);
             }
-            if let Some(tee) = pcap {
-                tee.burst(now, &p.src, &local, p.first, p.seg, p.data);
+            let mut take = |g: &mut Guard<'_>, p: &Packets<'_>| {
+                let n = to_engine(g, now, p);
+                member.count_detoured(n as u64);
+                if ports.vet_refused(g, &local) {
+                    // Handled like packets from the socket.
+                    to_engine(g, now, p);
+                }
+                n
+            };
+            match tap {
+                None => take(g, p),
+                Some(tap) => {
+                    let r = RxPacket { src: sender(p), seg: p.seg, data: p.data };
+                    tap.capture(now, &r, &local, p.first);
+                    tap.arrive(g, now, &r, &local, |g, r| {
+                        let grh = r.src.grh();
+                        take(g, &Packets { grh, data: r.data, seg: r.seg, ..*p })
+                    })
+                }
             }
-            let n = to_engine(g, now, p);
-            member.count_detoured(n as u64);
-            if ports.vet_refused(g, &local) {
-                // Handled like packets from the socket.
-                to_engine(g, now, p);
-            }
-            n
         });
         member.maintain(now, waits);
         if member.take_beside() {
@@ -323,7 +337,8 @@ impl PortState {
     pub(super) fn deadline(&self) -> Option<u64> {
         let member = self.member.as_ref().and_then(Member::deadline);
         let shm = self.shm.as_ref().and_then(ShmPort::deadline);
-        member.into_iter().chain(shm).chain(self.router.outage.deadline()).min()
+        let tap = self.tap.as_ref().and_then(|tap| tap.due());
+        member.into_iter().chain(shm).chain(self.router.outage.deadline()).chain(tap).min()
     }
 }
 

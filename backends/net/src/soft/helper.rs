@@ -190,6 +190,18 @@ impl SoftEngine {
         }
     }
 
+    /// A thread that sleeps on the device, or the helper, wakes at a time or earlier. Called under
+    /// the lock.
+    #[cold]
+    pub(super) fn wake_by(&self, at: u64) {
+        if self.helper.asleep_until.load(Ordering::Relaxed) > at {
+            self.helper.asleep_until.store(AWAKE, Ordering::Relaxed);
+            self.helper.wake_due.store(true, Ordering::Relaxed);
+        } else if self.sleeping.is_asleep(sleep::ANY) && !self.helper_on.load(Ordering::Relaxed) {
+            self.waiter.set_timer_by(at);
+        }
+    }
+
     /// After a round, while another thread of the program sleeps on the device: makes the sleeper
     /// wake for what is due before its own timer, because nobody else may run it. With a helper,
     /// the helper does.

@@ -59,7 +59,8 @@ fn part_at(n: Option<usize>) -> Result<usize> {
 
 impl SoftConfig<'_> {
     pub(super) fn udp(&self) -> UdpConfig {
-        let flags = if self.flags & soft_flags::NO_GSO != 0 { udp_flags::NO_GSO } else { 0 };
+        let singly = self.flags & soft_flags::NO_GSO != 0 || self.faults.is_some();
+        let flags = if singly { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
         // Four bursts to send, and eight to receive (the default of `rx_batch`).
         let burst_bytes = self.core.burst_bytes;

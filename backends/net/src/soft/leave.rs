@@ -92,7 +92,9 @@ pub extern "C" fn leave() {
 /// As [`leave`]. Returns the number of devices in which a thread is, or whose helper runs.
 fn leave_all() -> usize {
     OPEN.0.iter().for_each(|slot| _ = leave_one(slot, Last::Acks));
-    OPEN.0.iter().filter(|slot| !leave_one(slot, Last::Connections)).count()
+    let busy = OPEN.0.iter().filter(|slot| !leave_one(slot, Last::Connections)).count();
+    crate::inject::report();
+    busy
 }
 
 /// The messages that a device sends before its process ends.

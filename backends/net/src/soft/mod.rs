@@ -5,8 +5,9 @@
 //! * `progress`: one bounded round of the engine, and the thread that runs it. `schedule`: the
 //!   inputs that it reads, and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the
 //!   threads that share it.
-//! * `socket_io`: packets through a port. `links`: other processes of this host. `grants`: memory
-//!   that they may write, `grant_checks` for how long. `paths`: how each peer is reached.
+//! * `socket_io`: packets through a port; `tap`: captures and injected faults. `links`: other
+//!   processes of this host. `grants`: memory that they may write, `grant_checks` for how long.
+//!   `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others. `rest`: polls that need no round.
 //! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
 //!   `channels`: threads that sleep on events of their own CQs.
@@ -85,8 +86,8 @@ use std::sync::OnceLock;
 use crate::addr::{endpoint, peer_addr, Endpoint};
 use crate::addr_group::Member;
 use crate::fork::ForkGuard;
+use crate::inject::FaultSpec;
 use crate::interface_state::InterfaceWatch;
-use crate::pcap::Pcap;
 use crate::shm::relay::Relay;
 use crate::shm::ShmPort;
 use crate::udp::UdpPort;
@@ -97,6 +98,7 @@ use gdrcore_core::device::AsyncEvent;
 use gdrcore_core::engine::Engine;
 use gdrcore_core::sleep::Asleep;
 use gdrcore_core::verbs::types::Handle;
+use socket_io::tap::Tap;
 
 /// The configuration of a soft device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +113,9 @@ pub struct SoftConfig<'a> {
     /// Write all packets that the device sends and receives into this capture file. Runs over links
     /// are not captured: they are no packets.
     pub pcap: Option<&'a CStr>,
+    /// Injected faults. The device then has one engine, and reaches every peer through its port,
+    /// itself too ([`PathChoice::Udp`]).
+    pub faults: Option<&'a FaultSpec<'a>>,
     /// How many engines the device has.
     pub engines: EngineCount,
 }
@@ -171,7 +176,8 @@ struct PortState<P = UdpPort> {
     /// The interface of the address; `None`: its port is always active.
     interface: Option<InterfaceWatch>,
     router: routed::RouterState,
-    pcap: Option<Pcap>,
+    /// Sees each packet: a capture, injected faults.
+    tap: Option<Box<Tap>>,
     /// Decides which inputs a round reads, and when.
     schedule: schedule::Schedule,
     /// The port's descriptor is in the epoll set.
@@ -267,7 +273,7 @@ impl<P> PortState<P> {
         member: &mut Option<Member>,
         shm: Option<ShmPort>,
         relay: Option<Relay>,
-        pcap: Option<Pcap>,
+        tap: Option<Box<Tap>>,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -278,7 +284,7 @@ impl<P> PortState<P> {
                 refused: Default::default(),
                 interface: None,
                 router: routed::RouterState { relay, ..Default::default() },
-                pcap: pcap,
+                tap: tap,
                 schedule: schedule::Schedule::new(),
                 watched: true,
                 blocked: false,

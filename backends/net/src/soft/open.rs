@@ -2,6 +2,7 @@
 
 use super::layout::Opening;
 use super::siblings::Siblings;
+use super::socket_io::tap::Tap;
 use super::{
     carried_by, channels, group_rx, helper, leave, peer_addr, routed, soft_flags, PathChoice,
     PortState, SoftConfig, SoftEngine,
@@ -134,7 +135,7 @@ fn set_socket_rules(g: &mut Guard<'_>, socket: Option<&Endpoint>) {
 ///
 /// # Safety
 /// The walk of the layout over `memory` gave `pcap..end` to this call alone.
-unsafe fn open_tee(opening: &Opening<'_>, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
+unsafe fn open_capture(opening: &Opening<'_>, config: &SoftConfig<'_>) -> Result<Option<Pcap>> {
     let Some(path) = config.pcap else { return Ok(None) };
     let earlier =
         if config.flags & soft_flags::KEEP_CAPTURE != 0 { Earlier::Keep } else { Earlier::Replace };
@@ -173,13 +174,14 @@ unsafe fn open_port(
     let carries = carried_by(udp.as_ref().map_or(u32::MAX, UdpPort::link_mtu));
     let carries = via.as_ref().map_or(carries, |via| carries.min(via.mtu()));
     core.max_mtu = if core.max_mtu == 0 { carries } else { core.max_mtu.min(carries) };
-    // SAFETY: the walk gave `pcap..end` to the tee alone.
-    let pcap = unsafe { open_tee(opening, config)? };
+    // SAFETY: the walk gave `pcap..end` to the capture alone.
+    let pcap = unsafe { open_capture(opening, config)? };
+    let tap = Tap::open(pcap, config, core.resolve()?.burst_bytes)?;
     let Origin { udp, member, via, relay } = &mut origin;
     // SAFETY: the caller's promise.
     unsafe {
         let port = UnsafeCell::raw_get(&raw const (*opening.place).port);
-        PortState::write(port, udp, member, shm, relay.take(), pcap);
+        PortState::write(port, udp, member, shm, relay.take(), tap);
         (*port).router.room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
         (&raw mut (*opening.place).via).write(via.take());
     }

@@ -97,7 +97,9 @@ impl SoftEngine {
         }
         if to == self.local {
             // The path of a datagram is chosen for each datagram.
-            if port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn)) {
+            let is_own = port.member.is_none() || dest_qpn.is_none_or(|qpn| g.owns(qpn));
+            // With faults its own packets leave through the port, too.
+            if is_own && !port.has_faults() {
                 return Ok(());
             }
             g.set_elsewhere(true);

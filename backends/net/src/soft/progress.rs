@@ -56,7 +56,7 @@ impl<P: Port> PortState<P> {
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
         if may_keep
-            && (self.has_links() || self.pcap.is_none() && self.router.relay.is_none())
+            && (self.has_links() || self.tap.is_none() && self.router.relay.is_none())
             && g.delays_no_ack()
         {
             self.schedule.keep_time();
@@ -348,6 +348,8 @@ impl SoftEngine {
     ) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
+        let (g, port) = held.parts();
+        port.hasten(self, g, qp.and_then(|qp| g.shared().qp_pool.check(qp).ok()));
         // Includes links that were made since the last maintenance.
         held.port().schedule.look_at_links();
         while rounds > 0 {

@@ -4,7 +4,6 @@
 //! Written against [`crate::port::Port`]; nothing here depends on a UDP socket. The tests run it
 //! over a port in memory.
 
-use super::group_rx::receive_shared;
 use super::round_limits::{BURSTS, LONG_BURST};
 use super::witness::refused;
 use super::{endpoint, peer_addr, PortState, SoftEngine};
@@ -17,6 +16,9 @@ use gdrcore_core::engine::{self, Guard};
 use gdrcore_core::roce::frame::packet::Packets;
 use gdrcore_core::roce::peer::{OwnFlow, Path, PeerAddr};
 use std::os::fd::RawFd;
+use tap::take_arrival;
+
+pub(super) mod tap;
 
 /// Datagrams that one round takes of each group.
 const GROUP_BATCH: usize = 8;
@@ -28,6 +30,8 @@ pub(super) trait Host {
     fn waiter(&self) -> &Waiter;
     /// Whether a thread sleeps on the descriptors, or may sleep.
     fn may_sleep(&self) -> bool;
+    /// A packet waits until a time: a thread that sleeps wakes by then.
+    fn due_at(&self, at: u64);
 }
 
 impl Host for SoftEngine {
@@ -43,6 +47,10 @@ impl Host for SoftEngine {
 
     fn may_sleep(&self) -> bool {
         self.may_sleep()
+    }
+
+    fn due_at(&self, at: u64) {
+        self.wake_by(at);
     }
 }
 
@@ -147,7 +155,7 @@ impl<P: Port> PortState<P> {
         qi: usize,
     ) -> Option<u64> {
         // A capture needs the time of each packet, and the clock is not read before this send.
-        let PortState { net: Some(net), pcap: None, blocked: false, .. } = self else {
+        let PortState { net: Some(net), tap: None, blocked: false, .. } = self else {
             return None;
         };
         let mut alone = Alone { net, is_batched: false, limited: None };
@@ -178,29 +186,19 @@ impl<P: Port> PortState<P> {
         let local = *host.address();
         let mut handled = 0;
         for i in 0..n {
-            let PortState { net: Some(net), pcap, member, ports, schedule, .. } = self else {
+            let PortState { net: Some(net), tap, member, ports, schedule, .. } = self else {
                 break;
             };
             let r = net.rx_get(i);
             if r.data.is_empty() {
                 continue;
             }
-            if let Some(tee) = pcap {
-                tee.burst(now, &endpoint(&r.src), &local, 0, r.seg, r.data);
-            }
-            let mut each = |g: &mut Guard<'_>| match member {
-                Some(member) => {
-                    receive_shared(g, member, now, || schedule.refresh(now, now_ns), &r)
-                }
-                None => g.handle_arrival(&r.arrival(now), || now),
+            let len = r.data.len();
+            handled += match tap {
+                None => take_arrival(g, (member, ports, schedule), now, &local, &r),
+                Some(_) => self.take_tapped(&local, g, now, i),
             };
-            handled += each(g);
-            if ports.vet_refused(g, &local) {
-                // The refused port is the peer's second socket. The refused packet is handled now,
-                // because the peer may never send it again.
-                each(g);
-            }
-            if r.data.len() >= LONG && i + 1 < n {
+            if len >= LONG && i + 1 < n {
                 // The ACK of a long burst leaves now: it opens the sender's window while the rest
                 // is handled here.
                 let now = self.schedule.refresh(now, now_ns);
@@ -284,13 +282,10 @@ impl<P: Port> PortState<P> {
     ) -> Batched {
         let Some(net) = &mut self.net else { return Batched::Nothing };
         let Some((space, own)) = net.tx_space() else { return Batched::NoRoom };
-        // A capture contains only packets of the port's own socket.
-        let own = own.filter(|_| self.pcap.is_none());
-        let Some(burst) = make(g, space, own) else { return Batched::Nothing };
-        if let Some(tee) = &mut self.pcap {
-            let dst = endpoint(&burst.dst);
-            tee.burst(now, host.address(), &dst, 0, burst.seg as u16, &space[..burst.len]);
+        if self.tap.is_some() {
+            return self.put_tapped(host, g, now, make);
         }
+        let Some(burst) = make(g, space, own) else { return Batched::Nothing };
         if burst.len > burst.seg && net.max_segments(&endpoint(&burst.dst)) == 1 {
             g.limit_segments(&burst.dst, 1);
         }
@@ -329,15 +324,15 @@ impl<P: Port> PortState<P> {
 
     #[cold]
     fn receive_all_groups(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
-        let PortState { net: Some(net), pcap, .. } = self else { return 0 };
+        let PortState { net: Some(net), tap, .. } = self else { return 0 };
         let mut handled = 0;
         for k in 0..GROUPS {
             for _ in 0..GROUP_BATCH {
                 let Some(group) = net.group_poll(k) else { break };
                 let to = Endpoint { ip: group, port: net.local().port, ..Endpoint::default() };
                 let r = net.rx_get(0);
-                if let Some(tee) = pcap {
-                    tee.burst(now, &endpoint(&r.src), &to, 0, r.seg, r.data);
+                if let Some(tap) = tap {
+                    tap.capture(now, &r, &to, 0);
                 }
                 handled += g.handle_multicast(now, &r.src, &group, usize::from(r.seg), r.data);
             }

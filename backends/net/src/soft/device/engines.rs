@@ -8,6 +8,7 @@
 use super::{page_up, siblings_of, SoftDevice, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
+use crate::inject::FaultSpec;
 use crate::soft::lock::ControlGuard;
 use crate::soft::siblings::Siblings;
 use crate::soft::{SoftConfig, SoftEngine};
@@ -144,19 +145,25 @@ impl Plan {
         // SAFETY: our contract: the memory has room for the device and `most` parts.
         let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
         let pcap = config.pcap.filter(|_| at_open < most).map(Into::into);
-        let config = SoftConfig { core, pcap: None, ..*config };
+        let SoftConfig { flags, path, engines, .. } = *config;
+        let config = SoftConfig { core, flags, path, pcap: None, faults: None, engines };
         Ok(Plan { name, config, pcap, room, one, siblings })
     }
 
-    /// Opens engine `k` in its part, with a capture or none.
+    /// Opens engine `k` in its part, with a capture and faults or none.
     ///
     /// # Errors
     /// As [`SoftEngine::init`].
     ///
     /// # Safety
     /// No such engine is open.
-    unsafe fn open(&self, k: usize, pcap: Option<&CStr>) -> Result<&'static SoftEngine> {
-        let mut config = SoftConfig { pcap, ..self.config };
+    unsafe fn open(
+        &self,
+        k: usize,
+        pcap: Option<&CStr>,
+        faults: Option<&FaultSpec<'_>>,
+    ) -> Result<&'static SoftEngine> {
+        let mut config = SoftConfig { pcap, faults, ..self.config };
         config.core.seed = config.core.seed.wrapping_add(k as u64);
         if let Some(siblings) = &self.siblings {
             config.core.qpn_base = siblings.qpns.first_of(k);
@@ -199,10 +206,10 @@ impl SoftDevice {
     ///
     /// # Errors
     /// As [`SoftDevice::init`].
-    pub(super) fn make_first(&self, pcap: Option<&CStr>) -> Result<()> {
+    pub(super) fn make_first(&self, config: &SoftConfig<'_>) -> Result<()> {
         for k in 0..self.plan.config.engines.at_open as usize {
             // SAFETY: nobody has seen the device yet.
-            let engine = unsafe { self.plan.open(k, pcap)? };
+            let engine = unsafe { self.plan.open(k, config.pcap, config.faults)? };
             self.engines.put(k, engine);
             self.watch(engine)?;
         }
@@ -244,7 +251,7 @@ impl SoftDevice {
     fn make(&self, control: &Control, k: usize) -> Result<&'static SoftEngine> {
         let engine = with_stack("gdrc-engine", || {
             // SAFETY: nobody makes engines but under `control`, and there is no engine `k`.
-            let engine = unsafe { self.plan.open(k, self.plan.pcap.as_deref())? };
+            let engine = unsafe { self.plan.open(k, self.plan.pcap.as_deref(), None)? };
             self.complete(control, k, engine).inspect_err(|_| {
                 // SAFETY: nobody has seen the engine yet.
                 unsafe { engine.close() };

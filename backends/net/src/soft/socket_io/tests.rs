@@ -1,6 +1,7 @@
 //! Tests of the packet path over a port in memory that loses packets and runs out of room, without
 //! a UDP socket.
 
+use super::tap::Tap;
 use super::*;
 use crate::map::Map;
 use crate::pcap::{Earlier, Pcap};
@@ -24,6 +25,8 @@ use std::ffi::CString;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
+
+mod faults;
 
 /// Packets in flight: the sender of each and its bytes.
 type Packets = Arc<Mutex<VecDeque<(Endpoint, Vec<u8>)>>>;
@@ -189,6 +192,7 @@ impl Host for Bare {
     fn may_sleep(&self) -> bool {
         self.sleeps
     }
+    fn due_at(&self, _: u64) {}
 }
 
 /// One engine with an RC queue pair, a region, and its port.
@@ -443,7 +447,7 @@ fn with_a_capture_the_connected_socket_is_not_used() {
     let (mut a, mut b) = pair(|_| false);
     // SAFETY: the memory outlives the port, and nothing else uses it.
     let tee = unsafe { Pcap::open(&path, Earlier::Replace, room.as_mut_ptr(), room.len()) };
-    a.port.pcap = Some(tee.unwrap());
+    a.port.tap = Some(Box::new(Tap { pcap: Some(tee.unwrap()), faults: None }));
     let (src, dst) = (a.host.address, b.host.address);
     let flow = Flow::from_gids(&src.ip, &dst.ip, 40_000, dst.port);
     a.net().own = Some((OwnFlow { dst: peer_addr(&dst), flow, ident: 0 }, u32::MAX));

@@ -1,0 +1,381 @@
+//! Injected faults of a device's packets: counts each packet of a queue pair, asks the rules
+//! ([`gdrcore_core::inject`]) what happens to it, and keeps those that are to leave or arrive
+//! later.
+//!
+//! A device with faults has one engine, and sends everything through its port, packet by packet:
+//! also what is for other processes of this host, for its own queue pairs, and for memory that is
+//! shared. So a fault is one on the wire, and the transport repairs it or reports it as any other.
+//!
+//! Its memory is allocated when it is opened, and for each queue pair that is made.
+
+mod held;
+mod told;
+
+pub use told::{process_seed, report};
+
+use crate::port::RxPacket;
+use gdrcore_core::engine::place::Place;
+use gdrcore_core::engine::Guard;
+use gdrcore_core::error::Result;
+use gdrcore_core::inject::{Direction, Faults, Flow, Packet, Passage, Verdict, What};
+use gdrcore_core::refuse;
+use gdrcore_core::roce::peer::PeerAddr;
+use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
+use held::{Held, Waiting};
+use told::Told;
+
+/// Faults of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultSpec<'a> {
+    /// The rules (docs/using/TESTING.md).
+    pub rules: &'a str,
+    /// From which the decisions follow; 0: drawn.
+    pub seed: u64,
+}
+
+impl FaultSpec<'_> {
+    /// The rules, all of which are carried out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](gdrcore_core::Error::Invalid): a word is wrong.
+    /// [`Error::Unsupported`](gdrcore_core::Error::Unsupported): a rule is not carried out yet.
+    pub fn read(&self) -> Result<Faults> {
+        let faults = Faults::parse(self.rules).map_err(|e| refuse!(Invalid, "faults: {e}"))?;
+        let Some(rule) = faults.not_yet() else { return Ok(faults) };
+        let (line, column) = rule.at;
+        let word = match rule.what {
+            What::Call(..) => "call",
+            What::Limit(..) => "limit",
+            What::Event(..) => "event",
+            What::Packet(action, _) => action.name(),
+        };
+        let place = format_args!("line {line}, column {column}: '{word}'");
+        Err(refuse!(Unsupported, "faults: {place}: such rules are not carried out yet"))
+    }
+}
+
+/// No queue pair of the device.
+const NO_FLOW: u32 = u32::MAX;
+/// The flow of QP1.
+const GSI_FLOW: u32 = u32::MAX - 1;
+/// Longest wait of a packet for those that are to overtake it.
+const OVERTAKING_NS: u64 = 10_000_000;
+/// Guesses which queue pair sends to a number.
+const GUESSES: usize = 256;
+/// Bits that are tried for a damage that the ICRC shows. One of 2^15 is explained by another
+/// identification of the IPv4 header, which receivers do not see.
+const DAMAGES: u64 = 64;
+
+/// The faults of a device, and the packets that wait.
+pub struct Injector {
+    rules: Faults,
+    seed: u64,
+    told: Told,
+    /// By index of the queue pair.
+    flows: Vec<Flow>,
+    gsi: Flow,
+    /// Queue pairs that the program has made.
+    made: u32,
+    guesses: [u32; GUESSES],
+    held: Held,
+    /// When the next packet of a slow path may pass: out, in.
+    free_at: [u64; 2],
+}
+
+/// A packet whose fate is decided.
+struct Judged {
+    verdict: Verdict,
+    /// Its queue pair.
+    flow: u32,
+}
+
+impl Injector {
+    /// Opens the faults of a device.
+    ///
+    /// # Errors
+    /// As [`FaultSpec::read`]; those of open(2) for the log.
+    pub fn open(spec: &FaultSpec<'_>) -> Result<Injector> {
+        let rules = spec.read()?;
+        let seed = if spec.seed == 0 { process_seed()? } else { spec.seed };
+        Ok(Injector {
+            rules,
+            seed,
+            told: Told::open(spec.rules, seed)?,
+            flows: Vec::new(),
+            gsi: Flow::new(0),
+            made: 0,
+            guesses: [0; GUESSES],
+            held: Held::new(),
+            free_at: [0; 2],
+        })
+    }
+
+    /// The program has made the queue pair at an index.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](gdrcore_core::Error::NoMemory).
+    pub fn made(&mut self, index: usize) -> Result<()> {
+        if index >= self.flows.len() {
+            let more = index + 1 - self.flows.len();
+            let full = |_| refuse!(NoMemory, "faults: no memory for the counts of a queue pair");
+            self.flows.try_reserve(more).map_err(full)?;
+            self.flows.resize(index + 1, Flow::new(0));
+        }
+        self.made += 1;
+        self.flows[index] = Flow::new(self.made);
+        Ok(())
+    }
+
+    /// The queue pair at an index is about to have another connection.
+    pub fn begin(&mut self, index: usize) {
+        if let Some(flow) = self.flows.get_mut(index) {
+            flow.begin();
+        }
+    }
+
+    /// When the next packet is due.
+    pub fn due(&self) -> Option<u64> {
+        self.held.due()
+    }
+
+    /// Whether so many packets wait that no further one may leave.
+    pub fn is_full(&self) -> bool {
+        self.held.is_full()
+    }
+
+    /// Packets of a queue pair that wait, or of all, are due at once.
+    pub fn hasten(&mut self, index: Option<usize>) {
+        self.held.hasten(index.map(|i| i as u32));
+    }
+
+    /// The next packet that is due, if it goes in a direction for which `may` is true.
+    pub fn take_due(&mut self, now: u64, may: [bool; 2]) -> Option<Waiting<'_>> {
+        self.held.take_due(now, may)
+    }
+
+    /// The connected queue pair that sends a packet.
+    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<Place> {
+        let guess = &mut self.guesses[qpn as usize % GUESSES];
+        let found = g.sender_to(to, qpn, *guess as usize)?;
+        *guess = found.index as u32;
+        Some(found)
+    }
+
+    /// The queue pair of this device that a packet is of.
+    fn place(
+        &mut self,
+        g: &Guard<'_>,
+        direction: Direction,
+        other: &PeerAddr,
+        bth: &Bth,
+        behind: &[u8],
+    ) -> Option<Place> {
+        match direction {
+            Direction::In => {
+                let place = g.place_of(bth.dest_qp.get())?;
+                place.peer.is_none_or(|peer| peer == other.gid).then_some(place)
+            }
+            Direction::Out if bth.opcode.has_deth() => {
+                g.place_of(Deth::parse(behind.first_chunk()?).src_qp.get())
+            }
+            Direction::Out => self.sender(g, other, bth.dest_qp.get()),
+        }
+    }
+
+    /// Counts a packet, and decides what happens to it. `other`: the end that it comes from or goes
+    /// to.
+    fn judge(
+        &mut self,
+        g: &Guard<'_>,
+        direction: Direction,
+        other: &PeerAddr,
+        bytes: &[u8],
+    ) -> Judged {
+        let none = Judged { verdict: Verdict::default(), flow: NO_FLOW };
+        let Some((head, behind)) = bytes.split_first_chunk() else { return none };
+        let bth = Bth::parse(head);
+        let is_mad = bth.dest_qp == Qpn::GSI && bth.opcode.class() == Class::Ud;
+        let place = if is_mad { None } else { self.place(g, direction, other, &bth, behind) };
+        let (flow, index) = match place {
+            _ if is_mad => (&mut self.gsi, GSI_FLOW),
+            Some(Place { index, .. }) => match self.flows.get_mut(index) {
+                Some(flow) if flow.number != 0 => (flow, index as u32),
+                _ => return none,
+            },
+            None => return none,
+        };
+        let (passage, takes_receive) = match &place {
+            Some(place) => passage(flow, place, direction, &bth, behind),
+            None => (Passage::Control, false),
+        };
+        let (peer, opcode) = (other.gid, bth.opcode);
+        let packet = Packet { direction, peer, opcode, is_mad, passage, takes_receive };
+        let told = &mut self.told;
+        let verdict = self.rules.judge(self.seed, &packet, flow, |hit| told.tell(hit));
+        Judged { verdict, flow: index }
+    }
+
+    /// When a packet is to pass.
+    fn due_of(&mut self, now: u64, direction: Direction, judged: &Judged) -> u64 {
+        let Judged { verdict, flow } = judged;
+        let mut due = now + verdict.delay;
+        if verdict.slow > 0 {
+            let free_at = &mut self.free_at[direction as usize];
+            due = due.max(*free_at);
+            *free_at = due + verdict.slow;
+        }
+        due.max(self.held.behind(direction, *flow).unwrap_or(0))
+    }
+
+    /// Passes a packet on by `pass`, or keeps it. What finds no room among those that wait is lost,
+    /// as in the queue of a switch. `ecn`: it is marked.
+    fn pass(
+        &mut self,
+        now: u64,
+        direction: Direction,
+        other: &PeerAddr,
+        judged: &Judged,
+        bytes: &[u8],
+        mut pass: impl FnMut(&[u8]) -> bool,
+    ) {
+        let Judged { verdict, flow } = judged;
+        let due = self.due_of(now, direction, judged);
+        let mut waiting = Waiting { due, direction, other: *other, flow: *flow, left: 0, bytes };
+        if let Some(by) = verdict.reorder {
+            (waiting.left, waiting.due) = (by, now + OVERTAKING_NS);
+            self.held.keep(&waiting);
+            return;
+        }
+        for _ in 0..1 + u32::from(verdict.duplicate) {
+            if due > now || !pass(bytes) {
+                self.held.keep(&waiting);
+            }
+        }
+        self.held.overtake(direction, *flow);
+    }
+
+    /// A packet is about to leave, signed for the flow `sign`. `send` sends it; false: there is no
+    /// room now, and it is kept.
+    pub fn leave(
+        &mut self,
+        g: &Guard<'_>,
+        now: u64,
+        to: &PeerAddr,
+        sign: &wire::Flow,
+        bytes: &mut [u8],
+        send: impl FnMut(&[u8]) -> bool,
+    ) {
+        let judged = self.judge(g, Direction::Out, to, bytes);
+        if judged.verdict.loss {
+            return;
+        }
+        if let Some(draw) = judged.verdict.corrupt {
+            corrupt(sign, draw, bytes);
+        }
+        self.pass(now, Direction::Out, to, &judged, bytes, send);
+    }
+
+    /// A packet has arrived, for the flow `sign`. `take` takes it, with the mark that it may have,
+    /// and returns how many were handled, as this function does.
+    pub fn arrive(
+        &mut self,
+        g: &mut Guard<'_>,
+        now: u64,
+        sign: &wire::Flow,
+        packet: &RxPacket<'_>,
+        mut take: impl FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize,
+    ) -> usize {
+        let (mut src, data) = (packet.src, packet.data);
+        let judged = self.judge(g, Direction::In, &src, data);
+        let Judged { verdict, flow } = &judged;
+        if verdict.loss {
+            return 1;
+        }
+        if verdict.rnr {
+            g.refuse_unready(*flow as usize);
+            return 1;
+        }
+        if verdict.ecn {
+            src.traffic_class |= 3;
+        }
+        let mut damaged = [0; held::ROOM];
+        let data = match (verdict.corrupt, damaged.get_mut(..data.len())) {
+            (Some(draw), Some(copy)) => {
+                copy.copy_from_slice(data);
+                corrupt(sign, draw, copy);
+                &*copy
+            }
+            _ => data,
+        };
+        let mut handled = 0;
+        self.pass(now, Direction::In, &src, &judged, data, |data| {
+            handled += take(g, &RxPacket { src, seg: data.len() as u16, data });
+            true
+        });
+        handled.max(1)
+    }
+}
+
+/// What a packet is to its flow, and whether it arrives in order for the first time and takes a
+/// receive request.
+fn passage(
+    flow: &mut Flow,
+    place: &Place,
+    direction: Direction,
+    bth: &Bth,
+    behind: &[u8],
+) -> (Passage, bool) {
+    let kind = bth.opcode.kind();
+    if matches!(kind, Kind::Ack | Kind::Cnp | Kind::DcControl | Kind::Unknown) {
+        return (Passage::Control, false);
+    }
+    if !place.is_reliable {
+        return (Passage::First, false);
+    }
+    let base = place.first.map(|(sent, expected)| {
+        if kind.is_answer() == (direction == Direction::In) {
+            sent
+        } else {
+            expected
+        }
+    });
+    let span = match kind {
+        Kind::ReadRequest if place.mtu > 0 => {
+            let reth = behind.get(bth.opcode.header_len() - Bth::LEN - Reth::LEN..);
+            let len = reth.and_then(<[u8]>::first_chunk).map_or(0, |b| Reth::parse(b).len);
+            len.div_ceil(place.mtu).max(1)
+        }
+        _ => 1,
+    };
+    let passage = match flow.is_first(direction, kind.is_answer(), bth.psn, base, span) {
+        true => Passage::First,
+        false => Passage::Again,
+    };
+    let takes = match kind {
+        Kind::Send => bth.opcode.is_first(),
+        Kind::Write => bth.opcode.is_last() && bth.opcode.has_imm(),
+        _ => false,
+    };
+    let arrives = direction == Direction::In && takes;
+    (passage, arrives && flow.is_first_in_order(bth.psn, place.expected))
+}
+
+/// Turns a bit behind the BTH over, so that the ICRC is wrong whatever the IP header has.
+fn corrupt(sign: &wire::Flow, draw: u64, bytes: &mut [u8]) {
+    let bits = 8 * bytes.len().saturating_sub(Bth::LEN) as u64;
+    if bits == 0 || bytes.len() < Bth::LEN + ICRC_LEN {
+        return;
+    }
+    for k in 0..DAMAGES.min(bits) {
+        let at = (draw.wrapping_add(k) % bits) as usize;
+        let (byte, bit) = (Bth::LEN + at / 8, 1 << (at % 8));
+        bytes[byte] ^= bit;
+        if sign.check(0, bytes).is_err() {
+            return;
+        }
+        bytes[byte] ^= bit;
+    }
+}
+
+#[cfg(test)]
+mod tests;

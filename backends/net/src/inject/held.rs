@@ -1,0 +1,144 @@
+//! Packets that wait: for a time, for others that are to overtake them, or for room in the port.
+
+use gdrcore_core::inject::Direction;
+use gdrcore_core::roce::peer::PeerAddr;
+
+/// Most packets that wait.
+const PACKETS: usize = 1024;
+/// Longest of them: a path MTU with all headers.
+pub const ROOM: usize = 4096 + 256;
+/// So many places stay free for packets that find no room in the port.
+const RESERVE: usize = 128;
+
+/// A packet that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// When it is due.
+    pub due: u64,
+    /// Where it goes.
+    pub direction: Direction,
+    /// The other end.
+    pub other: PeerAddr,
+    /// Its queue pair.
+    pub flow: u32,
+    /// So many packets of its queue pair are still to overtake it.
+    pub left: u32,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    due: u64,
+    /// In the order in which they came.
+    order: u64,
+    direction: Direction,
+    other: PeerAddr,
+    flow: u32,
+    left: u32,
+    /// Bytes; 0: the place is free.
+    len: usize,
+}
+
+/// The packets that wait.
+pub struct Held {
+    entries: Box<[Entry]>,
+    bytes: Box<[u8]>,
+    count: usize,
+    order: u64,
+}
+
+impl Entry {
+    const FREE: Entry = Entry {
+        due: 0,
+        order: 0,
+        direction: Direction::Out,
+        other: PeerAddr {
+            gid: [0; 16],
+            scope_id: 0,
+            port: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+        },
+        flow: 0,
+        left: 0,
+        len: 0,
+    };
+}
+
+impl Held {
+    pub fn new() -> Held {
+        Held {
+            entries: vec![Entry::FREE; PACKETS].into(),
+            bytes: vec![0; PACKETS * ROOM].into(),
+            count: 0,
+            order: 0,
+        }
+    }
+
+    fn used(&mut self) -> impl Iterator<Item = &mut Entry> + '_ {
+        let any = self.count > 0;
+        self.entries.iter_mut().filter(move |e| any && e.len > 0)
+    }
+
+    /// Whether there is room only for packets that the port refuses.
+    pub fn is_full(&self) -> bool {
+        self.count + RESERVE >= PACKETS
+    }
+
+    /// Keeps a packet. One that is too long, or finds no room, is lost.
+    pub fn keep(&mut self, w: &Waiting<'_>) {
+        let len = w.bytes.len();
+        let Some(at) = self.entries.iter().position(|e| e.len == 0).filter(|_| len <= ROOM) else {
+            return;
+        };
+        let Waiting { due, direction, other, flow, left, .. } = *w;
+        self.entries[at] = Entry { due, order: self.order, direction, other, flow, left, len };
+        self.bytes[at * ROOM..][..len].copy_from_slice(w.bytes);
+        self.order += 1;
+        self.count += usize::from(len > 0);
+    }
+
+    /// The last time at which a packet of a queue pair is due that later ones must not overtake.
+    pub fn behind(&mut self, direction: Direction, flow: u32) -> Option<u64> {
+        let of_flow = |e: &&mut Entry| e.direction == direction && e.flow == flow && e.left == 0;
+        self.used().filter(of_flow).map(|e| e.due).max()
+    }
+
+    /// A packet of a queue pair has passed those that it was to overtake.
+    pub fn overtake(&mut self, direction: Direction, flow: u32) {
+        for e in self.used().filter(|e| e.direction == direction && e.flow == flow && e.left > 0) {
+            e.left -= 1;
+            if e.left == 0 {
+                e.due = 0;
+            }
+        }
+    }
+
+    /// Packets of a queue pair, or all, are due at once.
+    pub fn hasten(&mut self, flow: Option<u32>) {
+        self.used().filter(|e| flow.is_none_or(|flow| e.flow == flow)).for_each(|e| e.due = 0);
+    }
+
+    /// When the next one is due.
+    pub fn due(&self) -> Option<u64> {
+        let any = self.count > 0;
+        self.entries.iter().filter(|e| any && e.len > 0).map(|e| e.due).min()
+    }
+
+    /// Takes the next one that is due, if it goes where it `may`: out, in.
+    pub fn take_due(&mut self, now: u64, may: [bool; 2]) -> Option<Waiting<'_>> {
+        if self.count == 0 {
+            return None;
+        }
+        let due = |e: &Entry| e.len > 0 && e.due <= now && may[e.direction as usize];
+        let all = self.entries.iter().enumerate().filter(|(_, e)| due(e));
+        let (at, _) = all.min_by_key(|(_, e)| (e.due, e.order))?;
+        let e = core::mem::replace(&mut self.entries[at], Entry::FREE);
+        self.count -= 1;
+        let Entry { due, direction, other, flow, left, len, .. } = e;
+        let bytes = &self.bytes[at * ROOM..][..len];
+        Some(Waiting { due, direction, other, flow, left, bytes })
+    }
+}

@@ -1,0 +1,94 @@
+//! What is told of faults: a line for each in a log, and how to repeat the run when the process
+//! ends.
+
+use crate::reason::say;
+use crate::signals::without_signals;
+use crate::sys::Fd;
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gdrcore_core::error::Result;
+use gdrcore_core::inject::Hit;
+use gdrcore_core::refuse;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, OnceLock};
+
+/// Names the file of the log.
+const LOG: &str = "GDRC_FAULT_LOG";
+
+/// Faults of this process.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// How to repeat the run: the process that it is of, and the words.
+static REPEAT: Mutex<(u32, String)> = Mutex::new((0, String::new()));
+
+/// The seed of a process that was given none, the same for all of its devices.
+///
+/// # Errors
+/// As [`crate::clock::random_seed`].
+pub fn process_seed() -> Result<u64> {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    // Short, because people write it down.
+    let drawn = crate::clock::random_seed()? >> 44 | 1;
+    Ok(*SEED.get_or_init(|| drawn))
+}
+
+/// Tells of each fault of a device.
+pub struct Told {
+    log: Option<Fd>,
+}
+
+/// The rules in one line.
+fn in_one_line(rules: &str) -> String {
+    let lines = rules.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let rules = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|r| !r.is_empty());
+    rules.collect::<Vec<_>>().join("; ")
+}
+
+impl Told {
+    /// Opens the log that the environment names, at its end.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(rules: &str, seed: u64) -> Result<Told> {
+        let words = format!("gdrcore-run --fault '{}' --seed {seed}", in_one_line(rules));
+        if let Ok(mut repeat) = REPEAT.try_lock() {
+            *repeat = (std::process::id(), words);
+        }
+        let path = std::env::var_os(LOG).filter(|v| !v.is_empty());
+        let Some(path) = path.and_then(|p| CString::new(p.as_bytes()).ok()) else {
+            return Ok(Told { log: None });
+        };
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+        // SAFETY: a C string.
+        let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o644) };
+        match Fd::from_call(fd) {
+            Ok(log) => Ok(Told { log: Some(log) }),
+            Err(e) => Err(refuse!(Unsupported, "{LOG}: the file cannot be opened ({e})")),
+        }
+    }
+
+    /// Tells of a fault: one write, of a whole line.
+    pub fn tell(&mut self, hit: &Hit) {
+        FAULTS.fetch_add(1, Ordering::Relaxed);
+        let Some(log) = &self.log else { return };
+        let mut line = heapless::String::<256>::new();
+        if writeln!(line, "{hit}").is_ok() {
+            // SAFETY: the line lives through the call.
+            let write = || unsafe { libc::write(log.raw(), line.as_ptr().cast(), line.len()) };
+            without_signals(write);
+        }
+    }
+}
+
+/// At the end of the process: says how to repeat the run, once, if this process has had faults.
+pub fn report() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // No wait: another thread may have been interrupted by the end of the process.
+    let Ok(repeat) = REPEAT.try_lock() else { return };
+    if repeat.0 != std::process::id() || SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let faults = FAULTS.load(Ordering::Relaxed);
+    say(format_args!("{faults} faults; the same ones again: {} -- PROGRAM", repeat.1));
+}

@@ -1,0 +1,361 @@
+use super::*;
+use crate::wire::ip::gid_of_v4;
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+const PEER: [u8; 4] = [10, 0, 0, 2];
+
+fn faults(text: &str) -> Faults {
+    Faults::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// A request that leaves for the first time.
+fn request(opcode: Opcode) -> Packet {
+    Packet {
+        direction: Direction::Out,
+        peer: gid_of_v4(PEER),
+        opcode,
+        is_mad: false,
+        passage: Passage::First,
+        takes_receive: false,
+    }
+}
+
+/// The numbers of the packets that a rule hits, of 1000 like `packet`.
+fn hits(rules: &str, seed: u64, packet: &Packet, flow: &mut Flow) -> Vec<u64> {
+    let (faults, mut numbers) = (faults(rules), Vec::new());
+    for _ in 0..1000 {
+        faults.judge(seed, packet, flow, |hit| numbers.push(hit.number));
+    }
+    numbers
+}
+
+fn numbers(rules: &str, seed: u64) -> Vec<u64> {
+    hits(rules, seed, &request(Opcode::RC_SEND_ONLY), &mut Flow::new(1))
+}
+
+#[test]
+fn a_seed_decides_and_another_one_decides_otherwise() {
+    let rule = "loss rate 1%";
+    assert_eq!(numbers(rule, 7), numbers(rule, 7));
+    assert_ne!(numbers(rule, 7), numbers(rule, 8));
+    let many: usize = (0..20).map(|seed| numbers(rule, seed).len()).sum();
+    assert!((120..280).contains(&many), "{many} of 20000 at 1 %");
+    assert_eq!(numbers("loss rate 100%", 1).len(), 1000);
+    // Each queue pair, connection, rule and direction has places of its own.
+    let send = request(Opcode::RC_SEND_ONLY);
+    let mut second = Flow::new(1);
+    second.begin();
+    let others = [
+        hits(rule, 7, &send, &mut Flow::new(2)),
+        hits(rule, 7, &send, &mut second),
+        hits("ecn; loss rate 1%", 7, &send, &mut Flow::new(1)),
+        hits("loss in rate 1%", 7, &Packet { direction: Direction::In, ..send }, &mut Flow::new(1)),
+    ];
+    others.iter().for_each(|other| assert_ne!(*other, numbers(rule, 7)));
+}
+
+#[test]
+fn rules_pick_by_number_and_window() {
+    for (rule, wanted) in [
+        ("loss nth 3", &[3][..]),
+        ("loss every 300", &[300, 600, 900]),
+        ("loss every 300 from 400", &[600, 900]),
+        ("loss every 300 to 600", &[300, 600]),
+        ("loss from 998", &[998, 999, 1000]),
+        ("loss to 2", &[1, 2]),
+        ("loss nth 3 from 4", &[]),
+    ] {
+        assert_eq!(numbers(rule, 1), wanted, "{rule}");
+    }
+}
+
+#[test]
+fn filters_choose_packets() {
+    let send = request(Opcode::RC_SEND_ONLY);
+    let is_hit =
+        |rule: &str, packet: &Packet| faults(rule).judge(1, packet, &mut Flow::new(3), |_| {}).loss;
+    for (rule, hit) in [
+        ("loss", true),
+        ("loss out", true),
+        ("loss in", false),
+        ("loss peer 10.0.0.2", true),
+        ("loss peer 10.0.0.3", false),
+        ("loss peer fd00::1", false),
+        ("loss type RC", true),
+        ("loss type UD", false),
+        ("loss type GSI", false),
+        ("loss opcode SEND_ONLY", true),
+        ("loss opcode SEND_FIRST", false),
+        ("loss qp 3", true),
+        ("loss qp 2", false),
+        ("loss message", true),
+    ] {
+        assert_eq!(is_hit(rule, &send), hit, "{rule}");
+    }
+    for (opcode, service) in [
+        (Opcode::UC_SEND_ONLY, "UC"),
+        (Opcode::UD_SEND_ONLY, "UD"),
+        (Opcode::RC_SEND_ONLY.of_xrc(), "XRC"),
+        (Opcode::RC_SEND_ONLY.of_dc(), "DC"),
+    ] {
+        let packet = request(opcode);
+        let rule = format!("loss type {service} opcode SEND_ONLY");
+        assert!(is_hit(&rule, &packet) && !is_hit("loss type RC", &packet), "{rule}");
+    }
+    assert!(!is_hit("loss message", &request(Opcode::RC_WRITE_MIDDLE)));
+    let v6 = "fd00::1".parse::<Ipv6Addr>().unwrap().octets();
+    assert!(is_hit("loss peer fd00::1", &Packet { peer: v6, ..send }));
+}
+
+#[test]
+fn packets_whose_number_depends_on_time_are_hit_by_their_names_alone() {
+    let again = Packet { passage: Passage::Again, ..request(Opcode::RC_SEND_ONLY) };
+    assert!(hits("loss", 1, &again, &mut Flow::new(1)).is_empty());
+    let ack = Packet { passage: Passage::Control, ..request(Opcode::RC_ACK) };
+    assert!(hits("loss", 1, &ack, &mut Flow::new(1)).is_empty());
+    assert_eq!(hits("loss opcode ACK nth 5", 1, &ack, &mut Flow::new(1)), [5]);
+    let mad = Packet { is_mad: true, ..request(Opcode::UD_SEND_ONLY) };
+    let mad = Packet { passage: Passage::Control, ..mad };
+    assert!(hits("loss type UD", 1, &mad, &mut Flow::new(0)).is_empty());
+    assert_eq!(hits("loss type GSI to 2", 1, &mad, &mut Flow::new(0)), [1, 2]);
+    // Requests and answers are counted apart, since they come in no fixed order.
+    let rules = faults("loss nth 2");
+    let (mut flow, mut told) = (Flow::new(1), Vec::new());
+    for opcode in [
+        Opcode::RC_SEND_ONLY,
+        Opcode::RC_READ_RESPONSE_ONLY,
+        Opcode::RC_READ_RESPONSE_ONLY,
+        Opcode::RC_SEND_ONLY,
+    ] {
+        rules.judge(1, &request(opcode), &mut flow, |hit| told.push(hit.opcode));
+    }
+    assert_eq!(told, [Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_SEND_ONLY]);
+}
+
+#[test]
+fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
+    let rules = faults("partition from 3 to 6");
+    let (mut flow, mut told) = (Flow::new(1), Vec::new());
+    let send = request(Opcode::RC_SEND_ONLY);
+    let mut lost = |packet: &Packet| rules.judge(1, packet, &mut flow, |h| told.push(*h)).loss;
+    let ack = Packet { passage: Passage::Control, ..request(Opcode::RC_ACK) };
+    let again = Packet { passage: Passage::Again, ..send };
+    let all = [&send, &ack, &send, &again, &send, &ack, &again, &again, &again, &send];
+    let fates: Vec<bool> = all.iter().map(|p| lost(p)).collect();
+    let (t, f) = (true, false);
+    assert_eq!(fates, [f, f, f, f, t, t, t, t, f, f]);
+    assert!(!lost(&Packet { direction: Direction::In, ..send }));
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        told[0].to_string(),
+        "partition out qp 1 packet 3 RC_SEND_ONLY peer 10.0.0.2 rule 1"
+    );
+    // From the start it needs no packet that is counted.
+    let mut flow = Flow::new(1);
+    assert!(faults("partition").judge(1, &ack, &mut flow, |_| {}).loss);
+}
+
+#[test]
+fn each_action_has_its_verdict() {
+    let verdict =
+        |rule: &str, packet: &Packet| faults(rule).judge(1, packet, &mut Flow::new(1), |_| {});
+    let out = request(Opcode::RC_SEND_ONLY);
+    let into = Packet { direction: Direction::In, ..out };
+    let none = Verdict::default();
+    assert_eq!(verdict("duplicate", &out), Verdict { duplicate: true, ..none });
+    assert_eq!(verdict("reorder 3", &out), Verdict { reorder: Some(3), ..none });
+    assert_eq!(verdict("delay 5us", &out), Verdict { delay: 5_000, ..none });
+    assert_eq!(verdict("slow 2ms", &out), Verdict { slow: 2_000_000, ..none });
+    assert_eq!(verdict("ecn", &into), Verdict { ecn: true, ..none });
+    assert_eq!(verdict("rnr", &into), none, "it takes no receive request, or is not in order");
+    let takes = Packet { takes_receive: true, passage: Passage::Again, ..into };
+    assert_eq!(verdict("rnr", &takes), Verdict { rnr: true, ..none });
+    let bits = verdict("corrupt", &out).corrupt;
+    assert!(bits.is_some() && bits == verdict("corrupt", &out).corrupt);
+    assert_eq!(verdict("delay 1s; loss; delay 2s", &out).delay, 2_000_000_000);
+    assert!(verdict("delay 1s; loss; delay 2s", &out).loss);
+}
+
+#[test]
+fn a_packet_passes_for_the_first_time_once() {
+    let mut flow = Flow::new(1);
+    let (out, base) = (Direction::Out, Some(Psn::new(0xff_fffe)));
+    let mut first = |psn: u32, span| flow.is_first(out, false, Psn::new(psn), base, span);
+    assert!(first(0xff_fffe, 1) && !first(0xff_fffe, 1), "it came again");
+    // A READ takes the PSNs of its answer; a part of it that is asked for again is not new.
+    assert!(first(0xff_ffff, 4) && !first(1, 2) && first(3, 1));
+    assert!(first(9, 1) && !first(8, 1), "what was lost before it was seen comes again");
+    // Each direction counts by itself, as do requests and answers.
+    assert!(flow.is_first(out, true, Psn::new(3), base, 1));
+    assert!(flow.is_first(Direction::In, false, Psn::new(3), None, 1));
+    let mut flow = Flow::new(1);
+    assert!(!flow.is_first(out, false, Psn::new(0xff_fffd), base, 1), "before the first PSN");
+    // The receiver refuses a message once.
+    assert!(!flow.is_first_in_order(Psn::new(6), Psn::new(5)), "a packet before it is missing");
+    assert!(flow.is_first_in_order(Psn::new(5), Psn::new(5)));
+    assert!(!flow.is_first_in_order(Psn::new(5), Psn::new(5)), "it comes again");
+    flow.begin();
+    assert!(flow.is_first_in_order(Psn::new(5), Psn::new(5)));
+}
+
+#[test]
+fn calls_fail_by_name_and_index() {
+    let rules =
+        faults("call ibv_reg_mr nth 3 errno ENOMEM; call ibv_create_qp every 2 errno EAGAIN");
+    let of = |name, index| rules.call(1, name, index);
+    assert_eq!((of("ibv_reg_mr", 2), of("ibv_reg_mr", 3)), (None, Some(12)));
+    assert_eq!((of("ibv_create_qp", 4), of("ibv_create_qp", 5)), (Some(11), None));
+    assert_eq!(of("ibv_reg", 3), None);
+    let rate = faults("call rdma_connect errno ECONNREFUSED rate 10% from 11");
+    let hit = |seed: u64| {
+        (1..=1000).filter(|&i| rate.call(seed, "rdma_connect", i) == Some(111)).collect::<Vec<_>>()
+    };
+    assert_eq!(hit(1), hit(1));
+    assert_ne!(hit(1), hit(2));
+    assert!((50..150).contains(&hit(1).len()) && hit(1).iter().all(|&i| i > 10));
+    let limits = faults("limit max_qp=4; limit max_mr = 0; event port_down after 100");
+    assert_eq!((limits.limit("max_qp"), limits.limit("max_mr")), (Some(4), Some(0)));
+    assert_eq!(limits.limit("max_cq"), None);
+    assert!(!limits.hits_packets() && rules.not_yet().is_some_and(|r| r.at == (1, 1)));
+    assert!(faults("loss").hits_packets() && faults("loss").not_yet().is_none());
+    assert_eq!(faults("loss;\n event port_down after 0").not_yet().map(|r| r.at), Some((2, 2)));
+}
+
+#[test]
+fn wrong_words_are_named_with_their_place() {
+    for (text, place, word, part) in [
+        ("", (1, 1), "", "no rule"),
+        ("  # only a comment", (1, 19), "", "no rule"),
+        ("lose", (1, 1), "lose", "they begin with"),
+        ("loss; ;\n\n  los nth 1", (3, 3), "los", "they begin with"),
+        ("loss nth", (1, 9), "", "a number"),
+        ("loss nth;", (1, 9), "", "a number"),
+        ("loss nth 0", (1, 10), "0", "from 1 on"),
+        ("loss nth -1", (1, 10), "-1", "a number"),
+        ("loss nth +1", (1, 10), "+1", "a number"),
+        ("loss nth 99999999999999999999", (1, 10), "99999999999999999999", "a number"),
+        ("loss nth 1 every 2", (1, 12), "every", "twice"),
+        ("loss in out", (1, 9), "out", "twice"),
+        ("loss rate 1", (1, 11), "1", "a rate"),
+        ("loss rate 0%", (1, 11), "0%", "a rate"),
+        ("loss rate 101%", (1, 11), "101%", "a rate"),
+        ("loss rate 1.%", (1, 11), "1.%", "a rate"),
+        ("loss rate .5%", (1, 11), ".5%", "a rate"),
+        ("loss rate 0.0000001%", (1, 11), "0.0000001%", "a rate"),
+        ("loss from 5 to 4", (1, 16), "4", "before"),
+        ("loss peer here", (1, 11), "here", "an IPv4"),
+        ("loss type RDMA", (1, 11), "RDMA", "types"),
+        ("loss opcode SEND", (1, 13), "SEND", "no opcode"),
+        ("loss opcode RC_SEND_ONLY", (1, 13), "RC_SEND_ONLY", "no opcode"),
+        ("loss often", (1, 6), "often", "no condition"),
+        ("ä loss", (1, 1), "ä", "they begin with"),
+        ("loss ä x", (1, 6), "ä", "no condition"),
+        ("delay", (1, 6), "", "a time"),
+        ("delay 5", (1, 7), "5", "a time"),
+        ("delay 0us", (1, 7), "0us", "a time"),
+        ("delay 61s", (1, 7), "61s", "a time"),
+        ("delay 99999999999999999999s", (1, 7), "99999999999999999999s", "a time"),
+        ("reorder 65", (1, 9), "65", "64"),
+        ("ecn out", (1, 1), "ecn", "arrive"),
+        ("rnr out", (1, 1), "rnr", "arrive"),
+        ("partition nth 3", (1, 1), "partition", "all packets"),
+        ("slow 1us rate 1%", (1, 1), "slow", "all packets"),
+        ("call", (1, 5), "", "name of a call"),
+        ("call reg_mr errno EIO", (1, 6), "reg_mr", "libibverbs"),
+        ("call ibv_reg_mr", (1, 16), "", "errno"),
+        ("call ibv_reg_mr errno ESRCH2", (1, 23), "ESRCH2", "no errno"),
+        ("call ibv_Reg errno EIO", (1, 6), "ibv_Reg", "name of a call"),
+        ("call ibv_reg_mr errno EIO peer 10.0.0.1", (1, 27), "peer", "no condition"),
+        ("limit max_qp", (1, 13), "", "'='"),
+        ("limit max_dogs=4", (1, 7), "max_dogs", "no limit"),
+        ("limit max_qp=x", (1, 14), "x", "a number"),
+        ("limit max_qp=4 nth 2", (1, 16), "nth", "nothing"),
+        ("event port_down 100", (1, 17), "100", "'after'"),
+        ("event dinner after 1", (1, 7), "dinner", "no event"),
+    ] {
+        let refused = Faults::parse(text).expect_err(text);
+        assert_eq!(((refused.line, refused.column), refused.word), (place, word), "{text}");
+        let said = refused.to_string();
+        assert!(said.contains(part), "{text}: {said}");
+        assert!(said.starts_with(&format!("line {}, column {}: ", place.0, place.1)), "{said}");
+    }
+    let long = format!("call ibv_{} errno EIO", "x".repeat(NAME_MAX));
+    assert_eq!(Faults::parse(&long).unwrap_err().column, 6);
+    let many = "loss;".repeat(RULES_MAX);
+    assert_eq!(faults(&many).rules().len(), RULES_MAX);
+    assert_eq!(Faults::parse(&format!("{many} ecn")).unwrap_err().word, "ecn");
+}
+
+#[test]
+fn rates_and_times_are_read_exactly() {
+    let pick = |text: &str| faults(text).rules()[0].pick;
+    assert_eq!(pick("loss rate 1%"), Pick::Rate(1_000_000));
+    assert_eq!(pick("loss rate 0.05%"), Pick::Rate(50_000));
+    assert_eq!(pick("loss rate 0.000001%"), Pick::Rate(1));
+    assert_eq!(pick("loss rate 100.0%"), Pick::Rate(PARTS));
+    let action = |text: &str| match faults(text).rules()[0].what {
+        What::Packet(action, _) => action,
+        _ => panic!("{text}"),
+    };
+    for (text, ns) in [("7ns", 7), ("7us", 7_000), ("7ms", 7_000_000), ("60s", 60_000_000_000)] {
+        assert_eq!(action(&format!("delay {text}")), Action::Delay(ns));
+    }
+}
+
+/// Whatever the text is, it is read or refused, and a refusal names a word of it.
+#[test]
+fn any_text_is_read_or_refused() {
+    let words = [
+        "loss",
+        "delay",
+        "5us",
+        "nth",
+        "3",
+        "rate",
+        "1%",
+        ";",
+        "\n",
+        "#",
+        "=",
+        "in",
+        "out",
+        "peer",
+        "::1",
+        "type",
+        "UD",
+        "call",
+        "ibv_x",
+        "errno",
+        "EIO",
+        "limit",
+        "max_qp",
+        "event",
+        "after",
+        "ü",
+        "\u{2028}",
+        "\0",
+        " ",
+        "%",
+        "9999999999999999999999",
+        "to",
+        "from",
+        "reorder",
+    ];
+    let mut random = Random::new(3, 1);
+    for _ in 0..20_000 {
+        let mut text = String::new();
+        for _ in 0..random.draw() % 12 {
+            text.push_str(words[random.draw() as usize % words.len()]);
+            if random.draw() % 4 != 0 {
+                text.push(' ');
+            }
+        }
+        if let Err(refused) = Faults::parse(&text) {
+            assert!(text.contains(refused.word), "{text:?}");
+            let line = text.split('\n').nth(refused.line as usize - 1).expect("a line of it");
+            assert!(refused.column as usize <= line.chars().count() + 1, "{text:?}: {refused}");
+        }
+    }
+}
