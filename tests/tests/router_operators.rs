@@ -308,5 +308,5 @@ fn a_confined_router_makes_sockets_beside_its_own_only() {
     let mut router = router;
     router.kill();
     router.restart();
-    assert!(router.ask("status").output.contains("no Landlock, since `netns`"));
+    assert!(router.ask("status").output.contains("no Landlock, for a `netns`"));
 }

@@ -9,7 +9,8 @@
 //! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and
 //!   in /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.
 //!   It also keeps a process from looking at others as a debugger may, which `/proc/<pid>/ns/net`
-//!   takes. So a router whose policy tells tenants apart by `netns` has no Landlock.
+//!   takes, and all of `/proc/<pid>` under `hidepid`. So a router whose policy tells tenants apart
+//!   by `netns`, or whose /proc hides processes, has no Landlock.
 
 mod calls;
 
@@ -35,8 +36,8 @@ pub(super) enum Fence {
     Off,
     /// seccomp alone: this kernel has no Landlock.
     NoLandlock,
-    /// seccomp alone: tenants are told apart by network namespaces.
-    ByNetns,
+    /// seccomp alone: the router has to look at other processes as Landlock forbids.
+    Looks,
     /// Both.
     Whole,
 }
@@ -47,7 +48,7 @@ impl Fence {
         match self {
             Fence::Off => "no",
             Fence::NoLandlock => "seccomp; this kernel has no Landlock",
-            Fence::ByNetns => "seccomp; no Landlock, since `netns` tells tenants apart",
+            Fence::Looks => "seccomp; no Landlock, for a `netns` of the policy, or a hidden /proc",
             Fence::Whole => "seccomp, Landlock",
         }
     }
@@ -83,6 +84,16 @@ fn tells_by_netns(policy: &Policy) -> bool {
     policy.tenants.iter().any(|t| t.rules.netns.is_some())
 }
 
+/// Whether /proc shows a process only to who may trace it (`hidepid`, proc(5)). `mounts`:
+/// proc_pid_mountinfo(5).
+fn is_hidden(mounts: &str) -> bool {
+    let hides = |option: &str| {
+        option.strip_prefix("hidepid=").is_some_and(|how| !matches!(how, "0" | "off"))
+    };
+    let of_proc = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/proc"));
+    of_proc.flat_map(|line| line.split([' ', ','])).any(hides)
+}
+
 /// Raises the first wall, before any thread is made: threads have what their maker had. Folders
 /// of the sockets are made if they are missing.
 ///
@@ -97,8 +108,9 @@ pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, Stri
     // Where that fails, the listener fails, and says why.
     let _ = sockets(policy).try_for_each(common);
     let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
-    if tells_by_netns(policy) {
-        return Ok(Fence::ByNetns);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if tells_by_netns(policy) || is_hidden(&mounts) {
+        return Ok(Fence::Looks);
     }
     let said = |e: landlock::RulesetError| unconfined("Landlock", &e);
     let abi = ABI::V5;

@@ -75,18 +75,36 @@ fn every_call_is_listed_once() {
 }
 
 #[test]
+fn a_proc_that_hides_processes_is_known() {
+    let mount = |at: &str, options: &str| {
+        format!("22 27 0:21 / {at} rw,nosuid shared:5 - proc proc {options}\n")
+    };
+    for (at, options, hidden) in [
+        ("/proc", "rw", false),
+        ("/proc", "rw,hidepid=0", false),
+        ("/proc", "rw,hidepid=off", false),
+        ("/proc", "rw,gid=4,hidepid=2", true),
+        ("/proc", "rw,hidepid=invisible", true),
+        ("/other/proc", "rw,hidepid=2", false),
+    ] {
+        let mounts = format!("{}{}", mount("/", "rw"), mount(at, options));
+        assert_eq!(is_hidden(&mounts), hidden, "{mounts}");
+    }
+}
+
+#[test]
 fn behind_landlock_no_policy_tells_tenants_by_namespaces() {
     let named = "[router]\nlisten = \"/s\"\n[tenant.a]\nmatch = { netns = \"/run/netns/a\" }";
     let [by_netns, other] =
         [named, "[tenant.a]\nlisten = \"/a\""].map(|t| Policy::parse(t).unwrap());
     assert!(Fence::Whole.admits(&by_netns).unwrap_err().contains("restart it"));
     for (fence, policy) in
-        [(Fence::Whole, &other), (Fence::ByNetns, &by_netns), (Fence::Off, &by_netns)]
+        [(Fence::Whole, &other), (Fence::Looks, &by_netns), (Fence::Off, &by_netns)]
     {
         assert_eq!(fence.admits(policy), Ok(()), "{fence:?}");
     }
     let denied = "/x: Permission denied (os error 13)".to_string();
     assert!(Fence::Whole.explain(denied.clone()).contains("restart it"));
-    assert_eq!(Fence::ByNetns.explain(denied.clone()), denied);
+    assert_eq!(Fence::Looks.explain(denied.clone()), denied);
     assert_eq!(Fence::Whole.explain("no such file".into()), "no such file");
 }
