@@ -1,8 +1,9 @@
 //! Where the lines go: standard error, or a file of this process alone.
 //!
-//! The file is made by the first line, and is always a new one: it is opened with `O_EXCL`, by
-//! which no link of another user is followed and no file is overwritten. If the name is taken, by another process of the program or by an older trace, the file's name is
-//! followed by a dot and the process's id. A child of fork has a file of its own likewise.
+//! The file is made by the first line, and is always a new one: it is opened with `O_EXCL`, so no
+//! link of another user is followed and no file is overwritten. If the name is taken, by another
+//! process of the program or by an older trace, it is followed by a dot and the process's id. A
+//! child of fork has a file of its own likewise.
 //!
 //! Each line is one system call, so whatever ends the process leaves whole lines. The program may
 //! have closed our descriptor and got its number for a file of its own; so the file is compared
