@@ -69,8 +69,11 @@ impl<'a> CqSide<'a> {
         let pushed = self.ring.push(wc);
         debug_assert!(pushed.is_ok(), "room was checked or reserved");
         let cq = &mut *self.cq;
-        // What comes later does not overtake this one.
-        cq.bypass = 0;
+        // What comes later does not overtake this one. Mostly it is 0: the record shares its cache
+        // line with those of other CQs.
+        if cq.bypass != 0 {
+            cq.bypass = 0;
+        }
         if cq.armed == Armed::No {
             return;
         }
