@@ -147,7 +147,7 @@ impl<T> Table<T> {
         self.at(i).map(|p| unsafe { &*p })
     }
 
-    /// Two different elements, exclusively; `None`: one of them does not exist, or they are the same.
+    /// Two different elements, exclusively; `None`: one of them does not exist, or they are one.
     #[inline(always)]
     pub fn pair_mut(&mut self, i: usize, j: usize) -> Option<(&mut T, &mut T)> {
         if i == j {

@@ -52,7 +52,7 @@ impl<P: Port> PortState<P> {
     /// socket alone it is not read before the socket was polled, because a waiting packet would be
     /// delayed. A device with neither does not read it for each round. A caller that needs the
     /// exact time reads the clock itself.
-    #[inline]
+    #[inline(always)]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();
         if may_keep

@@ -1,6 +1,6 @@
-//! Polls of an engine that is at rest: nothing comes from outside of it, nothing waits, and no timer
-//! runs. Until a thread takes the lock or leaves a mark, a round would find nothing, so a poll reads
-//! two words in its place.
+//! Polls of an engine that is at rest: nothing comes from outside of it, nothing waits, and no
+//! timer runs. Until a thread takes the lock or leaves a mark, a round would find nothing, so a
+//! poll reads two words in its place.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

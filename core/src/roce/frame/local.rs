@@ -27,6 +27,10 @@ use crate::verbs::types::{send_flags, wc_opcode, wc_status::SUCCESS, wr_opcode};
 use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::wire::{packet_bytes, Kind, Opcode, Psn};
 
+/// Longest request without a slot whose bytes pass over the stack. The engine's room for a packet
+/// would move from core to core with each such request of two threads.
+const SHORT: usize = 64;
+
 /// Whether a QP and its peer are of this engine and connected, and its responder is idle. `kind`:
 /// what it must be.
 #[inline(always)]
@@ -189,7 +193,9 @@ impl Transport {
                 return false;
             }
         }
-        let Some(bytes) = scratch.get_mut(..sge.length as usize) else { return false };
+        let (mut short, len) = ([0; SHORT], sge.length as usize);
+        let room = if len <= SHORT { &mut short[..] } else { scratch };
+        let Some(bytes) = room.get_mut(..len) else { return false };
         // A fetch that slow memory begins here continues for the general path.
         let of = TransferId::request(qp.qpn, index, 0);
         if !common.memory.gather_single(qp.pd, &sge, inline, bytes, of) {

@@ -69,8 +69,11 @@ impl<'a> CqSide<'a> {
         let pushed = self.ring.push(wc);
         debug_assert!(pushed.is_ok(), "room was checked or reserved");
         let cq = &mut *self.cq;
-        // What comes later does not overtake this one.
-        cq.bypass = 0;
+        // What comes later does not overtake this one. Mostly it is 0: the record shares its cache
+        // line with those of other CQs.
+        if cq.bypass != 0 {
+            cq.bypass = 0;
+        }
         if cq.armed == Armed::No {
             return;
         }
@@ -130,10 +133,9 @@ impl CompletionHandoff {
     /// `is_empty`: nothing is in its ring.
     #[inline(always)]
     pub(crate) fn begin(&mut self, cq: &mut Cq, is_empty: bool) {
-        self.number += 1;
-        self.has = false;
-        let opens = is_empty && cq.armed == Armed::No && cq.reserved == 0;
-        cq.bypass = if opens { self.number } else { 0 };
+        if is_empty && cq.armed == Armed::No && cq.reserved == 0 {
+            cq.bypass = self.number;
+        }
     }
 
     /// Whether the next completion of a CQ bypasses its ring. It needs no entry, so a receive need
@@ -155,6 +157,6 @@ impl CompletionHandoff {
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> Option<&Wc> {
         self.number += 1;
-        self.has.then_some(&self.wc)
+        core::mem::take(&mut self.has).then_some(&self.wc)
     }
 }

@@ -32,8 +32,8 @@ pub(super) unsafe fn records(
         // `mem::host` read through it, which are assembly and take each byte as it is.
         let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
         let mut taken = 0;
-        // `take_short` handles an ACK among the words together with the message. An ACK behind them, or
-        // one that `take_short` has left, is handled before the message.
+        // `take_short` handles an ACK among the words together with the message. An ACK behind
+        // them, or one that `take_short` has left, is handled before the message.
         if rest.len() <= HEAD_MAX {
             taken = to.take_short(from, &words, rest);
             if !matches!(taken, 0 | ACK_BESIDE) {
