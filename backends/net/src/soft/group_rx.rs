@@ -159,7 +159,12 @@ pub(super) fn receive_shared(
 /// Handles each run of consecutive packets with one owner. Forwarded packets count as handled,
 /// because a device that is about to end must not leave them in its socket.
 #[cold]
-fn split_by_owner(g: &mut Guard<'_>, member: &mut Member, now: u64, r: &RxPacket<'_>) -> usize {
+pub(super) fn split_by_owner(
+    g: &mut Guard<'_>,
+    member: &mut Member,
+    now: u64,
+    r: &RxPacket<'_>,
+) -> usize {
     let seg = usize::from(r.seg).max(1);
     let mut handled = 0;
     let mut at = 0;
@@ -308,7 +313,7 @@ impl PortState {
                 Some(tap) => {
                     let r = RxPacket { src: sender(p), seg: p.seg, data: p.data };
                     tap.capture(now, &r, &local, p.first);
-                    tap.arrive(g, now, &r, &local, |g, r| {
+                    tap.arrive(g, now, &r, &local, &mut |g, r| {
                         let grh = r.src.grh();
                         take(g, &Packets { grh, data: r.data, seg: r.seg, ..*p })
                     })

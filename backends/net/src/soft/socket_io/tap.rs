@@ -6,14 +6,11 @@
 
 use super::{Batched, Host};
 use crate::addr::{DeviceName, Endpoint};
-use crate::addr_group::Member;
 use crate::clock::now_ns;
 use crate::inject::Injector;
 use crate::pcap::Pcap;
 use crate::port::{Burst, Port, RxPacket};
-use crate::soft::group_rx::receive_shared;
-use crate::soft::peer_ports::PeerPorts;
-use crate::soft::schedule::Schedule;
+use crate::soft::group_rx::split_by_owner;
 use crate::soft::{endpoint, PathChoice, PortState, SoftConfig};
 use gdrcore_core::engine::{self, Guard};
 use gdrcore_core::error::Result;
@@ -21,6 +18,9 @@ use gdrcore_core::inject::Direction;
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::{OwnFlow, PeerAddr};
 use gdrcore_core::wire::Flow;
+
+/// Takes what has arrived, and returns how many packets were handled.
+type Take<'a> = &'a mut dyn FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize;
 
 /// What a tap has.
 pub(in crate::soft) struct Tap {
@@ -97,16 +97,36 @@ impl Tap {
         now: u64,
         r: &RxPacket<'_>,
         local: &Endpoint,
-        mut take: impl FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize,
+        take: Take<'_>,
     ) -> usize {
         let Some(Faults { injector, .. }) = &mut self.faults else { return take(g, r) };
         let sign = Flow::from_gids(&r.src.gid, &local.ip, r.src.port, local.port);
         let mut handled = 0;
         for data in r.data.chunks(usize::from(r.seg).max(1)) {
             let one = RxPacket { src: r.src, seg: data.len() as u16, data };
-            handled += injector.arrive(g, now, &sign, &one, &mut take);
+            handled += injector.arrive(g, now, &sign, &one, &mut *take);
         }
         handled
+    }
+
+    /// Captures what the port has received, and hands it on as [`Tap::arrive`] does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn receive(
+        &mut self,
+        g: &mut Guard<'_>,
+        now: u64,
+        r: &RxPacket<'_>,
+        local: &Endpoint,
+        take: Take<'_>,
+    ) -> usize {
+        self.capture(now, r, local, 0);
+        self.arrive(g, now, r, local, take)
+    }
+
+    /// Whether packets have injected faults.
+    pub(super) fn has_faults(&self) -> bool {
+        self.faults.is_some()
     }
 
     /// The injected faults.
@@ -118,28 +138,6 @@ impl Tap {
     pub(in crate::soft) fn due(&self) -> Option<u64> {
         self.faults.as_ref().and_then(|f| f.injector.due())
     }
-}
-
-/// Takes what has arrived at the port. Returns the packets handled.
-#[inline(always)]
-pub(super) fn take_arrival(
-    g: &mut Guard<'_>,
-    (member, ports, schedule): (&mut Option<Member>, &mut PeerPorts, &mut Schedule),
-    now: u64,
-    local: &Endpoint,
-    r: &RxPacket<'_>,
-) -> usize {
-    let mut each = |g: &mut Guard<'_>| match member {
-        Some(member) => receive_shared(g, member, now, || schedule.refresh(now, now_ns), r),
-        None => g.handle_arrival(&r.arrival(now), || now),
-    };
-    let handled = each(g);
-    if ports.vet_refused(g, local) {
-        // The refused port is the peer's second socket. The refused packet is handled now, because
-        // the peer may never send it again.
-        each(g);
-    }
-    handled
 }
 
 /// Sends a packet with the next batch. False: there is no room.
@@ -165,7 +163,7 @@ fn send<P: Port>(
 impl<P: Port> PortState<P> {
     /// Whether packets have injected faults.
     pub(in crate::soft) fn has_faults(&self) -> bool {
-        self.tap.as_ref().is_some_and(|tap| tap.faults.is_some())
+        self.tap.as_ref().is_some_and(|tap| tap.has_faults())
     }
 
     /// The injected faults, if there are any.
@@ -226,7 +224,7 @@ impl<P: Port> PortState<P> {
     /// batch.
     fn release(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) -> usize {
         let (mut sent, local) = (0, *host.address());
-        while let PortState { net, tap: Some(tap), member, ports, schedule, .. } = self {
+        while let PortState { net, tap: Some(tap), member, .. } = self {
             let Tap { pcap, faults: Some(Faults { injector, .. }) } = &mut **tap else { break };
             let room = net.as_mut().is_some_and(|net| net.tx_space().is_some());
             let Some(waiting) = injector.take_due(now, [room, true]) else { break };
@@ -238,7 +236,10 @@ impl<P: Port> PortState<P> {
                 }
                 (Direction::In, _) => {
                     let r = RxPacket { src: other, seg: bytes.len() as u16, data: bytes };
-                    take_arrival(g, (member, ports, schedule), now, &local, &r);
+                    match member {
+                        Some(member) => split_by_owner(g, member, now, &r),
+                        None => g.handle_arrival(&r.arrival(now), || now),
+                    };
                 }
                 (Direction::Out, None) => {}
             }
@@ -256,25 +257,5 @@ impl<P: Port> PortState<P> {
         let Some(injector) = self.injector() else { return };
         injector.hasten(index);
         self.send(host, g, now_ns());
-    }
-
-    /// As [`PortState::receive`] of the `i`-th datagram, on a device with a tap.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_tapped(
-        &mut self,
-        local: &Endpoint,
-        g: &mut Guard<'_>,
-        now: u64,
-        i: usize,
-    ) -> usize {
-        let PortState { net: Some(net), tap: Some(tap), member, ports, schedule, .. } = self else {
-            return 0;
-        };
-        let r = net.rx_get(i);
-        tap.capture(now, &r, local, 0);
-        tap.arrive(g, now, &r, local, |g, r| {
-            take_arrival(g, (&mut *member, &mut *ports, &mut *schedule), now, local, r)
-        })
     }
 }
