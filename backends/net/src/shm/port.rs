@@ -11,7 +11,7 @@ pub(crate) use brokered::Peer;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::receipt::Receipts;
-pub use rx::{Records, Sender};
+pub use records::{Records, Sender};
 
 mod brokered;
 mod grants;

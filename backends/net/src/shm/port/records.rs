@@ -1,10 +1,25 @@
 //! Reads the records of a frame, in memory that the other end may still write.
 
-use super::rx::{Records, Sender};
+use crate::addr::Endpoint;
 use core::ptr::NonNull;
+use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
 use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::wire::Malformed;
+
+/// Who wrote a record, and the receipts of its link.
+pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
+
+/// What takes the records of frames that have arrived.
+pub trait Records {
+    /// Offers a record first: the words of its head, and all bytes of its frame from there on.
+    /// Returns how many bytes it took; 0: the record goes to [`Records::take`].
+    fn take_short(&mut self, from: Sender<'_>, head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize;
+
+    /// Takes a run with its payload, which the sender may change at any time; or notes bytes that
+    /// are no run.
+    fn take(&mut self, from: Sender<'_>, run: core::result::Result<(&Run, &[u8]), Malformed>);
+}
 
 /// Passes each record of a frame to [`Records::take_short`] and, if that declines, to
 /// [`Records::take`]. Returns the number of records.

@@ -2,31 +2,16 @@
 
 use super::super::listener::LinkSocket;
 use super::super::ring::Broken;
-use super::records::records;
+use super::records::{records, Records, Sender};
 use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
 use core::sync::atomic::{fence, Ordering};
-use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::run::{Run, HEAD_MAX};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 
 /// Most frames of one link that one poll takes, so that a fast peer does not delay others.
 pub(super) const BATCH: usize = 16;
-
-/// Who wrote a record, and the receipts of its link.
-pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
-
-/// What takes the records of frames that have arrived.
-pub trait Records {
-    /// Offers a record first: the words of its head, and all bytes of its frame from there on.
-    /// Returns how many bytes it took; 0: the record goes to [`Records::take`].
-    fn take_short(&mut self, from: Sender<'_>, head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize;
-
-    /// Takes a run with its payload, which the sender may change at any time; or notes bytes that
-    /// are no run.
-    fn take(&mut self, from: Sender<'_>, run: core::result::Result<(&Run, &[u8]), Malformed>);
-}
 
 /// Takes each record as a whole.
 struct Whole<F>(F);
