@@ -350,12 +350,6 @@ impl<H: Copy> Producer<'_, H> {
         self.room()
     }
 
-    /// Free slots when they were last counted; no more than there are now.
-    #[inline(always)]
-    pub fn room_seen(&self) -> u32 {
-        self.room()
-    }
-
     /// The `k`-th unpublished slot. Panics unless `k < free()`.
     #[inline(always)]
     pub fn slot(&mut self, k: u32) -> Slot<'_, H> {

@@ -42,7 +42,7 @@ use crate::roce::txbuf::Handed;
 use crate::roce::Transport;
 use crate::turns::TurnLock;
 use crate::verbs::post::{self, Single};
-use crate::verbs::shared::{polled, CqShared, QpShared, Shared};
+use crate::verbs::shared::{at_once, polled, CqShared, QpShared, Shared};
 use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
@@ -403,10 +403,15 @@ impl Guard<'_> {
     pub fn pass_single(&mut self, qi: usize, request: &Single) -> bool {
         let (inner, s) = self.split();
         let Inner { transport: t, scratch, .. } = inner;
-        match request.opcode {
+        let done = match request.opcode {
             wr_opcode::RDMA_WRITE => t.pass_single::<true>(s, qi, request, scratch),
             _ => t.pass_single::<false>(s, qi, request, scratch),
+        };
+        if let (false, Some(q)) = (done, s.qps.get(qi)) {
+            // The next one that passes with its slot offers this way again.
+            q.at_once.store(at_once::NO, Ordering::Relaxed);
         }
+        done
     }
 
     /// Both halves at once.

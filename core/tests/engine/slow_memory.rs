@@ -1,9 +1,12 @@
 //! Memory that answers Pending: nothing is acknowledged, completed or served before it has landed.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Mutex;
 
 use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
+use gdrcore_core::verbs::post;
+use gdrcore_core::verbs::shared::at_once;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
 
@@ -82,6 +85,34 @@ fn pair_of(kind: u32) -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
         g.mr_reg(&reg).unwrap().1.rkey
     };
     (net, a, b, reg, memory, (addr, key))
+}
+
+/// A provider keeps what it fetches under the number of a request's slot.
+#[test]
+fn requests_without_a_slot_are_of_host_memory_and_of_one_packet() {
+    let (net, a, b) = Net::pair(Opts { way: Way::Loopback, ..Opts::default() });
+    let memory: &'static Manual = Box::leak(Box::default());
+    let (addr, length) = (a.buf.addr(), a.buf.len() as u64);
+    let reg = MrReg { pd: a.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
+    let slow = {
+        let mut g = net.lock(&a);
+        g.register_memory(1, memory).unwrap();
+        Sge { addr, length: 8, lkey: g.mr_reg(&reg).unwrap().1.lkey }
+    };
+    let offer = |sge: Sge| {
+        let mut wr = Wr::new(wr_opcode::RDMA_WRITE).sge(sge).remote(&b, 0);
+        (wr.raw.sg_list, wr.raw.num_sge) = (wr.sges.as_ptr(), 1);
+        let q = &net.hosts[0].engine.shared().qps[index(a.qp)];
+        q.at_once.store(at_once::WITHIN, Relaxed);
+        // SAFETY: the request and its list live through the call.
+        let single = unsafe { post::single(q, &wr.raw) }.unwrap();
+        (net.lock(&a).pass_single(index(a.qp), &single), q.at_once.load(Relaxed))
+    };
+    let host = Sge { addr: a.mr.iova, length: 8, lkey: a.mr.lkey };
+    assert_eq!(offer(host), (true, at_once::WITHIN));
+    // Where it was declined, the next one is not offered.
+    assert_eq!(offer(slow), (false, at_once::NO));
+    assert_eq!(offer(Sge { length: 5000, ..host }), (false, at_once::NO));
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl SoftEngine {
             return Ok(0);
         }
         if wc.is_empty() {
-            return self.take_found(cq, wc);
+            return Ok(0);
         }
         let token = token();
         if !self.may_run_for(token, cq) {

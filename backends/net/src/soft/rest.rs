@@ -14,8 +14,8 @@ use gdrcore_core::turns::TurnLock;
 /// Relaxed: the word is compared with that of the lock, which a thread changes whenever it takes
 /// it. A poll that reads an old one is as one that came earlier.
 pub(super) struct Rest {
-    /// The epoch of the lock after the release that followed ([`TurnLock::epoch`]). Odd, as that of
-    /// no free lock: the engine was not found at rest.
+    /// The epoch of the lock after the release that followed ([`TurnLock::epoch`]), which is even.
+    /// Odd: the engine was not found at rest.
     epoch: AtomicU32,
 }
 
@@ -31,10 +31,20 @@ impl Rest {
         self.epoch.store(turns.epoch().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether no thread has taken the lock since, and none waits for a turn or for a round.
+    /// Whether no thread has taken the lock since, and none waits for a turn or for a round. A note
+    /// that is over is forgotten: the lock's word comes back to it after 2^31 releases.
     #[inline(always)]
     fn lasts(&self, turns: &TurnLock) -> bool {
-        self.epoch.load(Ordering::Relaxed) == turns.epoch() && !turns.is_wanted()
+        let noted = self.epoch.load(Ordering::Relaxed);
+        if noted & 1 != 0 {
+            return false;
+        }
+        if noted != turns.epoch() {
+            // A newer note of another thread may go, too: that costs a round.
+            self.epoch.store(1, Ordering::Relaxed);
+            return false;
+        }
+        !turns.is_wanted()
     }
 }
 
@@ -61,7 +71,8 @@ impl SoftEngine {
     fn note_rest_within(&self, held: &mut EngineLock<'_>) {
         let (g, port) = held.parts();
         let now = port.schedule.now();
-        if self.is_quiet(g, port, now) && g.next_timeout(now).is_none() {
+        let quiet = self.is_quiet(g, port, now);
+        if quiet && held.next_timeout(now).is_none() {
             self.polls.rest.begin(self.engine.turns());
         }
     }

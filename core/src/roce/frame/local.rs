@@ -182,7 +182,8 @@ impl Transport {
         let index = qp.conn.req.next;
         let idle = qp.conn.req.nothing_in_flight() && q.engine_sq(&common.key).end() == index;
         let local = is_local(qp, QpKind::Rc) && takes_from(b, QpKind::Rc, (qp.qpn, qp.conn.mtu));
-        if !idle || !local || !qp.may_send_new::<false>() {
+        let fits = sge.length <= qp.conn.mtu;
+        if !idle || !local || !fits || !qp.may_send_new::<false>() {
             return false;
         }
         // A completion without room would need its slot. The completion of the receive may take an
@@ -196,9 +197,7 @@ impl Transport {
         let (mut short, len) = ([0; SHORT], sge.length as usize);
         let room = if len <= SHORT { &mut short[..] } else { scratch };
         let Some(bytes) = room.get_mut(..len) else { return false };
-        // A fetch that slow memory begins here continues for the general path.
-        let of = TransferId::request(qp.qpn, index, 0);
-        if !common.memory.gather_single(qp.pd, &sge, inline, bytes, of) {
+        if !common.memory.gather_single(qp.pd, &sge, inline, bytes) {
             return false;
         }
         let psn = qp.conn.req.next_psn;

@@ -118,8 +118,9 @@ impl RegisteredMemory {
         Ok(())
     }
 
-    /// [`RegisteredMemory::gather`] of all bytes of a request of one piece that has no slot.
-    /// `inline`: the piece is the program's, without a key.
+    /// Copies all bytes of a request of one piece that has no slot. `inline`: the piece is the
+    /// program's, without a key. Of host memory alone: a provider keeps what it fetches under the
+    /// number of the request's slot.
     #[inline(always)]
     pub(in crate::roce) fn gather_single(
         &self,
@@ -127,12 +128,15 @@ impl RegisteredMemory {
         sge: &Sge,
         inline: bool,
         dst: &mut [u8],
-        of: TransferId,
     ) -> bool {
-        match inline {
-            true => host::fetch(sge.addr, dst).is_ok(),
-            false => self.gather_pieces(pd, core::slice::from_ref(sge), 0, dst, of).is_ok(),
-        }
+        let addr = match inline || dst.is_empty() {
+            true => Some(sge.addr),
+            false => {
+                let target = self.piece(pd, sge, sge.length, false).ok();
+                target.filter(|t| t.provider == 0).map(|t| t.addr)
+            }
+        };
+        addr.is_some_and(|addr| host::fetch(addr, dst).is_ok())
     }
 
     /// [`RegisteredMemory::gather`], or, with a CRC state, [`RegisteredMemory::gather_crc`]; what
