@@ -6,7 +6,7 @@ use super::users::Users;
 use crate::nic;
 use crate::policy::{named, Lookup, Policy, Thing};
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -46,9 +46,9 @@ fn judge(thing: &Thing, users: &Users) -> Result<(), String> {
         }
         Thing::Host(at) => {
             let ip = Ipv6Addr::from(at.ip).to_canonical();
-            is_here(ip).and_then(|()| nic::check(at))
+            is_here((ip, 0).into()).and_then(|()| nic::check(at))
         }
-        Thing::Address(ip) => is_here(*ip),
+        Thing::Address(at) => is_here(*at),
     }
 }
 
@@ -86,14 +86,16 @@ fn netns(path: &Path) -> Result<(), String> {
     }
 }
 
-fn is_here(ip: IpAddr) -> Result<(), String> {
+fn is_here(mut at: SocketAddr) -> Result<(), String> {
     // Any port will do: a router may have its own already.
-    UdpSocket::bind((ip, 0)).map(drop).map_err(|e| format!("address {ip}: {e}"))
+    at.set_port(0);
+    UdpSocket::bind(at).map(drop).map_err(|e| format!("address {}: {e}", at.ip()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddrV6;
     use std::path::PathBuf;
 
     /// A policy in a folder of its own, which `DIR` stands for.
@@ -153,6 +155,20 @@ listen = \"DIR/t/own/tenant.gdrc\"
         for (said, expected) in all.iter().zip(expected) {
             assert!(said.starts_with(expected), "{said}, not {expected}");
         }
+    }
+
+    #[test]
+    fn a_link_local_address_keeps_its_interface() {
+        let all = named("[router]\nmetrics = \"[fe80::1%2]:9100\"").unwrap();
+        let things: Vec<&Thing> = all.iter().map(|named| &named.thing).collect();
+        assert_eq!(things, [&Thing::Address("[fe80::1%2]:9100".parse().unwrap())]);
+        if UdpSocket::bind("[::1]:0").is_err() {
+            gdrcore_testkit::skip!("this kernel has no IPv6");
+        }
+        // No interface has it; a link-local address without one is invalid.
+        let at = |scope| SocketAddrV6::new("fe80::1:2:3:4".parse().unwrap(), 9100, 0, scope);
+        let why = |scope| is_here(at(scope).into()).unwrap_err();
+        assert_ne!(why(1), why(0));
     }
 
     #[test]

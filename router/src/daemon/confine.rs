@@ -1,10 +1,11 @@
 //! The router confines itself: what breaks into it by a packet, a ring or a message gets no shell,
-//! no file and no other process.
+//! no other process and few files.
 //!
 //! Two walls, both for all threads and for the rest of the process's life:
 //!
 //! * seccomp(2): the system calls of [`calls`], and of some only those arguments that the router
-//!   uses. Any other call ends the process by SIGSYS. The kernel keeps a bit for each call without
+//!   uses: it knows no paths, so it lets files be read, and new ones be made, wherever the user
+//!   may. Any other call ends the process by SIGSYS. The kernel keeps a bit for each call without
 //!   conditions, so that it runs no filter for those of the data path (Linux 5.11).
 //! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and
 //!   in /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.

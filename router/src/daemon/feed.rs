@@ -6,7 +6,7 @@ mod lines;
 
 use super::listener::Listener;
 use super::sys::{self, Epoll, Kind, Ready};
-use super::{note, Daemon, FEED, FEED_LISTENER};
+use super::{mention, Daemon, FEED, FEED_LISTENER};
 use crate::broker::MapEvent;
 use crate::policy::{show, Host, Policy};
 use gdrcore_net::clock::now_ns;
@@ -247,7 +247,7 @@ impl Daemon {
         let Some(mut adapter) = feed.adapter.take() else { return };
         if let Some(why) = fault {
             feed.counted.faults += 1;
-            note(format_args!("the adapter is sent away: {why}"));
+            mention(format_args!("the adapter is sent away: {why}"));
             write(&Wish::Error { why }, &mut adapter.output);
             adapter.flush(&self.epoll);
         }

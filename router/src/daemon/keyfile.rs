@@ -9,7 +9,7 @@
 //! The key is secret: with it a process could take other tenants' numbers. So the file's mode
 //! is 0600, and a file that others can read or own is replaced.
 
-use super::note;
+use super::{mention, note};
 use crate::broker::{Keys, KEY, LEARN_NS};
 use gdrcore_net::clock::random_seed;
 use std::fs::{self, File, OpenOptions};
@@ -106,7 +106,7 @@ impl KeyFile {
     fn set_floor(&mut self, floor: u64) {
         self.floor = floor;
         if let Err(e) = self.write() {
-            note(format_args!("{}: {e}: sessions will not be resumed", self.path.display()));
+            mention(format_args!("{}: {e}: sessions will not be resumed", self.path.display()));
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -5,21 +5,25 @@
 //! A tenant can write neither a line nor a field of its own: the name of its program is quoted, and
 //! what does not print is escaped; in the journal a value that has newlines is sent with its
 //! length. Nor can it fill the log: it has [`LINES`] a second, and what is left out is counted.
+//!
+//! The log never waits: what neither the journal nor standard error takes at once is left out, too.
 
-use super::note;
+use super::offer;
 use crate::broker::SessionId;
 use crate::identity::Seen;
+use crate::policy::Policy;
 use gdrcore_net::via::proto::{Envelope, Message};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// Lines of one tenant, or of one user without a tenant, in a second.
+/// Lines of one tenant, or of one user that the policy does not name, in a second.
 const LINES: u64 = 20;
-/// Tenants and users with a count of their own in one second. All further ones share one.
+/// Users that the policy does not name with a count of their own in one second. All further ones
+/// share one. The tenants of the policy, of which there is a bound, have one each.
 const SOURCES: usize = 16;
 /// The name of these.
 const OTHERS: &str = "others";
@@ -42,6 +46,8 @@ struct Who {
     program: String,
     pid: i32,
     uid: Option<u32>,
+    /// The policy has the tenant by name.
+    is_named: bool,
     has_joined: bool,
 }
 
@@ -58,6 +64,7 @@ impl Who {
 
 /// What one source has written since a time.
 struct Count {
+    is_named: bool,
     since: u64,
     lines: u64,
     left_out: u64,
@@ -71,16 +78,12 @@ struct Entry {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Where the log goes.
-enum To {
-    Stderr,
-    /// The journal, by its socket.
-    Journal(UnixDatagram, PathBuf),
-}
-
 /// The log, and the sessions that it has named.
 pub(super) struct Log {
-    to: To,
+    /// The journal's socket, and its path.
+    journal: Option<(UnixDatagram, PathBuf)>,
+    /// Standard error.
+    lines: Option<OwnedFd>,
     here: BTreeMap<SessionId, Who>,
     counts: BTreeMap<String, Count>,
 }
@@ -90,18 +93,19 @@ impl Log {
     pub(super) fn from_environment() -> Log {
         let stream = std::env::var(JOURNAL_STREAM).ok();
         let is_journal = stream.is_some_and(|stream| leads_to(&stream, std::io::stderr()));
-        Log::new(is_journal.then(|| Path::new(JOURNAL)))
+        let lines = std::io::stderr().as_fd().try_clone_to_owned().ok();
+        Log::new(is_journal.then(|| Path::new(JOURNAL)), lines)
     }
 
-    /// `journal`: its socket.
-    fn new(journal: Option<&Path>) -> Log {
-        let to = journal.and_then(|path| {
+    /// `journal`: its socket. `lines`: standard error.
+    fn new(journal: Option<&Path>, lines: Option<OwnedFd>) -> Log {
+        let journal = journal.and_then(|path| {
             let socket = UnixDatagram::unbound().ok()?;
             // So that the router does not wait for the journal.
             socket.set_nonblocking(true).ok()?;
-            Some(To::Journal(socket, path.into()))
+            Some((socket, path.into()))
         });
-        Log { to: to.unwrap_or(To::Stderr), here: BTreeMap::new(), counts: BTreeMap::new() }
+        Log { journal, lines, here: BTreeMap::new(), counts: BTreeMap::new() }
     }
 
     /// A process has connected.
@@ -111,10 +115,19 @@ impl Log {
     }
 
     /// The router answers its HELLO. `resumes`: it was a session of a former life of the router.
-    pub(super) fn answered(&mut self, now: u64, id: SessionId, e: &Envelope, resumes: bool) {
+    /// `policy`: the one in force.
+    pub(super) fn answered(
+        &mut self,
+        now: u64,
+        id: SessionId,
+        e: &Envelope,
+        resumes: bool,
+        policy: &Policy,
+    ) {
         let Message::Welcome(w) = &e.message else { return };
         let Some(who) = self.here.get_mut(&id) else { return };
         who.tenant = w.tenant.as_str().into();
+        who.is_named = policy.tenants.iter().any(|t| t.name == who.tenant);
         who.has_joined = e.status == 0;
         if who.has_joined {
             let who = who.clone();
@@ -146,13 +159,18 @@ impl Log {
         let over: Vec<String> =
             self.counts.iter().filter(|(_, c)| is_over(c)).map(|(name, _)| name.clone()).collect();
         for source in over {
-            let Some(Count { left_out: left @ 1.., .. }) = self.counts.remove(&source) else {
+            let Some(Count { is_named, left_out: left @ 1.., .. }) = self.counts.remove(&source)
+            else {
                 continue;
             };
             let message = format!("{left} lines of {source} are left out");
             let mut fields = vec![("GDRC_LEFT_OUT", left.to_string())];
             fields.extend(source.strip_prefix("tenant ").map(|t| ("GDRC_TENANT", t.into())));
-            self.write(&Entry { priority: NOTICE, message, fields });
+            if !self.write(&Entry { priority: NOTICE, message, fields }) {
+                // It is told a second later.
+                let count = Count { is_named, since: now, lines: 0, left_out: left };
+                self.counts.insert(source, count);
+            }
         }
     }
 
@@ -162,31 +180,37 @@ impl Log {
         owed.map(|count| count.since.saturating_add(SECOND)).min()
     }
 
-    /// Whether a source may write one more line now.
-    fn may_write(&mut self, now: u64, source: &str) -> bool {
-        self.tick(now);
-        let known = self.counts.contains_key(source) || self.counts.len() < SOURCES;
-        let name = if known { source } else { OTHERS };
-        let fresh = Count { since: now, lines: 0, left_out: 0 };
-        let count = self.counts.entry(name.into()).or_insert(fresh);
-        let may = count.lines < LINES;
-        *(if may { &mut count.lines } else { &mut count.left_out }) += 1;
-        may
+    /// The source under which a process's lines are counted.
+    fn counted_as(&self, who: &Who) -> String {
+        let source = who.source();
+        let strangers = || self.counts.values().filter(|count| !count.is_named).count();
+        let has_own = who.is_named || self.counts.contains_key(&source) || strangers() < SOURCES;
+        if has_own {
+            source
+        } else {
+            OTHERS.into()
+        }
     }
 
     fn tell(&mut self, now: u64, id: Option<SessionId>, who: &Who, what: &str, why: &str) {
-        if self.may_write(now, &who.source()) {
-            self.write(&entry(id, who, what, why));
-        }
+        self.tick(now);
+        let source = self.counted_as(who);
+        let lines = self.counts.get(&source).map_or(0, |count| count.lines);
+        let written = lines < LINES && self.write(&entry(id, who, what, why));
+        let fresh = Count { is_named: who.is_named, since: now, lines: 0, left_out: 0 };
+        let count = self.counts.entry(source).or_insert(fresh);
+        *(if written { &mut count.lines } else { &mut count.left_out }) += 1;
     }
 
-    fn write(&self, entry: &Entry) {
-        if let To::Journal(socket, path) = &self.to {
+    /// False: neither the journal nor standard error takes it now.
+    fn write(&self, entry: &Entry) -> bool {
+        if let Some((socket, path)) = &self.journal {
             if socket.send_to(&datagram(entry), path).is_ok() {
-                return;
+                return true;
             }
         }
-        note(format_args!("{}", entry.message));
+        let lines = self.lines.as_ref();
+        lines.is_some_and(|to| offer(to.as_fd(), format_args!("{}", entry.message)))
     }
 }
 

@@ -49,7 +49,7 @@ use peer_process::Host;
 use relaying::Relaying;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use supervised::Supervised;
 use sys::{Epoll, Kind, Ready};
@@ -225,7 +225,7 @@ impl Daemon {
                             return Ok(());
                         }
                         if let Err(what) = self.reload() {
-                            note(format_args!("the policy stays as it was: {what}"));
+                            mention(format_args!("the policy stays as it was: {what}"));
                         }
                     }
                     continue;
@@ -375,7 +375,7 @@ impl Daemon {
 
     fn say(&self, words: std::fmt::Arguments<'_>) {
         if self.log.is_some() {
-            note(words);
+            mention(words);
         }
     }
 }
@@ -405,7 +405,35 @@ fn place(host: &crate::policy::Host) -> (&str, Endpoint, Option<&Path>) {
 
 /// A line on standard error, which may have been closed.
 pub fn note(words: std::fmt::Arguments<'_>) {
-    let _ = std::io::stderr().write_all(format!("gdrcore-routerd: {words}\n").as_bytes());
+    let _ = std::io::stderr().write_all(line(words).as_bytes());
+}
+
+fn line(words: std::fmt::Arguments<'_>) -> String {
+    format!("gdrcore-routerd: {words}\n")
+}
+
+/// [`note`] for the thread that serves sessions: it does not wait. False: the descriptor takes no
+/// more now, as a pipe does that nobody reads. One that was closed takes everything.
+///
+/// What is writable takes PIPE_BUF bytes (pipe(7); a socket has more room), so a longer line is
+/// cut.
+fn offer(to: BorrowedFd<'_>, words: std::fmt::Arguments<'_>) -> bool {
+    let mut line = line(words);
+    if line.len() > libc::PIPE_BUF {
+        let end = (0..libc::PIPE_BUF).rev().find(|&at| line.is_char_boundary(at));
+        line.truncate(end.unwrap_or(0));
+        line.push('\n');
+    }
+    let takes = sys::is_ready(to, libc::POLLOUT);
+    if takes {
+        sys::put(to, line.as_bytes());
+    }
+    takes
+}
+
+/// [`offer`] to standard error.
+fn mention(words: std::fmt::Arguments<'_>) {
+    offer(std::io::stderr().as_fd(), words);
 }
 
 /// The spare descriptor.

@@ -189,7 +189,7 @@ impl Daemon {
     fn log_answer(&mut self, id: SessionId, e: &Envelope) {
         let resumes = self.broker.up(id).is_some_and(|up| up.resumed);
         if let Some(log) = &mut self.log {
-            log.answered(now_ns(), id, e, resumes);
+            log.answered(now_ns(), id, e, resumes, self.broker.policy());
         }
     }
 

@@ -321,6 +321,12 @@ pub(super) fn write(fd: &impl AsFd, from: &[u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// Writes once to a file of any kind.
+pub(super) fn put(fd: BorrowedFd<'_>, from: &[u8]) {
+    // SAFETY: pointer and length are those of `from`.
+    unsafe { libc::write(fd.as_raw_fd(), from.as_ptr().cast(), from.len()) };
+}
+
 /// Has the kernel judge each system call of this process by a filter, for ever. No program that it
 /// starts gets more rights than it has (PR_SET_NO_NEW_PRIVS).
 pub(super) fn filter_calls(program: &[seccompiler::sock_filter]) -> io::Result<()> {

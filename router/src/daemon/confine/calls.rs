@@ -22,13 +22,36 @@ const DATA: &[&[Test]] = &[&[(2, libc::PROT_EXEC as u32, 0)]];
 const THREAD: u32 = (libc::CLONE_VM | libc::CLONE_THREAD) as u32;
 const THREADS: &[&[Test]] = &[&[(0, THREAD, THREAD)]];
 const THREAD_NAME: &[&[Test]] = &[&[(0, EXACTLY, libc::PR_SET_NAME as u32)]];
+/// SOCK_TYPE_MASK of linux/net.h: argument 1 of socket without its flags.
+const KIND: u32 = 0xf;
+const DATAGRAMS: Test = (1, KIND, libc::SOCK_DGRAM as u32);
+/// No TCP: the listener of metrics is there before, and connections to it are accepted.
 const FAMILIES: &[&[Test]] = &[
     &[(0, EXACTLY, libc::AF_UNIX as u32)],
-    &[(0, EXACTLY, libc::AF_INET as u32)],
-    &[(0, EXACTLY, libc::AF_INET6 as u32)],
+    &[(0, EXACTLY, libc::AF_INET as u32), DATAGRAMS],
+    &[(0, EXACTLY, libc::AF_INET6 as u32), DATAGRAMS],
     &[(0, EXACTLY, libc::AF_NETLINK as u32)],
 ];
 const UNIX: &[&[Test]] = &[&[(0, EXACTLY, libc::AF_UNIX as u32)]];
+/// Flags with which an open changes a file that is there, or makes one where there is none.
+const CHANGES: u32 = (libc::O_ACCMODE | libc::O_TRUNC | libc::O_CREAT) as u32;
+/// Flags with which it makes a new file, or fails.
+const NEW: u32 = (libc::O_CREAT | libc::O_EXCL) as u32;
+/// Files that are there are read only: `/proc/<pid>/mem` written to is another process.
+const READ_OR_NEW: &[&[Test]] = &[&[(2, CHANGES, 0)], &[(2, NEW, NEW)]];
+/// The same of open, which has no folder before the path.
+#[cfg(target_arch = "x86_64")]
+const READ_OR_NEW_BY_PATH: &[&[Test]] = &[&[(1, CHANGES, 0)], &[(1, NEW, NEW)]];
+/// None that has the kernel send signals (F_SETOWN, F_SETSIG, O_ASYNC of F_SETFL).
+const OF_DESCRIPTORS: &[&[Test]] = &[
+    &[(1, EXACTLY, libc::F_DUPFD_CLOEXEC as u32)],
+    // A debug build's check that a descriptor it closes is open.
+    &[(1, EXACTLY, libc::F_GETFD as u32)],
+    // musl's open.
+    &[(1, EXACTLY, libc::F_SETFD as u32)],
+    &[(1, EXACTLY, libc::F_ADD_SEALS as u32)],
+    &[(1, EXACTLY, libc::F_GET_SEALS as u32)],
+];
 const QUESTIONS: &[&[Test]] = &[
     &[(1, EXACTLY, libc::FIONBIO as u32)],
     &[(1, EXACTLY, libc::SIOCGIFINDEX as u32)],
@@ -106,14 +129,14 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_pidfd_open, ANY),         // a session's process, before Linux 6.5
     Call(libc::SYS_ioctl, QUESTIONS),        // sockets of the standard library; interfaces
     // Files: a reload, a peer's /proc, the key, the sockets of tenants.
-    Call(libc::SYS_openat, ANY),             // policy, map, key, /proc, /dev/null
+    Call(libc::SYS_openat, READ_OR_NEW),     // policy, map, key, /proc, /dev/null
     Call(libc::SYS_close, ANY),
     Call(libc::SYS_read, ANY),
     Call(libc::SYS_pread64, ANY),
     Call(libc::SYS_write, ANY),              // key, standard error
     Call(libc::SYS_writev, ANY),             // standard error
     Call(libc::SYS_lseek, ANY),              // the length of a file that is read
-    Call(libc::SYS_fcntl, ANY),              // seals of rings, copies of descriptors
+    Call(libc::SYS_fcntl, OF_DESCRIPTORS),   // seals of rings, copies of descriptors
     Call(libc::SYS_dup, ANY),                // copies of descriptors
     Call(libc::SYS_fstat, ANY),
     Call(libc::SYS_newfstatat, ANY),         // namespaces, what is at a socket's path
@@ -128,7 +151,7 @@ pub(super) const CALLS: &[Call] = &[
     // Older numbers of the same calls, of which other architectures lack all or some.
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_renameat, ANY),
     #[cfg(target_arch = "aarch64")] Call(RENAMEAT, ANY),
-    #[cfg(target_arch = "x86_64")] Call(libc::SYS_open, ANY),
+    #[cfg(target_arch = "x86_64")] Call(libc::SYS_open, READ_OR_NEW_BY_PATH),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_stat, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_lstat, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_readlink, ANY),

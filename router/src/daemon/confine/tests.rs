@@ -17,7 +17,9 @@ fn end_after(call: impl FnOnce() -> i32) -> Result<i32, i32> {
 #[test]
 fn a_call_that_is_not_listed_ends_the_process() {
     use libc::*;
-    let forbidden: [(&str, c_long, [usize; 4]); 16] = [
+    let memory = c"/proc/self/mem".as_ptr() as usize;
+    let open = |flags: i32| [AT_FDCWD as usize, memory, flags as usize, 0];
+    let forbidden: &[(&str, c_long, [usize; 4])] = &[
         ("execve", SYS_execve, [0; 4]),
         ("execveat", SYS_execveat, [0; 4]),
         ("fork", SYS_clone, [SIGCHLD as usize, 0, 0, 0]),
@@ -26,6 +28,23 @@ fn a_call_that_is_not_listed_ends_the_process() {
         ("kill", SYS_kill, [0; 4]),
         ("another's signal", SYS_tgkill, [1, 1, 0, 0]),
         ("a packet socket", SYS_socket, [AF_PACKET as usize, SOCK_RAW as usize, 0, 0]),
+        (
+            "a TCP socket",
+            SYS_socket,
+            [AF_INET as usize, (SOCK_STREAM | SOCK_CLOEXEC) as usize, 0, 0],
+        ),
+        (
+            "a raw socket",
+            SYS_socket,
+            [AF_INET6 as usize, SOCK_RAW as usize, IPPROTO_UDP as usize, 0],
+        ),
+        ("memory as a file", SYS_openat, open(O_RDWR | O_CLOEXEC)),
+        ("the same, for writing", SYS_openat, open(O_WRONLY | O_CREAT)),
+        #[cfg(target_arch = "x86_64")]
+        ("the same, by open", SYS_open, [memory, O_WRONLY as usize, 0, 0]),
+        ("a file that is emptied", SYS_openat, open(O_RDONLY | O_TRUNC)),
+        ("signals of a descriptor", SYS_fcntl, [0, F_SETOWN as usize, 1, 0]),
+        ("the same, on", SYS_fcntl, [0, F_SETFL as usize, O_ASYNC as usize, 0]),
         ("setns", SYS_setns, [0; 4]),
         ("unshare", SYS_unshare, [0; 4]),
         ("mount", SYS_mount, [0; 4]),
@@ -35,10 +54,10 @@ fn a_call_that_is_not_listed_ends_the_process() {
         ("memory with code", SYS_mprotect, [0, 0, (PROT_READ | PROT_EXEC) as usize, 0]),
         ("core dumps", SYS_prctl, [PR_SET_DUMPABLE as usize, 1, 0, 0]),
     ];
-    for (name, number, [a, b, c, d]) in forbidden {
+    for &(name, number, [a, b, c, d]) in forbidden {
         let ended = end_after(|| {
-            // SAFETY: it ends the process. Where it does not, it has no pointer that the kernel
-            // follows.
+            // SAFETY: it ends the process. Where it does not, the kernel follows no pointer, or one
+            // to a C string.
             unsafe { syscall(number, a, b, c, d, 0) };
             0
         });
@@ -53,10 +72,22 @@ fn a_call_that_is_listed_works() {
             // SAFETY: none of these calls has a pointer.
             unsafe { libc::syscall(number, a, b, c, 0, 0) }
         };
+        let open = |path: &std::ffi::CStr, flags: i32| {
+            // SAFETY: a C string.
+            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }
+        };
+        let new = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+        let file = open(c"/proc/self/comm", libc::O_RDONLY | libc::O_CLOEXEC) as i32;
         let works = [
             call(libc::SYS_geteuid, 0, 0, 0) >= 0,
             call(libc::SYS_mprotect, 0, 0, libc::PROT_READ) == 0,
-            call(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0) >= 0,
+            call(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0) >= 0,
+            call(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) >= 0,
+            file >= 0,
+            // It is judged as a new file, which this is not.
+            open(c"/proc/self/comm", new) == -1,
+            call(libc::SYS_fcntl, file, libc::F_GETFD, 0) == i64::from(libc::FD_CLOEXEC),
+            call(libc::SYS_fcntl, file, libc::F_DUPFD_CLOEXEC, 0) > i64::from(file),
             // So that libc makes its threads by clone.
             call(libc::SYS_clone3, 0, 0, 0) == -1
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS),

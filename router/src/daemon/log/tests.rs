@@ -1,11 +1,21 @@
 use super::*;
 use gdrcore_net::via::proto::{Text, Welcome};
+use gdrcore_testkit::patience::limit;
+use std::io::{PipeReader, Read};
+use std::sync::mpsc;
 
 /// A log to a journal of our own, which tells its entries' fields.
 struct Bench {
     log: Log,
     journal: UnixDatagram,
     path: PathBuf,
+    policy: Policy,
+}
+
+/// A policy with some tenants.
+fn policy() -> Policy {
+    let table = |name| format!("[tenant.{name}]\nlisten = \"/{name}\"\n");
+    Policy::parse(&["blue", "red", "flood", "calm"].map(table).concat()).unwrap()
 }
 
 impl Bench {
@@ -14,7 +24,7 @@ impl Bench {
         let _ = std::fs::remove_file(&path);
         let journal = UnixDatagram::bind(&path).unwrap();
         journal.set_nonblocking(true).unwrap();
-        Bench { log: Log::new(Some(&path)), journal, path }
+        Bench { log: Log::new(Some(&path), None), journal, path, policy: policy() }
     }
 
     /// The fields of each entry so far, as a journal reads them.
@@ -33,7 +43,7 @@ impl Bench {
 
     fn join(&mut self, now: u64, id: SessionId, tenant: &str, program: &str) {
         self.log.came(id, &seen(program));
-        self.log.answered(now, id, &welcome(0, tenant), false);
+        self.log.answered(now, id, &welcome(0, tenant), false, &self.policy);
     }
 }
 
@@ -84,10 +94,10 @@ fn who_joins_leaves_or_is_refused_is_named_with_its_facts() {
     b.join(0, 2, "blue", "ib_write_bw");
     b.log.gone(0, 2, "its rings are broken");
     b.log.came(3, &seen("ucmatose"));
-    b.log.answered(0, 3, &welcome(-libc::EDQUOT, "red"), false);
+    b.log.answered(0, 3, &welcome(-libc::EDQUOT, "red"), false, &b.policy);
     b.log.gone(0, 3, "tenant red has 1 sessions, its most");
     b.log.came(4, &seen("resumed"));
-    b.log.answered(0, 4, &welcome(0, "blue"), true);
+    b.log.answered(0, 4, &welcome(0, "blue"), true, &b.policy);
     b.log.turned_away(0, "no descriptor is left");
     // Who says nothing and hangs up is no session.
     b.log.came(5, &seen("scanner"));
@@ -161,28 +171,101 @@ fn a_flood_is_counted_and_hides_nobody_else() {
     // A second later it may write again.
     b.join(5 + SECOND, 3000, "flood", "x");
     assert_eq!(b.messages().len(), 1);
-    // However many tenants there are, the count of lines has a bound.
+    // However many users there are that the policy does not name, the count of lines has a bound,
+    // and a tenant of the policy has its own.
+    b.join(9 * SECOND, 3999, "blue", "x");
+    written.extend(b.messages());
     for id in 4000..4200 {
-        b.join(9 * SECOND, id, &format!("t{id}"), "x");
+        b.join(9 * SECOND, id, &format!("uid-{id}"), "x");
         written.extend(b.messages());
     }
-    assert_eq!(written.len() as u64, LINES + SOURCES as u64 + LINES);
-    assert_eq!(b.log.counts.len(), SOURCES + 1);
+    assert_eq!(written.len() as u64, LINES + 1 + SOURCES as u64 + LINES);
+    assert_eq!(b.log.counts.len(), 1 + SOURCES + 1);
+    b.join(9 * SECOND, 5000, "calm", "y");
+    assert_eq!(b.messages().len(), 1, "a tenant of the policy has a count of its own");
 }
 
 #[test]
 fn a_journal_that_is_gone_or_full_delays_nobody() {
     let b = Bench::new("gone");
     let path = b.path.clone();
-    let mut log = Log::new(Some(&path));
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut log = Log::new(Some(&path), Some(writer.into()));
     for id in 0..LINES as u32 {
         log.came(id, &seen("x"));
         // Its queue is full before all of them are written; these go to standard error.
-        log.answered(0, id, &welcome(0, "blue"), false);
+        log.answered(0, id, &welcome(0, "blue"), false, &b.policy);
     }
+    let in_journal = b.messages().len() as u64;
     drop(b);
     log.gone(2 * SECOND, 1, "");
     assert_eq!(log.here.len() as u64, LINES - 1);
+    drop(log);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(in_journal + text.lines().count() as u64, LINES + 1);
+}
+
+/// Writes lines of a tenant, `LINES` each second, far more than a pipe has room for; the log and
+/// the time at the end.
+fn fill(lines: OwnedFd, count: u32) -> (Log, u64) {
+    let (policy, mut log) = (policy(), Log::new(None, Some(lines)));
+    let now = |id: u32| u64::from(id) / LINES * SECOND;
+    for id in 0..count {
+        log.came(id, &seen("x"));
+        log.answered(now(id), id, &welcome(0, "blue"), false, &policy);
+    }
+    (log, now(count))
+}
+
+fn read_line(reader: &mut PipeReader, words: &str) -> String {
+    let mut said = String::new();
+    let mut bytes = [0; 4096];
+    while !(said.contains(words) && said.ends_with('\n')) {
+        let n = reader.read(&mut bytes).unwrap();
+        said.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
+    }
+    said
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_delays_nobody_and_what_it_lacks_is_counted() {
+    const COUNT: u32 = 4000;
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (tell, told) = mpsc::channel();
+    // In a thread of its own, which ends with the reader.
+    std::thread::spawn(move || tell.send(fill(writer.into(), COUNT)));
+    let (mut log, now) = told.recv_timeout(limit(30)).expect("the log waits for a reader");
+    let mut said = vec![0; 1 << 15];
+    reader.read_exact(&mut said).unwrap();
+    assert!(log.deadline().is_some_and(|at| at <= now + SECOND), "{:?}", log.deadline());
+    log.tick(now + SECOND);
+    let mut said = String::from_utf8(said).unwrap();
+    said += &read_line(&mut reader, " are left out");
+    let written = said.lines().filter(|line| line.contains(" joined: ")).count();
+    let last = said.lines().last().unwrap();
+    let left_out = COUNT as usize - written;
+    assert_eq!(last, format!("gdrcore-routerd: {left_out} lines of tenant blue are left out"));
+    assert_eq!(log.deadline(), None);
+}
+
+#[test]
+fn a_long_line_is_cut_to_what_a_pipe_takes() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    assert!(offer(writer.as_fd(), format_args!("{}", "\u{e9}".repeat(libc::PIPE_BUF))));
+    drop(writer);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    let most = libc::PIPE_BUF;
+    assert!(
+        text.ends_with("\u{e9}\n") && (most - 1..=most).contains(&text.len()),
+        "{}",
+        text.len()
+    );
+    // Nobody has the other end any more.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert!(offer(writer.as_fd(), format_args!("x")), "who closed it wants no more");
 }
 
 #[test]

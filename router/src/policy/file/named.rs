@@ -3,7 +3,7 @@
 use super::super::hosts;
 use super::{fault, path, tables, Fault, File, Wrong};
 use gdrcore_net::addr::Endpoint;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -20,8 +20,8 @@ pub enum Thing {
     User(String),
     /// The address of `[host]`.
     Host(Endpoint),
-    /// An address of this host.
-    Address(IpAddr),
+    /// An address of this host, with the interface of a link-local one.
+    Address(SocketAddr),
 }
 
 /// A thing, and the place of its name.
@@ -83,7 +83,7 @@ fn things(file: &File) -> Result<Vec<(usize, Thing)>, Wrong> {
         all.push((host.address.span().start, Thing::Host(at)));
     }
     if let Some(at) = &router.metrics {
-        let address = at.get_ref().parse().ok().map(|a: SocketAddr| Thing::Address(a.ip()));
+        let address = at.get_ref().parse().ok().map(Thing::Address);
         all.extend(address.map(|thing| (at.span().start, thing)));
     }
     Ok(all)
