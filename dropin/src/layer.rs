@@ -16,14 +16,11 @@ use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
 use crate::trace;
 use crate::verb_result::{errno, set_errno};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use gdrcore_calls::{for_each_call, Row, CALLS};
+use gdrcore_calls::{for_each_call, Args, Row, CALLS};
 
 /// A function of C, seen as one of six words. Each call of libibverbs has at most six arguments,
 /// all of them integers or pointers.
 type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
-
-/// The arguments of a call as words. Bits beyond an argument's type are undefined.
-pub type Args = [usize; 6];
 
 static ON: AtomicBool = AtomicBool::new(false);
 

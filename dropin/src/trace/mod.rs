@@ -3,8 +3,8 @@
 //! call.
 //!
 //! Low to high: `peek` reads memory that a program's pointers lead to. `words`: the line of one
-//! call, in fixed memory. `values`, `requests`, `commands`: arguments, results, requests,
-//! completions, librdmacm's commands. `sink`: the file. `chrome`: events and arrows. `counts`.
+//! call, in fixed memory. `names`: flags, enumerations, objects. `requests`, `commands`, `values`:
+//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`: events and arrows. `counts`.
 //!
 //! # Thread rule
 //! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
@@ -15,6 +15,7 @@
 mod chrome;
 mod commands;
 mod counts;
+mod names;
 mod peek;
 mod requests;
 mod sink;
@@ -23,12 +24,11 @@ mod words;
 
 use crate::env;
 use crate::fork_verbs::around_forks_and_in_child;
-use crate::layer::Args;
 use chrome::{Chrome, Completion, Request, Slice};
 use core::cell::Cell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_calls::{Arg, Call, Filter, Object, Outcome, Row, CALLS};
+use gdrcore_calls::{Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::{fault, reason};
@@ -219,7 +219,7 @@ impl Trace {
         let (begun, ended) = (polls.first, polls.last);
         let mut line = Line::new();
         let _ = match self.output {
-            Some(Output::Text(_)) => values::head(&mut line, self, (begun, thread)),
+            Some(Output::Text(_)) => words::head(&mut line, self, (begun, thread)),
             _ => Ok(()),
         };
         let _ = write!(line, "... {} empty polls of cq#{}", polls.count, polls.cq);
@@ -304,7 +304,7 @@ impl<'a> Seen<'a> {
         let trace = self.words.trace;
         if trace.text().is_some() {
             let begins = self.words.begins;
-            let _ = values::head(&mut self.words, trace, begins);
+            let _ = words::head(&mut self.words, trace, begins);
             let _ = self.words.write_str(self.call.name);
         }
         let _ = self.words.write_str("(");
@@ -344,7 +344,7 @@ impl<'a> Seen<'a> {
     fn posting(&mut self, chrome: &Chrome) {
         let at = (self.begun, self.thread);
         let (qp, list) = (self.args[0], self.args[1]);
-        if let Some((Object::Qp, n)) = values::number(self.first(), qp) {
+        if let Some((Object::Qp, n)) = names::number(self.first(), qp) {
             self.qp = n;
         }
         let send = |w: crate::abi::ibv_send_wr| Request { wr_id: w.wr_id, opcode: Some(w.opcode) };

@@ -1,6 +1,6 @@
 //! The words of one call: a line in fixed memory, and whether the filter wants it.
 
-use super::{values, Trace};
+use super::Trace;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use gdrcore_calls::Object;
@@ -80,6 +80,12 @@ impl Write for Line {
     }
 }
 
+/// The beginning of a line: time in microseconds, thread.
+pub fn head(to: &mut impl Write, trace: &Trace, (at, thread): (u64, u32)) -> fmt::Result {
+    let ns = at.saturating_sub(trace.start_ns);
+    write!(to, "{:>9}.{:03} {thread:>7} ", ns / 1000, ns % 1000)
+}
+
 /// The line of a call that is being made.
 pub struct Words<'a> {
     pub trace: &'static Trace,
@@ -128,7 +134,7 @@ impl<'a> Words<'a> {
                 text.write(self.line.as_str());
                 let is_result = self.line.limit > LINE_MAX - RESULT_ROOM;
                 self.line.clear();
-                let _ = values::head(self.line, self.trace, self.begins);
+                let _ = head(self.line, self.trace, self.begins);
                 let _ = self.line.write_str(if is_result { "    = " } else { "    " });
             }
         }
