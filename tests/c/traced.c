@@ -43,6 +43,23 @@ static struct ibv_qp *make_qp(void)
     return qp;
 }
 
+/* The exported function, which older headers call, has fewer arguments than that of the context. */
+static void query_port(void)
+{
+    union {
+        struct ibv_port_attr attr;
+        unsigned char bytes[4 * sizeof(struct ibv_port_attr)];
+    } port;
+    memset(&port, 0xee, sizeof port);
+    /* What lies in the register of a fourth argument must not count. */
+    int (*exported)(struct ibv_context *, uint8_t, void *, size_t) = (void *)(ibv_query_port);
+    CHECK(exported(ctx, 1, &port, sizeof port) == 0);
+    CHECK(port.attr.state == IBV_PORT_ACTIVE);
+    for (size_t i = offsetof(struct ibv_port_attr, port_cap_flags2); i < sizeof port; i++)
+        CHECK(port.bytes[i] == 0xee);
+    CHECK(ibv_query_port(ctx, 1, &port.attr) == 0 && port.attr.port_cap_flags2 != 0xeeee);
+}
+
 static void open_all(void)
 {
     ctx = open_device();
@@ -52,6 +69,7 @@ static void open_all(void)
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
     a = make_qp();
     b = make_qp();
+    query_port();
     connect_both(a, b);
     printf("qp %#x %#x %#x %#x %#lx\n", a->qp_num, b->qp_num, mr->lkey, mr->rkey,
            (unsigned long)(uintptr_t)memory);
