@@ -4,7 +4,8 @@
 //!
 //! Low to high: `peek` reads memory that a program's pointers lead to. `words`: the line of one
 //! call, in fixed memory. `names`: flags, enumerations, objects. `requests`, `commands`, `values`:
-//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`: events and arrows. `counts`.
+//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`:
+//! events and arrows. `counts`.
 //!
 //! # Thread rule
 //! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
