@@ -7,26 +7,41 @@
 
 use crate::abi::ibv_wc;
 use crate::env;
+use crate::fork_verbs::around_forks;
 use crate::hca::{EventTarget, Hca};
 use crate::string_verbs::wc_status_str;
+use crate::thread_lock::ForkLock;
 use core::ffi::CStr;
 use core::fmt;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_status, Handle};
 use gdrcore_net::reason;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Most causes that are kept for the end of the process.
 const KEPT_MAX: usize = 64;
 
 /// The causes for the end of the process, and how many there were beyond those.
-static KEPT: Mutex<(Vec<String>, u64)> = Mutex::new((Vec::new(), 0));
+static KEPT: ForkLock<(Vec<String>, u64)> = ForkLock::new((Vec::new(), 0));
+
+extern "C" fn hold() {
+    KEPT.hold();
+}
+
+extern "C" fn release() {
+    KEPT.release();
+}
 
 /// Whether someone wants failures explained.
 pub fn are_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| reason::is_verbose() || env::stats())
+    *WANTED.get_or_init(|| {
+        // Before anything is kept, as a child of fork could wait for ever for a thread that it
+        // does not have.
+        around_forks(hold, release);
+        reason::is_verbose() || env::stats()
+    })
 }
 
 /// Prints or keeps the causes of the completions that failed.
@@ -48,7 +63,7 @@ pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
 }
 
 fn keep(line: String) {
-    let (kept, more) = &mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (kept, more) = &mut *KEPT.lock();
     match kept.len() {
         KEPT_MAX => *more += 1,
         _ => kept.push(line),
@@ -57,7 +72,7 @@ fn keep(line: String) {
 
 /// The causes that were kept, a line for each.
 pub fn kept() -> Vec<String> {
-    let (kept, more) = &*KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (kept, more) = &*KEPT.lock();
     let rest = (*more > 0).then(|| format!("{more} queue pairs more failed"));
     kept.iter().cloned().chain(rest).collect()
 }
@@ -85,4 +100,22 @@ fn find<T>(hca: &Hca, ask: impl Fn(&dyn EventTarget) -> Option<T>) -> Option<T> 
     // SAFETY: what is in the table, which is locked, lives.
     let mut all = objects.by_handle.values().map(|target| unsafe { &**target });
     all.find_map(ask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_causes_are_held_during_fork() {
+        hold();
+        let other = std::thread::spawn(|| keep("a cause".into()));
+        // Not a time that must pass: without the lock the other thread is likely done by now.
+        std::thread::sleep(core::time::Duration::from_millis(20));
+        let was_done = other.is_finished();
+        release();
+        other.join().unwrap();
+        assert!(!was_done);
+        assert_eq!(kept(), ["a cause"]);
+    }
 }

@@ -16,32 +16,47 @@ use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
 use crate::trace;
 use crate::verb_result::{errno, set_errno};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use gdrcore_calls::{for_each_call, Row, CALLS};
+use gdrcore_calls::{for_each_call, Args, Row, CALLS};
 
 /// A function of C, seen as one of six words. Each call of libibverbs has at most six arguments,
 /// all of them integers or pointers.
 type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
 
-/// The arguments of a call as words. Bits beyond an argument's type are undefined.
-pub type Args = [usize; 6];
-
 static ON: AtomicBool = AtomicBool::new(false);
 
+/// The place of `query_port` in a context's table: another function than the exported
+/// `ibv_query_port`, with a fourth argument (`size`). Each other row has one function.
+const QUERY_PORT_OF_TABLE: usize = CALLS.len();
+/// The wrappers: one of each row, and that.
+const PLACES: usize = CALLS.len() + 1;
+
 /// The functions behind the wrappers; 0: not wrapped.
-static REAL: [AtomicUsize; CALLS.len()] = [const { AtomicUsize::new(0) }; CALLS.len()];
+static REAL: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
+
+unsafe extern "C" fn query_port_of_table(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> usize {
+    // SAFETY: the program's call.
+    unsafe { pass(QUERY_PORT_OF_TABLE, Row::ibv_query_port, [a, b, c, d, e, f]) }
+}
 
 macro_rules! wrappers {
     ($($name:ident($($arg:ident: $kind:ident),*) -> $outcome:ident $(($of:ident))?;)*) => {
-        /// The wrapper of each row.
-        static WRAPPERS: [Function; CALLS.len()] = [$({
+        /// The wrapper of each row, and of [`QUERY_PORT_OF_TABLE`].
+        static WRAPPERS: [Function; PLACES] = [$({
             unsafe extern "C" fn $name(
                 a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
             ) -> usize {
                 // SAFETY: the program's call.
-                unsafe { pass(Row::$name, [a, b, c, d, e, f]) }
+                unsafe { pass(Row::$name as usize, Row::$name, [a, b, c, d, e, f]) }
             }
             $name
-        }),*];
+        },)* query_port_of_table];
     };
 }
 for_each_call!(wrappers);
@@ -55,8 +70,8 @@ pub fn is_on() -> bool {
 ///
 /// # Safety
 /// The arguments are those of the call.
-unsafe fn pass(row: Row, args: Args) -> usize {
-    let real = REAL[row as usize].load(Ordering::Relaxed);
+unsafe fn pass(place: usize, row: Row, args: Args) -> usize {
+    let real = REAL[place].load(Ordering::Relaxed);
     around(row as usize, &args, || {
         // SAFETY: `wrap` stored the address of a function with these arguments. By the calling
         // conventions of x86-64 and aarch64 it takes each in a register of its own, ignores
@@ -121,14 +136,18 @@ extern "C" fn at_load() {
 #[link_section = ".init_array"]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// Puts the wrapper of a row in place of a function; null stays null.
-fn wrap<F: Copy>(field: &mut Option<F>, row: Row) {
+/// Puts the wrapper of a place in place of a function; null stays null.
+///
+/// # Panics
+/// The wrapper already passes on to another function, which may have other arguments.
+fn wrap<F: Copy>(field: &mut Option<F>, place: usize) {
     const { assert!(size_of::<Option<F>>() == size_of::<usize>()) };
     // SAFETY: a pointer to a function, or null, of the same size.
     let real = unsafe { core::mem::transmute_copy::<Option<F>, usize>(field) };
-    let wrapper = WRAPPERS[row as usize] as usize;
+    let wrapper = WRAPPERS[place] as usize;
     if real != 0 && real != wrapper {
-        REAL[row as usize].store(real, Ordering::Relaxed);
+        let known = REAL[place].swap(real, Ordering::Relaxed);
+        assert!(known == 0 || known == real, "{place}: two functions behind one wrapper");
         // SAFETY: as above; `pass` says why the wrapper may be called as an `F`.
         *field = unsafe { core::mem::transmute_copy::<usize, Option<F>>(&wrapper) };
     }
@@ -136,7 +155,7 @@ fn wrap<F: Copy>(field: &mut Option<F>, row: Row) {
 
 macro_rules! wrap {
     ($of:expr; $($field:ident => $row:ident),* $(,)?) => {
-        $(wrap(&mut $of.$field, Row::$row);)*
+        $(wrap(&mut $of.$field, Row::$row as usize);)*
     };
 }
 
@@ -151,8 +170,9 @@ pub fn wrap_context(verbs: &mut verbs_context) {
         post_srq_recv => ibv_post_srq_recv, post_send => ibv_post_send,
         post_recv => ibv_post_recv,
     }
+    wrap(&mut verbs.query_port, QUERY_PORT_OF_TABLE);
     wrap! { verbs;
-        query_port => ibv_query_port, advise_mr => ibv_advise_mr,
+        advise_mr => ibv_advise_mr,
         alloc_null_mr => ibv_alloc_null_mr, reg_dm_mr => ibv_reg_dm_mr, alloc_dm => ibv_alloc_dm,
         free_dm => ibv_free_dm, modify_qp_rate_limit => ibv_modify_qp_rate_limit,
         alloc_parent_domain => ibv_alloc_parent_domain, dealloc_td => ibv_dealloc_td,
@@ -228,8 +248,8 @@ mod tests {
             i32::from(a) + b + c as i32
         }
         let mut field: Option<unsafe extern "C" fn(u8, i32, usize) -> i32> = Some(sum);
-        wrap(&mut field, Row::ibv_rate_to_mult);
-        wrap(&mut field, Row::ibv_rate_to_mult);
+        wrap(&mut field, Row::ibv_rate_to_mult as usize);
+        wrap(&mut field, Row::ibv_rate_to_mult as usize);
         let wrapper = WRAPPERS[Row::ibv_rate_to_mult as usize] as usize;
         assert_eq!(field.map(|f| f as usize), Some(wrapper), "wrapped once");
         set_errno(0);
@@ -237,7 +257,21 @@ mod tests {
         assert_eq!(unsafe { field.unwrap()(200, -300, 7) }, -93);
         assert_eq!(errno(), libc::EBUSY);
         let mut null: Option<unsafe extern "C" fn()> = None;
-        wrap(&mut null, Row::ibv_fork_init);
+        wrap(&mut null, Row::ibv_fork_init as usize);
         assert!(null.is_none());
+    }
+    #[test]
+    #[should_panic(expected = "two functions behind one wrapper")]
+    fn a_wrapper_has_one_function() {
+        unsafe extern "C" fn one() -> usize {
+            1
+        }
+        unsafe extern "C" fn two() -> usize {
+            2
+        }
+        let all: [unsafe extern "C" fn() -> usize; 2] = [one, two];
+        for f in all {
+            wrap(&mut Some(f), Row::ibv_is_fork_initialized as usize);
+        }
     }
 }

@@ -2,7 +2,7 @@
 /*
  * interrupted [exit|fork]: makes calls without end, while a timer's signal comes every 100
  * microseconds. The handler makes a call, with "fork" forks at every twentieth signal, and calls
- * exit at the 2,000th.
+ * exit at the 2,000th. A child goes on where the parent was interrupted, and ends after ten calls.
  */
 #include "device.h"
 
@@ -14,6 +14,7 @@
 
 static volatile int signals;
 static int forks;
+static volatile int is_child;
 
 static void handler(int sig)
 {
@@ -22,9 +23,13 @@ static void handler(int sig)
     signals++;
     if (forks && signals % 20 == 0) {
         pid_t child = fork();
-        if (child == 0)
-            _exit(0);
-        waitpid(child, NULL, 0);
+        if (child == 0) {
+            is_child = 1;
+            return;
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status != 0)
+            _exit(1);
     }
     if (signals == 2000)
         exit(0);
@@ -36,6 +41,9 @@ int main(int argc, char **argv)
     struct itimerval each = {{0, 100}, {0, 100}};
     signal(SIGALRM, handler);
     CHECK(setitimer(ITIMER_REAL, &each, NULL) == 0);
-    for (;;)
+    for (int left = 10;;) {
         CHECK(ibv_fork_init() == 0);
+        if (is_child && left-- == 0)
+            _exit(0);
+    }
 }

@@ -12,6 +12,8 @@
  *   closed    closes all descriptors, opens FILE (the next argument) in their place, and calls
  *   wrong     a list of requests that is a circle, and one whose pieces lie in no memory
  *   wait      a call, then sleeps until a signal comes
+ *   turns N   N empty polls of each of two CQs, in turn
+ *   cancel    cancels threads that make calls, while another makes some
  *   many N    N calls in each of two threads, then the same number of empty polls
  */
 #include "rc_pair.h"
@@ -43,6 +45,23 @@ static struct ibv_qp *make_qp(void)
     return qp;
 }
 
+/* The exported function, which older headers call, has fewer arguments than that of the context. */
+static void query_port(void)
+{
+    union {
+        struct ibv_port_attr attr;
+        unsigned char bytes[4 * sizeof(struct ibv_port_attr)];
+    } port;
+    memset(&port, 0xee, sizeof port);
+    /* What lies in the register of a fourth argument must not count. */
+    int (*exported)(struct ibv_context *, uint8_t, void *, size_t) = (void *)(ibv_query_port);
+    CHECK(exported(ctx, 1, &port, sizeof port) == 0);
+    CHECK(port.attr.state == IBV_PORT_ACTIVE);
+    for (size_t i = offsetof(struct ibv_port_attr, port_cap_flags2); i < sizeof port; i++)
+        CHECK(port.bytes[i] == 0xee);
+    CHECK(ibv_query_port(ctx, 1, &port.attr) == 0 && port.attr.port_cap_flags2 != 0xeeee);
+}
+
 static void open_all(void)
 {
     ctx = open_device();
@@ -52,6 +71,7 @@ static void open_all(void)
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
     a = make_qp();
     b = make_qp();
+    query_port();
     connect_both(a, b);
     printf("qp %#x %#x %#x %#x %#lx\n", a->qp_num, b->qp_num, mr->lkey, mr->rkey,
            (unsigned long)(uintptr_t)memory);
@@ -160,6 +180,36 @@ static void *calls(void *n)
     return NULL;
 }
 
+static volatile long made;
+
+static void *endless(void *counted)
+{
+    for (;;) {
+        CHECK(ibv_req_notify_cq(cq, 0) == 0);
+        made += counted != NULL;
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+static void cancel(void)
+{
+    pthread_t other, thread[3];
+    CHECK(pthread_create(&other, NULL, endless, (void *)&made) == 0);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_create(&thread[i], NULL, endless, NULL) == 0);
+        usleep(1000);
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_cancel(thread[i]) == 0);
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_join(thread[i], NULL) == 0);
+        for (long before = made; made == before;)
+            usleep(100);
+    }
+    CHECK(pthread_cancel(other) == 0 && pthread_join(other, NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "pair";
@@ -197,6 +247,14 @@ int main(int argc, char **argv)
         _exit(0);
     } else if (!strcmp(how, "wrong")) {
         wrong();
+    } else if (!strcmp(how, "cancel")) {
+        cancel();
+    } else if (!strcmp(how, "turns")) {
+        struct ibv_cq *second = ibv_create_cq(ctx, 64, NULL, NULL, 0);
+        struct ibv_wc wc;
+        CHECK(second);
+        for (long i = strtol(argv[2], NULL, 10); i > 0; i--)
+            CHECK(ibv_poll_cq(cq, 1, &wc) == 0 && ibv_poll_cq(second, 1, &wc) == 0);
     } else if (!strcmp(how, "many")) {
         pthread_t other;
         void *n = (void *)strtol(argv[2], NULL, 10);

@@ -6,4 +6,4 @@ mod filter;
 mod table;
 
 pub use filter::{Filter, Object};
-pub use table::{Arg, Call, Outcome, Row, CALLS};
+pub use table::{Arg, Args, Call, Outcome, Row, CALLS};

@@ -90,6 +90,9 @@ pub enum Outcome {
     Void,
 }
 
+/// The arguments of a call as words. Bits beyond an argument's type are undefined.
+pub type Args = [usize; 6];
+
 /// A call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {

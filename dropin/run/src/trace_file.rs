@@ -5,8 +5,9 @@
 use crate::arguments::Arguments;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// The prefix of a file for Chrome's format.
@@ -40,20 +41,36 @@ pub fn begin(a: &mut Arguments) -> Result<(), String> {
 /// Removes a file that no process is writing, and tries whether one can be made in its place.
 fn make_room(path: &Path) -> Result<(), String> {
     match fs::symlink_metadata(path) {
-        Ok(there) if there.is_file() => {
-            let file = File::open(path).map_err(|e| e.to_string())?;
-            if file.try_lock().is_err() {
-                return Ok(());
-            }
-            fs::remove_file(path).map_err(|e| e.to_string())?;
-        }
+        Ok(there) if there.is_file() => match File::open(path) {
+            Ok(file) => remove_idle(path, &file).map_err(|e| e.to_string())?,
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e.to_string()),
+        },
         Ok(_) => return Err("it is there, and is no regular file".into()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(e.to_string()),
     }
-    let made = File::options().write(true).create_new(true).mode(0o600).open(path);
-    made.map_err(|e| e.to_string())?;
-    fs::remove_file(path).map_err(|e| e.to_string())
+    match File::options().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(made) => remove_idle(path, &made).map_err(|e| e.to_string()),
+        // It is being written, perhaps by a program of another gdrcore-run: so one can be made.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Removes a file that no process is writing, if it is still the one at the path: another
+/// gdrcore-run may have removed it, and a process made a new one. Who has the lock on a file alone
+/// removes it.
+fn remove_idle(path: &Path, file: &File) -> std::io::Result<()> {
+    if file.try_lock().is_err() {
+        return Ok(());
+    }
+    let of = |m: fs::Metadata| (m.dev(), m.ino());
+    let ours = file.metadata().map(of)?;
+    match fs::symlink_metadata(path).map(of) {
+        Ok(there) if there == ours => fs::remove_file(path),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +108,39 @@ mod tests {
         begin(&mut relative).unwrap();
         assert!(Path::new(&relative.environment[0].1).is_absolute());
         begin(&mut of("1")).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_made_since_is_kept() {
+        let dir = std::env::temp_dir().join(format!("gdrcore-run-since-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("file");
+        let old = File::create(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        remove_idle(&path, &old).unwrap();
+        let new = File::create(&path).unwrap();
+        remove_idle(&path, &old).unwrap();
+        assert!(path.exists());
+        remove_idle(&path, &new).unwrap();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn runs_that_share_a_file_do_not_refuse_each_other() {
+        let dir = std::env::temp_dir().join(format!("gdrcore-run-share-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("file");
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..500 {
+                        make_room(&path).unwrap();
+                    }
+                });
+            }
+        });
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -38,7 +38,7 @@ type Queue = VecDeque<Posted>;
 enum Side {
     Send,
     Recv,
-    /// Sends that use up a receive of the peer.
+    /// Sends that use up a receive of the peer, which is in this process.
     Message,
 }
 
@@ -58,6 +58,11 @@ impl Arrows {
             let posted = Posted { wr_id, arrow: self.next, at, thread };
             self.queues.entry((qp, side)).or_default().push_back(posted);
         }
+    }
+
+    /// The peer of a QP, if it is in this process, connected to the QP.
+    fn peer(&self, qp: u32) -> Option<u32> {
+        self.peers.get(&qp).copied().filter(|peer| self.peers.get(peer) == Some(&qp))
     }
 
     /// Removes the requests of a queue up to the one that `found` names, and returns that.
@@ -194,9 +199,7 @@ impl State {
         if let Some(posted) = self.arrows.take(c.qp, side, |p| p.wr_id == c.wr_id) {
             self.arrow("completion", posted, at);
         }
-        let peers = &self.arrows.peers;
-        let peer = peers.get(&c.qp).copied().filter(|peer| peers.get(peer) == Some(&c.qp));
-        if let Some(peer) = peer.filter(|_| received) {
+        if let Some(peer) = self.arrows.peer(c.qp).filter(|_| received) {
             if let Some(posted) = self.arrows.take(peer, Side::Message, |_| true) {
                 self.arrow("message", posted, at);
             }
@@ -223,6 +226,11 @@ impl Chrome {
         self.state.release();
     }
 
+    /// In a child that a signal handler has forked above this module.
+    pub fn leave(&self) {
+        self.sink.leave();
+    }
+
     /// Notes requests that are being posted to a QP. Returns what [`Chrome::failed`] needs.
     pub fn posting(&self, qp: u32, requests: impl Iterator<Item = Request>, at: (u64, u32)) -> u64 {
         let mut state = self.state.lock();
@@ -232,7 +240,8 @@ impl Chrome {
                 None => state.arrows.post(qp, Side::Recv, r.wr_id, at),
                 Some(opcode) => {
                     state.arrows.post(qp, Side::Send, r.wr_id, at);
-                    if uses_a_receive(opcode) {
+                    // No other's receive is seen, so the request would stay for ever.
+                    if uses_a_receive(opcode) && state.arrows.peer(qp).is_some() {
                         state.arrows.post(qp, Side::Message, r.wr_id, at);
                     }
                 }
@@ -274,7 +283,9 @@ impl Chrome {
         completions.for_each(|c| state.complete(&c, (middle, slice.thread)));
         let events = state.text.len() as u64;
         state.text.push_str(END);
-        self.sink.write_at(fd, &state.text, state.at);
+        // What a full disk leaves must be valid JSON, too.
+        let end = if state.at == 0 { "[\n]\n" } else { END };
+        self.sink.write_at(fd, &state.text, state.at, end);
         state.at += events;
         if state.text.capacity() > TEXT_MAX {
             state.text = String::new();
@@ -317,6 +328,18 @@ mod tests {
         assert_eq!(arrows(&mut s, 8, 1, recv), [""; 0], "its peer is connected to another");
         assert_eq!(arrows(&mut s, 6, 1, recv).len(), 2);
         assert_eq!(arrows(&mut s, 6, 1, recv), [""; 0]);
+    }
+
+    #[test]
+    fn messages_to_another_process_are_not_remembered() {
+        let chrome = Chrome::new(Sink::new(None, 0));
+        let send = || core::iter::once(Request { wr_id: 1, opcode: Some(wr_opcode::SEND) });
+        chrome.connected(5, Some(6));
+        chrome.posting(5, send(), (1, 1));
+        assert_eq!(chrome.state.lock().arrows.count, 1, "the send itself");
+        chrome.connected(6, Some(5));
+        chrome.posting(5, send(), (1, 1));
+        assert_eq!(chrome.state.lock().arrows.count, 3);
     }
 
     #[test]

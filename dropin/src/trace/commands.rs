@@ -1,7 +1,7 @@
 //! Prints the commands of librdmacm to the kernel, which are its calls.
 
+use super::names::Named;
 use super::peek::peek;
-use super::values::Named;
 use super::words::Words;
 use core::fmt::{self, Write};
 use gdrcore_calls::{Object, Row};

@@ -3,18 +3,20 @@
 //! call.
 //!
 //! Low to high: `peek` reads memory that a program's pointers lead to. `words`: the line of one
-//! call, in fixed memory. `values`, `requests`, `commands`: arguments, results, requests,
-//! completions, librdmacm's commands. `sink`: the file. `chrome`: events and arrows. `counts`.
+//! call, in fixed memory. `names`: flags, enumerations, objects. `requests`, `commands`, `values`:
+//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`:
+//! events and arrows. `counts`.
 //!
 //! # Thread rule
 //! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
 //! are in the file whatever ends the process. The lines of text take no lock but while the file is
-//! opened; Chrome's take one for the time of a write. Empty polls are counted for each thread and
-//! printed with its next line, at least once a second.
+//! opened; Chrome's take one for the time of a write. Empty polls are counted for each thread,
+//! of up to four CQs in turn, and printed with its next line, at least once a second.
 
 mod chrome;
 mod commands;
 mod counts;
+mod names;
 mod peek;
 mod requests;
 mod sink;
@@ -23,12 +25,12 @@ mod words;
 
 use crate::env;
 use crate::fork_verbs::around_forks_and_in_child;
-use crate::layer::Args;
 use chrome::{Chrome, Completion, Request, Slice};
 use core::cell::Cell;
+use core::ffi::c_int;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_calls::{Arg, Call, Filter, Object, Outcome, Row, CALLS};
+use gdrcore_calls::{Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::{fault, reason};
@@ -72,40 +74,69 @@ struct Polls {
     last: u64,
 }
 
-const NO_POLLS: Polls = Polls { count: 0, cq: 0, first: 0, last: 0 };
+/// CQs of a thread whose empty polls are counted at the same time. A slot without polls is free,
+/// and so are those behind it.
+const POLLED: usize = 4;
+const NO_POLLS: [Polls; POLLED] = [Polls { count: 0, cq: 0, first: 0, last: 0 }; POLLED];
+/// Longest line of empty polls.
+const FOLD_LINE: usize = 256;
 
 thread_local! {
     // Const and without drop: no allocation, no destructor to register.
     /// [`FORKS`] and the thread's number then.
     static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-    static POLLS: Cell<Polls> = const { Cell::new(NO_POLLS) };
+    static POLLS: Cell<[Polls; POLLED]> = const { Cell::new(NO_POLLS) };
     /// The thread is in this module, perhaps with a lock.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// The thread forks, and holds the locks.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
 }
 
+extern "C" {
+    /// pthread_setcancelstate(3).
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
 /// The thread's presence in this module. A signal handler that interrupts it, and makes calls,
-/// ends the program or forks, must not wait for the thread's own locks.
-struct Inside;
+/// ends the program or forks, must not wait for the thread's own locks. Nor may another thread
+/// cancel it here, where it has locks: a verb is no cancellation point, but a write is.
+struct Inside {
+    /// The thread's cancelability before.
+    cancel: c_int,
+}
 
 impl Inside {
     /// `None`: it is a signal handler above this module.
     fn enter() -> Option<Inside> {
         // Made only if it was not there: its drop says that it has gone.
-        (!INSIDE.replace(true)).then(|| Inside)
+        if INSIDE.replace(true) {
+            return None;
+        }
+        let mut inside = Inside { cancel: 0 };
+        // SAFETY: the place of a number, which lives through the call.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut inside.cancel) };
+        Some(inside)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        // SAFETY: the old state may be null.
+        unsafe { pthread_setcancelstate(self.cancel, core::ptr::null_mut()) };
         INSIDE.set(false);
     }
 }
 
+/// [`FORKS`], by which a file is known to be the parent's.
+fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// The calling thread's number.
 fn thread() -> u32 {
-    let forks = FORKS.load(Ordering::Relaxed);
+    let forks = forks();
     let (known, mut number) = THREAD.get();
     if known != forks {
         // SAFETY: takes nothing, never fails.
@@ -184,6 +215,13 @@ extern "C" fn release() {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     counts::clear();
+    if INSIDE.get() {
+        match TRACE.get().and_then(|t| t.output.as_ref()) {
+            Some(Output::Text(sink)) => sink.leave(),
+            Some(Output::Chrome(chrome)) => chrome.leave(),
+            None => {}
+        }
+    }
     released(true);
 }
 
@@ -212,21 +250,23 @@ impl Trace {
 
     /// Writes the empty polls of a thread.
     fn fold(&self, thread: u32) {
-        let polls = POLLS.replace(NO_POLLS);
-        if polls.count == 0 {
-            return;
-        }
+        POLLS.replace(NO_POLLS).iter().take_while(|p| p.count > 0).for_each(|polls| {
+            self.write_polls(polls, thread);
+        });
+    }
+
+    fn write_polls(&self, polls: &Polls, thread: u32) {
         let (begun, ended) = (polls.first, polls.last);
-        let mut line = Line::new();
+        let mut line = Line::<FOLD_LINE>::with_room(words::END_ROOM);
         let _ = match self.output {
-            Some(Output::Text(_)) => values::head(&mut line, self, (begun, thread)),
+            Some(Output::Text(_)) => words::head(&mut line, self, (begun, thread)),
             _ => Ok(()),
         };
         let _ = write!(line, "... {} empty polls of cq#{}", polls.count, polls.cq);
         let us = (ended - begun) as f64 / 1e3;
         match &self.output {
             Some(Output::Text(sink)) => {
-                let _ = writeln!(line, " <{us:.3}>");
+                line.end(format_args!(" <{us:.3}>\n"));
                 sink.write(line.as_str());
             }
             Some(Output::Chrome(chrome)) => {
@@ -289,7 +329,8 @@ impl<'a> Seen<'a> {
         // What the printing has refused is not the call's reason.
         seen.reasons = reason::changes();
         seen.begun = now_ns();
-        if let Some(chrome) = trace.chrome() {
+        // A post names its objects by its arguments; one without a slice has no arrow.
+        if let Some(chrome) = trace.chrome().filter(|_| seen.words.is_wanted()) {
             seen.posting(chrome);
         }
         Some(seen)
@@ -304,7 +345,7 @@ impl<'a> Seen<'a> {
         let trace = self.words.trace;
         if trace.text().is_some() {
             let begins = self.words.begins;
-            let _ = values::head(&mut self.words, trace, begins);
+            let _ = words::head(&mut self.words, trace, begins);
             let _ = self.words.write_str(self.call.name);
         }
         let _ = self.words.write_str("(");
@@ -344,7 +385,7 @@ impl<'a> Seen<'a> {
     fn posting(&mut self, chrome: &Chrome) {
         let at = (self.begun, self.thread);
         let (qp, list) = (self.args[0], self.args[1]);
-        if let Some((Object::Qp, n)) = values::number(self.first(), qp) {
+        if let Some((Object::Qp, n)) = names::number(self.first(), qp) {
             self.qp = n;
         }
         let send = |w: crate::abi::ibv_send_wr| Request { wr_id: w.wr_id, opcode: Some(w.opcode) };
@@ -397,13 +438,11 @@ impl<'a> Seen<'a> {
             return;
         }
         self.count(error.is_some(), ended);
-        if POLLS.get().count > 0 {
-            trace.fold(self.thread);
-        }
+        trace.fold(self.thread);
         match &trace.output {
             Some(Output::Text(sink)) => {
                 let us = ended.saturating_sub(self.begun) as f64 / 1e3;
-                let _ = writeln!(self.words, " <{us:.3}>");
+                self.words.line.end(format_args!(" <{us:.3}>\n"));
                 sink.write(self.words.line.as_str());
             }
             Some(Output::Chrome(chrome)) => self.write_event(chrome, result, ended),
@@ -451,14 +490,18 @@ impl<'a> Seen<'a> {
 
     /// Counts an empty poll.
     fn fold_in(&self, cq: u32, now: u64) {
-        let mut polls = POLLS.get();
-        let others = polls.count > 0 && (polls.cq != cq || now - polls.first > FOLD_NS);
-        if others {
+        let mut all = POLLS.get();
+        let is_free = |p: &Polls| p.count == 0;
+        let mut place = all.iter().position(|p| is_free(p) || p.cq == cq);
+        let is_late = !is_free(&all[0]) && now - all[0].first > FOLD_NS;
+        if place.is_none() || is_late {
             self.words.trace.fold(self.thread);
-            polls = NO_POLLS;
+            (all, place) = (NO_POLLS, Some(0));
         }
-        let first = if polls.count == 0 { self.begun } else { polls.first };
-        POLLS.set(Polls { count: polls.count + 1, cq, first, last: now });
+        let polls = &mut all[place.unwrap_or(0)];
+        let first = if is_free(polls) { self.begun } else { polls.first };
+        *polls = Polls { count: polls.count + 1, cq, first, last: now };
+        POLLS.set(all);
     }
 
     /// Keeps what the arrows need of a QP's connection up to date.

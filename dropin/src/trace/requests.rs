@@ -1,7 +1,7 @@
 //! Prints work requests and completions.
 
+use super::names::{number, object, Flags, Named};
 use super::peek::peek;
-use super::values::{number, object, Flags, Named};
 use super::words::Words;
 use crate::abi::*;
 use crate::cq_verbs::Cq;

@@ -9,12 +9,15 @@
 //! have closed our descriptor and got its number for a file of its own; so the file is compared
 //! before each line. Standard error may be a pipe that nobody reads: a line waits 100 ms, the next
 //! ones not at all, and the lines that were lost are counted.
+//!
+//! gdrcore-run removes an older trace that no process holds a lock on. If it came between the
+//! making of our file and the lock, the file has no name any more, and the next name is tried.
 
 use crate::env::say;
 use crate::thread_lock::ForkLock;
 use crate::verb_result::{last_error, stat};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::{Error, Result};
 use gdrcore_net::signals::without_signals;
 use std::ffi::CString;
@@ -39,14 +42,18 @@ pub struct Sink {
     fd: AtomicI32,
     /// Device and inode of the open file.
     file: (AtomicU64, AtomicU64),
-    /// Held while the file is opened.
+    /// [`forks`](super::forks) when the file was opened.
+    forks: AtomicU32,
+    /// Held while the file is opened, and while a line is written to standard error: a pipe that
+    /// has room for a line has it for one thread.
     opening: ForkLock<()>,
     /// Standard error did not take the last line.
     is_stuck: AtomicBool,
     lost: AtomicU64,
 }
 
-/// Whether standard error, as far as it can be asked, takes a line within `ms` milliseconds.
+/// Whether standard error, as far as it can be asked, takes a line within `ms` milliseconds. A pipe
+/// that can be written has room for PIPE_BUF bytes, which is [`super::words::LINE_MAX`].
 fn takes_line(ms: c_int) -> bool {
     let mut fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry, which lives through the call.
@@ -61,6 +68,7 @@ impl Sink {
             flags,
             fd: AtomicI32::new(NONE),
             file: (AtomicU64::new(0), AtomicU64::new(0)),
+            forks: AtomicU32::new(0),
             opening: ForkLock::new(()),
             is_stuck: AtomicBool::new(false),
             lost: AtomicU64::new(0),
@@ -76,7 +84,7 @@ impl Sink {
     pub fn release(&self, is_child: bool) {
         if is_child {
             let fd = self.fd.swap(NONE, Ordering::Relaxed);
-            if self.is_ours(fd) {
+            if self.is_file(fd) {
                 // SAFETY: the copy of our own descriptor.
                 unsafe { libc::close(fd) };
             }
@@ -84,7 +92,34 @@ impl Sink {
         self.opening.release();
     }
 
+    /// In a child that a signal handler has forked while its thread was in the trace, perhaps with
+    /// locks: the descriptor, which the thread may be about to write, leads nowhere. `descriptor`
+    /// opens the child's own file.
+    pub fn leave(&self) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if !self.is_file(fd) {
+            return;
+        }
+        // SAFETY: a string of C; descriptors of our own. Without the copy, the thread's write finds
+        // a closed descriptor and ends the trace.
+        unsafe {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if null < 0 || libc::dup3(null, fd, libc::O_CLOEXEC) < 0 {
+                libc::close(fd);
+            }
+            if null >= 0 {
+                libc::close(null);
+            }
+        }
+    }
+
+    /// Whether a descriptor is that of this process's file.
     fn is_ours(&self, fd: c_int) -> bool {
+        self.forks.load(Ordering::Relaxed) == super::forks() && self.is_file(fd)
+    }
+
+    /// Whether a descriptor is that of the file that was opened.
+    fn is_file(&self, fd: c_int) -> bool {
         let (device, inode) = &self.file;
         let known = (device.load(Ordering::Relaxed), inode.load(Ordering::Relaxed));
         fd >= 0 && stat(fd).is_ok_and(|st| (st.st_dev, st.st_ino) == known)
@@ -117,7 +152,7 @@ impl Sink {
     /// Opens a new file, and makes it the one that is written.
     fn open(&self, path: &Path) -> Result<c_int> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | self.flags;
-        let pid = std::process::id();
+        let (pid, forks) = (std::process::id(), super::forks());
         for n in 0..NAMES_MAX {
             let mut name = path.as_os_str().as_bytes().to_vec();
             match n {
@@ -131,8 +166,15 @@ impl Sink {
             if fd >= 0 {
                 let fd = above_standard(fd)?;
                 // Tells gdrcore-run that the file is being written. SAFETY: no pointers.
-                unsafe { libc::flock(fd, libc::LOCK_SH | libc::LOCK_NB) };
+                let rc = unsafe { libc::flock(fd, libc::LOCK_SH | libc::LOCK_NB) };
+                let is_held = rc != 0 && last_error() == Error::Again;
                 let st = stat(fd)?;
+                if is_held || st.st_nlink == 0 {
+                    // gdrcore-run removes it. SAFETY: our own descriptor.
+                    unsafe { libc::close(fd) };
+                    continue;
+                }
+                self.forks.store(forks, Ordering::Relaxed);
                 self.file.0.store(st.st_dev, Ordering::Relaxed);
                 self.file.1.store(st.st_ino, Ordering::Relaxed);
                 self.fd.store(fd, Ordering::Release);
@@ -160,22 +202,32 @@ impl Sink {
             None => self.write_error(line),
             Some(path) => {
                 let Some((fd, _)) = self.descriptor() else { return };
-                let written = unlimited(|| write(fd, line, None));
-                if let Err(e) = written {
+                if let Err((e, done)) = unlimited(|| write(fd, line, None)) {
                     self.end(path, e);
+                    // Whole lines stay.
+                    if let Ok(st) = stat(fd) {
+                        // SAFETY: no pointers.
+                        unsafe { libc::ftruncate(fd, st.st_size - done as libc::off_t) };
+                    }
                 }
             }
         }
     }
 
-    /// Writes at a place of the file.
-    pub fn write_at(&self, fd: c_int, text: &str, at: u64) {
-        if let (Some(path), Err(e)) = (&self.path, unlimited(|| write(fd, text, Some(at)))) {
+    /// Writes at a place of the file; if that fails, `end` in its place, as the file's end.
+    pub fn write_at(&self, fd: c_int, text: &str, at: u64, end: &str) {
+        if let (Some(path), Err((e, _))) = (&self.path, unlimited(|| write(fd, text, Some(at)))) {
             self.end(path, e);
+            // The bytes of `end` are there already, except in a new file.
+            if unlimited(|| write(fd, end, Some(at))).is_ok() {
+                // SAFETY: no pointers.
+                unsafe { libc::ftruncate(fd, (at + end.len() as u64) as libc::off_t) };
+            }
         }
     }
 
     fn write_error(&self, line: &str) {
+        let _held = self.opening.lock();
         let ms = if self.is_stuck.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
         let is_stuck = !takes_line(ms);
         self.is_stuck.store(is_stuck, Ordering::Relaxed);
@@ -186,9 +238,11 @@ impl Sink {
         without_signals(|| {
             let lost = self.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
-                let _ = write(2, &format!("... {lost} lines were not taken here\n"), None);
+                let words = format!("... {lost} lines were not taken here\n");
+                let _ = write(libc::STDERR_FILENO, &words, None);
             }
-            if write(libc::STDERR_FILENO, line, None).is_err() {
+            // The first write may have taken the room.
+            if (lost > 0 && !takes_line(0)) || write(libc::STDERR_FILENO, line, None).is_err() {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -225,8 +279,9 @@ fn unlimited<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Writes all bytes. One call unless the disk is full, whose error the second one has.
-fn write(fd: c_int, text: &str, at: Option<u64>) -> Result<()> {
+/// Writes all bytes. One call unless the disk is full, whose error the second one has. An error
+/// comes with the number of bytes that were written.
+fn write(fd: c_int, text: &str, at: Option<u64>) -> core::result::Result<(), (Error, usize)> {
     let mut done = 0;
     while done < text.len() {
         let rest = &text.as_bytes()[done..];
@@ -243,7 +298,7 @@ fn write(fd: c_int, text: &str, at: Option<u64>) -> Result<()> {
         match usize::try_from(n) {
             Ok(n) if n > 0 => done += n,
             _ if last_error() == Error::Os(libc::EINTR) => {}
-            _ => return Err(last_error()),
+            _ => return Err((last_error(), done)),
         }
     }
     Ok(())

@@ -1,53 +1,17 @@
 //! Prints arguments and results, by their kinds.
 
+use super::names::{number_of, object, Flags, Named};
 use super::peek::{peek, text};
 use super::words::Words;
-use super::{commands, requests, Trace};
+use super::{commands, requests};
 use crate::abi::*;
-use crate::layer::Args;
 use crate::verb_result::errno_name;
 use core::fmt::{self, Display, Write};
 use core::mem::offset_of;
 use core::net::Ipv6Addr;
-use gdrcore_calls::{Arg, Object, Outcome};
+use gdrcore_calls::{Arg, Args, Outcome};
 use gdrcore_core::verbs::types::{access, mtu, qp_attr_mask, qp_state, qp_type};
 use gdrcore_net::reason;
-
-/// The flags of a mask, or the value of an enumeration, by the names of the header.
-pub struct Flags(pub u32, pub &'static str, pub fn(u32) -> &'static str);
-
-impl Display for Flags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut unnamed = 0;
-        let mut between = "";
-        for bit in (0..32).map(|i| 1 << i).filter(|bit| self.0 & bit != 0) {
-            match (self.2)(bit) {
-                "?" => unnamed |= bit,
-                name => {
-                    write!(f, "{between}{}{name}", self.1)?;
-                    between = "|";
-                }
-            }
-        }
-        match unnamed {
-            0 if between.is_empty() => f.write_str("0"),
-            0 => Ok(()),
-            bits => write!(f, "{between}{bits:#x}"),
-        }
-    }
-}
-
-/// A value of an enumeration, by the header's name.
-pub struct Named(pub u32, pub &'static str, pub fn(u32) -> &'static str);
-
-impl Display for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.2)(self.0) {
-            "?" => write!(f, "{}", self.0),
-            name => write!(f, "{}{name}", self.1),
-        }
-    }
-}
 
 /// A number in hexadecimal.
 struct Hex(u32);
@@ -92,58 +56,6 @@ fn event_name(event: u32) -> &'static str {
         "WQ_FATAL",
     ];
     NAMES.get(event as usize).unwrap_or(&"?")
-}
-
-/// The beginning of a line: time in microseconds, thread.
-pub fn head(to: &mut impl Write, trace: &Trace, (at, thread): (u64, u32)) -> fmt::Result {
-    let ns = at.saturating_sub(trace.start_ns);
-    write!(to, "{:>9}.{:03} {thread:>7} ", ns / 1000, ns % 1000)
-}
-
-/// Where the number of an object stands in its struct.
-fn number_of(kind: Arg) -> Option<(Object, usize)> {
-    Some(match kind {
-        Arg::Pd => (Object::Pd, offset_of!(ibv_pd, handle)),
-        Arg::Mr => (Object::Mr, offset_of!(ibv_mr, handle)),
-        Arg::Mw => (Object::Mw, offset_of!(ibv_mw, handle)),
-        Arg::Ah => (Object::Ah, offset_of!(ibv_ah, handle)),
-        Arg::Cq => (Object::Cq, offset_of!(ibv_cq, handle)),
-        Arg::Srq => (Object::Srq, offset_of!(ibv_srq, handle)),
-        Arg::Dm => (Object::Dm, offset_of!(ibv_dm, handle)),
-        Arg::Qp => (Object::Qp, offset_of!(ibv_qp, qp_num)),
-        _ => return None,
-    })
-}
-
-/// The number of the object at an address, which filters know it by.
-pub fn number(kind: Arg, at: usize) -> Option<(Object, u32)> {
-    let (object, offset) = number_of(kind)?;
-    Some((object, peek::<u32>(at.checked_add(offset).filter(|_| at != 0)?)?))
-}
-
-/// An object, by its number.
-pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
-    if at == 0 {
-        return w.write_str("NULL");
-    }
-    let named = match number(kind, at) {
-        Some((object, n)) => {
-            w.names(object, n);
-            match object {
-                Object::Qp => return write!(w, "{n:#x}"),
-                Object::Pd => ("pd", n),
-                Object::Mr => ("mr", n),
-                Object::Mw => ("mw", n),
-                Object::Ah => ("ah", n),
-                Object::Cq => ("cq", n),
-                Object::Srq => ("srq", n),
-                Object::Dm => ("dm", n),
-                Object::Id => ("id", n),
-            }
-        }
-        None => return write!(w, "{at:#x}"),
-    };
-    write!(w, "{}#{}", named.0, named.1)
 }
 
 /// The name of a device, or of a context's device.

@@ -1,6 +1,6 @@
 //! The words of one call: a line in fixed memory, and whether the filter wants it.
 
-use super::{values, Trace};
+use super::Trace;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use gdrcore_calls::Object;
@@ -9,14 +9,16 @@ use gdrcore_calls::Object;
 pub const LINE_MAX: usize = 4096;
 /// Room that the arguments leave for the result and the reason of a refusal.
 const RESULT_ROOM: usize = 700;
+/// Room that the text leaves for its end: a duration, or what says that the line goes on.
+pub const END_ROOM: usize = 40;
 /// Room that an element of a list may need.
 const ELEMENT_ROOM: usize = 400;
 /// Behind what is cut.
 const CUT: &str = "...";
 
 /// Text in fixed memory; what does not fit is cut between characters.
-pub struct Line {
-    bytes: [MaybeUninit<u8>; LINE_MAX],
+pub struct Line<const SIZE: usize = LINE_MAX> {
+    bytes: [MaybeUninit<u8>; SIZE],
     len: usize,
     limit: usize,
     is_cut: bool,
@@ -25,10 +27,17 @@ pub struct Line {
 impl Line {
     /// No text yet, and room for the result kept.
     pub fn new() -> Line {
+        Line::with_room(RESULT_ROOM)
+    }
+}
+
+impl<const SIZE: usize> Line<SIZE> {
+    /// No text yet. `room`: bytes that are kept.
+    pub fn with_room(room: usize) -> Self {
         Line {
-            bytes: [const { MaybeUninit::uninit() }; LINE_MAX],
+            bytes: [const { MaybeUninit::uninit() }; SIZE],
             len: 0,
-            limit: LINE_MAX - RESULT_ROOM,
+            limit: SIZE - room,
             is_cut: false,
         }
     }
@@ -44,8 +53,16 @@ impl Line {
 
     /// Opens the room for the result.
     pub fn results(&mut self) {
-        self.limit = LINE_MAX - 1;
+        self.limit = SIZE - END_ROOM;
         self.is_cut = false;
+    }
+
+    /// Writes the end of the line into the room that is kept for it.
+    pub fn end(&mut self, text: fmt::Arguments<'_>) {
+        let limit = core::mem::replace(&mut self.limit, SIZE);
+        self.is_cut = false;
+        let _ = self.write_fmt(text);
+        self.limit = limit;
     }
 
     /// Removes the text.
@@ -61,7 +78,7 @@ impl Line {
     }
 }
 
-impl Write for Line {
+impl<const SIZE: usize> Write for Line<SIZE> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.is_cut {
             return Ok(());
@@ -78,6 +95,12 @@ impl Write for Line {
         }
         Ok(())
     }
+}
+
+/// The beginning of a line: time in microseconds, thread.
+pub fn head(to: &mut impl Write, trace: &Trace, (at, thread): (u64, u32)) -> fmt::Result {
+    let ns = at.saturating_sub(trace.start_ns);
+    write!(to, "{:>9}.{:03} {thread:>7} ", ns / 1000, ns % 1000)
 }
 
 /// The line of a call that is being made.
@@ -124,11 +147,11 @@ impl<'a> Words<'a> {
         let _ = self.write_str(if i > 0 { ", " } else { "" });
         if self.line.len + ELEMENT_ROOM > self.line.limit && self.is_wanted() {
             if let Some(text) = self.trace.text() {
-                let _ = self.line.write_str("\\\n");
+                self.line.end(format_args!("\\\n"));
                 text.write(self.line.as_str());
                 let is_result = self.line.limit > LINE_MAX - RESULT_ROOM;
                 self.line.clear();
-                let _ = values::head(self.line, self.trace, self.begins);
+                let _ = head(self.line, self.trace, self.begins);
                 let _ = self.line.write_str(if is_result { "    = " } else { "    " });
             }
         }
@@ -138,6 +161,8 @@ impl<'a> Words<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::{Output, Sink};
+    use gdrcore_calls::Filter;
 
     #[test]
     fn a_long_line_is_cut_and_keeps_room_for_its_result() {
@@ -151,9 +176,28 @@ mod tests {
         let _ = line.write_str(" = 0");
         assert!(line.as_str().ends_with("... = 0"));
         let _ = line.write_str(&"x".repeat(LINE_MAX));
-        assert_eq!(line.as_str().len(), LINE_MAX - 1);
+        assert_eq!(line.as_str().len(), LINE_MAX - END_ROOM);
+        line.end(format_args!(" <{:.3}>\n", u64::MAX as f64 / 1e3));
+        assert!(line.as_str().ends_with("x... <18446744073709552.000>\n"));
         line.clear();
         let _ = line.write_str("y");
         assert_eq!(line.as_str(), "y");
+    }
+
+    #[test]
+    fn a_line_that_is_cut_in_an_element_ends_before_it_goes_on() {
+        let file = std::env::temp_dir().join(format!("gdrcore-words-{}", std::process::id()));
+        let output = Some(Output::Text(Sink::new(Some(file.clone()), libc::O_APPEND)));
+        let trace = Trace { output, counting: false, filter: Filter::default(), start_ns: 0 };
+        let mut line = Line::new();
+        let mut w = Words::new(Box::leak(Box::new(trace)), &mut line, (0, 1), 0);
+        let _ = w.write_str(&"x".repeat(LINE_MAX - RESULT_ROOM - ELEMENT_ROOM - 3));
+        w.element(1);
+        let _ = w.write_str(&"y".repeat(2 * ELEMENT_ROOM));
+        w.element(2);
+        assert!(w.line.as_str().ends_with(" 1     "), "{}", w.line.as_str());
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(text.ends_with("yyy...\\\n") && text.len() < LINE_MAX, "{text}");
     }
 }

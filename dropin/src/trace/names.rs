@@ -1,0 +1,90 @@
+//! Prints what other values are made of: flags, names of enumerations, numbers of objects.
+
+use super::peek::peek;
+use super::words::Words;
+use crate::abi::*;
+use core::fmt::{self, Display, Write};
+use core::mem::offset_of;
+use gdrcore_calls::{Arg, Object};
+
+/// The flags of a mask, or the value of an enumeration, by the names of the header.
+pub struct Flags(pub u32, pub &'static str, pub fn(u32) -> &'static str);
+
+impl Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut unnamed = 0;
+        let mut between = "";
+        for bit in (0..32).map(|i| 1 << i).filter(|bit| self.0 & bit != 0) {
+            match (self.2)(bit) {
+                "?" => unnamed |= bit,
+                name => {
+                    write!(f, "{between}{}{name}", self.1)?;
+                    between = "|";
+                }
+            }
+        }
+        match unnamed {
+            0 if between.is_empty() => f.write_str("0"),
+            0 => Ok(()),
+            bits => write!(f, "{between}{bits:#x}"),
+        }
+    }
+}
+
+/// A value of an enumeration, by the header's name.
+pub struct Named(pub u32, pub &'static str, pub fn(u32) -> &'static str);
+
+impl Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.2)(self.0) {
+            "?" => write!(f, "{}", self.0),
+            name => write!(f, "{}{name}", self.1),
+        }
+    }
+}
+
+/// Where the number of an object stands in its struct.
+pub fn number_of(kind: Arg) -> Option<(Object, usize)> {
+    Some(match kind {
+        Arg::Pd => (Object::Pd, offset_of!(ibv_pd, handle)),
+        Arg::Mr => (Object::Mr, offset_of!(ibv_mr, handle)),
+        Arg::Mw => (Object::Mw, offset_of!(ibv_mw, handle)),
+        Arg::Ah => (Object::Ah, offset_of!(ibv_ah, handle)),
+        Arg::Cq => (Object::Cq, offset_of!(ibv_cq, handle)),
+        Arg::Srq => (Object::Srq, offset_of!(ibv_srq, handle)),
+        Arg::Dm => (Object::Dm, offset_of!(ibv_dm, handle)),
+        Arg::Qp => (Object::Qp, offset_of!(ibv_qp, qp_num)),
+        _ => return None,
+    })
+}
+
+/// The number of the object at an address, which filters know it by.
+pub fn number(kind: Arg, at: usize) -> Option<(Object, u32)> {
+    let (object, offset) = number_of(kind)?;
+    Some((object, peek::<u32>(at.checked_add(offset).filter(|_| at != 0)?)?))
+}
+
+/// An object, by its number.
+pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
+    if at == 0 {
+        return w.write_str("NULL");
+    }
+    let named = match number(kind, at) {
+        Some((object, n)) => {
+            w.names(object, n);
+            match object {
+                Object::Qp => return write!(w, "{n:#x}"),
+                Object::Pd => ("pd", n),
+                Object::Mr => ("mr", n),
+                Object::Mw => ("mw", n),
+                Object::Ah => ("ah", n),
+                Object::Cq => ("cq", n),
+                Object::Srq => ("srq", n),
+                Object::Dm => ("dm", n),
+                Object::Id => ("id", n),
+            }
+        }
+        None => return write!(w, "{at:#x}"),
+    };
+    write!(w, "{}#{}", named.0, named.1)
+}
