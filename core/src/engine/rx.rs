@@ -144,7 +144,7 @@ impl Guard<'_> {
         let rest = rest.chunks(seg).zip(u16::from(!message.is_empty())..);
         for (packet, i) in rest.chain(message.chunks(seg).zip(0..)) {
             n += 1;
-            if late < t.common.siege_until && t.note_odd(late, &from, packet) {
+            if late < t.common.siege_until && t.screen_besieged(late, &from, packet) {
                 t.common.counters.rcvd_throttled += 1;
                 continue;
             }

@@ -206,8 +206,7 @@ impl Conn<'_> {
     #[inline(never)]
     pub(crate) fn handle_nak(&mut self, now: u64, psn: Psn, code: NakCode, port: Option<u16>) {
         let besieged = self.qp.is_besieged(now);
-        if code != NakCode::Psn
-            && port.is_some_and(|port| !self.qp.believes_end(now, psn, code, port))
+        if code != NakCode::Psn && port.is_some_and(|port| !self.qp.weigh_end(now, psn, code, port))
         {
             // The newest packet is sent once more. A peer that acknowledges it did not send the
             // NAK; one whose QP has failed repeats the NAK or stays silent.

@@ -209,7 +209,7 @@ impl Conn<'_> {
     fn out_of_sequence(&mut self, now: u64, psn: Psn) {
         self.count(|c| &mut c.out_of_seq_request);
         let far = psn.diff(self.qp.conn.resp.epsn) > NEAR;
-        let believed = self.qp.believes_ahead(now, far);
+        let believed = self.qp.weigh_ahead(now, far);
         if far {
             self.note_odd(now);
         }

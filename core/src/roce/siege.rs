@@ -73,7 +73,7 @@ impl Qp {
     }
 
     /// Whether a request ahead of the expected PSN is a sign that something was lost.
-    pub(crate) fn believes_ahead(&mut self, now: u64, far: bool) -> bool {
+    pub(crate) fn weigh_ahead(&mut self, now: u64, far: bool) -> bool {
         if !far && !self.is_besieged(now) {
             return true;
         }
@@ -96,7 +96,7 @@ impl Qp {
     /// Whether a NAK that ends the connection is believed: at once, or, while besieged, when it is
     /// repeated. From a port that has never advanced the connection it is believed only after
     /// silence.
-    pub(crate) fn believes_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
+    pub(crate) fn weigh_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
         let known = self.knows_port(port);
         if known && !self.is_besieged(now) {
             return true;
@@ -114,7 +114,7 @@ impl Transport {
     /// Whether a packet, of which nothing was checked, is for a besieged QP and cannot be its
     /// peer's.
     #[cold]
-    pub(crate) fn note_odd(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
+    pub(crate) fn screen_besieged(&mut self, now: u64, from: &Origin, packet: &[u8]) -> bool {
         let Some(header) = packet.first_chunk() else { return false };
         let bth = Bth::parse(header);
         let Some(qp) = self.common.qp_of(bth.dest_qp.get()).and_then(|qi| self.qps.get(qi)) else {

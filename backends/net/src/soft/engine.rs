@@ -208,7 +208,7 @@ impl SoftEngine {
             return Ok(0);
         }
         let token = token();
-        if !self.may_run_for(token, cq) {
+        if !self.turn_for_poll(token, cq) {
             return take(cq, wc);
         }
         if self.helper_on.load(Ordering::Relaxed) {

@@ -192,7 +192,7 @@ impl SoftEngine {
     /// if no other thread works. False: this thread has run a round, or leaves that to the other
     /// thread.
     #[inline(always)]
-    pub(super) fn may_run_for(&self, token: usize, cq: &CqShared) -> bool {
+    pub(super) fn turn_for_poll(&self, token: usize, cq: &CqShared) -> bool {
         self.engine.turns().is_turn_of(token) || self.takes_turn(token, cq)
     }
 
