@@ -61,8 +61,8 @@ pub struct gdrc_config {
     /// disk ends the capture but not the traffic; a line on standard error and the counter
     /// capture_lost report it. Read during the call only.
     pub pcap_path: *const c_char,
-    /// Seed of keys and packet numbers, and of faults; 0: taken from the system's random source. With
-    /// any other number peers can guess the keys of regions: for tests.
+    /// Seed of keys and packet numbers, and of faults; 0: taken from the system's random source.
+    /// With any other number peers can guess the keys of regions: for tests.
     pub seed: u64,
     /// Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
     /// of a QP begins there and returns to it.

@@ -502,7 +502,8 @@ impl Flow {
     }
 
     /// For rules about the path. It begins with the first packet of the window, of those that
-    /// repeat from run to run or that the rule names, and ends after as many packets of any kind as the window is long.
+    /// repeat from run to run or that the rule names, and ends after as many packets of any kind
+    /// as the window is long.
     fn on_path(
         &mut self,
         i: usize,

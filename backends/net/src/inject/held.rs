@@ -116,8 +116,8 @@ impl Held {
         self.used().filter(of_flow).map(|e| e.due).max()
     }
 
-    /// A packet of a queue pair that is due at a time has passed those that it was to overtake. They
-    /// follow it, also if it waits.
+    /// A packet of a queue pair that is due at a time has passed those that it was to overtake.
+    /// They follow it, also if it waits.
     pub fn overtake(&mut self, direction: Direction, flow: u32, due: u64) {
         let mut order = self.order;
         for e in self.used().filter(|e| e.direction == direction && e.flow == flow && e.left > 0) {

@@ -341,7 +341,7 @@ impl SoftEngine {
         self.drain_and_ack_locked(self.lock_control(), qp);
     }
 
-    /// Packets of a queue pair, or of all, that wait for their injected faults leave and arrive now.
+    /// Packets of a queue pair, or of all, that wait by injected faults leave and arrive now.
     pub(super) fn hasten(&self, held: &mut EngineLock<'_>, qp: Option<Handle>) {
         let (g, port) = held.parts();
         let index = qp.map(|qp| g.shared().qp_pool.check(qp));

@@ -134,7 +134,7 @@ fn a_port_without_room_loses_nothing() {
 }
 
 impl End {
-    /// Lets what is due at a time leave, and returns the packets that have left since the last call.
+    /// Lets what is due at a time leave, and returns how many packets have left.
     fn sent_at(&mut self, now: u64) -> u64 {
         let before = self.net().sent;
         let mut g = self.engine.lock();
