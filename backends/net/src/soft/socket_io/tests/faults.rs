@@ -194,6 +194,12 @@ fn a_request_that_finds_the_batch_full_leaves_with_the_next_round() {
     a.post_send(32, 0, 64, true);
     let sent = a.net().sent + (1..20).map(|k| a.sent_at(start + k)).sum::<u64>();
     assert_eq!(sent, 33);
+    // A device with faults sends by its rounds alone, which know what still waits for room.
+    let (mut a, _b) = faulty("loss nth 1000");
+    let before = a.net().sent;
+    a.post_send(0, 0, 64, true);
+    assert_eq!(a.net().sent, before);
+    assert_eq!(a.sent_at(now_ns()), 1);
 }
 
 /// What no peer has sent is not counted, and causes no answer.
