@@ -231,7 +231,10 @@ typedef struct gdrc_config {
      * capture_lost report it. Read during the call only.
      */
     const char *pcap_path;
-    /** Seed of keys and packet numbers; 0: taken from the system's random source. */
+    /**
+     * Seed of keys and packet numbers, and of faults; 0: taken from the system's random source.
+     * With any other number peers can guess the keys of regions: for tests.
+     */
     uint64_t seed;
     /**
      * Rate of the link in bytes per second (12.5 GB/s). Used with GDRC_CONFIG_DCQCN only: the rate
@@ -278,7 +281,8 @@ typedef struct gdrc_config {
      * that is drawn. All peers are then reached by packets, also those of this host and of the
      * context itself. Excludes GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, several engines, "loopback",
      * routers and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word
-     * of the rules is wrong; gdrc_error_detail names it and its column. Read during the call only.
+     * of the rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096
+     * bytes. Read during the call only.
      */
     const char *faults;
 } gdrc_config;

@@ -37,6 +37,7 @@
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::Error;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
+use gdrcore_net::inject::is_privileged;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, MAX_ENGINES};
 use gdrcore_net::via::find::{from_environment, Found, SocketPath};
@@ -95,9 +96,11 @@ pub fn device() -> Option<String> {
     text("GDRC_DEVICE")
 }
 
-/// The rules in `GDRC_FAULTS`.
+/// The rules in `GDRC_FAULTS`. Not for a program with the rights of another user. What is not UTF-8
+/// is no word of a rule, so that the device refuses it.
 pub fn faults() -> Option<String> {
-    text("GDRC_FAULTS")
+    let value = std::env::var_os("GDRC_FAULTS").filter(|v| !v.is_empty() && !is_privileged())?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 /// The number in `GDRC_SEED`; 0: none.

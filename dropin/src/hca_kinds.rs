@@ -58,7 +58,8 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     let flags = flags | soft_flags::KEEP_CAPTURE;
     // Engines after the first are made for threads that need them.
     let engines = if faults.is_some() { EngineCount::ONE } else { EngineCount::up_to(engines) };
-    let faults = faults.as_ref().map(|rules| FaultSpec { rules, seed: env::seed() });
+    let spec = |rules| FaultSpec { rules, seed: env::seed(), of_environment: true };
+    let faults = faults.as_deref().map(spec);
     let (pcap, faults) = (pcap.as_deref(), faults.as_ref());
     let config = SoftConfig { core: *core, flags, path, pcap, faults, engines };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;

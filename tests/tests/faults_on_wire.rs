@@ -14,7 +14,9 @@ use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
 use gdrcore_tests::traffic::every_operation;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -182,7 +184,7 @@ fn each_fault_is_seen_by_its_counter() {
     const ARGUMENTS: &str = "-g 0 -c -s 4096 -n 300";
     for (n, rules, counters) in [
         (3, "rnr every 50", [("send_rnr_err", true), ("rcvd_icrc_err", false)]),
-        (4, "corrupt in every 100", [("rcvd_icrc_err", true), ("retry_timeouts", false)]),
+        (4, "corrupt in every 100", [("rcvd_icrc_err", true), ("send_rnr_err", false)]),
         (5, "ecn every 10", [("np_cnp_sent", true), ("rcvd_icrc_err", false)]),
         (6, "delay 300us every 20", [("rdma_sends", true), ("rcvd_icrc_err", false)]),
         (7, "duplicate in every 20", [("duplicate_request", true), ("rcvd_icrc_err", false)]),
@@ -273,13 +275,20 @@ fn wrong_rules_are_refused_before_the_program_runs() {
         assert_eq!(done.code(), Some(125), "{options:?}: {}", done.output);
         assert!(done.output.contains(part), "{options:?}: {}", done.output);
     }
+    let done = run(&mut command(Some(&own), &["--fault", "loss"], &devinfo), 60);
+    assert!(done.ok() && !done.output.contains("faults"), "there were none: {}", done.output);
     // Without the launcher the device does not open, because a run without faults would seem to
     // pass.
     for (variable, value, part) in [
         ("GDRC_FAULTS", "loss nth x", "faults: line 1, column 10: 'x'"),
-        ("GDRC_FAULT_LOG", "/nonexistent/log", "GDRC_FAULT_LOG"),
+        ("GDRC_FAULT_LOG", "/nonexistent/log", "GDRC_FAULT_LOG: cannot be opened: No such file"),
+        ("GDRC_FAULTS", "loss \u{fffd}", "column 6"),
     ] {
         let mut c = command(Some(&own), &[], &devinfo);
+        let value = match value.strip_suffix('\u{fffd}') {
+            Some(words) => OsString::from_vec([words.as_bytes(), &[0xff]].concat()),
+            None => value.into(),
+        };
         c.env("GDRC_FAULTS", "loss").env(variable, value);
         let done = run(&mut c, 60);
         assert!(!done.ok() && done.output.contains(part), "{}", done.output);
@@ -289,7 +298,7 @@ fn wrong_rules_are_refused_before_the_program_runs() {
 /// One datagram from a device whose packets are late to another. `ends`: the first queue pair ends
 /// meanwhile.
 fn late_datagram(last: u8, rules: &str, flags: u32, ends: bool) {
-    let spec = FaultSpec { rules, seed: 1 };
+    let spec = FaultSpec { rules, seed: 1, of_environment: false };
     let config = SoftConfig { faults: Some(&spec), flags, ..SoftConfig::default() };
     let [a, b] = [last, last + 1].map(|n| Soft::open(&address(n), &config).expect("a device"));
     let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
@@ -325,7 +334,7 @@ fn what_waits_leaves_by_a_helper_that_sleeps() {
 fn every_operation_gets_through_a_device_with_faults() {
     let rules = "loss rate 3%; corrupt rate 3%; duplicate rate 3%; reorder 2 rate 3%; \
                  loss opcode ACK rate 3%; ecn every 20; rnr every 30";
-    let spec = FaultSpec { rules, seed: 5 };
+    let spec = FaultSpec { rules, seed: 5, of_environment: false };
     let config = SoftConfig { faults: Some(&spec), path: PathChoice::Udp, ..SoftConfig::default() };
     let open = |last, config: &SoftConfig<'_>| {
         let name = address(last);

@@ -11,7 +11,7 @@
 mod held;
 mod told;
 
-pub use told::{process_seed, report};
+pub use told::{is_privileged, process_seed, report};
 
 use crate::port::RxPacket;
 use gdrcore_core::engine::place::Place;
@@ -21,7 +21,8 @@ use gdrcore_core::inject::{Direction, Faults, Flow, Packet, Passage, Verdict, Wh
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
-use held::{Held, Waiting};
+use held::Held;
+pub use held::Waiting;
 use told::Told;
 
 /// Faults of a device.
@@ -31,6 +32,8 @@ pub struct FaultSpec<'a> {
     pub rules: &'a str,
     /// From which the decisions follow; 0: drawn.
     pub seed: u64,
+    /// The environment has them, where the launcher may put them again.
+    pub of_environment: bool,
 }
 
 impl FaultSpec<'_> {
@@ -100,7 +103,7 @@ impl Injector {
         Ok(Injector {
             rules,
             seed,
-            told: Told::open(spec.rules, seed)?,
+            told: Told::open(spec, seed)?,
             flows: Vec::new(),
             gsi: Flow::new(0),
             made: 0,
@@ -130,6 +133,13 @@ impl Injector {
     pub fn begin(&mut self, index: usize) {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.begin();
+        }
+    }
+
+    /// The queue pair at an index has ended.
+    pub fn ended(&mut self, index: usize) {
+        if let Some(flow) = self.flows.get_mut(index) {
+            *flow = Flow::new(0);
         }
     }
 
@@ -217,18 +227,18 @@ impl Injector {
 
     /// When a packet is to pass.
     fn due_of(&mut self, now: u64, direction: Direction, judged: &Judged) -> u64 {
-        let Judged { verdict, flow } = judged;
+        let verdict = &judged.verdict;
         let mut due = now + verdict.delay;
         if verdict.slow > 0 {
             let free_at = &mut self.free_at[direction as usize];
             due = due.max(*free_at);
             *free_at = due + verdict.slow;
         }
-        due.max(self.held.behind(direction, *flow).unwrap_or(0))
+        due
     }
 
-    /// Passes a packet on by `pass`, or keeps it. What finds no room among those that wait is lost,
-    /// as in the queue of a switch. `ecn`: it is marked.
+    /// Passes a packet on by `pass`, or keeps it: also while any of its flow waits that it must not
+    /// overtake. What finds no room among those that wait is lost, as in the queue of a switch.
     fn pass(
         &mut self,
         now: u64,
@@ -240,18 +250,21 @@ impl Injector {
     ) {
         let Judged { verdict, flow } = judged;
         let due = self.due_of(now, direction, judged);
-        let mut waiting = Waiting { due, direction, other: *other, flow: *flow, left: 0, bytes };
-        if let Some(by) = verdict.reorder {
-            (waiting.left, waiting.due) = (by, now + OVERTAKING_NS);
-            self.held.keep(&waiting);
-            return;
-        }
+        let behind = self.held.behind(direction, *flow);
+        let due = due.max(behind.unwrap_or(0));
+        let left = verdict.reorder.unwrap_or(0);
+        let (other, flow, latest) = (*other, *flow, due.max(now + OVERTAKING_NS));
+        let waiting = Waiting { due, latest, direction, other, flow, left, bytes };
+        let waits = due > now || behind.is_some() || left > 0;
         for _ in 0..1 + u32::from(verdict.duplicate) {
-            if due > now || !pass(bytes) {
-                self.held.keep(&waiting);
+            if (waits || !pass(bytes)) && !self.held.keep(&waiting) {
+                let qp = self.flows.get(flow as usize).map_or(0, |flow| flow.number);
+                self.told.overflow(direction, qp);
             }
         }
-        self.held.overtake(direction, *flow);
+        if left == 0 {
+            self.held.overtake(direction, flow, due);
+        }
     }
 
     /// A packet is about to leave, signed for the flow `sign`. `send` sends it; false: there is no
@@ -286,6 +299,10 @@ impl Injector {
         mut take: impl FnMut(&mut Guard<'_>, &RxPacket<'_>) -> usize,
     ) -> usize {
         let (mut src, data) = (packet.src, packet.data);
+        if sign.check(0, data).is_err() {
+            // No packet of a peer: the engine counts it.
+            return take(g, packet);
+        }
         let judged = self.judge(g, Direction::In, &src, data);
         let Judged { verdict, flow } = &judged;
         if verdict.loss {

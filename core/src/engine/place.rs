@@ -40,11 +40,11 @@ impl Place {
 
 /// Control: what injected faults ask for.
 impl Guard<'_> {
-    /// The queue pair of a number.
+    /// The queue pair of a number, if it takes packets.
     pub fn place_of(&self, qpn: u32) -> Option<Place> {
         let t = &self.transport;
         let index = t.common.qp_of(qpn)?;
-        t.qps.get(index).map(|qp| Place::of(t, index, qp))
+        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| Place::of(t, index, qp))
     }
 
     /// The connected queue pair that sends to the number `qpn` at an address. `guess`: an index to
@@ -54,6 +54,7 @@ impl Guard<'_> {
         let is_it = |qp: &Qp| {
             let peer = t.peers.get(qp.conn.peer as usize);
             qp.live
+                && qp.can_receive()
                 && qp.kind.is_connected()
                 && qp.attr.dest_qp_num == qpn
                 && peer.is_some_and(|p| p.addr.gid == to.gid && p.addr.port == to.port)

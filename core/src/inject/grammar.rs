@@ -201,7 +201,14 @@ impl Which {
             "nth" => once(&mut self.pick, word, words.next().number(1).map(Pick::Nth)),
             "every" => once(&mut self.pick, word, words.next().number(1).map(Pick::Every)),
             "rate" => once(&mut self.pick, word, words.next().rate().map(Pick::Rate)),
-            "from" => once(&mut self.from, word, words.next().number(1)),
+            "from" => {
+                let first = words.next();
+                let number = first.number(1).and_then(|from| match self.to {
+                    Some(to) if from > to => first.refuse("it is behind the number behind 'to'"),
+                    _ => Ok(from),
+                });
+                once(&mut self.from, word, number)
+            }
             "to" => {
                 let last = words.next();
                 let number = last.number(1).and_then(|to| match self.from {

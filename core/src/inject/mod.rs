@@ -301,6 +301,15 @@ impl Filter {
             && (!self.message || packet.opcode.is_first())
     }
 
+    /// Whether a packet that it covers has a number.
+    fn counts(&self, passage: Passage) -> bool {
+        match passage {
+            Passage::First => true,
+            Passage::Again => false,
+            Passage::Control => self.names_control(),
+        }
+    }
+
     /// Whether it names packets whose number depends on time.
     fn names_control(&self) -> bool {
         self.service == Some(Service::Gsi)
@@ -438,7 +447,7 @@ impl Faults {
                 continue;
             }
             let found = match action.is_of_path() {
-                true => flow.on_path(i, rule.window, packet),
+                true => flow.on_path(i, filter, rule.window, packet),
                 false => flow.by_number(i, (*action, filter), rule, packet, seed),
             };
             let Some(Found { number, draw, is_news }) = found else { continue };
@@ -473,11 +482,9 @@ impl Flow {
         packet: &Packet,
         seed: u64,
     ) -> Option<Found> {
-        let counts = match packet.passage {
-            _ if action == Action::Rnr => packet.takes_receive,
-            Passage::First => true,
-            Passage::Again => false,
-            Passage::Control => filter.names_control(),
+        let counts = match action {
+            Action::Rnr => packet.takes_receive,
+            _ => filter.counts(packet.passage),
         };
         if !counts {
             return None;
@@ -495,10 +502,17 @@ impl Flow {
     }
 
     /// For rules about the path. It begins with the first packet of the window, of those that
-    /// repeat from run to run, and ends after as many packets of any kind as the window is long.
-    fn on_path(&mut self, i: usize, window: Window, packet: &Packet) -> Option<Found> {
+    /// repeat from run to run or that the rule names, and ends after as many packets of any kind
+    /// as the window is long.
+    fn on_path(
+        &mut self,
+        i: usize,
+        filter: &Filter,
+        window: Window,
+        packet: &Packet,
+    ) -> Option<Found> {
         let [counted, passed] = &mut self.counts[i];
-        *counted += u64::from(packet.passage == Passage::First);
+        *counted += u64::from(filter.counts(packet.passage));
         let number = (*counted).max(1);
         if number < window.from {
             return None;

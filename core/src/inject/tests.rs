@@ -152,6 +152,11 @@ fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
         told[0].to_string(),
         "partition out qp 1 packet 3 RC_SEND_ONLY peer 10.0.0.2 rule 1"
     );
+    // A rule that names what depends on time begins with its own packets.
+    let mut flow = Flow::new(1);
+    let named = faults("partition opcode ACK from 2");
+    let fates = [&ack, &send, &ack, &ack].map(|p| named.judge(1, p, &mut flow, |_| {}).loss);
+    assert_eq!(fates, [f, f, t, t]);
     // From the start it needs no packet that is counted.
     let mut flow = Flow::new(1);
     assert!(faults("partition").judge(1, &ack, &mut flow, |_| {}).loss);
@@ -245,6 +250,7 @@ fn wrong_words_are_named_with_their_place() {
         ("loss rate .5%", (1, 11), ".5%", "a rate"),
         ("loss rate 0.0000001%", (1, 11), "0.0000001%", "a rate"),
         ("loss from 5 to 4", (1, 16), "4", "before"),
+        ("partition to 4 from 5", (1, 21), "5", "behind"),
         ("loss peer here", (1, 11), "here", "an IPv4"),
         ("loss type RDMA", (1, 11), "RDMA", "types"),
         ("loss opcode SEND", (1, 13), "SEND", "no opcode"),

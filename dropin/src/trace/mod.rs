@@ -33,6 +33,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_calls::{Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::inject::is_privileged;
 use gdrcore_net::{fault, reason};
 use sink::Sink;
 use std::sync::OnceLock;
@@ -151,8 +152,7 @@ fn thread() -> u32 {
 /// loaded. Not for a program with the rights of another user, who would write files by them.
 pub fn install() -> bool {
     let (target, counting) = (env::trace(), env::trace_count());
-    // SAFETY: no pointers.
-    if (target.is_none() && !counting) || unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    if (target.is_none() && !counting) || is_privileged() {
         return false;
     }
     let filter = match env::trace_filter().map(|f| Filter::parse(&f)).transpose() {

@@ -3,7 +3,7 @@
 use gdrcore_core::inject::Direction;
 use gdrcore_core::roce::peer::PeerAddr;
 
-/// Most packets that wait.
+/// Most packets that wait in each direction.
 const PACKETS: usize = 1024;
 /// Longest of them: a path MTU with all headers.
 pub const ROOM: usize = 4096 + 256;
@@ -13,8 +13,10 @@ const RESERVE: usize = 128;
 /// A packet that waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
-    /// When it is due.
+    /// When it is due, if no others are to overtake it.
     pub due: u64,
+    /// The latest time at which it is due, if they do not come.
+    pub latest: u64,
     /// Where it goes.
     pub direction: Direction,
     /// The other end.
@@ -30,6 +32,8 @@ pub struct Waiting<'a> {
 #[derive(Clone, Copy)]
 struct Entry {
     due: u64,
+    /// When it is due once it was overtaken.
+    after: u64,
     /// In the order in which they came.
     order: u64,
     direction: Direction,
@@ -44,13 +48,15 @@ struct Entry {
 pub struct Held {
     entries: Box<[Entry]>,
     bytes: Box<[u8]>,
-    count: usize,
+    /// Packets that wait: out, in.
+    count: [usize; 2],
     order: u64,
 }
 
 impl Entry {
     const FREE: Entry = Entry {
         due: 0,
+        after: 0,
         order: 0,
         direction: Direction::Out,
         other: PeerAddr {
@@ -70,34 +76,38 @@ impl Entry {
 impl Held {
     pub fn new() -> Held {
         Held {
-            entries: vec![Entry::FREE; PACKETS].into(),
-            bytes: vec![0; PACKETS * ROOM].into(),
-            count: 0,
+            entries: vec![Entry::FREE; 2 * PACKETS].into(),
+            bytes: vec![0; 2 * PACKETS * ROOM].into(),
+            count: [0; 2],
             order: 0,
         }
     }
 
     fn used(&mut self) -> impl Iterator<Item = &mut Entry> + '_ {
-        let any = self.count > 0;
+        let any = self.count != [0; 2];
         self.entries.iter_mut().filter(move |e| any && e.len > 0)
     }
 
-    /// Whether there is room only for packets that the port refuses.
+    /// Whether there is room only for packets that leave and that the port refuses.
     pub fn is_full(&self) -> bool {
-        self.count + RESERVE >= PACKETS
+        self.count[Direction::Out as usize] + RESERVE >= PACKETS
     }
 
-    /// Keeps a packet. One that is too long, or finds no room, is lost.
-    pub fn keep(&mut self, w: &Waiting<'_>) {
-        let len = w.bytes.len();
-        let Some(at) = self.entries.iter().position(|e| e.len == 0).filter(|_| len <= ROOM) else {
-            return;
-        };
-        let Waiting { due, direction, other, flow, left, .. } = *w;
-        self.entries[at] = Entry { due, order: self.order, direction, other, flow, left, len };
+    /// Keeps a packet. False: it is too long or empty, or finds no room, and is lost.
+    pub fn keep(&mut self, w: &Waiting<'_>) -> bool {
+        let (len, count) = (w.bytes.len(), &mut self.count[w.direction as usize]);
+        if !(1..=ROOM).contains(&len) || *count >= PACKETS {
+            return false;
+        }
+        let Some(at) = self.entries.iter().position(|e| e.len == 0) else { return false };
+        let Waiting { due, latest, direction, other, flow, left, .. } = *w;
+        let (due, after) = if left > 0 { (latest, due) } else { (due, due) };
+        let order = self.order;
+        self.entries[at] = Entry { due, after, order, direction, other, flow, left, len };
         self.bytes[at * ROOM..][..len].copy_from_slice(w.bytes);
         self.order += 1;
-        self.count += usize::from(len > 0);
+        *count += 1;
+        true
     }
 
     /// The last time at which a packet of a queue pair is due that later ones must not overtake.
@@ -106,14 +116,18 @@ impl Held {
         self.used().filter(of_flow).map(|e| e.due).max()
     }
 
-    /// A packet of a queue pair has passed those that it was to overtake.
-    pub fn overtake(&mut self, direction: Direction, flow: u32) {
+    /// A packet of a queue pair that is due at a time has passed those that it was to overtake.
+    /// They follow it, also if it waits.
+    pub fn overtake(&mut self, direction: Direction, flow: u32, due: u64) {
+        let mut order = self.order;
         for e in self.used().filter(|e| e.direction == direction && e.flow == flow && e.left > 0) {
             e.left -= 1;
             if e.left == 0 {
-                e.due = 0;
+                (e.due, e.order) = (e.after.max(due), order);
+                order += 1;
             }
         }
+        self.order = order;
     }
 
     /// Packets of a queue pair, or all, are due at once.
@@ -123,22 +137,22 @@ impl Held {
 
     /// When the next one is due.
     pub fn due(&self) -> Option<u64> {
-        let any = self.count > 0;
+        let any = self.count != [0; 2];
         self.entries.iter().filter(|e| any && e.len > 0).map(|e| e.due).min()
     }
 
     /// Takes the next one that is due, if it goes where it `may`: out, in.
     pub fn take_due(&mut self, now: u64, may: [bool; 2]) -> Option<Waiting<'_>> {
-        if self.count == 0 {
+        if self.count == [0; 2] {
             return None;
         }
         let due = |e: &Entry| e.len > 0 && e.due <= now && may[e.direction as usize];
         let all = self.entries.iter().enumerate().filter(|(_, e)| due(e));
         let (at, _) = all.min_by_key(|(_, e)| (e.due, e.order))?;
         let e = core::mem::replace(&mut self.entries[at], Entry::FREE);
-        self.count -= 1;
+        self.count[e.direction as usize] -= 1;
         let Entry { due, direction, other, flow, left, len, .. } = e;
         let bytes = &self.bytes[at * ROOM..][..len];
-        Some(Waiting { due, direction, other, flow, left, bytes })
+        Some(Waiting { due, latest: due, direction, other, flow, left, bytes })
     }
 }

@@ -1,14 +1,15 @@
 //! What is told of faults: a line for each in a log, and how to repeat the run when the process
 //! ends.
 
+use super::FaultSpec;
 use crate::reason::say;
 use crate::signals::without_signals;
 use crate::sys::Fd;
-use core::fmt::Write as _;
+use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gdrcore_core::error::Result;
-use gdrcore_core::inject::Hit;
-use gdrcore_core::refuse;
+use gdrcore_core::inject::{Direction, Hit};
+use gdrcore_core::reason::refused;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock};
@@ -33,6 +34,12 @@ pub fn process_seed() -> Result<u64> {
     Ok(*SEED.get_or_init(|| drawn))
 }
 
+/// Whether the process has rights that its caller lacks: its environment is the caller's.
+pub fn is_privileged() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Tells of each fault of a device.
 pub struct Told {
     log: Option<Fd>,
@@ -50,30 +57,50 @@ impl Told {
     ///
     /// # Errors
     /// Those of open(2).
-    pub fn open(rules: &str, seed: u64) -> Result<Told> {
-        let words = format!("gdrcore-run --fault '{}' --seed {seed}", in_one_line(rules));
+    pub fn open(spec: &FaultSpec<'_>, seed: u64) -> Result<Told> {
+        let (rules, own) = (in_one_line(spec.rules), std::process::id());
+        let words = match spec.of_environment {
+            true => format!("gdrcore-run --fault '{rules}' --seed {seed} -- PROGRAM"),
+            false => format!("gdrc_config.faults \"{rules}\", seed {seed}"),
+        };
         if let Ok(mut repeat) = REPEAT.try_lock() {
-            *repeat = (std::process::id(), words);
+            if repeat.0 != own {
+                // Those of the parent, which has told of them.
+                FAULTS.store(0, Ordering::Relaxed);
+            }
+            *repeat = (own, words);
         }
-        let path = std::env::var_os(LOG).filter(|v| !v.is_empty());
+        // A program with the rights of another user would write the file by them.
+        let path = std::env::var_os(LOG).filter(|v| !v.is_empty() && !is_privileged());
         let Some(path) = path.and_then(|p| CString::new(p.as_bytes()).ok()) else {
             return Ok(Told { log: None });
         };
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
         // SAFETY: a C string.
         let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o644) };
+        let why = std::io::Error::last_os_error();
         match Fd::from_call(fd) {
             Ok(log) => Ok(Told { log: Some(log) }),
-            Err(e) => Err(refuse!(Unsupported, "{LOG}: the file cannot be opened ({e})")),
+            Err(e) => Err(refused(e, format_args!("{LOG}: cannot be opened: {why}"))),
         }
     }
 
-    /// Tells of a fault: one write, of a whole line.
+    /// Tells of a fault.
     pub fn tell(&mut self, hit: &Hit) {
         FAULTS.fetch_add(1, Ordering::Relaxed);
+        self.write(format_args!("{hit}"));
+    }
+
+    /// Tells of a packet that found no room among those that wait, and is lost.
+    pub fn overflow(&mut self, direction: Direction, qp: u32) {
+        self.write(format_args!("overflow {} qp {qp}", direction.name()));
+    }
+
+    /// One write, of a whole line.
+    fn write(&self, words: fmt::Arguments<'_>) {
         let Some(log) = &self.log else { return };
         let mut line = heapless::String::<256>::new();
-        if writeln!(line, "{hit}").is_ok() {
+        if writeln!(line, "{words}").is_ok() {
             // SAFETY: the line lives through the call.
             let write = || unsafe { libc::write(log.raw(), line.as_ptr().cast(), line.len()) };
             without_signals(write);
@@ -90,5 +117,7 @@ pub fn report() {
         return;
     }
     let faults = FAULTS.load(Ordering::Relaxed);
-    say(format_args!("{faults} faults; the same ones again: {} -- PROGRAM", repeat.1));
+    if faults > 0 {
+        say(format_args!("{faults} faults; the same ones again: {}", repeat.1));
+    }
 }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::lock::ControlGuard;
 use super::round_limits::Round;
 use super::SoftEngine;
 use crate::addr::Endpoint;
@@ -407,11 +408,27 @@ impl SoftEngine {
         if names_peer {
             self.choose_path(&mut held, &attr.ah, dest_qpn, way)?;
         }
-        held.qp_modify(now_ns(), qp, attr, mask)?;
-        if mask & qp_attr_mask::STATE != 0 && attr.qp_state == qp_state::INIT {
-            let (g, port) = held.parts();
-            if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(qp)) {
-                injector.begin(index);
+        self.modify_locked(held, now_ns(), qp, attr, mask)
+    }
+
+    /// Modifies a queue pair whose path was chosen, for the program or its connection manager.
+    pub(super) fn modify_locked(
+        &self,
+        mut held: ControlGuard<'_>,
+        now: u64,
+        qp: Handle,
+        attr: &QpAttr,
+        mask: u32,
+    ) -> Result<()> {
+        held.qp_modify(now, qp, attr, mask)?;
+        let (g, port) = held.parts();
+        if let (Some(injector), Ok(index)) = (port.injector(), g.shared().qp_pool.check(qp)) {
+            match attr.qp_state {
+                _ if mask & qp_attr_mask::STATE == 0 => {}
+                qp_state::INIT => injector.begin(index),
+                // What it has sent leaves before the message of the connection's end.
+                qp_state::ERR => injector.hasten(Some(index)),
+                _ => {}
             }
         }
         drop(held);
@@ -432,7 +449,13 @@ impl SoftEngine {
         self.fork.check()?;
         // The last ACK to its peer leaves first.
         self.drain_and_ack(Some(qp));
-        self.lock()?.qp_destroy(now_ns(), qp)?;
+        let mut held = self.lock()?;
+        let index = held.shared().qp_pool.check(qp);
+        held.qp_destroy(now_ns(), qp)?;
+        if let (Some(injector), Ok(index)) = (held.port().injector(), index) {
+            injector.ended(index);
+        }
+        drop(held);
         Self::leave_empty_groups(&mut self.lock_control());
         Ok(())
     }

@@ -142,7 +142,8 @@ impl SoftEngine {
     /// False: another thread is in the engine.
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
-            if let Some(held) = self.try_lock().map(ControlGuard::of) {
+            if let Some(mut held) = self.try_lock().map(ControlGuard::of) {
+                self.hasten(&mut held, None);
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),
                     Last::Connections => self.end_connections(held),

@@ -322,7 +322,10 @@ impl SoftEngine {
             return Leaks::default();
         }
         self.helper_stop();
-        let leaks = self.lock_control().leaks();
+        let mut held = self.lock_control();
+        let leaks = held.leaks();
+        self.hasten(&mut held, None);
+        drop(held);
         self.drain_and_ack(None);
         self.end_connections(self.lock_control());
         let place: *const SoftEngine = self;

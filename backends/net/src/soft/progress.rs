@@ -341,6 +341,15 @@ impl SoftEngine {
         self.drain_and_ack_locked(self.lock_control(), qp);
     }
 
+    /// Packets of a queue pair, or of all, that wait by injected faults leave and arrive now.
+    pub(super) fn hasten(&self, held: &mut EngineLock<'_>, qp: Option<Handle>) {
+        let (g, port) = held.parts();
+        let index = qp.map(|qp| g.shared().qp_pool.check(qp));
+        if !matches!(index, Some(Err(_))) {
+            port.hasten(self, g, index.and_then(Result::ok));
+        }
+    }
+
     pub(super) fn drain_and_ack_locked<'d>(
         &'d self,
         mut held: ControlGuard<'d>,
@@ -348,8 +357,9 @@ impl SoftEngine {
     ) {
         let mut rounds = DRAIN_ROUNDS;
         let mut end = None;
-        let (g, port) = held.parts();
-        port.hasten(self, g, qp.and_then(|qp| g.shared().qp_pool.check(qp).ok()));
+        if let Some(qp) = qp {
+            self.hasten(&mut held, Some(qp));
+        }
         // Includes links that were made since the last maintenance.
         held.port().schedule.look_at_links();
         while rounds > 0 {
@@ -466,7 +476,7 @@ impl SoftEngine {
             let polls = !port.has_links() && (port.net.is_some() || port.router.relay.is_some());
             port.schedule.plan_full(now, polls);
         }
-        if round == Round::Full && !port.is_blocked() && !g.waits(now) {
+        if round == Round::Full && !port.is_blocked() && !g.waits(now) && !port.has_due(now) {
             // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
             // If nothing came, timers and due ACKs are checked once per tick.
             if handled > 0 || port.schedule.note_tick(now, socket_polled) {

@@ -128,8 +128,9 @@ impl<P: Port> PortState<P> {
     /// `None`: they must wait behind others.
     #[inline]
     fn send_posted(&mut self, host: &impl Host, g: &mut Guard<'_>, qi: usize) -> Option<u64> {
-        // Without a socket, a round sends the requests over another path.
-        if self.blocked || self.net.is_none() || !g.may_send_alone(qi) {
+        // Without a socket, a round sends the requests over another path. With faults, packets that
+        // have waited may take the room.
+        if self.blocked || self.net.is_none() || self.has_faults() || !g.may_send_alone(qi) {
             return None;
         }
         let now = now_ns();
@@ -199,15 +200,24 @@ impl<P: Port> PortState<P> {
                 Some(member) => receive_shared(g, member, now, || schedule.refresh(now, now_ns), r),
                 None => g.handle_arrival(&r.arrival(now), || now),
             };
+            // The refused port may be the peer's second socket. Then the refused packet is handled
+            // now, because the peer may never send it again.
             handled += match tap {
-                None => each(g, &r),
-                Some(tap) => tap.receive(g, now, &r, &local, &mut each),
+                None => {
+                    let n = each(g, &r);
+                    if ports.vet_refused(g, &local) {
+                        each(g, &r);
+                    }
+                    n
+                }
+                Some(tap) => tap.receive(host, g, now, &r, &mut |g, r| {
+                    let n = each(g, r);
+                    if ports.vet_refused(g, &local) {
+                        each(g, r);
+                    }
+                    n
+                }),
             };
-            if ports.vet_refused(g, &local) && !tap.as_ref().is_some_and(|tap| tap.has_faults()) {
-                // The refused port is the peer's second socket. The refused packet is handled now,
-                // because the peer may never send it again.
-                each(g, &r);
-            }
             if r.data.len() >= LONG && i + 1 < n {
                 // The ACK of a long burst leaves now: it opens the sender's window while the rest
                 // is handled here.

@@ -45,10 +45,7 @@ impl ManagedQps for AllQps<'_> {
             // the router carries.
             engine.choose_path(&mut held, &attr.ah, Some(attr.dest_qp_num), None)?;
         }
-        held.qp_modify(now, qp, attr, m)?;
-        drop(held);
-        engine.try_send();
-        Ok(())
+        engine.modify_locked(held, now, qp, attr, m)
     }
 
     fn note_failed(&mut self, now: u64, e: &CmEvent) {

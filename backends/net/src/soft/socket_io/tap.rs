@@ -7,7 +7,7 @@
 use super::{Batched, Host};
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock::now_ns;
-use crate::inject::Injector;
+use crate::inject::{Injector, Waiting};
 use crate::pcap::Pcap;
 use crate::port::{Burst, Port, RxPacket};
 use crate::soft::group_rx::split_by_owner;
@@ -109,24 +109,29 @@ impl Tap {
         handled
     }
 
-    /// Captures what the port has received, and hands it on as [`Tap::arrive`] does.
+    /// Captures what the port has received, and hands it on as [`Tap::arrive`] does. Packets that
+    /// have waited arrive first.
     #[cold]
     #[inline(never)]
     pub(super) fn receive(
         &mut self,
+        host: &impl Host,
         g: &mut Guard<'_>,
         now: u64,
         r: &RxPacket<'_>,
-        local: &Endpoint,
         take: Take<'_>,
     ) -> usize {
-        self.capture(now, r, local, 0);
-        self.arrive(g, now, r, local, take)
-    }
-
-    /// Whether packets have injected faults.
-    pub(super) fn has_faults(&self) -> bool {
-        self.faults.is_some()
+        self.capture(now, r, host.address(), 0);
+        let mut handled = 0;
+        while let Some(waiting) = self.injector().and_then(|i| i.take_due(now, [false, true])) {
+            let Waiting { other: src, bytes: data, .. } = waiting;
+            handled += take(g, &RxPacket { src, seg: data.len() as u16, data });
+        }
+        handled += self.arrive(g, now, r, host.address(), take);
+        if let Some(due) = self.due() {
+            host.due_at(due);
+        }
+        handled
     }
 
     /// The injected faults.
@@ -163,7 +168,12 @@ fn send<P: Port>(
 impl<P: Port> PortState<P> {
     /// Whether packets have injected faults.
     pub(in crate::soft) fn has_faults(&self) -> bool {
-        self.tap.as_ref().is_some_and(|tap| tap.has_faults())
+        self.tap.as_ref().is_some_and(|tap| tap.faults.is_some())
+    }
+
+    /// Whether a packet has waited long enough.
+    pub(in crate::soft) fn has_due(&self, now: u64) -> bool {
+        self.tap.as_ref().is_some_and(|tap| tap.due().is_some_and(|due| due <= now))
     }
 
     /// The injected faults, if there are any.
