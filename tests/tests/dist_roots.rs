@@ -19,10 +19,10 @@ use std::time::Duration;
 const KINDS: [(&str, &str, &str, &str, &str); 3] = [
     (
         "Debian packages",
-        "dpkg -i /artifacts/*_$(dpkg --print-architecture).deb",
-        "/usr/bin",
-        "gdrcore-devinfo -d soft:127.0.0.4; grep ^gdrcore: /etc/passwd /etc/group; \
+        "dpkg -i /artifacts/*_$(dpkg --print-architecture).deb; \
          gdrcore-routerd --check /usr/share/doc/gdrcore-router/examples/router.toml",
+        "/usr/bin",
+        "gdrcore-devinfo -d soft:127.0.0.4; grep ^gdrcore: /etc/passwd /etc/group",
         "dpkg -P gdrcore-tools gdrcore-router gdrcore-ibverbs libgdrcore-dev libgdrcore0",
     ),
     (
