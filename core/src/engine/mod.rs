@@ -407,11 +407,18 @@ impl Guard<'_> {
             wr_opcode::RDMA_WRITE => t.pass_single::<true>(s, qi, request, scratch),
             _ => t.pass_single::<false>(s, qi, request, scratch),
         };
-        if let (false, Some(q)) = (done, s.qps.get(qi)) {
-            // The next one that passes with its slot offers this way again.
-            q.at_once.store(at_once::NO, Ordering::Relaxed);
+        if !done {
+            self.end_at_once(qi);
         }
         done
+    }
+
+    /// The next request that passes with its slot offers this way again.
+    #[cold]
+    fn end_at_once(&mut self, qi: usize) {
+        if let Some(q) = self.split().1.qps.get(qi) {
+            q.at_once.store(at_once::NO, Ordering::Relaxed);
+        }
     }
 
     /// Both halves at once.

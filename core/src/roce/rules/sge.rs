@@ -129,14 +129,11 @@ impl RegisteredMemory {
         inline: bool,
         dst: &mut [u8],
     ) -> bool {
-        let addr = match inline || dst.is_empty() {
-            true => Some(sge.addr),
-            false => {
-                let target = self.piece(pd, sge, sge.length, false).ok();
-                target.filter(|t| t.provider == 0).map(|t| t.addr)
-            }
-        };
-        addr.is_some_and(|addr| host::fetch(addr, dst).is_ok())
+        if inline || dst.is_empty() {
+            return host::fetch(sge.addr, dst).is_ok();
+        }
+        let target = self.piece(pd, sge, sge.length, false);
+        target.is_ok_and(|t| t.provider == 0 && host::fetch(t.addr, dst).is_ok())
     }
 
     /// [`RegisteredMemory::gather`], or, with a CRC state, [`RegisteredMemory::gather_crc`]; what
