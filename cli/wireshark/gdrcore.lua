@@ -84,15 +84,17 @@ local BTH, ICRC, BLOCK, NAMES_OF_GROUP = 12, 4, 16384, 0xfe0000
 -- Name, and extended headers, of an opcode that Wireshark does not know; nil: it does. The third:
 -- bytes between the BTH and these headers.
 local function known(opcode, dest)
+    local function as_rc(service, rc, skipped)
+        return service .. " " .. RC[rc][1], { table.unpack(RC[rc], 2) }, skipped
+    end
     if opcode == DC + 0x1E then
         return "DC control", { CONTROL }, 0
     elseif opcode >= DC and RC[opcode - DC] then
-        local name, headers = RC[opcode - DC][1], { table.unpack(RC[opcode - DC], 2) }
-        return "DC " .. name, headers, 0
+        return as_rc("DC", opcode - DC, 0)
     elseif opcode == 0x1C or opcode == 0x1D then
-        return "RC " .. RC[opcode][1], { table.unpack(RC[opcode], 2) }, 0
+        return as_rc("RC", opcode, 0)
     elseif opcode == XRC + 0x1C or opcode == XRC + 0x1D then
-        return "XRC " .. RC[opcode - XRC][1], { table.unpack(RC[opcode - XRC], 2) }, XRCETH
+        return as_rc("XRC", opcode - XRC, XRCETH)
     elseif opcode == CNP and dest >= NAMES_OF_GROUP then
         return "Engine probe", {}, 0
     end

@@ -74,15 +74,7 @@ pub unsafe fn create(
         // SAFETY: as above.
         return unsafe { make_target(context, xrcd, i.qp_context, None) }.map(publish);
     }
-    let plain = ibv_qp_init_attr {
-        qp_context: i.qp_context,
-        send_cq: i.send_cq,
-        recv_cq: i.recv_cq,
-        srq: i.srq,
-        cap: i.cap,
-        qp_type: i.qp_type,
-        sq_sig_all: i.sq_sig_all,
-    };
+    let plain = i.plain();
     // SAFETY: as above.
     let qp = unsafe {
         match dc {

@@ -54,6 +54,5 @@ pub fn table(to: &mut String) {
     for (ns, calls, failed, name) in &rows {
         line((*ns, *calls, *failed), name);
     }
-    let _ = &mut line;
     line(sum, "total");
 }

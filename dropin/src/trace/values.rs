@@ -235,16 +235,7 @@ fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) -> fmt::Resu
         Arg::QpInit => of(w, at, qp_init),
         Arg::QpInitEx => of(w, at, |w, i: ibv_qp_init_attr_ex| {
             write!(w, "{{comp_mask={:#x}, send_ops_flags={:#x}, ", i.comp_mask, i.send_ops_flags)?;
-            let plain = ibv_qp_init_attr {
-                qp_context: i.qp_context,
-                send_cq: i.send_cq,
-                recv_cq: i.recv_cq,
-                srq: i.srq,
-                cap: i.cap,
-                qp_type: i.qp_type,
-                sq_sig_all: i.sq_sig_all,
-            };
-            qp_init(w, plain)?;
+            qp_init(w, i.plain())?;
             w.write_str("}")
         }),
         Arg::QpAttr => of(w, at, |w, a: ibv_qp_attr| qp_attr(w, &a, args[2] as u32)),

@@ -187,8 +187,8 @@ impl Daemon {
     }
 
     fn log_answer(&mut self, id: SessionId, e: &Envelope) {
-        let resumes = self.broker.up(id).is_some_and(|up| up.resumed);
         if let Some(log) = &mut self.log {
+            let resumes = self.broker.up(id).is_some_and(|up| up.resumed);
             log.answered(now_ns(), id, e, resumes, self.broker.policy());
         }
     }

@@ -102,10 +102,30 @@ impl<P: Port> Packets for Alone<'_, P> {
 impl<P: Port> Alone<'_, P> {
     #[inline(never)]
     fn batch(&mut self, b: Burst) {
-        let one = b.len > usize::from(b.seg) && self.net.max_segments(&endpoint(&b.dst)) == 1;
+        let one = must_be_single(self.net, &b);
         (self.limited, self.is_batched) = (one.then_some(b.dst), true);
         self.net.tx_commit(b);
     }
+}
+
+/// Whether a burst has several packets, and bursts to its destination must have one each.
+#[inline(always)]
+fn must_be_single<P: Port>(net: &P, b: &Burst) -> bool {
+    b.len > usize::from(b.seg) && net.max_segments(&endpoint(&b.dst)) == 1
+}
+
+/// Puts a burst that is in the port's room into the batch, or sends it by the connected socket.
+#[inline(always)]
+fn commit<P: Port>(net: &mut P, g: &mut Guard<'_>, burst: &engine::Burst) -> Batched {
+    let b = Burst { dst: burst.dst, len: burst.len, seg: burst.seg as u16 };
+    if must_be_single(net, &b) {
+        g.limit_segments(&b.dst, 1);
+    }
+    if burst.is_own && net.tx_single(&b, true) {
+        return Batched::Left(b.len);
+    }
+    net.tx_commit(b);
+    Batched::Burst(burst.len)
 }
 
 impl<P: Port> PortState<P> {
@@ -306,15 +326,7 @@ impl<P: Port> PortState<P> {
             return self.put_tapped(host, g, now, make);
         }
         let Some(burst) = make(g, space, own) else { return Batched::Nothing };
-        if burst.len > burst.seg && net.max_segments(&endpoint(&burst.dst)) == 1 {
-            g.limit_segments(&burst.dst, 1);
-        }
-        let b = Burst { dst: burst.dst, len: burst.len, seg: burst.seg as u16 };
-        if burst.is_own && net.tx_single(&b, true) {
-            return Batched::Left(burst.len);
-        }
-        net.tx_commit(b);
-        Batched::Burst(burst.len)
+        commit(net, g, &burst)
     }
 
     /// Sends the batch. Returns false if there is no room; the descriptor wakes when there is.

@@ -4,7 +4,7 @@
 //! The capture shows what is on the wire: what has left after its faults, and what has arrived
 //! before them.
 
-use super::{Batched, Host};
+use super::{commit, Batched, Host};
 use crate::addr::{DeviceName, Endpoint};
 use crate::clock::now_ns;
 use crate::inject::{Injector, Waiting};
@@ -206,11 +206,8 @@ impl<P: Port> PortState<P> {
             if let Some(pcap) = pcap {
                 pcap.burst(now, local, &endpoint(&dst), 0, seg as u16, &space[..len]);
             }
-            if len > seg && net.max_segments(&endpoint(&dst)) == 1 {
-                g.limit_segments(&dst, 1);
-            }
-            net.tx_commit(Burst { dst, len, seg: seg as u16 });
-            return Batched::Burst(sent + len);
+            // Only faults keep packets, so nothing has left before it.
+            return commit(net, g, &burst);
         };
         let Some(bytes) = room.get_mut(..len) else { return before };
         bytes.copy_from_slice(&space[..len]);
