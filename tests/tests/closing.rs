@@ -111,9 +111,14 @@ fn without_a_place_to_wait_it_is_closed_at_once() {
     for _ in 0..1024 {
         drop(Foreign::from(writes.try_clone().expect("a copy")));
     }
-    let (mut last, further) = pipe();
-    drop(Foreign::from(further));
-    assert!(has_ended(&mut last) && !has_ended(&mut first));
+    // A lingering descriptor holds a place until a thread has taken it, so up to four places may
+    // have become free meanwhile.
+    let is_closed_at_once = |_| {
+        let (mut reads, further) = pipe();
+        drop(Foreign::from(further));
+        has_ended(&mut reads)
+    };
+    assert!((0..5).any(is_closed_at_once) && !has_ended(&mut first));
     drop((deaf, writes));
     wait_for(60, "a descriptor stays open", || has_ended(&mut first));
     wait_for(60, "it stays full", || !is_full());
