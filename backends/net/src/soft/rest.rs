@@ -4,8 +4,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use super::aside::IDLE_POLLS;
 use super::lock::EngineLock;
-use super::progress::IDLE_POLLS;
 use super::{PortState, SoftEngine};
 use gdrcore_core::turns::TurnLock;
 
