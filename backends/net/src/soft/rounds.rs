@@ -177,35 +177,17 @@ impl SoftEngine {
             handled += self.maintain_if_due(g, port, now, handled);
             socket_polled = port.schedule.polls_socket(now, port.has_links());
             if socket_polled {
-                if port.has_links() {
-                    now = port.schedule.refresh(now, now_ns);
-                }
-                port.schedule.note_poll(now);
-                handled += port.receive(self, g, now);
-                handled += relayed::receive(g, port, now);
-                if handled == 0 {
-                    now = port.schedule.refresh(now, now_ns);
-                }
-                handled += port.receive_groups(g, now);
-                if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
-                    handled += port.maintain_group(g, now);
-                    if port.member.as_ref().is_some_and(Member::has_lost_names) {
-                        port.renew_names(&self.waiter);
-                    }
-                }
+                (now, handled) = self.receive_by_port(g, port, now, handled);
             }
             // Without links every round polls the socket, or a router's ring, if there is one.
             let polls = !port.has_links() && (port.net.is_some() || port.router.relay.is_some());
             port.schedule.plan_full(now, polls);
-        }
-        if round == Round::Full && !port.is_blocked() && !g.waits(now) && !port.has_due(now) {
-            // Nothing is to be sent: most input is an ACK, or a message that causes no packet now.
-            // If nothing came, timers and due ACKs are checked once per tick.
-            if handled > 0 || port.schedule.note_tick(now, socket_polled) {
+            // Mostly nothing is to be sent: most input is an ACK, or a message that causes no
+            // packet now. If nothing came, timers and due ACKs are checked once per tick.
+            let sends = port.is_blocked() || g.waits(now) || port.has_due(now);
+            if !sends && (handled > 0 || port.schedule.note_tick(now, socket_polled)) {
                 port.schedule.note(handled > 0);
-                self.notify_helper(g, now, round);
-                self.notify(g);
-                check_grants_if_changed(g, port);
+                self.end_round(g, port, now, round);
                 return handled;
             }
         }
@@ -214,20 +196,62 @@ impl SoftEngine {
         if round == Round::Full {
             port.schedule.note(handled > 0);
             if handled == 0 {
-                // Nothing came: timers run, and due ACKs leave. Timers run only after a poll of the
-                // socket, so that a process that was stopped reads its peers' packets before it
-                // declares the peers silent.
-                if socket_polled {
-                    port.end_peers(g, now);
-                    g.handle_timeout(now);
-                    port.note_repeats(g);
-                    witness::testify(g, port, now);
-                }
-                g.flush_acks();
-                handled += g.run_loopback(now, LOOPBACK_RUNS);
+                Self::run_timers(g, port, now, socket_polled);
+                handled = g.run_loopback(now, LOOPBACK_RUNS);
             }
             g.poll_memory(now);
         }
+        self.send_waiting(g, port, now);
+        self.end_round(g, port, now, round);
+        handled
+    }
+
+    /// Receives from the socket, from a router's ring and from the sockets of the group. `handled`:
+    /// what this round has handled before. Returns the time, and what it has handled by now.
+    #[inline(always)]
+    fn receive_by_port(
+        &self,
+        g: &mut Guard<'_>,
+        port: &mut PortState,
+        mut now: u64,
+        mut handled: usize,
+    ) -> (u64, usize) {
+        if port.has_links() {
+            now = port.schedule.refresh(now, now_ns);
+        }
+        port.schedule.note_poll(now);
+        handled += port.receive(self, g, now);
+        handled += relayed::receive(g, port, now);
+        if handled == 0 {
+            now = port.schedule.refresh(now, now_ns);
+        }
+        handled += port.receive_groups(g, now);
+        if port.member.as_ref().is_some_and(|s| s.is_poll_due(now, GROUP_POLL_NS)) {
+            handled += port.maintain_group(g, now);
+            if port.member.as_ref().is_some_and(Member::has_lost_names) {
+                port.renew_names(&self.waiter);
+            }
+        }
+        (now, handled)
+    }
+
+    /// Nothing came: timers run, and due ACKs leave. Timers run only after a poll of the socket, so
+    /// that a process that was stopped reads its peers' packets before it declares the peers
+    /// silent.
+    #[inline(always)]
+    fn run_timers(g: &mut Guard<'_>, port: &mut PortState, now: u64, socket_polled: bool) {
+        if socket_polled {
+            port.end_peers(g, now);
+            g.handle_timeout(now);
+            port.note_repeats(g);
+            witness::testify(g, port, now);
+        }
+        g.flush_acks();
+    }
+
+    /// Sends all that waits: over links, and by the socket or a router's ring.
+    #[inline(always)]
+    fn send_waiting(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64) {
         self.send_links(g, port, now);
         if port.net.is_some() {
             port.send(self, g, now);
@@ -236,9 +260,14 @@ impl SoftEngine {
         } else if port.discards {
             discard(g, now);
         }
+    }
+
+    /// Ends a round: tells the helper when the next one is due, delivers events, and checks the
+    /// grants.
+    #[inline(always)]
+    fn end_round(&self, g: &mut Guard<'_>, port: &mut PortState, now: u64, round: Round) {
         self.notify_helper(g, now, round);
         self.notify(g);
         check_grants_if_changed(g, port);
-        handled
     }
 }
