@@ -153,8 +153,8 @@ impl SoftEngine {
 
     /// Whether no work, no event and no check of grants is due, except timers.
     #[inline(always)]
-    pub(super) fn is_quiet(&self, g: &mut Guard<'_>, port: &PortState, now: u64) -> bool {
-        !(port.is_blocked() | g.waits(now) | g.shared().notify.load(Ordering::Relaxed))
+    pub(super) fn is_quiet(&self, g: &Guard<'_>, port: &PortState, now: u64) -> bool {
+        !(port.is_blocked() | g.has_due_work(now) | g.shared().notify.load(Ordering::Relaxed))
             && self.is_helper_awake()
             && g.changes() == port.seen.changes
     }
@@ -184,7 +184,7 @@ impl SoftEngine {
             port.schedule.plan_full(now, polls);
             // Mostly nothing is to be sent: most input is an ACK, or a message that causes no
             // packet now. If nothing came, timers and due ACKs are checked once per tick.
-            let sends = port.is_blocked() || g.waits(now) || port.has_due(now);
+            let sends = port.is_blocked() || g.has_due_work(now) || port.has_due(now);
             if !sends && (handled > 0 || port.schedule.note_tick(now, socket_polled)) {
                 port.schedule.note(handled > 0);
                 self.end_round(g, port, now, round);
