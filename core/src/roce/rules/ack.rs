@@ -7,7 +7,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, Peer, PROBE_NS};
 use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
-use crate::verbs::req::{Ready, Req};
+use crate::verbs::req::{PeerReady, Req};
 use crate::verbs::resp::rx_block;
 
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
@@ -160,7 +160,7 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     qp.conn.req.rnr_left = qp.attr.rnr_retry;
     qp.conn.req.naks = 0;
     qp.conn.req.rewound = None;
-    if qp.conn.ready != Ready::Yes {
+    if qp.conn.peer_ready != PeerReady::Yes {
         qp.note_accepted();
     }
 }
