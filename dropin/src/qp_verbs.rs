@@ -436,7 +436,7 @@ pub unsafe extern "C" fn modify_qp(
         let to = (m & mask::STATE != 0).then_some(attr.qp_state);
         attributes(attr, m, own)
             .and_then(|a| q.device.qp_modify(q.handle, &a, m))
-            .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
+            .map_err(|e| reason::prefix_transition(e, q.device, q.handle, to))?;
         if m & mask::AV != 0 {
             q.extras.store(ah_verbs::VectorExtras::of(&attr.ah_attr).pack(), Ordering::Relaxed);
         }

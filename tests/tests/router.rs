@@ -25,8 +25,8 @@ const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 /// What a call was refused for, in words.
 fn words<T>(refused: Result<T>) -> (Error, String) {
     let Err(e) = refused else { panic!("it is allowed") };
-    reason::returned(e);
-    (e, reason::with(|words| words.to_string()))
+    reason::note_returned(e);
+    (e, reason::with_text(|words| words.to_string()))
 }
 
 #[test]

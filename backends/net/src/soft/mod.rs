@@ -10,8 +10,8 @@
 //!   processes of this host. `grants`: memory that they may write, `grant_checks` for how long.
 //!   `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others. `rest`: polls that need no round.
-//! * `helper`: the thread that runs the engine while the program does not; `helper_linger`: for how long.
-//!   `channels`: threads that sleep on events of their own CQs.
+//! * `helper`: the thread that runs the engine while the program does not; `helper_linger`: for how
+//!   long. `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
 //! * `interface`: events of the port's link and address.

@@ -359,8 +359,8 @@ impl Common {
         (ah.live && ah.pd == qp.pd).then_some(DcTarget { peer, dctn, key })
     }
 
-    /// Tries the association of a DC initiator for a request: whether it is open, and for the target
-    /// that the request names. Notes the request's address if so.
+    /// Tries the association of a DC initiator for a request: whether it is open, and for the
+    /// target that the request names. Notes the request's address if so.
     #[inline(always)]
     fn try_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         let association = qp.association();
@@ -382,8 +382,8 @@ impl Common {
         same
     }
 
-    /// [`Common::try_target`] for a request that is to leave at once: nothing is owed to the target,
-    /// and the target has the association still.
+    /// [`Common::try_target`] for a request that is to leave at once: nothing is owed to the
+    /// target, and the target has the association still.
     #[inline(always)]
     pub(in crate::roce) fn try_association(
         &self,
