@@ -459,7 +459,7 @@ fn a_router_without_a_file_makes_every_user_a_tenant() {
     let uid = unsafe { libc::geteuid() };
     assert!(router.sessions().iter().all(|s| s.contains(&format!("\"tenant\":\"uid-{uid}\""))));
     router.running().signal(libc::SIGINT);
-    wait_for(60, "it does not end", || !router.running().is_running());
+    wait_for(60, "it does not end", || !router.running().still_runs());
     assert!(!router.socket("any").exists(), "its sockets go with it");
 }
 

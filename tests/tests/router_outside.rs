@@ -232,7 +232,7 @@ fn pair(world: &World, of: [Option<&str>; 2], words: [&str; 2]) -> Option<[Done;
     match of[0] {
         Some(_) => wait_for(60, "the server does not listen", || {
             let listens = |s: &String| s.contains("\"listens\":1");
-            world.router.sessions().iter().any(listens) || !server.is_running()
+            world.router.sessions().iter().any(listens) || !server.still_runs()
         }),
         None => gdrcore_tests::rdmacm::wait_until_it_listens_in(
             world.lab.first_process(1),

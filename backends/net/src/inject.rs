@@ -14,7 +14,7 @@ mod told;
 pub use told::{is_privileged, process_seed, report};
 
 use crate::port::RxPacket;
-use gdrcore_core::engine::place::Place;
+use gdrcore_core::engine::place::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::{Direction, Faults, Flow, Packet, Passage, Verdict, What};
@@ -164,7 +164,7 @@ impl Injector {
     }
 
     /// The connected queue pair that sends a packet.
-    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<Place> {
+    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<PacketQp> {
         let guess = &mut self.guesses[qpn as usize % GUESSES];
         let found = g.sender_to(to, qpn, *guess as usize)?;
         *guess = found.index as u32;
@@ -179,7 +179,7 @@ impl Injector {
         other: &PeerAddr,
         bth: &Bth,
         behind: &[u8],
-    ) -> Option<Place> {
+    ) -> Option<PacketQp> {
         match direction {
             Direction::In => {
                 let place = g.place_of(bth.dest_qp.get())?;
@@ -208,7 +208,7 @@ impl Injector {
         let place = if is_mad { None } else { self.place(g, direction, other, &bth, behind) };
         let (flow, index) = match place {
             _ if is_mad => (&mut self.gsi, GSI_FLOW),
-            Some(Place { index, .. }) => match self.flows.get_mut(index) {
+            Some(PacketQp { index, .. }) => match self.flows.get_mut(index) {
                 Some(flow) if flow.number != 0 => (flow, index as u32),
                 _ => return none,
             },
@@ -337,7 +337,7 @@ impl Injector {
 /// receive request.
 fn passage(
     flow: &mut Flow,
-    place: &Place,
+    place: &PacketQp,
     direction: Direction,
     bth: &Bth,
     behind: &[u8],

@@ -90,14 +90,14 @@ impl Broker {
     }
 
     /// Lets a HELLO without a token wait while new numbers are kept back. False: it need not wait.
-    pub(super) fn waits(
+    pub(super) fn hold_back(
         &mut self,
         id: SessionId,
         seq: u32,
         hello: &Hello,
         world: &dyn World,
     ) -> Result<bool, Refusal> {
-        if self.may_begin().is_err() || hello.token != NONE || self.learns_until().is_none() {
+        if self.check_not_draining().is_err() || hello.token != NONE || self.learns_until().is_none() {
             return Ok(false);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };
@@ -192,7 +192,7 @@ impl Broker {
         world: &dyn World,
         out: &mut Vec<Action>,
     ) -> bool {
-        match self.waits(id, seq, hello, world) {
+        match self.hold_back(id, seq, hello, world) {
             Ok(waits) => waits,
             Err(refusal) => {
                 self.refuse(id, seq, refusal, out);
