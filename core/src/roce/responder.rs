@@ -218,8 +218,8 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_psn, gap: A request ahead of the expected PSN draws one NAK with
         // that PSN, and no other until the gap is closed or the peer begins anew.
-        // A PSN that does not go up means that the peer began anew, and lost the expected one
-        // again.
+        // While PSNs go up, these are packets of the same round. If one does not, the peer has
+        // begun anew, and the expected packet was lost again.
         if resp.nak_high.is_some_and(|high| psn.diff(high) > 0) {
             resp.nak_high = Some(psn);
             return;

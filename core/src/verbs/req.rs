@@ -23,10 +23,10 @@ pub mod tx_block {
     pub const PROBE: u32 = 32;
 }
 
-/// With this many requests of a QP in flight, new ones may wait for more. A batch of so many is
-/// bulk.
+/// With this many requests of a QP in flight, new ones may wait until more have gathered. A program
+/// that posts so many at a time sends bulk.
 const DEEP: u32 = 8;
-/// Batches shorter than that after which it is no longer bulk.
+/// After so many shorter batches in a row the program no longer sends bulk.
 const SHORT_BATCHES: u8 = 8;
 
 /// Progress of one send WQE.

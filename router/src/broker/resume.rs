@@ -5,9 +5,9 @@
 //! sessions get theirs back; a HELLO without a token waits until then. A session that comes later
 //! is resumed if no other has its numbers.
 //!
-//! A token is valid if it is of the floor or of a later life. The floor is the last life that gave
-//! new numbers. All valid tokens name different numbers or the same session. The token of a session
-//! that has ended in this life is no longer valid.
+//! The floor is the last life that gave new numbers. A token of the floor or of a later life is
+//! valid until its session ends. So two valid tokens are of the same session or name different
+//! numbers.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
 use super::{because, errno, Action, Broker, Refusal, SessionId, State};

@@ -32,7 +32,8 @@ impl SoftEngine {
             g.shared().notify.store(false, Ordering::Relaxed);
             return;
         }
-        // A thread sleeps on the descriptor, or may; with a helper, only this makes it readable.
+        // A thread sleeps on the descriptor, or is about to. With a helper the program may wait on
+        // the descriptor by itself, so it becomes readable in any case.
         let wake = self.sleeping.must_wake(sleep::ANY) || self.helper_on.load(Ordering::Relaxed);
         if wake && g.shared().notify.swap(false, Ordering::AcqRel) {
             self.waiter.notify();

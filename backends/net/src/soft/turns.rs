@@ -12,8 +12,8 @@ use crate::thread_token::token;
 use gdrcore_core::turns::TurnLock;
 use gdrcore_core::verbs::shared::{CqShared, VainPolls};
 
-/// A turn ends when another thread has waited for this time. Ten cache lines move to the other
-/// core, which costs about a microsecond, an eighth of a turn.
+/// A turn ends when another thread has waited for this time. The change costs about a microsecond,
+/// an eighth of a turn: ten cache lines move to the other core.
 const TURN_NS: u64 = 8_000;
 /// Longest wait of a thread for its turn; then it takes the lock without a turn.
 const WAIT_NS: u64 = 2 * TURN_NS;

@@ -165,8 +165,8 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
-/// All that was sent is acknowledged: the timers stop, and the window of requests is free. Without
-/// the window of READ responses.
+/// All that was sent is acknowledged: stops the timers, and frees the window of requests. The
+/// window of READ responses is the caller's.
 #[inline(always)]
 fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
     req.ack_deadline = 0;
@@ -177,7 +177,8 @@ fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
     peer.tx.on_acked(core::mem::take(&mut req.inflight));
 }
 
-/// [`progress`] of a queue pair of which all that was sent is acknowledged, and no READ.
+/// [`progress`] for the case that all that was sent is acknowledged, and that none of it was a
+/// READ.
 #[inline(always)]
 pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     refill_retries(qp);
