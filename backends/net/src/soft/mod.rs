@@ -17,7 +17,8 @@
 //! * `interface`: events of the port's link and address.
 //! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
 //!   `cm`: the connection manager. `multicast`: groups.
-//! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
+//! * The other devices of an address: `group_open` joins them, `group_names` is how they find this
+//!   one, `group_rx` passes on their packets. `witness`: why a peer is silent.
 //! * `device`: the engines of a device. `siblings`: those without a port.
 //! * `engine`: the calls of one engine. `pinned_handles`: posts and polls without a handle.
 //!
@@ -50,6 +51,8 @@ mod drain;
 mod engine;
 mod grant_checks;
 mod grants;
+mod group_names;
+mod group_open;
 mod group_rx;
 mod helper;
 mod helper_linger;

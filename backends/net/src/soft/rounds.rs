@@ -58,6 +58,16 @@ impl<P: Port> PortState<P> {
     }
 }
 
+impl PortState {
+    /// The next time at which the group or the links need a round.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        let member = self.member.as_ref().and_then(Member::deadline);
+        let shm = self.shm.as_ref().and_then(ShmPort::deadline);
+        let tap = self.tap.as_ref().and_then(|tap| tap.due());
+        member.into_iter().chain(shm).chain(self.router.outage.deadline()).chain(tap).min()
+    }
+}
+
 /// Data: rounds.
 impl SoftEngine {
     /// Sends all work that waits, unless another thread has the engine.
