@@ -78,14 +78,14 @@ pub struct gdrc_config {
     /// of some 18 times this size, "loopback" of one. Less than 65536 saves memory for devices with
     /// little of it, and costs bulk: bursts are short, and arrive packet by packet (without GRO).
     pub burst_bytes: u32,
-    /// Engines of a soft device (1), at most 64: threads that use objects of different engines never
-    /// wait for each other. Each takes the memory of a context, and every limit above is that of
-    /// one engine. Several exclude qpn_base and NICs (-EOPNOTSUPP). Which object is of which
+    /// Engines of a soft device (1), at most 64: threads that use objects of different engines
+    /// never wait for each other. Each takes the memory of a context, and every limit above is that
+    /// of one engine. Several exclude qpn_base and NICs (-EOPNOTSUPP). Which object is of which
     /// engine: docs/using/ABI.md, "Threads".
     pub engines: u32,
     /// Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
-    /// every 10" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a word
-    /// is wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
+    /// every 10" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a
+    /// word is wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
     /// docs/using/ABI.md, "Captures and faults".
     pub faults: *const c_char,
 }

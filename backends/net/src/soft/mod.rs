@@ -79,6 +79,8 @@ mod schedule;
 mod services;
 mod siblings;
 mod socket_io;
+#[cfg(test)]
+mod test_engine;
 mod turns;
 mod witness;
 

@@ -165,10 +165,10 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     }
 }
 
-/// All that was sent is acknowledged: stops the timers, and frees the window of requests. The
+/// Stops the timers, and releases the window of requests: all that was sent is acknowledged. The
 /// window of READ responses is the caller's.
 #[inline(always)]
-fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
+fn release_all(req: &mut Req, peer: &mut Peer) {
     req.ack_deadline = 0;
     req.probe_at = 0;
     // Requests that the rate limit has cut do not end at a piece's end, and were not subtracted.
@@ -186,7 +186,7 @@ pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     req.una_psn = req.max_psn;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
-    nothing_in_flight(req, peer);
+    release_all(req, peer);
 }
 
 /// [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
@@ -206,7 +206,7 @@ pub(in crate::roce) fn progress(
     req.probe_wait = PROBE_NS;
     // Each case releases its windows by itself: one common release costs a hop 7 instructions.
     if req.una_psn == req.max_psn {
-        nothing_in_flight(req, peer);
+        release_all(req, peer);
         let read_freed = core::mem::take(&mut req.read_inflight);
         if read_freed > 0 {
             peer.rx.on_acked(read_freed);
