@@ -81,8 +81,9 @@ impl<H> SlotRing<H> {
     /// A ring without memory.
     #[cfg(loom)]
     pub fn new() -> Self {
-        let end =
-            || CachePadded::new(RingEnd { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) });
+        let end = || {
+            CachePadded::new(RingEnd { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) })
+        };
         SlotRing {
             base: AtomicPtr::new(core::ptr::null_mut()),
             stride: AtomicU32::new(0),

@@ -289,7 +289,11 @@ pub unsafe fn make_as(
     }
     // SAFETY: checked above.
     let context = unsafe { (*pd).context };
-    Ok(boxed(QpParents { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind }, &init, made))
+    Ok(boxed(
+        QpParents { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind },
+        &init,
+        made,
+    ))
 }
 
 /// An XRC target that is in no table yet; or with `made` one more handle of an existing one.

@@ -163,7 +163,8 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         let Some(place) = self.more.get(chunk - 1) else {
             return Err(refuse!(NoMemory, "fast handles: the process has {len} of this kind"));
         };
-        let entries: Box<[FastEntry<O, T>]> = (0..FIRST << chunk).map(|_| FastEntry::new()).collect();
+        let entries: Box<[FastEntry<O, T>]> =
+            (0..FIRST << chunk).map(|_| FastEntry::new()).collect();
         let new = Box::into_raw(entries);
         if place.compare_exchange(null_mut(), new.cast(), AcqRel, Relaxed).is_err() {
             // SAFETY: it came from a box just now, and nobody else has seen it.

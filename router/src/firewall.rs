@@ -141,8 +141,9 @@ mod tests {
 
     #[test]
     fn the_rule_is_known_and_nothing_less() {
-        let check =
-            |text: &str, ports: &[u16], uid| check_ruleset(text, &ports.iter().copied().collect(), uid);
+        let check = |text: &str, ports: &[u16], uid| {
+            check_ruleset(text, &ports.iter().copied().collect(), uid)
+        };
         assert_eq!(check(IN_FORCE, &[4791], 1000), Ok(()));
         assert!(check(IN_FORCE, &[4791], 1001).unwrap_err().contains("output"), "another user's");
         assert!(check(IN_FORCE, &[4791, 4793], 1000).unwrap_err().contains("lacks UDP port 4793"));

@@ -58,8 +58,7 @@ impl Slot {
 }
 
 static PLACES: [Slot; ROOM] =
-    [const { Slot { state: AtomicU32::new(FREE), thing: [const { AtomicU64::new(0) }; 2] } };
-        ROOM];
+    [const { Slot { state: AtomicU32::new(FREE), thing: [const { AtomicU64::new(0) }; 2] } }; ROOM];
 /// Things that wait or are being closed.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// The running threads, in the lowest byte, of the process whose word is above: a forked child has

@@ -508,10 +508,7 @@ impl Guard<'_> {
         let Inner { transport: t, cm, .. } = &**self;
         // Without branches: mostly all are empty.
         let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !cm.is_ready();
-        !idle
-            && (!t.common.ready.is_empty()
-                || cm.is_ready()
-                || t.common.may_go_on(self.shared()))
+        !idle && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
@@ -524,9 +521,7 @@ impl Guard<'_> {
             & t.common.full_cqs.is_empty()
             & t.common.mem_wait.is_empty()
             & t.common.cnp_owed.is_empty();
-        !(idle & !cm.is_ready())
-            || self.shared().active.any()
-            || now >= t.common.acks.flush_at()
+        !(idle & !cm.is_ready()) || self.shared().active.any() || now >= t.common.acks.flush_at()
     }
 
     /// Whether no owed ACK is delayed.

@@ -74,8 +74,9 @@ fn rules_pick_by_number_and_window() {
 #[test]
 fn filters_choose_packets() {
     let send = request(Opcode::RC_SEND_ONLY);
-    let is_hit =
-        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut Flow::new(3), |_| {}).loss;
+    let is_hit = |rule: &str, packet: &Packet| {
+        faults(rule).decide(1, packet, &mut Flow::new(3), |_| {}).loss
+    };
     for (rule, hit) in [
         ("loss", true),
         ("loss out", true),

@@ -97,7 +97,10 @@ impl Broker {
         hello: &Hello,
         world: &dyn World,
     ) -> Result<bool, Refusal> {
-        if self.check_not_draining().is_err() || hello.token != NONE || self.learns_until().is_none() {
+        if self.check_not_draining().is_err()
+            || hello.token != NONE
+            || self.learns_until().is_none()
+        {
             return Ok(false);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };

@@ -2,7 +2,7 @@
 
 use super::grant::{OwnGrants, PeerGrants, PeerRequest, SharedRegion};
 use super::listener::{LinkSocket, Listener};
-use super::ring::{RingMap, Reader, Writer};
+use super::ring::{Reader, RingMap, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{Holder, Lock, SocketDir};

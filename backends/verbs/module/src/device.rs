@@ -365,7 +365,8 @@ struct GidTableEntry {
     ndev_ifindex: u32,
 }
 
-type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut GidTableEntry, usize, u32, usize) -> isize;
+type QueryGidTable =
+    unsafe extern "C" fn(*mut ibv_context, *mut GidTableEntry, usize, u32, usize) -> isize;
 
 /// # Safety
 /// The table's.
@@ -387,8 +388,9 @@ pub unsafe extern "C" fn gids(
         [GidTableEntry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
             TABLE_MAX];
     // SAFETY: an open context, a writable table of so many entries of this size.
-    let found =
-        unsafe { query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<GidTableEntry>()) };
+    let found = unsafe {
+        query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<GidTableEntry>())
+    };
     let Ok(found) = usize::try_from(found) else {
         return i32::try_from(-found).unwrap_or(libc::EIO);
     };

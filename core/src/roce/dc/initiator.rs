@@ -385,12 +385,7 @@ impl Common {
     /// [`Common::try_target`] for a request that is to leave at once: nothing is owed to the
     /// target, and the target has the association still.
     #[inline(always)]
-    pub(in crate::roce) fn try_association(
-        &self,
-        qp: &mut Qp,
-        addr: &DcAddr,
-        now: u64,
-    ) -> bool {
+    pub(in crate::roce) fn try_association(&self, qp: &mut Qp, addr: &DcAddr, now: u64) -> bool {
         self.try_open_association(qp, addr) && !qp.association().is_stale(now)
     }
 

@@ -3,7 +3,7 @@
 //! thread of its own does this.
 
 use crate::etcd::{Error, Etcd, If, Pair};
-use crate::keys::{self, Host, Holder};
+use crate::keys::{self, Holder, Host};
 use crate::{note, Router};
 use gdrcore_router_feed::{Entry, Event, Key};
 use std::collections::BTreeMap;

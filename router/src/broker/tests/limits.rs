@@ -38,7 +38,11 @@ fn whoever_has_a_limit_has_no_links() {
         let ((blue, w), (red, v)) = (b.with_rings(1), b.with_rings(2));
         let (second, _) = b.with_rings(1);
         assert_eq!(
-            [b.reaches_by_relay(blue, &v), b.reaches_by_relay(red, &w), b.reaches_by_relay(second, &w)],
+            [
+                b.reaches_by_relay(blue, &v),
+                b.reaches_by_relay(red, &w),
+                b.reaches_by_relay(second, &w)
+            ],
             [relayed; 3]
         );
     }
