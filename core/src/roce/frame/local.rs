@@ -114,7 +114,7 @@ impl Transport {
             return false;
         };
         // The code below checks that the context is still that of this association.
-        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+        if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
         let run = match WRITE {
@@ -244,7 +244,7 @@ impl Transport {
         let mut sq = q.engine_sq(&common.key);
         let read = wr_opcode::RDMA_READ;
         let Some((index, slot)) = qp.next_alone::<DC>(&sq, (read, read)) else { return false };
-        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+        if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
         let wqe = slot.header();

@@ -70,7 +70,7 @@ pub(in crate::roce) enum Charge {
 impl Qp {
     /// The only waiting request of the send queue, of the opcodes from `first` to `last`, if
     /// nothing of its queue pair blocks it and its bytes are those of one packet. `DC`: the queue
-    /// pair is a DCI, whose association the caller checks (`Common::may_use_association`); else it
+    /// pair is a DCI, whose association the caller checks (`Common::try_association`); else it
     /// is RC.
     #[inline(always)]
     pub(in crate::roce) fn next_alone<'q, const DC: bool>(
