@@ -72,6 +72,7 @@ mod schedule;
 mod services;
 mod siblings;
 mod socket_io;
+mod status;
 mod turns;
 mod witness;
 
