@@ -174,6 +174,7 @@ impl PortState {
         if member.take_beside() {
             self.follow_interface(g);
         }
+        self.answer_status_request(g);
         handled
     }
 }

@@ -79,6 +79,7 @@ mod schedule;
 mod services;
 mod siblings;
 mod socket_io;
+mod status;
 #[cfg(test)]
 mod test_engine;
 mod turns;
