@@ -2,8 +2,13 @@
 //! call says what it thinks of it.
 
 use crate::abi::*;
+use crate::cq_verbs::Cq;
+use crate::qp_verbs::Qp;
 use core::mem::MaybeUninit;
 use gdrcore_core::mem::host;
+
+/// Most requests of a list that are read. A list may be a circle.
+const REQUESTS_MAX: usize = 1024;
 
 /// Types of which any bytes are a value.
 ///
@@ -52,4 +57,35 @@ pub fn text(at: usize, buffer: &mut [u8]) -> Option<&str> {
         len += 1;
     }
     core::str::from_utf8(&buffer[..len]).ok()
+}
+
+/// The send requests of a list.
+pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
+    let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_send_wr>(first), next).take(REQUESTS_MAX)
+}
+
+/// The receive requests of a list.
+pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
+    let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
+}
+
+/// The requests that `ibv_wr_` calls have built on a QP.
+///
+/// # Safety
+/// The program's QP, and this thread is between its start and its complete.
+pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
+    // SAFETY: the caller's promise.
+    let batch = unsafe { Qp::batch_of(qp as *mut Qp) };
+    batch.map(|b| b.wrs.as_slice()).unwrap_or_default().iter().copied()
+}
+
+/// The completion that an extended CQ shows.
+///
+/// # Safety
+/// The program's CQ, and this thread has just taken its completion.
+pub unsafe fn current(cq: usize) -> ibv_wc {
+    // SAFETY: the caller's promise: no other thread writes it.
+    unsafe { (*(cq as *const Cq)).current }
 }
