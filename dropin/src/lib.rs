@@ -20,6 +20,7 @@
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
 //! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
+//!   `strict`: reports what the program may not do. `inside`, `peek`, `json`: what both need.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!

@@ -374,8 +374,9 @@ impl State {
 
     /// The program is about to wait for an event of a channel.
     fn waiting(&mut self, channel: usize) {
-        let of_channel =
-            |cq: &usize| peek::<usize>(cq + offset_of!(ibv_cq, channel)) == Some(channel);
+        let of_channel = |cq: &usize| {
+            channel != 0 && peek::<usize>(cq + offset_of!(ibv_cq, channel)) == Some(channel)
+        };
         let found = self.armed.iter().find(|(cq, _)| of_channel(cq)).map(|(_, site)| *site);
         if let Some(site) = found {
             let words =

@@ -10,7 +10,7 @@ int main(void)
     begin(16, 64);
     pid_t child = fork(); /* WRONG */
     if (child == 0)
-        _exit(0);
+        exit(0);
     CHECK(waitpid(child, NULL, 0) == child);
     return end();
 }
