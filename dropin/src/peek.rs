@@ -2,8 +2,6 @@
 //! call says what it thinks of it.
 
 use crate::abi::*;
-use crate::cq_verbs::Cq;
-use crate::qp_verbs::Qp;
 use core::mem::MaybeUninit;
 use gdrcore_core::mem::host;
 
@@ -69,23 +67,4 @@ pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
 pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
     let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
     core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
-}
-
-/// The requests that `ibv_wr_` calls have built on a QP.
-///
-/// # Safety
-/// The program's QP, and this thread is between its start and its complete.
-pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
-    // SAFETY: the caller's promise.
-    let batch = unsafe { Qp::batch_of(qp as *mut Qp) };
-    batch.map(|b| b.wrs.as_slice()).unwrap_or_default().iter().copied()
-}
-
-/// The completion that an extended CQ shows.
-///
-/// # Safety
-/// The program's CQ, and this thread has just taken its completion.
-pub unsafe fn current(cq: usize) -> ibv_wc {
-    // SAFETY: the caller's promise: no other thread writes it.
-    unsafe { (*(cq as *const Cq)).current }
 }

@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::hca::{EventTarget, Hca};
 use crate::open_context::Context;
-use crate::peek::{batch_list, current, peek, recv_list, send_list};
+use crate::peek::{peek, recv_list, send_list};
 use crate::qp_verbs::Qp;
 use crate::srq_verbs::Srq;
 use core::ffi::c_int;
@@ -261,10 +261,8 @@ impl State {
                 self.armed.remove(&args[0]);
                 if error.is_none() {
                     // SAFETY: the program's CQ, of which this thread has taken a completion.
-                    let mut wc = unsafe { current(args[0]) };
-                    self.completion(args[0], &mut wc);
-                    // SAFETY: as above.
-                    unsafe { (*(args[0] as *mut Cq)).current = wc };
+                    let wc = unsafe { &mut (*(args[0] as *mut Cq)).current };
+                    self.completion(args[0], wc);
                 }
             }
             _ if error.is_some() => return None,
@@ -519,7 +517,7 @@ impl State {
             return Seen::Nothing;
         }
         // SAFETY: the program's QP, which this thread completes.
-        let all: Vec<ibv_send_wr> = unsafe { batch_list(qp) }.collect();
+        let all = unsafe { Qp::built(qp as *mut Qp) }.to_vec();
         let from = self.next;
         if self.keep_sends(q, key, &all).is_some() {
             // SAFETY: as above.

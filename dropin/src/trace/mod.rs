@@ -337,7 +337,7 @@ impl<'a> Seen<'a> {
         let (qp, w) = (self.args[0], &mut self.words);
         let _ = w.write_str(", wr=");
         // SAFETY: the program's QP, which this thread completes.
-        let list = unsafe { peek::batch_list(qp) };
+        let list = unsafe { requests::batch_list(qp) };
         let _ = requests::send_requests(w, list, requests::is_datagram(qp));
     }
 
@@ -357,7 +357,7 @@ impl<'a> Seen<'a> {
             }
             // SAFETY: the program's QP, which this thread completes.
             "ibv_wr_complete" => unsafe {
-                chrome.posting(self.qp, peek::batch_list(qp).map(send), at)
+                chrome.posting(self.qp, requests::batch_list(qp).map(send), at)
             },
             _ => return,
         };
@@ -439,7 +439,7 @@ impl<'a> Seen<'a> {
         if outcome == Outcome::Polled {
             let cq = self.args[0];
             // SAFETY: the program's CQ, of which this thread has just taken a completion.
-            let wc = unsafe { peek::current(cq) };
+            let wc = unsafe { requests::current(cq) };
             let _ = w.write_str(" ");
             let _ = requests::completion(w, cq, &wc);
         }
@@ -512,7 +512,7 @@ impl<'a> Seen<'a> {
             }
             Outcome::Polled if result as i32 == 0 => {
                 // SAFETY: the program's CQ, of which this thread has just taken a completion.
-                let wc = unsafe { peek::current(self.args[0]) };
+                let wc = unsafe { requests::current(self.args[0]) };
                 chrome.write(&slice, core::iter::once(completion(wc)));
             }
             _ => chrome.write(&slice, core::iter::empty()),

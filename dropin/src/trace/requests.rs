@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::failed_requests;
 use crate::peek::{peek, recv_list, send_list};
+use crate::qp_verbs::Qp;
 use core::fmt::{self, Write};
 use core::mem::offset_of;
 use gdrcore_calls::{Arg, Object};
@@ -19,6 +20,15 @@ const PIECES_MAX: usize = 4;
 /// Whether the QP at an address sends datagrams, whose requests name their destination.
 pub fn is_datagram(qp: usize) -> bool {
     peek::<u32>(qp.wrapping_add(offset_of!(ibv_qp, qp_type))) == Some(qp_type::UD)
+}
+
+/// The requests that `ibv_wr_` calls have built on a QP.
+///
+/// # Safety
+/// As for [`Qp::built`].
+pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
+    // SAFETY: the caller's promise.
+    unsafe { Qp::built(qp as *mut Qp) }.iter().copied()
 }
 
 /// `[{…}, …]` of send requests.
@@ -177,6 +187,15 @@ pub fn completion(w: &mut Words<'_>, cq: usize, wc: &ibv_wc) -> fmt::Result {
         write!(w, ", src_qp={:#x}", wc.src_qp)?;
     }
     w.write_str("}")
+}
+
+/// The completion that an extended CQ shows.
+///
+/// # Safety
+/// The program's CQ, and this thread has just taken its completion.
+pub unsafe fn current(cq: usize) -> ibv_wc {
+    // SAFETY: the caller's promise: no other thread writes it.
+    unsafe { (*(cq as *const Cq)).current }
 }
 
 /// The number of a CQ, 0 if it cannot be read.
