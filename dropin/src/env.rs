@@ -27,9 +27,9 @@
 //!   events of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
 //!   ([`gdrcore_calls::Filter::parse`]). `GDRC_TRACE_COUNT`: `1`: print a table of the calls when
 //!   the process ends.
-//! * `GDRC_STRICT`: what the program does against the specification is reported: `report`, `abort` or
-//!   `exit=N` (docs/using/STRICT.md). `GDRC_LIKE`: the NIC whose limits count: `mlx5`, `rxe`, `efa`
-//!   or `hns`. `GDRC_STRICT_JSON`: a file to which each report is appended.
+//! * `GDRC_STRICT`: what the program does against the specification is reported: `report`, `abort`
+//!   or `exit=N` (docs/using/STRICT.md). `GDRC_LIKE`: the NIC whose limits count: `mlx5`, `rxe`,
+//!   `efa` or `hns`. `GDRC_STRICT_JSON`: a file to which each report is appended.
 //!   `GDRC_STRICT_SUPPRESSIONS`: a file that says which are left out.
 //! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs
 //!   that use DC only there; default `gdrcore`.

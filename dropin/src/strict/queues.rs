@@ -111,7 +111,7 @@ impl Outstanding {
             _ => None,
         };
         for (of, old) in self.live().take(COMPARED_MAX) {
-            // Answers of READs and atomics come in their order, so these do not overtake each other.
+            // Answers of READs and atomics come in order: these do not overtake each other.
             let overtakes = of == place
                 && old.kind == Kind::Fetches
                 && new.kind != Kind::Fetches

@@ -22,8 +22,8 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use gdrcore_calls::{Args, Call};
 use gdrcore_core::mem::host;
+use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{access, qp_attr_mask, qp_state, qp_type, wr_opcode};
-use gdrcore_core::Error;
 use std::collections::{HashMap, VecDeque};
 
 /// All that is known.
@@ -522,7 +522,7 @@ impl State {
         if self.keep_sends(q, key, &all).is_some() {
             // SAFETY: as above.
             if let Some(batch) = unsafe { Qp::batch_of(qp as *mut Qp) } {
-                batch.fail(Error::NoMemory);
+                batch.fail(refuse!(NoMemory, "max_send_wr: no slot is free until a poll"));
             }
         }
         Seen::Posting(Posting::whole(Place::Send(key), from, self.next))

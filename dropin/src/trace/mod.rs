@@ -2,9 +2,9 @@
 //! event of Chrome's format; `GDRC_TRACE_COUNT`: counts them. The layer calls [`Seen`] around each
 //! call.
 //!
-//! Low to high: `words`: the line of one call, in fixed memory. `names`: flags, enumerations, objects. `requests`, `commands`, `values`:
-//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`:
-//! events and arrows. `counts`.
+//! Low to high: `words`: the line of one call, in fixed memory. `names`: flags, enumerations,
+//! objects. `requests`, `commands`, `values`: requests, completions, librdmacm's commands,
+//! arguments, results. `sink`: the file. `chrome`: events and arrows. `counts`.
 //!
 //! # Thread rule
 //! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
