@@ -38,6 +38,8 @@ int main(void)
                        *bad;
     struct ibv_recv_wr recv = {.sg_list = &sge, .num_sge = 99}, *bad_recv;
     struct ibv_qp_ex *q = ibv_qp_to_qp_ex(a);
+    errno = 0;
+    CHECK(!ibv_create_cq(ctx, -1, NULL, NULL, 0) && errno == EINVAL);
     for (int i = 0; i < 2 * SLOTS; i++) {
         CHECK(ibv_post_send(a, &wrong, &bad) != 0 && bad == &wrong);
         CHECK(ibv_post_send(a, &good, &bad) != 0 && bad == &wrong);
