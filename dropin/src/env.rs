@@ -27,6 +27,10 @@
 //!   events of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
 //!   ([`gdrcore_calls::Filter::parse`]). `GDRC_TRACE_COUNT`: `1`: print a table of the calls when
 //!   the process ends.
+//! * `GDRC_STRICT`: what the program does against the specification is reported: `report`, `abort`
+//!   or `exit=N` (docs/using/STRICT.md). `GDRC_LIKE`: the NIC whose limits count: `mlx5`, `rxe`,
+//!   `efa` or `hns`. `GDRC_STRICT_JSON`: a file to which each report is appended.
+//!   `GDRC_STRICT_SUPPRESSIONS`: a file that says which are left out.
 //! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs
 //!   that use DC only there; default `gdrcore`.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
@@ -240,6 +244,26 @@ pub fn trace_filter() -> Option<String> {
 /// Whether `GDRC_TRACE_COUNT` requests a table of the calls.
 pub fn trace_count() -> bool {
     is_on("GDRC_TRACE_COUNT")
+}
+
+/// What `GDRC_STRICT` requests.
+pub fn strict() -> Option<String> {
+    text("GDRC_STRICT").filter(|v| v != "0")
+}
+
+/// The NIC in `GDRC_LIKE`.
+pub fn like() -> Option<String> {
+    text("GDRC_LIKE")
+}
+
+/// The file in `GDRC_STRICT_JSON`.
+pub fn strict_json() -> Option<PathBuf> {
+    std::env::var_os("GDRC_STRICT_JSON").filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// The file in `GDRC_STRICT_SUPPRESSIONS`.
+pub fn strict_suppressions() -> Option<PathBuf> {
+    std::env::var_os("GDRC_STRICT_SUPPRESSIONS").filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
 /// Whether `GDRC_LID` requests LIDs.

@@ -1,5 +1,5 @@
 //! The layer that sees every call of the program: name, arguments, result. It is there only if the
-//! environment requests what needs it (`GDRC_TRACE`, `GDRC_TRACE_COUNT`).
+//! environment requests what needs it (`GDRC_TRACE`, `GDRC_TRACE_COUNT`, `GDRC_STRICT`).
 //!
 //! A row of [`gdrcore_calls::CALLS`] is a call, and each row has a wrapper here, which calls
 //! [`around`]. Where a program gets a function's address, the wrapper stands in place of the
@@ -13,8 +13,8 @@
 //! result.
 
 use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
-use crate::trace;
 use crate::verb_result::{errno, set_errno};
+use crate::{strict, trace};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use gdrcore_calls::{for_each_call, Args, Row, CALLS};
 
@@ -84,13 +84,14 @@ unsafe fn pass(place: usize, row: Row, args: Args) -> usize {
     })
 }
 
-/// Makes a call of the program, and tells the trace of it before and after. errno is the call's.
+/// Makes a call of the program, and tells those who watch of it before and after. errno is the
+/// call's.
 fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
     let before = errno();
     let mut line = trace::Line::new();
     let seen = trace::Seen::begin(row, args, &mut line);
     set_errno(before);
-    let result = call();
+    let result = strict::around(row, args, call);
     let after = errno();
     if let Some(seen) = seen {
         seen.end(result, after);
@@ -120,7 +121,8 @@ pub fn channel(row: Row, fd: i32, call: impl FnOnce() -> i32) -> i32 {
 /// Starts the layer, if the environment requests it: once, when the library is loaded.
 #[cfg(not(test))]
 extern "C" fn at_load() {
-    if trace::install() {
+    let (is_traced, is_strict) = (trace::install(), strict::install());
+    if is_traced || is_strict {
         for (name, slot) in crate::symbols::slots() {
             if let Some(row) = Row::of(name) {
                 REAL[row].store(slot.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -20,6 +20,7 @@
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
 //! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
+//!   `strict`: reports what the program may not do. `inside`, `peek`, `json`: what both need.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -51,6 +52,8 @@ mod fork_verbs;
 mod gids;
 mod hca;
 mod hca_kinds;
+mod inside;
+mod json;
 mod kern_verbs;
 mod layer;
 mod list_verbs;
@@ -65,6 +68,7 @@ mod open_qp_verbs;
 mod open_verbs;
 mod ops_table;
 mod pd_verbs;
+mod peek;
 mod post_verbs;
 mod qp_ex_verbs;
 mod qp_verbs;
@@ -73,6 +77,7 @@ mod rate_verbs;
 mod send_batch;
 mod srq_verbs;
 mod stats_printer;
+mod strict;
 mod string_verbs;
 mod symbols;
 mod sysfs;

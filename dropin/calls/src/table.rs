@@ -90,6 +90,20 @@ pub enum Outcome {
     Void,
 }
 
+impl Outcome {
+    /// The errno of a result, if it is an error. `errno`: the thread's own after the call.
+    pub fn error(self, result: usize, errno: i32) -> Option<i32> {
+        let number = result as i32;
+        match self {
+            Outcome::Status | Outcome::Polled if number > 0 => Some(number),
+            Outcome::Count if number < 0 => Some(-number),
+            Outcome::Status | Outcome::Number | Outcome::Polled if number < 0 => Some(errno),
+            Outcome::New(_) if result == 0 => Some(errno),
+            _ => None,
+        }
+    }
+}
+
 /// The arguments of a call as words. Bits beyond an argument's type are undefined.
 pub type Args = [usize; 6];
 

@@ -50,6 +50,15 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       call=ibv_post_*,ibv_poll_cq  qp=0x11  cq=2  thread=4711
   -c, --trace-count   print a table of the calls, their errors and times to standard
                       error when a process ends (GDRC_TRACE_COUNT)
+  --strict[=report|abort|exit=N]
+                      report what the program does though the specification forbids it or
+                      leaves it undefined, with the place (GDRC_STRICT); report, the default:
+                      the program goes on; abort: it ends; exit=N: its exit status is N
+  --like NIC          the NIC whose limits count for --strict: mlx5, rxe, efa or hns (GDRC_LIKE)
+  --strict-json FILE  append each report to FILE, as a line of JSON (GDRC_STRICT_JSON)
+  --strict-suppressions FILE
+                      leave out the reports that FILE names: lines RULE or RULE:WORD,
+                      WORD in a function or file of the place (GDRC_STRICT_SUPPRESSIONS)
   --lid               give ports a LID, the low 16 bits of the address, for programs that
                       identify peers by nothing else (GDRC_LID)
   --mlx5              report vendor and part of a ConnectX-5 (GDRC_IDENTITY=mlx5), for programs
@@ -95,6 +104,9 @@ const VALUED: &[(&str, &str)] = &[
     ("fault", "GDRC_FAULTS"),
     ("seed", "GDRC_SEED"),
     ("fault-log", "GDRC_FAULT_LOG"),
+    ("like", "GDRC_LIKE"),
+    ("strict-json", "GDRC_STRICT_JSON"),
+    ("strict-suppressions", "GDRC_STRICT_SUPPRESSIONS"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -105,7 +117,8 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("trace-count", "GDRC_TRACE_COUNT", "1"),
 ];
 /// Options that may have a value: the variable, and its value without one.
-const OPTIONAL: &[(&str, &str, &str)] = &[("trace", "GDRC_TRACE", "1")];
+const OPTIONAL: &[(&str, &str, &str)] =
+    &[("trace", "GDRC_TRACE", "1"), ("strict", "GDRC_STRICT", "report")];
 
 /// Parses the command line, without the program's own name. Options end at the first word that is
 /// not one, or at `--`.
@@ -151,6 +164,12 @@ fn is_from_1_to(most: u32, value: &OsStr) -> bool {
     number.is_some_and(|n: u32| (1..=most).contains(&n))
 }
 
+/// Whether it is a mode of `--strict`.
+fn is_mode(value: &OsStr) -> bool {
+    let code = value.to_str().and_then(|v| v.strip_prefix("exit="));
+    value == "report" || value == "abort" || code.is_some_and(|n| is_from_1_to(255, n.as_ref()))
+}
+
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
     match name {
         _ if value.is_empty() => Err(format!("--{name} needs a value")),
@@ -173,6 +192,12 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         },
         "seed" if value.to_str().and_then(|v| v.parse::<u64>().ok()).is_none_or(|n| n == 0) => {
             Err("seed is a number from 1 to 2^64 - 1".into())
+        }
+        "strict" if !is_mode(value) => {
+            Err("strict is report, abort or exit=N, N from 1 to 255".into())
+        }
+        "like" if !["mlx5", "rxe", "efa", "hns"].iter().any(|nic| *nic == value) => {
+            Err("like is mlx5, rxe, efa or hns".into())
         }
         "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
         "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
@@ -242,6 +267,15 @@ mod tests {
     }
 
     #[test]
+    fn strict_has_a_mode() {
+        let set = |line: &str| run(line).environment;
+        assert_eq!(set("--strict prog"), [("GDRC_STRICT", "report".into())]);
+        assert_eq!(set("--strict=exit=66 prog"), [("GDRC_STRICT", "exit=66".into())]);
+        let like = [("GDRC_STRICT", "abort".into()), ("GDRC_LIKE", "mlx5".into())];
+        assert_eq!(set("--strict=abort --like mlx5 prog"), like);
+    }
+
+    #[test]
     fn words_behind_the_program_are_its_arguments() {
         let a = run("prog --stats --path nonsense");
         assert!(a.environment.is_empty());
@@ -268,6 +302,9 @@ mod tests {
             ("--trace-filter qp prog", "KEY=VALUE"),
             ("--trace-filter", "--trace-filter"),
             ("--trace-count=1 prog", "--trace-count"),
+            ("--strict=yes prog", "report, abort or exit=N"),
+            ("--strict=exit=256 prog", "report, abort or exit=N"),
+            ("--like mlx4 prog", "mlx5, rxe, efa or hns"),
             ("--seed x prog", "from 1 to 2^64"),
             ("--seed 0 prog", "from 1 to 2^64"),
             ("--seed 18446744073709551616 prog", "from 1 to 2^64"),

@@ -6,6 +6,7 @@
 mod arguments;
 mod capture;
 mod faults;
+mod strict_files;
 mod trace_file;
 
 use arguments::{Arguments, Request};
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Ok(Request::Run(mut a)) => {
             let begun = capture::begin(&mut a)
                 .and_then(|()| faults::begin(&mut a))
+                .and_then(|()| strict_files::begin(&mut a))
                 .and_then(|()| trace_file::begin(&mut a));
             match begun {
                 Ok(()) => a,
