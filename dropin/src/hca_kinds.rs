@@ -4,7 +4,7 @@
 
 use crate::env;
 use gdrcore_core::{Config, Result};
-use gdrcore_net::inject::FaultSpec;
+use gdrcore_net::inject::check_log;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig, SoftDevice};
 
@@ -49,7 +49,14 @@ fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
 }
 
 fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice> {
-    let (pcap, faults) = (env::pcap(), env::faults());
+    let (pcap, rules) = (env::pcap(), env::faults());
+    let mut faults = rules.as_deref().map(env::fault_spec);
+    if let Some(spec) = &faults {
+        // Wrong rules refuse the device, whatever they are of.
+        let read = spec.read()?;
+        check_log()?;
+        faults = faults.filter(|_| read.hits_packets());
+    }
     let (path, flags) = match faults {
         Some(_) => env::path_of_faults(),
         None => env::path(pcap.is_some()),
@@ -58,8 +65,6 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     let flags = flags | soft_flags::KEEP_CAPTURE;
     // Engines after the first are made for threads that need them.
     let engines = if faults.is_some() { EngineCount::ONE } else { EngineCount::up_to(engines) };
-    let spec = |rules| FaultSpec { rules, seed: env::seed(), of_environment: true };
-    let faults = faults.as_deref().map(spec);
     let (pcap, faults) = (pcap.as_deref(), faults.as_ref());
     let config = SoftConfig { core: *core, flags, path, pcap, faults, engines };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;

@@ -19,7 +19,8 @@
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
-//! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
+//! * `layer`: sees every call of the program, if the environment requests it. `call_faults`: makes
+//!   calls fail by rules. `trace`: prints them.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -37,6 +38,7 @@ mod abi;
 mod adapter;
 mod ah_verbs;
 mod buf_verbs;
+mod call_faults;
 mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;

@@ -75,7 +75,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         let text = unsafe { ptr::cstr(c.faults, FAULTS_MAX, "cfg->faults") }?;
         let rules: &'a str =
             text.to_str().map_err(|_| refuse!(Invalid, "cfg->faults: not UTF-8"))?;
-        Some(FaultSpec { rules, seed: c.seed, of_environment: false })
+        Some(FaultSpec { rules, seed: c.seed, launched: None })
     };
     const SHARED_MEMORY: u32 = config_flags::SHM | config_flags::SHM_ONLY;
     if c.flags & config_flags::UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {

@@ -28,12 +28,13 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       it is emptied first unless a process is writing it, and all
                       processes of the program append to it; without --path,
                       peers on this machine are then reached by packets, too
-  --fault RULES|@FILE faults that packets are to have (GDRC_FAULTS): 'loss rate 1%',
-                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10'; several
-                      with ';' between them, in lines of FILE, or by several options;
-                      docs/using/TESTING.md has all. Peers on this machine are then
-                      reached by packets, too
-  --seed N            which packets have them (GDRC_SEED): the same program with the same
+  --fault RULES|@FILE faults of packets and calls (GDRC_FAULTS): 'loss rate 1%',
+                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10',
+                      'call ibv_reg_mr nth 3 errno ENOMEM'; several with ';' between
+                      them, in lines of FILE, or by several options;
+                      docs/using/TESTING.md has all. With faults of packets, peers on
+                      this machine are reached by packets, too
+  --seed N            which ones have them (GDRC_SEED): the same program with the same
                       number has the same faults; without it a number is drawn, and said
                       when a process ends
   --fault-log FILE    append a line to FILE for each fault (GDRC_FAULT_LOG)

@@ -312,7 +312,7 @@ pub fn error_of(outcome: Outcome, result: usize, errno: i32) -> Option<i32> {
     match outcome {
         Outcome::Status | Outcome::Polled if number > 0 => Some(number),
         Outcome::Count if number < 0 => Some(-number),
-        Outcome::Status | Outcome::Number | Outcome::Polled if number < 0 => Some(errno),
+        Outcome::Number if number < 0 => Some(errno),
         Outcome::New(_) if result == 0 => Some(errno),
         _ => None,
     }
@@ -332,7 +332,7 @@ pub fn result(
     if let Some(error) = error_of(outcome, v, errno) {
         match outcome {
             Outcome::New(_) => w.write_str("NULL ")?,
-            Outcome::Number | Outcome::Status if (v as i32) < 0 => w.write_str("-1 ")?,
+            Outcome::Number => w.write_str("-1 ")?,
             _ => {}
         }
         w.write_str(&errno_name(error))?;
