@@ -276,13 +276,14 @@ typedef struct gdrc_config {
      */
     uint32_t engines;
     /**
-     * Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
-     * every 10" (docs/using/TESTING.md). Which packets they hit follows from seed; 0: from one
-     * that is drawn. All peers are then reached by packets, also those of this host and of the
-     * context itself. Excludes GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, several engines, "loopback",
-     * routers and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word
-     * of the rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096
-     * bytes. Read during the call only.
+     * Faults of the packets of a soft device, and its smaller limits, or NULL: rules such as "loss
+     * rate 1%; delay 2ms in every 10; limit max_qp = 4" (docs/using/TESTING.md). Which packets
+     * they hit follows from seed; 0: from one that is drawn. With faults of packets all peers are
+     * reached by packets, also those of this host and of the context itself; they exclude
+     * GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, "loopback" and routers. Both exclude several engines
+     * and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word of the
+     * rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096 bytes.
+     * Read during the call only.
      */
     const char *faults;
 } gdrc_config;

@@ -93,13 +93,14 @@ pub struct gdrc_config {
     /// manager is of the first engine: gdrc_wait, gdrc_progress and gdrc_cm_get_event run it, as do
     /// polls of that engine's CQs; its connections have queue pairs of any engine.
     pub engines: u32,
-    /// Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
-    /// every 10" (docs/using/TESTING.md). Which packets they hit follows from seed; 0: from one
-    /// that is drawn. All peers are then reached by packets, also those of this host and of the
-    /// context itself. Excludes GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, several engines, "loopback",
-    /// routers and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word
-    /// of the rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096
-    /// bytes. Read during the call only.
+    /// Faults of the packets of a soft device, and its smaller limits, or NULL: rules such as "loss
+    /// rate 1%; delay 2ms in every 10; limit max_qp = 4" (docs/using/TESTING.md). Which packets
+    /// they hit follows from seed; 0: from one that is drawn. With faults of packets all peers are
+    /// reached by packets, also those of this host and of the context itself; they exclude
+    /// GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, "loopback" and routers. Both exclude several engines
+    /// and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word of the
+    /// rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096 bytes.
+    /// Read during the call only.
     pub faults: *const c_char,
 }
 

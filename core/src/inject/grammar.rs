@@ -17,6 +17,7 @@
 //! ```
 
 use super::{Action, Calls, Direction, Filter, Name, Pick, Rule, Service, What, Window, RULES_MAX};
+use crate::config::LoweredLimits;
 use crate::wire::Opcode;
 use core::fmt;
 use core::net::IpAddr;
@@ -277,25 +278,6 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
     ERRNOS.iter().find(|(_, number)| *number == errno).map(|(name, _)| *name)
 }
 
-/// Limits of `ibv_device_attr`, by their names there.
-const LIMITS: &[&str] = &[
-    "max_ah",
-    "max_cq",
-    "max_cqe",
-    "max_mr",
-    "max_mr_size",
-    "max_mw",
-    "max_pd",
-    "max_qp",
-    "max_qp_init_rd_atom",
-    "max_qp_rd_atom",
-    "max_qp_wr",
-    "max_sge",
-    "max_srq",
-    "max_srq_sge",
-    "max_srq_wr",
-];
-
 /// Asynchronous events, by the ends of their names in libibverbs.
 const EVENTS: &[&str] = &[
     "cq_err",
@@ -469,9 +451,10 @@ fn rule<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     match begin.text {
         "call" => call(begin, words),
         "limit" => {
-            let reason = "no limit of ibv_device_attr, such as max_qp";
+            let reason = "no limit, such as max_qp, max_sge or memlock";
             let between = ("=", "'=' is to stand here");
-            named_number(words, LIMITS, reason, between).map(|(n, v)| plain(What::Limit(n, v)))
+            named_number(words, LoweredLimits::NAMES, reason, between)
+                .map(|(n, v)| plain(What::Limit(n, v)))
         }
         "event" => {
             let reason = "no event, such as port_down";

@@ -14,6 +14,7 @@ pub mod grammar;
 
 pub use grammar::{errno_name, Refused};
 
+use crate::config::LoweredLimits;
 use crate::random::Random;
 use crate::wire::{Class, Kind, Opcode, Psn};
 use core::fmt;
@@ -417,7 +418,7 @@ impl Faults {
 
     /// The first rule that can be read but is not carried out yet.
     pub fn not_yet(&self) -> Option<&Rule> {
-        self.rules.iter().find(|rule| matches!(rule.what, What::Limit(..) | What::Event(..)))
+        self.rules.iter().find(|rule| matches!(rule.what, What::Event(..)))
     }
 
     /// Whether packets are hit at all.
@@ -454,12 +455,15 @@ impl Faults {
         first
     }
 
-    /// What the device is to say that a limit is; `None`: the truth.
-    pub fn limit(&self, name: &str) -> Option<u64> {
-        self.rules.iter().find_map(|rule| match &rule.what {
-            What::Limit(of, most) if of == name => Some(*most),
-            _ => None,
-        })
+    /// The limits of the device.
+    pub fn limits(&self) -> LoweredLimits {
+        let mut limits = LoweredLimits::NONE;
+        for rule in &self.rules {
+            if let What::Limit(name, most) = &rule.what {
+                limits.lower(name, *most);
+            }
+        }
+        limits
     }
 
     /// What happens to a packet of a flow. `hit` gets each fault that a rule causes; of a partition

@@ -251,10 +251,11 @@ fn calls_fail_by_name_and_index() {
     assert_eq!(hit(1), hit(1));
     assert_ne!(hit(1), hit(2));
     assert!((50..150).contains(&hit(1).len()) && hit(1).iter().all(|&i| i > 10));
-    let limits = faults("limit max_qp=4; limit max_mr = 0; event port_down after 100");
-    assert_eq!((limits.limit("max_qp"), limits.limit("max_mr")), (Some(4), Some(0)));
-    assert_eq!(limits.limit("max_cq"), None);
-    assert!(!limits.hits_packets() && limits.not_yet().is_some_and(|r| r.at == (1, 1)));
+    let limits = faults("limit max_qp=9; limit max_mr = 0; limit max_qp = 4; limit max_qp=5");
+    let wanted = LoweredLimits { max_qp: Some(4), max_mr: Some(0), ..LoweredLimits::NONE };
+    assert_eq!(limits.limits(), wanted);
+    assert_eq!(rules.limits(), LoweredLimits::NONE);
+    assert!(!limits.hits_packets() && limits.not_yet().is_none());
     assert!(rules.hits_calls() && !limits.hits_calls() && rules.not_yet().is_none());
     assert!(faults("loss").hits_packets() && faults("loss").not_yet().is_none());
     assert_eq!(faults("loss;\n event port_down after 0").not_yet().map(|r| r.at), Some((2, 2)));
