@@ -1,6 +1,7 @@
 //! Injected faults of calls (`call NAME errno E` of docs/using/TESTING.md): the layer asks for an
 //! answer before it makes a call of the program. A call that a rule hits is not made, and returns
-//! the errno in the form that its row of [`gdrcore_calls::CALLS`] says.
+//! the errno in the form that its row of [`gdrcore_calls::CALLS`] says. For `gdrcore-run
+//! --search-faults` all calls are counted, too.
 //!
 //! # Thread rule
 //! Any thread. The calls of all threads of the process have one order, in which they come here.
@@ -13,7 +14,10 @@ use gdrcore_calls::{is_named, Args, Outcome, Row, CALLS};
 use gdrcore_core::inject::{Faults, RULES_MAX};
 use gdrcore_core::refuse;
 use gdrcore_net::inject::{process_seed, report, tell_of_call};
+use gdrcore_net::map::Map;
 use gdrcore_net::reason;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
 /// The faults of the process's calls.
@@ -26,12 +30,38 @@ struct CallFaults {
 
 static FAULTS: OnceLock<CallFaults> = OnceLock::new();
 
+/// The calls of each row, in a file: of all processes of the program.
+static MADE: OnceLock<&'static [AtomicU64]> = OnceLock::new();
+
 /// What each rule has counted.
 static COUNTS: [AtomicU64; RULES_MAX] = [const { AtomicU64::new(0) }; RULES_MAX];
 
-/// Reads the environment; whether it requests that calls fail. Once, when the library is loaded. Of
-/// rules that are wrong nothing is done here: no device opens then.
+/// Reads the environment; whether it requests that calls fail or are counted. Once, when the
+/// library is loaded.
 pub fn install() -> bool {
+    read_rules() | map_counts()
+}
+
+/// Maps the file that `GDRC_CALL_COUNTS` names, if it has room for a number of each row.
+fn map_counts() -> bool {
+    let len = size_of::<AtomicU64>() * CALLS.len();
+    let file = env::call_counts().and_then(|path| {
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        (file.metadata().ok()?.len() >= len as u64).then_some(file)
+    });
+    let Some(map) = file.and_then(|f| Map::shared(f.as_raw_fd(), 0, len, true).ok()) else {
+        return false;
+    };
+    // It stays until the process ends.
+    let at = map.as_ptr().cast::<AtomicU64>();
+    core::mem::forget(map);
+    // SAFETY: a whole page or more, which stays; other processes count in it, too.
+    let _ = MADE.set(unsafe { core::slice::from_raw_parts(at, CALLS.len()) });
+    true
+}
+
+/// Of rules that are wrong nothing is done here: no device opens then.
+fn read_rules() -> bool {
     let Some(words) = env::faults() else { return false };
     let found = env::fault_spec(&words).read().ok().filter(Faults::hits_calls);
     let seed = || if env::seed() == 0 { process_seed().ok() } else { Some(env::seed()) };
@@ -59,6 +89,9 @@ extern "C" fn at_exit() {
 /// The result of a call that fails by a rule, with errno set. `None`: the call is to be made.
 /// `abort`: `ibv_wr_abort`, for the same queue pair.
 pub fn answer(row: usize, args: &Args, abort: impl FnOnce()) -> Option<usize> {
+    if let Some(made) = MADE.get() {
+        made[row].fetch_add(1, Ordering::Relaxed);
+    }
     let faults = FAULTS.get()?;
     let count = |rule: usize| 1 + COUNTS[rule].fetch_add(1, Ordering::Relaxed);
     let hit = faults.rules.call(faults.seed, |name| is_named(row, args, name), count)?;

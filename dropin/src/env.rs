@@ -20,6 +20,7 @@
 //! * `GDRC_FAULTS`: rules of faults that packets and calls have, and `GDRC_SEED`, from which their
 //!   places follow (docs/using/TESTING.md). If packets have any, peers of this host are reached by
 //!   packets, too, and a device has one engine. A device does not open if a rule is wrong.
+//! * `GDRC_CALL_COUNTS`: a file of `gdrcore-run --search-faults`, in which calls are counted.
 //! * `GDRC_STATS`: `1`: print the counters of the process, and why its requests failed, when it
 //!   ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
@@ -116,6 +117,12 @@ pub fn seed() -> u64 {
         complain("GDRC_SEED", &value, "a number below 2^64");
         0
     })
+}
+
+/// The file in `GDRC_CALL_COUNTS`. Not for a program with the rights of another user.
+pub fn call_counts() -> Option<PathBuf> {
+    let value = std::env::var_os("GDRC_CALL_COUNTS").filter(|v| !v.is_empty());
+    value.filter(|_| !is_privileged()).map(PathBuf::from)
 }
 
 /// The path of devices whose packets have injected faults.
