@@ -19,8 +19,9 @@
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
-//! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
-//!   `strict`: reports what the program may not do. `inside`, `peek`, `json`: what both need.
+//! * `layer`: sees every call of the program, if the environment requests it. `call_faults`: makes
+//!   calls fail by rules. `trace`: prints them. `strict`: reports what the program may not do.
+//!   `inside`, `peek`, `json`: what trace and strict need.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -38,6 +39,7 @@ mod abi;
 mod adapter;
 mod ah_verbs;
 mod buf_verbs;
+mod call_faults;
 mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;

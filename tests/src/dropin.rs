@@ -58,6 +58,7 @@ pub(crate) fn without_settings(c: &mut Command) {
         "GDRC_FAULTS",
         "GDRC_SEED",
         "GDRC_FAULT_LOG",
+        "GDRC_CALL_COUNTS",
         "GDRC_VERBS_ON_DROPIN",
         "LD_PRELOAD",
     ] {

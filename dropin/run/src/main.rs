@@ -6,6 +6,8 @@
 mod arguments;
 mod capture;
 mod faults;
+mod search;
+mod shrink;
 mod strict_files;
 mod trace_file;
 
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
     };
     if let Some(why) = elf::obstacle(&arguments.program) {
         eprintln!("gdrcore-run: warning: {why}");
+    }
+    if let Some(search) = &arguments.search {
+        let done = search::run(&arguments, search, &|| command(&arguments, &folder));
+        return done.unwrap_or_else(|why| fail(USAGE, &why));
     }
     let e = command(&arguments, &folder).exec();
     let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };

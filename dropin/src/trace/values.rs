@@ -320,7 +320,7 @@ pub fn result(
     if let Some(error) = outcome.error(v, errno) {
         match outcome {
             Outcome::New(_) => w.write_str("NULL ")?,
-            Outcome::Number | Outcome::Status if (v as i32) < 0 => w.write_str("-1 ")?,
+            Outcome::Number => w.write_str("-1 ")?,
             _ => {}
         }
         w.write_str(&errno_name(error))?;
