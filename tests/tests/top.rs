@@ -98,7 +98,7 @@ fn a_receiver_that_posts_no_receive_is_seen_at_both_ends() {
 #[test]
 fn a_lossy_path_has_rates_and_packets_sent_again() {
     let _alone = alone();
-    let spec = FaultSpec { rules: "loss rate 20%", seed: 7, of_environment: false };
+    let spec = FaultSpec { rules: "loss rate 20%", seed: 7, launched: None };
     let config = SoftConfig { path: PathChoice::Udp, faults: Some(&spec), ..SoftConfig::default() };
     let lossy = Soft::open(&address(1), &config).expect("a device");
     let plain = Soft::open(&address(2), &SoftConfig { faults: None, ..config }).expect("a device");
