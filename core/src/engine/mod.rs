@@ -35,7 +35,7 @@ use crate::arena::{Heap, RawSlice, Walk};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pool::{stale, tag};
+use crate::pool::{index_of, stale, tag};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
@@ -243,8 +243,11 @@ impl Engine {
     /// [`Error::StaleHandle`].
     #[inline(always)]
     pub fn qp(&self, qp: Handle) -> Result<(usize, &QpShared)> {
-        let i = self.shared.qp_pool.check(qp)?;
-        self.shared.qps.get(i).map(|q| (i, q)).ok_or_else(|| stale(tag::QP, qp))
+        let i = index_of(qp);
+        match self.shared.qps.get(i) {
+            Some(q) if q.name.is(qp) => Ok((i, q)),
+            _ => Err(stale(tag::QP, qp)),
+        }
     }
 
     /// Posts a list of receive requests.
@@ -335,8 +338,11 @@ impl Engine {
     /// [`Error::StaleHandle`].
     #[inline(always)]
     pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
-        let i = self.shared.cq_pool.check(cq)?;
-        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or_else(|| stale(tag::CQ, cq))
+        let i = index_of(cq);
+        match self.shared.cqs.get(i) {
+            Some(q) if q.name.is(cq) => Ok((i, q)),
+            _ => Err(stale(tag::CQ, cq)),
+        }
     }
 
     /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.

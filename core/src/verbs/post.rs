@@ -12,9 +12,9 @@ use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
 use crate::verbs::opcode;
-use crate::verbs::shared::{posted, QpShared};
+use crate::verbs::shared::{plain, posted, QpShared};
 use crate::verbs::types::{
-    flush_level, flush_type, qp_state, qp_type, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
+    flush_level, flush_type, qp_state, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
 };
 use crate::verbs::wqe::{DcAddr, RecvWqe, SendWqe};
 use crate::wire::Feth;
@@ -111,16 +111,6 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
 }
 
 const _: () = assert!(
-    QpKind::Rc.sends_plainly()
-        && QpKind::Uc.sends_plainly()
-        && qp_type::RC <= qp_type::UC
-        && qp_type::UC < qp_type::UD
-        && qp_type::UC < qp_type::XRC_SEND
-        && qp_type::UC < qp_type::XRC_RECV
-        && qp_type::UC < qp_type::DCI
-        && qp_type::UC < qp_type::DCT
-);
-const _: () = assert!(
     flush_type::GLOBAL == Feth::GLOBAL as u32
         && flush_type::PERSISTENT == Feth::PERSISTENT as u32
         && flush_level::RANGE == Feth::RANGE as u32
@@ -132,12 +122,6 @@ const _: () = assert!(
         && wr_opcode::SEND == 2
         && wr_opcode::SEND_WITH_IMM == 3
 );
-const _: () = assert!(
-    qp_state::RESET < qp_state::RTR
-        && qp_state::INIT < qp_state::RTR
-        && qp_state::RTS > qp_state::RTR
-);
-
 /// [`send`] of any list.
 ///
 /// # Safety
@@ -278,27 +262,28 @@ impl Plain {
         if wr.is_null() {
             return None;
         }
+        let word = qp.plain.load(Relaxed);
+        if word & if DC { plain::TO_TARGET } else { plain::TO_PEER } == 0 {
+            return None;
+        }
         // SAFETY: the caller promises that `wr` is readable.
         let w = unsafe { Head::read(wr) };
         // WRITE and SEND, with immediate data and without, are the lowest opcodes.
-        let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
+        let is_plain = w.opcode <= wr_opcode::SEND_WITH_IMM
             && w.num_sge == 1
             && w.next.is_null()
             && !w.sg_list.is_null();
-        let kind = qp.kind.load(Relaxed);
-        let of_this_kind = if DC { kind == qp_type::DCI } else { kind <= qp_type::UC };
-        if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_this_kind {
+        if !is_plain {
             return None;
         }
         // SAFETY: one readable element, as the caller promises.
         let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
         let inline = w.flags & send_flags::INLINE != 0;
-        let most = if inline { qp.max_inline.load(Relaxed) } else { MAX_MESSAGE as u32 };
-        if sge.length > most || qp.max_send_sge.load(Relaxed) == 0 {
+        if sge.length > if inline { word as u32 } else { MAX_MESSAGE as u32 } {
             return None;
         }
-        let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };
-        Some(Plain { w, sge, inline, signaled })
+        let flags = (word >> plain::FLAGS_AT) as u32 & send_flags::SIGNALED;
+        Some(Plain { w, sge, inline, signaled: flags })
     }
 }
 

@@ -181,13 +181,20 @@ fn step(len: usize) -> u64 {
     ((len + FRAME_HEAD + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)) as u64
 }
 
+/// [`Writer::limit`] for a tail in a ring of so many bytes.
+#[inline(always)]
+fn limit(tail: u64, size: usize) -> u64 {
+    tail.wrapping_add((size - FRAME_HEAD - FRAME_ALIGN) as u64)
+}
+
 /// The writing end. One thread at a time.
 #[derive(Debug)]
 pub struct Writer {
     place: Place,
     head: u64,
-    /// The tail as last read.
-    tail: u64,
+    /// Where the next frame must end, by the tail that was last read: the frame's own head and the
+    /// head of the next one, whose length is zeroed first, have room behind that.
+    limit: u64,
     /// Where [`Writer::prepare`] has zeroed a length.
     zeroed: u64,
 }
@@ -195,7 +202,7 @@ pub struct Writer {
 impl Writer {
     /// Makes the writing end of a ring without frames.
     pub fn new(place: Place) -> Writer {
-        Writer { place, head: 0, tail: 0, zeroed: 0 }
+        Writer { place, head: 0, limit: limit(0, place.size), zeroed: 0 }
     }
 
     /// The ring.
@@ -223,40 +230,38 @@ impl Writer {
         want: usize,
         most: usize,
     ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
-        let mut free = self.free();
-        if free < want.max(most) {
+        if self.free() < want.max(most) as i64 {
             // Pairs with the release in `Reader::release`: the reader has read the bytes before
             // they are overwritten.
             let tail = self.place.control().tail.0.load(Ordering::Acquire);
-            if tail.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail)
+            let last = self.limit.wrapping_sub(limit(0, self.place.size));
+            if tail.wrapping_sub(last) > self.head.wrapping_sub(last)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
             {
                 return Err(Broken);
             }
-            self.tail = tail;
-            free = self.free();
+            self.limit = limit(tail, self.place.size);
+            if self.free() < want as i64 {
+                return Ok(None);
+            }
         }
-        if free < want {
-            return Ok(None);
-        }
+        let free = self.free() as usize;
         // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
         let p = unsafe { self.place.at(self.head).add(FRAME_HEAD) };
         Ok(NonNull::new(p).map(|p| (p, free.min(most))))
     }
 
-    /// Frame bytes that fit: the free bytes, less this frame's head and the next one's, whose
-    /// length is zeroed first.
+    /// Frame bytes that fit; negative: not even a head.
     #[inline(always)]
-    fn free(&self) -> usize {
-        let used = self.head.wrapping_sub(self.tail) as usize;
-        (self.place.size - used.min(self.place.size)).saturating_sub(FRAME_HEAD + FRAME_ALIGN)
+    fn free(&self) -> i64 {
+        self.limit.wrapping_sub(self.head) as i64
     }
 
     /// Publishes the frame to the reader: `len` bytes, not 0 and at most the room of `room`.
     /// Returns the address of the next one.
     #[inline(always)]
     pub fn publish(&mut self, len: usize) -> u64 {
-        debug_assert!(len > 0 && len <= self.free());
+        debug_assert!(len > 0 && len as i64 <= self.free());
         let next = self.head.wrapping_add(step(len));
         let behind = self.place.length(next);
         // A frame that was begun and abandoned may have overwritten the zero of `prepare`.
@@ -278,7 +283,7 @@ impl Writer {
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
-        if self.zeroed != next && self.free() > FRAME_ALIGN {
+        if self.zeroed != next && self.free() > FRAME_ALIGN as i64 {
             self.place.length(next).clear();
             self.zeroed = next;
         }

@@ -71,14 +71,10 @@ impl SoftEngine {
             return Ok(());
         }
         q.expect_frame();
-        if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
-        }
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, take) };
+            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
         };
         self.doorbell(qi, q, posted);
         Ok(())
@@ -142,7 +138,8 @@ impl SoftEngine {
 
 /// Data: posts of other shapes, and polls that find nothing.
 impl SoftEngine {
-    /// Posts one plain request to a DCI.
+    /// Posts what is not one plain request to the peer of an RC or UC QP. Most such posts are plain
+    /// requests to a DCI.
     ///
     /// # Safety
     /// That of `Device::post_send`.
@@ -233,7 +230,7 @@ impl SoftEngine {
         }
         self.note_poll(handled > 0);
         self.after_turn(token, handled == 0);
-        if cq.ring.is_empty() || n == wc.len() {
+        if n == wc.len() || cq.ring.is_empty() {
             return Ok(n);
         }
         match take(cq, &mut wc[n..]) {

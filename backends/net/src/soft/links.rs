@@ -15,7 +15,7 @@ use crate::shm::{Records, Sender};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
-use gdrcore_core::roce::run::{Run, HEAD_MAX};
+use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::wire::Malformed;
 
 /// The engine that takes what comes over links.
@@ -29,18 +29,22 @@ struct Arrivals<'a, 'g> {
 
 impl Records for Arrivals<'_, '_> {
     #[inline(always)]
-    fn take_short(
-        &mut self,
-        (from, receipts): Sender<'_>,
-        head: &[u64; HEAD_MAX / 8],
-        rest: &[u8],
-    ) -> usize {
+    fn take_short(&mut self, (from, receipts): Sender<'_>, head: impl Words, rest: &[u8]) -> usize {
         // The time of an earlier round is enough here: it only lets an ACK leave a little earlier.
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
+    #[inline(always)]
+    fn take(&mut self, from: Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
+        // Another value, for this call alone: mostly there is none, and `self` stays in registers.
+        let Arrivals { engine, g, member, schedule, now } = self;
+        Arrivals { engine, g, member, schedule, now: *now }.take_apart(from, run);
+    }
+}
+
+impl Arrivals<'_, '_> {
     #[inline(never)]
-    fn take(&mut self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
+    fn take_apart(self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
         match run {
             Ok((run, payload)) if self.g.owns(run.dest_qpn) => {
                 let now = self.schedule.exact(self.now, now_ns);

@@ -246,11 +246,13 @@ impl SoftEngine {
         path: u32,
         opcode: u32,
     ) -> bool {
-        let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
-        let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
+        if path == qp_path::LINK {
+            let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
+            let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
+            return may_copy && Self::write_peer(g, port, qi)
+                || self.send_to_link::<DC>(g, port, qi, is_plain);
+        }
         match path {
-            qp_path::LINK if may_copy && Self::write_peer(g, port, qi) => true,
-            qp_path::LINK => self.send_to_link::<DC>(g, port, qi, is_plain),
             qp_path::LOOPBACK
                 if opcode <= wr_opcode::RDMA_READ && g.try_local::<DC>(qi, opcode) =>
             {

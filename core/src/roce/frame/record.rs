@@ -12,7 +12,7 @@ use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
-use crate::roce::run::{head_flags, memory_of_head, Head, Run};
+use crate::roce::run::{head_flags, memory_of_head, Head, Run, Words};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
@@ -25,6 +25,17 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 /// Opcode bit that a WRITE of one packet has, and a SEND of one packet has not.
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
+
+/// What the first record of a frame is taken for. Of each shape the compiler makes a function, which
+/// checks that the record is of this shape.
+pub mod shape {
+    /// A SEND, and maybe an ACK beside it.
+    pub const SEND: u8 = 0;
+    /// A WRITE, and maybe an ACK beside it.
+    pub const WRITE: u8 = 1;
+    /// An ACK.
+    pub const ACK: u8 = 2;
+}
 /// Flags of the record of a single message, besides SOLICITED and ACK_REQ.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
@@ -96,20 +107,21 @@ impl Transport {
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
     /// message in order, or the ACK of single requests; also the ACK beside a message.
-    /// `w`: the first words of `rest`, copied out. `receipts`: those of the link. Returns the bytes
+    /// `w`: the first words of `rest`. `receipts`: those of the link. Returns the bytes
     /// taken; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken.
-    /// `DC`: it is a record of DC.
+    /// `DC`: it is a record of DC. `SHAPE`: its [`shape`].
     #[inline(never)]
-    pub(crate) fn take_record<const DC: bool>(
+    pub(crate) fn take_record<const DC: bool, const SHAPE: u8, W: Words>(
         &mut self,
         s: &Shared,
         now: u64,
         gid: &[u8; 16],
-        w: &[u64; HEAD_MAX / 8],
+        w: W,
         rest: &[u8],
         receipts: &Receipts,
     ) -> usize {
-        let h = Head::of(w);
+        let base = [w.word(0), w.word(1), w.word(2)];
+        let h = Head::of_base(base);
         let class = class_of_singles(DC);
         let (op, flags, len) = (h.op.within(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
@@ -119,8 +131,7 @@ impl Transport {
         if !takes || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
-        let is_ack = op == Opcode::RC_ACK;
-        let is_write = op.0 & WRITES != 0;
+        let (is_ack, is_write) = (SHAPE == shape::ACK, SHAPE == shape::WRITE);
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let end = head + padded(len);
         let message =
@@ -130,14 +141,18 @@ impl Transport {
         }
         // The ACK beside a message comes first: the peer received before it sent. So a program with
         // one CQ for both queues sees its own request complete before the peer's reply, as with a
-        // NIC. Beside a short message the ACK lies among the words that were copied out.
+        // NIC. Beside a short message the ACK lies among the first words.
         let psn = match is_ack {
             true => acked(Head { op, ..h }),
             // No queue pair of DC sends both.
             false if DC => None,
-            false => beside(w, end, rest.len()),
+            false => beside(w, base[1] as u32, end, rest.len()),
         };
-        let acked = psn.is_some_and(|psn| c.end_singles_through(now, psn));
+        // No closure: the compiler may not inline one that is called once in each shape.
+        let acked = match psn {
+            Some(psn) => c.end_singles_through(now, psn),
+            None => false,
+        };
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
@@ -159,7 +174,7 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
-                let former = receipts.leave_word(w[1]);
+                let former = receipts.leave_word(base[1]);
                 if former != 0 {
                     c.common.flush_ack_of(former);
                 }
@@ -263,19 +278,29 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(Head::of(w)).is_some()
 }
 
-/// Whether a record is of DC, by its first words.
+/// Whether a record seems to be of DC, and its [`shape`], by the first of its words. They choose the
+/// function that reads it, and checks that.
 #[inline(always)]
-pub fn is_dc(w: &[u64; HEAD_MAX / 8]) -> bool {
-    Head::of(w).op.is_of_dc()
+pub fn seems(w: impl Words) -> (bool, u8) {
+    let op = Head::of_base([w.word(0), 0, 0]).op;
+    let shape = match op.within(class_of_singles(op.is_of_dc())) {
+        Opcode::RC_ACK => shape::ACK,
+        Opcode(op) if op & WRITES != 0 => shape::WRITE,
+        _ => shape::SEND,
+    };
+    (op.is_of_dc(), shape)
 }
 
-/// The PSN of the plain ACK for the same queue pair in the record at `at`, behind a message;
-/// `None`: it is another record, or lies beyond the words.
+/// The PSN of the plain ACK for the same queue pair, by the word of its QPN, in the record at `at`,
+/// behind a message; `None`: it is another record, or lies beyond the words.
 #[inline(always)]
-fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
-    let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
-    let same = b as u32 == w[1] as u32 && len - at >= HEAD_MIN;
-    same.then(|| acked(Head::of(&[a, b, c, 0, 0, 0, 0, 0]))).flatten()
+fn beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
+    let end = at + HEAD_MIN;
+    if end > HEAD_MAX || end > len {
+        return None;
+    }
+    let base = [w.word(at / 8), w.word(at / 8 + 1), w.word(at / 8 + 2)];
+    (base[1] as u32 == qpn).then(|| acked(Head::of_base(base))).flatten()
 }
 
 /// The PSN of a plain ACK, by the head of its record; `None`: another record.

@@ -74,7 +74,7 @@ impl Conn<'_> {
         {
             return false;
         }
-        let slot = sq.at(index);
+        let slot = sq.peek(0);
         let wqe = slot.header();
         let at = qp.wqe_at(index);
         let ws = &mut qp.wqes[at];
@@ -96,12 +96,12 @@ impl Conn<'_> {
     /// blocks that. False: nothing has changed. [`Conn::single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_singles_through(&mut self, now: u64, psn: Psn) -> bool {
-        self.end_single(now, psn) || self.end_several(now, psn)
+        self.end_single(now, psn) || self.reborrow().end_several(now, psn)
     }
 
     /// [`Conn::end_singles_through`] of more than one.
     #[inline(never)]
-    fn end_several(&mut self, now: u64, psn: Psn) -> bool {
+    fn end_several(mut self, now: u64, psn: Psn) -> bool {
         let count = self.singles_through(psn);
         if count == 0 {
             return false;

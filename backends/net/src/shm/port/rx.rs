@@ -6,7 +6,7 @@ use super::records::{records, Records, Sender};
 use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
 use core::sync::atomic::{fence, Ordering};
-use gdrcore_core::roce::run::{Run, HEAD_MAX};
+use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 
@@ -20,7 +20,7 @@ impl<F> Records for Whole<F>
 where
     F: FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
 {
-    fn take_short(&mut self, _: Sender<'_>, _: &[u64; HEAD_MAX / 8], _: &[u8]) -> usize {
+    fn take_short(&mut self, _: Sender<'_>, _: impl Words, _: &[u8]) -> usize {
         0
     }
 
@@ -45,9 +45,8 @@ impl ShmPort {
     #[inline(always)]
     pub fn poll_with(&mut self, to: &mut impl Records) -> usize {
         let mut handled = 0;
-        let mut k = 0;
-        while let Some(&i) = self.open[..self.open_len].get(k) {
-            k += 1;
+        for k in 0..self.open_len {
+            let Some(&i) = self.open.get(k) else { break };
             let Some(Some(Inbound { link: Some(link), socket, .. })) =
                 self.inbound.get_mut(usize::from(i))
             else {
