@@ -128,24 +128,25 @@ impl<T> Table<T> {
     /// Where element `i` lies, if it exists.
     #[inline(always)]
     fn at(&self, i: usize) -> Option<*mut T> {
-        if i < self.block.len() {
-            // SAFETY: inside the block.
-            return Some(unsafe { self.block.ptr.as_ptr().add(i) });
+        if i >= self.block.len() {
+            return self.in_chunk(i);
         }
-        self.in_chunk(i)
+        // SAFETY: inside the block.
+        Some(unsafe { self.block.ptr.as_ptr().add(i) })
     }
 
-    /// [`Table::at`] behind the block.
-    #[cold]
-    #[inline(never)]
+    /// [`Table::at`] behind the block. Inlined: around a call the caller would keep its values in
+    /// memory.
+    #[inline(always)]
     fn in_chunk(&self, i: usize) -> Option<*mut T> {
         if i >= self.len() {
             return None;
         }
         let behind = i - self.block.len();
-        let chunk = self.directory.get(behind / CHUNK)?.load(Ordering::Acquire);
         // SAFETY: below the length, so `attach` stored the pointer of its chunk before it stored
-        // that length: CHUNK elements that never move.
+        // that length.
+        let chunk = unsafe { self.directory.get_unchecked(behind / CHUNK) }.load(Ordering::Acquire);
+        // SAFETY: as above: CHUNK elements that never move.
         Some(unsafe { chunk.add(behind % CHUNK) })
     }
 

@@ -329,7 +329,7 @@ impl Engine {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        Self::take_completions(self.cq(cq)?.1, wc)
+        Self::take_completions(self.cq(cq)?.1, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
     /// A CQ for polling: its index, and its shared half.
@@ -345,28 +345,23 @@ impl Engine {
         }
     }
 
-    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.
-    ///
-    /// # Errors
-    /// [`Error::Busy`]: another thread polls this CQ.
+    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty. `None`: another thread
+    /// polls this CQ ([`polled`]).
     #[inline(always)]
-    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // Most polls find nothing. They need no exclusive end, whose flag takes a locked
         // instruction.
         match cq.ring.is_empty() {
-            true => Ok(0),
+            true => Some(0),
             false => Self::take_waiting(cq, wc),
         }
     }
 
     /// [`Engine::take_completions`] of a CQ that was just seen to have some.
-    ///
-    /// # Errors
-    /// As there.
     #[inline(always)]
-    pub fn take_waiting(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    pub fn take_waiting(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // An engine that waits for room looks for it in its next round.
-        Ok(cq.ring.consumer().ok_or_else(polled)?.take_headers(wc))
+        Some(cq.ring.consumer()?.take_headers(wc) as u32)
     }
 }
 
@@ -411,7 +406,7 @@ impl Guard<'_> {
         let Inner { transport: t, scratch, .. } = inner;
         let done = match request.opcode {
             wr_opcode::RDMA_WRITE => t.pass_single::<true>(s, qi, request, scratch),
-            _ => t.pass_single::<false>(s, qi, request, scratch),
+            _ => t.pass_send(s, qi, request, scratch),
         };
         if !done {
             self.end_at_once(qi);

@@ -250,7 +250,7 @@ impl Guard<'_> {
     /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a single message
     /// or its ACK. `head`: the first words of `rest`. Returns the bytes that it took;
     /// 0: nothing has changed; [`ACK_BESIDE`]: it took only the ACK beside the message.
-    #[inline]
+    #[inline(always)]
     pub fn take_record(
         &mut self,
         now: u64,
@@ -267,12 +267,13 @@ impl Guard<'_> {
             };
         }
         match seems(head) {
-            (false, shape::SEND) => take!(false, SEND),
-            (false, shape::WRITE) => take!(false, WRITE),
-            (false, _) => take!(false, ACK),
-            (true, shape::SEND) => take!(true, SEND),
-            (true, shape::WRITE) => take!(true, WRITE),
-            (true, _) => take!(true, ACK),
+            Some((false, shape::SEND)) => take!(false, SEND),
+            Some((false, shape::WRITE)) => take!(false, WRITE),
+            Some((false, _)) => take!(false, ACK),
+            Some((true, shape::SEND)) => take!(true, SEND),
+            Some((true, shape::WRITE)) => take!(true, WRITE),
+            Some((true, _)) => take!(true, ACK),
+            None => 0,
         }
     }
 

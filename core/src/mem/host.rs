@@ -125,6 +125,22 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
     imp::place(addr, src, last_word(addr, src.len()))
 }
 
+/// [`place`] for a caller that expects 8 bytes: around the call that copies others it keeps its
+/// values in registers.
+#[inline(always)]
+pub fn place_short(addr: u64, src: &[u8]) -> Result<(), Fault> {
+    if let (Ok(word), 0) = (<&[u8; 8]>::try_from(src), addr & 7) {
+        return imp::store8(addr, u64::from_ne_bytes(*word));
+    }
+    place_apart(addr, src)
+}
+
+#[cold]
+#[inline(never)]
+fn place_apart(addr: u64, src: &[u8]) -> Result<(), Fault> {
+    place(addr, src)
+}
+
 /// Copies `src` to `addr`, and continues the CRC from `state` over the bytes. Returns the new
 /// state. Bulk in one pass, as [`fetch_crc`]. Bytes are seen in ascending address; nothing is said
 /// of a last word.

@@ -74,7 +74,7 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     // SAFETY: the caller's promise.
     let Plain { w, sge, inline, signaled } = unsafe { Plain::read::<DC>(qp, wr)? };
     let mut side = qp.sq.producer()?;
-    if side.free() == 0 {
+    if side.room() == 0 {
         return None;
     }
     let mut slot = side.slot(0);
@@ -267,15 +267,7 @@ impl Plain {
             return None;
         }
         // SAFETY: the caller promises that `wr` is readable.
-        let w = unsafe { Head::read(wr) };
-        // WRITE and SEND, with immediate data and without, are the lowest opcodes.
-        let is_plain = w.opcode <= wr_opcode::SEND_WITH_IMM
-            && w.num_sge == 1
-            && w.next.is_null()
-            && !w.sg_list.is_null();
-        if !is_plain {
-            return None;
-        }
+        let w = unsafe { Head::read_plain(wr)? };
         // SAFETY: one readable element, as the caller promises.
         let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
         let inline = w.flags & send_flags::INLINE != 0;
@@ -300,6 +292,41 @@ struct Head {
 }
 
 impl Head {
+    /// Those of a SEND or WRITE of one piece; `None`: it is another request.
+    ///
+    /// # Safety
+    /// As for [`Head::read`].
+    #[inline(always)]
+    unsafe fn read_plain(wr: *const SendWr) -> Option<Head> {
+        macro_rules! field {
+            ($f:ident) => {
+                // SAFETY: the caller's promise.
+                unsafe { (&raw const (*wr).$f).read_unaligned() }
+            };
+        }
+        // Each is read where it is asked about: conditions on values that are there already are
+        // computed without branches, which takes more instructions.
+        let opcode = field!(opcode);
+        // WRITE and SEND, with immediate data and without, are the lowest opcodes.
+        if opcode > wr_opcode::SEND_WITH_IMM {
+            return None;
+        }
+        let num_sge = field!(num_sge);
+        if num_sge != 1 {
+            return None;
+        }
+        let next: *const SendWr = field!(next);
+        if !next.is_null() {
+            return None;
+        }
+        let sg_list: *const Sge = field!(sg_list);
+        if sg_list.is_null() {
+            return None;
+        }
+        let (wr_id, flags, imm) = (field!(wr_id), field!(send_flags), field!(imm_data));
+        Some(Head { wr_id, next, sg_list, num_sge, opcode, flags, imm })
+    }
+
     /// # Safety
     /// `wr` points to a readable, initialised struct, maybe misaligned.
     #[inline(always)]
@@ -591,7 +618,7 @@ unsafe fn recv_one(
     // SAFETY: one readable element, as the caller promises.
     let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
     let mut side = ring.producer()?;
-    if side.free() == 0 {
+    if side.room() == 0 {
         return None;
     }
     let mut slot = side.slot(0);

@@ -130,8 +130,8 @@ pub mod qp_path {
     pub const PORT: u32 = 1;
     /// Within the engine.
     pub const LOOPBACK: u32 = 2;
-    /// Through the memory of a link.
-    pub const LINK: u32 = 3;
+    /// Through the memory of a link. A bit of its own, so that a post asks for it first.
+    pub const LINK: u32 = 4;
 }
 
 /// Numbers of places in [`QpShared::at_once`].

@@ -27,24 +27,26 @@ struct Arrivals<'a, 'g> {
     now: u64,
 }
 
-impl Records for Arrivals<'_, '_> {
+impl<'g> Records for Arrivals<'_, 'g> {
+    type Again<'b>
+        = Arrivals<'b, 'g>
+    where
+        Self: 'b;
+
+    #[inline(always)]
+    fn again(&mut self) -> Arrivals<'_, 'g> {
+        let Arrivals { engine, g, member, schedule, now } = self;
+        Arrivals { engine, g, member, schedule, now: *now }
+    }
+
     #[inline(always)]
     fn take_short(&mut self, (from, receipts): Sender<'_>, head: impl Words, rest: &[u8]) -> usize {
         // The time of an earlier round is enough here: it only lets an ACK leave a little earlier.
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
-    #[inline(always)]
-    fn take(&mut self, from: Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
-        // Another value, for this call alone: mostly there is none, and `self` stays in registers.
-        let Arrivals { engine, g, member, schedule, now } = self;
-        Arrivals { engine, g, member, schedule, now: *now }.take_apart(from, run);
-    }
-}
-
-impl Arrivals<'_, '_> {
     #[inline(never)]
-    fn take_apart(self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
+    fn take(&mut self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
         match run {
             Ok((run, payload)) if self.g.owns(run.dest_qpn) => {
                 let now = self.schedule.exact(self.now, now_ns);

@@ -246,7 +246,7 @@ impl SoftEngine {
         path: u32,
         opcode: u32,
     ) -> bool {
-        if path == qp_path::LINK {
+        if path & qp_path::LINK != 0 {
             let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
             let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
             return may_copy && Self::write_peer(g, port, qi)
@@ -323,6 +323,12 @@ impl SoftEngine {
             }
             return;
         }
+        self.note_vain_poll();
+    }
+
+    /// [`SoftEngine::note_poll`] in vain.
+    #[inline(always)]
+    pub(super) fn note_vain_poll(&self) {
         let idle = self.polls.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)

@@ -6,8 +6,9 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::mem::TransferId;
+use crate::mem::{RegisteredMemory, TransferId};
 use crate::receipt::Receipts;
+use crate::ring::SlotRef;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
@@ -16,9 +17,9 @@ use crate::roce::run::{head_flags, memory_of_head, Head, Run, Words};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
-use crate::verbs::wqe::DcAddr;
+use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Kind, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
@@ -99,8 +100,7 @@ impl Transport {
         } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
             c.common.timer_deferred = qi as u32;
         } else {
-            c.start_timers(clock());
-            c.arm();
+            c.reborrow().start_timers_now(clock());
         }
         true
     }
@@ -159,7 +159,7 @@ impl Transport {
                 // The general path takes both, the ACK first as well.
                 return 0;
             }
-            let (va, rkey, dma_len) = Head::memory(w);
+            let (va, rkey, dma_len) = if is_write { Head::memory(w) } else { (0, 0, 0) };
             let kind = if is_write { Kind::Write } else { Kind::Send };
             let run = Run {
                 has_imm: op.0 & 1 != 0,
@@ -195,7 +195,8 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request, and the owed ACK, into room of its link. Changes nothing
-    /// else. Returns the time as well, of DC only.
+    /// else, but that the request has begun, if there is a result. Returns the time as well, of DC
+    /// only.
     #[inline(always)]
     fn write_single<'p, const DC: bool, L: Links>(
         &mut self,
@@ -221,17 +222,21 @@ impl Conn<'_> {
         let behind = head + padded(len);
         let (room, frame) = links.begin(link)?;
         let record = room.get_mut(..behind + HEAD_MIN)?;
-        if len > 0 {
-            let body = &mut record[head..head + len];
-            match <&mut [u8; 8]>::try_from(&mut *body) {
-                // Most small messages are 8 inline bytes, which need no call.
-                Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+        match record[head..].first_chunk_mut() {
+            // Most small messages are 8 inline bytes, which need no call.
+            Some(word) if len == 8 && wqe.inline != 0 => *word = *slot.tail().first_chunk::<8>()?,
+            _ if len > 0 => {
+                let body = &mut record[head..head + len];
+                let of = TransferId::request(qp.qpn, index, 0);
+                // Of its own for this call, which needs its address.
+                let slot = slot;
                 // A fetch that slow memory begins here continues for the general path.
-                _ => {
-                    let of = TransferId::request(qp.qpn, index, 0);
-                    self.common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
-                }
+                gather(&self.common.memory, qp.pd, &slot, body, of)?;
             }
+            _ => {}
+        }
+        if !qp.begin_single(index) {
+            return None;
         }
         let flags = WHOLE
             | head_flags::ACK_REQ
@@ -256,6 +261,19 @@ impl Conn<'_> {
     }
 }
 
+/// The bytes of a request that are not 8 inline ones.
+#[cold]
+#[inline(never)]
+fn gather(
+    memory: &RegisteredMemory,
+    pd: u32,
+    slot: &SlotRef<'_, SendWqe>,
+    body: &mut [u8],
+    of: TransferId,
+) -> Option<()> {
+    memory.gather(pd, slot, 0, body, of).ok().map(|_| ())
+}
+
 /// Offset of the ACK in a frame that holds one single message, which takes a receive request, and
 /// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes that ACK first,
 /// as [`Transport::take_record`] does if the ACK lies among the words.
@@ -278,17 +296,22 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(Head::of(w)).is_some()
 }
 
-/// Whether a record seems to be of DC, and its [`shape`], by the first of its words. They choose the
-/// function that reads it, and checks that.
+/// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
+/// words. They choose the function that reads it, and checks that. `None`: it has none.
 #[inline(always)]
-pub fn seems(w: impl Words) -> (bool, u8) {
+pub fn seems(w: impl Words) -> Option<(bool, u8)> {
     let op = Head::of_base([w.word(0), 0, 0]).op;
-    let shape = match op.within(class_of_singles(op.is_of_dc())) {
-        Opcode::RC_ACK => shape::ACK,
-        Opcode(op) if op & WRITES != 0 => shape::WRITE,
-        _ => shape::SEND,
-    };
-    (op.is_of_dc(), shape)
+    match op {
+        Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => Some((false, shape::SEND)),
+        Opcode::RC_WRITE_ONLY | Opcode::RC_WRITE_ONLY_IMM => Some((false, shape::WRITE)),
+        Opcode::RC_ACK => Some((false, shape::ACK)),
+        _ if !op.is_of_dc() => None,
+        _ => match op.within(Class::Dc) {
+            Opcode::RC_ACK => Some((true, shape::ACK)),
+            Opcode(op) if op & WRITES != 0 => Some((true, shape::WRITE)),
+            _ => Some((true, shape::SEND)),
+        },
+    }
 }
 
 /// The PSN of the plain ACK for the same queue pair, by the word of its QPN, in the record at `at`,

@@ -12,6 +12,14 @@ pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
 /// What takes the records of frames that have arrived.
 pub trait Records {
+    /// The same for a call that is not inlined and seldom made ([`Records::again`]).
+    type Again<'a>: Records
+    where
+        Self: 'a;
+
+    /// The same borrows once more. So this value may stay in registers.
+    fn again(&mut self) -> Self::Again<'_>;
+
     /// Offers a record first: the words of its head, and all bytes of its frame from there on.
     /// Returns how many bytes it took; 0: the record goes to [`Records::take`].
     fn take_short(&mut self, from: Sender<'_>, head: impl Words, rest: &[u8]) -> usize;
@@ -30,11 +38,38 @@ pub trait Records {
 #[inline(always)]
 pub(super) unsafe fn records(
     frame: NonNull<u8>,
-    mut len: usize,
+    len: usize,
     from: Sender<'_>,
     to: &mut impl Records,
 ) -> usize {
-    let (mut at, mut n) = (0, 0);
+    let mut first = 0;
+    // Most frames are one short message, and maybe the ACK beside it.
+    if (HEAD_MIN..=HEAD_MAX).contains(&len) {
+        // SAFETY: the caller's promise.
+        let (words, rest) = unsafe { (InFrame::at(frame, 0), bytes(frame, 0, len)) };
+        first = to.take_short(from, words, rest);
+        if first == len {
+            return 1;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { each(frame, len, first, from, &mut to.again()) }
+}
+
+/// [`records`] one by one. `first`: what [`Records::take_short`] has taken of the first; 0: it was
+/// not offered, or declined.
+///
+/// # Safety
+/// As for [`records`].
+#[inline(never)]
+unsafe fn each(
+    frame: NonNull<u8>,
+    mut len: usize,
+    first: usize,
+    from: Sender<'_>,
+    to: &mut impl Records,
+) -> usize {
+    let (mut at, mut n, mut first) = (0, 0, Some(first));
     while at < len {
         n += 1;
         if len - at < HEAD_MIN {
@@ -43,18 +78,18 @@ pub(super) unsafe fn records(
         }
         // SAFETY: the caller's promise.
         let in_frame = unsafe { InFrame::at(frame, at) };
-        // SAFETY: inside the frame. The bytes may change while the slice lives: only the copies of
-        // `mem::host` read through it, which are assembly and take each byte as it is.
-        let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
-        let mut taken = 0;
+        // SAFETY: the caller's promise.
+        let rest = unsafe { bytes(frame, at, len) };
         // `take_short` handles an ACK among the words together with the message. An ACK behind
         // them, or one that `take_short` has left, is handled before the message.
-        if rest.len() <= HEAD_MAX {
-            taken = to.take_short(from, in_frame, rest);
-            if !matches!(taken, 0 | ACK_BESIDE) {
-                at += taken;
-                continue;
-            }
+        let mut taken = match first.take() {
+            Some(taken) => taken,
+            None if rest.len() <= HEAD_MAX => to.take_short(from, in_frame, rest),
+            None => 0,
+        };
+        if !matches!(taken, 0 | ACK_BESIDE) {
+            at += taken;
+            continue;
         }
         let words = in_frame.copy();
         if taken == 0 {
@@ -96,6 +131,17 @@ pub(super) unsafe fn records(
         }
     }
     n
+}
+
+/// The bytes of a frame from `at` to `end`.
+///
+/// # Safety
+/// As for [`records`]; `at` is not behind `end`. The bytes may change while the slice lives: only
+/// the copies of `mem::host` read through it, which are assembly and take each byte as it is.
+#[inline(always)]
+unsafe fn bytes<'f>(frame: NonNull<u8>, at: usize, end: usize) -> &'f [u8] {
+    // SAFETY: inside the frame.
+    unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), end - at) }
 }
 
 /// The first words of the ACK that ends a frame whose only other record is a single-packet message

@@ -5,6 +5,7 @@ use super::super::ring::Broken;
 use super::records::{records, Records, Sender};
 use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
+use core::ptr::NonNull;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::sleep;
@@ -20,6 +21,15 @@ impl<F> Records for Whole<F>
 where
     F: FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
 {
+    type Again<'a>
+        = Whole<&'a mut F>
+    where
+        Self: 'a;
+
+    fn again(&mut self) -> Whole<&mut F> {
+        Whole(&mut self.0)
+    }
+
     fn take_short(&mut self, _: Sender<'_>, _: impl Words, _: &[u8]) -> usize {
         0
     }
@@ -52,10 +62,12 @@ impl ShmPort {
             else {
                 continue;
             };
-            if link.reader.is_empty() {
-                continue;
-            }
-            match read_link(link, socket, &mut self.counters, to) {
+            let read = match link.reader.peek() {
+                Ok(None) => continue,
+                Ok(Some(first)) => read_link(link, first, socket, &mut self.counters, to),
+                Err(broken) => Err(broken),
+            };
+            match read {
                 Ok(n) => handled += n,
                 Err(Broken) => {
                     self.counters.broken += 1;
@@ -96,17 +108,17 @@ impl ShmPort {
     }
 }
 
-/// Reads the frames of a link. Returns the number of their records.
+/// Reads the frames of a link, the first of which was seen. Returns the number of their records.
 #[inline(always)]
 fn read_link(
     link: &mut InboundRing,
+    (mut p, mut len): (NonNull<u8>, usize),
     socket: &LinkSocket,
     counters: &mut ShmCounters,
     to: &mut impl Records,
 ) -> core::result::Result<usize, Broken> {
     let mut handled = 0;
     for _ in 0..BATCH {
-        let Some((p, len)) = link.reader.peek()? else { break };
         let from = (&link.from, link.reader.place().receipts());
         // SAFETY: the frame lies in the mapping, which lives until the link is closed.
         handled += unsafe { records(p, len, from, to) };
@@ -117,6 +129,8 @@ fn read_link(
             // frame is read.
             break;
         }
+        let Some(next) = link.reader.peek()? else { break };
+        (p, len) = next;
     }
     // A writer that waits for room must be woken.
     if link.reader.place().wants_room().load(Ordering::Relaxed) != 0 {
