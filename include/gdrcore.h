@@ -9,8 +9,7 @@
  * - Structs that begin with struct_size: set every field to 0, then struct_size to sizeof. 0 means
  *   the default.
  * - Fields that hold a value or flags of an enumeration are uint32_t: their size is the ABI's.
- * - Handles are passed by value; {0} is never valid; the handle of a destroyed object is refused
- *   with -EINVAL.
+ * - Handles are passed by value; that of a destroyed object is refused with -EINVAL.
  * - A context pointer may be used by any thread. One thread at a time per side of a QP, per CQ, per
  *   SRQ: others get -EBUSY.
  * - After fork the child gets -EOWNERDEAD on its parent's contexts, and may open its own.
@@ -34,17 +33,14 @@ extern "C" {
 
 /**
  * @defgroup gdrc_handles Handles
- * Objects are named by value. {0} is never valid; the handle of a destroyed object is refused with
- * -EINVAL.
+ * Objects are named by value. {0} is never valid.
  * @{
  */
 
 /** Opaque: a device and its objects. */
 typedef struct gdrc_context gdrc_context;
 
-/**
- * Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.
- */
+/** Protection domain. */
 typedef struct gdrc_pd {
     /** Index, type and generation; opaque. */
     uint64_t handle;
@@ -223,12 +219,9 @@ typedef struct gdrc_config {
     uint64_t ring_bytes;
     /**
      * Write every packet to this pcap file as an Ethernet frame, before it leaves or is handled,
-     * or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set.
-     * Messages between queue pairs of the context itself are not captured. A file that another
-     * context or process writes, or that this process has begun, is continued; any other is
-     * overwritten (-EINVAL: a file to be continued is no capture; -EBUSY: it stays locked). A full
-     * disk ends the capture but not the traffic; a line on standard error and the counter
-     * capture_lost report it. Read during the call only.
+     * or NULL. Peers of this host are then reached by packets, unless GDRC_CONFIG_SHM is set. Read
+     * during the call only. What becomes of a file that exists, and of a full disk:
+     * docs/using/ABI.md, "Captures and faults".
      */
     const char *pcap_path;
     /**
@@ -262,27 +255,17 @@ typedef struct gdrc_config {
      */
     uint32_t burst_bytes;
     /**
-     * Engines of a soft device (1), at most 64. Each takes the memory of a context, and every
-     * limit above is that of one engine. The threads of a program are spread over the engines in
-     * the order in which they first create a CQ, an SRQ or a channel; such an object is of the
-     * engine of its thread. A queue pair is of the engine of its SRQ, else of its send CQ. Calls
-     * on queue pairs and CQs of different engines never wait for each other. A queue pair may have
-     * a CQ of another engine, whose polls then serve both engines (counter qps_of_two_engines),
-     * and which may raise an event for each when it is armed. Queue pairs of different engines
-     * reach each other as those of two processes do; over a router each engine is a session of its
-     * tenant. More than one engine excludes qpn_base and NICs (-EOPNOTSUPP). The connection
-     * manager is of the first engine: gdrc_wait, gdrc_progress and gdrc_cm_get_event run it, as do
-     * polls of that engine's CQs; its connections have queue pairs of any engine.
+     * Engines of a soft device (1), at most 64: threads that use objects of different engines
+     * never wait for each other. Each takes the memory of a context, and every limit above is that
+     * of one engine. Several exclude qpn_base and NICs (-EOPNOTSUPP). Which object is of which
+     * engine: docs/using/ABI.md, "Threads".
      */
     uint32_t engines;
     /**
      * Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
-     * every 10" (docs/using/TESTING.md). Which packets they hit follows from seed; 0: from one
-     * that is drawn. All peers are then reached by packets, also those of this host and of the
-     * context itself. Excludes GDRC_CONFIG_SHM, GDRC_CONFIG_SHM_ONLY, several engines, "loopback",
-     * routers and NICs (-EOPNOTSUPP, as are rules that are not carried out yet). -EINVAL: a word
-     * of the rules is wrong; gdrc_error_detail names it and its column. At most 32 rules in 4096
-     * bytes. Read during the call only.
+     * every 10" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a
+     * word is wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
+     * docs/using/ABI.md, "Captures and faults".
      */
     const char *faults;
 } gdrc_config;

@@ -27,6 +27,7 @@ while IFS='|' read -r name words section what; do
 done <<'PAGES'
 gdrcore|gdrcore|1|all programs of gdrcore as one command, and a doctor for RDMA
 gdrcore-doctor|gdrcore doctor|1|say what keeps RDMA from working
+gdrcore-top|gdrcore top|1|show the soft devices of your processes, live
 gdrcore-run|gdrcore-run|1|run a program of libibverbs without an RDMA NIC
 gdrcore-routerd|gdrcore-routerd|8|router of RDMA for the containers of a host
 gdrcore-routerctl|gdrcore-routerctl|8|read and change a running gdrcore-routerd

@@ -1,8 +1,9 @@
 //! `gdrcore`: one command for the programs of gdrcore. Subcommands that are programs of their own
-//! are executed in this process's place; `doctor` is here.
+//! are executed in this process's place; `doctor` and `top` are here.
 
 mod doctor;
 mod programs;
+mod top;
 
 use lexopt::prelude::*;
 use programs::{Program, PROGRAMS};
@@ -18,12 +19,14 @@ const USAGE: u8 = 2;
 enum Wish {
     Say(String),
     Doctor(doctor::Options),
+    Top(top::Options),
     Execute(&'static Program, Vec<OsString>),
 }
 
 /// The subcommands that are here, with their lines for `--help`.
-const OWN: [(&str, &str); 4] = [
+const OWN: [(&str, &str); 5] = [
     ("doctor", "say what keeps RDMA from working here, or to a peer"),
+    ("top", "show the devices of your processes, their rates and troubles"),
     ("version", "the version; also --version"),
     ("help [COMMAND]", "this text, or that of a command; also --help"),
     ("completion", "what bash completes gdrcore with, as a script"),
@@ -90,6 +93,10 @@ fn of_command(command: &str, rest: Vec<OsString>) -> Result<Wish, lexopt::Error>
             Some(options) => Ok(Wish::Doctor(options)),
             None => Ok(Wish::Say(doctor::HELP.into())),
         },
+        "top" => match top::parse(rest.into_iter())? {
+            Some(options) => Ok(Wish::Top(options)),
+            None => Ok(Wish::Say(top::HELP.into())),
+        },
         _ => match PROGRAMS.iter().find(|p| p.name == command) {
             Some(program) => Ok(Wish::Execute(program, rest)),
             None => Err(format!("no command '{command}'").into()),
@@ -115,6 +122,7 @@ fn main() -> ExitCode {
             .map(|()| 0)
             .map_err(|e| (1, format!("standard output: {e}"))),
         Ok(Wish::Doctor(options)) => doctor::run(&options).map_err(|e| (1, e)),
+        Ok(Wish::Top(options)) => top::run(&options).map_err(|e| (1, e)),
         Ok(Wish::Execute(program, rest)) => Err((127, execute(program, &rest))),
         Err(why) => Err((USAGE, format!("{why}\nTry 'gdrcore --help'."))),
     };

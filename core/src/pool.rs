@@ -52,14 +52,15 @@ tags! {
     XRCD = 9, "xrcd", "max_pd";
 }
 
-/// The generation with which free indexes begin in the context with a number. However many contexts
-/// there are, these are about as far apart as they can be (2^32 divided by the golden ratio, in
-/// steps): two contexts are 800 million uses of an index apart, a thousand some million.
+/// The generation with which free indexes begin in the context with this number, so that handles of
+/// different contexts differ. The step is 2^32 divided by the golden ratio, which spreads any
+/// number of contexts evenly: two are 800 million uses of an index apart, a thousand some million.
 pub const fn first_generation(context: u32) -> u32 {
     context.wrapping_mul(0x9e37_79b9) & !1
 }
 
-/// The handle of an index in its table; of a free one (its generation is even) with another index.
+/// The word of an index in its table: its handle. A free index (its generation is even) has the
+/// handle with another index, which matches nobody's.
 const fn word(generation: u32, tag: u8, index: usize) -> u64 {
     handle(generation, tag, index) ^ (!generation & 1) as u64
 }

@@ -31,7 +31,7 @@ const CAPACITY_MAX: u32 = 1 << 31;
 const STRIDE_ALIGN: usize = 8;
 
 /// One end's cursor and busy flag, on cache lines of their own.
-struct End {
+struct RingEnd {
     /// Free-running index: the next to publish, or the next to take.
     cursor: AtomicU32,
     /// A thread of the program is inside.
@@ -46,8 +46,8 @@ pub struct SlotRing<H> {
     base: AtomicPtr<u8>,
     stride: AtomicU32,
     capacity: AtomicU32,
-    producing: CachePadded<End>,
-    consuming: CachePadded<End>,
+    producing: CachePadded<RingEnd>,
+    consuming: CachePadded<RingEnd>,
     #[cfg(loom)]
     shadow: Shadow,
     /// Headers are copied in and out through raw memory.
@@ -65,8 +65,8 @@ impl<H> SlotRing<H> {
     /// A ring without memory.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        const fn end() -> CachePadded<End> {
-            CachePadded::new(End { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) })
+        const fn end() -> CachePadded<RingEnd> {
+            CachePadded::new(RingEnd { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) })
         }
         SlotRing {
             base: AtomicPtr::new(ptr::null_mut()),
@@ -81,8 +81,9 @@ impl<H> SlotRing<H> {
     /// A ring without memory.
     #[cfg(loom)]
     pub fn new() -> Self {
-        let end =
-            || CachePadded::new(End { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) });
+        let end = || {
+            CachePadded::new(RingEnd { cursor: AtomicU32::new(0), busy: AtomicBool::new(false) })
+        };
         SlotRing {
             base: AtomicPtr::new(core::ptr::null_mut()),
             stride: AtomicU32::new(0),

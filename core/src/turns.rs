@@ -149,7 +149,7 @@ impl TurnLock {
     /// has waited for a turn's time, or waits at all and the runner's operation was in vain. One
     /// load of a line that is seldom written.
     #[inline(always)]
-    pub fn calls(&self, vain: bool) -> bool {
+    pub fn must_yield(&self, vain: bool) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
         wanted & (ROUND | DUE) != 0 || vain && wanted != NOBODY
     }
@@ -173,7 +173,7 @@ impl TurnLock {
 
     /// Begins to wait for the turn. False: another thread waits for it already.
     #[inline]
-    pub fn want(&self, token: usize) -> bool {
+    pub fn try_want(&self, token: usize) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed);
         waiter(wanted) == NOBODY && self.change_wanted(wanted, wanted | token)
     }
@@ -250,20 +250,20 @@ mod tests {
         assert!(!lock.is_others_turn(a) && lock.is_others_turn(b));
         lock.hand_over();
         assert!(!lock.is_others_turn(a), "no thread waits for it");
-        assert!(lock.want(b) && !lock.want(c) && lock.is_wanted());
+        assert!(lock.try_want(b) && !lock.try_want(c) && lock.is_wanted());
         assert!(lock.waits(b) && !lock.waits(c));
-        assert!(!lock.is_due() && !lock.calls(false) && lock.calls(true));
+        assert!(!lock.is_due() && !lock.must_yield(false) && lock.must_yield(true));
         lock.call_due(c);
         assert!(!lock.is_due(), "another thread's word");
         lock.call_due(b);
-        assert!(lock.is_due() && lock.calls(false) && lock.waits(b));
-        assert!(!lock.want(c), "b waits");
+        assert!(lock.is_due() && lock.must_yield(false) && lock.waits(b));
+        assert!(!lock.try_want(c), "b waits");
         lock.hand_over();
         assert!(lock.is_others_turn(a) && !lock.is_others_turn(b) && lock.is_handed_over());
         assert!(!lock.waits(b) && !lock.is_wanted());
         lock.begin_turn(b);
         assert!(!lock.is_handed_over() && lock.is_others_turn(a) && !lock.is_others_turn(b));
-        assert!(!lock.is_due() && !lock.calls(true), "a new turn");
+        assert!(!lock.is_due() && !lock.must_yield(true), "a new turn");
         lock.call_due(b);
         assert!(!lock.is_wanted(), "b waits no longer");
     }
@@ -272,14 +272,14 @@ mod tests {
     fn a_thread_that_gives_up_is_not_waited_for() {
         let (lock, [a, b, c]) = (TurnLock::default(), [4, 8, 12]);
         lock.begin_turn(a);
-        assert!(lock.want(b));
+        assert!(lock.try_want(b));
         lock.withdraw(c);
         assert!(lock.waits(b), "another thread's word");
         lock.call_due(b);
         lock.withdraw(b);
         assert!(!lock.is_wanted() && !lock.is_due());
         lock.hand_over();
-        assert!(!lock.is_others_turn(a) && lock.want(c));
+        assert!(!lock.is_others_turn(a) && lock.try_want(c));
     }
 
     #[test]
@@ -289,15 +289,15 @@ mod tests {
         assert!(!lock.take_round());
         lock.want_round();
         lock.want_round();
-        assert!(lock.is_wanted() && lock.calls(false) && !lock.waits(b));
+        assert!(lock.is_wanted() && lock.must_yield(false) && !lock.waits(b));
         lock.hand_over();
         assert!(!lock.is_others_turn(a), "no thread waits for it");
-        assert!(lock.want(b) && lock.waits(b));
+        assert!(lock.try_want(b) && lock.waits(b));
         lock.hand_over();
         assert!(lock.is_others_turn(a) && lock.is_wanted());
         assert!(lock.take_round() && !lock.take_round() && !lock.is_wanted());
         lock.want_round();
-        assert!(lock.want(a));
+        assert!(lock.try_want(a));
         lock.withdraw(a);
         assert!(!lock.waits(a) && lock.take_round());
     }

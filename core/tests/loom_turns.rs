@@ -87,7 +87,7 @@ fn a_turn_is_handed_over_or_its_thread_gives_up() {
         let other = scene.clone();
         let waits = thread::spawn(move || {
             // The word may just have changed by another request.
-            while !other.lock.want(b) {
+            while !other.lock.try_want(b) {
                 thread::yield_now();
             }
             let waited = other.lock.waits(b);

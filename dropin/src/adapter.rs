@@ -47,7 +47,7 @@ unsafe impl Sync for Adapter {}
 
 impl Adapter {
     /// A new entry.
-    pub fn new(index: u32, (endpoint, ifindex, router): Place) -> Self {
+    pub fn new(index: u32, (endpoint, ifindex, router): UsableAddress) -> Self {
         let zero = [0 as c_char; 256];
         let mut ibv = ibv_device {
             ops: [core::ptr::null(); 2],
@@ -159,10 +159,10 @@ fn put(field: &mut [c_char], text: &str) {
 }
 
 /// An address that a program may use, the index of its interface, and the router that assigned it.
-pub type Place = (Endpoint, u32, Option<SocketPath>);
+pub type UsableAddress = (Endpoint, u32, Option<SocketPath>);
 
 /// All these addresses, in the order of the list.
-pub fn places() -> Vec<Place> {
+pub fn places() -> Vec<UsableAddress> {
     match env::router() {
         Ok(Some((at, endpoint))) => vec![(endpoint, 0, Some(at))],
         Ok(None) => {

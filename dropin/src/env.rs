@@ -88,7 +88,7 @@ pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
 
 fn complain_of_router() {
     static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| reason::with(|words| say(&format!("no device: {words}"))));
+    SAID.call_once(|| reason::with_text(|words| say(&format!("no device: {words}"))));
 }
 
 /// The device in `GDRC_DEVICE`.

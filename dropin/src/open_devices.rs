@@ -128,8 +128,8 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
         reason::install();
         reason::clear();
         Hca::open(adapter).inspect_err(|&e| {
-            reason::returned(e);
-            reason::with(|words| {
+            reason::note_returned(e);
+            reason::with_text(|words| {
                 env::say(&format!("{} ({}): {words}", adapter.name(), adapter.endpoint))
             });
         })

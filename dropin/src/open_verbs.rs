@@ -25,7 +25,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
         let cmd_fd = uverbs_commands::descriptor()?;
         umad::prepare(adapter.lid != 0);
         let hca = open_devices::get(adapter).inspect_err(|&e| {
-            reason::before(e, format_args!("{}, '{}': ", adapter.name(), adapter.device_name()));
+            reason::prefix(e, format_args!("{}, '{}': ", adapter.name(), adapter.device_name()));
             // SAFETY: ours, and nobody has seen it.
             unsafe { libc::close(cmd_fd) };
         })?;

@@ -289,7 +289,11 @@ pub unsafe fn make_as(
     }
     // SAFETY: checked above.
     let context = unsafe { (*pd).context };
-    Ok(boxed(Place { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind }, &init, made))
+    Ok(boxed(
+        QpParents { context, hca: p.hca, pd, domain: Some(domain), xrcd: 0, kind },
+        &init,
+        made,
+    ))
 }
 
 /// An XRC target that is in no table yet; or with `made` one more handle of an existing one.
@@ -319,12 +323,12 @@ pub unsafe fn make_target(
         sq_sig_all: 0,
     };
     let kind = qp_type::XRC_RECV;
-    let place = Place { context, hca, pd: core::ptr::null_mut(), domain: None, xrcd, kind };
+    let place = QpParents { context, hca, pd: core::ptr::null_mut(), domain: None, xrcd, kind };
     Ok(boxed(place, &init, made))
 }
 
 /// The objects that a QP is made on.
-struct Place {
+struct QpParents {
     context: *mut ibv_context,
     hca: &'static Hca,
     pd: *mut ibv_pd,
@@ -336,11 +340,11 @@ struct Place {
 
 /// The object of a QP: its handle, its number and its sizes.
 fn boxed(
-    place: Place,
+    place: QpParents,
     init: &ibv_qp_init_attr,
     (handle, number, cap): (Handle, u32, ibv_qp_cap),
 ) -> *mut Qp {
-    let Place { context, hca, pd, domain, xrcd, kind } = place;
+    let QpParents { context, hca, pd, domain, xrcd, kind } = place;
     let object_number = ObjectNumber::new(Kind::Qp, hca);
     Box::into_raw(Box::new(Qp {
         ex: ibv_qp_ex {
@@ -436,7 +440,7 @@ pub unsafe extern "C" fn modify_qp(
         let to = (m & mask::STATE != 0).then_some(attr.qp_state);
         attributes(attr, m, own)
             .and_then(|a| q.device.qp_modify(q.handle, &a, m))
-            .map_err(|e| reason::in_modify(e, q.device, q.handle, to))?;
+            .map_err(|e| reason::prefix_transition(e, q.device, q.handle, to))?;
         if m & mask::AV != 0 {
             q.extras.store(ah_verbs::VectorExtras::of(&attr.ah_attr).pack(), Ordering::Relaxed);
         }

@@ -102,9 +102,9 @@ impl Verb {
     #[cold]
     #[inline(never)]
     pub fn refused(&self, e: Error) {
-        reason::returned(e);
+        reason::note_returned(e);
         if reason::is_verbose() && !matches!(e, Error::Again | Error::Os(libc::EINTR)) {
-            reason::with(|why| {
+            reason::with_text(|why| {
                 crate::env::say(&format!("{}: {why}: {}", self.0, errno_name(e.errno())))
             });
         }

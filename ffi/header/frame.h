@@ -9,8 +9,7 @@
  * - Structs that begin with struct_size: set every field to 0, then struct_size to sizeof. 0 means
  *   the default.
  * - Fields that hold a value or flags of an enumeration are uint32_t: their size is the ABI's.
- * - Handles are passed by value; {0} is never valid; the handle of a destroyed object is refused
- *   with -EINVAL.
+ * - Handles are passed by value; that of a destroyed object is refused with -EINVAL.
  * - A context pointer may be used by any thread. One thread at a time per side of a QP, per CQ, per
  *   SRQ: others get -EBUSY.
  * - After fork the child gets -EOWNERDEAD on its parent's contexts, and may open its own.

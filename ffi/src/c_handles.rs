@@ -1,6 +1,6 @@
 //! Handles of the header: one struct for each kind of object.
 
-/// Protection domain. `{0}` is never valid; a handle of a destroyed object is refused with -EINVAL.
+/// Protection domain.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct gdrc_pd {

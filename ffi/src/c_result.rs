@@ -40,7 +40,7 @@ pub(crate) fn call<T: Code>(f: impl FnOnce() -> Result<T>) -> c_int {
 #[cold]
 #[inline(never)]
 pub(crate) fn errno(e: Error) -> c_int {
-    reason::returned(e);
+    reason::note_returned(e);
     match e.errno() {
         n @ 1..=4095 => -n,
         // An `Os` error without an errno is a bug of a lower layer. The result must be negative

@@ -173,7 +173,7 @@ fn unpack(w: &[u8; WIRE]) -> Result<gdrc_endpoint> {
         flags: u32_at(AT_FLAGS),
         ..zeroed()
     };
-    check(&e, "wire").map_err(|_| reason::instead(Error::Os(libc::EPROTO)))?;
+    check(&e, "wire").map_err(|_| reason::assign_to(Error::Os(libc::EPROTO)))?;
     Ok(e)
 }
 

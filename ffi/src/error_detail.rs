@@ -27,7 +27,7 @@ pub(crate) fn copy(buf: *mut c_char, len: usize) -> c_int {
     }
     // SAFETY: the header's contract: buf is NULL or writable for len bytes; it is not our thread's
     // record, which C never sees.
-    let n = reason::with(|words| unsafe { ptr::format(buf, len, words) });
+    let n = reason::with_text(|words| unsafe { ptr::format(buf, len, words) });
     // It fails only for a NULL buffer.
     n.unwrap_or(-libc::EINVAL)
 }

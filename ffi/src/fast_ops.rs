@@ -9,7 +9,7 @@ use crate::c_consts::wc_status;
 use crate::c_result::{count, ret};
 use crate::c_types::*;
 use crate::data_calls::{gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refused};
-use crate::fast_table::{Entry, FastObject, FastTable};
+use crate::fast_table::{FastEntry, FastObject, FastTable};
 use crate::ptr::{check_list, report_bad, wc_slice};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
@@ -38,8 +38,8 @@ pub(crate) enum CqTarget {
     Checked,
 }
 
-type QpEntry = Entry<gdrc_qp_fast_ops, QpTarget>;
-type CqEntry = Entry<gdrc_cq_fast_ops, CqTarget>;
+type QpEntry = FastEntry<gdrc_qp_fast_ops, QpTarget>;
+type CqEntry = FastEntry<gdrc_cq_fast_ops, CqTarget>;
 
 static SHUT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: shut_send, post_recv: shut_recv };
 static CHECKED_QP: gdrc_qp_fast_ops =

@@ -36,7 +36,7 @@ pub(crate) struct FastObject<T> {
 
 /// A fast handle. `O`: its table of functions.
 #[repr(C)]
-pub(crate) struct Entry<O: 'static, T: 'static> {
+pub(crate) struct FastEntry<O: 'static, T: 'static> {
     ops: AtomicPtr<O>,
     /// `IN_USE` is stored with release after `object` was written, and loaded with acquire before
     /// it is read.
@@ -47,11 +47,11 @@ pub(crate) struct Entry<O: 'static, T: 'static> {
 
 // SAFETY: `object` is written only by the thread that moved `state` to CHANGING, and read only
 // while it is IN_USE; any thread may use its contents.
-unsafe impl<O: Sync, T: Sync> Sync for Entry<O, T> {}
+unsafe impl<O: Sync, T: Sync> Sync for FastEntry<O, T> {}
 
-impl<O, T: 'static> Entry<O, T> {
+impl<O, T: 'static> FastEntry<O, T> {
     const fn new() -> Self {
-        Entry {
+        FastEntry {
             ops: AtomicPtr::new(null_mut()),
             state: AtomicU32::new(FREE),
             ctx: AtomicPtr::new(null_mut()),
@@ -98,9 +98,9 @@ fn given_back() -> Error {
 
 /// The fast handles of queue pairs, or those of CQs.
 pub(crate) struct FastTable<O: 'static, T: 'static> {
-    first: [Entry<O, T>; FIRST],
+    first: [FastEntry<O, T>; FIRST],
     /// Chunks 1 to 15; null until they are allocated.
-    more: [AtomicPtr<Entry<O, T>>; CHUNKS - 1],
+    more: [AtomicPtr<FastEntry<O, T>>; CHUNKS - 1],
     /// Entries are reused in turn, so that a stale handle stays stale for as long as possible.
     next: AtomicUsize,
     /// The functions of an unused entry.
@@ -110,7 +110,7 @@ pub(crate) struct FastTable<O: 'static, T: 'static> {
 impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
     pub(crate) const fn new(shut: &'static O) -> Self {
         FastTable {
-            first: [const { Entry::new() }; FIRST],
+            first: [const { FastEntry::new() }; FIRST],
             more: [const { AtomicPtr::new(null_mut()) }; CHUNKS - 1],
             next: AtomicUsize::new(0),
             shut,
@@ -118,7 +118,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
     }
 
     /// The chunks that are there, in order.
-    fn chunks(&'static self) -> impl Iterator<Item = &'static [Entry<O, T>]> {
+    fn chunks(&'static self) -> impl Iterator<Item = &'static [FastEntry<O, T>]> {
         let more = self.more.iter().enumerate().map_while(|(i, chunk)| {
             let base = chunk.load(Acquire);
             // SAFETY: a chunk of that many entries, never freed, written before its address was
@@ -130,8 +130,8 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
     }
 
     /// The entry of a handle from C. Any bits are allowed.
-    pub(crate) fn find<P>(&'static self, handle: *const P) -> Result<&'static Entry<O, T>> {
-        let size = size_of::<Entry<O, T>>();
+    pub(crate) fn find<P>(&'static self, handle: *const P) -> Result<&'static FastEntry<O, T>> {
+        let size = size_of::<FastEntry<O, T>>();
         let found = self.chunks().find_map(|chunk| {
             let off = handle.addr().wrapping_sub(chunk.as_ptr().addr());
             chunk.get(off / size).filter(|_| off.is_multiple_of(size))
@@ -142,7 +142,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
     }
 
     /// A free entry, in state CHANGING, for this thread alone.
-    fn claim(&'static self) -> Result<&'static Entry<O, T>> {
+    fn claim(&'static self) -> Result<&'static FastEntry<O, T>> {
         loop {
             let len: usize = self.chunks().map(<[_]>::len).sum();
             let from = self.next.fetch_add(1, Relaxed) % len;
@@ -163,7 +163,8 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         let Some(place) = self.more.get(chunk - 1) else {
             return Err(refuse!(NoMemory, "fast handles: the process has {len} of this kind"));
         };
-        let entries: Box<[Entry<O, T>]> = (0..FIRST << chunk).map(|_| Entry::new()).collect();
+        let entries: Box<[FastEntry<O, T>]> =
+            (0..FIRST << chunk).map(|_| FastEntry::new()).collect();
         let new = Box::into_raw(entries);
         if place.compare_exchange(null_mut(), new.cast(), AcqRel, Relaxed).is_err() {
             // SAFETY: it came from a box just now, and nobody else has seen it.
@@ -178,7 +179,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         ctx: *mut gdrc_context,
         object: FastObject<T>,
         ops: &'static O,
-    ) -> Result<&'static Entry<O, T>> {
+    ) -> Result<&'static FastEntry<O, T>> {
         let entry = self.claim()?;
         // SAFETY: the entry is CHANGING and this thread made it so: no other thread reads or writes
         // `object`.
@@ -192,7 +193,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
     /// Releases a handle; `release` unpins its object.
     pub(crate) fn vacate(
         &'static self,
-        entry: &'static Entry<O, T>,
+        entry: &'static FastEntry<O, T>,
         release: impl FnOnce(&FastObject<T>) -> Result<()>,
     ) -> Result<()> {
         // Of two calls at once one succeeds; the other gets a stale handle.
@@ -211,7 +212,7 @@ impl<O: Sync, T: Copy + Sync> FastTable<O, T> {
         released
     }
 
-    fn shut(&self, entry: &Entry<O, T>) {
+    fn shut(&self, entry: &FastEntry<O, T>) {
         entry.ops.store((&raw const *self.shut).cast_mut(), Release);
     }
 
@@ -247,7 +248,7 @@ mod tests {
         FastObject { device: fake, owner: ForkGuard::new(), handle, target: 7 }
     }
 
-    fn ops(entry: &Entry<Ops, u32>) -> u32 {
+    fn ops(entry: &FastEntry<Ops, u32>) -> u32 {
         // SAFETY: one of the two statics below.
         unsafe { *entry.ops.load(Acquire) }
     }
@@ -262,7 +263,7 @@ mod tests {
         let make = |n| TABLE.insert(ctx, object(fake, n), &OPEN).unwrap();
         let made: Vec<_> = (0..N as Handle).map(make).collect();
         for (n, entry) in made.iter().enumerate() {
-            assert!(core::ptr::eq(TABLE.find::<Entry<Ops, u32>>(*entry).unwrap(), *entry));
+            assert!(core::ptr::eq(TABLE.find::<FastEntry<Ops, u32>>(*entry).unwrap(), *entry));
             // SAFETY: it is in use.
             let object = unsafe { entry.object_in_use() };
             assert_eq!((ops(entry), object.handle, object.target), (1, n as Handle, 7));

@@ -15,7 +15,7 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
     match (stage, e) {
         // Its reason is the router's, or names the router that was meant.
         (Stage::Size | Stage::Device, e) if device.starts_with("router:") => {
-            reason::before(e, format_args!("'{device}': "))
+            reason::prefix(e, format_args!("'{device}': "))
         }
         (_, Error::AddressNotLocal) => {
             say!(
@@ -55,12 +55,12 @@ pub(crate) fn explain(device: &str, stage: Stage, e: Error) {
             "'{device}': the system refused: {} (errno {n})",
             crate::string_calls::describe(n).to_str().unwrap_or("error")
         ),
-        (Stage::Device, Error::NoMemory) if !reason::explains(e) => say!(
+        (Stage::Device, Error::NoMemory) if !reason::has_reason(e) => say!(
             "'{device}': memory or a resource limit is exhausted \
              (`ulimit -n` bounds sockets, `ulimit -l` locked memory)"
         ),
         (Stage::Config | Stage::Size | Stage::Device, e) => {
-            reason::before(e, format_args!("'{device}': "))
+            reason::prefix(e, format_args!("'{device}': "))
         }
     }
 }

@@ -93,7 +93,8 @@ pub unsafe extern "C" fn gdrc_qp_modify(
         copy_qp_attr!(from => a);
         let dev = device(ctx)?;
         let to = (mask & qp_attr_mask::STATE != 0).then_some(a.qp_state);
-        dev.qp_modify(qp.handle, &a, mask).map_err(|e| reason::in_modify(e, dev, qp.handle, to))
+        dev.qp_modify(qp.handle, &a, mask)
+            .map_err(|e| reason::prefix_transition(e, dev, qp.handle, to))
     })
 }
 

@@ -88,8 +88,8 @@ pub fn relay(data: &[u8]) -> Relayed {
                 far.forbid_all(slot);
                 here.remove(&slot);
             }
-            4 => slots.allow(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
-            5 => far.allow(slot, u32::from(input.u8() % 2), input.u8() % 4 > 0),
+            4 => slots.set_allowed(slot, u16::from(input.u8()) % SESSIONS, input.u8() % 4 > 0),
+            5 => far.set_allowed(slot, u32::from(input.u8() % 2), input.u8() % 4 > 0),
             6 => {
                 let service = Service { space: 0x106, port: u16::from(input.u8() % 4) };
                 switch.listen(slot, service, input.u8() % 4 > 0);
@@ -99,7 +99,7 @@ pub fn relay(data: &[u8]) -> Relayed {
                 let peer = u32::from(input.u8() % 3);
                 let known = far.peer(peer).map(|p| (p.network, p.gid, p.blocks.clone()));
                 let packet = packet(&mut input, known.as_ref());
-                match switch.judge_far(peer, &packet) {
+                match switch.route_far(peer, &packet) {
                     Ok(reached) => {
                         seen.arrived += 1;
                         assert!(far.may(reached, peer), "policy");
@@ -111,7 +111,7 @@ pub fn relay(data: &[u8]) -> Relayed {
             _ => {
                 let to = [input.u8() % 4; 16];
                 let packet = packet(&mut input, here.get(&slot));
-                match switch.judge(now, slot, &to, &packet) {
+                match switch.route(now, slot, &to, &packet) {
                     Ok(Goal::Far(peer)) => {
                         seen.abroad += 1;
                         assert!(far.may(slot, peer) && to == FAR, "policy");

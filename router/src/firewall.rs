@@ -56,7 +56,7 @@ pub fn rule(ports: &BTreeSet<u16>, uid: u32) -> String {
 ///
 /// # Errors
 /// In words: what is missing.
-pub fn judge(ruleset: &str, ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
+pub fn check_ruleset(ruleset: &str, ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
     let all: Value = serde_json::from_str(ruleset).map_err(|e| format!("nft's answer: {e}"))?;
     let of = |kind: &str| -> Vec<Value> {
         let objects = all["nftables"].as_array().into_iter().flatten();
@@ -114,7 +114,7 @@ pub fn look(ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
         let why = why.lines().next().unwrap_or("no reason").trim().to_string();
         return Err(format!("it can't be told: nft, which takes CAP_NET_ADMIN: {why}"));
     }
-    judge(&String::from_utf8_lossy(&asked.stdout), ports, uid)
+    check_ruleset(&String::from_utf8_lossy(&asked.stdout), ports, uid)
 }
 
 #[cfg(test)]
@@ -141,15 +141,16 @@ mod tests {
 
     #[test]
     fn the_rule_is_known_and_nothing_less() {
-        let judge =
-            |text: &str, ports: &[u16], uid| judge(text, &ports.iter().copied().collect(), uid);
-        assert_eq!(judge(IN_FORCE, &[4791], 1000), Ok(()));
-        assert!(judge(IN_FORCE, &[4791], 1001).unwrap_err().contains("output"), "another user's");
-        assert!(judge(IN_FORCE, &[4791, 4793], 1000).unwrap_err().contains("lacks UDP port 4793"));
-        assert!(judge("{\"nftables\": []}", &[4791], 1000)
+        let check = |text: &str, ports: &[u16], uid| {
+            check_ruleset(text, &ports.iter().copied().collect(), uid)
+        };
+        assert_eq!(check(IN_FORCE, &[4791], 1000), Ok(()));
+        assert!(check(IN_FORCE, &[4791], 1001).unwrap_err().contains("output"), "another user's");
+        assert!(check(IN_FORCE, &[4791, 4793], 1000).unwrap_err().contains("lacks UDP port 4793"));
+        assert!(check("{\"nftables\": []}", &[4791], 1000)
             .unwrap_err()
             .contains("no chain output"));
-        assert!(judge("nothing", &[4791], 1000).unwrap_err().contains("nft's answer"));
+        assert!(check("nothing", &[4791], 1000).unwrap_err().contains("nft's answer"));
         for (from, to, what) in [
             ("\"hook\": \"output\"", "\"hook\": \"input\"", "no chain output"),
             ("\"hook\": \"forward\"", "\"hook\": \"input\"", "no chain forward"),
@@ -159,7 +160,7 @@ mod tests {
             ("\"protocol\": \"udp\"", "\"protocol\": \"tcp\"", "lacks UDP port 4791"),
         ] {
             // Changes the text in every rule.
-            let fault = judge(&IN_FORCE.replace(from, to), &[4791], 1000).unwrap_err();
+            let fault = check(&IN_FORCE.replace(from, to), &[4791], 1000).unwrap_err();
             assert!(fault.contains(what), "{from}: {fault}");
         }
     }

@@ -69,7 +69,7 @@ impl Link {
                 ensure!(self.plan.kind == qp_type::RC, "{wc:?} on a transport that cannot know");
                 ensure!(wc.vendor_err != 0, "{wc:?} without a cause");
             }
-            // Behind a failure no request succeeds, so none succeeds unsignalled.
+            // Behind a failure no request succeeds, so no unsignalled one may have ended silently.
             let broken = e.broken;
             ensure!(!broken || n == 0, "{wc:?} before {:?}", e.ops[0]);
             ensure!(!broken || wc.status == wc_status::WR_FLUSH_ERR, "{wc:?} behind a failure");

@@ -84,7 +84,7 @@ pub fn is_listened_at(port: u16, process: u32) -> bool {
 /// Waits until a server listens at a TCP port, or has ended.
 pub fn wait_until_listened_at(port: u16, server: &mut Running) {
     let end = Instant::now() + LIMIT * patience::factor();
-    while !is_listened_at(port, server.pid()) && server.is_running() && Instant::now() < end {
+    while !is_listened_at(port, server.pid()) && server.still_runs() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
 }

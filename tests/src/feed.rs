@@ -123,8 +123,8 @@ impl Adapter {
         }
     }
 
-    /// Whether the router has ended the connection; waits until it has.
-    pub fn has_ended(&mut self) -> bool {
+    /// Waits until the router has ended the connection. False: it has broken instead.
+    pub fn wait_for_end(&mut self) -> bool {
         match self.from.read_to_end(&mut Vec::new()) {
             Ok(_) => true,
             // It had not read all.

@@ -197,8 +197,8 @@ impl Lab {
     }
 
     /// Whether every host still runs.
-    pub fn is_up(&mut self) -> bool {
-        self.hosts.iter_mut().all(|h| h.holder.is_running())
+    pub fn all_run(&mut self) -> bool {
+        self.hosts.iter_mut().all(|h| h.holder.still_runs())
     }
 
     fn enter(&self, host: usize, kinds: &[&str]) -> Command {
@@ -236,7 +236,7 @@ fn succeed(mut command: Command) -> Result<(), String> {
 fn wait_for(condition: impl Fn() -> bool, process: &mut Running) -> Result<(), String> {
     let end = deadline(60);
     while !condition() {
-        if !process.is_running() || Instant::now() > end {
+        if !process.still_runs() || Instant::now() > end {
             return Err("a namespace did not come up".to_string());
         }
         std::thread::sleep(Duration::from_millis(5));

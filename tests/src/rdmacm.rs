@@ -110,7 +110,7 @@ fn wait_for(file: &str, line: impl Fn(&str) -> bool, server: &mut Running) {
 /// Waits until `done`, while a program runs, for so long on an idle machine.
 fn while_it_runs(program: &mut Running, limit: Duration, done: impl Fn() -> bool) {
     let end = Instant::now() + limit * patience::factor();
-    while !done() && program.is_running() && Instant::now() < end {
+    while !done() && program.still_runs() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -118,7 +118,7 @@ fn while_it_runs(program: &mut Running, limit: Duration, done: impl Fn() -> bool
 /// Whether a program ends within two seconds of an idle machine.
 fn ends_soon(program: &mut Running) -> bool {
     while_it_runs(program, Duration::from_secs(2), || false);
-    !program.is_running()
+    !program.still_runs()
 }
 
 /// The two sides of a tool. In their arguments `{S}` stands for the server's address, `{C}` for the

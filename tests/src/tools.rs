@@ -121,7 +121,7 @@ impl Running {
         let end = patience::deadline(60);
         while !self.output().contains(text) {
             // Asked before the look at the output, so that output printed at its end is not missed.
-            let ended = !self.is_running();
+            let ended = !self.still_runs();
             assert!(
                 !ended && Instant::now() < end,
                 "no '{text}' (ended: {ended}) in: {}",
@@ -137,7 +137,7 @@ impl Running {
     }
 
     /// Whether it still runs.
-    pub fn is_running(&mut self) -> bool {
+    pub fn still_runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -156,7 +156,7 @@ impl Running {
     /// Kills it and the processes that it started.
     pub fn kill(&mut self) {
         // It is not reaped yet, so the pid is still its own.
-        if self.is_running() {
+        if self.still_runs() {
             // SAFETY: signals the group that `start` made.
             unsafe { libc::kill(-(self.pid() as i32), libc::SIGKILL) };
         }

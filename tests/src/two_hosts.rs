@@ -238,7 +238,7 @@ impl TwoHosts {
         let mut server = Running::start(&mut side(0)?);
         let first = self.lab.first_process(FIRST + TwoHosts::number(tenants[0]));
         patience::wait_for(60, "the server does not listen", || {
-            is_listened_at(port, first) || !server.is_running()
+            is_listened_at(port, first) || !server.still_runs()
         });
         let client = Running::start(&mut side(1)?).finish(LIMIT);
         let server = server.finish(LIMIT);
@@ -249,7 +249,7 @@ impl TwoHosts {
     /// Waits until a program of a tenant listens.
     pub fn wait_for_listener(&self, tenant: &str, server: &mut Running) {
         patience::wait_for(60, "the server does not listen", || {
-            self.listens(tenant) || !server.is_running()
+            self.listens(tenant) || !server.still_runs()
         });
     }
 

@@ -72,7 +72,7 @@ pub fn await_sleep(sleeps: impl Fn() -> bool) {
 
 /// The words of this thread's last refusal.
 pub fn words() -> String {
-    reason::with(|words| words.to_string())
+    reason::with_text(|words| words.to_string())
 }
 
 /// Polls until a completion of `opcode` comes. Others are dropped: they must be successful.

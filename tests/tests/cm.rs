@@ -406,7 +406,7 @@ fn two_processes_ping_and_the_end_of_a_killed_one_is_reported() {
     let end = deadline(60);
     while !said().contains("ping data") {
         assert!(
-            Instant::now() < end && doomed.is_running(),
+            Instant::now() < end && doomed.still_runs(),
             "they did not exchange a message: {}",
             said()
         );

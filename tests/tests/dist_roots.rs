@@ -273,7 +273,7 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
     wait_for(60, "a server that listens", || {
         let mut client = enter();
         let client = run(client.arg("gdrcore-run").args(ping_pong(3)).arg("127.0.0.1"), 60);
-        client.ok() || !server.is_running()
+        client.ok() || !server.still_runs()
     });
     let done = server.finish(Duration::from_secs(60));
     assert!(done.ok() && done.output.contains("iters in"), "{}", done.output);

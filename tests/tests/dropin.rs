@@ -349,7 +349,7 @@ fn survivor_ends(tool: &str, arguments: &str, victim: &str, later: Duration) -> 
     let at_work = || cpu::of(client.pid()).is_none_or(|used| used > Duration::from_millis(300));
     wait_for(60, "the client does nothing", at_work);
     std::thread::sleep(later);
-    assert!(server.is_running() && client.is_running());
+    assert!(server.still_runs() && client.still_runs());
     let rest = if victim == "server" {
         server.kill();
         client

@@ -253,7 +253,7 @@ fn unreliable_messages_are_lost() {
         fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n'))
     });
     // Nobody sends it again: both wait.
-    assert!(server.is_running() && client.is_running());
+    assert!(server.still_runs() && client.still_runs());
     let peer = &pingpong.addresses[0];
     let wanted = format!("loss out qp 1 packet 10 UD_SEND_ONLY peer {peer} rule 1");
     assert_eq!(lines(&log), [wanted]);

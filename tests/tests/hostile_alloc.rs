@@ -204,7 +204,7 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     let mut dying = Running::start(&mut client(4, "0", "1000000"));
     let at_work = || cpu::of(dying.pid()).is_some_and(|used| used > Duration::from_millis(200));
     wait_for(60, "the client to be at work", at_work);
-    assert!(dying.is_running());
+    assert!(dying.still_runs());
     dying.kill();
     let done = run(&mut client(5, "1", "20"), 60);
     assert!(done.ok(), "after the kill: {}", done.output);

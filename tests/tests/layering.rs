@@ -310,7 +310,7 @@ const OPENS_UDP: &[(&str, &[&str])] = &[
     ("soft/mod.rs", &["UdpPort"]),
     ("soft/open.rs", &["UdpPort"]),
     ("soft/layout.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
-    ("soft/group_rx.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
+    ("soft/group_open.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
 ];
 
 /// The forbidden paths below `udp` in a file of the soft device.

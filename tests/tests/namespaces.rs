@@ -40,7 +40,7 @@ fn hosts_are_apart_and_their_programs_have_no_capabilities() {
     namespaces.sort();
     namespaces.dedup();
     assert_eq!(namespaces.len(), 8, "each host must have namespaces of its own: {namespaces:?}");
-    assert!(lab.is_up());
+    assert!(lab.all_run());
 }
 
 #[test]

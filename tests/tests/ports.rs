@@ -120,7 +120,7 @@ fn follows(lab: &Lab, mut server: Watched, client: impl FnOnce() -> Watched) {
         output.lines().filter_map(|line| line.strip_prefix("event PORT_")).collect();
     assert!(states.chunks(2).all(|two| two == ["ERR", "ACTIVE"]), "{states:?}");
     for mut side in [client, server] {
-        assert!(side.program.is_running(), "{}", side.program.output());
+        assert!(side.program.still_runs(), "{}", side.program.output());
     }
 }
 

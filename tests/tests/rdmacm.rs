@@ -291,7 +291,7 @@ fn a_server_survives_a_killed_client() {
     let last =
         run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
     assert!(last.ok(), "{}", last.output);
-    assert!(server.is_running(), "the server has ended");
+    assert!(server.still_runs(), "the server has ended");
 }
 
 #[test]
@@ -383,9 +383,9 @@ fn counters_are_printed_at_a_signal() {
     assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
     run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
     wait_for(60, "no counters were printed", || {
-        said().contains("gdrcore: rcvd_pkts ") || !server.is_running()
+        said().contains("gdrcore: rcvd_pkts ") || !server.still_runs()
     });
-    assert!(server.is_running(), "SIGUSR2 has ended it: {}", said());
+    assert!(server.still_runs(), "SIGUSR2 has ended it: {}", said());
     server.kill();
 }
 

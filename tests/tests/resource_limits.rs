@@ -37,7 +37,7 @@ fn limit(resource: libc::__rlimit_resource_t, to: u64) {
 }
 
 fn words() -> String {
-    reason::with(|words| words.to_string())
+    reason::with_text(|words| words.to_string())
 }
 
 /// Writes 10,000 bytes from one device to the other.

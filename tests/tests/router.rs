@@ -25,8 +25,8 @@ const FAR: &str = env!("CARGO_BIN_EXE_far_end");
 /// What a call was refused for, in words.
 fn words<T>(refused: Result<T>) -> (Error, String) {
     let Err(e) = refused else { panic!("it is allowed") };
-    reason::returned(e);
-    (e, reason::with(|words| words.to_string()))
+    reason::note_returned(e);
+    (e, reason::with_text(|words| words.to_string()))
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn a_router_without_a_file_makes_every_user_a_tenant() {
     let uid = unsafe { libc::geteuid() };
     assert!(router.sessions().iter().all(|s| s.contains(&format!("\"tenant\":\"uid-{uid}\""))));
     router.running().signal(libc::SIGINT);
-    wait_for(60, "it does not end", || !router.running().is_running());
+    wait_for(60, "it does not end", || !router.running().still_runs());
     assert!(!router.socket("any").exists(), "its sockets go with it");
 }
 

@@ -46,7 +46,7 @@ impl Host {
 
     fn kill_adapter(&mut self) {
         self.adapter.kill();
-        patience::wait_for(60, "a killed adapter lives", || !self.adapter.is_running());
+        patience::wait_for(60, "a killed adapter lives", || !self.adapter.still_runs());
     }
 
     /// How many tenants of other hosts it knows.

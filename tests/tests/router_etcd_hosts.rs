@@ -92,7 +92,7 @@ fn known_routes_go_on_whatever_becomes_of_the_store() {
     let stream = "ib_send_bw -R -F -D 2 --run_infinitely";
     let Some(mut server) = w.start(0, stream) else { skip!("ib_send_bw is not installed") };
     patience::wait_for(60, "the server does not listen", || {
-        w.routers[0].sessions().iter().any(|s| s.contains("\"listens\":1")) || !server.is_running()
+        w.routers[0].sessions().iter().any(|s| s.contains("\"listens\":1")) || !server.still_runs()
     });
     let mut client = w.start(1, &format!("{stream} 10.99.0.1")).expect("it is installed");
     w.flows("its start");
@@ -144,7 +144,7 @@ fn known_routes_go_on_whatever_becomes_of_the_store() {
         wait_for(router, "default", "true");
     }
     w.flows("all are back");
-    assert!(client.is_running() && server.is_running(), "{}\n{}", server.output(), client.output());
+    assert!(client.still_runs() && server.still_runs(), "{}\n{}", server.output(), client.output());
     let said = client.output();
     assert!(!said.contains("error") && !said.contains("Failed"), "{said}");
 }

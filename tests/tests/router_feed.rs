@@ -43,7 +43,7 @@ fn an_adapter_is_told_of_this_hosts_tenants_and_tells_of_others() {
         Some(Wish::Error { why }) => assert!(why.contains("adapter already"), "{why}"),
         other => panic!("{other:?}"),
     }
-    assert!(second.has_ended());
+    assert!(second.wait_for_end());
     adapter.say(&Event::Gone { network: "default".into(), vip: "10.99.0.8".into(), stale: true });
     wait_for(&router, "stale", "1");
     // A new policy.
@@ -154,7 +154,7 @@ fn nothing_that_an_adapter_sends_harms() {
         wait_for(&router, "adapter", "false");
         let mut bad = Adapter::connect(&socket);
         bad.say_bytes(b"\n");
-        assert!(bad.has_ended(), "an empty line is none");
+        assert!(bad.wait_for_end(), "an empty line is none");
         wait_for(&router, "adapter", "false");
         let mut bad = Adapter::connect(&socket);
         let line = nonsense(&mut rng);
@@ -164,7 +164,7 @@ fn nothing_that_an_adapter_sends_harms() {
             bad.pause();
         }
         bad.say_bytes(rest);
-        assert!(bad.has_ended(), "{}", String::from_utf8_lossy(&line));
+        assert!(bad.wait_for_end(), "{}", String::from_utf8_lossy(&line));
         assert!(raw.say(seq, ask(7, QPN_UNIT)));
         let (e, _) = raw.hear().unwrap();
         assert_eq!((e.seq, routed(&e).0), (seq, 0), "what was known is known");
@@ -193,7 +193,7 @@ fn nothing_that_an_adapter_sends_harms() {
         other => panic!("{other:?}"),
     }
     drop(bad);
-    assert!(router.running().is_running());
+    assert!(router.running().still_runs());
     assert!(raw.say(99, ask(7, QPN_UNIT)));
     assert_eq!(routed(&raw.hear().unwrap().0).0, 0);
 }
@@ -215,7 +215,7 @@ fn another_user_is_no_adapter() {
         let rc = unsafe { libc::syscall(libc::SYS_setresuid, -1, 30_002, -1) };
         assert_eq!(rc, 0);
         let mut stranger = Adapter::connect(&socket);
-        (stranger.hear(), stranger.has_ended())
+        (stranger.hear(), stranger.wait_for_end())
     });
     match said.join().expect("a stranger") {
         (Some(Wish::Error { why }), true) => assert!(why.contains("only root"), "{why}"),

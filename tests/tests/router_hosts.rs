@@ -47,7 +47,7 @@ fn tool(lab: &Lab, words: &str, routers: [Option<PathBuf>; 2]) {
     let wanted = format!(":{port:04X} ");
     patience::wait_for(60, "the server does not listen", || {
         let table = run(lab.command(0, &cat).args(["/proc/net/tcp", "/proc/net/tcp6"]), 20).output;
-        table.lines().any(|l| l.contains(&wanted) && l.contains(" 0A ")) || !server.is_running()
+        table.lines().any(|l| l.contains(&wanted) && l.contains(" 0A ")) || !server.still_runs()
     });
     let client = Running::start(side(1).arg("10.77.0.1")).finish(LIMIT);
     let server = server.finish(LIMIT);
@@ -127,7 +127,7 @@ fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
     let mut server = Running::start(&mut server);
     patience::wait_for(60, "the server does not listen", || {
         let listens = |s: &String| s.contains("\"listens\":1");
-        router.sessions().iter().any(listens) || !server.is_running()
+        router.sessions().iter().any(listens) || !server.still_runs()
     });
     let client = Running::start(&mut client).finish(LIMIT);
     let server = server.finish(LIMIT);

@@ -162,8 +162,8 @@ fn who_may_not_talk_outside_is_told_why() {
         let route = Route { gid: gid(to), sgid_index, qpn: 77, traffic_class: 0 };
         let answer = session.asker().route(route).map(|direct| direct.is_some());
         let why = answer.err().map_or(String::new(), |e| {
-            reason::returned(e);
-            reason::with(|words| words.to_string())
+            reason::note_returned(e);
+            reason::with_text(|words| words.to_string())
         });
         (answer, why)
     };
@@ -232,7 +232,7 @@ fn pair(world: &World, of: [Option<&str>; 2], words: [&str; 2]) -> Option<[Done;
     match of[0] {
         Some(_) => wait_for(60, "the server does not listen", || {
             let listens = |s: &String| s.contains("\"listens\":1");
-            world.router.sessions().iter().any(listens) || !server.is_running()
+            world.router.sessions().iter().any(listens) || !server.still_runs()
         }),
         None => gdrcore_tests::rdmacm::wait_until_it_listens_in(
             world.lab.first_process(1),

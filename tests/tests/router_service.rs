@@ -59,7 +59,7 @@ fn a_router_that_drains_begins_nothing_and_ends_when_it_is_empty() {
     x.destroy().expect("nothing in use");
     y.destroy().expect("nothing in use");
     drop((a, b));
-    wait_for(60, "it does not end", || !router.running().is_running());
+    wait_for(60, "it does not end", || !router.running().still_runs());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_second_signal_ends_a_router_that_drains_at_once() {
     router.running().signal(libc::SIGTERM);
     wait_for(60, "it does not drain", || router.ask("status").output.contains("\"drains\":true"));
     router.running().signal(libc::SIGTERM);
-    wait_for(60, "it does not end", || !router.running().is_running());
+    wait_for(60, "it does not end", || !router.running().still_runs());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn who_is_left_at_the_end_of_a_drain_is_served_by_the_next_router() {
     write(&mut x, &mut y, 1);
     let done = run(&mut router.asks(&["drain", "--for", "300ms"]), 60);
     assert!(done.ok(), "{}", done.output);
-    wait_for(60, "it does not end", || !router.running().is_running());
+    wait_for(60, "it does not end", || !router.running().still_runs());
     router.restart();
     (2..5).for_each(|n| write(&mut x, &mut y, n));
     assert_eq!(router.sessions().len(), 2);

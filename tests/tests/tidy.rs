@@ -138,6 +138,28 @@ fn no_path_of_a_machine_is_named() {
     });
 }
 
+/// Functions whose names ask a question and which may change what they ask.
+fn acting_questions(file: &str, text: &str) -> Vec<String> {
+    let code = code(text);
+    let signatures = code.match_indices("fn ").map(|(at, _)| {
+        let rest = &code[at + 3..];
+        &rest[..rest.find(['{', ';']).unwrap_or(rest.len())]
+    });
+    let asks = |s: &str| ["is_", "has_", "may_"].iter().any(|word| s.starts_with(word));
+    signatures
+        .filter(|s| asks(s) && s.contains("&mut self"))
+        .map(|s| format!("{file}: {}", s.lines().next().unwrap_or_default()))
+        .collect()
+}
+
+#[test]
+fn what_asks_changes_nothing() {
+    check(&["rs"], acting_questions);
+    let faults = |text: &str| acting_questions("x", text).len();
+    assert_eq!(faults("fn is_late<'a>(\n    &mut self,\n) -> bool {"), 1);
+    assert_eq!(faults("fn is_late(&self) -> bool { f(&mut self) } fn may(&mut self);"), 0);
+}
+
 /// Whether the module file `rel` (below core/src) belongs to an allowed module.
 fn may_be_unsafe(rel: &str) -> bool {
     let module = rel.trim_end_matches(".rs");

@@ -70,7 +70,7 @@ fn two_of_ours_ping_each_other_and_read_each_others_counters() {
     let end = Instant::now() + LIMIT * patience::factor();
     let counters = loop {
         let done = run(&mut tool(&perfquery, &b, &format!("-t 200 {} 1", lid(&a))), 30);
-        if done.ok() || !server.is_running() || Instant::now() > end {
+        if done.ok() || !server.still_runs() || Instant::now() > end {
             break done;
         }
     };

@@ -35,7 +35,7 @@ pub struct Nic {
     /// Its first network interface; empty if it has none.
     pub netdev: String,
     /// Where it is.
-    pub place: Place,
+    pub place: PciPlace,
 }
 
 /// A GPU: a PCI display device (class 03).
@@ -50,12 +50,12 @@ pub struct Gpu {
     /// PCI revision.
     pub revision: u8,
     /// Where it is.
-    pub place: Place,
+    pub place: PciPlace,
 }
 
 /// Where a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PciPlace {
     /// PCI address.
     pub bdf: Bdf,
     /// NUMA node; −1 if the machine has none or does not report it.
@@ -66,10 +66,10 @@ pub struct Place {
     bridges: Vec<Bdf>,
 }
 
-impl Place {
+impl PciPlace {
     /// The place of a device's folder below `/sys`, with symbolic links followed. `None`: it is not
     /// on PCI.
-    fn of(folder: &Path) -> Option<Place> {
+    fn of(folder: &Path) -> Option<PciPlace> {
         let path = fs::canonicalize(folder).ok()?;
         let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
         let at = parts.iter().rposition(|p| p.starts_with("pci") && p.contains(':'))?;
@@ -78,11 +78,11 @@ impl Place {
         let bdf = bridges.pop()?;
         let folder: PathBuf = parts[..at + 2 + bridges.len()].iter().collect();
         let numa_node = text(&folder, "numa_node").and_then(|t| t.parse().ok()).unwrap_or(-1);
-        Some(Place { bdf, numa_node, root: parts[at].to_string(), bridges })
+        Some(PciPlace { bdf, numa_node, root: parts[at].to_string(), bridges })
     }
 
     /// The part that it shares with another device.
-    pub fn near(&self, other: &Place) -> Near {
+    pub fn near(&self, other: &PciPlace) -> Near {
         if self.root != other.root {
             let same = self.numa_node >= 0 && self.numa_node == other.numa_node;
             return if same { Near::NumaNode } else { Near::System };
@@ -121,14 +121,14 @@ pub fn nics(sysfs: &Path) -> Vec<Nic> {
     let rdma = sysfs.join("class/infiniband");
     for name in names(&rdma) {
         let device = rdma.join(&name).join("device");
-        if let Some(place) = Place::of(&device) {
+        if let Some(place) = PciPlace::of(&device) {
             let netdev = names(&device.join("net")).into_iter().next().unwrap_or_default();
             found.push(Nic { name, netdev, place });
         }
     }
     let net = sysfs.join("class/net");
     for name in names(&net) {
-        let Some(place) = Place::of(&net.join(&name).join("device")) else { continue };
+        let Some(place) = PciPlace::of(&net.join(&name).join("device")) else { continue };
         if !found.iter().any(|n| n.place.bdf == place.bdf) {
             found.push(Nic { netdev: name.clone(), name, place });
         }
@@ -147,7 +147,7 @@ pub fn gpus(sysfs: &Path) -> Vec<Gpu> {
             vendor: hex(&folder, "vendor")? as u16,
             device: hex(&folder, "device")? as u16,
             revision: hex(&folder, "revision").unwrap_or(0) as u8,
-            place: Place::of(&folder)?,
+            place: PciPlace::of(&folder)?,
         })
     };
     names(&devices).into_iter().filter_map(gpu).collect()

@@ -40,7 +40,7 @@ impl Thing {
 }
 
 /// A place for a thing that waits. One thread at a time has the place in state [`HELD`].
-struct Place {
+struct Slot {
     state: AtomicU32,
     thing: [AtomicU64; 2],
 }
@@ -49,7 +49,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const FILLED: u32 = 2;
 
-impl Place {
+impl Slot {
     /// Changes one state to [`HELD`]. False: the place is in another state.
     fn hold(&self, from: u32) -> bool {
         self.state.load(SeqCst) == from
@@ -57,9 +57,8 @@ impl Place {
     }
 }
 
-static PLACES: [Place; ROOM] =
-    [const { Place { state: AtomicU32::new(FREE), thing: [const { AtomicU64::new(0) }; 2] } };
-        ROOM];
+static PLACES: [Slot; ROOM] =
+    [const { Slot { state: AtomicU32::new(FREE), thing: [const { AtomicU64::new(0) }; 2] } }; ROOM];
 /// Things that wait or are being closed.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 /// The running threads, in the lowest byte, of the process whose word is above: a forked child has

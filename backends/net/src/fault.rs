@@ -294,8 +294,9 @@ extern "C" fn handler<const TOP: usize>(
 
 fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(k) = SIGNALS.iter().position(|&s| s == signal) else { return };
-    // A signal passed on without its information gets the system's action. SAFETY: else it is a
-    // valid siginfo: the kernel passes one to SA_SIGINFO handlers.
+    // A program may pass a signal on without its information, which then gets the system's action.
+    // SAFETY: information that is there is a valid siginfo, as the kernel passes it to SA_SIGINFO
+    // handlers.
     let from_kernel = info.is_null() || unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel passes the interrupted context, ours to change until we return.
     if from_kernel && !context.is_null() && unsafe { land(context) } {

@@ -21,10 +21,10 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// A word of no process: [`here`] never returns it.
 pub const NOWHERE: u64 = 0;
 
-/// Every word of [`here`] has this bit. With the bit flipped it is no process's word and may carry
-/// another meaning.
+/// Every word of [`here`] has this bit, so a word without it is no process's: a caller that keeps
+/// such words may clear the bit to give one another meaning.
 pub const MARK: u64 = 1;
-/// As [`MARK`], for one more meaning.
+/// A second bit like [`MARK`], for one more meaning.
 pub const SECOND_MARK: u64 = 2;
 
 /// A word that differs between this process, its parent and its children: [`ForkGuard::word`] of
@@ -91,9 +91,9 @@ fn see_to_wiping() {
 /// Bytes that memory must be aligned to, and a multiple of, to be wiped by [`wipe_in_children`].
 pub const PAGE_BYTES: usize = 4096;
 
-/// Has memory wiped in each child of a fork: by the kernel, or else by `by_hand`, which libc calls.
-/// `handler` records that libc was told. May be repeated: it takes no once-lock, for which the
-/// child of a fork could wait for ever.
+/// Has memory wiped in each child of a fork: by the kernel, or, where it cannot, by `by_hand`,
+/// which libc calls in the child. `handler` records that libc knows `by_hand`, so that the call may
+/// be repeated. There is no once-lock: the child of a fork could wait for it for ever.
 ///
 /// # Safety
 /// `bytes` at `at`, both multiples of [`PAGE_BYTES`], are private memory of no file, used by the

@@ -14,7 +14,7 @@ mod told;
 pub use told::{is_privileged, process_seed, report};
 
 use crate::port::RxPacket;
-use gdrcore_core::engine::place::Place;
+use gdrcore_core::engine::place::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
 use gdrcore_core::inject::{Direction, Faults, Flow, Packet, Passage, Verdict, What};
@@ -86,7 +86,7 @@ pub struct Injector {
 }
 
 /// A packet whose fate is decided.
-struct Judged {
+struct Decided {
     verdict: Verdict,
     /// Its queue pair.
     flow: u32,
@@ -164,7 +164,7 @@ impl Injector {
     }
 
     /// The connected queue pair that sends a packet.
-    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<Place> {
+    fn sender(&mut self, g: &Guard<'_>, to: &PeerAddr, qpn: u32) -> Option<PacketQp> {
         let guess = &mut self.guesses[qpn as usize % GUESSES];
         let found = g.sender_to(to, qpn, *guess as usize)?;
         *guess = found.index as u32;
@@ -179,7 +179,7 @@ impl Injector {
         other: &PeerAddr,
         bth: &Bth,
         behind: &[u8],
-    ) -> Option<Place> {
+    ) -> Option<PacketQp> {
         match direction {
             Direction::In => {
                 let place = g.place_of(bth.dest_qp.get())?;
@@ -194,21 +194,21 @@ impl Injector {
 
     /// Counts a packet, and decides what happens to it. `other`: the end that it comes from or goes
     /// to.
-    fn judge(
+    fn decide(
         &mut self,
         g: &Guard<'_>,
         direction: Direction,
         other: &PeerAddr,
         bytes: &[u8],
-    ) -> Judged {
-        let none = Judged { verdict: Verdict::default(), flow: NO_FLOW };
+    ) -> Decided {
+        let none = Decided { verdict: Verdict::default(), flow: NO_FLOW };
         let Some((head, behind)) = bytes.split_first_chunk() else { return none };
         let bth = Bth::parse(head);
         let is_mad = bth.dest_qp == Qpn::GSI && bth.opcode.class() == Class::Ud;
         let place = if is_mad { None } else { self.place(g, direction, other, &bth, behind) };
         let (flow, index) = match place {
             _ if is_mad => (&mut self.gsi, GSI_FLOW),
-            Some(Place { index, .. }) => match self.flows.get_mut(index) {
+            Some(PacketQp { index, .. }) => match self.flows.get_mut(index) {
                 Some(flow) if flow.number != 0 => (flow, index as u32),
                 _ => return none,
             },
@@ -221,13 +221,13 @@ impl Injector {
         let (peer, opcode) = (other.gid, bth.opcode);
         let packet = Packet { direction, peer, opcode, is_mad, passage, takes_receive };
         let told = &mut self.told;
-        let verdict = self.rules.judge(self.seed, &packet, flow, |hit| told.tell(hit));
-        Judged { verdict, flow: index }
+        let verdict = self.rules.decide(self.seed, &packet, flow, |hit| told.tell(hit));
+        Decided { verdict, flow: index }
     }
 
     /// When a packet is to pass.
-    fn due_of(&mut self, now: u64, direction: Direction, judged: &Judged) -> u64 {
-        let verdict = &judged.verdict;
+    fn due_of(&mut self, now: u64, direction: Direction, decided: &Decided) -> u64 {
+        let verdict = &decided.verdict;
         let mut due = now + verdict.delay;
         if verdict.slow > 0 {
             let free_at = &mut self.free_at[direction as usize];
@@ -244,12 +244,12 @@ impl Injector {
         now: u64,
         direction: Direction,
         other: &PeerAddr,
-        judged: &Judged,
+        decided: &Decided,
         bytes: &[u8],
         mut pass: impl FnMut(&[u8]) -> bool,
     ) {
-        let Judged { verdict, flow } = judged;
-        let due = self.due_of(now, direction, judged);
+        let Decided { verdict, flow } = decided;
+        let due = self.due_of(now, direction, decided);
         let behind = self.held.behind(direction, *flow);
         let due = due.max(behind.unwrap_or(0));
         let left = verdict.reorder.unwrap_or(0);
@@ -278,14 +278,14 @@ impl Injector {
         bytes: &mut [u8],
         send: impl FnMut(&[u8]) -> bool,
     ) {
-        let judged = self.judge(g, Direction::Out, to, bytes);
-        if judged.verdict.loss {
+        let decided = self.decide(g, Direction::Out, to, bytes);
+        if decided.verdict.loss {
             return;
         }
-        if let Some(draw) = judged.verdict.corrupt {
+        if let Some(draw) = decided.verdict.corrupt {
             corrupt(sign, draw, bytes);
         }
-        self.pass(now, Direction::Out, to, &judged, bytes, send);
+        self.pass(now, Direction::Out, to, &decided, bytes, send);
     }
 
     /// A packet has arrived, for the flow `sign`. `take` takes it, with the mark that it may have,
@@ -303,8 +303,8 @@ impl Injector {
             // No packet of a peer: the engine counts it.
             return take(g, packet);
         }
-        let judged = self.judge(g, Direction::In, &src, data);
-        let Judged { verdict, flow } = &judged;
+        let decided = self.decide(g, Direction::In, &src, data);
+        let Decided { verdict, flow } = &decided;
         if verdict.loss {
             return 1;
         }
@@ -325,7 +325,7 @@ impl Injector {
             _ => data,
         };
         let mut handled = 0;
-        self.pass(now, Direction::In, &src, &judged, data, |data| {
+        self.pass(now, Direction::In, &src, &decided, data, |data| {
             handled += take(g, &RxPacket { src, seg: data.len() as u16, data });
             true
         });
@@ -337,7 +337,7 @@ impl Injector {
 /// receive request.
 fn passage(
     flow: &mut Flow,
-    place: &Place,
+    place: &PacketQp,
     direction: Direction,
     bth: &Bth,
     behind: &[u8],
@@ -364,7 +364,7 @@ fn passage(
         }
         _ => 1,
     };
-    let passage = match flow.is_first(direction, kind.is_answer(), bth.psn, base, span) {
+    let passage = match flow.note_first(direction, kind.is_answer(), bth.psn, base, span) {
         true => Passage::First,
         false => Passage::Again,
     };
@@ -374,7 +374,7 @@ fn passage(
         _ => false,
     };
     let arrives = direction == Direction::In && takes;
-    (passage, arrives && flow.is_first_in_order(bth.psn, place.expected))
+    (passage, arrives && flow.note_first_in_order(bth.psn, place.expected))
 }
 
 /// Turns a bit behind the BTH over, so that the ICRC is wrong whatever the IP header has.

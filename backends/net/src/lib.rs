@@ -19,7 +19,9 @@
 //! * [`soft`]: the soft device: engine, ports, progress.
 //! * [`via`]: a device over a router: the protocol and the tenant's end of it.
 //!
-//! Only `interfaces` allocates: all other memory comes from the caller at creation.
+//! * [`status`]: what a device tells other processes of its user, and who asks.
+//!
+//! Only `interfaces` and [`status::ask`] allocate: all other memory comes from the caller at creation.
 
 pub mod addr;
 pub mod addr_group;
@@ -43,6 +45,7 @@ pub mod shm;
 pub mod signals;
 pub mod sock_diag;
 pub mod soft;
+pub mod status;
 mod sys;
 mod thread_token;
 pub mod threads;

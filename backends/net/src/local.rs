@@ -10,17 +10,19 @@
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
 //! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
 //!   messages of the group, and connections that end with the owner; `acks`: the receipts of ACKs
-//!   that wait. If a device has several blocks, the doors of the others are symbolic links to the
+//!   that wait; `status`: what `gdrcore top` shows of the device. If a device has several blocks, the doors of the others are symbolic links to the
 //!   door of the first, so that one link serves all.
 //! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
 //!   that port.
 
 mod receipt_file;
 mod socket_dir;
+mod status_file;
 mod sweep;
 
 pub(crate) use receipt_file::{forget_receipt, receipts_of, ReceiptFile};
-pub(crate) use socket_dir::SocketDir;
+pub(crate) use socket_dir::{own_paths, SocketDir};
+pub(crate) use status_file::StatusText;
 pub(crate) use sweep::sweep;
 
 use crate::addr::Endpoint;
@@ -344,7 +346,8 @@ fn is_bound(name: &Name) -> bool {
 
 /// Removes a holder's files.
 fn empty(dir: RawFd) {
-    for file in Role::ALL.map(Role::file).into_iter().chain([receipt_file::FILE]) {
+    let others = [receipt_file::FILE, status_file::FILE, status_file::NEW_FILE];
+    for file in Role::ALL.map(Role::file).into_iter().chain(others) {
         // SAFETY: a C string; no other pointers.
         unsafe { libc::unlinkat(dir, file.as_ptr(), 0) };
     }
@@ -487,7 +490,7 @@ fn maps_all_uids(map: &[u8]) -> bool {
 }
 
 /// Reads a small file of procfs; empty if it does not exist.
-fn read_file<'b>(path: &core::ffi::CStr, to: &'b mut [u8]) -> &'b [u8] {
+pub(crate) fn read_file<'b>(path: &core::ffi::CStr, to: &'b mut [u8]) -> &'b [u8] {
     // SAFETY: a C string; no other pointers.
     let fd = Fd::from_call(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
     // SAFETY: pointer and length are those of `to`.

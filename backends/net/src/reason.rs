@@ -2,9 +2,9 @@
 //! drop-in prints.
 //!
 //! A refusal writes its text here when it is made ([`gdrcore_core::refuse!`], through [`install`]).
-//! The surface that returns the error to the program calls [`returned`], which drops the text of an
-//! earlier error. The memory is fixed, without allocation, so that a call that fails for lack of
-//! memory has a reason too.
+//! The surface that returns the error to the program calls [`note_returned`], which drops the text
+//! of an earlier error. The memory is fixed, without allocation, so that a call that fails for lack
+//! of memory has a reason too.
 
 use crate::signals::without_signals;
 use core::cell::RefCell;
@@ -90,7 +90,7 @@ pub fn set(e: Error, words: fmt::Arguments<'_>) {
 
 /// Puts `words`, such as the name of the refused part of an argument, before the reason of `e`, or
 /// before the text of `e` if it has no reason.
-pub fn before(e: Error, words: fmt::Arguments<'_>) {
+pub fn prefix(e: Error, words: fmt::Arguments<'_>) {
     let mut old = Text::EMPTY;
     let known = read(|said, text| said == Some(e) && old.write_str(text).is_ok());
     match known {
@@ -100,12 +100,12 @@ pub fn before(e: Error, words: fmt::Arguments<'_>) {
 }
 
 /// Whether the last reason is that of `e`.
-pub fn explains(e: Error) -> bool {
+pub fn has_reason(e: Error) -> bool {
     read(|said, text| said == Some(e) && !text.is_empty())
 }
 
-/// Gives the last reason to `e`, which replaces the error that it was written for.
-pub fn instead(e: Error) -> Error {
+/// Makes the last reason that of `e`, which replaces the error that the reason was written for.
+pub fn assign_to(e: Error) -> Error {
     RECORD.with(|r| {
         if let Ok(mut r) = r.try_borrow_mut() {
             r.error = Some(e);
@@ -117,9 +117,9 @@ pub fn instead(e: Error) -> Error {
 /// Puts the transition before the reason of a modify that failed with `e`: from the QP's state to
 /// the requested one, if any.
 #[cold]
-pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
+pub fn prefix_transition(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> Error {
     if let (Ok((now, _)), Some(to)) = (device.qp_query(qp), to) {
-        before(e, format_args!("{} to {}: ", qp_state::name(now.qp_state), qp_state::name(to)));
+        prefix(e, format_args!("{} to {}: ", qp_state::name(now.qp_state), qp_state::name(to)));
     }
     e
 }
@@ -127,7 +127,7 @@ pub fn in_modify(e: Error, device: &dyn Device, qp: Handle, to: Option<u32>) -> 
 /// Notes that a call returns `e` to the program. Drops the reason of another error, which the call
 /// handled itself.
 #[cold]
-pub fn returned(e: Error) {
+pub fn note_returned(e: Error) {
     RECORD.with(|r| {
         let Ok(mut r) = r.try_borrow_mut() else { return };
         let said = !r.returned && r.error.is_some_and(|of| of.errno() == e.errno());
@@ -142,7 +142,7 @@ pub fn returned(e: Error) {
 
 /// How often this thread has recorded an error. If a call that fails has not changed it, the record
 /// is of an earlier one.
-pub fn changes() -> u64 {
+pub fn change_count() -> u64 {
     RECORD.with(|r| r.try_borrow().map_or(0, |r| r.changes))
 }
 
@@ -180,7 +180,7 @@ pub fn say(words: fmt::Arguments<'_>) {
 
 /// Passes the text of this thread's last error to `f`: its reason, or the error's own text; empty
 /// if there was none.
-pub fn with<T>(f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
+pub fn with_text<T>(f: impl FnOnce(fmt::Arguments<'_>) -> T) -> T {
     read(|e, text| match e {
         Some(e) if text.is_empty() => f(format_args!("{e}")),
         _ => f(format_args!("{text}")),
@@ -193,7 +193,7 @@ mod tests {
     use gdrcore_core::refuse;
 
     fn words() -> String {
-        with(|words| words.to_string())
+        with_text(|words| words.to_string())
     }
 
     #[test]
@@ -202,11 +202,11 @@ mod tests {
         clear();
         let e = refuse!(Invalid, "cqe {}: at most {}", 9, 8);
         assert_eq!(e, Error::from_errno(22));
-        returned(e);
+        note_returned(e);
         assert_eq!(words(), "cqe 9: at most 8");
         // The next error has no reason. The last reason must not be reported for it, although the
         // errno is the same.
-        returned(Error::StaleHandle);
+        note_returned(Error::StaleHandle);
         assert_eq!(words(), Error::StaleHandle.to_string());
         clear();
         assert_eq!(words(), "");
@@ -215,18 +215,18 @@ mod tests {
     #[test]
     fn each_record_is_a_change() {
         install();
-        let before = changes();
+        let before = change_count();
         let e = refuse!(Invalid, "cqe 9: at most 8");
-        let refused = changes();
-        returned(e);
-        assert!(before < refused && refused < changes());
+        let refused = change_count();
+        note_returned(e);
+        assert!(before < refused && refused < change_count());
     }
 
     #[test]
     fn words_of_an_error_that_was_handled_inside_do_not_count() {
         install();
         let _ = refuse!(Busy, "cq: another thread polls it");
-        returned(Error::NoMemory);
+        note_returned(Error::NoMemory);
         assert_eq!(words(), Error::NoMemory.to_string());
     }
 
@@ -234,12 +234,12 @@ mod tests {
     fn the_part_is_named_before_the_reason() {
         install();
         let e = refuse!(Invalid, "port 'x': not a number");
-        before(e, format_args!("'soft:[::1]:x': "));
+        prefix(e, format_args!("'soft:[::1]:x': "));
         assert_eq!(words(), "'soft:[::1]:x': port 'x': not a number");
-        assert_eq!(instead(Error::NoDevice), Error::NoDevice);
-        returned(Error::NoDevice);
+        assert_eq!(assign_to(Error::NoDevice), Error::NoDevice);
+        note_returned(Error::NoDevice);
         assert_eq!(words(), "'soft:[::1]:x': port 'x': not a number");
-        before(Error::TimedOut, format_args!("'nothing': "));
+        prefix(Error::TimedOut, format_args!("'nothing': "));
         assert_eq!(words(), format!("'nothing': {}", Error::TimedOut));
     }
 
@@ -247,7 +247,7 @@ mod tests {
     fn a_text_is_cut_between_characters_and_is_each_threads_own() {
         install();
         let long = "ä".repeat(TEXT_MAX);
-        returned(refuse!(Invalid, "x{long}{}", "never"));
+        note_returned(refuse!(Invalid, "x{long}{}", "never"));
         assert_eq!(words(), format!("x{}", "ä".repeat((TEXT_MAX - 1) / 2)));
         std::thread::spawn(|| assert_eq!(words(), "")).join().unwrap();
     }

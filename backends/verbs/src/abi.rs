@@ -18,13 +18,13 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpCap, RecvWr, SendWr, Wc};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcverb");
 /// Changes whenever anything in this file does.
 pub const VERSION: u32 = 4;
-/// The one symbol that the module exports: an [`Entry`].
+/// The one symbol that the module exports: an [`EntryPoint`].
 pub const ENTRY: &core::ffi::CStr = c"gdrcore_verbs_module";
 /// Longest name of an RDMA device, with its NUL (`IBV_SYSFS_NAME_MAX`).
 pub const NAME_MAX: usize = 64;
 
 /// Returns the module's table, which lives as long as the process.
-pub type Entry = unsafe extern "C" fn() -> *const Module;
+pub type EntryPoint = unsafe extern "C" fn() -> *const Module;
 /// A pointer of libibverbs: `ibv_context *`, `ibv_qp *` and so on.
 pub type Object = *mut c_void;
 /// `ibv_post_send` of one provider.

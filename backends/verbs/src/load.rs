@@ -4,7 +4,7 @@ use core::ffi::{c_void, CStr};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::abi::{Entry, Module, Text, ENTRY, VERSION};
+use crate::abi::{EntryPoint, Module, Text, ENTRY, VERSION};
 use gdrcore_core::error::{Error, Result};
 use heapless::CString;
 
@@ -44,10 +44,10 @@ pub fn module(why: &mut Text) -> Result<&'static Module> {
         // No words here: `why` has them.
         return Err(Error::Unsupported);
     }
-    // SAFETY: the symbol of this name is an Entry in every version of the module.
-    let entry: Entry = unsafe { core::mem::transmute::<*mut c_void, Entry>(entry) };
-    // SAFETY: an Entry has no precondition and returns a table that lives as long as the library,
-    // which stays.
+    // SAFETY: the symbol of this name is an EntryPoint in every version of the module.
+    let entry: EntryPoint = unsafe { core::mem::transmute::<*mut c_void, EntryPoint>(entry) };
+    // SAFETY: an EntryPoint has no precondition and returns a table that lives as long as the
+    // library, which stays.
     let module = unsafe { entry() };
     // SAFETY: as above; magic, version and size come first in every version of the table.
     let head = unsafe { (*module).is_ours() };

@@ -52,8 +52,8 @@ impl Drop for Soft {
 
 /// An error with its reason.
 pub fn words(e: Error) -> String {
-    reason::returned(e);
-    reason::with(|words| words.to_string())
+    reason::note_returned(e);
+    reason::with_text(|words| words.to_string())
 }
 
 /// A queue pair in RESET, and what its peer needs to know.

@@ -291,14 +291,15 @@ impl Cm {
         if self.is_unheard(i) {
             return self.free(i);
         }
-        self.lose(i);
+        self.fail_exchange(i);
     }
 
-    /// An accepted connection was not confirmed: tells its program and its peer.
-    pub(super) fn lose(&mut self, i: usize) {
+    /// An exchange has failed, for example because nobody confirmed an accepted connection: tells
+    /// the program and the peer.
+    pub(super) fn fail_exchange(&mut self, i: usize) {
         self.ids[i].status = self.ids[i].silence();
         self.raise(i, cm_event::UNREACHABLE);
-        self.give_up(i);
+        self.reject_by_timeout(i);
     }
 
     /// Whether a listener is full, so that [`Cm::confirm`] is due. True at most once in a tenth of
@@ -329,7 +330,7 @@ impl Cm {
     /// The peer has our REP.
     pub(super) fn confirmed(&mut self, now: u64, i: usize) {
         self.prove(now, i);
-        self.cancel(i);
+        self.drop_owed(i);
         self.enter(i, State::Established);
         self.ids[i].since = 0;
         self.raise(i, cm_event::ESTABLISHED);

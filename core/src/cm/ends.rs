@@ -1,5 +1,5 @@
-//! Peers whose process has ended without a word. A kernel would send DREQs for it. Here a caller
-//! that can watch the process notices its end, or the keepalive of the connection's QP does.
+//! Peers whose process has ended. A kernel would send DREQs in its place. Here nobody does: a
+//! caller that can watch the process notices its end, or the keepalive of the connection's QP does.
 
 use super::conn::State;
 use super::Cm;
@@ -29,7 +29,7 @@ impl Cm {
         };
         let of_qp = self.pool.iter_live().find(is);
         match of_qp {
-            Some(i) if gone => self.peer_lost(now, i),
+            Some(i) if gone => self.end_lost_peer(now, i),
             Some(i) => self.send_dreq(now, i),
             None => {}
         }
@@ -55,31 +55,30 @@ impl Cm {
 
     /// Whether a QPN of this device belongs to a connection whose peer was to be watched.
     pub fn is_managed(&self, qpn: u32) -> bool {
-        // A connection that is not watched yet began after the end of each process that was
-        // watched.
+        // A connection that waits to be watched is younger than the end of any watched process.
         let is = |i: usize| {
             !self.unwatched.get(i) && self.ids[i].has_peer_qp() && self.ids[i].local_qpn == qpn
         };
         self.pool.iter_live().any(is)
     }
 
-    /// The owner of a block of QPNs at an address has ended: so have its connections. Those of
-    /// another process that has its block now are not watched yet.
+    /// The owner of a block of QPNs at an address has ended: so have its connections. Connections
+    /// that are not watched yet stay: they are those of the block's next owner.
     pub fn peer_ended(&mut self, now: u64, at: &PeerAddr, block: u16) {
         for i in 0..self.ids.len() {
             if self.pool.is_live(i) && !self.unwatched.get(i) && self.is_to(i, at, block) {
-                self.peer_lost(now, i);
+                self.end_lost_peer(now, i);
             }
         }
     }
 
-    /// The peer of a connection is gone.
-    pub(super) fn peer_lost(&mut self, now: u64, i: usize) {
+    /// Ends a connection whose peer is gone.
+    pub(super) fn end_lost_peer(&mut self, now: u64, i: usize) {
         match self.ids[i].state {
-            State::RepSent | State::RepRcvd => self.lose(i),
+            State::RepSent | State::RepRcvd => self.fail_exchange(i),
             _ => {
-                self.cancel(i);
-                self.end(now, i, SILENT);
+                self.drop_owed(i);
+                self.enter_time_wait(now, i, SILENT);
             }
         }
     }

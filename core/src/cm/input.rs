@@ -236,7 +236,7 @@ impl Cm {
         }
         let id = &mut self.ids[i];
         if id.state != State::Established {
-            return self.die(i, cm_event::DISCONNECTED);
+            return self.end_with_event(i, cm_event::DISCONNECTED);
         }
         if id.passive && !id.doubted && now >= id.since {
             id.doubted = true;
@@ -281,7 +281,7 @@ impl Cm {
                 id.peer_srq = m.srq;
                 id.inbox.set(m.private_data);
                 self.note_peer(i);
-                self.cancel(i);
+                self.drop_owed(i);
                 self.enter(i, State::RepRcvd);
                 self.raise(i, cm_event::CONNECT_RESPONSE);
             }
@@ -373,7 +373,7 @@ impl Cm {
             State::Established => cm_event::DISCONNECTED,
             _ => return None,
         };
-        self.die(i, event);
+        self.end_with_event(i, event);
         Some(())
     }
 
@@ -400,9 +400,9 @@ impl Cm {
             // IBTA 12.10.8: A DREQ ends the connection at both sides and is answered by a DREP.
             State::RepSent | State::Established | State::DreqSent => {
                 id.tid = tid;
-                self.cancel(i);
+                self.drop_owed(i);
                 self.owe(i, owe::DREP);
-                self.end(now, i, 0);
+                self.enter_time_wait(now, i, 0);
             }
             State::TimeWait => {
                 id.tid = tid;
@@ -419,14 +419,14 @@ impl Cm {
             return None;
         }
         self.prove(now, i);
-        self.cancel(i);
-        self.end(now, i, 0);
+        self.drop_owed(i);
+        self.enter_time_wait(now, i, 0);
         Some(())
     }
 
-    /// Ends a connection: raises the event, and waits for late packets.
-    /// `status`: 0: the peer has said so.
-    pub(super) fn end(&mut self, now: u64, i: usize, status: i32) {
+    /// Ends a connection: raises the event, and waits for late packets. `status`: that of the
+    /// event; 0: the peer has said so.
+    pub(super) fn enter_time_wait(&mut self, now: u64, i: usize, status: i32) {
         self.ids[i].status = status;
         self.raise(i, cm_event::DISCONNECTED);
         // Linux cm.c cm_enter_timewait: After its end a connection stays in time-wait for twice the
@@ -505,13 +505,13 @@ impl Cm {
         if m.status == sidr_status::SUCCESS && m.qpn > 1 {
             id.remote_qpn = m.qpn;
             id.remote_qkey = m.qkey;
-            self.cancel(i);
+            self.drop_owed(i);
             self.enter(i, State::Established);
             self.raise(i, cm_event::ESTABLISHED);
         } else {
             id.status = i32::from(m.status);
             self.counters.rejects_rcvd += 1;
-            self.die(i, cm_event::REJECTED);
+            self.end_with_event(i, cm_event::REJECTED);
         }
         Some(())
     }

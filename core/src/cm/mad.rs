@@ -303,25 +303,25 @@ pub struct Mad<'a> {
 type Body = [u8; BODY];
 
 /// Where a field lies in a body: byte, bit in it from the most significant on, and width in bits.
-type Place = (usize, usize, usize);
+type BitField = (usize, usize, usize);
 
 trait Field<'a> {
-    fn read(body: &'a Body, place: Place) -> Self;
+    fn read(body: &'a Body, place: BitField) -> Self;
     /// Writes it, as much of it as has room.
-    fn write(&self, body: &mut Body, place: Place);
+    fn write(&self, body: &mut Body, place: BitField);
 }
 
 /// A number of at most 64 bits, which lies in at most 8 bytes.
 macro_rules! numbers {
     ($($ty:ty: |$n:ident| $of:expr;)*) => {$(
         impl Field<'_> for $ty {
-            fn read(body: &Body, (byte, bit, width): Place) -> $ty {
+            fn read(body: &Body, (byte, bit, width): BitField) -> $ty {
                 let end = (bit + width).div_ceil(8);
                 let all = body[byte..byte + end].iter().fold(0, |n, &b| n << 8 | u64::from(b));
                 let $n = all >> (8 * end - bit - width) & (u64::MAX >> (64 - width));
                 $of
             }
-            fn write(&self, body: &mut Body, (byte, bit, width): Place) {
+            fn write(&self, body: &mut Body, (byte, bit, width): BitField) {
                 let end = (bit + width).div_ceil(8);
                 let n = u64::from(*self) & (u64::MAX >> (64 - width));
                 let bytes = (n << (8 * end - bit - width)).to_be_bytes();
@@ -342,10 +342,10 @@ numbers! {
 }
 
 impl<'a> Field<'a> for &'a [u8] {
-    fn read(body: &'a Body, (byte, _, width): Place) -> &'a [u8] {
+    fn read(body: &'a Body, (byte, _, width): BitField) -> &'a [u8] {
         &body[byte..byte + width / 8]
     }
-    fn write(&self, body: &mut Body, (byte, _, width): Place) {
+    fn write(&self, body: &mut Body, (byte, _, width): BitField) {
         let room = &mut body[byte..byte + width / 8];
         room.iter_mut().zip(*self).for_each(|(to, from)| *to = *from);
     }
@@ -353,16 +353,16 @@ impl<'a> Field<'a> for &'a [u8] {
 
 /// A GID.
 impl Field<'_> for [u8; 16] {
-    fn read(body: &Body, place: Place) -> [u8; 16] {
+    fn read(body: &Body, place: BitField) -> [u8; 16] {
         <&[u8]>::read(body, place).first_chunk().copied().unwrap_or_default()
     }
-    fn write(&self, body: &mut Body, place: Place) {
+    fn write(&self, body: &mut Body, place: BitField) {
         self.as_slice().write(body, place);
     }
 }
 
 /// Where REJ has the length of its additional information.
-const INFO_LEN: Place = (9, 0, 7);
+const INFO_LEN: BitField = (9, 0, 7);
 /// The LIDs of a REQ, which say "see the GIDs".
 const LIDS: core::ops::Range<usize> = 52..56;
 

@@ -15,10 +15,16 @@
 //! program has yet to take), `output` (messages out and timers), `general` (datagrams of other
 //! classes).
 //!
-//! An id ends in one of these ways, the most polite first: `send_dreq` asks the peer and
-//! waits for its answer; `end` follows an answer or a DREQ, and leads to time-wait; `peer_lost`
-//! ends what a dead or silent peer has left; `lose` tells program and peer that an exchange failed;
-//! `give_up` tells the peer alone, as the program has gone; `free` tells nobody.
+//! The ways in which an id ends, and whom each tells:
+//!
+//! | function | when | program | peer |
+//! |---|---|---|---|
+//! | `send_dreq` | it disconnects, and waits for the answer | later | DREQ |
+//! | `enter_time_wait` | an answer or a DREQ has come | DISCONNECTED | DREP, if it asked |
+//! | `end_lost_peer` | the peer is dead or silent | as the state says | nobody is there |
+//! | `fail_exchange` | an exchange got no answer | UNREACHABLE | REJ |
+//! | `reject_by_timeout` | the program has gone | nothing | REJ |
+//! | `free` | nobody knows it | nothing | nothing |
 //!
 //! Hostile peers. Every table is bounded; what finds no room is dropped and counted, or refused
 //! with NO_RESOURCES. A message counts for a connection only if both communication ids and the
@@ -520,7 +526,7 @@ impl Cm {
     }
 
     /// Drops the messages that an id has yet to send.
-    fn cancel(&mut self, i: usize) {
+    fn drop_owed(&mut self, i: usize) {
         self.ids[i].owes = 0;
         self.tx.clear(i);
     }
@@ -554,9 +560,9 @@ impl Cm {
     }
 
     /// The last event of an id: what it has yet to send is dropped.
-    fn die(&mut self, i: usize, event: u32) {
+    fn end_with_event(&mut self, i: usize, event: u32) {
         self.raise(i, event);
-        self.cancel(i);
+        self.drop_owed(i);
         self.enter(i, State::Dead);
     }
 

@@ -145,7 +145,7 @@ impl Cm {
             if local && asks {
                 id.status = -errno;
                 id.refused = true;
-                self.die(i, cm_event::UNREACHABLE);
+                self.end_with_event(i, cm_event::UNREACHABLE);
             }
         }
     }
@@ -183,14 +183,14 @@ impl Cm {
             // The peer is gone, and the connection ends without its DREP; or a doubted peer has not
             // confirmed the connection.
             _ if matches!(id.state, State::DreqSent | State::Established) => {
-                self.cancel(i);
-                self.end(now, i, SILENT);
+                self.drop_owed(i);
+                self.enter_time_wait(now, i, SILENT);
             }
             owe::SIDR_REQ => {
                 id.status = id.silence();
-                self.die(i, cm_event::UNREACHABLE);
+                self.end_with_event(i, cm_event::UNREACHABLE);
             }
-            _ => self.lose(i),
+            _ => self.fail_exchange(i),
         }
     }
 }

@@ -301,7 +301,7 @@ impl Cm {
         if self.ids[i].state != State::RepRcvd {
             return Err(self.wrong_state(i, "there is no accepted connection that waits for it"));
         }
-        self.cancel(i);
+        self.drop_owed(i);
         self.enter(i, State::Established);
         self.owe(i, owe::RTU);
         Ok(())
@@ -340,7 +340,7 @@ impl Cm {
             reason: id.reason,
             datagram: what == owe::SIDR_REP,
         };
-        self.cancel(i);
+        self.drop_owed(i);
         self.note_refusal(refusal);
         self.enter(i, State::Rejecting);
         self.owe(i, what);
@@ -368,6 +368,7 @@ impl Cm {
         Ok(())
     }
 
+    /// Asks the peer for the end of a connection.
     pub(super) fn send_dreq(&mut self, now: u64, i: usize) {
         self.enter(i, State::DreqSent);
         let tid = self.random() & u64::from(u32::MAX);
@@ -402,7 +403,7 @@ impl Cm {
             State::ReqRcvd | State::SidrRcvd | State::RepRcvd => {
                 self.refuse(now, i, reject::CONSUMER, &[])?
             }
-            State::ReqSent | State::RepSent => self.give_up(i),
+            State::ReqSent | State::RepSent => self.reject_by_timeout(i),
             State::Established if x.qp_type != qp_type::UD => self.send_dreq(now, i),
             State::SidrDone => self.wheel.arm(i, now.saturating_add(LINGER_NS)),
             State::DreqSent | State::Rejecting => {}
@@ -427,9 +428,9 @@ impl Cm {
         }
     }
 
-    /// Tells the peer that this side gives up.
-    pub(super) fn give_up(&mut self, i: usize) {
-        self.cancel(i);
+    /// Tells the peer alone that this side gives up.
+    pub(super) fn reject_by_timeout(&mut self, i: usize) {
+        self.drop_owed(i);
         let id = &mut self.ids[i];
         id.about = 2;
         // Linux cm.c cm_destroy_id: A side that gives up an attempt says so by a REJ with reason

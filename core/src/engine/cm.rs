@@ -305,7 +305,7 @@ impl Guard<'_> {
     }
 
     /// Whether `cm_event` has something.
-    pub fn has_cm_events(&mut self) -> bool {
-        self.cm().has_events()
+    pub fn has_cm_events(&self) -> bool {
+        self.cm.has_events()
     }
 }

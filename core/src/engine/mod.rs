@@ -46,6 +46,7 @@ use crate::verbs::shared::{at_once, polled, CqShared, QpShared, Shared};
 use crate::verbs::types::{wr_opcode, Handle, RecvWr, SendWr, Wc};
 use crate::wire::Flow;
 
+pub use report::QpReport;
 pub use rx::Arrival;
 pub use tx::Burst;
 

@@ -9,7 +9,7 @@ use crate::wire::Psn;
 
 /// A queue pair, as far as its packets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PacketQp {
     /// Its index.
     pub index: usize,
     /// The first PSN that it sends, and the first that it expects, if its attributes name them.
@@ -24,10 +24,10 @@ pub struct Place {
     pub is_reliable: bool,
 }
 
-impl Place {
-    fn of(t: &Transport, index: usize, qp: &Qp) -> Place {
+impl PacketQp {
+    fn of(t: &Transport, index: usize, qp: &Qp) -> PacketQp {
         let first = (Psn::new(qp.attr.sq_psn), Psn::new(qp.attr.rq_psn));
-        Place {
+        PacketQp {
             index,
             first: qp.kind.has_fixed_peer().then_some(first),
             peer: t.peers.get(qp.conn.peer as usize).map(|p| p.addr.gid),
@@ -41,15 +41,15 @@ impl Place {
 /// Control: what injected faults ask for.
 impl Guard<'_> {
     /// The queue pair of a number, if it takes packets.
-    pub fn place_of(&self, qpn: u32) -> Option<Place> {
+    pub fn place_of(&self, qpn: u32) -> Option<PacketQp> {
         let t = &self.transport;
         let index = t.common.qp_of(qpn)?;
-        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| Place::of(t, index, qp))
+        t.qps.get(index).filter(|qp| qp.can_receive()).map(|qp| PacketQp::of(t, index, qp))
     }
 
     /// The connected queue pair that sends to the number `qpn` at an address. `guess`: an index to
     /// look at first. Cost: a look at each queue pair if the guess is wrong.
-    pub fn sender_to(&self, to: &PeerAddr, qpn: u32, guess: usize) -> Option<Place> {
+    pub fn sender_to(&self, to: &PeerAddr, qpn: u32, guess: usize) -> Option<PacketQp> {
         let t = &self.transport;
         let is_it = |qp: &Qp| {
             let peer = t.peers.get(qp.conn.peer as usize);
@@ -63,7 +63,7 @@ impl Guard<'_> {
             Some(qp) if is_it(qp) => Some(guess),
             _ => t.qps.iter().position(is_it),
         }?;
-        Some(Place::of(t, index, &t.qps[index]))
+        Some(PacketQp::of(t, index, &t.qps[index]))
     }
 
     /// Owes the peer of a queue pair an RNR NAK for the packet that it expects, as if it had no

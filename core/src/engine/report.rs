@@ -5,10 +5,33 @@ use crate::counters::Counters;
 use crate::device::{AsyncEvent, Leaks};
 use crate::error::Result;
 use crate::reason::refuse;
+use crate::roce::peer::Path;
 use crate::verbs::cause::Cause;
+use crate::verbs::kind::QpKind;
 use crate::verbs::shared::CHANNELS;
 use crate::verbs::types::Handle;
 use core::sync::atomic::Ordering;
+
+/// A queue pair as the report of its device shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct QpReport {
+    /// Its QPN.
+    pub qpn: u32,
+    /// Its transport service.
+    pub kind: QpKind,
+    /// Its state (`qp_state`).
+    pub state: u32,
+    /// GID and QPN of its peer, and the path there; `None`: it has no peer.
+    pub peer: Option<([u8; 16], u32, Path)>,
+    /// Requests in the send queue that have no completion yet, and its capacity.
+    pub sends: (u32, u32),
+    /// As `sends`, of its own receive queue; (0, 0): it has none.
+    pub recvs: (u32, u32),
+    /// Its counters.
+    pub counters: Counters,
+    /// The last cause of an error.
+    pub cause: Cause,
+}
 
 /// Control: counters, causes and events.
 impl Guard<'_> {
@@ -42,6 +65,35 @@ impl Guard<'_> {
     pub fn qp_counters(&self, qp: Handle) -> Result<Counters> {
         let qi = self.shared().qp_pool.check(qp)?;
         Ok(self.transport.qps[qi].counters)
+    }
+
+    /// A report of each queue pair, the contexts of DC targets included.
+    ///
+    /// # Cost
+    /// As [`Guard::counters`].
+    pub fn qp_reports(&self) -> impl Iterator<Item = QpReport> + '_ {
+        let (t, s) = (&self.transport, self.shared());
+        let qps = t.qps.iter().zip(s.qps.iter()).filter(|(qp, _)| qp.live);
+        qps.map(|(qp, q)| QpReport {
+            qpn: qp.qpn,
+            kind: qp.kind,
+            state: qp.state,
+            peer: t
+                .peers
+                .get(qp.conn.peer as usize)
+                .map(|p| (p.addr.gid, qp.attr.dest_qp_num, p.path)),
+            sends: (q.sq.len(), q.sq.capacity()),
+            recvs: (q.rq.len(), q.rq.capacity()),
+            counters: qp.counters,
+            cause: qp.cause,
+        })
+    }
+
+    /// Completions that wait in each CQ, and its capacity. Branches of CQs are listed as well.
+    pub fn cq_reports(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let s = self.shared();
+        let live = (0..s.cq_pool.capacity()).filter(|&i| s.cq_pool.is_live(i));
+        live.map(|i| (s.cqs[i].ring.len(), s.cqs[i].ring.capacity()))
     }
 
     /// The last cause on any QP.

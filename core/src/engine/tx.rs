@@ -199,8 +199,8 @@ impl Guard<'_> {
     /// The path to the peer of the QP at this index; `None`: it has no peer, or each request names
     /// one.
     #[inline]
-    pub fn path_of(&mut self, qi: usize) -> Option<Path> {
-        let t = &self.split().0.transport;
+    pub fn path_of(&self, qi: usize) -> Option<Path> {
+        let t = &self.transport;
         let qp = &t.qps[qi];
         let peer = t.peers.get(qp.conn.peer as usize)?;
         (qp.kind.is_connected()).then_some(peer.path)
@@ -209,13 +209,12 @@ impl Guard<'_> {
     /// Whether the QP whose doorbell was rung may send by itself ([`Guard::transmit_to_port`]): no
     /// other waits to send, and it does not gather requests.
     #[inline]
-    pub fn may_send_alone(&mut self, qi: usize) -> bool {
-        let (inner, s) = self.split();
-        let t = &inner.transport;
+    pub fn may_send_alone(&self, qi: usize) -> bool {
+        let t = &self.transport;
         t.common.ready.is_empty()
             && t.common.cnp_owed.is_empty()
-            && !inner.cm.is_ready()
-            && !t.may_gather(s, qi)
+            && !self.cm.is_ready()
+            && !t.may_gather(self.shared(), qi)
     }
 
     /// As [`Guard::poll_transmit_over`], for the one QP whose doorbell was rung.
@@ -499,36 +498,34 @@ impl Guard<'_> {
 
     /// Whether `poll_transmit` or `run_loopback` may have something.
     #[inline]
-    pub fn has_work(&mut self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.has_known_work() || self.shared().active.any()
     }
 
     /// [`Guard::has_work`] without the QPs that posts have marked, for a caller that checks the
     /// marks once it has released the lock.
     #[inline(always)]
-    pub fn has_known_work(&mut self) -> bool {
-        let (inner, s) = self.split();
-        let t = &inner.transport;
+    pub fn has_known_work(&self) -> bool {
+        let Inner { transport: t, cm, .. } = &**self;
         let idle = Bitmap::are_empty([&t.common.ready, &t.common.full_cqs]);
-        (!idle || inner.cm.is_ready())
-            && (!t.common.ready.is_empty() || inner.cm.is_ready() || t.common.may_go_on(s))
+        (!idle || cm.is_ready())
+            && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
     /// is waited for.
     #[inline(always)]
-    pub fn waits(&mut self, now: u64) -> bool {
-        let (inner, s) = self.split();
-        let t = &inner.transport;
+    pub fn has_due_work(&self, now: u64) -> bool {
+        let Inner { transport: t, cm, .. } = &**self;
         let Common { ready, full_cqs, mem_wait, cnp_owed, .. } = &t.common;
         let idle = Bitmap::are_empty([ready, full_cqs, mem_wait, cnp_owed]);
-        !idle || inner.cm.is_ready() || s.active.any() || now >= t.common.acks.flush_at()
+        !idle || cm.is_ready() || self.shared().active.any() || now >= t.common.acks.flush_at()
     }
 
     /// Whether no owed ACK is delayed.
     #[inline]
-    pub fn delays_no_ack(&mut self) -> bool {
-        self.split().0.transport.common.acks.flush_at() == u64::MAX
+    pub fn delays_no_ack(&self) -> bool {
+        self.transport.common.acks.flush_at() == u64::MAX
     }
 
     /// Runs the timers that are due. To be called only when nothing is left to receive: a process
@@ -602,11 +599,10 @@ impl Guard<'_> {
 
     /// Whether an armed CQ without a channel, the connection manager, a QP, an SRQ or the port has
     /// an event.
-    pub fn has_events(&mut self) -> bool {
-        let (inner, s) = self.split();
-        let t = &inner.transport;
-        s.cq_events.any()
-            || inner.cm.has_events()
+    pub fn has_events(&self) -> bool {
+        let Inner { transport: t, cm, .. } = &**self;
+        self.shared().cq_events.any()
+            || cm.has_events()
             || !t.common.event_qps.is_empty()
             || t.common.port_events.any()
             || (0..t.common.srqs.len()).any(|i| t.common.srqs[i].events != 0)

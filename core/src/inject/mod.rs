@@ -356,9 +356,9 @@ impl Flow {
         *self = Flow { life: self.life.wrapping_add(1), ..Flow::new(self.number) };
     }
 
-    /// Whether a packet passes for the first time; notes that it has passed. `base`: the first PSN
-    /// of its kind, if that is known. `span`: the PSNs that it takes.
-    pub fn is_first(
+    /// Notes that a packet passes. Returns whether it does so for the first time. `base`: the first
+    /// PSN of its kind, if that is known. `span`: the PSNs that it takes.
+    pub fn note_first(
         &mut self,
         direction: Direction,
         is_answer: bool,
@@ -374,9 +374,9 @@ impl Flow {
         is_first
     }
 
-    /// Whether a message arrives in order for the first time, at the PSN that the responder
-    /// expects; notes that it has come.
-    pub fn is_first_in_order(&mut self, psn: Psn, expected: Psn) -> bool {
+    /// Notes that a message arrives. Returns whether it does so in order and for the first time, at
+    /// the PSN that the responder expects.
+    pub fn note_first_in_order(&mut self, psn: Psn, expected: Psn) -> bool {
         let is_first = psn == expected && self.ready.is_none_or(|ready| psn.diff(ready) >= 0);
         if is_first {
             self.ready = Some(psn.next());
@@ -433,7 +433,7 @@ impl Faults {
 
     /// What happens to a packet of a flow. `hit` gets each fault that a rule causes; of a partition
     /// or a slow path, its begin.
-    pub fn judge(
+    pub fn decide(
         &self,
         seed: u64,
         packet: &Packet,

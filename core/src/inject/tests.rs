@@ -26,7 +26,7 @@ fn request(opcode: Opcode) -> Packet {
 fn hits(rules: &str, seed: u64, packet: &Packet, flow: &mut Flow) -> Vec<u64> {
     let (faults, mut numbers) = (faults(rules), Vec::new());
     for _ in 0..1000 {
-        faults.judge(seed, packet, flow, |hit| numbers.push(hit.number));
+        faults.decide(seed, packet, flow, |hit| numbers.push(hit.number));
     }
     numbers
 }
@@ -74,8 +74,9 @@ fn rules_pick_by_number_and_window() {
 #[test]
 fn filters_choose_packets() {
     let send = request(Opcode::RC_SEND_ONLY);
-    let is_hit =
-        |rule: &str, packet: &Packet| faults(rule).judge(1, packet, &mut Flow::new(3), |_| {}).loss;
+    let is_hit = |rule: &str, packet: &Packet| {
+        faults(rule).decide(1, packet, &mut Flow::new(3), |_| {}).loss
+    };
     for (rule, hit) in [
         ("loss", true),
         ("loss out", true),
@@ -129,7 +130,7 @@ fn packets_whose_number_depends_on_time_are_hit_by_their_names_alone() {
         Opcode::RC_READ_RESPONSE_ONLY,
         Opcode::RC_SEND_ONLY,
     ] {
-        rules.judge(1, &request(opcode), &mut flow, |hit| told.push(hit.opcode));
+        rules.decide(1, &request(opcode), &mut flow, |hit| told.push(hit.opcode));
     }
     assert_eq!(told, [Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_SEND_ONLY]);
 }
@@ -139,7 +140,7 @@ fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
     let rules = faults("partition from 3 to 6");
     let (mut flow, mut told) = (Flow::new(1), Vec::new());
     let send = request(Opcode::RC_SEND_ONLY);
-    let mut lost = |packet: &Packet| rules.judge(1, packet, &mut flow, |h| told.push(*h)).loss;
+    let mut lost = |packet: &Packet| rules.decide(1, packet, &mut flow, |h| told.push(*h)).loss;
     let ack = Packet { passage: Passage::Control, ..request(Opcode::RC_ACK) };
     let again = Packet { passage: Passage::Again, ..send };
     let all = [&send, &ack, &send, &again, &send, &ack, &again, &again, &again, &send];
@@ -155,17 +156,17 @@ fn a_partition_takes_all_packets_of_its_direction_and_is_told_once() {
     // A rule that names what depends on time begins with its own packets.
     let mut flow = Flow::new(1);
     let named = faults("partition opcode ACK from 2");
-    let fates = [&ack, &send, &ack, &ack].map(|p| named.judge(1, p, &mut flow, |_| {}).loss);
+    let fates = [&ack, &send, &ack, &ack].map(|p| named.decide(1, p, &mut flow, |_| {}).loss);
     assert_eq!(fates, [f, f, t, t]);
     // From the start it needs no packet that is counted.
     let mut flow = Flow::new(1);
-    assert!(faults("partition").judge(1, &ack, &mut flow, |_| {}).loss);
+    assert!(faults("partition").decide(1, &ack, &mut flow, |_| {}).loss);
 }
 
 #[test]
 fn each_action_has_its_verdict() {
     let verdict =
-        |rule: &str, packet: &Packet| faults(rule).judge(1, packet, &mut Flow::new(1), |_| {});
+        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut Flow::new(1), |_| {});
     let out = request(Opcode::RC_SEND_ONLY);
     let into = Packet { direction: Direction::In, ..out };
     let none = Verdict::default();
@@ -187,22 +188,22 @@ fn each_action_has_its_verdict() {
 fn a_packet_passes_for_the_first_time_once() {
     let mut flow = Flow::new(1);
     let (out, base) = (Direction::Out, Some(Psn::new(0xff_fffe)));
-    let mut first = |psn: u32, span| flow.is_first(out, false, Psn::new(psn), base, span);
+    let mut first = |psn: u32, span| flow.note_first(out, false, Psn::new(psn), base, span);
     assert!(first(0xff_fffe, 1) && !first(0xff_fffe, 1), "it came again");
     // A READ takes the PSNs of its answer; a part of it that is asked for again is not new.
     assert!(first(0xff_ffff, 4) && !first(1, 2) && first(3, 1));
     assert!(first(9, 1) && !first(8, 1), "what was lost before it was seen comes again");
     // Each direction counts by itself, as do requests and answers.
-    assert!(flow.is_first(out, true, Psn::new(3), base, 1));
-    assert!(flow.is_first(Direction::In, false, Psn::new(3), None, 1));
+    assert!(flow.note_first(out, true, Psn::new(3), base, 1));
+    assert!(flow.note_first(Direction::In, false, Psn::new(3), None, 1));
     let mut flow = Flow::new(1);
-    assert!(!flow.is_first(out, false, Psn::new(0xff_fffd), base, 1), "before the first PSN");
+    assert!(!flow.note_first(out, false, Psn::new(0xff_fffd), base, 1), "before the first PSN");
     // The receiver refuses a message once.
-    assert!(!flow.is_first_in_order(Psn::new(6), Psn::new(5)), "a packet before it is missing");
-    assert!(flow.is_first_in_order(Psn::new(5), Psn::new(5)));
-    assert!(!flow.is_first_in_order(Psn::new(5), Psn::new(5)), "it comes again");
+    assert!(!flow.note_first_in_order(Psn::new(6), Psn::new(5)), "a packet before it is missing");
+    assert!(flow.note_first_in_order(Psn::new(5), Psn::new(5)));
+    assert!(!flow.note_first_in_order(Psn::new(5), Psn::new(5)), "it comes again");
     flow.begin();
-    assert!(flow.is_first_in_order(Psn::new(5), Psn::new(5)));
+    assert!(flow.note_first_in_order(Psn::new(5), Psn::new(5)));
 }
 
 #[test]

@@ -312,10 +312,10 @@ impl Transport {
         s.qps[qi].path.store(path, Ordering::Relaxed);
     }
 
-    /// The queue pair that sends next, after a full burst to the peer `to`. The queue pair `qi` has
-    /// filled it, or has another peer and could not go on with it. The address whose last full
-    /// burst is longest ago comes first, and within it the queue pair behind the last one. So
-    /// nobody gets more by more queue pairs.
+    /// The queue pair that sends next, after a full burst to the peer `to`. `qi`: the queue pair
+    /// that filled the burst, or that could not add to it because it has another peer. The address
+    /// whose last full burst is longest ago comes first, and of its queue pairs the one behind the
+    /// last sender. So nobody gets more by more queue pairs.
     #[inline(never)]
     pub(crate) fn next_sender(&mut self, qi: usize, to: u32) -> usize {
         let now = self.common.bursts.wrapping_add(1);

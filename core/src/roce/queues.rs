@@ -10,7 +10,7 @@ use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
-use crate::verbs::req::{tx_block, Ready, SendBlock};
+use crate::verbs::req::{tx_block, PeerReady, SendBlock};
 use crate::verbs::resp::{Incoming, Landing};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, Wc};
@@ -287,7 +287,7 @@ impl Conn<'_> {
         let qp = &mut *self.qp;
         qp.conn.req.ack_deadline = 0;
         qp.conn.req.set_send_block(SendBlock::None);
-        qp.conn.ready = Ready::Yes;
+        qp.conn.peer_ready = PeerReady::Yes;
         qp.conn.req.set(tx_block::FAILED, false);
         qp.conn.resp.set_incoming(Incoming::Idle);
         qp.conn.resp.clear_jobs();

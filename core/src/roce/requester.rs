@@ -15,7 +15,7 @@ use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
 use crate::verbs::opcode;
-use crate::verbs::req::{tx_block, Ready, SendBlock, WqeState};
+use crate::verbs::req::{tx_block, PeerReady, SendBlock, WqeState};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -282,7 +282,7 @@ impl Conn<'_> {
         }
         let slot = sq.at(index);
         let wqe = slot.header();
-        if qp.conn.ready == Ready::Doubtful {
+        if qp.conn.peer_ready == PeerReady::Doubtful {
             qp.end_doubt(wqe);
         }
         // rxe rxe_req.c rxe_wqe_is_fenced: A fenced request waits until all READs, atomics, ATOMIC
@@ -348,7 +348,7 @@ impl Conn<'_> {
         let rc = qp.kind.is_reliable();
         let outstanding = psn.diff(qp.conn.req.una_psn).max(0) as u32;
         let mut psn_room = if rc { PSN_WINDOW.saturating_sub(outstanding) } else { PSN_WINDOW };
-        if qp.conn.ready != Ready::Yes {
+        if qp.conn.peer_ready != PeerReady::Yes {
             psn_room = qp.room_of_unready(wqe, ws, psn, psn_room);
             qp.conn.req.reads_cut = true;
         }

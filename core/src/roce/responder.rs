@@ -173,8 +173,7 @@ impl Conn<'_> {
             Later => {
                 // Packets that follow are ahead of the expected PSN, and draw no NAK either.
                 let resp = &mut self.qp.conn.resp;
-                resp.nak_sent = true;
-                resp.nak_high = run.psn;
+                resp.nak_high = Some(run.psn);
                 resp.set_nak_later(true);
             }
             Nak(code, cause, status, a, b) => {
@@ -194,7 +193,7 @@ impl Conn<'_> {
     fn owe_nak(&mut self, syndrome: Syndrome, high: Psn) {
         let resp = &mut self.qp.conn.resp;
         resp.set_nak(Some(syndrome.byte()));
-        (resp.nak_sent, resp.nak_high) = (true, high);
+        resp.nak_high = Some(high);
         self.common.ready.set(self.qi);
     }
 
@@ -219,10 +218,10 @@ impl Conn<'_> {
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_psn, gap: A request ahead of the expected PSN draws one NAK with
         // that PSN, and no other until the gap is closed or the peer begins anew.
-        // A PSN that does not go up means that the peer began anew, and lost the expected one
-        // again.
-        if resp.nak_sent && psn.diff(resp.nak_high) > 0 {
-            resp.nak_high = psn;
+        // While PSNs go up, these are packets of the same round. If one does not, the peer has
+        // begun anew, and the expected packet was lost again.
+        if resp.nak_high.is_some_and(|high| psn.diff(high) > 0) {
+            resp.nak_high = Some(psn);
             return;
         }
         self.owe_nak(Syndrome::Nak(NakCode::Psn), psn);

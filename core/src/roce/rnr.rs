@@ -1,15 +1,17 @@
 //! The requester's rules for a peer that has no receive request for a message, until it has one.
 //!
-//! The peer answers the packet for which it is not ready with an RNR NAK and throws away all that
-//! comes behind it. When the time that the NAK names is over, the refused packet goes first, alone,
-//! and asks for an ACK: while the peer refuses it again, one packet is lost and not a whole window.
-//! Once it is accepted the rest of its message follows. A peer that was late for one message is
-//! mostly late for the next one, so behind it one more packet is tried: the one that takes the next
-//! receive request. Each time that what was tried is accepted at once, more is tried: twice as much
-//! up to half of what the last refusal has cost, from there on an eighth more. Then the window is
-//! open again as for any other peer. A peer that posts its receive requests in batches refuses the
-//! first packet behind each batch, so nothing beyond that packet is tried. A refusal then costs a
-//! part of what was accepted before it, and not a window.
+//! The peer refuses the packet for which it is not ready with an RNR NAK, and drops all that comes
+//! behind it. When the time that the NAK names is over, the refused packet leaves alone, and asks
+//! for an ACK: if the peer refuses it again, one packet is lost and not a whole window. Once it is
+//! accepted, the rest of its message follows.
+//!
+//! A peer that was late for one message is mostly late for the next one. So of the next message one
+//! packet is tried: the one that takes the receive request. Each time that all that was tried is
+//! accepted, more is tried: twice as much up to half of what the last refusal has cost, from there
+//! on an eighth more. After [`TRIED_MAX`] packets the window is open again as for any other peer.
+//!
+//! A peer that posts its receive requests in batches refuses the first packet behind each batch, so
+//! nothing beyond that packet is tried.
 //!
 //! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
@@ -17,7 +19,7 @@ use super::conn::Conn;
 use super::siege::RNR_NS;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::objects::Qp;
-use crate::verbs::req::{Ready, SendBlock, WqeState};
+use crate::verbs::req::{PeerReady, RnrTrial, SendBlock, WqeState};
 use crate::verbs::types::{wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
 use crate::wire::{Psn, RNR_TIMER_NS};
@@ -28,7 +30,7 @@ const TRIED_MAX: u16 = 256;
 impl Qp {
     /// Lets requests leave again, as far as the peer is ready for them.
     pub(super) fn go_on(&mut self) {
-        self.conn.req.set_send_block(if self.conn.ready == Ready::Yes {
+        self.conn.req.set_send_block(if self.conn.peer_ready == PeerReady::Yes {
             SendBlock::None
         } else {
             SendBlock::Unready
@@ -46,61 +48,61 @@ impl Qp {
         psn: Psn,
         room: u32,
     ) -> u32 {
-        if self.conn.ready == Ready::Doubtful && wqe.takes_receive() {
+        if self.conn.peer_ready == PeerReady::Doubtful && wqe.takes_receive() {
             // A WRITE takes it with its last packet.
             let writes = u32::from(wqe.opcode) == wr_opcode::RDMA_WRITE_WITH_IMM;
             let takes = if writes { ws.psn.add(ws.npkts - 1) } else { ws.psn };
             if psn.diff(takes) <= 0 {
-                let last = takes.add(u32::from(self.conn.tried) - 1);
-                let next = self.conn.refused_psn.add(u32::from(self.conn.batch));
-                let foreseen = self.conn.batch != 0 && takes.diff(next) <= 0 && next.diff(last) < 0;
-                (self.conn.ready, self.conn.ready_psn) =
-                    (Ready::Tried, if foreseen { next } else { last });
+                let RnrTrial { packets, batch, refused, .. } = self.conn.trial;
+                let last = takes.add(u32::from(packets) - 1);
+                let next = refused.add(u32::from(batch));
+                let foreseen = batch != 0 && takes.diff(next) <= 0 && next.diff(last) < 0;
+                self.conn.peer_ready = PeerReady::Tried(if foreseen { next } else { last });
             }
         }
-        if self.conn.ready == Ready::Doubtful {
+        let (PeerReady::Refused(last) | PeerReady::Tried(last)) = self.conn.peer_ready else {
             return room;
-        }
+        };
         // 1 is added to the difference, not to the PSN: a message may take half of all PSNs.
-        match (self.conn.ready_psn.diff(psn) + 1).max(0) as u32 {
+        match (last.diff(psn) + 1).max(0) as u32 {
             upto if upto == 0 || !wqe.is_read() => room.min(upto),
             _ => room,
         }
     }
 
-    /// A request begins while the peer's readiness is in doubt. If all before it has ended and it
-    /// takes no receive request, the doubt ends: it would cost each such request more than it
-    /// saves.
+    /// Ends the doubt about the peer when a request begins that takes no receive request, and
+    /// nothing is in flight: the doubt would cost each such request more than it saves.
     #[cold]
     pub(super) fn end_doubt(&mut self, wqe: &SendWqe) {
         if self.conn.req.una_psn == self.conn.req.max_psn && !wqe.takes_receive() {
-            self.conn.ready = Ready::Yes;
+            self.conn.peer_ready = PeerReady::Yes;
             self.end_unready();
         }
     }
 
-    /// The oldest unacknowledged PSN has moved: the packet that the peer was not ready for may lie
-    /// before it now.
+    /// The oldest unacknowledged PSN has moved, maybe past the packet for which the peer was not
+    /// ready.
     #[cold]
     pub(super) fn note_accepted(&mut self) {
-        let accepted = self.conn.req.una_psn.diff(self.conn.ready_psn) > 0;
-        self.conn.ready = match self.conn.ready {
-            Ready::Refused if accepted => Ready::Doubtful,
-            Ready::Tried if accepted => self.try_more(),
+        let una = self.conn.req.una_psn;
+        self.conn.peer_ready = match self.conn.peer_ready {
+            PeerReady::Refused(psn) if una.diff(psn) > 0 => PeerReady::Doubtful,
+            PeerReady::Tried(psn) if una.diff(psn) > 0 => self.try_more(),
             same => same,
         };
         self.end_unready();
     }
 
     /// What was tried has been accepted.
-    fn try_more(&mut self) -> Ready {
-        let tried = self.conn.tried;
-        let more = if tried < self.conn.tried_half { tried } else { tried / 8 + 1 };
-        self.conn.tried = tried + more;
-        if self.conn.tried < TRIED_MAX {
-            Ready::Doubtful
+    fn try_more(&mut self) -> PeerReady {
+        let trial = &mut self.conn.trial;
+        let packets = trial.packets;
+        let more = if packets < trial.half_lost { packets } else { packets / 8 + 1 };
+        trial.packets = packets + more;
+        if trial.packets < TRIED_MAX {
+            PeerReady::Doubtful
         } else {
-            Ready::Yes
+            PeerReady::Yes
         }
     }
 
@@ -144,13 +146,14 @@ impl Conn<'_> {
         } else if qp.attr.rnr_retry != 7 {
             qp.conn.req.rnr_left -= 1;
         }
-        if qp.conn.ready != Ready::Refused {
+        if !matches!(qp.conn.peer_ready, PeerReady::Refused(_)) {
             // All packets that have left, from the refused one on, are lost.
             let lost = qp.conn.req.next_psn.diff(psn).max(0) as u32;
-            let half = (lost / 2).min(u32::from(TRIED_MAX)) as u16;
-            let batch = u16::try_from(psn.diff(qp.conn.refused_psn)).unwrap_or(0);
-            qp.conn.batch = if qp.conn.tried == 0 { 0 } else { batch };
-            (qp.conn.tried, qp.conn.tried_half, qp.conn.refused_psn) = (1, half, psn);
+            let half_lost = (lost / 2).min(u32::from(TRIED_MAX)) as u16;
+            let RnrTrial { packets, refused, .. } = qp.conn.trial;
+            let batch = u16::try_from(psn.diff(refused)).unwrap_or(0);
+            let batch = if packets == 0 { 0 } else { batch };
+            qp.conn.trial = RnrTrial { packets: 1, half_lost, batch, refused: psn };
         }
         // Not from `psn`: answers of READs before it may have been lost.
         let una = qp.conn.req.una_psn;
@@ -162,7 +165,7 @@ impl Conn<'_> {
         qp.conn.req.ack_deadline = 0;
         qp.conn.req.probe_at = 0;
         qp.conn.req.set_send_block(SendBlock::Rnr(now + wait));
-        (qp.conn.ready, qp.conn.ready_psn) = (Ready::Refused, psn);
+        qp.conn.peer_ready = PeerReady::Refused(psn);
         self.arm();
     }
 }

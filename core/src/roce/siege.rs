@@ -93,9 +93,9 @@ impl Qp {
         port == 0 || self.conn.siege.ports[0] == 0 || self.conn.siege.ports.contains(&port)
     }
 
-    /// Whether a NAK that ends the connection is believed: at once, or, while besieged, when it is
-    /// repeated. From a port that has never advanced the connection it is believed only after
-    /// silence.
+    /// Whether a NAK that ends the connection is believed now: if the queue pair is not besieged,
+    /// or if the NAK is repeated. A NAK from a port that has never advanced the connection is not;
+    /// it is noted, and counts after silence ([`Qp::doubts`]).
     pub(crate) fn weigh_end(&mut self, now: u64, psn: Psn, code: NakCode, port: u16) -> bool {
         let known = self.knows_port(port);
         if known && !self.is_besieged(now) {

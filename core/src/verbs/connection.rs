@@ -1,11 +1,10 @@
 //! A connection: the state that a queue pair shares with one peer. Another peer means another
 //! connection; the queues stay.
 
-use super::req::{Ready, Req, SendBlock};
+use super::req::{PeerReady, Req, RnrTrial, SendBlock};
 use super::resp::Resp;
 use super::NONE;
 use crate::dcqcn::Dcqcn;
-use crate::wire::Psn;
 
 /// Keepalive state of a connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,18 +87,9 @@ pub struct Connection {
     /// Requester.
     pub req: Req,
     /// Whether the peer has receive requests for what is sent.
-    pub ready: Ready,
-    /// See [`Ready`].
-    pub ready_psn: Psn,
-    /// Packets that are tried at once while it is doubtful, the first of which takes a receive
-    /// request; half of those that the last refusal has cost.
-    pub tried: u16,
-    /// See `tried`.
-    pub tried_half: u16,
-    /// Packets between the last two that were refused, 0 if unknown.
-    pub batch: u16,
-    /// The last packet that was refused.
-    pub refused_psn: Psn,
+    pub peer_ready: PeerReady,
+    /// How much is tried while that is in doubt.
+    pub trial: RnrTrial,
     /// Responder.
     pub resp: Resp,
     /// Keepalive.
@@ -123,12 +113,8 @@ impl Default for Connection {
             siege: Siege::default(),
             own_port: false,
             req: Req::default(),
-            ready: Ready::default(),
-            ready_psn: Psn::default(),
-            tried: 0,
-            tried_half: 0,
-            batch: 0,
-            refused_psn: Psn::default(),
+            peer_ready: PeerReady::default(),
+            trial: RnrTrial::default(),
             resp: Resp::default(),
             keep: Keep::default(),
         }

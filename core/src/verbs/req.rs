@@ -23,10 +23,10 @@ pub mod tx_block {
     pub const PROBE: u32 = 32;
 }
 
-/// With this many requests of a QP in flight, new ones may wait for more. A batch of so many is
-/// bulk.
+/// With this many requests of a QP in flight, new ones may wait until more have gathered. A program
+/// that posts so many at a time sends bulk.
 const DEEP: u32 = 8;
-/// Batches shorter than that after which it is no longer bulk.
+/// After so many shorter batches in a row the program no longer sends bulk.
 const SHORT_BATCHES: u8 = 8;
 
 /// Progress of one send WQE.
@@ -67,26 +67,38 @@ pub enum SendBlock {
     Until(u64),
     /// Slow memory fetches the bytes that are next.
     Memory(u8, Token),
-    /// It may send as far as [`ready`](super::connection::Connection::ready) allows.
+    /// It may send as far as [`peer_ready`](super::connection::Connection::peer_ready) allows.
     Unready,
 }
 
 /// State of the peer's receive requests, as far as RNR NAKs have shown it (`roce::rnr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Ready {
+pub enum PeerReady {
     /// No RNR NAK has come.
     #[default]
     Yes,
-    /// It has refused the packet with the PSN
-    /// [`ready_psn`](super::connection::Connection::ready_psn). Nothing beyond it leaves until it
-    /// is accepted.
-    Refused,
+    /// It has refused the packet with this PSN. Nothing beyond it leaves until it is accepted.
+    Refused(Psn),
     /// What it refused has been accepted. It may not be ready for the next message either.
     Doubtful,
     /// The packet that takes the next receive request is tried, and maybe some behind it, up to
-    /// the PSN [`ready_psn`](super::connection::Connection::ready_psn). Nothing beyond leaves until
-    /// all of them are accepted.
-    Tried,
+    /// this PSN. Nothing beyond it leaves until all of them are accepted.
+    Tried(Psn),
+}
+
+/// How much is tried while the peer's readiness is in doubt, as RNR NAKs have taught
+/// (`roce::rnr`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RnrTrial {
+    /// Packets that are tried at once, the first of which takes a receive request. 0: no RNR NAK
+    /// has come.
+    pub packets: u16,
+    /// Half of the packets that the last refusal has cost.
+    pub half_lost: u16,
+    /// Packets between the last two that were refused, 0 if unknown.
+    pub batch: u16,
+    /// The last packet that was refused.
+    pub refused: Psn,
 }
 
 /// The requester's state: what was sent, what was acknowledged.

@@ -169,14 +169,13 @@ pub struct Resp {
     pub fatal_nak: Option<u8>,
     /// Its PSN.
     pub fatal_psn: Psn,
-    /// A sequence or RNR NAK was sent; nothing ahead is answered until the expected PSN comes.
-    pub nak_sent: bool,
     /// Conditions that keep requests and messages off the single path: bits of [`rx_block`].
     holds: Holds,
     /// QP_LAST_WQE_REACHED was raised.
     pub last_wqe: bool,
-    /// Highest PSN seen since that NAK.
-    pub nak_high: Psn,
+    /// After a sequence or RNR NAK, until the expected PSN comes: the highest PSN since. Nothing
+    /// ahead is answered as long as PSNs go up.
+    pub nak_high: Option<Psn>,
     /// The expected PSN when a request ahead of it was first not believed, and the time of that.
     pub ahead: Option<(Psn, u64)>,
     /// Requests that were answered, a ring.
@@ -232,7 +231,6 @@ impl fmt::Debug for Resp {
             nak_owed,
             fatal_nak,
             fatal_psn,
-            nak_sent,
             holds,
             last_wqe,
             nak_high,
@@ -260,7 +258,7 @@ impl fmt::Debug for Resp {
             .field("recv", &(recv.taken, recv.reserved, recv.failed))
             .field("recv_wqe", &recv.taken.then_some((recv.wr_id, recv.length, &recv.sges)))
             .field("ack", &(ack_owed, ack_now, pkts_since_ack, ack_after, acked_alone))
-            .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_sent, nak_high, ahead))
+            .field("nak", &(nak_owed, fatal_nak, fatal_psn, nak_high, ahead))
             .field("holds", holds)
             .field("last_wqe", last_wqe)
             .field("resources", &Answers(resources.iter().filter(|r| r.valid)))
@@ -517,7 +515,7 @@ impl Resp {
     /// The expected PSN has come: NAKs about it are void.
     #[inline]
     pub fn forget_naks(&mut self) {
-        self.nak_sent = false;
+        self.nak_high = None;
         self.nak_owed = None;
         self.set(rx_block::NAK | rx_block::NAK_LATER, false);
     }

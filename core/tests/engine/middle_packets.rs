@@ -118,18 +118,18 @@ impl Bulk {
     }
 
     /// Sends bytes, and checks that they were dropped for their ICRC.
-    fn is_dropped(&mut self, packet: &[u8]) {
+    fn expect_dropped(&mut self, packet: &[u8]) {
         let (taken, before) = (self.taken(), self.counters().rcvd_icrc_err);
         self.net.inject(0, 1, packet);
         assert_eq!((self.taken(), self.counters().rcvd_icrc_err), (taken, before + 1));
     }
 
     /// The same of a packet whose payload's last bytes are damaged.
-    fn is_dropped_damaged(&mut self, raw: &Raw) {
+    fn expect_dropped_damaged(&mut self, raw: &Raw) {
         let mut p = raw.signed(&self.net, 0, 1, 0);
         let at = p.len() - 6;
         p[at] ^= 1;
-        self.is_dropped(&p);
+        self.expect_dropped(&p);
     }
 }
 
@@ -185,7 +185,7 @@ fn a_damaged_middle_packet_leaves_what_the_right_one_writes() {
         for at in [20, len / 2, len - 5, len - 1] {
             let mut p = w.packet(2).signed(&w.net, 0, 1, 0);
             p[at] ^= 0x10;
-            w.is_dropped(&p);
+            w.expect_dropped(&p);
             let mut seen = w.memory();
             if mtu >= 1024 && at != len - 1 {
                 assert_ne!(seen, w.after(2), "it was placed before its ICRC was known");
@@ -196,7 +196,7 @@ fn a_damaged_middle_packet_leaves_what_the_right_one_writes() {
         // Shorter by four bytes.
         let mut p = w.packet(2).signed(&w.net, 0, 1, 0);
         p.truncate(len - 4);
-        w.is_dropped(&p);
+        w.expect_dropped(&p);
         w.send(2..PACKETS);
         assert_eq!(w.memory(), w.after(PACKETS));
         assert_eq!(w.taken(), PACKETS as u32);
@@ -215,7 +215,7 @@ fn packets_of_unforeseeable_identifications_are_checked_first() {
         }
         let mut p = w.packet(3).signed(&w.net, 0, 1, 0x7777);
         p[100] ^= 1;
-        w.is_dropped(&p);
+        w.expect_dropped(&p);
         assert_eq!(w.memory(), w.after(3));
     }
 }
@@ -228,7 +228,7 @@ fn nothing_else_is_written_before_it_is_checked() {
         w.send(0..3);
         // Of another packet: the first, one that came, one that is to come, the last.
         for k in [0, 1, 2, 4, PACKETS - 1] {
-            w.is_dropped_damaged(&w.packet(k));
+            w.expect_dropped_damaged(&w.packet(k));
             assert_eq!(w.memory(), w.after(3), "packet {k}");
         }
         // As the next one, but of another queue pair, opcode, P_Key or length, or padded.
@@ -247,12 +247,12 @@ fn nothing_else_is_written_before_it_is_checked() {
         for change in wrong {
             let mut raw = w.packet(3);
             change(&mut raw);
-            w.is_dropped_damaged(&raw);
+            w.expect_dropped_damaged(&raw);
             assert_eq!(w.memory(), w.after(3));
         }
         let mut p = w.packet(3).bytes(&[7; 1024]).signed(&w.net, 0, 1, 0);
         p[30] ^= 1;
-        w.is_dropped(&p);
+        w.expect_dropped(&p);
         assert_eq!(w.memory(), w.after(3));
         w.send(3..PACKETS);
         assert_eq!(w.memory(), w.after(PACKETS));
@@ -292,14 +292,14 @@ fn a_middle_packet_goes_nowhere_without_its_read() {
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.memory(), w.after(PACKETS), "no READ is under way");
     w.lost(Wr::new(wr_opcode::RDMA_READ).local(&w.b, 0, 4096).remote(&w.a, 0));
-    w.is_dropped_damaged(&raw);
+    w.expect_dropped_damaged(&raw);
     assert_eq!(w.memory(), w.after(PACKETS), "a READ of one packet has no MIDDLE");
 
     // Nor as the last packet of a READ.
     let mut w = Bulk::new(Of::Read, o);
     w.send(0..PACKETS - 1);
     let raw = Raw::new(Opcode::RC_READ_RESPONSE_MIDDLE, &w.b, PACKETS as u32 - 1);
-    w.is_dropped_damaged(&raw.bytes(&[7; 4096]));
+    w.expect_dropped_damaged(&raw.bytes(&[7; 4096]));
     assert_eq!(w.memory(), w.after(PACKETS - 1), "no MIDDLE is the last");
 }
 
@@ -313,7 +313,7 @@ fn a_packet_of_a_response_is_placed_first_where_it_goes_into_one_piece() {
     let mut w = Bulk::into_pieces(Of::Read, o, &pieces);
     w.send(0..1);
     for k in 1..PACKETS - 1 {
-        w.is_dropped_damaged(&w.packet(k));
+        w.expect_dropped_damaged(&w.packet(k));
         assert_eq!(w.memory() == w.after(k), k == 2, "packet {k}");
         w.send(k..k + 1);
         assert_eq!(w.memory(), w.after(k + 1), "packet {k}");
@@ -342,7 +342,7 @@ fn a_packet_of_a_response_that_was_not_asked_for_is_not_placed() {
     assert_eq!(w.taken(), asked as u32);
     let before = w.b.buf.get(0, whole * mtu);
     let raw = raw(&w, Opcode::RC_READ_RESPONSE_MIDDLE, asked).bytes(&[2; 4096]);
-    w.is_dropped_damaged(&raw);
+    w.expect_dropped_damaged(&raw);
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.taken(), asked as u32);
     assert_eq!(w.b.buf.get(0, whole * mtu), before);
@@ -359,7 +359,7 @@ fn a_packet_of_a_response_is_not_placed_into_memory_that_may_not_be_written() {
     let read = Wr::new(wr_opcode::RDMA_READ).local(&w.b, mtu, 2 * mtu).sge(sge).remote(&w.a, 0);
     w.lost(read);
     w.send(0..2);
-    w.is_dropped_damaged(&w.packet(2));
+    w.expect_dropped_damaged(&w.packet(2));
     w.send(2..3);
     assert_eq!(fixed.get(0, 4 * mtu), vec![0; 4 * mtu]);
     assert_eq!((w.memory(), w.taken()), (w.after(2), 2));

@@ -33,7 +33,7 @@ pub fn obstacle(program: &OsStr) -> Option<String> {
 /// The loader of a program, and the file that it loads; `None`: it has none that is known here.
 pub fn loader(program: &OsStr) -> Option<(PathBuf, PathBuf)> {
     let path = binary(program)?;
-    match judge(&reader(&path)?) {
+    match check_loader(&reader(&path)?) {
         ElfCheck::Loaded(loader) => Some((loader.into(), path)),
         _ => None,
     }
@@ -59,7 +59,7 @@ fn part(file: &std::fs::File, offset: u64, length: usize) -> Vec<u8> {
 
 fn of_file(path: &Path, file: FileReader) -> Option<String> {
     let name = path.display();
-    let why = match judge(file) {
+    let why = match check_loader(file) {
         ElfCheck::Static => {
             format!(
                 "{name} is statically linked: no library can be put \
@@ -128,7 +128,7 @@ const LOADER: &str = if cfg!(target_env = "musl") { "ld-musl" } else { "ld-linux
 /// This processor's ELF machine number.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
-fn judge(file: FileReader) -> ElfCheck {
+fn check_loader(file: FileReader) -> ElfCheck {
     // The system judges a file that is no ELF file or is truncated.
     parse(file).unwrap_or(ElfCheck::Fine)
 }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn judged(file: &[u8]) -> ElfCheck {
-        judge(&|offset, length| {
+        check_loader(&|offset, length| {
             let rest =
                 usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or_default();
             rest[..length.min(rest.len())].to_vec()

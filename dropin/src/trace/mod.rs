@@ -292,7 +292,7 @@ pub struct Seen<'a> {
     /// The QP of the call, for arrows, and what was posted before.
     qp: u32,
     posted_before: Option<u64>,
-    /// [`reason::changes`] before the call.
+    /// [`reason::change_count`] before the call.
     reasons: u64,
 }
 
@@ -327,7 +327,7 @@ impl<'a> Seen<'a> {
             seen.built();
         }
         // What the printing has refused is not the call's reason.
-        seen.reasons = reason::changes();
+        seen.reasons = reason::change_count();
         seen.begun = now_ns();
         // A post names its objects by its arguments; one without a slice has no arrow.
         if let Some(chrome) = trace.chrome().filter(|_| seen.words.is_wanted()) {
@@ -471,7 +471,7 @@ impl<'a> Seen<'a> {
         let w = &mut self.words;
         let _ = w.write_str(")");
         w.line.results();
-        let has_reason = reason::changes() != self.reasons;
+        let has_reason = reason::change_count() != self.reasons;
         let _ = values::result(w, outcome, result, (errno, has_reason));
         if error.is_some() {
             return;

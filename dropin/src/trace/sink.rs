@@ -10,8 +10,8 @@
 //! before each line. Standard error may be a pipe that nobody reads: a line waits 100 ms, the next
 //! ones not at all, and the lines that were lost are counted.
 //!
-//! gdrcore-run removes an older trace that no process holds a lock on. If it came between the
-//! making of our file and the lock, the file has no name any more, and the next name is tried.
+//! gdrcore-run removes older traces that no process has locked. It may do so to our file in the
+//! moment before we lock it: then the file has no name any more, and the next name is tried.
 
 use crate::env::say;
 use crate::thread_lock::ForkLock;

@@ -337,7 +337,7 @@ pub fn result(
         }
         w.write_str(&errno_name(error))?;
         return match has_reason {
-            true => reason::with(|why| write!(w, " ({why})")),
+            true => reason::with_text(|why| write!(w, " ({why})")),
             false => Ok(()),
         };
     }

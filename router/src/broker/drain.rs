@@ -37,8 +37,11 @@ impl Broker {
         self.drains_until
     }
 
-    /// Refuses new sessions and routes while the router drains.
-    pub(super) fn may_begin(&self) -> Result<(), Refusal> {
+    /// Checks that new sessions and routes may begin.
+    ///
+    /// # Errors
+    /// The router drains.
+    pub(super) fn check_not_draining(&self) -> Result<(), Refusal> {
         match self.drains_until {
             Some(_) => Err(draining()),
             None => Ok(()),

@@ -10,7 +10,7 @@ mod waiting;
 pub(super) use known::Known;
 pub(super) use waiting::Waiting;
 
-use super::route::may_talk_to;
+use super::route::check_talk_to;
 use super::session::To;
 use super::{because, errno, Action, Broker, Refusal, Routed, SessionId, State, Up};
 use crate::policy::{show, wants, Placed, Tenant};
@@ -292,9 +292,9 @@ impl Broker {
                 far.host
             ));
         }
-        may_talk_to(&up.tenant, &far.tenant, &far.gid)?;
+        check_talk_to(&up.tenant, &far.tenant, &far.gid)?;
         match self.policy.tenant(&far.tenant).filter(|t| *t.network == *far.network) {
-            Some(other) => may_talk_to(&other, name, &up.gid),
+            Some(other) => check_talk_to(&other, name, &up.gid),
             None => Ok(()),
         }
     }

@@ -328,7 +328,7 @@ impl Broker {
         let may = |other: &Up| {
             other.relays
                 && other.tenant.network == up.tenant.network
-                && route::may_talk(up, other).is_ok()
+                && route::check_talk(up, other).is_ok()
         };
         let of = |(peer, other): (SessionId, &Up)| (peer == id || may(other)).then_some(peer);
         Some((up, self.all_up().filter_map(of).collect()))

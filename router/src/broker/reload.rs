@@ -1,6 +1,6 @@
 //! A change of the policy while there are sessions.
 
-use super::route::may_talk;
+use super::route::check_talk;
 use super::{because, errno, route_event, Action, Broker, SessionId, State};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Policy, Tenant};
@@ -103,7 +103,7 @@ impl Broker {
                 if peer == id || !up.may_link_to(peer, other) || both && peer < id {
                     continue;
                 }
-                if may_talk(up, other).is_err() {
+                if check_talk(up, other).is_err() {
                     pairs.push((id, peer, "policy allows it no more"));
                 } else if self.policy.relays(&up.tenant, &other.tenant) {
                     pairs.push((id, peer, "policy has a limit for it, which links have not"));

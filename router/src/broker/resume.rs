@@ -5,9 +5,9 @@
 //! sessions get theirs back; a HELLO without a token waits until then. A session that comes later
 //! is resumed if no other has its numbers.
 //!
-//! A token is valid if it is of the floor or of a later life. The floor is the last life that gave
-//! new numbers. All valid tokens name different numbers or the same session. The token of a session
-//! that has ended in this life is no longer valid.
+//! The floor is the last life that gave new numbers. A token of the floor or of a later life is
+//! valid until its session ends. So two valid tokens are of the same session or name different
+//! numbers.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
 use super::{because, errno, Action, Broker, Refusal, SessionId, State};
@@ -90,14 +90,17 @@ impl Broker {
     }
 
     /// Lets a HELLO without a token wait while new numbers are kept back. False: it need not wait.
-    pub(super) fn waits(
+    pub(super) fn hold_back(
         &mut self,
         id: SessionId,
         seq: u32,
         hello: &Hello,
         world: &dyn World,
     ) -> Result<bool, Refusal> {
-        if self.may_begin().is_err() || hello.token != NONE || self.learns_until().is_none() {
+        if self.check_not_draining().is_err()
+            || hello.token != NONE
+            || self.learns_until().is_none()
+        {
             return Ok(false);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(false) };
@@ -192,7 +195,7 @@ impl Broker {
         world: &dyn World,
         out: &mut Vec<Action>,
     ) -> bool {
-        match self.waits(id, seq, hello, world) {
+        match self.hold_back(id, seq, hello, world) {
             Ok(waits) => waits,
             Err(refusal) => {
                 self.refuse(id, seq, refusal, out);

@@ -41,7 +41,7 @@ impl Broker {
         id: SessionId,
         route: &Route,
     ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
-        self.may_begin()?;
+        self.check_not_draining()?;
         let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
         if !up.rate.take(now) {
             let n = up.tenant.quotas.route_rate;
@@ -71,7 +71,7 @@ impl Broker {
         let (Some(up), Some(other)) = (self.up(id), self.up(owner)) else {
             return Err(because!(errno::INVALID, "no session"));
         };
-        may_talk(up, other)?;
+        check_talk(up, other)?;
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
         let (gid, blocks, asks) = (up.gid, other.blocks.clone(), up.tenant.name.clone());
@@ -227,16 +227,16 @@ impl Broker {
 ///
 /// # Errors
 /// The one that does not.
-pub(super) fn may_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
-    may_talk_to(&a.tenant, &b.tenant.name, &b.gid)?;
-    may_talk_to(&b.tenant, &a.tenant.name, &a.gid)
+pub(super) fn check_talk(a: &Up, b: &Up) -> Result<(), Refusal> {
+    check_talk_to(&a.tenant, &b.tenant.name, &b.gid)?;
+    check_talk_to(&b.tenant, &a.tenant.name, &a.gid)
 }
 
 /// Checks that a tenant wants to talk to another one, at an address.
 ///
 /// # Errors
 /// That it does not.
-pub(super) fn may_talk_to(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> Result<(), Refusal> {
+pub(super) fn check_talk_to(tenant: &Tenant, other: &str, gid: &[u8; 16]) -> Result<(), Refusal> {
     if wants(tenant, other, gid) {
         return Ok(());
     }

@@ -550,7 +550,7 @@ impl Bench {
     }
 
     /// Whether the way to another session is by the relay; otherwise it is a link.
-    fn is_relayed(&mut self, id: SessionId, to: &Welcome) -> bool {
+    fn reaches_by_relay(&mut self, id: SessionId, to: &Welcome) -> bool {
         match &self.route(id, to.gids[0], to.qpns.0 + 5)[..] {
             [Action::Send(to_id, Envelope { status: 0, message: Message::Routed(r), .. })] => {
                 assert_eq!((*to_id, r.kind, r.qpns), (id, route_kind::RELAYED, to.qpns));
@@ -572,7 +572,7 @@ fn a_router_that_isolates_makes_no_links() {
     let mut b = Bench::new(POLICY);
     b.broker.isolate();
     let ((blue, _), (_, red), (_, plain)) = (b.with_rings(1), b.with_rings(2), b.up(2));
-    assert!(b.is_relayed(blue, &red));
+    assert!(b.reaches_by_relay(blue, &red));
     let (errno, why) = b.refused(blue, plain.gids[0], plain.qpns.0 + 5);
     assert!(errno == errno::UNSUPPORTED && why.contains("no rings"), "{errno} {why}");
     // A session that only asks for its identity gets no rings.

@@ -74,7 +74,7 @@ impl Broker {
             .ok_or_else(|| because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         // Whatever refuses it, the answer names its tenant.
         session.tenant = tenant.as_ref().map(|t| t.name.clone()).unwrap_or_default();
-        self.may_begin()?;
+        self.check_not_draining()?;
         if common_version(h.versions, VERSIONS).is_none() {
             let (own, its) = (VERSIONS, h.versions);
             return Err(because!(

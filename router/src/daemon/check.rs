@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// What is wrong with a policy file: the first fault of its text, or all that it names and this
-/// host lacks, each with line and column. It is judged with this process's rights, and nothing is
+/// host lacks, each with line and column. It is checked with this process's rights, and nothing is
 /// made.
 pub fn check(file: &Path) -> Vec<String> {
     let named_by = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
@@ -27,14 +27,14 @@ pub fn check(file: &Path) -> Vec<String> {
         Err(fault) => return vec![named_by(&fault)],
     };
     let users = Users::default();
-    let judged = |named: &crate::policy::Named| {
-        let what = judge(&named.thing, &users).err()?;
+    let checked = |named: &crate::policy::Named| {
+        let what = check_thing(&named.thing, &users).err()?;
         Some(named_by(&named.fault(what)))
     };
-    things.iter().filter_map(judged).collect()
+    things.iter().filter_map(checked).collect()
 }
 
-fn judge(thing: &Thing, users: &Users) -> Result<(), String> {
+fn check_thing(thing: &Thing, users: &Users) -> Result<(), String> {
     match thing {
         Thing::Socket(path) => {
             made(path, |kind| kind.is_socket(), "there is a file, and no socket")

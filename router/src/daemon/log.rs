@@ -72,7 +72,7 @@ struct Count {
 
 /// A message, and its facts as fields.
 #[derive(Debug, Default)]
-struct Entry {
+struct LogEntry {
     priority: u8,
     message: String,
     fields: Vec<(&'static str, String)>,
@@ -166,7 +166,7 @@ impl Log {
             let message = format!("{left} lines of {source} are left out");
             let mut fields = vec![("GDRC_LEFT_OUT", left.to_string())];
             fields.extend(source.strip_prefix("tenant ").map(|t| ("GDRC_TENANT", t.into())));
-            if !self.write(&Entry { priority: NOTICE, message, fields }) {
+            if !self.write(&LogEntry { priority: NOTICE, message, fields }) {
                 // It is told a second later.
                 let count = Count { is_named, since: now, lines: 0, left_out: left };
                 self.counts.insert(source, count);
@@ -203,7 +203,7 @@ impl Log {
     }
 
     /// False: neither the journal nor standard error takes it now.
-    fn write(&self, entry: &Entry) -> bool {
+    fn write(&self, entry: &LogEntry) -> bool {
         if let Some((socket, path)) = &self.journal {
             if socket.send_to(&datagram(entry), path).is_ok() {
                 return true;
@@ -214,7 +214,7 @@ impl Log {
     }
 }
 
-fn entry(id: Option<SessionId>, who: &Who, what: &str, why: &str) -> Entry {
+fn entry(id: Option<SessionId>, who: &Who, what: &str, why: &str) -> LogEntry {
     let id = id.map(|id| id.to_string()).unwrap_or_default();
     let of = |fact: &str| if fact.is_empty() { "-".to_string() } else { fact.to_string() };
     let (tenant, pid) = (of(&who.tenant), who.pid);
@@ -233,7 +233,7 @@ fn entry(id: Option<SessionId>, who: &Who, what: &str, why: &str) -> Entry {
         ("GDRC_REASON", why.to_string()),
     ];
     let fields = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    Entry { priority: if what == "refused" { NOTICE } else { INFO }, message, fields }
+    LogEntry { priority: if what == "refused" { NOTICE } else { INFO }, message, fields }
 }
 
 /// A text with escapes for what does not print. Words of the router are in it, and names from
@@ -251,7 +251,7 @@ fn printed(text: &str) -> String {
 
 /// An entry of the journal's native protocol: `NAME=value` lines, or `NAME`, the length in 64 bits
 /// and the value, where that has newlines.
-fn datagram(entry: &Entry) -> Vec<u8> {
+fn datagram(entry: &LogEntry) -> Vec<u8> {
     let mut out = Vec::new();
     let priority = entry.priority.to_string();
     let own = [

@@ -218,7 +218,7 @@ impl Relaying {
             let reached = found.entry(&up.tenant.name);
             let reached = reached.or_insert_with(|| broker.reach(up, known).collect());
             for (&peer, &may) in numbers.iter().zip(&*reached) {
-                far.allow(slot, peer, may);
+                far.set_allowed(slot, peer, may);
             }
         }
     }
@@ -333,7 +333,7 @@ impl Relaying {
     /// Sets which sessions a slot may reach.
     fn allow(&self, slot: u16, peers: &[SessionId]) {
         for (id, &other) in &self.given {
-            self.slots.allow(slot, other, peers.contains(id));
+            self.slots.set_allowed(slot, other, peers.contains(id));
         }
     }
 

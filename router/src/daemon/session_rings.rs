@@ -110,13 +110,13 @@ impl SessionRings {
         let bytes = came.len();
         self.passed += bytes + OVERHEAD as usize;
         let passed = 'packet: {
-            if ends && !scheduler.may_finish(now, from) {
+            if ends && !scheduler.lets_finish(now, from) {
                 count(of(from), |c| &c.unpaid, 1);
                 break 'packet Ok(true);
             }
             // A refused packet is work, too.
             scheduler.charge(now, from, bytes);
-            let goal = switch.judge(now, from, &to, came.first);
+            let goal = switch.route(now, from, &to, came.first);
             let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
             let to = match leaves {
                 Ok((Goal::Slot(to), _)) => to,
@@ -188,7 +188,7 @@ impl SessionRings {
             Err(Stranger::Block) => return add(&counted.bad_block, 1),
         };
         switch.far().note_life(&came.from);
-        let to = match switch.judge_far(peer, came.packet) {
+        let to = match switch.route_far(peer, came.packet) {
             Ok(to) => to,
             Err(why) => return refuse(why),
         };

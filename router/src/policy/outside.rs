@@ -116,10 +116,10 @@ impl Outside {
 
 /// The tenants that answer at the host's address: port space and port, then network and address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Published(Vec<Entry>);
+pub struct Published(Vec<PublishedPort>);
 
 /// Port space and port; network and address.
-type Entry = ((u16, u16), (u32, [u8; 16]));
+type PublishedPort = ((u16, u16), (u32, [u8; 16]));
 
 impl Published {
     /// A table of published ports, each once.

@@ -133,7 +133,7 @@ impl Far {
     }
 
     /// Allows or forbids the talk, from the next packet on.
-    pub fn allow(&self, slot: u16, peer: u32, may: bool) {
+    pub fn set_allowed(&self, slot: u16, peer: u32, may: bool) {
         self.allowed.set(slot, peer, may);
     }
 
@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn who_may_talk_is_said_of_each_pair() {
         let far = far();
-        far.allow(700, 2, true);
-        far.allow(701, 3, true);
+        far.set_allowed(700, 2, true);
+        far.set_allowed(701, 3, true);
         assert!(far.may(700, 2) && far.may(701, 3) && !far.may(700, 3) && !far.may(2, 2));
         far.forbid_all(700);
         assert!(!far.may(700, 2) && far.may(701, 3) && !far.may(700, 99));

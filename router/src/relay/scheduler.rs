@@ -69,7 +69,7 @@ struct Tenant {
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SessionState {
     /// There is none.
     Absent,
     /// Its ring was empty at the last look.
@@ -82,7 +82,7 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
-    place: Place,
+    state: SessionState,
     tenant: u16,
     next: u16,
 }
@@ -136,7 +136,7 @@ impl Scheduler {
     pub fn new() -> Scheduler {
         Scheduler {
             tenants: (0..TENANTS).map(|_| Tenant::new()).collect(),
-            sessions: vec![Session { place: Place::Absent, tenant: 0, next: NONE }; SLOTS],
+            sessions: vec![Session { state: SessionState::Absent, tenant: 0, next: NONE }; SLOTS],
             fresh: VecDeque::with_capacity(TENANTS),
             old: VecDeque::with_capacity(TENANTS),
             waiting: VecDeque::with_capacity(TENANTS),
@@ -190,14 +190,14 @@ impl Scheduler {
     pub fn join(&mut self, slot: u16, tenant: u16) {
         self.leave(slot);
         if let Some(s) = self.sessions.get_mut(usize::from(slot)) {
-            *s = Session { place: Place::Idle, tenant, next: NONE };
+            *s = Session { state: SessionState::Idle, tenant, next: NONE };
         }
     }
 
     /// Removes a session.
     pub fn leave(&mut self, slot: u16) {
         let Some(&s) = self.sessions.get(usize::from(slot)) else { return };
-        if s.place == Place::Queued {
+        if s.state == SessionState::Queued {
             let t = &mut self.tenants[usize::from(s.tenant)];
             let (mut at, mut before) = (t.first, NONE);
             while at != slot {
@@ -211,12 +211,12 @@ impl Scheduler {
                 t.last = before;
             }
         }
-        self.sessions[usize::from(slot)].place = Place::Absent;
+        self.sessions[usize::from(slot)].state = SessionState::Absent;
     }
 
     /// Whether a session is idle, so that its ring has to be polled.
     pub fn is_idle(&self, slot: u16) -> bool {
-        self.sessions.get(usize::from(slot)).is_some_and(|s| s.place == Place::Idle)
+        self.sessions.get(usize::from(slot)).is_some_and(|s| s.state == SessionState::Idle)
     }
 
     /// Whether a session's tenant waits for credit, or all tenants do.
@@ -244,7 +244,7 @@ impl Scheduler {
     /// Puts a session behind the others of its tenant.
     fn queue(&mut self, slot: u16) -> u16 {
         let s = &mut self.sessions[usize::from(slot)];
-        (s.place, s.next) = (Place::Queued, NONE);
+        (s.state, s.next) = (SessionState::Queued, NONE);
         let tenant = s.tenant;
         let t = &mut self.tenants[usize::from(tenant)];
         let last = std::mem::replace(&mut t.last, slot);
@@ -288,7 +288,7 @@ impl Scheduler {
             } else {
                 let slot = t.first;
                 let s = &mut self.sessions[usize::from(slot)];
-                s.place = Place::Served;
+                s.state = SessionState::Served;
                 t.first = s.next;
                 if t.first == NONE {
                     t.last = NONE;
@@ -312,9 +312,9 @@ impl Scheduler {
     /// Ends the service of a session. `more`: it has another packet.
     pub fn served(&mut self, slot: u16, more: bool) {
         match self.sessions.get_mut(usize::from(slot)) {
-            Some(s) if s.place == Place::Served && !more => s.place = Place::Idle,
+            Some(s) if s.state == SessionState::Served && !more => s.state = SessionState::Idle,
             // Its tenant is still listed: it leaves its list only in `next`.
-            Some(s) if s.place == Place::Served => drop(self.queue(slot)),
+            Some(s) if s.state == SessionState::Served => drop(self.queue(slot)),
             _ => {}
         }
     }
@@ -338,7 +338,7 @@ impl Scheduler {
 
     /// Whether a session that ends may still send its packets: its tenant's debt is at most a
     /// burst. Without this limit, sessions that come and go would evade the rate.
-    pub fn may_finish(&mut self, now: u64, slot: u16) -> bool {
+    pub fn lets_finish(&mut self, now: u64, slot: u16) -> bool {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return false };
         let t = &mut self.tenants[usize::from(s.tenant)];
         let spare = now.saturating_add(t.fill_ns);

@@ -36,7 +36,7 @@ pub struct Counters {
     pub over_rate: AtomicU64,
     /// Packets for it that were marked (ECN) near that rate.
     pub marked: AtomicU64,
-    /// Packets in its ring at its end that were dropped for lack of credit.
+    /// Packets that were left in its ring when it ended, and that were dropped for lack of credit.
     pub unpaid: AtomicU64,
     /// Its packets that were refused, by [`Refused`].
     pub refused: [AtomicU64; Refused::ALL.len()],
@@ -178,14 +178,14 @@ impl Slots {
     }
 
     /// Allows or forbids that in both directions, from the next packet on.
-    pub fn allow(&self, a: u16, b: u16, may: bool) {
+    pub fn set_allowed(&self, a: u16, b: u16, may: bool) {
         self.allowed.set(a, b.into(), may);
         self.allowed.set(b, a.into(), may);
     }
 
     /// Forbids a slot all others, both ways.
     pub fn forbid_all(&self, slot: u16) {
-        (0..SLOTS as u16).for_each(|other| self.allow(slot, other, false));
+        (0..SLOTS as u16).for_each(|other| self.set_allowed(slot, other, false));
     }
 
     /// Withdraws all permissions of a slot's session, from the next packet on: it reaches no other
@@ -208,15 +208,15 @@ mod tests {
     #[test]
     fn who_may_reach_whom_is_said_of_each_pair() {
         let slots = Slots::default();
-        slots.allow(3, 700, true);
-        slots.allow(3, 3, true);
-        slots.allow(64, 700, true);
+        slots.set_allowed(3, 700, true);
+        slots.set_allowed(3, 3, true);
+        slots.set_allowed(64, 700, true);
         let all = |s: &Slots| -> Vec<(u16, u16)> {
             let pairs = (0..SLOTS as u16).flat_map(|a| (0..SLOTS as u16).map(move |b| (a, b)));
             pairs.filter(|&(a, b)| s.may(a, b)).collect()
         };
         assert_eq!(all(&slots), [(3, 3), (3, 700), (64, 700), (700, 3), (700, 64)]);
-        slots.allow(700, 3, false);
+        slots.set_allowed(700, 3, false);
         assert_eq!(all(&slots), [(3, 3), (64, 700), (700, 64)]);
         slots.forbid_all(700);
         assert_eq!(all(&slots), [(3, 3)]);

@@ -170,7 +170,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Refused`]: it has none.
-    pub fn judge(
+    pub fn route(
         &mut self,
         now: u64,
         from: u16,
@@ -195,7 +195,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Refused`]: it has none.
-    pub fn judge_far(&self, peer: u32, packet: &[u8]) -> Result<u16, Refused> {
+    pub fn route_far(&self, peer: u32, packet: &[u8]) -> Result<u16, Refused> {
         let sender = self.far.peer(peer).ok_or(Refused::Source)?;
         let (qpn, mad) = looked_at(packet, &sender.blocks)?;
         let slot = match mad {

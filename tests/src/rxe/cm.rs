@@ -362,7 +362,7 @@ fn run_case(lab: &Lab, c: Case<'_>) -> Outcome<usize> {
     })();
     let mut tool = tool;
     let end = deadline(60);
-    while tool.is_running() && Instant::now() < end {
+    while tool.still_runs() && Instant::now() < end {
         talk.turn("the tool's end").or_else(|e| if outcome.is_ok() { Err(e) } else { Ok(()) })?;
     }
     let done = tool.finish(Duration::from_secs(1));

@@ -301,7 +301,7 @@ fn serve(half: &mut Half, stream: &mut TcpStream, other: &mut Running) -> Outcom
             Ok(0) => return Err("the tool closed the connection".into()),
             Ok(n) => held.extend_from_slice(&bytes[..n]),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(_) if half.over() && !other.is_running() => return Ok(()),
+            Err(_) if half.over() && !other.still_runs() => return Ok(()),
             Err(e) => return Err(e.to_string()),
         }
         if held.starts_with(DONE) {

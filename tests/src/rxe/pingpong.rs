@@ -125,7 +125,7 @@ fn exchange(ends: &mut [End], tool: Tool, first: bool, other: &mut Running) -> O
     let limit = deadline(60);
     let (mut sent, mut received) = (0, 0);
     // The tool ends when it has received all messages: it does not answer our last one.
-    while received < tool.iterations || sent < tool.iterations && other.is_running() {
+    while received < tool.iterations || sent < tool.iterations && other.still_runs() {
         for (end, pending) in ends.iter_mut().zip(&mut pending) {
             end.poll();
             for wc in std::mem::take(&mut end.done) {

@@ -30,7 +30,7 @@ pub fn connect(lab: &Lab, command: &str) -> Outcome<(Running, TcpStream)> {
     loop {
         match TcpStream::connect((FAR, PORT)) {
             Ok(stream) => return Ok((tool, patient(stream)?)),
-            Err(e) if Instant::now() > end || !tool.is_running() => {
+            Err(e) if Instant::now() > end || !tool.still_runs() => {
                 return Err(format!("{e}: {}", tool.finish(Duration::from_secs(1)).output.trim()))
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -47,7 +47,7 @@ pub fn accept(lab: &Lab, command: &str) -> Outcome<(Running, TcpStream)> {
     loop {
         match listener.accept() {
             Ok((stream, _)) => return Ok((tool, patient(stream)?)),
-            Err(e) if Instant::now() > end || !tool.is_running() => {
+            Err(e) if Instant::now() > end || !tool.still_runs() => {
                 return Err(format!("{e}: {}", tool.finish(Duration::from_secs(1)).output.trim()))
             }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -81,7 +81,7 @@ pub fn expect(said: &[u8], want: &[u8]) -> Outcome<()> {
 /// Waits until the tool ends by itself, with success; calls `run` meanwhile.
 pub fn ends_well(mut tool: Running, name: &str, mut run: impl FnMut()) -> Outcome<()> {
     let end = deadline(60);
-    while tool.is_running() && Instant::now() < end {
+    while tool.still_runs() && Instant::now() < end {
         run();
         std::thread::sleep(Duration::from_micros(200));
     }

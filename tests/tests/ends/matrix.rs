@@ -25,11 +25,11 @@ use std::sync::{Mutex, PoisonError};
 const PAGE: &str = "docs/using/ENDS.md";
 const PATHS: [&str; 3] = ["memory", "udp", "router"];
 const PORT: u16 = 7471;
-/// Polls in which what has been sent is seen, if there is anything.
+/// So many polls see what has been sent; if they see nothing, nothing was sent.
 const LOOKS: u32 = 2000;
 
-/// Ways that are no end: a child of the program's, made by fork, calls `exit`; the main thread ends
-/// beside another.
+/// Ways that do not end the program: a child that it made by fork calls `exit`; its main thread
+/// ends while another runs.
 const CHILD: &str = "exit of a child of fork";
 const THREAD: &str = "pthread_exit of main beside another thread";
 
@@ -63,7 +63,7 @@ impl Cell<'_> {
     /// Lets the program end, and waits for that.
     fn let_it_end(&mut self) {
         self.program.tell(&self.end.own);
-        self.has_ended();
+        self.await_end();
     }
 
     fn goes_on(&self) -> bool {
@@ -74,7 +74,8 @@ impl Cell<'_> {
         self.device.dev().counters().expect("counters").cm_retries
     }
 
-    fn has_ended(&mut self) {
+    /// Waits until the program has ended, or says that it goes on.
+    fn await_end(&mut self) {
         self.repeated = self.repeats();
         if self.goes_on() {
             self.program.wait_for("goes on");
@@ -194,7 +195,7 @@ fn takes_a_message(_: &Soft, end: &mut End<'static>, _: &[String]) {
 fn sends_a_message(c: &mut Cell<'_>) -> String {
     joined(c);
     c.end.post(1, Op::Send(None), 0, 64).expect("post_send");
-    c.has_ended();
+    c.await_end();
     c.completed(1)
 }
 
@@ -216,11 +217,11 @@ fn sends_messages(c: &mut Cell<'_>) -> String {
         assert_eq!(c.completion(1000 + round).status, wc_status::SUCCESS);
     }
     c.end.post(EXCHANGES, Op::Send(None), 0, 64).expect("post_send");
-    c.has_ended();
+    c.await_end();
     c.completed(EXCHANGES)
 }
 
-fn is_read(_: &Soft, end: &mut End<'static>, _: &[String]) {
+fn gets_read(_: &Soft, end: &mut End<'static>, _: &[String]) {
     join(end);
     wait_for_line();
 }
@@ -256,14 +257,14 @@ fn expect(dev: &dyn Device, kind: u32) -> CmEvent {
     e
 }
 
-fn is_connected(device: &Soft, end: &mut End<'static>, arguments: &[String]) {
+fn connects(device: &Soft, end: &mut End<'static>, arguments: &[String]) {
     ask_for(device.dev(), end, &server(arguments), LATER);
     expect(device.dev(), cm_event::ESTABLISHED);
     said("connected");
     wait_for_line();
 }
 
-fn is_idle(c: &mut Cell<'_>) -> String {
+fn waits_connected(c: &mut Cell<'_>) -> String {
     let request = expect(c.device.dev(), cm_event::CONNECT_REQUEST);
     cm(c.device.dev()).accept(request.id, c.end.qp, &param(&c.end, LATER)).expect("accept");
     c.end.post_recv(1, 0, 64).expect("post_recv");
@@ -284,7 +285,7 @@ fn requests(device: &Soft, end: &mut End<'static>, arguments: &[String]) {
     wait_for_line();
 }
 
-fn is_requested(c: &mut Cell<'_>) -> String {
+fn accepts_late(c: &mut Cell<'_>) -> String {
     let request = expect(c.device.dev(), cm_event::CONNECT_REQUEST);
     c.let_it_end();
     if let Some(seen) = c.look() {
@@ -295,7 +296,7 @@ fn is_requested(c: &mut Cell<'_>) -> String {
     c.await_event()
 }
 
-fn has_a_request(device: &Soft, _: &mut End<'static>, _: &[String]) {
+fn leaves_a_request(device: &Soft, _: &mut End<'static>, _: &[String]) {
     listen(device.dev());
     tell(&mut std::io::stdout(), &Address { ah: address_of(device.dev()), ..Address::default() });
     expect(device.dev(), cm_event::CONNECT_REQUEST);
@@ -303,7 +304,7 @@ fn has_a_request(device: &Soft, _: &mut End<'static>, _: &[String]) {
     wait_for_line();
 }
 
-fn has_requested(c: &mut Cell<'_>) -> String {
+fn awaits_an_answer(c: &mut Cell<'_>) -> String {
     let to = hear(c.program.lines()).ah;
     ask_for(c.device.dev(), &c.end, &to, SOON);
     c.program.wait_for("asked");
@@ -392,7 +393,7 @@ const PARTS: [Part; 8] = [
         name: "read",
         title: "Its memory is being read",
         text: "The initiator of a READ that has arrived, and that the program has not looked at.",
-        program: is_read,
+        program: gets_read,
         survivor: reads,
     },
     Part {
@@ -403,22 +404,22 @@ const PARTS: [Part; 8] = [
                the program's process cannot be watched (another user or host), and it said \
                nothing, this takes as long as the keepalive: 1 to 15 s, and 2 s where the network \
                says that nobody is there, else 9 s.",
-        program: is_connected,
-        survivor: is_idle,
+        program: connects,
+        survivor: waits_connected,
     },
     Part {
         name: "request",
         title: "It has requested a connection",
         text: "The server, which accepts the request when the program has ended.",
         program: requests,
-        survivor: is_requested,
+        survivor: accepts_late,
     },
     Part {
         name: "answer",
         title: "It has a request for a connection",
         text: "The client, which waits for the answer.",
-        program: has_a_request,
-        survivor: has_requested,
+        program: leaves_a_request,
+        survivor: awaits_an_answer,
     },
     Part {
         name: "listener",

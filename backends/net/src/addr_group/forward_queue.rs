@@ -21,7 +21,7 @@ const HEAD: usize = 48;
 
 /// The head of an entry.
 #[derive(Clone, Copy)]
-struct Entry {
+struct EntryHead {
     len: u32,
     block: u16,
     seg: u16,
@@ -33,7 +33,7 @@ struct Entry {
     since_ns: u64,
 }
 
-impl Entry {
+impl EntryHead {
     fn size(&self) -> usize {
         HEAD + (self.len as usize).next_multiple_of(8)
     }
@@ -50,13 +50,13 @@ impl Entry {
         to[40..].copy_from_slice(&self.since_ns.to_le_bytes());
     }
 
-    fn read(b: &[u8; HEAD]) -> Entry {
+    fn read(b: &[u8; HEAD]) -> EntryHead {
         let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let (mut ip, mut since) = ([0; 16], [0; 8]);
         ip.copy_from_slice(&b[12..28]);
         since.copy_from_slice(&b[40..]);
-        Entry {
+        EntryHead {
             len: u32_at(0),
             block: u16_at(4),
             seg: u16_at(6),
@@ -96,8 +96,8 @@ impl ForwardQueue {
         self.head == self.tail
     }
 
-    fn entry(&self, at: usize) -> Option<Entry> {
-        self.bytes.get(at..self.tail)?.first_chunk().map(Entry::read)
+    fn entry(&self, at: usize) -> Option<EntryHead> {
+        self.bytes.get(at..self.tail)?.first_chunk().map(EntryHead::read)
     }
 
     /// Bytes that wait for the owner of a block. Later packets for this owner must follow them.
@@ -115,7 +115,7 @@ impl ForwardQueue {
     /// Appends packets. Returns false if there is no room, or if packets for the same owner take
     /// half of it.
     pub fn push(&mut self, now: u64, block: u16, p: &Packets<'_>) -> bool {
-        let e = Entry {
+        let e = EntryHead {
             len: p.data.len() as u32,
             block,
             seg: p.seg,

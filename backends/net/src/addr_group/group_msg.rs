@@ -8,6 +8,7 @@
 //! TableUpdate   a table
 //! OwnerGone     block 2: its owner's socket is closed
 //! PeerError     address 16, zone 4, port 2, zero 2, errno 4: the network refused a packet
+//! StatusRequest nothing; the receiver replaces its status file ([`crate::status`])
 //! Packets       address 16, zone 4, port 2, ECN 1, DSCP 1, bytes of a packet 2, number of the
 //!               first packet 2, the packets
 //! ```
@@ -49,6 +50,7 @@ mod kind {
     pub const OWNER_GONE: u8 = 3;
     pub const PACKETS: u8 = 4;
     pub const PEER_ERROR: u8 = 5;
+    pub const STATUS_REQUEST: u8 = 6;
 }
 
 /// Packets that came to another socket than their owner's.
@@ -92,6 +94,8 @@ pub enum Received<'a> {
     OwnerGone(u16),
     /// As [`GroupMsg::PeerError`].
     PeerError(Endpoint, i32),
+    /// Requests the status of the receiver.
+    StatusRequest,
     /// As [`GroupMsg::Packets`].
     Packets(Packets<'a>),
 }
@@ -115,6 +119,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
     }
     let received = match head[5] {
         kind::TABLE_REQUEST if rest.is_empty() => Received::TableRequest,
+        kind::STATUS_REQUEST if rest.is_empty() => Received::StatusRequest,
         kind::OWNER_GONE => Received::OwnerGone(u16::from_le_bytes(rest.try_into().ok()?)),
         kind::TABLE_UPDATE => Received::TableUpdate(Table::parse(rest)?),
         kind::PEER_ERROR => {
@@ -136,6 +141,12 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, Received<'_>)> {
         _ => return None,
     };
     Some((u16::from_le_bytes([head[6], head[7]]), received))
+}
+
+/// A message by which a process that owns no block requests a status.
+pub(crate) fn status_request() -> [u8; HEAD] {
+    let [a, b, c, d] = MAGIC;
+    [a, b, c, d, VERSION, kind::STATUS_REQUEST, 0xff, 0xff]
 }
 
 /// Reads an endpoint: address 16, zone 4, port 2.
@@ -398,6 +409,14 @@ mod tests {
         let src = Endpoint::v4([1, 2, 3, 4], 9);
         let grh = Fields { traffic_class: 0xbb, ..Fields::default() };
         Packets { src, seg: 5, first: 2, grh, data: b"hello world" }
+    }
+
+    #[test]
+    fn a_request_for_a_status_names_no_block_and_has_nothing_behind_it() {
+        let mut request = status_request().to_vec();
+        assert!(matches!(parse(&request), Some((0xffff, Received::StatusRequest))));
+        request.push(0);
+        assert!(parse(&request).is_none());
     }
 
     #[test]

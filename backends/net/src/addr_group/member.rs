@@ -8,7 +8,7 @@ use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir};
+use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir, StatusText};
 use crate::rights::Foreign;
 use crate::sys::Fd;
 use crate::wait::watch;
@@ -193,6 +193,8 @@ pub struct Member {
     /// Until this time the device does not wait for owners without room.
     no_wait_until_ns: u64,
     counters: GroupCounters,
+    /// A process has asked for the status of the device.
+    status_requested: bool,
     /// Services that members have withdrawn: block, port, and until when they count.
     former: HistoryBuf<(u16, u16, u64), FORMER>,
 }
@@ -240,6 +242,20 @@ impl Member {
     /// Counts since the device was opened.
     pub fn counters(&self) -> GroupCounters {
         self.counters
+    }
+
+    /// Whether a process has asked for the status of the device since the last call.
+    #[inline]
+    pub fn take_status_request(&mut self) -> bool {
+        core::mem::take(&mut self.status_requested)
+    }
+
+    /// Replaces the status file of the device by what `write` writes.
+    ///
+    /// # Errors
+    /// As open(2), write(2), rename(2).
+    pub(crate) fn replace_status(&self, write: impl FnOnce(&mut StatusText)) -> Result<()> {
+        self.locks().next().map_or(Ok(()), |first| first.replace_status(write))
     }
 
     /// Whether no probe or check is in progress.

@@ -22,6 +22,7 @@ pub mod numbers;
 pub mod steer;
 pub mod table;
 
+pub(crate) use group_msg::status_request;
 pub use group_msg::Packets;
 pub(crate) use member::request_renewal;
 pub use member::{

@@ -30,7 +30,7 @@ pub struct Waiting<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct HeldPacket {
     due: u64,
     /// When it is due once it was overtaken.
     after: u64,
@@ -46,15 +46,15 @@ struct Entry {
 
 /// The packets that wait.
 pub struct Held {
-    entries: Box<[Entry]>,
+    entries: Box<[HeldPacket]>,
     bytes: Box<[u8]>,
     /// Packets that wait: out, in.
     count: [usize; 2],
     order: u64,
 }
 
-impl Entry {
-    const FREE: Entry = Entry {
+impl HeldPacket {
+    const FREE: HeldPacket = HeldPacket {
         due: 0,
         after: 0,
         order: 0,
@@ -76,14 +76,14 @@ impl Entry {
 impl Held {
     pub fn new() -> Held {
         Held {
-            entries: vec![Entry::FREE; 2 * PACKETS].into(),
+            entries: vec![HeldPacket::FREE; 2 * PACKETS].into(),
             bytes: vec![0; 2 * PACKETS * ROOM].into(),
             count: [0; 2],
             order: 0,
         }
     }
 
-    fn used(&mut self) -> impl Iterator<Item = &mut Entry> + '_ {
+    fn used(&mut self) -> impl Iterator<Item = &mut HeldPacket> + '_ {
         let any = self.count != [0; 2];
         self.entries.iter_mut().filter(move |e| any && e.len > 0)
     }
@@ -103,7 +103,7 @@ impl Held {
         let Waiting { due, latest, direction, other, flow, left, .. } = *w;
         let (due, after) = if left > 0 { (latest, due) } else { (due, due) };
         let order = self.order;
-        self.entries[at] = Entry { due, after, order, direction, other, flow, left, len };
+        self.entries[at] = HeldPacket { due, after, order, direction, other, flow, left, len };
         self.bytes[at * ROOM..][..len].copy_from_slice(w.bytes);
         self.order += 1;
         *count += 1;
@@ -112,7 +112,8 @@ impl Held {
 
     /// The last time at which a packet of a queue pair is due that later ones must not overtake.
     pub fn behind(&mut self, direction: Direction, flow: u32) -> Option<u64> {
-        let of_flow = |e: &&mut Entry| e.direction == direction && e.flow == flow && e.left == 0;
+        let of_flow =
+            |e: &&mut HeldPacket| e.direction == direction && e.flow == flow && e.left == 0;
         self.used().filter(of_flow).map(|e| e.due).max()
     }
 
@@ -146,12 +147,12 @@ impl Held {
         if self.count == [0; 2] {
             return None;
         }
-        let due = |e: &Entry| e.len > 0 && e.due <= now && may[e.direction as usize];
+        let due = |e: &HeldPacket| e.len > 0 && e.due <= now && may[e.direction as usize];
         let all = self.entries.iter().enumerate().filter(|(_, e)| due(e));
         let (at, _) = all.min_by_key(|(_, e)| (e.due, e.order))?;
-        let e = core::mem::replace(&mut self.entries[at], Entry::FREE);
+        let e = core::mem::replace(&mut self.entries[at], HeldPacket::FREE);
         self.count[e.direction as usize] -= 1;
-        let Entry { due, direction, other, flow, left, len, .. } = e;
+        let HeldPacket { due, direction, other, flow, left, len, .. } = e;
         let bytes = &self.bytes[at * ROOM..][..len];
         Some(Waiting { due, latest: due, direction, other, flow, left, bytes })
     }

@@ -112,8 +112,8 @@ fn wrong_and_future_rules_are_refused_in_words() {
     reason::install();
     let words = |rules| {
         let e = FaultSpec { rules, seed: 1, of_environment: false }.read().unwrap_err();
-        reason::returned(e);
-        (e, reason::with(|words| words.to_string()))
+        reason::note_returned(e);
+        (e, reason::with_text(|words| words.to_string()))
     };
     let (e, said) = words("loss; delay 5");
     assert_eq!((e, said.contains("line 1, column 13: '5'")), (Error::Invalid, true), "{said}");

@@ -24,9 +24,11 @@ use super::{has_unique_uid, own_uid};
 use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io::Write;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// Places of the directory, in this order; the last is followed by the user's number. Containers
 /// that share the network of their host or pod share the first place as well if they share its IPC
@@ -202,15 +204,32 @@ fn own_directory(base: &Fd, n: usize) -> Result<FileName> {
 
 /// The `n`th directory here that belongs to this user alone, in order and modulo their number.
 fn nth_own(base: RawFd, n: usize) -> Option<FileName> {
-    let is_own = |name: &FileName| {
-        stat_at(base, name.as_c_str()).is_ok_and(|s| {
-            s.st_mode & libc::S_IFMT == libc::S_IFDIR
-                && s.st_mode & 0o777 == 0o700
-                && s.st_uid == own_uid()
-        })
-    };
-    let own: heapless::Vec<FileName, NAMES> = names().filter(is_own).collect();
+    let own: heapless::Vec<FileName, NAMES> = names().filter(|name| is_own(base, name)).collect();
     own.get(n.checked_rem(own.len())?).cloned()
+}
+
+/// Whether a name here is a directory that belongs to this user alone.
+fn is_own(base: RawFd, name: &FileName) -> bool {
+    stat_at(base, name.as_c_str()).is_ok_and(|s| {
+        s.st_mode & libc::S_IFMT == libc::S_IFDIR
+            && s.st_mode & 0o777 == 0o700
+            && s.st_uid == own_uid()
+    })
+}
+
+/// The paths of this user's directories. Allocates.
+pub(crate) fn own_paths() -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for base in BASES.iter().filter_map(|base| place(base).ok()) {
+        let Ok(dir) = open_dir(libc::AT_FDCWD, base.as_c_str()) else { continue };
+        let folder = std::path::Path::new(OsStr::from_bytes(base.as_bytes()));
+        paths.extend(
+            names()
+                .filter(|name| is_own(dir.raw(), name))
+                .map(|name| folder.join(OsStr::from_bytes(name.as_bytes()))),
+        );
+    }
+    paths
 }
 
 /// A number that identifies this network namespace.

@@ -23,7 +23,7 @@
 use super::cma::{CmaError, PeerProcess};
 use super::listener::LinkSocket;
 use super::messages::{Grant, GrantRequest, REQUEST, REQUEST_BY_ADDRESS};
-use super::ring::{Place, GRANTS};
+use super::ring::{RingMap, GRANTS};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::closing::unmap_later;
@@ -49,11 +49,11 @@ const UNPIN_NS: u64 = 100_000_000;
 
 /// Grants of the other end.
 pub struct PeerGrants {
-    place: Place,
-    list: [Option<Entry<MappedGrant>>; GRANTS],
+    place: RingMap,
+    list: [Option<GrantEntry<MappedGrant>>; GRANTS],
     last: usize,
     /// Grants by address, of regions that are not shared.
-    by_address: [Option<Entry<Grant>>; GRANTS],
+    by_address: [Option<GrantEntry<Grant>>; GRANTS],
     /// The other end's process, if grants by address are enabled and the kernel allows them.
     process: Option<PeerProcess>,
     /// Number and serial of the grant by address that was pinned last.
@@ -62,7 +62,7 @@ pub struct PeerGrants {
     accepts: u32,
 }
 
-struct Entry<T> {
+struct GrantEntry<T> {
     request: GrantRequest,
     /// When it was requested; 0: not yet.
     requested_ns: u64,
@@ -88,7 +88,7 @@ impl Drop for MappedGrant {
 }
 
 /// The index of a key's entry, if it has a grant. An unknown key gets an entry, to be requested.
-fn find_or_add<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Option<usize> {
+fn find_or_add<T>(list: &mut [Option<GrantEntry<T>>], request: GrantRequest) -> Option<usize> {
     let at = list.iter().position(|e| e.as_ref().is_some_and(|e| e.request == request));
     if let Some(i) = at {
         return Some(i).filter(|&i| list[i].as_ref().is_some_and(|e| e.grant.is_some()));
@@ -98,7 +98,7 @@ fn find_or_add<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Optio
     let free =
         free.or_else(|| list.iter().position(|e| e.as_ref().is_some_and(|e| e.grant.is_none())));
     if let Some(i) = free {
-        list[i] = Some(Entry { request, requested_ns: 0, grant: None });
+        list[i] = Some(GrantEntry { request, requested_ns: 0, grant: None });
     }
     None
 }
@@ -106,8 +106,8 @@ fn find_or_add<T>(list: &mut [Option<Entry<T>>], request: GrantRequest) -> Optio
 /// Drops grants that were revoked, and calls `request` for each entry that must be requested.
 /// `name`: the number and serial of a grant.
 fn maintain<T>(
-    list: &mut [Option<Entry<T>>],
-    place: &Place,
+    list: &mut [Option<GrantEntry<T>>],
+    place: &RingMap,
     now: u64,
     name: impl Fn(&T) -> (u32, u32),
     request: impl Fn(&GrantRequest),
@@ -130,7 +130,7 @@ fn maintain<T>(
 
 /// Pins a grant. False: it was revoked.
 #[inline(always)]
-fn try_pin(place: &Place, number: u32, serial: u32) -> bool {
+fn try_pin(place: &RingMap, number: u32, serial: u32) -> bool {
     place.pinned().pin(place.grant(number), number, serial)
 }
 
@@ -143,7 +143,7 @@ fn within(iova: u64, length: u64, addr: u64, len: u64) -> Option<u64> {
 }
 
 impl PeerGrants {
-    pub(super) fn new(place: Place, process: Option<PeerProcess>) -> PeerGrants {
+    pub(super) fn new(place: RingMap, process: Option<PeerProcess>) -> PeerGrants {
         let accepts =
             if process.is_some() { OFFERS_SHARED | OFFERS_BY_ADDRESS } else { OFFERS_SHARED };
         PeerGrants {
@@ -329,7 +329,7 @@ impl OwnGrants {
         request: &GrantRequest,
         region: &MrAttr,
         memory: Option<(RawFd, u64)>,
-        place: &Place,
+        place: &RingMap,
         socket: &LinkSocket,
     ) -> bool {
         let again =
@@ -362,7 +362,7 @@ impl OwnGrants {
     /// be closed.
     pub(super) fn revoke_invalid(
         &mut self,
-        place: &Place,
+        place: &RingMap,
         mut is_valid: impl FnMut(&GrantRequest, &MrAttr, bool) -> bool,
     ) -> bool {
         for i in 0..GRANTS {
@@ -380,7 +380,7 @@ impl OwnGrants {
 
     /// Ends all grants of a link that is closed, without a wait: the other end has ended, or has
     /// kept a grant pinned for too long.
-    pub(super) fn end(&mut self, place: &Place) {
+    pub(super) fn end(&mut self, place: &RingMap) {
         for (i, grant) in self.list.iter_mut().enumerate() {
             if grant.take().is_some() {
                 place.grant(i as u32).forget();
@@ -389,7 +389,7 @@ impl OwnGrants {
     }
 
     /// Revokes a grant. Returns false if the writer did not unpin it in time.
-    fn revoke(&mut self, i: usize, place: &Place) -> bool {
+    fn revoke(&mut self, i: usize, place: &RingMap) -> bool {
         place.grant(i as u32).revoke();
         let inside = || place.pinned().is_pinned(i as u32);
         if !inside() {

@@ -2,7 +2,7 @@
 
 use super::grant::{OwnGrants, PeerGrants, PeerRequest, SharedRegion};
 use super::listener::{LinkSocket, Listener};
-use super::ring::{Place, Reader, Writer};
+use super::ring::{Reader, RingMap, Writer};
 use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{Holder, Lock, SocketDir};
@@ -85,7 +85,7 @@ pub struct LostLink {
     pub to: Endpoint,
     /// The block to whose owner the link led; `None`: it led to the address.
     pub block: Option<u16>,
-    place: Place,
+    place: RingMap,
     _segment: Segment,
 }
 

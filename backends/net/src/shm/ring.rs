@@ -76,13 +76,13 @@ const _: () = assert!(offset_of!(Control, receipts) == 448 && size_of::<Control>
 
 /// The address of a ring in this process. Copies name the same ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RingMap {
     base: NonNull<u8>,
     /// Bytes of data, less one.
     mask: usize,
 }
 
-impl Place {
+impl RingMap {
     /// A ring whose control page begins at `base`, with `size` bytes of data behind it and the same
     /// bytes again.
     ///
@@ -90,9 +90,9 @@ impl Place {
     /// `CONTROL + 2 * size` bytes are mapped there, shared, as [`segment`](super::segment) maps
     /// them, and stay so while anything made from the result is used. `size` is a power of two from
     /// 4096 to [`DATA_MAX`].
-    pub unsafe fn new(base: NonNull<u8>, size: usize) -> Place {
+    pub unsafe fn new(base: NonNull<u8>, size: usize) -> RingMap {
         debug_assert!(size.is_power_of_two() && (4096..=DATA_MAX).contains(&size));
-        Place { base, mask: size - 1 }
+        RingMap { base, mask: size - 1 }
     }
 
     /// Bytes of data.
@@ -197,7 +197,7 @@ fn limit(tail: u64, size: usize) -> u64 {
 /// The writing end. One thread at a time.
 #[derive(Debug)]
 pub struct Writer {
-    place: Place,
+    place: RingMap,
     head: u64,
     /// Where the next frame must end, by the tail that was last read: the frame's own head and the
     /// head of the next one, whose length is zeroed first, have room behind that.
@@ -208,13 +208,13 @@ pub struct Writer {
 
 impl Writer {
     /// Makes the writing end of a ring without frames.
-    pub fn new(place: Place) -> Writer {
+    pub fn new(place: RingMap) -> Writer {
         Writer { place, head: 0, limit: limit(0, place.size()), zeroed: 0 }
     }
 
     /// The ring.
     #[inline]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &RingMap {
         &self.place
     }
 
@@ -307,7 +307,7 @@ impl Writer {
 /// The reading end. One thread at a time.
 #[derive(Debug)]
 pub struct Reader {
-    place: Place,
+    place: RingMap,
     pos: u64,
     /// The tail as last published.
     told: u64,
@@ -315,13 +315,13 @@ pub struct Reader {
 
 impl Reader {
     /// Makes the reading end of a ring that was not read yet.
-    pub fn new(place: Place) -> Reader {
+    pub fn new(place: RingMap) -> Reader {
         Reader { place, pos: 0, told: 0 }
     }
 
     /// The ring.
     #[inline]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &RingMap {
         &self.place
     }
 

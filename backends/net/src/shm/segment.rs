@@ -1,7 +1,7 @@
 //! The memory of a ring: a sealed memfd, mapped so that its data appears twice. The memory of a
 //! growing ring has a larger ring behind the first one; its pages are allocated when needed.
 
-use super::ring::{Place, CONTROL, DATA_MAX};
+use super::ring::{RingMap, CONTROL, DATA_MAX};
 use crate::memfd::{sealed_len, sealed_memfd, FIXED_SIZE};
 use crate::sys::{last_error, populate, Fd};
 use gdrcore_core::error::{Error, Result};
@@ -134,10 +134,10 @@ impl Segment {
     }
 
     /// The ring in the segment.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RingMap {
         // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring
         // is not used (see the type).
-        unsafe { Place::new(self.base, self.size) }
+        unsafe { RingMap::new(self.base, self.size) }
     }
 }
 

@@ -344,27 +344,8 @@ impl SoftEngine {
     /// The counters of the engine and its ports.
     pub(super) fn counters(&self) -> Result<Counters> {
         let mut held = self.lock()?;
-        let mut c = held.guard.counters();
-        if let Some(net) = &held.port().net {
-            let p = net.counters();
-            c.port_tx_calls = p.tx_calls;
-            c.port_rx_calls = p.rx_calls;
-            c.port_tx_full = p.tx_full;
-            c.port_icmp_err = p.icmp_err;
-            c.port_gso_refused = p.gso_refused;
-            c.send_err += p.send_err;
-        }
-        if let Some(tee) = held.port().tap.as_ref().and_then(|tap| tap.pcap.as_ref()) {
-            (c.capture_frames, c.capture_lost) = tee.counts();
-        }
-        if let Some(member) = &held.port().member {
-            let s = member.counters();
-            c.share_passed = s.forwarded;
-            c.share_dropped = s.dropped;
-            c.share_by_detour = s.by_detour;
-            c.share_refused = s.refused;
-        }
-        Ok(c)
+        let (g, port) = held.parts();
+        Ok(port.counters(g))
     }
 }
 

@@ -1,137 +1,19 @@
-//! Packets and messages among the devices of one address: opens the shared socket, and passes each
-//! received packet to its owner ([`crate::addr_group`]).
+//! Packets of the other devices of one address: each received packet goes to its owner
+//! ([`crate::addr_group`]).
 
-use super::layout::Opening;
-use super::lock::EngineLock;
 use super::witness::refused;
-use super::{endpoint, peer_addr, PortState, SoftConfig};
+use super::{endpoint, peer_addr, PortState};
 use crate::addr::Endpoint;
-use crate::addr_group::{request_renewal, Claim, ForEngine, Member, Owner, Packets};
-use crate::clock::{now_ns, wall_ns};
-use crate::local::{sweep, SocketDir};
+use crate::addr_group::{ForEngine, Member, Owner, Packets};
 use crate::port::RxPacket;
-use crate::reason::say;
-use crate::shm::ShmPort;
-use crate::udp::{udp_flags, UdpConfig, UdpPort};
-use crate::wait::Waiter;
 use gdrcore_core::cm::Addressee;
 use gdrcore_core::engine::cm::GSI_QPN;
 use gdrcore_core::engine::{Arrival, Guard};
-use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::run::Run;
-use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::wire::grh::Fields;
 use gdrcore_core::wire::{Class, Flow, ICRC_LEN};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// Attempts, 5 ms apart, to join an address whose socket has no known owner: the owner is about to
-/// end, or is no gdrcore process.
-const ATTEMPTS: u32 = 40;
-
-/// Opens the socket of an address and joins the group of the address, and writes both into `out`.
-/// Without a member, processes cannot find each other here, so the device has the address alone.
-///
-/// # Errors
-/// As [`UdpPort::open`]; [`Error::AddressInUse`]: another program has the port, or the QPN blocks
-/// have owners.
-///
-/// # Safety
-/// The memory of the layout is used by the device alone.
-#[inline(never)]
-pub(super) unsafe fn open(
-    opening: &Opening<'_>,
-    at: &Endpoint,
-    config: &SoftConfig<'_>,
-    seed: u64,
-    out: (&mut Option<UdpPort>, &mut Option<Member>),
-) -> Result<()> {
-    let (cfg, layout) = (config.udp(), opening.layout);
-    let socket = |at: &Endpoint, cfg: &UdpConfig| {
-        let (memory, bytes) = opening.range(layout.udp, layout.member);
-        // SAFETY: the layout gives `udp..member` to the socket alone, and a port that failed to
-        // open no longer uses it.
-        unsafe { UdpPort::open(at, cfg, memory, bytes) }
-    };
-    let (wanted, bounds) = (config.wanted()?, config.claim()?);
-    let claim = |socket_dir: &SocketDir, at: &Endpoint| {
-        let (memory, bytes) = opening.range(layout.member, layout.shm);
-        // SAFETY: the layout gives `member..shm` to the claim alone; a dropped claim no longer uses
-        // it.
-        unsafe { Claim::take(socket_dir, at, (&wanted, &bounds), seed, memory, bytes) }
-    };
-    let range = |claim: &Claim| {
-        let c = config.core.resolve().unwrap_or_default();
-        (if config.core.qpn_base == 0 { claim.qpn_base() } else { c.qpn_base }, c.qpn_count)
-    };
-    let now = crate::clock::now_ns();
-    let mut socket_dir = match SocketDir::open() {
-        Ok(socket_dir) => socket_dir,
-        Err(e) => {
-            warn_alone(e);
-            *out.0 = Some(socket(at, &cfg)?);
-            return Ok(());
-        }
-    };
-    sweep(&socket_dir, wall_ns());
-    if at.port == 0 {
-        // A port that the kernel chooses has no other users.
-        let udp = out.0.insert(socket(at, &cfg)?);
-        let claim = claim(&socket_dir, udp.local())?;
-        udp.allow_reuse_port()?;
-        let qpns = range(&claim);
-        return claim.join(udp.fd(), qpns, true, now, out.1);
-    }
-    let mut place = claim(&socket_dir, at)?;
-    for look in 1..=ATTEMPTS {
-        let qpns = range(&place);
-        match socket(at, &cfg) {
-            Ok(udp) => {
-                udp.allow_reuse_port()?;
-                let udp = out.0.insert(udp);
-                return place.join(udp.fd(), qpns, true, now, out.1);
-            }
-            Err(Error::AddressInUse) => {}
-            Err(e) => return Err(e),
-        }
-        place.find_owners();
-        if place.has_others() {
-            match socket(at, &UdpConfig { flags: cfg.flags | udp_flags::REUSE_PORT, ..cfg }) {
-                Ok(udp) => {
-                    let udp = out.0.insert(udp);
-                    return place.join(udp.fd(), qpns, false, now, out.1);
-                }
-                // The first member has bound its socket and does not share it yet.
-                Err(Error::AddressInUse) => {}
-                Err(e) => return Err(e),
-            }
-        } else {
-            // The members may have another directory of this user, or have lost theirs.
-            request_renewal(at);
-            let other = SocketDir::nth(look as usize)?;
-            if other != socket_dir {
-                socket_dir = other;
-                place = claim(&socket_dir, at)?;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Err(Error::AddressInUse)
-}
-
-/// Prints one warning that processes cannot find each other here.
-fn warn_alone(e: Error) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        say(format_args!(
-            "no directory for this user's sockets below /dev/shm, /tmp or /run/user \
-             ({e}): each process needs an address and port for itself, and reaches others through \
-             the network"
-        ));
-    }
-}
 
 /// Passes received packets of this device to the engine and forwards the others. `late`: the time
 /// of an earlier round. Returns the packets handled.
@@ -237,38 +119,6 @@ fn route_mad(g: &mut Guard<'_>, member: &mut Member, now: u64, p: &Packets<'_>) 
     }
 }
 
-impl EngineLock<'_> {
-    /// Listens at an id's port: one listener for each port among all devices of the address.
-    pub(super) fn listen(&mut self, id: Handle, backlog: u32) -> Result<()> {
-        let (port_space, port) = self.guard.cm().bound(id)?;
-        if let Some(member) = &mut self.port().member {
-            member.offer(id, port_space, port)?;
-        }
-        self.guard.cm_listen(now_ns(), id, backlog)
-    }
-
-    /// Takes the name of an id's port before it listens, so that requests for it come to this
-    /// device and no other device refuses them.
-    pub(super) fn announce(&mut self, id: Handle, soon: bool) -> Result<()> {
-        let (port_space, port) = self.guard.cm().bound(id)?;
-        if let Some(member) = &mut self.port().member {
-            if soon {
-                member.offer(id, port_space, port)?;
-            } else {
-                member.withdraw(id);
-            }
-        }
-        self.guard.cm().announce(id, soon)
-    }
-
-    /// Withdraws the service of an id that has ended.
-    pub(super) fn withdraw(&mut self, id: Handle) {
-        if let Some(member) = &mut self.port().member {
-            member.withdraw(id);
-        }
-    }
-}
-
 impl PortState {
     /// Receives messages of the group and maintains the membership. Returns the packets handled.
     pub(super) fn maintain_group(&mut self, g: &mut Guard<'_>, now: u64) -> usize {
@@ -324,26 +174,8 @@ impl PortState {
         if member.take_beside() {
             self.follow_interface(g);
         }
+        self.answer_status_request(g);
         handled
-    }
-
-    /// Takes the device's names again after their directory was removed.
-    #[cold]
-    pub(super) fn renew_names(&mut self, waiter: &Waiter) {
-        let Some(member) = &mut self.member else { return };
-        if member.renew().is_ok() {
-            if let Some(shm) = &mut self.shm {
-                let _ = shm.renew(member.socket_dir(), member.locks().next(), waiter);
-            }
-        }
-    }
-
-    /// The next time at which the group or the links need a round.
-    pub(super) fn deadline(&self) -> Option<u64> {
-        let member = self.member.as_ref().and_then(Member::deadline);
-        let shm = self.shm.as_ref().and_then(ShmPort::deadline);
-        let tap = self.tap.as_ref().and_then(|tap| tap.due());
-        member.into_iter().chain(shm).chain(self.router.outage.deadline()).chain(tap).min()
     }
 }
 

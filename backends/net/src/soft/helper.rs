@@ -27,11 +27,11 @@ use std::os::fd::RawFd;
 
 /// Without a poll for this long, the helper takes over.
 const TAKE_OVER_NS: u64 = 100_000;
-/// While the program polls, each look of the helper costs it some 16 µs of a core that both share.
-/// So the interval of looks doubles up to the first of these. Then it is a part of the time for
-/// which the program has polled, up to the second.
+/// While the program polls, each look of the helper costs the program some 16 µs if both share a
+/// core. So the interval of looks doubles up to the first of these values. Then it grows with the
+/// time for which the program has polled ([`LOOK_PART`]), up to the second.
 const LOOK_MAX_NS: [u64; 2] = [800_000, 12_800_000];
-/// The interval is one in so many parts of that time.
+/// The interval is that time divided by this.
 const LOOK_PART: u64 = 16;
 /// After this many take-overs that found work, polls that find none no longer count.
 const STICKY: u32 = 2;
@@ -302,7 +302,7 @@ impl SoftEngine {
                 (watching, taken) = (true, now);
             }
             if self.try_round(Some(now)) > 0 {
-                linger.paid(now.saturating_sub(gave));
+                linger.note_work(now.saturating_sub(gave));
                 found += 1;
                 (worked, gave) = (now, now);
                 if found >= STICKY {
@@ -311,13 +311,13 @@ impl SoftEngine {
                 continue;
             }
             let rested = now.saturating_sub(worked);
-            if own && rested < LINGER_NS && linger.pays() {
+            if own && rested < LINGER_NS && linger.try_lingering() {
                 gave = now;
                 std::thread::yield_now();
                 continue;
             }
             if own {
-                linger.wasted();
+                linger.note_vain();
             }
             // While work comes it wakes at intervals, so that rounds need not wake it for the usual
             // timers.

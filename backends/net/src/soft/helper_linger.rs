@@ -31,8 +31,8 @@ impl Linger {
         Linger { credit: CREDIT, without: 0, again: AGAIN.0, trying: false, short_slices: false }
     }
 
-    /// Whether to poll on: work has just ended.
-    pub(super) fn pays(&mut self) -> bool {
+    /// Work has just ended: returns whether the helper polls on, and notes the attempt.
+    pub(super) fn try_lingering(&mut self) -> bool {
         if !self.trying {
             self.trying = self.credit > 0 || self.without == 0;
             if self.trying && core::mem::take(&mut self.short_slices) {
@@ -44,9 +44,9 @@ impl Linger {
     }
 
     /// Work came; the yield before it took `away`.
-    pub(super) fn paid(&mut self, away: u64) {
+    pub(super) fn note_work(&mut self, away: u64) {
         if self.trying && away > AWAY_NS {
-            self.wasted();
+            self.note_vain();
         } else if self.trying {
             self.trying = false;
             self.again = AGAIN.0;
@@ -55,7 +55,7 @@ impl Linger {
     }
 
     /// No work came.
-    pub(super) fn wasted(&mut self) {
+    pub(super) fn note_vain(&mut self) {
         if core::mem::take(&mut self.trying) {
             self.credit = self.credit.saturating_sub(1);
             if self.credit == 0 {
@@ -103,8 +103,8 @@ mod tests {
 
     /// A rest with a look in vain.
     fn in_vain(linger: &mut Linger) -> bool {
-        let tried = linger.pays();
-        linger.wasted();
+        let tried = linger.try_lingering();
+        linger.note_vain();
         tried
     }
 
@@ -121,18 +121,18 @@ mod tests {
             assert!(linger.short_slices);
         }
         // Work came at once: it polls on again, and keeps its back-off.
-        while !linger.pays() {
-            linger.wasted();
+        while !linger.try_lingering() {
+            linger.note_vain();
         }
-        linger.paid(1_000);
+        linger.note_work(1_000);
         assert!(!linger.short_slices && linger.again == AGAIN.0);
         assert!(in_vain(&mut linger));
         // Work that came while another thread ran on the core was no gain.
         let mut linger = Linger::new();
         for _ in 0..CREDIT {
-            assert!(linger.pays());
-            linger.paid(AWAY_NS + 1);
+            assert!(linger.try_lingering());
+            linger.note_work(AWAY_NS + 1);
         }
-        assert!(!linger.pays());
+        assert!(!linger.try_lingering());
     }
 }

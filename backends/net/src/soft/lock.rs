@@ -161,28 +161,18 @@ impl SoftEngine {
 mod tests {
     use super::*;
     use crate::addr::DeviceName;
-    use crate::soft::SoftConfig;
-    use gdrcore_testkit::memory::Buffer;
+    use crate::soft::test_engine::TestEngine;
 
     #[test]
     fn a_call_that_only_reads_runs_the_posts_that_found_the_lock_taken() {
-        let config = SoftConfig::default();
-        let bytes = SoftEngine::memsize(&DeviceName::Loopback, &config, None).unwrap();
-        let memory = Buffer::new(bytes);
-        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
-        let dev = unsafe {
-            SoftEngine::init(memory.as_ptr(), bytes, &DeviceName::Loopback, &config, None)
-        }
-        .unwrap();
+        let dev = TestEngine::open(&DeviceName::Loopback);
         let active = &dev.engine.shared().active;
         let calls: [fn(&SoftEngine); 2] = [|dev| _ = dev.counters(), |dev| _ = dev.facts()];
         for call in calls {
             // As after a post of another thread during the call.
             active.set(0);
-            call(dev);
+            call(&dev);
             assert!(!active.any());
         }
-        // SAFETY: nobody uses the device any more.
-        unsafe { dev.close() };
     }
 }

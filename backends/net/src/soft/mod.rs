@@ -2,21 +2,23 @@
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
 //!   device's memory.
-//! * `progress`: one bounded round of the engine, and the thread that runs it. `schedule`: the
-//!   inputs that it reads, and when. `budget`: its bounds. `lock`: the engine's lock. `turns`: the
-//!   threads that share it.
+//! * `doorbell`: what a post sends at once. `rounds`: one bounded round of the engine, and the
+//!   thread that runs it. `schedule`: the inputs that it reads, and when. `round_limits`: its
+//!   bounds. `drain`: the rounds before an end. `notify`: events, and the threads that sleep.
+//! * `lock`: the engine's lock. `turns`: the threads that share it.
 //! * `socket_io`: packets through a port; `tap`: captures and injected faults. `links`: other
 //!   processes of this host. `grants`: memory that they may write, `grant_checks` for how long.
 //!   `paths`: how each peer is reached.
 //! * `aside`: a thread that spins gives its core to others. `rest`: polls that need no round.
-//! * `helper`: the thread that runs the engine while the program does not; `linger`: for how long.
-//!   `channels`: threads that sleep on events of their own CQs.
+//! * `helper`: the thread that runs the engine while the program does not; `helper_linger`: for how
+//!   long. `channels`: threads that sleep on events of their own CQs.
 //! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
 //!   is away.
 //! * `interface`: events of the port's link and address.
 //! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
 //!   `cm`: the connection manager. `multicast`: groups.
-//! * `group_rx`: packets of the other devices of an address. `witness`: why a peer is silent.
+//! * The other devices of an address: `group_open` joins them, `group_names` is how they find this
+//!   one, `group_rx` passes on their packets. `witness`: why a peer is silent.
 //! * `device`: the engines of a device. `siblings`: those without a port.
 //! * `engine`: the calls of one engine. `pinned_handles`: posts and polls without a handle.
 //!
@@ -44,9 +46,13 @@ mod aside;
 mod channels;
 mod cm;
 mod device;
+mod doorbell;
+mod drain;
 mod engine;
 mod grant_checks;
 mod grants;
+mod group_names;
+mod group_open;
 mod group_rx;
 mod helper;
 mod helper_linger;
@@ -56,6 +62,7 @@ mod leave;
 mod links;
 mod lock;
 mod multicast;
+mod notify;
 mod open;
 mod outage;
 mod paths;
@@ -63,15 +70,18 @@ mod peer_ends;
 mod peer_ports;
 mod pinned_handles;
 mod productive_polls;
-mod progress;
 mod relayed;
 mod rest;
 mod round_limits;
+mod rounds;
 mod routed;
 mod schedule;
 mod services;
 mod siblings;
 mod socket_io;
+mod status;
+#[cfg(test)]
+mod test_engine;
 mod turns;
 mod witness;
 

@@ -4,7 +4,7 @@ use super::layout::Opening;
 use super::siblings::Siblings;
 use super::socket_io::tap::Tap;
 use super::{
-    carried_by, channels, group_rx, helper, leave, peer_addr, routed, soft_flags, PathChoice,
+    carried_by, channels, group_open, helper, leave, peer_addr, routed, soft_flags, PathChoice,
     PortState, SoftConfig, SoftEngine,
 };
 use crate::addr::{DeviceName, Endpoint};
@@ -71,7 +71,7 @@ unsafe fn open_origin(
     };
     let Origin { udp, member, .. } = origin;
     // SAFETY: the caller's promise: `udp..member` for the socket, `member..shm` for the claim.
-    unsafe { group_rx::open(opening, at, config, core.seed, (&mut *udp, &mut *member)) }?;
+    unsafe { group_open::open(opening, at, config, core.seed, (&mut *udp, &mut *member)) }?;
     let local = udp.as_ref().map_or(*at, |udp| *udp.local());
     for fd in [udp.as_ref().map(UdpPort::fd), member.as_ref().map(Member::fd)].iter().flatten() {
         waiter.add_socket(*fd)?;

@@ -96,9 +96,8 @@ impl SoftEngine {
 mod tests {
     use super::*;
     use crate::addr::DeviceName;
-    use crate::soft::SoftConfig;
+    use crate::soft::test_engine::TestEngine;
     use gdrcore_core::verbs::types::Handle;
-    use gdrcore_testkit::memory::Buffer;
     use gdrcore_testkit::patience::deadline;
     use std::time::{Duration, Instant};
 
@@ -176,19 +175,6 @@ mod tests {
         }
     }
 
-    /// A device, with an empty CQ; its memory.
-    fn device() -> (&'static SoftEngine, Handle, Buffer) {
-        let config = SoftConfig::default();
-        let bytes = SoftEngine::memsize(&DeviceName::Loopback, &config, None).unwrap();
-        let memory = Buffer::new(bytes);
-        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
-        let dev = unsafe {
-            SoftEngine::init(memory.as_ptr(), bytes, &DeviceName::Loopback, &config, None)
-        }
-        .unwrap();
-        (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
-    }
-
     fn poll_until(dev: &SoftEngine, cq: Handle, between: Duration, mut done: impl FnMut() -> bool) {
         let (_, shared) = dev.engine.cq(cq).unwrap();
         let end = deadline(60);
@@ -203,23 +189,23 @@ mod tests {
 
     #[test]
     fn polls_run_the_rounds_that_nobody_runs() {
-        let (dev, cq, _memory) = device();
+        let dev = TestEngine::open(&DeviceName::Loopback);
+        let cq = dev.cq();
         for between in [Duration::ZERO, Duration::from_millis(1)] {
             let before = dev.engine.turns().rounds();
-            poll_until(dev, cq, between, || dev.engine.turns().rounds() != before);
+            poll_until(&dev, cq, between, || dev.engine.turns().rounds() != before);
         }
-        // SAFETY: nobody uses the device any more.
-        unsafe { dev.close() };
     }
 
     #[test]
     fn a_helper_leaves_the_engine_to_busy_polls_alone() {
-        let (dev, cq, _memory) = device();
+        let dev = TestEngine::open(&DeviceName::Loopback);
+        let cq = dev.cq();
         dev.helper_on.store(true, Ordering::Relaxed);
         dev.helper.sticky.store(true, Ordering::Relaxed);
         let before = dev.engine.turns().rounds();
         let mut polls = 0;
-        poll_until(dev, cq, Duration::from_millis(1), || {
+        poll_until(&dev, cq, Duration::from_millis(1), || {
             polls += 1;
             polls > 50
         });
@@ -228,13 +214,11 @@ mod tests {
         assert_eq!(dev.polls.last_poll_ns.load(Ordering::Relaxed), 0);
         assert!(dev.helper.sticky.load(Ordering::Relaxed));
         let began = now_ns();
-        poll_until(dev, cq, Duration::ZERO, || {
+        poll_until(&dev, cq, Duration::ZERO, || {
             dev.polls.last_poll_ns.load(Ordering::Relaxed) > began
                 && !dev.helper.sticky.load(Ordering::Relaxed)
                 && dev.engine.turns().rounds() != before
         });
         dev.helper_on.store(false, Ordering::Relaxed);
-        // SAFETY: nobody uses the device any more.
-        unsafe { dev.close() };
     }
 }

@@ -4,8 +4,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use super::aside::IDLE_POLLS;
 use super::lock::EngineLock;
-use super::progress::IDLE_POLLS;
 use super::{PortState, SoftEngine};
 use gdrcore_core::turns::TurnLock;
 
@@ -98,21 +98,9 @@ impl SoftEngine {
 mod tests {
     use super::*;
     use crate::addr::{DeviceName, Endpoint};
-    use crate::soft::SoftConfig;
+    use crate::soft::test_engine::TestEngine;
     use gdrcore_core::verbs::types::{Handle, Wc};
-    use gdrcore_testkit::memory::Buffer;
     use gdrcore_testkit::place::loopback;
-
-    /// A device by this name with an empty CQ, and its memory.
-    fn device(name: DeviceName) -> (&'static SoftEngine, Handle, Buffer) {
-        let config = SoftConfig::default();
-        let bytes = SoftEngine::memsize(&name, &config, None).unwrap();
-        let memory = Buffer::new(bytes);
-        // SAFETY: fresh memory, page-aligned, which the test keeps until the device is closed.
-        let dev = unsafe { SoftEngine::init(memory.as_ptr(), bytes, &name, &config, None) };
-        let dev = dev.unwrap();
-        (dev, dev.lock_control().cq_create(16).unwrap().0, memory)
-    }
 
     /// Full rounds that so many polls in vain run.
     fn rounds(dev: &SoftEngine, cq: Handle, polls: u32) -> u32 {
@@ -125,16 +113,16 @@ mod tests {
 
     #[test]
     fn polls_of_an_engine_at_rest_run_a_round_now_and_then() {
-        let (dev, cq, _memory) = device(DeviceName::Loopback);
-        rounds(dev, cq, 2 * IDLE_POLLS);
-        assert_eq!(rounds(dev, cq, 10 * IDLE_POLLS), 10);
-        // SAFETY: nobody uses the device any more.
-        unsafe { dev.close() };
+        let dev = TestEngine::open(&DeviceName::Loopback);
+        let cq = dev.cq();
+        rounds(&dev, cq, 2 * IDLE_POLLS);
+        assert_eq!(rounds(&dev, cq, 10 * IDLE_POLLS), 10);
     }
 
     #[test]
     fn a_thread_that_has_the_lock_or_leaves_a_mark_or_waits_ends_the_rest() {
-        let (dev, cq, _memory) = device(DeviceName::Loopback);
+        let dev = TestEngine::open(&DeviceName::Loopback);
+        let cq = dev.cq();
         let turns = dev.engine.turns();
         type Call = fn(&SoftEngine);
         let calls: [(&str, Call); 4] = [
@@ -144,15 +132,13 @@ mod tests {
             ("a wish", |dev| dev.engine.turns().want_round()),
         ];
         for (what, call) in calls {
-            rounds(dev, cq, 2 * IDLE_POLLS);
+            rounds(&dev, cq, 2 * IDLE_POLLS);
             dev.polls.idle.store(0, Ordering::Relaxed);
-            assert_eq!(rounds(dev, cq, 2), 0, "it is at rest");
-            call(dev);
-            assert!(rounds(dev, cq, 2) > 0, "{what}");
+            assert_eq!(rounds(&dev, cq, 2), 0, "it is at rest");
+            call(&dev);
+            assert!(rounds(&dev, cq, 2) > 0, "{what}");
             assert!(!dev.engine.shared().active.any() && !turns.is_wanted(), "{what}");
         }
-        // SAFETY: nobody uses the device any more.
-        unsafe { dev.close() };
     }
 
     #[test]
@@ -163,15 +149,12 @@ mod tests {
             ("a timer", |held| held.guard.transport.common.wheel.arm(0, u64::MAX / 2)),
         ];
         for (what, change) in changes {
-            let (dev, cq, _memory) = device(DeviceName::Loopback);
+            let dev = TestEngine::open(&DeviceName::Loopback);
+            let cq = dev.cq();
             change(&mut dev.lock_control());
-            assert_eq!(rounds(dev, cq, 100), 100, "{what}");
-            // SAFETY: nobody uses the device any more.
-            unsafe { dev.close() };
+            assert_eq!(rounds(&dev, cq, 100), 100, "{what}");
         }
-        let (dev, cq, _memory) = device(DeviceName::Soft(Endpoint::v4(loopback(8, 12), 4791)));
-        assert_eq!(rounds(dev, cq, 100), 100, "a socket");
-        // SAFETY: as above.
-        unsafe { dev.close() };
+        let dev = TestEngine::open(&DeviceName::Soft(Endpoint::v4(loopback(8, 12), 4791)));
+        assert_eq!(rounds(&dev, dev.cq(), 100), 100, "a socket");
     }
 }

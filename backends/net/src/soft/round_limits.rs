@@ -8,6 +8,9 @@ pub(super) const BURSTS: usize = 32;
 /// that time.
 pub(super) const LONG_BURST: usize = 4;
 
+/// Most runs between QPs of this device in one round.
+pub(super) const LOOPBACK_RUNS: usize = 64;
+
 /// Rounds that drain links and sockets before an end: enough for a full ring of the smallest
 /// frames.
 pub(super) const DRAIN_ROUNDS: usize = 256;

@@ -1,7 +1,7 @@
 //! The schedule of rounds: the time that a round uses, the inputs that it reads, and when it is
 //! complete.
 //!
-//! A pure type: times and counts go in, decisions come out. [`super::progress`] runs the rounds.
+//! A pure type: times and counts go in, decisions come out. [`super::rounds`] runs the rounds.
 
 use super::round_limits::MAINTAIN_MAX_NS;
 

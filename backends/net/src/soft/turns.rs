@@ -12,8 +12,8 @@ use crate::thread_token::token;
 use gdrcore_core::turns::TurnLock;
 use gdrcore_core::verbs::shared::{CqShared, VainPolls};
 
-/// A turn ends when another thread has waited for this time. Ten cache lines move to the other
-/// core, which costs about a microsecond, an eighth of a turn.
+/// A turn ends when another thread has waited for this time. The change costs about a microsecond,
+/// an eighth of a turn: ten cache lines move to the other core.
 const TURN_NS: u64 = 8_000;
 /// Longest wait of a thread for its turn; then it takes the lock without a turn.
 const WAIT_NS: u64 = 2 * TURN_NS;
@@ -77,7 +77,7 @@ fn await_turn(turns: &TurnLock, token: usize) {
         return;
     }
     let epoch = turns.epoch();
-    if !spin_until(began + WAIT_NS, || turns.want(token)) {
+    if !spin_until(began + WAIT_NS, || turns.try_want(token)) {
         return;
     }
     let asked = now_ns();
@@ -112,7 +112,7 @@ enum Vain {
 
 /// Decides the action of a poll in vain. Cost of standing back: a read of the clock, and at
 /// intervals the lock's cache line.
-fn judge(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
+fn choose_action(turns: &TurnLock, vain: &VainPolls, now: u64) -> Vain {
     if now < vain.look_at_ns.load(Ordering::Relaxed) {
         return Vain::StandBack;
     }
@@ -169,7 +169,7 @@ impl SoftEngine {
     /// After an operation, with the lock free. `vain`: it found nothing to do.
     #[inline(always)]
     pub(super) fn after_turn(&self, token: usize, vain: bool) {
-        if self.engine.turns().calls(vain) {
+        if self.engine.turns().must_yield(vain) {
             self.end_turn(token, vain);
         }
     }
@@ -193,14 +193,14 @@ impl SoftEngine {
     /// thread.
     #[inline(always)]
     pub(super) fn turn_for_poll(&self, token: usize, cq: &CqShared) -> bool {
-        self.engine.turns().is_turn_of(token) || self.takes_turn(token, cq)
+        self.engine.turns().is_turn_of(token) || self.poll_out_of_turn(token, cq)
     }
 
     #[cold]
-    fn takes_turn(&self, token: usize, cq: &CqShared) -> bool {
+    fn poll_out_of_turn(&self, token: usize, cq: &CqShared) -> bool {
         let turns = self.engine.turns();
         let way = match turns.is_others_turn(token) {
-            true => judge(turns, &cq.beside.vain, now_ns()),
+            true => choose_action(turns, &cq.beside.vain, now_ns()),
             false => Vain::Turn,
         };
         match way {
@@ -238,15 +238,15 @@ mod tests {
         let (turns, vain) = (TurnLock::default(), VainPolls::default());
         let mut now = 1_000_000;
         operate(&turns, true);
-        assert_eq!(judge(&turns, &vain, now), Vain::StandBack);
+        assert_eq!(choose_action(&turns, &vain, now), Vain::StandBack);
         // Not looked at before its time.
-        assert_eq!(judge(&turns, &vain, now + STAND_BACK_NS.0 - 1), Vain::StandBack);
+        assert_eq!(choose_action(&turns, &vain, now + STAND_BACK_NS.0 - 1), Vain::StandBack);
         let mut looks = 0;
         for _ in 0..1000 {
             now += 100;
             operate(&turns, true);
             let before = vain.epoch.load(Ordering::Relaxed);
-            assert_eq!(judge(&turns, &vain, now), Vain::StandBack);
+            assert_eq!(choose_action(&turns, &vain, now), Vain::StandBack);
             looks += u32::from(vain.epoch.load(Ordering::Relaxed) != before);
         }
         assert!((45..60).contains(&looks), "{looks} looks in 100 us, 2 us apart");
@@ -256,8 +256,8 @@ mod tests {
     fn a_runner_that_stops_loses_its_turn_to_a_poll() {
         let (turns, vain) = (TurnLock::default(), VainPolls::default());
         operate(&turns, true);
-        assert_eq!(judge(&turns, &vain, 0), Vain::StandBack);
-        assert_eq!(judge(&turns, &vain, STAND_BACK_NS.0), Vain::Turn);
+        assert_eq!(choose_action(&turns, &vain, 0), Vain::StandBack);
+        assert_eq!(choose_action(&turns, &vain, STAND_BACK_NS.0), Vain::Turn);
     }
 
     /// Polls for a millisecond beside a runner that works and, if it `answers`, runs a full round
@@ -267,7 +267,7 @@ mod tests {
         let (mut counts, mut last) = ([0; 2], 0);
         for now in (0..1_000_000).step_by(50) {
             operate(&turns, answers && turns.take_round());
-            let kind = match judge(&turns, &vain, now) {
+            let kind = match choose_action(&turns, &vain, now) {
                 Vain::StandBack => continue,
                 Vain::Ask => 0,
                 Vain::Round => 1,
@@ -305,7 +305,7 @@ mod tests {
         await_turn(&turns, 4);
         assert!(!turns.is_wanted());
         // A turn that was handed over and is not begun.
-        assert!(turns.want(12));
+        assert!(turns.try_want(12));
         turns.hand_over();
         await_turn(&turns, 4);
         assert!(!turns.is_wanted() && turns.is_others_turn(4));

@@ -11,7 +11,6 @@
 use super::peer_ports::LookUps;
 use super::{endpoint, peer_addr, PortState};
 use crate::addr::Endpoint;
-
 use crate::clock::now_ns;
 use crate::reason::{is_verbose, say};
 use crate::sock_diag::{receiving_user, unread, Unread};
@@ -40,10 +39,10 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
     while let Some(Suspect { qi, peer, path, dest_qpn }) = g.next_suspect() {
         let drained = |link| port.shm.as_ref().and_then(|shm| shm.is_drained(link));
         let cause = match path {
-            Path::Link(link) => drained(link).map(read),
+            Path::Link(link) => drained(link).map(cause_of_silence),
             Path::Port => match unread(&endpoint(&peer)) {
-                Unread::Taken => Some(read(true)),
-                Unread::Waits => Some(read(false)),
+                Unread::Taken => Some(cause_of_silence(true)),
+                Unread::Waits => Some(cause_of_silence(false)),
                 Unread::Nobody => Some(CauseCode::PeerUnreachable),
                 Unread::Unknown => None,
             },
@@ -61,8 +60,8 @@ fn testify_all(g: &mut Guard<'_>, port: &PortState, now: u64) {
 }
 
 /// The cause of a peer's silence, by whether its process reads its input.
-fn read(is: bool) -> CauseCode {
-    match is {
+fn cause_of_silence(reads: bool) -> CauseCode {
+    match reads {
         true => CauseCode::Unanswered,
         false => CauseCode::NotPolled,
     }

@@ -161,7 +161,7 @@ impl Tx {
     }
 
     /// Whether a burst may leave by the same call as the burst before it.
-    fn may_follow(&mut self, i: usize) -> bool {
+    fn follows(&mut self, i: usize) -> bool {
         let Slot { single, dst, .. } = *self.slot(i);
         !single && self.header.suits(&dst)
     }
@@ -320,7 +320,7 @@ impl UdpPort {
                 }
                 continue;
             }
-            let run = (head..self.tx.tail).take_while(|&i| self.tx.may_follow(i)).count();
+            let run = (head..self.tx.tail).take_while(|&i| self.tx.follows(i)).count();
             if run == 1 && self.tx.tail == head + 1 {
                 self.adapt_default_segment(head);
             }

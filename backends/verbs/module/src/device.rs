@@ -357,7 +357,7 @@ pub unsafe extern "C" fn port(context: Object, number: u32, out: *mut Port) -> c
 /// `ibv_gid_entry`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Entry {
+struct GidTableEntry {
     gid: [u8; 16],
     gid_index: u32,
     port_num: u32,
@@ -365,7 +365,8 @@ struct Entry {
     ndev_ifindex: u32,
 }
 
-type QueryGidTable = unsafe extern "C" fn(*mut ibv_context, *mut Entry, usize, u32, usize) -> isize;
+type QueryGidTable =
+    unsafe extern "C" fn(*mut ibv_context, *mut GidTableEntry, usize, u32, usize) -> isize;
 
 /// # Safety
 /// The table's.
@@ -384,11 +385,12 @@ pub unsafe extern "C" fn gids(
     // SAFETY: the symbol of this name has had this form since it exists.
     let query: QueryGidTable = unsafe { transmute::<*mut c_void, QueryGidTable>(query) };
     let mut table =
-        [Entry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
+        [GidTableEntry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
             TABLE_MAX];
     // SAFETY: an open context, a writable table of so many entries of this size.
-    let found =
-        unsafe { query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<Entry>()) };
+    let found = unsafe {
+        query(context.cast(), table.as_mut_ptr(), TABLE_MAX, 0, size_of::<GidTableEntry>())
+    };
     let Ok(found) = usize::try_from(found) else {
         return i32::try_from(-found).unwrap_or(libc::EIO);
     };

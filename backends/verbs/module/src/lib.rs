@@ -78,7 +78,7 @@ static MODULE: Module = Module {
     async_event: events::async_event,
 };
 
-/// The table ([`gdrcore_verbs::abi::Entry`]). Any thread.
+/// The table ([`gdrcore_verbs::abi::EntryPoint`]). Any thread.
 #[no_mangle]
 pub extern "C" fn gdrcore_verbs_module() -> *const Module {
     &MODULE

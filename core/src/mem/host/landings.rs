@@ -5,7 +5,7 @@ use super::Fault;
 /// One line of the table: offsets from each field's own address, so that it needs no relocation at
 /// load time.
 #[repr(C)]
-struct Entry {
+struct PadRange {
     start: i32,
     end: i32,
     landing: i32,
@@ -41,9 +41,9 @@ core::arch::global_asm!(
 
 extern "C" {
     #[link_name = "__start_gdrc_fixup"]
-    static TABLE_START: Entry;
+    static TABLE_START: PadRange;
     #[link_name = "__stop_gdrc_fixup"]
-    static TABLE_END: Entry;
+    static TABLE_END: PadRange;
 }
 
 pub(super) fn fixup(pc: usize) -> Option<usize> {

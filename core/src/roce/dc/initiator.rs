@@ -145,11 +145,12 @@ impl Transport {
             return false;
         }
         let slot = sq.at(next);
-        !slot.header().is_local() && self.common.may_use_open(qp, &DcAddr::read(slot.tail()))
+        !slot.header().is_local()
+            && self.common.try_open_association(qp, &DcAddr::read(slot.tail()))
     }
 
     /// Whether [`Transport::choose_target`] would do something.
-    fn may_change(&mut self, s: &Shared, qi: usize) -> bool {
+    fn may_change(&self, s: &Shared, qi: usize) -> bool {
         let qp = &self.qps[qi];
         let is_empty = qp.conn.req.next == s.sq(qi, &self.common.key).end();
         if is_empty && qp.dci[0].phase == DcPhase::Open && !qp.dci[0].wanted {
@@ -157,7 +158,7 @@ impl Transport {
         }
         let head = self.head_of(s, qi);
         let drained = self.is_drained(s, qi);
-        let association = self.qps[qi].association();
+        let association = &qp.dci[0];
         match (association.phase, head) {
             (DcPhase::Closing | DcPhase::Leaving, _) => true,
             (DcPhase::Apart, head) => !matches!(head, Head::None),
@@ -353,19 +354,20 @@ impl Common {
         (ah.live && ah.pd == qp.pd).then_some(DcTarget { peer, dctn, key })
     }
 
-    /// Whether the association of a DC initiator is open and for the target of a request.
+    /// Tries the association of a DC initiator for a request: whether it is open, and for the
+    /// target that the request names. Notes the request's address if so.
     #[inline(always)]
-    fn is_associated(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+    fn try_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         let association = qp.association();
         if association.phase != DcPhase::Open || association.wanted {
             return false;
         }
-        association.named == (*addr, self.ahs_ended) || self.names_target(qp, addr)
+        association.named == (*addr, self.ahs_ended) || self.look_up_target(qp, addr)
     }
 
-    /// Whether a request names the target of the association; if so, that is noted.
+    /// [`Common::try_target`] by the address handle, whose answer is noted.
     #[inline(never)]
-    fn names_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+    fn look_up_target(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
         let target = self.dc_target(qp, addr);
         let association = qp.association();
         let same = target == Some(association.target);
@@ -375,22 +377,17 @@ impl Common {
         same
     }
 
-    /// Whether a request may leave by that association as it is: nothing is owed to the target, and
-    /// the target has it still.
+    /// [`Common::try_target`] for a request that is to leave at once: nothing is owed to the
+    /// target, and the target has the association still.
     #[inline(always)]
-    pub(in crate::roce) fn may_use_association(
-        &self,
-        qp: &mut Qp,
-        addr: &DcAddr,
-        now: u64,
-    ) -> bool {
-        self.may_use_open(qp, addr) && !qp.association().is_stale(now)
+    pub(in crate::roce) fn try_association(&self, qp: &mut Qp, addr: &DcAddr, now: u64) -> bool {
+        self.try_open_association(qp, addr) && !qp.association().is_stale(now)
     }
 
-    /// [`Common::may_use_association`], where it is known that the target has the association.
+    /// [`Common::try_association`], where it is known that the target has it.
     #[inline(always)]
-    pub(in crate::roce) fn may_use_open(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
-        self.is_associated(qp, addr) && !qp.association().asks
+    pub(in crate::roce) fn try_open_association(&self, qp: &mut Qp, addr: &DcAddr) -> bool {
+        self.try_target(qp, addr) && !qp.association().asks
     }
 }
 
@@ -406,12 +403,12 @@ impl Conn<'_> {
 
     /// Whether an initiator may go on after a request has ended: to the next request, maybe of
     /// another target, or away from a target that wants its context back.
-    pub(in crate::roce) fn may_go_on(&mut self) -> bool {
+    pub(in crate::roce) fn may_go_on(&self) -> bool {
         if self.qp.kind != QpKind::Dci {
             return false;
         }
         let waits = self.q.engine_sq(&self.common.key).end() != self.qp.conn.req.next;
-        waits || self.qp.association().wanted
+        waits || self.qp.dci[0].wanted
     }
 
     /// Whether the next request must wait: it is for another target than the present one, or this
@@ -420,7 +417,7 @@ impl Conn<'_> {
     pub(in crate::roce) fn must_change(&mut self, index: u32) -> bool {
         let sq = self.q.engine_sq(&self.common.key);
         let addr = DcAddr::read(sq.at(index).tail());
-        !self.common.is_associated(self.qp, &addr)
+        !self.common.try_target(self.qp, &addr)
     }
 
     /// The target has a context for this initiator.

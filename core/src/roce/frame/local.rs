@@ -117,7 +117,7 @@ impl Transport {
             return false;
         }
         // The code below checks that the context is still that of this association.
-        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+        if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
         let run = match WRITE {
@@ -267,7 +267,7 @@ impl Transport {
         if qp.has_begun(index) {
             return false;
         }
-        if DC && !common.may_use_open(qp, &DcAddr::read(slot.tail())) {
+        if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }
         let wqe = slot.header();

@@ -119,7 +119,7 @@ impl Conn<'_> {
         }
         let sq = q.engine_sq(&common.key);
         let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
-        if DC && !common.may_use_association(qp, &DcAddr::read(slot.tail()), clock()) {
+        if DC && !common.try_association(qp, &DcAddr::read(slot.tail()), clock()) {
             return None;
         }
         let wqe = slot.header();

@@ -207,7 +207,7 @@ impl Conn<'_> {
         let sq = self.q.engine_sq(&self.common.key);
         let Eligible { index, slot, op, run } = qp.next_single::<DC>(&sq)?;
         let now = if DC { clock() } else { 0 };
-        if DC && !self.common.may_use_association(qp, &DcAddr::read(slot.tail()), now) {
+        if DC && !self.common.try_association(qp, &DcAddr::read(slot.tail()), now) {
             return None;
         }
         let wqe = slot.header();

@@ -7,7 +7,7 @@ use crate::roce::conn::Conn;
 use crate::roce::peer::{Path, Peer, PROBE_NS};
 use crate::roce::{Common, ACK_DELAY_NS, ACK_PACKETS};
 use crate::verbs::objects::Qp;
-use crate::verbs::req::{Ready, Req};
+use crate::verbs::req::{PeerReady, Req};
 use crate::verbs::resp::rx_block;
 
 /// QPs of an engine that owe an ACK, and when the ACKs leave.
@@ -160,15 +160,15 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
     qp.conn.req.rnr_left = qp.attr.rnr_retry;
     qp.conn.req.naks = 0;
     qp.conn.req.rewound = None;
-    if qp.conn.ready != Ready::Yes {
+    if qp.conn.peer_ready != PeerReady::Yes {
         qp.note_accepted();
     }
 }
 
-/// All that was sent is acknowledged: the timers stop, and the window of requests is free. Without
-/// the window of READ responses.
+/// Stops the timers, and releases the window of requests: all that was sent is acknowledged. The
+/// window of READ responses is the caller's.
 #[inline(always)]
-fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
+fn release_all(req: &mut Req, peer: &mut Peer) {
     req.ack_deadline = 0;
     req.probe_at = 0;
     // Requests that the rate limit has cut do not end at a piece's end, and were not subtracted.
@@ -177,7 +177,8 @@ fn nothing_in_flight(req: &mut Req, peer: &mut Peer) {
     peer.tx.on_acked(core::mem::take(&mut req.inflight));
 }
 
-/// [`progress`] of a queue pair of which all that was sent is acknowledged, and no READ.
+/// [`progress`] for the case that all that was sent is acknowledged, and that none of it was a
+/// READ.
 #[inline(always)]
 pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     refill_retries(qp);
@@ -185,7 +186,7 @@ pub(in crate::roce) fn single_progress(qp: &mut Qp, peer: &mut Peer, now: u64) {
     req.una_psn = req.max_psn;
     req.silent_since = now;
     req.probe_wait = PROBE_NS;
-    nothing_in_flight(req, peer);
+    release_all(req, peer);
 }
 
 /// [`refill_retries`], and restarts the timers, or stops them if nothing is in flight. `freed`
@@ -205,7 +206,7 @@ pub(in crate::roce) fn progress(
     req.probe_wait = PROBE_NS;
     // Each case releases its windows by itself: one common release costs a hop 7 instructions.
     if req.una_psn == req.max_psn {
-        nothing_in_flight(req, peer);
+        release_all(req, peer);
         let read_freed = core::mem::take(&mut req.read_inflight);
         if read_freed > 0 {
             peer.rx.on_acked(read_freed);

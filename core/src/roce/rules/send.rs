@@ -80,7 +80,7 @@ impl Qp {
     /// The only waiting request of the send queue, of the opcodes from `first` to `last`, if
     /// nothing of its queue pair blocks it and its bytes are those of one packet. The caller checks
     /// that it has not begun ([`Qp::has_begun`], [`Qp::begin_single`]). `DC`: the queue pair is a
-    /// DCI, whose association the caller checks, too (`Common::may_use_association`); else it is
+    /// DCI, whose association the caller checks, too (`Common::try_association`); else it is
     /// RC.
     #[inline(always)]
     pub(in crate::roce) fn next_alone<'q, const DC: bool>(

@@ -3,7 +3,7 @@
 //! thread of its own does this.
 
 use crate::etcd::{Error, Etcd, If, Pair};
-use crate::keys::{self, Host, Place};
+use crate::keys::{self, Holder, Host};
 use crate::{note, Router};
 use gdrcore_router_feed::{Entry, Event, Key};
 use std::collections::BTreeMap;
@@ -202,7 +202,7 @@ impl<'s> Claims<'s> {
         while let Some((key, value)) = self.withdrawn.pop_first() {
             let name = keys::vip(&key);
             let gone = || {
-                let mut place = serde_json::from_slice::<Place>(&value).ok()?;
+                let mut place = serde_json::from_slice::<Holder>(&value).ok()?;
                 place.withdrawn = true;
                 Some(keys::bytes(&place))
             };
@@ -244,9 +244,9 @@ fn put(
 }
 
 fn claim(etcd: &Etcd, router: &Router, lease: i64, want: &mut Want) -> Result<(), Error> {
-    let (key, value) = (want.entry.key(), keys::bytes(&Place::of(&want.entry)));
+    let (key, value) = (want.entry.key(), keys::bytes(&Holder::of(&want.entry)));
     let host = &want.entry.host;
-    let place = |pair: &Pair| serde_json::from_slice::<Place>(&pair.value).ok();
+    let place = |pair: &Pair| serde_json::from_slice::<Holder>(&pair.value).ok();
     let mine = |pair: &Pair| place(pair).is_none_or(|p| p.host == *host);
     match put(etcd, &keys::vip(&key), &value, lease, mine)? {
         None => {

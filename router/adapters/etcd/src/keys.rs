@@ -24,7 +24,7 @@ pub struct Host {
 
 /// The holder of an address. Fields that are not known here are another version's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Holder {
     pub host: String,
     pub address: String,
     pub port: u16,
@@ -35,9 +35,9 @@ pub struct Place {
     pub withdrawn: bool,
 }
 
-impl Place {
-    pub fn of(e: &Entry) -> Place {
-        Place {
+impl Holder {
+    pub fn of(e: &Entry) -> Holder {
+        Holder {
             host: e.host.clone(),
             address: e.address.clone(),
             port: e.port,
@@ -113,9 +113,9 @@ mod tests {
     fn values_of_another_version_are_read() {
         let text = br#"{"host":"b","address":"192.0.2.2","port":4791,"tenant":"red",
             "blocks":[1,2],"colour":"red"}"#;
-        let place: Place = serde_json::from_slice(text).unwrap();
+        let place: Holder = serde_json::from_slice(text).unwrap();
         assert!(!place.withdrawn && !String::from_utf8(bytes(&place)).unwrap().contains("withdr"));
-        let gone = Place { withdrawn: true, ..place };
-        assert_eq!(serde_json::from_slice::<Place>(&bytes(&gone)).unwrap(), gone);
+        let gone = Holder { withdrawn: true, ..place };
+        assert_eq!(serde_json::from_slice::<Holder>(&bytes(&gone)).unwrap(), gone);
     }
 }

@@ -2,7 +2,7 @@
 //! A thread for each network in which this host has tenants.
 
 use crate::etcd::{Change, Error, Etcd};
-use crate::keys::{self, Place};
+use crate::keys::{self, Holder};
 use crate::{note, Router};
 use gdrcore_router_feed::{Entry, Event, Key};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ enum Said {
 
 fn said(network: &str, own: &str, key: &str, value: &[u8]) -> Said {
     let Some(key) = keys::parse(network, key) else { return Said::Nothing };
-    match serde_json::from_slice::<Place>(value) {
+    match serde_json::from_slice::<Holder>(value) {
         Ok(place) if place.withdrawn => Said::Withdrawn(key),
         Ok(place) if place.host == own => Said::Own(key),
         Ok(place) => Said::Here(place.entry(key)),

@@ -18,7 +18,7 @@ pub(in crate::broker) const STALE_NS: u64 = 600_000_000_000;
 
 /// A tenant of another host.
 #[derive(Debug)]
-struct Entry {
+struct KnownTenant {
     placed: Arc<Placed>,
     /// The listing of its network that had it last.
     round: u32,
@@ -28,7 +28,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 pub(super) struct Network {
-    tenants: BTreeMap<Gid, Entry>,
+    tenants: BTreeMap<Gid, KnownTenant>,
     /// The number of the last listing of all its tenants.
     round: u32,
     /// The present adapter has listed all its tenants.
@@ -148,7 +148,7 @@ impl Known {
         let placed = Arc::new(placed);
         let source = self.sources.entry(host_of(&placed.at)).or_default();
         source.insert(placed.blocks.start, placed.clone());
-        let (gid, entry) = (placed.gid, Entry { placed: placed.clone(), round, until: None });
+        let (gid, entry) = (placed.gid, KnownTenant { placed: placed.clone(), round, until: None });
         self.network(&placed.network).1.tenants.insert(gid, entry);
         self.len += 1;
         self.changes += 1;

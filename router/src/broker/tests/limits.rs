@@ -27,10 +27,10 @@ fn whoever_has_a_limit_has_no_links() {
         let mut b = Bench::new(&POLICY.replace("sessions = 3", &format!("sessions = 3\n{key}")));
         let ((blue, w), (red, v)) = (b.with_rings(1), b.with_rings(2));
         let (second, _) = b.with_rings(1);
-        assert!(b.is_relayed(blue, &v) && b.is_relayed(red, &w), "{key}");
-        assert!(!b.is_relayed(second, &w), "neither has one");
+        assert!(b.reaches_by_relay(blue, &v) && b.reaches_by_relay(red, &w), "{key}");
+        assert!(!b.reaches_by_relay(second, &w), "neither has one");
         let (other, _) = b.with_rings(2);
-        assert!(b.is_relayed(other, &v), "nor is there one within the tenant");
+        assert!(b.reaches_by_relay(other, &v), "nor is there one within the tenant");
     }
     for (local, relayed) in [("direct", false), ("relay", true)] {
         let policy = POLICY.replace("[router]", &format!("[router]\nlocal = \"{local}\""));
@@ -38,7 +38,11 @@ fn whoever_has_a_limit_has_no_links() {
         let ((blue, w), (red, v)) = (b.with_rings(1), b.with_rings(2));
         let (second, _) = b.with_rings(1);
         assert_eq!(
-            [b.is_relayed(blue, &v), b.is_relayed(red, &w), b.is_relayed(second, &w)],
+            [
+                b.reaches_by_relay(blue, &v),
+                b.reaches_by_relay(red, &w),
+                b.reaches_by_relay(second, &w)
+            ],
             [relayed; 3]
         );
     }
@@ -46,7 +50,7 @@ fn whoever_has_a_limit_has_no_links() {
     let mut b =
         Bench::new(&POLICY.replace("sessions = 3", "sessions = 3\nweight = 7\nburst = 9000"));
     let ((blue, _), (_, v)) = (b.with_rings(1), b.with_rings(2));
-    assert!(!b.is_relayed(blue, &v));
+    assert!(!b.reaches_by_relay(blue, &v));
 }
 
 #[test]
@@ -54,18 +58,18 @@ fn a_limit_that_comes_ends_links() {
     let mut b = Bench::new(POLICY);
     let ((blue, w), (red, v)) = (b.with_rings(1), b.with_rings(2));
     let (second, _) = b.with_rings(1);
-    assert!(!b.is_relayed(blue, &v) && !b.is_relayed(second, &w));
+    assert!(!b.reaches_by_relay(blue, &v) && !b.reaches_by_relay(second, &w));
     // A limit that counts only in the relay ends no link.
     assert_eq!(set(&mut b, "red", "weight", "5"), Ok(vec![]));
     let ends = revoked(&set(&mut b, "red", "tx_rate", "1Mbit").unwrap());
     assert_eq!(ends.len(), 2);
     assert!(ends.iter().all(|(_, _, why)| why.contains("policy has a limit")), "{ends:?}");
     assert_eq!((ends[0].0.max(ends[0].1), ends[0].0.min(ends[0].1)), (red, blue));
-    assert!(b.is_relayed(blue, &v) && !b.is_relayed(second, &w));
+    assert!(b.reaches_by_relay(blue, &v) && !b.reaches_by_relay(second, &w));
     // A second limit, and the end of both.
     assert_eq!(set(&mut b, "red", "tx_rate", "2Mbit"), Ok(vec![]));
     assert_eq!(set(&mut b, "red", "tx_rate", "off"), Ok(vec![]));
-    assert!(!b.is_relayed(blue, &v));
+    assert!(!b.reaches_by_relay(blue, &v));
     // A reload has the same effect, and ends the limits that were set.
     let limited = POLICY.replace("sessions = 3", "sessions = 3\nrx_rate = 5000");
     let mut out = Vec::new();
@@ -74,7 +78,7 @@ fn a_limit_that_comes_ends_links() {
     set(&mut b, "blue", "metered", "true").unwrap();
     out.clear();
     b.broker.reload(0, Policy::parse(POLICY).unwrap(), &Host, &mut out);
-    assert!(out.is_empty() && !b.is_relayed(blue, &v) && !b.is_relayed(second, &w));
+    assert!(out.is_empty() && !b.reaches_by_relay(blue, &v) && !b.reaches_by_relay(second, &w));
 }
 
 #[test]
@@ -86,6 +90,6 @@ fn what_cannot_be_set_changes_nothing() {
     let mut out = Vec::new();
     let both = [("tx_rate", "1Mbit"), ("weight", "0")].map(|(k, v)| (k.to_string(), v.to_string()));
     assert!(b.broker.set("red", &both, &mut out).unwrap_err().contains("weight '0'"));
-    assert!(out.is_empty() && !b.is_relayed(blue, &v), "all or nothing");
+    assert!(out.is_empty() && !b.reaches_by_relay(blue, &v), "all or nothing");
     assert_eq!(b.broker.policy().tenant("red").unwrap().limits, Limits::NONE);
 }

@@ -302,7 +302,7 @@ fn who_ends_may_owe_a_burst_and_no_more() {
     for _ in 0..10_000 {
         b.scheduler.join(0, 0);
         for _ in 0..16 {
-            if b.scheduler.may_finish(b.now, 0) {
+            if b.scheduler.lets_finish(b.now, 0) {
                 b.scheduler.charge(b.now, 0, 4096 - OVERHEAD as usize);
                 finished += 4096;
             }
@@ -313,7 +313,7 @@ fn who_ends_may_owe_a_burst_and_no_more() {
     assert!(finished.abs_diff(2 * burst + 1_000_000) <= 2 * 4096, "{finished}");
     b.scheduler.join(1, 1);
     b.scheduler.charge(b.now, 1, 1 << 30);
-    assert!(b.scheduler.may_finish(b.now, 1), "no limit");
+    assert!(b.scheduler.lets_finish(b.now, 1), "no limit");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn switch() -> Switch {
         s.join(0, slot as u16, place);
     }
     for (a, b) in [(0, 0), (0, 1), (0, 2), (1, 2), (3, 3)] {
-        slots.allow(a, b, true);
+        slots.set_allowed(a, b, true);
     }
     s
 }
@@ -30,7 +30,7 @@ fn switch() -> Switch {
 impl Switch {
     /// The slot to which a packet goes on this host.
     fn here(&mut self, now: u64, from: u16, to: &[u8; 16], packet: &[u8]) -> Result<u16, Refused> {
-        self.judge(now, from, to, packet).map(|goal| match goal {
+        self.route(now, from, to, packet).map(|goal| match goal {
             Goal::Slot(slot) => slot,
             Goal::Far(peer) => panic!("to another host's {peer}"),
             Goal::Outside => panic!("to a plain endpoint"),
@@ -109,7 +109,7 @@ fn policy_is_asked_for_each_packet() {
     let mut s = switch();
     let data = sent(Class::Ud, qpn(1), qpn(2), b"x");
     assert_eq!(s.here(0, 0, &B, &data), Ok(1));
-    s.slots.allow(0, 1, false);
+    s.slots.set_allowed(0, 1, false);
     assert_eq!(s.here(0, 0, &B, &data), Err(Refused::Policy));
     s.listen(1, service(7), true);
     assert_eq!(s.here(0, 0, &B, &request(7)), Err(Refused::Policy));
@@ -209,7 +209,7 @@ fn with_far() -> Switch {
     let peer = |network, gid, blocks| FarPeer { network, gid, blocks, at: at(1) };
     let far = Far::new(vec![peer(0, C, 1..3), peer(7, D, 3..4)]);
     for (slot, peer) in [(0, 0), (1, 0), (3, 1)] {
-        far.allow(slot, peer, true);
+        far.set_allowed(slot, peer, true);
     }
     drop(s.set_far(Arc::new(far)));
     s
@@ -221,7 +221,7 @@ const D: [u8; 16] = [4; 16];
 #[test]
 fn a_packet_to_another_host_is_looked_at_as_any() {
     let mut s = with_far();
-    let mut to = |from: u16, gid: &[u8; 16], packet: &[u8]| s.judge(0, from, gid, packet);
+    let mut to = |from: u16, gid: &[u8; 16], packet: &[u8]| s.route(0, from, gid, packet);
     let data = |block: u32| sent(Class::Rc, 0, qpn(block), b"x");
     assert_eq!((to(0, &C, &data(1)), to(1, &C, &data(2))), (Ok(Goal::Far(0)), Ok(Goal::Far(0))));
     assert_eq!(to(3, &D, &data(3)), Ok(Goal::Far(1)));
@@ -249,19 +249,19 @@ fn a_packet_to_another_host_is_looked_at_as_any() {
 fn a_packet_of_another_host_reaches_who_may_be_reached() {
     let s = with_far();
     let data = |block: u32| sent(Class::Rc, 0, qpn(block), b"x");
-    assert_eq!((s.judge_far(0, &data(1)), s.judge_far(0, &data(3))), (Ok(0), Ok(1)));
-    assert_eq!(s.judge_far(1, &data(5)), Ok(3));
-    assert_eq!(s.judge_far(0, &data(5)), Err(Refused::Qpn), "a block of another network's tenant");
-    assert_eq!(s.judge_far(1, &data(1)), Err(Refused::Qpn));
-    assert_eq!(s.judge_far(0, &data(6)), Err(Refused::Qpn), "nobody's");
-    assert_eq!(s.judge_far(0, &data(4)), Err(Refused::Policy));
-    assert_eq!(s.judge_far(2, &data(1)), Err(Refused::Source), "nobody");
+    assert_eq!((s.route_far(0, &data(1)), s.route_far(0, &data(3))), (Ok(0), Ok(1)));
+    assert_eq!(s.route_far(1, &data(5)), Ok(3));
+    assert_eq!(s.route_far(0, &data(5)), Err(Refused::Qpn), "a block of another network's tenant");
+    assert_eq!(s.route_far(1, &data(1)), Err(Refused::Qpn));
+    assert_eq!(s.route_far(0, &data(6)), Err(Refused::Qpn), "nobody's");
+    assert_eq!(s.route_far(0, &data(4)), Err(Refused::Policy));
+    assert_eq!(s.route_far(2, &data(1)), Err(Refused::Source), "nobody");
     for (block, wanted) in
         [(1, Ok(0)), (2, Ok(0)), (3, Err(Refused::Source)), (0, Err(Refused::Source))]
     {
-        assert_eq!(s.judge_far(0, &sent(Class::Ud, qpn(block), qpn(1), b"x")), wanted, "{block}");
+        assert_eq!(s.route_far(0, &sent(Class::Ud, qpn(block), qpn(1), b"x")), wanted, "{block}");
     }
-    assert_eq!(s.judge_far(0, &data(1)[..14]), Err(Refused::Frame));
+    assert_eq!(s.route_far(0, &data(1)[..14]), Err(Refused::Frame));
 }
 
 #[test]
@@ -274,9 +274,9 @@ fn a_message_of_another_host_says_whom_it_means() {
         let req = Req { service_id, local_comm_id: 1 << 22, remote_gid: gid, ..Req::default() };
         mad(Message::Req(req))
     };
-    assert_eq!((s.judge_far(0, &ask(B, 7)), s.judge_far(0, &ask(A, 7))), (Ok(1), Ok(0)));
-    assert_eq!(s.judge_far(1, &ask(B, 8)), Ok(3), "the listener of its network");
-    assert_eq!(s.judge_far(0, &ask(C, 7)), Err(Refused::Address));
+    assert_eq!((s.route_far(0, &ask(B, 7)), s.route_far(0, &ask(A, 7))), (Ok(1), Ok(0)));
+    assert_eq!(s.route_far(1, &ask(B, 8)), Ok(3), "the listener of its network");
+    assert_eq!(s.route_far(0, &ask(C, 7)), Err(Refused::Address));
     let find = |head: &[u8]| {
         let service_id = 0x0111_0007;
         mad(Message::SidrReq(SidrReq {
@@ -289,25 +289,25 @@ fn a_message_of_another_host_says_whom_it_means() {
     s.listen(1, Service { space: 0x111, port: 7 }, true);
     let mut head = [0; IP_HEADER_LEN];
     IpHeader { src_port: 1, src: C, dst: B }.emit(&mut head);
-    assert_eq!(s.judge_far(0, &find(&head)), Ok(1));
+    assert_eq!(s.route_far(0, &find(&head)), Ok(1));
     assert_eq!(
-        s.judge_far(0, &find(&[0xff; IP_HEADER_LEN])),
+        s.route_far(0, &find(&[0xff; IP_HEADER_LEN])),
         Err(Refused::Address),
         "it says nobody"
     );
     let answer =
         |block: u32| mad(Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: block << 22 }));
     assert_eq!(
-        (s.judge_far(0, &answer(3)), s.judge_far(0, &answer(5))),
+        (s.route_far(0, &answer(3)), s.route_far(0, &answer(5))),
         (Ok(1), Err(Refused::Qpn))
     );
-    assert_eq!(s.judge_far(0, &answer(4)), Err(Refused::Policy));
+    assert_eq!(s.route_far(0, &answer(4)), Err(Refused::Policy));
     assert_eq!(
-        s.judge_far(0, &sent(Class::Ud, GSI_QPN, GSI_QPN, &[7; MAD_LEN])),
+        s.route_far(0, &sent(Class::Ud, GSI_QPN, GSI_QPN, &[7; MAD_LEN])),
         Err(Refused::Address)
     );
     assert_eq!(
-        s.judge_far(0, &sent(Class::Ud, qpn(1), GSI_QPN, &[7; MAD_LEN])),
+        s.route_far(0, &sent(Class::Ud, qpn(1), GSI_QPN, &[7; MAD_LEN])),
         Err(Refused::Source)
     );
 }

@@ -9,6 +9,7 @@ use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
 use crate::local::{lead_to_first, Holder, Name, ReceiptFile, Role, SocketDir};
+use crate::status::write_process;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::CHUNK;
@@ -272,8 +273,14 @@ impl Claim {
             former: heapless::HistoryBuf::new(),
             polled_ns: 0,
             counters: GroupCounters::default(),
+            status_requested: false,
         });
         let Some(m) = out else { return Ok(()) };
+        // Who asks before the device answers learns at least whose it is. A full disk prevents it.
+        let _ = m.replace_status(|text| {
+            // The text keeps its errors.
+            let _ = write_process(text);
+        });
         if alone {
             m.index = Some(0);
             m.list_own();

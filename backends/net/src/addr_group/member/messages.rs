@@ -86,6 +86,7 @@ impl Member {
                     Received::PeerError(dst, errno) => {
                         handled += take(self, &ForEngine::Refused(*dst, *errno))
                     }
+                    Received::StatusRequest => self.status_requested = true,
                     group => self.read(now, from, group),
                 }
             }
@@ -134,7 +135,7 @@ impl Member {
             }
             Received::OwnerGone(_) => {}
             Received::TableUpdate(table) => self.adopt_table(now, from, table),
-            Received::Packets(_) | Received::PeerError(..) => {}
+            Received::Packets(_) | Received::PeerError(..) | Received::StatusRequest => {}
         }
     }
 

@@ -17,7 +17,7 @@ struct Link {
     theirs: LinkSocket,
     peer_grants: PeerGrants,
     grants: OwnGrants,
-    place: Place,
+    place: RingMap,
     now: u64,
     /// Requested memory may be granted by address.
     by_address: bool,

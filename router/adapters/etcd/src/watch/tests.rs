@@ -14,7 +14,7 @@ fn each_change_is_told_as_what_it_means() {
     let note = |key| freed.borrow_mut().push(key);
     let watch = Watch { etcd: &etcd, router: &router, own: "a", network: "n", freed: &note };
     let key = Key { network: "n".into(), vip: "10.0.0.1".into() };
-    let place = |host: &str, withdrawn| Place {
+    let place = |host: &str, withdrawn| Holder {
         host: host.into(),
         address: "192.0.2.2".into(),
         port: 4791,

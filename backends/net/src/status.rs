@@ -1,0 +1,129 @@
+//! The status of the devices of this user's processes: who asks for it, and its text.
+//!
+//! A process that asks sends a message to each device ([`crate::addr_group`]), which replaces a
+//! file in the directory of its first QPN block (`local`). A device that polls, or whose threads
+//! sleep in it, answers at once. One whose program does neither keeps the file that it had. The text,
+//! a line for each object, words in any order:
+//!
+//! ```text
+//! gdrcore-status 1
+//! process pid=PID program=NAME                     NAME: to the line's end
+//! device address=ADDRESS:PORT qp=N cq=N srq=N mr=N mw=N COUNTER=N...
+//! qp qpn=N type=TYPE state=STATE [peer=ADDRESS peer_qpn=N path=PATH] sq=OPEN/SIZE rq=OPEN/SIZE
+//!    COUNTER=N... [cause=WORDS]                    WORDS: to the line's end
+//! cq entries=N/SIZE
+//! end
+//! ```
+//!
+//! Counters that are 0 are left out. A device that was just opened has only the first two lines.
+//! Other users cannot read the files. A device without such a directory, over a router or of
+//! loopback alone, has no status.
+
+use crate::addr_group::status_request;
+use crate::local::{own_paths, read_file};
+use core::fmt;
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The first line.
+const HEAD: &str = "gdrcore-status 1\n";
+/// Longest file that is read.
+const LONGEST: u64 = 8 << 20;
+/// How often an asker looks for answers.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Writes the lines of the process.
+pub(crate) fn write_process(text: &mut impl fmt::Write) -> fmt::Result {
+    let mut name = [0; 64];
+    let name = read_file(c"/proc/self/comm", &mut name);
+    let name = core::str::from_utf8(name).unwrap_or_default().lines().next().unwrap_or_default();
+    writeln!(text, "{HEAD}process pid={} program={name}", std::process::id())
+}
+
+/// The status of a device.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The directory of the device's first block, which tells devices apart.
+    pub place: PathBuf,
+    /// Its text, without the first line.
+    pub text: String,
+    /// When it was written.
+    pub written: SystemTime,
+    /// Whether the device wrote it for this request.
+    pub is_answer: bool,
+}
+
+/// A device that was asked, and the file that it had before.
+struct Asked {
+    place: PathBuf,
+    before: Option<(u64, i64)>,
+}
+
+/// Which file it is: its inode, and the nanoseconds of its time, because inodes are used again.
+fn identity(place: &Path) -> Option<(u64, i64)> {
+    let file = fs::symlink_metadata(place.join("status")).ok()?;
+    Some((file.ino(), file.ctime().wrapping_mul(1_000_000_000) + file.ctime_nsec()))
+}
+
+/// Asks all devices of this user for their status, and waits for the answers as long as `wait`.
+/// Allocates.
+pub fn ask(wait: Duration) -> Vec<Status> {
+    let Ok(socket) = UnixDatagram::unbound() else { return Vec::new() };
+    // A full queue is that of a device that does not read.
+    let _ = socket.set_nonblocking(true);
+    let asked: Vec<Asked> = devices()
+        .into_iter()
+        .map(|place| {
+            let before = identity(&place);
+            let _ = socket.send_to(&status_request(), place.join("mail"));
+            Asked { place, before }
+        })
+        .collect();
+    let end = Instant::now() + wait;
+    while asked.iter().any(|a| identity(&a.place) == a.before) && Instant::now() < end {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    asked.iter().filter_map(read).collect()
+}
+
+fn read(asked: &Asked) -> Option<Status> {
+    let now = identity(&asked.place)?;
+    let path = asked.place.join("status");
+    let file = fs::symlink_metadata(&path).ok()?;
+    if !file.is_file() || file.len() > LONGEST {
+        return None;
+    }
+    let text = fs::read_to_string(&path).ok()?;
+    Some(Status {
+        place: asked.place.clone(),
+        text: text.strip_prefix(HEAD)?.into(),
+        written: file.modified().ok()?,
+        is_answer: Some(now) != asked.before,
+    })
+}
+
+/// The directories of the first blocks of all devices of this user that live.
+fn devices() -> Vec<PathBuf> {
+    let below = |dir: &PathBuf| -> Vec<PathBuf> {
+        fs::read_dir(dir).map(|all| all.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+    };
+    let blocks = own_paths().iter().flat_map(below).collect::<Vec<_>>();
+    let blocks = blocks.iter().flat_map(below).collect::<Vec<_>>();
+    let mut blocks: Vec<PathBuf> = blocks.iter().flat_map(below).filter(|p| is_device(p)).collect();
+    blocks.sort();
+    blocks
+}
+
+/// Whether a directory is that of a device's first block, and the device lives.
+fn is_device(place: &Path) -> bool {
+    let name = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // A device that takes no links has no door.
+    let is_first = || !fs::symlink_metadata(place.join("door")).is_ok_and(|d| d.is_symlink());
+    // The lock is released with the descriptor.
+    let is_locked =
+        || File::open(place).is_ok_and(|d| matches!(d.try_lock(), Err(TryLockError::WouldBlock)));
+    name.parse::<u16>().is_ok() && is_first() && is_locked()
+}

@@ -1,0 +1,110 @@
+use super::snapshot::{changes, Device, Fill};
+use super::{parse, table, Options};
+use gdrcore_net::status::Status;
+use std::time::{Duration, SystemTime};
+
+/// A device that said something, so many seconds after the epoch.
+fn device(text: &str, at: u64) -> Device {
+    Device::of(&Status {
+        place: "/somewhere/7".into(),
+        text: text.into(),
+        written: SystemTime::UNIX_EPOCH + Duration::from_secs(at),
+        is_answer: true,
+    })
+}
+
+const PROCESS: &str = "process pid=0 program=a name=b\n";
+
+fn with_qp(counters: &str, cause: &str) -> String {
+    format!(
+        "{PROCESS}device address=127.0.0.1:4791 qp=1 cq=2 srq=0 mr=3 mw=0 sent_bytes=10\n\
+         qp qpn=17 type=RC state=ERR peer=127.0.0.3 peer_qpn=5 path=udp sq=3/16 rq=0/0{counters}\
+         {cause}\ncq entries=4/64\nend\n"
+    )
+}
+
+#[test]
+fn a_status_is_read() {
+    let d = device(&with_qp(" sent_bytes=10 rnr=2", " cause=no answer (7 retries); PSN=3"), 1);
+    assert_eq!((d.pid, d.program.as_str()), (0, "a name=b"));
+    assert_eq!(d.address, "127.0.0.1:4791");
+    assert_eq!((d.objects["mr"], d.objects["cq"], d.counters["sent_bytes"]), (3, 2, 10));
+    assert!(!d.counters.contains_key("mr"), "an object is no counter");
+    let qp = &d.qps[0];
+    assert_eq!((qp.qpn, qp.kind.as_str(), qp.state.as_str()), (17, "RC", "ERR"));
+    assert_eq!((qp.peer.0.as_str(), qp.peer.1, qp.path.as_str()), ("127.0.0.3", 5, "udp"));
+    assert_eq!((qp.sq, qp.rq), (Fill(3, 16), Fill(0, 0)));
+    assert_eq!(qp.counters.len(), 2);
+    assert_eq!(qp.cause, "no answer (7 retries); PSN=3");
+    assert_eq!(d.cqs, [Fill(4, 64)]);
+}
+
+#[test]
+fn text_that_is_no_status_is_no_fault() {
+    for text in
+        ["", "qp", "qp qpn=", "device =3 =", "process pid=-1 program", "\n\n", "cq entries=/"]
+    {
+        let d = device(text, 1);
+        assert_eq!(d.pid, 0, "{text}");
+        let all = [d];
+        table::text(&all, &changes(&[], &all), false);
+    }
+}
+
+#[test]
+fn rates_are_of_the_time_between_two_answers() {
+    let old = [device(&with_qp(" rdma_sends=10", ""), 1)];
+    let new = [device(&with_qp(" rdma_sends=30", ""), 3)];
+    let all = changes(&old, &new);
+    assert_eq!(all[0].qps[0]["rdma_sends"], 10.0);
+    assert!(all[0].counters.is_empty(), "nothing else has changed");
+    // A device that has not answered since has no rates.
+    assert!(changes(&new, &new)[0].qps.is_empty());
+    // Nor has one of another process at the same place.
+    let [old] = old;
+    assert!(changes(&[Device { pid: 1, ..old }], &new)[0].qps.is_empty());
+}
+
+#[test]
+fn a_device_that_was_just_opened_has_no_rates_of_all_its_life() {
+    let (old, new) = (device(PROCESS, 1), device(&with_qp(" rdma_sends=30", ""), 3));
+    assert!(changes(&[old], &[new])[0].qps.is_empty());
+}
+
+#[test]
+fn a_name_cannot_command_the_terminal_or_break_a_label() {
+    let d = device("process pid=0 program=a\x1b[2J\"\\\n", 1);
+    let all = [d];
+    let shown = table::text(&all, &changes(&[], &all), false);
+    assert!(!shown.contains('\x1b') && shown.contains("a?[2J"), "{shown}");
+    assert!(table::prometheus(&all).contains(r#"program="a?[2J\"\\""#));
+}
+
+#[test]
+fn the_counters_of_prometheus_are_families() {
+    let d = device(&with_qp("", ""), 1);
+    let text = table::prometheus(&[d.clone(), d]);
+    assert_eq!(text.matches("# TYPE gdrcore_sent_bytes_total counter").count(), 1);
+    assert_eq!(text.matches("device=\"soft:127.0.0.1:4791\"} 10\n").count(), 2);
+}
+
+#[test]
+fn options_are_parsed() {
+    let of = |words: &[&str]| parse(words.iter().map(Into::into));
+    let plain =
+        Options { json: false, once: false, interval: Duration::from_secs(1), prometheus: None };
+    assert_eq!(of(&[]).unwrap(), Some(plain));
+    let half = of(&["--json", "--once", "--interval", "0.5"]).unwrap().unwrap();
+    assert!(half.json && half.once && half.interval == Duration::from_millis(500));
+    assert_eq!(of(&["--help"]).unwrap(), None);
+    let wrong: [&[&str]; 7] = [
+        &["x"],
+        &["--interval", "0"],
+        &["--interval", "NaN"],
+        &["--interval"],
+        &["--prometheus", "here"],
+        &["--prometheus", "127.0.0.1:1", "--once"],
+        &["--wrong"],
+    ];
+    wrong.iter().for_each(|words| assert!(of(words).is_err(), "{words:?}"));
+}
