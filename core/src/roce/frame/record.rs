@@ -229,9 +229,9 @@ impl Conn<'_> {
                 let body = &mut record[head..head + len];
                 let of = TransferId::request(qp.qpn, index, 0);
                 // Of its own for this call, which needs its address.
-                let slot = slot;
+                let apart = slot;
                 // A fetch that slow memory begins here continues for the general path.
-                gather(&self.common.memory, qp.pd, &slot, body, of)?;
+                gather(&self.common.memory, qp.pd, &apart, body, of)?;
             }
             _ => {}
         }
