@@ -262,10 +262,10 @@ typedef struct gdrc_config {
      */
     uint32_t engines;
     /**
-     * Faults of the packets of a soft device, or NULL: rules such as "loss rate 1%; delay 2ms in
-     * every 10" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a
-     * word is wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
-     * docs/using/ABI.md, "Captures and faults".
+     * Faults of the packets of a soft device, and its smaller limits, or NULL: rules such as "loss
+     * rate 1%; limit max_qp = 4" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096
+     * bytes; -EINVAL: a word is wrong, and gdrc_error_detail names it. Read during the call only.
+     * What they exclude: docs/using/ABI.md, "Captures and faults".
      */
     const char *faults;
 } gdrc_config;

@@ -25,7 +25,7 @@ fn carve<T>(mut layout: impl FnMut(&mut Walk) -> Result<T>) -> T {
 
 fn pool(c: &mut Criterion) {
     let mut group = c.benchmark_group("pool");
-    let pool = carve(|w| Pool::carve(w, (5, 0), 4096, 4096));
+    let pool = carve(|w| Pool::carve(w, (5, 0), 4096, 4096, None));
     let handles: Vec<_> = (0..4096).map(|_| pool.alloc().expect("room").0).collect();
     let mut i = 0;
     group.bench_function("check", |b| {

@@ -77,6 +77,69 @@ pub struct Config {
     pub keepalive_ns: u64,
     /// Behaviour switches: [`config_flags`].
     pub flags: u32,
+    /// Smaller bounds, for tests of programs.
+    pub limits: LoweredLimits,
+}
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Bounds that the device is to have, where they are smaller than its own.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct LoweredLimits {
+            $($(#[$doc])* pub $name: Option<u64>,)*
+        }
+
+        impl LoweredLimits {
+            /// None.
+            pub const NONE: LoweredLimits = LoweredLimits { $($name: None),* };
+
+            /// All names.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Lowers the bound of a name to `most`. Without such a name nothing happens.
+            pub fn lower(&mut self, name: &str, most: u64) {
+                let bound = match name {
+                    $(stringify!($name) => &mut self.$name,)*
+                    _ => return,
+                };
+                *bound = Some(bound.map_or(most, |other| other.min(most)));
+            }
+        }
+    };
+}
+
+limits! {
+    /// Protection domains.
+    max_pd,
+    /// Memory regions and windows together.
+    max_mr,
+    /// Bytes of a region.
+    max_mr_size,
+    /// Completion queues.
+    max_cq,
+    /// Entries of a CQ.
+    max_cqe,
+    /// Queue pairs.
+    max_qp,
+    /// Requests of a queue, shared ones too.
+    max_qp_wr,
+    /// Pieces of a request.
+    max_sge,
+    /// Bytes of inline data.
+    max_inline,
+    /// READs and atomics of a queue pair that are under way; at least 1.
+    max_qp_rd_atom,
+    /// Shared receive queues.
+    max_srq,
+    /// Address handles.
+    max_ah,
+    /// Bytes of memory that regions lock, in whole pages.
+    memlock,
+}
+
+/// A bound, or a limit that is smaller.
+pub fn lowered(bound: u32, limit: Option<u64>) -> u32 {
+    limit.map_or(bound, |limit| u64::from(bound).min(limit) as u32)
 }
 
 /// Flags of [`Config::flags`].
@@ -134,6 +197,10 @@ impl Config {
             line_rate_bytes_per_s,
             burst_bytes
         );
+        self.max_sge = lowered(self.max_sge, self.limits.max_sge);
+        self.max_inline = lowered(self.max_inline, self.limits.max_inline);
+        // A responder has room for one.
+        self.max_rd_atomic = lowered(self.max_rd_atomic, self.limits.max_qp_rd_atom).max(1);
         let least = self.max_qp.saturating_mul(4).checked_next_power_of_two().unwrap_or(u32::MAX);
         if self.qpn_count == 0 {
             self.qpn_count = least.max(QPN_UNIT);
@@ -217,5 +284,6 @@ impl Config {
         burst_bytes: 64 << 10,
         keepalive_ns: 0,
         flags: 0,
+        limits: LoweredLimits::NONE,
     };
 }

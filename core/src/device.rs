@@ -20,6 +20,8 @@ pub struct DeviceAttr {
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,
+    /// Longest region in bytes; `u64::MAX` where the device names no bound.
+    pub max_mr_size: u64,
     /// Completion queues.
     pub max_cq: u32,
     /// Queue pairs.

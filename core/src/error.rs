@@ -17,6 +17,8 @@ pub enum Error {
     /// `ENOMEM`: a pool or the ring heap is exhausted; give more with `arena_add` or raise the
     /// bound in `Config`.
     NoMemory,
+    /// `ENOMEM`: there are as many as a limit allows; more memory does not help.
+    Limit,
     /// `EAGAIN`: a ring is full; poll, then try again.
     Again,
     /// `EBUSY`: another thread uses this object now, or other objects still depend on it.
@@ -73,7 +75,7 @@ impl Error {
     pub const fn errno(self) -> i32 {
         match self {
             Error::Invalid | Error::StaleHandle => 22,
-            Error::NoMemory => 12,
+            Error::NoMemory | Error::Limit => 12,
             Error::Again => 11,
             Error::Busy => 16,
             Error::Access => 13,
@@ -97,6 +99,7 @@ impl fmt::Display for Error {
             Error::Invalid => "invalid argument",
             Error::StaleHandle => "stale or foreign handle",
             Error::NoMemory => "pool or arena exhausted",
+            Error::Limit => "as many as a limit allows",
             Error::Again => "ring full, poll first",
             Error::Busy => "object in use, by another thread or by objects that depend on it",
             Error::Access => "access not allowed",

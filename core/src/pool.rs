@@ -101,11 +101,13 @@ pub struct Pool {
     tail: AtomicU32,
     /// Live objects.
     live: AtomicU32,
+    /// Most of them.
+    most: usize,
 }
 
 impl Pool {
     /// A pool of `initial` indexes that can grow to `limit`, both rounded up to whole chunks, of
-    /// the objects of a type in the context with a number.
+    /// the objects of a type in the context with a number. `most`: of so many objects at a time.
     ///
     /// # Errors
     /// [`Error::NoMemory`] where it does not fit, [`Error::Invalid`] for more than 2^24 indexes.
@@ -114,6 +116,7 @@ impl Pool {
         (tag, context): (u8, u32),
         initial: usize,
         limit: usize,
+        most: Option<u64>,
     ) -> Result<Self> {
         if limit > INDEX_MAX {
             return Err(refuse!(Invalid, "{} {limit}: at most {INDEX_MAX}", bound_of(tag)));
@@ -129,6 +132,7 @@ impl Pool {
             head: AtomicU32::new(NIL),
             tail: AtomicU32::new(NIL),
             live: AtomicU32::new(0),
+            most: most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX),
         };
         for i in 0..pool.next.len() {
             pool.append(i as u32);
@@ -180,8 +184,12 @@ impl Pool {
     /// A fresh handle and its index. The pool does not grow by itself.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when all indexes are live.
+    /// [`Error::NoMemory`] when all indexes are live; [`Error::Limit`].
     pub fn alloc(&self) -> Result<(Handle, usize)> {
+        if self.live() >= self.most {
+            let bound = bound_of(self.tag);
+            return Err(refuse!(Limit, "{bound}: the device allows {}", self.most));
+        }
         let head = self.head.load(Ordering::Relaxed);
         if head == NIL {
             // No words: the caller grows the pool next, which gives one if it fails.

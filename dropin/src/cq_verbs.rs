@@ -167,6 +167,13 @@ impl Cq {
         self.events_taken.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Events that the program has taken and not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        let taken = [&self.events_taken, &self.async_taken].map(|n| n.load(Ordering::Relaxed));
+        // SAFETY: this CQ.
+        unsafe { self.acks().missing(taken[0], taken[1]) }
+    }
+
     /// The `cq_context` that the program gave.
     pub fn program_context(&self) -> *mut c_void {
         self.ex.base.cq_context

@@ -17,9 +17,10 @@
 //!   without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
-//! * `GDRC_FAULTS`: rules of faults that the packets of all devices have, and `GDRC_SEED`, from
-//!   which their places follow (docs/using/TESTING.md). Peers of this host are then reached by
+//! * `GDRC_FAULTS`: rules of faults that packets and calls have, and `GDRC_SEED`, from which their
+//!   places follow (docs/using/TESTING.md). If packets have any, peers of this host are reached by
 //!   packets, too, and a device has one engine. A device does not open if a rule is wrong.
+//! * `GDRC_CALL_COUNTS`: a file of `gdrcore-run --search-faults`, in which calls are counted.
 //! * `GDRC_STATS`: `1`: print the counters of the process, and why its requests failed, when it
 //!   ends.
 //! * `GDRC_VERBOSE`: `1`: print to standard error why a verb or a connection is refused.
@@ -27,6 +28,10 @@
 //!   events of Chrome's format, or `1` for standard error. `GDRC_TRACE_FILTER`: which calls
 //!   ([`gdrcore_calls::Filter::parse`]). `GDRC_TRACE_COUNT`: `1`: print a table of the calls when
 //!   the process ends.
+//! * `GDRC_STRICT`: what the program does against the specification is reported: `report`, `abort`
+//!   or `exit=N` (docs/using/STRICT.md). `GDRC_LIKE`: the NIC whose limits count: `mlx5`, `rxe`,
+//!   `efa` or `hns`. `GDRC_STRICT_JSON`: a file to which each report is appended.
+//!   `GDRC_STRICT_SUPPRESSIONS`: a file that says which are left out.
 //! * `GDRC_IDENTITY`: `mlx5`: vendor and part of the device are those of a ConnectX-5, for programs
 //!   that use DC only there; default `gdrcore`.
 //! * `GDRC_LID`: `1`: ports have a LID, and an address vector may name its peer by that alone.
@@ -34,10 +39,11 @@
 //! A value that cannot be parsed is reported once on standard error and counts as not set. If a
 //! router cannot be reached the process has no device at all.
 
+use gdrcore_calls::may_fail;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::Error;
 use gdrcore_net::addr::{Endpoint, ROCE_PORT};
-use gdrcore_net::inject::is_privileged;
+use gdrcore_net::inject::{is_privileged, FaultSpec};
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, PathChoice, MAX_ENGINES};
 use gdrcore_net::via::find::{from_environment, Found, SocketPath};
@@ -103,6 +109,11 @@ pub fn faults() -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
+/// Rules of this program, with its seed.
+pub fn fault_spec(rules: &str) -> FaultSpec<'_> {
+    FaultSpec { rules, seed: seed(), launched: Some(may_fail) }
+}
+
 /// The number in `GDRC_SEED`; 0: none.
 pub fn seed() -> u64 {
     let Some(value) = text("GDRC_SEED") else { return 0 };
@@ -112,7 +123,13 @@ pub fn seed() -> u64 {
     })
 }
 
-/// The path of devices with injected faults: they are faults of packets.
+/// The file in `GDRC_CALL_COUNTS`. Not for a program with the rights of another user.
+pub fn call_counts() -> Option<PathBuf> {
+    let value = std::env::var_os("GDRC_CALL_COUNTS").filter(|v| !v.is_empty());
+    value.filter(|_| !is_privileged()).map(PathBuf::from)
+}
+
+/// The path of devices whose packets have injected faults.
 pub fn path_of_faults() -> (PathChoice, u32) {
     if text("GDRC_PATH").is_some_and(|path| path != "udp") {
         say_once("GDRC_FAULTS: peers on this host are reached by packets, whatever GDRC_PATH is");
@@ -240,6 +257,26 @@ pub fn trace_filter() -> Option<String> {
 /// Whether `GDRC_TRACE_COUNT` requests a table of the calls.
 pub fn trace_count() -> bool {
     is_on("GDRC_TRACE_COUNT")
+}
+
+/// What `GDRC_STRICT` requests.
+pub fn strict() -> Option<String> {
+    text("GDRC_STRICT").filter(|v| v != "0")
+}
+
+/// The NIC in `GDRC_LIKE`.
+pub fn like() -> Option<String> {
+    text("GDRC_LIKE")
+}
+
+/// The file in `GDRC_STRICT_JSON`.
+pub fn strict_json() -> Option<PathBuf> {
+    std::env::var_os("GDRC_STRICT_JSON").filter(|v| !v.is_empty()).map(PathBuf::from)
+}
+
+/// The file in `GDRC_STRICT_SUPPRESSIONS`.
+pub fn strict_suppressions() -> Option<PathBuf> {
+    std::env::var_os("GDRC_STRICT_SUPPRESSIONS").filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
 /// Whether `GDRC_LID` requests LIDs.

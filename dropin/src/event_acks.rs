@@ -89,6 +89,23 @@ impl AckCounters {
         }
     }
 
+    /// Events that were taken and are not acknowledged.
+    ///
+    /// # Safety
+    /// The object of [`AckCounters::of`] lives.
+    pub unsafe fn missing(&self, completion_taken: u32, asynchronous_taken: u32) -> u32 {
+        // SAFETY: as in `acknowledge`.
+        unsafe {
+            libc::pthread_mutex_lock(self.mutex);
+            let mut n = asynchronous_taken.wrapping_sub(*self.asynchronous);
+            if !self.completion.is_null() {
+                n += completion_taken.wrapping_sub(*self.completion);
+            }
+            libc::pthread_mutex_unlock(self.mutex);
+            n
+        }
+    }
+
     /// Sleeps until the program has acknowledged as many events as it has taken.
     ///
     /// # Safety

@@ -3,8 +3,9 @@
 //! A new kind is one row of [`KINDS`].
 
 use crate::env;
+use gdrcore_core::config::LoweredLimits;
 use gdrcore_core::{Config, Result};
-use gdrcore_net::inject::FaultSpec;
+use gdrcore_net::inject::check_log;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig, SoftDevice};
 
@@ -49,7 +50,15 @@ fn open_routed(name: &str, core: &Config) -> Result<OpenedDevice> {
 }
 
 fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice> {
-    let (pcap, faults) = (env::pcap(), env::faults());
+    let (pcap, rules) = (env::pcap(), env::faults());
+    let (mut core, mut faults) = (*core, rules.as_deref().map(env::fault_spec));
+    if let Some(spec) = &faults {
+        // Wrong rules refuse the device, whatever they are of.
+        let read = spec.read()?;
+        check_log()?;
+        core.limits = read.limits();
+        faults = faults.filter(|_| read.hits_packets());
+    }
     let (path, flags) = match faults {
         Some(_) => env::path_of_faults(),
         None => env::path(pcap.is_some()),
@@ -57,11 +66,10 @@ fn open_engines(name: &str, core: &Config, engines: u32) -> Result<OpenedDevice>
     // Other devices and processes of the program may write the same capture.
     let flags = flags | soft_flags::KEEP_CAPTURE;
     // Engines after the first are made for threads that need them.
-    let engines = if faults.is_some() { EngineCount::ONE } else { EngineCount::up_to(engines) };
-    let spec = |rules| FaultSpec { rules, seed: env::seed(), of_environment: true };
-    let faults = faults.as_deref().map(spec);
+    let is_one = faults.is_some() || core.limits != LoweredLimits::NONE;
+    let engines = if is_one { EngineCount::ONE } else { EngineCount::up_to(engines) };
     let (pcap, faults) = (pcap.as_deref(), faults.as_ref());
-    let config = SoftConfig { core: *core, flags, path, pcap, faults, engines };
+    let config = SoftConfig { core, flags, path, pcap, faults, engines };
     let map = Map::new(SoftDevice::memsize(name, &config)?)?;
     // SAFETY: the map is fresh, page-aligned, and kept until the device is closed.
     let device = unsafe { SoftDevice::init(map.as_ptr(), map.len(), name, &config)? };

@@ -1,5 +1,6 @@
 //! The layer that sees every call of the program: name, arguments, result. It is there only if the
-//! environment requests what needs it (`GDRC_TRACE`, `GDRC_TRACE_COUNT`).
+//! environment requests what needs it (`GDRC_TRACE`, `GDRC_TRACE_COUNT`, `GDRC_STRICT`,
+//! `GDRC_FAULTS` with a fault of a call).
 //!
 //! A row of [`gdrcore_calls::CALLS`] is a call, and each row has a wrapper here, which calls
 //! [`around`]. Where a program gets a function's address, the wrapper stands in place of the
@@ -8,13 +9,12 @@
 //! kernel, which [`command`] sees. Without a request for it none of these places is touched: a call
 //! costs what it costs without this module.
 //!
-//! [`around`] is the place for what acts before a call, such as a fault that answers it with an
-//! errno ([`Outcome`](gdrcore_calls::Outcome) says in which form), and for what looks at its
-//! result.
+//! [`around`] is the place for what acts before a call, such as a fault that answers it
+//! ([`call_faults`]), and for what looks at its result.
 
 use crate::abi::{ibv_cq_ex, ibv_dm, ibv_qp_ex, verbs_context};
-use crate::trace;
 use crate::verb_result::{errno, set_errno};
+use crate::{call_faults, strict, trace};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use gdrcore_calls::{for_each_call, Args, Row, CALLS};
 
@@ -71,26 +71,37 @@ pub fn is_on() -> bool {
 /// # Safety
 /// The arguments are those of the call.
 unsafe fn pass(place: usize, row: Row, args: Args) -> usize {
-    let real = REAL[place].load(Ordering::Relaxed);
-    around(row as usize, &args, || {
-        // SAFETY: `wrap` stored the address of a function with these arguments. By the calling
-        // conventions of x86-64 and aarch64 it takes each in a register of its own, ignores
-        // registers beyond its arguments and bits beyond their types, and returns a result of up to
-        // eight bytes in the register that is read here.
-        unsafe {
-            let real = core::mem::transmute::<usize, Function>(real);
-            real(args[0], args[1], args[2], args[3], args[4], args[5])
-        }
-    })
+    // SAFETY: the caller's promise.
+    around(row as usize, &args, || unsafe { real(place, &args) })
 }
 
-/// Makes a call of the program, and tells the trace of it before and after. errno is the call's.
+/// Calls the function behind a wrapper.
+///
+/// # Safety
+/// As for [`pass`], and the program has been given the wrapper.
+unsafe fn real(place: usize, args: &Args) -> usize {
+    let real = REAL[place].load(Ordering::Relaxed);
+    // SAFETY: `wrap` stored the address of a function with these arguments. By the calling
+    // conventions of x86-64 and aarch64 it takes each in a register of its own, ignores registers
+    // beyond its arguments and bits beyond their types, and returns a result of up to eight bytes
+    // in the register that is read here.
+    unsafe {
+        let real = core::mem::transmute::<usize, Function>(real);
+        real(args[0], args[1], args[2], args[3], args[4], args[5])
+    }
+}
+
+/// Makes a call of the program, unless a fault answers it, and tells those who watch of it before
+/// and after. errno is the call's.
 fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
     let before = errno();
     let mut line = trace::Line::new();
     let seen = trace::Seen::begin(row, args, &mut line);
     set_errno(before);
-    let result = call();
+    // SAFETY: called for a QP that the thread completes, which has all functions of its kind.
+    let abort = || _ = unsafe { real(Row::ibv_wr_abort as usize, args) };
+    let answer = || call_faults::answer(row, args, abort).unwrap_or_else(call);
+    let result = strict::around(row, args, answer);
     let after = errno();
     if let Some(seen) = seen {
         seen.end(result, after);
@@ -120,7 +131,8 @@ pub fn channel(row: Row, fd: i32, call: impl FnOnce() -> i32) -> i32 {
 /// Starts the layer, if the environment requests it: once, when the library is loaded.
 #[cfg(not(test))]
 extern "C" fn at_load() {
-    if trace::install() {
+    // All have something to begin.
+    if [trace::install(), call_faults::install(), strict::install()].contains(&true) {
         for (name, slot) in crate::symbols::slots() {
             if let Some(row) = Row::of(name) {
                 REAL[row].store(slot.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -19,7 +19,9 @@
 //! * `ucma_table`: the kernel's end of librdmacm. `uverbs_commands`: the kernel's end of commands
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
-//! * `layer`: sees every call of the program, if the environment requests it. `trace`: prints them.
+//! * `layer`: sees every call of the program, if the environment requests it. `call_faults`: makes
+//!   calls fail by rules. `trace`: prints them. `strict`: reports what the program may not do.
+//!   `inside`, `peek`, `json`: what trace and strict need.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -37,6 +39,7 @@ mod abi;
 mod adapter;
 mod ah_verbs;
 mod buf_verbs;
+mod call_faults;
 mod channel_verbs;
 mod cq_ex_verbs;
 mod cq_verbs;
@@ -51,6 +54,8 @@ mod fork_verbs;
 mod gids;
 mod hca;
 mod hca_kinds;
+mod inside;
+mod json;
 mod kern_verbs;
 mod layer;
 mod list_verbs;
@@ -65,6 +70,7 @@ mod open_qp_verbs;
 mod open_verbs;
 mod ops_table;
 mod pd_verbs;
+mod peek;
 mod post_verbs;
 mod qp_ex_verbs;
 mod qp_verbs;
@@ -73,6 +79,7 @@ mod rate_verbs;
 mod send_batch;
 mod srq_verbs;
 mod stats_printer;
+mod strict;
 mod string_verbs;
 mod symbols;
 mod sysfs;

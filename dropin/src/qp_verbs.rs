@@ -98,6 +98,16 @@ impl Qp {
         unsafe { (*qp).batch.as_deref_mut() }
     }
 
+    /// The requests that `ibv_wr_` calls have built on a QP.
+    ///
+    /// # Safety
+    /// The program's QP, and this thread is between its start and its complete.
+    pub unsafe fn built<'a>(qp: *mut Qp) -> &'a [ibv_send_wr] {
+        // SAFETY: the caller's promise.
+        let batch = unsafe { Qp::batch_of(qp) };
+        batch.map(|b| b.wrs.as_slice()).unwrap_or_default()
+    }
+
     /// Removes the completions of a QP that is reset or destroyed from its CQs, as drivers do. The
     /// program may no longer know the QP's number.
     fn forget_completions(&self) {

@@ -98,7 +98,7 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
     let limits = DeviceLimits {
         node_guid: guid,
         sys_image_guid: guid,
-        max_mr_size: u64::MAX,
+        max_mr_size: a.max_mr_size,
         page_size_cap: 0xffff_f000,
         vendor_id: vendor(),
         vendor_part_id: identity().1,

@@ -1,7 +1,7 @@
 //! The results of verbs: a positive errno, or a null pointer and errno.
 
 use core::ffi::c_int;
-use gdrcore_core::{refuse, Error, Result};
+use gdrcore_core::{inject, refuse, Error, Result};
 use gdrcore_net::reason;
 
 /// Sets the thread's errno.
@@ -37,32 +37,7 @@ pub fn stat(fd: c_int) -> Result<libc::stat> {
 
 /// The name of an errno, as in `<errno.h>`.
 pub fn errno_name(errno: i32) -> String {
-    let name = match errno {
-        libc::EINVAL => "EINVAL",
-        libc::ENOMEM => "ENOMEM",
-        libc::EAGAIN => "EAGAIN",
-        libc::EBUSY => "EBUSY",
-        libc::EACCES => "EACCES",
-        libc::EPERM => "EPERM",
-        libc::EFAULT => "EFAULT",
-        libc::EOPNOTSUPP => "EOPNOTSUPP",
-        libc::E2BIG => "E2BIG",
-        libc::EMSGSIZE => "EMSGSIZE",
-        libc::ENODEV => "ENODEV",
-        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
-        libc::EADDRINUSE => "EADDRINUSE",
-        libc::ENODATA => "ENODATA",
-        libc::ETIMEDOUT => "ETIMEDOUT",
-        libc::EOWNERDEAD => "EOWNERDEAD",
-        libc::EBADF => "EBADF",
-        libc::EMFILE => "EMFILE",
-        libc::EIO => "EIO",
-        libc::ENOENT => "ENOENT",
-        libc::EINTR => "EINTR",
-        libc::ENOSPC => "ENOSPC",
-        n => return format!("errno {n}"),
-    };
-    name.into()
+    inject::errno_name(errno).map_or_else(|| format!("errno {errno}"), str::to_string)
 }
 
 /// The name of a verb, and the conversions to its result.

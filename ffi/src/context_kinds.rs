@@ -9,6 +9,7 @@ use crate::context_slots::{FastDevice, OpenDevice};
 use crate::open_config::OpenConfig;
 use crate::open_error::{self, Stage};
 use core::fmt;
+use gdrcore_core::config::LoweredLimits;
 use gdrcore_core::Result;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig, SoftDevice};
@@ -214,7 +215,9 @@ fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
         _ if config.pcap.is_some() => {
             "pcap_path is for the soft device; capture a NIC's packets with tcpdump"
         }
-        _ if config.faults.is_some() => "faults are of the soft device; a NIC has its own",
+        _ if config.faults.is_some() || config.core.limits != LoweredLimits::NONE => {
+            "faults are of the soft device; a NIC has its own"
+        }
         _ if config.engines != 1 => {
             "engines are of the soft device; a NIC serves all threads at once"
         }

@@ -6,6 +6,7 @@ use crate::c_types::*;
 use crate::ptr::{self, sized_in_optional, sized_out};
 use core::ffi::{c_int, CStr};
 use core::sync::atomic::{AtomicU32, Ordering};
+use gdrcore_core::config::LoweredLimits;
 use gdrcore_core::{copy_fields, Config, Result};
 use gdrcore_net::inject::FaultSpec;
 
@@ -21,7 +22,7 @@ pub(crate) struct OpenConfig<'a> {
     pub(crate) pcap: Option<&'a CStr>,
     /// Engines of the device, at least 1.
     pub(crate) engines: u32,
-    /// Injected faults.
+    /// Injected faults of packets.
     pub(crate) faults: Option<FaultSpec<'a>>,
 }
 
@@ -68,14 +69,14 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
         Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
     };
-    let faults = if c.faults.is_null() {
+    let mut faults = if c.faults.is_null() {
         None
     } else {
         // SAFETY: as above.
         let text = unsafe { ptr::cstr(c.faults, FAULTS_MAX, "cfg->faults") }?;
         let rules: &'a str =
             text.to_str().map_err(|_| refuse!(Invalid, "cfg->faults: not UTF-8"))?;
-        Some(FaultSpec { rules, seed: c.seed, of_environment: false })
+        Some(FaultSpec { rules, seed: c.seed, launched: None })
     };
     const SHARED_MEMORY: u32 = config_flags::SHM | config_flags::SHM_ONLY;
     if c.flags & config_flags::UDP_ONLY != 0 && c.flags & SHARED_MEMORY != 0 {
@@ -94,6 +95,14 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         ..Config::DEFAULT
     };
     copy_limits!(c => core);
+    if let Some(spec) = &faults {
+        let read = spec.read()?;
+        core.limits = read.limits();
+        if core.limits != LoweredLimits::NONE && c.engines > 1 {
+            return Err(refuse!(Unsupported, "cfg->faults: a device with limits has one engine"));
+        }
+        faults = faults.filter(|_| read.hits_packets());
+    }
     Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1), faults })
 }
 

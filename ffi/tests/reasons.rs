@@ -53,6 +53,7 @@ fn contexts() {
     let mut attr: gdrc_device_attr = zeroed();
     let huge = with(&|c| c.struct_size = 5000);
     let two_paths = config_flags::UDP_ONLY | config_flags::SHM;
+    let (limit, call) = (c"limit max_qp = 4".as_ptr(), c"call ibv_reg_mr errno EIO".as_ptr());
     let parent: *mut gdrc_context = core::ptr::without_provenance_mut(64);
     refused! {
         EINVAL "cfg": gdrc_config_default(null_mut());
@@ -73,6 +74,12 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| (c.engines, c.qpn_base) = (2, 0x8000)), &mut need);
         EOPNOTSUPP "'verbs:x': engines":
             gdrc_context_size(c"verbs:x".as_ptr(), &with(&|c| c.engines = 2), &mut need);
+        EOPNOTSUPP "'loopback': cfg->faults: a device with limits":
+            gdrc_context_size(name, &with(&|c| (c.engines, c.faults) = (2, limit)), &mut need);
+        EOPNOTSUPP "'verbs:x': faults":
+            gdrc_context_size(c"verbs:x".as_ptr(), &with(&|c| c.faults = limit), &mut need);
+        EINVAL "'loopback': faults: line 1, column 6: 'ibv_reg_mr': only calls":
+            gdrc_context_size(name, &with(&|c| c.faults = call), &mut need);
         EINVAL "'loopback': max_dc_context 5000":
             gdrc_context_size(name, &with(&|c| c.max_dc_context = 5000), &mut need);
         EINVAL "'loopback': max_qp 300000":

@@ -542,3 +542,17 @@ fn a_stack_of_64_kib_suffices() {
         small.spawn(work).expect("a thread").join().expect("the exchange succeeds");
     }
 }
+
+#[test]
+fn a_limit_of_the_rules_is_shown_and_holds() {
+    let config = gdrc_config { faults: c"limit max_pd = 1; limit max_mr = 0".as_ptr(), ..sized() };
+    let ctx = Ctx::open(c"loopback", Some(&config));
+    let mut attr: gdrc_device_attr = sized();
+    assert_eq!(c!(gdrc_device_query(ctx.0, &mut attr)), 0);
+    assert_eq!((attr.max_pd, attr.max_mr), (1, 0));
+    let (mut pd, mut second): (gdrc_pd, gdrc_pd) = (zeroed(), zeroed());
+    assert_eq!(c!(gdrc_pd_alloc(ctx.0, &mut pd)), 0);
+    assert_eq!(c!(gdrc_pd_alloc(ctx.0, &mut second)), -libc::ENOMEM);
+    assert_eq!(c!(gdrc_pd_dealloc(ctx.0, pd)), 0);
+    assert_eq!(c!(gdrc_pd_alloc(ctx.0, &mut pd)), 0);
+}

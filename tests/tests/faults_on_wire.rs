@@ -268,7 +268,7 @@ fn wrong_rules_are_refused_before_the_program_runs() {
     for (options, part) in [
         (&["--fault", "loss nth x"][..], "'loss nth x': line 1, column 10: 'x': a number"),
         (&["--fault", "loss", "--seed", "often"], "seed is a number"),
-        (&["--fault", "call ibv_reg_mr nth 3 errno ENOMEM"], "not carried out yet"),
+        (&["--fault", "event port_down after 3"], "not carried out yet"),
         (&["--fault", "@/nonexistent/rules"], "/nonexistent/rules"),
     ] {
         let done = run(&mut command(Some(&own), options, &devinfo), 60);
@@ -298,7 +298,7 @@ fn wrong_rules_are_refused_before_the_program_runs() {
 /// One datagram from a device whose packets are late to another. `ends`: the first queue pair ends
 /// meanwhile.
 fn late_datagram(last: u8, rules: &str, flags: u32, ends: bool) {
-    let spec = FaultSpec { rules, seed: 1, of_environment: false };
+    let spec = FaultSpec { rules, seed: 1, launched: None };
     let config = SoftConfig { faults: Some(&spec), flags, ..SoftConfig::default() };
     let [a, b] = [last, last + 1].map(|n| Soft::open(&address(n), &config).expect("a device"));
     let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
@@ -334,7 +334,7 @@ fn what_waits_leaves_by_a_helper_that_sleeps() {
 fn every_operation_gets_through_a_device_with_faults() {
     let rules = "loss rate 3%; corrupt rate 3%; duplicate rate 3%; reorder 2 rate 3%; \
                  loss opcode ACK rate 3%; ecn every 20; rnr every 30";
-    let spec = FaultSpec { rules, seed: 5, of_environment: false };
+    let spec = FaultSpec { rules, seed: 5, launched: None };
     let config = SoftConfig { faults: Some(&spec), path: PathChoice::Udp, ..SoftConfig::default() };
     let open = |last, config: &SoftConfig<'_>| {
         let name = address(last);

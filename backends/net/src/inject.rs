@@ -11,13 +11,13 @@
 mod held;
 mod told;
 
-pub use told::{is_privileged, process_seed, report};
+pub use told::{check_log, is_privileged, process_seed, report, tell_of_call};
 
 use crate::port::RxPacket;
 use gdrcore_core::engine::place::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
-use gdrcore_core::inject::{Direction, Faults, Flow, Packet, Passage, Verdict, What};
+use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Verdict};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
@@ -32,8 +32,9 @@ pub struct FaultSpec<'a> {
     pub rules: &'a str,
     /// From which the decisions follow; 0: drawn.
     pub seed: u64,
-    /// The environment has them, where the launcher may put them again.
-    pub of_environment: bool,
+    /// Of a program that the launcher starts, whose rules the environment has: the calls that can
+    /// fail. `None`: of a program of the C API, whose calls cannot.
+    pub launched: Option<Calls>,
 }
 
 impl FaultSpec<'_> {
@@ -43,16 +44,12 @@ impl FaultSpec<'_> {
     /// [`Error::Invalid`](gdrcore_core::Error::Invalid): a word is wrong.
     /// [`Error::Unsupported`](gdrcore_core::Error::Unsupported): a rule is not carried out yet.
     pub fn read(&self) -> Result<Faults> {
-        let faults = Faults::parse(self.rules).map_err(|e| refuse!(Invalid, "faults: {e}"))?;
+        let calls = self.launched.unwrap_or(|_| Err("only calls of verbs and librdmacm can fail"));
+        let faults = Faults::parse(self.rules, calls);
+        let faults = faults.map_err(|e| refuse!(Invalid, "faults: {e}"))?;
         let Some(rule) = faults.not_yet() else { return Ok(faults) };
         let (line, column) = rule.at;
-        let word = match rule.what {
-            What::Call(..) => "call",
-            What::Limit(..) => "limit",
-            What::Event(..) => "event",
-            What::Packet(action, _) => action.name(),
-        };
-        let place = format_args!("line {line}, column {column}: '{word}'");
+        let place = format_args!("line {line}, column {column}");
         Err(refuse!(Unsupported, "faults: {place}: such rules are not carried out yet"))
     }
 }

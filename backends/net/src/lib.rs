@@ -18,10 +18,10 @@
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
 //! * [`via`]: a device over a router: the protocol and the tenant's end of it.
-//!
 //! * [`status`]: what a device tells other processes of its user, and who asks.
 //!
-//! Only `interfaces` and [`status::ask`] allocate: all other memory comes from the caller at creation.
+//! Only `interfaces` and [`status::ask`] allocate: all other memory comes from the caller at
+//! creation.
 
 pub mod addr;
 pub mod addr_group;

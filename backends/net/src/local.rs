@@ -10,8 +10,9 @@
 //! * `<address>-<port>/any`: `door`. The first device of the address; links of datagrams.
 //! * `<address>-<port>/<block>`: `door`, `mail`, `life`. The owner of the QPN block; links,
 //!   messages of the group, and connections that end with the owner; `acks`: the receipts of ACKs
-//!   that wait; `status`: what `gdrcore top` shows of the device. If a device has several blocks, the doors of the others are symbolic links to the
-//!   door of the first, so that one link serves all.
+//!   that wait; `status`: what `gdrcore top` shows of the device. If a device has several blocks,
+//!   the doors of the others are symbolic links to the door of the first, so that one link serves
+//!   all.
 //! * `<address>-<port>/c<port space>-<port>`: `mail`. The listener of the connection manager at
 //!   that port.
 

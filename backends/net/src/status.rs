@@ -2,8 +2,8 @@
 //!
 //! A process that asks sends a message to each device ([`crate::addr_group`]), which replaces a
 //! file in the directory of its first QPN block (`local`). A device that polls, or whose threads
-//! sleep in it, answers at once. One whose program does neither keeps the file that it had. The text,
-//! a line for each object, words in any order:
+//! sleep in it, answers at once. One whose program does neither keeps the file that it had. The
+//! text has a line for each object, with words in any order:
 //!
 //! ```text
 //! gdrcore-status 1

@@ -33,6 +33,7 @@ impl Device for VerbsDevice {
             node_guid: o.node_guid,
             max_pd: c.max_pd.min(o.max_pd),
             max_mr: c.max_mr.min(o.max_mr),
+            max_mr_size: u64::MAX,
             max_cq: c.max_cq.min(o.max_cq),
             max_qp: c.max_qp.min(o.max_qp),
             max_srq: c.max_srq.min(o.max_srq),

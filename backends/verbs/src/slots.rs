@@ -132,7 +132,7 @@ impl<T> Slots<T> {
         more: impl Fn() -> T,
     ) -> Result<Self> {
         let bound = bound as usize;
-        let pool = Pool::carve(walk, kind, bound, bound)?;
+        let pool = Pool::carve(walk, kind, bound, bound, None)?;
         // The pool rounds up to chunks; a power of two, so that any word has a slot (`near`).
         let room = bound.next_multiple_of(gdrcore_core::arena::CHUNK).next_power_of_two();
         let slots = walk.slice_with(room, |i| Slot::new(i, more()))?;

@@ -328,7 +328,7 @@ impl Cm {
         let n = bounds.slots();
         Ok(Cm {
             ids: w.slice(n, Id::new(0, 0))?,
-            pool: Pool::carve(w, (tag::CM_ID, config.context), n, n)?,
+            pool: Pool::carve(w, (tag::CM_ID, config.context), n, n, None)?,
             finds: w.slice(n, [0; 2])?,
             listening: Bitmap::carve(w, n)?,
             half_open: Bitmap::carve(w, n)?,

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::{Guard, Inner};
 use crate::arena::{Region, Table};
+use crate::config::{lowered, Config};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Memory, Regions};
@@ -147,9 +148,10 @@ fn unusable(name: &str, gid: &[u8; 16], why: &str) -> Error {
 }
 
 /// The argument `cqe` of a CQ.
-fn check_cqe(cqe: u32) -> Result<()> {
-    if cqe == 0 || cqe > MAX_CQE {
-        return Err(refuse!(Invalid, "cqe {cqe}: 1 to {MAX_CQE}"));
+fn check_cqe(cqe: u32, config: &Config) -> Result<()> {
+    let most = lowered(MAX_CQE, config.limits.max_cqe);
+    if cqe == 0 || cqe > most {
+        return Err(refuse!(Invalid, "cqe {cqe}: 1 to {most}"));
     }
     Ok(())
 }
@@ -242,6 +244,11 @@ impl Guard<'_> {
                 "provider {}: there is none of this number",
                 reg.provider
             ));
+        }
+        // The whole address space is no range of it.
+        let most = self.transport.common.config.limits.max_mr_size;
+        if let Some(most) = most.filter(|most| reg.length > *most && reg.length != u64::MAX) {
+            return Err(refuse!(Invalid, "length {:#x}: at most {most:#x}", reg.length));
         }
         Ok(pd)
     }
@@ -394,9 +401,10 @@ impl Guard<'_> {
     /// A CQ of at least `cqe` entries; returns what was given.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: 0 or more than [`MAX_CQE`]; [`Error::NoMemory`].
+    /// [`Error::Invalid`]: 0 or more than [`MAX_CQE`], or than the limit; [`Error::NoMemory`];
+    /// [`Error::Limit`].
     pub fn cq_create(&mut self, cqe: u32) -> Result<(Handle, u32)> {
-        check_cqe(cqe)?;
+        check_cqe(cqe, &self.transport.common.config)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let (inner, s) = self.split();
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
@@ -432,7 +440,7 @@ impl Guard<'_> {
     pub fn cq_resize(&mut self, cq: Handle, cqe: u32) -> Result<u32> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
-        check_cqe(cqe)?;
+        check_cqe(cqe, &inner.transport.common.config)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let c = &inner.transport.common.cqs[i];
         let held = s.cqs[i].ring.len() + c.reserved;

@@ -60,17 +60,20 @@ pub(super) struct Parts {
 pub(super) fn walk(w: &mut Walk, c: &Config) -> Result<Parts> {
     let qp_limit = c.table(c.max_qp);
     let n = |x: u32| x as usize;
+    let pool = |w: &mut Walk, tag: u8, initial: u32, most: Option<u64>| {
+        Pool::carve(w, (tag, c.context), n(initial), c.table(initial), most)
+    };
     Ok(Parts {
         shared: Shared::carve(w, c)?,
         qps: Table::carve(w, n(c.max_qp), qp_limit, |_| Qp::default())?,
         cqs: Table::carve(w, n(c.max_cq), c.table(c.max_cq), |_| Cq::default())?,
         srqs: Table::carve(w, n(c.max_srq), c.table(c.max_srq), |_| Srq::default())?,
         ahs: Table::carve(w, n(c.max_ah), c.table(c.max_ah), |_| Ah::default())?,
-        ah_pool: Pool::carve(w, (tag::AH, c.context), n(c.max_ah), c.table(c.max_ah))?,
+        ah_pool: pool(w, tag::AH, c.max_ah, c.limits.max_ah)?,
         pds: Table::carve(w, n(c.max_pd), c.table(c.max_pd), |_| Pd::default())?,
-        pd_pool: Pool::carve(w, (tag::PD, c.context), n(c.max_pd), c.table(c.max_pd))?,
+        pd_pool: pool(w, tag::PD, c.max_pd, c.limits.max_pd)?,
         xrcds: Table::carve(w, n(c.max_pd), c.table(c.max_pd), |_| Xrcd::default())?,
-        xrcd_pool: Pool::carve(w, (tag::XRCD, c.context), n(c.max_pd), c.table(c.max_pd))?,
+        xrcd_pool: pool(w, tag::XRCD, c.max_pd, None)?,
         peers: Table::carve(w, n(c.max_peer), c.table(c.max_peer), |_| Peer::empty())?,
         regions: Regions::carve(w, n(c.max_mr), c.regions(), c)?,
         by_qpn: w.slice(n(c.qpn_count), 0u32)?,

@@ -6,7 +6,7 @@ use super::control::MAX_DEPTH;
 use super::{qpn, Guard, Inner};
 use crate::arena::{Heap, RawSlice, Region};
 use crate::bucket::TokenBucket;
-use crate::config::{config_flags, Config};
+use crate::config::{config_flags, lowered, Config};
 use crate::device::async_event;
 use crate::error::{Error, Result};
 use crate::pool::{stale, tag};
@@ -146,9 +146,10 @@ fn check_init(init: &QpInit, config: crate::Config) -> Result<QpKind> {
     };
     // Sizes of queues that it does not have are ignored (ibv_create_qp(3)).
     let (sends, receives) = (kind.has_requester(), kind.has_receives() && init.srq == 0);
+    let depth = lowered(MAX_DEPTH, config.limits.max_qp_wr);
     let sizes = [
-        ("max_send_wr", sends, cap.max_send_wr, MAX_DEPTH),
-        ("max_recv_wr", receives, cap.max_recv_wr, MAX_DEPTH),
+        ("max_send_wr", sends, cap.max_send_wr, depth),
+        ("max_recv_wr", receives, cap.max_recv_wr, depth),
         ("max_send_sge", sends, cap.max_send_sge, config.max_sge),
         ("max_recv_sge", receives, cap.max_recv_sge, config.max_sge),
         ("max_inline_data", sends, cap.max_inline_data, config.max_inline),

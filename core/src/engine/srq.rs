@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::control::MAX_DEPTH;
 use super::qpn::LIFETIME_NS;
 use super::{Guard, Inner};
-use crate::config::config_flags;
+use crate::config::{config_flags, lowered, Config};
 use crate::device::SrqAttr;
 use crate::error::Result;
 use crate::reason::refuse;
@@ -18,9 +18,10 @@ use crate::verbs::wqe::{recv_stride, RecvWqe};
 use crate::verbs::NONE;
 
 /// The ring that holds `max_wr` requests.
-fn depth(max_wr: u32) -> Result<u32> {
-    if max_wr == 0 || max_wr > MAX_DEPTH {
-        return Err(refuse!(Invalid, "max_wr {max_wr}: 1 to {MAX_DEPTH}"));
+fn depth(max_wr: u32, config: &Config) -> Result<u32> {
+    let most = lowered(MAX_DEPTH, config.limits.max_qp_wr);
+    if max_wr == 0 || max_wr > most {
+        return Err(refuse!(Invalid, "max_wr {max_wr}: 1 to {most}"));
     }
     Ok(max_wr.next_power_of_two())
 }
@@ -55,7 +56,7 @@ impl Guard<'_> {
         let pd = self.pd(pd)?;
         let xrcd = self.transport.common.xrcd_pool.check(xrcd)? as u32;
         let cq = self.shared().cq_pool.check(cq)? as u32;
-        self.check_srq_room(cq, 0, depth(attr.max_wr)?)?;
+        self.check_srq_room(cq, 0, depth(attr.max_wr, &self.transport.common.config)?)?;
         self.make_srq(now, pd, Some((xrcd, cq)), attr)
     }
 
@@ -87,7 +88,7 @@ impl Guard<'_> {
     ) -> Result<(Handle, SrqAttr)> {
         let (inner, s) = self.split();
         let max_sge = attr.max_sge.max(1);
-        let capacity = depth(attr.max_wr)?;
+        let capacity = depth(attr.max_wr, &inner.transport.common.config)?;
         let most = inner.transport.common.config.max_sge;
         if max_sge > most {
             return Err(refuse!(Invalid, "max_sge {max_sge}: at most {most}"));
@@ -165,7 +166,7 @@ impl Guard<'_> {
     pub fn srq_resize(&mut self, srq: Handle, max_wr: u32, new_limit: Option<u32>) -> Result<u32> {
         let (inner, s) = self.split();
         let i = s.srq_pool.check(srq)?;
-        let capacity = depth(max_wr)?;
+        let capacity = depth(max_wr, &inner.transport.common.config)?;
         let limit = new_limit.unwrap_or(inner.transport.common.srqs[i].limit);
         // rxe rxe_srq.c rxe_srq_chk_attr: An SRQ is not made smaller than its limit.
         if limit > max_wr {

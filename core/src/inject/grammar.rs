@@ -16,7 +16,8 @@
 //! TIME      = a number and "ns", "us", "ms" or "s", at most 60 s
 //! ```
 
-use super::{Action, Direction, Filter, Name, Pick, Rule, Service, What, Window, RULES_MAX};
+use super::{Action, Calls, Direction, Filter, Name, Pick, Rule, Service, What, Window, RULES_MAX};
+use crate::config::LoweredLimits;
 use crate::wire::Opcode;
 use core::fmt;
 use core::net::IpAddr;
@@ -55,6 +56,7 @@ type Read<'a, T> = Result<T, Refused<'a>>;
 
 /// The words of a text, with their places.
 struct Words<'a> {
+    calls: Calls,
     rest: &'a str,
     line: u32,
     column: u32,
@@ -243,6 +245,8 @@ const ERRNOS: &[(&str, i32)] = &[
     ("EINTR", 4),
     ("EIO", 5),
     ("ENXIO", 6),
+    ("E2BIG", 7),
+    ("EBADF", 9),
     ("EAGAIN", 11),
     ("ENOMEM", 12),
     ("EACCES", 13),
@@ -255,6 +259,7 @@ const ERRNOS: &[(&str, i32)] = &[
     ("EMFILE", 24),
     ("ENOSPC", 28),
     ("ENOSYS", 38),
+    ("ENODATA", 61),
     ("EOVERFLOW", 75),
     ("EMSGSIZE", 90),
     ("EOPNOTSUPP", 95),
@@ -265,26 +270,13 @@ const ERRNOS: &[(&str, i32)] = &[
     ("ETIMEDOUT", 110),
     ("ECONNREFUSED", 111),
     ("EHOSTUNREACH", 113),
+    ("EOWNERDEAD", 130),
 ];
 
-/// Limits of `ibv_device_attr`, by their names there.
-const LIMITS: &[&str] = &[
-    "max_ah",
-    "max_cq",
-    "max_cqe",
-    "max_mr",
-    "max_mr_size",
-    "max_mw",
-    "max_pd",
-    "max_qp",
-    "max_qp_init_rd_atom",
-    "max_qp_rd_atom",
-    "max_qp_wr",
-    "max_sge",
-    "max_srq",
-    "max_srq_sge",
-    "max_srq_wr",
-];
+/// The name of an errno, as in `<errno.h>`. `None`: verbs do not return it.
+pub fn errno_name(errno: i32) -> Option<&'static str> {
+    ERRNOS.iter().find(|(_, number)| *number == errno).map(|(name, _)| *name)
+}
 
 /// Asynchronous events, by the ends of their names in libibverbs.
 const EVENTS: &[&str] = &[
@@ -404,8 +396,8 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
 fn call<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     let named = words.next();
     let name = named.name("the name of a call is to stand here, such as ibv_reg_mr")?;
-    if !name.starts_with("ibv_") && !name.starts_with("rdma_") {
-        return named.refuse("the name of a call of libibverbs or librdmacm is to stand here");
+    if let Err(reason) = (words.calls)(&name) {
+        return named.refuse(reason);
     }
     let (mut errno, mut which) = (None, Which::default());
     let end = loop {
@@ -459,9 +451,10 @@ fn rule<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     match begin.text {
         "call" => call(begin, words),
         "limit" => {
-            let reason = "no limit of ibv_device_attr, such as max_qp";
+            let reason = "no limit, such as max_qp, max_sge or memlock";
             let between = ("=", "'=' is to stand here");
-            named_number(words, LIMITS, reason, between).map(|(n, v)| plain(What::Limit(n, v)))
+            named_number(words, LoweredLimits::NAMES, reason, between)
+                .map(|(n, v)| plain(What::Limit(n, v)))
         }
         "event" => {
             let reason = "no event, such as port_down";
@@ -476,8 +469,8 @@ fn rule<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
 }
 
 /// Reads a list of rules.
-pub(super) fn parse(text: &str) -> Result<heapless::Vec<Rule, RULES_MAX>, Refused<'_>> {
-    let mut words = Words { rest: text, line: 1, column: 1 };
+pub(super) fn parse(text: &str, calls: Calls) -> Read<'_, heapless::Vec<Rule, RULES_MAX>> {
+    let mut words = Words { calls, rest: text, line: 1, column: 1 };
     let mut rules = heapless::Vec::new();
     loop {
         let begin = words.next();

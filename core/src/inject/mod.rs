@@ -12,8 +12,9 @@
 
 pub mod grammar;
 
-pub use grammar::Refused;
+pub use grammar::{errno_name, Refused};
 
+use crate::config::LoweredLimits;
 use crate::random::Random;
 use crate::wire::{Class, Kind, Opcode, Psn};
 use core::fmt;
@@ -30,6 +31,9 @@ const PARTS: u64 = 100_000_000;
 
 /// A name of a call, a limit or an event.
 pub type Name = heapless::String<NAME_MAX>;
+
+/// Says why no call of a name can fail; the words of a rule that names it.
+pub type Calls = fn(&str) -> Result<(), &'static str>;
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +234,19 @@ pub struct Hit {
     pub peer: [u8; 16],
 }
 
+/// A call that a rule makes fail, with its place, in the words of the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallHit<'a> {
+    /// The rule, from 1 on.
+    pub rule: u32,
+    /// The call, by its name in the rule.
+    pub name: &'a str,
+    /// Its number among the calls that the rule counts.
+    pub number: u64,
+    /// With this errno.
+    pub errno: i32,
+}
+
 /// A list of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -386,12 +403,12 @@ impl Flow {
 }
 
 impl Faults {
-    /// Reads a list of rules.
+    /// Reads a list of rules. `calls` knows the calls that can fail.
     ///
     /// # Errors
     /// The first word that is wrong, where it stands, and why.
-    pub fn parse(text: &str) -> Result<Faults, Refused<'_>> {
-        grammar::parse(text).map(|rules| Faults { rules })
+    pub fn parse(text: &str, calls: Calls) -> Result<Faults, Refused<'_>> {
+        grammar::parse(text, calls).map(|rules| Faults { rules })
     }
 
     /// The rules in their order.
@@ -401,7 +418,7 @@ impl Faults {
 
     /// The first rule that can be read but is not carried out yet.
     pub fn not_yet(&self) -> Option<&Rule> {
-        self.rules.iter().find(|rule| !matches!(rule.what, What::Packet(..)))
+        self.rules.iter().find(|rule| matches!(rule.what, What::Event(..)))
     }
 
     /// Whether packets are hit at all.
@@ -409,26 +426,44 @@ impl Faults {
         self.rules.iter().any(|rule| matches!(rule.what, What::Packet(..)))
     }
 
-    /// The errno with which the `index`-th call of a name in the process fails; the first is 1.
-    /// `None`: it is carried out. Any thread. Cost: some 20 ns for each rule of that name.
-    pub fn call(&self, seed: u64, name: &str, index: u64) -> Option<i32> {
-        let key = Random::new(seed, PURPOSE);
-        self.rules.iter().enumerate().find_map(|(i, rule)| match &rule.what {
-            What::Call(of, errno) if of == name => {
-                let draw = || key.of(&[i as u64, index]);
-                let hit = rule.window.has(index) && rule.pick.takes(index, draw);
-                hit.then_some(*errno)
-            }
-            _ => None,
-        })
+    /// Whether calls fail.
+    pub fn hits_calls(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.what, What::Call(..)))
     }
 
-    /// What the device is to say that a limit is; `None`: the truth.
-    pub fn limit(&self, name: &str) -> Option<u64> {
-        self.rules.iter().find_map(|rule| match &rule.what {
-            What::Limit(of, most) if of == name => Some(*most),
-            _ => None,
-        })
+    /// Whether a call fails: by the first rule that hits it. `is_named`: the call has this name.
+    /// `count` counts it for a rule, and returns its number there; the first is 1. `None`: it is
+    /// carried out. Any thread. Cost: some 20 ns for each rule of that name.
+    pub fn call(
+        &self,
+        seed: u64,
+        is_named: impl Fn(&str) -> bool,
+        mut count: impl FnMut(usize) -> u64,
+    ) -> Option<CallHit<'_>> {
+        let mut first = None;
+        for (i, rule) in self.rules.iter().enumerate() {
+            let What::Call(name, errno) = &rule.what else { continue };
+            if !is_named(name) {
+                continue;
+            }
+            let number = count(i);
+            let draw = || Random::new(seed, PURPOSE).of(&[i as u64, number]);
+            if first.is_none() && rule.window.has(number) && rule.pick.takes(number, draw) {
+                first = Some(CallHit { rule: i as u32 + 1, name, number, errno: *errno });
+            }
+        }
+        first
+    }
+
+    /// The limits of the device.
+    pub fn limits(&self) -> LoweredLimits {
+        let mut limits = LoweredLimits::NONE;
+        for rule in &self.rules {
+            if let What::Limit(name, most) = &rule.what {
+                limits.lower(name, *most);
+            }
+        }
+        limits
     }
 
     /// What happens to a packet of a flow. `hit` gets each fault that a rule causes; of a partition
@@ -547,6 +582,18 @@ impl fmt::Display for Hit {
         let (action, direction) = (action.name(), direction.name());
         write!(f, "{action} {direction} qp {qp} packet {number} {} ", opcode.name())?;
         write!(f, "peer {peer} rule {rule}")
+    }
+}
+
+impl fmt::Display for CallHit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallHit { rule, name, number, errno } = self;
+        write!(f, "call {name} nth {number} errno ")?;
+        match errno_name(*errno) {
+            Some(errno) => f.write_str(errno)?,
+            None => write!(f, "{errno}")?,
+        }
+        write!(f, " rule {rule}")
     }
 }
 

@@ -6,8 +6,22 @@ use std::vec::Vec;
 
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
+/// Calls that can fail, for the rules here.
+fn calls(name: &str) -> core::result::Result<(), &'static str> {
+    let known = ["ibv_reg_mr", "ibv_create_qp", "rdma_connect"];
+    if known.contains(&name) {
+        Ok(())
+    } else {
+        Err("no call of libibverbs")
+    }
+}
+
+fn parse(text: &str) -> Result<Faults, Refused<'_>> {
+    Faults::parse(text, calls)
+}
+
 fn faults(text: &str) -> Faults {
-    Faults::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+    parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 /// A request that leaves for the first time.
@@ -210,21 +224,40 @@ fn a_packet_passes_for_the_first_time_once() {
 fn calls_fail_by_name_and_index() {
     let rules =
         faults("call ibv_reg_mr nth 3 errno ENOMEM; call ibv_create_qp every 2 errno EAGAIN");
-    let of = |name, index| rules.call(1, name, index);
+    fn errno(rules: &Faults, seed: u64, name: &str, number: u64) -> Option<i32> {
+        rules.call(seed, |of| of == name, |_| number).map(|hit| hit.errno)
+    }
+    let of = |name, number| errno(&rules, 1, name, number);
     assert_eq!((of("ibv_reg_mr", 2), of("ibv_reg_mr", 3)), (None, Some(12)));
     assert_eq!((of("ibv_create_qp", 4), of("ibv_create_qp", 5)), (Some(11), None));
     assert_eq!(of("ibv_reg", 3), None);
+    let hit = rules.call(1, |of| of == "ibv_create_qp", |_| 2).expect("a fault");
+    assert_eq!(hit.to_string(), "call ibv_create_qp nth 2 errno EAGAIN rule 2");
+    // Each rule counts for itself, also where another one hits.
+    let both = faults("call ibv_reg_mr errno EIO nth 1; call ibv_reg_mr errno ENOMEM nth 2");
+    let mut counts = [0; 2];
+    let mut next = || {
+        let count = |i: usize| {
+            counts[i] += 1;
+            counts[i]
+        };
+        both.call(1, |of| of == "ibv_reg_mr", count).map(|hit| (hit.rule, hit.errno))
+    };
+    assert_eq!([next(), next(), next()], [Some((1, 5)), Some((2, 12)), None]);
     let rate = faults("call rdma_connect errno ECONNREFUSED rate 10% from 11");
     let hit = |seed: u64| {
-        (1..=1000).filter(|&i| rate.call(seed, "rdma_connect", i) == Some(111)).collect::<Vec<_>>()
+        let is_hit = |&i: &u64| errno(&rate, seed, "rdma_connect", i) == Some(111);
+        (1..=1000).filter(is_hit).collect::<Vec<_>>()
     };
     assert_eq!(hit(1), hit(1));
     assert_ne!(hit(1), hit(2));
     assert!((50..150).contains(&hit(1).len()) && hit(1).iter().all(|&i| i > 10));
-    let limits = faults("limit max_qp=4; limit max_mr = 0; event port_down after 100");
-    assert_eq!((limits.limit("max_qp"), limits.limit("max_mr")), (Some(4), Some(0)));
-    assert_eq!(limits.limit("max_cq"), None);
-    assert!(!limits.hits_packets() && rules.not_yet().is_some_and(|r| r.at == (1, 1)));
+    let limits = faults("limit max_qp=9; limit max_mr = 0; limit max_qp = 4; limit max_qp=5");
+    let wanted = LoweredLimits { max_qp: Some(4), max_mr: Some(0), ..LoweredLimits::NONE };
+    assert_eq!(limits.limits(), wanted);
+    assert_eq!(rules.limits(), LoweredLimits::NONE);
+    assert!(!limits.hits_packets() && limits.not_yet().is_none());
+    assert!(rules.hits_calls() && !limits.hits_calls() && rules.not_yet().is_none());
     assert!(faults("loss").hits_packets() && faults("loss").not_yet().is_none());
     assert_eq!(faults("loss;\n event port_down after 0").not_yet().map(|r| r.at), Some((2, 2)));
 }
@@ -270,7 +303,7 @@ fn wrong_words_are_named_with_their_place() {
         ("partition nth 3", (1, 1), "partition", "all packets"),
         ("slow 1us rate 1%", (1, 1), "slow", "all packets"),
         ("call", (1, 5), "", "name of a call"),
-        ("call reg_mr errno EIO", (1, 6), "reg_mr", "libibverbs"),
+        ("call reg_mr errno EIO", (1, 6), "reg_mr", "no call of libibverbs"),
         ("call ibv_reg_mr", (1, 16), "", "errno"),
         ("call ibv_reg_mr errno ESRCH2", (1, 23), "ESRCH2", "no errno"),
         ("call ibv_Reg errno EIO", (1, 6), "ibv_Reg", "name of a call"),
@@ -282,17 +315,17 @@ fn wrong_words_are_named_with_their_place() {
         ("event port_down 100", (1, 17), "100", "'after'"),
         ("event dinner after 1", (1, 7), "dinner", "no event"),
     ] {
-        let refused = Faults::parse(text).expect_err(text);
+        let refused = parse(text).expect_err(text);
         assert_eq!(((refused.line, refused.column), refused.word), (place, word), "{text}");
         let said = refused.to_string();
         assert!(said.contains(part), "{text}: {said}");
         assert!(said.starts_with(&format!("line {}, column {}: ", place.0, place.1)), "{said}");
     }
     let long = format!("call ibv_{} errno EIO", "x".repeat(NAME_MAX));
-    assert_eq!(Faults::parse(&long).unwrap_err().column, 6);
+    assert_eq!(parse(&long).unwrap_err().column, 6);
     let many = "loss;".repeat(RULES_MAX);
     assert_eq!(faults(&many).rules().len(), RULES_MAX);
-    assert_eq!(Faults::parse(&format!("{many} ecn")).unwrap_err().word, "ecn");
+    assert_eq!(parse(&format!("{many} ecn")).unwrap_err().word, "ecn");
 }
 
 #[test]
@@ -359,7 +392,7 @@ fn any_text_is_read_or_refused() {
                 text.push(' ');
             }
         }
-        if let Err(refused) = Faults::parse(&text) {
+        if let Err(refused) = parse(&text) {
             assert!(text.contains(refused.word), "{text:?}");
             let line = text.split('\n').nth(refused.line as usize - 1).expect("a line of it");
             assert!(refused.column as usize <= line.chars().count() + 1, "{text:?}: {refused}");

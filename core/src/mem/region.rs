@@ -205,6 +205,22 @@ pub struct Regions {
     bound_to_qps: u32,
     mr_live: u32,
     mw_live: u32,
+    /// Most regions and windows together.
+    most: u64,
+    /// Bytes that regions lock, and the most, if that is limited.
+    locked: u64,
+    memlock: Option<u64>,
+}
+
+/// Bytes of a page, by which memory is locked.
+const PAGE: u64 = 4096;
+
+/// Bytes that a region locks: of the program's own memory, unless it is on demand.
+fn locks(s: &Slot) -> u64 {
+    if s.kind != Kind::Mr || s.provider != 0 || s.access & access::ON_DEMAND != 0 {
+        return 0;
+    }
+    (s.addr % PAGE).saturating_add(s.length).div_ceil(PAGE).saturating_mul(PAGE)
 }
 
 impl Regions {
@@ -230,6 +246,9 @@ impl Regions {
             bound_to_qps: 0,
             mr_live: 0,
             mw_live: 0,
+            most: c.limits.max_mr.unwrap_or(u64::MAX),
+            locked: 0,
+            memlock: c.limits.memlock,
         };
         regions.append_from(0);
         Ok(regions)
@@ -297,6 +316,24 @@ impl Regions {
         })
     }
 
+    /// The bytes that are locked once a region is in place of one that locks `before`; 0 without a
+    /// limit.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    fn locked_with(&self, fresh: &Slot, before: u64) -> Result<u64> {
+        let Some(most) = self.memlock else { return Ok(0) };
+        let locked = self.locked.saturating_sub(before).saturating_add(locks(fresh));
+        if locked > most {
+            let length = fresh.length;
+            return Err(refuse!(
+                Limit,
+                "length {length:#x}: {locked} bytes would be locked, and memlock is {most}"
+            ));
+        }
+        Ok(locked)
+    }
+
     /// Registers memory for the protection domain with index `pd` (the caller has checked `reg.pd`,
     /// that the provider exists, and that the range can be accessed). A length of 0 is allowed.
     ///
@@ -305,10 +342,12 @@ impl Regions {
     /// # Errors
     /// [`Error::Invalid`]: range wraps around, unknown flags, REMOTE_WRITE or REMOTE_ATOMIC without
     /// LOCAL_WRITE, [`ACCESS_PERSISTENT`], no such provider number. [`Error::NoMemory`]: no free
-    /// slot; [`Regions::grow`] may help.
+    /// slot; [`Regions::grow`] may help. [`Error::Limit`].
     pub fn reg(&mut self, reg: &MrReg, pd: u32) -> Result<(Handle, MrAttr)> {
         let fresh = Self::checked(reg, pd)?;
+        let locked = self.locked_with(&fresh, 0)?;
         let index = self.take()?;
+        self.locked = locked;
         let slot = &mut self.slots[index];
         *slot = slot.with(fresh);
         self.count(Some(pd), None);
@@ -395,6 +434,7 @@ impl Regions {
     pub fn rereg(&mut self, mr: Handle, reg: &MrReg, pd: u32) -> Result<MrAttr> {
         let index = self.unbound(mr)?;
         let fresh = Self::checked(reg, pd)?;
+        self.locked = self.locked_with(&fresh, locks(&self.slots[index]))?;
         let slot = &mut self.slots[index];
         let was = slot.pd;
         *slot = slot.with(fresh);
@@ -425,6 +465,8 @@ impl Regions {
     /// [`Error::StaleHandle`]; [`Error::Busy`] while windows are bound to it.
     pub fn dereg(&mut self, mr: Handle) -> Result<()> {
         let index = self.unbound(mr)?;
+        // 0 without a limit.
+        self.locked = self.locked.saturating_sub(locks(&self.slots[index]));
         self.give_back(index);
         self.mr_live -= 1;
         Ok(())

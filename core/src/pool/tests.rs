@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::vec::Vec;
 
 fn pool(n: usize, limit: usize) -> Pool {
-    carve(|w| Pool::carve(w, (5, 0), n, limit))
+    carve(|w| Pool::carve(w, (5, 0), n, limit, None))
 }
 
 #[test]
@@ -77,8 +77,9 @@ fn handles_of_other_types_and_generations_are_stale() {
 
 #[test]
 fn a_handle_of_another_context_is_stale() {
-    let pools: Vec<_> =
-        (0..50).map(|context| carve(|w| Pool::carve(w, (5, context), 64, 64 + CHUNK))).collect();
+    let pools: Vec<_> = (0..50)
+        .map(|context| carve(|w| Pool::carve(w, (5, context), 64, 64 + CHUNK, None)))
+        .collect();
     let mut heaps: Vec<_> = pools.iter().map(|_| heap(4096)).collect();
     // Indexes of the beginning, used several times, and of a chunk that came later.
     for (pool, heap) in pools.iter().zip(&mut heaps) {
@@ -175,4 +176,17 @@ fn a_handle_of_another_pool_is_live_until_it_is_freed_here() {
     let mut fresh: Vec<_> = (0..CHUNK).map(|_| other.alloc().unwrap().1).collect();
     fresh.sort_unstable();
     assert_eq!(fresh, [63, 64, 65].into_iter().chain(67..64 + CHUNK).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_limit_holds_exactly_and_memory_does_not_help() {
+    let pool = carve(|w| Pool::carve(w, (5, 0), 64, 64 + CHUNK, Some(2)));
+    let (_, first) = pool.alloc().unwrap();
+    pool.alloc().unwrap();
+    assert_eq!(pool.alloc(), Err(Error::Limit));
+    pool.free(first);
+    pool.alloc().unwrap();
+    assert_eq!(pool.alloc(), Err(Error::Limit));
+    let none = carve(|w| Pool::carve(w, (5, 0), 64, 64, Some(0)));
+    assert_eq!(none.alloc(), Err(Error::Limit));
 }

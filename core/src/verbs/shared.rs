@@ -391,20 +391,18 @@ impl Slot for Wc {}
 impl Shared {
     /// Lays out the shared tables.
     pub fn carve(w: &mut Walk, c: &Config) -> Result<Self> {
+        let pool = |w: &mut Walk, tag: u8, initial: u32, most: Option<u64>| {
+            Pool::carve(w, (tag, c.context), initial as usize, c.table(initial), most)
+        };
         Ok(Shared {
             qps: Table::carve(w, c.max_qp as usize, c.table(c.max_qp), |_| QpShared::default())?,
             cqs: Table::carve(w, c.max_cq as usize, c.table(c.max_cq), |_| CqShared::default())?,
             srqs: Table::carve(w, c.max_srq as usize, c.table(c.max_srq), |_| {
                 SrqShared::default()
             })?,
-            qp_pool: Pool::carve(w, (tag::QP, c.context), c.max_qp as usize, c.table(c.max_qp))?,
-            cq_pool: Pool::carve(w, (tag::CQ, c.context), c.max_cq as usize, c.table(c.max_cq))?,
-            srq_pool: Pool::carve(
-                w,
-                (tag::SRQ, c.context),
-                c.max_srq as usize,
-                c.table(c.max_srq),
-            )?,
+            qp_pool: pool(w, tag::QP, c.max_qp, c.limits.max_qp)?,
+            cq_pool: pool(w, tag::CQ, c.max_cq, c.limits.max_cq)?,
+            srq_pool: pool(w, tag::SRQ, c.max_srq, c.limits.max_srq)?,
             active: AtomicBitmap::carve(w, c.table(c.max_qp))?,
             cq_events: AtomicBitmap::carve(w, c.table(c.max_cq))?,
             channel_events: [const { AtomicU32::new(0) }; CHANNELS],

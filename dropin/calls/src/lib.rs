@@ -1,9 +1,10 @@
 //! The calls of libibverbs and librdmacm as data: name, arguments and result of each, and the
 //! filter that chooses among them. `gdrcore-run` checks its command line by this, and the drop-in
-//! prints and filters by it. No system call, no unsafe code, nothing that knows the structs.
+//! prints, filters and fails calls by it. No system call, no unsafe code, nothing that knows the
+//! structs.
 
 mod filter;
 mod table;
 
 pub use filter::{Filter, Object};
-pub use table::{Arg, Args, Call, Outcome, Row, CALLS};
+pub use table::{is_named, may_fail, Arg, Args, Call, Outcome, Row, CALLS};

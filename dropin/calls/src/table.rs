@@ -74,7 +74,7 @@ pub enum Arg {
 /// What a result means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// 0; otherwise a positive errno, or −1 with errno.
+    /// 0; otherwise a positive errno.
     Status,
     /// A number from 0 on; otherwise a negative errno.
     Count,
@@ -88,6 +88,20 @@ pub enum Outcome {
     Plain(Arg),
     /// Nothing.
     Void,
+}
+
+impl Outcome {
+    /// The errno of a result, if it is an error. `errno`: the thread's own after the call.
+    pub fn error(self, result: usize, errno: i32) -> Option<i32> {
+        let number = result as i32;
+        match self {
+            Outcome::Status | Outcome::Polled if number > 0 => Some(number),
+            Outcome::Count if number < 0 => Some(-number),
+            Outcome::Number if number < 0 => Some(errno),
+            Outcome::New(_) if result == 0 => Some(errno),
+            _ => None,
+        }
+    }
 }
 
 /// The arguments of a call as words. Bits beyond an argument's type are undefined.
@@ -117,19 +131,19 @@ macro_rules! for_each_call {
         ibv_open_device(device: Device) -> New(Context);
         ibv_import_device(cmd_fd: Int) -> New(Context);
         ibv_close_device(context: Context) -> Status;
-        ibv_get_async_event(context: Context, event: OutEvent) -> Status;
+        ibv_get_async_event(context: Context, event: OutEvent) -> Number;
         ibv_ack_async_event(event: OutEvent) -> Void;
         ibv_query_device(context: Context, device_attr: OutDeviceAttr) -> Status;
         ibv_query_device_ex(context: Context, input: Address, attr: OutDeviceAttr,
             attr_size: Size) -> Status;
         ibv_query_port(context: Context, port_num: U8, port_attr: OutPort) -> Status;
         ibv_query_port_speed(context: Context, port_num: U32, port_speed: OutU64) -> Status;
-        ibv_query_gid(context: Context, port_num: U8, index: Int, gid: OutGid) -> Status;
+        ibv_query_gid(context: Context, port_num: U8, index: Int, gid: OutGid) -> Number;
         _ibv_query_gid_ex(context: Context, port_num: U32, gid_index: U32, entry: OutGid,
             flags: Hex32, entry_size: Size) -> Status;
         _ibv_query_gid_table(context: Context, entries: Address, max_entries: Size, flags: Hex32,
             entry_size: Size) -> Count;
-        ibv_query_pkey(context: Context, port_num: U8, index: Int, pkey: OutU16) -> Status;
+        ibv_query_pkey(context: Context, port_num: U8, index: Int, pkey: OutU16) -> Number;
         ibv_get_pkey_index(context: Context, port_num: U8, pkey: U16) -> Number;
         ibv_query_rt_values_ex(context: Context, values: Address) -> Status;
         ibv_alloc_pd(context: Context) -> New(Pd);
@@ -154,7 +168,7 @@ macro_rules! for_each_call {
             access: Access) -> New(Mr);
         ibv_alloc_null_mr(pd: Pd) -> New(Mr);
         ibv_rereg_mr(mr: Mr, flags: Hex32, pd: Pd, addr: Address, length: Size,
-            access: Access) -> Status;
+            access: Access) -> Number;
         ibv_dereg_mr(mr: Mr) -> Status;
         ibv_import_mr(pd: Pd, mr_handle: U32) -> New(Mr);
         ibv_unimport_mr(mr: Mr) -> Void;
@@ -183,7 +197,7 @@ macro_rules! for_each_call {
         ibv_modify_cq(cq: Cq, attr: Address) -> Status;
         ibv_destroy_cq(cq: Cq) -> Status;
         ibv_req_notify_cq(cq: Cq, solicited_only: Int) -> Status;
-        ibv_get_cq_event(channel: Channel, cq: OutCq, cq_context: Address) -> Status;
+        ibv_get_cq_event(channel: Channel, cq: OutCq, cq_context: Address) -> Number;
         ibv_ack_cq_events(cq: Cq, nevents: U32) -> Void;
         ibv_poll_cq(cq: Cq, num_entries: Int, wc: OutCompletions) -> Count;
         ibv_start_poll(cq: Cq, attr: Address) -> Polled;
@@ -211,9 +225,9 @@ macro_rules! for_each_call {
         ibv_create_ah(pd: Pd, attr: AhAttr) -> New(Ah);
         ibv_create_ah_from_wc(pd: Pd, wc: Address, grh: Address, port_num: U8) -> New(Ah);
         ibv_init_ah_from_wc(context: Context, port_num: U8, wc: Address, grh: Address,
-            ah_attr: OutAhAttr) -> Status;
+            ah_attr: OutAhAttr) -> Number;
         ibv_resolve_eth_l2_from_gid(context: Context, attr: AhAttr, eth_mac: Address,
-            vid: OutU16) -> Status;
+            vid: OutU16) -> Number;
         ibv_destroy_ah(ah: Ah) -> Status;
         ibv_post_send(qp: Qp, wr: Sends, bad_wr: Address) -> Status;
         ibv_post_recv(qp: Qp, wr: Recvs, bad_wr: Address) -> Status;
@@ -324,6 +338,31 @@ impl Row {
     }
 }
 
+/// Whether a call has a name, by which a rule names it: that of its row, or of the macro of the
+/// header that makes it. `ibv_reg_mr` and `ibv_reg_mr_iova` become `ibv_reg_mr_iova2` where the
+/// compiler does not know the access flags, `ibv_query_gid_ex` the name with a `_` before it.
+pub fn is_named(row: usize, args: &Args, name: &str) -> bool {
+    let own = CALLS[row].name;
+    let is_macro = row == Row::ibv_reg_mr_iova2 as usize && {
+        let [_, addr, _, iova, ..] = args;
+        name == if iova == addr { "ibv_reg_mr" } else { "ibv_reg_mr_iova" }
+    };
+    is_macro || own.strip_prefix('_').unwrap_or(own) == name
+}
+
+/// Checks that some call of a name can fail.
+///
+/// # Errors
+/// Why not, in words.
+pub fn may_fail(name: &str) -> Result<(), &'static str> {
+    let found = CALLS.iter().find(|call| call.name.strip_prefix('_').unwrap_or(call.name) == name);
+    match found.map(|call| call.outcome) {
+        None => Err("no call of libibverbs or librdmacm that the trace shows has that name"),
+        Some(Outcome::Plain(_) | Outcome::Void) => Err("that call cannot fail"),
+        Some(_) => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,5 +375,28 @@ mod tests {
         }
         assert_eq!(Row::ibv_post_send.call().name, "ibv_post_send");
         assert_eq!(Row::of("ibv_post"), None);
+    }
+
+    #[test]
+    fn names_of_rules_are_those_of_the_source() {
+        let is = |row: Row, iova: usize, name| is_named(row as usize, &[1, 2, 3, iova, 0, 0], name);
+        assert!(is(Row::ibv_reg_mr, 0, "ibv_reg_mr"));
+        assert!(is(Row::ibv_reg_mr_iova2, 2, "ibv_reg_mr"));
+        assert!(!is(Row::ibv_reg_mr_iova2, 2, "ibv_reg_mr_iova"));
+        assert!(is(Row::ibv_reg_mr_iova2, 9, "ibv_reg_mr_iova"));
+        assert!(is(Row::ibv_reg_mr_iova2, 9, "ibv_reg_mr_iova2"));
+        assert!(is(Row::_ibv_query_gid_ex, 0, "ibv_query_gid_ex"));
+        assert!(!is(Row::ibv_post_send, 0, "ibv_post"));
+        for name in ["ibv_query_gid_ex", "ibv_poll_cq", "rdma_connect", "ibv_wr_complete"] {
+            assert_eq!(may_fail(name), Ok(()), "{name}");
+        }
+        for (name, part) in [
+            ("ibv_post", "has that name"),
+            ("rdma_create_qp", "has that name"),
+            ("ibv_wr_send", "cannot fail"),
+            ("ibv_rate_to_mult", "cannot fail"),
+        ] {
+            assert!(may_fail(name).unwrap_err().contains(part), "{name}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use gdrcore_calls::Filter;
 use lexopt::prelude::*;
 use std::ffi::{OsStr, OsString};
+use std::time::Duration;
 
 /// The text of `--help`.
 pub const HELP: &str = "\
@@ -28,15 +29,22 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       it is emptied first unless a process is writing it, and all
                       processes of the program append to it; without --path,
                       peers on this machine are then reached by packets, too
-  --fault RULES|@FILE faults that packets are to have (GDRC_FAULTS): 'loss rate 1%',
-                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10'; several
-                      with ';' between them, in lines of FILE, or by several options;
-                      docs/using/TESTING.md has all. Peers on this machine are then
-                      reached by packets, too
-  --seed N            which packets have them (GDRC_SEED): the same program with the same
+  --fault RULES|@FILE faults of packets and calls (GDRC_FAULTS): 'loss rate 1%',
+                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10',
+                      'call ibv_reg_mr nth 3 errno ENOMEM'; several with ';' between
+                      them, in lines of FILE, or by several options;
+                      docs/using/TESTING.md has all. With faults of packets, peers on
+                      this machine are reached by packets, too
+  --seed N            which ones have them (GDRC_SEED): the same program with the same
                       number has the same faults; without it a number is drawn, and said
                       when a process ends
   --fault-log FILE    append a line to FILE for each fault (GDRC_FAULT_LOG)
+  --search-faults N   run the program with the faults of N seeds (--fault, or losses and others of
+                      packets; from --seed on), and with each of its calls failing once; print the
+                      smallest sets of faults with which it fails or does not end. Its input and
+                      output are /dev/null. The exit code is 1 if there are any
+  --timeout SECONDS   how long a run may take (30)
+  --fine CODES        exit codes with which a run has not failed: 0,2; else only 0
   --stats             print the counters of each process, under the names of
                       Linux's rxe driver, and why its requests failed, to standard
                       error when it ends, also by SIGTERM, SIGINT or SIGHUP, and at
@@ -50,6 +58,15 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
                       call=ibv_post_*,ibv_poll_cq  qp=0x11  cq=2  thread=4711
   -c, --trace-count   print a table of the calls, their errors and times to standard
                       error when a process ends (GDRC_TRACE_COUNT)
+  --strict[=report|abort|exit=N]
+                      report what the program does though the specification forbids it or
+                      leaves it undefined, with the place (GDRC_STRICT); report, the default:
+                      the program goes on; abort: it ends; exit=N: its exit status is N
+  --like NIC          the NIC whose limits count for --strict: mlx5, rxe, efa or hns (GDRC_LIKE)
+  --strict-json FILE  append each report to FILE, as a line of JSON (GDRC_STRICT_JSON)
+  --strict-suppressions FILE
+                      leave out the reports that FILE names: lines RULE or RULE:WORD,
+                      WORD in a function or file of the place (GDRC_STRICT_SUPPRESSIONS)
   --lid               give ports a LID, the low 16 bits of the address, for programs that
                       identify peers by nothing else (GDRC_LID)
   --mlx5              report vendor and part of a ConnectX-5 (GDRC_IDENTITY=mlx5), for programs
@@ -79,6 +96,54 @@ pub struct Arguments {
     pub environment: Vec<(&'static str, OsString)>,
     pub program: OsString,
     pub rest: Vec<OsString>,
+    /// Run it many times.
+    pub search: Option<Search>,
+}
+
+/// A search for faults with which the program fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    pub seeds: u32,
+    /// How long a run may take.
+    pub timeout: Duration,
+    /// Exit codes with which it has not failed.
+    pub fine: Vec<i32>,
+}
+
+/// Options of a search.
+const SEARCHING: &[&str] = &["search-faults", "timeout", "fine"];
+
+impl Search {
+    /// The search of the options given, if there is one.
+    fn of(given: &[(String, OsString)]) -> Result<Option<Search>, String> {
+        let mut search = Search { seeds: 0, timeout: Duration::from_secs(30), fine: vec![0] };
+        let mut is_wanted = false;
+        for (name, value) in given {
+            let value = value.to_str().unwrap_or_default();
+            match name.as_str() {
+                "search-faults" => {
+                    is_wanted = true;
+                    let n = value.parse().map_err(|_| "search-faults is a number of seeds")?;
+                    search.seeds = n;
+                }
+                "timeout" => {
+                    let seconds = value.parse().ok().filter(|s| (0.001..=86_400.0).contains(s));
+                    let seconds = seconds.ok_or("timeout is a number of seconds, to 86400")?;
+                    search.timeout = Duration::from_secs_f64(seconds);
+                }
+                _ => {
+                    let codes: Option<Vec<u8>> = value.split(',').map(|c| c.parse().ok()).collect();
+                    let codes =
+                        codes.ok_or("fine has exit codes from 0 to 255, with ',' between")?;
+                    search.fine = codes.into_iter().map(i32::from).collect();
+                }
+            }
+        }
+        match given.first() {
+            Some((name, _)) if !is_wanted => Err(format!("--{name} needs --search-faults")),
+            _ => Ok(is_wanted.then_some(search)),
+        }
+    }
 }
 
 /// Options with a value, and the variable that takes it.
@@ -95,6 +160,9 @@ const VALUED: &[(&str, &str)] = &[
     ("fault", "GDRC_FAULTS"),
     ("seed", "GDRC_SEED"),
     ("fault-log", "GDRC_FAULT_LOG"),
+    ("like", "GDRC_LIKE"),
+    ("strict-json", "GDRC_STRICT_JSON"),
+    ("strict-suppressions", "GDRC_STRICT_SUPPRESSIONS"),
 ];
 /// Options without a value, with the variable and the value to set.
 const PLAIN: &[(&str, &str, &str)] = &[
@@ -105,7 +173,8 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("trace-count", "GDRC_TRACE_COUNT", "1"),
 ];
 /// Options that may have a value: the variable, and its value without one.
-const OPTIONAL: &[(&str, &str, &str)] = &[("trace", "GDRC_TRACE", "1")];
+const OPTIONAL: &[(&str, &str, &str)] =
+    &[("trace", "GDRC_TRACE", "1"), ("strict", "GDRC_STRICT", "report")];
 
 /// Parses the command line, without the program's own name. Options end at the first word that is
 /// not one, or at `--`.
@@ -114,7 +183,7 @@ const OPTIONAL: &[(&str, &str, &str)] = &[("trace", "GDRC_TRACE", "1")];
 /// The fault in words.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
     let mut words = lexopt::Parser::from_args(words);
-    let mut environment = Vec::new();
+    let (mut environment, mut searching) = (Vec::new(), Vec::new());
     while let Some(word) = words.next()? {
         let name = match &word {
             Short('h') | Long("help") => return Ok(Request::Help),
@@ -122,7 +191,8 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
             Value(program) => {
                 let program = program.clone();
                 let rest = words.raw_args()?.collect();
-                return Ok(Request::Run(Arguments { environment, program, rest }));
+                let search = Search::of(&searching)?;
+                return Ok(Request::Run(Arguments { environment, program, rest, search }));
             }
             Short('v') => "verbose",
             Short('c') => "trace-count",
@@ -131,6 +201,9 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
         };
         if let Some((_, variable, value)) = PLAIN.iter().find(|(n, ..)| *n == name) {
             environment.push((*variable, OsString::from(value)));
+        } else if SEARCHING.contains(&name) {
+            let name = name.to_string();
+            searching.push((name, words.value()?));
         } else if let Some((name, variable, value)) = OPTIONAL.iter().find(|(n, ..)| *n == name) {
             let value = words.optional_value().unwrap_or_else(|| OsString::from(value));
             check(name, &value)?;
@@ -149,6 +222,12 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
 fn is_from_1_to(most: u32, value: &OsStr) -> bool {
     let number = value.to_str().and_then(|v| v.parse().ok());
     number.is_some_and(|n: u32| (1..=most).contains(&n))
+}
+
+/// Whether it is a mode of `--strict`.
+fn is_mode(value: &OsStr) -> bool {
+    let code = value.to_str().and_then(|v| v.strip_prefix("exit="));
+    value == "report" || value == "abort" || code.is_some_and(|n| is_from_1_to(255, n.as_ref()))
 }
 
 fn check(name: &str, value: &OsStr) -> Result<(), String> {
@@ -173,6 +252,12 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
         },
         "seed" if value.to_str().and_then(|v| v.parse::<u64>().ok()).is_none_or(|n| n == 0) => {
             Err("seed is a number from 1 to 2^64 - 1".into())
+        }
+        "strict" if !is_mode(value) => {
+            Err("strict is report, abort or exit=N, N from 1 to 255".into())
+        }
+        "like" if !["mlx5", "rxe", "efa", "hns"].iter().any(|nic| *nic == value) => {
+            Err("like is mlx5, rxe, efa or hns".into())
         }
         "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
         "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
@@ -242,6 +327,24 @@ mod tests {
     }
 
     #[test]
+    fn strict_has_a_mode() {
+        let set = |line: &str| run(line).environment;
+        assert_eq!(set("--strict prog"), [("GDRC_STRICT", "report".into())]);
+        assert_eq!(set("--strict=exit=66 prog"), [("GDRC_STRICT", "exit=66".into())]);
+        let like = [("GDRC_STRICT", "abort".into()), ("GDRC_LIKE", "mlx5".into())];
+        assert_eq!(set("--strict=abort --like mlx5 prog"), like);
+    }
+
+    #[test]
+    fn a_search_has_options_of_its_own() {
+        let a = run("--search-faults 7 --seed 3 --timeout 1.5 --fine 0,2 prog x");
+        let timeout = Duration::from_millis(1500);
+        assert_eq!(a.search, Some(Search { seeds: 7, timeout, fine: vec![0, 2] }));
+        assert_eq!(a.environment, [("GDRC_SEED", "3".into())]);
+        assert_eq!(run("prog --search-faults 7").search, None);
+    }
+
+    #[test]
     fn words_behind_the_program_are_its_arguments() {
         let a = run("prog --stats --path nonsense");
         assert!(a.environment.is_empty());
@@ -268,6 +371,13 @@ mod tests {
             ("--trace-filter qp prog", "KEY=VALUE"),
             ("--trace-filter", "--trace-filter"),
             ("--trace-count=1 prog", "--trace-count"),
+            ("--strict=yes prog", "report, abort or exit=N"),
+            ("--strict=exit=256 prog", "report, abort or exit=N"),
+            ("--like mlx4 prog", "mlx5, rxe, efa or hns"),
+            ("--search-faults many prog", "a number of seeds"),
+            ("--search-faults 3 --timeout 0 prog", "seconds"),
+            ("--search-faults 3 --fine 1,x prog", "exit codes"),
+            ("--timeout 5 prog", "--timeout needs --search-faults"),
             ("--seed x prog", "from 1 to 2^64"),
             ("--seed 0 prog", "from 1 to 2^64"),
             ("--seed 18446744073709551616 prog", "from 1 to 2^64"),

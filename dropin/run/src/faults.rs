@@ -1,6 +1,7 @@
 //! Reads the rules of `--fault`, and refuses those that are wrong before the program runs.
 
 use crate::arguments::Arguments;
+use gdrcore_calls::may_fail;
 use gdrcore_core::inject::Faults;
 use std::ffi::OsString;
 use std::path::Path;
@@ -44,7 +45,7 @@ fn rules(value: &OsString) -> Result<String, String> {
 }
 
 fn check(place: &str, rules: &str) -> Result<(), String> {
-    let faults = Faults::parse(rules).map_err(|e| format!("{place}: {e}"))?;
+    let faults = Faults::parse(rules, may_fail).map_err(|e| format!("{place}: {e}"))?;
     match faults.not_yet() {
         None => Ok(()),
         Some(rule) => Err(format!(
@@ -72,7 +73,7 @@ mod tests {
         let a = of(&[(FAULTS, "corrupt rate 1%"), ("GDRC_SEED", "7"), (FAULTS, &at)]).unwrap();
         let rules = "corrupt rate 1%\n# two\nloss nth 3\nreorder 2 every 7 # often\n";
         assert_eq!(a.environment, [("GDRC_SEED", "7".into()), (FAULTS, rules.into())]);
-        assert_eq!(Faults::parse(rules).unwrap().rules().len(), 3);
+        assert_eq!(Faults::parse(rules, may_fail).unwrap().rules().len(), 3);
         std::fs::write(&file, "loss\nloss twice\n").unwrap();
         let why = of(&[(FAULTS, &at)]).unwrap_err();
         let wanted = format!("{}: line 2, column 6: 'twice'", file.display());
@@ -80,7 +81,9 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let why = of(&[(FAULTS, &at)]).unwrap_err();
         assert!(why.contains(file.to_str().unwrap()), "{why}");
-        let why = of(&[(FAULTS, "loss; call ibv_reg_mr errno ENOMEM")]).unwrap_err();
+        let why = of(&[(FAULTS, "loss; call ibv_reg errno ENOMEM")]).unwrap_err();
+        assert!(why.contains("column 12: 'ibv_reg': no call"), "{why}");
+        let why = of(&[(FAULTS, "loss; event port_down after 3")]).unwrap_err();
         assert!(why.contains("column 7") && why.contains("not carried out yet"), "{why}");
         let many = vec![(FAULTS, "loss; loss; loss; loss; loss"); 7];
         let why = of(&many).unwrap_err();

@@ -6,6 +6,9 @@
 mod arguments;
 mod capture;
 mod faults;
+mod search;
+mod shrink;
+mod strict_files;
 mod trace_file;
 
 use arguments::{Arguments, Request};
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Ok(Request::Run(mut a)) => {
             let begun = capture::begin(&mut a)
                 .and_then(|()| faults::begin(&mut a))
+                .and_then(|()| strict_files::begin(&mut a))
                 .and_then(|()| trace_file::begin(&mut a));
             match begun {
                 Ok(()) => a,
@@ -47,6 +51,10 @@ fn main() -> ExitCode {
     };
     if let Some(why) = elf::obstacle(&arguments.program) {
         eprintln!("gdrcore-run: warning: {why}");
+    }
+    if let Some(search) = &arguments.search {
+        let done = search::run(&arguments, search, &|| command(&arguments, &folder));
+        return done.unwrap_or_else(|why| fail(USAGE, &why));
     }
     let e = command(&arguments, &folder).exec();
     let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };

@@ -8,6 +8,7 @@
 //! posted beyond has no arrow.
 
 use super::sink::Sink;
+use crate::json::quoted;
 use crate::thread_lock::ForkLock;
 use core::fmt::Write;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, wr_opcode};
@@ -139,19 +140,6 @@ fn uses_a_receive(opcode: u32) -> bool {
             | wr_opcode::SEND_WITH_INV
             | wr_opcode::RDMA_WRITE_WITH_IMM
     )
-}
-
-/// A string of JSON.
-fn quoted(to: &mut String, text: &str) {
-    to.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => to.extend(['\\', c]),
-            c if c < ' ' => _ = write!(to, "\\u{:04x}", c as u32),
-            c => to.push(c),
-        }
-    }
-    to.push('"');
 }
 
 /// Nanoseconds as microseconds.

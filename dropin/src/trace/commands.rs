@@ -1,8 +1,8 @@
 //! Prints the commands of librdmacm to the kernel, which are its calls.
 
 use super::names::Named;
-use super::peek::peek;
 use super::words::Words;
+use crate::peek::peek;
 use core::fmt::{self, Write};
 use gdrcore_calls::{Object, Row};
 use gdrcore_core::mem::host;

@@ -2,10 +2,9 @@
 //! event of Chrome's format; `GDRC_TRACE_COUNT`: counts them. The layer calls [`Seen`] around each
 //! call.
 //!
-//! Low to high: `peek` reads memory that a program's pointers lead to. `words`: the line of one
-//! call, in fixed memory. `names`: flags, enumerations, objects. `requests`, `commands`, `values`:
-//! requests, completions, librdmacm's commands, arguments, results. `sink`: the file. `chrome`:
-//! events and arrows. `counts`.
+//! Low to high: `words`: the line of one call, in fixed memory. `names`: flags, enumerations,
+//! objects. `requests`, `commands`, `values`: requests, completions, librdmacm's commands,
+//! arguments, results. `sink`: the file. `chrome`: events and arrows. `counts`.
 //!
 //! # Thread rule
 //! Any thread. A call's line is in the memory of its thread and is one write, so that whole lines
@@ -17,7 +16,6 @@ mod chrome;
 mod commands;
 mod counts;
 mod names;
-mod peek;
 mod requests;
 mod sink;
 mod values;
@@ -25,9 +23,10 @@ mod words;
 
 use crate::env;
 use crate::fork_verbs::around_forks_and_in_child;
+use crate::inside::{is_inside, Inside};
+use crate::peek;
 use chrome::{Chrome, Completion, Request, Slice};
 use core::cell::Cell;
-use core::ffi::c_int;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_calls::{Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
@@ -87,47 +86,8 @@ thread_local! {
     /// [`FORKS`] and the thread's number then.
     static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     static POLLS: Cell<[Polls; POLLED]> = const { Cell::new(NO_POLLS) };
-    /// The thread is in this module, perhaps with a lock.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// The thread forks, and holds the locks.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
-}
-
-extern "C" {
-    /// pthread_setcancelstate(3).
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-/// `PTHREAD_CANCEL_DISABLE`.
-const CANCEL_DISABLE: c_int = 1;
-
-/// The thread's presence in this module. A signal handler that interrupts it, and makes calls,
-/// ends the program or forks, must not wait for the thread's own locks. Nor may another thread
-/// cancel it here, where it has locks: a verb is no cancellation point, but a write is.
-struct Inside {
-    /// The thread's cancelability before.
-    cancel: c_int,
-}
-
-impl Inside {
-    /// `None`: it is a signal handler above this module.
-    fn enter() -> Option<Inside> {
-        // Made only if it was not there: its drop says that it has gone.
-        if INSIDE.replace(true) {
-            return None;
-        }
-        let mut inside = Inside { cancel: 0 };
-        // SAFETY: the place of a number, which lives through the call.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut inside.cancel) };
-        Some(inside)
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        // SAFETY: the old state may be null.
-        unsafe { pthread_setcancelstate(self.cancel, core::ptr::null_mut()) };
-        INSIDE.set(false);
-    }
 }
 
 /// [`FORKS`], by which a file is known to be the parent's.
@@ -186,7 +146,7 @@ pub fn is_counting() -> bool {
 }
 
 extern "C" fn hold() {
-    if INSIDE.get() {
+    if is_inside() {
         return;
     }
     HOLDS.set(true);
@@ -215,7 +175,7 @@ extern "C" fn release() {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     counts::clear();
-    if INSIDE.get() {
+    if is_inside() {
         match TRACE.get().and_then(|t| t.output.as_ref()) {
             Some(Output::Text(sink)) => sink.leave(),
             Some(Output::Chrome(chrome)) => chrome.leave(),
@@ -390,10 +350,10 @@ impl<'a> Seen<'a> {
         }
         let send = |w: crate::abi::ibv_send_wr| Request { wr_id: w.wr_id, opcode: Some(w.opcode) };
         let before = match CALLS[self.row].name {
-            "ibv_post_send" => chrome.posting(self.qp, requests::send_list(list).map(send), at),
+            "ibv_post_send" => chrome.posting(self.qp, peek::send_list(list).map(send), at),
             "ibv_post_recv" => {
                 let recv = |w: crate::abi::ibv_recv_wr| Request { wr_id: w.wr_id, opcode: None };
-                chrome.posting(self.qp, requests::recv_list(list).map(recv), at)
+                chrome.posting(self.qp, peek::recv_list(list).map(recv), at)
             }
             // SAFETY: the program's QP, which this thread completes.
             "ibv_wr_complete" => unsafe {
@@ -413,7 +373,7 @@ impl<'a> Seen<'a> {
         let ended = now_ns();
         let Some(_inside) = Inside::enter() else { return };
         let trace = self.words.trace;
-        let error = values::error_of(self.call.outcome, result, errno);
+        let error = self.call.outcome.error(result, errno);
         let is_empty = self.is_poll()
             && match self.call.outcome {
                 Outcome::Count => result as i32 == 0,

@@ -1,8 +1,8 @@
 //! Prints what other values are made of: flags, names of enumerations, numbers of objects.
 
-use super::peek::peek;
 use super::words::Words;
 use crate::abi::*;
+use crate::peek::peek;
 use core::fmt::{self, Display, Write};
 use core::mem::offset_of;
 use gdrcore_calls::{Arg, Object};

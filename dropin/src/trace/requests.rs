@@ -1,11 +1,11 @@
 //! Prints work requests and completions.
 
 use super::names::{number, object, Flags, Named};
-use super::peek::peek;
 use super::words::Words;
 use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::failed_requests;
+use crate::peek::{peek, recv_list, send_list};
 use crate::qp_verbs::Qp;
 use core::fmt::{self, Write};
 use core::mem::offset_of;
@@ -14,8 +14,6 @@ use gdrcore_core::verbs::types::{
     access, qp_type, send_flags, wc_flags, wc_opcode, wc_status, wr_opcode,
 };
 
-/// Most requests of a list that are read. A list may be a circle.
-const REQUESTS_MAX: usize = 1024;
 /// Most pieces of a request that are printed.
 const PIECES_MAX: usize = 4;
 
@@ -24,26 +22,13 @@ pub fn is_datagram(qp: usize) -> bool {
     peek::<u32>(qp.wrapping_add(offset_of!(ibv_qp, qp_type))) == Some(qp_type::UD)
 }
 
-/// The send requests of a list.
-pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
-    let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);
-    core::iter::successors(peek::<ibv_send_wr>(first), next).take(REQUESTS_MAX)
-}
-
-/// The receive requests of a list.
-pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
-    let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
-    core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
-}
-
 /// The requests that `ibv_wr_` calls have built on a QP.
 ///
 /// # Safety
-/// The program's QP, and this thread is between its start and its complete.
+/// As for [`Qp::built`].
 pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Qp::batch_of(qp as *mut Qp) };
-    batch.map(|b| b.wrs.as_slice()).unwrap_or_default().iter().copied()
+    unsafe { Qp::built(qp as *mut Qp) }.iter().copied()
 }
 
 /// `[{…}, …]` of send requests.

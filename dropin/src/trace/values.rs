@@ -1,10 +1,10 @@
 //! Prints arguments and results, by their kinds.
 
 use super::names::{number_of, object, Flags, Named};
-use super::peek::{peek, text};
 use super::words::Words;
 use super::{commands, requests};
 use crate::abi::*;
+use crate::peek::{peek, text};
 use crate::verb_result::errno_name;
 use core::fmt::{self, Display, Write};
 use core::mem::offset_of;
@@ -74,7 +74,7 @@ fn device(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
 }
 
 /// The struct at an address by `print`, or the address if it cannot be read.
-fn of<T: super::peek::Bits>(
+fn of<T: crate::peek::Bits>(
     w: &mut Words<'_>,
     at: usize,
     print: impl FnOnce(&mut Words<'_>, T) -> fmt::Result,
@@ -306,18 +306,6 @@ fn qp_attr(w: &mut Words<'_>, a: &ibv_qp_attr, named: u32) -> fmt::Result {
     w.write_str(if between == "{" { "{}" } else { "}" })
 }
 
-/// The errno of a result, if it is an error.
-pub fn error_of(outcome: Outcome, result: usize, errno: i32) -> Option<i32> {
-    let number = result as i32;
-    match outcome {
-        Outcome::Status | Outcome::Polled if number > 0 => Some(number),
-        Outcome::Count if number < 0 => Some(-number),
-        Outcome::Status | Outcome::Number | Outcome::Polled if number < 0 => Some(errno),
-        Outcome::New(_) if result == 0 => Some(errno),
-        _ => None,
-    }
-}
-
 /// ` = ` and the result, of an error with its reason if the call has recorded one.
 pub fn result(
     w: &mut Words<'_>,
@@ -329,10 +317,10 @@ pub fn result(
         return Ok(());
     }
     w.write_str(" = ")?;
-    if let Some(error) = error_of(outcome, v, errno) {
+    if let Some(error) = outcome.error(v, errno) {
         match outcome {
             Outcome::New(_) => w.write_str("NULL ")?,
-            Outcome::Number | Outcome::Status if (v as i32) < 0 => w.write_str("-1 ")?,
+            Outcome::Number => w.write_str("-1 ")?,
             _ => {}
         }
         w.write_str(&errno_name(error))?;

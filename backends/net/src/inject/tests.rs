@@ -111,15 +111,16 @@ fn a_damage_is_seen_whatever_the_identification_is() {
 fn wrong_and_future_rules_are_refused_in_words() {
     reason::install();
     let words = |rules| {
-        let e = FaultSpec { rules, seed: 1, of_environment: false }.read().unwrap_err();
+        let launched = None;
+        let e = FaultSpec { rules, seed: 1, launched }.read().unwrap_err();
         reason::note_returned(e);
         (e, reason::with_text(|words| words.to_string()))
     };
     let (e, said) = words("loss; delay 5");
     assert_eq!((e, said.contains("line 1, column 13: '5'")), (Error::Invalid, true), "{said}");
-    for rule in ["call ibv_reg_mr errno EIO", "limit max_qp=4", "event port_down after 3"] {
-        let (e, said) = words(rule);
-        assert!(e == Error::Unsupported && said.contains("not carried out yet"), "{said}");
-        assert!(said.contains("column 1"), "{said}");
-    }
+    let (e, said) = words("call ibv_reg_mr errno EIO");
+    assert!(e == Error::Invalid && said.contains("column 6: 'ibv_reg_mr': only calls"), "{said}");
+    let (e, said) = words("event port_down after 3");
+    assert!(e == Error::Unsupported && said.contains("not carried out yet"), "{said}");
+    assert!(said.contains("column 1"), "{said}");
 }

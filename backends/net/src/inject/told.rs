@@ -8,7 +8,7 @@ use crate::sys::Fd;
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gdrcore_core::error::Result;
-use gdrcore_core::inject::{Direction, Hit};
+use gdrcore_core::inject::{CallHit, Direction};
 use gdrcore_core::reason::refused;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -45,6 +45,43 @@ pub struct Told {
     log: Option<Fd>,
 }
 
+/// The log that the environment names, opened at its end.
+///
+/// # Errors
+/// Those of open(2).
+fn open_log() -> Result<Option<Fd>> {
+    // A program with the rights of another user would write the file by them.
+    let path = std::env::var_os(LOG).filter(|v| !v.is_empty() && !is_privileged());
+    let Some(path) = path.and_then(|p| CString::new(p.as_bytes()).ok()) else {
+        return Ok(None);
+    };
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o644) };
+    let why = std::io::Error::last_os_error();
+    match Fd::from_call(fd) {
+        Ok(log) => Ok(Some(log)),
+        Err(e) => Err(refused(e, format_args!("{LOG}: cannot be opened: {why}"))),
+    }
+}
+
+/// Checks that the log can be written, for faults that no device has.
+///
+/// # Errors
+/// Those of open(2).
+pub fn check_log() -> Result<()> {
+    open_log().map(drop)
+}
+
+/// Tells of a call that has failed. The log is opened for each: between two calls a program may
+/// close all descriptors.
+pub fn tell_of_call(spec: &FaultSpec<'_>, seed: u64, hit: &CallHit<'_>) {
+    note_repeat(spec, seed);
+    // The opening of a device has told why it cannot be opened.
+    let mut told = Told { log: open_log().unwrap_or(None) };
+    told.tell(hit);
+}
+
 /// The rules in one line.
 fn in_one_line(rules: &str) -> String {
     let lines = rules.lines().map(|line| line.split('#').next().unwrap_or_default());
@@ -52,41 +89,34 @@ fn in_one_line(rules: &str) -> String {
     rules.collect::<Vec<_>>().join("; ")
 }
 
+/// Notes how the run is repeated.
+fn note_repeat(spec: &FaultSpec<'_>, seed: u64) {
+    let (rules, own) = (in_one_line(spec.rules), std::process::id());
+    let words = match spec.launched {
+        Some(_) => format!("gdrcore-run --fault '{rules}' --seed {seed} -- PROGRAM"),
+        None => format!("gdrc_config.faults \"{rules}\", seed {seed}"),
+    };
+    if let Ok(mut repeat) = REPEAT.try_lock() {
+        if repeat.0 != own {
+            // Those of the parent, which has told of them.
+            FAULTS.store(0, Ordering::Relaxed);
+        }
+        *repeat = (own, words);
+    }
+}
+
 impl Told {
-    /// Opens the log that the environment names, at its end.
+    /// Of a device with these faults.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// As [`check_log`].
     pub fn open(spec: &FaultSpec<'_>, seed: u64) -> Result<Told> {
-        let (rules, own) = (in_one_line(spec.rules), std::process::id());
-        let words = match spec.of_environment {
-            true => format!("gdrcore-run --fault '{rules}' --seed {seed} -- PROGRAM"),
-            false => format!("gdrc_config.faults \"{rules}\", seed {seed}"),
-        };
-        if let Ok(mut repeat) = REPEAT.try_lock() {
-            if repeat.0 != own {
-                // Those of the parent, which has told of them.
-                FAULTS.store(0, Ordering::Relaxed);
-            }
-            *repeat = (own, words);
-        }
-        // A program with the rights of another user would write the file by them.
-        let path = std::env::var_os(LOG).filter(|v| !v.is_empty() && !is_privileged());
-        let Some(path) = path.and_then(|p| CString::new(p.as_bytes()).ok()) else {
-            return Ok(Told { log: None });
-        };
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-        // SAFETY: a C string.
-        let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, 0o644) };
-        let why = std::io::Error::last_os_error();
-        match Fd::from_call(fd) {
-            Ok(log) => Ok(Told { log: Some(log) }),
-            Err(e) => Err(refused(e, format_args!("{LOG}: cannot be opened: {why}"))),
-        }
+        note_repeat(spec, seed);
+        Ok(Told { log: open_log()? })
     }
 
     /// Tells of a fault.
-    pub fn tell(&mut self, hit: &Hit) {
+    pub fn tell(&mut self, hit: &dyn fmt::Display) {
         FAULTS.fetch_add(1, Ordering::Relaxed);
         self.write(format_args!("{hit}"));
     }

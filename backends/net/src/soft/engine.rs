@@ -11,10 +11,11 @@ use crate::interface_state::{InterfaceState, InterfaceWatch};
 use crate::port::Port;
 use crate::thread_token::token;
 use crate::wait::Look;
-use gdrcore_core::config::Config;
+use gdrcore_core::config::{lowered, Config};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{port_state, DeviceAttr};
-use gdrcore_core::engine::{cm::node_guid, limits, Engine};
+use gdrcore_core::engine::limits::{MAX_CQE, MAX_DEPTH, MAX_MESSAGE};
+use gdrcore_core::engine::{cm::node_guid, Engine};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
@@ -304,19 +305,20 @@ impl SoftEngine {
         let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
         let state = port.interface.as_ref().map(InterfaceWatch::state);
         drop(held);
-        let grown = |n: u32| c.table(n) as u32;
+        let (limits, grown) = (&c.limits, |n: u32| c.table(n) as u32);
         Ok(DeviceAttr {
-            max_msg_size: limits::MAX_MESSAGE,
+            max_msg_size: MAX_MESSAGE,
             node_guid: node_guid(&super::peer_addr(&self.local)),
-            max_pd: grown(c.max_pd),
-            max_mr: c.regions() as u32,
-            max_cq: grown(c.max_cq),
+            max_pd: lowered(grown(c.max_pd), limits.max_pd),
+            max_mr: lowered(c.regions() as u32, limits.max_mr),
+            max_mr_size: limits.max_mr_size.unwrap_or(u64::MAX),
+            max_cq: lowered(grown(c.max_cq), limits.max_cq),
             // Each QP takes a number of the block.
-            max_qp: grown(c.max_qp).min(c.qpn_count),
-            max_srq: grown(c.max_srq),
-            max_ah: grown(c.max_ah),
-            max_qp_wr: limits::MAX_DEPTH,
-            max_cqe: limits::MAX_CQE,
+            max_qp: lowered(grown(c.max_qp).min(c.qpn_count), limits.max_qp),
+            max_srq: lowered(grown(c.max_srq), limits.max_srq),
+            max_ah: lowered(grown(c.max_ah), limits.max_ah),
+            max_qp_wr: lowered(MAX_DEPTH, limits.max_qp_wr),
+            max_cqe: lowered(MAX_CQE, limits.max_cqe),
             max_sge: c.max_sge,
             max_inline: c.max_inline,
             max_rd_atomic: c.max_rd_atomic,

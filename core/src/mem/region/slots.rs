@@ -72,6 +72,9 @@ impl Regions {
 
     /// A free slot, live and with a fresh key; the caller fills in the rest.
     pub(super) fn take(&mut self) -> Result<usize> {
+        if u64::from(self.mr_live) + u64::from(self.mw_live) >= self.most {
+            return Err(refuse!(Limit, "max_mr: the device allows {}", self.most));
+        }
         if self.free_head == NIL {
             // No words: `grow` gives it.
             return Err(Error::NoMemory);

@@ -8,7 +8,7 @@ use gdrcore_core::counters::Counters;
 
 /// Gives an end faults.
 fn inject(e: &mut End, rules: &str) {
-    let spec = FaultSpec { rules, seed: 7, of_environment: false };
+    let spec = FaultSpec { rules, seed: 7, launched: None };
     let config = SoftConfig { faults: Some(&spec), path: PathChoice::Udp, ..SoftConfig::default() };
     let mut tap = Tap::open(None, &config, SPACE as u32).unwrap().expect("a tap");
     let (index, _) = e.engine.qp(e.qp).unwrap();

@@ -5,6 +5,9 @@ use crate::abi::*;
 use core::mem::MaybeUninit;
 use gdrcore_core::mem::host;
 
+/// Most requests of a list that are read. A list may be a circle.
+const REQUESTS_MAX: usize = 1024;
+
 /// Types of which any bytes are a value.
 ///
 /// # Safety
@@ -52,4 +55,16 @@ pub fn text(at: usize, buffer: &mut [u8]) -> Option<&str> {
         len += 1;
     }
     core::str::from_utf8(&buffer[..len]).ok()
+}
+
+/// The send requests of a list.
+pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
+    let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_send_wr>(first), next).take(REQUESTS_MAX)
+}
+
+/// The receive requests of a list.
+pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
+    let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
+    core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
 }

@@ -1,0 +1,300 @@
+//! `--search-faults`: runs a program with many sets of faults, and shrinks those with which it
+//! fails.
+
+use crate::arguments::{Arguments, Search};
+use crate::shrink::{rules_of, smallest, Try};
+use gdrcore_calls::{may_fail, Outcome, CALLS};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The rules of the seeds, unless the command line has some.
+const RULES: &str = "loss rate 1%; duplicate rate 1%; reorder 3 rate 1%; delay 1ms rate 1%; \
+                     corrupt rate 1%; rnr rate 1%";
+/// Calls of one name that fail one after the other; of more, as many are chosen.
+const CALLS_MAX: u64 = 64;
+/// Seeds whose faults are shrunk; others are only named.
+const SHRUNK_MAX: usize = 8;
+/// How often a program that runs is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Good,
+    Status(i32),
+    Signal(i32),
+    Late,
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Good => f.write_str("a good end"),
+            End::Status(code) => write!(f, "exit status {code}"),
+            End::Signal(signal) => write!(f, "signal {signal}"),
+            End::Late => f.write_str("no end in time"),
+        }
+    }
+}
+
+/// What runs the program.
+struct Runner<'a> {
+    search: &'a Search,
+    /// The program, without faults.
+    program: &'a dyn Fn() -> Command,
+    /// The files of a run.
+    folder: PathBuf,
+    runs: u64,
+}
+
+impl Runner<'_> {
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Runs the program to its end, or for as long as it may take; then no process of it is left.
+    fn run(&mut self, set: impl FnOnce(&mut Command)) -> Result<End, String> {
+        self.runs += 1;
+        let mut c = (self.program)();
+        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        set(&mut c);
+        let named = c.get_program().to_string_lossy().into_owned();
+        let mut child = c.spawn().map_err(|e| format!("{named}: {e}"))?;
+        let group = child.id();
+        let end = Instant::now() + self.search.timeout;
+        let status = loop {
+            match child.try_wait().map_err(|e| format!("{named}: {e}"))? {
+                Some(status) => break Some(status),
+                None if Instant::now() > end => break None,
+                None => std::thread::sleep(LOOK),
+            }
+        };
+        // Also what the program has left running.
+        kill_group(group);
+        if status.is_none() {
+            let _ = child.wait();
+        }
+        Ok(status.map_or(End::Late, |status| self.judge(status)))
+    }
+
+    fn judge(&self, status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(code), _) if self.search.fine.contains(&code) => End::Good,
+            (Some(code), _) => End::Status(code),
+            (None, signal) => End::Signal(signal.unwrap_or(0)),
+        }
+    }
+
+    /// Runs the program with faults: its end, and the lines of its log.
+    fn with(&mut self, rules: &[String], seed: u64) -> Result<(End, Vec<String>), String> {
+        let log = self.log();
+        let _ = fs::remove_file(&log);
+        let end = self.run(|c| {
+            c.env("GDRC_FAULTS", rules.join("\n")).env("GDRC_SEED", seed.to_string());
+            c.env("GDRC_FAULT_LOG", &log);
+        })?;
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        Ok((end, text.lines().map(str::to_string).collect()))
+    }
+
+    /// Runs the program without faults, and counts its calls by name.
+    fn plain(&mut self) -> Result<BTreeMap<&'static str, u64>, String> {
+        let counts = self.folder.join("calls");
+        let words = |e: std::io::Error| format!("{}: {e}", counts.display());
+        let file = File::create(&counts).map_err(words)?;
+        file.set_len(8 * CALLS.len() as u64).map_err(words)?;
+        let end = self.run(|c| _ = c.env("GDRC_CALL_COUNTS", &counts))?;
+        if end != End::Good {
+            return Err(format!("without faults the program has {end}"));
+        }
+        let bytes = fs::read(&counts).map_err(words)?;
+        let count = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_ne_bytes);
+        let named = CALLS.iter().zip(bytes.chunks(8).map(count));
+        let named = named.map(|(call, n)| (call.name.trim_start_matches('_'), n));
+        Ok(named.filter(|(name, n)| *n > 0 && may_fail(name).is_ok()).collect())
+    }
+}
+
+/// Ends all processes of a group.
+fn kill_group(group: u32) {
+    let Ok(group) = i32::try_from(group) else { return };
+    // SAFETY: no pointers. The group is of a child that this process made.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+}
+
+/// A run that has to fail as another one.
+struct Again<'a, 'b> {
+    runner: &'a mut Runner<'b>,
+    seed: u64,
+    end: End,
+}
+
+impl Try for Again<'_, '_> {
+    fn fails(&mut self, rules: &[String]) -> Result<Option<Vec<String>>, String> {
+        let (end, log) = self.runner.with(rules, self.seed)?;
+        Ok((end == self.end).then_some(log))
+    }
+}
+
+/// The errno with which a call fails where any will do.
+fn errno_of(name: &str) -> &'static str {
+    let made = CALLS.iter().any(|c| c.name == name && matches!(c.outcome, Outcome::New(_)));
+    if made || name.starts_with("ibv_post_") || name == "ibv_wr_complete" {
+        "ENOMEM"
+    } else {
+        "EIO"
+    }
+}
+
+/// The calls of a name that fail, of `count`: all of them, or the first half and some to the last.
+fn chosen(count: u64) -> Vec<u64> {
+    if count <= CALLS_MAX {
+        return (1..=count).collect();
+    }
+    let half = CALLS_MAX / 2;
+    let rest = (1..=half).map(|k| half + (count - half) * k / half);
+    (1..=half).chain(rest).collect()
+}
+
+/// A set of faults with which the program fails, and how.
+struct Found {
+    end: End,
+    rules: Vec<String>,
+    seed: u64,
+}
+
+/// Each call fails once, in a run of its own.
+fn single_calls(
+    runner: &mut Runner<'_>,
+    calls: &BTreeMap<&'static str, u64>,
+    tell: &mut dyn FnMut(Found),
+) -> Result<(), String> {
+    for (name, count) in calls {
+        for n in chosen(*count) {
+            let rule = format!("call {name} nth {n} errno {}", errno_of(name));
+            let (end, log) = runner.with(std::slice::from_ref(&rule), 1)?;
+            if log.is_empty() {
+                // No process makes so many of them.
+                break;
+            }
+            if end != End::Good {
+                tell(Found { end, rules: vec![rule], seed: 1 });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The faults of each seed.
+fn seeds(
+    runner: &mut Runner<'_>,
+    rules: &[String],
+    first: u64,
+    tell: &mut dyn FnMut(Found),
+) -> Result<(), String> {
+    let mut shrunk = 0;
+    for seed in (first..).take(runner.search.seeds as usize) {
+        let (end, log) = runner.with(rules, seed)?;
+        if end == End::Good {
+            continue;
+        }
+        let mut found = rules.to_vec();
+        if shrunk < SHRUNK_MAX {
+            shrunk += 1;
+            found = smallest(rules, log, &mut Again { runner, seed, end })?;
+        }
+        tell(Found { end, rules: found, seed });
+    }
+    Ok(())
+}
+
+/// The words of a command line, each as a shell reads it.
+fn shell_words(c: &Command) -> String {
+    let words = std::iter::once(c.get_program()).chain(c.get_args());
+    let quoted = words.map(|word| {
+        let word = word.to_string_lossy();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&b);
+        match !word.is_empty() && word.bytes().all(plain) {
+            true => word.into_owned(),
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Searches. `program` is the program with the environment of its drop-in.
+///
+/// # Errors
+/// In words: the program cannot be run, or fails without faults.
+pub fn run(
+    a: &Arguments,
+    search: &Search,
+    program: &dyn Fn() -> Command,
+) -> Result<ExitCode, String> {
+    let given = |variable| a.environment.iter().rfind(|(name, _)| *name == variable);
+    let text = given("GDRC_FAULTS").map(|(_, rules)| rules.to_string_lossy().into_owned());
+    let rules = rules_of(text.as_deref().unwrap_or(RULES));
+    let seed = given("GDRC_SEED").and_then(|(_, seed)| seed.to_str()?.parse().ok());
+    let folder = std::env::temp_dir().join(format!("gdrcore-search-{}", std::process::id()));
+    fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let done = within(&folder, search, program, &rules, seed.unwrap_or(1));
+    let _ = fs::remove_dir_all(&folder);
+    done
+}
+
+fn within(
+    folder: &Path,
+    search: &Search,
+    program: &dyn Fn() -> Command,
+    rules: &[String],
+    seed: u64,
+) -> Result<ExitCode, String> {
+    // The rules of the command line are those of the seeds; counting has none.
+    let plain = || {
+        let mut c = program();
+        c.env_remove("GDRC_FAULTS").env_remove("GDRC_SEED").env_remove("GDRC_FAULT_LOG");
+        c
+    };
+    let mut runner = Runner { search, program: &plain, folder: folder.to_path_buf(), runs: 0 };
+    let words = shell_words(&plain());
+    let mut sets = BTreeMap::new();
+    let mut tell = |found: Found| {
+        let rules = found.rules.join("; ");
+        if sets.insert(rules.clone(), ()).is_none() {
+            let (end, seed) = (found.end, found.seed);
+            eprintln!("gdrcore-run: {end}: gdrcore-run --fault '{rules}' --seed {seed} -- {words}");
+        }
+    };
+    let calls = runner.plain()?;
+    single_calls(&mut runner, &calls, &mut tell)?;
+    seeds(&mut runner, rules, seed, &mut tell)?;
+    let (n, runs) = (sets.len(), runner.runs);
+    eprintln!("gdrcore-run: {runs} runs, {n} sets of faults with which the program fails");
+    Ok(if n == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_chosen_from_the_first_to_the_last() {
+        assert_eq!(chosen(3), [1, 2, 3]);
+        let many = chosen(1_000_000);
+        assert_eq!(many.len() as u64, CALLS_MAX);
+        assert!(many.windows(2).all(|w| w[0] < w[1]), "{many:?}");
+        assert_eq!((many[0], many[31], many[63]), (1, 32, 1_000_000));
+        assert_eq!(chosen(65).last(), Some(&65));
+    }
+
+    #[test]
+    fn words_are_those_of_a_shell() {
+        let mut c = Command::new("./a b");
+        c.args(["-x", "it's", "", "y=1"]);
+        assert_eq!(shell_words(&c), r"'./a b' -x 'it'\''s' '' y=1");
+    }
+}

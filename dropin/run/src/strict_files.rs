@@ -1,0 +1,52 @@
+//! Prepares the files of `--strict-json` and `--strict-suppressions`.
+
+use crate::arguments::Arguments;
+
+/// Makes their paths absolute, as the program may change its folder, and empties the file of
+/// reports.
+///
+/// # Errors
+/// In words: the file of suppressions cannot be read, or that of reports not be written.
+pub fn begin(a: &mut Arguments) -> Result<(), String> {
+    for (name, value) in &mut a.environment {
+        let option = match *name {
+            "GDRC_STRICT_JSON" => "--strict-json",
+            "GDRC_STRICT_SUPPRESSIONS" => "--strict-suppressions",
+            _ => continue,
+        };
+        let begun = std::path::absolute(&*value).and_then(|path| {
+            match option {
+                "--strict-json" => std::fs::write(&path, "")?,
+                _ => _ = std::fs::read(&path)?,
+            }
+            Ok(path)
+        });
+        *value = begun.map_err(|e| format!("{option} {}: {e}", value.display()))?.into();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_suppressions_must_be_there_and_that_of_reports_is_emptied() {
+        let name = format!("gdrcore-run-{}.json", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let with = |variable, path: &std::path::Path| Arguments {
+            environment: vec![(variable, path.into())],
+            ..Arguments::default()
+        };
+        let why = begin(&mut with("GDRC_STRICT_SUPPRESSIONS", &path)).unwrap_err();
+        assert!(why.starts_with("--strict-suppressions "), "{why}");
+        std::fs::write(&path, "old").unwrap();
+        begin(&mut with("GDRC_STRICT_SUPPRESSIONS", &path)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        begin(&mut with("GDRC_STRICT_JSON", &path)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        std::fs::remove_file(&path).unwrap();
+        let lost = path.join("x");
+        assert!(begin(&mut with("GDRC_STRICT_JSON", &lost)).unwrap_err().contains("--strict-json"));
+    }
+}

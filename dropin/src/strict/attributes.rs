@@ -1,0 +1,69 @@
+//! Attributes of queue pairs that are allowed and will hurt.
+
+use super::like::Nic;
+use super::rules::Rule;
+use crate::abi::ibv_qp_attr;
+use gdrcore_core::verbs::types::qp_attr_mask as mask;
+
+/// What is known of the program's ways.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ways {
+    /// It asks for types of GIDs, or librdmacm chooses its index.
+    pub knows_gid_types: bool,
+}
+
+/// What a modify has set that will hurt.
+pub fn judge(a: &ibv_qp_attr, m: u32, ways: Ways, nic: Option<&Nic>) -> Vec<(Rule, String)> {
+    let mut all = Vec::new();
+    let zero = [
+        (mask::TIMEOUT, a.timeout, Rule::TimeoutZero, "timeout"),
+        (mask::RETRY_CNT, a.retry_cnt, Rule::NoRetries, "retry_cnt"),
+        (mask::RNR_RETRY, a.rnr_retry, Rule::NoRnrRetries, "rnr_retry"),
+        (mask::MIN_RNR_TIMER, a.min_rnr_timer, Rule::RnrTimerLongest, "min_rnr_timer"),
+    ];
+    for (bit, value, rule, name) in zero {
+        if m & bit != 0 && value == 0 {
+            all.push((rule, format!("{name} is 0")));
+        }
+    }
+    let Some(nic) = nic else { return all };
+    let atomics = [
+        (mask::MAX_QP_RD_ATOMIC, a.max_rd_atomic, "max_rd_atomic"),
+        (mask::MAX_DEST_RD_ATOMIC, a.max_dest_rd_atomic, "max_dest_rd_atomic"),
+    ];
+    for (bit, value, name) in atomics {
+        if m & bit != 0 && value > nic.rd_atomic {
+            let (nic, most) = (nic.name, nic.rd_atomic);
+            all.push((Rule::LimitOfNic, format!("{name} {value}: {nic} has at most {most}")));
+        }
+    }
+    let index = a.ah_attr.grh.sgid_index;
+    let is_v1 = nic.has_roce_v1 && index.is_multiple_of(2);
+    if m & mask::AV != 0 && is_v1 && !ways.knows_gid_types {
+        let words = format!("sgid_index {index}, whose type the program has not asked for");
+        all.push((Rule::GidRoceV1, words));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_attributes_of_the_mask_are_judged() {
+        let a = ibv_qp_attr { rnr_retry: 7, max_rd_atomic: 17, ..ibv_qp_attr::default() };
+        let rules = |m, ways, nic: Option<&str>| -> Vec<Rule> {
+            judge(&a, m, ways, nic.and_then(Nic::of)).into_iter().map(|(rule, _)| rule).collect()
+        };
+        let none = Ways::default();
+        assert_eq!(rules(mask::STATE, none, Some("mlx5")), []);
+        let both = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+        assert_eq!(rules(both, none, None), [Rule::TimeoutZero, Rule::NoRetries]);
+        assert_eq!(rules(mask::MAX_QP_RD_ATOMIC, none, Some("mlx5")), [Rule::LimitOfNic]);
+        assert_eq!(rules(mask::MAX_QP_RD_ATOMIC, none, Some("rxe")), []);
+        assert_eq!(rules(mask::AV, none, Some("mlx5")), [Rule::GidRoceV1]);
+        assert_eq!(rules(mask::AV, Ways { knows_gid_types: true }, Some("mlx5")), []);
+        assert_eq!(rules(mask::AV, none, None), []);
+    }
+}

@@ -1,0 +1,267 @@
+//! Reports: what stands in one, which are suppressed, and what follows from one.
+
+use super::rules::{is_known, Rule};
+use super::sites::{Frame, Site, Sites};
+use crate::env;
+use crate::json::quoted;
+use core::ffi::c_int;
+use gdrcore_net::signals::without_signals;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// Most reports of a process.
+const REPORTS_MAX: usize = 1000;
+
+/// What a report leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The program goes on.
+    Report,
+    /// The first report ends the program by SIGABRT.
+    Abort,
+    /// The program goes on, and its exit status is this.
+    Exit(c_int),
+}
+
+impl Mode {
+    /// Parses `report`, `abort` or `exit=N`.
+    pub fn parse(value: &str) -> Option<Mode> {
+        match value {
+            "report" | "1" => Some(Mode::Report),
+            "abort" => Some(Mode::Abort),
+            other => {
+                let code = other.strip_prefix("exit=")?.parse().ok()?;
+                (1..=255).contains(&code).then_some(Mode::Exit(code))
+            }
+        }
+    }
+}
+
+/// A line of the file of suppressions: reports of a rule, or only those with a word in a function
+/// or file of their stacks.
+#[derive(Debug, PartialEq, Eq)]
+struct Suppression {
+    rule: String,
+    word: String,
+}
+
+fn suppressions(text: &str) -> Result<Vec<Suppression>, String> {
+    let mut all = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let (rule, word) = line.split_once(':').unwrap_or((line, ""));
+        match rule {
+            "" if word.is_empty() => {}
+            rule if is_known(rule) => {
+                all.push(Suppression { rule: rule.into(), word: word.into() })
+            }
+            rule => return Err(format!("line {}: no rule '{rule}'", n + 1)),
+        }
+    }
+    Ok(all)
+}
+
+/// What is reported.
+pub struct Report {
+    pub rule: Rule,
+    /// The object, such as `QP 0x11, wr_id 7`, and what is wrong with it.
+    pub words: String,
+    /// Where it was posted or made.
+    pub site: Site,
+    /// Where it was noticed, if that is another place.
+    pub noticed: Option<Site>,
+}
+
+/// The reports of this process.
+pub struct Reports {
+    pub mode: Mode,
+    json: Option<PathBuf>,
+    suppressions: Vec<Suppression>,
+    seen: HashSet<(Rule, Site)>,
+}
+
+impl Reports {
+    /// None yet. A file of suppressions that cannot be read, or is wrong, is said and not used.
+    pub fn new(mode: Mode) -> Reports {
+        let named = env::strict_suppressions();
+        let parsed = named.map(|path| {
+            let text = std::fs::read_to_string(&path).map_err(|e| e.to_string());
+            text.and_then(|t| suppressions(&t)).map_err(|why| format!("{}: {why}", path.display()))
+        });
+        let suppressions = parsed.transpose().unwrap_or_else(|why| {
+            env::say(&format!("GDRC_STRICT_SUPPRESSIONS: {why}; nothing is suppressed"));
+            None
+        });
+        let suppressions = suppressions.unwrap_or_default();
+        Reports { mode, json: env::strict_json(), suppressions, seen: HashSet::new() }
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Forgets them: a child of fork begins anew.
+    pub fn clear(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Prints a report, unless its place has had one by this rule.
+    pub fn add(&mut self, sites: &Sites, report: &Report) {
+        let key = (report.rule, report.site);
+        if self.seen.len() == REPORTS_MAX || self.seen.contains(&key) {
+            return;
+        }
+        let frames = sites.frames(report.site);
+        let noticed = report.noticed.map(|site| sites.frames(site)).unwrap_or_default();
+        if self.is_suppressed(report.rule, frames.iter().chain(&noticed)) {
+            return;
+        }
+        self.seen.insert(key);
+        let text = in_words(report, &frames, &noticed);
+        // One write, so that reports of several threads do not mix.
+        let _ = without_signals(|| std::io::stderr().write_all(text.as_bytes()));
+        if let Some(path) = &self.json {
+            let line = in_json(report, &frames, &noticed);
+            let open = OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                .open(path);
+            let written = open.and_then(|mut f| without_signals(|| f.write_all(line.as_bytes())));
+            if let Err(e) = written {
+                env::say(&format!("GDRC_STRICT_JSON: {} ends here: {e}", path.display()));
+                self.json = None;
+            }
+        }
+        if self.mode == Mode::Abort {
+            // SAFETY: ends the process.
+            unsafe { libc::abort() };
+        }
+    }
+
+    fn is_suppressed<'a>(&self, rule: Rule, mut frames: impl Iterator<Item = &'a Frame>) -> bool {
+        let of_rule = self.suppressions.iter().filter(|s| s.rule == rule.name());
+        let mut words = of_rule.map(|s| s.word.as_str()).peekable();
+        if words.peek().is_none() {
+            return false;
+        }
+        let words: Vec<&str> = words.collect();
+        words.contains(&"")
+            || frames.any(|f| {
+                let file = f.line.as_ref().map_or("", |(file, _)| file.as_str());
+                let has =
+                    |w: &&str| [&*f.function, file, &*f.module.0].iter().any(|t| t.contains(*w));
+                words.iter().any(has)
+            })
+    }
+}
+
+fn in_words(report: &Report, frames: &[Frame], noticed: &[Frame]) -> String {
+    let rule = report.rule;
+    let mut text = format!("gdrcore strict: {}: {}\n", rule.name(), report.words);
+    let mut stack = |head: &str, frames: &[Frame]| {
+        let _ = writeln!(text, "  {head}");
+        for (n, f) in frames.iter().enumerate() {
+            let name = if f.function.is_empty() { "?" } else { &f.function };
+            let _ = match &f.line {
+                Some((file, line)) => writeln!(text, "    #{n} {name} {file}:{line}"),
+                None => writeln!(text, "    #{n} {name} {}+{:#x}", f.module.0, f.module.1),
+            };
+        }
+    };
+    stack("at", frames);
+    if !noticed.is_empty() {
+        stack("noticed at", noticed);
+    }
+    let _ = writeln!(text, "  rule: {} ({})", rule.words(), rule.source());
+    text
+}
+
+fn in_json(report: &Report, frames: &[Frame], noticed: &[Frame]) -> String {
+    let mut text = String::from("{\"rule\":");
+    quoted(&mut text, report.rule.name());
+    // SAFETY: take nothing, never fail.
+    let (pid, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+    let _ = write!(text, ",\"pid\":{pid},\"thread\":{thread}");
+    for (name, value) in [
+        ("what", report.words.as_str()),
+        ("words", report.rule.words()),
+        ("source", report.rule.source()),
+    ] {
+        let _ = write!(text, ",\"{name}\":");
+        quoted(&mut text, value);
+    }
+    for (name, frames) in [("at", frames), ("noticed", noticed)] {
+        let _ = write!(text, ",\"{name}\":[");
+        for (n, f) in frames.iter().enumerate() {
+            text.push_str(if n > 0 { ",{\"function\":" } else { "{\"function\":" });
+            quoted(&mut text, &f.function);
+            if let Some((file, line)) = &f.line {
+                text.push_str(",\"file\":");
+                quoted(&mut text, file);
+                let _ = write!(text, ",\"line\":{line}");
+            }
+            text.push_str(",\"module\":");
+            quoted(&mut text, &f.module.0);
+            let _ = write!(text, ",\"offset\":{}}}", f.module.1);
+        }
+        text.push(']');
+    }
+    text.push_str("}\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_one_of_three() {
+        assert_eq!(Mode::parse("report"), Some(Mode::Report));
+        assert_eq!(Mode::parse("abort"), Some(Mode::Abort));
+        assert_eq!(Mode::parse("exit=66"), Some(Mode::Exit(66)));
+        for wrong in ["", "exit", "exit=", "exit=0", "exit=256", "exit=-1", "yes"] {
+            assert_eq!(Mode::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_suppression_names_a_rule_and_perhaps_a_word() {
+        let all = suppressions("# none\n\nobject-left\n missing-fence:copy_ring # ours\n").unwrap();
+        let of = |rule: &str, word: &str| Suppression { rule: rule.into(), word: word.into() };
+        assert_eq!(all, [of("object-left", ""), of("missing-fence", "copy_ring")]);
+        let why = suppressions("object-left\nobject-lost:x\n").unwrap_err();
+        assert_eq!(why, "line 2: no rule 'object-lost'");
+        let reports =
+            Reports { mode: Mode::Report, json: None, suppressions: all, seen: HashSet::new() };
+        let frame = |f: &str| [Frame { function: f.into(), ..Frame::default() }];
+        assert!(reports.is_suppressed(Rule::ObjectLeft, frame("main").iter()));
+        assert!(reports.is_suppressed(Rule::MissingFence, frame("my_copy_ring").iter()));
+        assert!(!reports.is_suppressed(Rule::MissingFence, frame("main").iter()));
+        assert!(!reports.is_suppressed(Rule::CqOverrun, frame("copy_ring").iter()));
+    }
+
+    #[test]
+    fn a_report_is_a_line_of_json() {
+        let report =
+            Report { rule: Rule::SendChanged, words: "a \"b\"".into(), site: 0, noticed: None };
+        let frame = Frame {
+            function: "main".into(),
+            line: Some(("x.c".into(), 7)),
+            module: ("/bin/x".into(), 16),
+            ..Frame::default()
+        };
+        let line = in_json(&report, &[frame], &[]);
+        assert!(line.starts_with("{\"rule\":\"send-buffer-changed\",\"pid\":"), "{line}");
+        assert!(line.contains("\"what\":\"a \\\"b\\\"\""), "{line}");
+        let at = "\"at\":[{\"function\":\"main\",\"file\":\"x.c\",\"line\":7,\
+                  \"module\":\"/bin/x\",\"offset\":16}],\"noticed\":[]}\n";
+        assert!(line.ends_with(at), "{line}");
+    }
+}

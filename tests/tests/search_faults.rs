@@ -1,0 +1,112 @@
+//! `gdrcore-run --search-faults`: finds the faults with which prepared programs fail, and takes
+//! away what they do not need.
+
+use gdrcore_tests::patience;
+use gdrcore_tests::rdmacm::command;
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Scratch};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+
+/// tests/c/search.c, its folder and an address.
+struct Program {
+    file: PathBuf,
+    dir: Scratch,
+    address: String,
+}
+
+impl Program {
+    /// `None`: libibverbs's headers are not installed.
+    fn new(test: &str, place: u32) -> Option<Program> {
+        if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
+            return None;
+        }
+        let dir = scratch(test);
+        let file = compile("cc", "search", &dir, &["-libverbs"]);
+        Some(Program { file, dir, address: loopback(103, place) })
+    }
+
+    fn run(&self, options: &[&str], words: &[&str]) -> Done {
+        let mut c = command(Some(&self.address), options, &self.file);
+        run(c.args(words).current_dir(&*self.dir), 300)
+    }
+
+    /// The sets of faults that a search prints: how the program ends, and the rules.
+    fn search(&self, options: &[&str], words: &[&str]) -> Vec<(String, String)> {
+        let all: Vec<&str> = options.iter().copied().chain(["--fine", "0,2"]).collect();
+        let done = self.run(&all, words);
+        let sets: Vec<(String, String)> = done
+            .output
+            .lines()
+            .filter_map(|line| {
+                let (end, rest) =
+                    line.strip_prefix("gdrcore-run: ")?.split_once(": gdrcore-run --fault '")?;
+                Some((end.to_string(), rest.split_once("' --seed ")?.0.to_string()))
+            })
+            .collect();
+        let code = if sets.is_empty() { 0 } else { 1 };
+        assert_eq!(done.code(), Some(code), "{}", done.output);
+        assert!(done.output.contains(&format!("{} sets of faults", sets.len())), "{}", done.output);
+        sets
+    }
+}
+
+fn pair(end: &str, rules: &str) -> (String, String) {
+    (end.to_string(), rules.to_string())
+}
+
+#[test]
+fn a_call_whose_failure_is_not_checked_is_found() {
+    let Some(p) = Program::new("search-call", 20) else { skip!("no cc or libibverbs headers") };
+    assert_eq!(p.search(&["--search-faults", "0"], &["right"]), []);
+    let rule = "call ibv_reg_mr nth 2 errno ENOMEM";
+    let found = p.search(&["--search-faults", "0"], &["unchecked"]);
+    assert_eq!(found, [pair("signal 11", rule)]);
+    // The line repeats it.
+    let done = p.run(&["--fault", rule, "--seed", "1"], &["unchecked"]);
+    let signal = done.status.expect("it ended").signal();
+    assert_eq!(signal, Some(libc::SIGSEGV), "{}", done.output);
+}
+
+#[test]
+fn a_program_that_waits_for_ever_is_found() {
+    let Some(p) = Program::new("search-hang", 21) else { skip!("no cc or libibverbs headers") };
+    let timeout = (5 * patience::factor()).to_string();
+    let found = p.search(&["--search-faults", "0", "--timeout", &timeout], &["hang"]);
+    assert_eq!(found, [pair("no end in time", "call ibv_post_send nth 3 errno ENOMEM")]);
+}
+
+#[test]
+fn the_faults_of_a_seed_are_reduced_to_those_that_are_needed() {
+    let Some(p) = Program::new("search-lost", 22) else { skip!("no cc or libibverbs headers") };
+    let rules = "loss message rate 40% type UC; loss type RC rate 1%";
+    let found = p.search(&["--search-faults", "12", "--fault", rules], &["lost"]);
+    let rules = "loss message type UC qp 1 nth 7; loss message type UC qp 1 nth 12";
+    assert_eq!(found, [pair("exit status 3", rules)]);
+}
+
+#[test]
+fn no_process_of_a_run_is_left() {
+    let Some(p) = Program::new("search-left", 23) else { skip!("no cc or libibverbs headers") };
+    assert_eq!(p.search(&["--search-faults", "2"], &["left", "file"]), []);
+    if let Ok(file) = File::open(p.dir.join("file")) {
+        gdrcore_tests::patience::wait_for(60, "a process holds the file", || {
+            file.try_lock().is_ok()
+        });
+    }
+}
+
+#[test]
+fn a_program_that_fails_without_faults_is_refused() {
+    let own = loopback(103, 24);
+    let done = run(&mut command(Some(&own), &["--search-faults", "3"], "false"), 60);
+    assert_eq!(done.code(), Some(125), "{}", done.output);
+    assert!(
+        done.output.contains("without faults the program has exit status 1"),
+        "{}",
+        done.output
+    );
+    let done = run(&mut command(Some(&own), &["--search-faults", "3"], "/nonexistent/x"), 60);
+    assert_eq!(done.code(), Some(125), "{}", done.output);
+}
