@@ -85,6 +85,23 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
+/// [`fetch`] for a caller that expects 8 bytes: around the call that copies others it keeps its
+/// values in registers.
+#[inline(always)]
+pub fn fetch_short(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
+    if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *dst) {
+        *word = imp::load8(addr)?.to_ne_bytes();
+        return Ok(());
+    }
+    fetch_apart(addr, dst)
+}
+
+#[cold]
+#[inline(never)]
+fn fetch_apart(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
+    fetch(addr, dst)
+}
+
 /// As [`fetch`], and continues the CRC ([`crate::wire::icrc::crc32`]) from `state` over the bytes
 /// as `dst` holds them. Returns the new state. Bulk in one pass, where the machine has carry-less
 /// multiplication.

@@ -79,7 +79,7 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     }
     let mut slot = side.slot(0);
     if inline {
-        host::fetch(sge.addr, slot.tail_mut().get_mut(..sge.length as usize)?).ok()?;
+        host::fetch_short(sge.addr, slot.tail_mut().get_mut(..sge.length as usize)?).ok()?;
     } else {
         *slot.sges_mut(1).first_mut()? = sge;
     }
