@@ -83,6 +83,7 @@ impl SoftEngine {
     /// take the long way. Over the network a mark is better: the wait would be for system calls,
     /// and marked requests leave together. The lock's holder checks the marks after its release. If
     /// the lock is free by now, runs the round here.
+    #[cold]
     #[inline(never)]
     fn send_beside(&self, qi: usize, q: &QpShared) {
         if q.path.load(Ordering::Relaxed) >= qp_path::LOOPBACK {
@@ -97,6 +98,7 @@ impl SoftEngine {
     }
 
     /// Continues after a post whose request was not the only work.
+    #[cold]
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
@@ -161,6 +163,7 @@ impl SoftEngine {
     }
 
     /// Moves what was just posted to a QP to its peer in this engine.
+    #[cold]
     #[inline(never)]
     fn send_within(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let now = now_ns();

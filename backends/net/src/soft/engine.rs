@@ -176,6 +176,7 @@ impl SoftEngine {
     ///
     /// # Safety
     /// That of `Device::post_send`.
+    #[cold]
     #[inline(never)]
     unsafe fn post_list(
         &self,
@@ -265,6 +266,7 @@ impl SoftEngine {
 }
 
 /// Takes completions of a CQ.
+#[cold]
 #[inline(never)]
 fn take(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
     Engine::take_completions(cq, wc)

@@ -45,6 +45,7 @@ impl<'g> Records for Arrivals<'_, 'g> {
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
+    #[cold]
     #[inline(never)]
     fn take(&mut self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
         match run {
@@ -87,6 +88,7 @@ impl SoftEngine {
 
     /// Writes the requests that were just posted to a QP into the ring of its link. False: they
     /// take another path, or there is more to do.
+    #[cold]
     #[inline(never)]
     fn send_several(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let (Some(Path::Link(link)), Some(shm)) = (g.path_of(qi), &mut port.shm) else {

@@ -150,6 +150,7 @@ impl Conn<'_> {
     }
 
     /// [`Conn::accept_single`] of a message whose completion goes into the CQ.
+    #[cold]
     #[inline(never)]
     fn accept_into_cq<const DC: bool>(mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
         self.accept_single::<DC, false>(run, bytes, payload)

@@ -94,6 +94,7 @@ impl Conn<'_> {
     }
 
     /// The end of [`Conn::end_single`] for a request that completes.
+    #[cold]
     #[inline(never)]
     fn end_signaled(self, now: u64) -> bool {
         let (qp, common) = (self.qp, self.common);

@@ -61,6 +61,7 @@ pub(super) unsafe fn records(
 ///
 /// # Safety
 /// As for [`records`].
+#[cold]
 #[inline(never)]
 unsafe fn each(
     frame: NonNull<u8>,
