@@ -10,6 +10,9 @@ pub const QPN_UNIT: u32 = 1 << 14;
 /// Room for the headers of a packet, beyond its payload, in [`Config::burst_bytes`].
 const BURST_HEADERS: u32 = 256;
 
+/// Entries of the smallest CQ: one that a receive may reserve, and one that it may not.
+pub const MIN_CQE: u32 = 2;
+
 /// Most regions and windows of an engine: the index is 20 bits of a key.
 pub const REGIONS_MAX: usize = 1 << 20;
 
@@ -98,6 +101,12 @@ macro_rules! limits {
 
             /// Lowers the bound of a name to `most`. Without such a name nothing happens.
             pub fn lower(&mut self, name: &str, most: u64) {
+                // A ring has a power of two entries, and no more of them than the limit.
+                let most = match name {
+                    "max_cqe" => power_of_two_within(most).max(MIN_CQE.into()),
+                    "max_qp_wr" => power_of_two_within(most),
+                    _ => most,
+                };
                 let bound = match name {
                     $(stringify!($name) => &mut self.$name,)*
                     _ => return,
@@ -135,6 +144,11 @@ limits! {
     max_ah,
     /// Bytes of memory that regions lock, in whole pages.
     memlock,
+}
+
+/// The largest power of two that is not above `most`; 0: there is none.
+fn power_of_two_within(most: u64) -> u64 {
+    most.checked_ilog2().map_or(0, |log| 1 << log)
 }
 
 /// A bound, or a limit that is smaller.

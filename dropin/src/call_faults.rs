@@ -9,6 +9,7 @@
 use crate::env;
 use crate::fork_verbs::around_forks_and_in_child;
 use crate::verb_result::Verb;
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gdrcore_calls::{is_named, Args, Outcome, Row, CALLS};
 use gdrcore_core::inject::{Faults, RULES_MAX};
@@ -117,6 +118,10 @@ fn leave_as_refused(row: usize, args: &Args, abort: impl FnOnce()) {
             // posted.
             unsafe { (bad as *mut usize).write(first) };
         }
+    }
+    if row == Row::ibv_get_device_list as usize && args[0] != 0 {
+        // SAFETY: the program's int, which the call writes also if it fails.
+        unsafe { (args[0] as *mut c_int).write(0) };
     }
     if row == Row::ibv_wr_complete as usize {
         // Nothing of it is posted, and another thread may begin.

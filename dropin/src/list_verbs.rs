@@ -13,6 +13,11 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     // SAFETY: calloc takes any sizes.
     let array = unsafe { libc::calloc(list.len() + 1, size_of::<*mut ibv_device>()) }
         .cast::<*mut ibv_device>();
+    if !count.is_null() {
+        let found = if array.is_null() { 0 } else { list.len() as c_int };
+        // SAFETY: the program's int.
+        unsafe { count.write(found) };
+    }
     if array.is_null() {
         set_errno(libc::ENOMEM);
         return array;
@@ -20,10 +25,6 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     for (i, a) in list.iter().enumerate() {
         // SAFETY: room for all and the terminating null.
         unsafe { array.add(i).write((&raw const a.ibv).cast_mut()) };
-    }
-    if !count.is_null() {
-        // SAFETY: the program's int.
-        unsafe { count.write(list.len() as c_int) };
     }
     array
 }

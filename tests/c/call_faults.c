@@ -53,7 +53,8 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 static void forms(void)
 {
     struct ibv_device **list;
-    POINTER(list, ibv_get_device_list(NULL), ENOMEM);
+    int count = 7;
+    POINTER(list, ibv_get_device_list(&count), ENOMEM);
     POINTER(ctx, ibv_open_device(list[0]), EACCES);
     ibv_free_device_list(list);
     POINTER(pd, ibv_alloc_pd(ctx), ENOMEM);

@@ -108,27 +108,31 @@ static int makes(uint32_t ibv_qp_cap_offset, uint32_t value)
 
 static void sizes(void)
 {
-    CHECK(makes(CAP(max_send_wr), 50) && !makes(CAP(max_send_wr), 51));
-    CHECK(makes(CAP(max_recv_wr), 50) && !makes(CAP(max_recv_wr), 51));
+    CHECK(makes(CAP(max_send_wr), 32) && !makes(CAP(max_send_wr), 33));
+    CHECK(makes(CAP(max_recv_wr), 32) && !makes(CAP(max_recv_wr), 33));
     CHECK(makes(CAP(max_send_sge), 2) && !makes(CAP(max_send_sge), 3));
     CHECK(makes(CAP(max_recv_sge), 2) && !makes(CAP(max_recv_sge), 3));
     CHECK(makes(CAP(max_inline_data), 0) && !makes(CAP(max_inline_data), 1));
     struct ibv_qp_init_attr i = init();
     struct ibv_qp *qp = ibv_create_qp(pd, &i);
     CHECK(qp && i.cap.max_inline_data == 0 && ibv_destroy_qp(qp) == 0);
+    i.cap.max_send_wr = i.cap.max_recv_wr = 17;
+    CHECK((qp = ibv_create_qp(pd, &i)) && i.cap.max_send_wr <= 32 && i.cap.max_recv_wr <= 32);
+    CHECK(ibv_destroy_qp(qp) == 0);
 
-    struct ibv_srq_init_attr deep = {.attr = {.max_wr = 51, .max_sge = 1}},
+    struct ibv_srq_init_attr deep = {.attr = {.max_wr = 33, .max_sge = 1}},
                              wide = {.attr = {.max_wr = 8, .max_sge = 3}};
     CHECK(!ibv_create_srq(pd, &deep) && errno == EINVAL);
     CHECK(!ibv_create_srq(pd, &wide) && errno == EINVAL);
     wide.attr.max_sge = 2;
     struct ibv_srq *srq = ibv_create_srq(pd, &wide);
-    struct ibv_srq_attr more = {.max_wr = 51};
+    struct ibv_srq_attr more = {.max_wr = 33};
     CHECK(srq && ibv_modify_srq(srq, &more, IBV_SRQ_MAX_WR) == EINVAL && ibv_destroy_srq(srq) == 0);
 
-    CHECK(!ibv_create_cq(ctx, 101, NULL, NULL, 0) && errno == EINVAL);
-    struct ibv_cq *most = ibv_create_cq(ctx, 100, NULL, NULL, 0);
-    CHECK(most && ibv_resize_cq(most, 101) == EINVAL && ibv_resize_cq(most, 99) == 0);
+    CHECK(!ibv_create_cq(ctx, 65, NULL, NULL, 0) && errno == EINVAL);
+    struct ibv_cq *most = ibv_create_cq(ctx, 60, NULL, NULL, 0);
+    CHECK(most && most->cqe <= 64);
+    CHECK(ibv_resize_cq(most, 65) == EINVAL && ibv_resize_cq(most, 64) == 0 && most->cqe == 64);
     CHECK(ibv_destroy_cq(most) == 0);
 
     int flags = IBV_ACCESS_LOCAL_WRITE;
@@ -143,8 +147,8 @@ static void attributes(void)
     struct ibv_device_attr a;
     CHECK(ibv_query_device(ctx, &a) == 0);
     CHECK(a.max_pd == 2 && a.max_cq == 3 && a.max_qp == 4 && a.max_srq == 1 && a.max_ah == 3);
-    CHECK(a.max_mr == 5 && a.max_mw == 5 && a.max_mr_size == 65536 && a.max_cqe == 100);
-    CHECK(a.max_qp_wr == 50 && a.max_srq_wr == 50 && a.max_sge == 2 && a.max_srq_sge == 2);
+    CHECK(a.max_mr == 5 && a.max_mw == 5 && a.max_mr_size == 65536 && a.max_cqe == 64);
+    CHECK(a.max_qp_wr == 32 && a.max_srq_wr == 32 && a.max_sge == 2 && a.max_srq_sge == 2);
     CHECK(a.max_qp_rd_atom == 2 && a.max_qp_init_rd_atom == 2);
 }
 

@@ -5,7 +5,8 @@
  *   right      none
  *   unchecked  the second region is used whether or not there is one
  *   hang       waits for the completion of the third post, whether or not it was posted
- *   left       leaves a process running that holds FILE (the next argument) locked
+ *   left       leaves a process of a session of its own running that holds FILE (the next argument)
+ *              locked
  *   lost       ends with 3 if the messages 7 and 12 of a UC queue pair are lost, and needs no other
  */
 #include <infiniband/verbs.h>
@@ -139,6 +140,7 @@ int main(int argc, char **argv)
     const char *how = argc > 1 ? argv[1] : "right";
     if (!strcmp(how, "left")) {
         if (fork() == 0) {
+            NEED(setsid() > 0);
             FILE *file = fopen(argv[2], "w");
             NEED(file && flock(fileno(file), LOCK_EX) == 0);
             for (;;)

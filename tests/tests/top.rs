@@ -79,7 +79,8 @@ fn a_receiver_that_posts_no_receive_is_seen_at_both_ends() {
     wait_for(60, "no RNR NAK is seen at both ends", || {
         let devices = top(rest);
         seen = (one(&devices, from.pid()), one(&devices, to.pid()));
-        count(&seen.0["qps"][0], "rcvd_rnr_err") > 0 && count(&seen.1["qps"][0], "send_rnr_err") > 0
+        let has = |of: &Value, counter| count(&of["qps"][0], counter) > 0;
+        has(&seen.0, "rcvd_rnr_err") && has(&seen.1, "send_rnr_err") && seen.0["answers"] == true
     });
     let (from_qp, to_qp) = (&seen.0["qps"][0], &seen.1["qps"][0]);
     assert_eq!(seen.0["program"], "far_end");
@@ -92,7 +93,6 @@ fn a_receiver_that_posts_no_receive_is_seen_at_both_ends() {
     assert_eq!(to_qp["peer_qpn"], from_qp["qpn"]);
     assert!(other.contains(from_qp["peer"].as_str().expect("an address")), "{from_qp}");
     assert!(from_qp["sq"]["used"].as_u64() > Some(0), "requests wait: {from_qp}");
-    assert_eq!(seen.0["answers"], true);
 }
 
 #[test]
@@ -105,19 +105,24 @@ fn a_lossy_path_has_rates_and_packets_sent_again() {
     let (mut a, mut b) =
         connected(lossy.dev(), plain.dev(), Shape::default()).expect("connected ends");
     let mut posted = 0;
-    let devices = top(|| {
-        if a.done.len() as u64 + 8 > posted && a.post(posted, Op::Write(0, None), 0, 4096).is_ok() {
-            posted += 1;
-        }
-        a.poll();
-        b.poll();
-    });
-    let own = of(&devices, std::process::id());
     let lossy_address = address(1);
-    let device = own.iter().find(|d| lossy_address.ends_with(d["address"].as_str().expect("text")));
-    let qp = &device.expect("the lossy device")["qps"][0];
-    assert!(count(qp, "retransmitted_pkts") > 0 && count(qp, "rdma_writes") > 0, "{qp}");
-    assert!(qp["rates"]["sent_bytes"].as_f64() > Some(0.0), "{qp}");
+    wait_for(60, "no rate, or no packet sent again, is seen", || {
+        let devices = top(|| {
+            let may = a.done.len() as u64 + 8 > posted;
+            if may && a.post(posted, Op::Write(0, None), 0, 4096).is_ok() {
+                posted += 1;
+            }
+            a.poll();
+            b.poll();
+        });
+        let is_lossy = |d: &&Value| d["address"] == lossy_address.trim_start_matches("soft:");
+        let own = of(&devices, std::process::id());
+        let Some(device) = own.into_iter().find(is_lossy) else { return false };
+        let qp = &device["qps"][0];
+        count(qp, "retransmitted_pkts") > 0
+            && count(qp, "rdma_writes") > 0
+            && qp["rates"]["sent_bytes"].as_f64() > Some(0.0)
+    });
     assert!(a.done.iter().all(|wc| wc.status == 0), "{:?}", a.done);
 }
 
@@ -126,9 +131,13 @@ fn sleepers_answer_stopped_ones_do_not_and_ended_ones_are_gone() {
     let mut sleeper = Far::start(FAR, &address(1), &["helper=1"]);
     let mut polling = Far::start(FAR, &address(1), &[]);
     let [_, theirs] = polling.connect_far(&mut sleeper);
-    wait_for(60, "the sleeper does not answer", || {
-        let device = one(&top(rest), sleeper.pid());
-        device["answers"] == true && device["qps"][0]["qpn"] == theirs.qpn
+    wait_for(60, "the sleeper, or the one that polls, does not answer", || {
+        let devices = top(rest);
+        let [device, other] = [&sleeper, &polling].map(|far| one(&devices, far.pid()));
+        device["answers"] == true
+            && device["qps"][0]["qpn"] == theirs.qpn
+            && other["answers"] == true
+            && other["qps"][0]["peer_qpn"] == theirs.qpn
     });
     polling.stop();
     let stopped = one(&top(rest), polling.pid());
@@ -140,7 +149,9 @@ fn sleepers_answer_stopped_ones_do_not_and_ended_ones_are_gone() {
     let gone = polling.pid();
     polling.kill();
     assert!(of(&top(rest), gone).is_empty());
-    assert_eq!(one(&top(rest), sleeper.pid())["process"], "sleeping");
+    wait_for(60, "the sleeper does not sleep", || {
+        one(&top(rest), sleeper.pid())["process"] == "sleeping"
+    });
 }
 
 /// A program that has opened a device and never polls: whose it is is known.
@@ -151,7 +162,9 @@ fn one_that_never_polls_is_named() {
     let own = one(&top(rest), std::process::id());
     assert_eq!((&own["answers"], &own["address"]), (&false.into(), &"".into()));
     assert_eq!(own["objects"], serde_json::json!({}));
-    assert_eq!(one(&top(|| poll(&device)), std::process::id())["answers"], true);
+    wait_for(60, "a device that is polled does not answer", || {
+        one(&top(|| poll(&device)), std::process::id())["answers"] == true
+    });
 }
 
 #[test]
@@ -160,6 +173,12 @@ fn another_user_sees_nothing() {
     if unsafe { libc::geteuid() } != 0 {
         skip!("only root can become another user");
     }
+    let other = |command: &mut Command| _ = command.uid(65533).gid(65533);
+    let mut help = Command::new(library::cli());
+    other(help.args(["top", "--help"]).stdout(Stdio::null()));
+    if help.status().is_err() {
+        skip!("another user cannot execute what is in this folder");
+    }
     let _alone = alone();
     let device = Soft::open(&address(1), &SoftConfig::default()).expect("a device");
     let pid = std::process::id();
@@ -167,7 +186,7 @@ fn another_user_sees_nothing() {
         one(&top(|| poll(&device)), pid)["answers"] == true
     });
     let mut command = Command::new(library::cli());
-    command.args(["top", "--json", "--once", "--interval", "0.1"]).uid(65533).gid(65533);
+    other(command.args(["top", "--json", "--once", "--interval", "0.1"]));
     let done = run(&mut command, 60);
     assert!(done.ok() && done.output.trim() == r#"{"devices":[]}"#, "{}", done.output);
 }
@@ -184,9 +203,9 @@ fn prometheus_gets_counters_whatever_other_clients_send() {
     let at = output.trim().trim_start_matches("http://").trim_end_matches("/metrics").to_string();
     let ask = |request: &[u8]| {
         let mut client = TcpStream::connect(&at).expect("a connection");
-        client.write_all(request).expect("sent");
         let mut text = String::new();
-        // A request that is too long is answered by a reset.
+        // A request that is too long is answered by a reset, maybe while it is sent.
+        let _ = client.write_all(request);
         let _ = client.read_to_string(&mut text);
         text
     };

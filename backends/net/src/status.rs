@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! gdrcore-status 1
-//! process pid=PID program=NAME                     NAME: to the line's end
+//! process pid=PID pid_ns=INODE program=NAME        NAME: to the line's end
 //! device address=ADDRESS:PORT qp=N cq=N srq=N mr=N mw=N COUNTER=N...
 //! qp qpn=N type=TYPE state=STATE [peer=ADDRESS peer_qpn=N path=PATH] sq=OPEN/SIZE rq=OPEN/SIZE
 //!    COUNTER=N... [cause=WORDS]                    WORDS: to the line's end
@@ -23,7 +23,8 @@ use crate::addr_group::status_request;
 use crate::local::{own_paths, read_file};
 use core::fmt;
 use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -40,7 +41,13 @@ pub(crate) fn write_process(text: &mut impl fmt::Write) -> fmt::Result {
     let mut name = [0; 64];
     let name = read_file(c"/proc/self/comm", &mut name);
     let name = core::str::from_utf8(name).unwrap_or_default().lines().next().unwrap_or_default();
-    writeln!(text, "{HEAD}process pid={} program={name}", std::process::id())
+    let (pid, pid_ns) = (std::process::id(), pid_namespace());
+    writeln!(text, "{HEAD}process pid={pid} pid_ns={pid_ns} program={name}")
+}
+
+/// The PID namespace of this process, by the number of its inode; 0: unknown.
+pub fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |ns| ns.ino())
 }
 
 /// The status of a device.
@@ -89,18 +96,26 @@ pub fn ask(wait: Duration) -> Vec<Status> {
     asked.iter().filter_map(read).collect()
 }
 
+/// Opens what a path names for reading, with further flags of open(2). No link, and no FIFO that
+/// waits for a writer, keeps an asker from its other devices.
+fn open(path: &Path, flags: i32) -> std::io::Result<File> {
+    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
 fn read(asked: &Asked) -> Option<Status> {
     let now = identity(&asked.place)?;
-    let path = asked.place.join("status");
-    let file = fs::symlink_metadata(&path).ok()?;
-    if !file.is_file() || file.len() > LONGEST {
+    let mut file = open(&asked.place.join("status"), 0).ok()?;
+    let about = file.metadata().ok()?;
+    if !about.is_file() || about.len() > LONGEST {
         return None;
     }
-    let text = fs::read_to_string(&path).ok()?;
+    let mut text = String::new();
+    file.by_ref().take(LONGEST).read_to_string(&mut text).ok()?;
     Some(Status {
         place: asked.place.clone(),
         text: text.strip_prefix(HEAD)?.into(),
-        written: file.modified().ok()?,
+        written: about.modified().ok()?,
         is_answer: Some(now) != asked.before,
     })
 }
@@ -123,7 +138,12 @@ fn is_device(place: &Path) -> bool {
     // A device that takes no links has no door.
     let is_first = || !fs::symlink_metadata(place.join("door")).is_ok_and(|d| d.is_symlink());
     // The lock is released with the descriptor.
-    let is_locked =
-        || File::open(place).is_ok_and(|d| matches!(d.try_lock(), Err(TryLockError::WouldBlock)));
+    let is_locked = || {
+        let dir = open(place, libc::O_DIRECTORY);
+        dir.is_ok_and(|d| matches!(d.try_lock(), Err(TryLockError::WouldBlock)))
+    };
     name.parse::<u16>().is_ok() && is_first() && is_locked()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What a client has for its request, and for reading the answer.
+/// What a client has for its request, and again for reading the answer.
 const WAIT: Duration = Duration::from_secs(2);
 /// Longest request.
 const LONGEST: usize = 8 << 10;
@@ -16,7 +16,8 @@ const LONGEST: usize = 8 << 10;
 pub fn serve(at: SocketAddr, metrics: impl Fn() -> String) -> Result<u8, String> {
     let listener = TcpListener::bind(at).map_err(|e| format!("{at}: {e}"))?;
     let bound = listener.local_addr().map_err(|e| format!("{at}: {e}"))?;
-    println!("http://{bound}/metrics");
+    // Nobody may read it.
+    let _ = writeln!(std::io::stdout(), "http://{bound}/metrics");
     for client in listener.incoming() {
         match client {
             Ok(client) => drop(answer(client, &metrics)),
@@ -29,7 +30,6 @@ pub fn serve(at: SocketAddr, metrics: impl Fn() -> String) -> Result<u8, String>
 
 /// Answers one client. A slow one is given up.
 fn answer(mut client: TcpStream, metrics: &impl Fn() -> String) -> std::io::Result<()> {
-    client.set_write_timeout(Some(WAIT))?;
     let (mut request, end) = (Vec::new(), Instant::now() + WAIT);
     while !request.windows(4).any(|w| w == b"\r\n\r\n") {
         let left = end.saturating_duration_since(Instant::now());
@@ -47,10 +47,19 @@ fn answer(mut client: TcpStream, metrics: &impl Fn() -> String) -> std::io::Resu
         true => ("200 OK", metrics()),
         false => ("404 Not Found", "GET /metrics\n".into()),
     };
-    write!(
-        client,
+    let text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )
+    );
+    let (mut rest, end) = (text.as_bytes(), Instant::now() + WAIT);
+    while !rest.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        client.set_write_timeout(Some(left))?;
+        rest = &rest[client.write(rest)?..];
+    }
+    Ok(())
 }

@@ -86,7 +86,8 @@ pub fn run(o: &Options) -> Result<u8, String> {
     let mut before = look();
     let mut due = Instant::now();
     loop {
-        due += o.interval;
+        // After a stop, the looks that were missed are left out.
+        due = (due + o.interval).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let now = look();
         let changes = changes(&before, &now);

@@ -32,8 +32,7 @@ fn stat(path: &str) -> Option<(String, char, u64)> {
 }
 
 impl Process {
-    /// The process with a number and a name; `None`: there is none, for instance because the number
-    /// is of another PID namespace.
+    /// The process with a number of this PID namespace, and a name; `None`: there is none.
     pub fn of(pid: u64, name: &str) -> Option<Process> {
         let (is, state, ticks) = stat(&format!("/proc/{pid}/stat"))?;
         if is != name {

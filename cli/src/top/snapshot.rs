@@ -1,7 +1,7 @@
 //! What devices said at one time, and what has changed since.
 
 use super::process::Process;
-use gdrcore_net::status::Status;
+use gdrcore_net::status::{pid_namespace, Status};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -35,8 +35,13 @@ impl<'t> Line<'t> {
         Line { of, words }
     }
 
+    fn word(&self, name: &str) -> &'t str {
+        self.words.get(name).copied().unwrap_or_default()
+    }
+
+    /// A word for a terminal, which no control character reaches.
     fn text(&self, name: &str) -> String {
-        self.words.get(name).copied().unwrap_or_default().to_string()
+        self.word(name).replace(char::is_control, "?")
     }
 
     fn number(&self, name: &str) -> u64 {
@@ -51,8 +56,9 @@ impl<'t> Line<'t> {
     }
 
     fn counters(&self) -> Counts<u64> {
-        let numbers = self.words.iter().filter_map(|(k, v)| Some((*k, v.parse().ok()?)));
-        numbers.filter(|(k, _)| !FACTS.contains(k)).map(|(k, v)| (k.to_string(), v)).collect()
+        let is_name = |k: &str| k.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'));
+        let named = self.words.iter().filter(|(k, _)| is_name(k) && !FACTS.contains(k));
+        named.filter_map(|(k, v)| Some((k.to_string(), v.parse().ok()?))).collect()
     }
 }
 
@@ -80,6 +86,8 @@ pub struct Qp {
 #[derive(Clone, Debug)]
 pub struct Device {
     pub place: PathBuf,
+    /// Its first block of QPNs, which tells devices of one address apart.
+    pub block: String,
     pub pid: u64,
     pub program: String,
     /// Empty: the device has never answered.
@@ -98,8 +106,10 @@ pub struct Device {
 impl Device {
     /// Reads what a device said.
     pub fn of(status: &Status) -> Device {
+        let block = status.place.file_name().unwrap_or_default().to_string_lossy();
         let mut device = Device {
             place: status.place.clone(),
+            block: block.replace(char::is_control, "?"),
             pid: 0,
             program: String::new(),
             address: String::new(),
@@ -115,6 +125,9 @@ impl Device {
             match line.of {
                 "process" => {
                     (device.pid, device.program) = (line.number("pid"), line.text("program"));
+                    if line.number("pid_ns") == pid_namespace() {
+                        device.process = Process::of(device.pid, line.word("program"));
+                    }
                 }
                 "device" => {
                     device.address = line.text("address");
@@ -138,9 +151,6 @@ impl Device {
                 _ => {}
             }
         }
-        device.process = Process::of(device.pid, &device.program);
-        // It goes to a terminal.
-        device.program = device.program.replace(char::is_control, "?");
         device
     }
 
@@ -181,8 +191,9 @@ fn changes_of(before: &Device, now: &Device) -> Changes {
         return changes;
     }
     let rates = |old: &Counts<u64>, new: &Counts<u64>| -> Counts<f64> {
-        let old = |name| old.get(name).copied().unwrap_or(0);
-        let all = new.iter().map(|(name, n)| (name, n.wrapping_sub(old(name.as_str()))));
+        let old = |name: &str| old.get(name).copied().unwrap_or(0);
+        // What is smaller is of another device of the process, at the same place.
+        let all = new.iter().filter_map(|(name, n)| Some((name, n.checked_sub(old(name))?)));
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.clone(), n as f64 / seconds)).collect()
     };
     changes.counters = rates(&before.counters, &now.counters);

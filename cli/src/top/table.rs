@@ -125,8 +125,9 @@ pub fn json(devices: &[Device], changes: &[Changes]) -> Value {
         let qps = d.qps.iter().enumerate().map(|(i, qp)| of_qp(qp, c.qps.get(i)));
         let helpers = c.helpers.iter().map(|(name, cpu)| json!({ "name": name, "cpu": cpu }));
         json!({
-            "pid": d.pid, "program": d.program, "address": d.address, "answers": d.is_answer,
-            "age_s": d.age_s(), "process": d.process.as_ref().map(|p| p.state_word()),
+            "pid": d.pid, "program": d.program, "address": d.address, "block": d.block,
+            "answers": d.is_answer, "age_s": d.age_s(),
+            "process": d.process.as_ref().map(|p| p.state_word()),
             "cpu": c.cpu, "helpers": helpers.collect::<Vec<_>>(), "objects": d.objects,
             "counters": d.counters, "rates": c.counters, "qps": qps.collect::<Vec<_>>(),
             "cqs": d.cqs.iter().map(|&cq| queue(cq)).collect::<Vec<_>>(),
@@ -139,8 +140,12 @@ pub fn json(devices: &[Device], changes: &[Changes]) -> Value {
 /// The text of Prometheus, version 0.0.4: a family for each counter.
 pub fn prometheus(devices: &[Device]) -> String {
     let labels = |d: &Device| {
-        let program = d.program.replace('\\', "\\\\").replace('"', "\\\"");
-        format!("{{pid=\"{}\",program=\"{program}\",device=\"soft:{}\"}}", d.pid, d.address)
+        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+        let (program, address) = (quoted(&d.program), quoted(&d.address));
+        let (pid, block) = (d.pid, quoted(&d.block));
+        format!(
+            "{{pid=\"{pid}\",program=\"{program}\",device=\"soft:{address}\",block=\"{block}\"}}"
+        )
     };
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, value: &dyn Fn(&Device) -> Option<u64>| {

@@ -5,8 +5,13 @@ use std::time::{Duration, SystemTime};
 
 /// A device that said something, so many seconds after the epoch.
 fn device(text: &str, at: u64) -> Device {
+    device_of("7", text, at)
+}
+
+/// One of another block.
+fn device_of(block: &str, text: &str, at: u64) -> Device {
     Device::of(&Status {
-        place: "/somewhere/7".into(),
+        place: format!("/somewhere/{block}").into(),
         text: text.into(),
         written: SystemTime::UNIX_EPOCH + Duration::from_secs(at),
         is_answer: true,
@@ -60,6 +65,8 @@ fn rates_are_of_the_time_between_two_answers() {
     assert!(all[0].counters.is_empty(), "nothing else has changed");
     // A device that has not answered since has no rates.
     assert!(changes(&new, &new)[0].qps.is_empty());
+    // Nor has one that the process has opened anew.
+    assert!(changes(&[device(&with_qp(" rdma_sends=40", ""), 1)], &new)[0].qps[0].is_empty());
     // Nor has one of another process at the same place.
     let [old] = old;
     assert!(changes(&[Device { pid: 1, ..old }], &new)[0].qps.is_empty());
@@ -78,14 +85,43 @@ fn a_name_cannot_command_the_terminal_or_break_a_label() {
     let shown = table::text(&all, &changes(&[], &all), false);
     assert!(!shown.contains('\x1b') && shown.contains("a?[2J"), "{shown}");
     assert!(table::prometheus(&all).contains(r#"program="a?[2J\"\\""#));
+    let words = "\x1b[2J";
+    let all = [device(
+        &format!(
+            "{PROCESS}device address={words}\" qp=1 a\"b=1 c{words}=2\n\
+             qp qpn=1 type={words} state={words} peer={words} path={words} cause={words}\nend\n"
+        ),
+        1,
+    )];
+    let shown = table::text(&all, &changes(&[], &all), false) + &table::prometheus(&all);
+    assert!(!shown.contains('\x1b') && shown.contains("?[2J"), "{shown}");
+    assert!(shown.contains("device=\"soft:?[2J\\\""), "{shown}");
+    assert!(all[0].counters.is_empty(), "{:?}", all[0].counters);
+}
+
+#[test]
+fn a_process_of_another_pid_namespace_is_not_confused() {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let (pid, own) = (std::process::id(), gdrcore_net::status::pid_namespace());
+    for ns in [own, own + 1] {
+        let d = device(&format!("process pid={pid} pid_ns={ns} program={name}"), 1);
+        assert_eq!((d.process.is_some(), d.pid), (ns == own, pid.into()), "{ns}");
+    }
 }
 
 #[test]
 fn the_counters_of_prometheus_are_families() {
-    let d = device(&with_qp("", ""), 1);
-    let text = table::prometheus(&[d.clone(), d]);
+    let text = table::prometheus(&["7", "8"].map(|block| device_of(block, &with_qp("", ""), 1)));
+    let families = text.matches("# TYPE ").count();
     assert_eq!(text.matches("# TYPE gdrcore_sent_bytes_total counter").count(), 1);
-    assert_eq!(text.matches("device=\"soft:127.0.0.1:4791\"} 10\n").count(), 2);
+    assert_eq!(text.matches("device=\"soft:127.0.0.1:4791\",block=").count(), 2 * families);
+    // Two engines of a process have an address.
+    let mut series: Vec<_> = text.lines().filter_map(|l| l.rsplit_once(' ')).collect();
+    series.retain(|(name, _)| !name.starts_with('#'));
+    let all = series.len();
+    series.sort_by_key(|(name, _)| *name);
+    series.dedup_by_key(|(name, _)| *name);
+    assert_eq!((series.len(), all), (2 * families, 2 * families));
 }
 
 #[test]

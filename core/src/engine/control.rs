@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::{Guard, Inner};
 use crate::arena::{Region, Table};
-use crate::config::{lowered, Config};
+use crate::config::{lowered, Config, MIN_CQE};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
 use crate::mem::{Memory, Regions};
@@ -23,8 +23,6 @@ use crate::wire::mtu_code;
 pub const MAX_DEPTH: u32 = 1 << 16;
 /// Largest CQ.
 pub const MAX_CQE: u32 = 1 << 22;
-/// Smallest CQ: one entry that a receive may reserve, and one that it may not.
-const MIN_CQE: u32 = 2;
 /// Bytes of one CQ entry in its ring.
 const CQE_STRIDE: u32 = 64;
 

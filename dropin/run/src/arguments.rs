@@ -41,8 +41,9 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --fault-log FILE    append a line to FILE for each fault (GDRC_FAULT_LOG)
   --search-faults N   run the program with the faults of N seeds (--fault, or losses and others of
                       packets; from --seed on), and with each of its calls failing once; print the
-                      smallest sets of faults with which it fails or does not end. Its input and
-                      output are /dev/null. The exit code is 1 if there are any
+                      sets of faults with which it fails or does not end, without those that it
+                      does not need. Its input and output are /dev/null. The exit code is 1 if
+                      there are any
   --timeout SECONDS   how long a run may take (30)
   --fine CODES        exit codes with which a run has not failed: 0,2; else only 0
   --stats             print the counters of each process, under the names of
@@ -96,6 +97,8 @@ pub struct Arguments {
     pub environment: Vec<(&'static str, OsString)>,
     pub program: OsString,
     pub rest: Vec<OsString>,
+    /// The options given, but for those of faults, seed and search.
+    pub options: Vec<OsString>,
     /// Run it many times.
     pub search: Option<Search>,
 }
@@ -184,6 +187,7 @@ const OPTIONAL: &[(&str, &str, &str)] =
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
     let mut words = lexopt::Parser::from_args(words);
     let (mut environment, mut searching) = (Vec::new(), Vec::new());
+    let mut options: Vec<OsString> = Vec::new();
     while let Some(word) = words.next()? {
         let name = match &word {
             Short('h') | Long("help") => return Ok(Request::Help),
@@ -192,7 +196,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
                 let program = program.clone();
                 let rest = words.raw_args()?.collect();
                 let search = Search::of(&searching)?;
-                return Ok(Request::Run(Arguments { environment, program, rest, search }));
+                return Ok(Request::Run(Arguments { environment, program, rest, options, search }));
             }
             Short('v') => "verbose",
             Short('c') => "trace-count",
@@ -200,6 +204,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
             Short(_) => return Err(word.unexpected()),
         };
         if let Some((_, variable, value)) = PLAIN.iter().find(|(n, ..)| *n == name) {
+            options.push(format!("--{name}").into());
             environment.push((*variable, OsString::from(value)));
         } else if SEARCHING.contains(&name) {
             let name = name.to_string();
@@ -207,10 +212,16 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
         } else if let Some((name, variable, value)) = OPTIONAL.iter().find(|(n, ..)| *n == name) {
             let value = words.optional_value().unwrap_or_else(|| OsString::from(value));
             check(name, &value)?;
+            let mut option = OsString::from(format!("--{name}="));
+            option.push(&value);
+            options.push(option);
             environment.push((variable, value));
         } else if let Some((name, variable)) = VALUED.iter().find(|(n, _)| *n == name) {
             let value = words.value()?;
             check(name, &value)?;
+            if !matches!(*name, "fault" | "seed") {
+                options.extend([format!("--{name}").into(), value.clone()]);
+            }
             environment.push((variable, value));
         } else {
             return Err(word.unexpected());
@@ -342,6 +353,8 @@ mod tests {
         assert_eq!(a.search, Some(Search { seeds: 7, timeout, fine: vec![0, 2] }));
         assert_eq!(a.environment, [("GDRC_SEED", "3".into())]);
         assert_eq!(run("prog --search-faults 7").search, None);
+        let a = run("--lid --search-faults 7 --fault loss --trace=x --path udp -v prog --mlx5");
+        assert_eq!(a.options, ["--lid", "--trace=x", "--path", "udp", "--verbose"]);
     }
 
     #[test]

@@ -6,8 +6,10 @@
 mod arguments;
 mod capture;
 mod faults;
+mod processes;
 mod search;
 mod shrink;
+mod stop;
 mod strict_files;
 mod trace_file;
 

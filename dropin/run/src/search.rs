@@ -2,12 +2,16 @@
 //! fails.
 
 use crate::arguments::{Arguments, Search};
-use crate::shrink::{rules_of, smallest, Try};
+use crate::processes::{end_children, Children};
+use crate::shrink::{counts, rules_of, smallest, Try};
+use crate::stop;
 use gdrcore_calls::{may_fail, Outcome, CALLS};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,6 +52,8 @@ struct Runner<'a> {
     program: &'a dyn Fn() -> Command,
     /// The files of a run.
     folder: PathBuf,
+    /// Processes that the launcher had begun with.
+    before: Children,
     runs: u64,
 }
 
@@ -64,19 +70,22 @@ impl Runner<'_> {
         set(&mut c);
         let named = c.get_program().to_string_lossy().into_owned();
         let mut child = c.spawn().map_err(|e| format!("{named}: {e}"))?;
-        let group = child.id();
         let end = Instant::now() + self.search.timeout;
         let status = loop {
             match child.try_wait().map_err(|e| format!("{named}: {e}"))? {
                 Some(status) => break Some(status),
-                None if Instant::now() > end => break None,
+                None if Instant::now() > end || stop::signal().is_some() => break None,
                 None => std::thread::sleep(LOOK),
             }
         };
-        // Also what the program has left running.
-        kill_group(group);
         if status.is_none() {
+            let _ = child.kill();
             let _ = child.wait();
+        }
+        // What the program has left running.
+        end_children(&self.before);
+        if let Some(signal) = stop::signal() {
+            return Err(format!("signal {signal} has ended the search"));
         }
         Ok(status.map_or(End::Late, |status| self.judge(status)))
     }
@@ -119,13 +128,6 @@ impl Runner<'_> {
     }
 }
 
-/// Ends all processes of a group.
-fn kill_group(group: u32) {
-    let Ok(group) = i32::try_from(group) else { return };
-    // SAFETY: no pointers. The group is of a child that this process made.
-    unsafe { libc::kill(-group, libc::SIGKILL) };
-}
-
 /// A run that has to fail as another one.
 struct Again<'a, 'b> {
     runner: &'a mut Runner<'b>,
@@ -160,7 +162,8 @@ fn chosen(count: u64) -> Vec<u64> {
     (1..=half).chain(rest).collect()
 }
 
-/// A set of faults with which the program fails, and how.
+/// A set of faults with which the program fails, and how. Without any: it has failed in a run that
+/// had none.
 struct Found {
     end: End,
     rules: Vec<String>,
@@ -177,11 +180,13 @@ fn single_calls(
         for n in chosen(*count) {
             let rule = format!("call {name} nth {n} errno {}", errno_of(name));
             let (end, log) = runner.with(std::slice::from_ref(&rule), 1)?;
-            if log.is_empty() {
+            if log.is_empty() && end == End::Good {
                 // No process makes so many of them.
                 break;
             }
-            if end != End::Good {
+            if log.is_empty() {
+                tell(Found { end, rules: Vec::new(), seed: 1 });
+            } else if end != End::Good {
                 tell(Found { end, rules: vec![rule], seed: 1 });
             }
         }
@@ -197,13 +202,15 @@ fn seeds(
     tell: &mut dyn FnMut(Found),
 ) -> Result<(), String> {
     let mut shrunk = 0;
-    for seed in (first..).take(runner.search.seeds as usize) {
+    for seed in (first..=u64::MAX).take(runner.search.seeds as usize) {
         let (end, log) = runner.with(rules, seed)?;
         if end == End::Good {
             continue;
         }
         let mut found = rules.to_vec();
-        if shrunk < SHRUNK_MAX {
+        if log.is_empty() && rules.iter().all(|rule| counts(rule)) {
+            found.clear();
+        } else if shrunk < SHRUNK_MAX {
             shrunk += 1;
             found = smallest(rules, log, &mut Again { runner, seed, end })?;
         }
@@ -213,8 +220,7 @@ fn seeds(
 }
 
 /// The words of a command line, each as a shell reads it.
-fn shell_words(c: &Command) -> String {
-    let words = std::iter::once(c.get_program()).chain(c.get_args());
+fn shell_words<'a>(words: impl Iterator<Item = &'a OsString>) -> String {
     let quoted = words.map(|word| {
         let word = word.to_string_lossy();
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&b);
@@ -239,34 +245,56 @@ pub fn run(
     let text = given("GDRC_FAULTS").map(|(_, rules)| rules.to_string_lossy().into_owned());
     let rules = rules_of(text.as_deref().unwrap_or(RULES));
     let seed = given("GDRC_SEED").and_then(|(_, seed)| seed.to_str()?.parse().ok());
-    let folder = std::env::temp_dir().join(format!("gdrcore-search-{}", std::process::id()));
-    fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let done = within(&folder, search, program, &rules, seed.unwrap_or(1));
-    let _ = fs::remove_dir_all(&folder);
-    done
-}
-
-fn within(
-    folder: &Path,
-    search: &Search,
-    program: &dyn Fn() -> Command,
-    rules: &[String],
-    seed: u64,
-) -> Result<ExitCode, String> {
+    stop::catch_signals();
+    let folder = make_folder()?;
+    let before = Children::adopt();
     // The rules of the command line are those of the seeds; counting has none.
     let plain = || {
         let mut c = program();
         c.env_remove("GDRC_FAULTS").env_remove("GDRC_SEED").env_remove("GDRC_FAULT_LOG");
         c
     };
-    let mut runner = Runner { search, program: &plain, folder: folder.to_path_buf(), runs: 0 };
-    let words = shell_words(&plain());
+    let runner = Runner { search, program: &plain, folder: folder.clone(), before, runs: 0 };
+    let done = within(runner, a, &rules, seed.unwrap_or(1));
+    let _ = fs::remove_dir_all(&folder);
+    stop::end_by_signal();
+    done
+}
+
+/// A folder of this search. One of an earlier process with the same number, which was killed, may
+/// be there.
+fn make_folder() -> Result<PathBuf, String> {
+    let mut k = 0;
+    loop {
+        let name = format!("gdrcore-search-{}-{k}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && k < 1000 => k += 1,
+            Err(e) => return Err(format!("{}: {e}", folder.display())),
+        }
+    }
+}
+
+fn within(
+    mut runner: Runner<'_>,
+    a: &Arguments,
+    rules: &[String],
+    seed: u64,
+) -> Result<ExitCode, String> {
+    let options = shell_words(a.options.iter());
+    let launcher = format!("gdrcore-run {options}").trim_end().to_string();
+    let words = shell_words(std::iter::once(&a.program).chain(&a.rest));
     let mut sets = BTreeMap::new();
     let mut tell = |found: Found| {
         let rules = found.rules.join("; ");
         if sets.insert(rules.clone(), ()).is_none() {
             let (end, seed) = (found.end, found.seed);
-            eprintln!("gdrcore-run: {end}: gdrcore-run --fault '{rules}' --seed {seed} -- {words}");
+            let faults = match rules.is_empty() {
+                true => String::new(),
+                false => format!(" --fault '{rules}' --seed {seed}"),
+            };
+            eprintln!("gdrcore-run: {end}: {launcher}{faults} -- {words}");
         }
     };
     let calls = runner.plain()?;
@@ -293,8 +321,7 @@ mod tests {
 
     #[test]
     fn words_are_those_of_a_shell() {
-        let mut c = Command::new("./a b");
-        c.args(["-x", "it's", "", "y=1"]);
-        assert_eq!(shell_words(&c), r"'./a b' -x 'it'\''s' '' y=1");
+        let words = ["./a b", "-x", "it's", "", "y=1"].map(OsString::from);
+        assert_eq!(shell_words(words.iter()), r"'./a b' -x 'it'\''s' '' y=1");
     }
 }

@@ -1,4 +1,4 @@
-//! Shrinks a set of faults with which a program fails to the smallest that does it still.
+//! Shrinks a set of faults with which a program fails to one of which each fault is needed.
 
 /// Rules of one list, at most.
 const RULES_MAX: usize = gdrcore_core::inject::RULES_MAX;
@@ -45,7 +45,7 @@ fn behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
 }
 
 /// Whether a rule is about packets or calls, which it counts.
-fn counts(rule: &str) -> bool {
+pub fn counts(rule: &str) -> bool {
     !matches!(rule.split_whitespace().next(), Some("limit" | "event"))
 }
 
@@ -132,8 +132,8 @@ fn narrow(
     Ok((now, log))
 }
 
-/// The smallest set of rules with which the program still fails. `log`: that of the failure with
-/// `rules`.
+/// Rules with which the program still fails: those of single faults, each of which it needs, or
+/// else of windows. `log`: that of the failure with `rules`.
 ///
 /// # Errors
 /// As [`Try::fails`].
@@ -161,10 +161,10 @@ pub fn smallest(
         // What does not repeat fault by fault: it depends on time.
         return Ok(fallback);
     }
-    // Halves first, single ones at the end.
+    // Halves first, single ones at the end until none can be left out.
     let mut step = all.len().div_ceil(2);
     while all.len() > 1 {
-        let mut at = 0;
+        let (mut at, before) = (0, all.len());
         while at < all.len() && all.len() > 1 {
             let end = (at + step).min(all.len());
             let rest: Vec<String> = all[..at].iter().chain(&all[end..]).cloned().collect();
@@ -173,7 +173,7 @@ pub fn smallest(
                 false => at = end,
             }
         }
-        if step == 1 {
+        if step == 1 && all.len() == before {
             break;
         }
         step = step.div_ceil(2);
@@ -188,6 +188,8 @@ mod tests {
     /// A program that has a fault for each multiple of 7, and fails with these numbers.
     struct Model {
         needs: Vec<u64>,
+        /// It does not fail with the second without the first.
+        bound: Option<(u64, u64)>,
         runs: usize,
     }
 
@@ -213,12 +215,16 @@ mod tests {
                 }
             }
             let has = |n: &u64| log.iter().any(|line| number(line) == Some(*n));
-            Ok(self.needs.iter().all(has).then_some(log))
+            let is_bound = self.bound.is_some_and(|(a, b)| has(&b) && !has(&a));
+            Ok((self.needs.iter().all(has) && !is_bound).then_some(log))
         }
     }
 
     fn shrunk(rules: &[&str], needs: &[u64]) -> (Vec<String>, usize) {
-        let mut model = Model { needs: needs.to_vec(), runs: 0 };
+        shrunk_of(rules, Model { needs: needs.to_vec(), bound: None, runs: 0 })
+    }
+
+    fn shrunk_of(rules: &[&str], mut model: Model) -> (Vec<String>, usize) {
         let rules: Vec<String> = rules.iter().map(|r| r.to_string()).collect();
         let log = model.fails(&rules).unwrap().expect("it fails");
         (smallest(&rules, log, &mut model).unwrap(), model.runs)
@@ -232,6 +238,13 @@ mod tests {
         assert!(runs < 40, "{runs}");
         let (two, _) = shrunk(&["loss rate 14%"], &[350, 371]);
         assert_eq!(two, ["loss qp 2 nth 350", "loss qp 2 nth 371"]);
+    }
+
+    #[test]
+    fn one_that_can_be_left_out_only_without_another_is_left_out() {
+        let model = Model { needs: vec![14, 21], bound: Some((7, 28)), runs: 0 };
+        let (two, _) = shrunk_of(&["loss rate 14% to 28"], model);
+        assert_eq!(two, ["loss qp 2 nth 14", "loss qp 2 nth 21"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir, StatusText};
 use crate::rights::Foreign;
+use crate::status::write_process;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
@@ -258,6 +259,16 @@ impl Member {
         self.locks().next().map_or(Ok(()), |first| first.replace_status(write))
     }
 
+    /// Makes a status that names the process alone: who asks before the device answers learns at
+    /// least whose it is.
+    fn name_process(&self) {
+        // A full disk prevents it.
+        let _ = self.replace_status(|text| {
+            // The text keeps its errors.
+            let _ = write_process(text);
+        });
+    }
+
     /// Whether no probe or check is in progress.
     #[inline]
     pub fn is_settled(&self) -> bool {
@@ -436,6 +447,7 @@ impl Member {
             self.accepts_watchers = false;
             self.resume_accepting(now_ns());
         }
+        self.name_process();
         Ok(())
     }
 

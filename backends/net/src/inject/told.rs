@@ -97,8 +97,9 @@ fn note_repeat(spec: &FaultSpec<'_>, seed: u64) {
         None => format!("gdrc_config.faults \"{rules}\", seed {seed}"),
     };
     if let Ok(mut repeat) = REPEAT.try_lock() {
-        if repeat.0 != own {
-            // Those of the parent, which has told of them.
+        if repeat.0 != 0 && repeat.0 != own {
+            // Those of the parent, which has told of them. A thread that is told of the process's
+            // first fault may come behind others that have counted theirs.
             FAULTS.store(0, Ordering::Relaxed);
         }
         *repeat = (own, words);

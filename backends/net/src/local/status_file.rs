@@ -1,7 +1,8 @@
 //! The status of a device, in a file of its block's owner.
 //!
-//! The owner makes the file when it opens the device, and replaces it when another process of the
-//! user asks for it ([`crate::status`]). A device that nobody asks pays nothing.
+//! The owner writes a line about its process when it opens the device and when it takes its names
+//! again, and replaces the file when another process of the user asks for it ([`crate::status`]).
+//! Between these, a device that nobody asks pays nothing.
 
 use super::Lock;
 use crate::signals::without_signals;

@@ -12,7 +12,7 @@ use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{qp_state, qp_type};
 
 /// Most queue pairs, and most CQs, of which a status tells. The engine stands still while its
-/// status is written, some microseconds for each.
+/// status is written, some microseconds for each: milliseconds for all of them.
 const ROWS: usize = 1024;
 
 impl PortState {

@@ -9,7 +9,6 @@ use super::{GroupCounters, Member, Phase, Service, PEERS, SERVICES};
 use crate::addr::Endpoint;
 use crate::clock::random_seed;
 use crate::local::{lead_to_first, Holder, Name, ReceiptFile, Role, SocketDir};
-use crate::status::write_process;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::CHUNK;
@@ -276,11 +275,7 @@ impl Claim {
             status_requested: false,
         });
         let Some(m) = out else { return Ok(()) };
-        // Who asks before the device answers learns at least whose it is. A full disk prevents it.
-        let _ = m.replace_status(|text| {
-            // The text keeps its errors.
-            let _ = write_process(text);
-        });
+        m.name_process();
         if alone {
             m.index = Some(0);
             m.list_own();

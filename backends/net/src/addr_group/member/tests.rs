@@ -571,6 +571,7 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     let name = peer.member.locks().next().unwrap().name(Role::Liveness);
     std::fs::remove_dir_all(name.path().ancestors().nth(2).unwrap()).unwrap();
     peer.member.renew().unwrap();
+    assert!(name.path().with_file_name("status").exists(), "whose it is is known as before");
     let receipts = peer.member.receipts.as_ref().unwrap().receipts();
     assert_eq!(std::ptr::from_ref(receipts), address);
     assert_eq!(receipts.leave(qpns[1], Psn::new(10)), 0);
