@@ -493,7 +493,8 @@ impl Head {
 }
 
 /// The first words of a record, as little-endian numbers. The writer of a link may change them at
-/// any time, so each is read once and then checked.
+/// any time. So what is used is what one read gave and what was then checked; a word that is read
+/// again is checked again.
 pub trait Words: Copy {
     /// The word of a number below [`HEAD_MAX`] / 8.
     fn word(self, at: usize) -> u64;

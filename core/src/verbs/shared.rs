@@ -177,7 +177,11 @@ impl QpShared {
     /// As [`QpShared::expect_peer_write`], for a request that probably passes through a link.
     #[inline(always)]
     pub fn expect_frame(&self) {
-        host::expect_write(self.next_frame.load(Ordering::Relaxed));
+        let at = self.next_frame.load(Ordering::Relaxed);
+        // A prefetch of address 0 is a walk through the page tables each time.
+        if at != 0 {
+            host::expect_write(at);
+        }
     }
 
     /// Notes where in this process a WRITE to `remote_addr` went.

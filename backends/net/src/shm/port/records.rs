@@ -149,7 +149,7 @@ unsafe fn bytes<'f>(frame: NonNull<u8>, at: usize, end: usize) -> &'f [u8] {
 /// at `at`. Not inlined: the loop seldom needs it.
 ///
 /// # Safety
-/// As for [`head`]; `len` bytes of the frame are left at `at`.
+/// As for [`InFrame::at`]; `len` bytes of the frame are left at `at`.
 #[inline(never)]
 unsafe fn ack_at_end(
     frame: NonNull<u8>,
@@ -162,8 +162,8 @@ unsafe fn ack_at_end(
     Some(unsafe { InFrame::at(frame, at + ack) }.copy()).filter(is_ack)
 }
 
-/// The first words of a record where they are. The other end may still write there: each read copies
-/// one, before it is checked.
+/// The first words of a record where they are. The other end may still write there: each read
+/// copies one, before it is checked.
 #[derive(Clone, Copy)]
 struct InFrame(NonNull<u64>);
 
