@@ -336,8 +336,8 @@ impl Guard<'_> {
         self.split().0.link_of_new_peers = link;
     }
 
-    /// Whether a peer at the engine's own address is another engine there, for later control calls
-    /// under this lock. Such a peer is reached over the link, or through the port.
+    /// Later control calls under this lock treat a peer at the engine's own address as another
+    /// engine there, or not. Such a peer is reached over the link, or through the port.
     pub fn set_elsewhere(&mut self, elsewhere: bool) {
         self.split().0.elsewhere = elsewhere;
     }

@@ -168,8 +168,9 @@ impl SoftEngine {
         self.ends_send(g, port, Some(now))
     }
 
-    /// Ends a send, as the end of a round does: a queue pair that failed in it takes no more
-    /// WRITEs. `sent`: its time; `None`: nothing was sent. Returns whether no work is left.
+    /// What the end of a round does, for a send. Checks the grants, because the send may have failed
+    /// the queue pair, which then takes no more WRITEs. `sent`: its time; `None`: nothing was sent.
+    /// Returns whether no work is left.
     #[inline(always)]
     pub(super) fn ends_send(
         &self,
