@@ -207,6 +207,12 @@ impl Bitmap {
         self.top == 0
     }
 
+    /// Whether each of these is empty: a load each, and one comparison.
+    #[inline(always)]
+    pub fn are_empty<const N: usize>(maps: [&Bitmap; N]) -> bool {
+        maps.iter().fold(0, |all, map| all | map.top) == 0
+    }
+
     /// The bits that are set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let mut at = 0;

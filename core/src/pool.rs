@@ -69,6 +69,12 @@ const fn handle(generation: u32, tag: u8, index: usize) -> Handle {
     (generation as u64) << 32 | (tag as u64) << INDEX_BITS | index as u64
 }
 
+/// The index in a handle.
+#[inline(always)]
+pub(crate) const fn index_of(h: Handle) -> usize {
+    (h as u32 as usize) & (INDEX_MAX - 1)
+}
+
 /// The generation of a word.
 const fn generation(word: u64) -> u32 {
     (word >> 32) as u32
@@ -232,7 +238,7 @@ impl Pool {
     /// A walk through the free list up to the index: it is the first one where all pools have had
     /// the same calls.
     pub fn adopt(&self, h: Handle) -> Result<(Handle, usize)> {
-        let index = (h as u32 as usize) & (INDEX_MAX - 1);
+        let index = index_of(h);
         if index >= self.capacity() {
             // No words: the caller grows the pool next.
             return Err(Error::NoMemory);
@@ -316,7 +322,7 @@ impl Pool {
     /// [`Error::StaleHandle`] for everything else.
     #[inline]
     pub fn check(&self, h: Handle) -> Result<usize> {
-        let index = (h as u32 as usize) & (INDEX_MAX - 1);
+        let index = index_of(h);
         match self.handles.get(index) {
             Some(at) if at.load(Ordering::Acquire) == h => Ok(index),
             _ => Err(stale(self.tag, h)),

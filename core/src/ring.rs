@@ -339,8 +339,9 @@ pub struct Producer<'a, H> {
 pub type EngineProducer<'a, H> = Producer<'a, H>;
 
 impl<H: Copy> Producer<'_, H> {
+    /// Free slots as last seen; [`Producer::free`] looks anew.
     #[inline(always)]
-    fn room(&self) -> u32 {
+    pub fn room(&self) -> u32 {
         self.capacity.saturating_sub(self.tail.wrapping_sub(self.head_seen.get()))
     }
 

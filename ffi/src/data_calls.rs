@@ -1,11 +1,12 @@
 //! C calls of the data plane: post, poll, progress, arm, wait. Each is the check of the context and
 //! one call of the device.
 
-use crate::c_result::{call, count, ret};
+use crate::c_result::{call, count, errno, ret};
 use crate::c_types::*;
 use crate::context_slots::{device, fast, FastDevice};
 use crate::ptr::{check_list, out, report_bad, wc_slice};
 use core::ffi::c_int;
+use gdrcore_core::verbs::shared::polled;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
 use gdrcore_core::Result;
 use gdrcore_net::soft::{SoftDevice, SoftEngine};
@@ -250,8 +251,19 @@ unsafe extern "C" fn engine_poll_cq(
     wc: *mut Wc,
 ) -> c_int {
     // SAFETY: the header's contract: wc has num_entries structs that are this call's alone.
-    let wc = unsafe { wc_slice(wc, num_entries) };
-    ret(wc.and_then(|wc| soft.quick_poll_cq(cq.handle, wc)).map(count))
+    let wc = match unsafe { wc_slice(wc, num_entries) } {
+        Ok(wc) => wc,
+        Err(e) => return errno(e),
+    };
+    let (index, cq) = match soft.found_cq(cq.handle) {
+        Ok(found) => found,
+        Err(e) => return errno(e),
+    };
+    match soft.poll_found(index, cq, wc) {
+        // Not more than `num_entries`, so it fits.
+        Some(n) => n as c_int,
+        None => errno(polled()),
+    }
 }
 
 /// A poll of a soft device of several engines; as [`engine_post_send`].

@@ -35,7 +35,7 @@ use crate::arena::{Heap, RawSlice, Walk};
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pool::{stale, tag};
+use crate::pool::{index_of, stale, tag};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
 use crate::roce::txbuf::Handed;
@@ -244,8 +244,11 @@ impl Engine {
     /// [`Error::StaleHandle`].
     #[inline(always)]
     pub fn qp(&self, qp: Handle) -> Result<(usize, &QpShared)> {
-        let i = self.shared.qp_pool.check(qp)?;
-        self.shared.qps.get(i).map(|q| (i, q)).ok_or_else(|| stale(tag::QP, qp))
+        let i = index_of(qp);
+        match self.shared.qps.get(i) {
+            Some(q) if q.name.is(qp) => Ok((i, q)),
+            _ => Err(stale(tag::QP, qp)),
+        }
     }
 
     /// Posts a list of receive requests.
@@ -327,7 +330,7 @@ impl Engine {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: another thread polls this CQ.
     #[inline(always)]
     pub fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
-        Self::take_completions(self.cq(cq)?.1, wc)
+        Self::take_completions(self.cq(cq)?.1, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
     /// A CQ for polling: its index, and its shared half.
@@ -336,32 +339,30 @@ impl Engine {
     /// [`Error::StaleHandle`].
     #[inline(always)]
     pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
-        let i = self.shared.cq_pool.check(cq)?;
-        self.shared.cqs.get(i).map(|cq| (i, cq)).ok_or_else(|| stale(tag::CQ, cq))
+        let i = index_of(cq);
+        match self.shared.cqs.get(i) {
+            Some(q) if q.name.is(cq) => Ok((i, q)),
+            _ => Err(stale(tag::CQ, cq)),
+        }
     }
 
-    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty.
-    ///
-    /// # Errors
-    /// [`Error::Busy`]: another thread polls this CQ.
+    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty. `None`: another thread
+    /// polls this CQ ([`polled`]).
     #[inline(always)]
-    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // Most polls find nothing. They need no exclusive end, whose flag takes a locked
         // instruction.
         match cq.ring.is_empty() {
-            true => Ok(0),
+            true => Some(0),
             false => Self::take_waiting(cq, wc),
         }
     }
 
     /// [`Engine::take_completions`] of a CQ that was just seen to have some.
-    ///
-    /// # Errors
-    /// As there.
     #[inline(always)]
-    pub fn take_waiting(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    pub fn take_waiting(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // An engine that waits for room looks for it in its next round.
-        Ok(cq.ring.consumer().ok_or_else(polled)?.take_headers(wc))
+        Some(cq.ring.consumer()?.take_headers(wc) as u32)
     }
 }
 
@@ -406,7 +407,7 @@ impl Guard<'_> {
         let Inner { transport: t, scratch, .. } = inner;
         let done = match request.opcode {
             wr_opcode::RDMA_WRITE => t.pass_single::<true>(s, qi, request, scratch),
-            _ => t.pass_single::<false>(s, qi, request, scratch),
+            _ => t.pass_send(s, qi, request, scratch),
         };
         if !done {
             self.end_at_once(qi);

@@ -363,6 +363,7 @@ impl Inner {
         memory.swap(&mut qp);
         t.qps[qi] = qp;
         t.conn(s, qi).set_state(qp_state::RESET);
+        q.name.give(h);
         t.common.by_qpn[(qpn - t.common.qpn_base) as usize] = qi as u32 + 1;
         inner.count_user(u, &given, 1);
         if kind == QpKind::Dci {
@@ -701,6 +702,7 @@ impl Inner {
     /// [`Error::Busy`]: a thread posts to it right now; nothing has changed.
     pub(super) fn end_qp(&mut self, s: &Shared, now: u64, qi: usize) -> Result<()> {
         s.close_qp(qi, || self.reset_qp(s, qi, now))?;
+        s.qps[qi].name.take();
         s.qp_pool.free(qi);
         let t = &mut self.transport;
         t.conn(s, qi).set_state(qp_state::RESET);

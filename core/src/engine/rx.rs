@@ -4,9 +4,9 @@ use super::{cm, Guard};
 use crate::counters::Counters;
 use crate::receipt::Receipts;
 use crate::roce::frame::middle::FEWEST;
-use crate::roce::frame::record::{ack_behind, is_ack, is_dc, ACK_BESIDE};
+use crate::roce::frame::record::{ack_behind, is_ack, seems, shape, ACK_BESIDE};
 use crate::roce::peer::{Path, PeerAddr};
-use crate::roce::run::{head_words, Run, HEAD_MAX, HEAD_MIN};
+use crate::roce::run::{head_words, Run, Words, HEAD_MAX, HEAD_MIN};
 use crate::roce::witness::Suspect;
 use crate::roce::{Origin, Transport};
 use crate::verbs::cause::CauseCode;
@@ -248,21 +248,32 @@ impl Guard<'_> {
     }
 
     /// Takes the first record of `rest`, as [`Guard::handle_run`] would, if it is a single message
-    /// or its ACK. `head`: its first words, copied out of `rest`. Returns the bytes that it took;
+    /// or its ACK. `head`: the first words of `rest`. Returns the bytes that it took;
     /// 0: nothing has changed; [`ACK_BESIDE`]: it took only the ACK beside the message.
-    #[inline]
+    #[inline(always)]
     pub fn take_record(
         &mut self,
         now: u64,
         gid: &[u8; 16],
-        head: &[u64; HEAD_MAX / 8],
+        head: impl Words,
         rest: &[u8],
         receipts: &Receipts,
     ) -> usize {
         let (inner, s) = self.split();
-        match is_dc(head) {
-            true => inner.transport.take_record::<true>(s, now, gid, head, rest, receipts),
-            false => inner.transport.take_record::<false>(s, now, gid, head, rest, receipts),
+        let t = &mut inner.transport;
+        macro_rules! take {
+            ($dc:literal, $shape:ident) => {
+                t.take_record::<$dc, { shape::$shape }, _>(s, now, gid, head, rest, receipts)
+            };
+        }
+        match seems(head) {
+            Some((false, shape::SEND)) => take!(false, SEND),
+            Some((false, shape::WRITE)) => take!(false, WRITE),
+            Some((false, _)) => take!(false, ACK),
+            Some((true, shape::SEND)) => take!(true, SEND),
+            Some((true, shape::WRITE)) => take!(true, WRITE),
+            Some((true, _)) => take!(true, ACK),
+            None => 0,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::cm::local_refusal;
 use super::{Guard, Inner};
+use crate::bitmap::Bitmap;
 use crate::config::config_flags;
 use crate::device::MrAttr;
 use crate::receipt::Receipts;
@@ -10,7 +11,7 @@ use crate::roce::frame::record::Links;
 use crate::roce::peer::{OwnFlow, Path, Peer, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::txbuf::TxBuf;
-use crate::roce::{Origin, Sent, Transport};
+use crate::roce::{Common, Origin, Sent, Transport};
 use crate::verbs::association::DcPhase;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::post::Single;
@@ -506,9 +507,9 @@ impl Guard<'_> {
     #[inline(always)]
     pub fn has_known_work(&self) -> bool {
         let Inner { transport: t, cm, .. } = &**self;
-        // Without branches: mostly all are empty.
-        let idle = t.common.ready.is_empty() & t.common.full_cqs.is_empty() & !cm.is_ready();
-        !idle && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
+        let idle = Bitmap::are_empty([&t.common.ready, &t.common.full_cqs]);
+        (!idle || cm.is_ready())
+            && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
     }
 
     /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
@@ -516,12 +517,9 @@ impl Guard<'_> {
     #[inline(always)]
     pub fn has_due_work(&self, now: u64) -> bool {
         let Inner { transport: t, cm, .. } = &**self;
-        // Without branches: mostly all are empty.
-        let idle = t.common.ready.is_empty()
-            & t.common.full_cqs.is_empty()
-            & t.common.mem_wait.is_empty()
-            & t.common.cnp_owed.is_empty();
-        !(idle & !cm.is_ready()) || self.shared().active.any() || now >= t.common.acks.flush_at()
+        let Common { ready, full_cqs, mem_wait, cnp_owed, .. } = &t.common;
+        let idle = Bitmap::are_empty([ready, full_cqs, mem_wait, cnp_owed]);
+        !idle || cm.is_ready() || self.shared().active.any() || now >= t.common.acks.flush_at()
     }
 
     /// Whether no owed ACK is delayed.

@@ -85,6 +85,23 @@ pub fn fetch(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     imp::fetch(addr, dst)
 }
 
+/// [`fetch`] for a caller that expects 8 bytes: around the call that copies others it keeps its
+/// values in registers.
+#[inline(always)]
+pub fn fetch_short(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
+    if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *dst) {
+        *word = imp::load8(addr)?.to_ne_bytes();
+        return Ok(());
+    }
+    fetch_apart(addr, dst)
+}
+
+#[cold]
+#[inline(never)]
+fn fetch_apart(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
+    fetch(addr, dst)
+}
+
 /// As [`fetch`], and continues the CRC ([`crate::wire::icrc::crc32`]) from `state` over the bytes
 /// as `dst` holds them. Returns the new state. Bulk in one pass, where the machine has carry-less
 /// multiplication.
@@ -123,6 +140,22 @@ pub fn place(addr: u64, src: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     imp::place(addr, src, last_word(addr, src.len()))
+}
+
+/// [`place`] for a caller that expects 8 bytes: around the call that copies others it keeps its
+/// values in registers.
+#[inline(always)]
+pub fn place_short(addr: u64, src: &[u8]) -> Result<(), Fault> {
+    if let (Ok(word), 0) = (<&[u8; 8]>::try_from(src), addr & 7) {
+        return imp::store8(addr, u64::from_ne_bytes(*word));
+    }
+    place_apart(addr, src)
+}
+
+#[cold]
+#[inline(never)]
+fn place_apart(addr: u64, src: &[u8]) -> Result<(), Fault> {
+    place(addr, src)
 }
 
 /// Copies `src` to `addr`, and continues the CRC from `state` over the bytes. Returns the new

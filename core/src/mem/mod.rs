@@ -282,7 +282,7 @@ impl Providers {
     /// Copies `src` to a host address that the caller has checked.
     #[inline]
     pub fn put(&self, to: u64, src: &[u8]) -> Access {
-        answer(host::place(to, src))
+        answer(host::place_short(to, src))
     }
 
     /// An 8-byte atomic at the start of the target. Returns the value before.

@@ -29,6 +29,14 @@ pub(crate) struct Conn<'t> {
 }
 
 impl Conn<'_> {
+    /// The same borrows for a call that is not inlined, and is seldom made: this value may stay in
+    /// registers, since the callee gets another one.
+    #[inline(always)]
+    pub(crate) fn reborrow(&mut self) -> Conn<'_> {
+        let Conn { qi, qp, q, peer, s, common } = self;
+        Conn { qi: *qi, qp, q, peer, s, common }
+    }
+
     /// Whether the peer's silence is no sign of a failure: the port carries nothing, or did not
     /// until recently.
     pub(super) fn is_excused(&self, now: u64) -> bool {

@@ -261,9 +261,14 @@ impl Common {
     /// Wakes QPs that waited for a window to open.
     #[inline(always)]
     pub(crate) fn wake_windows(&mut self) {
-        if self.win_wait.is_empty() {
-            return;
+        if !self.win_wait.is_empty() {
+            self.wake_waiting();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_waiting(&mut self) {
         let mut from = 0;
         while let Some(qi) = self.win_wait.next_from(from) {
             self.win_wait.clear(qi);

@@ -196,6 +196,7 @@ impl Window {
         self.size
     }
     /// Grows by acknowledged bytes; at least half of the window was in use.
+    #[cold]
     #[inline(never)]
     fn grow(&mut self, bytes: u32) {
         if self.size < self.threshold {

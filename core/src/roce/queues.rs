@@ -322,6 +322,7 @@ impl Conn<'_> {
         self.common.note_change();
         self.qp.set_state(state);
         self.q.state.store(state, Ordering::Release);
+        self.q.note_plain();
     }
 
     /// Flushes both queues as far as the CQs have room; the rest follows when they have.

@@ -452,6 +452,12 @@ impl Head {
     /// Reads it from the words of a head. Trusts nothing in it.
     #[inline(always)]
     pub(super) fn of(&[a, b, c, ..]: &[u64; HEAD_MAX / 8]) -> Head {
+        Head::of_base([a, b, c])
+    }
+
+    /// Reads it from its own words.
+    #[inline(always)]
+    pub(super) fn of_base([a, b, c]: [u64; HEAD_MIN / 8]) -> Head {
         let [op, flags, syndrome, _] = ((a >> 32) as u32).to_le_bytes();
         Head {
             payload: a as u32,
@@ -480,8 +486,24 @@ impl Head {
 
     /// Address, key and length of the whole, of an opcode that names memory.
     #[inline(always)]
-    pub(super) fn memory(w: &[u64; HEAD_MAX / 8]) -> (u64, u32, u32) {
-        (w[3], w[4] as u32, (w[4] >> 32) as u32)
+    pub(super) fn memory(w: impl Words) -> (u64, u32, u32) {
+        let (va, rest) = (w.word(3), w.word(4));
+        (va, rest as u32, (rest >> 32) as u32)
+    }
+}
+
+/// The first words of a record, as little-endian numbers. The writer of a link may change them at
+/// any time, so each is read once and then checked.
+pub trait Words: Copy {
+    /// The word of a number below [`HEAD_MAX`] / 8.
+    fn word(self, at: usize) -> u64;
+}
+
+/// Words that were copied out.
+impl Words for &[u64; HEAD_MAX / 8] {
+    #[inline(always)]
+    fn word(self, at: usize) -> u64 {
+        self[at]
     }
 }
 

@@ -126,8 +126,22 @@ impl Conn<'_> {
         let req = &mut self.qp.conn.req;
         // The wheel knows it too, but its answer takes another two cache lines.
         if at != u64::MAX && (req.armed_at == 0 || req.armed_at > at) {
-            req.armed_at = at;
-            self.common.wheel.arm(self.qi, at);
+            self.reborrow().wake_earlier(at);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_earlier(self, at: u64) {
+        self.qp.conn.req.armed_at = at;
+        self.common.wheel.arm(self.qi, at);
+    }
+
+    /// Starts the timers now, for a request that has left.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn start_timers_now(mut self, now: u64) {
+        self.start_timers(now);
+        self.arm();
     }
 }

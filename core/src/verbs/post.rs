@@ -12,9 +12,9 @@ use crate::reason::refuse;
 use crate::ring::Producer;
 use crate::verbs::kind::QpKind;
 use crate::verbs::opcode;
-use crate::verbs::shared::{posted, QpShared};
+use crate::verbs::shared::{plain, posted, QpShared};
 use crate::verbs::types::{
-    flush_level, flush_type, qp_state, qp_type, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
+    flush_level, flush_type, qp_state, send_flags, wr_opcode, FlushWr, RecvWr, SendWr, Sge,
 };
 use crate::verbs::wqe::{DcAddr, RecvWqe, SendWqe};
 use crate::wire::Feth;
@@ -74,12 +74,12 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
     // SAFETY: the caller's promise.
     let Plain { w, sge, inline, signaled } = unsafe { Plain::read::<DC>(qp, wr)? };
     let mut side = qp.sq.producer()?;
-    if side.free() == 0 {
+    if side.room() == 0 {
         return None;
     }
     let mut slot = side.slot(0);
     if inline {
-        host::fetch(sge.addr, slot.tail_mut().get_mut(..sge.length as usize)?).ok()?;
+        host::fetch_short(sge.addr, slot.tail_mut().get_mut(..sge.length as usize)?).ok()?;
     } else {
         *slot.sges_mut(1).first_mut()? = sge;
     }
@@ -111,16 +111,6 @@ pub unsafe fn send_one<const DC: bool>(qp: &QpShared, wr: *const SendWr) -> Opti
 }
 
 const _: () = assert!(
-    QpKind::Rc.sends_plainly()
-        && QpKind::Uc.sends_plainly()
-        && qp_type::RC <= qp_type::UC
-        && qp_type::UC < qp_type::UD
-        && qp_type::UC < qp_type::XRC_SEND
-        && qp_type::UC < qp_type::XRC_RECV
-        && qp_type::UC < qp_type::DCI
-        && qp_type::UC < qp_type::DCT
-);
-const _: () = assert!(
     flush_type::GLOBAL == Feth::GLOBAL as u32
         && flush_type::PERSISTENT == Feth::PERSISTENT as u32
         && flush_level::RANGE == Feth::RANGE as u32
@@ -132,12 +122,6 @@ const _: () = assert!(
         && wr_opcode::SEND == 2
         && wr_opcode::SEND_WITH_IMM == 3
 );
-const _: () = assert!(
-    qp_state::RESET < qp_state::RTR
-        && qp_state::INIT < qp_state::RTR
-        && qp_state::RTS > qp_state::RTR
-);
-
 /// [`send`] of any list.
 ///
 /// # Safety
@@ -278,27 +262,20 @@ impl Plain {
         if wr.is_null() {
             return None;
         }
-        // SAFETY: the caller promises that `wr` is readable.
-        let w = unsafe { Head::read(wr) };
-        // WRITE and SEND, with immediate data and without, are the lowest opcodes.
-        let plain = w.opcode <= wr_opcode::SEND_WITH_IMM
-            && w.num_sge == 1
-            && w.next.is_null()
-            && !w.sg_list.is_null();
-        let kind = qp.kind.load(Relaxed);
-        let of_this_kind = if DC { kind == qp_type::DCI } else { kind <= qp_type::UC };
-        if !plain || qp.state.load(Relaxed) <= qp_state::RTR || !of_this_kind {
+        let word = qp.plain.load(Relaxed);
+        if word & if DC { plain::TO_TARGET } else { plain::TO_PEER } == 0 {
             return None;
         }
+        // SAFETY: the caller promises that `wr` is readable.
+        let w = unsafe { Head::read_plain(wr)? };
         // SAFETY: one readable element, as the caller promises.
         let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
         let inline = w.flags & send_flags::INLINE != 0;
-        let most = if inline { qp.max_inline.load(Relaxed) } else { MAX_MESSAGE as u32 };
-        if sge.length > most || qp.max_send_sge.load(Relaxed) == 0 {
+        if sge.length > if inline { word as u32 } else { MAX_MESSAGE as u32 } {
             return None;
         }
-        let signaled = if qp.sig_all.load(Relaxed) != 0 { send_flags::SIGNALED } else { 0 };
-        Some(Plain { w, sge, inline, signaled })
+        let flags = (word >> plain::FLAGS_AT) as u32 & send_flags::SIGNALED;
+        Some(Plain { w, sge, inline, signaled: flags })
     }
 }
 
@@ -315,6 +292,41 @@ struct Head {
 }
 
 impl Head {
+    /// Those of a SEND or WRITE of one piece; `None`: it is another request.
+    ///
+    /// # Safety
+    /// As for [`Head::read`].
+    #[inline(always)]
+    unsafe fn read_plain(wr: *const SendWr) -> Option<Head> {
+        macro_rules! field {
+            ($f:ident) => {
+                // SAFETY: the caller's promise.
+                unsafe { (&raw const (*wr).$f).read_unaligned() }
+            };
+        }
+        // Each is read where it is asked about: conditions on values that are there already are
+        // computed without branches, which takes more instructions.
+        let opcode = field!(opcode);
+        // WRITE and SEND, with immediate data and without, are the lowest opcodes.
+        if opcode > wr_opcode::SEND_WITH_IMM {
+            return None;
+        }
+        let num_sge = field!(num_sge);
+        if num_sge != 1 {
+            return None;
+        }
+        let next: *const SendWr = field!(next);
+        if !next.is_null() {
+            return None;
+        }
+        let sg_list: *const Sge = field!(sg_list);
+        if sg_list.is_null() {
+            return None;
+        }
+        let (wr_id, flags, imm) = (field!(wr_id), field!(send_flags), field!(imm_data));
+        Some(Head { wr_id, next, sg_list, num_sge, opcode, flags, imm })
+    }
+
     /// # Safety
     /// `wr` points to a readable, initialised struct, maybe misaligned.
     #[inline(always)]
@@ -606,7 +618,7 @@ unsafe fn recv_one(
     // SAFETY: one readable element, as the caller promises.
     let sge: Sge = unsafe { core::ptr::read_unaligned(w.sg_list) };
     let mut side = ring.producer()?;
-    if side.free() == 0 {
+    if side.room() == 0 {
         return None;
     }
     let mut slot = side.slot(0);

@@ -17,7 +17,7 @@ use crate::pool::{tag, Pool};
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
-use crate::verbs::types::{Handle, Wc};
+use crate::verbs::types::{qp_state, send_flags, Handle, Wc};
 use crate::verbs::wqe::{RecvWqe, SendWqe};
 
 /// Proof that the holder is inside the engine's lock. One per engine; not `Clone`.
@@ -34,9 +34,46 @@ impl EngineKey {
     }
 }
 
+/// The handle of an object, in the object: a thread that was given one finds both by one look-up.
+/// [`Pool`] decides which handles live, and the engine keeps this in step.
+pub struct Name(AtomicU64);
+
+/// No table is so large that a handle with this index finds an object.
+const NAMELESS: Handle = u64::MAX;
+
+impl Default for Name {
+    fn default() -> Name {
+        Name(AtomicU64::new(NAMELESS))
+    }
+}
+
+impl Name {
+    /// Whether the object lives, and this is its handle. A thread that gets true sees what was
+    /// written before it had the name.
+    #[inline(always)]
+    pub fn is(&self, handle: Handle) -> bool {
+        self.0.load(Ordering::Acquire) == handle
+    }
+
+    /// The object lives from now on.
+    pub(crate) fn give(&self, handle: Handle) {
+        self.0.store(handle, Ordering::Release);
+    }
+
+    /// The object has ended.
+    pub(crate) fn take(&self) {
+        self.0.store(NAMELESS, Ordering::Release);
+    }
+}
+
 /// The shared half of a QP.
 #[derive(Default)]
 pub struct QpShared {
+    /// Its handle.
+    pub name: Name,
+    /// What a post of one plain request asks, in one word ([`plain`]): the queue pair's state and
+    /// kind, and its limits. The engine writes it when one of them changes.
+    pub plain: AtomicU64,
     /// Send queue.
     pub sq: SlotRing<SendWqe>,
     /// Receive queue; not installed when the QP uses an SRQ.
@@ -64,9 +101,26 @@ pub struct QpShared {
     /// place of the next WRITE, for [`crate::mem::host::expect_write`] alone.
     pub peer_offset: AtomicU64,
     /// Address in this process of the place for the next frame of its link, as its last single
-    /// request left it; 0: none. A guess as well.
+    /// request left it; 0: none, an address that does as little harm. A guess as well.
     pub next_frame: AtomicU64,
 }
+
+/// Parts of [`QpShared::plain`]. The lower half is the most inline bytes of a request; all is 0
+/// while the queue pair takes no sends of one piece.
+pub mod plain {
+    /// It is RC or UC.
+    pub const TO_PEER: u64 = 1 << 63;
+    /// It is a DCI: each request names its target.
+    pub const TO_TARGET: u64 = 1 << 62;
+    /// Where the flags are that each of its requests gets.
+    pub const FLAGS_AT: u32 = 32;
+}
+
+const _: () = assert!(
+    qp_state::RESET < qp_state::RTR
+        && qp_state::INIT < qp_state::RTR
+        && qp_state::RTS > qp_state::RTR
+);
 
 /// Numbers of paths in [`QpShared::path`].
 pub mod qp_path {
@@ -76,8 +130,8 @@ pub mod qp_path {
     pub const PORT: u32 = 1;
     /// Within the engine.
     pub const LOOPBACK: u32 = 2;
-    /// Through the memory of a link.
-    pub const LINK: u32 = 3;
+    /// Through the memory of a link. A bit of its own, so that a post asks for it first.
+    pub const LINK: u32 = 4;
 }
 
 /// Numbers of places in [`QpShared::at_once`].
@@ -98,6 +152,20 @@ impl QpShared {
         QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
+    /// Writes [`QpShared::plain`], after the state or the limits have changed.
+    pub(crate) fn note_plain(&self) {
+        let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        let to = match self.kind() {
+            kind if kind.sends_plainly() => plain::TO_PEER,
+            QpKind::Dci => plain::TO_TARGET,
+            _ => 0,
+        };
+        let flags = if get(&self.sig_all) != 0 { send_flags::SIGNALED } else { 0 };
+        let takes = get(&self.state) > qp_state::RTR && get(&self.max_send_sge) > 0;
+        let limits = u64::from(flags) << plain::FLAGS_AT | u64::from(get(&self.max_inline));
+        self.plain.store(if takes && to != 0 { to | limits } else { 0 }, Ordering::Relaxed);
+    }
+
     /// Asks for the cache line to which a WRITE to this address probably goes: it is on its way
     /// while the WRITE is checked. Its address in this process may be any, see
     /// [`host::expect_write`].
@@ -109,10 +177,7 @@ impl QpShared {
     /// As [`QpShared::expect_peer_write`], for a request that probably passes through a link.
     #[inline(always)]
     pub fn expect_frame(&self) {
-        let next = self.next_frame.load(Ordering::Relaxed);
-        if next != 0 {
-            host::expect_write(next);
-        }
+        host::expect_write(self.next_frame.load(Ordering::Relaxed));
     }
 
     /// Notes where in this process a WRITE to `remote_addr` went.
@@ -148,6 +213,8 @@ pub const CHANNELS: usize = u64::BITS as usize;
 /// The shared half of a CQ.
 #[derive(Default)]
 pub struct CqShared {
+    /// Its handle.
+    pub name: Name,
     /// Completions.
     pub ring: SlotRing<Wc>,
     /// What most polls do not touch.

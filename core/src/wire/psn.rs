@@ -50,6 +50,12 @@ impl Psn {
         self.sub(1)
     }
 
+    /// How many PSNs are behind `other`, up to `self`, which is not before it.
+    #[inline]
+    pub const fn since(self, other: Psn) -> u32 {
+        self.0.wrapping_sub(other.0) & 0xff_ffff
+    }
+
     /// How far `self` lies ahead of `other`: −2^23 to 2^23 − 1, negative where it lies behind.
     #[inline]
     pub const fn diff(self, other: Psn) -> i32 {

@@ -78,7 +78,8 @@ const _: () = assert!(offset_of!(Control, receipts) == 448 && size_of::<Control>
 #[derive(Clone, Copy, Debug)]
 pub struct RingMap {
     base: NonNull<u8>,
-    size: usize,
+    /// Bytes of data, less one.
+    mask: usize,
 }
 
 impl RingMap {
@@ -91,7 +92,13 @@ impl RingMap {
     /// 4096 to [`DATA_MAX`].
     pub unsafe fn new(base: NonNull<u8>, size: usize) -> RingMap {
         debug_assert!(size.is_power_of_two() && (4096..=DATA_MAX).contains(&size));
-        RingMap { base, size }
+        RingMap { base, mask: size - 1 }
+    }
+
+    /// Bytes of data.
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.mask + 1
     }
 
     fn control(&self) -> &Control {
@@ -105,7 +112,7 @@ impl RingMap {
         let (magic, version, size) = &self.control().head.0;
         magic.store(MAGIC, Ordering::Relaxed);
         version.store(VERSION, Ordering::Relaxed);
-        size.store(self.size as u32, Ordering::Relaxed);
+        size.store(self.size() as u32, Ordering::Relaxed);
     }
 
     /// Whether the first line is that of a ring of this layout and size.
@@ -113,7 +120,7 @@ impl RingMap {
         let (magic, version, size) = &self.control().head.0;
         magic.load(Ordering::Relaxed) == MAGIC
             && version.load(Ordering::Relaxed) == VERSION
-            && size.load(Ordering::Relaxed) as usize == self.size
+            && size.load(Ordering::Relaxed) as usize == self.size()
     }
 
     /// The word in which the reader announces that it sleeps.
@@ -155,7 +162,7 @@ impl RingMap {
     /// Address of a position in the data. More than `size` bytes from there on are mapped.
     #[inline(always)]
     fn at(&self, pos: u64) -> *mut u8 {
-        let off = CONTROL + (pos as usize & (self.size - 1));
+        let off = CONTROL + (pos as usize & self.mask);
         // SAFETY: below CONTROL + size, and CONTROL + 2 * size bytes are mapped.
         unsafe { self.base.as_ptr().add(off) }
     }
@@ -181,13 +188,20 @@ fn step(len: usize) -> u64 {
     ((len + FRAME_HEAD + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)) as u64
 }
 
+/// [`Writer::limit`] for a tail in a ring of so many bytes.
+#[inline(always)]
+fn limit(tail: u64, size: usize) -> u64 {
+    tail.wrapping_add((size - FRAME_HEAD - FRAME_ALIGN) as u64)
+}
+
 /// The writing end. One thread at a time.
 #[derive(Debug)]
 pub struct Writer {
     place: RingMap,
     head: u64,
-    /// The tail as last read.
-    tail: u64,
+    /// Where the next frame must end, by the tail that was last read: the frame's own head and the
+    /// head of the next one, whose length is zeroed first, have room behind that.
+    limit: u64,
     /// Where [`Writer::prepare`] has zeroed a length.
     zeroed: u64,
 }
@@ -195,7 +209,7 @@ pub struct Writer {
 impl Writer {
     /// Makes the writing end of a ring without frames.
     pub fn new(place: RingMap) -> Writer {
-        Writer { place, head: 0, tail: 0, zeroed: 0 }
+        Writer { place, head: 0, limit: limit(0, place.size()), zeroed: 0 }
     }
 
     /// The ring.
@@ -210,7 +224,7 @@ impl Writer {
     }
 
     pub(super) fn half(&self) -> usize {
-        self.place.size / 2
+        self.place.size() / 2
     }
 
     /// Room for the next frame: at least `want` bytes, at most `most`. `None`: there is less.
@@ -223,40 +237,40 @@ impl Writer {
         want: usize,
         most: usize,
     ) -> Result<Option<(NonNull<u8>, usize)>, Broken> {
-        let mut free = self.free();
-        if free < want.max(most) {
+        if self.free() < want.max(most) as i64 {
             // Pairs with the release in `Reader::release`: the reader has read the bytes before
             // they are overwritten.
             let tail = self.place.control().tail.0.load(Ordering::Acquire);
-            if tail.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail)
+            let last = self.limit.wrapping_sub(limit(0, self.place.size()));
+            if tail.wrapping_sub(last) > self.head.wrapping_sub(last)
                 || !tail.is_multiple_of(FRAME_ALIGN as u64)
             {
                 return Err(Broken);
             }
-            self.tail = tail;
-            free = self.free();
+            self.limit = limit(tail, self.place.size());
+            if self.free() < want as i64 {
+                return Ok(None);
+            }
         }
-        if free < want {
-            return Ok(None);
-        }
+        // So the room of a small frame is a constant.
+        let room = if want < most { most.min(self.free() as usize) } else { most };
         // SAFETY: the position is inside the mapping, FRAME_HEAD bytes behind it too.
         let p = unsafe { self.place.at(self.head).add(FRAME_HEAD) };
-        Ok(NonNull::new(p).map(|p| (p, free.min(most))))
+        // SAFETY: behind the beginning of a mapping.
+        Ok(Some((unsafe { NonNull::new_unchecked(p) }, room)))
     }
 
-    /// Frame bytes that fit: the free bytes, less this frame's head and the next one's, whose
-    /// length is zeroed first.
+    /// Frame bytes that fit; negative: not even a head.
     #[inline(always)]
-    fn free(&self) -> usize {
-        let used = self.head.wrapping_sub(self.tail) as usize;
-        (self.place.size - used.min(self.place.size)).saturating_sub(FRAME_HEAD + FRAME_ALIGN)
+    fn free(&self) -> i64 {
+        self.limit.wrapping_sub(self.head) as i64
     }
 
     /// Publishes the frame to the reader: `len` bytes, not 0 and at most the room of `room`.
     /// Returns the address of the next one.
     #[inline(always)]
     pub fn publish(&mut self, len: usize) -> u64 {
-        debug_assert!(len > 0 && len <= self.free());
+        debug_assert!(len > 0 && len as i64 <= self.free());
         let next = self.head.wrapping_add(step(len));
         let behind = self.place.length(next);
         // A frame that was begun and abandoned may have overwritten the zero of `prepare`.
@@ -278,7 +292,7 @@ impl Writer {
     #[inline(always)]
     pub fn prepare(&mut self) {
         let next = self.head.wrapping_add(FRAME_ALIGN as u64);
-        if self.zeroed != next && self.free() > FRAME_ALIGN {
+        if self.zeroed != next && self.free() > FRAME_ALIGN as i64 {
             self.place.length(next).clear();
             self.zeroed = next;
         }
@@ -328,12 +342,13 @@ impl Reader {
         if len == 0 {
             return Ok(None);
         }
-        if len > self.place.size - FRAME_HEAD - FRAME_ALIGN {
+        if len > self.place.size() - FRAME_HEAD - FRAME_ALIGN {
             return Err(Broken);
         }
         // SAFETY: len + FRAME_HEAD <= size, and size bytes behind any position are mapped.
         let p = unsafe { self.place.at(self.pos).add(FRAME_HEAD) };
-        Ok(NonNull::new(p).map(|p| (p, len)))
+        // SAFETY: behind the beginning of a mapping.
+        Ok(Some((unsafe { NonNull::new_unchecked(p) }, len)))
     }
 
     /// Releases the frame of `len` bytes that `peek` returned. The tail is published when a quarter
@@ -342,7 +357,7 @@ impl Reader {
     #[inline(always)]
     pub fn release(&mut self, len: usize) {
         self.pos = self.pos.wrapping_add(step(len));
-        if self.pos.wrapping_sub(self.told) >= (self.place.size / 4) as u64 {
+        if self.pos.wrapping_sub(self.told) >= (self.place.size() / 4) as u64 {
             self.settle();
         }
     }

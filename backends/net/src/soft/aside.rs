@@ -75,6 +75,12 @@ impl SoftEngine {
             }
             return;
         }
+        self.note_vain_poll();
+    }
+
+    /// [`SoftEngine::note_poll`] in vain.
+    #[inline(always)]
+    pub(super) fn note_vain_poll(&self) {
         let idle = self.polls.idle.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(IDLE_POLLS)

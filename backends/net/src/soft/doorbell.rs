@@ -83,6 +83,7 @@ impl SoftEngine {
     /// take the long way. Over the network a mark is better: the wait would be for system calls,
     /// and marked requests leave together. The lock's holder checks the marks after its release. If
     /// the lock is free by now, runs the round here.
+    #[cold]
     #[inline(never)]
     fn send_beside(&self, qi: usize, q: &QpShared) {
         if q.path.load(Ordering::Relaxed) >= qp_path::LOOPBACK {
@@ -97,6 +98,7 @@ impl SoftEngine {
     }
 
     /// Continues after a post whose request was not the only work.
+    #[cold]
     #[inline(never)]
     fn send_with_others(&self, mut held: EngineLock<'_>, qi: usize) {
         if held.guard.wake(qi) {
@@ -119,11 +121,13 @@ impl SoftEngine {
         path: u32,
         opcode: u32,
     ) -> bool {
-        let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
-        let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
+        if path & qp_path::LINK != 0 {
+            let is_plain = opcode <= wr_opcode::SEND_WITH_IMM;
+            let may_copy = !DC && opcode == wr_opcode::RDMA_WRITE;
+            return may_copy && Self::write_peer(g, port, qi)
+                || self.send_to_link::<DC>(g, port, qi, is_plain);
+        }
         match path {
-            qp_path::LINK if may_copy && Self::write_peer(g, port, qi) => true,
-            qp_path::LINK => self.send_to_link::<DC>(g, port, qi, is_plain),
             qp_path::LOOPBACK
                 if opcode <= wr_opcode::RDMA_READ && g.try_local::<DC>(qi, opcode) =>
             {
@@ -159,6 +163,7 @@ impl SoftEngine {
     }
 
     /// Moves what was just posted to a QP to its peer in this engine.
+    #[cold]
     #[inline(never)]
     fn send_within(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let now = now_ns();

@@ -20,7 +20,7 @@ use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::sleep;
 use gdrcore_core::verbs::post::{self, Take};
-use gdrcore_core::verbs::shared::{at_once, CqShared, QpShared};
+use gdrcore_core::verbs::shared::{at_once, polled, CqShared, QpShared};
 use gdrcore_core::verbs::types::{
     qp_attr_mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit, RecvWr, SendWr, Wc,
 };
@@ -72,14 +72,10 @@ impl SoftEngine {
             return Ok(());
         }
         q.expect_frame();
-        if q.kind.load(Ordering::Relaxed) == qp_type::DCI {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
-        }
         // SAFETY: the caller's promise.
         let Some(posted) = (unsafe { post::send_one::<false>(q, wr) }) else {
             // SAFETY: as above.
-            return unsafe { self.post_list(qi, q, wr, bad, take) };
+            return unsafe { self.post_to_target(qi, q, wr, bad, take) };
         };
         self.doorbell(qi, q, posted);
         Ok(())
@@ -121,12 +117,22 @@ impl SoftEngine {
     #[inline(always)]
     pub fn quick_poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         let (index, cq) = self.engine.cq(cq)?;
-        self.poll_found(index, cq, wc)
+        self.poll_found(index, cq, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
-    /// As `Device::poll_cq`, of the CQ at an index, which was looked up.
+    /// A CQ for [`SoftEngine::poll_found`].
+    ///
+    /// # Errors
+    /// [`gdrcore_core::error::Error::StaleHandle`].
     #[inline(always)]
-    pub(super) fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    pub fn found_cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
+        self.engine.cq(cq)
+    }
+
+    /// As `Device::poll_cq`, of the CQ at an index, which was looked up. The count is not more than
+    /// `wc` has room for. `None`: another thread polls the CQ.
+    #[inline(always)]
+    pub fn poll_found(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // Completions that wait are taken without a round. Most polls find none, and run a round.
         match cq.ring.is_empty() {
             false => self.take_found(cq, wc),
@@ -143,7 +149,8 @@ impl SoftEngine {
 
 /// Data: posts of other shapes, and polls that find nothing.
 impl SoftEngine {
-    /// Posts one plain request to a DCI.
+    /// Posts what is not one plain request to the peer of an RC or UC QP. Most such posts are plain
+    /// requests to a DCI.
     ///
     /// # Safety
     /// That of `Device::post_send`.
@@ -169,6 +176,7 @@ impl SoftEngine {
     ///
     /// # Safety
     /// That of `Device::post_send`.
+    #[cold]
     #[inline(never)]
     unsafe fn post_list(
         &self,
@@ -202,12 +210,12 @@ impl SoftEngine {
     /// Runs a round after a poll that found nothing, then polls again. In another thread's turn the
     /// round may be left to that thread.
     #[inline(always)]
-    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+    fn poll_after_round(&self, index: usize, cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         if self.rests() {
-            return Ok(0);
+            return Some(0);
         }
         if wc.is_empty() {
-            return Ok(0);
+            return Some(0);
         }
         let token = token();
         if !self.turn_for_poll(token, cq) {
@@ -232,14 +240,18 @@ impl SoftEngine {
             drop(held);
             handled += self.after_release(Round::Full);
         }
-        self.note_poll(handled > 0);
-        self.after_turn(token, handled == 0);
-        if cq.ring.is_empty() || n == wc.len() {
-            return Ok(n);
+        match handled {
+            0 => self.note_vain_poll(),
+            // As `note_poll` without a helper.
+            _ => self.polls.idle.store(0, Ordering::Relaxed),
         }
-        match take(cq, &mut wc[n..]) {
+        self.after_turn(token, handled == 0);
+        if n as usize == wc.len() || cq.ring.is_empty() {
+            return Some(n);
+        }
+        match take(cq, &mut wc[n as usize..]) {
             // The first completion counts, even if another thread polls the CQ now.
-            Err(_) if n > 0 => Ok(n),
+            None if n > 0 => Some(n),
             more => more.map(|more| n + more),
         }
     }
@@ -254,8 +266,9 @@ impl SoftEngine {
 }
 
 /// Takes completions of a CQ.
+#[cold]
 #[inline(never)]
-fn take(cq: &CqShared, wc: &mut [Wc]) -> Result<usize> {
+fn take(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
     Engine::take_completions(cq, wc)
 }
 

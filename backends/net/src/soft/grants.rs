@@ -57,6 +57,7 @@ impl SoftEngine {
 
     /// Executes the WRITEs that were just posted to a QP as copies into memory of its peer. Returns
     /// false if any WRITE is left.
+    #[cold]
     #[inline(never)]
     pub(super) fn write_peer(g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let Some(shm) = &mut port.shm else { return false };

@@ -15,7 +15,7 @@ use crate::shm::{Records, Sender};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::Path;
-use gdrcore_core::roce::run::{Run, HEAD_MAX};
+use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::wire::Malformed;
 
 /// The engine that takes what comes over links.
@@ -27,18 +27,25 @@ struct Arrivals<'a, 'g> {
     now: u64,
 }
 
-impl Records for Arrivals<'_, '_> {
+impl<'g> Records for Arrivals<'_, 'g> {
+    type Again<'b>
+        = Arrivals<'b, 'g>
+    where
+        Self: 'b;
+
     #[inline(always)]
-    fn take_short(
-        &mut self,
-        (from, receipts): Sender<'_>,
-        head: &[u64; HEAD_MAX / 8],
-        rest: &[u8],
-    ) -> usize {
+    fn again(&mut self) -> Arrivals<'_, 'g> {
+        let Arrivals { engine, g, member, schedule, now } = self;
+        Arrivals { engine, g, member, schedule, now: *now }
+    }
+
+    #[inline(always)]
+    fn take_short(&mut self, (from, receipts): Sender<'_>, head: impl Words, rest: &[u8]) -> usize {
         // The time of an earlier round is enough here: it only lets an ACK leave a little earlier.
         self.g.take_record(self.now, &from.ip, head, rest, receipts)
     }
 
+    #[cold]
     #[inline(never)]
     fn take(&mut self, (from, receipts): Sender<'_>, run: Result<(&Run, &[u8]), Malformed>) {
         match run {
@@ -81,6 +88,7 @@ impl SoftEngine {
 
     /// Writes the requests that were just posted to a QP into the ring of its link. False: they
     /// take another path, or there is more to do.
+    #[cold]
     #[inline(never)]
     fn send_several(&self, g: &mut Guard<'_>, port: &mut PortState, qi: usize) -> bool {
         let (Some(Path::Link(link)), Some(shm)) = (g.path_of(qi), &mut port.shm) else {

@@ -5,7 +5,7 @@
 use super::SoftEngine;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::post::Take;
-use gdrcore_core::verbs::shared::{CqShared, QpShared};
+use gdrcore_core::verbs::shared::{polled, CqShared, QpShared};
 use gdrcore_core::verbs::types::{Handle, RecvWr, SendWr, Wc};
 
 /// A pinned QP.
@@ -91,6 +91,7 @@ impl PinnedCq {
     /// The CQ is still pinned, its device open, and the process the one that opened it.
     #[inline(always)]
     pub unsafe fn poll(&self, wc: &mut [Wc]) -> Result<usize> {
-        self.device.poll_found(self.index, self.cq, wc)
+        let found = self.device.poll_found(self.index, self.cq, wc);
+        found.map(|n| n as usize).ok_or_else(polled)
     }
 }

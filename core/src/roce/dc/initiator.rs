@@ -47,11 +47,6 @@ impl Qp {
         req.acked == req.next && req.cur_pkt == 0 && req.una_psn == req.max_psn && !begun
     }
 
-    /// Whether a request of the send queue has begun.
-    fn has_begun(&self, index: u32) -> bool {
-        self.wqes[self.wqe_at(index)].started
-    }
-
     /// Time that a request may take until it fails without an answer.
     fn patience_ns(&self) -> u64 {
         let tries = if self.attr.timeout == 0 { 1 } else { u64::from(self.attr.retry_cnt) + 1 };

@@ -113,6 +113,9 @@ impl Transport {
         let Some(Eligible { index, slot, op, run }) = qp.next_single::<DC>(&sq) else {
             return false;
         };
+        if qp.has_begun(index) {
+            return false;
+        }
         // The code below checks that the context is still that of this association.
         if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
@@ -141,7 +144,7 @@ impl Transport {
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
-        if !b.accept_single::<DC>(&run, bytes, payload) {
+        if !b.accept_single::<DC, false>(&run, bytes, payload) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -163,7 +166,7 @@ impl Transport {
     /// changed.
     ///
     /// `scratch`, `WRITE`: as there.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn pass_single<const WRITE: bool>(
         &mut self,
         s: &Shared,
@@ -174,16 +177,21 @@ impl Transport {
         let Single { wr_id, sge, inline, signaled, .. } = *request;
         let Transport { qps, nobody: peer, common, .. } = self;
         // A QP that is connected to itself takes a slot.
-        let bi = qps.get(qi).and_then(|qp| common.qp_of(qp.attr.dest_qp_num));
-        let Some((bi, (qp, b))) = bi.and_then(|bi| Some((bi, qps.pair_mut(qi, bi)?))) else {
-            return false;
-        };
-        let (Some(q), Some(bq)) = (s.qps.get(qi), s.qps.get(bi)) else { return false };
+        // One by one: the compiler makes branches of these, and values of conditions that are
+        // combined.
+        let Some(to) = qps.get(qi).map(|qp| qp.attr.dest_qp_num) else { return false };
+        let Some(bi) = common.qp_of(to) else { return false };
+        let Some((qp, b)) = qps.pair_mut(qi, bi) else { return false };
+        let Some(q) = s.qps.get(qi) else { return false };
+        let Some(bq) = s.qps.get(bi) else { return false };
         let index = qp.conn.req.next;
-        let idle = qp.conn.req.nothing_in_flight() && q.engine_sq(&common.key).end() == index;
-        let local = is_local(qp, QpKind::Rc) && takes_from(b, QpKind::Rc, (qp.qpn, qp.conn.mtu));
-        let fits = sge.length <= qp.conn.mtu;
-        if !idle || !local || !fits || !qp.may_send_new::<false>() {
+        if !qp.conn.req.nothing_in_flight() || q.engine_sq(&common.key).end() != index {
+            return false;
+        }
+        if !is_local(qp, QpKind::Rc) || !takes_from(b, QpKind::Rc, (qp.qpn, qp.conn.mtu)) {
+            return false;
+        }
+        if sge.length > qp.conn.mtu || !qp.may_send_new::<false>() {
             return false;
         }
         // A completion without room would need its slot. The completion of the receive may take an
@@ -205,7 +213,7 @@ impl Transport {
         let size = packet_bytes(op, bytes.len());
 
         let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
-        if !b.accept_single::<false>(&run, size, bytes) {
+        if !b.accept_single::<false, false>(&run, size, bytes) {
             return false;
         }
         b.qp.conn.resp.pkts_since_ack = 0;
@@ -226,6 +234,18 @@ impl Transport {
         true
     }
 
+    /// [`Transport::pass_single`] of anything but a WRITE without immediate data.
+    #[inline(never)]
+    pub(crate) fn pass_send(
+        &mut self,
+        s: &Shared,
+        qi: usize,
+        request: &Single,
+        scratch: &mut [u8],
+    ) -> bool {
+        self.pass_single::<false>(s, qi, request, scratch)
+    }
+
     /// Executes the only request in the send queue of the QP at an index, a READ, if it can be done
     /// in one step, as [`Transport::try_local`] does others.
     #[inline(never)]
@@ -244,6 +264,9 @@ impl Transport {
         let mut sq = q.engine_sq(&common.key);
         let read = wr_opcode::RDMA_READ;
         let Some((index, slot)) = qp.next_alone::<DC>(&sq, (read, read)) else { return false };
+        if qp.has_begun(index) {
+            return false;
+        }
         if DC && !common.try_open_association(qp, &DcAddr::read(slot.tail())) {
             return false;
         }

@@ -105,7 +105,7 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request into `buf`, and behind it the owed ACK. Changes nothing
-    /// else. Also returns whether it is signed for `own`, the flow of the port's connected socket.
+    /// else, but that the request has begun, if there is a result. Also returns whether it is signed for `own`, the flow of the port's connected socket.
     #[inline(always)]
     fn write_packet<const DC: bool>(
         &mut self,
@@ -142,6 +142,9 @@ impl Conn<'_> {
             // A fetch that slow memory begins here continues for the general path.
             let of = TransferId::request(qp.qpn, index, 0);
             common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
+        }
+        if !qp.begin_single(index) {
+            return None;
         }
         tail[..pad].fill(0);
         let own = own.filter(|own| own.leads_to(&peer.addr));

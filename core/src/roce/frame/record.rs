@@ -6,25 +6,37 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::mem::TransferId;
+use crate::mem::{RegisteredMemory, TransferId};
 use crate::receipt::Receipts;
+use crate::ring::SlotRef;
 use crate::roce::answers::ACK_UNLIMITED;
 use crate::roce::conn::Conn;
 use crate::roce::peer::Path;
 use crate::roce::rules::send::{class_of_singles, Eligible, PreparedSend};
-use crate::roce::run::{head_flags, memory_of_head, Head, Run};
+use crate::roce::run::{head_flags, memory_of_head, Head, Run, Words};
 use crate::roce::run::{HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use crate::roce::Transport;
 use crate::verbs::shared::Shared;
-use crate::verbs::wqe::DcAddr;
+use crate::verbs::wqe::{DcAddr, SendWqe};
 use crate::verbs::NONE;
-use crate::wire::{packet_bytes, Kind, Opcode, Psn, Syndrome};
+use crate::wire::{packet_bytes, Class, Kind, Opcode, Psn, Syndrome};
 
 /// Bytes of the head of a record that names memory.
 const HEAD_MEMORY: usize = HEAD_MIN + 16;
 /// Opcode bit that a WRITE of one packet has, and a SEND of one packet has not.
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
+
+/// What the first record of a frame is taken for. Of each shape the compiler makes a function, which
+/// checks that the record is of this shape.
+pub mod shape {
+    /// A SEND, and maybe an ACK beside it.
+    pub const SEND: u8 = 0;
+    /// A WRITE, and maybe an ACK beside it.
+    pub const WRITE: u8 = 1;
+    /// An ACK.
+    pub const ACK: u8 = 2;
+}
 /// Flags of the record of a single message, besides SOLICITED and ACK_REQ.
 const WHOLE: u8 = head_flags::FIRST | head_flags::LAST;
 
@@ -88,28 +100,28 @@ impl Transport {
         } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
             c.common.timer_deferred = qi as u32;
         } else {
-            c.start_timers(clock());
-            c.arm();
+            c.reborrow().start_timers_now(clock());
         }
         true
     }
 
     /// Takes the first record of `rest`, which came over a link from `gid`, if it is a single
     /// message in order, or the ACK of single requests; also the ACK beside a message.
-    /// `w`: the first words of `rest`, copied out. `receipts`: those of the link. Returns the bytes
+    /// `w`: the first words of `rest`. `receipts`: those of the link. Returns the bytes
     /// taken; 0: nothing has changed; [`ACK_BESIDE`]: only the ACK beside the message was taken.
-    /// `DC`: it is a record of DC.
+    /// `DC`: it is a record of DC. `SHAPE`: its [`shape`].
     #[inline(never)]
-    pub(crate) fn take_record<const DC: bool>(
+    pub(crate) fn take_record<const DC: bool, const SHAPE: u8, W: Words>(
         &mut self,
         s: &Shared,
         now: u64,
         gid: &[u8; 16],
-        w: &[u64; HEAD_MAX / 8],
+        w: W,
         rest: &[u8],
         receipts: &Receipts,
     ) -> usize {
-        let h = Head::of(w);
+        let base = [w.word(0), w.word(1), w.word(2)];
+        let h = Head::of_base(base);
         let class = class_of_singles(DC);
         let (op, flags, len) = (h.op.within(class), h.flags, h.payload as usize);
         let qi = self.common.qp_of(h.dest_qpn);
@@ -119,8 +131,7 @@ impl Transport {
         if !takes || !whole || !c.has_address_of_peer(gid, Path::Link(0)) {
             return 0;
         }
-        let is_ack = op == Opcode::RC_ACK;
-        let is_write = op.0 & WRITES != 0;
+        let (is_ack, is_write) = (SHAPE == shape::ACK, SHAPE == shape::WRITE);
         let head = if is_write { HEAD_MEMORY } else { HEAD_MIN };
         let end = head + padded(len);
         let message =
@@ -130,21 +141,25 @@ impl Transport {
         }
         // The ACK beside a message comes first: the peer received before it sent. So a program with
         // one CQ for both queues sees its own request complete before the peer's reply, as with a
-        // NIC. Beside a short message the ACK lies among the words that were copied out.
+        // NIC. Beside a short message the ACK lies among the first words.
         let psn = match is_ack {
             true => acked(Head { op, ..h }),
             // No queue pair of DC sends both.
             false if DC => None,
-            false => beside(w, end, rest.len()),
+            false => beside(w, base[1] as u32, end, rest.len()),
         };
-        let acked = psn.is_some_and(|psn| c.end_singles_through(now, psn));
+        // No closure: the compiler may not inline one that is called once in each shape.
+        let acked = match psn {
+            Some(psn) => c.end_singles_through(now, psn),
+            None => false,
+        };
         let mut taken = 0;
         if !is_ack {
             if !acked && psn.is_some() && (!is_write || op.0 & 1 != 0) {
                 // The general path takes both, the ACK first as well.
                 return 0;
             }
-            let (va, rkey, dma_len) = Head::memory(w);
+            let (va, rkey, dma_len) = if is_write { Head::memory(w) } else { (0, 0, 0) };
             let kind = if is_write { Kind::Write } else { Kind::Send };
             let run = Run {
                 has_imm: op.0 & 1 != 0,
@@ -159,7 +174,7 @@ impl Transport {
             let bytes = packet_bytes(op, len);
             if c.take_single::<DC>(now, &run, bytes, &rest[head..head + len]) {
                 taken = end;
-                let former = receipts.leave_word(w[1]);
+                let former = receipts.leave_word(base[1]);
                 if former != 0 {
                     c.common.flush_ack_of(former);
                 }
@@ -180,7 +195,8 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request, and the owed ACK, into room of its link. Changes nothing
-    /// else. Returns the time as well, of DC only.
+    /// else, but that the request has begun, if there is a result. Returns the time as well, of DC
+    /// only.
     #[inline(always)]
     fn write_single<'p, const DC: bool, L: Links>(
         &mut self,
@@ -206,17 +222,21 @@ impl Conn<'_> {
         let behind = head + padded(len);
         let (room, frame) = links.begin(link)?;
         let record = room.get_mut(..behind + HEAD_MIN)?;
-        if len > 0 {
-            let body = &mut record[head..head + len];
-            match <&mut [u8; 8]>::try_from(&mut *body) {
-                // Most small messages are 8 inline bytes, which need no call.
-                Ok(word) if wqe.inline != 0 => *word = *slot.tail().first_chunk()?,
+        match record[head..].first_chunk_mut() {
+            // Most small messages are 8 inline bytes, which need no call.
+            Some(word) if len == 8 && wqe.inline != 0 => *word = *slot.tail().first_chunk::<8>()?,
+            _ if len > 0 => {
+                let body = &mut record[head..head + len];
+                let of = TransferId::request(qp.qpn, index, 0);
+                // Of its own for this call, which needs its address.
+                let apart = slot;
                 // A fetch that slow memory begins here continues for the general path.
-                _ => {
-                    let of = TransferId::request(qp.qpn, index, 0);
-                    self.common.memory.gather(qp.pd, &slot, 0, body, of).ok()?;
-                }
+                gather(&self.common.memory, qp.pd, &apart, body, of)?;
             }
+            _ => {}
+        }
+        if !qp.begin_single(index) {
+            return None;
         }
         let flags = WHOLE
             | head_flags::ACK_REQ
@@ -241,6 +261,19 @@ impl Conn<'_> {
     }
 }
 
+/// The bytes of a request that are not 8 inline ones.
+#[cold]
+#[inline(never)]
+fn gather(
+    memory: &RegisteredMemory,
+    pd: u32,
+    slot: &SlotRef<'_, SendWqe>,
+    body: &mut [u8],
+    of: TransferId,
+) -> Option<()> {
+    memory.gather(pd, slot, 0, body, of).ok().map(|_| ())
+}
+
 /// Offset of the ACK in a frame that holds one single message, which takes a receive request, and
 /// that ACK. `w`: the first words of the frame; `len`: its bytes. The reader takes that ACK first,
 /// as [`Transport::take_record`] does if the ACK lies among the words.
@@ -263,19 +296,34 @@ pub fn is_ack(w: &[u64; HEAD_MAX / 8]) -> bool {
     acked(Head::of(w)).is_some()
 }
 
-/// Whether a record is of DC, by its first words.
+/// Whether a record seems to be of DC, and the [`shape`] that it seems to have, by the first of its
+/// words. They choose the function that reads it, and checks that. `None`: it has none.
 #[inline(always)]
-pub fn is_dc(w: &[u64; HEAD_MAX / 8]) -> bool {
-    Head::of(w).op.is_of_dc()
+pub fn seems(w: impl Words) -> Option<(bool, u8)> {
+    let op = Head::of_base([w.word(0), 0, 0]).op;
+    match op {
+        Opcode::RC_SEND_ONLY | Opcode::RC_SEND_ONLY_IMM => Some((false, shape::SEND)),
+        Opcode::RC_WRITE_ONLY | Opcode::RC_WRITE_ONLY_IMM => Some((false, shape::WRITE)),
+        Opcode::RC_ACK => Some((false, shape::ACK)),
+        _ if !op.is_of_dc() => None,
+        _ => match op.within(Class::Dc) {
+            Opcode::RC_ACK => Some((true, shape::ACK)),
+            Opcode(op) if op & WRITES != 0 => Some((true, shape::WRITE)),
+            _ => Some((true, shape::SEND)),
+        },
+    }
 }
 
-/// The PSN of the plain ACK for the same queue pair in the record at `at`, behind a message;
-/// `None`: it is another record, or lies beyond the words.
+/// The PSN of the plain ACK for the same queue pair, by the word of its QPN, in the record at `at`,
+/// behind a message; `None`: it is another record, or lies beyond the words.
 #[inline(always)]
-fn beside(w: &[u64; HEAD_MAX / 8], at: usize, len: usize) -> Option<Psn> {
-    let &[a, b, c] = w.get(at / 8..)?.first_chunk()?;
-    let same = b as u32 == w[1] as u32 && len - at >= HEAD_MIN;
-    same.then(|| acked(Head::of(&[a, b, c, 0, 0, 0, 0, 0]))).flatten()
+fn beside(w: impl Words, qpn: u32, at: usize, len: usize) -> Option<Psn> {
+    let end = at + HEAD_MIN;
+    if end > HEAD_MAX || end > len {
+        return None;
+    }
+    let base = [w.word(at / 8), w.word(at / 8 + 1), w.word(at / 8 + 2)];
+    (base[1] as u32 == qpn).then(|| acked(Head::of_base(base))).flatten()
 }
 
 /// The PSN of a plain ACK, by the head of its record; `None`: another record.

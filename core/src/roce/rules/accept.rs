@@ -129,17 +129,38 @@ impl Conn<'_> {
         bytes: usize,
         payload: &[u8],
     ) -> bool {
-        let taken = self.accept_single::<DC>(run, bytes, payload);
+        let receives = run.kind != Kind::Write || run.has_imm;
+        // Mostly the thread that runs the engine polls the CQ. The other case is a call of its own,
+        // so that its values do not crowd those of this one out of the registers.
+        let taken = match !receives || self.hands_over() {
+            true => self.accept_single::<DC, true>(run, bytes, payload),
+            false => self.reborrow().accept_into_cq::<DC>(&Run { ..*run }, bytes, payload),
+        };
         if taken {
             self.owe_ack(now, 1, run.ack_req);
         }
         taken
     }
 
-    /// Places a single message and completes it, if it is in order and nothing blocks it. False:
-    /// nothing has changed. The caller owes the ACK. `bytes`: from BTH to ICRC.
+    /// Whether the next completion of a receive goes to the thread that polls the CQ.
     #[inline(always)]
-    pub(in crate::roce) fn accept_single<const DC: bool>(
+    fn hands_over(&self) -> bool {
+        let cq = self.common.cqs.get(self.qp.rcq as usize);
+        cq.is_some_and(|cq| self.common.handoff.is_open(cq))
+    }
+
+    /// [`Conn::accept_single`] of a message whose completion goes into the CQ.
+    #[cold]
+    #[inline(never)]
+    fn accept_into_cq<const DC: bool>(mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
+        self.accept_single::<DC, false>(run, bytes, payload)
+    }
+
+    /// Places a single message and completes it, if it is in order and nothing blocks it. False:
+    /// nothing has changed. The caller owes the ACK. `bytes`: from BTH to ICRC. `POLLED`: a
+    /// completion goes to the thread that polls the CQ ([`Conn::hands_over`]); else into the CQ.
+    #[inline(always)]
+    pub(in crate::roce) fn accept_single<const DC: bool, const POLLED: bool>(
         &mut self,
         run: &Run,
         bytes: usize,
@@ -172,10 +193,8 @@ impl Conn<'_> {
             if qp.conn.resp.recv.taken || !DC && qp.srq != NONE {
                 return false;
             }
-            let Some(rcq) = common.cqs.get_mut(qp.rcq as usize) else { return false };
-            let bypasses = common.handoff.is_open(rcq);
             let mut cq = None;
-            if !bypasses {
+            if !POLLED {
                 cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
                 if cq.is_none() {
                     return false;

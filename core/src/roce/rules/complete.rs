@@ -98,6 +98,13 @@ impl Conn<'_> {
 }
 
 impl Ending<'_> {
+    /// That of a request which ends with success and does not complete.
+    #[inline(always)]
+    pub(in crate::roce) fn unsignaled(wqe: &SendWqe, code: u32) -> Self {
+        let status = wc_status::SUCCESS;
+        Ending { cq: None, wr_id: wqe.wr_id, length: wqe.length, code, status }
+    }
+
     /// Ends the oldest request of a QP's send queue, at ring index `qp.conn.req.released`. The slot
     /// is released before the completion can be seen ([`CqSide::push`] says why).
     #[inline(always)]

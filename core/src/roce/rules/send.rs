@@ -23,6 +23,15 @@ pub(in crate::roce) const fn class_of_singles(dc: bool) -> Class {
     }
 }
 
+/// The opcode of the one packet of a request of [`wr_opcode`], one up to SEND_WITH_IMM.
+#[inline(always)]
+fn single_opcode(opcode: u8, is_write: bool) -> Opcode {
+    const SEND: u8 = Opcode::RC_SEND_ONLY.0 - wr_opcode::SEND as u8;
+    const WRITE: u8 = Opcode::RC_WRITE_ONLY.0 - wr_opcode::RDMA_WRITE as u8;
+    // A sum, which the compiler turns into two instructions.
+    Opcode(opcode + SEND + u8::from(is_write) * (WRITE - SEND))
+}
+
 /// A single request that may leave: one packet of a SEND or a WRITE, which nothing of its queue
 /// pair blocks.
 pub(in crate::roce) struct Eligible<'q> {
@@ -69,9 +78,10 @@ pub(in crate::roce) enum Charge {
 
 impl Qp {
     /// The only waiting request of the send queue, of the opcodes from `first` to `last`, if
-    /// nothing of its queue pair blocks it and its bytes are those of one packet. `DC`: the queue
-    /// pair is a DCI, whose association the caller checks (`Common::try_association`); else it
-    /// is RC.
+    /// nothing of its queue pair blocks it and its bytes are those of one packet. The caller checks
+    /// that it has not begun ([`Qp::has_begun`], [`Qp::begin_single`]). `DC`: the queue pair is a
+    /// DCI, whose association the caller checks, too (`Common::try_association`); else it is
+    /// RC.
     #[inline(always)]
     pub(in crate::roce) fn next_alone<'q, const DC: bool>(
         &mut self,
@@ -80,11 +90,7 @@ impl Qp {
     ) -> Option<(u32, SlotRef<'q, SendWqe>)> {
         let index = self.conn.req.next;
         let alone = sq.end() == index.wrapping_add(1);
-        if !alone
-            || (DC && self.kind != QpKind::Dci)
-            || !self.may_send_new::<DC>()
-            || self.wqe(index).started
-        {
+        if !alone || (DC && self.kind != QpKind::Dci) || !self.may_send_new::<DC>() {
             return None;
         }
         let slot = sq.at(index);
@@ -93,9 +99,9 @@ impl Qp {
         if opcode < first || opcode > last {
             return None;
         }
-        let outstanding = self.conn.req.next_psn.diff(self.conn.req.una_psn);
+        let outstanding = self.conn.req.next_psn.since(self.conn.req.una_psn);
         let waits = wqe.is_fenced() && self.conn.req.acked != index;
-        if wqe.length > u64::from(self.conn.mtu) || waits || outstanding >= PSN_WINDOW as i32 {
+        if wqe.length > u64::from(self.conn.mtu) || waits || outstanding >= PSN_WINDOW {
             return None;
         }
         Some((index, slot))
@@ -113,9 +119,8 @@ impl Qp {
         let wqe = slot.header();
         let opcode = u32::from(wqe.opcode);
         let is_write = opcode <= wr_opcode::RDMA_WRITE_WITH_IMM;
-        let rc = if is_write { Opcode::RC_WRITE_ONLY } else { Opcode::RC_SEND_ONLY };
         let class = class_of_singles(DC);
-        let op = Opcode(rc.0 + (opcode & 1) as u8).of(class);
+        let op = single_opcode(wqe.opcode as u8, is_write).of(class);
         let run = Run {
             solicited: wqe.is_solicited(),
             ack_req: true,
@@ -132,6 +137,24 @@ impl Qp {
             )
         };
         Some(Eligible { index, slot, op, run })
+    }
+
+    /// Whether the request at an index has begun, though nothing of it may have left.
+    #[inline(always)]
+    pub(in crate::roce) fn has_begun(&self, index: u32) -> bool {
+        self.wqes[self.wqe_at(index)].started
+    }
+
+    /// The single request at an index begins. False: it has begun before, and nothing has changed.
+    #[inline(always)]
+    pub(in crate::roce) fn begin_single(&mut self, index: u32) -> bool {
+        let psn = self.conn.req.next_psn;
+        let ws = self.wqe(index);
+        if ws.started {
+            return false;
+        }
+        (ws.started, ws.psn, ws.npkts) = (true, psn, 1);
+        true
     }
 
     /// The request at an index begins, and takes `npkts` PSNs from the next one on.

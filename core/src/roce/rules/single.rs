@@ -1,12 +1,14 @@
 //! The way of a single request from its queue to its completion, whatever framing carries it.
 
 use super::ack::single_progress;
-use super::complete::{prepare, Left};
+use super::complete::{prepare, Ending, Left};
 use super::cq::CqSide;
 use super::send::{Charge, Departed, PreparedSend};
 use crate::roce::answers::ACK_BYTES;
 use crate::roce::conn::Conn;
 use crate::roce::peer::PACKET_COST;
+#[cfg(doc)]
+use crate::verbs::objects::Qp;
 use crate::verbs::req::WqeState;
 use crate::verbs::types::{wc_opcode, wc_status, wr_opcode};
 use crate::verbs::wqe::SendWqe;
@@ -39,13 +41,12 @@ impl WqeState {
 }
 
 impl Conn<'_> {
-    /// Records that the waiting request has left, and the owed ACK with it. The caller starts the
-    /// timers.
+    /// Records that the waiting request, which has begun ([`Qp::begin_single`]), has left, and the
+    /// owed ACK with it. The caller starts the timers.
     #[inline(always)]
     pub(in crate::roce) fn single_left(&mut self, prepared: &PreparedSend) {
         let PreparedSend { payload, bytes, acks, .. } = *prepared;
         let (index, psn) = (self.qp.conn.req.next, self.qp.conn.req.next_psn);
-        self.qp.begin_request(index, 1);
         self.qp.conn.req.next = index.wrapping_add(1);
         self.qp.conn.req.batch_left(1);
         let charge = Charge::Window { bytes: PACKET_COST + payload, asked: true };
@@ -74,21 +75,39 @@ impl Conn<'_> {
         {
             return false;
         }
-        let slot = sq.at(index);
+        let slot = sq.peek(0);
         let wqe = slot.header();
         let at = qp.wqe_at(index);
         let ws = &mut qp.wqes[at];
         if !ws.is_single(psn) || !is_plain(wqe) {
             return false;
         }
-        let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
-        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
-        let Some(ending) = ending else { return false };
+        if wqe.is_signaled() {
+            return self.reborrow().end_signaled(now);
+        }
+        let ending = Ending::unsignaled(wqe, code_of_single(wqe));
         *ws = WqeState::default();
         qp.counters.count_received(1, ACK_BYTES);
         single_progress(qp, self.peer, now);
+        ending.finish(self.s, qp, &mut sq, Left::NothingKept, None);
+        true
+    }
+
+    /// The end of [`Conn::end_single`] for a request that completes.
+    #[cold]
+    #[inline(never)]
+    fn end_signaled(self, now: u64) -> bool {
+        let (qp, common) = (self.qp, self.common);
+        let mut sq = self.q.engine_sq(&common.key);
+        let slot = sq.peek(0);
+        let wqe = slot.header();
+        let (code, status) = (code_of_single(wqe), wc_status::SUCCESS);
+        let ending = prepare(self.s, &common.key, &mut common.cqs, qp.scq, wqe, code, status);
+        let Some(ending) = ending else { return false };
+        qp.counters.count_received(1, ACK_BYTES);
+        single_progress(qp, self.peer, now);
         let handoff = Some(&mut common.handoff);
-        ending.finish(self.s, qp, &mut sq, Left::NothingKept, handoff);
+        ending.finish(self.s, qp, &mut sq, Left::Nothing, handoff);
         true
     }
 
@@ -96,12 +115,13 @@ impl Conn<'_> {
     /// blocks that. False: nothing has changed. [`Conn::single_ended`] is next.
     #[inline(always)]
     pub(in crate::roce) fn end_singles_through(&mut self, now: u64, psn: Psn) -> bool {
-        self.end_single(now, psn) || self.end_several(now, psn)
+        self.end_single(now, psn) || self.reborrow().end_several(now, psn)
     }
 
     /// [`Conn::end_singles_through`] of more than one.
+    #[cold]
     #[inline(never)]
-    fn end_several(&mut self, now: u64, psn: Psn) -> bool {
+    fn end_several(mut self, now: u64, psn: Psn) -> bool {
         let count = self.singles_through(psn);
         if count == 0 {
             return false;

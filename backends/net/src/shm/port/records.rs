@@ -4,7 +4,7 @@ use crate::addr::Endpoint;
 use core::ptr::NonNull;
 use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::frame::record::{ack_behind, is_ack, ACK_BESIDE};
-use gdrcore_core::roce::run::{Run, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
+use gdrcore_core::roce::run::{Run, Words, HEAD_MAX, HEAD_MIN, RECORD_ALIGN};
 use gdrcore_core::wire::Malformed;
 
 /// Who wrote a record, and the receipts of its link.
@@ -12,9 +12,17 @@ pub type Sender<'l> = (&'l Endpoint, &'l Receipts);
 
 /// What takes the records of frames that have arrived.
 pub trait Records {
+    /// The same for a call that is not inlined and seldom made ([`Records::again`]).
+    type Again<'a>: Records
+    where
+        Self: 'a;
+
+    /// The same borrows once more. So this value may stay in registers.
+    fn again(&mut self) -> Self::Again<'_>;
+
     /// Offers a record first: the words of its head, and all bytes of its frame from there on.
     /// Returns how many bytes it took; 0: the record goes to [`Records::take`].
-    fn take_short(&mut self, from: Sender<'_>, head: &[u64; HEAD_MAX / 8], rest: &[u8]) -> usize;
+    fn take_short(&mut self, from: Sender<'_>, head: impl Words, rest: &[u8]) -> usize;
 
     /// Takes a run with its payload, which the sender may change at any time; or notes bytes that
     /// are no run.
@@ -30,11 +38,39 @@ pub trait Records {
 #[inline(always)]
 pub(super) unsafe fn records(
     frame: NonNull<u8>,
-    mut len: usize,
+    len: usize,
     from: Sender<'_>,
     to: &mut impl Records,
 ) -> usize {
-    let (mut at, mut n) = (0, 0);
+    let mut first = 0;
+    // Most frames are one short message, and maybe the ACK beside it.
+    if (HEAD_MIN..=HEAD_MAX).contains(&len) {
+        // SAFETY: the caller's promise.
+        let (words, rest) = unsafe { (InFrame::at(frame, 0), bytes(frame, 0, len)) };
+        first = to.take_short(from, words, rest);
+        if first == len {
+            return 1;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { each(frame, len, first, from, &mut to.again()) }
+}
+
+/// [`records`] one by one. `first`: what [`Records::take_short`] has taken of the first; 0: it was
+/// not offered, or declined.
+///
+/// # Safety
+/// As for [`records`].
+#[cold]
+#[inline(never)]
+unsafe fn each(
+    frame: NonNull<u8>,
+    mut len: usize,
+    first: usize,
+    from: Sender<'_>,
+    to: &mut impl Records,
+) -> usize {
+    let (mut at, mut n, mut first) = (0, 0, Some(first));
     while at < len {
         n += 1;
         if len - at < HEAD_MIN {
@@ -42,20 +78,21 @@ pub(super) unsafe fn records(
             return n;
         }
         // SAFETY: the caller's promise.
-        let words = unsafe { head(frame, at) };
-        // SAFETY: inside the frame. The bytes may change while the slice lives: only the copies of
-        // `mem::host` read through it, which are assembly and take each byte as it is.
-        let rest = unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), len - at) };
-        let mut taken = 0;
+        let in_frame = unsafe { InFrame::at(frame, at) };
+        // SAFETY: the caller's promise.
+        let rest = unsafe { bytes(frame, at, len) };
         // `take_short` handles an ACK among the words together with the message. An ACK behind
         // them, or one that `take_short` has left, is handled before the message.
-        if rest.len() <= HEAD_MAX {
-            taken = to.take_short(from, &words, rest);
-            if !matches!(taken, 0 | ACK_BESIDE) {
-                at += taken;
-                continue;
-            }
+        let mut taken = match first.take() {
+            Some(taken) => taken,
+            None if rest.len() <= HEAD_MAX => to.take_short(from, in_frame, rest),
+            None => 0,
+        };
+        if !matches!(taken, 0 | ACK_BESIDE) {
+            at += taken;
+            continue;
         }
+        let words = in_frame.copy();
         if taken == 0 {
             let end = len - HEAD_MIN;
             // SAFETY: the caller's promise.
@@ -71,7 +108,7 @@ pub(super) unsafe fn records(
                 continue;
             }
             if rest.len() > HEAD_MAX {
-                taken = to.take_short(from, &words, rest);
+                taken = to.take_short(from, in_frame, rest);
                 if !matches!(taken, 0 | ACK_BESIDE) {
                     at += taken;
                     continue;
@@ -97,6 +134,17 @@ pub(super) unsafe fn records(
     n
 }
 
+/// The bytes of a frame from `at` to `end`.
+///
+/// # Safety
+/// As for [`records`]; `at` is not behind `end`. The bytes may change while the slice lives: only
+/// the copies of `mem::host` read through it, which are assembly and take each byte as it is.
+#[inline(always)]
+unsafe fn bytes<'f>(frame: NonNull<u8>, at: usize, end: usize) -> &'f [u8] {
+    // SAFETY: inside the frame.
+    unsafe { core::slice::from_raw_parts(frame.as_ptr().add(at), end - at) }
+}
+
 /// The first words of the ACK that ends a frame whose only other record is a single-packet message
 /// at `at`. Not inlined: the loop seldom needs it.
 ///
@@ -111,18 +159,38 @@ unsafe fn ack_at_end(
 ) -> Option<[u64; HEAD_MAX / 8]> {
     let ack = ack_behind(words, len)?;
     // SAFETY: the caller's promise; the ACK begins inside the frame, at a multiple of 8.
-    Some(unsafe { head(frame, at + ack) }).filter(is_ack)
+    Some(unsafe { InFrame::at(frame, at + ack) }.copy()).filter(is_ack)
 }
 
-/// The first words of the record at `at`, copied before they are checked, because the other end may
-/// still write there.
-///
-/// # Safety
-/// `at` lies in the frame and is a multiple of 8, as for [`records`].
-#[inline(always)]
-unsafe fn head(frame: NonNull<u8>, at: usize) -> [u64; HEAD_MAX / 8] {
-    // SAFETY: at least HEAD_MAX bytes behind the last byte of a frame are mapped, because the data
-    // pages are mapped twice and no frame is as long as they are.
-    unsafe { frame.as_ptr().add(at).cast::<[u64; HEAD_MAX / 8]>().read_volatile() }
-        .map(u64::from_le)
+/// The first words of a record where they are. The other end may still write there: each read copies
+/// one, before it is checked.
+#[derive(Clone, Copy)]
+struct InFrame(NonNull<u64>);
+
+impl InFrame {
+    /// The record at `at`.
+    ///
+    /// # Safety
+    /// `at` lies in the frame and is a multiple of 8, as for [`records`], while the value is used.
+    #[inline(always)]
+    unsafe fn at(frame: NonNull<u8>, at: usize) -> InFrame {
+        // SAFETY: inside the mapping.
+        InFrame(unsafe { frame.add(at) }.cast())
+    }
+
+    /// All of them.
+    #[inline(always)]
+    fn copy(self) -> [u64; HEAD_MAX / 8] {
+        core::array::from_fn(|at| self.word(at))
+    }
+}
+
+impl Words for InFrame {
+    #[inline(always)]
+    fn word(self, at: usize) -> u64 {
+        assert!(at < HEAD_MAX / 8);
+        // SAFETY: at least HEAD_MAX bytes behind the last byte of a frame are mapped, because the
+        // data pages are mapped twice and no frame is as long as they are.
+        u64::from_le(unsafe { self.0.add(at).read_volatile() })
+    }
 }

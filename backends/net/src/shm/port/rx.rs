@@ -5,8 +5,9 @@ use super::super::ring::Broken;
 use super::records::{records, Records, Sender};
 use super::{Inbound, InboundRing, ShmCounters, ShmPort};
 use crate::addr::Endpoint;
+use core::ptr::NonNull;
 use core::sync::atomic::{fence, Ordering};
-use gdrcore_core::roce::run::{Run, HEAD_MAX};
+use gdrcore_core::roce::run::{Run, Words};
 use gdrcore_core::sleep;
 use gdrcore_core::wire::Malformed;
 
@@ -20,7 +21,16 @@ impl<F> Records for Whole<F>
 where
     F: FnMut(&Endpoint, core::result::Result<(&Run, &[u8]), Malformed>),
 {
-    fn take_short(&mut self, _: Sender<'_>, _: &[u64; HEAD_MAX / 8], _: &[u8]) -> usize {
+    type Again<'a>
+        = Whole<&'a mut F>
+    where
+        Self: 'a;
+
+    fn again(&mut self) -> Whole<&mut F> {
+        Whole(&mut self.0)
+    }
+
+    fn take_short(&mut self, _: Sender<'_>, _: impl Words, _: &[u8]) -> usize {
         0
     }
 
@@ -45,18 +55,19 @@ impl ShmPort {
     #[inline(always)]
     pub fn poll_with(&mut self, to: &mut impl Records) -> usize {
         let mut handled = 0;
-        let mut k = 0;
-        while let Some(&i) = self.open[..self.open_len].get(k) {
-            k += 1;
+        for k in 0..self.open_len {
+            let Some(&i) = self.open.get(k) else { break };
             let Some(Some(Inbound { link: Some(link), socket, .. })) =
                 self.inbound.get_mut(usize::from(i))
             else {
                 continue;
             };
-            if link.reader.is_empty() {
-                continue;
-            }
-            match read_link(link, socket, &mut self.counters, to) {
+            let read = match link.reader.peek() {
+                Ok(None) => continue,
+                Ok(Some(first)) => read_link(link, first, socket, &mut self.counters, to),
+                Err(broken) => Err(broken),
+            };
+            match read {
                 Ok(n) => handled += n,
                 Err(Broken) => {
                     self.counters.broken += 1;
@@ -97,17 +108,17 @@ impl ShmPort {
     }
 }
 
-/// Reads the frames of a link. Returns the number of their records.
+/// Reads the frames of a link, the first of which was seen. Returns the number of their records.
 #[inline(always)]
 fn read_link(
     link: &mut InboundRing,
+    (mut p, mut len): (NonNull<u8>, usize),
     socket: &LinkSocket,
     counters: &mut ShmCounters,
     to: &mut impl Records,
 ) -> core::result::Result<usize, Broken> {
     let mut handled = 0;
     for _ in 0..BATCH {
-        let Some((p, len)) = link.reader.peek()? else { break };
         let from = (&link.from, link.reader.place().receipts());
         // SAFETY: the frame lies in the mapping, which lives until the link is closed.
         handled += unsafe { records(p, len, from, to) };
@@ -118,6 +129,8 @@ fn read_link(
             // frame is read.
             break;
         }
+        let Some(next) = link.reader.peek()? else { break };
+        (p, len) = next;
     }
     // A writer that waits for room must be woken.
     if link.reader.place().wants_room().load(Ordering::Relaxed) != 0 {

@@ -12,6 +12,7 @@ use crate::soft::SoftEngine;
 use core::sync::atomic::Ordering;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::kind::QpKind;
+use gdrcore_core::verbs::shared::polled;
 use gdrcore_core::verbs::types::{Handle, QpCap, QpInit, Wc};
 
 /// The rings of a CQ.
@@ -93,7 +94,7 @@ impl SoftDevice {
         if shared.beside.branches.next() != 0 {
             return self.poll_in_turn(cq, wc);
         }
-        engine.poll_found(index, shared, wc)
+        engine.poll_found(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
     /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that no ring
