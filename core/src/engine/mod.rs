@@ -17,8 +17,10 @@ pub mod cm;
 pub mod cm_qps;
 mod control;
 mod dc;
+mod due;
 mod layout;
 mod outage;
+mod paths;
 pub mod place;
 mod qp;
 mod qpn;
@@ -346,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty. `None`: another thread
-    /// polls this CQ ([`polled`]).
+    /// [`Engine::poll_cq`] of a CQ. One that was destroyed meanwhile is empty. `None`: another
+    /// thread polls this CQ ([`polled`]).
     #[inline(always)]
     pub fn take_completions(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
         // Most polls find nothing. They need no exclusive end, whose flag takes a locked
