@@ -617,7 +617,8 @@ impl Conn<'_> {
         if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.landings().any(elsewhere) {
             return Err(Later);
         }
-        // rxe rxe_resp.c atomic_reply, value: The answer is the value that the memory had before the atomic.
+        // rxe rxe_resp.c atomic_reply, value: The answer is the value that the memory had before
+        // the atomic.
         let of = TransferId::answer(self.qp.qpn, run.psn.get(), 8);
         self.common.memory.providers.atomic(&target, op, of).map_err(|e| match e {
             Access::Fault => memory_gone(run.rkey, run.va),

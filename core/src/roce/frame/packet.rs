@@ -105,7 +105,8 @@ impl Transport {
 
 impl Conn<'_> {
     /// Writes the only waiting request into `buf`, and behind it the owed ACK. Changes nothing
-    /// else, but that the request has begun, if there is a result. Also returns whether it is signed for `own`, the flow of the port's connected socket.
+    /// else, but that the request has begun, if there is a result. Also returns whether it is
+    /// signed for `own`, the flow of the port's connected socket.
     #[inline(always)]
     fn write_packet<const DC: bool>(
         &mut self,

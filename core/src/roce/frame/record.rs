@@ -27,8 +27,8 @@ const HEAD_MEMORY: usize = HEAD_MIN + 16;
 const WRITES: u8 = Opcode::RC_WRITE_ONLY.0 & !Opcode::RC_SEND_ONLY.0 & 8;
 const _: () = assert!(WRITES == 8);
 
-/// What the first record of a frame is taken for. Of each shape the compiler makes a function, which
-/// checks that the record is of this shape.
+/// What the first record of a frame is taken for. Of each shape the compiler makes a function,
+/// which checks that the record is of this shape.
 pub mod shape {
     /// A SEND, and maybe an ACK beside it.
     pub const SEND: u8 = 0;

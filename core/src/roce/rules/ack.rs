@@ -71,8 +71,8 @@ impl AckQueue {
 
 impl Conn<'_> {
     /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
-    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets, which are bounds of our
-    /// own. Within the engine it leaves at once: it is no packet, so waiting saves nothing.
+    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets, which are bounds of
+    /// our own. Within the engine it leaves at once: it is no packet, so waiting saves nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
         let (resp, qi) = (&mut self.qp.conn.resp, self.qi);

@@ -162,8 +162,8 @@ unsafe fn ack_at_end(
     Some(unsafe { InFrame::at(frame, at + ack) }.copy()).filter(is_ack)
 }
 
-/// The first words of a record where they are. The other end may still write there: each read copies
-/// one, before it is checked.
+/// The first words of a record where they are. The other end may still write there: each read
+/// copies one, before it is checked.
 #[derive(Clone, Copy)]
 struct InFrame(NonNull<u64>);
 
