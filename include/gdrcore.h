@@ -717,8 +717,8 @@ const char *gdrc_mr_route_str(uint32_t route);
 const char *gdrc_mr_reason_str(uint32_t reason);
 
 /**
- * Allocates a memory window of `type` 1 or 2 and writes its first rkey (`rkey` may be NULL). A
- * GDRC_WR_BIND_MW work request binds it.
+ * Allocates a memory window of type `mw_type`, 1 or 2, and writes its first rkey (`rkey` may be
+ * NULL). A GDRC_WR_BIND_MW work request binds it.
  *
  * Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL. Threads: any.
  * Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).
@@ -811,7 +811,7 @@ typedef struct gdrc_wc {
     uint32_t imm_data;
     /** The local QPN. */
     uint32_t qp_num;
-    /** The sender's QPN (UD). */
+    /** The sender's QPN (UD, DC targets). */
     uint32_t src_qp;
     /** Flags: enum gdrc_wc_flags. */
     uint32_t wc_flags;

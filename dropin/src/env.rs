@@ -14,7 +14,7 @@
 //! * `GDRC_QPS`: most queue pairs of each engine, where 16,384 are not enough. The engine takes as
 //!   many queue pair numbers. All processes on an address share 2^24 of them.
 //! * `GDRC_KEEPALIVE`: an RC queue pair probes its peer after so many seconds without a packet;
-//!   without it, never.
+//!   0 or without it, never.
 //! * `GDRC_PCAP`: append all packets to this capture file; without `GDRC_PATH`, peers of this host
 //!   are then reached by packets, too.
 //! * `GDRC_FAULTS`: rules of faults that packets and calls have, and `GDRC_SEED`, from which their
@@ -49,9 +49,18 @@ use gdrcore_net::soft::{soft_flags, PathChoice, MAX_ENGINES};
 use gdrcore_net::via::find::{from_environment, Found, SocketPath};
 use gdrcore_net::via::session::Session;
 use std::ffi::{CString, OsStr};
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
+
+/// Says something the first time only: each place in the sources once.
+macro_rules! once {
+    ($what:expr) => {{
+        static SAID: Once = Once::new();
+        SAID.call_once(|| $what);
+    }};
+}
 
 /// A variable that is set and not empty.
 fn text(name: &str) -> Option<String> {
@@ -62,7 +71,7 @@ fn text(name: &str) -> Option<String> {
 pub fn address() -> Option<Endpoint> {
     let value = text("GDRC_ADDRESS")?;
     Endpoint::parse(&value)
-        .inspect_err(|_| complain("GDRC_ADDRESS", &value, "an address of this machine"))
+        .inspect_err(|_| once!(complain("GDRC_ADDRESS", &value, "an address of this machine")))
         .ok()
 }
 
@@ -93,8 +102,7 @@ pub fn router() -> Result<Option<(SocketPath, Endpoint)>, Error> {
 }
 
 fn complain_of_router() {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| reason::with_text(|words| say(&format!("no device: {words}"))));
+    once!(reason::with_text(|words| say(&format!("no device: {words}"))));
 }
 
 /// The device in `GDRC_DEVICE`.
@@ -114,13 +122,16 @@ pub fn fault_spec(rules: &str) -> FaultSpec<'_> {
     FaultSpec { rules, seed: seed(), launched: Some(may_fail) }
 }
 
-/// The number in `GDRC_SEED`; 0: none.
+/// The number in `GDRC_SEED`; 0: not set.
 pub fn seed() -> u64 {
     let Some(value) = text("GDRC_SEED") else { return 0 };
-    value.parse().unwrap_or_else(|_| {
-        complain("GDRC_SEED", &value, "a number below 2^64");
-        0
-    })
+    value.parse::<NonZeroU64>().map_or_else(
+        |_| {
+            once!(complain("GDRC_SEED", &value, "a number from 1 to 2^64 - 1"));
+            0
+        },
+        NonZeroU64::get,
+    )
 }
 
 /// The file in `GDRC_CALL_COUNTS`. Not for a program with the rights of another user.
@@ -132,7 +143,7 @@ pub fn call_counts() -> Option<PathBuf> {
 /// The path of devices whose packets have injected faults.
 pub fn path_of_faults() -> (PathChoice, u32) {
     if text("GDRC_PATH").is_some_and(|path| path != "udp") {
-        say_once("GDRC_FAULTS: peers on this host are reached by packets, whatever GDRC_PATH is");
+        once!(say("GDRC_FAULTS: peers on this host are reached by packets, whatever GDRC_PATH is"));
     }
     (PathChoice::Udp, 0)
 }
@@ -143,13 +154,13 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
     let named = text("GDRC_PATH");
     if captured {
         match named.as_deref() {
-            None => say_once(
+            None => once!(say(
                 "GDRC_PCAP: peers on this host are reached by packets, not through shared memory",
-            ),
-            Some("udp") => {}
-            Some(path) => say_once(&format!(
-                "GDRC_PCAP: GDRC_PATH={path}: what travels through shared memory is not captured"
             )),
+            Some("udp") => {}
+            Some(path) => once!(say(&format!(
+                "GDRC_PCAP: GDRC_PATH={path}: what travels through shared memory is not captured"
+            ))),
         }
     }
     match named.as_deref() {
@@ -160,7 +171,7 @@ pub fn path(captured: bool) -> (PathChoice, u32) {
         Some("shm") => (PathChoice::Shm, 0),
         Some("shm,cma") => (PathChoice::Shm, soft_flags::CMA),
         Some(other) => {
-            complain("GDRC_PATH", other, "auto, udp, shm, auto,cma or shm,cma");
+            once!(complain("GDRC_PATH", other, "auto, udp, shm, auto,cma or shm,cma"));
             (PathChoice::Auto, 0)
         }
     }
@@ -172,7 +183,7 @@ pub fn engines() -> Option<u32> {
     match value.parse::<u32>() {
         Ok(engines) if (1..=MAX_ENGINES as u32).contains(&engines) => Some(engines),
         _ => {
-            complain("GDRC_ENGINES", &value, "a number from 1 to 64");
+            once!(complain("GDRC_ENGINES", &value, "a number from 1 to 64"));
             None
         }
     }
@@ -189,13 +200,14 @@ pub fn engines_by_default() -> u32 {
 /// Limit of `GDRC_QPS`: indexes of queue pairs have 16 bits.
 const QPS_MAX: u32 = 1 << 16;
 
-/// The number in `GDRC_QPS`: the queue pair numbers of each engine; 0: the usual block.
+/// Queue pair numbers of each engine: the number in `GDRC_QPS`, rounded up to a power of two and at
+/// least one unit of the address's numbers; 0: not set.
 pub fn qpn_count() -> u32 {
     let Some(value) = text("GDRC_QPS") else { return 0 };
     match value.parse::<u32>() {
         Ok(n) if (1..=QPS_MAX).contains(&n) => n.next_power_of_two().max(QPN_UNIT),
         _ => {
-            complain("GDRC_QPS", &value, "a number from 1 to 65536");
+            once!(complain("GDRC_QPS", &value, "a number from 1 to 65536"));
             0
         }
     }
@@ -209,15 +221,19 @@ pub fn keepalive_ns() -> u64 {
             (seconds * 1e9) as u64
         }
         _ => {
-            complain("GDRC_KEEPALIVE", &value, "a number of seconds from 0.001 to 86400, or 0");
+            once!(complain(
+                "GDRC_KEEPALIVE",
+                &value,
+                "a number of seconds from 0.001 to 86400, or 0"
+            ));
             0
         }
     }
 }
 
-/// The capture file in `GDRC_PCAP`.
+/// The capture file in `GDRC_PCAP`. Not for a program with the rights of another user.
 pub fn pcap() -> Option<CString> {
-    let value = std::env::var_os("GDRC_PCAP").filter(|v| !v.is_empty())?;
+    let value = std::env::var_os("GDRC_PCAP").filter(|v| !v.is_empty() && !is_privileged())?;
     CString::new(value.as_bytes()).ok()
 }
 
@@ -299,7 +315,7 @@ pub fn identity() -> Identity {
         None | Some("gdrcore") => Identity::Own,
         Some("mlx5") => Identity::Mlx5,
         Some(other) => {
-            complain("GDRC_IDENTITY", other, "gdrcore or mlx5");
+            once!(complain("GDRC_IDENTITY", other, "gdrcore or mlx5"));
             Identity::Own
         }
     }
@@ -309,15 +325,8 @@ fn is_on(name: &str) -> bool {
     text(name).is_some_and(|v| v != "0")
 }
 
-/// Prints the first line only; later calls print nothing.
-fn say_once(line: &str) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| say(line));
-}
-
 fn complain(name: &str, value: &str, wanted: &str) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| say(&format!("{name}={value} is not {wanted}; it is ignored")));
+    say(&format!("{name}={value} is not {wanted}; it is ignored"));
 }
 
 /// Prints a line to standard error.

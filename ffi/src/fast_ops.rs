@@ -45,7 +45,8 @@ static SHUT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: shut_send, post
 static CHECKED_QP: gdrc_qp_fast_ops =
     gdrc_qp_fast_ops { post_send: checked_send, post_recv: checked_recv };
 static SOFT_QP: gdrc_qp_fast_ops = gdrc_qp_fast_ops { post_send: soft_send, post_recv: soft_recv };
-/// Indexed by whether send requests, and receive requests, may be passed to the provider unchanged.
+/// Indexed by whether common send requests, and common receive requests, are passed to the provider
+/// unchanged (`refused_bits` of [`NicQp`] are known). Otherwise every list is judged.
 static NIC_QP: [[gdrc_qp_fast_ops; 2]; 2] = [
     [
         gdrc_qp_fast_ops { post_send: nic_send_judged, post_recv: nic_recv_judged },
@@ -82,8 +83,8 @@ pub(crate) fn insert_qp(
     unsafe { fork::in_children(disown, &HANDLER) };
     let ops = match &object.target {
         QpTarget::Nic(_, qp) => {
-            let of = &NIC_QP[usize::from(qp.unusual.is_some())];
-            &of[usize::from(qp.recv_unusual.is_some())]
+            let of = &NIC_QP[usize::from(qp.refused_bits.is_some())];
+            &of[usize::from(qp.recv_refused_bits.is_some())]
         }
         QpTarget::Soft(_) => &SOFT_QP,
         QpTarget::Checked => &CHECKED_QP,
@@ -314,7 +315,7 @@ unsafe extern "C" fn nic_send_list(
     unsafe {
         let (_, _, to) = nic_qp(qp);
         let pairs = to.depth.div_ceil(2).into();
-        if is_usual_list(wr, to.unusual.unwrap_unchecked(), pairs) {
+        if is_usual_list(wr, to.refused_bits.unwrap_unchecked(), pairs) {
             return match (to.post_send)(to.object, wr, bad) {
                 0 => 0,
                 rc => refused(rc),
@@ -334,9 +335,9 @@ unsafe extern "C" fn nic_recv(
     unsafe {
         let (_, _, to) = nic_qp(qp);
         let is_one = (&raw const (*wr).next).read_unaligned().is_null();
-        let pieces = u64::from((&raw const (*wr).num_sge).read_unaligned() as u32);
-        let has_pieces = !(&raw const (*wr).sg_list).read_unaligned().is_null();
-        if is_one && has_pieces && pieces & to.recv_unusual.unwrap_unchecked() == 0 {
+        let num_sge = u64::from((&raw const (*wr).num_sge).read_unaligned() as u32);
+        let has_list = !(&raw const (*wr).sg_list).read_unaligned().is_null();
+        if is_one && has_list && num_sge & to.recv_refused_bits.unwrap_unchecked() == 0 {
             return match (to.post_recv)(to.object, wr, bad) {
                 0 => 0,
                 rc => refused(rc),

@@ -273,8 +273,8 @@ pub extern "C" fn gdrc_mr_reason_str(reason: u32) -> *const c_char {
     Reason::from_u32(reason).map_or(c"unknown", Reason::text).as_ptr()
 }
 
-/// Allocates a memory window of `type` 1 or 2 and writes its first rkey (`rkey` may be NULL). A
-/// GDRC_WR_BIND_MW work request binds it.
+/// Allocates a memory window of type `mw_type`, 1 or 2, and writes its first rkey (`rkey` may be
+/// NULL). A GDRC_WR_BIND_MW work request binds it.
 ///
 /// Errors: -ENOMEM: max_mr are in use; -EINVAL: another type, stale pd, out is NULL. Threads: any.
 /// Cost: none. Source: IBTA verb Allocate Memory Window; ibv_alloc_mw(3).

@@ -113,6 +113,20 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
 }
 
 #[test]
+fn each_variable_with_a_wrong_value_is_reported_once() {
+    let Some(p) = Contexts::new("wrong-values", 5) else {
+        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
+    };
+    let wrong = [("GDRC_KEEPALIVE", "soon"), ("GDRC_QPS", "0"), ("GDRC_ENGINES", "65")];
+    let done = run(p.command(&[], &["2"]).envs(wrong), 60);
+    assert!(done.ok(), "{}", done.output);
+    for (name, value) in wrong {
+        let said = format!("gdrcore: {name}={value} is not a number");
+        assert_eq!(done.output.matches(&said).count(), 1, "{name}: {}", done.output);
+    }
+}
+
+#[test]
 fn counters_that_cannot_be_printed_are_an_error() {
     let Some(p) = Contexts::new("stats-full", 2) else {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)")

@@ -82,12 +82,15 @@ pub mod udp_flags {
     pub const REUSE_PORT: u32 = 4;
 }
 
+/// Datagrams of one recvmmsg, each of which may be a burst that the kernel has put together.
+const RX_BATCH: u32 = 8;
+
 impl UdpConfig {
     /// The values of zero fields.
     pub const DEFAULT: UdpConfig = UdpConfig {
         tx_batch: 32,
         tx_bytes: 256 << 10,
-        rx_batch: 8,
+        rx_batch: RX_BATCH,
         burst_bytes: MOST,
         rcvbuf: 0,
         sndbuf: 0,

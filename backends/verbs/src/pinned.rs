@@ -22,11 +22,11 @@ pub struct PinnedQp {
     pub post_recv: PostRecv,
     /// Its QP.
     pub object: Object,
-    /// Bits that `opcode << 32 | num_sge` of a common request does not have. `None`: no request is
-    /// common.
-    pub unusual: Option<u64>,
-    /// Bits that `num_sge` of a common receive request does not have. `None`: no request is common.
-    pub recv_unusual: Option<u64>,
+    /// Bits that `opcode << 32 | num_sge` of a common request does not have. `None`: every list is
+    /// judged.
+    pub refused_bits: Option<u64>,
+    /// Bits that `num_sge` of a common receive request does not have. `None`: every list is judged.
+    pub recv_refused_bits: Option<u64>,
     /// Requests that fit into the send queue.
     pub depth: u32,
 }
@@ -59,8 +59,8 @@ impl VerbsDevice {
             post_send: self.opened.data.post_send,
             post_recv: self.opened.data.post_recv,
             object: slot.object(),
-            unusual: more.usual.bits(),
-            recv_unusual: has_receives.then(|| !bits_up_to(more.recv_sge.load(Relaxed))),
+            refused_bits: more.usual.bits(),
+            recv_refused_bits: has_receives.then(|| !bits_up_to(more.recv_sge.load(Relaxed))),
             depth: more.send_depth.load(Relaxed),
         })
     }
@@ -124,7 +124,7 @@ impl VerbsDevice {
 /// # Safety
 /// The list is readable.
 #[inline(always)]
-pub unsafe fn is_usual_list(wr: *const SendWr, unusual: u64, pairs: u64) -> bool {
+pub unsafe fn is_usual_list(wr: *const SendWr, refused_bits: u64, pairs: u64) -> bool {
     let (mut next, mut left) = (wr, pairs);
     let (mut shapes, mut flags) = (0, 0);
     if next.is_null() {
@@ -149,7 +149,7 @@ pub unsafe fn is_usual_list(wr: *const SendWr, unusual: u64, pairs: u64) -> bool
             // SAFETY: as above.
             next = unsafe { (&raw const (*next).next).read_unaligned() };
             if next.is_null() {
-                return shapes & unusual == 0 && flags & send_flags::INLINE == 0;
+                return shapes & refused_bits == 0 && flags & send_flags::INLINE == 0;
             }
         }
         left -= 1;

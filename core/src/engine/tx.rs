@@ -1,24 +1,16 @@
-//! Packets out, paths and links, loopback, timers, and errors of the port.
+//! What leaves: by the port, by links, and between the queue pairs of the engine.
 
-use super::cm::local_refusal;
 use super::{Guard, Inner};
-use crate::bitmap::Bitmap;
-use crate::config::config_flags;
 use crate::device::MrAttr;
-use crate::receipt::Receipts;
 use crate::roce::frame::packet::Packets;
 use crate::roce::frame::record::Links;
-use crate::roce::peer::{OwnFlow, Path, Peer, PeerAddr};
+use crate::roce::peer::{OwnFlow, Path, PeerAddr};
 use crate::roce::peer_memory::PeerMemory;
 use crate::roce::txbuf::TxBuf;
-use crate::roce::{Common, Origin, Sent, Transport};
-use crate::verbs::association::DcPhase;
-use crate::verbs::cause::CauseCode;
+use crate::roce::{Origin, Sent, Transport};
 use crate::verbs::post::Single;
 use crate::verbs::shared::Shared;
-use crate::verbs::types::wc_status;
 use crate::verbs::NONE;
-use crate::wire::Psn;
 
 /// A burst that waits in the port's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +61,6 @@ impl Inner {
         }
     }
 
-    fn flush_acks(&mut self) {
-        self.transport.common.flush_acks();
-    }
-
     /// Fills a burst from the QPs that have something for its path. Peers take turns, and so do the
     /// QPs of each.
     #[inline]
@@ -110,7 +98,7 @@ impl Inner {
     }
 }
 
-/// Data: what leaves, and when the next call is due.
+/// Data: what leaves.
 impl Guard<'_> {
     /// Writes the next burst into `buf`: headers, payload (copied once) and ICRC. `None`: nothing
     /// to send now.
@@ -301,13 +289,6 @@ impl Guard<'_> {
         inner.transport.send_single::<DC, L>(s, qi, links, wanted, clock)
     }
 
-    /// Starts the timer of the request that was sent without a read of the clock.
-    #[inline(always)]
-    pub fn arm_deferred_timer(&mut self, now: u64) {
-        let (inner, s) = self.split();
-        inner.transport.arm_deferred_timer(s, now);
-    }
-
     /// As [`Guard::send_single`], through the port. Returns the time. `None`: nothing has changed,
     /// for others wait to send or the request is not single. `DC`: it is a DCI, whose clock is read
     /// before the packet, too; else it is RC.
@@ -324,129 +305,6 @@ impl Guard<'_> {
             return None;
         }
         t.send_packet::<DC, P>(s, qi, port, clock)
-    }
-
-    /// From here on a peer may answer through the port what it received over a link, and the other
-    /// way round: either side may fail to get a link at that moment.
-    pub fn set_mixed_paths(&mut self) {
-        self.split().0.transport.common.mixed_paths = true;
-    }
-
-    /// Sets the link to the peers that later control calls under this lock name; `None`: the port.
-    pub fn set_link(&mut self, link: Option<u16>) {
-        self.split().0.link_of_new_peers = link;
-    }
-
-    /// Whether a peer at the engine's own address is another engine there, for later control calls
-    /// under this lock. Such a peer is reached over the link, or through the port.
-    pub fn set_elsewhere(&mut self, elsewhere: bool) {
-        self.split().0.elsewhere = elsewhere;
-    }
-
-    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
-    /// connection manager for them, leave through the port.
-    pub fn set_shared(&mut self, shared: bool) {
-        self.split().0.shared = shared;
-    }
-
-    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
-    /// makes long bursts of them. For a port that segments bursts.
-    pub fn divide_writes(&mut self, on: bool) {
-        self.transport.common.divides_writes = on;
-    }
-
-    /// The port carries packets one by one, whatever bursts they are sent in: all have the IPv4
-    /// identification 0. Without this those of a burst count from 0 on.
-    pub fn set_unnumbered(&mut self) {
-        self.split().0.unnumbered = true;
-    }
-
-    /// Whether a QPN is of this engine's block.
-    #[inline]
-    pub fn owns(&self, qpn: u32) -> bool {
-        self.transport.common.owns(qpn)
-    }
-
-    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number
-    /// may be used again. With [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
-    pub fn link_lost(&mut self, now: u64, link: u16) {
-        let (inner, s) = self.split();
-        let t = &mut inner.transport;
-        if t.common.config.flags & config_flags::SILENT_LOSS != 0 {
-            for qi in 0..t.qps.len() {
-                let peer = t.peers.get(t.qps[qi].conn.peer as usize);
-                if t.qps[qi].live && peer.is_some_and(|p| p.path == Path::Link(link)) {
-                    t.note_end(s, qi, now);
-                }
-            }
-            return self.link_ended(link);
-        }
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Lost;
-            }
-        }
-        for qi in 0..t.qps.len() {
-            let qp = &t.qps[qi];
-            if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
-            {
-                t.conn(s, qi).fail_path(now, CauseCode::PathLost, 0);
-            }
-            t.note_path(s, qi);
-            t.common.ready.set(qi);
-        }
-    }
-
-    /// Takes the `receipts` that the process at the other end of a link has left. It has ended, and
-    /// all that it had written to the link is read. To be called before the link is given up.
-    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| peer.path == Path::Link(link);
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// Takes the `receipts` that the process of a peer behind the port has left. It has ended, and
-    /// all that it had sent is received.
-    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
-        let (inner, s) = self.split();
-        let is_lost = |peer: &Peer| {
-            peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
-        };
-        inner.transport.take_receipts(s, now, is_lost, receipts);
-    }
-
-    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
-    /// void unless [`Guard::is_receipt`] says otherwise.
-    #[inline]
-    pub fn begun(&self) -> u32 {
-        self.transport.common.begun
-    }
-
-    /// Whether a receipt is of the present connection of a QP.
-    pub fn is_receipt(&self, qpn: u32, psn: Psn) -> bool {
-        let qi = self.transport.common.qp_of(qpn);
-        qi.is_some_and(|qi| self.transport.qps[qi].conn.resp.ack_psn == psn)
-    }
-
-    /// The link that [`Guard::set_link`] has set.
-    pub fn link(&self) -> Option<u16> {
-        self.link_of_new_peers
-    }
-
-    /// A link is gone, and its traffic goes through the port from now on. If no process answers
-    /// there, requests end by their timers. The number may be used again.
-    pub fn link_ended(&mut self, link: u16) {
-        let (inner, s) = self.split();
-        let t = &mut inner.transport;
-        for i in 0..t.peers.len() {
-            if t.peers[i].path == Path::Link(link) {
-                t.peers[i].path = Path::Port;
-            }
-        }
-        for qi in 0..t.qps.len() {
-            t.note_path(s, qi);
-            t.common.ready.set(qi);
-        }
     }
 
     /// Moves everything between QPs of this engine, until nothing moves or `max_runs` runs were
@@ -489,170 +347,5 @@ impl Guard<'_> {
             }
         }
         handled
-    }
-
-    /// Lets every owed ACK leave with the next bursts, for a caller that has nothing else to do.
-    pub fn flush_acks(&mut self) {
-        self.split().0.flush_acks();
-    }
-
-    /// Whether `poll_transmit` or `run_loopback` may have something.
-    #[inline]
-    pub fn has_work(&self) -> bool {
-        self.has_known_work() || self.shared().active.any()
-    }
-
-    /// [`Guard::has_work`] without the QPs that posts have marked, for a caller that checks the
-    /// marks once it has released the lock.
-    #[inline(always)]
-    pub fn has_known_work(&self) -> bool {
-        let Inner { transport: t, cm, .. } = &**self;
-        let idle = Bitmap::are_empty([&t.common.ready, &t.common.full_cqs]);
-        (!idle || cm.is_ready())
-            && (!t.common.ready.is_empty() || cm.is_ready() || t.common.may_go_on(self.shared()))
-    }
-
-    /// Whether anything but timers of QPs is to be done: something may be sent, or memory or a CQ
-    /// is waited for.
-    #[inline(always)]
-    pub fn has_due_work(&self, now: u64) -> bool {
-        let Inner { transport: t, cm, .. } = &**self;
-        let Common { ready, full_cqs, mem_wait, cnp_owed, .. } = &t.common;
-        let idle = Bitmap::are_empty([ready, full_cqs, mem_wait, cnp_owed]);
-        !idle || cm.is_ready() || self.shared().active.any() || now >= t.common.acks.flush_at()
-    }
-
-    /// Whether no owed ACK is delayed.
-    #[inline]
-    pub fn delays_no_ack(&self) -> bool {
-        self.transport.common.acks.flush_at() == u64::MAX
-    }
-
-    /// Runs the timers that are due. To be called only when nothing is left to receive: a process
-    /// that was stopped must read its packets before it takes its peers for silent.
-    pub fn handle_timeout(&mut self, now: u64) {
-        let (inner, s) = self.split();
-        inner.transport.arm_deferred_timer(s, now);
-        while let Some(qi) = inner.transport.common.wheel.pop_expired(now) {
-            inner.transport.conn(s, qi).on_timer(now);
-        }
-        if now >= inner.transport.common.acks.flush_at() {
-            inner.flush_acks();
-        }
-        if !inner.transport.common.mem_wait.is_empty() {
-            inner.transport.poll_memory(s, now);
-        }
-        if !inner.transport.common.silent.is_empty() {
-            inner.end_silent(now);
-        }
-        inner.cm_timeout(s, now);
-    }
-
-    /// Asks slow memory whether the accesses that QPs wait for have ended.
-    pub fn poll_memory(&mut self, now: u64) {
-        let (inner, s) = self.split();
-        if !inner.transport.common.mem_wait.is_empty() {
-            inner.transport.poll_memory(s, now);
-        }
-    }
-
-    /// When `handle_timeout` must run next; `None`: not before something else happens.
-    pub fn next_timeout(&mut self, now: u64) -> Option<u64> {
-        let (inner, s) = self.split();
-        inner.transport.arm_deferred_timer(s, now);
-        let t = &inner.transport;
-        let mut at =
-            t.common.wheel.next_deadline().unwrap_or(u64::MAX).min(t.common.acks.flush_at());
-        at = at.min(inner.cm.next_timeout().unwrap_or(u64::MAX));
-        if !t.common.mem_wait.is_empty() {
-            // Slow memory has no interrupt: look again soon.
-            at = at.min(now + 20_000);
-        }
-        (at != u64::MAX).then_some(at)
-    }
-
-    /// The port could not reach an address: notes the cause on its QPs with requests in flight,
-    /// whose retry counters end them. `errno` is the system's. Only for refusals that last (no
-    /// socket there, no route).
-    pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
-        self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
-        self.cm_refused(dst, errno, false);
-    }
-
-    /// As [`Guard::peer_unreachable`], but the peer's socket is of this host, and it is there: a
-    /// firewall of this host rejects in its name.
-    pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
-        self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
-        self.cm_refused(dst, errno, false);
-    }
-
-    /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
-    /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
-    /// lasts.
-    pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
-        let code = local_refusal(errno);
-        self.note_peer_error(now, dst, code, errno as u64, 0);
-        if code != CauseCode::Socket {
-            self.cm_refused(dst, errno, true);
-        }
-    }
-
-    /// Whether an armed CQ without a channel, the connection manager, a QP, an SRQ or the port has
-    /// an event.
-    pub fn has_events(&self) -> bool {
-        let Inner { transport: t, cm, .. } = &**self;
-        self.shared().cq_events.any()
-            || cm.has_events()
-            || !t.common.event_qps.is_empty()
-            || t.common.port_events.any()
-            || (0..t.common.srqs.len()).any(|i| t.common.srqs[i].events != 0)
-    }
-
-    /// A packet to an address was larger than its path carries.
-    pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
-        self.note_peer_error(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
-    }
-
-    fn note_peer_error(&mut self, now: u64, dst: &PeerAddr, code: CauseCode, arg0: u64, arg1: u64) {
-        let (inner, s) = self.split();
-        let t = &mut inner.transport;
-        for qi in 0..t.qps.len() {
-            let qp = &t.qps[qi];
-            if !qp.live || !qp.kind.is_connected() || qp.conn.peer == NONE {
-                continue;
-            }
-            let addr = t.peers[qp.conn.peer as usize].addr;
-            let opens = qp.dci.first().is_some_and(|a| a.phase == DcPhase::Opening);
-            let waits =
-                qp.conn.req.una_psn != qp.conn.req.max_psn || qp.conn.keep.tries > 0 || opens;
-            if addr.gid != dst.gid || addr.port != dst.port || !waits {
-                continue;
-            }
-            // A hint only: the peer may be starting. The retry counter ends the operation; this
-            // says why.
-            let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
-            let mut c = t.conn(s, qi);
-            if code == CauseCode::PeerUnreachable {
-                // This host's firewall that rejects what goes out also sends such an error.
-                let since = c.qp.conn.req.silent_since;
-                if matches!(c.explanation(since), Some((CauseCode::Firewall, ..))) {
-                    continue;
-                }
-                c.suspect_end(now);
-            }
-            c.note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
-        }
-    }
-
-    /// Segments per burst to an address from now on (1 where the link refuses segmentation
-    /// offload).
-    pub fn limit_segments(&mut self, dst: &PeerAddr, max_seg: u16) {
-        let t = &mut self.split().0.transport;
-        for i in 0..t.peers.len() {
-            let p = &mut t.peers[i];
-            if p.refs > 0 && p.addr.gid == dst.gid && p.addr.port == dst.port {
-                p.max_seg = max_seg.max(1);
-            }
-        }
     }
 }

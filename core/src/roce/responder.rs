@@ -140,7 +140,8 @@ impl Conn<'_> {
         self.handle_request(now, &rest, payload);
     }
 
-    /// Refuses a request: owes its NAK, or a later one, or executes all but its last packet.
+    /// Answers a refusal. Owes the NAK, at once or after the answers to earlier requests. A WRITE
+    /// with immediate data that lacks only its receive request is executed up to its last packet.
     #[inline(never)]
     fn refuse_request(&mut self, now: u64, run: &Run, payload: &[u8], refusal: Refusal) {
         // A NAK ends the connection, and what is queued with it. The answers to earlier requests
@@ -304,7 +305,7 @@ impl Conn<'_> {
     /// Checks packets of a SEND or WRITE, and places their bytes.
     #[inline(always)]
     fn place(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
-        self.check_sequence(run, payload)?;
+        self.begin_or_continue(run, payload)?;
         let pending = if run.kind == Kind::Send {
             self.place_send(run, payload)?
         } else {
@@ -317,9 +318,9 @@ impl Conn<'_> {
         Ok(())
     }
 
-    /// Whether FIRST, MIDDLE and LAST come in order and with the lengths that they must have.
+    /// Checks the order and the lengths of the packets. With FIRST it also stores the RETH.
     #[inline(always)]
-    fn check_sequence(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
+    fn begin_or_continue(&mut self, run: &Run, payload: &[u8]) -> Result<(), Refusal> {
         let resp = &mut self.qp.conn.resp;
         // rxe rxe_resp.c check_op_seq, RC: Inside a message only its own MIDDLE and LAST packets
         // may follow; anything else is an invalid request.
@@ -401,7 +402,7 @@ impl Conn<'_> {
             return Err(Rnr(self.qp.attr.min_rnr_timer));
         }
         let qp = &*self.qp;
-        // IBTA C9-88: The key of an operation of no bytes is not looked at.
+        // IBTA C9-88: The key of a request of length 0 is not checked.
         if qp.conn.resp.dma_len == 0 {
             return Ok(None);
         }
@@ -481,9 +482,9 @@ impl Conn<'_> {
                 self.push_reserved(self.qp.rcq, wc, run.solicited);
             }
         } else if run.last || run.ack_req {
-            // The peer waits for an ACK inside the message, because its window is limited. The
-            // latest of such landings replaces the one before, so that places are left for ends of
-            // messages.
+            // The peer waits for an ACK inside the message, because its window is limited. When
+            // half of the places are taken, such a landing overwrites the one before it; the rest
+            // are for ends of messages.
             let (psn, msn) = (resp.epsn.prev(), resp.msn);
             // Ordered behind the earlier ones even when its own bytes have landed already.
             let (provider, token) = resp.last_placed();
@@ -499,7 +500,7 @@ impl Conn<'_> {
     }
 
     /// The memory that a request with an answer names: its QP takes such operations, and its key
-    /// gives the right. Of no bytes the key is not looked at (IBTA C9-88).
+    /// gives the right. The key of a request of length 0 is not checked (IBTA C9-88).
     fn allowed_target(&self, run: &Run, len: u32, right: u32) -> Result<Target, Refusal> {
         let Run { rkey, va, .. } = *run;
         // rxe rxe_resp.c check_op_valid
@@ -616,7 +617,8 @@ impl Conn<'_> {
         if matches!(op, AtomicOp::Store(_)) && self.qp.conn.resp.landings().any(elsewhere) {
             return Err(Later);
         }
-        // rxe rxe_resp.c atomic_reply, value: An atomic is answered with the value before it.
+        // rxe rxe_resp.c atomic_reply, value: The answer is the value that the memory had before
+        // the atomic.
         let of = TransferId::answer(self.qp.qpn, run.psn.get(), 8);
         self.common.memory.providers.atomic(&target, op, of).map_err(|e| match e {
             Access::Fault => memory_gone(run.rkey, run.va),
@@ -688,7 +690,8 @@ impl Conn<'_> {
             let is_new = qp.conn.resp.incoming() == Incoming::Idle;
             qp.conn.resp.set_incoming(if run.last { Incoming::Idle } else { Incoming::Skip });
             if is_new {
-                // Its beginning was lost. One that is skipped has been counted.
+                // Its FIRST was lost: counts it once. Later packets of a skipped message are not
+                // counted again.
                 self.count(|c| &mut c.rcvd_dropped);
             }
             return;
@@ -697,6 +700,8 @@ impl Conn<'_> {
         match self.place(run, payload) {
             Ok(()) => {
                 let resp = &mut self.qp.conn.resp;
+                // `accept` advances from the packet's PSN. A packet that is dropped leaves `epsn`
+                // behind it.
                 resp.epsn = run.psn;
                 if !resp.has_landing_room() {
                     resp.epsn = epsn;

@@ -13,9 +13,9 @@ pub struct Keep {
     pub at: u64,
     /// `rcvd_pkts` at the last check.
     pub seen: u64,
-    /// Keepalives sent since the last packet came, and the time of the first.
+    /// Keepalives sent since the last packet came.
     pub tries: u32,
-    /// See `tries`.
+    /// The time of the first of them.
     pub since: u64,
     /// A keepalive is to be sent.
     pub ask: bool,
@@ -73,9 +73,9 @@ pub struct Connection {
     pub congestion: Dcqcn,
     /// When the next congestion notification may leave.
     pub cnp_at: u64,
-    /// Packets sent when the last CNP came, and CNPs that packets up to then may still cause.
+    /// Packets sent when the last CNP came.
     pub cnp_sent: u64,
-    /// See `cnp_sent`.
+    /// CNPs that packets up to then may still cause.
     pub cnp_credit: u32,
     /// CNPs are ignored until then.
     pub cnp_deaf: u64,
@@ -97,7 +97,7 @@ pub struct Connection {
 }
 
 impl Default for Connection {
-    /// That of a queue pair which has no peer yet.
+    /// The connection of a queue pair which has no peer yet.
     fn default() -> Connection {
         Connection {
             peer: NONE,

@@ -76,9 +76,9 @@ pub struct Qp {
     pub former_psn: Psn,
     /// Its connection: RC and UC have one from RTR on, UD uses the requester's half of it.
     pub conn: Connection,
-    /// Ring memory of its queues, for the heap.
+    /// Ring memory of its send queue, for the heap.
     pub sq_mem: Option<Region>,
-    /// See `sq_mem`.
+    /// Ring memory of its receive queue.
     pub rq_mem: Option<Region>,
     /// Asynchronous events that the program has not taken: bits by number of the event.
     pub events: u32,
@@ -244,9 +244,9 @@ pub struct Cq {
     pub depth_sum: u32,
     /// Where its events go, if not to the context.
     pub channel: Option<u8>,
-    /// It has an event on its channel; `next` is the CQ behind it in the list, plus one.
+    /// It has an event on its channel, and is in the list of such CQs.
     pub has_event: bool,
-    /// See `has_event`.
+    /// The CQ behind it in that list, plus one.
     pub next: u32,
 }
 

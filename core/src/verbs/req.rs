@@ -23,10 +23,10 @@ pub mod tx_block {
     pub const PROBE: u32 = 32;
 }
 
-/// With this many requests of a QP in flight, new ones may wait until more have gathered. A program
-/// that posts so many at a time sends bulk.
+/// Requests in flight from which new ones are batched. A batch of this size also marks the program
+/// as a bulk sender.
 const DEEP: u32 = 8;
-/// After so many shorter batches in a row the program no longer sends bulk.
+/// After so many shorter batches in a row the program no longer counts as one.
 const SHORT_BATCHES: u8 = 8;
 
 /// Progress of one send WQE.
@@ -125,7 +125,7 @@ pub struct Req {
     pub max_psn: Psn,
     /// Bytes that count against the peer's window.
     pub inflight: u32,
-    /// Of those, bytes sent since the last request for an ACK.
+    /// Bytes of `inflight` sent since the last request for an ACK.
     pub unasked: u32,
     /// Bytes asked for by READs and not yet received.
     pub read_inflight: u32,
@@ -138,7 +138,7 @@ pub struct Req {
     pub retry_left: u8,
     /// RNR NAKs that may still follow.
     pub rnr_left: u8,
-    /// How many more short batches may leave before it no longer counts as bulk.
+    /// How many more short batches may leave before it no longer counts as a bulk sender.
     bulk: u8,
     /// Why it waits; [`tx_block::HOLD`] says whether it does.
     block: SendBlock,
@@ -150,7 +150,7 @@ pub struct Req {
     pub silent_since: u64,
     /// `silent_since` at the first of several timeouts in a row.
     pub mute_since: u64,
-    /// `silent_since` of the silence that the witness was asked about.
+    /// Which silence the witness was asked about: its `silent_since`.
     pub witness_since: u64,
     /// How often it was asked.
     pub witness_looks: u8,
@@ -169,15 +169,14 @@ pub struct Req {
 }
 
 impl Req {
-    /// That of a send queue whose ring begins at an index.
+    /// The state of an empty queue whose next slot is `at`.
     pub fn starting_at(at: u32) -> Req {
         Req { released: at, acked: at, next: at, ..Req::default() }
     }
 
-    /// How many requests in flight let new ones wait for more, to leave as one batch: a datagram
-    /// costs a microsecond, whatever it holds. A program whose last batches were short may wait for
-    /// each of its requests, so that they leave at once. One that posts many at a time does so
-    /// again, and its first requests would cost a datagram each.
+    /// The requests in flight from which new ones are batched: a datagram costs a microsecond,
+    /// whatever it holds. 1 for a bulk sender, whose first requests would cost a datagram each;
+    /// else [`DEEP`], so that a program that waits for each request is not delayed.
     #[inline]
     pub fn deep(&self) -> u32 {
         if self.bulk > 0 {
@@ -218,7 +217,7 @@ impl Req {
         self.holds.set(bits, on);
     }
 
-    /// Makes the request behind the one at an index the next.
+    /// Moves `next` past `index`.
     #[inline(always)]
     pub fn go_behind(&mut self, index: u32) {
         self.next = index.wrapping_add(1);

@@ -92,9 +92,9 @@ pub struct Resource {
     pub npkts: u32,
     /// Remote (our) address.
     pub va: u64,
-    /// Key that the peer used, and the PD in which it counts.
+    /// Key that the peer used.
     pub rkey: u32,
-    /// See `rkey`.
+    /// The PD in which the key counts.
     pub pd: u32,
     /// Bytes that the answer brings from there.
     pub len: u32,
@@ -137,9 +137,9 @@ pub struct Resp {
     pub epsn: Psn,
     /// Messages completed.
     pub msn: u32,
-    /// Last PSN that may be acknowledged, and the MSN to send with it.
+    /// Last PSN that may be acknowledged.
     pub ack_psn: Psn,
-    /// See `ack_psn`.
+    /// The MSN to send with it.
     pub ack_msn: u32,
     /// The message that arrives.
     incoming: Incoming,

@@ -216,7 +216,7 @@ pub struct Wc {
     pub imm_data: u32,
     /// The local QPN.
     pub qp_num: u32,
-    /// The sender's QPN (UD).
+    /// The sender's QPN (UD, DC targets).
     pub src_qp: u32,
     /// Flags: [`wc_flags`].
     pub wc_flags: u32,

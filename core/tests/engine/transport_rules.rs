@@ -600,6 +600,16 @@ fn hop(net: &mut Net, from: &End, to: &End, id: u64) -> bool {
 
 // rxe rxe_resp.c acknowledge
 #[test]
+fn an_ack_waits_for_no_ninth_packet() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    // It has replied, so its ACKs may wait.
+    assert!(hop(&mut net, &a, &b, 0) && hop(&mut net, &b, &a, 1));
+    let left: Vec<bool> = (2..10).map(|id| hop(&mut net, &a, &b, id)).collect();
+    assert_eq!(left, [[false; 7].as_slice(), &[true]].concat());
+}
+
+// rxe rxe_resp.c acknowledge
+#[test]
 fn an_ack_that_waits_at_the_port_leaves_a_receipt() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 8, retry: 2, ..Opts::default() });
     let receipts: &'static Receipts = Box::leak(Box::default());

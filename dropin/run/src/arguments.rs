@@ -24,7 +24,8 @@ Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA wit
   --qps N             most queue pairs of each engine (GDRC_QPS), where the usual 16,384
                       are not enough: up to 65536
   --keepalive SECONDS after so long without a packet of its peer a connection
-                      probes it, and fails without an answer (GDRC_KEEPALIVE)
+                      probes it, and fails without an answer (GDRC_KEEPALIVE);
+                      0, the default: never
   --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
                       it is emptied first unless a process is writing it, and all
                       processes of the program append to it; without --path,
@@ -251,9 +252,9 @@ fn check(name: &str, value: &OsStr) -> Result<(), String> {
             if !value
                 .to_str()
                 .and_then(|v| v.parse().ok())
-                .is_some_and(|s| (0.001..=86_400.0).contains(&s)) =>
+                .is_some_and(|s| (0.001..=86_400.0).contains(&s) || s == 0.0) =>
         {
-            Err("keepalive is a number of seconds from 0.001 to 86400".into())
+            Err("keepalive is a number of seconds from 0.001 to 86400, or 0".into())
         }
         "trace" if value == "chrome:" => Err("--trace=chrome: needs a file behind it".into()),
         "trace-filter" => match value.to_str().map(Filter::parse) {
@@ -338,6 +339,11 @@ mod tests {
     }
 
     #[test]
+    fn a_keepalive_of_0_is_none() {
+        assert_eq!(run("--keepalive 0 prog").environment, [("GDRC_KEEPALIVE", "0".into())]);
+    }
+
+    #[test]
     fn strict_has_a_mode() {
         let set = |line: &str| run(line).environment;
         assert_eq!(set("--strict prog"), [("GDRC_STRICT", "report".into())]);
@@ -373,7 +379,7 @@ mod tests {
             ("--path tcp prog", "udp, shm or auto"),
             ("--path udp,cma prog", "udp, shm or auto"),
             ("--keepalive soon prog", "seconds"),
-            ("--keepalive 0 prog", "seconds"),
+            ("--keepalive 0.0001 prog", "seconds"),
             ("--engines 0 prog", "1 to 64"),
             ("--engines 65 prog", "1 to 64"),
             ("--qps 0 prog", "1 to 65536"),

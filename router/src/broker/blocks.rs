@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_run_of_its_own_a_tenant_rests_less_than_it_might() {
+    fn a_tenant_at_its_quota_loses_resting_blocks_for_a_longer_run() {
         let mut b = Blocks::default();
         for n in 0..3 {
             assert_eq!(b.take(0, 1, &taker(n, "a", 3), &[]), Some(n + 1..n + 2));

@@ -15,8 +15,11 @@ const BURSTS: RangeInclusive<u64> = 8 << 10..=4_000_000_000;
 const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 /// The least burst where none is named.
 const BURST: u64 = 256 << 10;
-/// The part of a rate in 2 ms, which is longer than the worker oversleeps.
-const BURST_OF_RATE: u64 = 500;
+/// The least burst in packets.
+const PACKET_BURST: u32 = 64;
+/// Bursts in a second: one has what a rate gives in 2 ms, which is longer than the worker
+/// oversleeps.
+const BURSTS_A_SECOND: u32 = 500;
 
 /// Limits of a tenant's traffic by the relay. All its sessions share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,12 @@ pub struct Limits {
 
 /// Default burst: the bytes of 2 ms at the rate, and 256 KiB at least.
 pub fn burst_of(rate: u64) -> u32 {
-    u32::try_from((rate / BURST_OF_RATE).max(BURST)).unwrap_or(u32::MAX)
+    u32::try_from((rate / u64::from(BURSTS_A_SECOND)).max(BURST)).unwrap_or(u32::MAX)
+}
+
+/// Burst of a limit of packets a second: those of 2 ms, and 64 at least.
+pub fn packet_burst_of(rate: u32) -> u32 {
+    (rate / BURSTS_A_SECOND).max(PACKET_BURST)
 }
 
 impl Limits {
@@ -296,6 +304,7 @@ mod tests {
             assert!(l.need_relay(), "{one}");
         }
         assert_eq!((burst_of(1_000), burst_of(1_000_000_000)), (256 << 10, 2_000_000));
+        assert_eq!((packet_burst_of(1_000), packet_burst_of(1_000_000)), (64, 2_000));
     }
 
     #[test]

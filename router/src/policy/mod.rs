@@ -46,7 +46,7 @@ mod pattern;
 pub use address::{parse as parse_address, show, Cidr};
 pub use file::{named, Named, Thing};
 pub use hosts::{Host, Map, Placed, Source, BLOCKS};
-pub use limits::{burst_of, rate_limits, Limits};
+pub use limits::{burst_of, packet_burst_of, rate_limits, Limits};
 pub use outside::{Outside, Published};
 pub use pattern::Pattern;
 

@@ -13,7 +13,7 @@
 //! Nothing here allocates after [`Scheduler::new`].
 
 use super::slots::{SLOTS, TENANTS};
-use crate::policy::{burst_of, Limits};
+use crate::policy::{burst_of, packet_burst_of, Limits};
 use gdrcore_core::bucket::TokenBucket;
 use std::collections::VecDeque;
 
@@ -22,8 +22,6 @@ const QUANTUM: i64 = 4 << 10;
 /// Cost of a packet besides its bytes, for headers in the rings and for work that does not depend
 /// on its size.
 pub const OVERHEAD: u32 = 48;
-/// The least burst in packets.
-const PACKETS: u32 = 64;
 /// No slot.
 const NONE: u16 = u16::MAX;
 const SECOND: u64 = 1_000_000_000;
@@ -122,8 +120,8 @@ impl Tenant {
         }
     }
 
-    /// The time at which a tenant has credit; `None`: now.
-    fn until(&mut self, now: u64) -> Option<u64> {
+    /// `None` if it has credit; otherwise when it will.
+    fn credit_at(&mut self, now: u64) -> Option<u64> {
         if self.tx.available(now) > 0 && self.pps.available(now) > 0 {
             return None;
         }
@@ -154,7 +152,7 @@ impl Scheduler {
             rate.map_or(0, |rate| u64::from(burst).saturating_mul(SECOND) / rate.max(1))
         };
         let burst = |rate: Option<u64>| limits.burst.unwrap_or(burst_of(rate.unwrap_or(0)));
-        let packets = limits.tx_pps.map_or(0, |n| (n / 500).max(PACKETS));
+        let packets = limits.tx_pps.map_or(0, packet_burst_of);
         let tx = bucket(&mut t.tx, limits.tx_rate, burst(limits.tx_rate));
         let pps = bucket(&mut t.pps, limits.tx_pps.map(u64::from), packets);
         bucket(&mut t.rx, limits.rx_rate, burst(limits.rx_rate));
@@ -273,11 +271,11 @@ impl Scheduler {
                 } else {
                     t.stand = Stand::Idle;
                 }
-            } else if let Some(until) = t.until(now) {
+            } else if let Some(at) = t.credit_at(now) {
                 list.pop_front();
-                t.stand = Stand::Waits(until);
+                t.stand = Stand::Waits(at);
                 self.waiting.push_back(tenant);
-                self.earliest = self.earliest.min(until);
+                self.earliest = self.earliest.min(at);
             } else if self.line.available(now) == 0 {
                 self.line_until = Some(self.line.ready_at(now, 1));
                 return None;
@@ -342,7 +340,7 @@ impl Scheduler {
         let Some(s) = self.sessions.get(usize::from(slot)) else { return false };
         let t = &mut self.tenants[usize::from(s.tenant)];
         let spare = now.saturating_add(t.fill_ns);
-        t.until(now).is_none_or(|until| until <= spare)
+        t.credit_at(now).is_none_or(|at| at <= spare)
     }
 
     /// The time of the next turn. 0: a session became ready after [`Scheduler::next`] had none.

@@ -77,12 +77,13 @@ impl SoftEngine {
         self.after_release(Round::Send);
     }
 
-    /// Rings the doorbell while another thread has the lock in this one's turn. If the post passes
-    /// through memory, waits for the end of that thread's round. A mark would keep that thread at
-    /// the engine: the next posts of this thread would find the lock taken, too, and each would
-    /// take the long way. Over the network a mark is better: the wait would be for system calls,
-    /// and marked requests leave together. The lock's holder checks the marks after its release. If
-    /// the lock is free by now, runs the round here.
+    /// Rings the doorbell while another thread has the lock in this one's turn.
+    ///
+    /// * If the post passes through memory, waits for the lock. A mark would keep its holder at the
+    ///   engine, and each of the next posts would find the lock taken, too.
+    /// * Over the network leaves a mark, which the holder serves after its release: a wait would be
+    ///   for system calls, and marked requests leave together. If the lock is free by then, runs
+    ///   the round here.
     #[cold]
     #[inline(never)]
     fn send_beside(&self, qi: usize, q: &QpShared) {
@@ -173,8 +174,9 @@ impl SoftEngine {
         self.ends_send(g, port, Some(now))
     }
 
-    /// Ends a send, as the end of a round does: a queue pair that failed in it takes no more
-    /// WRITEs. `sent`: its time; `None`: nothing was sent. Returns whether no work is left.
+    /// What the end of a round does, for a send. Checks the grants, because the send may have
+    /// failed the queue pair, which then takes no more WRITEs. `sent`: its time; `None`: nothing
+    /// was sent. Returns whether no work is left.
     #[inline(always)]
     pub(super) fn ends_send(
         &self,

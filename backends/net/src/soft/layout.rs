@@ -62,7 +62,7 @@ impl SoftConfig<'_> {
         let singly = self.flags & soft_flags::NO_GSO != 0 || self.faults.is_some();
         let flags = if singly { udp_flags::NO_GSO } else { 0 };
         let traffic_class = if self.core.flags & config_flags::DCQCN != 0 { ECT_0 } else { 0 };
-        // Four bursts to send, and eight to receive (the default of `rx_batch`).
+        // Four bursts to send; as many to receive as `rx_batch` is without a value.
         let burst_bytes = self.core.burst_bytes;
         UdpConfig {
             flags,

@@ -205,7 +205,7 @@ struct PortState<P = UdpPort> {
     seen: Seen,
 }
 
-/// Counters as a round saw them last: what depends on one is looked at again once it has changed.
+/// The last seen values of counters. A change makes the round repeat what depends on the counter.
 #[derive(Default)]
 struct Seen {
     /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats), by the last idle round.

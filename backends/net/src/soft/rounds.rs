@@ -21,11 +21,16 @@ impl<P: Port> PortState<P> {
         self.blocked || self.rings_full
     }
 
-    /// The time of a round: `read`, or the clock. While links are used and no ACK is due, the clock
-    /// is not read for each round in vain, because that is half of such a round's cost. With the
-    /// socket alone it is not read before the socket was polled, because a waiting packet would be
-    /// delayed. A device with neither does not read it for each round. A caller that needs the
-    /// exact time reads the clock itself.
+    /// Returns the round's time: `read` if given; the last time if the clock is not worth its cost;
+    /// else the clock. The last time is used only while no owed ACK is delayed:
+    ///
+    /// * With links, of several rounds in vain one reads the clock: that is half of such a round's
+    ///   cost.
+    /// * With the socket alone, the clock is read after the socket was polled: a waiting packet
+    ///   would be delayed.
+    /// * With neither, of several rounds one reads it.
+    ///
+    /// A caller that needs the exact time reads the clock itself.
     #[inline(always)]
     fn time(&mut self, g: &mut Guard<'_>, round: Round, read: Option<u64>) -> u64 {
         let may_keep = round == Round::Full && read.is_none() && self.schedule.may_keep_time();

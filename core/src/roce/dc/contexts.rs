@@ -47,10 +47,9 @@ pub struct Context {
     pub gid: [u8; 16],
     /// Its QPN.
     pub qpn: u32,
-    /// Packets received when it was last looked at, and since when they are so many. Of a free one:
-    /// since when it is free.
+    /// Packets received when it was last looked at.
     pub seen: u64,
-    /// See `seen`.
+    /// Since when they are so many. Of a free one: since when it is free.
     pub since: u64,
     /// Silence after which it may be given to another.
     pub lease_ns: u64,

@@ -43,8 +43,8 @@ impl AckQueue {
         self.pending.get(qi)
     }
 
-    /// A QP owes no ACK any more. The last one resets `flush_at`. Otherwise the next ACK would
-    /// leave at once, ahead of the program's reply.
+    /// Removes a QP from the pending ones. When none is left, clears `flush_at`: otherwise the next
+    /// ACK would inherit an old deadline, and leave ahead of the program's reply.
     #[inline(always)]
     pub(in crate::roce) fn forget(&mut self, qi: usize) {
         self.pending.clear(qi);
@@ -62,7 +62,7 @@ impl AckQueue {
         }
     }
 
-    /// The QP that owes an ACK to another QP of this engine.
+    /// Takes the QP noted in `local`.
     #[inline(always)]
     pub(crate) fn take_local(&mut self) -> Option<usize> {
         self.local.take()
@@ -71,8 +71,8 @@ impl AckQueue {
 
 impl Conn<'_> {
     /// The responder has accepted `packets` packets of its peer; `asked`: the last of them asks for
-    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets. Within the
-    /// engine it leaves at once: it is no packet, so waiting saves nothing.
+    /// an ACK. The ACK leaves after [`ACK_DELAY_NS`] or `ack_after` packets, which are bounds of
+    /// our own. Within the engine it leaves at once: it is no packet, so waiting saves nothing.
     #[inline(always)]
     pub(in crate::roce) fn owe_ack(&mut self, now: u64, packets: u32, asked: bool) {
         let (resp, qi) = (&mut self.qp.conn.resp, self.qi);
@@ -81,8 +81,7 @@ impl Conn<'_> {
         if !asked {
             return;
         }
-        // rxe rxe_resp.c acknowledge: A packet that asks for an ACK is acknowledged, after 8
-        // packets or 20 us at the latest.
+        // rxe rxe_resp.c acknowledge: A packet that asks for an ACK is acknowledged.
         resp.ack_owed = true;
         if self.qp.conn.loopback {
             resp.ack_now = true;
@@ -123,7 +122,7 @@ impl Conn<'_> {
         if self.peer.path == Path::Port {
             let resp = &mut self.qp.conn.resp;
             (resp.ack_after, resp.acked_alone) = (1, true);
-            // The receipt would stay while PSNs go round.
+            // A receipt left here would look valid again after the PSNs wrap.
             if let Some(receipts) = self.common.acks.receipts {
                 receipts.forget(self.qp.qpn);
             }
@@ -171,7 +170,8 @@ pub(in crate::roce) fn refill_retries(qp: &mut Qp) {
 fn release_all(req: &mut Req, peer: &mut Peer) {
     req.ack_deadline = 0;
     req.probe_at = 0;
-    // Requests that the rate limit has cut do not end at a piece's end, and were not subtracted.
+    // A READ request that the rate limit has cut does not end at a piece's end, and was never
+    // subtracted.
     req.rd_out = 0;
     // Packets that were not sent again after a rewind count no longer.
     peer.tx.on_acked(core::mem::take(&mut req.inflight));

@@ -1,0 +1,212 @@
+//! What the device says of its port, its links and its peers: paths, losses, receipts and errors.
+
+use super::cm::local_refusal;
+use super::Guard;
+use crate::config::config_flags;
+use crate::receipt::Receipts;
+use crate::roce::peer::{Path, Peer, PeerAddr};
+use crate::verbs::association::DcPhase;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::types::wc_status;
+use crate::verbs::NONE;
+use crate::wire::Psn;
+
+/// Data: paths to peers, and their ends.
+impl Guard<'_> {
+    /// From here on a peer may answer through the port what it received over a link, and the other
+    /// way round: either side may fail to get a link at that moment.
+    pub fn set_mixed_paths(&mut self) {
+        self.split().0.transport.common.mixed_paths = true;
+    }
+
+    /// Sets the link to the peers that later control calls under this lock name; `None`: the port.
+    pub fn set_link(&mut self, link: Option<u16>) {
+        self.split().0.link_of_new_peers = link;
+    }
+
+    /// Later control calls under this lock treat a peer at the engine's own address as another
+    /// engine there, or not. Such a peer is reached over the link, or through the port.
+    pub fn set_elsewhere(&mut self, elsewhere: bool) {
+        self.split().0.elsewhere = elsewhere;
+    }
+
+    /// Other engines may share this one's address: datagrams to QPNs of theirs, and messages of the
+    /// connection manager for them, leave through the port.
+    pub fn set_shared(&mut self, shared: bool) {
+        self.split().0.shared = shared;
+    }
+
+    /// From now on, WRITEs of few packets travel through the port as a WRITE for each packet, which
+    /// makes long bursts of them. For a port that segments bursts.
+    pub fn divide_writes(&mut self, on: bool) {
+        self.transport.common.divides_writes = on;
+    }
+
+    /// The port carries packets one by one, whatever bursts they are sent in: all have the IPv4
+    /// identification 0. Without this those of a burst count from 0 on.
+    pub fn set_unnumbered(&mut self) {
+        self.split().0.unnumbered = true;
+    }
+
+    /// Whether a QPN is of this engine's block.
+    #[inline]
+    pub fn owns(&self, qpn: u32) -> bool {
+        self.transport.common.owns(qpn)
+    }
+
+    /// A link is gone: its connected QPs fail with the cause, datagrams to it are lost. The number
+    /// may be used again. With [`config_flags::SILENT_LOSS`] it is [`Guard::link_ended`].
+    pub fn link_lost(&mut self, now: u64, link: u16) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        if t.common.config.flags & config_flags::SILENT_LOSS != 0 {
+            for qi in 0..t.qps.len() {
+                let peer = t.peers.get(t.qps[qi].conn.peer as usize);
+                if t.qps[qi].live && peer.is_some_and(|p| p.path == Path::Link(link)) {
+                    t.note_end(s, qi, now);
+                }
+            }
+            return self.link_ended(link);
+        }
+        for i in 0..t.peers.len() {
+            if t.peers[i].path == Path::Link(link) {
+                t.peers[i].path = Path::Lost;
+            }
+        }
+        for qi in 0..t.qps.len() {
+            let qp = &t.qps[qi];
+            if qp.live && qp.conn.peer != NONE && t.peers[qp.conn.peer as usize].path == Path::Lost
+            {
+                t.conn(s, qi).fail_path(now, CauseCode::PathLost, 0);
+            }
+            t.note_path(s, qi);
+            t.common.ready.set(qi);
+        }
+    }
+
+    /// Takes the `receipts` that the process at the other end of a link has left. It has ended, and
+    /// all that it had written to the link is read. To be called before the link is given up.
+    pub fn link_receipts(&mut self, now: u64, link: u16, receipts: &Receipts) {
+        let (inner, s) = self.split();
+        let is_lost = |peer: &Peer| peer.path == Path::Link(link);
+        inner.transport.take_receipts(s, now, is_lost, receipts);
+    }
+
+    /// Takes the `receipts` that the process of a peer behind the port has left. It has ended, and
+    /// all that it had sent is received.
+    pub fn port_receipts(&mut self, now: u64, at: &PeerAddr, receipts: &Receipts) {
+        let (inner, s) = self.split();
+        let is_lost = |peer: &Peer| {
+            peer.path == Path::Port && (peer.addr.gid, peer.addr.port) == (at.gid, at.port)
+        };
+        inner.transport.take_receipts(s, now, is_lost, receipts);
+    }
+
+    /// How many queue pairs have got a first PSN. When it changes, receipts of their numbers are
+    /// void unless [`Guard::is_receipt`] says otherwise.
+    #[inline]
+    pub fn begun(&self) -> u32 {
+        self.transport.common.begun
+    }
+
+    /// Whether a receipt is of the present connection of a QP.
+    pub fn is_receipt(&self, qpn: u32, psn: Psn) -> bool {
+        let qi = self.transport.common.qp_of(qpn);
+        qi.is_some_and(|qi| self.transport.qps[qi].conn.resp.ack_psn == psn)
+    }
+
+    /// The link that [`Guard::set_link`] has set.
+    pub fn link(&self) -> Option<u16> {
+        self.link_of_new_peers
+    }
+
+    /// A link is gone, and its traffic goes through the port from now on. If no process answers
+    /// there, requests end by their timers. The number may be used again.
+    pub fn link_ended(&mut self, link: u16) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        for i in 0..t.peers.len() {
+            if t.peers[i].path == Path::Link(link) {
+                t.peers[i].path = Path::Port;
+            }
+        }
+        for qi in 0..t.qps.len() {
+            t.note_path(s, qi);
+            t.common.ready.set(qi);
+        }
+    }
+
+    /// The port could not reach an address: notes the cause on its QPs with requests in flight,
+    /// whose retry counters end them. `errno` is the system's. Only for refusals that last (no
+    /// socket there, no route).
+    pub fn peer_unreachable(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
+        self.note_peer_error(now, dst, CauseCode::PeerUnreachable, errno as u64, 0);
+        self.cm_refused(dst, errno, false);
+    }
+
+    /// As [`Guard::peer_unreachable`], but the peer's socket is of this host, and it is there: a
+    /// firewall of this host rejects in its name.
+    pub fn peer_rejected(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
+        self.note_peer_error(now, dst, CauseCode::Firewall, errno as u64, 0);
+        self.cm_refused(dst, errno, false);
+    }
+
+    /// The kernel refused to send to an address, whatever the network may say. Notes the cause as
+    /// [`Guard::peer_unreachable`] does; a connection attempt to it ends at once, if the refusal
+    /// lasts.
+    pub fn port_error(&mut self, now: u64, dst: &PeerAddr, errno: i32) {
+        let code = local_refusal(errno);
+        self.note_peer_error(now, dst, code, errno as u64, 0);
+        if code != CauseCode::Socket {
+            self.cm_refused(dst, errno, true);
+        }
+    }
+
+    /// A packet to an address was larger than its path carries.
+    pub fn peer_mtu_exceeded(&mut self, now: u64, dst: &PeerAddr, link_mtu: u32) {
+        self.note_peer_error(now, dst, CauseCode::MtuExceeded, 0, u64::from(link_mtu));
+    }
+
+    fn note_peer_error(&mut self, now: u64, dst: &PeerAddr, code: CauseCode, arg0: u64, arg1: u64) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        for qi in 0..t.qps.len() {
+            let qp = &t.qps[qi];
+            if !qp.live || !qp.kind.is_connected() || qp.conn.peer == NONE {
+                continue;
+            }
+            let addr = t.peers[qp.conn.peer as usize].addr;
+            let opens = qp.dci.first().is_some_and(|a| a.phase == DcPhase::Opening);
+            let waits =
+                qp.conn.req.una_psn != qp.conn.req.max_psn || qp.conn.keep.tries > 0 || opens;
+            if addr.gid != dst.gid || addr.port != dst.port || !waits {
+                continue;
+            }
+            // A hint only: the peer may be starting. The retry counter ends the operation; this
+            // says why.
+            let arg0 = if code == CauseCode::MtuExceeded { u64::from(qp.conn.mtu) } else { arg0 };
+            let mut c = t.conn(s, qi);
+            if code == CauseCode::PeerUnreachable {
+                // This host's firewall that rejects what goes out also sends such an error.
+                let since = c.qp.conn.req.silent_since;
+                if matches!(c.explanation(since), Some((CauseCode::Firewall, ..))) {
+                    continue;
+                }
+                c.suspect_end(now);
+            }
+            c.note(now, code, wc_status::RETRY_EXC_ERR, arg0, arg1);
+        }
+    }
+
+    /// Segments per burst to an address from now on (1 where the link refuses segmentation
+    /// offload).
+    pub fn limit_segments(&mut self, dst: &PeerAddr, max_seg: u16) {
+        let t = &mut self.split().0.transport;
+        for i in 0..t.peers.len() {
+            let p = &mut t.peers[i];
+            if p.refs > 0 && p.addr.gid == dst.gid && p.addr.port == dst.port {
+                p.max_seg = max_seg.max(1);
+            }
+        }
+    }
+}
