@@ -103,10 +103,12 @@ static void arm(void)
     CHECK(ibv_req_notify_cq(own, 1) == 0);
     has_event();
     poll_once(NULL);
-    /* Armed, and destroyed with its queue pair; another one has its memory. */
+    /* Armed, but its queue pair is destroyed, and then itself; another one has its memory. */
     write_signaled();
     CHECK(ibv_req_notify_cq(own, 0) == 0);
-    end_own();
+    CHECK(ibv_destroy_qp(c) == 0);
+    has_event();
+    CHECK(ibv_destroy_cq(own) == 0);
     make_own();
     has_event();
     end_own();
