@@ -5,8 +5,10 @@ use crate::abi::*;
 use crate::dmah_verbs::Dmah;
 use crate::mr_verbs::{self, RegRequest};
 use crate::pd_verbs::Pd;
+use crate::peek::peek;
 use crate::verb_result::{object, Verb};
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::map::{page_size, Map};
 
@@ -123,6 +125,18 @@ pub struct ibv_mr_init_attr {
 
 /// All fields.
 const KNOWN: u64 = IOVA | ADDR | FD | FD_OFFSET | DMAH | BUF;
+
+/// The address that requests give to the first byte of a region, by the argument of
+/// `ibv_reg_mr_ex`. `None`: no memory of the program's.
+pub fn iova_of(attr: usize) -> Option<u64> {
+    let field = |offset: usize| peek::<u64>(attr.checked_add(offset)?);
+    let mask = field(offset_of!(ibv_mr_init_attr, comp_mask))?;
+    match mask & (FD | IOVA) {
+        0 => field(offset_of!(ibv_mr_init_attr, addr)),
+        IOVA => field(offset_of!(ibv_mr_init_attr, iova)),
+        _ => None,
+    }
+}
 
 /// `ibv_reg_mr_ex`: `comp_mask` selects one of the other registrations.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {

@@ -72,7 +72,7 @@ pub fn is_on() -> bool {
 /// The arguments are those of the call.
 unsafe fn pass(place: usize, row: Row, args: Args) -> usize {
     // SAFETY: the caller's promise.
-    around(row as usize, &args, || unsafe { real(place, &args) })
+    around(row as usize, &args, |args| unsafe { real(place, args) })
 }
 
 /// Calls the function behind a wrapper.
@@ -92,15 +92,16 @@ unsafe fn real(place: usize, args: &Args) -> usize {
 }
 
 /// Makes a call of the program, unless a fault answers it, and tells those who watch of it before
-/// and after. errno is the call's.
-fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
+/// and after. errno is the call's. `call`: makes it with arguments that may be others than the
+/// program's.
+fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
     let before = errno();
     let mut line = trace::Line::new();
     let seen = trace::Seen::begin(row, args, &mut line);
     set_errno(before);
     // SAFETY: called for a QP that the thread completes, which has all functions of its kind.
     let abort = || _ = unsafe { real(Row::ibv_wr_abort as usize, args) };
-    let answer = || call_faults::answer(row, args, abort).unwrap_or_else(call);
+    let answer = |args: &Args| call_faults::answer(row, args, abort).unwrap_or_else(|| call(args));
     let result = strict::around(row, args, answer);
     let after = errno();
     if let Some(seen) = seen {
@@ -117,7 +118,7 @@ pub fn command(args: [usize; 3], call: impl FnOnce() -> i32) -> i32 {
         return call();
     }
     let [fd, at, len] = args;
-    around(trace::command_row(at), &[fd, at, len, 0, 0, 0], || call() as usize) as i32
+    around(trace::command_row(at), &[fd, at, len, 0, 0, 0], |_| call() as usize) as i32
 }
 
 /// Opens or closes librdmacm's file. `call` returns a number or a negative errno.
@@ -125,7 +126,7 @@ pub fn channel(row: Row, fd: i32, call: impl FnOnce() -> i32) -> i32 {
     if !is_on() {
         return call();
     }
-    around(row as usize, &[fd as usize, 0, 0, 0, 0, 0], || call() as usize) as i32
+    around(row as usize, &[fd as usize, 0, 0, 0, 0, 0], |_| call() as usize) as i32
 }
 
 /// Starts the layer, if the environment requests it: once, when the library is loaded.

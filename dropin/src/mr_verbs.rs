@@ -260,7 +260,7 @@ pub unsafe fn of_dmabuf(
 }
 
 /// `ibv_rereg_mr_flags`.
-const CHANGE_TRANSLATION: c_int = 1;
+pub const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
 /// `IBV_REREG_MR_ERR_INPUT`: the old region is unchanged.

@@ -57,6 +57,31 @@ pub fn text(at: usize, buffer: &mut [u8]) -> Option<&str> {
     core::str::from_utf8(&buffer[..len]).ok()
 }
 
+/// Types of requests, which lead to the next one.
+pub trait Listed: Bits {
+    /// The address of the next one, or null.
+    fn next(&self) -> usize;
+}
+impl Listed for ibv_send_wr {
+    fn next(&self) -> usize {
+        self.next as usize
+    }
+}
+impl Listed for ibv_recv_wr {
+    fn next(&self) -> usize {
+        self.next as usize
+    }
+}
+
+/// The requests of a list and the address of each. `None`: it is longer than what is read, or does
+/// not end.
+pub fn whole_list<T: Listed>(first: usize) -> Option<Vec<(usize, T)>> {
+    let read = |at: usize| peek::<T>(at).map(|wr| (at, wr));
+    let next = |(_, wr): &(usize, T)| read(wr.next());
+    let all: Vec<_> = core::iter::successors(read(first), next).take(REQUESTS_MAX).collect();
+    all.last().is_none_or(|(_, wr)| wr.next() == 0).then_some(all)
+}
+
 /// The send requests of a list.
 pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
     let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);

@@ -42,6 +42,11 @@ const INIT_CQ: u32 = 8;
 const BASIC: u32 = 0;
 const XRC: u32 = 1;
 
+/// Whether a new SRQ is for queue pairs of XRC.
+pub fn is_of_xrc(init: &ibv_srq_init_attr_ex) -> bool {
+    init.comp_mask & INIT_TYPE != 0 && init.srq_type == XRC
+}
+
 impl Srq {
     /// The SRQ that a program's pointer belongs to.
     ///

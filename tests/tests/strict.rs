@@ -21,6 +21,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("forked", "fork-unprepared", ""),
     ("gid_index_zero", "gid-roce-v1", "mlx5"),
     ("leaked_ah", "object-left", ""),
+    ("leaked_reading", "object-left", ""),
     ("leaked_region", "object-left", ""),
     ("long_list", "send-queue-never-signaled", ""),
     ("many_pieces", "limit-of-nic", "mlx5"),
@@ -213,6 +214,7 @@ fn a_nic_like_rxe_frees_unsignaled_requests() {
 const RIGHT: &[&str] = &[
     "atomics",
     "buffers",
+    "careful",
     "failed",
     "fields",
     "flush",

@@ -1,6 +1,9 @@
 //! Prepares the files of `--strict-json` and `--strict-suppressions`.
 
 use crate::arguments::Arguments;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 /// Makes their paths absolute, as the program may change its folder, and empties the file of
 /// reports.
@@ -16,7 +19,7 @@ pub fn begin(a: &mut Arguments) -> Result<(), String> {
         };
         let begun = std::path::absolute(&*value).and_then(|path| {
             match option {
-                "--strict-json" => std::fs::write(&path, "")?,
+                "--strict-json" => empty(&path)?,
                 _ => _ = std::fs::read(&path)?,
             }
             Ok(path)
@@ -24,6 +27,15 @@ pub fn begin(a: &mut Arguments) -> Result<(), String> {
         *value = begun.map_err(|e| format!("{option} {}: {e}", value.display()))?.into();
     }
     Ok(())
+}
+
+/// The program follows no link, and waits for no reader.
+fn empty(path: &Path) -> std::io::Result<()> {
+    let kind = path.symlink_metadata().map(|m| m.file_type());
+    if kind.is_ok_and(|k| k.is_symlink() || k.is_fifo()) {
+        return Err(Error::new(ErrorKind::InvalidInput, "a link or FIFO"));
+    }
+    std::fs::write(path, "")
 }
 
 #[cfg(test)]
@@ -45,6 +57,13 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         begin(&mut with("GDRC_STRICT_JSON", &path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::fs::write(&path, "old").unwrap();
+        let why = begin(&mut with("GDRC_STRICT_JSON", &link)).unwrap_err();
+        assert!(why.ends_with(": a link or FIFO"), "{why}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        std::fs::remove_file(&link).unwrap();
         std::fs::remove_file(&path).unwrap();
         let lost = path.join("x");
         assert!(begin(&mut with("GDRC_STRICT_JSON", &lost)).unwrap_err().contains("--strict-json"));

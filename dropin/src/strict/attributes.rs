@@ -10,6 +10,9 @@ use gdrcore_core::verbs::types::qp_attr_mask as mask;
 pub struct Ways {
     /// It asks for types of GIDs, or librdmacm chooses its index.
     pub knows_gid_types: bool,
+    /// It takes attributes from the kernel, by `rdma_init_qp_attr` or librdmacm's calls, which set
+    /// the longest RNR timer.
+    pub takes_from_kernel: bool,
 }
 
 /// What a modify has set that will hurt.
@@ -22,7 +25,8 @@ pub fn judge(a: &ibv_qp_attr, m: u32, ways: Ways, nic: Option<&Nic>) -> Vec<(Rul
         (mask::MIN_RNR_TIMER, a.min_rnr_timer, Rule::RnrTimerLongest, "min_rnr_timer"),
     ];
     for (bit, value, rule, name) in zero {
-        if m & bit != 0 && value == 0 {
+        let is_chosen = rule != Rule::RnrTimerLongest || !ways.takes_from_kernel;
+        if m & bit != 0 && value == 0 && is_chosen {
             all.push((rule, format!("{name} is 0")));
         }
     }
@@ -63,7 +67,11 @@ mod tests {
         assert_eq!(rules(mask::MAX_QP_RD_ATOMIC, none, Some("mlx5")), [Rule::LimitOfNic]);
         assert_eq!(rules(mask::MAX_QP_RD_ATOMIC, none, Some("rxe")), []);
         assert_eq!(rules(mask::AV, none, Some("mlx5")), [Rule::GidRoceV1]);
-        assert_eq!(rules(mask::AV, Ways { knows_gid_types: true }, Some("mlx5")), []);
+        let knows = Ways { knows_gid_types: true, ..none };
+        assert_eq!(rules(mask::AV, knows, Some("mlx5")), []);
+        assert_eq!(rules(mask::MIN_RNR_TIMER, none, None), [Rule::RnrTimerLongest]);
+        let takes = Ways { takes_from_kernel: true, ..none };
+        assert_eq!(rules(mask::MIN_RNR_TIMER, takes, None), []);
         assert_eq!(rules(mask::AV, none, None), []);
     }
 }

@@ -21,10 +21,9 @@ pub struct Nic {
     pub has_roce_v1: bool,
 }
 
-/// mlx5: device attributes of ConnectX-5 and later; inline data is limited by the longest request
-/// of the send queue (providers/mlx5/verbs.c). rxe: drivers/infiniband/sw/rxe/rxe_param.h. hns:
-/// hns_roce_hw_v2.h, HIP08. efa: the attributes that efadv_query_device(3) tells of its first
-/// generation.
+/// rxe: drivers/infiniband/sw/rxe/rxe_param.h. hns: hns_roce_hw_v2.h, HIP08. Not compared with a
+/// source: mlx5, ConnectX-5, whose inline data is limited by the longest request of the send queue;
+/// efa, first generation.
 const NICS: &[Nic] = &[
     Nic {
         name: "mlx5",

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 const LOOK_MAX: u64 = 1 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 4096;
+/// Most pieces of a request: more than any device has. A wrong number may be any.
+const PIECES_MAX: usize = 64;
 /// Most bytes of a receive buffer's end that are kept.
 const TAIL_MAX: usize = 512;
 
@@ -46,7 +48,7 @@ impl Regions {
 
     /// The pieces of a request.
     pub fn pieces(&self, device: usize, list: usize, n: i32, is_read: bool) -> Vec<Piece> {
-        let n = usize::try_from(n).unwrap_or(0);
+        let n = usize::try_from(n).unwrap_or(0).min(PIECES_MAX);
         let sges = (0..n).map_while(|i| peek(list.checked_add(i * size_of::<ibv_sge>())?));
         sges.map(|sge: ibv_sge| {
             let addr = self.locate(device, &sge);
@@ -74,6 +76,11 @@ pub struct Piece {
 pub struct Gone;
 
 impl Piece {
+    #[cfg(test)]
+    pub fn at(addr: u64, len: u64) -> Piece {
+        Piece { lkey: 0, addr: Some(addr), len, sum: None }
+    }
+
     /// Whether two pieces have a byte in common, and where.
     pub fn overlap(&self, other: &Piece) -> Option<u64> {
         let (a, b) = (self.addr?, other.addr?);
@@ -182,13 +189,16 @@ mod tests {
         assert_eq!(pieces[0].has_changed(), Ok(false));
         memory[64 + 4095] = 8;
         assert_eq!(pieces[0].has_changed(), Ok(true));
+        // The number of pieces may be anything.
+        let many = vec![sges[0]; PIECES_MAX + 1];
+        assert_eq!(regions.pieces(1, many.as_ptr() as usize, i32::MAX, false).len(), PIECES_MAX);
         let none = regions.pieces(2, sges.as_ptr() as usize, 1, true);
         assert_eq!((none[0].addr, none[0].has_changed()), (None, Ok(false)));
     }
 
     #[test]
     fn pieces_overlap_by_their_bytes() {
-        let piece = |addr, len| Piece { lkey: 0, addr: Some(addr), len, sum: None };
+        let piece = Piece::at;
         assert_eq!(piece(100, 10).overlap(&piece(109, 1)), Some(109));
         assert_eq!(piece(100, 10).overlap(&piece(110, 1)), None);
         assert_eq!(piece(100, 0).overlap(&piece(90, 20)), None);

@@ -33,14 +33,19 @@ use crate::inside::{is_inside, Inside};
 use crate::thread_lock::ForkLock;
 use crate::verb_result::{errno, set_errno};
 use core::cell::Cell;
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use gdrcore_calls::{Args, CALLS};
+use gdrcore_calls::{Args, Call, CALLS};
 use gdrcore_net::inject::is_privileged;
 use gdrcore_net::{fault, reason};
 use like::Nic;
 use report::{Mode, Reports};
-use state::{Seen, State};
+use state::{missing_acks, Seen, State};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Time in which a thread that has taken an event acknowledges it.
+const ACK_PATIENCE: Duration = Duration::from_secs(1);
 
 static STATE: OnceLock<ForkLock<State>> = OnceLock::new();
 
@@ -76,27 +81,36 @@ pub fn install() -> bool {
     }
     let _ = STATE.set(ForkLock::new(State::new(Reports::new(mode), nic, env::seed())));
     around_forks_and_in_child(hold, release, in_child);
-    // SAFETY: a function of this library, which the program keeps loaded.
-    unsafe { libc::atexit(at_exit) };
+    stay_loaded();
     true
 }
 
 /// Makes a call of the program, and checks it before and after. errno is the call's.
-pub fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
-    let Some(state) = STATE.get().filter(|_| !IS_LOST.load(Ordering::Relaxed)) else {
-        return call();
+/// `call`: makes it with arguments that may be others than the program's.
+pub fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
+    // A handler of fork may call while the thread holds the lock.
+    let is_free = || !IS_LOST.load(Ordering::Relaxed) && !HOLDS.get();
+    let Some(state) = STATE.get().filter(|_| is_free()) else {
+        return call(args);
     };
     let before = errno();
-    let seen = Inside::enter().map(|_inside| state.lock().before(&CALLS[row], args));
+    let seen = Inside::enter().map(|_inside| {
+        let late = late_acks(&CALLS[row], args[0]);
+        let mut state = state.lock();
+        if let Some(late) = late {
+            state.unacknowledged(late);
+        }
+        state.before(&CALLS[row], args)
+    });
     set_errno(before);
     let (result, seen) = match seen {
         // A signal handler above this module.
-        None => return call(),
+        None => return call(args),
         Some(Seen::Refused(e)) => {
             set_errno(e);
             return e as usize;
         }
-        Some(seen) => (call(), seen),
+        Some(seen) => (call(&seen.args(args)), seen),
     };
     let after = errno();
     let mut result = result;
@@ -108,6 +122,18 @@ pub fn around(row: usize, args: &Args, call: impl FnOnce() -> usize) -> usize {
     }
     set_errno(code);
     result
+}
+
+/// The events of an object that a call ends which are not acknowledged for long: another thread may
+/// be between taking one and acknowledging it.
+fn late_acks(call: &Call, object: usize) -> Option<(&'static str, u32)> {
+    let mut missing = missing_acks(call, object)?;
+    let begun = Instant::now();
+    while begun.elapsed() < ACK_PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+        missing = missing_acks(call, object)?;
+    }
+    Some(missing)
 }
 
 extern "C" fn hold() {
@@ -134,15 +160,47 @@ extern "C" fn in_child() {
     }
 }
 
-extern "C" fn at_exit() {
-    let (Some(state), Some(_inside)) = (STATE.get(), Inside::enter()) else { return };
+/// Keeps this library until the process ends, so that its end is that of the process.
+fn stay_loaded() {
+    let here = core::ptr::from_ref(&STATE).cast();
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: zeroes are a value of the struct, which the call fills; the name is a static text.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        if libc::dladdr(here, &mut info) != 0 && !info.dli_fname.is_null() {
+            libc::dlopen(info.dli_fname, flags);
+        }
+    }
+}
+
+/// At the end of the process: after the handlers of `atexit` and the destructors of the libraries
+/// that use this one, which may destroy objects.
+extern "C" fn at_end() {
+    let (Some(state), Some(inside)) = (STATE.get(), Inside::enter()) else { return };
     if IS_LOST.load(Ordering::Relaxed) {
         return;
     }
-    let Some(code) = state.lock().ending() else { return };
-    // SAFETY: null means all streams; ends the process.
-    unsafe {
-        libc::fflush(core::ptr::null_mut());
-        libc::_exit(code);
+    let code = state.lock().ending();
+    drop(inside);
+    if let Some(code) = code {
+        end_by(code);
     }
 }
+
+/// Ends the process in its end, with another status.
+fn end_by(code: c_int) {
+    // SAFETY: null means all streams; ends the process.
+    unsafe {
+        if cfg!(target_env = "musl") {
+            // Its `exit` cannot be called in `exit`.
+            libc::fflush(core::ptr::null_mut());
+            libc::_exit(code);
+        }
+        libc::exit(code);
+    }
+}
+
+#[cfg(not(test))]
+#[used]
+#[link_section = ".fini_array"]
+static AT_END: extern "C" fn() = at_end;

@@ -1,7 +1,7 @@
 //! The queues of queue pairs and SRQs: what is outstanding on them, as far as completions that the
 //! program has polled tell.
 
-use super::memory::Gone;
+use super::memory::{Gone, Tail};
 use super::report::Report;
 use super::requests::{Kind, Request};
 use super::rules::Rule;
@@ -27,11 +27,14 @@ pub struct Queues {
     pub srq: usize,
     /// Slots of the send queue.
     pub slots: usize,
-    pub state: u32,
     /// The peer's address.
     pub peer: [u8; 16],
-    /// Nothing is outstanding any more, or too much to be watched.
+    /// A request has failed, so that nothing is live any more.
     pub is_over: bool,
+    /// It has been in RTS again since, so that completions of requests from before may come.
+    is_back: bool,
+    /// Too much was outstanding; until the next reset nothing of it is kept.
+    is_unwatched: bool,
 }
 
 /// All queues.
@@ -39,6 +42,8 @@ pub struct Queues {
 pub struct Outstanding {
     pub pairs: HashMap<QpKey, Queues>,
     pub shared: HashMap<usize, VecDeque<Request>>,
+    /// Sends that will have a completion, by their CQ.
+    expected: HashMap<usize, usize>,
     count: usize,
 }
 
@@ -71,36 +76,76 @@ impl Outstanding {
 
     /// All requests that the device may still carry out.
     fn live(&self) -> impl Iterator<Item = (Place, &Request)> {
-        let pairs = self.pairs.iter().filter(|(_, q)| !q.is_over).flat_map(|(key, q)| {
+        let pairs = self.pairs.iter().filter(|(_, q)| q.is_live()).flat_map(|(key, q)| {
             let sends = q.sends.iter().map(|r| (Place::Send(*key), r));
             sends.chain(q.recvs.iter().map(|r| (Place::Recv(*key), r)))
         });
-        let is_used = |srq: &usize| self.pairs.values().any(|q| q.srq == *srq && !q.is_over);
+        let is_used = |srq: &usize| self.pairs.values().any(|q| q.srq == *srq && q.is_live());
         let shared = self.shared.iter().filter(move |(srq, _)| is_used(srq));
         pairs.chain(shared.flat_map(|(srq, all)| all.iter().map(|r| (Place::Shared(*srq), r))))
     }
 
     /// Keeps a request, after its comparison with those that are outstanding.
     pub fn post(&mut self, place: Place, request: Request) -> Option<Report> {
+        if matches!(place, Place::Send(qp) | Place::Recv(qp) if !self.is_watched(qp)) {
+            return None;
+        }
         let found = self.conflict(place, &request);
         if self.count == REQUESTS_MAX {
-            match place {
-                Place::Send(qp) | Place::Recv(qp) => self.stop_watching(qp),
-                Place::Shared(srq) => self.forget_shared(srq),
-            }
+            self.stop_watching(place);
             return found;
         }
+        let is_expected = request.is_signaled;
         if let Some(queue) = self.queue(place) {
             queue.push_back(request);
             self.count += 1;
+            if let (Some(cq), true) = (self.send_cq(place), is_expected) {
+                *self.expected.entry(cq).or_default() += 1;
+            }
         }
         found
     }
 
-    fn stop_watching(&mut self, qp: QpKey) {
-        self.forget(qp);
-        if let Some(q) = self.pairs.get_mut(&qp) {
-            (q.is_over, q.slots) = (true, usize::MAX);
+    /// The CQ of sends that are posted at a place.
+    fn send_cq(&self, place: Place) -> Option<usize> {
+        match place {
+            Place::Send(qp) => self.pairs.get(&qp).map(|q| q.send_cq),
+            _ => None,
+        }
+    }
+
+    /// Counts requests that have left their queue.
+    fn settle<'a>(&mut self, place: Place, gone: impl IntoIterator<Item = &'a Request>) {
+        let cq = self.send_cq(place);
+        for request in gone {
+            self.count -= 1;
+            if let (Some(cq), true) = (cq, request.is_signaled) {
+                let expected = self.expected.get_mut(&cq).map_or(0, |n| {
+                    *n -= 1;
+                    *n
+                });
+                if expected == 0 {
+                    self.expected.remove(&cq);
+                }
+            }
+        }
+    }
+
+    /// Whether what is posted to a queue pair is kept.
+    pub fn is_watched(&self, qp: QpKey) -> bool {
+        self.pairs.get(&qp).is_some_and(|q| !q.is_unwatched)
+    }
+
+    /// Forgets the requests of a place, and keeps no further ones.
+    pub fn stop_watching(&mut self, place: Place) {
+        match place {
+            Place::Shared(srq) => self.forget_shared(srq),
+            Place::Send(qp) | Place::Recv(qp) => {
+                self.forget(qp);
+                if let Some(q) = self.pairs.get_mut(&qp) {
+                    q.is_unwatched = true;
+                }
+            }
         }
     }
 
@@ -131,7 +176,11 @@ impl Outstanding {
                             words + &other + ", which may still write it",
                         ));
                     }
-                    if of != place || old.kind != Kind::Fetches {
+                    // A READ's answer comes after what a request before it has read: in order.
+                    let is_after = of == place
+                        && (old.kind == Kind::Fetches
+                            || (old.kind == Kind::Reads && new.kind == Kind::Fetches));
+                    if !is_after {
                         return Some(report(Rule::BuffersOverlap, words + &other));
                     }
                 }
@@ -161,19 +210,44 @@ impl Outstanding {
     /// Removes requests that were not posted: those of a queue with these numbers or later ones.
     pub fn take_back(&mut self, place: Place, from: u64, to: u64) {
         if let Some(queue) = self.queue(place) {
-            let before = queue.len();
-            queue.retain(|r| r.number < from || r.number >= to);
-            let removed = before - queue.len();
-            self.count -= removed;
+            let all = core::mem::take(queue).into_iter();
+            let (kept, gone): (VecDeque<_>, VecDeque<_>) =
+                all.partition(|r| r.number < from || r.number >= to);
+            *queue = kept;
+            self.settle(place, &gone);
         }
     }
 
     /// Forgets what is outstanding on a queue pair.
     pub fn forget(&mut self, qp: QpKey) {
+        self.clear(Place::Send(qp));
+        self.clear(Place::Recv(qp));
+    }
+
+    fn clear(&mut self, place: Place) {
+        if let Some(queue) = self.queue(place) {
+            let gone = core::mem::take(queue);
+            self.settle(place, &gone);
+        }
+    }
+
+    /// A queue pair has another state.
+    pub fn enter(&mut self, qp: QpKey, state: u32) {
+        match state {
+            qp_state::RESET => self.forget(qp),
+            // From SQE, in which all sends have failed.
+            qp_state::RTS if self.pairs.get(&qp).is_some_and(|q| q.is_over) => {
+                self.clear(Place::Send(qp));
+            }
+            _ => {}
+        }
         if let Some(q) = self.pairs.get_mut(&qp) {
-            self.count -= q.sends.len() + q.recvs.len();
-            q.sends.clear();
-            q.recvs.clear();
+            match state {
+                qp_state::ERR => q.is_over = true,
+                qp_state::RTS => (q.is_back, q.is_over) = (q.is_back || q.is_over, false),
+                qp_state::RESET => (q.is_over, q.is_back, q.is_unwatched) = (false, false, false),
+                _ => {}
+            }
         }
     }
 
@@ -185,15 +259,13 @@ impl Outstanding {
 
     /// An SRQ has ended.
     pub fn forget_shared(&mut self, srq: usize) {
-        if let Some(all) = self.shared.remove(&srq) {
-            self.count -= all.len();
-        }
+        self.clear(Place::Shared(srq));
+        self.shared.remove(&srq);
     }
 
     /// Sends without a polled completion that will have one, by their CQ.
     pub fn expected(&self, cq: usize) -> usize {
-        let of_cq = self.pairs.values().filter(|q| q.send_cq == cq && !q.is_over);
-        of_cq.map(|q| q.sends.iter().filter(|r| r.is_signaled).count()).sum()
+        self.expected.get(&cq).copied().unwrap_or(0)
     }
 
     /// Frees slots of unsignaled requests at the front of a queue, as a NIC that does that by
@@ -229,7 +301,7 @@ impl Outstanding {
         let key = (device, wc.qp_num);
         let Some(q) = self.pairs.get_mut(&key) else { return Vec::new() };
         let is_error = wc.status != wc_status::SUCCESS;
-        q.is_over |= is_error;
+        q.is_over |= is_error && !q.is_back;
         let is_recv = match q.send_cq == q.recv_cq {
             true => wc.opcode & wc_opcode::RECV != 0,
             false => cq == q.recv_cq,
@@ -245,13 +317,27 @@ impl Outstanding {
         // Requests of a send queue end in their order, of others those that have a completion.
         let ended: Vec<Request> = match place {
             Place::Send(_) => queue.drain(..=at).collect(),
-            _ => queue.remove(at).into_iter().collect(),
+            _ => {
+                forget_tails_of_equals(queue, wc.wr_id);
+                queue.remove(at).into_iter().collect()
+            }
         };
-        self.count -= ended.len();
+        self.settle(place, &ended);
         if is_error {
+            if let Some(q) = self.pairs.get_mut(&key) {
+                q.is_over = true;
+            }
             return Vec::new();
         }
         ended.iter().filter_map(|r| judge(place, r, wc, here)).collect()
+    }
+}
+
+/// With two threads that poll, or on an SRQ, it is not known which of the requests with one `wr_id`
+/// a completion tells of.
+fn forget_tails_of_equals(queue: &mut VecDeque<Request>, wr_id: u64) {
+    if queue.iter().filter(|r| r.wr_id == wr_id).count() > 1 {
+        queue.iter_mut().filter(|r| r.wr_id == wr_id).for_each(|r| r.tail = Tail::default());
     }
 }
 
@@ -296,37 +382,38 @@ fn judge(place: Place, r: &Request, wc: &ibv_wc, here: Site) -> Option<Report> {
 }
 
 impl Queues {
-    /// Takes over a new state.
-    pub fn enter(&mut self, state: u32) {
-        self.state = state;
-        match state {
-            qp_state::ERR => self.is_over = true,
-            qp_state::RESET => self.is_over = false,
-            _ => {}
+    /// Of a new queue pair.
+    pub fn new(send_cq: usize, recv_cq: usize, srq: usize, slots: usize) -> Queues {
+        Queues {
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            send_cq,
+            recv_cq,
+            srq,
+            slots,
+            peer: [0; 16],
+            is_over: false,
+            is_back: false,
+            is_unwatched: false,
         }
+    }
+
+    /// Whether the device may still carry out its requests.
+    fn is_live(&self) -> bool {
+        !self.is_over && !self.is_unwatched
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::{Regions, Tail};
+    use super::super::memory::{Piece, Regions};
     use super::super::requests::Remote;
     use super::*;
 
     const QP: QpKey = (1, 0x11);
 
     fn outstanding(slots: usize) -> Outstanding {
-        let queues = |send_cq| Queues {
-            sends: VecDeque::new(),
-            recvs: VecDeque::new(),
-            send_cq,
-            recv_cq: 6,
-            srq: 0,
-            slots,
-            state: qp_state::RTS,
-            peer: [1; 16],
-            is_over: false,
-        };
+        let queues = |send_cq| Queues { peer: [1; 16], ..Queues::new(send_cq, 6, 0, slots) };
         let mut all = Outstanding::default();
         all.pairs.insert(QP, queues(5));
         all.pairs.insert((1, 0x12), queues(5));
@@ -369,7 +456,76 @@ mod tests {
         all.complete(1, 5, &wc(3, wc_status::WR_FLUSH_ERR), 0);
         assert_eq!((all.count, all.live().count()), (2, 0));
         all.end(QP);
-        assert_eq!(all.count, 0);
+        assert_eq!((all.count, all.expected(5)), (0, 0));
+    }
+
+    #[test]
+    fn a_queue_pair_is_watched_again_behind_an_error_of_its_send_queue() {
+        let mut all = outstanding(8);
+        for n in 0..2 {
+            all.post(Place::Send(QP), request(n, true));
+        }
+        all.complete(1, 5, &wc(0, wc_status::REM_OP_ERR), 0);
+        assert_eq!(all.live().count(), 0);
+        all.enter(QP, qp_state::RTS);
+        all.post(Place::Send(QP), request(7, true));
+        // The program polls only now what the error flushed.
+        all.complete(1, 5, &wc(1, wc_status::WR_FLUSH_ERR), 0);
+        assert_eq!((all.live().count(), all.expected(5)), (1, 1));
+        all.complete(1, 5, &wc(7, wc_status::WR_FLUSH_ERR), 0);
+        assert_eq!((all.pairs[&QP].is_over, all.count), (true, 0));
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_not_watched_keeps_nothing_until_its_reset() {
+        let mut all = outstanding(8);
+        all.post(Place::Send(QP), request(1, true));
+        all.stop_watching(Place::Send(QP));
+        all.post(Place::Send(QP), request(2, true));
+        all.enter(QP, qp_state::RTS);
+        all.post(Place::Send(QP), request(3, true));
+        assert_eq!((all.count, all.expected(5), all.is_watched(QP)), (0, 0, false));
+        all.enter(QP, qp_state::RESET);
+        all.post(Place::Send(QP), request(4, true));
+        assert_eq!((all.count, all.expected(5), all.pairs[&QP].slots), (1, 1, 8));
+        // An SRQ that is not kept, as those of XRC.
+        all.post(Place::Shared(9), request(5, true));
+        assert_eq!(all.count, 1);
+    }
+
+    /// Its tail is wrong whatever the message.
+    fn receive(regions: &Regions, memory: &mut [u8], number: u64, wr_id: u64) -> Request {
+        let at = memory.as_ptr() as u64;
+        let sge = crate::abi::ibv_sge { addr: at, length: memory.len() as u32, lkey: 9 };
+        let pieces = regions.pieces(1, &raw const sge as usize, 1, false);
+        let tail = Tail::of(&pieces);
+        memory[memory.len() - 1] ^= 1;
+        Request { wr_id, kind: Kind::Receives, tail, ..request(number, true) }
+    }
+
+    #[test]
+    fn of_receives_with_one_number_no_tail_is_judged() {
+        let mut memory = [0u8; 64];
+        // SAFETY: zeroes are a value of each field.
+        let mut mr: crate::abi::ibv_mr = unsafe { core::mem::zeroed() };
+        (mr.addr, mr.length) = (memory.as_mut_ptr().cast(), memory.len());
+        let mut regions = Regions::default();
+        let region = super::super::memory::Region::of(&mr, memory.as_ptr() as u64);
+        regions.0.insert((1, 9), region);
+        let mut all = outstanding(8);
+        for (number, wr_id) in [(1, 7), (2, 7), (3, 8)] {
+            let post = receive(&regions, &mut memory, number, wr_id);
+            all.post(Place::Recv(QP), post);
+        }
+        core::hint::black_box(&mut memory)[63] = 9;
+        let received = |wr_id| ibv_wc {
+            opcode: wc_opcode::RECV,
+            byte_len: 8,
+            ..wc(wr_id, wc_status::SUCCESS)
+        };
+        assert_eq!(all.complete(1, 6, &received(7), 0).len(), 0);
+        assert_eq!(all.complete(1, 6, &received(7), 0).len(), 0, "which of the two is left?");
+        assert_eq!(all.complete(1, 6, &received(8), 0).len(), 1);
     }
 
     #[test]
@@ -412,6 +568,13 @@ mod tests {
         assert!(all.post(Place::Send(QP), fenced).is_none());
         let found = all.post(Place::Send(QP), write(3)).unwrap();
         assert_eq!((found.rule, found.noticed), (Rule::MissingFence, Some(1)));
+        // A READ into what a WRITE of the same queue pair sends comes behind it.
+        let mut all = outstanding(8);
+        let piece = |kind| Request { kind, pieces: vec![Piece::at(64, 8)], ..request(1, true) };
+        all.post(Place::Send(QP), piece(Kind::Reads));
+        assert!(all.post(Place::Send(QP), piece(Kind::Fetches)).is_none());
+        let found = all.post(Place::Send((1, 0x12)), piece(Kind::Fetches)).unwrap();
+        assert_eq!(found.rule, Rule::BuffersOverlap);
         // Another peer's memory is another place.
         let mut all = outstanding(8);
         all.pairs.get_mut(&QP).unwrap().peer = [2; 16];

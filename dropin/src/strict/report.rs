@@ -4,6 +4,7 @@ use super::rules::{is_known, Rule};
 use super::sites::{Frame, Site, Sites};
 use crate::env;
 use crate::json::quoted;
+use crate::trace::Sink;
 use core::ffi::c_int;
 use gdrcore_net::signals::without_signals;
 use std::collections::HashSet;
@@ -15,6 +16,10 @@ use std::path::PathBuf;
 
 /// Most reports of a process.
 const REPORTS_MAX: usize = 1000;
+/// Most suppressed places that are kept.
+const HIDDEN_MAX: usize = 1 << 16;
+/// Bytes for which a pipe that can be written has room.
+const PIPE_BUF: usize = 4096;
 
 /// What a report leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,7 @@ fn suppressions(text: &str) -> Result<Vec<Suppression>, String> {
     for (n, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         let (rule, word) = line.split_once(':').unwrap_or((line, ""));
+        let (rule, word) = (rule.trim(), word.trim());
         match rule {
             "" if word.is_empty() => {}
             rule if is_known(rule) => {
@@ -82,6 +88,9 @@ pub struct Reports {
     json: Option<PathBuf>,
     suppressions: Vec<Suppression>,
     seen: HashSet<(Rule, Site)>,
+    /// Places of reports that are suppressed, whose stacks are not looked up again.
+    hidden: HashSet<(Rule, Site, Option<Site>)>,
+    error: Sink,
 }
 
 impl Reports {
@@ -97,7 +106,12 @@ impl Reports {
             None
         });
         let suppressions = suppressions.unwrap_or_default();
-        Reports { mode, json: env::strict_json(), suppressions, seen: HashSet::new() }
+        Reports::of(mode, env::strict_json(), suppressions)
+    }
+
+    fn of(mode: Mode, json: Option<PathBuf>, suppressions: Vec<Suppression>) -> Reports {
+        let (seen, hidden) = (HashSet::new(), HashSet::new());
+        Reports { mode, json, suppressions, seen, hidden, error: Sink::new(None, 0) }
     }
 
     /// How many there were.
@@ -113,25 +127,32 @@ impl Reports {
     /// Prints a report, unless its place has had one by this rule.
     pub fn add(&mut self, sites: &Sites, report: &Report) {
         let key = (report.rule, report.site);
-        if self.seen.len() == REPORTS_MAX || self.seen.contains(&key) {
+        let hidden = (report.rule, report.site, report.noticed);
+        let is_known = self.seen.contains(&key) || self.hidden.contains(&hidden);
+        if self.seen.len() == REPORTS_MAX || is_known {
             return;
         }
         let frames = sites.frames(report.site);
         let noticed = report.noticed.map(|site| sites.frames(site)).unwrap_or_default();
         if self.is_suppressed(report.rule, frames.iter().chain(&noticed)) {
+            if self.hidden.len() < HIDDEN_MAX {
+                self.hidden.insert(hidden);
+            }
             return;
         }
         self.seen.insert(key);
         let text = in_words(report, &frames, &noticed);
-        // One write, so that reports of several threads do not mix.
-        let _ = without_signals(|| std::io::stderr().write_all(text.as_bytes()));
+        for part in parts(&text) {
+            self.error.write(part);
+        }
         if let Some(path) = &self.json {
             let line = in_json(report, &frames, &noticed);
             let open = OpenOptions::new()
                 .append(true)
                 .create(true)
                 .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                // It follows no link, and does not wait for a reader.
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
                 .open(path);
             let written = open.and_then(|mut f| without_signals(|| f.write_all(line.as_bytes())));
             if let Err(e) = written {
@@ -159,6 +180,14 @@ impl Reports {
                     |w: &&str| [&*f.function, file, &*f.module.0].iter().any(|t| t.contains(*w));
                 words.iter().any(has)
             })
+    }
+}
+
+/// Parts of whole lines for which a pipe that can be written has room: all of it if that is so.
+fn parts(text: &str) -> Vec<&str> {
+    match text.len() <= PIPE_BUF {
+        true => vec![text],
+        false => text.split_inclusive('\n').collect(),
     }
 }
 
@@ -233,13 +262,13 @@ mod tests {
 
     #[test]
     fn a_suppression_names_a_rule_and_perhaps_a_word() {
-        let all = suppressions("# none\n\nobject-left\n missing-fence:copy_ring # ours\n").unwrap();
+        let all =
+            suppressions("# none\n\nobject-left\n missing-fence : copy_ring # ours\n").unwrap();
         let of = |rule: &str, word: &str| Suppression { rule: rule.into(), word: word.into() };
         assert_eq!(all, [of("object-left", ""), of("missing-fence", "copy_ring")]);
         let why = suppressions("object-left\nobject-lost:x\n").unwrap_err();
         assert_eq!(why, "line 2: no rule 'object-lost'");
-        let reports =
-            Reports { mode: Mode::Report, json: None, suppressions: all, seen: HashSet::new() };
+        let reports = Reports::of(Mode::Report, None, all);
         let frame = |f: &str| [Frame { function: f.into(), ..Frame::default() }];
         assert!(reports.is_suppressed(Rule::ObjectLeft, frame("main").iter()));
         assert!(reports.is_suppressed(Rule::MissingFence, frame("my_copy_ring").iter()));

@@ -39,22 +39,22 @@ rules! {
         "ibv_post_recv(3)";
     RegionInUse = "region-in-use":
         "A memory region stays until the requests that name it have completed",
-        "ibv_dereg_mr(3); IBTA volume 1, 10.6.6";
+        "ibv_dereg_mr(3)";
     MemoryUnmapped = "memory-unmapped":
         "Memory stays mapped while requests are on it",
         "ibv_reg_mr(3)";
     BuffersOverlap = "buffers-overlap":
         "Buffers of requests that are outstanding at the same time do not overlap if one of them \
          is written, because nothing orders the accesses",
-        "IBTA volume 1, 10.8.3.3; ibv_post_recv(3)";
+        "ibv_post_send(3), ibv_post_recv(3)";
     MissingFence = "missing-fence":
         "A READ or atomic may still run when later requests of its queue pair do, unless they have \
          IBV_SEND_FENCE or its completion has been polled",
-        "ibv_post_send(3), IBV_SEND_FENCE; IBTA volume 1, 10.8.3.3";
+        "ibv_post_send(3), IBV_SEND_FENCE";
     RemoteOverlap = "remote-writes-overlap":
         "WRITEs of different queue pairs are not ordered, so two of them that are outstanding at \
          the same time do not write the same remote bytes",
-        "IBTA volume 1, 9.5 and 10.8.3.3";
+        "IBTA volume 1: the order is that of one queue pair";
     EventMissed = "event-missed":
         "A CQ raises an event for completions that come after it was armed; those that came before \
          are found by a poll between ibv_req_notify_cq and the wait",
@@ -71,7 +71,7 @@ rules! {
         "man pages of the verbs; the kernel destroys what is left";
     TimeoutZero = "timeout-zero":
         "An ACK timeout of 0 means that the queue pair waits for ever: a lost packet stops it",
-        "ibv_modify_qp(3), timeout; IBTA volume 1, 9.7.6.1.3";
+        "ibv_modify_qp(3), timeout; IBTA volume 1, C9-140";
     NoRetries = "no-retries":
         "With a retry_cnt of 0 one lost packet ends the connection",
         "ibv_modify_qp(3), retry_cnt";
@@ -81,7 +81,7 @@ rules! {
         "ibv_modify_qp(3), rnr_retry";
     RnrTimerLongest = "rnr-timer-longest":
         "A min_rnr_timer of 0 is the longest, 655.36 ms",
-        "ibv_modify_qp(3), min_rnr_timer; IBTA volume 1, table of RNR NAK timer codes";
+        "ibv_modify_qp(3), min_rnr_timer";
     ForkUnprepared = "fork-unprepared":
         "A process that has registered memory calls ibv_fork_init before it forks, or else pages \
          may change under the device, with kernels before 5.12",

@@ -9,22 +9,38 @@ use super::queues::{Outstanding, Place, QpKey, Queues};
 use super::report::{Mode, Report, Reports};
 use super::requests::Request;
 use super::rules::Rule;
-use super::sites::{is_of_librdmacm, Site, Sites};
+use super::sites::{Site, Sites};
 use crate::abi::*;
+use crate::buf_verbs::iova_of;
 use crate::cq_verbs::Cq;
 use crate::hca::{EventTarget, Hca};
+use crate::mr_verbs::CHANGE_TRANSLATION;
 use crate::open_context::Context;
-use crate::peek::{peek, recv_list, send_list};
+use crate::peek::{peek, whole_list};
 use crate::qp_verbs::Qp;
-use crate::srq_verbs::Srq;
+use crate::srq_verbs::{is_of_xrc, Srq};
 use core::ffi::c_int;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use gdrcore_calls::{Args, Call};
 use gdrcore_core::mem::host;
 use gdrcore_core::refuse;
-use gdrcore_core::verbs::types::{access, qp_attr_mask, qp_state, qp_type, wr_opcode};
+use gdrcore_core::verbs::types::{access, qp_attr_mask, qp_type, wr_opcode};
 use std::collections::{HashMap, VecDeque};
+
+/// A thread that lives.
+type Thread = libc::pthread_t;
+
+fn this_thread() -> Thread {
+    // SAFETY: takes nothing, never fails.
+    unsafe { libc::pthread_self() }
+}
+
+/// Where and by whom a CQ was armed.
+struct Armed {
+    site: Site,
+    thread: Thread,
+}
 
 /// All that is known.
 pub struct State {
@@ -35,7 +51,9 @@ pub struct State {
     outstanding: Outstanding,
     objects: Objects,
     /// CQs that were armed while sends were outstanding, and not polled since, with the place.
-    armed: HashMap<usize, Site>,
+    armed: HashMap<usize, Armed>,
+    /// The last thread that polled a CQ.
+    polled_by: HashMap<usize, Thread>,
     ways: Ways,
     /// The program has called `ibv_fork_init`, or asked whether it must.
     is_fork_ready: bool,
@@ -52,24 +70,29 @@ pub struct Posting {
     place: Place,
     from: u64,
     to: u64,
-    /// The list, and where the call says which of it was not posted; 0: it posts all or nothing.
-    list: usize,
+    /// The addresses of the list's requests, and where the call says which of it was not posted.
+    /// None: it posts all or nothing.
+    list: Vec<usize>,
     bad: usize,
-    /// Where the list was cut because the rest has no slots: the place of the last request's
-    /// pointer, and the first one that has none.
-    cut: Option<(usize, usize)>,
+    /// Copies of the list's beginning, which are posted because the rest has no slots. The list
+    /// itself stays as it is: other threads may post it, too.
+    beginning: Vec<ibv_send_wr>,
 }
 
 impl Posting {
     /// Requests that are posted all or not at all.
     fn whole(place: Place, from: u64, to: u64) -> Posting {
-        Posting { place, from, to, list: 0, bad: 0, cut: None }
+        Posting { place, from, to, list: Vec::new(), bad: 0, beginning: Vec::new() }
+    }
+
+    /// The address of a request that is posted.
+    fn address(&self, i: usize) -> usize {
+        match self.beginning.get(i) {
+            Some(copy) => copy as *const ibv_send_wr as usize,
+            None => self.list[i],
+        }
     }
 }
-
-/// Where a request has the pointer to the next one.
-const NEXT: usize = offset_of!(ibv_send_wr, next);
-const _: () = assert!(NEXT == offset_of!(ibv_recv_wr, next));
 
 /// What a call destroys.
 pub struct Ending {
@@ -85,6 +108,19 @@ pub enum Seen {
     Posting(Posting),
     /// The call destroys an object.
     Ending(Ending),
+}
+
+impl Seen {
+    /// The arguments with which the call is made, by those of the program.
+    pub fn args(&self, args: &Args) -> Args {
+        let mut args = *args;
+        if let Seen::Posting(Posting { beginning, .. }) = self {
+            if let Some(first) = beginning.first() {
+                args[1] = first as *const ibv_send_wr as usize;
+            }
+        }
+        args
+    }
 }
 
 /// The device of an object of ours.
@@ -112,6 +148,44 @@ fn mr_of(at: usize) -> Option<(MrKey, ibv_mr)> {
     Some(((device_of_context(mr.context)?, mr.lkey), *mr))
 }
 
+/// The events of an object that a call is about to end which were taken and are not acknowledged.
+pub fn missing_acks(call: &Call, at: usize) -> Option<(&'static str, u32)> {
+    // SAFETY: null, or the program's objects, which live until the call.
+    let (what, n) = unsafe {
+        match call.name {
+            "ibv_destroy_cq" => {
+                let cq = Cq::of(at as *const ibv_cq).ok()?;
+                // One in use is not destroyed.
+                let is_free = cq.users.load(Ordering::Relaxed) == 0;
+                ("CQ", if is_free { cq.unacknowledged() } else { 0 })
+            }
+            "ibv_destroy_qp" => {
+                let q = Qp::of(at as *const ibv_qp).ok()?;
+                ("QP", q.acks().missing(0, q.async_taken().load(Ordering::Relaxed)))
+            }
+            "ibv_destroy_srq" => {
+                let srq = Srq::of(at as *const ibv_srq).ok()?;
+                ("SRQ", srq.acks().missing(0, srq.async_taken().load(Ordering::Relaxed)))
+            }
+            _ => return None,
+        }
+    };
+    (n > 0).then_some((what, n))
+}
+
+/// Copies of requests, of which each leads to the next one, and the last to none.
+fn linked(all: &[(usize, ibv_send_wr)]) -> Vec<ibv_send_wr> {
+    let mut copies: Vec<ibv_send_wr> = all.iter().map(|(_, wr)| *wr).collect();
+    let first = copies.as_mut_ptr();
+    for (i, copy) in copies.iter_mut().enumerate() {
+        copy.next = match i + 1 < all.len() {
+            true => first.wrapping_add(i + 1),
+            false => core::ptr::null_mut(),
+        };
+    }
+    copies
+}
+
 impl State {
     pub fn new(reports: Reports, nic: Option<&'static Nic>, seed: u64) -> State {
         let is_fork_ready = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"]
@@ -125,6 +199,7 @@ impl State {
             outstanding: Outstanding::default(),
             objects: Objects::default(),
             armed: HashMap::new(),
+            polled_by: HashMap::new(),
             ways: Ways::default(),
             is_fork_ready,
             next: 0,
@@ -148,6 +223,7 @@ impl State {
         self.outstanding = Outstanding::default();
         self.objects.clear();
         self.armed.clear();
+        self.polled_by.clear();
         self.reports.clear();
     }
 
@@ -206,11 +282,11 @@ impl State {
                     });
                 }
             }
-            "ibv_destroy_cq" | "ibv_destroy_qp" | "ibv_destroy_srq" => self.events(call.name, at),
             "ibv_get_cq_event" => self.waiting(at),
             "ibv_fork_init" | "ibv_is_fork_initialized" => self.is_fork_ready = true,
-            "_ibv_query_gid_ex" | "_ibv_query_gid_table" | "rdma_init_qp_attr" => {
-                self.ways.knows_gid_types = true;
+            "_ibv_query_gid_ex" | "_ibv_query_gid_table" => self.ways.knows_gid_types = true,
+            "rdma_init_qp_attr" => {
+                self.ways = Ways { knows_gid_types: true, takes_from_kernel: true };
             }
             _ => {}
         }
@@ -223,9 +299,20 @@ impl State {
             }
             _ => None,
         };
-        if let ("ibv_destroy_qp", Some((_, key))) = (call.name, qp_of(at)) {
-            // Before its number can be another's. One whose destruction fails is not watched.
-            self.outstanding.end(key);
+        // Before number or address can be another's. One whose destruction fails is not watched.
+        match call.name {
+            "ibv_destroy_qp" => {
+                if let Some((_, key)) = qp_of(at) {
+                    self.outstanding.end(key);
+                    self.armed.retain(|cq, _| self.outstanding.expected(*cq) > 0);
+                }
+            }
+            "ibv_destroy_srq" => self.outstanding.forget_shared(at),
+            "ibv_destroy_cq" => {
+                self.armed.remove(&at);
+                self.polled_by.remove(&at);
+            }
+            _ => {}
         }
         Seen::Ending(Ending { object: self.objects.take(at), region })
     }
@@ -242,7 +329,9 @@ impl State {
         match seen {
             Seen::Posting(posting) => return self.posted(&posting, error.is_some()),
             Seen::Ending(ending) => {
-                self.ended(call.name, args[0], error.is_some(), ending);
+                if error.is_some() {
+                    self.put_back(args[0], ending);
+                }
                 return None;
             }
             Seen::Nothing | Seen::Refused(_) => {}
@@ -250,7 +339,7 @@ impl State {
         match call.name {
             "ibv_poll_cq" => {
                 let n = usize::try_from(result as i32).unwrap_or(0);
-                self.armed.remove(&args[0]);
+                self.polled(args[0]);
                 for i in 0..n {
                     // SAFETY: the program's array, to which the call has stored completions.
                     let wc = unsafe { &mut *(args[2] as *mut ibv_wc).add(i) };
@@ -258,7 +347,7 @@ impl State {
                 }
             }
             "ibv_start_poll" | "ibv_next_poll" => {
-                self.armed.remove(&args[0]);
+                self.polled(args[0]);
                 if error.is_none() {
                     // SAFETY: the program's CQ, of which this thread has taken a completion.
                     let wc = unsafe { &mut (*(args[0] as *mut Cq)).current };
@@ -267,14 +356,19 @@ impl State {
             }
             _ if error.is_some() => return None,
             "ibv_req_notify_cq" => {
-                if self.outstanding.expected(args[0]) > 0 {
-                    let here = self.sites.here();
-                    self.armed.insert(args[0], here);
+                // Sends raise no solicited event.
+                let is_for_sends = args[1] as c_int == 0;
+                if is_for_sends && self.outstanding.expected(args[0]) > 0 {
+                    let site = self.sites.here();
+                    self.armed.insert(args[0], Armed { site, thread: this_thread() });
+                } else {
+                    self.armed.remove(&args[0]);
                 }
             }
             "ibv_modify_qp" => self.modified(args),
             "ibv_rereg_mr" => {
-                if let Some((key, mr)) = mr_of(args[0]) {
+                let (key, mr) = mr_of(args[0])?;
+                if args[1] as c_int & CHANGE_TRANSLATION != 0 {
                     self.regions.0.insert(key, Region::of(&mr, mr.addr as u64));
                 }
             }
@@ -299,28 +393,28 @@ impl State {
         if call.name.starts_with("ibv_create_qp") {
             if let Some((q, key)) = qp_of(result) {
                 let base = &q.ex.qp_base;
-                let queues = Queues {
-                    sends: VecDeque::new(),
-                    recvs: VecDeque::new(),
-                    send_cq: base.send_cq as usize,
-                    recv_cq: base.recv_cq as usize,
-                    srq: base.srq as usize,
-                    slots: q.cap.max_send_wr as usize,
-                    state: qp_state::RESET,
-                    peer: [0; 16],
-                    is_over: false,
-                };
+                let [send_cq, recv_cq] = [base.send_cq, base.recv_cq].map(|cq| cq as usize);
+                let slots = q.cap.max_send_wr as usize;
+                let queues = Queues::new(send_cq, recv_cq, base.srq as usize, slots);
                 self.outstanding.end(key);
                 self.outstanding.pairs.insert(key, queues);
             }
         }
-        if call.name.starts_with("ibv_create_srq") {
+        // A completion does not tell the SRQ of a request of XRC: these have no end.
+        let is_xrc = call.name == "ibv_create_srq_ex"
+            && peek::<ibv_srq_init_attr_ex>(args[1]).is_some_and(|init| is_of_xrc(&init));
+        if call.name.starts_with("ibv_create_srq") && !is_xrc {
+            self.outstanding.forget_shared(result);
             self.outstanding.shared.insert(result, VecDeque::new());
         }
         let iova = match call.name {
             "ibv_reg_mr" if args[3] as u32 & access::ZERO_BASED != 0 => 0,
             "ibv_reg_mr" => args[1] as u64,
             "ibv_reg_mr_iova" | "ibv_reg_mr_iova2" => args[3] as u64,
+            "ibv_reg_mr_ex" => match iova_of(args[1]) {
+                Some(iova) => iova,
+                None => return,
+            },
             _ => return,
         };
         if let Some((key, mr)) = mr_of(result) {
@@ -340,34 +434,13 @@ impl State {
         }
     }
 
-    /// The events of an object that is about to end.
-    fn events(&mut self, name: &str, at: usize) {
-        // SAFETY: null, or the program's objects, which live until the call.
-        let (what, n) = unsafe {
-            match name {
-                "ibv_destroy_cq" => match Cq::of(at as *const ibv_cq) {
-                    Ok(cq) => ("CQ", cq.unacknowledged()),
-                    Err(_) => return,
-                },
-                "ibv_destroy_qp" => match Qp::of(at as *const ibv_qp) {
-                    Ok(q) => ("QP", q.acks().missing(0, q.async_taken().load(Ordering::Relaxed))),
-                    Err(_) => return,
-                },
-                _ => match Srq::of(at as *const ibv_srq) {
-                    Ok(srq) => {
-                        ("SRQ", srq.acks().missing(0, srq.async_taken().load(Ordering::Relaxed)))
-                    }
-                    Err(_) => return,
-                },
-            }
-        };
-        if n > 0 {
-            let words = format!(
-                "{what}: destroyed with {n} events that were taken and not \
-                                 acknowledged; the call waits for that"
-            );
-            self.report(Rule::EventsUnacknowledged, words);
-        }
+    /// The events of an object that is about to end have not been acknowledged for long.
+    pub fn unacknowledged(&mut self, (what, n): (&str, u32)) {
+        let words = format!(
+            "{what}: destroyed with {n} events that were taken and not acknowledged; the call \
+             waits for that"
+        );
+        self.report(Rule::EventsUnacknowledged, words);
     }
 
     /// The program is about to wait for an event of a channel.
@@ -375,7 +448,13 @@ impl State {
         let of_channel = |cq: &usize| {
             channel != 0 && peek::<usize>(cq + offset_of!(ibv_cq, channel)) == Some(channel)
         };
-        let found = self.armed.iter().find(|(cq, _)| of_channel(cq)).map(|(_, site)| *site);
+        // Another thread may poll meanwhile.
+        let me = this_thread();
+        let is_mine = |cq: &usize, armed: &Armed| {
+            armed.thread == me && self.polled_by.get(cq).is_none_or(|by| *by == me)
+        };
+        let mut all = self.armed.iter().filter(|(cq, armed)| is_mine(cq, armed));
+        let found = all.find(|(cq, _)| of_channel(cq)).map(|(_, armed)| armed.site);
         if let Some(site) = found {
             let words =
                 "CQ: armed with requests outstanding, and not polled before the wait".into();
@@ -389,43 +468,31 @@ impl State {
         let Some((_, key)) = qp_of(args[0]) else { return };
         let (Some(a), m) = (peek::<ibv_qp_attr>(args[1]), args[2] as u32) else { return };
         for (rule, words) in attributes::judge(&a, m, self.ways, self.nic) {
-            let site = self.sites.here();
-            // librdmacm sets what the kernel says, which the program does not choose.
-            if rule != Rule::RnrTimerLongest || !is_of_librdmacm(&self.sites.frames(site)) {
-                let words = format!("QP {:#x}: {words}", key.1);
-                self.add(Report { rule, words, site, noticed: None });
-            }
+            self.report(rule, format!("QP {:#x}: {words}", key.1));
         }
-        if m & qp_attr_mask::STATE != 0 && a.qp_state == qp_state::RESET {
-            self.outstanding.forget(key);
+        if m & qp_attr_mask::STATE != 0 {
+            self.outstanding.enter(key, a.qp_state);
         }
         let Some(queues) = self.outstanding.pairs.get_mut(&key) else { return };
-        if m & qp_attr_mask::STATE != 0 {
-            queues.enter(a.qp_state);
-        }
         if m & qp_attr_mask::AV != 0 {
             queues.peer = a.ah_attr.grh.dgid.raw;
         }
     }
 
-    /// A destruction has been made or has failed.
-    fn ended(
-        &mut self,
-        name: &str,
-        at: usize,
-        has_failed: bool,
-        Ending { object, region }: Ending,
-    ) {
-        if has_failed {
-            if let Some(object) = object {
-                self.objects.put_back(at, object);
-            }
-            if let Some((key, region)) = region {
-                self.regions.0.insert(key, region);
-            }
-        } else if name == "ibv_destroy_srq" {
-            self.outstanding.forget_shared(at);
+    /// A destruction has failed.
+    fn put_back(&mut self, at: usize, Ending { object, region }: Ending) {
+        if let Some(object) = object {
+            self.objects.put_back(at, object);
         }
+        if let Some((key, region)) = region {
+            self.regions.0.insert(key, region);
+        }
+    }
+
+    /// A thread has polled a CQ.
+    fn polled(&mut self, cq: usize) {
+        self.armed.remove(&cq);
+        self.polled_by.insert(cq, this_thread());
     }
 
     /// The program takes a completion.
@@ -440,11 +507,16 @@ impl State {
     }
 
     /// Keeps send requests, up to the first that has no slot, whose index is returned.
-    fn keep_sends(&mut self, q: &Qp, key: QpKey, all: &[ibv_send_wr]) -> Option<usize> {
+    fn keep_sends<'a>(
+        &mut self,
+        q: &Qp,
+        key: QpKey,
+        all: impl IntoIterator<Item = &'a ibv_send_wr>,
+    ) -> Option<usize> {
         let frees_unsignaled = self.nic.is_some_and(|nic| nic.frees_unsignaled);
         let of = (key.0, q.kind == qp_type::UD, q.snapshot().sq_sig_all);
         let here = self.sites.here();
-        for (i, wr) in all.iter().enumerate() {
+        for (i, wr) in all.into_iter().enumerate() {
             if frees_unsignaled {
                 self.outstanding.free_unsignaled(key);
             }
@@ -485,35 +557,29 @@ impl State {
     /// `ibv_post_send`.
     fn sends(&mut self, qp: usize, list: usize, bad: usize) -> Seen {
         let Some((q, key)) = qp_of(qp) else { return Seen::Nothing };
-        if !self.outstanding.pairs.contains_key(&key) {
+        if !self.outstanding.is_watched(key) {
             return Seen::Nothing;
         }
-        let all: Vec<ibv_send_wr> = send_list(list).collect();
+        let place = Place::Send(key);
+        let Some(all) = whole_list::<ibv_send_wr>(list) else {
+            self.outstanding.stop_watching(place);
+            return Seen::Nothing;
+        };
         let from = self.next;
-        let full = self.keep_sends(q, key, &all);
-        let mut posting =
-            Posting { place: Place::Send(key), from, to: self.next, list, bad, cut: None };
-        let Some(n) = full else { return Seen::Posting(posting) };
-        // The requests before it are posted: the list ends there for the time of the call.
-        let places: Vec<usize> =
-            core::iter::once(list).chain(all.iter().map(|w| w.next as usize)).collect();
-        if n > 0 {
-            let end = places[n - 1] + NEXT;
-            if host::place(end as u64, &0usize.to_ne_bytes()).is_ok() {
-                posting.cut = Some((end, places[n]));
-                return Seen::Posting(posting);
-            }
-            self.outstanding.take_back(posting.place, from, posting.to);
+        let full = self.keep_sends(q, key, all.iter().map(|(_, wr)| wr));
+        if full == Some(0) {
+            let _ = host::place(bad as u64, &list.to_ne_bytes());
+            return Seen::Refused(libc::ENOMEM);
         }
-        let first = if n > 0 { list } else { places[n] };
-        let _ = host::place(bad as u64, &first.to_ne_bytes());
-        Seen::Refused(libc::ENOMEM)
+        let list = all.iter().map(|(at, _)| *at).collect();
+        let beginning = full.map_or_else(Vec::new, |n| linked(&all[..n]));
+        Seen::Posting(Posting { place, from, to: self.next, list, bad, beginning })
     }
 
     /// `ibv_wr_complete`: all or nothing.
     fn built(&mut self, qp: usize) -> Seen {
         let Some((q, key)) = qp_of(qp) else { return Seen::Nothing };
-        if !self.outstanding.pairs.contains_key(&key) {
+        if !self.outstanding.is_watched(key) {
             return Seen::Nothing;
         }
         // SAFETY: the program's QP, which this thread completes.
@@ -533,7 +599,7 @@ impl State {
         let (Some((q, key)), Some(b)) = (qp_of(qp), peek::<ibv_mw_bind>(bind)) else {
             return Seen::Nothing;
         };
-        if !self.outstanding.pairs.contains_key(&key) {
+        if !self.outstanding.is_watched(key) {
             return Seen::Nothing;
         }
         // SAFETY: zeroes are a value of each field.
@@ -548,36 +614,43 @@ impl State {
 
     /// Keeps receive requests.
     fn recvs(&mut self, place: Place, device: usize, (list, bad): (usize, usize)) -> Seen {
+        let Some(all) = whole_list::<ibv_recv_wr>(list) else {
+            self.outstanding.stop_watching(place);
+            return Seen::Nothing;
+        };
         let here = self.sites.here();
         let from = self.next;
-        for wr in recv_list(list) {
-            let request = Request::recv(&wr, &self.regions, device, (here, self.next));
+        for (_, wr) in &all {
+            let request = Request::recv(wr, &self.regions, device, (here, self.next));
             self.next += 1;
             if let Some(report) = self.outstanding.post(place, request) {
                 self.add(report);
             }
         }
-        Seen::Posting(Posting { place, from, to: self.next, list, bad, cut: None })
+        let list = all.iter().map(|(at, _)| *at).collect();
+        Seen::Posting(Posting { place, from, to: self.next, list, bad, beginning: Vec::new() })
     }
 
     /// Takes back what a call has not posted.
     fn posted(&mut self, posting: &Posting, has_failed: bool) -> Option<c_int> {
-        if let Some((end, next)) = posting.cut {
-            // What was readable and writable a moment ago.
-            let _ = host::place(end as u64, &next.to_ne_bytes());
-        }
-        if has_failed {
-            let bad = peek::<usize>(posting.bad).unwrap_or(posting.list);
-            let next = |at: &usize| peek::<usize>(at.wrapping_add(NEXT));
-            let most = (posting.to - posting.from) as usize;
-            let mut list = core::iter::successors(Some(posting.list), next).take(most);
-            let done = list.position(|at| at == bad).unwrap_or(0) as u64;
-            let from = posting.from + done;
-            self.outstanding.take_back(posting.place, from, posting.to);
+        let posted = posting.beginning.len();
+        let first_left = match has_failed {
+            true => {
+                let bad = peek::<usize>(posting.bad).unwrap_or(0);
+                let n = (posting.to - posting.from) as usize;
+                let at = |i: &usize| posting.list.get(*i).is_some() && posting.address(*i) == bad;
+                let done = (0..n).find(at).unwrap_or(0);
+                let from = posting.from + done as u64;
+                self.outstanding.take_back(posting.place, from, posting.to);
+                done
+            }
+            false => posted,
+        };
+        if posted == 0 {
             return None;
         }
-        let (_, next) = posting.cut?;
-        let _ = host::place(posting.bad as u64, &next.to_ne_bytes());
-        Some(libc::ENOMEM)
+        // The program knows its own requests, not the copies.
+        let _ = host::place(posting.bad as u64, &posting.list[first_left].to_ne_bytes());
+        (!has_failed).then_some(libc::ENOMEM)
     }
 }

@@ -34,12 +34,12 @@ use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::inject::is_privileged;
 use gdrcore_net::{fault, reason};
-use sink::Sink;
 use std::sync::OnceLock;
 use words::Words;
 
 pub use commands::row as command_row;
 pub use counts::table as counts;
+pub use sink::Sink;
 pub use words::Line;
 
 /// Nanoseconds after which a thread that only polls in vain is heard of.
