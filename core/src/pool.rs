@@ -21,6 +21,42 @@ const INDEX_MAX: usize = 1 << INDEX_BITS;
 /// End of the free list.
 const NIL: u32 = u32::MAX;
 
+/// The handle of an object, in the object: a thread that was given one finds both by one look-up.
+/// [`Pool`] decides which handles live, and the engine keeps this in step.
+pub struct Name(AtomicU64);
+
+/// No table is so large that a handle with this index finds an object.
+const NAMELESS: Handle = u64::MAX;
+
+impl Default for Name {
+    fn default() -> Name {
+        Name::NONE
+    }
+}
+
+impl Name {
+    /// That of an object without a handle.
+    #[allow(clippy::declare_interior_mutable_const)] // a value to begin with
+    pub(crate) const NONE: Name = Name(AtomicU64::new(NAMELESS));
+
+    /// Whether the object lives, and this is its handle. A thread that gets true sees what was
+    /// written before it had the name.
+    #[inline(always)]
+    pub fn is(&self, handle: Handle) -> bool {
+        self.0.load(Ordering::Acquire) == handle
+    }
+
+    /// The object lives from now on.
+    pub(crate) fn give(&self, handle: Handle) {
+        self.0.store(handle, Ordering::Release);
+    }
+
+    /// The object has ended.
+    pub(crate) fn take(&self) {
+        self.0.store(NAMELESS, Ordering::Release);
+    }
+}
+
 macro_rules! tags {
     ($($tag:ident = $n:literal, $argument:literal, $bound:literal;)*) => {
         /// Tags of handles, by object type.

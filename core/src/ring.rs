@@ -22,6 +22,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::arena::Region;
 use crate::error::{Error, Result};
+use crate::pool::Name;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::verbs::types::Sge;
 
@@ -46,6 +47,9 @@ pub struct SlotRing<H> {
     base: AtomicPtr<u8>,
     stride: AtomicU32,
     capacity: AtomicU32,
+    /// The handle of an object that is found together with this ring (a CQ). It is here because
+    /// this cache line has room, and a poll reads the line.
+    pub name: Name,
     producing: CachePadded<RingEnd>,
     consuming: CachePadded<RingEnd>,
     #[cfg(loom)]
@@ -72,6 +76,7 @@ impl<H> SlotRing<H> {
             base: AtomicPtr::new(ptr::null_mut()),
             stride: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
+            name: Name::NONE,
             producing: end(),
             consuming: end(),
             headers: PhantomData,
@@ -88,6 +93,7 @@ impl<H> SlotRing<H> {
             base: AtomicPtr::new(core::ptr::null_mut()),
             stride: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
+            name: Name::NONE,
             producing: end(),
             consuming: end(),
             shadow: Shadow::default(),

@@ -426,7 +426,7 @@ impl Guard<'_> {
         s.install(|s| &s.cqs[i].ring, made, &inner.transport.common.key);
         s.cqs[i].beside.branches.begin(0);
         inner.transport.common.cqs[i] = Cq { live: true, mem: Some(mem), ..Cq::default() };
-        s.cqs[i].name.give(h);
+        s.cqs[i].ring.name.give(h);
         Ok((h, capacity))
     }
 
@@ -522,7 +522,7 @@ impl Guard<'_> {
         if inner.transport.common.cqs[i].has_event {
             forget_event(&mut inner.transport.common.cqs, s, i);
         }
-        s.cqs[i].name.take();
+        s.cqs[i].ring.name.take();
         s.cq_pool.free(i);
         if let Some(mem) = inner.transport.common.cqs[i].mem.take() {
             inner.heap.free(mem);

@@ -343,7 +343,7 @@ impl Engine {
     pub fn cq(&self, cq: Handle) -> Result<(usize, &CqShared)> {
         let i = index_of(cq);
         match self.shared.cqs.get(i) {
-            Some(q) if q.name.is(cq) => Ok((i, q)),
+            Some(q) if q.ring.name.is(cq) => Ok((i, q)),
             _ => Err(stale(tag::CQ, cq)),
         }
     }

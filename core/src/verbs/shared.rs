@@ -13,7 +13,7 @@ use crate::bitmap::AtomicBitmap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::mem::host;
-use crate::pool::{tag, Pool};
+use crate::pool::{tag, Name, Pool};
 use crate::reason::refuse;
 use crate::ring::{EngineConsumer, EngineProducer, Producer, SlotRing};
 use crate::verbs::kind::QpKind;
@@ -31,38 +31,6 @@ impl EngineKey {
     #[allow(unsafe_code)]
     pub unsafe fn new() -> Self {
         EngineKey(())
-    }
-}
-
-/// The handle of an object, in the object: a thread that was given one finds both by one look-up.
-/// [`Pool`] decides which handles live, and the engine keeps this in step.
-pub struct Name(AtomicU64);
-
-/// No table is so large that a handle with this index finds an object.
-const NAMELESS: Handle = u64::MAX;
-
-impl Default for Name {
-    fn default() -> Name {
-        Name(AtomicU64::new(NAMELESS))
-    }
-}
-
-impl Name {
-    /// Whether the object lives, and this is its handle. A thread that gets true sees what was
-    /// written before it had the name.
-    #[inline(always)]
-    pub fn is(&self, handle: Handle) -> bool {
-        self.0.load(Ordering::Acquire) == handle
-    }
-
-    /// The object lives from now on.
-    pub(crate) fn give(&self, handle: Handle) {
-        self.0.store(handle, Ordering::Release);
-    }
-
-    /// The object has ended.
-    pub(crate) fn take(&self) {
-        self.0.store(NAMELESS, Ordering::Release);
     }
 }
 
@@ -217,9 +185,7 @@ pub const CHANNELS: usize = u64::BITS as usize;
 /// The shared half of a CQ.
 #[derive(Default)]
 pub struct CqShared {
-    /// Its handle.
-    pub name: Name,
-    /// Completions.
+    /// Completions. Its name is the CQ's handle.
     pub ring: SlotRing<Wc>,
     /// What most polls do not touch.
     pub beside: CachePadded<BesideRing>,

@@ -32,7 +32,7 @@ mod parts;
 pub use branches::PinnedRings;
 pub use engines::EngineCount;
 
-use super::layout::page_up;
+use super::layout::{page_up, part_at};
 use super::lock::ControlGuard;
 use super::siblings::Siblings;
 use super::{SoftConfig, SoftEngine};
@@ -155,8 +155,8 @@ impl SoftDevice {
         let siblings = siblings_of(&name, config, config.core.seed)?;
         let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
         let all = one.checked_mul(config.engines.most as usize);
-        let own = page_up(size_of::<SoftDevice>())?;
-        all.and_then(|all| all.checked_add(own)).ok_or(Error::NoMemory)
+        let own = part_at(Some(size_of::<SoftDevice>()))?;
+        all.and_then(|all| all.checked_add(own)).ok_or(Error::NoMemory).and_then(page_up)
     }
 
     /// Makes a device in the given memory. It stays there until [`SoftDevice::close`].

@@ -52,8 +52,10 @@ pub(super) fn page_up(n: usize) -> Result<usize> {
     n.checked_next_multiple_of(4096).ok_or(Error::NoMemory)
 }
 
-/// Where the part behind the first `n` bytes of an engine begins.
-fn part_at(n: Option<usize>) -> Result<usize> {
+const _: () = assert!(align_of::<SoftEngine>() <= ARENA_ALIGN);
+
+/// Where the part behind the first `n` bytes of a device, or of an engine, begins.
+pub(super) fn part_at(n: Option<usize>) -> Result<usize> {
     n.and_then(|n| n.checked_next_multiple_of(ARENA_ALIGN)).ok_or(Error::NoMemory)
 }
 
@@ -122,7 +124,7 @@ impl SoftConfig<'_> {
             None => 0,
         };
         let pcap = part_at(shm.checked_add(links))?;
-        let end = page_up(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 })?;
+        let end = part_at(Some(pcap + if self.pcap.is_some() { PCAP_BUFFER } else { 0 }))?;
         Ok(Layout { engine, udp, member, shm, pcap, end })
     }
 }

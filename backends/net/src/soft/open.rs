@@ -248,7 +248,8 @@ impl SoftEngine {
     /// As [`super::SoftDevice::init`].
     ///
     /// # Safety
-    /// The memory is page-aligned, nothing else uses it, and it lives until `close` has returned.
+    /// The memory is aligned to ARENA_ALIGN, nothing else uses it, and it lives until `close` has
+    /// returned.
     pub(super) unsafe fn init(
         memory: *mut u8,
         bytes: usize,
@@ -270,8 +271,8 @@ impl SoftEngine {
         let (helper, grace_ns) = (helper::Helper::new()?, router_grace_ns(&core));
         let place = memory.cast::<SoftEngine>();
         let opening = Opening { place, memory, layout: &layout, siblings: siblings.as_ref() };
-        // SAFETY: the memory is aligned to a page, the device has room before `layout.engine`, and
-        // nothing else uses it. The walk gave each part of the rest away once.
+        // SAFETY: the memory is aligned as the engine is, the device has room before
+        // `layout.engine`, and nothing else uses it. The walk gave each part of the rest away once.
         let device: &'static SoftEngine = unsafe {
             let local = open_port(&opening, name, config, &mut core, &waiter)?;
             if let Err(e) =

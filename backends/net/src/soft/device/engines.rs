@@ -5,7 +5,7 @@
 //! program has given, kinds of memory, protection domains, regions, windows, address handles, marks
 //! of shared regions, the receiver of events, the helper. Only then do others see it.
 
-use super::{page_up, siblings_of, SoftDevice, MAX_ENGINES};
+use super::{part_at, siblings_of, SoftDevice, MAX_ENGINES};
 use crate::addr::DeviceName;
 use crate::clock;
 use crate::inject::FaultSpec;
@@ -140,7 +140,7 @@ impl Plan {
             core.seed = clock::random_seed()?;
         }
         let siblings = siblings_of(&name, config, core.seed)?;
-        let own = page_up(size_of::<SoftDevice>())?;
+        let own = part_at(Some(size_of::<SoftDevice>()))?;
         let one = SoftEngine::memsize(&name, config, siblings.as_ref())?;
         // SAFETY: our contract: the memory has room for the device and `most` parts.
         let room = Room { at: unsafe { memory.add(own) }, bytes: most as usize * one };
