@@ -3,7 +3,7 @@
 //! A decision follows from the seed and from the place alone: which queue pair, which direction,
 //! and the number of the packet among those that the rule counts. It never follows from a clock or
 //! from the order of threads. So packets are counted that repeat from run to run: requests, and
-//! answers to READs and atomics, each when it passes for the first time ([`Flow::is_first`]). How
+//! answers to READs and atomics, each when it passes for the first time ([`Flow::note_first`]). How
 //! often a packet comes again, and which ACKs are sent, depends on time; those are hit only by
 //! rules that name them, by a partition and by a slow path.
 //!
