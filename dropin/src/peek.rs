@@ -73,23 +73,20 @@ impl Listed for ibv_recv_wr {
     }
 }
 
-/// The requests of a list and the address of each. `None`: it is longer than what is read, or does
+/// The requests of a list, each with its address.
+fn places<T: Listed>(first: usize) -> impl Iterator<Item = (usize, T)> {
+    let read = |at: usize| peek::<T>(at).map(|wr| (at, wr));
+    core::iter::successors(read(first), move |(_, wr)| read(wr.next())).take(REQUESTS_MAX)
+}
+
+/// The requests of a list.
+pub fn list<T: Listed>(first: usize) -> impl Iterator<Item = T> {
+    places(first).map(|(_, wr)| wr)
+}
+
+/// The requests of a list, each with its address. `None`: it is longer than what is read, or does
 /// not end.
 pub fn whole_list<T: Listed>(first: usize) -> Option<Vec<(usize, T)>> {
-    let read = |at: usize| peek::<T>(at).map(|wr| (at, wr));
-    let next = |(_, wr): &(usize, T)| read(wr.next());
-    let all: Vec<_> = core::iter::successors(read(first), next).take(REQUESTS_MAX).collect();
+    let all: Vec<(usize, T)> = places(first).collect();
     all.last().is_none_or(|(_, wr)| wr.next() == 0).then_some(all)
-}
-
-/// The send requests of a list.
-pub fn send_list(first: usize) -> impl Iterator<Item = ibv_send_wr> {
-    let next = |w: &ibv_send_wr| peek::<ibv_send_wr>(w.next as usize);
-    core::iter::successors(peek::<ibv_send_wr>(first), next).take(REQUESTS_MAX)
-}
-
-/// The receive requests of a list.
-pub fn recv_list(first: usize) -> impl Iterator<Item = ibv_recv_wr> {
-    let next = |w: &ibv_recv_wr| peek::<ibv_recv_wr>(w.next as usize);
-    core::iter::successors(peek::<ibv_recv_wr>(first), next).take(REQUESTS_MAX)
 }

@@ -1,6 +1,7 @@
 //! What the kernel says of a process: its state, and the CPU time of it and of the helper threads
 //! of gdrcore.
 
+use gdrcore_run::proc_stat::Stat;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
@@ -20,35 +21,22 @@ pub struct Process {
 /// Ticks a second: the kernel's USER_HZ, which is 100 on every architecture of this library.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Name, state and ticks of CPU time, by a file of procfs.
-fn stat(path: &str) -> Option<(String, char, u64)> {
-    let text = fs::read_to_string(path).ok()?;
-    // A name may contain anything, a bracket included.
-    let (head, rest) = text.rsplit_once(") ")?;
-    let name = head.split_once('(')?.1.to_string();
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let ticks = |i: usize| fields.get(i)?.parse::<u64>().ok();
-    Some((name, fields.first()?.chars().next()?, ticks(11)? + ticks(12)?))
-}
-
 impl Process {
     /// The process with a number of this PID namespace, and a name; `None`: there is none.
     pub fn of(pid: u64, name: &str) -> Option<Process> {
-        let (is, state, ticks) = stat(&format!("/proc/{pid}/stat"))?;
-        if is != name {
-            return None;
-        }
+        let stat = Stat::read(&format!("/proc/{pid}/stat")).filter(|stat| stat.name == name)?;
         let mut helpers = BTreeMap::new();
         for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let id = task.file_name().to_string_lossy().into_owned();
-            let found = stat(&format!("/proc/{pid}/task/{id}/stat"));
-            if let (Some((name, _, ticks)), Ok(id)) = (found, id.parse()) {
+            let found = Stat::read(&format!("/proc/{pid}/task/{id}/stat"));
+            let ticks = found.as_ref().and_then(Stat::ticks);
+            if let (Some(Stat { name, .. }), Some(ticks), Ok(id)) = (found, ticks, id.parse()) {
                 if name.starts_with("gdrc-") && id != pid {
                     helpers.insert(id, (name, ticks));
                 }
             }
         }
-        Some(Process { state, at: Instant::now(), ticks, helpers })
+        Some(Process { state: stat.state()?, at: Instant::now(), ticks: stat.ticks()?, helpers })
     }
 
     /// Its state in a word.

@@ -1,6 +1,7 @@
 //! The processes of a program that the launcher runs again and again: all of them are to end with
 //! it, whatever groups and sessions they have made.
 
+use gdrcore_run::proc_stat::Stat;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,8 @@ fn children() -> Vec<i32> {
     let own = std::process::id();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let is_child = |pid: &i32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // A name may contain anything, a bracket included.
-        let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        rest.split(' ').nth(1).and_then(|parent| parent.parse().ok()) == Some(own)
-    };
+    let is_child =
+        |pid: &i32| Stat::read(&format!("/proc/{pid}/stat")).and_then(|s| s.parent()) == Some(own);
     numbers.filter(is_child).collect()
 }
 

@@ -209,8 +209,13 @@ impl State {
 
     /// Reports something of the call that this thread is in.
     fn report(&mut self, rule: Rule, words: String) {
+        self.report_beside(rule, words, None);
+    }
+
+    /// The same, with another place that belongs to it.
+    fn report_beside(&mut self, rule: Rule, words: String, noticed: Option<Site>) {
         let site = self.sites.here();
-        self.add(Report { rule, words, site, noticed: None });
+        self.add(Report { rule, words, site, noticed });
     }
 
     fn add(&mut self, report: Report) {
@@ -273,13 +278,7 @@ impl State {
             "ibv_destroy_ah" => {
                 if let Some((words, site)) = self.outstanding.with_ah(at) {
                     let words = format!("AH: destroyed with a request on it, {words}");
-                    let here = self.sites.here();
-                    self.add(Report {
-                        rule: Rule::AhInUse,
-                        words,
-                        site: here,
-                        noticed: Some(site),
-                    });
+                    self.report_beside(Rule::AhInUse, words, Some(site));
                 }
             }
             "ibv_get_cq_event" => self.waiting(at),
@@ -429,8 +428,7 @@ impl State {
         if let Some((words, site)) = self.outstanding.with_key(device, lkey) {
             let verb = if is_dereg { "deregistered" } else { "registered anew" };
             let words = format!("{what}: {verb} with a request on it, {words}");
-            let here = self.sites.here();
-            self.add(Report { rule: Rule::RegionInUse, words, site: here, noticed: Some(site) });
+            self.report_beside(Rule::RegionInUse, words, Some(site));
         }
     }
 
@@ -458,8 +456,7 @@ impl State {
         if let Some(site) = found {
             let words =
                 "CQ: armed with requests outstanding, and not polled before the wait".into();
-            let here = self.sites.here();
-            self.add(Report { rule: Rule::EventMissed, words, site: here, noticed: Some(site) });
+            self.report_beside(Rule::EventMissed, words, Some(site));
         }
     }
 

@@ -350,10 +350,10 @@ impl<'a> Seen<'a> {
         }
         let send = |w: crate::abi::ibv_send_wr| Request { wr_id: w.wr_id, opcode: Some(w.opcode) };
         let before = match CALLS[self.row].name {
-            "ibv_post_send" => chrome.posting(self.qp, peek::send_list(list).map(send), at),
+            "ibv_post_send" => chrome.posting(self.qp, peek::list(list).map(send), at),
             "ibv_post_recv" => {
                 let recv = |w: crate::abi::ibv_recv_wr| Request { wr_id: w.wr_id, opcode: None };
-                chrome.posting(self.qp, peek::recv_list(list).map(recv), at)
+                chrome.posting(self.qp, peek::list(list).map(recv), at)
             }
             // SAFETY: the program's QP, which this thread completes.
             "ibv_wr_complete" => unsafe {

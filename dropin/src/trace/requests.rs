@@ -5,7 +5,7 @@ use super::words::Words;
 use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::failed_requests;
-use crate::peek::{peek, recv_list, send_list};
+use crate::peek::{list, peek};
 use crate::qp_verbs::Qp;
 use core::fmt::{self, Write};
 use core::mem::offset_of;
@@ -33,7 +33,7 @@ pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
 
 /// `[{…}, …]` of send requests.
 pub fn sends(w: &mut Words<'_>, first: usize, datagrams: bool) -> fmt::Result {
-    send_requests(w, send_list(first), datagrams)
+    send_requests(w, list(first), datagrams)
 }
 
 /// As [`sends`], of requests from anywhere.
@@ -121,7 +121,7 @@ pub fn bind_info(w: &mut Words<'_>, b: &ibv_mw_bind_info) -> fmt::Result {
 /// `[{…}, …]` of receive requests.
 pub fn recvs(w: &mut Words<'_>, first: usize) -> fmt::Result {
     w.write_str("[")?;
-    for (i, wr) in recv_list(first).enumerate() {
+    for (i, wr) in list::<ibv_recv_wr>(first).enumerate() {
         w.element(i);
         write!(w, "{{wr_id={}, sg_list=", wr.wr_id)?;
         sges(w, wr.sg_list as usize, wr.num_sge as u32)?;

@@ -144,11 +144,9 @@ impl Transport {
 
         let b = self.local_target(s, run.dest_qpn, target, (qpn, mtu));
         let Some(mut b) = b else { return false };
-        if !b.accept_single::<DC, false>(&run, bytes, payload) {
+        if !b.accept_at_once::<DC>(&run, bytes, payload) {
             return false;
         }
-        b.qp.conn.resp.pkts_since_ack = 0;
-        b.count_sent(1, ACK_BYTES);
 
         let Some(mut a) = self.within(s, qi) else { return false };
         let (bytes, charge) = (bytes as u64, Charge::Free);
@@ -213,11 +211,9 @@ impl Transport {
         let size = packet_bytes(op, bytes.len());
 
         let mut b = Conn { qi: bi, qp: b, q: bq, peer, s, common };
-        if !b.accept_single::<false, false>(&run, size, bytes) {
+        if !b.accept_at_once::<false>(&run, size, bytes) {
             return false;
         }
-        b.qp.conn.resp.pkts_since_ack = 0;
-        b.count_sent(1, ACK_BYTES);
 
         let mut a = Conn { qi, qp, q, peer, s, common };
         let (bytes, charge) = (size as u64, Charge::Free);
@@ -308,6 +304,18 @@ impl Transport {
 }
 
 impl Conn<'_> {
+    /// Accepts a message of one packet, and sends its ACK. False: it is for the general path, and
+    /// no state has changed. `DC`, `bytes`: as [`Conn::accept_single`].
+    #[inline(always)]
+    fn accept_at_once<const DC: bool>(&mut self, run: &Run, bytes: usize, payload: &[u8]) -> bool {
+        if !self.accept_single::<DC, false>(run, bytes, payload) {
+            return false;
+        }
+        self.qp.conn.resp.pkts_since_ack = 0;
+        self.count_sent(1, ACK_BYTES);
+        true
+    }
+
     /// A request has left, and its answer of so many bytes has come: nothing is in flight.
     #[inline(always)]
     fn answered_at_once(&mut self, sent: &Departed, answer: u64) {
