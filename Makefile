@@ -37,6 +37,11 @@ TOOLS_RPATH ?= $$$$ORIGIN/$(shell realpath -m --relative-to="$(PREFIX)/bin" "$(L
 # The C programs that are installed, linked anew for it, and their names there: those of others' programs are taken.
 TOOLS := perf/perf:gdrcore-perf perf/pingpong:gdrcore-pingpong perf/devinfo:gdrcore-devinfo perf/ping:gdrcore-ping \
 	rdma_copy/rdma_copy_file:rdma_copy_file gpu_direct/server:gdrcore-gpu-server gpu_direct/client:gdrcore-gpu-client
+# All programs that are installed.
+PROGRAMS := gdrcore gdrcore-run gdrcore-routerd gdrcore-routerctl gdrcore-router-etcd \
+	$(foreach t,$(TOOLS),$(word 2,$(subst :, ,$(t))))
+# Where the shells look, below share, for what they complete the program @ with.
+COMPLETIONS := bash-completion/completions/@ zsh/site-functions/_@ fish/vendor_completions.d/@.fish
 DOCS := README.md CHANGELOG.md SECURITY.md LICENSE LICENSE-APACHE LICENSE-MIT $(wildcard docs/*.md docs/*.svg docs/using/*.md)
 UNITS := gdrcore-routerd.service gdrcore-routerd.socket
 FILL = sed -e 's|@PREFIX_FROM_PC@|$(call SEEN_FROM,pkgconfig,$(PREFIX))|g' \
@@ -105,14 +110,14 @@ demo: ## Build, then run the main job: router, client and peer, and a 1 GiB file
 	@$(MAKE) --no-print-directory all
 	BIN="$(BIN)" c-examples/demo.sh
 
-demo-router: ## Build, then run containers on two hosts by way of a router each, with perftest and a limit.
+demo-router: ## Build, then run containers on two hosts by way of a router each, with perftest and a limit. DEMO_ARGS=--remote: in remote mode.
 	@CARGO="$(CARGO)" scripts/deps.sh demo-router
 	@$(MAKE) --no-print-directory all
-	BIN="$(BIN)" DROPIN="$(DROPIN)" c-examples/demo_router.sh
+	BIN="$(BIN)" DROPIN="$(DROPIN)" c-examples/demo_router.sh $(DEMO_ARGS)
 
 check: ## Run what each change runs: format, rules of the sources, unit tests but the thorough ones.
 	$(CARGO) fmt --all --check
-	$(CARGO) test -q -p gdrcore-core -p gdrcore-net -p gdrcore-router -p gdrcore -p gdrcore-dropin \
+	$(CARGO) test -q -p gdrcore-core -p gdrcore-net -p gdrcore-router -p gdrcore -p gdrcore-strict -p gdrcore-dropin \
 		-p gdrcore-ucma --lib --test engine --test golden -- --skip thorough_
 	$(CARGO) test -q -p gdrcore-tests --test tidy --test layering --test reasons --test spec_map
 
@@ -155,9 +160,6 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	install -D -m 755 "$(MEMPOOL)/libmempool.so" "$(DESTDIR)$(LIBDIR)/gdrcore/mempool/libmempool.so"
 	install -m 755 "$(BIN)/gdrcore" "$(BIN)/gdrcore-routerd" "$(BIN)/gdrcore-routerctl" "$(DESTDIR)$(PREFIX)/bin"
 	[ ! -e "$(BIN)/gdrcore-router-etcd" ] || install -m 755 "$(BIN)/gdrcore-router-etcd" "$(DESTDIR)$(PREFIX)/bin"
-	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
-	$(RUN) "$(BIN)/gdrcore" completion >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
-	chmod 644 "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
 	install -D -m 644 cli/wireshark/gdrcore.lua "$(DESTDIR)$(PREFIX)/share/gdrcore/gdrcore.lua"
 	install -m 644 "$(STATIC)" "$(DESTDIR)$(LIBDIR)/libgdrcore.a"
 	install -m 644 include/gdrcore.h "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
@@ -167,6 +169,9 @@ install: lib dropin router cli examples ## Install library, header, drop-in, rou
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(LIBDIR)/cmake/gdrcore"/*.cmake
 	MAKE=make RPATH='$(TOOLS_RPATH)' scripts/install_tools.sh "$(RELEASE)" "$(DESTDIR)$(PREFIX)/bin" $(TOOLS)
 	RUN="$(RUN)" LD_LIBRARY_PATH="$(DESTDIR)$(LIBDIR)" scripts/man_pages.sh "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(MANDIR)" "$(VERSION)"
+	for p in $(PROGRAMS); do [ ! -e "$(DESTDIR)$(PREFIX)/bin/$$p" ] || for c in $(COMPLETIONS); do \
+		f="$(DESTDIR)$(PREFIX)/share/$${c%@*}$$p$${c#*@}"; install -d "$${f%/*}"; \
+		$(RUN) "$(BIN)/gdrcore" completion "$${c%%[-/]*}" >"$$f" && chmod 644 "$$f" || exit 1; done || exit 1; done
 	for f in $(DOCS); do install -D -m 644 "$$f" "$(DESTDIR)$(DOCDIR)/$$f" || exit 1; done
 	install -D -m 644 router/units/router.toml "$(DESTDIR)$(DOCDIR)/examples/router.toml"
 	install -D -m 644 router/units/gdrcore.conf "$(DESTDIR)$(SYSUSERSDIR)/gdrcore.conf"
@@ -192,9 +197,8 @@ release: ## Commit and tag the sources as release VERSION=x.y.z; refuses a tree 
 uninstall: ## Remove what install put there.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libgdrcore.so* "$(DESTDIR)$(LIBDIR)/libgdrcore_verbs.so" "$(DESTDIR)$(LIBDIR)/libgdrcore.a" \
 	      "$(DESTDIR)$(LIBDIR)/pkgconfig/gdrcore.pc" "$(DESTDIR)$(INCLUDEDIR)/gdrcore.h"
-	rm -f "$(DESTDIR)$(PREFIX)/bin/gdrcore" "$(DESTDIR)$(PREFIX)/bin/gdrcore-run" "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerd "$(DESTDIR)$(PREFIX)/bin"/gdrcore-routerctl "$(DESTDIR)$(PREFIX)/bin"/gdrcore-router-etcd
-	rm -f $(foreach t,$(TOOLS),"$(DESTDIR)$(PREFIX)/bin/$(word 2,$(subst :, ,$(t)))") $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
-	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gdrcore"
+	rm -f $(foreach p,$(PROGRAMS),"$(DESTDIR)$(PREFIX)/bin/$(p)" \
+	      $(foreach c,$(COMPLETIONS),"$(DESTDIR)$(PREFIX)/share/$(subst @,$(p),$(c))")) $(UNITS:%="$(DESTDIR)$(UNITDIR)/%")
 	rm -rf "$(DESTDIR)$(PREFIX)/share/gdrcore"
 	for page in $$(scripts/man_pages.sh); do rm -f "$(DESTDIR)$(MANDIR)/$$page"; done
 	rm -rf "$(DESTDIR)$(LIBDIR)/cmake/gdrcore" "$(DESTDIR)$(LIBDIR)/gdrcore"

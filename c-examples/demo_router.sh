@@ -1,9 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
+# demo_router.sh [--remote]
+#
 # Containers without an RDMA NIC, on two hosts: a router on each, router, client and peer of
 # freeflow_gdr as its tenants, unmodified perftest between them where it is installed, and a limit
 # that is set while it runs. Hosts and containers are namespaces. Exits 0 only if all of it worked.
 #
+#   --remote in remote mode: each router has a device, and executes its tenants' verbs. There no
+#            limit is set: rates are of the relay
+#
+#   GPU      PCI address of a GPU, in whose memory the buffer that is shared then is (none)
 #   BIN      where the programs are     (build/bin beside this folder)
 #   DROPIN   where libibverbs.so.1 is   (build/dropin beside this folder)
 #   LIMIT    seconds after which a program that hangs is ended (180)
@@ -12,6 +18,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 BIN=${BIN:-$here/../build/bin}
 DROPIN=${DROPIN:-$here/../build/dropin}
 LIMIT=${LIMIT:-180}
+GPU=${GPU:-}
+remote=
+case ${1:-} in
+'') ;;
+--remote) remote=yes ;;
+*) echo "demo: unknown argument '$1': only --remote is known" >&2 && exit 2 ;;
+esac
+# What the router of freeflow_gdr and its client share: memory of a descriptor.
+memory=shared
+[ -z "$GPU" ] || memory=cuda:$GPU
 
 for program in "$BIN/gdrcore-routerd" "$BIN/gdrcore-routerctl" "$BIN/freeflow_gdr/router" \
     "$BIN/freeflow_gdr/client" "$BIN/freeflow_gdr/peer" "$DROPIN/libibverbs.so.1"; do
@@ -84,8 +100,14 @@ ctl() {
 policy() {
 	host=$1
 	mkdir -p "$work/$host"
-	printf '[router]\nadmin = "%s/admin"\n[host]\nid = "%s"\naddress = "%s"\nmap = "%s"\n' \
-	    "$work/$host" "$host" "$2" "$work/map.toml"
+	printf '[router]\nadmin = "%s/admin"\n' "$work/$host"
+	if [ -n "$remote" ]; then
+		printf 'device = "soft:%s"\n' "$2"
+		[ -z "$GPU" ] || printf 'gpus = ["%s"]\n' "$GPU"
+	else
+		printf '[host]\nid = "%s"\naddress = "%s"\nmap = "%s"\n' \
+		    "$host" "$2" "$work/map.toml"
+	fi
 	shift 2
 	for tenant in "$@"; do
 		printf '[tenant.%s]\nlisten = "%s/%s/%s/tenant.gdrc"\n' \
@@ -121,13 +143,18 @@ for host in "a 192.0.2.1 blue red" "b 192.0.2.2 green gold"; do
 	until_true says "routerd-$1" ready || give_up "no router on host $1"
 	echo "   host $1, $2: gdrcore-routerd is ready"
 done
+# on_network NAME BYTE: gives a container a network, for its programs' TCP: 10.99.0.BYTE.
+on_network() {
+	link "$1" eth0 switch "$1" && address "$1" eth0 "10.99.0.$2/24" &&
+	    as_root switch ip link set "$1" master br0 up || give_up "no link for $1"
+}
 last_byte=0
 for container in "a blue" "a red" "b green" "b gold"; do
 	# shellcheck disable=SC2086
 	set -- $container
 	last_byte=$((last_byte + 1))
-	link "$2" eth0 switch "$2" && address "$2" eth0 "10.99.0.$last_byte/24" &&
-	    as_root switch ip link set "$2" master br0 up || give_up "no link for $2"
+	# The client, in red, needs none.
+	[ "$2" = red ] || on_network "$2" "$last_byte"
 	# The one thing that a container gets: its own folder, read-only, where it is looked for.
 	as_root "$2" sh -ec "mount -t tmpfs none /run; mkdir /run/gdrcore
 	    mount --bind -o ro $work/$1/$2 /run/gdrcore
@@ -146,12 +173,13 @@ for container in "a blue" "a red" "b green" "b gold"; do
 done
 
 echo
-echo "== 2. freeflow_gdr: router in blue, client in red, both on host a; peer in green on host b"
+echo "== 2. freeflow_gdr: router in blue, client in red, which has no network, both on host a;"
+echo "      peer in green on host b"
 echo
 seq -f 'line %g of what the client wrote' 1 15000 >"$work/question" || exit 1
 seq -f 'line %g of what the peer answered' 1 9000 >"$work/answer" || exit 1
-start router inside blue timeout "$LIMIT" "$BIN/freeflow_gdr/router" -d router: \
-    -s "$work/router.sock" -t 60
+start router inside blue timeout "$LIMIT" "$BIN/freeflow_gdr/router" -d router: -m "$memory" \
+    --listen 10.99.0.1 -s "$work/router.sock" -t 60
 router=$last
 start client inside red timeout "$LIMIT" "$BIN/freeflow_gdr/client" -s "$work/router.sock" \
     -f "$work/question" -o "$work/answer.client"
@@ -200,6 +228,7 @@ finish_perftest() {
 	wait "$serving" || give_up "$test in $server exited with $?"
 }
 
+on_network red 2
 echo
 echo "== 3. perftest, as it is installed: what one container gets from another"
 echo
@@ -227,6 +256,8 @@ else
 	echo
 	echo "   Latencies are those of 2 bytes (ib_atomic_lat: 8), rates those of messages of 64 KiB."
 
+fi
+if [ -z "$remote" ] && command -v ib_send_bw >/dev/null; then
 	echo
 	echo "== 4. A limit for red, while its ib_send_bw to gold runs"
 	echo

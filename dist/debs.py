@@ -3,12 +3,15 @@
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import textwrap
 import time
 from pathlib import Path
+
+import tars
 
 MAINTAINER = "gdrcore maintainers <maintainers@gdrcore.invalid>"
 # By package: section, what it is, in a line and in a paragraph, what it needs besides libc, and
@@ -35,8 +38,8 @@ PACKAGES = {
         ["libgdrcore0 (= VERSION)"],
         ["bin/gdrcore", "bin/gdrcore-perf", "bin/gdrcore-pingpong", "bin/gdrcore-devinfo",
          "bin/gdrcore-ping", "bin/gdrcore-gpu-*", "bin/rdma_copy_file",
-         "share/bash-completion/completions/gdrcore", "share/gdrcore/gdrcore.lua",
-         "share/man/man1/gdrcore-doctor.1"],
+         "share/gdrcore/gdrcore.lua", "share/man/man1/gdrcore-doctor.1",
+         "share/man/man1/gdrcore-top.1"],
     ),
     "gdrcore-ibverbs": (
         "net", "run programs of libibverbs without an RDMA NIC",
@@ -52,6 +55,12 @@ PACKAGES = {
         ["adduser"], ["bin/gdrcore-router*", "LIB/gdrcore/mempool/*", "lib/systemd/system/*"],
     ),
 }
+# Of each program of a package, besides.
+OF_PROGRAM = ["share/man/*/%s.[1-8]", "share/bash-completion/*/%s", "share/zsh/*/_%s",
+              "share/fish/*/%s.fish"]
+# What no package has as it stands: each has pages of its own, the router's makes its user, and the
+# module for NICs, where it was built, is of this machine.
+NOT_PACKED = re.compile("share/doc/|lib/sysusers.d/|.*/libgdrcore_verbs.so$")
 LDCONFIG = "activate-noawait ldconfig\n"
 # The router's user, and a service that ends with its package.
 ROUTER_SCRIPTS = {
@@ -120,16 +129,19 @@ def changelog(name, release):
 
 
 def fill(at, name, row, release):
-    """Lays out a package's files in a folder."""
+    """Lays out a package's files in a folder; returns what it took of the tree."""
     section, is_what, text, needs, patterns = row
     system = release.trees / "system/usr"
     lib = f"lib/{release.arch}-linux-gnu"
     linked = sorted(p for g in patterns for p in system.glob(g.replace("LIB", lib)))
     assert linked, name
     programs = [file.name for file in linked if file.parent == system / "bin"]
-    linked += [page for program in programs for page in system.glob(f"share/man/*/{program}.[1-8]")]
+    linked += [f for p in programs for pattern in OF_PROGRAM for f in system.glob(pattern % p)]
     for file in linked:
         to = at / "usr" / file.relative_to(system)
+        if to.parent.name == "site-functions":
+            # Debian's zsh looks for those of packages elsewhere.
+            to = to.parent.with_name("vendor-completions") / to.name
         if file.is_relative_to(system / "share/man"):
             put(to.with_name(f"{to.name}.gz"), packed(file.read_text()))
             continue
@@ -176,14 +188,18 @@ def fill(at, name, row, release):
         + ("Multi-Arch: same\n" if name.startswith("lib") else "")
         + f"Description: {is_what}\n{indented(textwrap.fill(text, 72))}",
     )
+    return linked
 
 
 def make(release):
+    system = release.trees / "system/usr"
+    left = {f for f in tars.files(system) if not NOT_PACKED.match(str(f.relative_to(system)))}
     with tempfile.TemporaryDirectory() as scratch:
         for name, row in PACKAGES.items():
             at = Path(scratch) / name
             at.mkdir()
-            fill(at, name, row, release)
+            taken = fill(at, name, row, release)
+            left = {f for f in left if f not in taken and not set(f.parents) & set(taken)}
             for path in [at, *sorted(at.rglob("*"))]:
                 if path.is_dir():
                     path.chmod(0o755)
@@ -194,3 +210,4 @@ def make(release):
                 check=True, stdout=subprocess.DEVNULL,
                 env=dict(os.environ, SOURCE_DATE_EPOCH=str(release.epoch)),
             )
+    assert not left, f"in no package: {sorted(left)}"

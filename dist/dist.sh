@@ -16,15 +16,15 @@ fi
 export SOURCE_DATE_EPOCH
 umask 022
 
-# make_root RELEASE PACKAGES ARCHITECTURE: a root with the files of packages, in $root. The packages
-# name it: another list makes another root.
+# make_root RELEASE PACKAGES ARCHITECTURE [ARCHIVE]: a root with the files of packages, in $root.
+# Packages and archive name it: others make another root. ARCHIVE is a line of sources.list.
 make_root() {
-    root=$dist/root-$1-$3-$(echo "$2" | cksum | cut -d' ' -f1)
+    root=$dist/root-$1-$3-$(echo "$2${4:+ $4}" | cksum | cut -d' ' -f1)
     [ ! -e "$root" ] || return 0
     rm -rf "$root.part"
     mkdir -p "$dist"
     mmdebstrap --variant=extract --quiet --aptopt='Acquire::Check-Valid-Until "false"' \
-        --architectures="$3" --include="$2" "$1" "$root.part" || return
+        --architectures="$3" --include="$2" "$1" "$root.part" ${4:+"$4"} || return
     # Nothing is configured there: the links that scripts of packages make are made here.
     ln -sf bash "$root.part/bin/sh"
     ln -sf gawk "$root.part/usr/bin/awk"
@@ -34,10 +34,16 @@ make_root() {
 }
 
 # make_base RELEASE TREES ARCHITECTURE: the root of the OCI image, beside the trees. It has the
-# release that the programs were built in.
+# release that the programs were built in. Where the mirror has not all of Debian's updates for
+# another architecture than this machine's, it is of the release as it came out.
 make_base() {
+    local packages=ibverbs-utils,perftest
     rm -f "$2/base"
-    make_root "$1" ibverbs-utils,perftest "$3" || return
+    make_root "$1" "$packages" "$3" || {
+        [ "$3" != "$native" ] &&
+            echo "the root of $3's image: without Debian's updates, which the mirror lacks" &&
+            make_root "$1" "$packages" "$3" "deb http://deb.debian.org/debian $1 main"
+    } || return
     ln -s "$root" "$2/base"
 }
 

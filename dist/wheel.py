@@ -30,7 +30,8 @@ RoCEv2 in user space: RDMA programs run where there is no RDMA NIC.
 `gdrcore.include_dir()` and `gdrcore.lib_dir()` are for programs in C; the pytest fixtures
 `rdma_device` and `rdma_pair` are addresses with a device each.
 """
-# Of the tree, what a wheel has: no pages, no units, no libraries under two names.
+# Of the tree, what a wheel has: no pages, no units, no static library (a sixth of the wheel, which
+# the tarball and libgdrcore-dev have), no libraries under two names.
 KEPT = ("bin", "include", "lib")
 DROPPED = ("lib/systemd",)
 
@@ -45,7 +46,8 @@ def contents(release):
             made[f"gdrcore/{source.name}"] = (text.encode(), 0o644)
     for file in sorted(tree.rglob("*")):
         name = str(file.relative_to(tree))
-        if not file.is_file() or not name.startswith(KEPT) or name.startswith(DROPPED):
+        kept = name.startswith(KEPT) and not name.startswith(DROPPED) and file.suffix != ".a"
+        if not file.is_file() or not kept:
             continue
         content = file.read_bytes()
         if file.is_symlink():

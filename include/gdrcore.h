@@ -262,12 +262,21 @@ typedef struct gdrc_config {
      */
     uint32_t engines;
     /**
-     * Faults of the packets of a soft device, and its smaller limits, or NULL: rules such as "loss
-     * rate 1%; limit max_qp = 4" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096
-     * bytes; -EINVAL: a word is wrong, and gdrc_error_detail names it. Read during the call only.
-     * What they exclude: docs/using/ABI.md, "Captures and faults".
+     * Faults of the packets and calls of a soft device, and its smaller limits, or NULL: rules
+     * such as "loss rate 1%; call gdrc_mr_reg nth 3 errno ENOMEM; limit max_qp = 4"
+     * (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a word is
+     * wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
+     * docs/using/ABI.md, "Captures and faults".
      */
     const char *faults;
+    /**
+     * Reports what the program does with this context though the specification forbids it or
+     * leaves it undefined (docs/using/STRICT.md), or NULL: "report", "abort" or "exit=N", N from 1
+     * to 255, and perhaps a comma and the NIC that is meant, as in "exit=66,mlx5". -EINVAL: a word
+     * is wrong, or another context of the process has other words. GDRC_STRICT in the environment
+     * overrides it. Read during the call only. Not of NICs (-EOPNOTSUPP).
+     */
+    const char *strict;
 } gdrc_config;
 
 /** Objects that a program had not destroyed when it closed a context. */
@@ -357,12 +366,13 @@ int gdrc_config_default(struct gdrc_config *cfg);
  * Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
  * NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
  * gdrc_error_detail has the reason. Threads: any. Cost: no allocation; no system call, but for an
- * IPv6 address with a zone.
+ * IPv6 address with a zone and for a seed of `faults` that is drawn.
  */
 int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t *bytes);
 
 /**
- * Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
+ * Opens a device in the caller's memory: nothing is allocated, now or later, but for `faults`,
+ * whose rules allocate when the device is opened, and for each CQ and queue pair. `memory` must be
  * aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
  * matter; it must stay at its place, untouched, until gdrc_close has returned.
  *
@@ -385,7 +395,8 @@ int gdrc_context_size(const char *device, const struct gdrc_config *cfg, size_t 
  * descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
  * -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
  * the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
- * Cost: system calls (sockets, epoll); no allocation.
+ * Cost: system calls (sockets, epoll); no allocation without `faults`. A fault of a call opens and
+ * writes the log that GDRC_FAULT_LOG names.
  */
 int gdrc_context_init(void *memory,
                       size_t bytes,
@@ -759,6 +770,7 @@ enum gdrc_wc_status {
     GDRC_WC_REM_OP_ERR = 11,
     GDRC_WC_RETRY_EXC_ERR = 12,
     GDRC_WC_RNR_RETRY_EXC_ERR = 13,
+    GDRC_WC_REM_ABORT_ERR = 16,
     GDRC_WC_FATAL_ERR = 19,
     GDRC_WC_RESP_TIMEOUT_ERR = 20,
     GDRC_WC_GENERAL_ERR = 21,
@@ -1997,7 +2009,10 @@ enum gdrc_send_flags {
     /** Copy the payload during the post: its memory is free at return and needs no lkey. */
     GDRC_SEND_INLINE = 0x8,
     GDRC_SEND_IP_CSUM = 0x10,
-    /** Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post. */
+    /**
+     * Not in libibverbs: another post or gdrc_progress follows at once, and may ring the doorbell
+     * for this one.
+     */
     GDRC_SEND_MORE = 0x40000000,
 };
 
@@ -2272,6 +2287,13 @@ enum gdrc_event_type {
     GDRC_EVENT_COMM_EST = 4,
     GDRC_EVENT_SQ_DRAINED = 5,
     /**
+     * A NIC's queue pair goes on by its alternate path, or cannot. A soft device has neither
+     * alternate paths nor a subnet manager: it raises these, and the events of LID, P_Key, SM and
+     * client, only if they are injected.
+     */
+    GDRC_EVENT_PATH_MIG = 6,
+    GDRC_EVENT_PATH_MIG_ERR = 7,
+    /**
      * The device was removed or has failed for good. A NIC completes no outstanding request. A
      * soft device raises it when the network interface of its address is removed; its requests end
      * by their retry counts, and go on if the address comes back before.
@@ -2284,9 +2306,13 @@ enum gdrc_event_type {
      * up.
      */
     GDRC_EVENT_PORT_ERR = 10,
+    GDRC_EVENT_LID_CHANGE = 11,
+    GDRC_EVENT_PKEY_CHANGE = 12,
+    GDRC_EVENT_SM_CHANGE = 13,
     GDRC_EVENT_SRQ_ERR = 14,
     GDRC_EVENT_SRQ_LIMIT_REACHED = 15,
     GDRC_EVENT_QP_LAST_WQE_REACHED = 16,
+    GDRC_EVENT_CLIENT_REREGISTER = 17,
     /** The device's address was removed from its interface, or is there again. */
     GDRC_EVENT_GID_CHANGE = 18,
 };
@@ -2793,6 +2819,8 @@ enum gdrc_cause_code {
     GDRC_CAUSE_PORT_DOWN = 42,
     /** arg0 = CQ. */
     GDRC_CAUSE_CQ_OVERRUN = 43,
+    /** arg0 = rule of the faults. */
+    GDRC_CAUSE_INJECTED = 44,
 };
 
 /** The last cause of an error on a QP or context: 64 bytes. Frozen. */

@@ -48,6 +48,8 @@ command -v pkg-config|pkg-config|the installed gdrcore.pc
 command -v cmake|cmake|the installed CMake package
 command -v mandoc|mandoc|the pages of the manual
 command -v cmp|diffutils|byte comparison
+command -v zsh|zsh|what zsh completes
+command -v fish|fish|what fish completes
 command -v musl-gcc|musl-tools|programs of musl on the drop-in
 test -e /usr/include/infiniband/verbs.h|libibverbs-dev|libibverbs' layouts, rxe, the verbs device
 test -e /usr/include/rdma/rdma_cma.h|librdmacm-dev|rdma-sys, which the verbs device is built with
@@ -72,6 +74,7 @@ needs_aarch64() {
         ! dpkg -s gcc-multilib >/dev/null 2>&1 || return 0
     cat <<'EOF'
 command -v qemu-aarch64|qemu-user|the tests of aarch64
+command -v qemu-aarch64-static|qemu-user-static|the OCI image for aarch64
 command -v aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu|the tests of aarch64
 test -e /usr/aarch64-linux-gnu/include/stdio.h|libc6-dev-arm64-cross|the tests of aarch64
 EOF

@@ -65,8 +65,9 @@ def main(version, date=None):
                 number = f"{number[:6]}_{number[6:]}"
             files.change(path, r"^(.*\bGDRC_VERSION\b(?:: u32 =)? )0x[0-9a-f_]+",
                          rf"\g<1>{number}")
-        for path in ("docs/using/CI.md", "examples/ci/gitlab-ci.yml"):
+        for path in ("docs/using/CI.md", "examples/ci/gitlab-ci.yml", "examples/ci/Dockerfile"):
             files.change(path, f"gdrcore-{was}-", f"gdrcore-{version}-")
+        files.change("docs/using/INSTALL.md", f"gdrcore:{was}", f"gdrcore:{version}")
         minors = ["%d.%d" % parts(v)[:2] for v in (old, version)]
         if minors[0] != minors[1]:
             files.change("docs/using/ABI.md", rf"\(gdrcore {re.escape(minors[0])} ",

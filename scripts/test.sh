@@ -157,7 +157,7 @@ main() {
     stage verbs 900 scripts/verbs.sh
     stage sanitizers 400 scripts/asan.sh
     stage sim 600 "$CARGO" run --release -q -p sim -- --swarm --packets "${SIM_PACKETS:-10000000}"
-    stage integration 2400 "$CARGO" test -p gdrcore-tests --no-fail-fast
+    stage integration 2400 scripts/side_by_side.sh
 
     if [ ${#failures[@]} -gt 0 ]; then
         printf 'failed: %s\n' "${failures[@]}"

@@ -65,7 +65,7 @@ class Bench:
         if loopback or both:
             command = [self.perf, "-d", "loopback"]
             if both:
-                device = f"soft:{self.ends.server},path={path}"
+                device = devices[0] if devices else f"soft:{self.ends.server},path={path}"
                 command = [*self.ends.into[0], self.perf, "-d", device, "--both-ends"]
             done = Process(command + test, cores()[1] if pinned else None).wait(15)
         else:

@@ -32,7 +32,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all message counts")
     parser.add_argument(
-        "--budget", type=int, default=420, help="seconds after which no measurement begins"
+        "--budget", type=int, default=540, help="seconds after which no measurement begins"
     )
     parser.add_argument(
         "--nice", type=int, default=0,
@@ -51,11 +51,22 @@ def measure(run, args, bare, peers):
         ],
         "one host",
     )
-    run.until(0.40).alternate([("worker", rows.worker_entries(host, load), "")], "worker", 3)
+    remote = rows.Remote(args.bin, bare, args.scale, peers)
+    name = ", remote mode"
+    run.until(0.45).alternate(
+        [
+            ("remote send", remote.latencies("send"), name),
+            ("remote write", remote.latencies("write"), name),
+            ("remote 64k", remote.bandwidths(65536, 30000), name),
+            ("remote 1m", remote.bandwidths(1 << 20, 3000), name),
+        ],
+        "remote mode",
+    )
+    run.until(0.55).alternate([("worker", rows.worker_entries(host, load), "")], "worker", 3)
     veth = None
     try:
         veth = rows.Veth(args.bin, bare, args.scale, peers, router_places.TwoHosts())
-        run.until(0.75).alternate(
+        run.until(0.82).alternate(
             [
                 ("veth", rows.veth_latencies(veth), ", two hosts"),
                 ("veth bw", rows.veth_bandwidths(veth), ", two hosts"),
@@ -64,7 +75,7 @@ def measure(run, args, bare, peers):
         )
     except Failed as error:
         run.results.skip(f"no two hosts: {error}")
-    run.until(0.90).alternate([("qos", rows.qos_entries(load), "")], "rates and turns", 3)
+    run.until(0.92).alternate([("qos", rows.qos_entries(load), "")], "rates and turns", 3)
     run.until(1).alternate([("life", rows.life_entries(load), "")], "idle tenants, restart", 3)
     if veth:
         freeflow.FreeFlow(veth).add_to(run.results)

@@ -40,6 +40,16 @@ class RouterResults(Results):
         if cpus >= 3:
             goal("relayed: SEND 64 B / direct", self.lat("host", "relayed", "direct"), 2.5, False)
         goal("relayed: WRITE 1 MiB / direct", self.speed("host bw", "relayed", "direct"), 0.4, True)
+        # Two processes and the router's thread spin: with fewer cores the scheduler is measured.
+        pairs = [("remote", "own", "both ends in one process")]
+        pairs += [("tenants", "plain", "two tenants")] if cpus >= 3 else []
+        for ours, theirs, words in pairs:
+            for verb in ("SEND", "WRITE"):
+                trip = self.lat(f"remote {verb.lower()}", ours, theirs)
+                goal(f"remote mode, {words}: {verb} 64 B / a device of its own", trip, 3, False)
+            for size, shown in (("64k", "64 KiB"), ("1m", "1 MiB")):
+                rate = self.speed(f"remote {size}", ours, theirs)
+                goal(f"remote mode, {words}: WRITE {shown} / a device of its own", rate, 0.9, True)
         latency = 1.6 if cpus >= 4 else 3
         goal("two hosts: SEND 64 B / without routers", self.lat("veth", "routers", "plain"),
              latency, False)
@@ -147,6 +157,16 @@ class RouterResults(Results):
                 "",
             ]
         parts += [
+            "### Remote mode",
+            "",
+            self.latency_table("remote send", "SEND 64 B, half round trip, us", "own"),
+            "",
+            self.latency_table("remote write", "WRITE 64 B, half round trip, us", "own"),
+            "",
+            self.bandwidth_table("remote 64k", "WRITE 64 KiB, MB/s", "own"),
+            "",
+            self.bandwidth_table("remote 1m", "WRITE 1 MiB, MB/s", "own"),
+            "",
             "### The worker",
             "",
             self.worker_table(),

@@ -144,6 +144,48 @@ class OneHost(Bench):
             router.stop()
 
 
+class Remote(Bench):
+    """Remote mode beside the same kind of device in the program itself. `own`: one process, whose
+    device has both ends; `remote`: the same on a router's device, whose thread has the other core.
+    `plain`: two processes with a device each; `tenants`: two tenants of one device."""
+
+    WAYS = {
+        "own": "one process with both ends, a device of its own",
+        "remote": "the same, the router's device",
+        "plain": "two processes, a device each",
+        "tenants": "two tenants, the router's device",
+    }
+    POLICY = tenants(
+        ["red", "blue"], red='device = "soft:127.0.0.1"', blue='device = "soft:127.0.0.1"'
+    )
+
+    def run(self, way, measure):
+        if way in ("own", "plain"):
+            return measure(path="shm", both=way == "own")
+        core = cores()[0] if way == "remote" else core_of_router()
+        router = Router(os.path.dirname(self.launcher), self.POLICY, core)
+        try:
+            devices = [router.device(name) for name in ("red", "blue")]
+            return measure(devices=devices, both=way == "remote")
+        finally:
+            router.stop()
+
+    def latency(self, way, verb, n):
+        return self.run(way, lambda **how: self.gdrcore_latency(verb, 64, n, **how))
+
+    def bandwidth(self, way, size, n):
+        return self.run(way, lambda **how: self.gdrcore_bandwidth("write", size, n, **how))
+
+    def latencies(self, verb):
+        counts = {"own": 100000, "remote": 50000, "plain": 100000, "tenants": 10000}
+        row = lambda way: (way, self.WAYS[way], None, lambda: self.latency(way, verb, counts[way]))
+        return [row(way) for way in self.WAYS]
+
+    def bandwidths(self, size, n):
+        row = lambda way: (way, self.WAYS[way], None, lambda: self.bandwidth(way, size, n))
+        return [row(way) for way in self.WAYS]
+
+
 class Veth(Bench):
     """Two hosts, with a router each or without."""
 

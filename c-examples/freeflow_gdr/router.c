@@ -15,7 +15,7 @@
 #define CQ_ENTRIES 64
 
 struct router {
-    const char *device, *path, *kind;
+    const char *device, *listen, *path, *kind;
     unsigned gid_index;
     uint16_t port;
     uint64_t size;
@@ -39,9 +39,13 @@ static void usage(FILE *to)
         "  -d, --device DEVICE     soft:ADDRESS[:PORT], an address of this machine, or a network "
         "interface\n"
         "  -g, --gid-index N       which of the interface's addresses (default 0)\n"
-        "  -p, --port PORT         TCP port for the peer, on the device's address (default %d)\n"
+        "  -p, --port PORT         TCP port for the peer (default %d)\n"
+        "  -l, --listen ADDRESS    where that is (default the device's address, which is another\n"
+        "                          machine's where a router has the device)\n"
         "  -s, --socket PATH       Unix socket for the client (default %s)\n"
-        "  -m, --memory KIND       host, or cuda[:BDF] (default host)\n"
+        "  -m, --memory KIND       host, shared or cuda[:BDF] (default host); shared or cuda, "
+        "where a\n"
+        "                          router has the device\n"
         "  -b, --size BYTES        size of the buffer, up to 2G (default 1M)\n"
         "  -t, --timeout SECONDS   give up when no client or peer comes for so long (default 0: "
         "wait for ever)\n"
@@ -60,10 +64,11 @@ static int parse_options(int argc, char **argv, struct router *r)
         { "port", required_argument, NULL, 'p' },    { "socket", required_argument, NULL, 's' },
         { "memory", required_argument, NULL, 'm' },  { "size", required_argument, NULL, 'b' },
         { "timeout", required_argument, NULL, 't' }, { "keep", no_argument, NULL, 'k' },
-        { "any-user", no_argument, NULL, ANY_USER }, GX_COMMON_OPTIONS,
+        { "any-user", no_argument, NULL, ANY_USER }, { "listen", required_argument, NULL, 'l' },
+        GX_COMMON_OPTIONS,
     };
     uint64_t n;
-    for (int c; (c = gx_getopt(argc, argv, "d:g:p:s:m:b:t:khV", longs)) != -1;) {
+    for (int c; (c = gx_getopt(argc, argv, "d:g:p:l:s:m:b:t:khV", longs)) != -1;) {
         switch (c) {
         case 'd': r->device = optarg; break;
         case 'g':
@@ -76,6 +81,7 @@ static int parse_options(int argc, char **argv, struct router *r)
                 return -EINVAL;
             r->port = (uint16_t)n;
             break;
+        case 'l': r->listen = optarg; break;
         case 's': r->path = optarg; break;
         case 'm': r->kind = optarg; break;
         case 'b':
@@ -240,7 +246,7 @@ static int serve_round(struct router *r)
         err = serve_client(r, &client);
     } while (err && err != -EINTR);
     if (!err)
-        gx_step("waiting for a peer on %s port %u", r->dev.address, r->port);
+        gx_step("waiting for a peer on %s port %u", r->listen, r->port);
     while (!err) {
         err = wait_for(r, r->tcp, &peer, "peer");
         if (err)
@@ -293,7 +299,9 @@ static int start(struct router *r)
         gx_explain_call(&r->dev, err, "creating a CQ");
         return err;
     }
-    r->tcp = gx_tcp_listen(r->dev.address, r->port);
+    if (!r->listen)
+        r->listen = r->dev.address;
+    r->tcp = gx_tcp_listen(r->listen, r->port);
     r->local = r->tcp < 0 ? -1 : gx_unix_listen(r->path, r->any_user ? 0666 : 0600);
     return r->tcp < 0 ? r->tcp : r->local < 0 ? r->local : 0;
 }

@@ -187,7 +187,8 @@ static int arguments(struct options *o, int argc, char **argv)
         optind += 2, left -= 2;
     }
     if (left > 1 || (left == 1 && !o->has_test)) {
-        gx_error("perf TEST lat|bw HOST measures, perf alone serves: see --help.", "bad arguments");
+        gx_error("perf TEST lat|bw HOST measures, perf alone serves: see --help.",
+                 "unexpected argument '%s'", argv[optind + (left > 1)]);
         return -EINVAL;
     }
     o->host = left ? argv[optind] : NULL;

@@ -448,7 +448,11 @@ int main(int argc, char **argv)
         }
     }
     if (!err && argc - optind != !server) {
-        gx_error("ping -S answers, ping HOST asks: see --help.", "bad arguments");
+        if (argc - optind > !server)
+            gx_error("ping -S answers, ping HOST asks: see --help.", "unexpected argument '%s'",
+                     argv[optind + !server]);
+        else
+            gx_error("ping -S answers, ping HOST asks: see --help.", "no HOST");
         err = -EINVAL;
     }
     if (err)

@@ -442,7 +442,9 @@ int main(int argc, char **argv)
     }
     if (err || !pp.type || argc - optind > 2) {
         if (!err)
-            gx_error("pingpong rc|uc|ud [OPTIONS] [HOST]: see --help.", "bad arguments");
+            gx_error("pingpong rc|uc|ud [OPTIONS] [HOST]: see --help.", "%s '%s'",
+                     pp.type ? "unexpected argument" : "none of rc, uc and ud:",
+                     optind < argc ? argv[optind + (pp.type ? 2 : 0)] : "");
         return GX_EXIT_USAGE;
     }
     pp.host = argc - optind == 2 ? argv[optind + 1] : NULL;

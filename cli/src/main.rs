@@ -1,6 +1,7 @@
 //! `gdrcore`: one command for the programs of gdrcore. Subcommands that are programs of their own
 //! are executed in this process's place; `doctor` and `top` are here.
 
+mod completion;
 mod doctor;
 mod programs;
 mod top;
@@ -16,7 +17,7 @@ use std::process::{Command, ExitCode};
 const USAGE: u8 = 2;
 
 /// What the command line asks for.
-enum Wish {
+enum Request {
     Say(String),
     Doctor(doctor::Options),
     Top(top::Options),
@@ -29,29 +30,8 @@ const OWN: [(&str, &str); 5] = [
     ("top", "show the devices of your processes, their rates and troubles"),
     ("version", "the version; also --version"),
     ("help [COMMAND]", "this text, or that of a command; also --help"),
-    ("completion", "what bash completes gdrcore with, as a script"),
+    ("completion [SHELL]", "what a shell completes gdrcore with: bash, zsh, fish"),
 ];
-
-/// Bash's completion: of commands by the tables, of options by what `--help` tells.
-fn completion() -> String {
-    let own = OWN.iter().filter_map(|(name, _)| name.split(' ').next());
-    let all: Vec<&str> = PROGRAMS.iter().map(|p| p.name).chain(own).collect();
-    format!(
-        r#"_gdrcore() {{
-    local words=
-    if [ "$COMP_CWORD" = 1 ]; then
-        words="{} --help --version"
-    elif [ "${{2#-}}" != "$2" ]; then
-        words=$("$1" "${{COMP_WORDS[1]}}" --help 2>/dev/null |
-            grep -oE -- '--[a-z][a-z_-]+' | sort -u)
-    fi
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$2")
-}}
-complete -o default -F _gdrcore gdrcore
-"#,
-        all.join(" ")
-    )
-}
 
 fn help() -> String {
     let mut text = String::from(
@@ -59,7 +39,7 @@ fn help() -> String {
          RDMA with or without an RDMA NIC. `gdrcore COMMAND --help` tells more.\n\n",
     );
     for (name, what) in PROGRAMS.iter().map(|p| (p.name, p.what)).chain(OWN) {
-        text += &format!("  {name:<15} {what}\n");
+        text += &format!("  {name:<19} {what}\n");
     }
     text
 }
@@ -68,11 +48,11 @@ fn version() -> String {
     format!("gdrcore {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
     let mut words = lexopt::Parser::from_args(words);
     let command = match words.next()? {
-        Some(Short('h') | Long("help")) => return Ok(Wish::Say(help())),
-        Some(Short('V') | Long("version")) => return Ok(Wish::Say(version())),
+        Some(Short('h') | Long("help")) => return Ok(Request::Say(help())),
+        Some(Short('V') | Long("version")) => return Ok(Request::Say(version())),
         Some(Value(command)) => command.string()?,
         Some(word) => return Err(word.unexpected()),
         None => return Err(format!("which command?\n{}", help().trim_end()).into()),
@@ -80,25 +60,29 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
     of_command(&command, words.raw_args()?.collect())
 }
 
-fn of_command(command: &str, rest: Vec<OsString>) -> Result<Wish, lexopt::Error> {
+fn of_command(command: &str, rest: Vec<OsString>) -> Result<Request, lexopt::Error> {
     match command {
-        "help" if rest.is_empty() => Ok(Wish::Say(help())),
+        "help" if rest.is_empty() => Ok(Request::Say(help())),
         "help" if rest.len() == 1 && rest[0] != "help" => {
             of_command(&rest[0].clone().string()?, vec!["--help".into()])
         }
-        "version" if rest.is_empty() => Ok(Wish::Say(version())),
-        "completion" if rest.is_empty() => Ok(Wish::Say(completion())),
+        "version" if rest.is_empty() => Ok(Request::Say(version())),
+        "completion" if rest.len() < 2 => {
+            let shell = rest.first().map_or(Ok("bash".into()), |shell| shell.clone().string())?;
+            let script = completion::script(&shell).ok_or(format!("no shell '{shell}'"))?;
+            Ok(Request::Say(script))
+        }
         "version" | "help" | "completion" => Err(format!("{command}: too many arguments").into()),
         "doctor" => match doctor::parse(rest.into_iter())? {
-            Some(options) => Ok(Wish::Doctor(options)),
-            None => Ok(Wish::Say(doctor::HELP.into())),
+            Some(options) => Ok(Request::Doctor(options)),
+            None => Ok(Request::Say(doctor::HELP.into())),
         },
         "top" => match top::parse(rest.into_iter())? {
-            Some(options) => Ok(Wish::Top(options)),
-            None => Ok(Wish::Say(top::HELP.into())),
+            Some(options) => Ok(Request::Top(options)),
+            None => Ok(Request::Say(top::HELP.into())),
         },
         _ => match PROGRAMS.iter().find(|p| p.name == command) {
-            Some(program) => Ok(Wish::Execute(program, rest)),
+            Some(program) => Ok(Request::Execute(program, rest)),
             None => Err(format!("no command '{command}'").into()),
         },
     }
@@ -117,13 +101,13 @@ fn execute(program: &Program, arguments: &[OsString]) -> String {
 
 fn main() -> ExitCode {
     let said = match parse(std::env::args_os().skip(1)) {
-        Ok(Wish::Say(text)) => std::io::stdout()
+        Ok(Request::Say(text)) => std::io::stdout()
             .write_all(text.as_bytes())
             .map(|()| 0)
             .map_err(|e| (1, format!("standard output: {e}"))),
-        Ok(Wish::Doctor(options)) => doctor::run(&options).map_err(|e| (1, e)),
-        Ok(Wish::Top(options)) => top::run(&options).map_err(|e| (1, e)),
-        Ok(Wish::Execute(program, rest)) => Err((127, execute(program, &rest))),
+        Ok(Request::Doctor(options)) => doctor::run(&options).map_err(|e| (1, e)),
+        Ok(Request::Top(options)) => top::run(&options).map_err(|e| (1, e)),
+        Ok(Request::Execute(program, rest)) => Err((127, execute(program, &rest))),
         Err(why) => Err((USAGE, format!("{why}\nTry 'gdrcore --help'."))),
     };
     match said {

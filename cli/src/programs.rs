@@ -40,6 +40,9 @@ pub const PROGRAMS: [Program; 8] = [
     program(["ctl", "gdrcore-routerctl", ROUTER, "ask or change a running router"]),
 ];
 
+/// Installed programs that are no subcommands.
+pub const OTHERS: [&str; 3] = ["gdrcore-router-etcd", "gdrcore-gpu-server", "gdrcore-gpu-client"];
+
 impl Program {
     /// Its file; `None`: it is not installed beside this program.
     pub fn find(&self) -> Option<PathBuf> {

@@ -91,6 +91,12 @@ impl AtomicBitmap {
         (bit..self.top.used.load(Ordering::Relaxed)).step_by(WORD)
     }
 
+    /// Clears bit `i`, by the thread that takes bits. [`AtomicBitmap::any`] may still say that one
+    /// is set. Panics out of range.
+    pub fn clear(&self, i: usize) {
+        self.leaves[i / WORD].fetch_and(!(1 << (i % WORD)), Ordering::Acquire);
+    }
+
     /// Takes one bit, if any is set. One thread at a time, and not during a drain.
     pub fn take_one(&self) -> Option<usize> {
         while let Some(g) = bits(self.top.summary.load(Ordering::Acquire)).next() {

@@ -86,15 +86,19 @@ pub struct Config {
 
 macro_rules! limits {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Bounds that the device is to have, where they are smaller than its own.
+        /// Bounds that the device is to have, where they are smaller than its own, and whether it
+        /// is as strict as a NIC where one is exceeded.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct LoweredLimits {
             $($(#[$doc])* pub $name: Option<u64>,)*
+            /// A completion that finds its CQ full ends the CQ, as on a NIC. Otherwise it waits
+            /// for room.
+            pub cq_overrun: bool,
         }
 
         impl LoweredLimits {
             /// None.
-            pub const NONE: LoweredLimits = LoweredLimits { $($name: None),* };
+            pub const NONE: LoweredLimits = LoweredLimits { $($name: None,)* cq_overrun: false };
 
             /// All names.
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];

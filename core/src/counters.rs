@@ -14,6 +14,18 @@ macro_rules! counters {
             pub const ZERO: Counters = Counters { $($name: 0),* };
             /// The values, in the order of [`Counters::NAMES`].
             pub fn values(&self) -> [u64; Self::NAMES.len()] { [$(self.$name),*] }
+            /// The counters that have these values, in the same order.
+            pub fn of_values(values: [u64; Self::NAMES.len()]) -> Counters {
+                let [$($name),*] = values;
+                Counters { $($name),* }
+            }
+            /// The field of a name.
+            pub fn field(&mut self, name: &str) -> Option<&mut u64> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)*
+                    _ => None,
+                }
+            }
             /// Adds the counts of `other`.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name = self.$name.wrapping_add(other.$name);)*

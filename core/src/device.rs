@@ -131,6 +131,10 @@ consts! {
         /// The same for a request without the rights for it: key, range or access.
         QP_ACCESS_ERR = 3,
         COMM_EST = 4, SQ_DRAINED = 5,
+        /// A NIC's queue pair goes on by its alternate path, or cannot. A soft device has neither
+        /// alternate paths nor a subnet manager: it raises these, and the events of LID, P_Key, SM
+        /// and client, only if they are injected.
+        PATH_MIG = 6, PATH_MIG_ERR = 7,
         /// The device was removed or has failed for good. A NIC completes no outstanding request. A
         /// soft device raises it when the network interface of its address is removed; its requests
         /// end by their retry counts, and go on if the address comes back before.
@@ -140,7 +144,9 @@ consts! {
         /// The link of the device's address is down. Requests wait for it until their retries are
         /// used up.
         PORT_ERR = 10,
+        LID_CHANGE = 11, PKEY_CHANGE = 12, SM_CHANGE = 13,
         SRQ_ERR = 14, SRQ_LIMIT_REACHED = 15, QP_LAST_WQE_REACHED = 16,
+        CLIENT_REREGISTER = 17,
         /// The device's address was removed from its interface, or is there again.
         GID_CHANGE = 18,
     }
@@ -432,7 +438,7 @@ pub trait Device: Sync {
 /// # Thread-safety
 /// Any thread may call anything. Calls that name a QP count as use of that QP.
 #[allow(missing_docs)]
-pub trait CmDevice {
+pub trait CmDevice: Sync {
     /// A new id in a port space; `context` comes back with its events.
     fn create(&self, port_space: u16, context: u64) -> Result<Handle>;
     /// Gives an id another context.
@@ -476,4 +482,23 @@ pub trait CmDevice {
 #[cold]
 fn lacks(what: &str) -> crate::Error {
     crate::reason::refuse!(Unsupported, "this device has not got {what}")
+}
+
+/// Implements a trait of devices for one that stands in front of another: each call of the list
+/// goes to `$to` as it is, behind what stands in brackets before it. What follows in braces is done
+/// otherwise.
+#[macro_export]
+macro_rules! forward_calls {
+    ([$($head:tt)*], |$own:ident| $to:expr;
+     $($([$($before:tt)*])? fn $method:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty;)*
+     { $($rest:tt)* }) => {
+        $($head)* {
+            $(fn $method(&self, $($arg: $type),*) -> $out {
+                let $own = self;
+                $($($before)*)?
+                $to.$method($($arg),*)
+            })*
+            $($rest)*
+        }
+    };
 }

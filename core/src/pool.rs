@@ -86,6 +86,7 @@ tags! {
     AH = 7, "ah", "max_ah";
     CM_ID = 8, "id", "max_cm_ids";
     XRCD = 9, "xrcd", "max_pd";
+    CHANNEL = 10, "channel", "the channels of a context";
 }
 
 /// The generation with which free indexes begin in the context with this number, so that handles of
@@ -98,22 +99,28 @@ pub const fn first_generation(context: u32) -> u32 {
 /// The word of an index in its table: its handle. A free index (its generation is even) has the
 /// handle with another index, which matches nobody's.
 const fn word(generation: u32, tag: u8, index: usize) -> u64 {
-    handle(generation, tag, index) ^ (!generation & 1) as u64
+    handle_of(generation, tag, index) ^ (!generation & 1) as u64
 }
 
-const fn handle(generation: u32, tag: u8, index: usize) -> Handle {
+/// The handle of an object of a type, at an index below 2^24.
+pub const fn handle_of(generation: u32, tag: u8, index: usize) -> Handle {
     (generation as u64) << 32 | (tag as u64) << INDEX_BITS | index as u64
 }
 
 /// The index in a handle.
 #[inline(always)]
-pub(crate) const fn index_of(h: Handle) -> usize {
+pub const fn index_of(h: Handle) -> usize {
     (h as u32 as usize) & (INDEX_MAX - 1)
 }
 
-/// The generation of a word.
-const fn generation(word: u64) -> u32 {
-    (word >> 32) as u32
+/// The tag in a handle.
+pub const fn tag_of(h: Handle) -> u8 {
+    (h >> INDEX_BITS) as u8
+}
+
+/// The generation in a handle.
+pub const fn generation_of(h: Handle) -> u32 {
+    (h >> 32) as u32
 }
 
 /// Deals out indexes of one type of object, oldest free index first, so that a stale handle meets
@@ -348,7 +355,7 @@ impl Pool {
     /// before.
     fn step(&self, index: usize) {
         let at = &self.handles[index];
-        let next = generation(at.load(Ordering::Relaxed)).wrapping_add(1);
+        let next = generation_of(at.load(Ordering::Relaxed)).wrapping_add(1);
         at.store(word(next, self.tag, index), Ordering::Release);
     }
 
@@ -368,12 +375,13 @@ impl Pool {
     /// The handle of `index` as it stands; stale while the index is free. Panics for an index out
     /// of range.
     pub fn handle(&self, index: usize) -> Handle {
-        handle(generation(self.handles[index].load(Ordering::Relaxed)), self.tag, index)
+        let generation = generation_of(self.handles[index].load(Ordering::Relaxed));
+        handle_of(generation, self.tag, index)
     }
 
     /// Whether `index` is live.
     pub fn is_live(&self, index: usize) -> bool {
-        let lives = |at: &AtomicU64| generation(at.load(Ordering::Acquire)) & 1 == 1;
+        let lives = |at: &AtomicU64| generation_of(at.load(Ordering::Acquire)) & 1 == 1;
         self.handles.get(index).is_some_and(lives)
     }
 
@@ -397,15 +405,15 @@ fn bound_of(tag: u8) -> &'static str {
     names_of(tag).1
 }
 
-/// Why a handle is refused where one of type `tag` is wanted.
+/// Why a handle is refused where one of type `tag` is wanted, 0: of any.
 #[cold]
 #[inline(never)]
-pub(crate) fn stale(tag: u8, h: Handle) -> Error {
+pub fn stale(tag: u8, h: Handle) -> Error {
     let wanted = names_of(tag).0;
-    let given = names_of((h >> INDEX_BITS) as u8).0;
+    let given = names_of(tag_of(h)).0;
     match h {
         0 => refuse!(StaleHandle, "{wanted} {{0}}: no handle"),
-        _ if given != wanted && given != "handle" => {
+        _ if tag != 0 && given != wanted && given != "handle" => {
             refuse!(StaleHandle, "{wanted} {h:#x}: the handle is of another type ({given})")
         }
         _ => refuse!(StaleHandle, "{wanted} {h:#x}: stale, it was destroyed; or another context's"),

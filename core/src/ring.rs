@@ -476,6 +476,23 @@ impl<H: Copy> Consumer<'_, H> {
         self.ring.consuming.cursor.store(self.head, Ordering::Release);
     }
 
+    /// Exchanges the first element with the `k`-th. Panics unless `k < len()`.
+    pub fn swap(&mut self, k: u32) {
+        assert!(k < self.len(), "swap beyond the published slots");
+        let (first, other) = (self.head, self.head.wrapping_add(k));
+        self.ring.touch_mut(first);
+        self.ring.touch_mut(other);
+        let at = self.ring.geometry();
+        if k > 0 {
+            // SAFETY: two slots of the ring, which differ as `k` is less than the capacity; both
+            // are published and not released, so that the producer does not touch them, and this
+            // is the only consuming end.
+            unsafe {
+                core::ptr::swap_nonoverlapping(at.slot(first), at.slot(other), at.stride as usize);
+            }
+        }
+    }
+
     /// Free-running index of the first element.
     #[inline(always)]
     pub fn head(&self) -> u32 {

@@ -4,6 +4,7 @@
 //! landing pad.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))]
 
+use gdrcore_core::mem::weak::Weak;
 use gdrcore_core::mem::{host, Access, AtomicOp, Providers, Target, TransferId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -215,5 +216,28 @@ fn fault_in_the_middle_of_bulk_leaves_the_good_part() {
         }
     }
     // SAFETY: ours.
+    unsafe { libc::close(fd) };
+}
+
+#[test]
+fn memory_that_vanishes_under_a_late_piece_is_the_fault_of_its_placement() {
+    let _alone = install();
+    let (mapping, fd) = Mapping::new(1);
+    let mut weak = Box::new(Weak::new());
+    let waits = (0..100).find_map(|draw| {
+        weak.begin(1, true, Some(draw));
+        match weak.place(0, false, mapping.0 as u64, &[7; 64]) {
+            Access::Pending(token) => Some(token),
+            _ => None,
+        }
+    });
+    let last = waits.expect("one that waits");
+    assert_eq!(weak.poll(0, last), Access::Pending(last));
+    mapping.protect(0, libc::PROT_NONE);
+    assert_eq!(weak.poll(u64::MAX, last), Access::Fault);
+    assert_eq!(weak.poll(u64::MAX, last), Access::Ready, "it is told once");
+    weak.begin(1, true, None);
+    assert_eq!(weak.place(0, false, mapping.0 as u64, &[7; 64]), Access::Fault);
+    // SAFETY: ours, and not used any more.
     unsafe { libc::close(fd) };
 }

@@ -10,6 +10,7 @@ use crate::hca_kinds::{DeviceKind, KINDS};
 use crate::sysfs::system::{first_umad, first_uverbs};
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;
+use gdrcore_calls::options;
 use gdrcore_core::engine::cm::node_guid;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_net::addr::Endpoint;
@@ -63,7 +64,7 @@ impl Adapter {
         put(&mut ibv.dev_name, &node);
         put(&mut ibv.dev_path, &format!("/sys/class/infiniband_verbs/{node}"));
         put(&mut ibv.ibdev_path, &format!("/sys/class/infiniband/gdrc{index}"));
-        let lid = if env::lid() { low_bits(&endpoint.ip) } else { 0 };
+        let lid = if env::is_on(&options::LID) { low_bits(&endpoint.ip) } else { 0 };
         Adapter {
             ibv,
             behind: [0; 8],

@@ -9,7 +9,6 @@ use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, out, Verb};
 use core::ffi::c_int;
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_flags, AhAttr, Handle};
 use gdrcore_core::wire::grh;
 use gdrcore_core::{refuse, Result};

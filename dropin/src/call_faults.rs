@@ -7,14 +7,15 @@
 //! Any thread. The calls of all threads of the process have one order, in which they come here.
 
 use crate::env;
-use crate::fork_verbs::around_forks_and_in_child;
 use crate::verb_result::Verb;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gdrcore_calls::options;
 use gdrcore_calls::{is_named, Args, Outcome, Row, CALLS};
 use gdrcore_core::inject::{Faults, RULES_MAX};
 use gdrcore_core::refuse;
-use gdrcore_net::inject::{process_seed, report, tell_of_call};
+use gdrcore_net::fork::around_forks_and_in_child;
+use gdrcore_net::inject::{report, tell_of_call};
 use gdrcore_net::map::Map;
 use gdrcore_net::reason;
 use std::fs::File;
@@ -46,7 +47,7 @@ pub fn install() -> bool {
 /// Maps the file that `GDRC_CALL_COUNTS` names, if it has room for a number of each row.
 fn map_counts() -> bool {
     let len = size_of::<AtomicU64>() * CALLS.len();
-    let file = env::call_counts().and_then(|path| {
+    let file = env::unprivileged(&options::CALL_COUNTS).and_then(|path| {
         let file = File::options().read(true).write(true).open(path).ok()?;
         (file.metadata().ok()?.len() >= len as u64).then_some(file)
     });
@@ -64,9 +65,9 @@ fn map_counts() -> bool {
 /// Of rules that are wrong nothing is done here: no device opens then.
 fn read_rules() -> bool {
     let Some(words) = env::faults() else { return false };
-    let found = env::fault_spec(&words).read().ok().filter(Faults::hits_calls);
-    let seed = || if env::seed() == 0 { process_seed().ok() } else { Some(env::seed()) };
-    let Some((rules, seed)) = found.zip(seed()) else { return false };
+    let spec = env::fault_spec(&words);
+    let Some(rules) = spec.read().ok().filter(Faults::hits_calls) else { return false };
+    let Ok(seed) = spec.drawn_seed() else { return false };
     reason::install();
     let _ = FAULTS.set(CallFaults { words, rules, seed });
     // A child of fork is another process, and counts its own calls.

@@ -8,13 +8,17 @@
 use crate::abi::*;
 use crate::cq_verbs::{Cq, CqInit};
 use crate::failed_requests;
+use crate::hca_kinds::Called;
 use crate::layer;
 use crate::open_context::Context;
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
+use crate::weak;
 use core::ffi::{c_int, c_uint};
+use gdrcore_core::device::Device;
 use gdrcore_core::{refuse, Result};
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::soft::SoftDevice;
 
 /// The `ibv_create_cq_wc_flags` that the device accepts. Its packets have no VLAN tag, and no rule
 /// steers flows, so those two fields are 0, as on a NIC without them.
@@ -82,9 +86,9 @@ pub unsafe fn create(
     let mut cq = unsafe { Cq::make(context, &plain)? };
     cq.single_threaded = flags & SINGLE_THREADED != 0;
     let ex = &mut cq.ex;
-    let polls: (StartPoll, NextPoll) = match failed_requests::are_wanted() {
-        true => (start_poll::<true>, next_poll::<true>),
-        false => (start_poll::<false>, next_poll::<false>),
+    let polls = match cq.hca.soft() {
+        Some(_) => polls::<SoftDevice>(),
+        None => polls::<dyn Device>(),
     };
     (ex.start_poll, ex.next_poll) = (Some(polls.0), Some(polls.1));
     ex.end_poll = Some(end_poll);
@@ -96,23 +100,39 @@ pub unsafe fn create(
     Ok(cq.cast())
 }
 
+/// The polls of a device's kind.
+fn polls<D: Called + ?Sized>() -> (StartPoll, NextPoll) {
+    match (weak::shortens_polls(), failed_requests::are_wanted()) {
+        (false, false) => (start_poll::<D, false, false>, next_poll::<D, false, false>),
+        (false, true) => (start_poll::<D, false, true>, next_poll::<D, false, true>),
+        (true, false) => (start_poll::<D, true, false>, next_poll::<D, true, false>),
+        (true, true) => (start_poll::<D, true, true>, next_poll::<D, true, true>),
+    }
+}
+
 type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
 type NextPoll = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
 /// Takes the next completion. Returns 0, ENOENT if there is none, or an errno. `VERBOSE`: prints
-/// why a request failed.
+/// why a request failed. `SHORT`: polls are shortened, so completions are counted.
 ///
 /// # Safety
-/// A live CQ that this thread has locked.
-unsafe fn advance<const VERBOSE: bool>(p: *mut ibv_cq_ex) -> c_int {
+/// A live CQ that this thread has locked, on a device of kind `D`.
+unsafe fn advance<D: Called + ?Sized, const SHORT: bool, const VERBOSE: bool>(
+    p: *mut ibv_cq_ex,
+) -> c_int {
     // SAFETY: the caller's promise; nobody else touches what is written here.
     let cq = unsafe { &mut *p.cast::<Cq>() };
     let mut wc = [ibv_wc::default()];
-    match cq.poll(&mut wc) {
+    // SAFETY: the caller's promise.
+    match unsafe { cq.poll::<D>(&mut wc) } {
         Ok(0) => libc::ENOENT,
         Ok(_) => {
             if VERBOSE {
                 failed_requests::explain(cq.hca, &wc);
+            }
+            if SHORT {
+                cq.count_polled(1);
             }
             let [wc] = wc;
             cq.ex.wr_id = wc.wr_id;
@@ -127,7 +147,7 @@ unsafe fn advance<const VERBOSE: bool>(p: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-unsafe extern "C" fn start_poll<const VERBOSE: bool>(
+unsafe extern "C" fn start_poll<D: Called + ?Sized, const SHORT: bool, const VERBOSE: bool>(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
@@ -141,7 +161,7 @@ unsafe extern "C" fn start_poll<const VERBOSE: bool>(
         c.lock.lock();
     }
     // SAFETY: this thread has the turn, or the program said that there is no other.
-    let rc = unsafe { advance::<VERBOSE>(cq) };
+    let rc = unsafe { advance::<D, SHORT, VERBOSE>(cq) };
     if rc != 0 && !c.single_threaded {
         // After an error the program does not call ibv_end_poll.
         c.lock.unlock();
@@ -149,9 +169,15 @@ unsafe extern "C" fn start_poll<const VERBOSE: bool>(
     rc
 }
 
-unsafe extern "C" fn next_poll<const VERBOSE: bool>(cq: *mut ibv_cq_ex) -> c_int {
+unsafe extern "C" fn next_poll<D: Called + ?Sized, const SHORT: bool, const VERBOSE: bool>(
+    cq: *mut ibv_cq_ex,
+) -> c_int {
+    // SAFETY: the program's CQ.
+    if SHORT && unsafe { &*cq.cast::<Cq>() }.ends_here() {
+        return libc::ENOENT;
+    }
     // SAFETY: between start and end this thread has the turn.
-    unsafe { advance::<VERBOSE>(cq) }
+    unsafe { advance::<D, SHORT, VERBOSE>(cq) }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {

@@ -4,17 +4,18 @@ use crate::channel_verbs::Channel;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::failed_requests;
 use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::Called;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::{end_events, Context};
-use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, Verb};
+use crate::weak;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::device::{CqPlace, Device};
 use gdrcore_core::verbs::types::{wc_flags, Handle};
 use gdrcore_core::wire::ip::v4_of_gid;
 use gdrcore_core::{refuse, Error, Result};
-use gdrcore_net::soft::SoftDevice;
+use gdrcore_net::thread_lock::{retry_while_busy, ThreadLock};
 
 /// A completion queue.
 #[repr(C)]
@@ -23,7 +24,7 @@ pub struct Cq {
     pub ex: ibv_cq_ex,
     /// Its `handle`.
     _number: ObjectNumber,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn Device,
     pub hca: &'static Hca,
     pub handle: Handle,
     /// Value of `sl` in the completion of a datagram.
@@ -43,6 +44,10 @@ pub struct Cq {
     /// Extended: the current completion, and the time at which it was taken.
     pub current: ibv_wc,
     pub stamp_ns: u64,
+    /// Completions that were polled, if polls are shortened ([`crate::weak`]).
+    polled: AtomicU64,
+    /// How many had been polled when a round last ended early.
+    ended: AtomicU64,
 }
 
 /// The arguments of a new CQ.
@@ -139,6 +144,8 @@ impl Cq {
             stamps: false,
             current: ibv_wc::default(),
             stamp_ns: 0,
+            polled: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         })
     }
 
@@ -146,13 +153,43 @@ impl Cq {
     ///
     /// # Errors
     /// Those of the device's `poll_cq`, except [`Error::Busy`].
+    ///
+    /// # Safety
+    /// Its device is a `D`.
     #[inline]
-    pub fn poll(&self, room: &mut [ibv_wc]) -> Result<usize> {
-        let n = retry_while_busy(|| self.device.poll_cq(self.handle, room))?;
+    pub unsafe fn poll<D: Called + ?Sized>(&self, room: &mut [ibv_wc]) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        let n = retry_while_busy(|| unsafe { D::of(self.device) }.poll_cq(self.handle, room))?;
         for wc in room.iter_mut().take(n).filter(|wc| wc.wc_flags & wc_flags::GRH != 0) {
             wc.sl = self.network_header;
         }
         Ok(n)
+    }
+
+    /// Counts completions that were polled, for [`weak`].
+    pub fn count_polled(&self, n: usize) {
+        self.polled.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a round ends with the last completion that was polled, whatever else is there
+    /// ([`weak::ends_poll`]). Once for each completion: a round that goes on gets the next one.
+    pub fn ends_here(&self) -> bool {
+        let polled = self.polled.load(Ordering::Relaxed);
+        let ends = self.ended.load(Ordering::Relaxed) != polled
+            && weak::ends_poll(self.ex.base.handle, polled);
+        if ends {
+            self.ended.store(polled, Ordering::Relaxed);
+            self.end_early();
+        }
+        ends
+    }
+
+    /// A poll ends early: what it has left counts as completed just behind it, so that a CQ that
+    /// was armed meanwhile has its event.
+    fn end_early(&self) {
+        weak::count_short_poll();
+        // A forked child has no device; its polls have failed.
+        let _ = self.hca.soft().map(|device| device.cq_renew(self.handle));
     }
 
     /// Adds the CQ to its device's table, so that events reach it.
@@ -307,7 +344,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 /// The operation behind `ibv_poll_cq`. `VERBOSE`: says why requests failed.
-pub unsafe extern "C" fn poll_cq<const VERBOSE: bool>(
+pub unsafe extern "C" fn poll_cq<D: Called + ?Sized, const VERBOSE: bool>(
     cq: *mut ibv_cq,
     n: c_int,
     wc: *mut ibv_wc,
@@ -319,7 +356,8 @@ pub unsafe extern "C" fn poll_cq<const VERBOSE: bool>(
     }
     // SAFETY: room for `n` completions, as the program promises; any bits are a valid completion.
     let room = unsafe { core::slice::from_raw_parts_mut(wc, n as usize) };
-    match c.poll(room) {
+    // SAFETY: contexts have this operation for their device.
+    match unsafe { c.poll::<D>(room) } {
         Ok(n) => {
             if VERBOSE {
                 failed_requests::explain(c.hca, &room[..n]);
@@ -328,6 +366,29 @@ pub unsafe extern "C" fn poll_cq<const VERBOSE: bool>(
         }
         Err(e) => -e.errno(),
     }
+}
+
+/// The operation behind `ibv_poll_cq` if polls are shortened. `VERBOSE`: as of [`poll_cq`].
+pub unsafe extern "C" fn poll_cq_short<D: Called + ?Sized, const VERBOSE: bool>(
+    cq: *mut ibv_cq,
+    n: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: the program's CQ.
+    let c = unsafe { &*cq.cast::<Cq>() };
+    let most = match usize::try_from(n) {
+        Ok(n @ 2..) => weak::few(c.ex.base.handle, c.polled.load(Ordering::Relaxed), n) as c_int,
+        _ => n,
+    };
+    // SAFETY: the program's arguments, with a smaller room.
+    let got = unsafe { poll_cq::<D, VERBOSE>(cq, most, wc) };
+    if got > 0 {
+        c.count_polled(got as usize);
+        if got == most && most < n {
+            c.end_early();
+        }
+    }
+    got
 }
 
 /// The operation behind `ibv_req_notify_cq`.

@@ -90,10 +90,11 @@ pub unsafe extern "C" fn alloc_dm(
         if a.length as u64 > MAX {
             return Err(refuse!(NoMemory, "length {}: at most {MAX}", a.length));
         }
-        let (map, file) = match Map::with_file(c"gdrcore-dm", a.length) {
-            Ok((map, file)) => (map, Some(file)),
-            // Only the export needs the file.
-            Err(_) => (Map::new(a.length)?, None),
+        // A router's device has no memory of a file; only the export needs it.
+        let shared = c.hca.soft().map(|_| Map::with_file(c"gdrcore-dm", a.length));
+        let (map, file) = match shared {
+            Some(Ok((map, file))) => (map, Some(file)),
+            _ => (Map::new(a.length)?, None),
         };
         let number = ObjectNumber::new(Kind::Dm, c.hca);
         let handle = number.get();

@@ -22,6 +22,8 @@ pub fn event_kind(event_type: u32) -> EventKind {
         | async_event::QP_ACCESS_ERR
         | async_event::COMM_EST
         | async_event::SQ_DRAINED
+        | async_event::PATH_MIG
+        | async_event::PATH_MIG_ERR
         | async_event::QP_LAST_WQE_REACHED => EventKind::Qp,
         async_event::SRQ_ERR | async_event::SRQ_LIMIT_REACHED => EventKind::Srq,
         _ => EventKind::Port,

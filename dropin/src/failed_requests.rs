@@ -7,16 +7,16 @@
 
 use crate::abi::ibv_wc;
 use crate::env;
-use crate::fork_verbs::around_forks;
 use crate::hca::{EventTarget, Hca};
 use crate::string_verbs::wc_status_str;
-use crate::thread_lock::ForkLock;
 use core::ffi::CStr;
 use core::fmt;
-use gdrcore_core::device::Device;
+use gdrcore_calls::options;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{wc_status, Handle};
+use gdrcore_net::fork::around_forks;
 use gdrcore_net::reason;
+use gdrcore_net::thread_lock::ForkLock;
 use std::sync::OnceLock;
 
 /// Most causes that are kept for the end of the process.
@@ -40,7 +40,7 @@ pub fn are_wanted() -> bool {
         // Before anything is kept, as a child of fork could wait for ever for a thread that it
         // does not have.
         around_forks(hold, release);
-        reason::is_verbose() || env::stats()
+        reason::is_verbose() || env::is_on(&options::STATS)
     })
 }
 
@@ -49,7 +49,7 @@ pub fn are_wanted() -> bool {
 pub fn explain(hca: &Hca, completions: &[ibv_wc]) {
     let has_none = |wc: &&ibv_wc| matches!(wc.status, wc_status::SUCCESS | wc_status::WR_FLUSH_ERR);
     for wc in completions.iter().filter(|wc| !has_none(wc)) {
-        if find(hca, |target| target.first_failure(wc.qp_num)).flatten().is_none() {
+        if find(hca, |target| target.is_first_failure(wc.qp_num)) != Some(true) {
             continue;
         }
         // SAFETY: a static text.

@@ -1,31 +1,20 @@
 //! Verbs for fork: the parent keeps its devices; the child gets `EOWNERDEAD` on them and may open
 //! its own.
 //!
-//! Registered memory needs no care: the CPU copies it, so copy-on-write does no harm. So
-//! `ibv_fork_init` does nothing, and `ibv_is_fork_initialized` returns that it is not needed.
+//! Registered memory needs no care: the CPU copies it, so copy-on-write does no harm. The pages
+//! that a router's device has adopted are in no child, without a call of the program's. So
+//! `ibv_fork_init` does nothing. `ibv_is_fork_initialized` returns that it is not needed, or, once
+//! the process has opened a router's device, that it was done.
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-/// `IBV_FORK_UNNEEDED`.
+/// `IBV_FORK_ENABLED`, `IBV_FORK_UNNEEDED`.
+const ENABLED: u32 = 1;
 const UNNEEDED: u32 = 2;
 
-/// Calls `hold` before every later fork of this process, and `release` afterwards in parent and
-/// child. A lock is held in between, so the child finds the protected data consistent. The pair
-/// registered last holds first.
-pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
-    around_forks_and_in_child(hold, release, release);
-}
-
-/// As [`around_forks`], with another function in place of `release` in the child.
-pub fn around_forks_and_in_child(
-    hold: extern "C" fn(),
-    release: extern "C" fn(),
-    in_child: extern "C" fn(),
-) {
-    let [before, after, child]: [unsafe extern "C" fn(); 3] = [hold, release, in_child];
-    // SAFETY: the handlers take and give back a lock and stay loaded as long as their code does.
-    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
-}
+/// This process has opened a router's device, to which registered pages move. They outlive it.
+pub static PAGES_MOVE: AtomicBool = AtomicBool::new(false);
 
 /// `ibv_fork_init`.
 pub unsafe extern "C" fn fork_init() -> c_int {
@@ -34,7 +23,11 @@ pub unsafe extern "C" fn fork_init() -> c_int {
 
 /// `ibv_is_fork_initialized`.
 pub unsafe extern "C" fn is_fork_initialized() -> u32 {
-    UNNEEDED
+    if PAGES_MOVE.load(Ordering::Relaxed) {
+        ENABLED
+    } else {
+        UNNEEDED
+    }
 }
 
 /// `ibv_dontfork_range`, `ibv_dofork_range`.

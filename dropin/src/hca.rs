@@ -12,20 +12,25 @@ use crate::adapter::Adapter;
 use crate::env;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::event_queue::EventQueue;
-use crate::hca_kinds::OpenedDevice;
-use crate::null_memory;
+use crate::hca_kinds::{OpenedDevice, Place};
 use crate::object_numbers;
-use crate::thread_lock::retry_while_busy;
 use crate::worker::Worker;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use gdrcore_core::cm::general::Datagram;
+use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{async_event, AsyncEvent, Device, DeviceAttr};
-use gdrcore_core::verbs::types::Handle;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::verbs::types::{AhAttr, Handle};
+use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::{EventSink, SoftDevice};
+use gdrcore_net::thread_lock::retry_while_busy;
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The most events of a kind that [`Hca::pump`] delivers at a time.
+const BURST: u32 = 64;
 
 /// The thread that handles the events of connection managers.
 pub static CM_EVENTS: Worker = Worker::new();
@@ -60,9 +65,9 @@ pub trait EventTarget {
         None
     }
 
-    /// The handle of the queue pair with this number, at the first failure of its connection.
-    /// `Some(None)`: a failure was reported already. `None`: this is another object.
-    fn first_failure(&self, _number: u32) -> Option<Option<Handle>> {
+    /// Whether nothing has asked this before of the queue pair with this number. `None`: this is
+    /// another object.
+    fn is_first_failure(&self, _number: u32) -> Option<bool> {
         None
     }
 }
@@ -70,6 +75,10 @@ pub trait EventTarget {
 /// The thread that runs the engine calls this for arrived management datagrams, except those of the
 /// connection manager.
 pub static ON_GENERAL: OnceLock<fn()> = OnceLock::new();
+
+/// What is done when a CQ has failed: its address as the program has it. Called by the thread that
+/// runs the engine, with `objects` locked.
+pub static ON_CQ_ERROR: OnceLock<fn(usize)> = OnceLock::new();
 
 /// A context of the device, with its event queue.
 pub struct OpenContext {
@@ -131,11 +140,20 @@ impl Objects {
         // SAFETY: what is in the table lives.
         Some(unsafe { &*found.events })
     }
+
+    /// Queues an event of the port or the device for each context.
+    fn tell_contexts(&self, event_type: u32) {
+        for context in &self.contexts {
+            // SAFETY: what is in the table lives.
+            unsafe { &*context.events }.push(ibv_async_event::of_port(event_type));
+        }
+    }
 }
 
 /// An open device.
 pub struct Hca {
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn Device,
+    place: Place,
     pub attr: DeviceAttr,
     /// Least size of the next growth in bytes.
     growth: AtomicUsize,
@@ -144,6 +162,9 @@ pub struct Hca {
     objects: Mutex<Objects>,
     /// The number of thread domains made so far.
     pub thread_domains: AtomicU32,
+    /// The router of a remote device has ended. Set with `objects` locked, while all contexts of
+    /// the table are told; [`Hca::add_context`] tells a later one.
+    lost: AtomicBool,
 }
 
 /// The initial limits of a device. Create calls grow the tables up to 256 times these limits, as
@@ -180,27 +201,102 @@ impl Hca {
     pub fn open(adapter: &Adapter) -> Result<&'static Hca> {
         let core =
             Config { keepalive_ns: env::keepalive_ns(), qpn_count: env::qpn_count(), ..CONFIG };
-        let OpenedDevice { device, map } = (adapter.kind.open)(&adapter.device_name(), &core)?;
-        let attr = device.query()?;
+        let OpenedDevice { place, maps } = (adapter.kind.open)(&adapter.device_name(), &core)?;
+        let device = place.device();
+        // SAFETY: nobody else knows the device.
+        let attr = device.facts().inspect_err(|_| unsafe { place.close() })?;
         let hca: &'static Hca = Box::leak(Box::new(Hca {
             device,
+            place,
             attr,
             growth: AtomicUsize::new(GROWTH),
-            maps: Mutex::new(vec![map]),
+            maps: Mutex::new(maps),
             objects: Mutex::default(),
             thread_domains: AtomicU32::new(0),
+            lost: AtomicBool::new(false),
         }));
-        device.deliver_to(hca);
-        // The helper thread runs the engine for programs that poll memory or sleep.
-        if let Err(e) = device
-            .memory_add(null_memory::PROVIDER, &null_memory::Null)
-            .and_then(|()| device.helper(true))
-        {
+        if let Err(e) = place.start(hca) {
             // SAFETY: nobody else knows the device.
             unsafe { hca.close() };
             return Err(e);
         }
         Ok(hca)
+    }
+
+    /// The device, if it is in this process.
+    pub fn soft(&self) -> Option<&'static SoftDevice> {
+        self.place.soft()
+    }
+
+    /// Sends a management datagram of another class than the connection manager's.
+    ///
+    /// # Errors
+    /// Those of [`SoftDevice::send_general`]; [`Error::Unsupported`]: a device of a router.
+    pub fn send_general(&self, to: &AhAttr, mad: &[u8; MAD_LEN]) -> Result<()> {
+        let soft = self.soft().ok_or_else(|| {
+            refuse!(Unsupported, "a device of a router sends no management datagrams")
+        })?;
+        soft.send_general(to, mad)
+    }
+
+    /// Takes the next such datagram that has arrived.
+    ///
+    /// # Errors
+    /// Those of [`SoftDevice::take_general`].
+    pub fn take_general(&self) -> Result<Option<Datagram>> {
+        self.soft().map_or(Ok(None), SoftDevice::take_general)
+    }
+
+    /// Delivers events of a device that has no thread in this process: a limited number, since the
+    /// caller holds the list of devices. Returns the descriptor that is readable while there are
+    /// others; `None`: there will be none.
+    pub fn pump(&self) -> Option<RawFd> {
+        if self.soft().is_some() || self.is_lost() {
+            return None;
+        }
+        let deliver = || {
+            for cq in (0..BURST).map_while(|_| self.device.cq_event().transpose()) {
+                self.cq_event(cq?);
+            }
+            for event in (0..BURST).map_while(|_| self.device.async_event().transpose()) {
+                self.async_event(event?);
+            }
+            if self.place.hears_cm()? {
+                self.cm_event();
+            }
+            self.device.fd()
+        };
+        deliver().inspect_err(|_| self.lose()).ok()
+    }
+
+    /// The router of the device has ended, and the device with it.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The device is gone: tells the program, and wakes its threads that wait for completions.
+    /// Their polls then fail.
+    fn lose(&self) {
+        let objects = self.objects();
+        self.lost.store(true, Ordering::Relaxed);
+        for target in objects.by_handle.values() {
+            // SAFETY: what is in the table, which is locked, lives.
+            unsafe { &**target }.raise_completion();
+        }
+        objects.tell_contexts(async_event::DEVICE_FATAL);
+        drop(objects);
+        self.cm_event();
+    }
+
+    /// Adds a context, so that events reach it.
+    pub fn add_context(&self, context: OpenContext) {
+        let mut objects = self.objects();
+        if self.is_lost() {
+            let fatal = ibv_async_event::of_port(async_event::DEVICE_FATAL);
+            // SAFETY: the caller's queue, which lives as long as it is in the table.
+            unsafe { &*context.events }.push(fatal);
+        }
+        objects.contexts.push(context);
     }
 
     /// Closes the device and frees its memory.
@@ -209,7 +305,7 @@ impl Hca {
     /// No thread uses the device or this any more.
     pub unsafe fn close(&'static self) {
         // SAFETY: the caller's promise.
-        unsafe { self.device.close() };
+        unsafe { self.place.close() };
         object_numbers::free_all(self);
         // SAFETY: made by Box::leak in `open`; the device, which knew it, is gone. The maps go with
         // it.
@@ -257,9 +353,13 @@ impl Hca {
             !theirs
         });
         drop(objects);
-        // Queue pairs first, because they use the others. A queue that another context's QP uses
-        // cannot be destroyed; it ends with the device.
-        left.sort_by_key(|(_, kind, _)| !matches!(kind, EventKind::Qp));
+        // Queue pairs first, because they use the others; SRQs before CQs, because one of XRC has a
+        // CQ. A queue that another context's QP uses cannot be destroyed; it ends with the device.
+        left.sort_by_key(|(_, kind, _)| match kind {
+            EventKind::Qp => 0,
+            EventKind::Srq => 1,
+            EventKind::Cq | EventKind::Port => 2,
+        });
         for (handle, kind, groups) in left {
             let _ = match kind {
                 EventKind::Qp => {
@@ -283,10 +383,11 @@ impl Hca {
     pub fn make<T>(
         &self,
         bytes: usize,
-        mut make: impl FnMut(&SoftDevice) -> Result<T>,
+        mut make: impl FnMut(&dyn Device) -> Result<T>,
     ) -> Result<T> {
         match make(self.device) {
-            Err(Error::NoMemory) => {}
+            // A router's device grows by itself, up to the session's quotas.
+            Err(Error::NoMemory) if self.soft().is_some() => {}
             done => return done,
         }
         self.grow(bytes)?;
@@ -334,6 +435,10 @@ impl EventSink for Hca {
         debug_assert!(event_type <= async_event::GID_CHANGE);
         match objects.by_handle.get(&e.handle) {
             Some(first) => {
+                if let (async_event::CQ_ERR, Some(failed)) = (event_type, ON_CQ_ERROR.get()) {
+                    // SAFETY: what is in the table, which is locked, lives; it is a CQ.
+                    failed(unsafe { (&**first).element().cq } as usize);
+                }
                 let others = objects.opened.get(&e.handle).map_or(&[][..], |all| all);
                 for target in others.iter().chain([first]) {
                     // SAFETY: what is in the table, which is locked, lives.
@@ -343,12 +448,7 @@ impl EventSink for Hca {
                     }
                 }
             }
-            None if e.handle == 0 => {
-                for context in &objects.contexts {
-                    // SAFETY: as above.
-                    unsafe { &*context.events }.push(ibv_async_event::of_port(event_type));
-                }
-            }
+            None if e.handle == 0 => objects.tell_contexts(event_type),
             None => {}
         }
     }

@@ -97,7 +97,7 @@ unsafe fn real(place: usize, args: &Args) -> usize {
 fn around(row: usize, args: &Args, call: impl FnOnce(&Args) -> usize) -> usize {
     let before = errno();
     let mut line = trace::Line::new();
-    let seen = trace::Seen::begin(row, args, &mut line);
+    let seen = trace::TracedCall::begin(row, args, &mut line);
     set_errno(before);
     // SAFETY: called for a QP that the thread completes, which has all functions of its kind.
     let abort = || _ = unsafe { real(Row::ibv_wr_abort as usize, args) };
@@ -132,6 +132,7 @@ pub fn channel(row: Row, fd: i32, call: impl FnOnce() -> i32) -> i32 {
 /// Starts the layer, if the environment requests it: once, when the library is loaded.
 #[cfg(not(test))]
 extern "C" fn at_load() {
+    crate::weak::install();
     // All have something to begin.
     if [trace::install(), call_faults::install(), strict::install()].contains(&true) {
         for (name, slot) in crate::symbols::slots() {

@@ -5,7 +5,7 @@
 //! back; no transport logic is here. Low to high:
 //!
 //! * `abi`: the structs of `<infiniband/verbs.h>`. `event_acks`: acknowledgement of events.
-//!   `verb_result`, `thread_lock`, `env`: errno, locks, the environment. `worker`: a thread that
+//!   `verb_result`, `env`: errno, the environment. `worker`: a thread that
 //!   others wake. `event_queue`: events with a descriptor. `null_memory`: the memory of null
 //!   regions. `object_numbers`: handles as programs see them. `stats_printer`: prints counters.
 //! * `hca_kinds`: one row for each kind of device. `adapter`: an entry of the list of devices, one
@@ -20,8 +20,9 @@
 //!   that programs write themselves. `sysfs`: files of devices that programs read. `umad`: the
 //!   kernel's end of libibumad.
 //! * `layer`: sees every call of the program, if the environment requests it. `call_faults`: makes
-//!   calls fail by rules. `trace`: prints them. `strict`: reports what the program may not do.
-//!   `inside`, `peek`, `json`: what trace and strict need.
+//!   calls fail by rules. `trace`: prints them. `strict`: tells
+//!   `gdrcore_strict` of them, which reports what the program may not do.
+//!   `peek`: structs that they read where the program's pointers lead.
 //! * `mlx5`: the calls of mlx5dv that our `libmlx5.so.1` passes on.
 //! * Independent of a device: `gids`, `string_verbs`, `rate_verbs`, `kern_verbs`, `fork_verbs`.
 //!
@@ -54,8 +55,6 @@ mod fork_verbs;
 mod gids;
 mod hca;
 mod hca_kinds;
-mod inside;
-mod json;
 mod kern_verbs;
 mod layer;
 mod list_verbs;
@@ -83,12 +82,12 @@ mod strict;
 mod string_verbs;
 mod symbols;
 mod sysfs;
-mod thread_lock;
 mod trace;
 mod ucma_table;
 mod umad;
 mod uverbs_commands;
 mod verb_result;
+mod weak;
 mod worker;
 mod xrcd_verbs;
 

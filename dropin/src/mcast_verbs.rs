@@ -4,7 +4,6 @@ use crate::abi::ibv_qp;
 use crate::qp_verbs::Qp;
 use crate::verb_result::Verb;
 use core::ffi::{c_int, c_void};
-use gdrcore_core::device::Device;
 use gdrcore_core::{refuse, Result};
 
 /// The QP and group of the calls below.

@@ -7,8 +7,9 @@ use crate::null_memory;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::pd_verbs::Pd;
 use crate::verb_result::{object, Verb};
+use crate::weak;
 use core::ffi::{c_int, c_uint, c_void};
-use gdrcore_core::device::{Device, MrReg};
+use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, Handle, ACCESS_ALL, ACCESS_REMOTE_CHANGE};
 use gdrcore_core::{refuse, Error, Result};
 use gdrcore_net::map::{page_size, Map};
@@ -342,8 +343,9 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         if let Some(dmah) = m.dmah {
             dmah.release();
         }
-        // SAFETY: made by Box::into_raw; the program may not use it any more.
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        // SAFETY: made by Box::into_raw; the program may not use it any more. Mr begins with the
+        // program's struct.
+        unsafe { weak::free_and_poison(mr.cast::<Mr>()) };
         Ok(())
     })())
 }

@@ -1,10 +1,11 @@
 //! The object handles that programs see. Each kind of object has small numbers in the process: a
 //! new object gets the lowest free one, as the kernel does for an open file. FreeFlow's router, for
-//! example, uses them as indexes of its own tables. The device's handle of an object is another
-//! number.
+//! example, uses them as indexes of its own tables. With `--weak` they begin elsewhere ([`weak`]).
+//! The device's handle of an object is another number.
 
-use crate::fork_verbs::around_forks;
-use crate::thread_lock::ForkLock;
+use crate::weak;
+use gdrcore_net::fork::around_forks;
+use gdrcore_net::thread_lock::ForkLock;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -75,9 +76,9 @@ impl ObjectNumber {
         ObjectNumber { kind, number: NUMBERS.lock()[kind as usize].take(device.addr()) }
     }
 
-    /// The number.
+    /// The handle: the number, behind the first handle of its kind.
     pub fn get(&self) -> u32 {
-        self.number
+        weak::first_handle(self.kind as u64) + self.number
     }
 }
 

@@ -51,11 +51,12 @@ impl Context {
         Ok(unsafe { &*p.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() })
     }
 
-    /// Adds the context to its device's table, so that events reach it.
+    /// Adds the context to its device's table, so that events reach it. Of a device that is lost it
+    /// has IBV_EVENT_DEVICE_FATAL at once.
     pub fn publish(self) -> *mut ibv_context {
         // SAFETY: just made, and freed only by `ibv_close_device`.
         let c = unsafe { &*Box::into_raw(Box::new(self)) };
-        c.hca.objects().contexts.push(OpenContext { ibv: c.as_ibv(), events: &raw const c.events });
+        c.hca.add_context(OpenContext { ibv: c.as_ibv(), events: &raw const c.events });
         c.as_ibv()
     }
 

@@ -5,14 +5,17 @@
 
 use crate::abi::ibv_device;
 use crate::adapter::{places, Adapter};
-use crate::fork_verbs::around_forks;
+use crate::fork_verbs::PAGES_MOVE;
 use crate::hca::Hca;
-use crate::thread_lock::ForkLock;
+use crate::worker::{Sleep, Worker};
 use crate::{env, object_numbers, stats_printer};
+use core::sync::atomic::Ordering;
+use gdrcore_calls::options;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
 use gdrcore_core::Result;
+use gdrcore_net::fork::around_forks;
 use gdrcore_net::reason;
+use gdrcore_net::thread_lock::{back_off, ForkLock};
 use gdrcore_net::threads::with_stack;
 use std::sync::Once;
 
@@ -20,6 +23,9 @@ use std::sync::Once;
 pub struct State {
     pub adapters: Vec<&'static Adapter>,
     pub open: Vec<OpenHca>,
+    /// Devices of routers that a thread opens, with the process of the thread: the child of a fork
+    /// has none of its parent's.
+    opening: Vec<(u32, u32)>,
     /// Counters of devices that were closed.
     closed: ClosedCounters,
 }
@@ -31,9 +37,21 @@ pub struct OpenHca {
     pub hca: &'static Hca,
 }
 
+impl OpenHca {
+    /// The device, for one more context. [`put`] is the opposite.
+    pub fn hold(&mut self) -> &'static Hca {
+        self.contexts += 1;
+        self.hca
+    }
+}
+
 /// The process's devices.
-pub static STATE: ForkLock<State> =
-    ForkLock::new(State { adapters: Vec::new(), open: Vec::new(), closed: ClosedCounters::new() });
+pub static STATE: ForkLock<State> = ForkLock::new(State {
+    adapters: Vec::new(),
+    open: Vec::new(),
+    opening: Vec::new(),
+    closed: ClosedCounters::new(),
+});
 
 /// The sum of the counters of devices that this process has closed.
 struct ClosedCounters {
@@ -80,7 +98,7 @@ extern "C" fn release() {
 /// here.
 pub fn present() -> Vec<&'static Adapter> {
     let places = places();
-    let only = env::device();
+    let only = env::text(&options::DEVICE);
     let mut state = STATE.lock();
     let mut list = Vec::new();
     for place in places {
@@ -115,14 +133,47 @@ pub fn is_listed(device: *const ibv_device) -> bool {
 /// # Errors
 /// Those of [`Hca::open`].
 pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
-    let mut state = STATE.lock();
-    // A parent process's devices do not count.
-    state.open.retain(|o| o.hca.check().is_ok());
-    if let Some(o) = state.open.iter_mut().find(|o| o.index == adapter.index) {
-        o.contexts += 1;
-        return Ok(o.hca);
-    }
+    let own = (std::process::id(), adapter.index);
+    let mut tries = 0;
+    let mut state = loop {
+        let mut state = STATE.lock();
+        // A parent process's devices do not count.
+        state.open.retain(|o| o.hca.check().is_ok());
+        state.opening.retain(|(process, _)| *process == own.0);
+        // A new context on a device whose router has ended gets a device of the next router.
+        let serves = |o: &&mut OpenHca| o.index == adapter.index && !o.hca.is_lost();
+        if let Some(o) = state.open.iter_mut().find(serves) {
+            return Ok(o.hold());
+        }
+        if !state.opening.contains(&own) {
+            break state;
+        }
+        drop(state);
+        back_off(tries);
+        tries = tries.saturating_add(1);
+    };
     stats_printer::install(total);
+    let opened;
+    if adapter.router.is_some() {
+        // A router may be slow to answer, and a fork waits for the list.
+        state.opening.push(own);
+        drop(state);
+        opened = open(adapter);
+        state = STATE.lock();
+        state.opening.retain(|o| *o != own);
+    } else {
+        // The child of a fork must not have an address that is half open.
+        opened = open(adapter);
+    }
+    let hca = opened?;
+    state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
+    drop(state);
+    EVENTS.wake();
+    Ok(hca)
+}
+
+/// Opens the device of an entry, and starts the thread of its events, if it has none of its own.
+fn open(adapter: &'static Adapter) -> Result<&'static Hca> {
     let hca = with_stack("gdrc-open", || {
         // The reason for a refusal is recorded per thread.
         reason::install();
@@ -134,8 +185,25 @@ pub fn get(adapter: &'static Adapter) -> Result<&'static Hca> {
             });
         })
     })?;
-    state.open.push(OpenHca { index: adapter.index, contexts: 1, hca });
+    if hca.soft().is_none() {
+        PAGES_MOVE.store(true, Ordering::Relaxed);
+        let started = EVENTS.start("gdrc-events", |_| deliver());
+        started.inspect_err(|_| {
+            // SAFETY: nobody else knows the device.
+            unsafe { hca.close() };
+        })?;
+    }
     Ok(hca)
+}
+
+/// The thread that delivers the events of devices that have no thread in this process.
+static EVENTS: Worker = Worker::new();
+
+/// Delivers what there is. The lock keeps the devices open.
+fn deliver() -> Sleep {
+    let state = STATE.lock();
+    let readable = state.open.iter().filter_map(|o| o.hca.pump()).collect();
+    Sleep { readable, ..Sleep::default() }
 }
 
 /// Removes one context from an open device. Without any context the device is closed.
@@ -143,23 +211,37 @@ pub fn put(hca: &'static Hca) {
     let mut state = STATE.lock();
     let Some(at) = state.open.iter().position(|o| core::ptr::eq(o.hca, hca)) else { return };
     state.open[at].contexts -= 1;
-    if state.open[at].contexts == 0 {
-        state.open.remove(at);
-        if let Ok(counters) = hca.device.counters() {
-            state.closed.own().add(&counters);
-        }
-        // SAFETY: no context is left, so no object of theirs may be used any more.
-        unsafe { hca.close() };
+    if state.open[at].contexts > 0 {
+        return;
     }
+    state.open.remove(at);
+    // A device here has its address until it is closed, so the next one waits. A router may be slow
+    // to answer, and a fork waits for the list.
+    let mut held = hca.soft().is_some().then_some(state);
+    let counters = hca.device.counters().unwrap_or_default();
+    // SAFETY: no context is left, so no object of theirs may be used any more.
+    unsafe { hca.close() };
+    held.get_or_insert_with(|| STATE.lock()).closed.own().add(&counters);
+}
+
+/// Asks the open device of an entry. It stays open meanwhile, and the list is not locked, because a
+/// router may be slow to answer. `None`: it is not open.
+pub fn ask<T>(index: u32, question: impl FnOnce(&Hca) -> T) -> Option<T> {
+    let hca = STATE.lock().open.iter_mut().find(|o| o.index == index).map(OpenHca::hold)?;
+    let answer = question(hca);
+    put(hca);
+    Some(answer)
 }
 
 /// The sum of the counters of all devices that the process has open or had open.
 fn total() -> Counters {
-    // The lock keeps the devices open.
     let mut state = STATE.lock();
     let mut all = *state.closed.own();
-    for counters in state.open.iter().filter_map(|o| o.hca.device.counters().ok()) {
-        all.add(&counters);
+    let open: Vec<_> = state.open.iter_mut().map(OpenHca::hold).collect();
+    drop(state);
+    for hca in open {
+        all.add(&hca.device.counters().unwrap_or_default());
+        put(hca);
     }
     all
 }

@@ -8,7 +8,6 @@ use crate::verb_result::Verb;
 use crate::{open_devices, ops_table, umad, uverbs_commands};
 use core::ffi::c_int;
 use core::mem::offset_of;
-use gdrcore_core::device::Device;
 use gdrcore_core::refuse;
 use gdrcore_net::reason;
 
@@ -29,7 +28,7 @@ pub unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_contex
             // SAFETY: ours, and nobody has seen it.
             unsafe { libc::close(cmd_fd) };
         })?;
-        let verbs = ops_table::verbs(adapter, hca.device.vectors(), cmd_fd, events.fd());
+        let verbs = ops_table::verbs(adapter, hca, cmd_fd, events.fd());
         Ok(Context { verbs, hca, adapter, events }.publish())
     })())
 }
@@ -66,14 +65,10 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
         let file = uverbs_commands::File::of(cmd_fd)
             .ok_or_else(|| refuse!(Os(libc::EBADF), "cmd_fd {cmd_fd}: not a descriptor"))?;
         let events = EventQueue::new()?;
-        let found = uverbs_commands::with_device(file, |open, adapter| {
-            open.contexts += 1;
-            (open.hca, adapter)
-        });
-        let (hca, adapter) = found.ok_or_else(|| {
+        let (hca, adapter) = uverbs_commands::device_of(file).ok_or_else(|| {
             refuse!(Unsupported, "cmd_fd {cmd_fd}: of no context of this process")
         })?;
-        let verbs = ops_table::verbs(adapter, hca.device.vectors(), cmd_fd, events.fd());
+        let verbs = ops_table::verbs(adapter, hca, cmd_fd, events.fd());
         Ok(Context { verbs, hca, adapter, events }.publish())
     })())
 }

@@ -2,35 +2,41 @@
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::hca::Hca;
+use crate::hca_kinds::Called;
 use crate::{
     cq_ex_verbs, cq_verbs, dm_verbs, failed_requests, layer, mr_verbs, open_qp_verbs, pd_verbs,
-    post_verbs, qp_ex_verbs, qp_verbs, query_verbs, srq_verbs, xrcd_verbs,
+    post_verbs, qp_ex_verbs, qp_verbs, query_verbs, srq_verbs, weak, xrcd_verbs,
 };
 use core::ffi::{c_int, c_void};
+use gdrcore_core::device::Device;
+use gdrcore_net::soft::SoftDevice;
 
-fn operations() -> ibv_context_ops {
+/// The operations of contexts whose device is a `D`.
+fn operations<D: Called + ?Sized>() -> ibv_context_ops {
     ibv_context_ops {
         alloc_mw: Some(mr_verbs::alloc_mw),
         bind_mw: Some(post_verbs::bind_mw),
         dealloc_mw: Some(mr_verbs::dealloc_mw),
-        poll_cq: Some(if failed_requests::are_wanted() {
-            cq_verbs::poll_cq::<true>
-        } else {
-            cq_verbs::poll_cq::<false>
+        poll_cq: Some(match (weak::shortens_polls(), failed_requests::are_wanted()) {
+            (false, false) => cq_verbs::poll_cq::<D, false>,
+            (false, true) => cq_verbs::poll_cq::<D, true>,
+            (true, false) => cq_verbs::poll_cq_short::<D, false>,
+            (true, true) => cq_verbs::poll_cq_short::<D, true>,
         }),
         req_notify_cq: Some(cq_verbs::req_notify_cq),
-        post_srq_recv: Some(post_verbs::post_srq_recv),
-        post_send: Some(post_verbs::post_send),
-        post_recv: Some(post_verbs::post_recv),
+        post_srq_recv: Some(post_verbs::post_srq_recv::<D>),
+        post_send: Some(post_verbs::post_send::<D>),
+        post_recv: Some(post_verbs::post_recv::<D>),
         // SAFETY: null pointers are operations that no program calls.
         ..unsafe { core::mem::zeroed() }
     }
 }
 
-/// The operations of a context, and its public fields. `vectors`: completion vectors of its device.
+/// The operations of a context, and its public fields.
 pub fn verbs(
     adapter: &'static Adapter,
-    vectors: u32,
+    hca: &'static Hca,
     cmd_fd: c_int,
     async_fd: c_int,
 ) -> verbs_context {
@@ -58,10 +64,13 @@ pub fn verbs(
         sz: size_of::<verbs_context>(),
         context: ibv_context {
             device: (&raw const adapter.ibv).cast_mut(),
-            ops: operations(),
+            ops: match hca.soft() {
+                Some(_) => operations::<SoftDevice>(),
+                None => operations::<dyn Device>(),
+            },
             cmd_fd,
             async_fd,
-            num_comp_vectors: vectors as c_int,
+            num_comp_vectors: hca.device.vectors() as c_int,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             // Tells the inline verbs that there is a verbs_context.
             abi_compat: usize::MAX as *mut c_void,

@@ -11,7 +11,6 @@ use crate::open_context::Context;
 use crate::verb_result::{object, Verb};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Result};
 

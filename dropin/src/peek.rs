@@ -1,18 +1,7 @@
-//! Reads what a program's pointers lead to. A bad pointer is an answer, not a fault: the program's
-//! call says what it thinks of it.
+//! Structs of libibverbs that are read where a program's pointers lead.
 
 use crate::abi::*;
-use core::mem::MaybeUninit;
-use gdrcore_core::mem::host;
-
-/// Most requests of a list that are read. A list may be a circle.
-const REQUESTS_MAX: usize = 1024;
-
-/// Types of which any bytes are a value.
-///
-/// # Safety
-/// Any bytes are a value of it.
-pub unsafe trait Bits: Copy {}
+pub use gdrcore_strict::peek::{list, peek, text, Bits};
 
 macro_rules! bits {
     ($($t:ty),* $(,)?) => {
@@ -23,70 +12,7 @@ macro_rules! bits {
     };
 }
 bits! {
-    u8, u16, u32, u64, usize, i32, [u8; 16], [u32; 3], ibv_sge, ibv_send_wr, ibv_recv_wr, ibv_wc,
-    ibv_qp_attr,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_ah_attr, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex, ibv_cq_init_attr_ex, ibv_async_event, ibv_port_attr, DeviceLimits,
-    ibv_mw_bind, ibv_mw_bind_info,
-}
-
-/// The value at an address; `None`: null, or no memory.
-pub fn peek<T: Bits>(at: usize) -> Option<T> {
-    if at == 0 {
-        return None;
-    }
-    let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: the value's own bytes, which are zero.
-    let bytes =
-        unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
-    host::fetch(at as u64, bytes).ok()?;
-    // SAFETY: any bytes are a value.
-    Some(unsafe { value.assume_init() })
-}
-
-/// A string of C, of at most as many bytes as the buffer has; `None`: null, or no memory.
-pub fn text(at: usize, buffer: &mut [u8]) -> Option<&str> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match peek::<u8>(at.checked_add(len).filter(|_| at != 0)?)? {
-            0 => break,
-            byte => buffer[len] = byte,
-        }
-        len += 1;
-    }
-    core::str::from_utf8(&buffer[..len]).ok()
-}
-
-/// Types of requests, which lead to the next one.
-pub trait Listed: Bits {
-    /// The address of the next one, or null.
-    fn next(&self) -> usize;
-}
-impl Listed for ibv_send_wr {
-    fn next(&self) -> usize {
-        self.next as usize
-    }
-}
-impl Listed for ibv_recv_wr {
-    fn next(&self) -> usize {
-        self.next as usize
-    }
-}
-
-/// The requests of a list, each with its address.
-fn places<T: Listed>(first: usize) -> impl Iterator<Item = (usize, T)> {
-    let read = |at: usize| peek::<T>(at).map(|wr| (at, wr));
-    core::iter::successors(read(first), move |(_, wr)| read(wr.next())).take(REQUESTS_MAX)
-}
-
-/// The requests of a list.
-pub fn list<T: Listed>(first: usize) -> impl Iterator<Item = T> {
-    places(first).map(|(_, wr)| wr)
-}
-
-/// The requests of a list, each with its address. `None`: it is longer than what is read, or does
-/// not end.
-pub fn whole_list<T: Listed>(first: usize) -> Option<Vec<(usize, T)>> {
-    let all: Vec<(usize, T)> = places(first).collect();
-    all.last().is_none_or(|(_, wr)| wr.next() == 0).then_some(all)
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_ah_attr, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_cq_init_attr_ex, ibv_async_event, ibv_port_attr,
+    DeviceLimits, ibv_mw_bind, ibv_mw_bind_info,
 }

@@ -4,16 +4,17 @@
 
 use crate::abi::*;
 use crate::ah_verbs::Ah;
+use crate::hca_kinds::Called;
 use crate::mr_verbs::{Mr, Mw};
 use crate::qp_verbs::Qp;
 use crate::srq_verbs::{self, Srq};
-use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, set_errno, Verb};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{access, qp_type, send_flags, wr_opcode, BindMwWr, MwBindInfo};
 use gdrcore_core::{refuse, Error, Result};
+use gdrcore_net::thread_lock::retry_while_busy;
 
 /// Most requests that are copied at once.
 const CHUNK: usize = 16;
@@ -32,7 +33,7 @@ fn post_code(verb: Verb, r: Result<()>) -> c_int {
 }
 
 /// The operation behind `ibv_post_send`.
-pub unsafe extern "C" fn post_send(
+pub unsafe extern "C" fn post_send<D: Called + ?Sized>(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn post_send(
             "a request of a DCI names its target: ibv_wr_ calls and mlx5dv_wr_set_dc_addr"
         )),
         // SAFETY: the program's list.
-        _ => unsafe { post(q, wr, &mut at) },
+        _ => unsafe { post::<D>(q, wr, &mut at) },
     };
     if done.is_ok() {
         return 0;
@@ -62,8 +63,8 @@ pub unsafe extern "C" fn post_send(
 /// handles of datagrams are replaced. The requests of a DCI already have the device's handles.
 ///
 /// # Safety
-/// The objects live, and so do the pieces.
-pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
+/// The objects live, and so do the pieces. The QP's device is a `D`.
+pub unsafe fn post_batch<D: Called + ?Sized>(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
     let mut named = Ok(());
     let mut count = 0;
     for w in wrs.iter_mut() {
@@ -81,7 +82,7 @@ pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
     }
     let done = named.and_then(|()| {
         // SAFETY: the list that was linked; its pieces are the caller's.
-        retry_while_busy(|| unsafe { q.device.post_send_all(q.handle, next) })
+        retry_while_busy(|| unsafe { D::of(q.device).post_send_all(q.handle, next) })
     });
     if done.is_err() {
         // SAFETY: not posted, so their windows live.
@@ -94,15 +95,19 @@ pub unsafe fn post_batch(q: &Qp, wrs: &mut [ibv_send_wr]) -> c_int {
 }
 
 /// # Safety
-/// The list and its objects live.
+/// The list and its objects live, and the QP's device is a `D`.
 #[inline]
-unsafe fn post(q: &Qp, wr: *const ibv_send_wr, at: &mut *const ibv_send_wr) -> Result<()> {
+unsafe fn post<D: Called + ?Sized>(
+    q: &Qp,
+    wr: *const ibv_send_wr,
+    at: &mut *const ibv_send_wr,
+) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         if q.kind == qp_type::UD || binds(wr, q.cap.max_send_wr) {
-            post_translated(q, wr, at)
+            post_translated::<D>(q, wr, at)
         } else {
-            retry_while_busy(|| q.device.post_send(q.handle, wr, at))
+            retry_while_busy(|| D::of(q.device).post_send(q.handle, wr, at))
         }
     }
 }
@@ -127,8 +132,9 @@ unsafe fn binds(mut wr: *const ibv_send_wr, n: u32) -> bool {
 /// Posts copies in which handles replace the program's pointers.
 ///
 /// # Safety
-/// The program's list, and objects of it that live.
-unsafe fn post_translated(
+/// The program's list, and objects of it that live. The QP's device is a `D`.
+#[inline(never)] // its copies are large, and most posts need none
+unsafe fn post_translated<D: Called + ?Sized>(
     q: &Qp,
     mut wr: *const ibv_send_wr,
     bad: &mut *const ibv_send_wr,
@@ -163,7 +169,7 @@ unsafe fn post_translated(
             let mut at = first;
             let posted = retry_while_busy(|| {
                 // SAFETY: a list of our own, of which the pieces are the program's.
-                unsafe { q.device.post_send(q.handle, first, &mut at) }
+                unsafe { D::of(q.device).post_send(q.handle, first, &mut at) }
             });
             if let Err(e) = posted {
                 // SAFETY: the device names one of the copies, all of one array.
@@ -230,7 +236,7 @@ unsafe fn restore_key(w: &ibv_send_wr) {
 }
 
 /// The operation behind `ibv_post_recv`.
-pub unsafe extern "C" fn post_recv(
+pub unsafe extern "C" fn post_recv<D: Called + ?Sized>(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -238,14 +244,14 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: the program's QP. Not checked for null: the inline verb has read it already.
     let q = unsafe { &*qp.cast::<Qp>() };
     let mut at: *const ibv_recv_wr = wr;
-    // SAFETY: the program's list.
-    let done = retry_while_busy(|| unsafe { q.device.post_recv(q.handle, wr, &mut at) });
+    // SAFETY: the program's list, and contexts have this operation for their device.
+    let done = retry_while_busy(|| unsafe { D::of(q.device).post_recv(q.handle, wr, &mut at) });
     // SAFETY: the program's pointer.
     unsafe { tell_bad(Verb("ibv_post_recv"), done, at, bad) }
 }
 
 /// The operation behind `ibv_post_srq_recv`.
-pub unsafe extern "C" fn post_srq_recv(
+pub unsafe extern "C" fn post_srq_recv<D: Called + ?Sized>(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -254,7 +260,7 @@ pub unsafe extern "C" fn post_srq_recv(
     let s = unsafe { &*srq.cast::<Srq>() };
     let mut at: *const ibv_recv_wr = wr;
     // SAFETY: the program's list.
-    let done = unsafe { srq_verbs::post(s, wr, &mut at) };
+    let done = unsafe { srq_verbs::post::<D>(s, wr, &mut at) };
     // SAFETY: the program's pointer.
     unsafe { tell_bad(Verb("ibv_post_srq_recv"), done, at, bad) }
 }
@@ -304,7 +310,7 @@ pub unsafe extern "C" fn bind_mw(
         wr.ext.bind_mw = bind_request(mw, w.ibv.rkey.wrapping_add(1), &b.bind_info);
         let mut at: *const ibv_send_wr = &wr;
         // SAFETY: one request of our own, which names the program's objects.
-        unsafe { post_translated(q, &wr, &mut at) }.map_err(|e| match e {
+        unsafe { post_translated::<dyn Device>(q, &wr, &mut at) }.map_err(|e| match e {
             Error::Again => refuse!(NoMemory, "max_send_wr: the send queue is full"),
             e => e,
         })

@@ -5,6 +5,7 @@
 //! send queue. The first error is recorded: `ibv_wr_complete` returns it and posts nothing.
 
 use crate::abi::*;
+use crate::hca_kinds::Called;
 use crate::layer;
 use crate::mlx5::requests;
 use crate::open_context::Context;
@@ -14,8 +15,10 @@ use crate::send_batch::SendBatch;
 use crate::verb_result::{out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::{c_int, c_void};
+use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, AtomicWr, FlushWr};
 use gdrcore_core::{refuse, Result};
+use gdrcore_net::soft::SoftDevice;
 
 /// `ibv_qp_create_send_ops_flags` of each transport: up to 9, bit n is operation n of
 /// `ibv_wr_opcode`.
@@ -156,7 +159,10 @@ fn extend(qp: &mut Qp, ops: u64) -> Result<()> {
     ex.wr_set_sge = Some(wr_set_sge);
     ex.wr_set_sge_list = Some(wr_set_sge_list);
     ex.wr_start = Some(wr_start);
-    ex.wr_complete = Some(wr_complete);
+    ex.wr_complete = Some(match qp.hca.soft() {
+        Some(_) => wr_complete::<SoftDevice>,
+        None => wr_complete::<dyn Device>,
+    });
     ex.wr_abort = Some(wr_abort);
     layer::wrap_qp(ex);
     qp.dv = requests::functions(qp.kind == qp_type::DCI);
@@ -181,7 +187,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     }
 }
 
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete<D: Called + ?Sized>(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: this thread has the turn.
     let Some(b) = (unsafe { batch(qp) }) else { return libc::EINVAL };
     // SAFETY: the program's QP.
@@ -193,7 +199,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         Some(e) => Verb("ibv_wr_complete").code(Err(e)),
         None if b.wrs.is_empty() => 0,
         // SAFETY: objects in the list are the program's, and pieces the batch's.
-        None => unsafe { post_batch(q, &mut b.wrs) },
+        None => unsafe { post_batch::<D>(q, &mut b.wrs) },
     };
     b.clear();
     q.lock.unlock();

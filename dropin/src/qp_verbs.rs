@@ -11,7 +11,6 @@ use crate::pd_verbs::Pd;
 use crate::query_verbs::vendor;
 use crate::send_batch::SendBatch;
 use crate::srq_verbs::Srq;
-use crate::thread_lock::{retry_while_busy, ThreadLock};
 use crate::verb_result::{object, out, Verb};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +20,7 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::{copy_qp_attr, refuse, Result};
 use gdrcore_net::reason;
-use gdrcore_net::soft::SoftDevice;
+use gdrcore_net::thread_lock::{retry_while_busy, ThreadLock};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A queue pair.
@@ -33,7 +32,7 @@ pub struct Qp {
     pub dv: mlx5dv_qp_ex,
     /// Its `handle`.
     _object_number: ObjectNumber,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn Device,
     pub hca: &'static Hca,
     pub handle: Handle,
     /// Its type for the device. Programs see `IBV_QPT_DRIVER` for both types of DC.
@@ -112,10 +111,12 @@ impl Qp {
     /// program may no longer know the QP's number.
     fn forget_completions(&self) {
         let base = &self.ex.qp_base;
-        for cq in [base.send_cq, base.recv_cq] {
+        let receives = (base.recv_cq != base.send_cq).then_some(base.recv_cq);
+        for cq in [base.send_cq].into_iter().chain(receives) {
             // SAFETY: CQs outlive their QPs.
             if let Ok(cq) = unsafe { Cq::of(cq) } {
-                // It fails only in the child of a fork, which has no completions.
+                // It fails only in the child of a fork, which has no completions, and when the
+                // router has ended.
                 let _ = retry_while_busy(|| self.device.cq_purge(cq.handle, self.number));
             }
         }
@@ -162,9 +163,8 @@ impl EventTarget for Qp {
         (self.number == number).then_some(self.handle)
     }
 
-    fn first_failure(&self, number: u32) -> Option<Option<Handle>> {
-        let first = || !self.explained.swap(true, Ordering::Relaxed);
-        (self.number == number).then(|| first().then_some(self.handle))
+    fn is_first_failure(&self, number: u32) -> Option<bool> {
+        (self.number == number).then(|| !self.explained.swap(true, Ordering::Relaxed))
     }
 }
 
@@ -173,7 +173,7 @@ impl QpSnapshot {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn query(&self, device: &SoftDevice) -> Result<ibv_qp_attr> {
+    pub fn query(&self, device: &dyn Device) -> Result<ibv_qp_attr> {
         let (a, _) = device.qp_query(self.handle)?;
         let mut attr = ibv_qp_attr {
             cap: self.cap,

@@ -9,7 +9,7 @@ use crate::hca::Hca;
 use crate::open_context::Context;
 use crate::verb_result::{out, set_errno, Verb};
 use core::ffi::{c_char, c_int, c_void};
-use gdrcore_core::device::{Device, DeviceAttr};
+use gdrcore_core::device::DeviceAttr;
 use gdrcore_core::roce::multicast::MEMBERS;
 use gdrcore_core::verbs::types::mtu;
 use gdrcore_core::{refuse, Result};
@@ -51,15 +51,19 @@ const SPEED_FDR10: u8 = 8;
 /// `ibv_device_cap_flags`: CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN,
 /// SRQ_RESIZE, MEM_WINDOW, XRC, MEM_MGT_EXTENSIONS, MEM_WINDOW_TYPE_2B (docs/using/DROPIN.md).
 const CAPS: u32 =
-    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+    1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | SRQ_RESIZE | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+/// Not of a device of a router.
+const SRQ_RESIZE: u32 = 1 << 13;
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `_ATOMIC_WRITE` of `device_cap_flags_ex`.
 const CAPS_EX: u64 = 1 << 38 | 1 << 40;
 /// `IBV_ATOMIC_GLOB`: the CPU's atomics.
 const ATOMIC_GLOB: u32 = 2;
 
-/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: the CPU copies, so memory need not be present
-/// before it is used.
-const ODP: u64 = 3;
+/// `IBV_ODP_SUPPORT`: the CPU copies, so memory need not be present before it is used.
+const ODP: u64 = 1;
+/// `IBV_ODP_SUPPORT_IMPLICIT`: a region of the whole address space, which a device in this process
+/// reaches.
+const ODP_IMPLICIT: u64 = 2;
 /// `ibv_odp_transport_cap_bits`.
 pub const ODP_RC: u32 = ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_SRQ_RECV | ODP_WORDS;
 /// Operations whose answer has no data.
@@ -104,7 +108,7 @@ pub fn device_attr(hca: &Hca, adapter: &Adapter) -> ibv_device_attr {
         vendor_part_id: identity().1,
         max_qp: int(a.max_qp),
         max_qp_wr: int(a.max_qp_wr),
-        device_cap_flags: CAPS,
+        device_cap_flags: if hca.soft().is_some() { CAPS } else { CAPS & !SRQ_RESIZE },
         max_sge: int(a.max_sge),
         max_sge_rd: int(a.max_sge),
         max_cq: int(a.max_cq),
@@ -153,15 +157,17 @@ pub unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the program's pointer.
     Verb("ibv_query_device_ex").code(unsafe { Context::of_anybody(context) }.and_then(|c| {
+        let plain = device_attr(c.hca, c.adapter);
+        let flags = u64::from(plain.limits.device_cap_flags) | CAPS_EX;
         let full = ibv_device_attr_ex {
-            orig_attr: device_attr(c.hca, c.adapter),
-            odp_general_caps: ODP,
+            orig_attr: plain,
+            odp_general_caps: if c.hca.soft().is_some() { ODP | ODP_IMPLICIT } else { ODP },
             rc_odp_caps: ODP_RC,
             uc_odp_caps: ODP_SEND | ODP_RECV | ODP_WRITE,
             ud_odp_caps: ODP_SEND | ODP_RECV | ODP_SRQ_RECV,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
-            device_cap_flags_ex: u64::from(CAPS) | CAPS_EX,
+            device_cap_flags_ex: flags,
             cq_mod_caps: [u16::MAX; 2],
             max_dm_size: crate::dm_verbs::MAX,
             xrc_odp_caps: ODP_RC,

@@ -3,10 +3,10 @@ use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::event_acks::{AckCounters, EventKind};
 use crate::hca::{EventTarget, Hca};
+use crate::hca_kinds::Called;
 use crate::object_numbers::{Kind, ObjectNumber};
 use crate::open_context::{end_events, Context};
 use crate::pd_verbs::Pd;
-use crate::thread_lock::retry_while_busy;
 use crate::verb_result::{object, out, Verb};
 use crate::xrcd_verbs::Xrcd;
 use core::ffi::c_int;
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::device::{Device, SrqAttr};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Result};
-use gdrcore_net::soft::SoftDevice;
+use gdrcore_net::thread_lock::retry_while_busy;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -22,7 +22,7 @@ pub struct Srq {
     ibv: ibv_srq,
     /// `ibv.handle`.
     _number: ObjectNumber,
-    pub device: &'static SoftDevice,
+    pub device: &'static dyn Device,
     hca: &'static Hca,
     pub handle: Handle,
     domain: &'static Pd,
@@ -256,8 +256,12 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// Posts to an SRQ; concurrent threads wait for each other.
 ///
 /// # Safety
-/// As for [`gdrcore_core::device::Device::post_srq_recv`].
-pub unsafe fn post(s: &Srq, wr: *const ibv_recv_wr, bad: &mut *const ibv_recv_wr) -> Result<()> {
+/// As for [`gdrcore_core::device::Device::post_srq_recv`]. Its device is a `D`.
+pub unsafe fn post<D: Called + ?Sized>(
+    s: &Srq,
+    wr: *const ibv_recv_wr,
+    bad: &mut *const ibv_recv_wr,
+) -> Result<()> {
     // SAFETY: the caller's promise.
-    retry_while_busy(|| unsafe { s.device.post_srq_recv(s.handle, wr, bad) })
+    retry_while_busy(|| unsafe { D::of(s.device).post_srq_recv(s.handle, wr, bad) })
 }

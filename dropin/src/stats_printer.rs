@@ -8,6 +8,7 @@ use crate::{env, failed_requests, trace, verb_result as result};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
+use gdrcore_calls::options;
 use gdrcore_core::counters::Counters;
 use gdrcore_net::signals::without_signals;
 use std::fmt::Write as _;
@@ -33,7 +34,7 @@ pub fn install(total: fn() -> Counters) {
         work(why.last, total);
         Sleep::default()
     };
-    let is_wanted = env::stats() || trace::is_counting();
+    let is_wanted = env::is_on(&options::STATS) || trace::is_counting();
     if !is_wanted || PRINTER.is_started() || PRINTER.start("gdrc-stats", print).is_err() {
         return;
     }
@@ -143,7 +144,7 @@ static AT_LAST: extern "C" fn() = at_last;
 /// with one write.
 fn print(all: &Counters) -> std::io::Result<()> {
     let mut text = String::new();
-    if env::stats() {
+    if env::is_on(&options::STATS) {
         for (name, value) in Counters::NAMES.iter().zip(all.values()).filter(|(_, v)| *v != 0) {
             let _ = writeln!(text, "gdrcore: {name} {value}");
         }

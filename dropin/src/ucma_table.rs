@@ -7,22 +7,22 @@
 //! open connections get a DREQ.
 
 use crate::adapter::Adapter;
-use crate::fork_verbs::around_forks;
 use crate::gids;
 use crate::hca::{Hca, CM_EVENTS};
 use crate::layer;
 use crate::open_devices;
-use crate::thread_lock::ForkLock;
 use crate::umad;
 use crate::verb_result::Verb;
 use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
 use core::ops::Deref;
 use gdrcore_calls::Row;
-use gdrcore_core::device::{CmDevice, Device};
+use gdrcore_core::device::CmDevice;
 use gdrcore_core::mem::host;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::Result;
+use gdrcore_net::fork::around_forks;
+use gdrcore_net::thread_lock::ForkLock;
 use gdrcore_net::{clock, fault, reason};
 use gdrcore_ucma::file::Files;
 use gdrcore_ucma::proto::number;
@@ -58,29 +58,39 @@ impl Devices for Adapters {
     fn manager(&self, device: usize) -> Result<Manager> {
         let adapter = self.all.get(device).ok_or(gdrcore_core::Error::NoDevice)?;
         umad::prepare(adapter.lid != 0);
-        Ok(Arc::new(HeldHca(open_devices::get(adapter)?)))
+        let hca = open_devices::get(adapter)?;
+        match hca.device.cm() {
+            Ok(cm) => Ok(Arc::new(HeldHca { hca, cm })),
+            Err(e) => {
+                open_devices::put(hca);
+                Err(e)
+            }
+        }
     }
 }
 
-/// An open device, kept open.
-struct HeldHca(&'static Hca);
+/// An open device, kept open, and its connection manager.
+struct HeldHca {
+    hca: &'static Hca,
+    cm: &'static dyn CmDevice,
+}
 
 impl Drop for HeldHca {
     fn drop(&mut self) {
-        open_devices::put(self.0);
+        open_devices::put(self.hca);
     }
 }
 
 impl Manage for HeldHca {
     fn path_mtu(&self, to: &AhAttr) -> u8 {
-        self.0.device.path_mtu(to).unwrap_or(self.0.attr.active_mtu) as u8
+        self.hca.device.path_mtu(to).unwrap_or(self.hca.attr.active_mtu) as u8
     }
 }
 
 impl Deref for HeldHca {
     type Target = dyn CmDevice;
     fn deref(&self) -> &Self::Target {
-        self.0.device
+        self.cm
     }
 }
 

@@ -16,7 +16,7 @@ use crate::adapter::Adapter;
 use crate::event_acks::EventKind;
 use crate::hca::Hca;
 use crate::open_context::Context;
-use crate::open_devices::{OpenHca, STATE};
+use crate::open_devices::{put, STATE};
 use crate::qp_verbs::{Qp, QpSnapshot};
 use crate::query_verbs;
 use crate::verb_result::{stat, Verb};
@@ -65,19 +65,14 @@ pub fn descriptor() -> Result<c_int> {
     Ok(ends[0])
 }
 
-/// Calls `found` with the device and the entry of the context whose `cmd_fd` is this file. The list
-/// of open devices is locked during the call, so no other thread closes the device. `None`: the
-/// file is of no context of this process.
-pub fn with_device<R>(
-    file: File,
-    found: impl FnOnce(&mut OpenHca, &'static Adapter) -> R,
-) -> Option<R> {
+/// The device, for one more context ([`put`] is the opposite), and the entry of the context whose
+/// `cmd_fd` is this file. `None`: the file is of no context of this process.
+pub fn device_of(file: File) -> Option<(&'static Hca, &'static Adapter)> {
     let mut state = STATE.lock();
-    state
-        .open
-        .iter_mut()
-        .find_map(|open| Some((adapter_of(open.hca, file)?, open)))
-        .map(|(adapter, open)| found(open, adapter))
+    state.open.iter_mut().find_map(|open| {
+        let adapter = adapter_of(open.hca, file)?;
+        Some((open.hold(), adapter))
+    })
 }
 
 fn adapter_of(hca: &Hca, file: File) -> Option<&'static Adapter> {
@@ -119,11 +114,12 @@ fn offer() {
 /// write(2) to a descriptor that cannot be written to. Returns `len`, or a negative errno.
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     let done = File::of(fd).and_then(|file| {
-        with_device(file, |open, adapter| {
-            // The program's addresses may be invalid.
-            fault::install()?;
-            command(&CommandTarget { hca: open.hca, adapter, file }, buf as u64, len)
-        })
+        let (hca, adapter) = device_of(file)?;
+        // The program's addresses may be invalid.
+        let done = fault::install()
+            .and_then(|()| command(&CommandTarget { hca, adapter, file }, buf as u64, len));
+        put(hca);
+        Some(done)
     });
     match done {
         Some(Ok(())) => isize::try_from(len).unwrap_or(isize::MAX),

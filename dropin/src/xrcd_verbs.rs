@@ -10,7 +10,6 @@ use crate::hca::{File, Hca, XrcFile};
 use crate::open_context::Context;
 use crate::verb_result::{object, stat, Verb};
 use core::ffi::c_int;
-use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{refuse, Error, Result};
 

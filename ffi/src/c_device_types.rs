@@ -83,11 +83,18 @@ pub struct gdrc_config {
     /// of one engine. Several exclude qpn_base and NICs (-EOPNOTSUPP). Which object is of which
     /// engine: docs/using/ABI.md, "Threads".
     pub engines: u32,
-    /// Faults of the packets of a soft device, and its smaller limits, or NULL: rules such as "loss
-    /// rate 1%; limit max_qp = 4" (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096
-    /// bytes; -EINVAL: a word is wrong, and gdrc_error_detail names it. Read during the call only.
-    /// What they exclude: docs/using/ABI.md, "Captures and faults".
+    /// Faults of the packets and calls of a soft device, and its smaller limits, or NULL: rules
+    /// such as "loss rate 1%; call gdrc_mr_reg nth 3 errno ENOMEM; limit max_qp = 4"
+    /// (docs/using/TESTING.md), drawn by `seed`. At most 32 in 4096 bytes; -EINVAL: a word is
+    /// wrong, and gdrc_error_detail names it. Read during the call only. What they exclude:
+    /// docs/using/ABI.md, "Captures and faults".
     pub faults: *const c_char,
+    /// Reports what the program does with this context though the specification forbids it or
+    /// leaves it undefined (docs/using/STRICT.md), or NULL: "report", "abort" or "exit=N", N from 1
+    /// to 255, and perhaps a comma and the NIC that is meant, as in "exit=66,mlx5". -EINVAL: a word
+    /// is wrong, or another context of the process has other words. GDRC_STRICT in the environment
+    /// overrides it. Read during the call only. Not of NICs (-EOPNOTSUPP).
+    pub strict: *const c_char,
 }
 
 /// Capabilities and bounds of a device.

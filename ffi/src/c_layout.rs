@@ -21,7 +21,7 @@ impl From<AhAttr> for gdrc_ah_attr {
 
 // First published sizes of the attribute structs: they may grow, never shrink.
 const _: () = {
-    assert!(size_of::<gdrc_config>() == 128);
+    assert!(size_of::<gdrc_config>() == 136);
     assert!(size_of::<gdrc_device_attr>() == 104);
     // 48 in the first version.
     assert!(size_of::<gdrc_mr_attr>() == 80);

@@ -1,7 +1,7 @@
 //! Structs of queue pairs and related ones: addresses, attributes, endpoints.
 
 use crate::c_handles::*;
-use gdrcore_core::verbs::types::QpCap;
+use gdrcore_core::verbs::types::{AhAttr, QpCap};
 
 /// The destination of a QP or an address handle: 24 bytes. Frozen, as it lies inside gdrc_qp_attr.
 #[repr(C)]
@@ -18,6 +18,21 @@ pub struct gdrc_ah_attr {
     /// Traffic class: DSCP. The two ECN bits are ignored, because they are the device's
     /// (GDRC_CONFIG_DCQCN).
     pub traffic_class: u8,
+}
+
+// The flow label is beside the frozen struct.
+impl From<gdrc_ah_attr> for AhAttr {
+    fn from(a: gdrc_ah_attr) -> AhAttr {
+        let gdrc_ah_attr { dgid, scope_id, udp_port, hop_limit, traffic_class } = a;
+        AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class, flow_label: 0 }
+    }
+}
+
+impl From<AhAttr> for gdrc_ah_attr {
+    fn from(a: AhAttr) -> gdrc_ah_attr {
+        let AhAttr { dgid, scope_id, udp_port, hop_limit, traffic_class, .. } = a;
+        gdrc_ah_attr { dgid, scope_id, udp_port, hop_limit, traffic_class }
+    }
 }
 
 /// SRQ attributes.

@@ -1,5 +1,5 @@
 //! The structs of the header: core's, and those of this library alone. Their layout is ABI, which
-//! `tests/c/layout.c` asserts from the C side.
+//! `ffi/abi` states as a C compiler sees it.
 //!
 //! Three families (docs/using/ABI.md): handles (one 64-bit word, passed by value), hot structs
 //! (frozen, layout of their `ibv_` counterparts) and attribute structs (`struct_size` first,

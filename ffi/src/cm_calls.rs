@@ -5,15 +5,22 @@ use crate::c_consts::{cm_conn_flags, cm_event};
 use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::connect_calls::DEFAULT_TIMEOUT;
+use crate::context_device::undoing;
 use crate::context_slots::device;
 use crate::ptr::{out, plain_in, sized_in_optional, sized_out};
 use core::ffi::{c_char, c_int, c_void};
 use gdrcore_core::cm::types as cm;
 use gdrcore_core::device::CmDevice;
+use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::Result;
 
 fn manager(ctx: *const gdrc_context) -> Result<&'static dyn CmDevice> {
     device(ctx)?.cm()
+}
+
+/// Destroys an id of a call that has failed.
+fn give_up(ctx: *const gdrc_context, id: Handle) {
+    let _ = device(ctx).and_then(|device| undoing(device).cm()?.destroy(id));
 }
 
 /// The parameters of a call in core's form.
@@ -104,9 +111,7 @@ pub unsafe extern "C" fn gdrc_cm_listen(
         let port = self::port(port)?;
         let handle = m.create(self::port_space(port_space)?, context)?;
         let made = m.bind(handle, port).and_then(|port| m.listen(handle, backlog).map(|()| port));
-        let port = made.inspect_err(|_| {
-            let _ = m.destroy(handle);
-        })?;
+        let port = made.inspect_err(|_| give_up(ctx, handle))?;
         out.write(gdrc_cm_id { handle });
         Ok(c_int::from(port))
     })
@@ -146,9 +151,8 @@ pub unsafe extern "C" fn gdrc_cm_connect(
         let m = manager(ctx)?;
         let port = self::port(port)?;
         let handle = m.create(self::port_space(port_space)?, p.context)?;
-        m.connect(handle, &to.into(), port, qp.handle, &param).inspect_err(|_| {
-            let _ = m.destroy(handle);
-        })?;
+        m.connect(handle, &to.into(), port, qp.handle, &param)
+            .inspect_err(|_| give_up(ctx, handle))?;
         out.write(gdrc_cm_id { handle });
         Ok(())
     })

@@ -3,6 +3,7 @@
 use crate::c_consts::*;
 use crate::c_result::{call, refuse};
 use crate::c_types::*;
+use crate::context_device::undoing;
 use crate::context_slots::device;
 use crate::endpoint_calls;
 use crate::ptr::{plain_in, sized_in, sized_in_optional};
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn gdrc_qp_connect(
             qp_state::RESET => plan.run(dev, qp, true).inspect_err(|_| {
                 // The program may try again, or with another peer.
                 let reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
-                let _ = dev.qp_modify(qp.handle, &reset, qp_attr_mask::STATE);
+                let _ = undoing(dev).qp_modify(qp.handle, &reset, qp_attr_mask::STATE);
             })?,
             qp_state::INIT => plan.run(dev, qp, false)?,
             state => {

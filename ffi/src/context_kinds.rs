@@ -5,14 +5,22 @@
 
 use crate::c_consts::config_flags;
 use crate::c_result::refuse;
+use crate::context_device::ContextDevice;
 use crate::context_slots::{FastDevice, OpenDevice};
 use crate::open_config::OpenConfig;
 use crate::open_error::{self, Stage};
 use core::fmt;
 use gdrcore_core::config::LoweredLimits;
-use gdrcore_core::Result;
+use gdrcore_core::inject::Faults;
+use gdrcore_core::{Error, Result};
+use gdrcore_net::inject::{
+    check_log, count_one, device_keys, note_repeat, FaultSpec, FaultyDevice,
+};
 use gdrcore_net::reason;
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::soft::{soft_flags, EngineCount, PathChoice, SoftConfig, SoftDevice};
+use gdrcore_strict::device::StrictDevice;
+use gdrcore_strict::process::{install, Settings};
 use gdrcore_verbs::VerbsDevice;
 
 /// The form of the names of a kind.
@@ -73,7 +81,7 @@ static KINDS: &[DeviceKind] = &[
         words: "\"router:[<name or socket>]\"",
         check: |_, _| Ok(()),
         memsize: soft_memsize,
-        open: open_soft,
+        open: open_routed,
     },
     DeviceKind {
         form: NameForm::Word("loopback"),
@@ -187,7 +195,30 @@ fn soft_config<'a>(config: &'a OpenConfig<'a>) -> SoftConfig<'a> {
     };
     let engines = EngineCount::all(config.engines);
     let faults = config.faults.as_ref();
-    SoftConfig { core: config.core, flags, path, pcap: config.pcap, faults, engines }
+    let mut core = config.core;
+    // A program that is checked meets the errors of a NIC.
+    core.limits.cq_overrun |= strict(config).is_some() && config.engines == 1;
+    SoftConfig { core, flags, path, pcap: config.pcap, faults, engines }
+}
+
+/// What is asked for of the program's calls: by who has started it, or else by itself.
+fn strict(config: &OpenConfig<'_>) -> Option<Settings> {
+    Settings::of_environment().or(config.strict)
+}
+
+/// Puts a device whose calls are looked at in front of one, if that is asked for. `behind`: the
+/// same device, whose calls no rule fails. In a frame of its own, since few programs do.
+#[inline(never)]
+fn watched(
+    open: OpenDevice,
+    behind: &'static dyn ContextDevice,
+    settings: Option<Settings>,
+) -> OpenDevice {
+    if settings.is_none() {
+        return open;
+    }
+    let device = Box::leak(Box::new(StrictDevice::new(open.device, behind)));
+    OpenDevice { device, fast: FastDevice::None }
 }
 
 /// Bytes of memory of a soft device.
@@ -201,11 +232,80 @@ unsafe fn open_soft(
     name: &str,
     config: &OpenConfig<'_>,
 ) -> Result<OpenDevice> {
+    let explain = |&e: &Error| open_error::explain(name, Stage::Device, e);
+    let mut soft = soft_config(config);
+    if let Some(spec) = &config.keys {
+        soft.core.seed = device_keys(spec.seed, name);
+    }
+    let of_config = |&e: &Error| open_error::explain(name, Stage::Config, e);
+    if config.faults.is_some() || config.call_faults.is_some() {
+        check_log().inspect_err(of_config)?;
+    }
+    let strict = strict(config);
+    strict.map_or(Ok(()), install).inspect_err(of_config)?;
     // SAFETY: the contract of `DeviceKind::open` is that of `init`.
-    let device = unsafe { SoftDevice::init(memory, bytes, name, &soft_config(config)) }
-        .inspect_err(|&e| open_error::explain(name, Stage::Device, e))?;
-    let fast = device.only_engine().map_or(FastDevice::Engines(device), FastDevice::Engine);
-    Ok(OpenDevice { device, fast })
+    let device = unsafe { SoftDevice::init(memory, bytes, name, &soft) }.inspect_err(explain)?;
+    if let Some(spec) = &config.keys {
+        note_repeat(spec, spec.seed);
+        count_one();
+    }
+    let open = match &config.call_faults {
+        Some((spec, rules)) => with_call_faults(device, spec, rules),
+        None => {
+            let fast = device.only_engine().map_or(FastDevice::Engines(device), FastDevice::Engine);
+            OpenDevice { device, fast }
+        }
+    };
+    Ok(watched(open, device, strict))
+}
+
+/// A device whose calls fail by rules. In a frame of its own, since rules are large.
+#[cold]
+#[inline(never)]
+fn with_call_faults(
+    device: &'static SoftDevice,
+    spec: &FaultSpec<'_>,
+    rules: &Faults,
+) -> OpenDevice {
+    let faulty = Box::leak(Box::new(FaultyDevice::new(device, spec, rules.clone())));
+    OpenDevice { device: faulty, fast: FastDevice::None }
+}
+
+/// A tenant's own device, or one of the router's: as the router's policy says.
+unsafe fn open_routed(
+    memory: *mut u8,
+    bytes: usize,
+    name: &str,
+    config: &OpenConfig<'_>,
+) -> Result<OpenDevice> {
+    // SAFETY: our contract.
+    match unsafe { open_soft(memory, bytes, name, config) } {
+        Err(Error::Os(libc::EREMOTE)) => {}
+        done => return done,
+    }
+    check_remote(name, config)?;
+    let device =
+        RemoteDevice::open(name).inspect_err(|&e| open_error::explain(name, Stage::Device, e))?;
+    let device: &'static RemoteDevice = Box::leak(Box::new(device));
+    // `open_soft` has begun to look.
+    Ok(watched(OpenDevice { device, fast: FastDevice::None }, device, strict(config)))
+}
+
+fn has_faults(config: &OpenConfig<'_>) -> bool {
+    config.faults.is_some() || config.call_faults.is_some() || config.keys.is_some()
+}
+
+/// Refuses options of a device in this process: one of the router's is all tenants'.
+fn check_remote(name: &str, config: &OpenConfig<'_>) -> Result<()> {
+    let option = match () {
+        _ if config.pcap.is_some() => "pcap_path",
+        _ if has_faults(config) => "faults",
+        _ if config.core.limits != LoweredLimits::NONE => "a lowered limit",
+        _ if config.engines != 1 => "engines",
+        _ if config.core.keepalive_ns != 0 => "keepalive_ms",
+        _ => return Ok(()),
+    };
+    Err(refuse!(Unsupported, "'{name}': the device is the router's, which has no {option}"))
 }
 
 /// Refuses options of the soft device: a NIC's packets do not pass through this library, so it can
@@ -215,9 +315,10 @@ fn check_verbs(name: &str, config: &OpenConfig<'_>) -> Result<()> {
         _ if config.pcap.is_some() => {
             "pcap_path is for the soft device; capture a NIC's packets with tcpdump"
         }
-        _ if config.faults.is_some() || config.core.limits != LoweredLimits::NONE => {
+        _ if has_faults(config) || config.core.limits != LoweredLimits::NONE => {
             "faults are of the soft device; a NIC has its own"
         }
+        _ if config.strict.is_some() => "strict is of the soft device",
         _ if config.engines != 1 => {
             "engines are of the soft device; a NIC serves all threads at once"
         }
@@ -248,6 +349,14 @@ unsafe fn open_verbs(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_core::config::Config;
+    use gdrcore_net::inject::FaultSpec;
+
+    fn plain<'a>() -> OpenConfig<'a> {
+        let (core, flags, engines) = (Config::default(), 0, 1);
+        let (faults, call_faults, keys) = (None, None, None);
+        OpenConfig { core, flags, pcap: None, engines, faults, call_faults, keys, strict: None }
+    }
 
     #[test]
     fn a_name_belongs_to_the_kind_that_it_begins_with() {
@@ -271,11 +380,28 @@ mod tests {
     }
 
     #[test]
-    fn the_path_follows_from_flags_and_capture() {
-        let of = |flags, pcap| {
-            let core = Default::default();
-            soft_config(&OpenConfig { core, flags, pcap, engines: 1, faults: None }).path
+    fn options_that_a_device_of_the_router_lacks_are_refused() {
+        let config = |engines, pcap, keepalive_ns| {
+            let core = Config { keepalive_ns, ..Default::default() };
+            check_remote("router:", &OpenConfig { core, pcap, engines, ..plain() })
         };
+        let refused = Err(Error::Unsupported);
+        assert_eq!(config(1, None, 0), Ok(()));
+        assert_eq!(config(2, None, 0), refused);
+        assert_eq!(config(1, Some(c"file"), 0), refused);
+        assert_eq!(config(1, None, 1), refused);
+        let keys = Some(FaultSpec { rules: "keys", seed: 1, launched: None });
+        assert_eq!(check_remote("router:", &OpenConfig { keys, ..plain() }), refused);
+        assert_eq!(check_verbs("verbs:a", &OpenConfig { keys, ..plain() }), refused);
+        assert_eq!(check_verbs("verbs:a", &plain()), Ok(()));
+        let strict = Settings::parse("report");
+        assert_eq!(check_verbs("verbs:a", &OpenConfig { strict, ..plain() }), refused);
+        assert_eq!(check_remote("router:", &OpenConfig { strict, ..plain() }), Ok(()));
+    }
+
+    #[test]
+    fn the_path_follows_from_flags_and_capture() {
+        let of = |flags, pcap| soft_config(&OpenConfig { flags, pcap, ..plain() }).path;
         for (flags, plain, captured) in [
             (0, PathChoice::Auto, PathChoice::Udp),
             (config_flags::SHM, PathChoice::Auto, PathChoice::Auto),

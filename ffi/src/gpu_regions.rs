@@ -2,6 +2,7 @@
 //! reaches them.
 
 use crate::c_consts::*;
+use crate::c_result::refuse;
 use crate::c_types::{gdrc_context, gdrc_mr_attr};
 use crate::context_device::ContextDevice;
 use crate::context_slots::{device, nic, not_a_context, number, SLOTS};
@@ -10,10 +11,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::{Error, Result};
+use gdrcore_cuda::memory::{self, Shared};
 use gdrcore_cuda::route::{self, Record, Ways};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
+use gdrcore_net::remote::call::GpuMemory;
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_verbs::VerbsDevice;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -166,6 +171,51 @@ impl Ways for SoftWays<'_> {
     }
 }
 
+/// A router's soft device, which stages: it opens the memory by the descriptor of its allocation.
+struct RouterWays<'a> {
+    device: &'static RemoteDevice,
+    reg: MrReg,
+    span: &'a Span,
+}
+
+impl Ways for RouterWays<'_> {
+    type Made = (Handle, MrAttr, Option<u64>);
+
+    fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
+        // No words: one of several routes; the reasons are in the region's attributes.
+        Err(Error::Unsupported)
+    }
+
+    fn address(&mut self) -> Result<Self::Made> {
+        // No words: one of several routes; the reasons are in the region's attributes.
+        Err(Error::Unsupported)
+    }
+
+    fn staged(&mut self) -> Result<Self::Made> {
+        let Shared::Descriptor { fd, offset, size } =
+            memory::export(self.span.at, self.span.length).map_err(explain)?
+        else {
+            return Err(refuse!(
+                Unsupported,
+                "a router opens GPU memory by a descriptor: allocate it with GDRC_CUDA_SHAREABLE"
+            ));
+        };
+        // SAFETY: just exported, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let name = self.span.device.bdf().map(|bdf| bdf.to_string()).unwrap_or_default();
+        let mut bdf = [0; 16];
+        // Names of PCI devices are shorter.
+        bdf.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+        let memory = GpuMemory { bdf, offset, size };
+        let (mr, attr) = self.device.mr_reg_gpu(&self.reg, memory, fd.as_fd())?;
+        Ok((mr, attr, None))
+    }
+
+    fn is_soft(&self) -> bool {
+        true
+    }
+}
+
 /// A NIC, which needs dma-buf or nvidia_peermem.
 struct NicWays {
     nic: &'static VerbsDevice,
@@ -208,15 +258,16 @@ pub(crate) fn register(
     let state = state_or_new(ctx)?;
     let span = Span::of(reg.addr, reg.length).map_err(explain)?;
     let (reg, sysfs) = (*reg, Path::new("/sys"));
-    let ((mr, attr, cookie), record) = match nic {
-        Some(nic) => route::register(&span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
-        None => route::register(
-            &span,
-            dma_buf,
-            sysfs,
-            &mut SoftWays { device, state, reg, span: &span },
-        )?,
+    let span = &span;
+    let ((mr, attr, cookie), record) = match (nic, device.remote()) {
+        (Some(nic), _) => route::register(span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
+        (None, Some(device)) => {
+            route::register(span, dma_buf, sysfs, &mut RouterWays { device, reg, span })?
+        }
+        (None, None) => {
+            route::register(span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span })?
+        }
     };
-    with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
+    with_state(state, |s| s.regions.push(GpuRegion { mr, span: *span, record, cookie }));
     Ok((mr, attr))
 }

@@ -8,7 +8,7 @@
 //! The files, low to high:
 //!
 //! * `c_consts`, `c_types` and the files that it names, `c_cm_types`: constants and structs of the
-//!   header that core does not define. `c_layout`: their sizes.
+//!   header that core does not define.
 //! * `c_result`, `ptr`: results of calls, and access through the caller's pointers.
 //! * `context_device`, `context_slots`: the trait of a context's device, and the table of contexts.
 //! * `error_detail`, `open_error`, `string_calls`: reasons of failed calls.
@@ -27,7 +27,6 @@ mod c_consts;
 mod c_device_types;
 mod c_fast_types;
 mod c_handles;
-mod c_layout;
 mod c_qp_types;
 mod c_result;
 mod c_types;
@@ -85,3 +84,9 @@ pub use stats_calls::*;
 pub use string_calls::*;
 pub use topology_calls::*;
 pub use xrc_calls::*;
+
+/// What `--strict` says at the end of the process.
+#[cfg(not(test))]
+#[used]
+#[link_section = ".fini_array"]
+static AT_END: extern "C" fn() = gdrcore_strict::process::at_end;

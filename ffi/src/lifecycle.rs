@@ -45,7 +45,7 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
 /// Errors: -EINVAL: not a device name, struct_size is 0, a limit is out of range, or a pointer is
 /// NULL; -E2BIG: cfg is from a newer header and sets fields that this library does not know;
 /// gdrc_error_detail has the reason. Threads: any. Cost: no allocation; no system call, but for an
-/// IPv6 address with a zone.
+/// IPv6 address with a zone and for a seed of `faults` that is drawn.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_size(
     device: *const c_char,
@@ -61,7 +61,8 @@ pub unsafe extern "C" fn gdrc_context_size(
     })
 }
 
-/// Opens a device in the caller's memory: nothing is allocated, now or later. `memory` must be
+/// Opens a device in the caller's memory: nothing is allocated, now or later, but for `faults`,
+/// whose rules allocate when the device is opened, and for each CQ and queue pair. `memory` must be
 /// aligned to GDRC_CONTEXT_ALIGN bytes and have the size of gdrc_context_size; its contents do not
 /// matter; it must stay at its place, untouched, until gdrc_close has returned.
 ///
@@ -84,7 +85,8 @@ pub unsafe extern "C" fn gdrc_context_size(
 /// descriptors; of a router: -ENODEV: there is none, -EACCES: this process belongs to no tenant,
 /// -ETIMEDOUT: it does not answer, -EDQUOT, -ENOSPC: its resources are exhausted; other errnos of
 /// the system. gdrc_error_detail has the reason. Threads: any; the new context may be used by all.
-/// Cost: system calls (sockets, epoll); no allocation.
+/// Cost: system calls (sockets, epoll); no allocation without `faults`. A fault of a call opens and
+/// writes the log that GDRC_FAULT_LOG names.
 #[no_mangle]
 pub unsafe extern "C" fn gdrc_context_init(
     memory: *mut c_void,

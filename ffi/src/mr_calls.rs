@@ -3,6 +3,7 @@
 use crate::c_consts::*;
 use crate::c_result::{call, refuse};
 use crate::c_types::*;
+use crate::context_device::undoing;
 use crate::context_slots::device;
 use crate::gpu_regions;
 use crate::ptr::{out, out_optional, sized_in, sized_out, sized_out_optional, zeroed};
@@ -59,21 +60,20 @@ fn mr_reg(
     if access & access::ZERO_BASED != 0 && iova != 0 {
         return Err(refuse!(Invalid, "iova {iova:#x}: with GDRC_ACCESS_ZERO_BASED it must be 0"));
     }
-    let (mr, a) = dev.mr_reg(&MrReg {
-        pd: pd.handle,
-        addr,
-        length: len,
-        iova,
-        access,
-        provider: 0,
-        cookie: 0,
-    })?;
-    if let Some((fd, offset)) = shared {
-        if let Err(e) = dev.mr_share(mr, fd, offset) {
-            dev.mr_dereg(mr)?;
-            return Err(e);
+    let reg = MrReg { pd: pd.handle, addr, length: len, iova, access, provider: 0, cookie: 0 };
+    let (mr, a) = match (shared, dev.remote()) {
+        (None, _) => dev.mr_reg(&reg)?,
+        // A router maps the file itself.
+        (Some((fd, offset)), Some(remote)) => remote.mr_reg_file(&reg, fd, offset)?,
+        (Some((fd, offset)), None) => {
+            let made = dev.mr_reg(&reg)?;
+            if let Err(e) = dev.mr_share(made.0, fd, offset) {
+                undoing(dev).mr_dereg(made.0)?;
+                return Err(e);
+            }
+            made
         }
-    }
+    };
     out.write(gdrc_mr { handle: mr });
     if let Some(attr) = attr {
         attr.write(&mr_attr(&a));

@@ -4,11 +4,13 @@ use crate::c_consts::*;
 use crate::c_result::{call, refuse};
 use crate::c_types::*;
 use crate::ptr::{self, sized_in_optional, sized_out};
-use core::ffi::{c_int, CStr};
+use core::ffi::{c_char, c_int, CStr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gdrcore_core::config::LoweredLimits;
+use gdrcore_core::inject::Faults;
 use gdrcore_core::{copy_fields, Config, Result};
 use gdrcore_net::inject::FaultSpec;
+use gdrcore_strict::process::Settings;
 
 /// The number of the next context of the process.
 static CONTEXTS: AtomicU32 = AtomicU32::new(1);
@@ -24,10 +26,18 @@ pub(crate) struct OpenConfig<'a> {
     pub(crate) engines: u32,
     /// Injected faults of packets.
     pub(crate) faults: Option<FaultSpec<'a>>,
+    /// Injected faults of calls: with a seed, and as they were read.
+    pub(crate) call_faults: Option<(FaultSpec<'a>, Box<Faults>)>,
+    /// The keys follow from these faults, which have a seed.
+    pub(crate) keys: Option<FaultSpec<'a>>,
+    /// The program's calls are looked at.
+    pub(crate) strict: Option<Settings>,
 }
 
 /// Longest rules of injected faults, in bytes.
 const FAULTS_MAX: usize = 4096;
+/// Longest words of [`gdrc_config::strict`], in bytes.
+const STRICT_MAX: usize = 64;
 
 /// Copies the limits that have one name and unit here and in core.
 macro_rules! copy_limits {
@@ -69,7 +79,7 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
         Some(unsafe { ptr::cstr(c.pcap_path, libc::PATH_MAX as usize, "cfg->pcap_path") }?)
     };
-    let mut faults = if c.faults.is_null() {
+    let rules = if c.faults.is_null() {
         None
     } else {
         // SAFETY: as above.
@@ -95,15 +105,47 @@ pub(crate) fn read<'a>(cfg: *const gdrc_config) -> Result<OpenConfig<'a>> {
         ..Config::DEFAULT
     };
     copy_limits!(c => core);
-    if let Some(spec) = &faults {
-        let read = spec.read()?;
-        core.limits = read.limits();
-        if core.limits != LoweredLimits::NONE && c.engines > 1 {
-            return Err(refuse!(Unsupported, "cfg->faults: a device with limits has one engine"));
-        }
-        faults = faults.filter(|_| read.hits_packets());
+    let (engines, strict) = (c.engines.max(1), read_strict(c.strict)?);
+    let (faults, call_faults, keys) = (None, None, None);
+    let mut config =
+        OpenConfig { core, flags: c.flags, pcap, engines, faults, call_faults, keys, strict };
+    if let Some(spec) = rules {
+        read_faults(spec, &mut config)?;
     }
-    Ok(OpenConfig { core, flags: c.flags, pcap, engines: c.engines.max(1), faults })
+    Ok(config)
+}
+
+/// Reads the words of [`gdrc_config::strict`].
+fn read_strict(words: *const c_char) -> Result<Option<Settings>> {
+    if words.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the header's contract: a NUL-terminated string that stays during the call.
+    let text = unsafe { ptr::cstr(words, STRICT_MAX, "cfg->strict") }?;
+    let settings = text.to_str().ok().and_then(Settings::parse);
+    settings.map(Some).ok_or_else(|| {
+        let wanted = "report, abort or exit=N, and perhaps a comma and mlx5, rxe, efa or hns";
+        refuse!(Invalid, "cfg->strict {text:?}: not {wanted}")
+    })
+}
+
+/// Reads the rules of faults. In a frame of its own, since rules are large, and threads of programs
+/// may have small stacks.
+#[cold]
+#[inline(never)]
+fn read_faults<'a>(mut spec: FaultSpec<'a>, config: &mut OpenConfig<'a>) -> Result<()> {
+    let read = spec.read()?;
+    config.core.limits = read.limits();
+    if config.core.limits != LoweredLimits::NONE && config.engines > 1 {
+        return Err(refuse!(Unsupported, "cfg->faults: a device with limits has one engine"));
+    }
+    spec.seed = spec.drawn_seed()?;
+    config.keys = read.sets_keys().then_some(spec);
+    config.faults = read.hits_packets().then_some(spec);
+    if read.hits_calls() || read.shortens_polls() {
+        config.call_faults = Some((spec, Box::new(read)));
+    }
+    Ok(())
 }
 
 /// Fills `cfg` with the default of every limit, so that a program can print them or scale one.

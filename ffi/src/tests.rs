@@ -2,6 +2,7 @@
 //! the device.
 
 pub(crate) mod fake_device;
+mod faulty;
 
 use crate::ptr::zeroed;
 use crate::*;

@@ -78,7 +78,7 @@ fn contexts() {
             gdrc_context_size(name, &with(&|c| (c.engines, c.faults) = (2, limit)), &mut need);
         EOPNOTSUPP "'verbs:x': faults":
             gdrc_context_size(c"verbs:x".as_ptr(), &with(&|c| c.faults = limit), &mut need);
-        EINVAL "'loopback': faults: line 1, column 6: 'ibv_reg_mr': only calls":
+        EINVAL "'loopback': faults: line 1, column 6: 'ibv_reg_mr': no call of gdrcore.h":
             gdrc_context_size(name, &with(&|c| c.faults = call), &mut need);
         EINVAL "'loopback': max_dc_context 5000":
             gdrc_context_size(name, &with(&|c| c.max_dc_context = 5000), &mut need);

@@ -6,6 +6,7 @@
 //! every id can be made again.
 
 use crate::bytes::Bytes;
+use crate::coverage::counts;
 use crate::host::Host;
 use gdrcore_core::cm::mad::{attribute, MAD_LEN, REMOTE_ID_AT, REQUEST_ID_AT, SERVICE_AT};
 use gdrcore_core::cm::{cm_event, port_space, CmEvent, ConnParam};
@@ -47,28 +48,16 @@ type Sent = (usize, Vec<u8>);
 /// QPs of each side.
 const KINDS: [u32; 5] = [qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD];
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Managed {
-    /// Events, by number.
-    pub events: [u64; 16],
-    /// Calls that succeeded, and calls that refused.
-    pub calls: [u64; 2],
-    /// Messages that differed from the sent ones, and those of them that were not dropped.
-    pub forged: [u64; 2],
-    /// Messages that were repeated.
-    pub retries: u64,
-}
-
-impl Managed {
-    /// Adds another run's coverage.
-    pub fn add(&mut self, other: &Managed) {
-        let pairs =
-            self.events.iter_mut().zip(other.events).chain(self.calls.iter_mut().zip(other.calls));
-        for (sum, n) in pairs.chain(self.forged.iter_mut().zip(other.forged)) {
-            *sum += n;
-        }
-        self.retries += other.retries;
+counts! {
+    Managed {
+        /// Events, by number.
+        events: [u64; 16],
+        /// Calls that succeeded, and calls that refused.
+        calls: [u64; 2],
+        /// Messages that differed from the sent ones, and those of them that were not dropped.
+        forged: [u64; 2],
+        /// Messages that were repeated.
+        retries: u64,
     }
 }
 

@@ -2,42 +2,31 @@
 //! whoever may be there.
 
 use crate::bytes::Bytes;
+use crate::coverage::counts;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Route, Text, MESSAGE_MAX, VERSIONS,
 };
 use gdrcore_router::broker::{Action, Broker, MapEvent, SessionId, State};
-use gdrcore_router::identity::{Namespace, Seen, World};
+use gdrcore_router::identity::{Namespace, PeerFacts, World};
 use gdrcore_router::policy::{show, Placed, Policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fed {
-    /// Events that were taken in.
-    pub taken: u32,
-    /// Events that were refused.
-    pub refused: u32,
-    /// Routes that were made.
-    pub made: u32,
-    /// Routes that were refused.
-    pub failed: u32,
-    /// Routes that had to wait for their answer.
-    pub waited: u32,
-    /// Sessions that an event has ended.
-    pub ended: u32,
-}
-
-impl Fed {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Fed) {
-        self.taken += other.taken;
-        self.refused += other.refused;
-        self.made += other.made;
-        self.failed += other.failed;
-        self.waited += other.waited;
-        self.ended += other.ended;
+counts! {
+    Fed {
+        /// Events that were taken in.
+        taken: u64,
+        /// Events that were refused.
+        refused: u64,
+        /// Routes that were made.
+        made: u64,
+        /// Routes that were refused.
+        failed: u64,
+        /// Routes that had to wait for their answer.
+        waited: u64,
+        /// Sessions that an event has ended.
+        ended: u64,
     }
 }
 
@@ -111,7 +100,7 @@ pub fn feed(data: &[u8]) -> Fed {
                 side.seen.ended += out
                     .iter()
                     .filter(|a| matches!(a, Action::End(_, why) if !why.is_empty()))
-                    .count() as u32;
+                    .count() as u64;
             }
         }
         side.settle(out);
@@ -164,8 +153,9 @@ impl Side {
 
     fn join(&mut self, tenant: u8, out: &mut Vec<Action>) {
         let uid = Some(u32::from(tenant) + 1);
-        let id =
-            self.broker.connect(self.now, Seen { socket: "/s".into(), uid, ..Seen::default() });
+        let id = self
+            .broker
+            .connect(self.now, PeerFacts { socket: "/s".into(), uid, ..PeerFacts::default() });
         let hello = Hello {
             versions: VERSIONS,
             features: feature::DIRECT | feature::RELAY,
@@ -208,7 +198,7 @@ impl Side {
                 0 => self.seen.made += 1,
                 _ => self.seen.failed += 1,
             }
-            self.seen.waited += u32::from(since < self.now);
+            self.seen.waited += u64::from(since < self.now);
         }
     }
 

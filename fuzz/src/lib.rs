@@ -9,6 +9,7 @@
 //! * [`mod@router`]: the router's broker, with messages of any processes.
 //! * [`mod@policy`]: what a router reads of its operator: policies, maps of hosts, requests.
 //! * [`mod@feed`]: the map of hosts as an adapter brings it, with any events.
+//! * [`mod@remote`]: verbs that a router executes: any calls, queues and doorbells of its tenants.
 //! * [`mod@relay`]: the router's relay, with frames of any content.
 //! * [`mod@cm`]: two connection managers, their programs, the network between them and a stranger.
 //! * [`mod@capi`]: the C calls in any order, with arguments that no correct program passes.
@@ -19,6 +20,7 @@
 mod bytes;
 mod capi;
 mod cm;
+mod coverage;
 mod dc;
 mod feed;
 mod host;
@@ -26,6 +28,7 @@ mod mail;
 mod pcap;
 mod policy;
 mod relay;
+mod remote;
 mod router;
 
 use bytes::Bytes;
@@ -39,12 +42,14 @@ use host::Host;
 
 pub use capi::{capi, Reached};
 pub use cm::{cm, Managed};
+pub use coverage::{Counts, Coverage};
 pub use dc::dc;
 pub use feed::{feed, Fed};
 pub use mail::{mail, Mailed};
 pub use pcap::{pcap, Seen};
 pub use policy::{policy, Ruled};
 pub use relay::{relay, Relayed};
+pub use remote::{remote, Served};
 pub use router::{router, Routed};
 
 /// Opcodes of most packets; the rest have any opcode.

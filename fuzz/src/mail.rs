@@ -1,28 +1,20 @@
 //! Fuzzes the messages between the processes of one address: any content, and tables with one wrong
 //! byte.
 
+use crate::coverage::counts;
 use gdrcore_net::addr_group::group_msg::{parse, Received};
 use gdrcore_net::addr_group::numbers::BLOCK_MAX;
 use gdrcore_net::addr_group::steer::{Program, BY_HASH, INSTRUCTIONS};
 use gdrcore_net::addr_group::table::{Table, BYTES};
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mailed {
-    /// Messages that were accepted.
-    pub read: u32,
-    /// Tables among them, each of which became a BPF program.
-    pub tables: u32,
-    /// Packets among them.
-    pub packets: u32,
-}
-
-impl Mailed {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Mailed) {
-        self.read += other.read;
-        self.tables += other.tables;
-        self.packets += other.packets;
+counts! {
+    Mailed {
+        /// Messages that were accepted.
+        read: u64,
+        /// Tables among them, each of which became a BPF program.
+        tables: u64,
+        /// Packets among them.
+        packets: u64,
     }
 }
 

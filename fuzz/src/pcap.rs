@@ -1,33 +1,24 @@
 //! Fuzzes the reader of capture files.
 
+use crate::coverage::counts;
+use crate::Coverage;
 use gdrcore_core::wire::ip::emit_frame_headers;
 use gdrcore_core::wire::pcap::{Datagram, FileHeader, Records, RECORD_HEADER_LEN};
 
 use crate::bytes::Bytes;
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Files with a header.
-    pub files: u64,
-    /// Records in them.
-    pub records: u64,
-    /// Files that end inside a record.
-    pub cut: u64,
-    /// Frames with a UDP datagram.
-    pub datagrams: u64,
-    /// Datagrams with a valid ICRC.
-    pub roce: u64,
-}
-
-impl Seen {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Seen) {
-        self.files += other.files;
-        self.records += other.records;
-        self.cut += other.cut;
-        self.datagrams += other.datagrams;
-        self.roce += other.roce;
+counts! {
+    Seen {
+        /// Files with a header.
+        files: u64,
+        /// Records in them.
+        records: u64,
+        /// Files that end inside a record.
+        cut: u64,
+        /// Frames with a UDP datagram.
+        datagrams: u64,
+        /// Datagrams with a valid ICRC.
+        roce: u64,
     }
 }
 

@@ -4,36 +4,25 @@
 //! the syntax are reached, and now and then bytes of its own.
 
 use crate::bytes::Bytes;
+use crate::coverage::counts;
 use gdrcore_router::daemon::parse_request;
 use gdrcore_router::policy::{Fault, Lookup, Map, Policy};
 use std::collections::BTreeSet;
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ruled {
-    /// Policies that were taken.
-    pub policies: u32,
-    /// Tenants in them.
-    pub tenants: u32,
-    /// Policies that were taken with a map.
-    pub with_map: u32,
-    /// Maps that were taken.
-    pub maps: u32,
-    /// Requests that were taken.
-    pub requests: u32,
-    /// Texts of any kind that were refused.
-    pub refused: u32,
-}
-
-impl Ruled {
-    /// Adds the coverage of another string.
-    pub fn add(&mut self, other: &Ruled) {
-        self.policies += other.policies;
-        self.tenants += other.tenants;
-        self.with_map += other.with_map;
-        self.maps += other.maps;
-        self.requests += other.requests;
-        self.refused += other.refused;
+counts! {
+    Ruled {
+        /// Policies that were taken.
+        policies: u64,
+        /// Tenants in them.
+        tenants: u64,
+        /// Policies that were taken with a map.
+        with_map: u64,
+        /// Maps that were taken.
+        maps: u64,
+        /// Requests that were taken.
+        requests: u64,
+        /// Texts of any kind that were refused.
+        refused: u64,
     }
 }
 
@@ -241,8 +230,8 @@ pub fn policy(data: &[u8]) -> Ruled {
     match Policy::parse_with(&text, lookup) {
         Ok(policy) => {
             sum.policies += 1;
-            sum.tenants += policy.tenants.len() as u32;
-            sum.with_map += u32::from(policy.host.is_some());
+            sum.tenants += policy.tenants.len() as u64;
+            sum.with_map += u64::from(policy.host.is_some());
             is_sound(&policy);
             assert_eq!(Policy::parse_with(&text, lookup).as_ref(), Ok(&policy));
         }

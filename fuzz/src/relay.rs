@@ -3,6 +3,7 @@
 //! or with a source number that is not its sender's.
 
 use crate::bytes::Bytes;
+use crate::coverage::counts;
 use gdrcore_core::cm::mad::{Ids, Mad, Message, Req, MAD_LEN};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::engine::cm::GSI_QPN;
@@ -10,34 +11,23 @@ use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn, ICRC_LEN};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::via::proto::Service;
-use gdrcore_router::relay::{Far, FarPeer, Goal, Place, Refused, Slots, Switch};
+use gdrcore_router::relay::{Destination, Far, FarPeer, Place, Refused, Slots, Switch};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Relayed {
-    /// Packets that were passed on.
-    pub passed: u32,
-    /// Messages of connection managers among them.
-    pub managed: u32,
-    /// Packets that were passed on to other hosts.
-    pub abroad: u32,
-    /// Packets of other hosts that were passed on here.
-    pub arrived: u32,
-    /// Packets that were refused, by [`Refused`].
-    pub refused: [u32; Refused::ALL.len()],
-}
-
-impl Relayed {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Relayed) {
-        self.passed += other.passed;
-        self.managed += other.managed;
-        self.abroad += other.abroad;
-        self.arrived += other.arrived;
-        self.refused.iter_mut().zip(other.refused).for_each(|(sum, n)| *sum += n);
+counts! {
+    Relayed {
+        /// Packets that were passed on.
+        passed: u64,
+        /// Messages of connection managers among them.
+        managed: u64,
+        /// Packets that were passed on to other hosts.
+        abroad: u64,
+        /// Packets of other hosts that were passed on here.
+        arrived: u64,
+        /// Packets that were refused, by [`Refused`].
+        refused: [u64; Refused::ALL.len()],
     }
 }
 
@@ -112,18 +102,18 @@ pub fn relay(data: &[u8]) -> Relayed {
                 let to = [input.u8() % 4; 16];
                 let packet = packet(&mut input, here.get(&slot));
                 match switch.route(now, slot, &to, &packet) {
-                    Ok(Goal::Far(peer)) => {
+                    Ok(Destination::Far(peer)) => {
                         seen.abroad += 1;
                         assert!(far.may(slot, peer) && to == FAR, "policy");
                         let p = far.peer(peer).expect("a peer");
                         ends(&here[&slot], &(p.network, p.gid, p.blocks.clone()), &packet);
                     }
-                    Ok(Goal::Slot(reached)) => {
+                    Ok(Destination::Slot(reached)) => {
                         seen.passed += 1;
                         seen.managed +=
-                            u32::from(check(&here, &slots, (slot, reached), &to, &packet));
+                            u64::from(check(&here, &slots, (slot, reached), &to, &packet));
                     }
-                    Ok(Goal::Outside) => panic!("no tenant may talk to plain endpoints"),
+                    Ok(Destination::Outside) => panic!("no tenant may talk to plain endpoints"),
                     Err(why) => seen.refused[why as usize] += 1,
                 }
             }

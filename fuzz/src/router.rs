@@ -2,46 +2,34 @@
 //! passes and policies change.
 
 use crate::bytes::Bytes;
+use crate::coverage::counts;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::client::Client;
 use gdrcore_net::via::proto::{
     link_flag, Envelope, Hello, Link, Message, Route, Service, Text, Unroute, HEAD_LEN, MESSAGE_MAX,
 };
 use gdrcore_router::broker::{Action, Broker, SessionId, State};
-use gdrcore_router::identity::{Namespace, Seen, World};
+use gdrcore_router::identity::{Namespace, PeerFacts, World};
 use gdrcore_router::policy::{wants, Policy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Coverage of strings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Routed {
-    /// Sessions with an identity.
-    pub welcomed: u32,
-    /// Links.
-    pub links: u32,
-    /// Routes that were refused.
-    pub refused: u32,
-    /// Sessions that were ended by the broker.
-    pub expelled: u32,
-    /// Links that a new policy has ended.
-    pub revoked: u32,
-    /// Listeners added or removed by sessions with rings.
-    pub listens: u32,
-    /// Policies of the string that were valid.
-    pub policies: u32,
-}
-
-impl Routed {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Routed) {
-        self.welcomed += other.welcomed;
-        self.links += other.links;
-        self.refused += other.refused;
-        self.expelled += other.expelled;
-        self.revoked += other.revoked;
-        self.listens += other.listens;
-        self.policies += other.policies;
+counts! {
+    Routed {
+        /// Sessions with an identity.
+        welcomed: u64,
+        /// Links.
+        links: u64,
+        /// Routes that were refused.
+        refused: u64,
+        /// Sessions that were ended by the broker.
+        expelled: u64,
+        /// Links that a new policy has ended.
+        revoked: u64,
+        /// Listeners added or removed by sessions with rings.
+        listens: u64,
+        /// Policies of the string that were valid.
+        policies: u64,
     }
 }
 
@@ -78,8 +66,11 @@ pub fn router(data: &[u8]) -> Routed {
         let id = if ids.is_empty() { 0 } else { ids[input.below(ids.len())] };
         match input.u8() % 16 {
             0 | 1 => {
-                let seen =
-                    Seen { socket: "/s".into(), uid: Some(input.u8().into()), ..Seen::default() };
+                let seen = PeerFacts {
+                    socket: "/s".into(),
+                    uid: Some(input.u8().into()),
+                    ..PeerFacts::default()
+                };
                 here.insert(broker.connect(now, seen), Client::new());
             }
             2 => now += u64::from(input.u16()) << 16,
@@ -88,7 +79,7 @@ pub fn router(data: &[u8]) -> Routed {
             5 => broker.reload(now, policy(input.below(POLICIES.len())), &Host, &mut out),
             6 => {
                 let text = String::from_utf8_lossy(input.take(60)).into_owned();
-                seen.policies += u32::from(Policy::parse(&text).is_ok());
+                seen.policies += u64::from(Policy::parse(&text).is_ok());
             }
             _ => {
                 let (bytes, fds) = message(&mut input, &broker, id);

@@ -106,7 +106,7 @@ fn expected(chain: &str, port: u16, uid: u32) -> Value {
 ///
 /// # Errors
 /// In words: what is missing, or that nft lacks CAP_NET_ADMIN.
-pub fn look(ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
+pub fn check(ports: &BTreeSet<u16>, uid: u32) -> Result<(), String> {
     let asked = Command::new("nft").args(["-j", "list", "ruleset"]).output();
     let asked = asked.map_err(|e| format!("it can't be told: nft: {e}"))?;
     if !asked.status.success() {

@@ -3,7 +3,7 @@
 //! A process's own statements do not count, with one exception: if several tenants fit, `FFR_ID`
 //! selects one of them.
 
-use crate::policy::{tenant_of_uid, Policy, Rules, Tenant, Unmatched};
+use crate::policy::{Policy, Rules, Tenant, Unmatched};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub type Namespace = (u64, u64);
 
 /// The kernel's facts about the peer of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct PeerFacts {
     /// The socket that was connected to.
     pub socket: PathBuf,
     /// Its pid in the router's pid namespace; 0: it has none there.
@@ -34,7 +34,7 @@ pub trait World {
     fn netns(&self, path: &Path) -> Option<Namespace>;
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for PeerFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.uid {
             Some(uid) => write!(f, "pid {}, uid {uid}", self.pid)?,
@@ -52,7 +52,7 @@ impl fmt::Display for Seen {
     }
 }
 
-fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
+fn fits(rules: &Rules, seen: &PeerFacts, world: &dyn World) -> bool {
     let uid = rules.uid.is_none_or(|uid| Some(uid) == seen.uid);
     let cgroup =
         rules.cgroup.as_ref().is_none_or(|p| seen.cgroups.iter().any(|path| p.matches(path)));
@@ -65,7 +65,12 @@ fn fits(rules: &Rules, seen: &Seen, world: &dyn World) -> bool {
 
 /// The tenant of a process. At a tenant's own socket it is that tenant, if its rules fit too. At
 /// the common socket it is one whose rules fit: the one that `FFR_ID` names, or the first.
-pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -> Option<Tenant> {
+pub fn tenant_of(
+    policy: &Policy,
+    seen: &PeerFacts,
+    ffr_id: i32,
+    world: &dyn World,
+) -> Option<Tenant> {
     let is_own = |t: &&Tenant| t.listen.as_ref() == Some(&seen.socket);
     if let Some(own) = policy.tenants.iter().find(is_own) {
         return Some(own).filter(|t| fits(&t.rules, seen, world)).cloned();
@@ -77,7 +82,9 @@ pub fn tenant_of(policy: &Policy, seen: &Seen, ffr_id: i32, world: &dyn World) -
     let fitting =
         || policy.tenants.iter().filter(|t| !t.rules.is_empty() && fits(&t.rules, seen, world));
     let wished = fitting().find(|t| ffr_id >= 0 && t.ffr_id == Some(ffr_id));
-    let by_uid = || seen.uid.filter(|_| policy.unmatched == Unmatched::Uid).map(tenant_of_uid);
+    let by_uid = || {
+        seen.uid.filter(|_| policy.unmatched == Unmatched::Uid).map(|uid| policy.tenant_of_uid(uid))
+    };
     wished.or_else(|| fitting().next()).cloned().or_else(by_uid)
 }
 
@@ -93,8 +100,8 @@ mod tests {
         }
     }
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> PeerFacts {
+        PeerFacts {
             socket: "/s".into(),
             pid: 9,
             uid: Some(1000),
@@ -104,7 +111,7 @@ mod tests {
         }
     }
 
-    fn name(policy: &str, seen: &Seen, ffr_id: i32) -> Option<String> {
+    fn name(policy: &str, seen: &PeerFacts, ffr_id: i32) -> Option<String> {
         let policy = Policy::parse(&format!("[router]\nlisten = \"/s\"\n{policy}")).unwrap();
         tenant_of(&policy, seen, ffr_id, &Host).map(|t| t.name)
     }
@@ -121,24 +128,24 @@ mod tests {
             "a wish among those that fit"
         );
         assert_eq!(
-            name(&format!("{a}{b}"), &Seen { uid: Some(7), ..seen() }, 5),
+            name(&format!("{a}{b}"), &PeerFacts { uid: Some(7), ..seen() }, 5),
             None,
             "and among no others"
         );
         for other in [
-            Seen { uid: Some(1001), ..seen() },
-            Seen { uid: None, ..seen() },
-            Seen { cgroups: vec!["/n/a1".into()], ..seen() },
-            Seen { cgroups: vec![], ..seen() },
-            Seen { netns: Some((4, 78)), ..seen() },
-            Seen { netns: None, ..seen() },
+            PeerFacts { uid: Some(1001), ..seen() },
+            PeerFacts { uid: None, ..seen() },
+            PeerFacts { cgroups: vec!["/n/a1".into()], ..seen() },
+            PeerFacts { cgroups: vec![], ..seen() },
+            PeerFacts { netns: Some((4, 78)), ..seen() },
+            PeerFacts { netns: None, ..seen() },
         ] {
             assert_eq!(name(a, &other, -1), None, "{other}");
         }
         assert_eq!(
             name(
                 "[tenant.c]\nmatch = { netns = \"/nowhere\" }",
-                &Seen { netns: None, ..seen() },
+                &PeerFacts { netns: None, ..seen() },
                 -1
             ),
             None
@@ -148,7 +155,7 @@ mod tests {
     #[test]
     fn a_socket_of_its_own_is_who_one_is() {
         let policy = "[tenant.own]\nlisten = \"/own\"\n[tenant.any]\nmatch = { uid = 1000 }\n";
-        let at = |socket: &str| Seen { socket: socket.into(), ..seen() };
+        let at = |socket: &str| PeerFacts { socket: socket.into(), ..seen() };
         assert_eq!(name(policy, &at("/own"), -1).as_deref(), Some("own"));
         assert_eq!(name(policy, &at("/s"), -1).as_deref(), Some("any"));
         assert_eq!(name(policy, &at("/removed"), -1), None);
@@ -165,7 +172,7 @@ mod tests {
     fn others_are_refused_or_are_their_users() {
         assert_eq!(name("", &seen(), -1), None);
         assert_eq!(name("unmatched = \"uid\"\n", &seen(), -1).as_deref(), Some("uid-1000"));
-        assert_eq!(name("unmatched = \"uid\"\n", &Seen { uid: None, ..seen() }, -1), None);
+        assert_eq!(name("unmatched = \"uid\"\n", &PeerFacts { uid: None, ..seen() }, -1), None);
     }
 
     #[test]
@@ -174,6 +181,6 @@ mod tests {
         for word in ["pid 9", "uid 1000", "cgroup /x", "network namespace 77", "socket /s"] {
             assert!(text.contains(word), "{text}");
         }
-        assert!(Seen::default().to_string().contains("may not read"));
+        assert!(PeerFacts::default().to_string().contains("may not read"));
     }
 }

@@ -7,6 +7,7 @@
 //!   actions out, no system call.
 //! * [`relay`]: the destination and the turn of each packet in a session's ring. No system call
 //!   either.
+//! * [`remote`]: executes the verbs of tenants on a device of the router's own.
 //! * [`firewall`]: the rule by which only the router sends packets as the router.
 //! * [`nic`]: RoCE devices of the host that would take the router's packets.
 //! * [`daemon`]: sockets, processes, the admin socket. Everything that depends on Linux.
@@ -23,3 +24,4 @@ pub mod nic;
 pub mod policy;
 pub mod rate;
 pub mod relay;
+pub mod remote;

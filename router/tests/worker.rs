@@ -1,24 +1,33 @@
-//! The relay's worker allocates nothing after its start, whoever comes, talks, floods and goes.
+//! Who carries tenants' traffic allocates nothing: the relay's worker after its start, whoever
+//! comes, talks, floods and goes; a remote device's between calls of its tenants.
 
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Flow, Kind, Psn};
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::shm::relay::{Put, Relay, PACKET_MAX};
 use gdrcore_net::via::find::SocketPath;
 use gdrcore_net::via::proto::Service;
 use gdrcore_net::via::session::Session;
 use gdrcore_router::daemon::{Daemon, Options};
+use gdrcore_router::policy::tenant_of_uid;
+use gdrcore_router::remote::server::Server;
+use gdrcore_router::remote::shared_device::SharedDevice;
+use gdrcore_testkit::ends::{connected, succeed, Op, Shape};
 use gdrcore_testkit::patience::run_until;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 /// The system's allocator; counts what one thread asks of it.
 struct Counting;
 
+/// The thread whose calls are counted: that of one test at a time.
 static THREAD: AtomicI32 = AtomicI32::new(0);
+static ONE: Mutex<()> = Mutex::new(());
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 fn count() {
@@ -163,6 +172,7 @@ impl FarHost {
 
 #[test]
 fn a_worker_allocates_nothing_after_its_start() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = std::env::temp_dir().join(format!("gdrc-worker-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let at = dir.join("s");
@@ -190,7 +200,7 @@ fn a_worker_allocates_nothing_after_its_start() {
         }
         let mut ends: Vec<_> = (0..5).map(|_| open(&at)).collect();
         let service = Service { space: 0x106, port: 7 };
-        ends[1].0.asker().listen(service, true).expect("a listener");
+        ends[1].0.request_guard().listen(service, true).expect("a listener");
         let mut space = [0; PACKET_MAX];
         for n in 0..2000usize {
             let (from, to) = (n % 5, (n * 7 + 3) % 5);
@@ -213,10 +223,10 @@ fn a_worker_allocates_nothing_after_its_start() {
         let (lost, relay) = ends.pop().expect("a session");
         drop(relay);
         until("it is not thrown out", || {
-            lost.hear(|_| {});
+            lost.receive_all(|_| {});
             lost.is_gone()
         });
-        ends[1].0.asker().listen(service, false).expect("a listener");
+        ends[1].0.request_guard().listen(service, false).expect("a listener");
         // What one has sent before its end arrives.
         let (from, mut relay) = ends.pop().expect("a session");
         let (to, gid) = (&ends[1].0, ends[1].0.gid());
@@ -233,4 +243,56 @@ fn a_worker_allocates_nothing_after_its_start() {
     }
     assert_eq!(CALLS.load(SeqCst), 0, "the worker called the allocator");
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// A tenant's requests are posted and completed between two calls, while the other's wait.
+#[test]
+fn a_remote_device_allocates_nothing_between_calls() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut server = Server::new(SharedDevice::open("loopback").expect("a device"));
+    let (session, ends) = gdrcore_router::remote::session::Session::new(1).expect("a session");
+    server.join(session, &tenant_of_uid(0));
+    // 1: connected. 2: counted. 3: all requests have completed. 4: no longer counted.
+    let phase = AtomicU32::new(0);
+    std::thread::scope(|s| {
+        let phase = &phase;
+        s.spawn(move || {
+            let device = RemoteDevice::over(ends.0, None).expect("a remote device");
+            let (mut a, mut b) = connected(&device, &device, Shape::default()).expect("ends");
+            phase.store(1, SeqCst);
+            until("the count", || phase.load(SeqCst) == 2);
+            for i in 0..500 {
+                b.post_recv(9, 0, 4096).expect("post_recv");
+                a.post(i, [Op::Send(None), Op::Write(0, Some(3))][i as usize % 2], 0, 4096)
+                    .expect("post_send");
+                succeed(&mut a, &mut b, i);
+                succeed(&mut b, &mut a, 9);
+            }
+            phase.store(3, SeqCst);
+            until("the end of the count", || phase.load(SeqCst) == 4);
+            a.destroy().expect("destroy a");
+            b.destroy().expect("destroy b");
+        });
+        let mut serve = |calls: bool, last: u32| {
+            until("the tenant", || {
+                _ = calls && server.hear_all();
+                server.round();
+                phase.load(SeqCst) == last
+            });
+        };
+        serve(true, 1);
+        CALLS.store(0, SeqCst);
+        // SAFETY: no precondition.
+        THREAD.store(unsafe { libc::gettid() }, SeqCst);
+        phase.store(2, SeqCst);
+        serve(false, 3);
+        THREAD.store(0, SeqCst);
+        phase.store(4, SeqCst);
+        until("the session's end", || {
+            server.hear_all();
+            server.round();
+            !server.take_broken().is_empty()
+        });
+    });
+    assert_eq!(CALLS.load(SeqCst), 0, "the device's thread called the allocator");
 }

@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{Leaks, MrAttr, MrReg, SrqAttr};
 use gdrcore_core::engine::Guard;
+use gdrcore_core::mem::Memory as _;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::objects::Qp;
@@ -17,6 +18,7 @@ use gdrcore_core::verbs::NONE;
 use gdrcore_core::Error;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::rng::Rng;
+use gdrcore_testkit::weak::WeakMemory;
 
 use crate::buf::Buf;
 use crate::scenario::{feature, Scenario};
@@ -77,6 +79,8 @@ pub struct Host {
     pub addr: PeerAddr,
     /// Its slow memory, provider 1.
     pub slow: Box<Slow>,
+    /// In place of its host memory.
+    pub weak: Option<Box<WeakMemory>>,
     /// Its protection domain.
     pub pd: Handle,
     /// Its CQs.
@@ -144,6 +148,8 @@ impl Host {
             if scenario.has(feature::SLOW) { rng.pick(&[1, 5_000, 100_000, 1_000_000]) } else { 0 };
         let slow = Box::new(Slow::new(rng.next(), delay, busy));
         let provider: *const Slow = &*slow;
+        let weak = scenario.has(feature::WEAK).then(|| Box::new(WeakMemory::new(rng.next())));
+        let host_memory = weak.as_deref().map(|weak| weak as *const WeakMemory);
         if contexts > 0 {
             make_contexts(&mut engine.lock());
         }
@@ -153,6 +159,10 @@ impl Host {
             // SAFETY: the box lives as long as the host, and the engine, declared first, is dropped
             // first.
             g.register_memory(1, unsafe { &*provider }).expect("a free number");
+            if let Some(memory) = host_memory {
+                // SAFETY: as above.
+                g.set_host_memory(unsafe { &*memory });
+            }
             g.divide_writes(scenario.has(feature::DIVIDE));
             (g.pd_alloc().expect("room"), free, there)
         };
@@ -162,6 +172,7 @@ impl Host {
             engine,
             addr,
             slow,
+            weak,
             pd,
             cqs: Vec::new(),
             shared: None,
@@ -316,6 +327,38 @@ impl Host {
         };
         let qps = (0..g.transport.qps.len()).map(|i| &g.transport.qps[i]);
         qps.filter(|qp| is_one(qp)).map(holds).sum()
+    }
+
+    /// Sets the time of its memory.
+    pub fn set_memory_time(&self, now: u64) {
+        self.slow.set_now(now);
+        if let Some(weak) = &self.weak {
+            weak.set_now(now);
+        }
+    }
+
+    /// Takes packets of one sender.
+    pub fn take(&self, now: u64, src: &PeerAddr, seg: usize, bytes: &[u8]) {
+        self.set_memory_time(now);
+        let mut g = self.engine.try_lock().expect("one thread");
+        let Some(weak) = &self.weak else {
+            armed(|| g.handle_packets(now, src, seg, bytes, false));
+            return;
+        };
+        for packet in bytes.chunks(seg) {
+            armed(|| {
+                weak.see(packet);
+                g.handle_packets(now, src, packet.len(), packet, false)
+            });
+        }
+    }
+
+    /// All that its memory has accepted is placed.
+    pub fn flush_memory(&self) {
+        self.slow.flush();
+        if let Some(weak) = &self.weak {
+            weak.finish();
+        }
     }
 
     /// Its clock at a time of the world.

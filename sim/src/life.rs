@@ -182,7 +182,7 @@ impl Link {
         for i in 0..2 {
             let stride = self.stride;
             let e = &mut self.ends[i];
-            hosts[e.host].slow.flush();
+            hosts[e.host].flush_memory();
             for s in 0..slots {
                 let at = s * stride;
                 let most = stride - GAP - GRH;
@@ -291,7 +291,7 @@ impl Link {
         let e = &mut self.ends[i];
         let h = &hosts[e.host];
         // Accesses that slow memory has accepted complete.
-        h.slow.flush();
+        h.flush_memory();
         let area = e.areas()[n];
         match h.dereg(area.handle) {
             // A window is bound to it, or its invalidation is queued.

@@ -214,7 +214,7 @@ impl Link {
         let e = &self.ends[i];
         if !ok {
             // Bytes that slow memory has accepted may still be under way.
-            hosts[e.host].slow.flush();
+            hosts[e.host].flush_memory();
         }
         let shared = hosts[e.host].shared.as_ref();
         let (buf, at, stride) = match (slot, taken, shared) {

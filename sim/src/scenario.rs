@@ -63,6 +63,8 @@ pub mod feature {
         ENGINES = 20, "engines";
         /// Short WRITEs travel as a WRITE for each packet, as a port that segments bursts has them.
         DIVIDE = 21, "divide";
+        /// Bytes are placed in any order, and READs are answered late.
+        WEAK = 22, "weak";
     }
 }
 
@@ -122,6 +124,7 @@ impl Scenario {
                     features & feature::DC == 0 && Rng::new(seed ^ 0xe9_0000).below(4) == 0
                 }
                 feature::DIVIDE => Rng::new(seed ^ 0xd1_0000).coin(),
+                feature::WEAK => Rng::new(seed ^ 0x3e_0000).below(4) == 0,
                 _ => rng.below(if plenty { 2 } else { 6 }) == 0,
             };
             features |= u32::from(take) * bit;

@@ -276,10 +276,7 @@ impl World {
             let now = host.time(self.now);
             self.heard_at[flight.to * self.hosts.len() + flight.from] = now;
             let host = &self.hosts[flight.to];
-            host.slow.set_now(now);
-            let mut g = host.engine.try_lock().expect("one thread");
-            armed(|| g.handle_packets(now, &src, flight.seg, &flight.bytes, false));
-            drop(g);
+            host.take(now, &src, flight.seg, &flight.bytes);
             self.net.recycle(flight);
         }
         for flight in late {
@@ -294,7 +291,7 @@ impl World {
         let heard = std::mem::take(&mut self.hosts[i].heard);
         let host = &self.hosts[i];
         let now = host.time(self.now);
-        host.slow.set_now(now);
+        host.set_memory_time(now);
         let mut g = host.engine.try_lock().expect("one thread");
         let moved = armed(|| {
             let mut n = g.run_loopback(now, 64);

@@ -451,6 +451,15 @@ pub fn connect_both(a: &mut End, b: &mut End) {
     b.connect(a.own).expect("connect");
 }
 
+/// Two ends of the usual shape that are connected to each other.
+///
+/// # Panics
+/// If a device refuses.
+#[track_caller]
+pub fn connected_pair<'d>(a: &'d dyn Device, b: &'d dyn Device) -> (End<'d>, End<'d>) {
+    connected(a, b, Shape::default()).expect("connected ends")
+}
+
 /// Makes two ends of one shape and connects them.
 pub fn connected<'d>(
     a: &'d dyn Device,

@@ -24,3 +24,5 @@ pub mod rng;
 pub mod skip;
 #[cfg(feature = "soft")]
 pub mod soft;
+#[cfg(feature = "packet")]
+pub mod weak;

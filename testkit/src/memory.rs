@@ -1,21 +1,29 @@
 //! Memory that a device or an engine reads and writes at any time.
 
-use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::ptr::null_mut;
 
 /// Page-aligned memory, zeroed at first. Tests access it by copies only, never by reference.
 pub struct Buffer {
     at: *mut u8,
-    layout: Layout,
+    len: usize,
+}
+
+/// Bytes that are mapped for so many: never none.
+fn mapped(len: usize) -> usize {
+    len.max(1).next_multiple_of(4096)
 }
 
 impl Buffer {
     /// Zeroed memory of `len` bytes.
     pub fn new(len: usize) -> Buffer {
-        let layout = Layout::from_size_align(len.max(1), 4096).expect("a layout of whole pages");
-        // SAFETY: the layout is not of size zero.
-        let at = unsafe { alloc_zeroed(layout) };
-        assert!(!at.is_null(), "out of memory");
-        Buffer { at, layout }
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // No memory of the allocator: a router's device keeps the pages, which no child of a fork
+        // has, and the allocator would give them to others.
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(null_mut(), mapped(len), prot, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "out of memory");
+        Buffer { at: at.cast(), len: len.max(1) }
     }
 
     /// The address of its first byte.
@@ -30,16 +38,16 @@ impl Buffer {
 
     /// Copies bytes in.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.layout.size());
-        // SAFETY: the range lies inside the allocation, and `bytes`, being a reference, does not.
+        assert!(offset + bytes.len() <= self.len);
+        // SAFETY: the range lies inside the mapping, and `bytes`, being a reference, does not.
         unsafe { self.at.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies bytes out.
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
-        assert!(offset + len <= self.layout.size());
+        assert!(offset + len <= self.len);
         let mut out = vec![0; len];
-        // SAFETY: the range lies inside the allocation, and `out` is fresh.
+        // SAFETY: the range lies inside the mapping, and `out` is fresh.
         unsafe { self.at.add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), len) };
         out
     }
@@ -47,8 +55,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.at, self.layout) }
+        // SAFETY: mapped in `new` with the same length.
+        unsafe { libc::munmap(self.at.cast(), mapped(self.len)) };
     }
 }
 

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "device.h"
+#include "rc_pair.h"
 
 enum { DEPTH = 32, SIZE = 64, QKEY = 0x11 };
 
@@ -29,44 +29,20 @@ static struct ibv_qp *create(enum ibv_qp_type type)
         .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM};
     struct ibv_qp *qp = ibv_create_qp_ex(ctx, &init);
     CHECK(qp);
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
-    int last = type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | last) == 0);
     return qp;
 }
 
 static void start(struct ibv_qp *qp, uint32_t to)
 {
-    int ud = qp->qp_type == IBV_QPT_UD;
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
-                            .path_mtu = IBV_MTU_1024,
-                            .dest_qp_num = to,
-                            .max_dest_rd_atomic = 1,
-                            .min_rnr_timer = 1,
-                            .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid}}};
-    CHECK(ibv_modify_qp(qp, &a,
-                        ud ? IBV_QP_STATE
-                           : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                 IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                             .timeout = 14,
-                             .retry_cnt = 7,
-                             .rnr_retry = 7,
-                             .max_rd_atomic = 1};
-    CHECK(ibv_modify_qp(qp, &a,
-                        ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
-                           : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    struct ibv_qp_attr a = towards(ctx, to);
+    a.qkey = QKEY;
+    take_to_rts(qp, a);
 }
 
 static struct ibv_wc next(struct ibv_cq *cq)
 {
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
-        ;
-    CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
+    struct ibv_wc wc = next_wc(cq);
+    CHECK(wc.status == IBV_WC_SUCCESS);
     return wc;
 }
 

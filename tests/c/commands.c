@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device.h"
+#include "rc_pair.h"
 
 #define PAGE 4096
 
@@ -94,45 +94,26 @@ static struct objects make(enum ibv_qp_type type, int sq_sig_all) {
                  .max_inline_data = 32 },
     };
     CHECK((o.qp = ibv_create_qp(o.pd, &init)));
-    int ud = type == IBV_QPT_UD;
     struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_INIT,
         .port_num = 1,
         .qkey = 0x01234567,
         .qp_access_flags = IBV_ACCESS_REMOTE_READ,
-    };
-    CHECK(ibv_modify_qp(o.qp, &a,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                            (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTR,
         .path_mtu = IBV_MTU_1024,
         .dest_qp_num = 0x123456,
         .rq_psn = 0xabcdef,
+        .sq_psn = 0x13579b,
         .max_dest_rd_atomic = 3,
+        .max_rd_atomic = 2,
         .min_rnr_timer = 12,
+        .timeout = 14,
+        .retry_cnt = 6,
+        .rnr_retry = 5,
         .ah_attr = { .is_global = 1,
                      .port_num = 1,
                      .grh = { .sgid_index = 1, .hop_limit = 7, .traffic_class = 4 } }
     };
     CHECK(ibv_query_gid(o.ctx, 1, 1, &a.ah_attr.grh.dgid) == 0);
-    CHECK(ibv_modify_qp(o.qp, &a,
-                        ud ? IBV_QP_STATE
-                           : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                 IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS,
-        .sq_psn = 0x13579b,
-        .timeout = 14,
-        .retry_cnt = 6,
-        .rnr_retry = 5,
-        .max_rd_atomic = 2,
-    };
-    CHECK(ibv_modify_qp(o.qp, &a,
-                        ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
-                           : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    take_to_rts(o.qp, a);
     return o;
 }
 

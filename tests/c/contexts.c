@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device.h"
+#include "rc_pair.h"
 
 static char buffer[64];
 
@@ -23,16 +23,9 @@ static struct ibv_context *send_one(int close)
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
     struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
-    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD };
-    init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(pd && cq && mr && qp);
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
-    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
-    attr.qp_state = IBV_QPS_RTR;
-    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-    attr.qp_state = IBV_QPS_RTS;
-    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+    CHECK(pd && cq && mr);
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_UD, 1);
+    take_to_rts(qp, (struct ibv_qp_attr){.port_num = 1, .qkey = 1});
     struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
     static const uint8_t nobody[16] = { [10] = 0xff, 0xff, 127, 200, 200, 200 };
     memcpy(to.grh.dgid.raw, nobody, 16);
@@ -50,11 +43,7 @@ static struct ibv_context *send_one(int close)
     wr.wr.ud.remote_qpn = 77;
     wr.wr.ud.remote_qkey = 1;
     CHECK(!ibv_post_send(qp, &wr, &bad));
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
-        ;
-    CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
+    CHECK(next_wc(cq).status == IBV_WC_SUCCESS);
     if (!close)
         return ctx;
     CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) &&

@@ -139,15 +139,4 @@ static inline struct ibv_ah *address(struct ibv_pd *pd, union ibv_gid to)
     return ibv_create_ah(pd, &attr);
 }
 
-/* The next completion. */
-static inline struct ibv_wc next_wc(struct ibv_cq *cq)
-{
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
-        ;
-    CHECK(n == 1);
-    return wc;
-}
-
 #endif

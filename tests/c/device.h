@@ -20,4 +20,15 @@ static inline struct ibv_context *open_device(void) {
     return ctx;
 }
 
+/* The next completion of a CQ. */
+static inline struct ibv_wc next_wc(struct ibv_cq *cq)
+{
+    struct ibv_wc wc;
+    int n;
+    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+        ;
+    CHECK(n == 1);
+    return wc;
+}
+
 #endif

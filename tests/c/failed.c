@@ -10,18 +10,6 @@ static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static char memory[64];
 
-static struct ibv_qp *make_qp(struct ibv_cq *cq, enum ibv_qp_type type)
-{
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq,
-        .recv_cq = cq,
-        .qp_type = type,
-        .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
-    return qp;
-}
-
 static void reset(struct ibv_qp *qp)
 {
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
@@ -67,7 +55,7 @@ static void remote(struct ibv_qp *a, struct ibv_qp *b)
 /* A datagram's wrong key: the queue goes on after it, and its next failure is not explained. */
 static void datagrams(struct ibv_cq *cq)
 {
-    struct ibv_qp *qp = make_qp(cq, IBV_QPT_UD);
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_UD, 8);
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 5};
     struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
     struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey ^ 0x100};
@@ -101,8 +89,8 @@ int main(void)
     struct ibv_cq_ex *ex = ibv_create_cq_ex(ctx, &init);
     CHECK(cq && ex && (pd = ibv_alloc_pd(ctx)));
     CHECK((mr = ibv_reg_mr(pd, memory, sizeof memory, REMOTE)));
-    struct ibv_qp *a = make_qp(cq, IBV_QPT_RC), *b = make_qp(cq, IBV_QPT_RC),
-                  *c = make_qp(ibv_cq_ex_to_cq(ex), IBV_QPT_RC);
+    struct ibv_qp *a = new_qp(pd, cq, IBV_QPT_RC, 8), *b = new_qp(pd, cq, IBV_QPT_RC, 8),
+                  *c = new_qp(pd, ibv_cq_ex_to_cq(ex), IBV_QPT_RC, 8);
     remote(a, b);
     /* Another connection, another reason; for each once. */
     reset(a);
@@ -118,7 +106,7 @@ int main(void)
     CHECK(ex->status == IBV_WC_LOC_PROT_ERR);
     ibv_end_poll(ex);
     /* Nothing failed here: the program ended the queue. */
-    struct ibv_qp *d = make_qp(cq, IBV_QPT_RC);
+    struct ibv_qp *d = new_qp(pd, cq, IBV_QPT_RC, 8);
     struct ibv_qp_attr end = {.qp_state = IBV_QPS_ERR};
     struct ibv_recv_wr wr = {0}, *bad;
     connect_qp(d, b->qp_num, 14);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "rc_pair.h"
 
 enum {
     WC_FLUSH_OP = 8,
@@ -49,26 +49,11 @@ static struct ibv_qp *create(enum ibv_qp_type type, uint64_t ops)
 }
 
 /* Connects a queue pair with another, whose peer has these rights. */
-static void connect_qp(struct ibv_qp *qp, uint32_t to, unsigned access)
+static void connect_with(struct ibv_qp *qp, uint32_t to, unsigned access)
 {
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access};
-    CHECK(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-    a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
-                             .path_mtu = IBV_MTU_1024,
-                             .dest_qp_num = to,
-                             .max_dest_rd_atomic = 4,
-                             .min_rnr_timer = 12,
-                             .ah_attr = {.is_global = 1, .port_num = 1}};
-    CHECK(ibv_query_gid(ctx, 1, 0, &a.ah_attr.grh.dgid) == 0);
-    CHECK(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
-    CHECK(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    struct ibv_qp_attr a = towards(ctx, to);
+    a.qp_access_flags = access;
+    take_to_rts(qp, a);
 }
 
 /* A queue pair that posts, connected with one that has these rights. */
@@ -77,24 +62,14 @@ static struct ibv_qp *connected(unsigned access, struct ibv_qp **peer)
     struct ibv_qp *qp = create(IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_WRITE | WITH_FLUSH);
     CHECK(qp && flush_of(ibv_qp_to_qp_ex(qp)));
     CHECK(*peer = create(IBV_QPT_RC, 0));
-    connect_qp(*peer, qp->qp_num, access);
-    connect_qp(qp, (*peer)->qp_num, 0);
+    connect_with(*peer, qp->qp_num, access);
+    connect_with(qp, (*peer)->qp_num, 0);
     return qp;
 }
 
 static void destroy(struct ibv_qp *qp, struct ibv_qp *peer)
 {
     CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0);
-}
-
-static struct ibv_wc next(void)
-{
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
-        ;
-    CHECK(n == 1);
-    return wc;
 }
 
 /* A WRITE and a FLUSH in one batch; returns how the FLUSH has ended. */
@@ -113,7 +88,7 @@ static struct ibv_wc flush(struct ibv_qp *of, struct ibv_mr *mr, size_t length, 
     qp->wr_flags = IBV_SEND_SIGNALED;
     flush_of(qp)(qp, mr->rkey, (uintptr_t)bytes + 4096, length, type, level);
     CHECK(ibv_wr_complete(qp) == 0);
-    struct ibv_wc wc = next();
+    struct ibv_wc wc = next_wc(cq);
     CHECK(wc.wr_id == 2);
     CHECK(memcmp(bytes, bytes + 4096, 4096) == 0);
     return wc;

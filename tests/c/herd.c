@@ -11,8 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "patience.h"
+#include "rc_pair.h"
 
 enum { CLIENTS = 4, REQUESTS = 500, SIGNAL_EACH = 16, QKEY = 0x11 };
 
@@ -58,34 +57,17 @@ static struct end open_end(void) {
 }
 
 static struct ibv_qp *queue_pair(struct end *e, enum ibv_qp_type type) {
-    struct ibv_qp_init_attr init = {.send_cq = e->cq, .recv_cq = e->cq, .qp_type = type};
-    init.cap = (struct ibv_qp_cap){
-        .max_send_wr = 128,
-        .max_recv_wr = 64,
-        .max_send_sge = 1,
-        .max_recv_sge = 1,
-        .max_inline_data = 64,
-    };
-    struct ibv_qp *qp = ibv_create_qp(e->pd, &init);
-    CHECK(qp);
-    struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_INIT,
-        .port_num = 1,
-        .qkey = QKEY,
-        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
-    };
-    int which = type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | which) == 0);
+    struct ibv_qp *qp = new_qp(e->pd, e->cq, type, 128);
+    take_to(qp, IBV_QPS_INIT,
+            (struct ibv_qp_attr){
+                .port_num = 1, .qkey = QKEY, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE});
     return qp;
 }
 
-static void connect_qp(struct end *e, struct ibv_qp *qp, uint32_t to) {
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = to};
-    a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh.dgid = e->gid};
-    int uc = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | (qp->qp_type == IBV_QPT_UC ? uc : 0)) == 0);
-    a.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+static void connect_to(struct end *e, struct ibv_qp *qp, uint32_t to) {
+    struct ibv_qp_attr a = towards(e->ctx, to);
+    take_to(qp, IBV_QPS_RTR, a);
+    take_to(qp, IBV_QPS_RTS, a);
 }
 
 // Posts inline. Every SIGNAL_EACH-th request is signalled and its completion awaited, so that the
@@ -130,11 +112,11 @@ static void server(struct board *b) {
         b->server_uc[i] = (uc[i] = queue_pair(&e, IBV_QPT_UC))->qp_num;
     b->slots = (uintptr_t)slots;
     b->rkey = mr->rkey;
-    connect_qp(&e, ud, 0);
+    connect_to(&e, ud, 0);
     tell(&b->server_told);
     for (int i = 0; i < CLIENTS; i++) {
         await(&b->client_told[i]);
-        connect_qp(&e, uc[i], b->client_uc[i]);
+        connect_to(&e, uc[i], b->client_uc[i]);
         struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh.dgid = e.gid};
         CHECK((ah[i] = ibv_create_ah(e.pd, &to)));
     }
@@ -180,8 +162,8 @@ static void client(struct board *b, int me) {
     CHECK(answers);
     struct ibv_mr *mr = ibv_reg_mr(e.pd, answers, 4096, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mr);
-    connect_qp(&e, uc, b->server_uc[me]);
-    connect_qp(&e, ud, 0);
+    connect_to(&e, uc, b->server_uc[me]);
+    connect_to(&e, ud, 0);
     b->client_uc[me] = uc->qp_num;
     b->client_ud[me] = ud->qp_num;
     tell(&b->client_told[me]);

@@ -187,14 +187,11 @@ static struct ibv_qp *connected_by(int garbage) {
     CHECK(qp);
     struct ibv_qp_attr a;
     memset(&a, garbage, sizeof a);
-    a.qp_state = IBV_QPS_INIT;
     a.port_num = 1;
     a.pkey_index = 0;
     a.qp_access_flags |= REMOTE;
-    CHECK(ibv_modify_qp(qp, &a,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+    take_to(qp, IBV_QPS_INIT, a);
     memset(&a, garbage, sizeof a);
-    a.qp_state = IBV_QPS_RTR;
     a.path_mtu = IBV_MTU_1024;
     a.dest_qp_num = qp->qp_num;
     a.max_dest_rd_atomic = 1;
@@ -203,19 +200,13 @@ static struct ibv_qp *connected_by(int garbage) {
     a.ah_attr.port_num = 1;
     a.ah_attr.grh.dgid = gid;
     a.ah_attr.grh.sgid_index = 0;
-    CHECK(ibv_modify_qp(qp, &a,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ==
-          0);
+    take_to(qp, IBV_QPS_RTR, a);
     memset(&a, garbage, sizeof a);
-    a.qp_state = IBV_QPS_RTS;
     a.sq_psn = garbage * 0x01010101u;
     a.timeout = 14;
     a.retry_cnt = a.rnr_retry = 7;
     a.max_rd_atomic = 1;
-    CHECK(ibv_modify_qp(qp, &a,
-                        IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                            IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    take_to(qp, IBV_QPS_RTS, a);
     return qp;
 }
 

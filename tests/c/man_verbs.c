@@ -40,12 +40,7 @@ static struct ibv_srq *create_srq(void)
 static struct ibv_qp *ud_qp(void)
 {
     struct ibv_qp *qp = create_qp(IBV_QPT_UD, NULL);
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
-    a.qp_state = IBV_QPS_RTR;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0);
-    a.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    take_to_rts(qp, (struct ibv_qp_attr){.port_num = 1});
     return qp;
 }
 

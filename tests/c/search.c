@@ -8,8 +8,15 @@
  *   left       leaves a process of a session of its own running that holds FILE (the next argument)
  *              locked
  *   lost       ends with 3 if the messages 7 and 12 of a UC queue pair are lost, and needs no other
+ *   device, domain, queue   the device, the protection domain or the CQ is used whether or not it
+ *              is there
+ *   gid        ends with 3 if it has no GID
+ *   status     ends with 3 if message 6 fails; others may
+ *   event      ends with 3 if there is an asynchronous event
+ *   limit      the second queue pair is used whether or not there is one
  */
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +30,27 @@
             exit(2); \
     } while (0)
 
+/* Of calls that are not checked in one of the ways. */
+#define NEED_BUT(way, what) \
+    do {                    \
+        if (!(what) && !is(way)) \
+            exit(2);        \
+    } while (0)
+
 #define MESSAGES 20
 
+static const char *how;
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static char memory[4096];
 static union ibv_gid gid;
+
+static int is(const char *way)
+{
+    return !strcmp(how, way);
+}
 
 static struct ibv_qp *make_qp(enum ibv_qp_type type)
 {
@@ -40,7 +60,8 @@ static struct ibv_qp *make_qp(enum ibv_qp_type type)
         .qp_type = type,
         .cap = {.max_send_wr = 32, .max_recv_wr = 32, .max_send_sge = 1, .max_recv_sge = 1}};
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    NEED(qp);
+    NEED_BUT("limit", qp);
+    printf("QP %x\n", qp->qp_num);
     return qp;
 }
 
@@ -107,8 +128,27 @@ static struct ibv_wc next(void)
     do
         NEED((n = ibv_poll_cq(cq, 1, &wc)) >= 0);
     while (n == 0);
-    NEED(wc.status == IBV_WC_SUCCESS);
+    NEED_BUT("status", wc.status == IBV_WC_SUCCESS);
     return wc;
+}
+
+/* Sends messages one by one, until one of them fails. */
+static int statuses(void)
+{
+    struct ibv_qp *rc[2];
+    pair(IBV_QPT_RC, rc);
+    for (int i = 1; i <= 8; i++) {
+        post_recv(rc[1]);
+        NEED(post(rc[0], i) == 0);
+        struct ibv_wc wc[2];
+        wc[0] = next();
+        if (wc[0].status)
+            return i == 6 ? 3 : 2;
+        wc[1] = next();
+        if (wc[1].status)
+            return i == 6 ? 3 : 2;
+    }
+    return 0;
 }
 
 static int lost(void)
@@ -137,8 +177,8 @@ static int lost(void)
 
 int main(int argc, char **argv)
 {
-    const char *how = argc > 1 ? argv[1] : "right";
-    if (!strcmp(how, "left")) {
+    how = argc > 1 ? argv[1] : "right";
+    if (is("left")) {
         if (fork() == 0) {
             NEED(setsid() > 0);
             FILE *file = fopen(argv[2], "w");
@@ -150,24 +190,34 @@ int main(int argc, char **argv)
     }
     struct ibv_device **list = ibv_get_device_list(NULL);
     NEED(list && list[0]);
-    NEED((ctx = ibv_open_device(list[0])));
-    NEED((pd = ibv_alloc_pd(ctx)) && (cq = ibv_create_cq(ctx, 128, NULL, NULL, 0)));
+    NEED_BUT("device", (ctx = ibv_open_device(list[0])));
+    printf("device %s\n", ctx->device->name);
+    NEED_BUT("domain", (pd = ibv_alloc_pd(ctx)));
+    printf("PD %u\n", pd->handle);
+    NEED_BUT("queue", (cq = ibv_create_cq(ctx, 128, NULL, NULL, 0)));
+    printf("CQ of %d\n", cq->cqe);
     NEED((mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)));
-    NEED(ibv_query_gid(ctx, 1, 0, &gid) == 0);
-    if (!strcmp(how, "lost"))
+    NEED_BUT("gid", ibv_query_gid(ctx, 1, 0, &gid) == 0);
+    if (gid.global.interface_id == 0)
+        return 3;
+    if (is("lost"))
         return lost();
+    if (is("status"))
+        return statuses();
     struct ibv_mr *second = ibv_reg_mr(pd, memory, 64, IBV_ACCESS_LOCAL_WRITE);
-    if (strcmp(how, "unchecked"))
-        NEED(second);
+    NEED_BUT("unchecked", second);
     printf("lkey %x\n", second->lkey);
     struct ibv_qp *both[2];
     pair(IBV_QPT_RC, both);
     for (int i = 0; i < 4; i++) {
         post_recv(both[1]);
         int rc = post(both[0], i);
-        NEED(rc == 0 || (i == 2 && !strcmp(how, "hang")));
+        NEED(rc == 0 || (i == 2 && is("hang")));
         next();
         next();
+        struct pollfd p = {.fd = ctx->async_fd, .events = POLLIN};
+        if (is("event") && poll(&p, 1, 0) == 1)
+            return 3;
     }
     return 0;
 }

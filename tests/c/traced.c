@@ -33,18 +33,6 @@ static struct ibv_cq *cq;
 static struct ibv_qp *a, *b;
 static char memory[4096];
 
-static struct ibv_qp *make_qp(void)
-{
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq,
-        .recv_cq = cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 1}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
-    return qp;
-}
-
 /* The exported function, which older headers call, has fewer arguments than that of the context. */
 static void query_port(void)
 {
@@ -69,8 +57,8 @@ static void open_all(void)
     CHECK((cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
     CHECK((mr = ibv_reg_mr(pd, memory, sizeof memory,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
-    a = make_qp();
-    b = make_qp();
+    a = new_qp(pd, cq, IBV_QPT_RC, 8);
+    b = new_qp(pd, cq, IBV_QPT_RC, 8);
     query_port();
     connect_both(a, b);
     printf("qp %#x %#x %#x %#x %#lx\n", a->qp_num, b->qp_num, mr->lkey, mr->rkey,

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "cm_event.h"
+#include "rc_pair.h"
 
 #define PORT "7781"
 #define TOS 0xb9 // of which the last two bits are the network's
@@ -40,18 +40,10 @@ static void receive(struct ud *u) {
 
 static struct ud make_ud(struct ibv_pd *pd) {
     struct ud u = {.cq = ibv_create_cq(pd->context, 16, NULL, NULL, 0)};
-    struct ibv_qp_init_attr init = {
-        .qp_type = IBV_QPT_UD, .send_cq = u.cq, .recv_cq = u.cq,
-        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
-    CHECK(u.cq && (u.qp = ibv_create_qp(pd, &init)) && (u.bytes = calloc(1, 4096)));
+    CHECK(u.cq && (u.bytes = calloc(1, 4096)));
+    u.qp = new_qp(pd, u.cq, IBV_QPT_UD, 4);
     CHECK((u.mr = ibv_reg_mr(pd, u.bytes, 4096, IBV_ACCESS_LOCAL_WRITE)));
-    struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
-    CHECK(ibv_modify_qp(u.qp, &a,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
-    a.qp_state = IBV_QPS_RTR;
-    CHECK(ibv_modify_qp(u.qp, &a, IBV_QP_STATE) == 0);
-    a.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(u.qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    take_to_rts(u.qp, (struct ibv_qp_attr){.port_num = 1, .qkey = QKEY});
     receive(&u);
     return u;
 }
@@ -65,11 +57,8 @@ static void make_rc(struct rdma_cm_id *id, struct ibv_pd *pd) {
 
 // The next completion, of this opcode.
 static struct ibv_wc next(struct ud *u, enum ibv_wc_opcode opcode) {
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(u->cq, 1, &wc)) == 0)
-        usleep(100);
-    CHECK(n == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == opcode);
+    struct ibv_wc wc = next_wc(u->cq);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == opcode);
     return wc;
 }
 

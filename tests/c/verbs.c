@@ -15,8 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "patience.h"
+#include "rc_pair.h"
 
 #define SIZE 8192
 
@@ -74,46 +73,15 @@ static uint16_t peer_lid;
 #define NEWER_ACCESS (1 << 8 | 1 << 9 | 1 << 29)
 
 static void connect_to(struct side *s, uint32_t qpn) {
-    union ibv_gid gid;
-    CHECK(ibv_query_gid(s->ctx, 1, gid_index, &gid) == 0);
-    int ud = s->qp->qp_type == IBV_QPT_UD;
-    struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_INIT,
-        .port_num = 1,
-        .qkey = 0x11,
-        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | NEWER_ACCESS,
-    };
-    CHECK(ibv_modify_qp(s->qp, &a,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                            (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = IBV_MTU_1024,
-        .dest_qp_num = qpn,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 1,
-        .ah_attr = { .is_global = 1,
-                     .port_num = 1,
-                     .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 } }
-    };
+    struct ibv_qp_attr a = towards(s->ctx, qpn);
+    a.qkey = 0x11;
+    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | NEWER_ACCESS;
+    a.max_dest_rd_atomic = a.max_rd_atomic = 1;
+    a.ah_attr.grh.sgid_index = gid_index;
+    CHECK(ibv_query_gid(s->ctx, 1, gid_index, &a.ah_attr.grh.dgid) == 0);
     if (peer_lid)
         a.ah_attr = (struct ibv_ah_attr){.dlid = peer_lid, .port_num = 1};
-    CHECK(ibv_modify_qp(s->qp, &a,
-                        ud ? IBV_QP_STATE
-                           : IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                 IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS,
-        .timeout = 14,
-        .retry_cnt = 7,
-        .rnr_retry = 7,
-        .max_rd_atomic = 1,
-    };
-    CHECK(ibv_modify_qp(s->qp, &a,
-                        ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
-                           : IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                 IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+    take_to_rts(s->qp, a);
     CHECK(s->qp->state == IBV_QPS_RTS);
 }
 
@@ -124,16 +92,7 @@ static void pair(struct side *a, struct side *b, enum ibv_qp_type type, int with
     connect_to(b, a->qp->qp_num);
 }
 
-static struct ibv_wc completion(struct side *s) {
-    struct ibv_wc wc;
-    int n;
-    while ((n = ibv_poll_cq(s->cq, 1, &wc)) == 0)
-        ;
-    CHECK(n == 1);
-    return wc;
-}
-
-static int write_to(struct side *a, struct side *b, uint32_t rkey, uint32_t length) {
+static int post_write(struct side *a, struct side *b, uint32_t rkey, uint32_t length) {
     struct ibv_sge sge = {.addr = (uintptr_t)a->buf, .length = length, .lkey = a->mr->lkey};
     struct ibv_send_wr wr = { .wr_id = 7,
                               .sg_list = &sge,
@@ -149,8 +108,8 @@ static void transfer(struct side *a, struct side *b) {
     for (int i = 0; i < SIZE; i++)
         a->buf[i] = (char)(i * 7 + 1);
     memset(b->buf, 0, SIZE);
-    CHECK(write_to(a, b, b->mr->rkey, SIZE) == 0);
-    struct ibv_wc wc = completion(a);
+    CHECK(post_write(a, b, b->mr->rkey, SIZE) == 0);
+    struct ibv_wc wc = next_wc(a->cq);
     CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7 && wc.opcode == IBV_WC_RDMA_WRITE &&
           wc.qp_num == a->qp->qp_num);
     CHECK(memcmp(a->buf, b->buf, SIZE) == 0);
@@ -189,7 +148,7 @@ static void router(void) {
     struct ibv_cq *cq = NULL;
     void *context = NULL;
     CHECK(ibv_get_cq_event(b.channel, &cq, &context) == 0 && cq == b.cq && context == &b);
-    struct ibv_wc wc = completion(&b);
+    struct ibv_wc wc = next_wc(b.cq);
     CHECK(wc.status == 0 && wc.wr_id == 9 && wc.imm_data == 0x01020304 &&
           wc.byte_len == sizeof word && strcmp(b.buf, word) == 0);
     ibv_ack_cq_events(b.cq, 1);
@@ -219,7 +178,7 @@ static void router(void) {
         };
     int rc = ibv_post_send(a.qp, list, &bad);
     CHECK(rc == 0 || (rc == ENOMEM && bad >= list + 16 && bad < list + 40));
-    wc = completion(&b);
+    wc = next_wc(b.cq);
     CHECK(wc.status == 0 && wc.byte_len == 40 + sizeof word && strcmp(b.buf + 40, word) == 0 &&
           (wc.wc_flags & IBV_WC_GRH));
     struct ibv_ah *back = ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)b.buf, 1);
@@ -240,12 +199,12 @@ static void events(void) {
     struct ibv_async_event event;
     CHECK(ibv_get_async_event(b.ctx, &event) == -1 && errno == EAGAIN);
     CHECK(ibv_req_notify_cq(a.cq, 0) == 0);
-    CHECK(write_to(&a, &b, b.mr->rkey ^ 0x5a5a5a, 8) == 0);
+    CHECK(post_write(&a, &b, b.mr->rkey ^ 0x5a5a5a, 8) == 0);
     struct pollfd p[2] = { { .fd = a.channel->fd, .events = POLLIN },
                            { .fd = b.ctx->async_fd, .events = POLLIN } };
     CHECK(poll(p, 1, patience_ms(60)) == 1 && ibv_get_cq_event(a.channel, &cq, &context) == 0 &&
           cq == a.cq);
-    CHECK(completion(&a).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(next_wc(a.cq).status == IBV_WC_REM_ACCESS_ERR);
     CHECK(poll(p + 1, 1, patience_ms(60)) == 1 && ibv_get_async_event(b.ctx, &event) == 0);
     CHECK(event.element.qp == b.qp && event.event_type == IBV_EVENT_QP_ACCESS_ERR);
     // Besides the end of its use of the SRQ there is no other event: the requester has its
@@ -282,7 +241,8 @@ static void forks(void) {
                 exit(0);
             struct ibv_wc wc;
             CHECK(!ibv_alloc_pd(a.ctx) && errno == EOWNERDEAD);
-            CHECK(write_to(&a, &b, b.mr->rkey, 8) == EOWNERDEAD && ibv_poll_cq(a.cq, 1, &wc) < 0);
+            CHECK(post_write(&a, &b, b.mr->rkey, 8) == EOWNERDEAD && ibv_poll_cq(a.cq, 1, &wc) < 0);
+            CHECK(ibv_req_notify_cq(a.cq, 0) == EOWNERDEAD);
             CHECK(ibv_destroy_qp(a.qp) == EOWNERDEAD && ibv_close_device(a.ctx) == 0);
             struct side c, d;
             pair(&c, &d, IBV_QPT_RC, 0);
@@ -330,7 +290,7 @@ static void lid(void) {
                               .wr.ud = { ah, b.qp->qp_num, 0x11 } },
                        *bad;
     CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-    struct ibv_wc wc = completion(&b);
+    struct ibv_wc wc = next_wc(b.cq);
     CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == 47 && strcmp(b.buf + 40, "by LID") == 0);
     CHECK(ibv_destroy_ah(ah) == 0);
     to.dlid = 0;
@@ -496,7 +456,7 @@ static void hostile(void) {
         .wr.rdma = { (uintptr_t)map, mr->rkey },
     };
     sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
@@ -529,19 +489,19 @@ static void buffers(void) {
                               .send_flags = IBV_SEND_SIGNALED,
                               .wr.rdma = { IOVA + LENGTH - 1000, mr->rkey } },
                        *bad;
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS);
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status == IBV_WC_SUCCESS);
     CHECK(map[OFFSET + LENGTH - 1001] == 0 && map[OFFSET + LENGTH] == 0 &&
           memcmp(map + OFFSET + LENGTH - 1000, a.buf, 1000) == 0);
     memset(map + OFFSET, 0x33, 8);
     sge.length = 8;
     wr.opcode = IBV_WR_RDMA_READ;
     wr.wr.rdma.remote_addr = IOVA;
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_SUCCESS &&
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status == IBV_WC_SUCCESS &&
           memcmp(a.buf, map + OFFSET, 8) == 0);
     // Beyond its end.
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.wr.rdma.remote_addr = IOVA + LENGTH - 7;
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status == IBV_WC_REM_ACCESS_ERR);
     CHECK(munmap(map, 4 * 4096) == 0 && close(nothing[0]) == 0 && close(nothing[1]) == 0);
     CHECK(ibv_dereg_mr(mr) == 0);
     drop(&a);
@@ -556,7 +516,7 @@ static void buffers(void) {
     sge = (struct ibv_sge){.addr = (uintptr_t)a.buf, .length = 8, .lkey = a.mr->lkey};
     wr.wr.rdma.remote_addr = PAGE;
     wr.wr.rdma.rkey = mr->rkey;
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && completion(&a).status != IBV_WC_SUCCESS);
+    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0 && next_wc(a.cq).status != IBV_WC_SUCCESS);
     CHECK(ibv_dereg_mr(mr) == 0);
     drop(&a);
     drop(&b);
@@ -645,12 +605,13 @@ static void limits(void) {
 
 // Threads of a program may have small stacks (dapltest's have 64 KB), and each of them may run the
 // engine.
-static void *all_of_it(void *unused) {
+static void *all_of_it(void *children) {
     router();
     struct side a, b;
     pair(&a, &b, IBV_QPT_RC, 1);
+    transfer(&a, &b);
     // Other devices join and leave the address while this thread polls.
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < *(int *)children; i++) {
         pid_t child = fork();
         if (child == 0) {
             struct ibv_context *ctx = open_device();
@@ -664,14 +625,24 @@ static void *all_of_it(void *unused) {
     }
     drop(&a);
     drop(&b);
-    return unused;
+    return NULL;
 }
 
-static void stack(void) {
+static void on_small_stack(int children) {
     pthread_t thread;
     pthread_attr_t attr;
     CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 64 << 10) == 0);
-    CHECK(pthread_create(&thread, &attr, all_of_it, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(pthread_create(&thread, &attr, all_of_it, &children) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void stack(void) {
+    on_small_stack(10);
+}
+
+// A child may lack pages beside memory that is registered with a router's device.
+static void lone_stack(void) {
+    on_small_stack(0);
 }
 
 static int count_lines(const char *file) {
@@ -723,7 +694,8 @@ int main(int argc, char **argv) {
     } modes[] = { { "router", router },   { "events", events },     { "gids", gids },
                   { "lid", lid },         { "counters", counters }, { "forks", forks },
                   { "hostile", hostile }, { "buffers", buffers },   { "grow", grow },
-                  { "limits", limits },   { "stack", stack },       { "leaks", leaks } };
+                  { "limits", limits },   { "stack", stack },       { "leaks", leaks },
+                  { "lone_stack", lone_stack } };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {
             modes[i].run();
@@ -731,6 +703,7 @@ int main(int argc, char **argv) {
         }
     fprintf(stderr,
             "usage: verbs "
-            "router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|leaks\n");
+            "router|events|gids|lid|counters|forks|hostile|buffers|grow|limits|stack|lone_stack|"
+            "leaks\n");
     return 2;
 }

@@ -18,22 +18,9 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 
-static struct ibv_qp *make(enum ibv_qp_type type)
-{
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq,
-        .recv_cq = cq,
-        .qp_type = type,
-        .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 }
-    };
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
-    return qp;
-}
-
 static void talk(void)
 {
-    struct ibv_qp *a = make(IBV_QPT_RC), *b = make(IBV_QPT_RC);
+    struct ibv_qp *a = new_qp(pd, cq, IBV_QPT_RC, 1), *b = new_qp(pd, cq, IBV_QPT_RC, 1);
     connect_both(a, b);
     memset(memory, (int)pairs, 64);
     CHECK(write_to(a, mr, 64, (uintptr_t)memory + 64, mr->rkey).status == IBV_WC_SUCCESS);
@@ -54,7 +41,7 @@ int main(int argc, char **argv)
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
     static const enum ibv_qp_type types[3] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
     for (; made < count; made++)
-        CHECK(ibv_destroy_qp(make(types[made % 3])) == 0);
+        CHECK(ibv_destroy_qp(new_qp(pd, cq, types[made % 3], 1)) == 0);
     for (; pairs < talks; pairs++)
         talk();
     CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0 &&

@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "patience.h"
+#include "rc_pair.h"
 
 enum { MOST = 16, RECEIVES = 32 };
 
@@ -45,39 +44,7 @@ static struct ibv_qp *queue_pair(struct worker *w) {
     };
     struct ibv_qp *qp = ibv_create_qp(w->pd, &init);
     CHECK(qp);
-    struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_INIT,
-        .port_num = 1,
-        .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
-    };
-    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-    CHECK(ibv_modify_qp(qp, &a, mask) == 0);
     return qp;
-}
-
-static void connect_to(struct ibv_qp *qp, uint32_t peer) {
-    struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = IBV_MTU_1024,
-        .dest_qp_num = peer,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 12,
-        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 64}},
-    };
-    CHECK(ibv_modify_qp(qp, &a,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                            IBV_QP_MIN_RNR_TIMER) == 0);
-    a = (struct ibv_qp_attr){
-        .qp_state = IBV_QPS_RTS,
-        .timeout = 17,
-        .retry_cnt = 7,
-        .rnr_retry = 7,
-        .max_rd_atomic = 1,
-    };
-    CHECK(ibv_modify_qp(qp, &a,
-                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
 static void post_recv(struct worker *w) {
@@ -135,8 +102,8 @@ static void *work(void *argument) {
         CHECK((w->cq = ibv_create_cq(ctx, 64, NULL, NULL, 0)));
     w->from = queue_pair(w);
     w->to = queue_pair(w);
-    connect_to(w->from, w->to->qp_num);
-    connect_to(w->to, w->from->qp_num);
+    connect_qp(w->from, w->to->qp_num, 17);
+    connect_qp(w->to, w->from->qp_num, 17);
     for (int i = 0; i < RECEIVES; i++)
         post_recv(w);
     pthread_barrier_wait(&ready);

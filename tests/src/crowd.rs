@@ -11,15 +11,19 @@ use crate::process;
 use crate::router::{hello, Raw, Router};
 use crate::soft::Soft;
 use gdrcore_core::config::Config;
+use gdrcore_core::device::Device;
 use gdrcore_core::error::Error;
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::soft::SoftConfig;
 use gdrcore_net::via::proto::{feature, Hello, Message};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Tenants.
+/// Tenants, of switch mode.
 pub const TENANTS: u32 = 256;
+/// Tenants that share a device of the router.
+pub const REMOTE_TENANTS: u32 = 64;
 /// Queue pairs of a tenant.
 pub const QPS: u32 = 16;
 /// Processes in which they live.
@@ -34,9 +38,41 @@ pub fn policy() -> String {
     (0..TENANTS).map(|n| format!("[tenant.t{n}]\nlisten = \"DIR/t{n}\"\n")).collect()
 }
 
-/// The tenant at the other end of a tenant's k-th queue pair.
-pub fn other_end(tenant: u32, k: u32) -> u32 {
-    tenant ^ 1 << (k % TENANTS.ilog2())
+/// The policy of tenants that share a device of the router.
+pub fn remote_policy(device: &str) -> String {
+    let tenant = |n| format!("[tenant.t{n}]\nlisten = \"DIR/t{n}\"\ndevice = \"{device}\"\n");
+    (0..REMOTE_TENANTS).map(tenant).collect()
+}
+
+/// The tenant, of so many, at the other end of a tenant's k-th queue pair.
+fn other_end(tenants: u32, tenant: u32, k: u32) -> u32 {
+    tenant ^ 1 << (k % tenants.ilog2())
+}
+
+/// A tenant's device: its own, or the router's.
+pub enum Member {
+    /// Of switch mode.
+    Own(Soft),
+    /// Of remote mode.
+    Remote(Box<RemoteDevice>),
+}
+
+impl Member {
+    /// As the router says.
+    pub fn open(socket: &Path) -> Member {
+        match RemoteDevice::open(&format!("router:{}", socket.display())) {
+            Ok(device) => Member::Remote(Box::new(device)),
+            Err(_) => Member::Own(open(socket)),
+        }
+    }
+
+    /// The device.
+    pub fn dev(&self) -> &dyn Device {
+        match self {
+            Member::Own(soft) => soft.dev(),
+            Member::Remote(device) => &**device,
+        }
+    }
 }
 
 /// A device that is large enough for a tenant of the crowd, and not larger. Waits where the router
@@ -109,15 +145,15 @@ pub struct Crowd(Vec<Far>);
 impl Crowd {
     /// Starts all of it, connects all queue pairs and exchanges bytes over each, there and back by
     /// SEND, WRITE and READ, all compared by their receivers. Then nobody polls.
-    pub fn start(program: &Path, router: &Router) -> Crowd {
-        let each = TENANTS / PROCESSES;
+    pub fn start(program: &Path, router: &Router, tenants: u32) -> Crowd {
+        let each = tenants / PROCESSES;
         let mut members: Vec<Far> = (0..PROCESSES)
             .map(|p| {
                 let numbers = [p * each, each].map(|n| n.to_string());
                 Far::run(Command::new(program).arg("member").arg(router.dir()).args(numbers))
             })
             .collect();
-        let mut addresses = vec![String::new(); (TENANTS * QPS) as usize];
+        let mut addresses = vec![String::new(); (tenants * QPS) as usize];
         for member in &members {
             for _ in 0..each * QPS {
                 let line = member.answer("at ");
@@ -127,7 +163,7 @@ impl Crowd {
         }
         for (place, address) in addresses.iter().enumerate() {
             let (tenant, k) = (place as u32 / QPS, place as u32 % QPS);
-            let to = other_end(tenant, k);
+            let to = other_end(tenants, tenant, k);
             members[(to / each) as usize].say(&format!("to {} {address}", to * QPS + k));
         }
         let mut crowd = Crowd(std::mem::take(&mut members));

@@ -4,6 +4,7 @@
 use crate::dropin::without_settings;
 use crate::source::root;
 use crate::tools::{find, is_root, run, target_dir};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,10 +29,11 @@ impl DebianRoot {
     }
 
     /// As [`Self::new`], a root that an administrator would install packages in: with Debian's
-    /// essential packages, the tools of libibverbs, pip, and what makes users.
+    /// essential packages, the tools of libibverbs, pip, and what makes users and environments of
+    /// Python.
     pub fn installed(release: &str) -> Result<DebianRoot, String> {
-        let packages = "adduser,ibverbs-utils,python3-pip";
-        DebianRoot::made(release, &format!("{release}-administered"), "essential", packages)
+        let packages = "adduser,ibverbs-utils,python3-pip,python3-venv";
+        DebianRoot::made(release, &format!("{release}-with-python"), "essential", packages)
     }
 
     fn made(
@@ -41,6 +43,10 @@ impl DebianRoot {
         packages: &str,
     ) -> Result<DebianRoot, String> {
         let at = target_dir().join("debian-roots").join(name);
+        std::fs::create_dir_all(at.parent().expect("a folder")).map_err(|e| e.to_string())?;
+        // Other tests may ask for the same one; freed with the file.
+        let lock = File::create(at.with_extension("lock")).map_err(|e| e.to_string())?;
+        lock.lock().map_err(|e| e.to_string())?;
         if at.exists() {
             return Ok(DebianRoot(at));
         }
@@ -51,7 +57,6 @@ impl DebianRoot {
         find("bwrap").ok_or("bwrap is not installed (bubblewrap)")?;
         // Under its name once it is whole.
         let part = at.with_extension(format!("part-{}", std::process::id()));
-        std::fs::create_dir_all(at.parent().expect("a folder")).map_err(|e| e.to_string())?;
         let mut c = Command::new(maker);
         c.args(["--quiet", "--aptopt=Acquire::Check-Valid-Until \"false\""]);
         c.arg(format!("--variant={variant}")).arg(format!("--include={packages}"));

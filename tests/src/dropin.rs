@@ -35,7 +35,7 @@ pub fn says_ok(name: &str, address: &str) -> bool {
 }
 
 /// A command gets none of the drop-in's settings from whoever runs the tests.
-pub(crate) fn without_settings(c: &mut Command) {
+pub fn without_settings(c: &mut Command) {
     for name in [
         "GDRC_ADDRESS",
         "GDRC_DEVICE",

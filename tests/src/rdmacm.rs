@@ -73,7 +73,7 @@ fn wait_for_name(file: &str, server: &mut Running, address: &str) {
 /// riostream sets the options of its connections on a socket that listens already: a client that
 /// comes before gets a connection without them. The main thread alone tells nothing: it sleeps,
 /// too, while another of its threads, from which it waits for an answer, waits for a CPU.
-fn wait_until_it_accepts(server: &mut Running, address: &str) {
+pub fn wait_until_it_accepts(server: &mut Running, address: &str) {
     wait_until_it_listens(server, address);
     let threads = format!("/proc/{}/task", server.pid());
     // Each thread's number, state, and how often it has slept and was preempted; None: one runs.

@@ -9,7 +9,7 @@ use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::{
     feature, mode, Envelope, Hello, Message, Text, Welcome, MESSAGE_MAX, VERSIONS,
 };
-use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look, Received};
+use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome, Received};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -254,12 +254,12 @@ impl Raw {
         // SAFETY: one live entry.
         assert_eq!(unsafe { libc::poll(&mut p, 1, ms) }, 1, "the router says nothing");
         match receive(self.fd.as_fd(), &mut self.buffer) {
-            Look::Message(m) => {
+            ReadOutcome::Message(m) => {
                 let e = Envelope::parse(&self.buffer[..m.len]).expect("a message of the router");
                 Some((e, m))
             }
-            Look::Gone => None,
-            Look::Nothing => panic!("readable, and nothing there"),
+            ReadOutcome::Gone => None,
+            ReadOutcome::Nothing => panic!("readable, and nothing there"),
         }
     }
 

@@ -221,9 +221,10 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
 }
 
-/// Compiles a file of `tests/c` into a folder; `compiler` is `cc` or a wrapper of it.
+/// Compiles a file of `tests/c`, or of a folder of it (`folder/name`), into a folder; `compiler` is
+/// `cc` or a wrapper of it.
 pub fn compile(compiler: &str, name: &str, dir: &Path, more: &[&str]) -> PathBuf {
-    let to = dir.join(name);
+    let to = dir.join(name.replace('/', "-"));
     let mut cc = Command::new(compiler);
     cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&to);
     let done = run(cc.arg(crate::source::root().join(format!("tests/c/{name}.c"))).args(more), 60);

@@ -2,7 +2,7 @@
 
 use gdrcore_net::closing::is_full;
 use gdrcore_net::rights::Foreign;
-use gdrcore_net::via::wire::{receive, send_bytes, Buffer, Look};
+use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome};
 use gdrcore_tests::linger::Sink;
 use gdrcore_tests::patience::wait_for;
 use std::fs::File;
@@ -92,14 +92,14 @@ fn while_much_waits_nothing_further_is_taken_and_later_it_is() {
         reads.push(reading);
         drop(Foreign::from(writes));
     }
-    assert!(matches!(receive(here.as_fd(), &mut buffer), Look::Nothing));
+    assert!(matches!(receive(here.as_fd(), &mut buffer), ReadOutcome::Nothing));
     assert!(!has_ended(&mut reads[0]), "nothing can be closed yet");
     drop(deaf);
     for reading in &mut reads {
         wait_for(60, "a descriptor stays open", || has_ended(reading));
     }
     wait_for(60, "it stays full", || !is_full());
-    assert!(matches!(receive(here.as_fd(), &mut buffer), Look::Message(_)));
+    assert!(matches!(receive(here.as_fd(), &mut buffer), ReadOutcome::Message(_)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, End, Op};
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, limit, run_until};
 use gdrcore_tests::soft::{address, Soft};
@@ -82,7 +82,7 @@ fn marks_become_notifications_and_those_a_lower_rate() {
     let dx = Soft::open(&x, &SoftConfig { core, ..SoftConfig::default() }).expect("a device");
     let dy = Soft::open(&y, &SoftConfig { pcap: Some(&path), ..SoftConfig::default() })
         .expect("a device");
-    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dx.dev(), dy.dev());
     a.buffer.write(0, &pattern(1, BYTES));
     a.post(1, Op::Write(0, None), 0, BYTES as u32).expect("post_send");
     succeed(&mut a, &mut b, 1);

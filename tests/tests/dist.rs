@@ -77,6 +77,39 @@ fn the_first_page_names_the_rust_that_make_needs() {
     assert!(text.contains(&format!("Rust {} or newer", needed())));
 }
 
+/// Functions that came with glibc 2.29 to 2.31 (Debian 11's) and that a file needs. From 2.32 on
+/// older ones moved and got a version anew. What is needed weakly, a file does without.
+fn later_functions(symbols: &str) -> Vec<String> {
+    let is_later = |name: &&str| (29..=31).any(|n| name.ends_with(&format!("@GLIBC_2.{n}")));
+    let needed = symbols.lines().filter(|line| line.contains(" GLOBAL DEFAULT  UND "));
+    needed.flat_map(|line| line.split(' ').filter(is_later).map(str::to_string)).collect()
+}
+
+#[test]
+fn nothing_needs_a_function_that_glibc_2_28_lacks() {
+    let line = |kind: &str| format!(" 7: 0 0 FUNC {kind} DEFAULT  UND gettid@GLIBC_2.30 (4)");
+    assert_eq!(later_functions(&line("GLOBAL")), ["gettid@GLIBC_2.30"]);
+    assert_eq!(later_functions(&line("WEAK")), [""; 0]);
+    if find("readelf").is_none() {
+        skip!("readelf is not installed (binutils)");
+    }
+    let (bin, drop_in) = (library::router(), library::dropin());
+    let files = [
+        library::build().join("libgdrcore.so"),
+        drop_in.join("libibverbs.so.1"),
+        drop_in.join("libmlx5.so.1"),
+        drop_in.join("libgdrcore_preload.so"),
+        bin.join("gdrcore-run"),
+        bin.join("gdrcore-routerd"),
+        library::cli(),
+    ];
+    for file in files {
+        let done = run(Command::new("readelf").args(["--wide", "--dyn-syms"]).arg(&file), 60);
+        assert!(done.ok() && done.output.contains("UND"), "{}", done.output);
+        assert_eq!(later_functions(&done.output), [""; 0], "{}", file.display());
+    }
+}
+
 /// Names in a folder and below it, without folders.
 fn files_below(at: &Path) -> Vec<PathBuf> {
     let listed = run(Command::new("find").arg(at).args(["!", "-type", "d"]), 60);
@@ -161,8 +194,23 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     let mut programs = files_below(&moved.join("bin"));
     programs.sort();
     let names = programs.iter().map(|p| p.file_name().expect("a name").to_string_lossy());
-    let names: Vec<String> =
-        names.map(|n| n.into_owned()).chain(["gdrcore doctor".into()]).collect();
+    let names: Vec<String> = names.map(|n| n.into_owned()).collect();
+    let completed = "for p; do . \"$0/$p\"; complete -p \"$p\"; complete -r; done";
+    let mut bash = Command::new("bash");
+    bash.args(["-ec", completed]).arg(moved.join("share/bash-completion/completions"));
+    let done = run(bash.args(&names), 60);
+    assert!(done.ok() && names.len() >= 12, "{}", done.output);
+    for (folder, before, behind, first) in [
+        ("zsh/site-functions", "_", "", "#compdef gdrcore "),
+        ("fish/vendor_completions.d", "", ".fish", "function __gdrcore_options\n"),
+    ] {
+        for name in &names {
+            let file = moved.join("share").join(folder).join(format!("{before}{name}{behind}"));
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            assert!(text.starts_with(first) && text.contains(name), "{}: {text}", file.display());
+        }
+    }
+    let names = [names, vec!["gdrcore doctor".into(), "gdrcore top".into()]].concat();
     has_pages(&moved, &names.iter().map(String::as_str).collect::<Vec<_>>());
     fs::rename(&moved, at("/opt/g")).expect("moved back");
     // What others have there stays.

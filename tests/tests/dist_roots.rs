@@ -9,7 +9,9 @@ use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{
     compile, find, is_root, loopback, run, scratch, target_dir, Running, Scratch,
 };
+use std::env::consts::ARCH;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -160,6 +162,73 @@ fn debian_13() {
     serves("trixie");
 }
 
+/// The scripts of the steps of action.yml.
+fn steps_of_the_action() -> Vec<String> {
+    let text = fs::read_to_string(root().join("action.yml")).expect("action.yml");
+    assert!(text.contains("        WHEEL: ${{ inputs.wheel }}\n"), "what the steps are told");
+    let of_step = |step: &str| -> String {
+        let (_, script) = step.split_once("      run: |\n").expect("a script");
+        script.lines().map(|line| format!("{}\n", line.get(8..).unwrap_or_default())).collect()
+    };
+    text.split("\n    - name: ").skip(1).map(of_step).collect()
+}
+
+/// As in a job that runs in a container: root, without sudo. What apt would install is there.
+#[test]
+fn the_steps_of_the_action_install_the_wheel_and_check_it() {
+    if let Some(tool) = lacks().or_else(|| find("bwrap").is_none().then_some("bwrap")) {
+        skip!("{tool} is not installed (scripts/deps.sh dist)");
+    }
+    let system = match DebianRoot::installed("bookworm") {
+        Ok(system) => system,
+        Err(why) => skip!("{why}"),
+    };
+    let dir = scratch("dist-action");
+    let at = dir.join("root");
+    system.copy_to(&at);
+    in_root(&at, "mkdir -p /artifacts /dist /job/shim");
+    let steps = steps_of_the_action();
+    assert_eq!(steps.len(), 2);
+    for (n, step) in steps.iter().enumerate() {
+        fs::write(at.join(format!("job/{n}.sh")), step).expect("a step");
+    }
+    fs::write(at.join("job/shim/apt-get"), "#!/bin/sh\necho apt-get \"$@\"\n").expect("apt-get");
+    let step = |n: u32| format!("bash --noprofile --norc -eo pipefail /job/{n}.sh");
+    // What a job's runner sets, and what it does with a step's additions to the path.
+    let script = format!(
+        "chmod +x /job/shim/apt-get; export PATH=/job/shim:$PATH RUNNER_TEMP=/job \
+         GITHUB_PATH=/job/path GITHUB_ACTION_PATH=/. WHEEL='/artifacts/none-*.whl'; \
+         if {}; then exit 9; fi; export WHEEL=\"/artifacts/gdrcore-*$(uname -m).whl\"; {}; \
+         export PATH=\"$(cat /job/path):$PATH\"; {}; \
+         [ \"$(command -v python3)\" = /usr/bin/python3 ]; gdrcore run --version; gdrcore doctor",
+        step(0),
+        step(0),
+        step(1)
+    );
+    let done = in_root(&at, &script);
+    let asked = done.lines().find(|line| line.starts_with("apt-get install "));
+    assert!(asked.is_some_and(|line| line.ends_with(" ibverbs-utils")), "{done}");
+    assert_eq!(done.matches("iters in").count(), 4, "{done}");
+}
+
+#[test]
+fn the_wheels_need_no_later_glibc_than_2_28_and_less_than_8_mb() {
+    if !all() {
+        skip!("make test-dist packs what an old root has built");
+    }
+    let listed = fs::read_dir(artifacts()).expect("the artifacts").flatten();
+    let names: Vec<String> = listed.map(|e| e.file_name().to_string_lossy().into()).collect();
+    let wheels: Vec<&String> = names.iter().filter(|name| name.ends_with(".whl")).collect();
+    assert!(!wheels.is_empty(), "{names:?}");
+    for wheel in wheels {
+        let (_, tag) = wheel.split_once("-manylinux_2_").expect("a tag");
+        let minor = tag.split('_').next().and_then(|n| n.parse::<u32>().ok());
+        assert!(minor.is_some_and(|n| n <= 28), "{wheel}");
+        let bytes = fs::metadata(artifacts().join(wheel)).expect("a wheel").len();
+        assert!(bytes < 8_000_000, "{wheel}: {bytes} bytes");
+    }
+}
+
 /// The tarball for another C library or architecture, unpacked; `Err`: why there is none.
 fn unpacked(kind: &str, target: &str) -> Result<Scratch, String> {
     if !all() {
@@ -190,7 +259,7 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
         Err(why) => skip!("{why}"),
     };
     let (headers, drop_in) = ("-idirafter", format!("-L{}", dir.join("lib/gdrcore").display()));
-    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let machine = format!("/usr/include/{ARCH}-linux-gnu");
     let more = [headers, "/usr/include", headers, &machine, &drop_in, "-libverbs"];
     let program = compile("musl-gcc", "two_hosts", &dir, &more);
     for path in ["auto", "udp"] {
@@ -238,15 +307,24 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
     }
 }
 
-/// The OCI archive, once it is packed; `Err`: why it is not.
-fn image() -> Result<PathBuf, String> {
+/// The OCI archive for an architecture, once it is packed; `Err`: why it is not.
+fn image(arch: &str) -> Result<PathBuf, String> {
     if let Some(tool) = lacks() {
         return Err(format!("{tool} is not installed (scripts/deps.sh dist)"));
     }
     let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten().map(|e| e.path());
-    let end = format!("-{}.oci.tar", std::env::consts::ARCH);
+    let end = format!("-{arch}.oci.tar");
     let image = all.find(|p| p.to_string_lossy().ends_with(&end));
     image.ok_or("no image was packed: mmdebstrap makes no root here".into())
+}
+
+/// Unpacks an image into a folder, as `bundle/rootfs` and `bundle/config.json`.
+fn unpack(image: &Path, dir: &Path) {
+    let unpack = "mkdir oci; tar -xf \"$0\" -C oci; umoci unpack --image oci:\"$1\" bundle";
+    let mut c = Command::new("sh");
+    c.args(["-ec", unpack]).arg(image).arg(format!("gdrcore:{}", env!("CARGO_PKG_VERSION")));
+    let done = run(c.current_dir(dir), 120);
+    assert!(done.ok(), "{}", done.output);
 }
 
 /// The words of a ping-pong on a device of a container of the image.
@@ -282,7 +360,7 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
 
 #[test]
 fn the_image_starts_in_runc() {
-    let image = match image() {
+    let image = match image(ARCH) {
         Ok(image) => image,
         Err(why) => skip!("{why}"),
     };
@@ -293,11 +371,7 @@ fn the_image_starts_in_runc() {
         skip!("runc makes this container for root alone");
     }
     let dir = scratch("dist-runc");
-    let unpack = "mkdir oci; tar -xf \"$0\" -C oci; umoci unpack --image oci:\"$1\" bundle";
-    let mut c = Command::new("sh");
-    c.args(["-ec", unpack]).arg(&image).arg(format!("gdrcore:{}", env!("CARGO_PKG_VERSION")));
-    let done = run(c.current_dir(&dir), 120);
-    assert!(done.ok(), "{}", done.output);
+    unpack(&image, &dir);
     // The program and its words in place of those of the image, whose terminal this is not.
     let edit = "import json, sys; file = sys.argv[1]; config = json.load(open(file)); \
                 process = config['process']; assert process['user']['uid'] == 65534; \
@@ -327,20 +401,24 @@ fn the_image_starts_in_runc() {
 
 #[test]
 fn the_image_starts_in_podman() {
-    let image = match image() {
+    let image = match image(ARCH) {
         Ok(image) => image,
         Err(why) => skip!("{why}"),
     };
     if let Some(tool) = ["podman", "runc"].into_iter().find(|t| find(t).is_none()) {
         skip!("{tool} is not installed ({tool})");
     }
-    // All of podman's own files in a folder of this test, and nothing asked of systemd.
+    // All of podman's own files in folders of this test, and nothing asked of systemd. The path of
+    // one may have 50 characters at most.
     let dir = scratch("dist-podman");
+    let short = std::env::temp_dir().join(format!("gdrc-podman-{}", std::process::id()));
+    let mut remove = Command::new("rm");
+    remove.arg("-rf").arg(&short);
+    let _removal = Removal(remove);
     let podman = |words: &[&str]| {
         let mut c = Command::new("podman");
-        for (option, folder) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
-            c.arg(option).arg(dir.join(folder));
-        }
+        c.arg("--root").arg(dir.join("root")).arg("--tmpdir").arg(dir.join("tmp"));
+        c.arg("--runroot").arg(&short);
         c.args(["--cgroup-manager=cgroupfs", "--storage-driver=vfs", "--runtime=runc"]).args(words);
         c
     };
@@ -364,6 +442,55 @@ fn the_image_starts_in_podman() {
     assert!(listed.ok() && listed.output.contains("gdrc0"), "{}", listed.output);
     let remove = podman(&["rm", "--force", &name]);
     serves_within(begin().args(ping_pong(2)), || podman(&["exec", &name]), remove);
+}
+
+/// In a user namespace whose kernel starts each program of aarch64 by qemu: the entry point of the
+/// image starts the image's own programs.
+#[test]
+fn the_image_for_aarch64_starts_by_qemu() {
+    const FORMAT: &str = "/usr/lib/binfmt.d/qemu-aarch64.conf";
+    if !all() {
+        skip!("make test-dist packs and runs what is for aarch64");
+    }
+    let image = match image("aarch64") {
+        Ok(image) => image,
+        Err(why) => skip!("{why}"),
+    };
+    if let Some(tool) = ["bwrap", "umoci", "unshare"].into_iter().find(|t| find(t).is_none()) {
+        skip!("{tool} is not installed (scripts/deps.sh test)");
+    }
+    if !Path::new(FORMAT).exists() || find("qemu-aarch64-static").is_none() {
+        skip!("no qemu that starts by itself (apt-get install qemu-user-static)");
+    }
+    let within = |script: &str| {
+        let emulate = "mount -t binfmt_misc formats /proc/sys/fs/binfmt_misc; ip link set lo up";
+        let mut c = Command::new("unshare");
+        c.args(["--map-root-user", "--mount", "--net", "sh", "-ec"]);
+        run(c.arg(format!("{emulate}; {script}")), 300)
+    };
+    let may = within("");
+    if !may.ok() {
+        skip!("no formats of a user namespace's own (Linux 6.7): {}", may.output.trim());
+    }
+    let dir = scratch("dist-qemu");
+    unpack(&image, &dir);
+    // What a container of the image is, by the name of its entry point.
+    let container = format!(
+        "#!/bin/sh\nexec bwrap --unshare-user --uid 65534 --gid 65534 --ro-bind {} / --proc /proc \
+         --dev /dev --tmpfs /tmp --clearenv --setenv PATH /usr/bin:/bin gdrcore-run \"$@\"\n",
+        dir.join("bundle/rootfs").display()
+    );
+    let shim = dir.join("gdrcore-run");
+    fs::write(&shim, container).expect("a container's start");
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let done = within(&format!(
+        "cat {FORMAT} >/proc/sys/fs/binfmt_misc/register; export PATH={}:$PATH; \
+         gdrcore-run ibv_devinfo; {}",
+        dir.display(),
+        root().join("dist/ping_pong.sh").display()
+    ));
+    assert!(done.ok() && done.output.contains("gdrc0"), "{}", done.output);
+    assert_eq!(done.output.matches("iters in").count(), 4, "{}", done.output);
 }
 
 /// Packs a build's trees; returns the folder of the artifacts. In a time to come, since times of
@@ -445,6 +572,10 @@ fn package(out: &Path, name: &str) -> PathBuf {
     all.find(is).unwrap_or_else(|| panic!("no {name}"))
 }
 
+/// Behind pytest: the same by CTest, with gdrcore-run on the path.
+const BY_CTEST: &str = "export PATH=\"$PWD/../site/gdrcore/_root/bin:$PATH\"; cmake -B build; \
+                        cmake --build build; ctest --test-dir build";
+
 #[test]
 fn the_sample_project_passes_with_the_wheel() {
     let sees = |check: &str| run(Command::new("/usr/bin/python3").args(["-c", check]), 60).ok();
@@ -461,9 +592,10 @@ fn the_sample_project_passes_with_the_wheel() {
     let script = format!(
         "cp -r '{}' ci; /usr/bin/python3 -m zipfile -e '{}'/gdrcore-*$(uname -m).whl site; \
          chmod +x site/gdrcore/_root/bin/*; cd ci; make -s register; \
-         exec /usr/bin/python3 -m pytest -v",
+         /usr/bin/python3 -m pytest -v; {}",
         root().join("examples/ci").display(),
-        artifacts().display()
+        artifacts().display(),
+        if find("cmake").is_some() { BY_CTEST } else { "" }
     );
     // Alone with its loopback interface: the ping-pong has a port of TCP.
     let mut c = Command::new("unshare");
@@ -471,4 +603,8 @@ fn the_sample_project_passes_with_the_wheel() {
     c.current_dir(&dir).env("PYTHONPATH", dir.join("site"));
     let done = run(&mut c, 300);
     assert!(done.ok() && done.output.contains("2 passed"), "{}", done.output);
+    if find("cmake").is_none() {
+        skip!("the sample project by CTest: cmake is not installed (cmake)");
+    }
+    assert!(done.output.contains("100% tests passed"), "{}", done.output);
 }

@@ -79,7 +79,13 @@ fn every_event_of_the_headers_is_raised_or_listed_as_never_raised() {
     }
     let own = read("include/gdrcore.h");
     let tests = sources(&["tests/tests", "core", "dropin/ucma"]);
-    let raising = ["core/src/cm", "core/src/engine", "core/src/roce", "backends/net/src/soft"];
+    let raising = [
+        "core/src/cm",
+        "core/src/engine",
+        "core/src/inject",
+        "core/src/roce",
+        "backends/net/src/soft",
+    ];
     let raising = sources(&[&raising[..], &["dropin/ucma/src/session"]].concat());
     for [header, of, beginning, own_enum, own_beginning, module, other] in KINDS {
         let mut rows = rows(beginning);

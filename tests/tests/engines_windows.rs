@@ -144,7 +144,7 @@ fn two_engines_bind_at_the_same_time() {
         let (mr, addr) = (first.1.mr, first.1.buffer.addr());
         let windows: Vec<_> = (0..2).map(|_| y.mw_alloc(pd, 1).expect("a window")).collect();
         std::thread::scope(|scope| {
-            for (n, (mut a, mut b)) in [first, second].into_iter().enumerate() {
+            let threads = [first, second].into_iter().enumerate().map(|(n, (mut a, mut b))| {
                 let (mw, mut rkey) = windows[n];
                 let window = Window { mw, mr, addr };
                 scope.spawn(move || {
@@ -153,8 +153,12 @@ fn two_engines_bind_at_the_same_time() {
                         bind(&mut b, &mut a, window, rkey, 4096);
                         assert_eq!(write(&mut a, &mut b, window.addr, rkey), wc_status::SUCCESS);
                     }
-                });
-            }
+                    // The first end's memory is of both.
+                    (a, b)
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let _ends: Vec<_> = threads.into_iter().map(|t| t.join().expect("no panic")).collect();
         });
     }
 }

@@ -6,7 +6,7 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{access, qp_attr_mask, qp_state, wc_status, QpAttr, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::run_until;
 use gdrcore_tests::soft::{over_each, over_each_with};
 use gdrcore_tests::traffic::received;
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn beside_others(shape: Shape, test: impl Fn(&mut End, &mut End)) {
     over_each(|x, y| {
         let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
-        let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
+        let (mut c, mut d) = connected_pair(x, y);
         test(&mut a, &mut b);
         let bytes = pattern(9, 5000);
         c.buffer.write(0, &bytes);

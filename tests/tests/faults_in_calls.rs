@@ -1,38 +1,13 @@
 //! Injected faults of calls (docs/using/TESTING.md) in unmodified programs: each fails in the form
 //! of its man page, changes nothing, and is in the log and in the trace.
 
+use gdrcore_tests::launched::Program;
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Scratch};
-use std::fs;
-use std::path::{Path, PathBuf};
+use gdrcore_tests::tools::{find, loopback, run};
 
-/// tests/c/call_faults.c, its folder and an address.
-struct Program {
-    file: PathBuf,
-    dir: Scratch,
-    address: String,
-}
-
-impl Program {
-    /// `None`: libibverbs's headers are not installed.
-    fn new(test: &str, place: u32) -> Option<Program> {
-        if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-            return None;
-        }
-        let dir = scratch(test);
-        let file = compile("cc", "call_faults", &dir, &["-libverbs", "-lpthread"]);
-        Some(Program { file, dir, address: loopback(103, place) })
-    }
-
-    fn run(&self, options: &[&str], words: &[&str]) -> Done {
-        let mut c = command(Some(&self.address), options, &self.file);
-        run(c.args(words).current_dir(&*self.dir), 60)
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.dir.join(name)).unwrap_or_default()
-    }
+fn program(test: &str, place: u32) -> Option<Program> {
+    Program::new("call_faults", test, loopback(103, place))
 }
 
 /// Rules of first calls.
@@ -67,7 +42,7 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
         ("ibv_dealloc_pd", "EBUSY"),
         ("ibv_close_device", "EBUSY"),
     ];
-    let Some(p) = Program::new("call-faults", 0) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-faults", 0) else { skip!("no cc or libibverbs headers") };
     let rules = first(CALLS);
     let options = ["--fault", &rules, "--seed", "7", "--fault-log", "log", "--trace=trace"];
     let done = p.run(&options, &["forms"]);
@@ -90,7 +65,7 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
 
 #[test]
 fn a_post_that_fails_posts_nothing() {
-    let Some(p) = Program::new("call-posts", 1) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-posts", 1) else { skip!("no cc or libibverbs headers") };
     let rules = first(&[
         ("ibv_post_send", "ENOMEM"),
         ("ibv_post_recv", "EINVAL"),
@@ -102,7 +77,7 @@ fn a_post_that_fails_posts_nothing() {
 
 #[test]
 fn calls_of_all_threads_count_and_a_child_counts_anew() {
-    let Some(p) = Program::new("call-threads", 2) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-threads", 2) else { skip!("no cc or libibverbs headers") };
     let options = ["--fault", "call ibv_query_device every 10 errno EIO"];
     let done = p.run(&options, &["threads"]);
     assert!(done.ok() && done.output.contains("1000 faults"), "{}", done.output);
@@ -114,7 +89,7 @@ fn calls_of_all_threads_count_and_a_child_counts_anew() {
 
 #[test]
 fn a_file_of_the_program_gets_no_lines_of_the_log() {
-    let Some(p) = Program::new("call-closed", 3) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-closed", 3) else { skip!("no cc or libibverbs headers") };
     let options = ["--fault", "call ibv_fork_init errno ENOMEM", "--fault-log", "log"];
     let done = p.run(&options, &["closed", "own"]);
     assert!(done.ok(), "{}", done.output);
@@ -123,7 +98,7 @@ fn a_file_of_the_program_gets_no_lines_of_the_log() {
 
 #[test]
 fn a_rate_hits_the_same_calls_with_the_same_seed() {
-    let Some(p) = Program::new("call-rate", 4) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-rate", 4) else { skip!("no cc or libibverbs headers") };
     let log = |seed: &str, name: &str| {
         let rules = "call ibv_query_device rate 50% errno EIO";
         let options = ["--fault", rules, "--seed", seed, "--fault-log", name];
@@ -157,7 +132,7 @@ fn calls_of_librdmacm_fail() {
 
 #[test]
 fn names_and_errnos_are_checked_before_the_program_runs() {
-    let Some(p) = Program::new("call-wrong", 6) else { skip!("no cc or libibverbs headers") };
+    let Some(p) = program("call-wrong", 6) else { skip!("no cc or libibverbs headers") };
     for (rule, part) in [
         ("call ibv_post errno EIO", "column 6: 'ibv_post': no call"),
         ("call rdma_create_qp errno EIO", "column 6: 'rdma_create_qp': no call"),

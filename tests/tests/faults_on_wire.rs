@@ -267,8 +267,8 @@ fn wrong_rules_are_refused_before_the_program_runs() {
     let own = loopback(111, 30);
     for (options, part) in [
         (&["--fault", "loss nth x"][..], "'loss nth x': line 1, column 10: 'x': a number"),
-        (&["--fault", "loss", "--seed", "often"], "seed is a number"),
-        (&["--fault", "event port_down after 3"], "not carried out yet"),
+        (&["--fault", "loss", "--seed", "often"], "not a number from 1"),
+        (&["--fault", "event PORT_ERR"], "column 15: the rule ends too early: 'after' or 'at'"),
         (&["--fault", "@/nonexistent/rules"], "/nonexistent/rules"),
     ] {
         let done = run(&mut command(Some(&own), options, &devinfo), 60);

@@ -2,7 +2,7 @@
 //! traffic beside them continues.
 
 use gdrcore_core::verbs::types::{qp_type, wc_status};
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape, QKEY};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape, QKEY};
 use gdrcore_tests::forge::{self, plain, send_valid, still_works};
 use gdrcore_tests::soft::{address, Soft};
 use std::net::{SocketAddr, UdpSocket};
@@ -45,7 +45,7 @@ fn bth(opcode: u8, end: &End, psn: u32) -> Vec<u8> {
 #[test]
 fn random_bytes_are_dropped_and_counted() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     let before = s.a.dev().counters().expect("counters");
     for n in 0..400u64 {
         let length = (n * 37 % 1400) as usize;
@@ -66,7 +66,7 @@ fn random_bytes_are_dropped_and_counted() {
 #[test]
 fn every_opcode_with_a_valid_icrc_and_random_bytes_is_harmless() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     let secret = pattern(8, a.shape.buffer);
     a.buffer.write(0, &secret);
     for opcode in 0..=255u8 {
@@ -87,7 +87,7 @@ fn every_opcode_with_a_valid_icrc_and_random_bytes_is_harmless() {
 #[test]
 fn a_foreign_p_key_is_refused_silently() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     a.post_recv(1, 0, 64).expect("post_recv");
     let refused = || s.a.dev().counters().expect("counters").rcvd_refused;
     let before = refused();
@@ -104,7 +104,7 @@ fn a_foreign_p_key_is_refused_silently() {
 #[test]
 fn packets_of_another_address_are_refused() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     a.post_recv(1, 0, 64).expect("post_recv");
     let before = s.a.dev().counters().expect("counters").rcvd_refused;
     let third = plain(&address(3));
@@ -120,7 +120,7 @@ fn packets_of_another_address_are_refused() {
 #[test]
 fn a_wrong_icrc_is_dropped_before_anything_changes() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     a.post_recv(1, 0, 64).expect("post_recv");
     let mut packet = bth(0x04, &a, b.own.psn);
     packet.extend_from_slice(&[0xAB; 64]);
@@ -156,7 +156,7 @@ fn a_foreign_q_key_is_refused_silently() {
 #[test]
 fn truncated_and_extended_packets_of_the_peer_are_harmless() {
     let s = scene();
-    let (mut a, mut b) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(s.a.dev(), s.b.dev());
     let secret = pattern(8, a.shape.buffer);
     a.buffer.write(0, &secret);
     for opcode in [0x06u8, 0x07, 0x08, 0x0A, 0x0C, 0x13, 0x14, 0x10, 0x11, 0x12] {
@@ -174,7 +174,7 @@ fn truncated_and_extended_packets_of_the_peer_are_harmless() {
     assert!(a.buffer.read(0, a.shape.buffer) == secret, "a forged packet changed memory");
     // Forged requests with a wrong key may have ended this connection, as a real peer's would. A
     // new one must work.
-    let (mut c, mut d) = connected(s.a.dev(), s.b.dev(), Shape::default()).expect("connected ends");
+    let (mut c, mut d) = connected_pair(s.a.dev(), s.b.dev());
     still_works(&mut c, &mut d);
     a.poll();
     b.poll();

@@ -6,7 +6,9 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
-use gdrcore_tests::ends::{complete, connect_both, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{
+    complete, connect_both, connected, connected_pair, pattern, succeed, End, Op, Shape,
+};
 use gdrcore_tests::patience::{self, deadline, limit_ms, run_until};
 use gdrcore_tests::soft::{address, over_each, Soft};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +27,7 @@ fn everything_changes_while_a_stream_goes_on() {
         let [streamed, cycles, turns] = &counts;
         // Two streams, every byte checked.
         for thread in 0..2u64 {
-            let (a, b) = connected(x, y, Shape::default()).expect("connected ends");
+            let (a, b) = connected_pair(x, y);
             scope.spawn(move || {
                 let (mut a, mut b) = (a, b);
                 let mut round = 0;
@@ -121,7 +123,7 @@ fn destroy(e: End) {
 #[test]
 fn a_qp_reset_and_connected_again_ignores_packets_of_its_past() {
     over_each(|x, y| {
-        let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x, y);
         let to_reset = QpAttr { qp_state: qp_state::RESET, ..QpAttr::default() };
         for round in 0..60u64 {
             // Reset in the middle of a stream, whose packets and answers are still on their way.
@@ -162,7 +164,7 @@ fn a_region_taken_back_under_traffic_ends_it_with_an_access_error() {
         over_each(|x, y| {
             let (mut a, mut b) =
                 connected(x, y, Shape { depth: 8, ..Shape::default() }).expect("connected ends");
-            let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
+            let (mut c, mut d) = connected_pair(x, y);
             for n in 0..8 {
                 a.post(n, op, 0, 500_000).expect("post_send");
             }

@@ -4,7 +4,7 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, RecvWr, Sge};
 use gdrcore_core::Error;
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::map::{register, Map};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, over_each, Soft};
@@ -46,7 +46,7 @@ fn stream_until_gone(
     const PIECE: u32 = 200_000;
     let shape = Shape { depth: 8, ..Shape::default() };
     let (mut a, mut b) = connected(x, y, shape).expect("connected ends");
-    let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
+    let (mut c, mut d) = connected_pair(x, y);
     let map = Map::new(LEN);
     let (mr, key) = register(if whose == Whose::Requester { &a } else { &b }, &map);
     let gone_piece = Sge { addr: map.addr() + 1000, length: PIECE, lkey: key };
@@ -147,7 +147,7 @@ fn memory_unmapped_for_good_is_an_error_too() {
     // munmap leaves a hole, not a page without access. No other test may map memory there
     // meanwhile.
     over_each(|x, y| {
-        let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x, y);
         let map = Map::apart(0, LEN);
         let (_, key) = register(&b, &map);
         (a.peer.addr, a.peer.rkey) = (map.addr(), key);
@@ -169,7 +169,7 @@ fn byte<'e>(end: &'e End, offset: usize) -> &'e AtomicU8 {
 /// `op` writes into `into`, while a thread polls the last byte: when that has changed, all earlier
 /// bytes must be there.
 fn last_byte(x: &dyn Device, y: &dyn Device, op: Op) {
-    let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(x, y);
     let end = deadline(60);
     for len in
         [1usize, 2, 5, 8, 9, 63, 64, 257, 1023, 1024, 1025, 4096, 5003, 65_536, 100_001, 1 << 20]
@@ -224,7 +224,7 @@ fn a_poller_of_the_last_byte_of_a_read_or_a_send_sees_all_earlier_ones() {
 fn buffers_that_change_at_both_ends_never_cost_an_icrc_or_a_packet() {
     let (x, y) = (Soft::new(&address(1)), Soft::new(&address(2)));
     for op in [Op::Send(None), Op::Write(0, Some(1)), Op::Read(0), Op::FetchAdd(64, 1)] {
-        let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.dev(), y.dev());
         let len = if matches!(op, Op::FetchAdd(..)) { 8 } else { 256 << 10 };
         let stop = AtomicBool::new(false);
         let bases = [a.buffer.addr() as usize, b.buffer.addr() as usize];

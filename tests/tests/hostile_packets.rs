@@ -4,7 +4,7 @@
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, qp_type, QpAttr};
-use gdrcore_tests::ends::{connected, pattern, succeed, Address, End, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, Address, End, Op, Shape};
 use gdrcore_tests::forge::{bth, octets, plain, send_valid, still_works};
 use gdrcore_tests::patience::{deadline, run_until, until};
 use gdrcore_tests::rng::Rng;
@@ -21,7 +21,7 @@ fn counters(dev: &dyn Device) -> Counters {
 fn a_flood_costs_time_and_nothing_else() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
-    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dx.dev(), dy.dev());
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let target = plain(&x);
     let qpn = a.own.qpn;
@@ -84,13 +84,13 @@ fn refused(c: &Counters) -> u64 {
 fn packets_for_qps_that_are_gone_or_not_ready_are_dropped() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
-    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dx.dev(), dy.dev());
     let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
     let fresh = End::new(dx.dev(), Shape::default()).expect("an end");
     let mut init = End::new(dx.dev(), Shape::default()).expect("an end");
     init.to_init().expect("to INIT");
     init.post_recv(1, 0, 64).expect("post_recv");
-    let (broken, _other) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (broken, _other) = connected_pair(dx.dev(), dy.dev());
     let to_err = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
     broken.dev.qp_modify(broken.qp, &to_err, qp_attr_mask::STATE).expect("to ERR");
     let gone = End::new(dx.dev(), Shape::default()).expect("an end");
@@ -155,7 +155,7 @@ fn forged(dice: &mut Rng, to: &End, psn: u32) -> Vec<u8> {
 fn a_peer_that_forges_its_own_packets_harms_its_own_connection_only() {
     let (x, y) = (address(1), address(2));
     let (dx, dy) = (Soft::new(&x), Soft::new(&y));
-    let (mut c, mut d) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut c, mut d) = connected_pair(dx.dev(), dy.dev());
     let forger = UdpSocket::bind((plain(&y).ip(), 0)).expect("a socket at the peer's address");
     let target = plain(&x);
     let mut dice = Rng::new(0x1BAD_5EED_0BAD_CAFE);

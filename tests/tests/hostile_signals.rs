@@ -5,7 +5,7 @@ use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{access, wc_status};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
-use gdrcore_tests::ends::{complete, connected, Buffer, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connected_pair, Buffer, End, Op};
 use gdrcore_tests::map::{register, Map};
 use gdrcore_tests::patience;
 use gdrcore_tests::soft::{address, Soft};
@@ -40,7 +40,7 @@ fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_hel
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
-    let (mut x, y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, y) = connected_pair(a.dev(), b.dev());
     let map = Map::new(1 << 20);
     let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
     let (addr, length) = (map.addr(), 1 << 20);
@@ -108,10 +108,10 @@ fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memor
     };
     let a = Soft::open(&address(1), &SoftConfig::default()).expect("a device");
     let b = Soft::open(&address(2), &SoftConfig::default()).expect("a device");
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     assert_eq!(write_into_vanished(&mut x, &mut y, &install), wc_status::REM_OP_ERR);
     // By another open: existing registrations are protected again.
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     let map = Map::new(1 << 20);
     let (_, rkey) = register(&y, &map);
     (x.peer.addr, x.peer.rkey) = (map.addr(), rkey);
@@ -197,8 +197,7 @@ fn an_open_without_free_descriptors_fails_and_leaks_none() {
     assert!((5..30).contains(&refused), "{refused} refusals");
     // The address is free again, and devices can be opened.
     let (a, b) = (Soft::new(&name), Soft::new(&address(2)));
-    let (mut x, mut y): (End, End) =
-        connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y): (End, End) = connected_pair(a.dev(), b.dev());
     x.post(1, Op::Write(0, None), 0, 1000).expect("post_send");
     assert_eq!(complete(&mut x, &mut y, 1, Duration::from_secs(10)).status, wc_status::SUCCESS);
 }

@@ -57,9 +57,16 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-verbs", &["gdrcore-core"]),
     ("gdrcore-verbs-module", &["gdrcore-core", "gdrcore-verbs"]),
     ("gdrcore-cuda", &["gdrcore-core"]),
-    ("gdrcore", &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda"]),
+    ("gdrcore-strict", &["gdrcore-core", "gdrcore-net", "gdrcore-calls"]),
+    (
+        "gdrcore",
+        &["gdrcore-core", "gdrcore-net", "gdrcore-verbs", "gdrcore-cuda", "gdrcore-strict"],
+    ),
     ("gdrcore-router-feed", &[]),
-    ("gdrcore-router", &["gdrcore-core", "gdrcore-net", "gdrcore-router-feed"]),
+    (
+        "gdrcore-router",
+        &["gdrcore-core", "gdrcore-net", "gdrcore-cuda", "gdrcore-router-feed", "gdrcore-verbs"],
+    ),
     ("gdrcore-router-etcd", &["gdrcore-router-feed"]),
     ("gdrcore-mempool", &[]),
     ("gdrcore-ucma", &["gdrcore-core"]),
@@ -76,6 +83,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "gdrcore-verbs",
             "gdrcore-cuda",
             "gdrcore-calls",
+            "gdrcore-strict",
             "gdrcore-ucma",
         ],
     ),
@@ -84,7 +92,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "gdrcore-fuzz",
         &["gdrcore-core", "gdrcore-net", "gdrcore-router", "gdrcore", "gdrcore-testkit"],
     ),
-    ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore", "gdrcore-testkit"]),
+    ("bench", &["gdrcore-core", "gdrcore-net", "gdrcore-router", "gdrcore", "gdrcore-testkit"]),
     (
         "gdrcore-tests",
         &[
@@ -94,6 +102,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "gdrcore-router-feed",
             "gdrcore-verbs",
             "gdrcore-cuda",
+            "gdrcore-strict",
             "gdrcore",
         ],
     ),
@@ -311,7 +320,7 @@ const OPENS_UDP: &[(&str, &[&str])] = &[
     ("soft/mod.rs", &["UdpPort"]),
     ("soft/open.rs", &["UdpPort"]),
     ("soft/layout.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
-    ("soft/group_open.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
+    ("soft/group/open.rs", &["UdpPort", "UdpConfig", "udp_flags"]),
 ];
 
 /// The forbidden paths below `udp` in a file of the soft device.

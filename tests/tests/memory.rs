@@ -3,7 +3,7 @@
 
 use gdrcore_core::device::async_event;
 use gdrcore_core::verbs::types::{wc_status, Sge};
-use gdrcore_tests::ends::{complete, connected, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connected_pair, succeed, End, Op};
 use gdrcore_tests::map::{register, Map};
 use gdrcore_tests::soft::over_each;
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
         [(Op::Write(0, None), 100_000), (Op::Read(0), 100_000), (Op::FetchAdd(0, 1), 8)]
     {
         over_each(|x, y| {
-            let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
-            let (mut c, mut d) = connected(x, y, Shape::default()).expect("connected ends");
+            let (mut a, mut b) = connected_pair(x, y);
+            let (mut c, mut d) = connected_pair(x, y);
             let map = Map::new(LEN);
             let (mr, key) = register(&b, &map);
             aim(&mut a, &map, key);
@@ -53,7 +53,7 @@ fn an_unmapped_target_is_an_access_error_of_that_qp_only() {
 fn unmapped_local_memory_is_an_error_of_that_request() {
     for op in [Op::Send(None), Op::Write(0, None), Op::Read(0)] {
         over_each(|x, y| {
-            let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+            let (mut a, mut b) = connected_pair(x, y);
             let map = Map::new(LEN);
             let (_, key) = register(&a, &map);
             map.vanish();
@@ -69,7 +69,7 @@ fn unmapped_local_memory_is_an_error_of_that_request() {
 #[test]
 fn a_truncated_file_under_a_region_is_an_error_not_sigbus() {
     over_each(|x, y| {
-        let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x, y);
         let map = Map::new(LEN);
         let (_, key) = register(&b, &map);
         aim(&mut a, &map, key);

@@ -4,10 +4,12 @@
 use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_tests::ends::{Address, End, Op, Shape};
 use gdrcore_tests::patience::{deadline, run_until};
 use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
+use gdrcore_tests::router::{number, Router};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{find, loopback, run, scratch};
 use gdrcore_tests::{library, skip};
@@ -66,11 +68,35 @@ fn alone() -> MutexGuard<'static, ()> {
 fn all_members_but_the_sender_receive_a_group() {
     let _alone = alone();
     let (a, b, c) = (Soft::new(&address(1)), Soft::new(&address(2)), Soft::new(&address(3)));
-    let (ours, other) = (group(1), group(2));
-    let mut sender = member(a.dev(), ours);
-    let (mut first, mut second, mut beside) =
-        (member(b.dev(), ours), member(b.dev(), ours), member(a.dev(), ours));
-    let (mut elsewhere, mut nowhere) = (member(c.dev(), ours), member(c.dev(), ours));
+    expect_a_group([a.dev(), b.dev(), c.dev()], [group(1), group(2)]);
+}
+
+#[test]
+fn tenants_of_a_routers_device_are_members_of_a_group() {
+    let _alone = alone();
+    let tenant = |name: &str| {
+        format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{}\"\n", address(4))
+    };
+    let router = Router::start(&format!("{}{}", tenant("a"), tenant("b")));
+    let [a, b] = ["a", "b"].map(|name| RemoteDevice::open(&router.device(name)).expect("opened"));
+    let c = Soft::new(&address(5));
+    expect_a_group([&a, &b, c.dev()], [group(9), group(10)]);
+    // A tenant that ends as a member leaves nothing.
+    let left = member(&b, group(9));
+    b.mcast_attach(left.qp, &group(9)).expect("attach");
+    let _memory = left.leave();
+    drop((a, b));
+    run_until(60, "objects stay on the device", || {
+        number(&router.ask("status").output, "objects") == Some(0)
+    });
+}
+
+/// Queue pairs of the devices send to the first of the groups, and receive what others send there.
+fn expect_a_group(devices: [&dyn Device; 3], [ours, other]: [[u8; 16]; 2]) {
+    let [a, b, c] = devices;
+    let mut sender = member(a, ours);
+    let (mut first, mut second, mut beside) = (member(b, ours), member(b, ours), member(a, ours));
+    let (mut elsewhere, mut nowhere) = (member(c, ours), member(c, ours));
     for e in [&sender, &first, &second, &beside] {
         e.dev.mcast_attach(e.qp, &ours).expect("attach");
     }
@@ -116,8 +142,8 @@ fn all_members_but_the_sender_receive_a_group() {
     for e in [sender, first, second, beside, elsewhere, nowhere] {
         e.destroy().expect("destroy");
     }
-    for d in [&a, &b, &c] {
-        assert_eq!(d.dev().leaks(), Ok(Default::default()));
+    for d in devices {
+        assert_eq!(d.leaks(), Ok(Default::default()));
     }
 }
 

@@ -8,7 +8,7 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::Error;
 use gdrcore_net::map::Map;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::soft::{address, over_each, over_each_with, Soft};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use std::time::Instant;
 fn stale_and_foreign_handles_are_errors_everywhere() {
     let soft = Soft::new("loopback");
     let dev = soft.dev();
-    let (live, gone) = connected(dev, dev, Shape::default()).expect("connected ends");
+    let (live, gone) = connected_pair(dev, dev);
     let (pd, cq, qp, mr) = (gone.pd, gone.cq, gone.qp, gone.mr);
     gone.destroy().expect("nothing in use");
     // Stale, of another type, with a flipped generation, and invented.

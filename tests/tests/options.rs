@@ -11,7 +11,7 @@ use std::process::Command;
 /// that is refused in words.
 const PROGRAMS: [(&str, i32, &str, &str); 21] = [
     ("gdrcore", 2, "", ""),
-    ("gdrcore-run", 125, "--path=tcp", "udp, shm or auto"),
+    ("gdrcore-run", 125, "--path=tcp", "udp, shm, auto"),
     ("gdrcore-routerd", 2, "--firewall=often", "check, require or off"),
     ("gdrcore-routerctl", 1, "--socket=/nowhere/x", "/nowhere/x"),
     ("gdrcore-router-etcd", 2, "--ttl=1", "3 to 3600"),
@@ -78,6 +78,62 @@ fn every_program_has_the_same_grammar() {
 }
 
 #[test]
+fn words_that_a_program_does_not_take_are_named() {
+    let bin = built();
+    for (words, said) in [
+        ("gdrcore-router-etcd odd", "odd"),
+        ("gdrcore-routerctl odd", "odd"),
+        ("perf/devinfo odd", "'odd'"),
+        ("perf/perf odd", "'odd'"),
+        ("perf/perf write lat HOST odd", "'odd'"),
+        ("perf/ping -S odd", "'odd'"),
+        ("perf/ping HOST odd", "'odd'"),
+        ("perf/ping", "no HOST"),
+        ("perf/pingpong odd HOST", "'odd'"),
+        ("perf/pingpong rc HOST odd", "'odd'"),
+        ("gpu_direct/server odd", "'odd'"),
+    ] {
+        let mut words = words.split(' ');
+        let program = bin.join(words.next().expect("a program"));
+        let done = say(&program, &words.collect::<Vec<_>>());
+        assert_eq!(done.code(), Some(2), "{}: {}", program.display(), done.output);
+        assert!(done.output.contains(said), "{}: {}", program.display(), done.output);
+    }
+}
+
+/// What zsh and fish, if they are installed, complete. zsh's own functions need a terminal, so
+/// others that print stand in their places.
+fn complete_in_other_shells(bin: &Path) {
+    let zsh = "compdef() { [[ $* == '_gdrcore gdrcore gdrcore-run '* ]] && echo is_defined }; \
+               compadd() { print -l -- $found }; _files() { print files }; \
+               _describe() { print -l ${found%%:*} }; . <(gdrcore completion zsh); \
+               words=(${=1}); CURRENT=$#words; PREFIX=$words[-1]; _gdrcore";
+    let fish = "gdrcore completion fish | source; complete -C $argv[1]";
+    let rows = [
+        ("gdrcore do", "doctor"),
+        ("gdrcore doctor --js", "--json"),
+        ("gdrcore run --pc", "--pcap"),
+        ("gdrcore-run --pc", "--pcap"),
+        ("gdrcore-routerctl --v", "--version"),
+    ];
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    for (shell, script) in [("zsh", zsh), ("fish", fish)] {
+        if find(shell).is_none() {
+            println!("test completion_of_{shell} ... skipped: {shell} is not installed");
+            continue;
+        }
+        for (typed, completed) in rows {
+            let mut c = Command::new(shell);
+            c.env("PATH", &path).env("HOME", scratch("options")).args(["-c", script]);
+            let done = run(c.args((shell == "zsh").then_some("zsh")).arg(typed), 30);
+            let found: Vec<_> = done.output.split_whitespace().collect();
+            assert!(found.contains(&completed), "{shell}, {typed}: {}", done.output);
+            assert!(shell == "fish" || found[0] == "is_defined", "{}", done.output);
+        }
+    }
+}
+
+#[test]
 fn subcommands_are_the_programs() {
     let bin = built();
     let gdrcore = bin.join("gdrcore");
@@ -113,7 +169,7 @@ fn subcommands_are_the_programs() {
         assert!(there.ok() && there.output.starts_with(installed), "{name}: {}", there.output);
     }
     let complete = "PATH=${0%/*}:$PATH; . <(gdrcore completion); COMP_WORDS=($1); \
-                    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gdrcore gdrcore \
+                    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gdrcore \"${COMP_WORDS[0]}\" \
                     \"${COMP_WORDS[$COMP_CWORD]}\"; echo \"${COMPREPLY[@]}\"";
     for (typed, completed) in [
         ("gdrcore do", "doctor\n"),
@@ -121,11 +177,17 @@ fn subcommands_are_the_programs() {
         ("gdrcore --v", "--version\n"),
         ("gdrcore doctor --js", "--json\n"),
         ("gdrcore run --pc", "--pcap\n"),
+        ("gdrcore-run --pc", "--pcap\n"),
+        ("perf/ping --gid", "--gid-index\n"),
+        ("gdrcore-routerctl --v", "--version\n"),
+        ("gdrcore-run ping", "\n"),
     ] {
         let mut bash = Command::new("bash");
-        let done = run(bash.args(["-c", complete]).arg(&gdrcore).arg(typed), 30);
+        bash.current_dir(&bin).args(["-c", complete]).arg(&gdrcore).arg(typed);
+        let done = run(&mut bash, 30);
         assert_eq!(done.output, completed, "{typed}");
     }
+    complete_in_other_shells(&bin);
     let version = say(&gdrcore, &["version"]);
     assert_eq!(version.output, say(&gdrcore, &["--version"]).output);
     let doctor = say(&gdrcore, &["help", "doctor"]);
@@ -136,6 +198,7 @@ fn subcommands_are_the_programs() {
         (&["--dance", "run"], "--dance"),
         (&["version", "x"], "too many"),
         (&["help", "dance"], "dance"),
+        (&["completion", "dance"], "no shell 'dance'"),
         (&["doctor", "--dance"], "--dance"),
     ] {
         let done = say(&gdrcore, words);

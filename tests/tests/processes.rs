@@ -3,7 +3,7 @@
 
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig};
-use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, Op};
 use gdrcore_tests::patience::{limit_ms, wait_for};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::workers::{await_sleep, sleeping};
@@ -41,7 +41,7 @@ fn a_child_of_fork_may_not_use_the_parents_device_and_the_parent_goes_on() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&name_a, &config).expect("a device with helper");
     let b = Soft::open(&name_b, &config).expect("a device with helper");
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     for round in 0..20u64 {
         x.post(round, Op::Write(0, None), 0, 100_000).expect("post_send");
         // SAFETY: the child calls only the device, which checks its owner before it allocates or
@@ -75,7 +75,7 @@ fn a_helper_thread_moves_data_without_any_poll() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
-    let (x, y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (x, y) = connected_pair(a.dev(), b.dev());
     let bytes = pattern(1, 200_000);
     x.buffer.write(0, &bytes);
     x.post(1, Op::Write(0, None), 0, 200_000).expect("post_send");
@@ -85,7 +85,7 @@ fn a_helper_thread_moves_data_without_any_poll() {
 #[test]
 fn a_blocking_wait_sleeps_and_wakes() {
     let (a, b) = (Soft::new(&address(1)), Soft::new(&address(2)));
-    let (x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (x, mut y) = connected_pair(a.dev(), b.dev());
     y.post_recv(5, 0, 64).expect("post_recv");
     b.dev().cq_arm(y.cq, false).expect("cq_arm");
     assert_eq!(b.dev().wait(10), Ok(false), "the wait must time out");

@@ -83,7 +83,9 @@ fn a_release_is_one_commit_that_names_the_version_everywhere_and_a_tag() {
     assert!(!metadata.output.contains(&format!("\"version\":\"{own}\"")));
     // What install instructions name is the file of this version.
     let named = run(
-        Command::new("git").args(["grep", "-n", &format!("gdrcore-{own}-")]).current_dir(&*tree),
+        Command::new("git")
+            .args(["grep", "-n", "-e", &format!("gdrcore-{own}-"), "-e", &format!("gdrcore:{own}")])
+            .current_dir(&*tree),
         60,
     );
     assert_eq!(named.output, "", "the version before");

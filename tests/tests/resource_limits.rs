@@ -5,7 +5,7 @@
 use gdrcore_core::Error;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
-use gdrcore_tests::ends::{connected, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, succeed, Op, Shape};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{is_root, run, scratch};
@@ -42,7 +42,7 @@ fn words() -> String {
 
 /// Writes 10,000 bytes from one device to the other.
 fn works(x: &Soft, y: &Soft) {
-    let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(x.dev(), y.dev());
     a.post(1, Op::Write(0, None), 0, 10_000).expect("post_send");
     succeed(&mut a, &mut b, 1);
 }

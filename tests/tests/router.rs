@@ -10,7 +10,7 @@ use gdrcore_core::{Error, Result};
 use gdrcore_net::reason;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
 use gdrcore_tests::cm::{self, cm};
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::{number, Router, TWO};
@@ -260,7 +260,7 @@ fn links_outlive_the_router_and_new_ones_need_it() {
     let mut router = Router::start(TWO);
     reason::install();
     let (a, b) = (router.open("a"), router.open("b"));
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     let mut write = |n: u64| {
         x.buffer.write(0, &pattern(n, 50_000));
         x.post(n, Op::Write(0, None), 0, 50_000).expect("post_send");
@@ -290,7 +290,7 @@ fn links_outlive_the_router_and_new_ones_need_it() {
 fn a_link_that_policy_allows_no_more_ends() {
     let router = Router::start(TWO);
     let (a, b) = (router.open("a"), router.open("b"));
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     x.post(1, Op::Write(0, None), 0, 100).expect("post_send");
     succeed(&mut x, &mut y, 1);
     router.write(&TWO.replace("[tenant.b]", "[tenant.b]\nallow = []"));

@@ -1,6 +1,6 @@
 //! A queue pair that ends while its device's ring to the router is full.
 
-use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, succeed, End, Op};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{number, Router};
 
@@ -33,10 +33,9 @@ fn packets_for_a(router: &Router) -> u64 {
 fn is_answered(request: Op, end: impl Fn(End<'_>)) {
     let router = Router::start(POLICY);
     let (da, db) = (router.open("a"), router.open("b"));
-    let (mut filler, mut to) =
-        connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
+    let (mut filler, mut to) = connected_pair(da.dev(), db.dev());
     for id in 0..5 {
-        let (a, mut b) = connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
+        let (a, mut b) = connected_pair(da.dev(), db.dev());
         a.post_recv(1, 0, 64).expect("post_recv");
         filler.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");
         let before = packets_for_a(&router);
@@ -71,7 +70,7 @@ fn a_read_is_answered_before_its_queue_pair_is_destroyed() {
 fn what_finds_no_room_leaves_first_when_there_is_some() {
     let router = Router::start(POLICY);
     let (da, db) = (router.open("a"), router.open("b"));
-    let (mut a, mut b) = connected(da.dev(), db.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(da.dev(), db.dev());
     for id in 0..4 {
         a.post(id, Op::Write(0, None), 0, MUCH).expect("post_send");
         succeed(&mut a, &mut b, id);

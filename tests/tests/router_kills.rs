@@ -1,7 +1,7 @@
 //! A router that is killed under load, again and again (`GDRC_ROUTER_KILLS`), and started anew by a
 //! supervisor that holds its sockets.
 
-use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, Op};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
@@ -21,7 +21,7 @@ fn relayed_pairs_go_on_with_the_next_router_and_links_do_not_notice() {
     let (relayed, _other) = Far::stream(FAR, &router.device("c"), &router.device("d"));
     // Beside the streams, a pair that is asked how soon it has its next bytes.
     let [c, d] = ["c", "d"].map(|name| Soft::new(&router.device(name)));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     let mut times = Vec::new();
     for kill in 0..u64::from(kills()) {
         direct.moves(1);

@@ -6,7 +6,7 @@ use gdrcore_core::verbs::types::{qp_type, wc_status};
 use gdrcore_net::soft::{soft_flags, SoftConfig};
 use gdrcore_net::via::proto::{Hello, Message};
 use gdrcore_tests::cm::{self, cm};
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, number, Raw, Router};
@@ -69,7 +69,7 @@ fn processes_go_on_when_the_router_is_killed_and_started_again() {
 fn what_is_under_way_arrives_once_and_whole() {
     let mut router = Router::start(TWO_PAIRS);
     let (c, d) = (router.open("c"), router.open("d"));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     for round in 0..u64::from(kills()) {
         exchange(&mut x, &mut y, round, BYTES);
         // Requests of a killed router's last moment, more than its rings hold.
@@ -104,7 +104,7 @@ fn a_device_that_sleeps_and_one_of_a_helper_come_back_too() {
     let config = SoftConfig { flags: soft_flags::HELPER, ..SoftConfig::default() };
     let with_helper = |name: &str| Soft::open(&router.device(name), &config).expect("a device");
     let (c, d) = (with_helper("c"), with_helper("d"));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     exchange(&mut x, &mut y, 1, BYTES);
     router.kill();
     // No thread of the program touches the devices.
@@ -171,8 +171,8 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
     for _ in 0..kills() {
         let mut router = Router::start(TWO_PAIRS);
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| patient_for(&router, name, grace));
-        let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
-        let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+        let (mut v, mut w) = connected_pair(a.dev(), b.dev());
+        let (mut x, mut y) = connected_pair(c.dev(), d.dev());
         exchange(&mut v, &mut w, 1, BYTES);
         exchange(&mut x, &mut y, 2, BYTES);
         // Under way when it dies: more than its rings hold.
@@ -202,7 +202,7 @@ fn a_router_that_stays_away_ends_what_it_carried_and_no_links() {
 fn a_session_that_the_router_ends_is_not_resumed() {
     let router = Router::start(TWO_PAIRS);
     let (c, d) = (router.open("c"), router.open("d"));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     exchange(&mut x, &mut y, 1, BYTES);
     let sessions = router.sessions();
     let own = sessions.iter().find(|s| s.contains("\"tenant\":\"c\"")).expect("a session");
@@ -220,14 +220,14 @@ fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
     let mode = std::fs::metadata(&key).expect("a key").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (c, d) = (router.open("c"), router.open("d"));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     exchange(&mut x, &mut y, 1, BYTES);
     router.kill();
     std::fs::remove_file(&key).expect("the key");
     router.restart();
     assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
     let (c, d) = (router.open("c"), router.open("d"));
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     exchange(&mut x, &mut y, 1, BYTES);
 }
 
@@ -235,8 +235,8 @@ fn without_the_key_nobody_is_resumed_and_new_sessions_work() {
 fn a_policy_that_changed_meanwhile_counts_for_who_comes_back() {
     let mut router = Router::start(TWO_PAIRS);
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| router.open(name));
-    let (mut v, mut w) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
-    let (mut x, mut y) = connected(c.dev(), d.dev(), Shape::default()).expect("connected ends");
+    let (mut v, mut w) = connected_pair(a.dev(), b.dev());
+    let (mut x, mut y) = connected_pair(c.dev(), d.dev());
     exchange(&mut v, &mut w, 1, BYTES);
     exchange(&mut x, &mut y, 2, BYTES);
     router.kill();

@@ -160,7 +160,7 @@ fn who_may_not_talk_outside_is_told_why() {
     };
     let ask = |session: &Session, to: &str, sgid_index: u32| {
         let route = Route { gid: gid(to), sgid_index, qpn: 77, traffic_class: 0 };
-        let answer = session.asker().route(route).map(|direct| direct.is_some());
+        let answer = session.request_guard().route(route).map(|direct| direct.is_some());
         let why = answer.err().map_or(String::new(), |e| {
             reason::note_returned(e);
             reason::with_text(|words| words.to_string())

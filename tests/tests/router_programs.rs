@@ -2,6 +2,7 @@
 //! namespaces, in bubblewrap and in runc, with a network of their own for TCP, and without any.
 
 use gdrcore_tests::containers::Maker;
+use gdrcore_tests::cuda;
 use gdrcore_tests::ends::pattern;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
@@ -226,20 +227,21 @@ fn open_mpi_over_all_four() {
     }
 }
 
+/// Runs the demo; `more`: its arguments, and what it finds in its environment.
+fn demo(bin: &Path, more: &[&str], environment: &[(&str, &str)]) -> Done {
+    library::dropin();
+    library::router();
+    let mut c = Command::new(gdrcore_tests::source::root().join("c-examples/demo_router.sh"));
+    c.args(more).env("LIMIT", (90 * patience::factor()).to_string()).env("BIN", bin);
+    run(c.envs(environment.iter().copied()), 240)
+}
+
 /// The demo says what it did, and its end is its exit code.
 #[test]
 fn the_demo_of_the_router() {
     // What this machine lacks for it.
     drop(world!(Setup { more: &[], network: true, maker: Maker::Namespaces }));
-    library::dropin();
-    library::router();
-    let script = gdrcore_tests::source::root().join("c-examples/demo_router.sh");
-    let demo = |bin: &Path| {
-        let mut c = Command::new(&script);
-        c.env("LIMIT", (90 * patience::factor()).to_string()).env("BIN", bin);
-        run(&mut c, 240)
-    };
-    let done = demo(&library::examples());
+    let done = demo(&library::examples(), &[], &[]);
     assert!(done.ok(), "{:?}\n{}", done.status, done.output);
     let mut lines = vec![
         "container gold on host b, 10.99.0.4: no capability, no /dev/infiniband",
@@ -255,7 +257,29 @@ fn the_demo_of_the_router() {
         assert!(done.output.contains(line), "no '{line}' in {}", done.output);
     }
     // Where something is missing it says so, and fails.
-    let done = demo(Path::new("/nowhere"));
+    let done = demo(Path::new("/nowhere"), &[], &[]);
     assert_eq!(done.code(), Some(1));
     assert!(done.output.contains("/nowhere/gdrcore-routerd is not there"), "{}", done.output);
+    let done = demo(Path::new("/nowhere"), &["--far"], &[]);
+    assert!(done.code() == Some(2) && done.output.contains("'--far'"), "{}", done.output);
+}
+
+/// The same in remote mode, with host memory and with a GPU's: the router has the device and the
+/// GPU, and the client, without either, writes what the peer on the other host reads by RDMA.
+#[test]
+fn the_demo_of_the_router_in_remote_mode() {
+    drop(world!(Setup { more: &[], network: true, maker: Maker::Namespaces }));
+    let fake = cuda::fake().to_str().expect("a plain path");
+    let gpu = [("GPU", "b7:00.0"), ("FAKECUDA_DEVICES", "0000:b7:00.0"), ("LD_LIBRARY_PATH", fake)];
+    for (environment, kind) in [(&[][..], "shared memory"), (&gpu[..], "cuda:b7:00.0 memory")] {
+        let done = demo(&library::examples(), &["--remote"], environment);
+        assert!(done.ok(), "{:?}\n{}", done.status, done.output);
+        for line in [
+            kind,
+            "checked: 528894 bytes read and 322893 bytes written by RDMA are the same at both ends",
+            "demo: passed",
+        ] {
+            assert!(done.output.contains(line), "no '{line}' in {}", done.output);
+        }
+    }
 }

@@ -7,16 +7,20 @@
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_net::shm::relay::{Put, Relay, RINGS};
-use gdrcore_tests::ends::{connected, pattern, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, Op};
 use gdrcore_tests::far_end::Far;
+use gdrcore_tests::library;
 use gdrcore_tests::patience::{self, deadline, limit, until, wait_for};
 use gdrcore_tests::router::{Raw, Router};
 use gdrcore_tests::tools::{is_root, run, Done, Running};
 use gdrcore_tests::traffic::failure;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
@@ -320,7 +324,7 @@ fn a_limit_that_comes_sends_pairs_through_the_relay() {
     let router = Router::start(&two);
     let [a, b] = ["one", "sink"].map(|name| router.open(name));
     let exchange = || {
-        let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+        let (mut x, mut y) = connected_pair(a.dev(), b.dev());
         x.buffer.write(0, &pattern(1, 50_000));
         x.post(1, Op::Write(0, None), 0, 50_000).expect("post_send");
         succeed(&mut x, &mut y, 1);
@@ -424,6 +428,49 @@ fn a_top_shows_what_goes() {
     let once = run(&mut router.asks(&["top", "--once"]), 60);
     let names = once.output.lines().skip(1).filter_map(|l| l.split_whitespace().next());
     assert!(once.ok() && names.eq(["one", "two", "four", "sink"]), "{}", once.output);
+}
+
+/// `gdrcore top` has the sessions beside the devices (docs/using/TOP.md).
+#[test]
+fn the_top_of_a_user_has_the_sessions_of_routers() {
+    let router = Router::start(FOUR);
+    let _ends = stream(&router, "two");
+    let top = |router: &Path| {
+        let mut command = Command::new(library::cli());
+        command.args(["top", "--json", "--once", "--interval", "0.3", "--router"]).arg(router);
+        let done = run(&mut command, 60);
+        let all: Value = serde_json::from_str(&done.output).expect("JSON");
+        assert!(all["devices"].is_array(), "{all}");
+        all["routers"][0].clone()
+    };
+    library::router();
+    wait_for(60, "the session of tenant two does not send", || {
+        let said = top(&router.socket("admin"));
+        let sessions = said["sessions"].as_array().expect("sessions");
+        let two = sessions.iter().find(|s| s["tenant"] == "two");
+        let sends = |s: &Value| s["rates"]["tx_bytes"].as_f64() > Some(0.0);
+        sessions.len() == 2 && two.is_some_and(|s| s["program"] == "far_end" && sends(s))
+    });
+    let mut command = Command::new(library::cli());
+    command.args(["top", "--prometheus", "127.0.0.1:0", "--router"]).arg(router.socket("admin"));
+    let mut server = Running::start(&mut command);
+    server.wait_for_output("/metrics\n");
+    let output = server.output();
+    let at = output.trim().trim_start_matches("http://").trim_end_matches("/metrics");
+    let mut client = TcpStream::connect(at).expect("a connection");
+    client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it listens");
+    let mut said = String::new();
+    client.read_to_string(&mut said).expect("an answer");
+    let is_sent = |l: &str| l.starts_with("gdrcore_session_tx_bytes_total{");
+    let two = said.lines().find(|l| is_sent(l) && l.contains(",tenant=\"two\","));
+    assert!(two.is_some_and(|l| !l.ends_with(" 0")), "{said}");
+    let none = top(&router.socket("none"));
+    assert!(none["error"].as_str().is_some_and(|why| why.contains("none")), "{none}");
+    // A router that is stopped.
+    let silent = router.socket("silent");
+    let _listener = UnixListener::bind(&silent).expect("a socket");
+    let said = top(&silent);
+    assert_eq!(said["error"], "no answer within 1 s");
 }
 
 /// Rings of a tenant, which a test fills as it likes.

@@ -1,16 +1,21 @@
-//! 256 tenants of one router with 4096 queue pairs: every byte arrives, the router stays within its
-//! memory, does nothing while they do nothing, and keeps nothing of sessions that have gone
-//! (`GDRC_ROUTER_SESSIONS`, 500). `crowd` writes the figures.
+//! 256 tenants of one router with 4096 queue pairs, and 64 with 1024 on a device of it: every byte
+//! arrives, the router stays within its memory, does nothing while they do nothing, and keeps
+//! nothing of sessions that have gone (`GDRC_ROUTER_SESSIONS`, 500). `crowd` writes the figures.
 
-use gdrcore_tests::crowd::{busy, come_and_go, memory, policy, Crowd, Held, TENANTS};
+use gdrcore_tests::crowd::{
+    busy, come_and_go, memory, policy, remote_policy, Crowd, Held, REMOTE_TENANTS, TENANTS,
+};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::Router;
+use gdrcore_tests::soft::address;
 use std::path::Path;
 use std::time::Duration;
 
 const CROWD: &str = env!("CARGO_BIN_EXE_crowd");
 /// KiB of the router, for all tenants: 328 of rings each, and 30 MiB.
 const MOST: u64 = 112 << 10;
+/// KiB of the router's own for the tenants of its device, with 16 queue pairs each.
+const REMOTE_MOST: u64 = 32 << 10;
 /// The part of a core that an idle router may use: ten times its bound.
 const IDLE: f64 = 0.01;
 
@@ -22,7 +27,7 @@ fn sessions() -> u32 {
 fn crowded(options: &[&str]) -> (Router, Crowd, Held) {
     let mut router = Router::start_with(&policy(), options);
     let alone = Held::by(router.running().pid());
-    let crowd = Crowd::start(Path::new(CROWD), &router);
+    let crowd = Crowd::start(Path::new(CROWD), &router, TENANTS);
     assert_eq!(router.sessions().len(), TENANTS as usize);
     let (pss, all) = memory(router.running().pid());
     assert!(pss <= all && all <= MOST, "{pss} KiB, {all} KiB with each page once");
@@ -76,4 +81,21 @@ fn a_crowd_by_links() {
     crowd.leave();
     wait_for(60, "sessions stay", || router.sessions().is_empty());
     has_descriptors_of(&alone, router.running().pid());
+}
+
+#[test]
+fn a_crowd_on_a_device_of_the_router() {
+    let mut router = Router::start(&remote_policy(&address(1)));
+    let pid = router.running().pid();
+    let alone = Held::by(pid);
+    let crowd = Crowd::start(Path::new(CROWD), &router, REMOTE_TENANTS);
+    assert_eq!(router.sessions().len(), REMOTE_TENANTS as usize);
+    is_idle(&mut router);
+    let full = Held::by(pid);
+    println!("alone {alone:?}\nfull  {full:?}");
+    assert!(full.private_kib <= alone.private_kib + REMOTE_MOST, "{alone:?} {full:?}");
+    crowd.leave();
+    wait_for(60, "objects stay", || router.ask("status").output.contains("\"objects\":0}"));
+    wait_for(60, "sessions stay", || router.sessions().is_empty());
+    has_descriptors_of(&alone, pid);
 }

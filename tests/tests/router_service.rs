@@ -3,7 +3,7 @@
 
 use gdrcore_core::verbs::types::qp_type;
 use gdrcore_net::via::proto::{Envelope, Hello, Message};
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
 use gdrcore_tests::source::root;
@@ -46,7 +46,7 @@ fn answer(router: &Router, hello: Hello) -> (i32, String) {
 fn a_router_that_drains_begins_nothing_and_ends_when_it_is_empty() {
     let mut router = Router::start(TWO);
     let (a, b) = (router.open("a"), router.open("b"));
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     write(&mut x, &mut y, 1);
     router.running().signal(libc::SIGTERM);
     wait_for(60, "it does not drain", || router.ask("status").output.contains("\"drains\":true"));
@@ -76,7 +76,7 @@ fn a_second_signal_ends_a_router_that_drains_at_once() {
 fn who_is_left_at_the_end_of_a_drain_is_served_by_the_next_router() {
     let mut router = Router::start(TWO);
     let (a, b) = (router.open("a"), router.open("b"));
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     write(&mut x, &mut y, 1);
     let done = run(&mut router.asks(&["drain", "--for", "300ms"]), 60);
     assert!(done.ok(), "{}", done.output);

@@ -214,7 +214,9 @@ fn a_host_that_dies_is_told_of_after_a_while_and_comes_back() {
     let qpn = blue.welcome().qpns.0 + 5;
     let to = QPN_UNIT + 5;
     let ask = |gid: [u8; 16], qpn: u32| {
-        blue.asker().route(Route { gid, sgid_index: 0, qpn, traffic_class: 0 }).map(|d| d.is_some())
+        blue.request_guard()
+            .route(Route { gid, sgid_index: 0, qpn, traffic_class: 0 })
+            .map(|d| d.is_some())
     };
     assert_eq!(ask(green, to), Ok(false), "by the rings");
     assert_eq!(

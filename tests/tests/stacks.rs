@@ -1,7 +1,7 @@
 //! Threads with small stacks, and programs whose thread-local variables take much of each stack.
 
 use gdrcore_tests::dropin::command;
-use gdrcore_tests::ends::{connected, succeed, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, succeed, Op};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
@@ -33,8 +33,7 @@ fn a_device_is_opened_on_a_small_stack() {
         let work = move || {
             let [x, y] = [Soft::new(&x), Soft::new(&y)];
             for soft in [&x, &y] {
-                let (mut a, mut b) =
-                    connected(soft.dev(), soft.dev(), Shape::default()).expect("connected ends");
+                let (mut a, mut b) = connected_pair(soft.dev(), soft.dev());
                 a.post(1, Op::Write(0, None), 0, 10_000).expect("post_send");
                 succeed(&mut a, &mut b, 1);
             }

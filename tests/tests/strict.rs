@@ -1,22 +1,24 @@
 //! `gdrcore-run --strict`: each program of tests/c/wrong is named with its rule and its line, does
 //! what it wants without the option, and right programs run without a report.
 
-use gdrcore_tests::dropin::{both, free_port};
+use gdrcore_tests::launched::{programs_of, Place};
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
-use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Scratch};
-use std::path::{Path, PathBuf};
+use gdrcore_tests::strict::{place, reports, wrong_line};
+use gdrcore_tests::tools::{find, loopback, run};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The programs of tests/c/wrong, the rule that each breaks, and the NIC that is meant.
 const WRONG: &[(&str, &str, &str)] = &[
     ("ah_early", "ah-in-use", ""),
     ("armed_late", "event-missed", ""),
+    ("async_kept", "events-unacknowledged", ""),
     ("built_unsignaled", "send-queue-never-signaled", ""),
     ("cq_too_small", "cq-overrun", ""),
     ("dereg_early", "region-in-use", ""),
     ("dereg_unsignaled", "region-in-use", ""),
+    ("drained", "attribute-refused", "mlx5"),
     ("events_kept", "events-unacknowledged", ""),
     ("forked", "fork-unprepared", ""),
     ("gid_index_zero", "gid-roce-v1", "mlx5"),
@@ -31,11 +33,16 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("never_signaled", "send-queue-never-signaled", ""),
     ("no_retries", "no-retries", ""),
     ("no_rnr_retries", "no-rnr-retries", ""),
+    ("rate_in_modify", "attribute-refused", "mlx5"),
     ("rc_on_efa", "limit-of-nic", "efa"),
+    ("queue_for_writes", "send-queue-full", ""),
     ("read_into_recv", "buffers-overlap", ""),
     ("read_then_send", "missing-fence", ""),
     ("read_then_write", "missing-fence", ""),
+    ("recv_overrun", "cq-failed", ""),
     ("recv_touched", "recv-buffer-changed", ""),
+    ("rkey_invalidated", "rkey-ended", ""),
+    ("rkey_kept", "rkey-ended", ""),
     ("rnr_timer_zero", "rnr-timer-longest", ""),
     ("same_recv_twice", "buffers-overlap", ""),
     ("send_changed", "send-buffer-changed", ""),
@@ -46,94 +53,45 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("unmapped_in_flight", "memory-unmapped", ""),
     ("unsignaled_reused", "send-buffer-changed", ""),
 ];
-/// One that no report names: it reads what is garbage.
-const READS_GARBAGE: &str = "failed_opcode";
+/// Those that no report names, and the options with which each fails in its line: with `--strict`
+/// what a program reads is garbage, and a fault is one that it is not prepared for.
+const FAILING: &[(&str, &[&str])] = &[
+    ("failed_opcode", &["--strict"]),
+    ("fatal_waited", &["--fault", "event DEVICE_FATAL after 3"]),
+    ("inline_default", &["--fault", "limit max_inline = 100"]),
+    ("opcode_asserted", &["--strict", "--fault", "completion REM_OP_ERR nth 2"]),
+    ("post_ignored", &["--fault", "call ibv_post_send nth 3 errno ENOMEM"]),
+    ("registration_kept", &["--fault", "call ibv_reg_mr nth 3 errno ENOMEM"]),
+    ("resize_ignored", &["--fault", "call ibv_resize_cq errno EOPNOTSUPP; cq overrun"]),
+    ("wr_id_index", &["--fault", "completion RETRY_EXC_ERR nth 3"]),
+];
 
-/// A folder with compiled programs, and an address.
-struct Strict {
-    dir: Scratch,
-    address: String,
+fn place_of(test: &str, place: u32) -> Option<Place> {
+    Place::new(test, loopback(225, place))
 }
 
-impl Strict {
-    /// `None`: libibverbs's headers are not installed.
-    fn new(test: &str, place: u32) -> Option<Strict> {
-        let has_headers = Path::new("/usr/include/infiniband/verbs.h").exists();
-        let there = find("cc").is_some() && has_headers;
-        there.then(|| Strict { dir: scratch(test), address: loopback(225, place) })
-    }
-
-    /// Compiles a program of tests/c with debug information, if its name has more than one part
-    /// from the folder of that name.
-    fn compile(&self, name: &str) -> PathBuf {
-        let to = self.dir.join(name.replace('/', "-"));
-        let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]);
-        cc.arg(&to).arg(source(name)).args(["-libverbs", "-lpthread"]);
-        let done = run(&mut cc, 60);
-        assert!(done.ok(), "{name}: {}", done.output);
-        to
-    }
-
-    fn run(&self, options: &[&str], program: &Path) -> Done {
-        let mut c = command(Some(&self.address), options, program);
-        run(c.current_dir(&*self.dir), 60)
-    }
-
-    fn wrong(&self, name: &str) -> PathBuf {
-        self.compile(&format!("wrong/{name}"))
-    }
+/// Compiles a program with debug information.
+fn debuggable(s: &Place, name: &str) -> PathBuf {
+    s.compile(name, &["-g"])
 }
 
-fn source(name: &str) -> PathBuf {
-    root().join(format!("tests/c/{name}.c"))
-}
-
-/// The line that says WRONG.
-fn wrong_line(name: &str) -> String {
-    let text = std::fs::read_to_string(source(&format!("wrong/{name}"))).expect("the program");
-    let n = text.lines().position(|l| l.contains("/* WRONG */")).expect(name) + 1;
-    format!("{name}.c:{n}")
-}
-
-/// The reports in an output: the rule of each, and its lines.
-fn reports(output: &str) -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = Vec::new();
-    for line in output.lines() {
-        if let Some(rest) = line.strip_prefix("gdrcore strict: ") {
-            let rule = rest.split(':').next().expect("a rule");
-            all.push((rule.into(), String::new()));
-        }
-        if let Some((_, text)) = all.last_mut() {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    all
-}
-
-/// The frames of a report's own place, not of the other one.
-fn place(report: &str) -> &str {
-    report.split("  noticed at\n").next().expect("a part")
+fn wrong(s: &Place, name: &str) -> PathBuf {
+    debuggable(s, &format!("wrong/{name}"))
 }
 
 #[test]
 fn each_program_of_the_folder_is_in_the_table() {
-    let folder = std::fs::read_dir(root().join("tests/c/wrong")).expect("the folder");
-    let names = folder.flatten().filter_map(|e| {
-        e.file_name().to_str().and_then(|n| n.strip_suffix(".c")).map(str::to_string)
-    });
-    let mut names: Vec<String> = names.filter(|n| n != READS_GARBAGE).collect();
-    names.sort();
-    let table: Vec<&str> = WRONG.iter().map(|(name, ..)| *name).collect();
-    assert_eq!(names, table);
+    let failing = FAILING.iter().map(|(name, _)| *name);
+    let mut table: Vec<&str> = WRONG.iter().map(|(name, ..)| *name).chain(failing).collect();
+    table.sort_unstable();
+    assert_eq!(programs_of("wrong"), table);
 }
 
 #[test]
 fn each_mistake_is_named_with_its_rule_and_line() {
-    let Some(s) = Strict::new("strict-wrong", 1) else { skip!("no cc or libibverbs headers") };
+    let Some(s) = place_of("strict-wrong", 1) else { skip!("no cc or libibverbs headers") };
     for (name, rule, like) in WRONG {
-        let program = s.wrong(name);
+        let program = wrong(&s, name);
         let plain = s.run(&[], &program);
         assert!(plain.ok() && plain.output == "ok\n", "{name}: {}", plain.output);
         let like = if like.is_empty() { vec![] } else { vec!["--like", like] };
@@ -141,7 +99,7 @@ fn each_mistake_is_named_with_its_rule_and_line() {
         let done = s.run(&options, &program);
         assert_eq!(done.code(), Some(66), "{name}: {}", done.output);
         assert!(done.output.starts_with("ok\n"), "{name}: {}", done.output);
-        let line = wrong_line(name);
+        let line = wrong_line(&format!("wrong/{name}"));
         let all = reports(&done.output);
         let at_line = |(r, text): &&(String, String)| {
             r == rule && place(text).lines().any(|l| l.ends_with(&line))
@@ -154,19 +112,22 @@ fn each_mistake_is_named_with_its_rule_and_line() {
 }
 
 #[test]
-fn fields_of_a_failed_completion_are_garbage() {
-    let Some(s) = Strict::new("strict-garbage", 2) else { skip!("no cc or libibverbs headers") };
-    let program = s.wrong(READS_GARBAGE);
-    assert!(s.run(&[], &program).ok());
-    let done = s.run(&["--strict"], &program);
-    let line = wrong_line(READS_GARBAGE);
-    assert!(done.code() == Some(1) && done.output.contains(&line), "{}", done.output);
+fn a_program_fails_in_its_line_by_garbage_or_a_fault() {
+    let Some(s) = place_of("strict-failing", 2) else { skip!("no cc or libibverbs headers") };
+    for (name, options) in FAILING {
+        let program = wrong(&s, name);
+        let plain = s.run(&[], &program);
+        assert!(plain.ok() && plain.output == "ok\n", "{name}: {}", plain.output);
+        let done = s.run(options, &program);
+        let line = wrong_line(&format!("wrong/{name}"));
+        assert!(done.code() == Some(1) && done.output.contains(&line), "{name}: {}", done.output);
+    }
 }
 
 #[test]
 fn a_report_ends_the_program_is_suppressed_or_a_line_of_json() {
-    let Some(s) = Strict::new("strict-modes", 3) else { skip!("no cc or libibverbs headers") };
-    let program = s.wrong("send_changed");
+    let Some(s) = place_of("strict-modes", 3) else { skip!("no cc or libibverbs headers") };
+    let program = wrong(&s, "send_changed");
     let report = s.run(&["--strict"], &program);
     assert!(report.ok() && reports(&report.output).len() == 1, "{}", report.output);
     let abort = s.run(&["--strict=abort"], &program);
@@ -190,7 +151,7 @@ fn a_report_ends_the_program_is_suppressed_or_a_line_of_json() {
     let json = s.run(&["--strict", "--strict-json", "reports"], &program);
     assert!(json.ok(), "{}", json.output);
     let text = std::fs::read_to_string(s.dir.join("reports")).expect("the reports");
-    let (file, line) = (wrong_line("send_changed"), text.lines().collect::<Vec<_>>());
+    let (file, line) = (wrong_line("wrong/send_changed"), text.lines().collect::<Vec<_>>());
     let (file, number) = file.split_once(':').expect("a line");
     assert_eq!(line.len(), 1, "{text}");
     assert!(line[0].starts_with("{\"rule\":\"send-buffer-changed\",\"pid\":"), "{text}");
@@ -204,8 +165,8 @@ fn a_report_ends_the_program_is_suppressed_or_a_line_of_json() {
 
 #[test]
 fn a_nic_like_rxe_frees_unsignaled_requests() {
-    let Some(s) = Strict::new("strict-rxe", 4) else { skip!("no cc or libibverbs headers") };
-    let program = s.wrong("never_signaled");
+    let Some(s) = place_of("strict-rxe", 4) else { skip!("no cc or libibverbs headers") };
+    let program = wrong(&s, "never_signaled");
     let done = s.run(&["--strict=exit=66", "--like", "rxe"], &program);
     assert!(done.ok() && reports(&done.output).is_empty(), "{}", done.output);
 }
@@ -235,10 +196,10 @@ const RIGHT: &[&str] = &[
 
 #[test]
 fn right_programs_have_no_report() {
-    let Some(s) = Strict::new("strict-right", 5) else { skip!("no cc or libibverbs headers") };
+    let Some(s) = place_of("strict-right", 5) else { skip!("no cc or libibverbs headers") };
     std::fs::write(s.dir.join("suppressions"), "object-left\n").expect("written");
     for name in RIGHT {
-        let program = s.compile(name);
+        let program = debuggable(&s, name);
         let options = ["--strict=exit=66", "--strict-suppressions", "suppressions"];
         let done = s.run(&options, &program);
         assert!(done.ok() && reports(&done.output).is_empty(), "{name}: {}", done.output);
@@ -246,44 +207,9 @@ fn right_programs_have_no_report() {
 }
 
 #[test]
-fn tools_have_no_report_but_those_that_the_page_tells_of() {
-    let tools = [
-        ("ibv_rc_pingpong", "-g 0 -n 100"),
-        ("ibv_uc_pingpong", "-g 0 -n 100"),
-        ("ibv_ud_pingpong", "-g 0 -n 100"),
-        ("ibv_srq_pingpong", "-g 0 -n 100 -e"),
-        ("ib_write_lat", "-n 100 -F"),
-        ("ib_write_bw", "-n 500 -F -q 4"),
-        ("ib_read_bw", "-n 500 -F"),
-        ("ib_send_bw", "-n 500 -F"),
-        ("ib_atomic_bw", "-n 100 -F"),
-    ];
-    if tools.iter().any(|(tool, _)| find(tool).is_none()) {
-        skip!("no ibverbs-utils or perftest")
-    }
-    let [server, client] = [6, 7].map(|place| loopback(225, place));
-    for (tool, arguments) in tools {
-        let port = free_port();
-        let side = |address: &str| {
-            let mut c = command(Some(address), &["--strict=exit=66"], tool);
-            c.args(arguments.split(' ')).args(["-p", &port.to_string()]);
-            c
-        };
-        let ends = both(&mut side(&server), side(&client).arg(&server), port);
-        for done in ends {
-            let all = reports(&done.output);
-            // Each of them receives into one buffer; perftest leaves CQs.
-            let is_told = |rule: &str| matches!(rule, "buffers-overlap" | "object-left");
-            assert!(all.iter().all(|(rule, _)| is_told(rule)), "{tool}: {}", done.output);
-            assert_eq!(done.code(), Some(if all.is_empty() { 0 } else { 66 }), "{tool}");
-        }
-    }
-}
-
-#[test]
 fn threads_forks_and_signal_handlers_may_call() {
-    let Some(s) = Strict::new("strict-threads", 8) else { skip!("no cc or libibverbs headers") };
-    let traced = s.compile("traced");
+    let Some(s) = place_of("strict-threads", 8) else { skip!("no cc or libibverbs headers") };
+    let traced = debuggable(&s, "traced");
     for how in ["many", "cancel"] {
         let mut c = command(Some(&s.address), &["--strict=exit=66"], &traced);
         let done = run(c.args([how, "200"]), 60);
@@ -292,7 +218,7 @@ fn threads_forks_and_signal_handlers_may_call() {
         let left = all.iter().all(|(rule, _)| rule == "object-left");
         assert!(left && done.output.contains("ok\n"), "{how}: {}", done.output);
     }
-    let interrupted = s.compile("interrupted");
+    let interrupted = debuggable(&s, "interrupted");
     for how in ["exit", "fork"] {
         let done = run(command(None, &["--strict"], &interrupted).arg(how), 60);
         assert!(done.ok(), "{how}: {:?} {}", done.status, done.output);

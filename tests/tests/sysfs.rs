@@ -1,9 +1,10 @@
 //! The devices' files below `/sys` and `/dev`, as seen by programs under `gdrcore-run` and by their
 //! children.
 
+use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
 use std::process::Command;
 
 /// A program on an address of this test's own.
@@ -107,6 +108,34 @@ fn shells_and_their_tools_find_the_files() {
     }
     // Without the launcher the files do not exist, and it leaves none behind.
     assert!(!std::path::Path::new("/sys/class/infiniband/gdrc0").exists());
+}
+
+/// A shell's children have not opened the device; a ping-pong has it and polls it.
+#[test]
+fn counters_are_those_of_all_processes_of_an_address() {
+    if find("ibv_rc_pingpong").is_none() {
+        skip!("no ibv_rc_pingpong (ibverbs-utils)");
+    }
+    let ping_pong = |last: u32, to: Option<&str>| {
+        let mut c = on(last, "ibv_rc_pingpong").expect("looked for");
+        Running::start(c.args(["-g", "0", "-n", "1000000000"]).args(to))
+    };
+    let count = || {
+        let said = shell(5, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/sent_pkts");
+        said.trim().parse::<u64>().expect("a number")
+    };
+    assert_eq!(count(), 0);
+    let mut server = ping_pong(5, None);
+    // One that comes before the server listens ends.
+    let mut client = ping_pong(6, Some(&loopback(110, 5)));
+    wait_for(30, "packets of the server", || {
+        if !client.still_runs() {
+            client = ping_pong(6, Some(&loopback(110, 5)));
+        }
+        count() > 0
+    });
+    server.kill();
+    assert_eq!(count(), 0, "a process that has ended counts no more");
 }
 
 #[test]

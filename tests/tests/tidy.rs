@@ -16,6 +16,7 @@ const UNSAFE_IN_CORE: &[&str] = &[
     "mem/host",        // copies to and from program memory
     "wire/icrc/clmul", // vector instructions
     "wire/icrc/cpu",   // checks which of them the CPU has
+    "wire/icrc/armv8", // asks the CPU for its instructions
     "verbs/post",      // reads the request lists of C programs
     "verbs/shared",    // the engine's ends of the rings
     "engine/control",  // installs rings

@@ -10,6 +10,7 @@ use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -237,6 +238,35 @@ fn rdma_cores_suite_passes_as_the_page_records() {
     };
     let wanted = number(0) - without;
     assert!(passed(&lines) >= wanted, "{} pass, {wanted} did", passed(&lines));
+}
+
+/// The device with `--strict`, with `--weak` and with faults, but for lost datagrams, which tests
+/// wait for. What `--strict` reports of it: docs/using/STRICT.md.
+#[test]
+fn thorough_the_suite_passes_on_devices_for_tests() {
+    if !Path::new(DEBIANS).is_dir()
+        || !run(Command::new(PYTHON).args(["-c", "import pyverbs"]), 20).ok()
+    {
+        skip!("no {DEBIANS}, or no pyverbs (python3-pyverbs)");
+    }
+    let suite = Suite { files: DEBIANS.into(), python_path: None, gid: "0" };
+    let passing = |lines: Vec<Line>| -> BTreeSet<String> {
+        // Another test reserves huge pages only while it runs.
+        let counts = |l: &Line| l.outcome == "pass" && !l.test.contains("huge");
+        let passed = lines.into_iter().filter(counts);
+        passed.map(|l| l.module + " " + &l.test).collect()
+    };
+    let plain = passing(suite.run("suite-plain", &loopback(95, 4)));
+    let weak = "scatter rate 50%; lag rate 50%; swap rate 50%; few rate 50%";
+    let faults = "loss type RC rate 1%; duplicate type RC rate 1%; reorder 3 type RC rate 1%";
+    for options in [&["--strict"][..], &["--fault", weak], &["--fault", faults]] {
+        let options = [options, &["--seed", "1"]].concat();
+        let generic = |m: &str| m.starts_with("test_") && !OTHERS.iter().any(|o| m.starts_with(o));
+        let lines = suite.run_modules("suite-tests", &loopback(95, 4), &options, &generic);
+        let now = passing(lines);
+        let lost: Vec<_> = plain.difference(&now).collect();
+        assert!(lost.is_empty(), "{options:?}: {lost:?}");
+    }
 }
 
 /// rdma-core's tests of mlx5dv, most of which need features of NVIDIA's NICs and skip themselves.

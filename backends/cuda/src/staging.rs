@@ -165,15 +165,7 @@ impl Staging {
     pub fn register(&self, span: &Span) -> Result<u64, Failure> {
         let view = View::of(span);
         let mut s = self.lock();
-        let ordinal = span.device.ordinal;
-        let gpu = match s.gpus.iter().position(|l| l.device.ordinal == ordinal) {
-            Some(i) => i,
-            None => {
-                let gpu = Streams::new(span.device)?;
-                s.gpus.push(gpu);
-                s.gpus.len() - 1
-            }
-        };
+        let gpu = s.streams_of(span.device)?;
         let i = match s.regions.iter().position(|r| r.gpu.is_none()) {
             Some(i) => i,
             None => {
@@ -202,6 +194,14 @@ impl Staging {
             view,
         };
         Ok(u64::from(generation) << 32 | i as u64)
+    }
+
+    /// Makes the streams and events of a GPU, before its first region.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn prepare(&self, device: &'static Device) -> Result<(), Failure> {
+        self.lock().streams_of(device).map(drop)
     }
 
     /// Removes a range, after the engine has. Waits for copies in progress. A stale cookie is
@@ -284,6 +284,15 @@ impl Memory for Staging {
 }
 
 impl State {
+    /// The number of a GPU in `gpus`.
+    fn streams_of(&mut self, device: &'static Device) -> Result<usize, Failure> {
+        if let Some(i) = self.gpus.iter().position(|l| l.device.ordinal == device.ordinal) {
+            return Ok(i);
+        }
+        self.gpus.push(Streams::new(device)?);
+        Ok(self.gpus.len() - 1)
+    }
+
     fn region(&self, cookie: u64) -> Option<usize> {
         let i = cookie as u32 as usize;
         self.regions

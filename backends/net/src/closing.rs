@@ -24,15 +24,15 @@ const STACK: usize = 256 << 10;
 
 /// A thing to close: a descriptor (its number, 0), or a mapping (address, bytes).
 #[derive(Clone, Copy, Debug)]
-struct Thing(u64, u64);
+struct Resource(u64, u64);
 
-impl Thing {
+impl Resource {
     fn close(self) {
         match self {
             // SAFETY: whoever handed it over has given it up.
-            Thing(fd, 0) => unsafe { libc::close(fd as RawFd) },
+            Resource(fd, 0) => unsafe { libc::close(fd as RawFd) },
             // SAFETY: as above: a whole mapping that nobody uses any more.
-            Thing(at, len) => unsafe {
+            Resource(at, len) => unsafe {
                 libc::munmap(core::ptr::with_exposed_provenance_mut(at as usize), len as usize)
             },
         };
@@ -72,13 +72,13 @@ fn process() -> u64 {
 
 /// Closes a descriptor that its owner gives up, on another thread. Any thread; never waits.
 pub(crate) fn later(fd: RawFd) {
-    hand_over(Thing(fd as u64, 0));
+    hand_over(Resource(fd as u64, 0));
 }
 
 /// As [`later`], for a mapping.
 pub(crate) fn unmap_later(map: Map) {
     let (at, len) = map.into_raw();
-    hand_over(Thing(at.expose_provenance() as u64, len as u64));
+    hand_over(Resource(at.expose_provenance() as u64, len as u64));
 }
 
 /// Whether so many things wait that nothing further may be taken from other processes.
@@ -86,7 +86,7 @@ pub fn is_full() -> bool {
     LEFT.load(SeqCst) >= MANY
 }
 
-fn hand_over(thing: Thing) {
+fn hand_over(thing: Resource) {
     LEFT.fetch_add(1, SeqCst);
     let Some(place) = PLACES.iter().find(|place| place.hold(FREE)) else { return end(thing) };
     place.thing[0].store(thing.0, SeqCst);
@@ -117,14 +117,14 @@ fn is_any_left() -> bool {
     PLACES.iter().any(|place| place.state.load(SeqCst) == FILLED)
 }
 
-fn end(thing: Thing) {
+fn end(thing: Resource) {
     thing.close();
     LEFT.fetch_sub(1, SeqCst);
 }
 
 fn close_all() {
     for place in PLACES.iter().filter(|place| place.hold(FILLED)) {
-        let thing = Thing(place.thing[0].load(SeqCst), place.thing[1].load(SeqCst));
+        let thing = Resource(place.thing[0].load(SeqCst), place.thing[1].load(SeqCst));
         place.state.store(FREE, SeqCst);
         if is_any_left() {
             // This close may take long.

@@ -14,6 +14,7 @@
 //! to each other for ever.
 
 use crate::map::page_size;
+use crate::remote::moving::is_moving;
 use crate::sys::{check, errno};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::host;
@@ -102,6 +103,9 @@ static REPLACED: [Replaced; 2] = [const { Replaced::new() }; 2];
 /// Flags that ours takes over from the program's handler: the stack, the blocked signals, and
 /// whether system calls are restarted.
 const INHERITED: i32 = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+
+/// Memory is there, and its protection forbids the access: asm-generic/siginfo.h.
+const SEGV_ACCERR: i32 = 2;
 
 /// Held by the thread that changes the actions of signals.
 static CHANGING: AtomicBool = AtomicBool::new(false);
@@ -298,8 +302,17 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     // SAFETY: information that is there is a valid siginfo, as the kernel passes it to SA_SIGINFO
     // handlers.
     let from_kernel = info.is_null() || unsafe { (*info).si_code } > 0;
+    // Before the landing: a copy into pages that move is to be repeated as well.
+    // SAFETY: as above; the signals of faults have an address in their information.
+    let address = (signal == libc::SIGSEGV && !info.is_null())
+        .then(|| unsafe { ((*info).si_code, (*info).si_addr().addr() as u64) });
+    if address.is_some_and(|(code, addr)| code == SEGV_ACCERR && is_moving(addr)) {
+        // SAFETY: no pointers.
+        unsafe { libc::sched_yield() };
+        return;
+    }
     // SAFETY: the kernel passes the interrupted context, ours to change until we return.
-    if from_kernel && !context.is_null() && unsafe { land(context) } {
+    if from_kernel && !context.is_null() && unsafe { leave_copy(context) } {
         return;
     }
     let previous = if info.is_null() {
@@ -354,7 +367,7 @@ fn pass(top: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
 ///
 /// # Safety
 /// `context` is the ucontext of the running signal handler.
-unsafe fn land(context: *mut libc::c_void) -> bool {
+unsafe fn leave_copy(context: *mut libc::c_void) -> bool {
     // SAFETY: by the caller's promise.
     let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     #[cfg(target_arch = "x86_64")]

@@ -129,6 +129,24 @@ pub unsafe fn in_children(what: extern "C" fn(), handler: &'static AtomicBool) {
     }
 }
 
+/// Calls `hold` before every later fork of this process, and `release` afterwards in parent and
+/// child. A lock is held in between, so the child finds the protected data consistent. The pair
+/// registered last holds first.
+pub fn around_forks(hold: extern "C" fn(), release: extern "C" fn()) {
+    around_forks_and_in_child(hold, release, release);
+}
+
+/// As [`around_forks`], with another function in place of `release` in the child.
+pub fn around_forks_and_in_child(
+    hold: extern "C" fn(),
+    release: extern "C" fn(),
+    in_child: extern "C" fn(),
+) {
+    let [before, after, child]: [unsafe extern "C" fn(); 3] = [hold, release, in_child];
+    // SAFETY: the handlers take and give back a lock and stay loaded as long as their code does.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
+}
+
 extern "C" fn wipe() {
     PAGE.0.store(0, Ordering::Release);
 }

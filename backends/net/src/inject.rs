@@ -8,22 +8,37 @@
 //!
 //! Its memory is allocated when it is opened, and for each queue pair that is made.
 
+mod calls;
+mod due;
+mod fault_log;
 mod held;
-mod told;
+mod keys;
+mod weak;
 
-pub use told::{check_log, is_privileged, process_seed, report, tell_of_call};
+pub use calls::{calls_that_may_fail, FaultyDevice};
+pub use fault_log::{
+    check_log, count_one, is_privileged, note_repeat, process_seed, report, tell_of_call,
+};
+pub use keys::{device_keys, note_program, program_keys};
 
+use crate::clock::now_ns;
 use crate::port::RxPacket;
+use due::{Action, Pending};
+use fault_log::FaultLog;
+use gdrcore_core::cm::mad;
+use gdrcore_core::device::async_event;
 use gdrcore_core::engine::place::PacketQp;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;
-use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Verdict};
+use gdrcore_core::inject::{Calls, Direction, Faults, Flow, Packet, Passage, Raised, Verdict};
+use gdrcore_core::mem::weak::delay_ns;
+use gdrcore_core::mem::{Memory, TransferId};
 use gdrcore_core::refuse;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::wire::{self, Bth, Class, Deth, Kind, Qpn, Reth, ICRC_LEN};
 use held::Held;
 pub use held::Waiting;
-use told::Told;
+use weak::OwnMemory;
 
 /// Faults of a device.
 #[derive(Clone, Copy, Debug)]
@@ -33,24 +48,29 @@ pub struct FaultSpec<'a> {
     /// From which the decisions follow; 0: drawn.
     pub seed: u64,
     /// Of a program that the launcher starts, whose rules the environment has: the calls that can
-    /// fail. `None`: of a program of the C API, whose calls cannot.
+    /// fail. `None`: of a program of the C API, whose calls are those of gdrcore.h.
     pub launched: Option<Calls>,
 }
 
 impl FaultSpec<'_> {
-    /// The rules, all of which are carried out.
+    /// The rules.
     ///
     /// # Errors
     /// [`Error::Invalid`](gdrcore_core::Error::Invalid): a word is wrong.
-    /// [`Error::Unsupported`](gdrcore_core::Error::Unsupported): a rule is not carried out yet.
     pub fn read(&self) -> Result<Faults> {
-        let calls = self.launched.unwrap_or(|_| Err("only calls of verbs and librdmacm can fail"));
-        let faults = Faults::parse(self.rules, calls);
-        let faults = faults.map_err(|e| refuse!(Invalid, "faults: {e}"))?;
-        let Some(rule) = faults.not_yet() else { return Ok(faults) };
-        let (line, column) = rule.at;
-        let place = format_args!("line {line}, column {column}");
-        Err(refuse!(Unsupported, "faults: {place}: such rules are not carried out yet"))
+        let faults = Faults::parse(self.rules, self.launched.unwrap_or(calls::may_fail));
+        faults.map_err(|e| refuse!(Invalid, "faults: {e}"))
+    }
+
+    /// The seed, or the one that the process has drawn.
+    ///
+    /// # Errors
+    /// As [`process_seed`].
+    pub fn drawn_seed(&self) -> Result<u64> {
+        match self.seed {
+            0 => process_seed(),
+            seed => Ok(seed),
+        }
     }
 }
 
@@ -70,7 +90,7 @@ const DAMAGES: u64 = 64;
 pub struct Injector {
     rules: Faults,
     seed: u64,
-    told: Told,
+    fault_log: FaultLog,
     /// By index of the queue pair.
     flows: Vec<Flow>,
     gsi: Flow,
@@ -78,6 +98,14 @@ pub struct Injector {
     made: u32,
     guesses: [u32; GUESSES],
     held: Held,
+    /// In place of host memory, if rules are about its bytes.
+    memory: Option<OwnMemory>,
+    /// Actions in the engine.
+    pending: Pending,
+    /// The port is down by an event: nothing passes.
+    is_down: bool,
+    /// The device is removed by an event: no further event comes.
+    is_removed: bool,
     /// When the next packet of a slow path may pass: out, in.
     free_at: [u64; 2],
 }
@@ -96,18 +124,29 @@ impl Injector {
     /// As [`FaultSpec::read`]; those of open(2) for the log.
     pub fn open(spec: &FaultSpec<'_>) -> Result<Injector> {
         let rules = spec.read()?;
-        let seed = if spec.seed == 0 { process_seed()? } else { spec.seed };
+        let seed = spec.drawn_seed()?;
+        let memory = rules.weakens_memory().then(OwnMemory::take);
+        let pending = Pending::new(&rules, now_ns());
         Ok(Injector {
             rules,
             seed,
-            told: Told::open(spec, seed)?,
+            pending,
+            is_down: false,
+            is_removed: false,
+            fault_log: FaultLog::open(spec, seed)?,
             flows: Vec::new(),
             gsi: Flow::new(0),
             made: 0,
             guesses: [0; GUESSES],
             held: Held::new(),
+            memory,
             free_at: [0; 2],
         })
+    }
+
+    /// What stands in place of host memory.
+    pub fn memory(&self) -> Option<&'static dyn Memory> {
+        self.memory.as_ref().map(|own| own.memory() as &'static dyn Memory)
     }
 
     /// The program has made the queue pair at an index.
@@ -121,6 +160,7 @@ impl Injector {
             self.flows.try_reserve(more).map_err(full)?;
             self.flows.resize(index + 1, Flow::new(0));
         }
+        self.pending.make_room(self.flows.len())?;
         self.made += 1;
         self.flows[index] = Flow::new(self.made);
         Ok(())
@@ -131,6 +171,7 @@ impl Injector {
         if let Some(flow) = self.flows.get_mut(index) {
             flow.begin();
         }
+        self.pending.forget(index);
     }
 
     /// The queue pair at an index has ended.
@@ -138,11 +179,17 @@ impl Injector {
         if let Some(flow) = self.flows.get_mut(index) {
             *flow = Flow::new(0);
         }
+        self.pending.forget(index);
     }
 
-    /// When the next packet is due.
+    /// When the next packet or event is due.
     pub fn due(&self) -> Option<u64> {
-        self.held.due()
+        [self.held.due(), self.pending.at()].into_iter().flatten().min()
+    }
+
+    /// Whether the port is down, by an event.
+    pub fn is_down(&self) -> bool {
+        self.is_down
     }
 
     /// Whether so many packets wait that no further one may leave.
@@ -151,13 +198,19 @@ impl Injector {
     }
 
     /// Packets of a queue pair that wait, or of all, are due at once.
-    pub fn hasten(&mut self, index: Option<usize>) {
-        self.held.hasten(index.map(|i| i as u32));
+    pub fn release_held(&mut self, index: Option<usize>) {
+        self.held.release_held(index.map(|i| i as u32));
     }
 
     /// The next packet that is due, if it goes in a direction for which `may` is true.
     pub fn take_due(&mut self, now: u64, may: [bool; 2]) -> Option<Waiting<'_>> {
-        self.held.take_due(now, may)
+        let waiting = self.held.take_due(now, may)?;
+        let (flow, bytes) = (waiting.flow, waiting.bytes);
+        if let (Some(memory), Direction::In) = (&self.memory, waiting.direction) {
+            // In its order: what was decided of its bytes when it came is not kept.
+            begin_placing(memory, number_of(&self.flows, flow), bytes, &Verdict::default(), now);
+        }
+        Some(waiting)
     }
 
     /// The connected queue pair that sends a packet.
@@ -216,9 +269,14 @@ impl Injector {
             None => (Passage::Control, false),
         };
         let (peer, opcode) = (other.gid, bth.opcode);
-        let packet = Packet { direction, peer, opcode, is_mad, passage, takes_receive };
-        let told = &mut self.told;
-        let verdict = self.rules.decide(self.seed, &packet, flow, |hit| told.tell(hit));
+        let has_srq = place.is_some_and(|place| place.has_srq);
+        let cm = if is_mad { mad::attribute_of(behind.get(Deth::LEN..)) } else { None };
+        let packet =
+            Packet { direction, peer, opcode, is_mad, cm, passage, takes_receive, has_srq };
+        let fault_log = &mut self.fault_log;
+        let verdict = self.rules.decide(self.seed, &packet, flow, |hit| fault_log.tell(hit));
+        let pending = &mut self.pending;
+        self.rules.count_for_events(&packet, flow, |rule| _ = pending.push(Action::Event(rule)));
         Decided { verdict, flow: index }
     }
 
@@ -255,13 +313,83 @@ impl Injector {
         let waits = due > now || behind.is_some() || left > 0;
         for _ in 0..1 + u32::from(verdict.duplicate) {
             if (waits || !pass(bytes)) && !self.held.keep(&waiting) {
-                let qp = self.flows.get(flow as usize).map_or(0, |flow| flow.number);
-                self.told.overflow(direction, qp);
+                let qp = number_of(&self.flows, flow);
+                self.fault_log.overflow(direction, qp);
             }
         }
         if left == 0 {
             self.held.overtake(direction, flow, due);
         }
+    }
+
+    /// Whether a packet that would leave is the end of its request instead.
+    fn fails(&mut self, to: &PeerAddr, decided: &Decided, bytes: &[u8]) -> bool {
+        let Decided { verdict, flow } = decided;
+        let action = match (verdict.completion, verdict.reject) {
+            (Some((status, rule)), _) => {
+                let Some(head) = bytes.first_chunk() else { return false };
+                Action::Fail { index: *flow as usize, psn: Bth::parse(head).psn, status, rule }
+            }
+            (None, Some(reason)) => {
+                let request = bytes.get(Bth::LEN + Deth::LEN..bytes.len() - ICRC_LEN);
+                let Some(ids) = request.and_then(mad::request_of) else { return false };
+                Action::Rejected(*to, ids, reason)
+            }
+            (None, None) if verdict.unreachable => Action::Unreachable(*to),
+            (None, None) => return false,
+        };
+        self.pending.push(action)
+    }
+
+    /// Does in the engine what packets and the time have made due.
+    pub fn act(&mut self, g: &mut Guard<'_>, now: u64) {
+        while let Some(action) = self.pending.take(now) {
+            match action {
+                Action::Fail { index, psn, status, rule } => {
+                    g.fail_request(now, index, psn, status, rule)
+                }
+                Action::Rejected(from, ids, reason) => {
+                    g.cm_take(now, &from, &mad::rejection(ids, reason))
+                }
+                Action::Unreachable(to) => g.cm_refused(&to, libc::EHOSTUNREACH, true),
+                Action::Event(rule) => self.raise(g, now, rule),
+            }
+        }
+    }
+
+    /// Raises the event of a rule, with what it tells of.
+    fn raise(&mut self, g: &mut Guard<'_>, now: u64, rule: usize) {
+        let Some(hit) = self.rules.event(rule).filter(|_| !self.is_removed) else { return };
+        let index = self.flows.iter().position(|flow| flow.number == hit.event.qp);
+        let rule = hit.rule;
+        match (hit.event.what, index) {
+            (Raised::Port(event), _) => {
+                match event {
+                    async_event::PORT_ERR => self.take_port_down(),
+                    async_event::PORT_ACTIVE => self.is_down = false,
+                    _ => {}
+                }
+                g.raise_port(event);
+            }
+            (Raised::Device, _) => {
+                self.take_port_down();
+                self.is_removed = true;
+                g.remove_device(now, rule);
+            }
+            // There is no such queue pair, or none any more.
+            (_, None) => return,
+            (Raised::Qp(event), Some(index)) => g.raise_on_qp(now, index, event, rule),
+            (Raised::Cq, Some(index)) => g.fail_cq_of(now, index, rule),
+            (Raised::Srq(event), Some(index)) => g.raise_on_srq(now, index, event, rule),
+            (Raised::Connection, Some(index)) => g.disconnect(now, index),
+        }
+        self.fault_log.tell(&hit);
+    }
+
+    /// From here on nothing passes, and what waits is lost.
+    fn take_port_down(&mut self) {
+        self.is_down = true;
+        self.held.clear();
     }
 
     /// A packet is about to leave, signed for the flow `sign`. `send` sends it; false: there is no
@@ -276,8 +404,16 @@ impl Injector {
         send: impl FnMut(&[u8]) -> bool,
     ) {
         let decided = self.decide(g, Direction::Out, to, bytes);
-        if decided.verdict.loss {
+        if self.is_down || decided.verdict.loss || self.pending.is_failing(decided.flow) {
             return;
+        }
+        if self.fails(to, &decided, bytes) {
+            return;
+        }
+        if let Some(len) = decided.verdict.cut {
+            if cut(bytes, len) {
+                sign.append_icrc(0, bytes);
+            }
         }
         if let Some(draw) = decided.verdict.corrupt {
             corrupt(sign, draw, bytes);
@@ -302,8 +438,13 @@ impl Injector {
         }
         let decided = self.decide(g, Direction::In, &src, data);
         let Decided { verdict, flow } = &decided;
-        if verdict.loss {
+        if self.is_down || verdict.loss {
             return 1;
+        }
+        if let Some((status, rule)) = verdict.completion {
+            if g.fail_arrival(now, *flow as usize, status, rule) {
+                return 1;
+            }
         }
         if verdict.rnr {
             g.refuse_unready(*flow as usize);
@@ -311,6 +452,12 @@ impl Injector {
         }
         if verdict.ecn {
             src.traffic_class |= 3;
+        }
+        if let Some(draw) = verdict.swap {
+            g.swap_receive(*flow as usize, draw);
+        }
+        if let Some(memory) = &self.memory {
+            begin_placing(memory, number_of(&self.flows, *flow), data, verdict, now);
         }
         let mut damaged = [0; held::ROOM];
         let data = match (verdict.corrupt, damaged.get_mut(..data.len())) {
@@ -327,6 +474,23 @@ impl Injector {
             true
         });
         handled.max(1)
+    }
+}
+
+/// The number of the queue pair of a flow; 0: there is none.
+fn number_of(flows: &[Flow], index: u32) -> u32 {
+    flows.get(index as usize).map_or(0, |flow| flow.number)
+}
+
+/// An arriving packet of the queue pair with this number is about to be handled: says in which
+/// order its bytes are placed, and how long a READ waits.
+fn begin_placing(memory: &OwnMemory, qp: u32, bytes: &[u8], verdict: &Verdict, now: u64) {
+    let Some(head) = bytes.first_chunk() else { return };
+    let (bth, mut state) = (Bth::parse(head), memory.state());
+    state.begin(qp, bth.opcode.is_first(), verdict.scatter);
+    if let Some(draw) = verdict.lag {
+        let id = TransferId::answer(bth.dest_qp.get(), bth.psn.get(), 0).id;
+        state.delay_read(id, now + delay_ns(draw));
     }
 }
 
@@ -372,6 +536,17 @@ fn passage(
     };
     let arrives = direction == Direction::In && takes;
     (passage, arrives && flow.note_first_in_order(bth.psn, place.expected))
+}
+
+/// Makes private data end behind so many bytes: the rest is zero. False: the packet is no message
+/// with more of it.
+fn cut(packet: &mut [u8], len: u32) -> bool {
+    let end = packet.len().saturating_sub(ICRC_LEN);
+    let mad = packet.get_mut(Bth::LEN + Deth::LEN..end);
+    let Some(data) = mad.and_then(|mad| mad::private_data(mad)) else { return false };
+    let Some(rest) = data.get_mut(len as usize..) else { return false };
+    rest.fill(0);
+    true
 }
 
 /// Turns a bit behind the BTH over, so that the ICRC is wrong whatever the IP header has.

@@ -18,15 +18,17 @@
 //!   host find each other.
 //! * [`soft`]: the soft device: engine, ports, progress.
 //! * [`via`]: a device over a router: the protocol and the tenant's end of it.
+//! * [`remote`]: a device whose verbs a router executes: what both ends share, the tenant's end.
 //! * [`status`]: what a device tells other processes of its user, and who asks.
 //!
-//! Only `interfaces` and [`status::ask`] allocate: all other memory comes from the caller at
-//! creation.
+//! Only `interfaces`, [`status::ask`] and the control calls of [`remote`] allocate: all other
+//! memory comes from the caller at creation.
 
 pub mod addr;
 pub mod addr_group;
 pub mod clock;
 pub mod closing;
+pub mod error_stream;
 pub mod fault;
 pub mod fork;
 pub mod inject;
@@ -39,6 +41,7 @@ mod netlink;
 pub mod pcap;
 pub mod port;
 pub mod reason;
+pub mod remote;
 pub mod rights;
 mod rseq;
 pub mod shm;
@@ -47,6 +50,7 @@ pub mod sock_diag;
 pub mod soft;
 pub mod status;
 mod sys;
+pub mod thread_lock;
 mod thread_token;
 pub mod threads;
 pub mod udp;

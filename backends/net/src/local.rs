@@ -21,7 +21,7 @@ mod socket_dir;
 mod status_file;
 mod sweep;
 
-pub(crate) use receipt_file::{forget_receipt, receipts_of, ReceiptFile};
+pub(crate) use receipt_file::{receipts_of, ReceiptFile};
 pub(crate) use socket_dir::{own_paths, SocketDir};
 pub(crate) use status_file::StatusText;
 pub(crate) use sweep::sweep;
@@ -29,11 +29,11 @@ pub(crate) use sweep::sweep;
 use crate::addr::Endpoint;
 use crate::closing;
 use crate::rights::{self, Foreign};
-use crate::sys::{check, errno, stat, Fd};
+use crate::sys::{check, errno, stat, stat_at, Fd};
 use core::ffi::CStr;
 use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
-use socket_dir::{make_dir, open_dir, Path};
+use socket_dir::{make_dir, network, open_dir, Path};
 use std::os::fd::{AsFd, RawFd};
 #[cfg(test)]
 use std::os::unix::ffi::OsStrExt;
@@ -115,6 +115,13 @@ impl Part {
     }
 }
 
+/// The directory of an address, below that of the user; `None`: the network namespace has no
+/// number. Allocates.
+pub(crate) fn address_folder(at: &Endpoint) -> Option<std::path::PathBuf> {
+    let network = std::path::PathBuf::from(format!("{:x}", network().ok()?));
+    Some(network.join(Part::of_address(at).0.as_str()))
+}
+
 /// The path of a socket.
 #[derive(Clone, Copy)]
 pub(crate) struct Name {
@@ -142,8 +149,10 @@ impl Name {
 
     /// Whether there is a file of that name, even if the process that bound it has ended.
     pub(crate) fn exists(&self) -> bool {
-        // SAFETY: the path is a C string, because a longer one is left empty.
-        unsafe { libc::access(self.addr.sun_path.as_ptr(), libc::F_OK) == 0 }
+        // SAFETY: the path is a C string within the address, because a longer one is left empty.
+        let path = unsafe { CStr::from_ptr(self.addr.sun_path.as_ptr()) };
+        // A router that has confined itself makes this call, and not access(2).
+        stat_at(libc::AT_FDCWD, path).is_ok()
     }
 
     #[cfg(test)]
@@ -301,7 +310,7 @@ impl Target {
 
 /// The block at whose socket the links to a block's owner end: the block itself, unless its name
 /// leads to that of another block of the same device. Cost: a system call.
-pub(crate) fn door_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 {
+pub(crate) fn listener_block(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> u16 {
     let parts = [Part::of_address(at), Part::of_holder(Holder::Block(block))];
     let path =
         socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes(), Role::Links.file().to_bytes()]);

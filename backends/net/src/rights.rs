@@ -2,7 +2,7 @@
 //! system call each.
 
 use crate::closing;
-use crate::sys::{errno, get_option, last_error, set_option};
+use crate::sys::{check, errno, get_option, last_error, set_option};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
@@ -39,6 +39,19 @@ fn pass(fd: RawFd, on: bool) -> bool {
 /// kernel cannot. Any thread; one system call.
 pub fn refuse(fd: BorrowedFd<'_>) -> bool {
     pass(fd.as_raw_fd(), false)
+}
+
+/// Makes both ends of a socket of datagrams that keep their order, which do not block.
+///
+/// # Errors
+/// [`Error::Os`]: no descriptor or no memory is left.
+pub fn pair() -> Result<[OwnedFd; 2]> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let mut fds = [-1; 2];
+    // SAFETY: room for the two descriptors that the call writes.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: new, and nobody else's.
+    Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// The foreign things that a descriptor may hold.
@@ -96,6 +109,30 @@ impl Foreign {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Whether calls on it wait for no other process: it is memory, or an open character device, as
+    /// those of drivers are. That of a file of a FUSE server may never return; here its server is
+    /// not asked.
+    pub fn answers_at_once(&self) -> bool {
+        let fd = self.raw();
+        // SAFETY: no pointers.
+        let [seals, flags] =
+            [libc::F_GET_SEALS, libc::F_GETFL].map(|c| unsafe { libc::fcntl(fd, c) });
+        if seals >= 0 {
+            return true;
+        }
+        let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        // SAFETY: an empty path that ends with a zero, and zeroes, which are a valid statx; both
+        // live through the call.
+        let (done, about) = unsafe {
+            let mut about: libc::statx = core::mem::zeroed();
+            (libc::statx(fd, c"".as_ptr(), how, libc::STATX_TYPE, &mut about), about)
+        };
+        // A path alone (O_PATH) has the type of what is there, and not its driver.
+        let is_open = flags >= 0 && flags & libc::O_PATH == 0;
+        let kind = u32::from(about.stx_mode) & libc::S_IFMT;
+        is_open && done == 0 && kind == libc::S_IFCHR
     }
 
     /// Takes the descriptor out, for a close on this thread: the process that sent it is trusted

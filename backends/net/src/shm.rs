@@ -27,6 +27,5 @@ pub mod relay;
 pub mod ring;
 pub mod segment;
 
-pub(crate) use listener::socket_pair;
 pub(crate) use port::Peer;
 pub use port::{Records, Sender, ShmBounds, ShmCounters, ShmPort, LINKS};

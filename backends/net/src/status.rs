@@ -19,9 +19,11 @@
 //! Other users cannot read the files. A device without such a directory, over a router or of
 //! loopback alone, has no status.
 
+use crate::addr::Endpoint;
 use crate::addr_group::status_request;
-use crate::local::{own_paths, read_file};
+use crate::local::{address_folder, own_paths, read_file};
 use core::fmt;
+use gdrcore_core::counters::Counters;
 use std::fs::{self, File, TryLockError};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -78,11 +80,45 @@ fn identity(place: &Path) -> Option<(u64, i64)> {
 /// Asks all devices of this user for their status, and waits for the answers as long as `wait`.
 /// Allocates.
 pub fn ask(wait: Duration) -> Vec<Status> {
+    ask_those(wait, |_| true)
+}
+
+/// The counters of an address in this user's other processes, added up. Asks as [`ask`] does: a
+/// device that does not answer counts with what it said last. Allocates.
+pub fn counters_of_others(at: &Endpoint, wait: Duration) -> Counters {
+    let Some(folder) = address_folder(at) else { return Counters::ZERO };
+    let own = format!("process pid={} pid_ns={} ", std::process::id(), pid_namespace());
+    let is_other = |place: &Path| {
+        place.parent().is_some_and(|p| p.ends_with(&folder))
+            && text(place).is_some_and(|(text, _)| !text.starts_with(&own))
+    };
+    let mut sum = Counters::ZERO;
+    for status in ask_those(wait, is_other) {
+        sum.add(&counters(&status.text));
+    }
+    sum
+}
+
+/// The counters in the line of the device.
+fn counters(text: &str) -> Counters {
+    let mut counters = Counters::ZERO;
+    let line = text.lines().find_map(|line| line.strip_prefix("device "));
+    for (name, value) in line.unwrap_or_default().split(' ').filter_map(|w| w.split_once('=')) {
+        if let (Some(field), Ok(value)) = (counters.field(name), value.parse()) {
+            *field = value;
+        }
+    }
+    counters
+}
+
+/// Asks the devices at the places that `wanted` accepts.
+fn ask_those(wait: Duration, wanted: impl Fn(&Path) -> bool) -> Vec<Status> {
     let Ok(socket) = UnixDatagram::unbound() else { return Vec::new() };
     // A full queue is that of a device that does not read.
     let _ = socket.set_nonblocking(true);
     let asked: Vec<Asked> = devices()
         .into_iter()
+        .filter(|place| wanted(place))
         .map(|place| {
             let before = identity(&place);
             let _ = socket.send_to(&status_request(), place.join("mail"));
@@ -105,19 +141,21 @@ fn open(path: &Path, flags: i32) -> std::io::Result<File> {
 
 fn read(asked: &Asked) -> Option<Status> {
     let now = identity(&asked.place)?;
-    let mut file = open(&asked.place.join("status"), 0).ok()?;
+    let (text, written) = text(&asked.place)?;
+    let is_answer = Some(now) != asked.before;
+    Some(Status { place: asked.place.clone(), text, written, is_answer })
+}
+
+/// The text of a device without the first line, and when it was written.
+fn text(place: &Path) -> Option<(String, SystemTime)> {
+    let mut file = open(&place.join("status"), 0).ok()?;
     let about = file.metadata().ok()?;
     if !about.is_file() || about.len() > LONGEST {
         return None;
     }
     let mut text = String::new();
     file.by_ref().take(LONGEST).read_to_string(&mut text).ok()?;
-    Some(Status {
-        place: asked.place.clone(),
-        text: text.strip_prefix(HEAD)?.into(),
-        written: about.modified().ok()?,
-        is_answer: Some(now) != asked.before,
-    })
+    Some((text.strip_prefix(HEAD)?.into(), about.modified().ok()?))
 }
 
 /// The directories of the first blocks of all devices of this user that live.

@@ -107,11 +107,42 @@ pub(crate) fn pidfd_open(pid: libc::pid_t) -> Option<Fd> {
     Fd::from_call(i32::try_from(fd).ok()?).ok()
 }
 
+/// Makes an eventfd readable, or adds a token to one that counts. A full one is readable already.
+pub(crate) fn raise(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes of a live integer.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Takes back the value that [`raise`] has written, or one token.
+pub(crate) fn lower(fd: RawFd) {
+    let mut n = 0u64;
+    // SAFETY: room for eight bytes; the descriptor is non-blocking.
+    unsafe { libc::read(fd, (&raw mut n).cast(), 8) };
+}
+
+/// A non-blocking eventfd, with further flags of eventfd(2).
+///
+/// # Errors
+/// [`Error::Os`].
+pub(crate) fn eventfd(flags: i32) -> Result<Fd> {
+    // SAFETY: no pointers.
+    Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | flags) })
+}
+
 /// Whether one of these descriptors has one of the events, or a hangup. Does not wait.
 pub(crate) fn any_ready<const N: usize>(fds: [(RawFd, i16); N]) -> bool {
     let mut asked = fds.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
     // SAFETY: the array has N entries and lives through the call.
     unsafe { libc::poll(asked.as_mut_ptr(), N as libc::nfds_t, 0) != 0 }
+}
+
+/// Waits up to `ms` milliseconds (-1: for ever) until a descriptor has one of the events, or a
+/// hangup. False: the time is over, or a signal came.
+pub(crate) fn wait_ready(fd: RawFd, events: i16, ms: i32) -> bool {
+    let mut asked = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut asked, 1, ms) == 1 }
 }
 
 /// `setsockopt` of a plain value.

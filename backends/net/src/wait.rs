@@ -6,7 +6,7 @@
 //! wake the waiter that has attached the set, and no other.
 
 use crate::clock::{end_of, ms_until, now_ns};
-use crate::sys::{check, errno, Fd};
+use crate::sys::{check, errno, eventfd, lower, raise, Fd};
 use gdrcore_core::error::Result;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub struct Waiter {
 }
 
 /// Result of a look before a sleep ([`Waiter::sleep_until`]).
-pub struct Look {
+pub struct PreSleepCheck {
     /// The awaited event has come.
     pub found: bool,
     /// There is work: too early to sleep.
@@ -40,13 +40,11 @@ impl Waiter {
     /// # Errors
     /// `Os(EMFILE)` or `NoMemory`.
     pub fn new() -> Result<Waiter> {
-        // SAFETY: the four calls take no pointers.
+        // SAFETY: the calls take no pointers.
         let user = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let io = Fd::from_call(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: as above.
-        let event =
-            Fd::from_call(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let event = eventfd(0)?;
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: as above.
         let timer = Fd::from_call(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
@@ -150,26 +148,18 @@ impl Waiter {
     /// Makes the user descriptor readable until [`Waiter::drain`]. Async-signal-safe. Cost: one
     /// system call.
     pub fn notify(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes of a live integer. A full counter (EAGAIN) is readable already.
-        unsafe { libc::write(self.event.raw(), (&raw const one).cast(), 8) };
+        raise(self.event.raw());
     }
 
     /// Resets the event and the expired timer. Packets stay until they are received.
     pub fn drain(&self) {
-        self.drain_event();
+        lower(self.event.raw());
         self.drain_timer();
-    }
-
-    fn drain_event(&self) {
-        let mut n = 0u64;
-        // SAFETY: room for eight bytes; the descriptor is non-blocking.
-        unsafe { libc::read(self.event.raw(), (&raw mut n).cast(), 8) };
     }
 
     fn drain_timer(&self) {
         let mut n = 0u64;
-        // SAFETY: as above.
+        // SAFETY: room for eight bytes; the descriptor is non-blocking.
         let rc = unsafe { libc::read(self.timer.raw(), (&raw mut n).cast(), 8) };
         if rc == 8 {
             // An expired timer is off: the same deadline set again must reach the kernel again.
@@ -184,7 +174,7 @@ impl Waiter {
         let n = wait_for(self.user.raw(), &mut ready, -1);
         for fd in &ready[..n] {
             if *fd == self.event.raw() {
-                self.drain_event();
+                lower(self.event.raw());
             } else if *fd == self.timer.raw() {
                 self.drain_timer();
             }
@@ -208,11 +198,11 @@ impl Waiter {
     pub fn sleep_until(
         &self,
         timeout_ms: i32,
-        mut look: impl FnMut() -> Result<Look>,
+        mut look: impl FnMut() -> Result<PreSleepCheck>,
     ) -> Result<bool> {
         let end = end_of(timeout_ms);
         loop {
-            let Look { found, work } = look()?;
+            let PreSleepCheck { found, work } = look()?;
             if found {
                 return Ok(true);
             }

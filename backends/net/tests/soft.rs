@@ -1,7 +1,7 @@
 //! Tests of two soft devices in one process, over real sockets and over loopback.
 
 use gdrcore_core::verbs::types::*;
-use gdrcore_testkit::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_testkit::ends::{connected_pair, pattern, succeed, End, Op};
 use gdrcore_testkit::patience::{deadline, run_until};
 use gdrcore_testkit::place;
 use gdrcore_testkit::soft::Soft;
@@ -46,7 +46,7 @@ fn traffic(a: &mut End, b: &mut End) {
 #[test]
 fn write_read_send_over_udp() {
     let (x, y) = (Soft::new(&name(1)), Soft::new(&name(2)));
-    let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(x.dev(), y.dev());
     traffic(&mut a, &mut b);
     let c = x.dev().counters().unwrap();
     assert_eq!(c.rcvd_icrc_err + c.rcvd_malformed + c.rcvd_no_qp, 0, "{c:?}");
@@ -58,7 +58,7 @@ fn write_read_send_over_udp_ipv6() {
     let port = 5000 + 2 * u16::from(place::number());
     let open = |port: u16| Soft::new(&format!("soft:[::1]:{port}"));
     let (x, y) = (open(port), open(port + 1));
-    let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(x.dev(), y.dev());
     traffic(&mut a, &mut b);
 }
 
@@ -77,7 +77,7 @@ fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
     ];
     for (i, leave) in leave.iter().enumerate() {
         let (x, y) = (Soft::new(&name(3)), Soft::new(&name(4)));
-        let (mut a, mut b) = connected(x.dev(), y.dev(), Shape::default()).unwrap();
+        let (mut a, mut b) = connected_pair(x.dev(), y.dev());
         b.post_recv(9, 0, 64).unwrap();
         a.post(7, Op::Send(None), 0, 64).unwrap();
         run_until(60, "the message did not come", || b.poll() > 0);
@@ -91,7 +91,7 @@ fn the_last_message_is_acknowledged_before_its_receiver_leaves() {
 #[test]
 fn a_doorbell_that_meets_a_control_call_is_rung_by_it() {
     let device = Soft::new("loopback");
-    let (a, b) = connected(device.dev(), device.dev(), Shape::default()).unwrap();
+    let (a, b) = connected_pair(device.dev(), device.dev());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::{caps, Memory, Port};
 use crate::device::{made, VerbsDevice, ROCE_PORT};
 use crate::objects::lock;
-use crate::slots::stale;
 use crate::sys::is_mapped;
 use crate::{errno, stats};
 use gdrcore_core::counters::Counters;
@@ -14,6 +13,7 @@ use gdrcore_core::device::{
     port_state, AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::{stale, tag};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::verbs::types::{
@@ -247,10 +247,15 @@ impl Device for VerbsDevice {
         Ok(given)
     }
 
+    /// A NIC's driver has done it: this looks at the handle alone.
+    fn cq_purge(&self, cq: Handle, _qpn: u32) -> Result<()> {
+        self.cqs.enter(cq).map(drop)
+    }
+
     fn cq_destroy(&self, cq: Handle) -> Result<()> {
         let slot = self.cqs.slot(cq)?;
         if !slot.is(cq) {
-            return Err(stale(cq));
+            return Err(stale(tag::CQ, cq));
         }
         slot.more.poll.enter()?;
         let channel = slot.more.channel.load(Relaxed);
@@ -301,7 +306,7 @@ impl Device for VerbsDevice {
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
         let slot = self.srqs.slot(srq)?;
         if !slot.is(srq) {
-            return Err(stale(srq));
+            return Err(stale(tag::SRQ, srq));
         }
         let of = [&slot.more.pd, &slot.more.xrcd, &slot.more.cq].map(|p| p.load(Relaxed));
         slot.more.post.enter()?;

@@ -14,8 +14,9 @@ use crate::extended;
 use crate::fast::{Empty, Polled, Posted};
 use crate::objects::{Ah, Mr, Mw, Qp};
 use crate::refused;
-use crate::slots::{stale, used_by_two, Use};
+use crate::slots::{used_by_two, Use};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::{stale, tag};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::opcode;
 use gdrcore_core::verbs::post::check_operands;
@@ -279,7 +280,7 @@ impl VerbsDevice {
             // readable.
             unsafe { self.send_list(slot.object(), qp, wr, bad) }
         } else {
-            Err(stale(h))
+            Err(stale(tag::QP, h))
         };
         qp.send.leave();
         outcome
@@ -468,7 +469,7 @@ impl VerbsDevice {
             // readable.
             unsafe { self.receive_list(slot.object(), qp, wr, bad) }
         } else {
-            Err(stale(h))
+            Err(stale(tag::QP, h))
         };
         qp.recv.leave();
         outcome
@@ -518,7 +519,7 @@ impl VerbsDevice {
                 post_receives(self.opened.data.post_srq_recv, slot.object(), sge, depth, wr, bad)
             }
         } else {
-            Err(stale(h))
+            Err(stale(tag::SRQ, h))
         };
         srq.post.leave();
         outcome
@@ -536,7 +537,7 @@ impl VerbsDevice {
             Polled::Declined => {
                 let slot = self.cqs.slot(h)?;
                 // Another handle's object, or none; or another thread polls it.
-                Err(if slot.is(h) { used_by_two() } else { stale(h) })
+                Err(if slot.is(h) { used_by_two() } else { stale(tag::CQ, h) })
             }
         }
     }

@@ -11,8 +11,9 @@ use crate::device::VerbsDevice;
 use crate::errno;
 use crate::failure_facts::FailureFacts;
 use crate::objects::{lock, Cq, Qp, Srq};
-use crate::slots::{stale, Use};
+use crate::slots::Use;
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::pool::{stale, tag};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpCap, QpInit,
@@ -247,7 +248,7 @@ impl VerbsDevice {
     pub(crate) fn do_qp_destroy(&self, qp: Handle) -> Result<()> {
         let slot = self.qps.slot(qp)?;
         if !slot.is(qp) {
-            return Err(stale(qp));
+            return Err(stale(tag::QP, qp));
         }
         let m = &slot.more;
         m.send.enter()?;

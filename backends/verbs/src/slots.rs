@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::abi::Object;
 use gdrcore_core::arena::{RawSlice, Walk};
 use gdrcore_core::error::{Error, Result};
-use gdrcore_core::pool::Pool;
+use gdrcore_core::pool::{index_of, stale, Pool};
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::Handle;
 
@@ -92,7 +92,7 @@ impl<T> Slot<T> {
         if self.handle.load(Ordering::SeqCst) == handle {
             Ok(held)
         } else {
-            Err(stale(handle))
+            Err(stale(0, handle))
         }
     }
 }
@@ -105,9 +105,6 @@ pub struct Slots<T> {
     mask: usize,
     bound: usize,
 }
-
-/// Bits of a handle that hold the index (see [`Pool`]).
-const INDEX: u64 = (1 << 24) - 1;
 
 /// The word in place of a handle while slot `index` has none. As a handle it would belong to
 /// another slot, so no handle, not even 0, equals it in its own slot.
@@ -153,7 +150,7 @@ impl<T> Slots<T> {
     /// The slot that a word names as a handle.
     #[inline(always)]
     pub fn slot(&self, handle: Handle) -> Result<&Slot<T>> {
-        self.slots.get((handle & INDEX) as usize).ok_or_else(|| stale(handle))
+        self.slots.get(index_of(handle)).ok_or_else(|| stale(0, handle))
     }
 
     /// Uses an object.
@@ -193,7 +190,7 @@ impl<T> Slots<T> {
 
     /// Releases a handle that was reserved and not published, or taken out and destroyed.
     pub fn release(&self, handle: Handle) {
-        self.pool.free((handle & INDEX) as usize);
+        self.pool.free(index_of(handle));
     }
 
     /// Makes a handle stale, so that its object may be destroyed. [`Slots::release`] or
@@ -203,17 +200,20 @@ impl<T> Slots<T> {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: a thread uses it, or objects live on it.
     pub fn take_out(&self, handle: Handle) -> Result<Object> {
         let slot = self.slot(handle)?;
-        let none = vacant((handle & INDEX) as usize);
+        let in_use =
+            || refuse!(Busy, "handle {handle:#x}: another thread uses it, or objects depend on it");
+        let none = vacant(index_of(handle));
+        // Before the handle is gone: one that stays must not look stale to other threads.
+        if slot.is(handle) && slot.children.load(Ordering::SeqCst) != 0 {
+            return Err(in_use());
+        }
         if slot.handle.compare_exchange(handle, none, Ordering::SeqCst, Ordering::Relaxed).is_err()
         {
-            return Err(stale(handle));
+            return Err(stale(0, handle));
         }
         if slot.users.load(Ordering::SeqCst) != 0 || slot.children.load(Ordering::SeqCst) != 0 {
             slot.handle.store(handle, Ordering::SeqCst);
-            return Err(refuse!(
-                Busy,
-                "handle {handle:#x}: another thread uses it, or objects depend on it"
-            ));
+            return Err(in_use());
         }
         Ok(slot.object())
     }
@@ -246,12 +246,6 @@ impl<T> Slots<T> {
             .filter(|&(i, h, _)| h != vacant(i))
             .map(|(_, h, s)| (h, s))
     }
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn stale(handle: Handle) -> Error {
-    refuse!(StaleHandle, "handle {handle:#x}: stale, of another type, or of another context")
 }
 
 /// A flag that one thread at a time may hold. A thread tries it, and never waits.

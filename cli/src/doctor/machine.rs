@@ -1,6 +1,6 @@
 //! The kernel, what a sandbox refuses, limits, folders.
 
-use super::{broken, calls, fine, warning, Finding, Level, Sight};
+use super::{broken, calls, fine, warning, FactSource, Finding, Level};
 
 /// getsockopt(2), asm-generic/socket.h: since Linux 5.14, and since 6.17.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -9,19 +9,19 @@ const SO_PASSRIGHTS: i32 = 83;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 
-pub fn all(sight: &Sight) -> Vec<Finding> {
-    let mut all = vec![kernel(sight)];
-    all.extend(refused(sight, &CALLS.map(|c| (c.name, (c.try_it)(), c.without, c.level))));
-    all.push(proc(sight));
-    all.push(folders(sight, calls::uid(), &calls::may_write));
+pub fn all(facts: &FactSource) -> Vec<Finding> {
+    let mut all = vec![kernel(facts)];
+    all.extend(refused(facts, &CALLS.map(|c| (c.name, (c.try_it)(), c.without, c.level))));
+    all.push(proc(facts));
+    all.push(folders(facts, calls::uid(), &calls::may_write));
     all.push(descriptors(calls::limit(libc::RLIMIT_NOFILE)));
-    all.extend(older_copies(sight));
+    all.extend(older_copies(facts));
     all
 }
 
 /// The kernel, with features that some lack.
-fn kernel(sight: &Sight) -> Finding {
-    let release = sight.text("proc/sys/kernel/osrelease");
+fn kernel(facts: &FactSource) -> Finding {
+    let release = facts.text("proc/sys/kernel/osrelease");
     let seen = if release.is_empty() { "Linux".into() } else { format!("Linux {release}") };
     let (Ok(udp), Ok(unix)) = (
         calls::socket(libc::AF_INET, libc::SOCK_DGRAM, 0),
@@ -115,8 +115,8 @@ const CALLS: [Call; 7] = [
 ];
 
 /// The calls that are refused, each with what it means.
-fn refused(sight: &Sight, outcomes: &[(&str, Result<(), i32>, &str, Level)]) -> Vec<Finding> {
-    let filtered = sight
+fn refused(facts: &FactSource, outcomes: &[(&str, Result<(), i32>, &str, Level)]) -> Vec<Finding> {
+    let filtered = facts
         .text("proc/self/status")
         .lines()
         .any(|l| l.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
@@ -143,8 +143,8 @@ fn refused(sight: &Sight, outcomes: &[(&str, Result<(), i32>, &str, Level)]) -> 
     all
 }
 
-fn proc(sight: &Sight) -> Finding {
-    if sight.text("proc/self/status").is_empty() {
+fn proc(facts: &FactSource) -> Finding {
+    if facts.text("proc/self/status").is_empty() {
         let seen = "/proc is not mounted: whose a UDP port is cannot be seen, nor which processes \
                     are peers";
         return warning("proc", seen, "mount -t proc proc /proc");
@@ -153,7 +153,7 @@ fn proc(sight: &Sight) -> Finding {
 }
 
 /// The folder by which processes of a user find each other.
-fn folders(sight: &Sight, uid: u32, may_write: &dyn Fn(&std::path::Path) -> bool) -> Finding {
+fn folders(facts: &FactSource, uid: u32, may_write: &dyn Fn(&std::path::Path) -> bool) -> Finding {
     const CHECK: &str = "sockets";
     if uid == 65_534 {
         let seen = "the user is 65534, which stands for all that a namespace does not know";
@@ -161,7 +161,7 @@ fn folders(sight: &Sight, uid: u32, may_write: &dyn Fn(&std::path::Path) -> bool
         return warning(CHECK, seen, remedy);
     }
     let user = format!("run/user/{uid}");
-    let usable = |folder: &&str| may_write(&sight.path(folder));
+    let usable = |folder: &&str| may_write(&facts.path(folder));
     match ["dev/shm", "tmp", &user].iter().find(|f| usable(f)) {
         Some(&"dev/shm") => fine(CHECK, "/dev/shm can be written"),
         Some(folder) => {
@@ -201,15 +201,15 @@ fn descriptors(limit: u64) -> Finding {
 }
 
 /// Processes that run a copy of the library that has been replaced since.
-fn older_copies(sight: &Sight) -> Option<Finding> {
+fn older_copies(facts: &FactSource) -> Option<Finding> {
     let old = |pid: &String| {
-        sight.text(&format!("proc/{pid}/maps")).lines().any(|line| {
+        facts.text(&format!("proc/{pid}/maps")).lines().any(|line| {
             let ours = line.contains("/libgdrcore") || line.contains("/gdrcore/lib");
             ours && line.ends_with("(deleted)")
         })
     };
     let numbers = |name: &String| name.bytes().all(|b| b.is_ascii_digit());
-    let all: Vec<String> = sight.names("proc").into_iter().filter(numbers).filter(old).collect();
+    let all: Vec<String> = facts.names("proc").into_iter().filter(numbers).filter(old).collect();
     let seen = format!("these processes run a library that has been replaced: {}", all.join(" "));
     let remedy = "start them anew: ends of different versions may not understand each other";
     (!all.is_empty()).then(|| warning("versions", seen, remedy))
@@ -236,13 +236,13 @@ mod tests {
     #[test]
     fn a_refused_call_is_named_with_who_refuses() {
         let root = Root::new("seccomp", &[("proc/self/status", "Name:\tx\nSeccomp:\t2\n")]);
-        let sight = Sight { root: &root.0 };
+        let facts = FactSource { root: &root.0 };
         let told = |errno| {
             let outcomes = [
                 ("a", Ok(()), "", Level::Broken),
                 ("memfd_create", Err(errno), "no memory", Level::Warning),
             ];
-            refused(&sight, &outcomes)
+            refused(&facts, &outcomes)
         };
         for (errno, by) in
             [(libc::EPERM, "seccomp"), (libc::ENOSYS, "seccomp"), (libc::EMFILE, "limit")]
@@ -251,24 +251,24 @@ mod tests {
             assert!(f.level == Level::Warning && f.seen.contains("memfd_create"), "{f:?}");
             assert!(f.seen.contains(by), "{f:?}");
         }
-        let outside = Sight { root: Path::new("/nowhere") };
+        let outside = FactSource { root: Path::new("/nowhere") };
         let f = &refused(&outside, &[("a", Err(libc::ENOSYS), "", Level::Broken)])[0];
         assert!(f.seen.contains("lacks it"), "{f:?}");
-        assert_eq!(refused(&sight, &[])[0].level, Level::Fine);
+        assert_eq!(refused(&facts, &[])[0].level, Level::Fine);
     }
 
     #[test]
     fn folders_proc_and_limits_have_bounds() {
-        let sight = Sight { root: Path::new("/r") };
+        let facts = FactSource { root: Path::new("/r") };
         let with = |may: &[&str], uid| {
-            folders(&sight, uid, &|p| may.iter().any(|m| p == Path::new("/r").join(m)))
+            folders(&facts, uid, &|p| may.iter().any(|m| p == Path::new("/r").join(m)))
         };
         assert_eq!(with(&["dev/shm", "tmp"], 5).level, Level::Fine);
         assert!(with(&["tmp"], 5).seen.contains("/tmp can"));
         assert!(with(&["run/user/5"], 5).seen.contains("/run/user/5 can"));
         assert!(with(&["run/user/5"], 6).seen.contains("neither"));
         assert!(with(&["dev/shm"], 65_534).seen.contains("65534"));
-        assert_eq!(proc(&sight).level, Level::Warning);
+        assert_eq!(proc(&facts).level, Level::Warning);
         let levels = [20, 64, 255, 256, u64::MAX].map(|n| descriptors(n).level as u8);
         assert_eq!(levels, [2, 1, 1, 0, 0]);
     }
@@ -280,9 +280,9 @@ mod tests {
         let (old, new) = (line(" (deleted)"), line(""));
         let files = [("proc/7/maps", old.as_str()), ("proc/8/maps", &new), ("proc/x/maps", &old)];
         let root = Root::new("versions", &files);
-        let f = older_copies(&Sight { root: &root.0 }).expect("a finding");
+        let f = older_copies(&FactSource { root: &root.0 }).expect("a finding");
         assert!(f.seen.ends_with(": 7"), "{f:?}");
         std::fs::remove_file(root.0.join("proc/7/maps")).unwrap();
-        assert_eq!(older_copies(&Sight { root: &root.0 }), None);
+        assert_eq!(older_copies(&FactSource { root: &root.0 }), None);
     }
 }

@@ -131,11 +131,11 @@ pub fn broken(check: &'static str, seen: impl Into<String>, remedy: impl Into<St
 }
 
 /// Where the facts of files are read.
-pub struct Sight<'a> {
+pub struct FactSource<'a> {
     root: &'a Path,
 }
 
-impl Sight<'_> {
+impl FactSource<'_> {
     /// A path such as `proc/self/status`.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
@@ -158,15 +158,15 @@ impl Sight<'_> {
 
 /// All findings, in the order in which they are told.
 fn examine(options: &Options) -> Vec<Finding> {
-    let sight = Sight { root: options.root.as_deref().unwrap_or(Path::new("/")) };
-    let mut all = machine::all(&sight);
-    all.extend(net::all(&sight));
-    all.extend(nics::all(&sight));
+    let facts = FactSource { root: options.root.as_deref().unwrap_or(Path::new("/")) };
+    let mut all = machine::all(&facts);
+    all.extend(net::all(&facts));
+    all.extend(nics::all(&facts));
     if let Some(program) = &options.program {
-        all.push(program::look(program));
+        all.push(program::diagnose(program));
     }
     if let Some(peer) = options.peer {
-        all.extend(peer::look(peer));
+        all.extend(peer::diagnose(peer));
     }
     all
 }

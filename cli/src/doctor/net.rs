@@ -1,6 +1,6 @@
 //! Interfaces, addresses, the soft device on each, and the router.
 
-use super::{address, broken, fine, soft, warning, Finding, Sight};
+use super::{address, broken, fine, soft, warning, FactSource, Finding};
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::interfaces;
 use gdrcore_net::soft::PathChoice;
@@ -22,7 +22,7 @@ struct Link {
     addresses: Vec<IpAddr>,
 }
 
-pub fn all(sight: &Sight) -> Vec<Finding> {
+pub fn all(facts: &FactSource) -> Vec<Finding> {
     gdrcore_net::reason::install();
     let mut all = Vec::new();
     let (links, listed) = links();
@@ -31,7 +31,7 @@ pub fn all(sight: &Sight) -> Vec<Finding> {
         all.push(warning("addresses", seen, "name an address: GDRC_ADDRESS, --address"));
     }
     // A bridge has a carrier when something is plugged in.
-    let is_bridge = |name: &str| sight.path(&format!("sys/class/net/{name}/bridge")).exists();
+    let is_bridge = |name: &str| facts.path(&format!("sys/class/net/{name}/bridge")).exists();
     all.extend(down(&links, &is_bridge));
     let named = std::env::var("GDRC_ADDRESS").ok().filter(|a| !a.is_empty());
     match addresses(&links, named.as_deref()) {

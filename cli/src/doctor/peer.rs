@@ -91,15 +91,15 @@ fn arrived(socket: &UdpSocket, from: IpAddr, seen: &mut Vec<usize>) {
 }
 
 /// A conversation, which the other end cannot prolong.
-struct Talk {
+struct Conversation {
     stream: TcpStream,
     end: Instant,
 }
 
-impl Talk {
-    fn new(stream: TcpStream) -> io::Result<Talk> {
+impl Conversation {
+    fn new(stream: TcpStream) -> io::Result<Conversation> {
         stream.set_write_timeout(Some(ANSWER))?;
-        Ok(Talk { stream, end: Instant::now() + SESSION })
+        Ok(Conversation { stream, end: Instant::now() + SESSION })
     }
 
     fn say(&mut self, words: &str) -> io::Result<()> {
@@ -144,7 +144,7 @@ fn list(sizes: &[usize]) -> String {
 }
 
 /// Greets the doctor at the other end; returns its version.
-fn greet(talk: &mut Talk, port: u16) -> io::Result<String> {
+fn greet(talk: &mut Conversation, port: u16) -> io::Result<String> {
     let told = talk.ask(&format!("{GREETING} {} {port}", env!("CARGO_PKG_VERSION")))?;
     let version = told.strip_prefix(GREETING).map(|v| v.trim().to_string());
     version.ok_or_else(|| io::Error::other(told))
@@ -152,7 +152,7 @@ fn greet(talk: &mut Talk, port: u16) -> io::Result<String> {
 
 /// What became of the probes of a direction.
 #[derive(Debug, Default)]
-struct Way {
+struct Direction {
     /// Sizes that could leave, and those that arrived.
     sent: Vec<usize>,
     arrived: Vec<usize>,
@@ -160,7 +160,7 @@ struct Way {
     refusal: Option<io::Error>,
 }
 
-impl Way {
+impl Direction {
     /// Sends what has not arrived yet.
     fn send(&mut self, socket: &UdpSocket) {
         for &size in SIZES.iter().filter(|s| !self.arrived.contains(s)) {
@@ -185,7 +185,7 @@ impl Way {
 }
 
 /// Looks at the way to a peer.
-pub fn look(peer: IpAddr) -> Vec<Finding> {
+pub fn diagnose(peer: IpAddr) -> Vec<Finding> {
     let to = SocketAddr::new(peer, ROCE_PORT);
     let socket = match connected(to) {
         Ok(socket) => socket,
@@ -197,15 +197,15 @@ pub fn look(peer: IpAddr) -> Vec<Finding> {
     let own = socket.local_addr().map_or_else(|_| "?".into(), |a| a.ip().to_string());
     let mut all = vec![fine("route", format!("{peer} is reached from {own}"))];
     let port = socket.local_addr().map_or(0, |a| a.port());
-    let mut way = Way::default();
+    let mut direction = Direction::default();
     let greeted = TcpStream::connect_timeout(&to, ANSWER).and_then(|stream| {
-        let mut talk = Talk::new(stream)?;
+        let mut talk = Conversation::new(stream)?;
         let version = greet(&mut talk, port)?;
         Ok((talk, version))
     });
     match greeted {
-        Ok((mut talk, version)) => match both_ways(&socket, &mut talk, peer, &mut way) {
-            Ok(back) => all.extend(judge(peer, port, &version, &way, &back)),
+        Ok((mut talk, version)) => match both_ways(&socket, &mut talk, peer, &mut direction) {
+            Ok(back) => all.extend(judge(peer, port, &version, &direction, &back)),
             Err(e) => all.push(warning(
                 "peer",
                 format!("the doctor of {peer} has gone: {e}"),
@@ -217,21 +217,26 @@ pub fn look(peer: IpAddr) -> Vec<Finding> {
             let remedy = "end the RDMA programs there, and ask again";
             all.push(warning("peer", format!("the doctor there says: {e}"), remedy));
         }
-        Err(tcp) => all.push(alone(peer, &socket, &mut way, &tcp)),
+        Err(tcp) => all.push(alone(peer, &socket, &mut direction, &tcp)),
     }
     all
 }
 
 /// Probes there and back.
-fn both_ways(socket: &UdpSocket, talk: &mut Talk, peer: IpAddr, way: &mut Way) -> io::Result<Way> {
+fn both_ways(
+    socket: &UdpSocket,
+    talk: &mut Conversation,
+    peer: IpAddr,
+    direction: &mut Direction,
+) -> io::Result<Direction> {
     for _ in 0..ROUNDS {
-        way.send(socket);
-        way.arrived = numbers(&talk.ask("seen")?);
-        if way.arrived.len() == way.sent.len() {
+        direction.send(socket);
+        direction.arrived = numbers(&talk.ask("seen")?);
+        if direction.arrived.len() == direction.sent.len() {
             break;
         }
     }
-    let mut back = Way { sent: way.sent.clone(), ..Way::default() };
+    let mut back = Direction { sent: direction.sent.clone(), ..Direction::default() };
     for _ in 0..ROUNDS {
         let missing: Vec<usize> =
             back.sent.iter().copied().filter(|s| !back.arrived.contains(s)).collect();
@@ -245,7 +250,13 @@ fn both_ways(socket: &UdpSocket, talk: &mut Talk, peer: IpAddr, way: &mut Way) -
 }
 
 /// Both directions, as the doctor there has told.
-fn judge(peer: IpAddr, port: u16, version: &str, way: &Way, back: &Way) -> Vec<Finding> {
+fn judge(
+    peer: IpAddr,
+    port: u16,
+    version: &str,
+    direction: &Direction,
+    back: &Direction,
+) -> Vec<Finding> {
     let own = env!("CARGO_PKG_VERSION");
     let mut all = vec![match version == own {
         true => fine("versions", format!("{peer} has {version} as well")),
@@ -255,7 +266,7 @@ fn judge(peer: IpAddr, port: u16, version: &str, way: &Way, back: &Way) -> Vec<F
             "install one version on both machines",
         ),
     }];
-    all.push(one_way(way, &format!("to {peer}, UDP port {ROCE_PORT}"), "there", "here"));
+    all.push(one_way(direction, &format!("to {peer}, UDP port {ROCE_PORT}"), "there", "here"));
     all.push(one_way(back, &format!("from {peer} to UDP port {port}"), "here", "there"));
     if port != ROCE_PORT {
         let seen =
@@ -265,10 +276,10 @@ fn judge(peer: IpAddr, port: u16, version: &str, way: &Way, back: &Way) -> Vec<F
     all
 }
 
-fn one_way(way: &Way, what: &str, end: &str, start: &str) -> Finding {
-    if way.arrived.is_empty() {
-        let (by, remedy) = match &way.refusal {
-            Some(e) if way.is_refused_here() => (
+fn one_way(direction: &Direction, what: &str, end: &str, start: &str) -> Finding {
+    if direction.arrived.is_empty() {
+        let (by, remedy) = match &direction.refusal {
+            Some(e) if direction.is_refused_here() => (
                 format!("this machine's own firewall refuses to send ({e})"),
                 format!("let the output of UDP port {ROCE_PORT} pass {start}"),
             ),
@@ -283,8 +294,8 @@ fn one_way(way: &Way, what: &str, end: &str, start: &str) -> Finding {
         };
         return broken("firewall", format!("{what}: nothing arrives: {by}"), remedy);
     }
-    let best = way.arrived.iter().copied().max().unwrap_or(0);
-    let lost = way.sent.iter().copied().filter(|s| !way.arrived.contains(s)).min();
+    let best = direction.arrived.iter().copied().max().unwrap_or(0);
+    let lost = direction.sent.iter().copied().filter(|s| !direction.arrived.contains(s)).min();
     if let Some(lost) = lost {
         let seen = format!(
             "{what}: packets of path MTU {} arrive, those of {} vanish: something on the way \
@@ -302,29 +313,29 @@ fn one_way(way: &Way, what: &str, end: &str, start: &str) -> Finding {
 }
 
 /// Without a doctor there: what the network itself says of probes.
-fn alone(peer: IpAddr, socket: &UdpSocket, way: &mut Way, tcp: &io::Error) -> Finding {
+fn alone(peer: IpAddr, socket: &UdpSocket, direction: &mut Direction, tcp: &io::Error) -> Finding {
     const LISTEN: &str = "run `gdrcore doctor --listen` there, and ask again";
     for _ in 0..ROUNDS {
-        way.send(socket);
+        direction.send(socket);
         let _ = socket.set_read_timeout(Some(UNDER_WAY));
         match socket.recv(&mut [0; 64]) {
             Err(e) if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                way.refusal = Some(e);
+                direction.refusal = Some(e);
             }
             _ => {}
         }
-        if way.refusal.is_some() {
+        if direction.refusal.is_some() {
             break;
         }
     }
     let to = format!("{peer}, UDP port {ROCE_PORT}");
     let nobody = (tcp.kind() == ErrorKind::HostUnreachable).then_some(tcp);
-    match way.refusal.as_ref().or(nobody) {
+    match direction.refusal.as_ref().or(nobody) {
         Some(e) if e.kind() == ErrorKind::ConnectionRefused => {
             let seen = format!("{to}: packets arrive, or are rejected; no program has the port");
             warning("peer", seen, format!("start the program there first, or {LISTEN}"))
         }
-        Some(e) if way.is_refused_here() => broken(
+        Some(e) if direction.is_refused_here() => broken(
             "firewall",
             format!("{to}: this machine's own firewall refuses to send ({e})"),
             format!("let the output of UDP port {ROCE_PORT} pass here"),
@@ -375,7 +386,7 @@ pub fn listen(
 fn serve(stream: TcpStream, to: IpAddr) -> io::Result<Vec<usize>> {
     // Others wait meanwhile.
     let own = stream.local_addr()?.ip().to_canonical();
-    let mut talk = Talk::new(stream)?;
+    let mut talk = Conversation::new(stream)?;
     let hello = talk.line()?;
     let port = hello.strip_prefix(GREETING).and_then(|h| h.rsplit(' ').next()?.parse().ok());
     let to = SocketAddr::new(to, port.ok_or(ErrorKind::InvalidData)?);

@@ -10,7 +10,7 @@ const CHECK: &str = "program";
 
 /// Asks the loader, which starts nothing of the program (ld.so(8), --list); this system's alone, as
 /// a program may name any file as its loader.
-pub fn look(program: &OsStr) -> Finding {
+pub fn diagnose(program: &OsStr) -> Finding {
     if !elf::find(program).is_some_and(|p| p.is_file()) {
         let seen = format!("{}: there is no such program", program.to_string_lossy());
         return broken(CHECK, seen, "name it with its path, or correct PATH");
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let f = look(OsStr::new("/nowhere/prog"));
+        let f = diagnose(OsStr::new("/nowhere/prog"));
         assert!(f.level == Level::Broken && f.seen.contains("/nowhere/prog"), "{f:?}");
     }
 }

@@ -180,6 +180,14 @@ pub fn changes(before: &[Device], now: &[Device]) -> Vec<Changes> {
         .collect()
 }
 
+/// The changes a second of counters that have grown.
+pub fn rates(old: &Counts<u64>, new: &Counts<u64>, seconds: f64) -> Counts<f64> {
+    let old = |name: &str| old.get(name).copied().unwrap_or(0);
+    // What is smaller is of another device of the process, at the same place.
+    let all = new.iter().filter_map(|(name, n)| Some((name, n.checked_sub(old(name))?)));
+    all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.clone(), n as f64 / seconds)).collect()
+}
+
 fn changes_of(before: &Device, now: &Device) -> Changes {
     let mut changes = Changes::default();
     if let (Some(old), Some(new)) = (&before.process, &now.process) {
@@ -190,19 +198,13 @@ fn changes_of(before: &Device, now: &Device) -> Changes {
     if seconds <= 0.0 || before.address.is_empty() {
         return changes;
     }
-    let rates = |old: &Counts<u64>, new: &Counts<u64>| -> Counts<f64> {
-        let old = |name: &str| old.get(name).copied().unwrap_or(0);
-        // What is smaller is of another device of the process, at the same place.
-        let all = new.iter().filter_map(|(name, n)| Some((name, n.checked_sub(old(name))?)));
-        all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.clone(), n as f64 / seconds)).collect()
-    };
-    changes.counters = rates(&before.counters, &now.counters);
+    changes.counters = rates(&before.counters, &now.counters, seconds);
     changes.qps = now
         .qps
         .iter()
         .map(|qp| {
             let old = before.qps.iter().find(|old| old.qpn == qp.qpn);
-            rates(old.map_or(&Counts::new(), |old| &old.counters), &qp.counters)
+            rates(old.map_or(&Counts::new(), |old| &old.counters), &qp.counters, seconds)
         })
         .collect();
     changes

@@ -2,6 +2,7 @@
 
 use super::snapshot::{Changes, Counts, Device, Fill, Qp};
 use serde_json::{json, Value};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Counters of which a message has one: those of the requester, and `rdma_recvs` of the responder.
@@ -137,38 +138,62 @@ pub fn json(devices: &[Device], changes: &[Changes]) -> Value {
     json!({ "devices": all })
 }
 
-/// The text of Prometheus, version 0.0.4: a family for each counter.
-pub fn prometheus(devices: &[Device]) -> String {
-    let labels = |d: &Device| {
-        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
-        let (program, address) = (quoted(&d.program), quoted(&d.address));
-        let (pid, block) = (d.pid, quoted(&d.block));
-        format!(
-            "{{pid=\"{pid}\",program=\"{program}\",device=\"soft:{address}\",block=\"{block}\"}}"
-        )
-    };
-    let mut text = String::new();
-    let mut family = |name: &str, kind: &str, value: &dyn Fn(&Device) -> Option<u64>| {
-        let _ = writeln!(text, "# TYPE gdrcore_{name} {kind}");
-        for d in devices {
-            if let Some(value) = value(d) {
-                let _ = writeln!(text, "gdrcore_{name}{} {value}", labels(d));
-            }
+/// What Prometheus is told of one device, router or session.
+pub struct Source<'a> {
+    /// Names and values, which this writes as labels.
+    pub labels: Vec<(&'static str, String)>,
+    /// Values by the names of their families.
+    pub gauges: Vec<(String, u64)>,
+    /// What the names of its counters begin with, and their values; `None`: it has told none.
+    pub counters: Option<(&'static str, &'a Counts<u64>)>,
+}
+
+/// A device as a source: a gauge for each kind of its objects, and its counters.
+pub fn source(d: &Device) -> Source<'_> {
+    let labels = [
+        ("pid", d.pid.to_string()),
+        ("program", d.program.clone()),
+        ("device", format!("soft:{}", d.address)),
+        ("block", d.block.clone()),
+    ];
+    let waiting = d.cqs.iter().map(|cq| cq.0).sum();
+    let mut gauges = vec![
+        ("device_answers".into(), u64::from(d.is_answer)),
+        ("device_completions_waiting".into(), waiting),
+    ];
+    gauges.extend(d.objects.iter().map(|(object, n)| (format!("device_{object}s"), *n)));
+    let counters = (!d.address.is_empty()).then_some(("", &d.counters));
+    Source { labels: labels.into(), gauges, counters }
+}
+
+/// The text of Prometheus, version 0.0.4: a family for each gauge and each counter. A counter that
+/// one of several sources has not named is 0.
+pub fn prometheus(sources: &[Source<'_>]) -> String {
+    let mut families: BTreeMap<(String, &str), Vec<(&Source<'_>, u64)>> = BTreeMap::new();
+    let counters = || sources.iter().filter_map(|s| Some((s, s.counters?)));
+    for source in sources {
+        for (name, value) in &source.gauges {
+            families.entry((name.clone(), "gauge")).or_default().push((source, *value));
         }
-    };
-    family("device_answers", "gauge", &|d| Some(u64::from(d.is_answer)));
-    for object in ["qp", "cq", "srq", "mr", "mw"] {
-        family(&format!("device_{object}s"), "gauge", &|d| d.objects.get(object).copied());
     }
-    let waiting = |d: &Device| d.cqs.iter().map(|cq| cq.0).sum();
-    family("device_completions_waiting", "gauge", &|d| Some(waiting(d)));
-    let mut names: Vec<&String> = devices.iter().flat_map(|d| d.counters.keys()).collect();
-    names.sort();
-    names.dedup();
-    for name in names {
-        family(&format!("{name}_total"), "counter", &|d| {
-            (!d.address.is_empty()).then(|| d.counters.get(name).copied().unwrap_or(0))
-        });
+    let names: BTreeSet<_> =
+        counters().flat_map(|(_, (of, all))| all.keys().map(move |k| (of, k))).collect();
+    for (of, name) in names {
+        let series = counters().filter(|(_, (other, _))| *other == of);
+        let series = series.map(|(s, (_, all))| (s, all.get(name).copied().unwrap_or(0)));
+        families.insert((format!("{of}{name}_total"), "counter"), series.collect());
+    }
+    let mut text = String::new();
+    for ((name, kind), series) in families {
+        let _ = writeln!(text, "# TYPE gdrcore_{name} {kind}");
+        for (source, value) in series {
+            let quoted = |(name, value): &(&str, String)| {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+                format!("{name}=\"{}\"", value.replace(char::is_control, "?"))
+            };
+            let labels: Vec<_> = source.labels.iter().map(quoted).collect();
+            let _ = writeln!(text, "gdrcore_{name}{{{}}} {value}", labels.join(","));
+        }
     }
     text
 }

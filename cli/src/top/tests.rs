@@ -1,6 +1,7 @@
 use super::snapshot::{changes, Device, Fill};
-use super::{parse, table, Options};
+use super::{parse, routers, table, Options};
 use gdrcore_net::status::Status;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// A device that said something, so many seconds after the epoch.
@@ -16,6 +17,10 @@ fn device_of(block: &str, text: &str, at: u64) -> Device {
         written: SystemTime::UNIX_EPOCH + Duration::from_secs(at),
         is_answer: true,
     })
+}
+
+fn prometheus(devices: &[Device]) -> String {
+    table::prometheus(&devices.iter().map(table::source).collect::<Vec<_>>())
 }
 
 const PROCESS: &str = "process pid=0 program=a name=b\n";
@@ -84,7 +89,7 @@ fn a_name_cannot_command_the_terminal_or_break_a_label() {
     let all = [d];
     let shown = table::text(&all, &changes(&[], &all), false);
     assert!(!shown.contains('\x1b') && shown.contains("a?[2J"), "{shown}");
-    assert!(table::prometheus(&all).contains(r#"program="a?[2J\"\\""#));
+    assert!(prometheus(&all).contains(r#"program="a?[2J\"\\""#));
     let words = "\x1b[2J";
     let all = [device(
         &format!(
@@ -93,7 +98,7 @@ fn a_name_cannot_command_the_terminal_or_break_a_label() {
         ),
         1,
     )];
-    let shown = table::text(&all, &changes(&[], &all), false) + &table::prometheus(&all);
+    let shown = table::text(&all, &changes(&[], &all), false) + &prometheus(&all);
     assert!(!shown.contains('\x1b') && shown.contains("?[2J"), "{shown}");
     assert!(shown.contains("device=\"soft:?[2J\\\""), "{shown}");
     assert!(all[0].counters.is_empty(), "{:?}", all[0].counters);
@@ -111,7 +116,7 @@ fn a_process_of_another_pid_namespace_is_not_confused() {
 
 #[test]
 fn the_counters_of_prometheus_are_families() {
-    let text = table::prometheus(&["7", "8"].map(|block| device_of(block, &with_qp("", ""), 1)));
+    let text = prometheus(&["7", "8"].map(|block| device_of(block, &with_qp("", ""), 1)));
     let families = text.matches("# TYPE ").count();
     assert_eq!(text.matches("# TYPE gdrcore_sent_bytes_total counter").count(), 1);
     assert_eq!(text.matches("device=\"soft:127.0.0.1:4791\",block=").count(), 2 * families);
@@ -127,20 +132,81 @@ fn the_counters_of_prometheus_are_families() {
 #[test]
 fn options_are_parsed() {
     let of = |words: &[&str]| parse(words.iter().map(Into::into));
-    let plain =
-        Options { json: false, once: false, interval: Duration::from_secs(1), prometheus: None };
+    let plain = Options { interval: Duration::from_secs(1), ..Options::default() };
     assert_eq!(of(&[]).unwrap(), Some(plain));
     let half = of(&["--json", "--once", "--interval", "0.5"]).unwrap().unwrap();
     assert!(half.json && half.once && half.interval == Duration::from_millis(500));
     assert_eq!(of(&["--help"]).unwrap(), None);
-    let wrong: [&[&str]; 7] = [
+    let routers = of(&["--router", "/a", "--router=/b"]).unwrap().unwrap().routers;
+    assert_eq!(routers, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    let served = of(&["--prometheus", "127.0.0.1:1", "--router", "/a"]).unwrap().unwrap();
+    assert_eq!((served.prometheus.is_some(), served.routers.len()), (true, 1));
+    let wrong: [&[&str]; 9] = [
         &["x"],
         &["--interval", "0"],
         &["--interval", "NaN"],
         &["--interval"],
         &["--prometheus", "here"],
         &["--prometheus", "127.0.0.1:1", "--once"],
+        &["--router"],
+        &["--prometheus", "127.0.0.1:1", "--json"],
         &["--wrong"],
     ];
     wrong.iter().for_each(|words| assert!(of(words).is_err(), "{words:?}"));
+}
+
+#[test]
+fn sessions_of_routers_have_rates_and_no_word_for_the_terminal() {
+    let session = |id: u32, bytes: u64| {
+        serde_json::json!({
+            "session": id, "state": "up", "tenant": "blue", "address": "10.99.0.2", "pid": 7,
+            "program": "a\u{1b}[2J", "remote": null,
+            "relay": {"tx_bytes": bytes, "full": 1, "refused": {"policy": 2, "rate": 3}},
+        })
+        .to_string()
+    };
+    let of = |text: &str| [routers::Router::of("/r/admin", Ok(text))];
+    let (old, new) = (of(&session(1, 1000)), of(&[session(1, 3000), session(2, 9000)].join("\n")));
+    let all = routers::json(&new, &old);
+    let sessions = all[0]["sessions"].as_array().unwrap();
+    assert!(sessions[0]["rates"]["tx_bytes"].as_f64() > Some(0.0), "{all}");
+    assert_eq!(sessions[1]["rates"], serde_json::json!({}), "it was not there before");
+    assert_eq!(all[0]["error"], serde_json::Value::Null);
+    let shown = routers::text(&new, &old);
+    let row = shown.lines().nth(2).unwrap();
+    assert!(row.contains("blue") && row.contains("a?[2J") && !shown.contains('\x1b'), "{shown}");
+    assert!(row.ends_with(" 6"), "lost: {row}");
+    let text = table::prometheus(&routers::sources(&new).collect::<Vec<_>>());
+    let of_session = |id: u32| {
+        format!(
+            "{{router=\"/r/admin\",session=\"{id}\",tenant=\"blue\",address=\"10.99.0.2\",\
+             program=\"a?[2J\",pid=\"7\"}}"
+        )
+    };
+    for (id, bytes) in [(1, 3000), (2, 9000)] {
+        let line = format!("gdrcore_session_tx_bytes_total{} {bytes}\n", of_session(id));
+        assert!(text.contains(&line), "{text}");
+    }
+    assert!(text.contains("gdrcore_router_answers{router=\"/r/admin\"} 1\n"), "{text}");
+    // Requests that a router's device refuses are no packets that it did not forward.
+    let remote = serde_json::json!({
+        "session": 1, "relay": {"tx_bytes": 1, "refused": {"policy": 2}},
+        "remote": {"device": "soft:10.0.0.1", "posted": 9, "refused": 5, "completed": 4},
+    })
+    .to_string();
+    let remote = of(&remote);
+    assert!(routers::text(&remote, &remote).trim_end().ends_with(" 2"));
+    assert_eq!(routers::json(&remote, &remote)[0]["sessions"][0]["remote"]["refused"], 5);
+    // Another router's counters, an answer that is no session, and a router that refuses.
+    let other = [routers::Router::of("/r/other", Ok(&session(1, 0)))];
+    assert_eq!(routers::json(&new, &other)[0]["sessions"][0]["rates"], serde_json::json!({}));
+    for answer in [Ok("{"), Ok("7"), Ok("[{}]"), Ok("null"), Err("it refuses".to_string())] {
+        let wrong = [routers::Router::of("/r/admin", answer)];
+        assert!(routers::json(&wrong, &new)[0]["error"].is_string());
+        assert!(routers::text(&wrong, &new).starts_with("/r/admin: "));
+        let text = table::prometheus(&routers::sources(&wrong).collect::<Vec<_>>());
+        let no =
+            "# TYPE gdrcore_router_answers gauge\ngdrcore_router_answers{router=\"/r/admin\"} 0\n";
+        assert_eq!(text, no);
+    }
 }

@@ -32,19 +32,7 @@ pub const HEADER_OF_REQ: usize = HEADER + private_at::REQ;
 /// Offset of rdma_cm's header in SIDR_REQ.
 pub const HEADER_OF_SIDR_REQ: usize = HEADER + private_at::SIDR_REQ;
 
-/// Attribute ids, which say what message it is (IBTA 12.6).
-#[allow(missing_docs)]
-pub mod attribute {
-    pub const REQ: u16 = 0x10;
-    pub const MRA: u16 = 0x11;
-    pub const REJ: u16 = 0x12;
-    pub const REP: u16 = 0x13;
-    pub const RTU: u16 = 0x14;
-    pub const DREQ: u16 = 0x15;
-    pub const DREP: u16 = 0x16;
-    pub const SIDR_REQ: u16 = 0x17;
-    pub const SIDR_REP: u16 = 0x18;
-}
+pub use super::types::mad_attribute as attribute;
 
 /// Where private data begins in each message that has some, counted from the end of the MAD header;
 /// it ends with the MAD.
@@ -441,6 +429,42 @@ impl Message<'_> {
             Message::SidrRep(m) => emit!(m, SIDR_REP),
         }
     }
+}
+
+/// The attribute id of a message of the connection manager; `None`: it is none.
+pub fn attribute_of(mad: Option<&[u8]>) -> Option<u16> {
+    let head = mad?.first_chunk::<HEADER>()?;
+    let is_cm = head[..4] == [1, CLASS_CM, CLASS_VERSION, METHOD_SEND];
+    is_cm.then_some(u16::from_be_bytes([head[16], head[17]]))
+}
+
+/// The private data of a message, behind rdma_cm's own header; `None`: it has none.
+pub fn private_data(mad: &mut [u8]) -> Option<&mut [u8]> {
+    let at = match attribute_of(Some(mad))? {
+        attribute::REQ => private_at::REQ + IP_HEADER_LEN,
+        attribute::REJ => private_at::REJ,
+        attribute::REP => private_at::REP,
+        attribute::SIDR_REQ => private_at::SIDR_REQ + IP_HEADER_LEN,
+        attribute::SIDR_REP => private_at::SIDR_REP,
+        _ => return None,
+    };
+    mad.get_mut(HEADER + at..)
+}
+
+/// The transaction id of a REQ, and its sender's communication id; `None`: it is no REQ.
+pub fn request_of(mad: &[u8]) -> Option<(u64, u32)> {
+    match Mad::parse(mad) {
+        Ok(Mad { tid, message: Message::Req(req) }) => Some((tid, req.local_comm_id)),
+        _ => None,
+    }
+}
+
+/// The REJ that refuses such a REQ for a reason, from a peer that has no communication id for it.
+pub fn rejection((tid, remote_comm_id): (u64, u32), reason: u16) -> [u8; MAD_LEN] {
+    let rej = Rej { local_comm_id: 0, remote_comm_id, message: 0, reason, ..Rej::default() };
+    let mut mad = [0; MAD_LEN];
+    Mad { tid, message: Message::Rej(rej) }.emit(&mut mad);
+    mad
 }
 
 /// Bytes of rdma_cm's own header at the front of the private data of REQ and SIDR_REQ.

@@ -78,6 +78,20 @@ consts! {
     }
 }
 
+/// Attribute ids, which say what message it is (IBTA 12.6).
+#[allow(missing_docs)]
+pub mod mad_attribute {
+    pub const REQ: u16 = 0x10;
+    pub const MRA: u16 = 0x11;
+    pub const REJ: u16 = 0x12;
+    pub const REP: u16 = 0x13;
+    pub const RTU: u16 = 0x14;
+    pub const DREQ: u16 = 0x15;
+    pub const DREP: u16 = 0x16;
+    pub const SIDR_REQ: u16 = 0x17;
+    pub const SIDR_REP: u16 = 0x18;
+}
+
 /// Status of a SIDR_REP (IBTA 12.11.2).
 #[allow(missing_docs)]
 pub mod sidr_status {
@@ -136,6 +150,30 @@ pub struct ConnParam<'a> {
     pub private_data: &'a [u8],
 }
 
+impl ConnParam<'_> {
+    /// The same with other private data.
+    pub fn with_data<'d>(&self, private_data: &'d [u8]) -> ConnParam<'d> {
+        let ConnParam { qpn, qp_type, psn, responder_resources, initiator_depth, .. } = *self;
+        let ConnParam { retry_count, rnr_retry, ack_timeout, response_timeout, .. } = *self;
+        let ConnParam { path_mtu, srq, qkey, .. } = *self;
+        ConnParam {
+            qpn,
+            qp_type,
+            psn,
+            responder_resources,
+            initiator_depth,
+            retry_count,
+            rnr_retry,
+            ack_timeout,
+            response_timeout,
+            path_mtu,
+            srq,
+            qkey,
+            private_data,
+        }
+    }
+}
+
 /// Something happened to an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmEvent {
@@ -186,6 +224,35 @@ pub struct CmEvent {
     pub data_len: u8,
     /// Private data of the peer's program.
     pub data: [u8; DATA_MAX],
+}
+
+impl Default for CmEvent {
+    fn default() -> Self {
+        CmEvent {
+            event: 0,
+            arrival: 0,
+            status: 0,
+            local: false,
+            id: 0,
+            listener: 0,
+            qp: 0,
+            context: 0,
+            peer: AhAttr::default(),
+            remote_qpn: 0,
+            qkey: 0,
+            local_port: 0,
+            remote_port: 0,
+            qp_type: 0,
+            path_mtu: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            srq: false,
+            data_len: 0,
+            data: [0; DATA_MAX],
+        }
+    }
 }
 
 impl CmEvent {

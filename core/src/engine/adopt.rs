@@ -39,7 +39,8 @@ impl Guard<'_> {
     /// As [`Guard::mr_reg`]; [`crate::Error::Busy`]: its index is in use here.
     pub fn mr_adopt(&mut self, mr: Handle, key: u32, reg: &MrReg) -> Result<()> {
         let pd = self.pd(reg.pd)? as u32;
-        self.in_regions(|regions| regions.adopt_mr(mr, key, reg, pd))
+        let reg = self.transport.common.memory.providers.of_region(reg);
+        self.in_regions(|regions| regions.adopt_mr(mr, key, &reg, pd))
     }
 
     /// Whether a region may end, or be registered anew, as far as this engine knows.

@@ -186,8 +186,16 @@ impl Guard<'_> {
         &mut self.split().0.cm
     }
 
+    /// [`Cm::handle_mad`], for a message that an injected fault makes up; wakes as
+    /// [`Guard::cm_refused`].
+    pub fn cm_take(&mut self, now: u64, from: &PeerAddr, mad: &[u8]) {
+        let (inner, s) = self.split();
+        inner.cm.handle_mad(now, from, mad);
+        wake(&mut inner.cm, s);
+    }
+
     /// [`Cm::refused`]; events that it raises wake threads that sleep on the descriptor.
-    pub(super) fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
+    pub fn cm_refused(&mut self, dst: &PeerAddr, errno: i32, local: bool) {
         let (inner, s) = self.split();
         inner.cm.refused(dst, errno, local);
         wake(&mut inner.cm, s);

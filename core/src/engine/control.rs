@@ -12,7 +12,7 @@ use crate::mem::{Memory, Regions};
 use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::roce::peer::{Path, Peer, PeerAddr};
-use crate::verbs::objects::{Ah, Armed, Cq, Pd, Qp};
+use crate::verbs::objects::{Ah, Armed, Cq, CqError, Pd, Qp};
 use crate::verbs::shared::{CqShared, Shared};
 use crate::verbs::transition::{self, Limits};
 use crate::verbs::types::{mtu, AhAttr, Handle, Wc};
@@ -177,6 +177,11 @@ impl Guard<'_> {
         self.transport.common.memory.providers.register(n, memory)
     }
 
+    /// Puts memory in place of host memory ([`crate::mem::Providers::stand_in`]).
+    pub fn set_host_memory(&mut self, memory: &'static dyn Memory) {
+        self.transport.common.memory.providers.stand_in(memory);
+    }
+
     /// A protection domain.
     ///
     /// # Errors
@@ -230,7 +235,8 @@ impl Guard<'_> {
     /// [`Error::NoMemory`].
     pub fn mr_reg(&mut self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         let pd = self.pd_of_region(reg)?;
-        self.in_regions(|regions| regions.reg(reg, pd))
+        let reg = self.transport.common.memory.providers.of_region(reg);
+        self.in_regions(|regions| regions.reg(&reg, pd))
     }
 
     /// The protection domain of a region, whose provider is known.
@@ -270,7 +276,10 @@ impl Guard<'_> {
     pub fn mr_rereg(&mut self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
         let pd = self.pd_of_region(reg)?;
         self.transport.common.note_change();
-        self.transport.common.memory.regions.rereg(mr, reg, pd)
+        let memory = &mut self.transport.common.memory;
+        let reg = memory.providers.of_region(reg);
+        memory.providers.finish();
+        memory.regions.rereg(mr, &reg, pd)
     }
 
     /// # Errors
@@ -285,7 +294,9 @@ impl Guard<'_> {
     /// [`Error::StaleHandle`]; [`Error::Busy`]: windows are bound to it.
     pub fn mr_dereg(&mut self, mr: Handle) -> Result<()> {
         self.transport.common.note_change();
-        self.transport.common.memory.regions.dereg(mr)
+        let memory = &mut self.transport.common.memory;
+        memory.providers.finish();
+        memory.regions.dereg(mr)
     }
 
     /// A memory window of type 1 or 2, and its first rkey.
@@ -300,7 +311,9 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::StaleHandle`].
     pub fn mw_dealloc(&mut self, mw: Handle) -> Result<()> {
-        self.transport.common.memory.regions.mw_dealloc(mw)
+        let memory = &mut self.transport.common.memory;
+        memory.providers.finish();
+        memory.regions.mw_dealloc(mw)
     }
 
     /// An address handle.
@@ -433,14 +446,17 @@ impl Guard<'_> {
     /// Gives a CQ another size: a new ring that takes the entries of the old one, swapped in.
     ///
     /// # Errors
-    /// [`Error::StaleHandle`]; [`Error::Invalid`]: fewer than are in it or promised;
-    /// [`Error::Busy`]: a thread polls it right now; [`Error::NoMemory`].
+    /// [`Error::StaleHandle`]; [`Error::Invalid`]: fewer than are in it or promised, or the CQ has
+    /// failed; [`Error::Busy`]: a thread polls it right now; [`Error::NoMemory`].
     pub fn cq_resize(&mut self, cq: Handle, cqe: u32) -> Result<u32> {
         let (inner, s) = self.split();
         let i = s.cq_pool.check(cq)?;
         check_cqe(cqe, &inner.transport.common.config)?;
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let c = &inner.transport.common.cqs[i];
+        if c.has_failed() {
+            return Err(refuse!(Invalid, "the CQ has failed"));
+        }
         let held = s.cqs[i].ring.len() + c.reserved;
         if capacity < held || c.reservable(capacity) < c.reserved {
             return Err(refuse!(
@@ -491,6 +507,34 @@ impl Guard<'_> {
         Ok(!s.cqs[i].ring.is_empty())
     }
 
+    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet: arming alone
+    /// never narrows what a CQ is armed for.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn disarm_cq(&mut self, cq: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        inner.transport.common.cqs[i].armed = Armed::No;
+        forget_event(&mut inner.transport.common.cqs, s, i);
+        Ok(())
+    }
+
+    /// What is in a CQ counts as completed now: it raises its event if it is armed, also if it is
+    /// for solicited completions alone. Which of them are is not known any more.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`].
+    pub fn cq_renew(&mut self, cq: Handle) -> Result<()> {
+        let (inner, s) = self.split();
+        let i = s.cq_pool.check(cq)?;
+        let cq = &mut inner.transport.common.cqs[i];
+        if cq.armed != Armed::No && !s.cqs[i].ring.is_empty() {
+            cq.raise(s, i as u32);
+        }
+        Ok(())
+    }
+
     /// Keeps a CQ from being destroyed until [`Guard::cq_unpin`] was called as often.
     ///
     /// # Errors
@@ -519,16 +563,16 @@ impl Guard<'_> {
         let i = self.unused_cq(cq)?;
         let (inner, s) = self.split();
         s.remove_cq(i, &inner.transport.common.key)?;
-        if inner.transport.common.cqs[i].has_event {
-            forget_event(&mut inner.transport.common.cqs, s, i);
-        }
+        forget_event(&mut inner.transport.common.cqs, s, i);
         s.cqs[i].ring.name.take();
         s.cq_pool.free(i);
         if let Some(mem) = inner.transport.common.cqs[i].mem.take() {
             inner.heap.free(mem);
         }
-        inner.transport.common.cqs[i] = Cq::default();
-        inner.transport.common.full_cqs.clear(i);
+        let common = &mut inner.transport.common;
+        let cq = core::mem::take(&mut common.cqs[i]);
+        common.cq_errors -= u32::from(cq.error == CqError::Raised);
+        common.full_cqs.clear(i);
         Ok(())
     }
 }
@@ -567,8 +611,12 @@ impl Guard<'_> {
     }
 }
 
-/// Takes a CQ out of the list of those of its channel that have events.
+/// Takes back the event of a CQ, from the context's or from the list of those of its channel.
 fn forget_event(cqs: &mut Table<Cq>, s: &Shared, cq: usize) {
+    s.cq_events.clear(cq);
+    if !core::mem::take(&mut cqs[cq].has_event) {
+        return;
+    }
     let Some(first) = cqs[cq].channel.and_then(|c| s.channel_events.get(usize::from(c))) else {
         return;
     };

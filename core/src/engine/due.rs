@@ -108,5 +108,6 @@ impl Guard<'_> {
             || !t.common.event_qps.is_empty()
             || t.common.port_events.any()
             || (0..t.common.srqs.len()).any(|i| t.common.srqs[i].events != 0)
+            || t.common.cq_errors > 0
     }
 }

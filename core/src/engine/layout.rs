@@ -155,6 +155,7 @@ pub(super) unsafe fn finish(
                 mem_wait,
                 cq_wait,
                 full_cqs: p.full_cqs,
+                cq_errors: 0,
                 win_wait,
                 cnp_owed,
                 wheel: p.wheel,

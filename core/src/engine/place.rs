@@ -1,11 +1,17 @@
-//! Which queue pair a packet is of, and a refusal that the responder did not decide: for faults
-//! that the device's owner injects ([`crate::inject`]). Nothing here is called without them.
+//! Which queue pair a packet is of, and errors that the engine did not decide: for faults that the
+//! device's owner injects ([`crate::inject`]). Nothing here is called without them.
 
 use super::Guard;
+use crate::cm::types::cm_event;
+use crate::device::async_event;
 use crate::roce::peer::PeerAddr;
 use crate::roce::Transport;
+use crate::verbs::cause::CauseCode;
+use crate::verbs::kind::QpKind;
 use crate::verbs::objects::Qp;
-use crate::wire::Psn;
+use crate::verbs::NONE;
+use crate::wire::{NakCode, Psn};
+use core::sync::atomic::Ordering;
 
 /// A queue pair, as far as its packets are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +28,8 @@ pub struct PacketQp {
     pub mtu: u32,
     /// A packet of it may come again.
     pub is_reliable: bool,
+    /// It takes receive requests of an SRQ.
+    pub has_srq: bool,
 }
 
 impl PacketQp {
@@ -34,6 +42,7 @@ impl PacketQp {
             expected: qp.conn.resp.epsn,
             mtu: qp.conn.mtu,
             is_reliable: qp.kind.is_reliable(),
+            has_srq: qp.srq != NONE,
         }
     }
 }
@@ -71,5 +80,120 @@ impl Guard<'_> {
     pub fn refuse_unready(&mut self, index: usize) {
         let (inner, s) = self.split();
         inner.transport.conn(s, index).refuse_unready();
+    }
+
+    /// The next message of a queue pair takes another request of its SRQ than the first, which
+    /// follows from `draw`. Without an SRQ nothing happens.
+    pub fn swap_receive(&mut self, index: usize, draw: u64) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let Some(srq) = t.qps.get(index).map(|qp| qp.srq).filter(|srq| *srq != NONE) else {
+            return;
+        };
+        let mut queue = s.srq(srq as usize, &t.common.key);
+        let others = u64::from(queue.len().saturating_sub(1));
+        if others > 0 {
+            queue.swap((1 + draw % others) as u32);
+        }
+    }
+
+    /// Ends the request of a queue pair that a PSN is of, in its turn, with an error; those behind
+    /// it flush. The packet of the PSN, and all behind it, must not leave. `rule`: the one that
+    /// wants it.
+    pub fn fail_request(&mut self, now: u64, index: usize, psn: Psn, status: u32, rule: u32) {
+        let (inner, s) = self.split();
+        if inner.transport.qps.get(index).is_some_and(Qp::can_send) {
+            inner.transport.conn(s, index).fail_sent(now, psn, status, rule);
+        }
+    }
+
+    /// The message that a queue pair of RC expects ends its receive request with an error, and the
+    /// queue pair. False: there is no receive request. The packet must not reach the engine then.
+    pub fn fail_arrival(&mut self, now: u64, index: usize, status: u32, rule: u32) -> bool {
+        let (inner, s) = self.split();
+        let is_rc = |qp: &Qp| qp.kind == QpKind::Rc && qp.can_receive();
+        inner.transport.qps.get(index).is_some_and(is_rc)
+            && inner.transport.conn(s, index).fail_receive(now, status, rule)
+    }
+
+    /// Raises an event of a queue pair. Those that are errors end it, as the errors do of which
+    /// they tell.
+    pub fn raise_on_qp(&mut self, now: u64, index: usize, event: u32, rule: u32) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let Some(qp) = t.qps.get(index).filter(|qp| qp.live) else { return };
+        let (is_rc, is_shared) = (qp.kind == QpKind::Rc, qp.srq != NONE || qp.xrcd != NONE);
+        let (fails, receives) = (qp.can_fail(), qp.can_receive());
+        let mut conn = t.conn(s, index);
+        let code = match event {
+            async_event::QP_FATAL => NakCode::RemoteOperation,
+            async_event::QP_REQ_ERR => NakCode::InvalidRequest,
+            async_event::QP_ACCESS_ERR => NakCode::RemoteAccess,
+            async_event::QP_LAST_WQE_REACHED if fails && is_shared => {
+                // It is raised behind the last request of a queue pair that has failed.
+                conn.note(now, CauseCode::Injected, 0, rule.into(), 0);
+                return conn.enter_error(None);
+            }
+            _ => return conn.raise_qp(event),
+        };
+        if !fails {
+            return conn.raise_qp(event);
+        }
+        conn.note(now, CauseCode::Injected, 0, rule.into(), 0);
+        match is_rc && receives {
+            true => conn.end_by_nak(code, conn.qp.conn.resp.epsn, true),
+            false => conn.enter_error(Some(event)),
+        }
+    }
+
+    /// Ends the send CQ of a queue pair.
+    pub fn fail_cq_of(&mut self, now: u64, index: usize, rule: u32) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let cq = t.qps.get(index).map_or(NONE, |qp| if qp.live { qp.scq } else { NONE });
+        if t.common.cqs.get(cq as usize).is_some_and(|cq| !cq.has_failed()) {
+            t.fail_cq(s, now, cq as usize, CauseCode::Injected, rule.into());
+        }
+    }
+
+    /// Raises an event of the SRQ of a queue pair. An error ends the queue pairs that use it.
+    pub fn raise_on_srq(&mut self, now: u64, index: usize, event: u32, rule: u32) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        let index = t.qps.get(index).map_or(NONE, |qp| if qp.live { qp.srq } else { NONE });
+        let Some(srq) = t.common.srqs.get_mut(index as usize) else { return };
+        srq.events |= 1 << event;
+        s.notify.store(true, Ordering::Release);
+        if event == async_event::SRQ_ERR {
+            self.fail_those(now, rule, |qp| qp.srq == index);
+        }
+    }
+
+    /// The device is removed: all queue pairs end.
+    pub fn remove_device(&mut self, now: u64, rule: u32) {
+        self.raise_port(async_event::DEVICE_FATAL);
+        self.cm_interface_changed(cm_event::DEVICE_REMOVAL);
+        self.fail_those(now, rule, |_| true);
+    }
+
+    fn fail_those(&mut self, now: u64, rule: u32, are: impl Fn(&Qp) -> bool) {
+        let (inner, s) = self.split();
+        let t = &mut inner.transport;
+        for qi in 0..t.qps.len() {
+            if t.qps[qi].live && t.qps[qi].can_fail() && are(&t.qps[qi]) {
+                let mut conn = t.conn(s, qi);
+                conn.note(now, CauseCode::Injected, 0, rule.into(), 0);
+                conn.enter_error(None);
+            }
+        }
+    }
+
+    /// The connection manager ends the connection of a queue pair, as if a program had: both ends
+    /// hear of it.
+    pub fn disconnect(&mut self, now: u64, index: usize) {
+        let (inner, _) = self.split();
+        if let Some(qp) = inner.transport.qps.get(index).filter(|qp| qp.live) {
+            inner.cm.peer_silent(now, qp.qpn, false);
+        }
     }
 }

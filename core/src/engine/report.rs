@@ -2,12 +2,13 @@
 
 use super::Guard;
 use crate::counters::Counters;
-use crate::device::{AsyncEvent, Leaks};
+use crate::device::{async_event, AsyncEvent, Leaks};
 use crate::error::Result;
 use crate::reason::refuse;
 use crate::roce::peer::Path;
 use crate::verbs::cause::Cause;
 use crate::verbs::kind::QpKind;
+use crate::verbs::objects::CqError;
 use crate::verbs::shared::CHANNELS;
 use crate::verbs::types::Handle;
 use core::sync::atomic::Ordering;
@@ -181,6 +182,15 @@ impl Guard<'_> {
             let event = qp.events.trailing_zeros();
             qp.events &= qp.events - 1;
             return Some(AsyncEvent { event, reserved: 0, handle: s.qp_pool.handle(qi) });
+        }
+        if t.common.cq_errors > 0 {
+            let raised = |i: &usize| t.common.cqs[*i].error == CqError::Raised;
+            if let Some(i) = (0..t.common.cqs.len()).find(raised) {
+                t.common.cqs[i].error = CqError::Told;
+                t.common.cq_errors -= 1;
+                let (event, handle) = (async_event::CQ_ERR, s.cq_pool.handle(i));
+                return Some(AsyncEvent { event, reserved: 0, handle });
+            }
         }
         for i in 0..t.common.srqs.len() {
             if t.common.srqs[i].live && t.common.srqs[i].events != 0 {

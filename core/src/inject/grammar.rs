@@ -2,22 +2,35 @@
 //!
 //! ```text
 //! rules     = [rule] { (";" | newline) [rule] }          "#" begins a comment, to the line's end
-//! rule      = packet | call | limit | event
+//! rule      = packet | call | limit | event | few | overrun | "keys" | "weak"
 //! packet    = action { "in" | "out" | "peer" ADDRESS | "type" TYPE | "opcode" OPCODE | "qp" N
-//!                      | "message" | which }
+//!                      | "message" | "cm" MESSAGE | which }
 //! action    = "loss" | "duplicate" | "reorder" N | "delay" TIME | "corrupt" | "partition"
-//!           | "ecn" | "slow" TIME | "rnr"
+//!           | "ecn" | "slow" TIME | "rnr" | "completion" STATUS | "reject" REASON
+//!           | "unreachable" | "cut" N | "scatter" | "lag" | "swap"
 //! call      = "call" NAME { "errno" ERRNO | which }      one errno
 //! limit     = "limit" NAME "=" N
-//! event     = "event" NAME "after" N
+//! event     = "event" NAME { "in" | "out" | "qp" N | "after" N | "at" TIME }
+//!                                                        one of the last two
+//! few       = "few" { which }
+//! overrun   = "cq" "overrun"
 //! which     = "nth" N | "every" N | "rate" PERCENT "%" | "from" N | "to" N
 //! TYPE      = "RC" | "UC" | "UD" | "XRC" | "DC" | "GSI"
 //! OPCODE    = the name of an opcode of RC without "RC_", or "CNP"
+//! MESSAGE   = "REQ" | "MRA" | "REJ" | "REP" | "RTU" | "DREQ" | "DREP" | "SIDR_REQ" | "SIDR_REP"
+//! STATUS    = the name of a completion's status without "IBV_WC_"
+//! REASON    = a number, or a name of gdrcore.h without "GDRC_REJ_"
 //! TIME      = a number and "ns", "us", "ms" or "s", at most 60 s
 //! ```
 
-use super::{Action, Calls, Direction, Filter, Name, Pick, Rule, Service, What, Window, RULES_MAX};
+use super::events::EVENTS;
+use super::{
+    Action, Calls, Direction, Event, Filter, Name, Pick, Rule, Service, What, When, Window,
+    RULES_MAX,
+};
+use crate::cm::types::{mad_attribute, reject};
 use crate::config::LoweredLimits;
+use crate::verbs::types::wc_status;
 use crate::wire::Opcode;
 use core::fmt;
 use core::net::IpAddr;
@@ -53,6 +66,7 @@ impl fmt::Display for Refused<'_> {
 }
 
 type Read<'a, T> = Result<T, Refused<'a>>;
+type Rules = heapless::Vec<Rule, RULES_MAX>;
 
 /// The words of a text, with their places.
 struct Words<'a> {
@@ -278,19 +292,62 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
     ERRNOS.iter().find(|(_, number)| *number == errno).map(|(name, _)| *name)
 }
 
-/// Asynchronous events, by the ends of their names in libibverbs.
-const EVENTS: &[&str] = &[
-    "cq_err",
-    "device_fatal",
-    "gid_change",
-    "lid_change",
-    "pkey_change",
-    "port_active",
-    "port_down",
-    "qp_fatal",
-    "srq_err",
-    "srq_limit_reached",
+/// Messages of connection managers.
+const MESSAGES: &[(&str, u16)] = &[
+    ("REQ", mad_attribute::REQ),
+    ("MRA", mad_attribute::MRA),
+    ("REJ", mad_attribute::REJ),
+    ("REP", mad_attribute::REP),
+    ("RTU", mad_attribute::RTU),
+    ("DREQ", mad_attribute::DREQ),
+    ("DREP", mad_attribute::DREP),
+    ("SIDR_REQ", mad_attribute::SIDR_REQ),
+    ("SIDR_REP", mad_attribute::SIDR_REP),
 ];
+
+/// Reasons of a rejection.
+const REASONS: &[(&str, u16)] = &[
+    ("NO_QP", reject::NO_QP),
+    ("NO_RESOURCES", reject::NO_RESOURCES),
+    ("TIMEOUT", reject::TIMEOUT),
+    ("UNSUPPORTED", reject::UNSUPPORTED),
+    ("INVALID_COMM_ID", reject::INVALID_COMM_ID),
+    ("INVALID_SERVICE_ID", reject::INVALID_SERVICE_ID),
+    ("INVALID_TRANSPORT", reject::INVALID_TRANSPORT),
+    ("STALE_CONNECTION", reject::STALE_CONNECTION),
+    ("INVALID_GID", reject::INVALID_GID),
+    ("INVALID_MTU", reject::INVALID_MTU),
+    ("CONSUMER", reject::CONSUMER),
+];
+
+/// Statuses of completions that tell of an error.
+const STATUSES: &[(&str, u32)] = &[
+    ("LOC_LEN_ERR", wc_status::LOC_LEN_ERR),
+    ("LOC_QP_OP_ERR", wc_status::LOC_QP_OP_ERR),
+    ("LOC_PROT_ERR", wc_status::LOC_PROT_ERR),
+    ("WR_FLUSH_ERR", wc_status::WR_FLUSH_ERR),
+    ("MW_BIND_ERR", wc_status::MW_BIND_ERR),
+    ("BAD_RESP_ERR", wc_status::BAD_RESP_ERR),
+    ("LOC_ACCESS_ERR", wc_status::LOC_ACCESS_ERR),
+    ("REM_INV_REQ_ERR", wc_status::REM_INV_REQ_ERR),
+    ("REM_ACCESS_ERR", wc_status::REM_ACCESS_ERR),
+    ("REM_OP_ERR", wc_status::REM_OP_ERR),
+    ("RETRY_EXC_ERR", wc_status::RETRY_EXC_ERR),
+    ("RNR_RETRY_EXC_ERR", wc_status::RNR_RETRY_EXC_ERR),
+    ("REM_ABORT_ERR", wc_status::REM_ABORT_ERR),
+    ("FATAL_ERR", wc_status::FATAL_ERR),
+    ("RESP_TIMEOUT_ERR", wc_status::RESP_TIMEOUT_ERR),
+    ("GENERAL_ERR", wc_status::GENERAL_ERR),
+];
+
+/// A reason: its name, or its number.
+fn reason(word: Word<'_>) -> Read<'_, u16> {
+    const WANTED: &str = "no reason, such as CONSUMER, INVALID_SERVICE_ID or a number from 1 on";
+    match word.number(1).ok().and_then(|n| u16::try_from(n).ok()) {
+        Some(number) => Ok(number),
+        None => word.of(REASONS, WANTED),
+    }
+}
 
 /// The opcode of a name: that of RC without the service, or CNP.
 fn opcode(word: Word<'_>) -> Read<'_, Opcode> {
@@ -321,6 +378,23 @@ fn action<'a>(word: Word<'a>, words: &mut Words<'a>) -> Option<Read<'a, Action>>
         "partition" => Action::Partition,
         "ecn" => Action::Ecn,
         "rnr" => Action::Rnr,
+        "scatter" => Action::Scatter,
+        "lag" => Action::Lag,
+        "swap" => Action::Swap,
+        "unreachable" => Action::Unreachable,
+        "completion" => {
+            let named = words.next().of(STATUSES, "no status of an error, such as RETRY_EXC_ERR");
+            return Some(named.map(Action::Completion));
+        }
+        "reject" => return Some(reason(words.next()).map(Action::Reject)),
+        "cut" => {
+            let len = words.next();
+            return Some(match len.number(0) {
+                Ok(n @ 0..=255) => Ok(Action::Cut(n as u32)),
+                Ok(_) => len.refuse("no message has so many bytes of private data"),
+                Err(refused) => Err(refused),
+            });
+        }
         "delay" => return Some(words.next().time().map(Action::Delay)),
         "slow" => return Some(words.next().time().map(Action::Slow)),
         "reorder" => {
@@ -335,31 +409,53 @@ fn action<'a>(word: Word<'a>, words: &mut Words<'a>) -> Option<Read<'a, Action>>
     }))
 }
 
-/// What an action forbids: the conditions of other actions.
-fn check<'a>(
-    action: Action,
-    word: Word<'a>,
-    direction: Option<Direction>,
-    which: &Which,
-) -> Read<'a, Direction> {
-    let own = match action {
-        Action::Ecn | Action::Rnr => Direction::In,
-        _ => Direction::Out,
-    };
-    if own == Direction::In && direction == Some(Direction::Out) {
-        return word.refuse("it is about packets that arrive: 'out' may not stand behind it");
+/// What an action forbids, and what it means without being told.
+fn check<'a>(action: Action, word: Word<'a>, filter: &mut Filter, given: &Given) -> Read<'a, ()> {
+    match action {
+        Action::Ecn | Action::Rnr | Action::Scatter | Action::Lag | Action::Swap => {
+            if given.direction == Some(Direction::Out) {
+                return word
+                    .refuse("it is about packets that arrive: 'out' may not stand behind it");
+            }
+            filter.direction = Direction::In;
+        }
+        Action::Completion(_) => {
+            // What arrives is counted where it takes its receive request.
+            filter.message = filter.direction == Direction::Out;
+        }
+        Action::Reject(_) | Action::Unreachable | Action::Cut(_) => {
+            if given.direction == Some(Direction::In) {
+                return word
+                    .refuse("it is about messages that leave: 'in' may not stand behind it");
+            }
+            let asks = filter.cm.is_none_or(|cm| cm == mad_attribute::REQ);
+            if !matches!(action, Action::Cut(_)) {
+                if !asks {
+                    return word.refuse("it is about REQ alone");
+                }
+                filter.cm = Some(mad_attribute::REQ);
+            }
+            filter.service = filter.service.or(Some(Service::Gsi));
+        }
+        _ => {}
     }
-    if action.is_of_path() && which.pick.is_some() {
+    if action.is_of_path() && given.picks {
         return word.refuse("it is about all packets: only 'from' and 'to' choose among them");
     }
-    Ok(direction.unwrap_or(own))
+    Ok(())
+}
+
+/// What a rule about packets names.
+struct Given {
+    direction: Option<Direction>,
+    picks: bool,
 }
 
 /// Reads the conditions of a rule about packets, which begins with `begin`.
 fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     let (mut which, mut message) = (Which::default(), None);
     let (mut direction, mut of_peer, mut service) = (None, None, None);
-    let (mut of_opcode, mut qp) = (None, None);
+    let (mut of_opcode, mut qp, mut cm) = (None, None, None);
     loop {
         let word = words.next();
         match word.text {
@@ -377,18 +473,26 @@ fn packet<'a>(action: Action, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a
                 let number = words.next().number(1).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
                 once(&mut qp, word, number)?;
             }
-            _ => match which.read(word, words) {
-                Some(read) => read?,
-                None => return word.refuse(
-                    "no condition: in, out, peer, type, opcode, qp, message, nth, every, rate, \
-                     from or to",
-                ),
-            },
+            "cm" => {
+                let named = words.next().of(MESSAGES, "no message, such as REQ, REP, REJ or DREQ");
+                once(&mut cm, word, named)?;
+            }
+            _ => {
+                match which.read(word, words) {
+                    Some(read) => read?,
+                    None => return word.refuse(
+                        "no condition: in, out, peer, type, opcode, qp, message, cm, nth, every, \
+                     rate, from or to",
+                    ),
+                }
+            }
         }
     }
-    let direction = check(action, begin, direction, &which)?;
-    let message = message.unwrap_or(false);
-    let filter = Filter { direction, peer: of_peer, service, opcode: of_opcode, qp, message };
+    let given = Given { direction, picks: which.pick.is_some() };
+    let (direction, message) = (direction.unwrap_or(Direction::Out), message.unwrap_or(false));
+    let mut filter =
+        Filter { direction, peer: of_peer, service, opcode: of_opcode, qp, message, cm };
+    check(action, begin, &mut filter, &given)?;
     let (pick, window) = (which.pick.unwrap_or(Pick::All), which.window());
     Ok(Rule { what: What::Packet(action, filter), pick, window, at: begin.at })
 }
@@ -419,59 +523,129 @@ fn call<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
     Ok(Rule { what: What::Call(name, errno), pick, window, at: begin.at })
 }
 
-/// A name of a list, a word behind it, and a number: the rest of `limit` and `event`.
-fn named_number<'a>(
-    words: &mut Words<'a>,
-    list: &[&str],
-    reason: &'static str,
-    (between, missing): (&str, &'static str),
-) -> Read<'a, (Name, u64)> {
-    let named = words.next();
-    let name = named.name(reason)?;
-    if !list.contains(&name.as_str()) {
-        return named.refuse(reason);
+/// Reads the conditions of a rule about completions, which begins with `begin`.
+fn few<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
+    let mut which = Which::default();
+    loop {
+        let word = words.next();
+        if word.ends_rule() {
+            let (pick, window) = (which.pick.unwrap_or(Pick::All), which.window());
+            return Ok(Rule { what: What::Few, pick, window, at: begin.at });
+        }
+        match which.read(word, words) {
+            Some(read) => read?,
+            None => return word.refuse("no condition: nth, every, rate, from or to"),
+        }
     }
-    let word = words.next();
-    if word.text != between {
-        return word.refuse(missing);
-    }
-    let number = words.next().number(0)?;
+}
+
+/// The rules for which `weak` stands.
+fn weak<'a>(begin: Word<'a>, words: &mut Words<'a>, rules: &mut Rules) -> Read<'a, ()> {
     let end = words.next();
     if !end.ends_rule() {
         return end.refuse("nothing may follow here");
     }
-    Ok((name, number))
+    let mut own = Words { calls: words.calls, rest: super::WEAK, line: 1, column: 1 };
+    loop {
+        let word = own.next();
+        match word.text {
+            "" => return Ok(()),
+            ";" => continue,
+            _ => {}
+        }
+        let Ok(read) = rule(word, &mut own) else { return Ok(()) };
+        push(Rule { at: begin.at, ..read }, begin, rules)?;
+    }
+}
+
+fn push<'a>(rule: Rule, begin: Word<'a>, rules: &mut Rules) -> Read<'a, ()> {
+    match rules.push(rule) {
+        Ok(()) => Ok(()),
+        Err(_) => begin.refuse("there are 32 rules before this one, and no more may be"),
+    }
+}
+
+fn limit<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
+    const WANTED: &str = "no limit, such as max_qp, max_sge or memlock";
+    let named = words.next();
+    let name = named.name(WANTED)?;
+    if !LoweredLimits::NAMES.contains(&name.as_str()) {
+        return named.refuse(WANTED);
+    }
+    let word = words.next();
+    if word.text != "=" {
+        return word.refuse("'=' is to stand here");
+    }
+    let most = words.next().number(0)?;
+    plain(What::Limit(name, most), begin, words)
+}
+
+fn event<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
+    let named = words.next();
+    let found = EVENTS.iter().find(|(name, _)| *name == named.text);
+    let Some((name, what)) = found else {
+        return named.refuse("no event, such as PORT_ERR, QP_FATAL or DISCONNECTED");
+    };
+    let (mut direction, mut qp, mut when) = (None, None, None);
+    let end = loop {
+        let word = words.next();
+        match word.text {
+            _ if word.ends_rule() => break word,
+            "in" => once(&mut direction, word, Ok(Direction::In))?,
+            "out" => once(&mut direction, word, Ok(Direction::Out))?,
+            "qp" => {
+                let number = words.next().number(1).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+                once(&mut qp, word, number)?;
+            }
+            "after" => once(&mut when, word, words.next().number(1).map(When::After))?,
+            "at" => once(&mut when, word, words.next().time().map(When::At))?,
+            _ => return word.refuse("no condition: in, out, qp, after or at"),
+        }
+    };
+    let Some(when) = when else { return end.refuse("'after' or 'at' is missing") };
+    let (qp, direction) = (qp.unwrap_or(1), direction.unwrap_or(Direction::Out));
+    let what = What::Event(Event { name, what: *what, qp, direction, when });
+    Ok(Rule { what, pick: Pick::All, window: Window::ALL, at: begin.at })
+}
+
+/// A rule that has nothing behind it.
+fn plain<'a>(what: What, begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
+    let end = words.next();
+    match end.ends_rule() {
+        true => Ok(Rule { what, pick: Pick::All, window: Window::ALL, at: begin.at }),
+        false => end.refuse("nothing may follow here"),
+    }
 }
 
 fn rule<'a>(begin: Word<'a>, words: &mut Words<'a>) -> Read<'a, Rule> {
-    let plain = |what| Rule { what, pick: Pick::All, window: Window::ALL, at: begin.at };
     if let Some(action) = action(begin, words) {
         return packet(action?, begin, words);
     }
     match begin.text {
         "call" => call(begin, words),
-        "limit" => {
-            let reason = "no limit, such as max_qp, max_sge or memlock";
-            let between = ("=", "'=' is to stand here");
-            named_number(words, LoweredLimits::NAMES, reason, between)
-                .map(|(n, v)| plain(What::Limit(n, v)))
-        }
-        "event" => {
-            let reason = "no event, such as port_down";
-            let between = ("after", "'after' is to stand here");
-            named_number(words, EVENTS, reason, between).map(|(n, v)| plain(What::Event(n, v)))
+        "few" => few(begin, words),
+        "limit" => limit(begin, words),
+        "event" => event(begin, words),
+        "keys" => plain(What::Keys, begin, words),
+        "cq" => {
+            let word = words.next();
+            match word.text {
+                "overrun" => plain(What::CqOverrun, begin, words),
+                _ => word.refuse("'overrun' is to stand here"),
+            }
         }
         _ => begin.refuse(
             "no rule: they begin with loss, duplicate, reorder, delay, corrupt, partition, ecn, \
-             slow, rnr, call, limit or event",
+             slow, rnr, scatter, lag, swap, completion, reject, unreachable, cut, few, \
+             call, limit, event, cq, keys or weak",
         ),
     }
 }
 
 /// Reads a list of rules.
-pub(super) fn parse(text: &str, calls: Calls) -> Read<'_, heapless::Vec<Rule, RULES_MAX>> {
+pub(super) fn parse(text: &str, calls: Calls) -> Read<'_, Rules> {
     let mut words = Words { calls, rest: text, line: 1, column: 1 };
-    let mut rules = heapless::Vec::new();
+    let mut rules = Rules::new();
     loop {
         let begin = words.next();
         match begin.text {
@@ -479,9 +653,10 @@ pub(super) fn parse(text: &str, calls: Calls) -> Read<'_, heapless::Vec<Rule, RU
             ";" => continue,
             _ => {}
         }
-        let read = rule(begin, &mut words)?;
-        if rules.push(read).is_err() {
-            return begin.refuse("there are 32 rules before this one, and no more may be");
+        if begin.text == "weak" {
+            weak(begin, &mut words, &mut rules)?;
+        } else {
+            push(rule(begin, &mut words)?, begin, &mut rules)?;
         }
     }
     match rules.is_empty() {

@@ -10,8 +10,10 @@
 //! [`grammar`] reads the rules; docs/using/TESTING.md describes them. What a hit does to a packet
 //! is the caller's.
 
+pub mod events;
 pub mod grammar;
 
+pub use events::{Event, EventHit, Raised, When};
 pub use grammar::{errno_name, Refused};
 
 use crate::config::LoweredLimits;
@@ -24,6 +26,12 @@ use core::net::{IpAddr, Ipv6Addr};
 pub const RULES_MAX: usize = 32;
 /// Longest name of a call, a limit or an event.
 pub const NAME_MAX: usize = 47;
+/// The rules for which `weak` stands.
+pub const WEAK: &str = "scatter rate 50%; lag rate 50%; swap rate 50%; few rate 50%; \
+    loss type UD rate 1%; duplicate type UD rate 2%; reorder 2 type UD rate 5%; rnr rate 0.5%; \
+    keys";
+/// Completions of a poll that rules look at.
+const LONGEST_POLL: u64 = 1024;
 /// Purpose of the key of decisions.
 const PURPOSE: u64 = 0x6661_756c_7473;
 /// Rates count in this many parts of one.
@@ -56,6 +64,21 @@ pub enum Action {
     Slow(u64),
     /// The receiver is not ready for its message.
     Rnr,
+    /// Its bytes are placed in any order.
+    Scatter,
+    /// It is a READ, whose bytes are taken later.
+    Lag,
+    /// Its message takes another request of its SRQ than the first.
+    Swap,
+    /// The request that it begins, or the receive request that it takes, ends with this status
+    /// (`wc_status`).
+    Completion(u32),
+    /// This request for a connection is rejected for this reason ([`crate::cm::types::reject`]).
+    Reject(u16),
+    /// This request for a connection cannot be sent.
+    Unreachable,
+    /// Of the private data of this message of a connection manager only so many bytes arrive.
+    Cut(u32),
 }
 
 /// The direction of a packet, as the device sees it.
@@ -99,6 +122,8 @@ pub struct Filter {
     pub qp: Option<u32>,
     /// Only packets that begin a message.
     pub message: bool,
+    /// Only datagrams of a connection manager with this attribute id.
+    pub cm: Option<u16>,
 }
 
 /// Which of the counted ones a rule hits.
@@ -132,8 +157,14 @@ pub enum What {
     Call(Name, i32),
     /// A limit of the device is this.
     Limit(Name, u64),
-    /// An asynchronous event of this name is raised after so many packets.
-    Event(Name, u64),
+    /// An event is raised.
+    Event(Event),
+    /// A CQ without room for a completion fails.
+    CqOverrun,
+    /// A poll of a CQ ends with this completion, though there may be more.
+    Few,
+    /// Keys, handles and QP numbers follow from the seed.
+    Keys,
 }
 
 /// One rule.
@@ -171,10 +202,14 @@ pub struct Packet {
     pub opcode: Opcode,
     /// It is for QP1.
     pub is_mad: bool,
+    /// The attribute id of a message of a connection manager.
+    pub cm: Option<u16>,
     /// What it is to its flow.
     pub passage: Passage,
     /// It arrives in order for the first time, and takes a receive request.
     pub takes_receive: bool,
+    /// Its queue pair has an SRQ.
+    pub has_srq: bool,
 }
 
 /// The counts of one queue pair.
@@ -207,6 +242,20 @@ pub struct Verdict {
     pub ecn: bool,
     /// It is answered by an RNR NAK.
     pub rnr: bool,
+    /// Its bytes are placed in an order that follows from this number.
+    pub scatter: Option<u64>,
+    /// It is a READ, which waits for a time that follows from this number.
+    pub lag: Option<u64>,
+    /// It takes another request of its SRQ, which follows from this number.
+    pub swap: Option<u64>,
+    /// What it begins or takes ends with this status, by this rule.
+    pub completion: Option<(u32, u32)>,
+    /// It is answered by a rejection for this reason.
+    pub reject: Option<u16>,
+    /// It cannot be sent.
+    pub unreachable: bool,
+    /// Its private data ends behind so many bytes.
+    pub cut: Option<u32>,
     /// So many packets of its flow overtake it.
     pub reorder: Option<u32>,
     /// It waits so many nanoseconds.
@@ -266,6 +315,36 @@ impl Action {
             Action::Ecn => "ecn",
             Action::Slow(_) => "slow",
             Action::Rnr => "rnr",
+            Action::Scatter => "scatter",
+            Action::Lag => "lag",
+            Action::Swap => "swap",
+            Action::Completion(_) => "completion",
+            Action::Reject(_) => "reject",
+            Action::Unreachable => "unreachable",
+            Action::Cut(_) => "cut",
+        }
+    }
+
+    /// Whether it counts a packet at all, beside its conditions.
+    fn is_of(self, packet: &Packet, filter: &Filter) -> bool {
+        let kind = packet.opcode.kind();
+        match self {
+            Action::Rnr => packet.takes_receive,
+            Action::Completion(_) => match packet.direction {
+                Direction::In => packet.takes_receive,
+                Direction::Out => packet.begins_request(),
+            },
+            Action::Swap => {
+                let is_datagram = packet.opcode.class() == Class::Ud && !packet.is_mad;
+                let is_first = is_datagram && packet.passage == Passage::First;
+                packet.has_srq && (packet.takes_receive || is_first)
+            }
+            Action::Scatter => {
+                let has_data = matches!(kind, Kind::Send | Kind::Write | Kind::ReadResponse);
+                has_data && packet.passage == Passage::First
+            }
+            Action::Lag => kind == Kind::ReadRequest && packet.passage == Passage::First,
+            _ => filter.counts(packet.passage),
         }
     }
 
@@ -316,6 +395,7 @@ impl Filter {
             && self.opcode.is_none_or(|wanted| wanted == as_rc(packet.opcode))
             && self.qp.is_none_or(|wanted| wanted == qp)
             && (!self.message || packet.opcode.is_first())
+            && self.cm.is_none_or(|wanted| packet.cm == Some(wanted))
     }
 
     /// Whether a packet that it covers has a number.
@@ -330,6 +410,7 @@ impl Filter {
     /// Whether it names packets whose number depends on time.
     fn names_control(&self) -> bool {
         self.service == Some(Service::Gsi)
+            || self.cm.is_some()
             || self.opcode.is_some_and(|o| matches!(o.kind(), Kind::Ack | Kind::Cnp))
     }
 }
@@ -352,6 +433,19 @@ impl Window {
 
     const fn has(self, number: u64) -> bool {
         self.from <= number && number <= self.to
+    }
+}
+
+impl Packet {
+    /// Whether it is the first one of a request that a completion will tell of.
+    fn begins_request(&self) -> bool {
+        let is_reliable = matches!(self.opcode.class(), Class::Rc | Class::Xrc | Class::Dc);
+        is_reliable && self.opcode.is_first() && self.is_new_request()
+    }
+
+    /// Whether it is of a request, and passes for the first time.
+    fn is_new_request(&self) -> bool {
+        self.passage == Passage::First && !self.opcode.kind().is_answer()
     }
 }
 
@@ -416,14 +510,9 @@ impl Faults {
         &self.rules
     }
 
-    /// The first rule that can be read but is not carried out yet.
-    pub fn not_yet(&self) -> Option<&Rule> {
-        self.rules.iter().find(|rule| matches!(rule.what, What::Event(..)))
-    }
-
-    /// Whether packets are hit at all.
+    /// Whether packets are hit, or counted for an event.
     pub fn hits_packets(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.what, What::Packet(..)))
+        self.rules.iter().any(|rule| matches!(rule.what, What::Packet(..) | What::Event(_)))
     }
 
     /// Whether calls fail.
@@ -455,12 +544,46 @@ impl Faults {
         first
     }
 
+    /// Whether bytes of memory are placed, or taken, in another order than they come.
+    pub fn weakens_memory(&self) -> bool {
+        let is_of_memory = |action| matches!(action, Action::Scatter | Action::Lag);
+        self.rules.iter().any(|rule| matches!(rule.what, What::Packet(a, _) if is_of_memory(a)))
+    }
+
+    /// Whether polls of CQs give fewer completions than there are.
+    pub fn shortens_polls(&self) -> bool {
+        self.rules.iter().any(|rule| rule.what == What::Few)
+    }
+
+    /// Whether keys, handles and QP numbers follow from the seed.
+    pub fn sets_keys(&self) -> bool {
+        self.rules.iter().any(|rule| rule.what == What::Keys)
+    }
+
+    /// Whether a poll of a CQ ends with a completion. `cq`: the CQ's number. `number`: of those
+    /// polled from it, from 1 on. It depends on nothing else. Cost: some 20 ns for each rule.
+    pub fn ends_poll(&self, seed: u64, cq: u64, number: u64) -> bool {
+        self.rules.iter().enumerate().any(|(i, rule)| {
+            let draw = || Random::new(seed, PURPOSE).of(&[i as u64, cq, number]);
+            rule.what == What::Few && rule.window.has(number) && rule.pick.takes(number, draw)
+        })
+    }
+
+    /// The most completions, of `n` that were asked for, that a poll of a CQ gives
+    /// ([`Faults::ends_poll`]). `polled`: those that were polled from it before.
+    pub fn few(&self, seed: u64, cq: u64, polled: u64, n: u64) -> u64 {
+        let ends = |k: &u64| self.ends_poll(seed, cq, polled.saturating_add(*k));
+        (1..n.min(LONGEST_POLL)).find(ends).unwrap_or(n)
+    }
+
     /// The limits of the device.
     pub fn limits(&self) -> LoweredLimits {
         let mut limits = LoweredLimits::NONE;
         for rule in &self.rules {
-            if let What::Limit(name, most) = &rule.what {
-                limits.lower(name, *most);
+            match &rule.what {
+                What::Limit(name, most) => limits.lower(name, *most),
+                What::CqOverrun => limits.cq_overrun = true,
+                _ => {}
             }
         }
         limits
@@ -486,9 +609,10 @@ impl Faults {
                 false => flow.by_number(i, (*action, filter), rule, packet, seed),
             };
             let Some(Found { number, draw, is_news }) = found else { continue };
-            verdict.add(*action, draw);
+            let rule = i as u32 + 1;
+            verdict.add(*action, draw, rule);
             if is_news {
-                let (rule, qp) = (i as u32 + 1, flow.number);
+                let qp = flow.number;
                 let Packet { direction, opcode, peer, .. } = *packet;
                 hit(&Hit { rule, action: *action, direction, qp, number, opcode, peer });
             }
@@ -517,11 +641,7 @@ impl Flow {
         packet: &Packet,
         seed: u64,
     ) -> Option<Found> {
-        let counts = match action {
-            Action::Rnr => packet.takes_receive,
-            _ => filter.counts(packet.passage),
-        };
-        if !counts {
+        if !action.is_of(packet, filter) {
             return None;
         }
         // What is requested and what is answered come in no fixed order.
@@ -560,7 +680,7 @@ impl Flow {
 }
 
 impl Verdict {
-    fn add(&mut self, action: Action, draw: u64) {
+    fn add(&mut self, action: Action, draw: u64, rule: u32) {
         match action {
             Action::Loss | Action::Partition => self.loss = true,
             Action::Duplicate => self.duplicate = true,
@@ -570,6 +690,13 @@ impl Verdict {
             Action::Ecn => self.ecn = true,
             Action::Slow(ns) => self.slow = self.slow.max(ns),
             Action::Rnr => self.rnr = true,
+            Action::Scatter => self.scatter = Some(draw),
+            Action::Lag => self.lag = Some(draw),
+            Action::Swap => self.swap = Some(draw),
+            Action::Completion(status) => self.completion = Some((status, rule)),
+            Action::Reject(reason) => self.reject = Some(reason),
+            Action::Unreachable => self.unreachable = true,
+            Action::Cut(len) => self.cut = Some(len),
         }
     }
 }

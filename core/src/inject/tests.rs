@@ -31,8 +31,10 @@ fn request(opcode: Opcode) -> Packet {
         peer: gid_of_v4(PEER),
         opcode,
         is_mad: false,
+        cm: None,
         passage: Passage::First,
         takes_receive: false,
+        has_srq: false,
     }
 }
 
@@ -192,6 +194,19 @@ fn each_action_has_its_verdict() {
     assert_eq!(verdict("rnr", &into), none, "it takes no receive request, or is not in order");
     let takes = Packet { takes_receive: true, passage: Passage::Again, ..into };
     assert_eq!(verdict("rnr", &takes), Verdict { rnr: true, ..none });
+    let data = verdict("scatter", &into).scatter;
+    assert!(data.is_some() && data == verdict("scatter", &into).scatter);
+    let again = Packet { passage: Passage::Again, ..into };
+    let read = Packet { opcode: Opcode::RC_READ_REQUEST, ..into };
+    for without in [&out, &again, &read] {
+        assert_eq!(verdict("scatter", without), none, "{without:?}");
+    }
+    assert!(verdict("lag", &read).lag.is_some() && verdict("lag", &into) == none);
+    let shared = Packet { has_srq: true, ..takes };
+    assert!(verdict("swap", &shared).swap.is_some() && verdict("swap", &takes) == none);
+    let datagram = Packet { opcode: Opcode::UD_SEND_ONLY, has_srq: true, ..into };
+    assert!(verdict("swap", &datagram).swap.is_some());
+    assert_eq!(verdict("swap", &Packet { has_srq: true, ..into }), none, "it is not in order");
     let bits = verdict("corrupt", &out).corrupt;
     assert!(bits.is_some() && bits == verdict("corrupt", &out).corrupt);
     assert_eq!(verdict("delay 1s; loss; delay 2s", &out).delay, 2_000_000_000);
@@ -256,10 +271,119 @@ fn calls_fail_by_name_and_index() {
     let wanted = LoweredLimits { max_qp: Some(4), max_mr: Some(0), ..LoweredLimits::NONE };
     assert_eq!(limits.limits(), wanted);
     assert_eq!(rules.limits(), LoweredLimits::NONE);
-    assert!(!limits.hits_packets() && limits.not_yet().is_none());
-    assert!(rules.hits_calls() && !limits.hits_calls() && rules.not_yet().is_none());
-    assert!(faults("loss").hits_packets() && faults("loss").not_yet().is_none());
-    assert_eq!(faults("loss;\n event port_down after 0").not_yet().map(|r| r.at), Some((2, 2)));
+    let full = LoweredLimits { cq_overrun: true, ..LoweredLimits::NONE };
+    assert_eq!(faults("cq overrun").limits(), full);
+    assert!(!limits.hits_packets() && rules.hits_calls() && !limits.hits_calls());
+    for rule in ["loss", "event PORT_ERR at 1s", "completion GENERAL_ERR"] {
+        assert!(faults(rule).hits_packets(), "{rule}");
+    }
+}
+
+#[test]
+fn a_completion_is_of_a_request_or_of_what_a_message_takes() {
+    let hit = |rule: &str, packet: &Packet| {
+        faults(rule).decide(1, packet, &mut Flow::new(1), |_| {}).completion.is_some()
+    };
+    let first = request(Opcode::RC_WRITE_FIRST);
+    for (packet, wanted) in [
+        (first, true),
+        (request(Opcode::RC_READ_REQUEST), true),
+        (request(Opcode::RC_WRITE_MIDDLE), false),
+        (request(Opcode::RC_READ_RESPONSE_ONLY), false),
+        (request(Opcode::UD_SEND_ONLY), false),
+        (Packet { passage: Passage::Again, ..first }, false),
+    ] {
+        assert_eq!(hit("completion LOC_PROT_ERR", &packet), wanted, "{packet:?}");
+    }
+    // One that a WRITE with immediate data takes at its end.
+    let last = Opcode::RC_WRITE_LAST_IMM;
+    let arrives = Packet { direction: Direction::In, takes_receive: true, ..request(last) };
+    assert!(hit("completion LOC_LEN_ERR in", &arrives));
+    assert!(!hit("completion LOC_LEN_ERR in", &Packet { takes_receive: false, ..arrives }));
+    assert!(!hit("completion LOC_LEN_ERR", &arrives));
+}
+
+#[test]
+fn messages_of_connection_managers_are_named() {
+    let mad = Packet { is_mad: true, passage: Passage::Control, ..request(Opcode::UD_SEND_ONLY) };
+    let of = |cm| Packet { cm: Some(cm), ..mad };
+    let verdict =
+        |rule: &str, packet: &Packet| faults(rule).decide(1, packet, &mut Flow::new(0), |_| {});
+    use crate::cm::types::mad_attribute::{REP, REQ};
+    assert!(verdict("loss cm REP", &of(REP)).loss && !verdict("loss cm REP", &of(REQ)).loss);
+    assert!(!verdict("loss cm REP", &mad).loss);
+    assert_eq!(verdict("reject CONSUMER", &of(REQ)).reject, Some(28));
+    assert_eq!(verdict("reject 10", &of(REQ)).reject, Some(10));
+    assert_eq!(verdict("reject 10", &of(REP)).reject, None);
+    assert!(verdict("unreachable", &of(REQ)).unreachable);
+    assert!(!verdict("unreachable", &of(REP)).unreachable);
+    let cut = |rule, packet: &Packet| verdict(rule, packet).cut;
+    assert_eq!([cut("cut 9", &of(REQ)), cut("cut 9", &of(REP))], [Some(9); 2]);
+    assert_eq!(cut("cut 9 cm REQ", &of(REP)), None);
+}
+
+#[test]
+fn an_event_comes_behind_the_message_that_its_rule_names() {
+    let rules =
+        faults("event CQ_ERR after 2; event QP_FATAL in qp 3 after 1; event PORT_ERR at 2s");
+    let mut flows = [Flow::new(1), Flow::new(3)];
+    let mut raised = |packet: &Packet, flow: usize| {
+        let mut all = Vec::new();
+        rules.count_for_events(packet, &mut flows[flow], |i| all.push(i));
+        all
+    };
+    let send = request(Opcode::RC_SEND_ONLY);
+    assert!(raised(&send, 0).is_empty() && raised(&send, 1).is_empty());
+    assert!(raised(&Packet { passage: Passage::Again, ..send }, 0).is_empty());
+    assert!(raised(&request(Opcode::RC_SEND_FIRST), 0).is_empty());
+    assert!(raised(&request(Opcode::RC_READ_RESPONSE_ONLY), 0).is_empty());
+    assert_eq!(raised(&send, 0), [0]);
+    assert!(raised(&send, 0).is_empty(), "once");
+    let arrives = Packet { direction: Direction::In, ..send };
+    assert_eq!((raised(&arrives, 0), raised(&arrives, 1)), (Vec::new(), std::vec![1]));
+    let words = |i| rules.event(i).map(|hit| hit.to_string()).unwrap_or_default();
+    assert_eq!(words(0), "event CQ_ERR out qp 1 after 2 rule 1");
+    assert_eq!(words(1), "event QP_FATAL in qp 3 after 1 rule 2");
+    assert_eq!(words(2), "event PORT_ERR out qp 1 at 2s rule 3");
+    assert_eq!(When::At(1_500_000).to_string(), "at 1500us");
+}
+
+#[test]
+fn a_poll_ends_with_a_completion_that_a_rule_hits() {
+    let few = |rules: &str, polled, n| faults(rules).few(7, 1, polled, n);
+    assert_eq!([few("few every 3", 0, 16), few("few every 3", 2, 16)], [3, 1]);
+    assert_eq!(few("few every 3", 0, 2), 2, "no more than was asked for");
+    assert_eq!([few("few nth 5", 5, 16), few("few from 3", 0, 16)], [16, 3]);
+    assert_eq!(few("loss", 0, 16), 16);
+    assert_eq!(few("few nth 2000", 0, 1 << 40), 1 << 40, "a long poll is looked at in part");
+    // By the CQ and the number of the completion alone.
+    let rules = faults("few rate 50%");
+    let ends = |cq| {
+        let (mut at, mut ends) = (0, Vec::new());
+        while at < 200 {
+            at += rules.few(7, cq, at, 16);
+            ends.push(at);
+        }
+        ends
+    };
+    assert_eq!(ends(1), ends(1));
+    assert_ne!(ends(1), ends(2));
+    // Polls of other sizes end at the same completions, or earlier.
+    let short = (0..200).filter(|at| rules.few(7, 1, *at, 2) == 1).count();
+    assert!((60..140).contains(&short), "{short}");
+    assert!(rules.shortens_polls() && !rules.hits_packets() && !rules.hits_calls());
+}
+
+#[test]
+fn weak_stands_for_its_rules() {
+    let (one, all) = (faults("ecn; weak"), faults(&format!("ecn; {WEAK}")));
+    let what = |f: &Faults| f.rules().iter().map(|r| (r.what.clone(), r.pick)).collect::<Vec<_>>();
+    assert_eq!(what(&one), what(&all));
+    assert!(one.rules()[1..].iter().all(|rule| rule.at == (1, 6)));
+    assert!(one.weakens_memory() && one.shortens_polls() && one.hits_packets());
+    assert!(one.sets_keys() && !faults("few").sets_keys());
+    assert!(faults("lag").weakens_memory() && !faults("swap").weakens_memory());
+    assert_eq!(parse(&"weak;".repeat(5)).unwrap_err().column, 16);
 }
 
 #[test]
@@ -300,6 +424,12 @@ fn wrong_words_are_named_with_their_place() {
         ("reorder 65", (1, 9), "65", "64"),
         ("ecn out", (1, 1), "ecn", "arrive"),
         ("rnr out", (1, 1), "rnr", "arrive"),
+        ("scatter out", (1, 1), "scatter", "arrive"),
+        ("lag out", (1, 1), "lag", "arrive"),
+        ("swap out", (1, 1), "swap", "arrive"),
+        ("few in", (1, 5), "in", "no condition"),
+        ("few rate", (1, 9), "", "a rate"),
+        ("weak rate 1%", (1, 6), "rate", "nothing"),
         ("partition nth 3", (1, 1), "partition", "all packets"),
         ("slow 1us rate 1%", (1, 1), "slow", "all packets"),
         ("call", (1, 5), "", "name of a call"),
@@ -312,8 +442,27 @@ fn wrong_words_are_named_with_their_place() {
         ("limit max_dogs=4", (1, 7), "max_dogs", "no limit"),
         ("limit max_qp=x", (1, 14), "x", "a number"),
         ("limit max_qp=4 nth 2", (1, 16), "nth", "nothing"),
-        ("event port_down 100", (1, 17), "100", "'after'"),
-        ("event dinner after 1", (1, 7), "dinner", "no event"),
+        ("event PORT_ERR 100", (1, 16), "100", "no condition"),
+        ("event PORT_ERR qp 1", (1, 20), "", "'after' or 'at'"),
+        ("event PORT_ERR after 1 at 1s", (1, 24), "at", "twice"),
+        ("event PORT_ERR after 0", (1, 22), "0", "from 1 on"),
+        ("event PORT_ERR at 1", (1, 19), "1", "a time"),
+        ("event PORT_ERR in out after 1", (1, 19), "out", "twice"),
+        ("event port_down after 1", (1, 7), "port_down", "no event"),
+        ("cq", (1, 3), "", "'overrun'"),
+        ("cq overrun now", (1, 12), "now", "nothing"),
+        ("completion SUCCESS", (1, 12), "SUCCESS", "no status"),
+        ("completion in", (1, 12), "in", "no status"),
+        ("reject 0", (1, 8), "0", "no reason"),
+        ("reject 65536", (1, 8), "65536", "no reason"),
+        ("reject REFUSED", (1, 8), "REFUSED", "no reason"),
+        ("reject CONSUMER cm REP", (1, 1), "reject", "REQ alone"),
+        ("reject CONSUMER in", (1, 1), "reject", "leave"),
+        ("unreachable cm DREQ", (1, 1), "unreachable", "REQ alone"),
+        ("cut 256", (1, 5), "256", "private data"),
+        ("cut 9 in", (1, 1), "cut", "leave"),
+        ("loss cm HELLO", (1, 9), "HELLO", "no message"),
+        ("loss cm REQ cm REP", (1, 13), "cm", "twice"),
     ] {
         let refused = parse(text).expect_err(text);
         assert_eq!(((refused.line, refused.column), refused.word), (place, word), "{text}");
@@ -372,7 +521,13 @@ fn any_text_is_read_or_refused() {
         "limit",
         "max_qp",
         "event",
+        "QP_FATAL",
         "after",
+        "at",
+        "cm",
+        "REQ",
+        "cut",
+        "completion",
         "ü",
         "\u{2028}",
         "\0",
@@ -382,6 +537,9 @@ fn any_text_is_read_or_refused() {
         "to",
         "from",
         "reorder",
+        "weak",
+        "few",
+        "swap",
     ];
     let mut random = Random::new(3, 1);
     for _ in 0..20_000 {

@@ -8,8 +8,10 @@
 #[allow(unsafe_code)]
 pub mod host;
 pub mod region;
+pub mod weak;
 
-use crate::verbs::types::Handle;
+use crate::device::MrReg;
+use crate::verbs::types::{access, Handle};
 use crate::wire::icrc::crc32;
 pub use region::{KeyError, Regions};
 
@@ -73,6 +75,12 @@ impl TransferId {
     pub const fn answer(qpn: u32, psn: u32, left: u32) -> TransferId {
         TransferId { id: 1 << 63 | (qpn as u64) << 32 | psn as u64, left }
     }
+
+    /// Whether it is the answer to a READ or atomic.
+    #[inline]
+    pub const fn is_answer(self) -> bool {
+        self.id >> 63 != 0
+    }
 }
 
 /// A kind of memory that is not the host's.
@@ -88,7 +96,8 @@ pub trait Memory: Sync {
     fn ahead(&self, _cookie: u64, _addr: u64, _of: TransferId) {}
     /// Takes bytes for the memory. `Ready`: placed. `Pending(t)`: taken, `src` may be reused,
     /// visible once `poll(t)` is `Ready`. Placements of one provider become visible in the order of
-    /// the calls.
+    /// the calls. Those of what stands in place of host memory need not: there `poll(t)` is `Ready`
+    /// when all before `t` of its queue pair are placed, too.
     fn place(&self, cookie: u64, addr: u64, src: &[u8]) -> Access;
     /// Asks after an access under way: `Ready`, `Pending` (the same token) or `Fault`.
     fn poll(&self, token: Token) -> Access;
@@ -97,6 +106,9 @@ pub trait Memory: Sync {
     /// done yet, ask again with the same operation once `poll(t)` is `Ready`; it is executed
     /// exactly once for a message.
     fn atomic(&self, cookie: u64, addr: u64, op: AtomicOp, of: TransferId) -> Result<u64, Access>;
+    /// A queue pair or a region ends: memory that can place at once what it has taken does so
+    /// before the call returns.
+    fn finish(&self) {}
 }
 
 /// A checked piece of registered memory.
@@ -117,6 +129,8 @@ pub struct Target {
 
 /// Largest number of a provider; 0 is host memory and always there.
 pub const PROVIDER_MAX: u32 = 4;
+/// The number of what stands in place of host memory, if something does.
+pub const STAND_IN: u32 = PROVIDER_MAX + 1;
 
 /// The kinds of memory that an engine knows.
 ///
@@ -125,7 +139,7 @@ pub const PROVIDER_MAX: u32 = 4;
 /// of several engines has one for all of them.
 #[derive(Clone, Copy)]
 pub struct Providers {
-    others: [Option<&'static dyn Memory>; PROVIDER_MAX as usize],
+    others: [Option<&'static dyn Memory>; STAND_IN as usize],
 }
 
 /// The region tables of the other engines of a device.
@@ -175,7 +189,7 @@ impl Default for Providers {
 impl Providers {
     /// Host memory only.
     pub const fn new() -> Self {
-        Providers { others: [None; PROVIDER_MAX as usize] }
+        Providers { others: [None; STAND_IN as usize] }
     }
 
     /// Makes `memory` provider `n` (1 to [`PROVIDER_MAX`]).
@@ -183,7 +197,8 @@ impl Providers {
     /// # Errors
     /// [`crate::Error::Invalid`]: no such number. [`crate::Error::Busy`]: the number is taken.
     pub fn register(&mut self, n: u32, memory: &'static dyn Memory) -> crate::Result<()> {
-        let slot = (n as usize).checked_sub(1).and_then(|i| self.others.get_mut(i));
+        let numbered = &mut self.others[..PROVIDER_MAX as usize];
+        let slot = (n as usize).checked_sub(1).and_then(|i| numbered.get_mut(i));
         let slot = slot
             .ok_or_else(|| crate::reason::refuse!(Invalid, "provider {n}: 1 to {PROVIDER_MAX}"))?;
         if slot.is_some() {
@@ -193,9 +208,32 @@ impl Providers {
         Ok(())
     }
 
+    /// Puts `memory` in place of host memory: for regions that are registered from now on. Its
+    /// cookie says whether the region has RELAXED_ORDERING.
+    pub fn stand_in(&mut self, memory: &'static dyn Memory) {
+        self.others[STAND_IN as usize - 1] = Some(memory);
+    }
+
+    /// A registration, with what stands in place of host memory.
+    pub fn of_region(&self, reg: &MrReg) -> MrReg {
+        match self.other(STAND_IN) {
+            Some(_) if reg.provider == 0 => {
+                let cookie = u64::from(reg.access & access::RELAXED_ORDERING != 0);
+                MrReg { provider: STAND_IN, cookie, ..*reg }
+            }
+            _ => *reg,
+        }
+    }
+
+    /// A queue pair or a region ends ([`Memory::finish`]).
+    #[cold]
+    pub fn finish(&self) {
+        self.others.iter().flatten().for_each(|memory| memory.finish());
+    }
+
     /// Whether memory can be registered with provider `n`.
     pub fn is_known(&self, n: u32) -> bool {
-        n == 0 || self.other(n).is_some()
+        n == 0 || n <= PROVIDER_MAX && self.other(n).is_some()
     }
 
     #[inline]
@@ -294,12 +332,7 @@ impl Providers {
     pub fn atomic(&self, target: &Target, op: AtomicOp, of: TransferId) -> Result<u64, Access> {
         let addr = piece(target, 0, 8).ok_or(Access::Fault)?;
         if target.provider == 0 {
-            let old = match op {
-                AtomicOp::CmpSwap { compare, swap } => host::cmp_swap(addr, compare, swap),
-                AtomicOp::FetchAdd(add) => host::fetch_add(addr, add),
-                AtomicOp::Store(value) => host::store(addr, value).map(|()| 0),
-            };
-            return old.map_err(|host::Fault| Access::Fault);
+            return host_atomic(addr, op);
         }
         self.other(target.provider).ok_or(Access::Fault)?.atomic(target.cookie, addr, op, of)
     }
@@ -308,6 +341,19 @@ impl Providers {
     pub fn ahead(&self, target: &Target, of: TransferId) {
         if let Some(memory) = self.other(target.provider) {
             memory.ahead(target.cookie, target.addr, of);
+        }
+    }
+
+    /// The placement after which both of two have landed, of one message. Only what stands in place
+    /// of host memory waits beside another kind, and it need not.
+    #[cold]
+    pub fn later_of(&self, one: Option<(u8, Token)>, next: (u8, Token)) -> (u8, Token) {
+        let Some(one) = one.filter(|one| one.0 != next.0) else { return next };
+        self.finish();
+        if u32::from(one.0) == STAND_IN {
+            next
+        } else {
+            one
         }
     }
 
@@ -327,6 +373,16 @@ fn answer(r: Result<(), host::Fault>) -> Access {
         Ok(()) => Access::Ready,
         Err(host::Fault) => Access::Fault,
     }
+}
+
+#[inline(always)]
+fn host_atomic(addr: u64, op: AtomicOp) -> Result<u64, Access> {
+    let old = match op {
+        AtomicOp::CmpSwap { compare, swap } => host::cmp_swap(addr, compare, swap),
+        AtomicOp::FetchAdd(add) => host::fetch_add(addr, add),
+        AtomicOp::Store(value) => host::store(addr, value).map(|()| 0),
+    };
+    old.map_err(|host::Fault| Access::Fault)
 }
 
 /// The address of `len` bytes at `off`, if they lie within the target.

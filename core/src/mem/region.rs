@@ -21,8 +21,8 @@ use crate::arena::{RawSlice, Table, Walk, CHUNK};
 use crate::config::{Config, REGIONS_MAX};
 use crate::device::{MrAttr, MrReg};
 use crate::error::{Error, Result};
-use crate::mem::{Target, PROVIDER_MAX};
-use crate::pool::{first_generation, stale, tag};
+use crate::mem::{Target, PROVIDER_MAX, STAND_IN};
+use crate::pool::{first_generation, generation_of, handle_of, index_of, stale, tag, tag_of};
 use crate::reason::refuse;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::types::{
@@ -215,9 +215,18 @@ pub struct Regions {
 /// Bytes of a page, by which memory is locked.
 const PAGE: u64 = 4096;
 
+/// The provider of a region, as the program named it.
+fn shown(s: &Slot) -> u32 {
+    if u32::from(s.provider) == STAND_IN {
+        0
+    } else {
+        s.provider.into()
+    }
+}
+
 /// Bytes that a region locks: of the program's own memory, unless it is on demand.
 fn locks(s: &Slot) -> u64 {
-    if s.kind != Kind::Mr || s.provider != 0 || s.access & access::ON_DEMAND != 0 {
+    if s.kind != Kind::Mr || shown(s) != 0 || s.access & access::ON_DEMAND != 0 {
         return 0;
     }
     (s.addr % PAGE).saturating_add(s.length).div_ceil(PAGE).saturating_mul(PAGE)
@@ -291,7 +300,7 @@ impl Regions {
                 "access {named}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"
             ));
         }
-        if reg.provider > PROVIDER_MAX {
+        if reg.provider > STAND_IN {
             return Err(refuse!(Invalid, "provider {}: at most {PROVIDER_MAX}", reg.provider));
         }
         for (name, first) in [("addr", reg.addr), ("iova", iova)] {
@@ -455,7 +464,7 @@ impl Regions {
             lkey: s.key,
             rkey: s.key,
             access: s.access,
-            provider: u32::from(s.provider),
+            provider: shown(s),
         })
     }
 
@@ -775,14 +784,14 @@ impl Regions {
     fn handle(&self, index: usize) -> Handle {
         let s = &self.slots[index];
         let tag = if s.is_window() { tag::MW } else { tag::MR };
-        u64::from(s.generation) << 32 | u64::from(tag) << 24 | index as u64
+        handle_of(s.generation, tag, index)
     }
 
     /// The slot of a live handle of this kind.
     fn find(&self, h: Handle, tag: u8) -> Result<usize> {
-        let index = (h & 0x00ff_ffff) as usize;
+        let index = index_of(h);
         let s = self.slots.get(index).ok_or_else(|| stale(tag, h))?;
-        if s.kind == Kind::Free || self.handle(index) != h || (h >> 24) as u8 != tag {
+        if s.kind == Kind::Free || self.handle(index) != h || tag_of(h) != tag {
             return Err(stale(tag, h));
         }
         Ok(index)
@@ -791,14 +800,14 @@ impl Regions {
     /// Puts what `fresh` describes into the free slot that a handle of another engine names, with
     /// that handle's generation and a key of that engine.
     fn adopt(&mut self, h: Handle, key: u32, fresh: Slot) -> Result<()> {
-        let index = (h & 0x00ff_ffff) as usize;
+        let index = index_of(h);
         if index >= self.slots.len() {
             // No words: `grow` gives it.
             return Err(Error::NoMemory);
         }
         self.unlink(index as u32)?;
         let slot = &mut self.slots[index];
-        *slot = Slot { key, aged: slot.aged, generation: (h >> 32) as u32, ..fresh };
+        *slot = Slot { key, aged: slot.aged, generation: generation_of(h), ..fresh };
         self.count(Some(fresh.pd), None);
         Ok(())
     }

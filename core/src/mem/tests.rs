@@ -53,6 +53,23 @@ fn host_target_is_read_and_written_within_its_bounds() {
 }
 
 #[test]
+fn what_stands_in_place_of_host_memory_is_of_regions_that_follow() {
+    static SLOW: Slow = Slow(AtomicU64::new(0));
+    let mut p = Providers::new();
+    let reg = MrReg { pd: 0, addr: 8, length: 8, iova: 8, access: 0, provider: 0, cookie: 0 };
+    assert_eq!(p.of_region(&reg).provider, 0);
+    p.stand_in(&SLOW);
+    let relaxed = MrReg { access: access::RELAXED_ORDERING, ..reg };
+    let of = |reg: &MrReg| (p.of_region(reg).provider, p.of_region(reg).cookie);
+    assert_eq!([of(&reg), of(&relaxed)], [(STAND_IN, 0), (STAND_IN, 1)]);
+    assert_eq!(of(&MrReg { provider: 4, cookie: 9, ..reg }), (4, 9));
+    // Of two kinds it is the one that need not be waited for.
+    let (host, other) = ((STAND_IN as u8, Token(1)), (1, Token(2)));
+    assert_eq!([p.later_of(Some(host), other), p.later_of(Some(other), host)], [other, other]);
+    assert_eq!([p.later_of(None, host), p.later_of(Some(host), host)], [host, host]);
+}
+
+#[test]
 fn providers_are_registered_once_and_unknown_ones_fault() {
     static SLOW: Slow = Slow(AtomicU64::new(0));
     let mut p = Providers::new();

@@ -21,6 +21,7 @@ fn tags_have_the_names_of_their_objects() {
         (tag::AH, "ah"),
         (tag::CM_ID, "id"),
         (tag::XRCD, "xrcd"),
+        (tag::CHANNEL, "channel"),
     ];
     for (tag, name) in all {
         assert_eq!(names_of(tag).0, name);

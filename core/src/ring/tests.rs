@@ -188,6 +188,32 @@ fn scatter_gather_lists_live_in_the_tail() {
 }
 
 #[test]
+fn two_elements_are_exchanged_whole() {
+    let ring = ring(4, 16 + 16);
+    start_at(&ring, u32::MAX - 1);
+    let mut tx = ring.producer().unwrap();
+    for id in 1..4 {
+        let mut slot = tx.slot(0);
+        *slot.header_mut() = Head { id, sges: 1, more: 0 };
+        slot.sges_mut(1)[0] = Sge { addr: id, length: 7, lkey: 9 };
+        tx.publish(1);
+    }
+    let mut rx = ring.consumer().unwrap();
+    rx.swap(0);
+    rx.swap(2);
+    let seen = |k| (rx.peek(k).header().id, rx.peek(k).sges(1)[0].addr);
+    assert_eq!([seen(0), seen(1), seen(2)], [(3, 3), (2, 2), (1, 1)]);
+}
+
+#[test]
+#[should_panic(expected = "beyond the published slots")]
+fn what_is_not_published_is_not_exchanged() {
+    let ring = ring(4, 16);
+    ring.producer().unwrap().push(head(1)).unwrap();
+    ring.consumer().unwrap().swap(1);
+}
+
+#[test]
 fn a_resize_copies_into_new_memory_and_swaps() {
     let ring = ring(2, 16);
     let mut tx = ring.producer().unwrap();

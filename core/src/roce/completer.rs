@@ -170,7 +170,7 @@ impl Conn<'_> {
         qp.conn.req.retry_left = qp.attr.retry_cnt;
         qp.conn.req.ack_deadline = now + qp.conn.timeout_ns;
         qp.conn.req.set_send_block(SendBlock::Until(now + STAGING_WAIT_NS));
-        self.arm();
+        self.arm_timer();
     }
 
     /// The oldest unacknowledged PSN has moved.
@@ -312,9 +312,11 @@ impl Conn<'_> {
         let sges = slot.sges(usize::from(wqe.num_sge));
         match self.common.memory.scatter(qp.pd, sges, offset, bytes) {
             Ok(None) => {}
-            Ok(Some((provider, token))) => {
+            Ok(Some(next)) => {
                 let ws = qp.wqe(index);
-                (ws.placing, ws.provider, ws.token) = (true, provider, token);
+                let before = ws.placing.then_some((ws.provider, ws.token));
+                let last = self.common.memory.providers.later_of(before, next);
+                (ws.placing, (ws.provider, ws.token)) = (true, last);
             }
             // Lost, as if on the way: the request is sent again.
             Err(CopyError::Busy | CopyError::Pending(..)) => return self.ask_again(now, expected),

@@ -100,7 +100,7 @@ impl Conn<'_> {
             SendBlock::None => {}
             SendBlock::Until(at) if at <= now => qp.conn.req.set_send_block(SendBlock::None),
             _ => {
-                self.arm();
+                self.arm_timer();
                 return None;
             }
         }
@@ -141,7 +141,7 @@ impl Conn<'_> {
             qp.conn.req.set_send_block(SendBlock::Until(
                 qp.bucket.ready_at(now, wqe.length as u32).max(now + 1),
             ));
-            self.arm();
+            self.arm_timer();
             return Some(Sent::Idle);
         }
         let mut run = Run::new(Class::Ud, Kind::Send, dest_qpn(wqe), qp.conn.req.next_psn);
@@ -165,7 +165,7 @@ impl Conn<'_> {
                 None => return Some(Sent::Full),
                 Some(stop) => {
                     self.memory_stops(index, stop, now);
-                    self.arm();
+                    self.arm_timer();
                     return Some(Sent::Idle);
                 }
             }
@@ -196,14 +196,13 @@ impl Conn<'_> {
         run: &Run,
         payload: &[u8],
     ) {
-        let qp = &mut *self.qp;
         // IBTA 9.6.1.4.1: A datagram with another Q_Key than the queue pair's is dropped.
-        if run.kind != Kind::Send || run.qkey != qp.attr.qkey || run.n != 1 {
+        if run.kind != Kind::Send || run.qkey != self.qp.attr.qkey || run.n != 1 {
             return self.count(|c| &mut c.rcvd_refused);
         }
         let too_long = payload.len() > self.common.config.max_mtu as usize;
         // rxe rxe_resp.c check_resource, UD: A datagram without a receive request is dropped.
-        if too_long || !qp.conn.resp.has_landing_room() || !self.take_recv() {
+        if too_long || !self.makes_landing_room(now) || !self.take_recv() {
             return self.drop_message();
         }
         let bytes = GRH_LEN + payload.len();
@@ -222,7 +221,7 @@ impl Conn<'_> {
         let memory = &self.common.memory;
         let outcome = memory.scatter(pd, sges, 0, &grh).and_then(|header| {
             let body = memory.scatter(pd, sges, GRH_LEN as u64, payload)?;
-            Ok(body.or(header))
+            Ok(body.map(|body| memory.providers.later_of(header, body)).or(header))
         });
         match outcome {
             Ok(pending) => {

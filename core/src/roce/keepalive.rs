@@ -108,7 +108,7 @@ impl Conn<'_> {
             qp.conn.keep.since = now;
         }
         qp.conn.keep.tries += 1;
-        // A probe asks as well, and a question has the PSN of the newest packet.
+        // A probe is such a question too: both carry the PSN of the newest packet.
         qp.conn.keep.ask = asks;
         qp.conn.keep.at = now.saturating_add(plan.wait.min(every));
         qp.conn.req.set(tx_block::PROBE, true);

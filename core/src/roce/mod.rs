@@ -28,6 +28,7 @@ mod datagram;
 pub mod dc;
 pub(crate) mod endless;
 pub mod frame;
+mod injected;
 mod keepalive;
 pub mod multicast;
 pub mod peer;
@@ -157,6 +158,8 @@ pub struct Common {
     pub mem_wait: Bitmap,
     /// QPs that wait for room in a CQ.
     pub cq_wait: Bitmap,
+    /// CQs that have failed and whose event the program has not taken.
+    pub cq_errors: u32,
     /// CQs that they wait for.
     pub full_cqs: Bitmap,
     /// QPs that wait for a window to open.

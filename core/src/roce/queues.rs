@@ -10,6 +10,7 @@ use crate::device::async_event;
 use crate::mem::Access;
 use crate::verbs::cause::CauseCode;
 use crate::verbs::kind::QpKind;
+use crate::verbs::objects::{Cq, CqError, Qp};
 use crate::verbs::req::{tx_block, PeerReady, SendBlock};
 use crate::verbs::resp::{Incoming, Landing};
 use crate::verbs::shared::Shared;
@@ -23,6 +24,7 @@ impl Transport {
     /// fence each time.
     pub(crate) fn look_for_room(&mut self, s: &Shared, now: u64) {
         if core::mem::take(&mut self.common.reclaim) {
+            self.end_overruns(s, now);
             self.reclaim_reservations(s);
         }
         let mut at = 0;
@@ -88,7 +90,62 @@ impl Transport {
     }
 }
 
+impl Transport {
+    /// Ends the CQs in which a completion found no room.
+    #[cold]
+    fn end_overruns(&mut self, s: &Shared, now: u64) {
+        let end = if self.common.config.limits.cq_overrun { self.common.cqs.len() } else { 0 };
+        for cq in 0..end {
+            if self.common.cqs[cq].error == CqError::Overrun {
+                self.fail_cq(s, now, cq, CauseCode::CqOverrun, cq as u64);
+            }
+        }
+    }
+
+    /// Ends a CQ: what it has may still be polled, further completions are lost, and its queue
+    /// pairs fail. The cause and its number are those of the queue pairs.
+    #[cold]
+    pub(crate) fn fail_cq(&mut self, s: &Shared, now: u64, cq: usize, cause: CauseCode, a: u64) {
+        // Its event reports the error. Requests whose completions it would take have no report.
+        self.common.cqs[cq].fail();
+        self.common.cq_errors += 1;
+        s.notify.store(true, Ordering::Release);
+        let uses = |q: &Qp| q.live && [q.scq, q.rcq].contains(&(cq as u32));
+        for qi in 0..self.qps.len() {
+            if !uses(&self.qps[qi]) {
+                continue;
+            }
+            if self.qps[qi].can_fail() {
+                let mut conn = self.conn(s, qi);
+                conn.note(now, cause, 0, a, 0);
+                conn.enter_error(None);
+            } else if self.common.cq_wait.get(qi) {
+                // Its flush waits for room in this CQ, or in its other one.
+                self.common.cq_wait.clear(qi);
+                self.flush_failed(s, qi);
+            }
+        }
+        // Nobody waits for room in it any more.
+        self.common.full_cqs.clear(cq);
+    }
+}
+
 impl Common {
+    /// A completion found no room in a CQ. On a device that is strict about it the CQ fails in the
+    /// next round, if no entry is free.
+    #[cold]
+    pub(crate) fn note_overrun(&mut self, s: &Shared, cq: u32) {
+        if !self.config.limits.cq_overrun {
+            return;
+        }
+        let side = CqSide::of(s, &self.key, &mut self.cqs, cq);
+        if side.is_some_and(|side| side.is_full() && !side.has_failed()) {
+            self.cqs[cq as usize].error = CqError::Overrun;
+            self.full_cqs.set(cq as usize);
+            self.reclaim = true;
+        }
+    }
+
     /// The first CQ at or after an index that QPs wait for, and that has an unreserved entry, or
     /// more free entries than when they began to wait.
     pub(crate) fn next_with_room(&self, s: &Shared, from: usize) -> Option<usize> {
@@ -115,6 +172,7 @@ impl Conn<'_> {
     #[inline(never)]
     fn wait_for_cq_room(&mut self, cq: u32) {
         self.count(|c| &mut c.cq_full);
+        self.common.note_overrun(self.s, cq);
         self.common.cq_wait.set(self.qi);
         self.common.full_cqs.set(cq as usize);
         let free = self.s.cq(cq as usize, &self.common.key).free();
@@ -206,6 +264,8 @@ impl Conn<'_> {
         b: u64,
     ) {
         self.note(now, cause, status, a, b);
+        // The completion comes after the bytes of the answer's first part.
+        self.common.memory.providers.finish();
         if status == wc_status::RETRY_EXC_ERR {
             self.count(|c| &mut c.retry_exceeded_err);
             self.common.silent.set(self.qi);
@@ -284,6 +344,8 @@ impl Conn<'_> {
     /// Ends everything under way on a QP, without completions.
     pub(crate) fn stop(&mut self) {
         self.forget_inflight();
+        // What memory has taken is placed before the program may use the buffers again.
+        self.common.memory.providers.finish();
         let qp = &mut *self.qp;
         qp.conn.req.ack_deadline = 0;
         qp.conn.req.set_send_block(SendBlock::None);
@@ -321,8 +383,7 @@ impl Conn<'_> {
     pub(crate) fn set_state(&mut self, state: u32) {
         self.common.note_change();
         self.qp.set_state(state);
-        self.q.state.store(state, Ordering::Release);
-        self.q.note_plain();
+        self.q.set_state(state);
     }
 
     /// Flushes both queues as far as the CQs have room; the rest follows when they have.
@@ -355,6 +416,11 @@ impl Conn<'_> {
     fn flush_rq(&mut self) {
         let rcq = self.qp.rcq;
         self.flush_landings();
+        let has_failed = self.common.cqs.get(rcq as usize).is_some_and(Cq::has_failed);
+        if self.qp.conn.resp.recv.taken && has_failed {
+            let recv = &mut self.qp.conn.resp.recv;
+            (recv.taken, recv.reserved) = (false, false);
+        }
         if self.qp.conn.resp.recv.taken {
             if !self.take_recv() {
                 return self.wait_for_cq_room(rcq);
@@ -374,6 +440,10 @@ impl Conn<'_> {
                 return;
             }
             let (key, cqs) = (&self.common.key, &mut self.common.cqs);
+            if has_failed {
+                rq.release(1);
+                continue;
+            }
             let Some(mut cq) = CqSide::of(self.s, key, cqs, rcq).filter(CqSide::has_room) else {
                 return self.wait_for_cq_room(rcq);
             };
@@ -383,11 +453,30 @@ impl Conn<'_> {
         }
     }
 
-    /// Ends messages that arrived whole but wait for slow memory. Their bytes may still land, so
-    /// they are reported as flushed. Their CQEs are reserved.
+    /// Ends messages that arrived whole but wait for slow memory. Bytes that do not land at once
+    /// may still do so, and their messages are reported as flushed. Their CQEs are reserved.
     pub(super) fn flush_landings(&mut self) {
+        if self.qp.conn.resp.first_landing().is_some() {
+            self.common.memory.providers.finish();
+        }
+        let mut have_landed = true;
         while let Some(landing) = self.qp.conn.resp.pop_landing() {
-            self.fail_landing(&landing, wc_status::WR_FLUSH_ERR);
+            let (provider, token) = (u32::from(landing.provider), landing.token);
+            have_landed =
+                have_landed && self.common.memory.providers.poll(provider, token) == Access::Ready;
+            match have_landed {
+                true => self.end_landing(&landing),
+                false => self.fail_landing(&landing, wc_status::WR_FLUSH_ERR),
+            }
+        }
+    }
+
+    /// A message whose bytes have landed ends. An ACK or NAK that follows acknowledges it.
+    fn end_landing(&mut self, landing: &Landing) {
+        let resp = &mut self.qp.conn.resp;
+        (resp.ack_psn, resp.ack_msn) = (landing.psn, landing.msn);
+        if let Some(wc) = landing.wc {
+            self.push_reserved(landing.cq, wc, landing.solicited);
         }
     }
 
@@ -406,19 +495,29 @@ impl Conn<'_> {
         self.common.mem_wait.set(self.qi);
     }
 
+    /// Whether a message that nobody sends again may take its place behind those whose bytes wait
+    /// for slow memory. If there is none, memory that can place at once does so: weak memory loses
+    /// no message.
+    #[inline]
+    pub(crate) fn makes_landing_room(&mut self, now: u64) -> bool {
+        self.qp.conn.resp.has_landing_room() || self.land_at_once(now)
+    }
+
+    #[cold]
+    fn land_at_once(&mut self, now: u64) -> bool {
+        self.common.memory.providers.finish();
+        self.pass_landings(now);
+        self.qp.state != qp_state::ERR && self.qp.conn.resp.has_landing_room()
+    }
+
     /// Passes the landings whose bytes have landed. True: some remain.
     pub(crate) fn pass_landings(&mut self, now: u64) -> bool {
         while let Some(landing) = self.qp.conn.resp.first_landing() {
             match self.common.memory.providers.poll(u32::from(landing.provider), landing.token) {
                 Access::Pending(_) | Access::Busy => return true,
                 Access::Ready => {
-                    let resp = &mut self.qp.conn.resp;
-                    resp.pop_landing();
-                    resp.ack_psn = landing.psn;
-                    resp.ack_msn = landing.msn;
-                    if let Some(wc) = landing.wc {
-                        self.push_reserved(landing.cq, wc, landing.solicited);
-                    }
+                    self.qp.conn.resp.pop_landing();
+                    self.end_landing(&landing);
                     self.common.ready.set(self.qi);
                 }
                 Access::Fault => {

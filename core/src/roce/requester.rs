@@ -110,7 +110,7 @@ impl Conn<'_> {
                 self.transmit_ack(tx);
                 return Sent::Full;
             }
-            self.arm();
+            self.arm_timer();
         }
         if !self.qp.conn.req.is(tx_block::PROBE) && !self.qp.conn.resp.owes_answer() {
             return Sent::Idle;
@@ -494,6 +494,8 @@ impl Conn<'_> {
     #[inline(never)]
     pub(super) fn execute_local(&mut self, now: u64, index: u32, wqe: &SendWqe) -> Step {
         let (pd, qpn, memory) = (self.qp.pd, self.qp.qpn, &mut self.common.memory);
+        // Nothing is placed through a window that is closed.
+        memory.providers.finish();
         let (key, outcome) = if u32::from(wqe.opcode) == wr_opcode::LOCAL_INV {
             (wqe.imm, memory.regions.invalidate(wqe.imm, pd, qpn))
         } else {
@@ -503,7 +505,7 @@ impl Conn<'_> {
             });
             let Some(bound) = bound else {
                 self.qp.conn.req.set_send_block(SendBlock::Until(now + OTHERS_WAIT_NS));
-                self.arm();
+                self.arm_timer();
                 return Step::Idle;
             };
             (key, bound.map(|_| ()))

@@ -312,8 +312,11 @@ impl Conn<'_> {
             self.place_write(run, payload)?
         };
         self.invalidate(run)?;
-        if pending.is_some() {
-            self.qp.conn.resp.set_placing(pending);
+        if let Some(next) = pending {
+            let before = self.qp.conn.resp.placing();
+            let last = self.common.memory.providers.later_of(before, next);
+            self.qp.conn.resp.set_placing(Some(last));
+            self.common.mem_wait.set(self.qi);
         }
         Ok(())
     }
@@ -699,12 +702,11 @@ impl Conn<'_> {
         let epsn = qp.conn.resp.epsn;
         match self.place(run, payload) {
             Ok(()) => {
-                let resp = &mut self.qp.conn.resp;
                 // `accept` advances from the packet's PSN. A packet that is dropped leaves `epsn`
                 // behind it.
-                resp.epsn = run.psn;
-                if !resp.has_landing_room() {
-                    resp.epsn = epsn;
+                self.qp.conn.resp.epsn = run.psn;
+                if !self.makes_landing_room(now) {
+                    self.qp.conn.resp.epsn = epsn;
                     return self.drop_message();
                 }
                 self.accept(now, run, payload);

@@ -5,13 +5,14 @@
 //! for an ACK: if the peer refuses it again, one packet is lost and not a whole window. Once it is
 //! accepted, the rest of its message follows.
 //!
-//! A peer that was late for one message is mostly late for the next one. So of the next message one
-//! packet is tried: the one that takes the receive request. Each time that all that was tried is
-//! accepted, more is tried: twice as much up to half of what the last refusal has cost, from there
-//! on an eighth more. After [`TRIED_MAX`] packets the window is open again as for any other peer.
+//! A peer that was late for one message is mostly late for the next one. So the next message begins
+//! with a trial of one packet, which takes the receive request. Each time that the peer accepts a
+//! whole trial, the next trial is larger: twice as many packets, up to half of those that the last
+//! refusal has cost; from there on an eighth more. After [`TRIED_MAX`] packets the window is open
+//! again as for any other peer.
 //!
-//! A peer that posts its receive requests in batches refuses the first packet behind each batch, so
-//! nothing beyond that packet is tried.
+//! A peer that posts its receive requests in batches refuses the first packet behind each batch. So
+//! no trial goes beyond that packet.
 //!
 //! Requests that take no receive request wait only behind a refused one, since all arrive in order.
 
@@ -166,6 +167,6 @@ impl Conn<'_> {
         qp.conn.req.probe_at = 0;
         qp.conn.req.set_send_block(SendBlock::Rnr(now + wait));
         qp.conn.peer_ready = PeerReady::Refused(psn);
-        self.arm();
+        self.arm_timer();
     }
 }

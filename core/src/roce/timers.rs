@@ -24,14 +24,14 @@ impl Transport {
         let Some(mut c) = self.connected(s, qi) else { return };
         let under_way = c.qp.conn.req.una_psn != c.qp.conn.req.max_psn
             && c.qp.conn.req.next_psn == c.qp.conn.req.max_psn;
-        // Packets that are sent again start the timer then.
+        // While packets wait to be sent again no timer runs: their sending starts it.
         if c.qp.live
             && c.qp.can_send()
             && under_way
             && !matches!(c.qp.conn.req.send_block(), SendBlock::Rnr(_))
         {
             c.start_timers(now);
-            c.arm();
+            c.arm_timer();
         }
     }
 
@@ -63,6 +63,7 @@ impl Conn<'_> {
                 self.common.ready.set(self.qi);
             }
         }
+        waits |= self.poll_placing();
         waits |= self.pass_landings(now);
         waits |= self.complete(now);
         if self.qp.conn.resp.job_len() > 0 {
@@ -70,6 +71,21 @@ impl Conn<'_> {
             waits = true;
         }
         waits
+    }
+
+    /// Asks for the bytes of the message under way: its sender may be gone, and memory may place
+    /// bytes only when it is asked. True: they have not landed.
+    fn poll_placing(&mut self) -> bool {
+        let Some((provider, token)) = self.qp.conn.resp.placing() else { return false };
+        match self.common.memory.providers.poll(provider.into(), token) {
+            Access::Ready => false,
+            Access::Pending(_) | Access::Busy => true,
+            Access::Fault => {
+                // Its landing fails: host memory knows no token.
+                self.qp.conn.resp.set_placing(Some((0, token)));
+                false
+            }
+        }
     }
 
     /// Runs the timer of a QP that the wheel gave back.
@@ -99,7 +115,7 @@ impl Conn<'_> {
         if deadline != 0 && deadline <= now {
             self.on_ack_timeout(now);
         }
-        self.arm();
+        self.arm_timer();
         if self.qp.kind == QpKind::Dci {
             self.on_dc_timer(now);
         }
@@ -115,7 +131,7 @@ impl Conn<'_> {
     /// Makes sure that the wheel wakes the QP for its earliest deadline. An armed timer that is too
     /// early is left alone: it fires, finds nothing due and is armed again.
     #[inline(always)]
-    pub(crate) fn arm(&mut self) {
+    pub(crate) fn arm_timer(&mut self) {
         let at = self.qp.conn.req.next_deadline();
         self.wake_at(at);
     }
@@ -142,6 +158,6 @@ impl Conn<'_> {
     #[inline(never)]
     pub(super) fn start_timers_now(mut self, now: u64) {
         self.start_timers(now);
-        self.arm();
+        self.arm_timer();
     }
 }

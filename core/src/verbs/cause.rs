@@ -111,6 +111,8 @@ numbered! {
         /// arg0 = CQ.
         CqOverrun = 43, "a completion queue overflowed: it is smaller \
                          than the requests that complete into it";
+        /// arg0 = rule of the faults.
+        Injected = 44, "a fault that was injected";
     }
 }
 

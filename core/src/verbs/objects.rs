@@ -10,6 +10,7 @@ use crate::verbs::holds::Holds;
 use crate::verbs::kind::QpKind;
 use crate::verbs::req::WqeState;
 use crate::verbs::resp::rx_block;
+use crate::verbs::shared::Shared;
 use crate::verbs::types::{qp_state, QpAttr, QpInit};
 use crate::verbs::NONE;
 use crate::wire::Psn;
@@ -178,6 +179,10 @@ impl Qp {
     pub fn has_failed(&self) -> bool {
         matches!(self.state, qp_state::SQE | qp_state::ERR)
     }
+    /// Whether it can go to ERR by itself.
+    pub fn can_fail(&self) -> bool {
+        self.can_receive() || self.state == qp_state::INIT
+    }
     /// Whether packets from the peer are taken.
     #[inline]
     pub fn can_receive(&self) -> bool {
@@ -248,15 +253,61 @@ pub struct Cq {
     pub has_event: bool,
     /// The CQ behind it in that list, plus one.
     pub next: u32,
+    /// Its last error.
+    pub error: CqError,
+}
+
+/// What has become of a CQ that takes no completions any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CqError {
+    /// It takes completions.
+    #[default]
+    None,
+    /// A completion found it full; its queue pairs do not know yet.
+    Overrun,
+    /// It has failed, and the program does not know yet.
+    Raised,
+    /// It has failed.
+    Told,
 }
 
 impl Cq {
+    /// So many entries are reserved in a CQ that has failed, so that no completion finds one.
+    const FAILED: u32 = 1 << 30;
+
+    /// It has failed: no completion finds room in it any more.
+    pub fn fail(&mut self) {
+        (self.reserved, self.bypass) = (Self::FAILED, 0);
+        self.error = CqError::Raised;
+    }
+
+    /// Whether it has failed: then completions for it are lost. Messages that had reserved entries
+    /// give those back.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.reserved > Self::FAILED / 2
+    }
+
     /// Most entries of a CQ of `capacity` that may be reserved for receives that have begun. A
     /// message whose sender is gone keeps its reservation for ever, so one entry is left to the
     /// send queues.
     #[inline]
     pub fn reservable(&self, capacity: u32) -> u32 {
         capacity.saturating_sub(u32::from(self.senders > 0))
+    }
+
+    /// Raises the event of an armed CQ at an index.
+    #[inline(always)]
+    pub(crate) fn raise(&mut self, s: &Shared, index: u32) {
+        self.armed = Armed::No;
+        match self.channel {
+            None => s.raise_cq(index as usize),
+            Some(_) if self.has_event => {}
+            Some(channel) => {
+                self.has_event = true;
+                self.next = s.raise_on_channel(index, channel.into());
+            }
+        }
     }
 }
 

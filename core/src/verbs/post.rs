@@ -27,7 +27,7 @@ pub const MAX_MESSAGE: u64 = 1 << 31;
 pub struct Posted {
     /// Requests that were posted.
     pub count: u32,
-    /// The last one has the flag MORE: the doorbell waits.
+    /// The last one has the flag MORE: the doorbell may wait.
     pub more: bool,
     /// The opcode of the last one ([`wr_opcode`]): a SEND, WRITE or READ may pass in one step if
     /// nothing else waits.

@@ -120,8 +120,9 @@ impl QpShared {
         QpKind::of(self.kind.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// Writes [`QpShared::plain`], after the state or the limits have changed.
-    pub(crate) fn note_plain(&self) {
+    /// Writes the state, and [`QpShared::plain`] by it and by the limits, which do not change.
+    pub fn set_state(&self, state: u32) {
+        self.state.store(state, Ordering::Release);
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
         let to = match self.kind() {
             kind if kind.sends_plainly() => plain::TO_PEER,

@@ -260,7 +260,8 @@ consts! {
         /// Copy the payload during the post: its memory is free at return and needs no lkey.
         INLINE = 8,
         IP_CSUM = 16,
-        /// Not in libibverbs: the next post or gdrc_progress rings the doorbell, not this post.
+        /// Not in libibverbs: another post or gdrc_progress follows at once, and may ring the
+        /// doorbell for this one.
         MORE = 1 << 30,
     }
 }
@@ -270,7 +271,7 @@ consts! {
         SUCCESS = 0, LOC_LEN_ERR = 1, LOC_QP_OP_ERR = 2, LOC_PROT_ERR = 4, WR_FLUSH_ERR = 5,
         MW_BIND_ERR = 6, BAD_RESP_ERR = 7, LOC_ACCESS_ERR = 8, REM_INV_REQ_ERR = 9,
         REM_ACCESS_ERR = 10, REM_OP_ERR = 11, RETRY_EXC_ERR = 12, RNR_RETRY_EXC_ERR = 13,
-        FATAL_ERR = 19, RESP_TIMEOUT_ERR = 20, GENERAL_ERR = 21,
+        REM_ABORT_ERR = 16, FATAL_ERR = 19, RESP_TIMEOUT_ERR = 20, GENERAL_ERR = 21,
     }
 }
 consts! {

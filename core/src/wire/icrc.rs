@@ -4,6 +4,9 @@
 //! every field that a router may change set to ones. A [`Flow`] keeps what is the same in all
 //! packets of one direction.
 
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+#[allow(unsafe_code)] // asks which instructions there are
+mod armv8;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unsafe_code)] // SIMD loads
 mod clmul;

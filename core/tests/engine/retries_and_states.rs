@@ -282,6 +282,40 @@ fn armed_queues_raise_once_and_solicited_only_for_solicited() {
 }
 
 #[test]
+fn an_event_is_taken_back_with_its_arming_and_with_its_queue() {
+    let (mut net, a, b) = Net::pair(Opts::default());
+    let send = |net: &mut Net, flags| {
+        net.recv(&b, 1, &[(0, 10)]);
+        net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 1).add_flags(flags));
+        net.poll(1, b.rcq);
+    };
+    let take = |net: &mut Net| net.lock(&b).take_cq_event();
+    for raised in [false, true] {
+        net.lock(&b).arm_cq(b.rcq, false).unwrap();
+        if raised {
+            send(&mut net, 0);
+        }
+        net.lock(&b).disarm_cq(b.rcq).unwrap();
+        send(&mut net, send_flags::SOLICITED);
+        assert_eq!(take(&mut net), None, "raised before: {raised}");
+        net.lock(&b).arm_cq(b.rcq, true).unwrap();
+        send(&mut net, 0);
+        assert_eq!(take(&mut net), None, "armed for any before");
+        send(&mut net, send_flags::SOLICITED);
+        assert_eq!(take(&mut net), Some(b.rcq));
+    }
+    net.lock(&b).arm_cq(b.rcq, false).unwrap();
+    send(&mut net, 0);
+    let mut g = net.lock(&b);
+    g.qp_destroy(0, b.qp).unwrap();
+    g.cq_destroy(b.rcq).unwrap();
+    assert_eq!(g.disarm_cq(b.rcq), Err(Error::StaleHandle));
+    // One in its place.
+    while index(g.cq_create(1).unwrap().0) != index(b.rcq) {}
+    assert_eq!(g.take_cq_event(), None);
+}
+
+#[test]
 fn small_queues_wait_and_lose_nothing() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { cqe: 1, way, rnr_timer: 1, ..Opts::default() });

@@ -1,6 +1,6 @@
 //! Memory that answers Pending: nothing is acknowledged, completed or served before it has landed.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Mutex;
 
 use gdrcore_core::device::{MrReg, SrqAttr};
@@ -15,7 +15,7 @@ use crate::util::*;
 
 /// Memory whose placements land when the test says so.
 #[derive(Default)]
-struct Manual {
+pub struct Manual {
     state: Mutex<State>,
 }
 
@@ -30,7 +30,7 @@ struct State {
 
 impl Manual {
     /// Lets `n` placements land.
-    fn land(&self, n: usize) {
+    pub fn land(&self, n: usize) {
         let mut s = self.state.lock().unwrap();
         for _ in 0..n.min(s.waiting.len()) {
             let (token, addr, bytes) = s.waiting.remove(0);
@@ -39,7 +39,7 @@ impl Manual {
             s.landed = token;
         }
     }
-    fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.state.lock().unwrap().waiting.len()
     }
 }
@@ -67,6 +67,52 @@ impl Memory for Manual {
     fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: TransferId) -> Result<u64, Access> {
         Err(Access::Fault)
     }
+}
+
+/// Memory that vanishes under what it has taken, and says so once.
+#[derive(Default)]
+struct Gone(AtomicBool);
+
+impl Memory for Gone {
+    fn fetch(&self, _: u64, _: u64, _: &mut [u8], _: TransferId) -> Access {
+        Access::Fault
+    }
+    fn place(&self, _: u64, _: u64, _: &[u8]) -> Access {
+        Access::Pending(Token(1))
+    }
+    fn poll(&self, _: Token) -> Access {
+        match self.0.swap(true, Relaxed) {
+            true => Access::Ready,
+            false => Access::Fault,
+        }
+    }
+    fn atomic(&self, _: u64, _: u64, _: AtomicOp, _: TransferId) -> Result<u64, Access> {
+        Err(Access::Fault)
+    }
+}
+
+#[test]
+fn a_message_that_has_lost_bytes_fails_at_its_end() {
+    let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
+    let memory: &'static Gone = Box::leak(Box::default());
+    let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
+    let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
+    let rkey = {
+        let mut g = net.lock(&b);
+        g.register_memory(1, memory).unwrap();
+        g.mr_reg(&reg).unwrap().1.rkey
+    };
+    let mut first = true;
+    net.tap = Some(Box::new(move |from, _| match from != 0 || std::mem::take(&mut first) {
+        true => Fate::Deliver,
+        false => Fate::Drop,
+    }));
+    net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 3000).key(addr, rkey));
+    net.exchange();
+    net.lock(&b).poll_memory(net.now);
+    assert!(memory.0.load(Relaxed), "it was asked inside the message");
+    net.tap = None;
+    assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::REM_OP_ERR);
 }
 
 /// A pair whose second end has a slow region over its buffer.

@@ -13,6 +13,7 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::grh::{Fields, HOP_LIMIT};
 use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
+use gdrcore_testkit::weak::WeakMemory;
 
 pub use crate::buf_and_wr::*;
 
@@ -33,6 +34,8 @@ pub struct Host {
     pub addr: PeerAddr,
     /// What this host has accepted over links.
     pub receipts: Receipts,
+    /// In place of host memory. Behind the engine, which ends first.
+    pub weak: Option<Box<WeakMemory>>,
 }
 
 impl Host {
@@ -48,7 +51,15 @@ impl Host {
         let memory = Buf::new(Engine::memsize(config).unwrap());
         // SAFETY: fresh memory, kept beside the engine.
         let engine = unsafe { Engine::init(memory.ptr(), memory.len(), config, addr).unwrap() };
-        Host { engine, _memory: memory, addr, receipts: Receipts::default() }
+        Host { engine, _memory: memory, addr, receipts: Receipts::default(), weak: None }
+    }
+    /// Places what arrives in any order from here on; for regions that are registered from here on.
+    fn weaken(&mut self) {
+        let memory: Box<WeakMemory> = Box::new(WeakMemory::new(0));
+        let place: *const WeakMemory = &*memory;
+        // SAFETY: the box lives as long as the host, whose engine is dropped first.
+        self.lock().set_host_memory(unsafe { &*place });
+        self.weak = Some(memory);
     }
     pub fn lock(&self) -> Guard<'_> {
         self.engine.try_lock().expect("one thread")
@@ -149,6 +160,8 @@ pub struct Opts {
     /// Both queues of an end have one CQ.
     pub one_cq: bool,
     pub bytes: usize,
+    /// Host memory is placed in any order.
+    pub weak: bool,
     pub config: Config,
 }
 
@@ -175,6 +188,7 @@ impl Default for Opts {
             sig_all: false,
             one_cq: false,
             bytes: 3 << 20,
+            weak: false,
             config: Config { max_qp: 64, max_mr: 256, seed: 7, ..Config::default() },
         }
     }
@@ -211,7 +225,11 @@ impl Net {
     pub fn new(n: usize, o: &Opts) -> Net {
         let host = |i: usize| {
             let config = Config { seed: o.config.seed + 1000 * i as u64, ..o.config };
-            Host::new(&config, o.v6, i as u8 + 1)
+            let mut host = Host::new(&config, o.v6, i as u8 + 1);
+            if o.weak {
+                host.weaken();
+            }
+            host
         };
         Net {
             now: 1_000_000,
@@ -534,13 +552,16 @@ impl Net {
         let Fields { flow_label, traffic_class, hop_limit } = header.map_or(DEFAULT, |h| h.1);
         let src = self.hosts[from].addr;
         let src = PeerAddr { flow_label, traffic_class, hop_limit, ..src };
-        self.hosts[to].lock().handle_packets(
-            self.now,
-            &src,
-            seg,
-            data,
-            self.marks.is_some_and(|m| m == from || m == BOTH),
-        );
+        let (to, mark) = (&self.hosts[to], self.marks.is_some_and(|m| m == from || m == BOTH));
+        let Some(weak) = &to.weak else {
+            to.lock().handle_packets(self.now, &src, seg, data, mark);
+            return;
+        };
+        weak.set_now(self.now);
+        for packet in data.chunks(seg) {
+            weak.see(packet);
+            to.lock().handle_packets(self.now, &src, packet.len(), packet, mark);
+        }
     }
 
     fn route(&self, dst: &PeerAddr) -> Option<usize> {

@@ -22,7 +22,7 @@ def include_dir() -> Path:
 
 
 def lib_dir() -> Path:
-    """The folder of libgdrcore.so and libgdrcore.a; pkgconfig/gdrcore.pc is below it."""
+    """The folder of libgdrcore.so; pkgconfig/gdrcore.pc is below it."""
     return _ROOT / "lib"
 
 

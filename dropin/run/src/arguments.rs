@@ -1,79 +1,21 @@
 //! Parses the command line of gdrcore-run.
 
-use gdrcore_calls::Filter;
+use gdrcore_calls::options::{
+    self, codes, Setting, Takes, ALL, FAULTS, FINE, SEARCH_FAULTS, SEED, TIMEOUT,
+};
 use lexopt::prelude::*;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 /// The text of `--help`.
-pub const HELP: &str = "\
+pub fn help() -> String {
+    format!(
+        "\
 usage: gdrcore-run [OPTION]... PROGRAM [ARGUMENT]...
 Runs a program that was written for libibverbs or librdmacm on gdrcore: RDMA without an RDMA NIC.
 
-  --address ADDRESS   use this address of the machine (GDRC_ADDRESS);
-                      else the program sees a device for each address
-  --router PATH|NAME  reach peers by way of this router (GDRC_ROUTER), as containers
-                      do; off: none, even if /run/gdrcore/tenant.gdrc exists
-  --device NAME       show the program only this device, such as gdrc0 (GDRC_DEVICE)
-  --path udp|shm|auto the path to peers on this machine (GDRC_PATH);
-                      auto, the default: shared memory if they offer it, else UDP;
-                      shm,cma and auto,cma: long WRITEs are copied by the kernel
-  --engines N         most engines of each device (GDRC_ENGINES), from 1 to 64:
-                      threads with CQs and queue pairs of their own do not wait
-                      for each other; default: one for each CPU, at most 16
-  --qps N             most queue pairs of each engine (GDRC_QPS), where the usual 16,384
-                      are not enough: up to 65536
-  --keepalive SECONDS after so long without a packet of its peer a connection
-                      probes it, and fails without an answer (GDRC_KEEPALIVE);
-                      0, the default: never
-  --pcap FILE         write all packets into FILE, for Wireshark (GDRC_PCAP);
-                      it is emptied first unless a process is writing it, and all
-                      processes of the program append to it; without --path,
-                      peers on this machine are then reached by packets, too
-  --fault RULES|@FILE faults of packets and calls (GDRC_FAULTS): 'loss rate 1%',
-                      'corrupt in nth 3 peer 10.0.0.2', 'delay 2ms every 10',
-                      'call ibv_reg_mr nth 3 errno ENOMEM'; several with ';' between
-                      them, in lines of FILE, or by several options;
-                      docs/using/TESTING.md has all. With faults of packets, peers on
-                      this machine are reached by packets, too
-  --seed N            which ones have them (GDRC_SEED): the same program with the same
-                      number has the same faults; without it a number is drawn, and said
-                      when a process ends
-  --fault-log FILE    append a line to FILE for each fault (GDRC_FAULT_LOG)
-  --search-faults N   run the program with the faults of N seeds (--fault, or losses and others of
-                      packets; from --seed on), and with each of its calls failing once; print the
-                      sets of faults with which it fails or does not end, without those that it
-                      does not need. Its input and output are /dev/null. The exit code is 1 if
-                      there are any
-  --timeout SECONDS   how long a run may take (30)
-  --fine CODES        exit codes with which a run has not failed: 0,2; else only 0
-  --stats             print the counters of each process, under the names of
-                      Linux's rxe driver, and why its requests failed, to standard
-                      error when it ends, also by SIGTERM, SIGINT or SIGHUP, and at
-                      SIGUSR2 (GDRC_STATS)
-  -v, --verbose       print the reasons of refused verbs to standard error (GDRC_VERBOSE)
-  --trace[=FILE]      print each call of libibverbs and librdmacm, with arguments and result,
-                      into FILE, a new one for each process, else to standard error
-                      (GDRC_TRACE); --trace=chrome:FILE: as events that Perfetto shows
-  --trace-filter CONDITION[;CONDITION]...
-                      only calls that meet all conditions (GDRC_TRACE_FILTER):
-                      call=ibv_post_*,ibv_poll_cq  qp=0x11  cq=2  thread=4711
-  -c, --trace-count   print a table of the calls, their errors and times to standard
-                      error when a process ends (GDRC_TRACE_COUNT)
-  --strict[=report|abort|exit=N]
-                      report what the program does though the specification forbids it or
-                      leaves it undefined, with the place (GDRC_STRICT); report, the default:
-                      the program goes on; abort: it ends; exit=N: its exit status is N
-  --like NIC          the NIC whose limits count for --strict: mlx5, rxe, efa or hns (GDRC_LIKE)
-  --strict-json FILE  append each report to FILE, as a line of JSON (GDRC_STRICT_JSON)
-  --strict-suppressions FILE
-                      leave out the reports that FILE names: lines RULE or RULE:WORD,
-                      WORD in a function or file of the place (GDRC_STRICT_SUPPRESSIONS)
-  --lid               give ports a LID, the low 16 bits of the address, for programs that
-                      identify peers by nothing else (GDRC_LID)
-  --mlx5              report vendor and part of a ConnectX-5 (GDRC_IDENTITY=mlx5), for programs
-                      that use DC only with parts which they know, such as perftest
-  --help, --version
+{}  --help, --version
 
 The exit code and signals are the program's own; 125, 126 and 127 mean bad usage, a program that
 cannot be executed, and no program of that name. Libraries that the caller preloads stay, before
@@ -81,7 +23,10 @@ gdrcore's.
 
   gdrcore-run --address 127.0.0.2 ibv_rc_pingpong &
   gdrcore-run --address 127.0.0.3 ibv_rc_pingpong 127.0.0.2
-";
+",
+        options::help()
+    )
+}
 
 /// The request of the command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,6 +49,30 @@ pub struct Arguments {
     pub search: Option<Search>,
 }
 
+impl Arguments {
+    /// The value of an option that counts: the last.
+    pub fn value(&mut self, of: &Setting) -> Option<&mut OsString> {
+        let all = self.environment.iter_mut();
+        all.rev().find(|(name, _)| *name == of.variable).map(|(_, value)| value)
+    }
+
+    /// Prepares the file of an option, if it was given, and makes its path absolute, as the program
+    /// may change its folder.
+    ///
+    /// # Errors
+    /// In words: the file cannot be prepared.
+    pub fn begin_file(
+        &mut self,
+        of: &Setting,
+        prepare: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> Result<(), String> {
+        let Some(value) = self.value(of) else { return Ok(()) };
+        let begun = std::path::absolute(&*value).and_then(|path| prepare(&path).map(|()| path));
+        *value = begun.map_err(|e| format!("--{} {}: {e}", of.option, value.display()))?.into();
+        Ok(())
+    }
+}
+
 /// A search for faults with which the program fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
@@ -114,71 +83,24 @@ pub struct Search {
     pub fine: Vec<i32>,
 }
 
-/// Options of a search.
-const SEARCHING: &[&str] = &["search-faults", "timeout", "fine"];
-
 impl Search {
-    /// The search of the options given, if there is one.
-    fn of(given: &[(String, OsString)]) -> Result<Option<Search>, String> {
-        let mut search = Search { seeds: 0, timeout: Duration::from_secs(30), fine: vec![0] };
-        let mut is_wanted = false;
-        for (name, value) in given {
-            let value = value.to_str().unwrap_or_default();
-            match name.as_str() {
-                "search-faults" => {
-                    is_wanted = true;
-                    let n = value.parse().map_err(|_| "search-faults is a number of seeds")?;
-                    search.seeds = n;
-                }
-                "timeout" => {
-                    let seconds = value.parse().ok().filter(|s| (0.001..=86_400.0).contains(s));
-                    let seconds = seconds.ok_or("timeout is a number of seconds, to 86400")?;
-                    search.timeout = Duration::from_secs_f64(seconds);
-                }
-                _ => {
-                    let codes: Option<Vec<u8>> = value.split(',').map(|c| c.parse().ok()).collect();
-                    let codes =
-                        codes.ok_or("fine has exit codes from 0 to 255, with ',' between")?;
-                    search.fine = codes.into_iter().map(i32::from).collect();
-                }
-            }
-        }
-        match given.first() {
-            Some((name, _)) if !is_wanted => Err(format!("--{name} needs --search-faults")),
-            _ => Ok(is_wanted.then_some(search)),
-        }
+    /// The search of its options, if there is one. Their values are right.
+    fn of(given: &[(&Setting, OsString)]) -> Result<Option<Search>, String> {
+        let value = |setting: &Setting| {
+            let of = given.iter().rfind(|(s, _)| s.option == setting.option);
+            of.and_then(|(_, value)| value.to_str())
+        };
+        let Some(seeds) = value(&SEARCH_FAULTS).and_then(|n| n.parse().ok()) else {
+            return match given.first() {
+                Some((s, _)) => Err(format!("--{} needs --search-faults", s.option)),
+                None => Ok(None),
+            };
+        };
+        let seconds = value(&TIMEOUT).and_then(|s| s.parse().ok()).unwrap_or(30.0);
+        let fine = value(&FINE).and_then(codes).unwrap_or_else(|| vec![0]);
+        Ok(Some(Search { seeds, timeout: Duration::from_secs_f64(seconds), fine }))
     }
 }
-
-/// Options with a value, and the variable that takes it.
-const VALUED: &[(&str, &str)] = &[
-    ("address", "GDRC_ADDRESS"),
-    ("router", "GDRC_ROUTER"),
-    ("device", "GDRC_DEVICE"),
-    ("path", "GDRC_PATH"),
-    ("pcap", "GDRC_PCAP"),
-    ("keepalive", "GDRC_KEEPALIVE"),
-    ("engines", "GDRC_ENGINES"),
-    ("qps", "GDRC_QPS"),
-    ("trace-filter", "GDRC_TRACE_FILTER"),
-    ("fault", "GDRC_FAULTS"),
-    ("seed", "GDRC_SEED"),
-    ("fault-log", "GDRC_FAULT_LOG"),
-    ("like", "GDRC_LIKE"),
-    ("strict-json", "GDRC_STRICT_JSON"),
-    ("strict-suppressions", "GDRC_STRICT_SUPPRESSIONS"),
-];
-/// Options without a value, with the variable and the value to set.
-const PLAIN: &[(&str, &str, &str)] = &[
-    ("stats", "GDRC_STATS", "1"),
-    ("lid", "GDRC_LID", "1"),
-    ("mlx5", "GDRC_IDENTITY", "mlx5"),
-    ("verbose", "GDRC_VERBOSE", "1"),
-    ("trace-count", "GDRC_TRACE_COUNT", "1"),
-];
-/// Options that may have a value: the variable, and its value without one.
-const OPTIONAL: &[(&str, &str, &str)] =
-    &[("trace", "GDRC_TRACE", "1"), ("strict", "GDRC_STRICT", "report")];
 
 /// Parses the command line, without the program's own name. Options end at the first word that is
 /// not one, or at `--`.
@@ -190,7 +112,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
     let (mut environment, mut searching) = (Vec::new(), Vec::new());
     let mut options: Vec<OsString> = Vec::new();
     while let Some(word) = words.next()? {
-        let name = match &word {
+        let found = match &word {
             Short('h') | Long("help") => return Ok(Request::Help),
             Short('V') | Long("version") => return Ok(Request::Version),
             Value(program) => {
@@ -199,82 +121,45 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::E
                 let search = Search::of(&searching)?;
                 return Ok(Request::Run(Arguments { environment, program, rest, options, search }));
             }
-            Short('v') => "verbose",
-            Short('c') => "trace-count",
-            Long(name) => name,
-            Short(_) => return Err(word.unexpected()),
+            Short(letter) => ALL.iter().find(|s| s.short == Some(*letter)),
+            Long(name) => ALL.iter().find(|s| s.option == *name && !name.is_empty()),
         };
-        if let Some((_, variable, value)) = PLAIN.iter().find(|(n, ..)| *n == name) {
-            options.push(format!("--{name}").into());
-            environment.push((*variable, OsString::from(value)));
-        } else if SEARCHING.contains(&name) {
-            let name = name.to_string();
-            searching.push((name, words.value()?));
-        } else if let Some((name, variable, value)) = OPTIONAL.iter().find(|(n, ..)| *n == name) {
-            let value = words.optional_value().unwrap_or_else(|| OsString::from(value));
-            check(name, &value)?;
-            let mut option = OsString::from(format!("--{name}="));
-            option.push(&value);
-            options.push(option);
-            environment.push((variable, value));
-        } else if let Some((name, variable)) = VALUED.iter().find(|(n, _)| *n == name) {
-            let value = words.value()?;
-            check(name, &value)?;
-            if !matches!(*name, "fault" | "seed") {
-                options.extend([format!("--{name}").into(), value.clone()]);
+        let Some(setting) = found else { return Err(word.unexpected()) };
+        let option = format!("--{}", setting.option);
+        let value = match setting.takes {
+            Takes::Nothing(value) => {
+                if !is_of_faults(setting) {
+                    options.push(option.clone().into());
+                }
+                value.into()
             }
-            environment.push((variable, value));
-        } else {
-            return Err(word.unexpected());
+            Takes::Optional(_, without) => {
+                let value = words.optional_value().unwrap_or_else(|| without.into());
+                let mut option = OsString::from(format!("{option}="));
+                option.push(&value);
+                options.push(option);
+                value
+            }
+            Takes::Value(_) => {
+                let value = words.value()?;
+                if !is_of_faults(setting) {
+                    options.extend([OsString::from(&option), value.clone()]);
+                }
+                value
+            }
+        };
+        setting.check(&value).map_err(|why| format!("{option} {}: {why}", value.display()))?;
+        match setting.variable {
+            "" => searching.push((setting, value)),
+            variable => environment.push((variable, value)),
         }
     }
     Err("which program?".into())
 }
 
-fn is_from_1_to(most: u32, value: &OsStr) -> bool {
-    let number = value.to_str().and_then(|v| v.parse().ok());
-    number.is_some_and(|n: u32| (1..=most).contains(&n))
-}
-
-/// Whether it is a mode of `--strict`.
-fn is_mode(value: &OsStr) -> bool {
-    let code = value.to_str().and_then(|v| v.strip_prefix("exit="));
-    value == "report" || value == "abort" || code.is_some_and(|n| is_from_1_to(255, n.as_ref()))
-}
-
-fn check(name: &str, value: &OsStr) -> Result<(), String> {
-    match name {
-        _ if value.is_empty() => Err(format!("--{name} needs a value")),
-        "path" if !["udp", "shm", "auto", "shm,cma", "auto,cma"].iter().any(|p| *p == value) => {
-            Err("path is udp, shm or auto, the last two with ,cma behind or without".into())
-        }
-        "keepalive"
-            if !value
-                .to_str()
-                .and_then(|v| v.parse().ok())
-                .is_some_and(|s| (0.001..=86_400.0).contains(&s) || s == 0.0) =>
-        {
-            Err("keepalive is a number of seconds from 0.001 to 86400, or 0".into())
-        }
-        "trace" if value == "chrome:" => Err("--trace=chrome: needs a file behind it".into()),
-        "trace-filter" => match value.to_str().map(Filter::parse) {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(why)) => Err(format!("trace-filter: {why}")),
-            None => Err("trace-filter: not a text".into()),
-        },
-        "seed" if value.to_str().and_then(|v| v.parse::<u64>().ok()).is_none_or(|n| n == 0) => {
-            Err("seed is a number from 1 to 2^64 - 1".into())
-        }
-        "strict" if !is_mode(value) => {
-            Err("strict is report, abort or exit=N, N from 1 to 255".into())
-        }
-        "like" if !["mlx5", "rxe", "efa", "hns"].iter().any(|nic| *nic == value) => {
-            Err("like is mlx5, rxe, efa or hns".into())
-        }
-        "engines" if !is_from_1_to(64, value) => Err("engines is a number from 1 to 64".into()),
-        "qps" if !is_from_1_to(65_536, value) => Err("qps is a number from 1 to 65536".into()),
-        _ => Ok(()),
-    }
+/// Whether it chooses faults or a search for them.
+fn is_of_faults(setting: &Setting) -> bool {
+    setting.variable.is_empty() || [FAULTS, SEED].iter().any(|s| s.variable == setting.variable)
 }
 
 #[cfg(test)]
@@ -364,6 +249,15 @@ mod tests {
     }
 
     #[test]
+    fn weak_is_a_rule() {
+        let a = run("--weak --seed 3 --fault loss --lid prog");
+        let rules = [("GDRC_FAULTS", "weak".into()), ("GDRC_SEED", "3".into())];
+        assert_eq!(a.environment[..2], rules);
+        assert_eq!(a.environment[2], ("GDRC_FAULTS", "loss".into()));
+        assert_eq!(a.options, ["--lid"], "a search names its rules by itself");
+    }
+
+    #[test]
     fn words_behind_the_program_are_its_arguments() {
         let a = run("prog --stats --path nonsense");
         assert!(a.environment.is_empty());
@@ -376,32 +270,23 @@ mod tests {
         for (line, part) in [
             ("", "program"),
             ("--stats", "program"),
-            ("--path tcp prog", "udp, shm or auto"),
-            ("--path udp,cma prog", "udp, shm or auto"),
+            ("--path tcp prog", "udp, shm, auto"),
             ("--keepalive soon prog", "seconds"),
-            ("--keepalive 0.0001 prog", "seconds"),
             ("--engines 0 prog", "1 to 64"),
-            ("--engines 65 prog", "1 to 64"),
-            ("--qps 0 prog", "1 to 65536"),
-            ("--qps 65537 prog", "1 to 65536"),
             ("--trace= prog", "value"),
             ("--trace=chrome: prog", "a file"),
             ("--trace-filter call=ibv_post_sent prog", "'ibv_post_sent': no call"),
-            ("--trace-filter qp prog", "KEY=VALUE"),
             ("--trace-filter", "--trace-filter"),
             ("--trace-count=1 prog", "--trace-count"),
             ("--strict=yes prog", "report, abort or exit=N"),
-            ("--strict=exit=256 prog", "report, abort or exit=N"),
             ("--like mlx4 prog", "mlx5, rxe, efa or hns"),
-            ("--search-faults many prog", "a number of seeds"),
+            ("--search-faults many prog", "a number from 0"),
             ("--search-faults 3 --timeout 0 prog", "seconds"),
             ("--search-faults 3 --fine 1,x prog", "exit codes"),
             ("--timeout 5 prog", "--timeout needs --search-faults"),
-            ("--seed x prog", "from 1 to 2^64"),
-            ("--seed 0 prog", "from 1 to 2^64"),
-            ("--seed 18446744073709551616 prog", "from 1 to 2^64"),
+            ("--seed x prog", "a number from 1"),
             ("--address", "--address"),
-            ("--address= prog", "value"),
+            ("--address= prog", "a value"),
             ("--stats=1 prog", "--stats"),
             ("-x prog", "-x"),
             ("--bogus prog", "--bogus"),

@@ -1,6 +1,7 @@
 //! Prepares the capture file of `--pcap`.
 
 use crate::arguments::Arguments;
+use gdrcore_calls::options::PCAP;
 use std::fs::File;
 use std::path::Path;
 
@@ -10,14 +11,7 @@ use std::path::Path;
 /// # Errors
 /// In words: the file cannot be written.
 pub fn begin(a: &mut Arguments) -> Result<(), String> {
-    let Some((_, value)) = a.environment.iter_mut().rfind(|(name, _)| *name == "GDRC_PCAP") else {
-        return Ok(());
-    };
-    let path =
-        std::path::absolute(&*value).map_err(|e| format!("--pcap {}: {e}", value.display()))?;
-    empty(&path).map_err(|e| format!("--pcap {}: {e}", path.display()))?;
-    *value = path.into();
-    Ok(())
+    a.begin_file(&PCAP, empty)
 }
 
 fn empty(path: &Path) -> std::io::Result<()> {
@@ -41,7 +35,7 @@ mod tests {
     fn a_capture_being_written_is_not_emptied() {
         let path = std::env::temp_dir().join(format!("gdrcore-run-{}.pcap", std::process::id()));
         let mut a = Arguments {
-            environment: vec![("GDRC_PCAP", path.clone().into())],
+            environment: vec![(PCAP.variable, path.clone().into())],
             ..Arguments::default()
         };
         std::fs::write(&path, b"old").unwrap();

@@ -26,7 +26,7 @@ const NOT_FOUND: u8 = 127;
 fn main() -> ExitCode {
     let arguments = match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Request::Help) => {
-            println!("{}", arguments::HELP);
+            print!("{}", arguments::help());
             return ExitCode::SUCCESS;
         }
         Ok(Request::Version) => {

@@ -5,6 +5,7 @@ use crate::arguments::{Arguments, Search};
 use crate::processes::{end_children, Children};
 use crate::shrink::{counts, rules_of, smallest, Try};
 use crate::stop;
+use gdrcore_calls::options::{CALL_COUNTS, FAULTS, FAULT_LOG, SEED};
 use gdrcore_calls::{may_fail, Outcome, CALLS};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -103,8 +104,8 @@ impl Runner<'_> {
         let log = self.log();
         let _ = fs::remove_file(&log);
         let end = self.run(|c| {
-            c.env("GDRC_FAULTS", rules.join("\n")).env("GDRC_SEED", seed.to_string());
-            c.env("GDRC_FAULT_LOG", &log);
+            c.env(FAULTS.variable, rules.join("\n")).env(SEED.variable, seed.to_string());
+            c.env(FAULT_LOG.variable, &log);
         })?;
         let text = fs::read_to_string(&log).unwrap_or_default();
         Ok((end, text.lines().map(str::to_string).collect()))
@@ -116,7 +117,7 @@ impl Runner<'_> {
         let words = |e: std::io::Error| format!("{}: {e}", counts.display());
         let file = File::create(&counts).map_err(words)?;
         file.set_len(8 * CALLS.len() as u64).map_err(words)?;
-        let end = self.run(|c| _ = c.env("GDRC_CALL_COUNTS", &counts))?;
+        let end = self.run(|c| _ = c.env(CALL_COUNTS.variable, &counts))?;
         if end != End::Good {
             return Err(format!("without faults the program has {end}"));
         }
@@ -242,16 +243,16 @@ pub fn run(
     program: &dyn Fn() -> Command,
 ) -> Result<ExitCode, String> {
     let given = |variable| a.environment.iter().rfind(|(name, _)| *name == variable);
-    let text = given("GDRC_FAULTS").map(|(_, rules)| rules.to_string_lossy().into_owned());
+    let text = given(FAULTS.variable).map(|(_, rules)| rules.to_string_lossy().into_owned());
     let rules = rules_of(text.as_deref().unwrap_or(RULES));
-    let seed = given("GDRC_SEED").and_then(|(_, seed)| seed.to_str()?.parse().ok());
+    let seed = given(SEED.variable).and_then(|(_, seed)| seed.to_str()?.parse().ok());
     stop::catch_signals();
     let folder = make_folder()?;
     let before = Children::adopt();
     // The rules of the command line are those of the seeds; counting has none.
     let plain = || {
         let mut c = program();
-        c.env_remove("GDRC_FAULTS").env_remove("GDRC_SEED").env_remove("GDRC_FAULT_LOG");
+        c.env_remove(FAULTS.variable).env_remove(SEED.variable).env_remove(FAULT_LOG.variable);
         c
     };
     let runner = Runner { search, program: &plain, folder: folder.clone(), before, runs: 0 };

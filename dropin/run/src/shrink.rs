@@ -1,5 +1,7 @@
 //! Shrinks a set of faults with which a program fails to one of which each fault is needed.
 
+use gdrcore_core::inject::WEAK;
+
 /// Rules of one list, at most.
 const RULES_MAX: usize = gdrcore_core::inject::RULES_MAX;
 /// A number that no packet and no call has.
@@ -14,11 +16,12 @@ pub trait Try {
     fn fails(&mut self, rules: &[String]) -> Result<Option<Vec<String>>, String>;
 }
 
-/// The rules of a text, without comments.
+/// The rules of a text, without comments, and with those for which `weak` stands.
 pub fn rules_of(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let rules = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|r| !r.is_empty());
-    rules.map(str::to_string).collect()
+    let rules = lines.flat_map(|line| line.split(';')).map(str::trim);
+    let rules = rules.flat_map(|rule| if rule == "weak" { WEAK } else { rule }.split(';'));
+    rules.map(str::trim).filter(|r| !r.is_empty()).map(str::to_string).collect()
 }
 
 /// Whether the word is a condition with a number behind it, by which a rule chooses.
@@ -46,7 +49,7 @@ fn behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
 
 /// Whether a rule is about packets or calls, which it counts.
 pub fn counts(rule: &str) -> bool {
-    !matches!(rule.split_whitespace().next(), Some("limit" | "event"))
+    !matches!(rule.split_whitespace().next(), Some("limit" | "event" | "cq" | "keys"))
 }
 
 /// A rule for packets and calls of these numbers alone.
@@ -251,6 +254,14 @@ mod tests {
     fn faults_that_are_too_many_stay_a_window() {
         let (far, _) = shrunk(&["limit max_qp = 4", "loss rate 14% to 990"], &[70, 980]);
         assert_eq!(far, ["limit max_qp = 4", "loss rate 14% from 70 to 980"]);
+    }
+
+    #[test]
+    fn weak_is_searched_rule_by_rule() {
+        let rules = rules_of("ecn; weak # all");
+        assert_eq!(rules[..2], ["ecn", "scatter rate 50%"]);
+        assert_eq!(rules.len(), 1 + WEAK.split(';').count());
+        assert_eq!(rules.iter().filter(|rule| !counts(rule)).count(), 1, "keys");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Prepares the files of `--strict-json` and `--strict-suppressions`.
 
 use crate::arguments::Arguments;
+use gdrcore_calls::options::{STRICT_JSON, STRICT_SUPPRESSIONS};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -11,22 +12,8 @@ use std::path::Path;
 /// # Errors
 /// In words: the file of suppressions cannot be read, or that of reports not be written.
 pub fn begin(a: &mut Arguments) -> Result<(), String> {
-    for (name, value) in &mut a.environment {
-        let option = match *name {
-            "GDRC_STRICT_JSON" => "--strict-json",
-            "GDRC_STRICT_SUPPRESSIONS" => "--strict-suppressions",
-            _ => continue,
-        };
-        let begun = std::path::absolute(&*value).and_then(|path| {
-            match option {
-                "--strict-json" => empty(&path)?,
-                _ => _ = std::fs::read(&path)?,
-            }
-            Ok(path)
-        });
-        *value = begun.map_err(|e| format!("{option} {}: {e}", value.display()))?.into();
-    }
-    Ok(())
+    a.begin_file(&STRICT_JSON, empty)?;
+    a.begin_file(&STRICT_SUPPRESSIONS, |path| std::fs::read(path).map(drop))
 }
 
 /// The program follows no link, and waits for no reader.
@@ -50,22 +37,24 @@ mod tests {
             environment: vec![(variable, path.into())],
             ..Arguments::default()
         };
-        let why = begin(&mut with("GDRC_STRICT_SUPPRESSIONS", &path)).unwrap_err();
+        let why = begin(&mut with(STRICT_SUPPRESSIONS.variable, &path)).unwrap_err();
         assert!(why.starts_with("--strict-suppressions "), "{why}");
         std::fs::write(&path, "old").unwrap();
-        begin(&mut with("GDRC_STRICT_SUPPRESSIONS", &path)).unwrap();
+        begin(&mut with(STRICT_SUPPRESSIONS.variable, &path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        begin(&mut with("GDRC_STRICT_JSON", &path)).unwrap();
+        begin(&mut with(STRICT_JSON.variable, &path)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         let link = path.with_extension("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         std::fs::write(&path, "old").unwrap();
-        let why = begin(&mut with("GDRC_STRICT_JSON", &link)).unwrap_err();
+        let why = begin(&mut with(STRICT_JSON.variable, &link)).unwrap_err();
         assert!(why.ends_with(": a link or FIFO"), "{why}");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         std::fs::remove_file(&link).unwrap();
         std::fs::remove_file(&path).unwrap();
         let lost = path.join("x");
-        assert!(begin(&mut with("GDRC_STRICT_JSON", &lost)).unwrap_err().contains("--strict-json"));
+        assert!(begin(&mut with(STRICT_JSON.variable, &lost))
+            .unwrap_err()
+            .contains("--strict-json"));
     }
 }

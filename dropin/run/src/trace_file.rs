@@ -3,6 +3,7 @@
 //! A process that writes a trace keeps a shared lock on its file.
 
 use crate::arguments::Arguments;
+use gdrcore_calls::options::TRACE;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -19,9 +20,7 @@ const CHROME: &str = "chrome:";
 /// # Errors
 /// In words: no file can be made there, or what is there is no file.
 pub fn begin(a: &mut Arguments) -> Result<(), String> {
-    let Some((_, value)) = a.environment.iter_mut().rfind(|(name, _)| *name == "GDRC_TRACE") else {
-        return Ok(());
-    };
+    let Some(value) = a.value(&TRACE) else { return Ok(()) };
     if value == "1" {
         return Ok(());
     }
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     fn of(value: &str) -> Arguments {
-        Arguments { environment: vec![("GDRC_TRACE", value.into())], ..Arguments::default() }
+        Arguments { environment: vec![(TRACE.variable, value.into())], ..Arguments::default() }
     }
 
     #[test]

@@ -14,17 +14,18 @@ mod tree;
 mod walk;
 
 use crate::adapter::Adapter;
-use crate::open_devices::{present, STATE};
+use crate::open_devices::{ask, present, STATE};
 use core::ffi::{c_char, c_int, CStr};
+use core::time::Duration;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::Device;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::signals::without_signals;
+use gdrcore_net::status::counters_of_others;
 use std::ffi::CString;
 use system::System;
 pub use tree::PORT_COUNTERS;
 use tree::{Content, DeviceFacts, Interface, Node, Tree, FILES};
-use walk::{look as find, Resolved};
+use walk::{resolve as find, Resolved};
 
 /// The facts of a device that the tree shows.
 fn facts(a: &Adapter) -> DeviceFacts {
@@ -51,12 +52,10 @@ fn tree() -> Tree {
 
 /// Whether the link of a device's port is up, and whether the machine still has its address.
 pub fn port_state(device: u32) -> (bool, bool) {
-    let state = STATE.lock();
-    let open = state.open.iter().find(|o| o.index == device);
-    if let Some(now) = open.and_then(|o| o.hca.device.query().ok()) {
+    if let Some(Ok(now)) = ask(device, |hca| hca.device.query()) {
         return (now.is_up(), now.has_gid != 0);
     }
-    let adapter = state.adapters.iter().find(|a| a.index == device);
+    let adapter = STATE.lock().adapters.iter().find(|a| a.index == device).copied();
     adapter.and_then(|a| a.link()).map_or((true, true), |link| (link.is_up, link.has_address))
 }
 
@@ -70,16 +69,21 @@ fn text(content: &Content) -> Option<String> {
             file.text(is_up, has_gid)
         }
         Content::Counter { device, name, unit } => {
-            Some(format!("{}\n", value_of(&counters_of(*device), name) / unit))
+            let mut counters = counters_of(*device);
+            // Without the lock: others answer in their own time.
+            let at = STATE.lock().adapters.iter().find(|a| a.index == *device).map(|a| a.endpoint);
+            at.inspect(|at| counters.add(&counters_of_others(at, ANSWERS)));
+            Some(format!("{}\n", value_of(&counters, name) / unit))
         }
     }
 }
 
-/// The counters of a device; 0 for a device that this process has not opened.
+/// How long the other processes of an address may take to tell their counters.
+const ANSWERS: Duration = Duration::from_millis(100);
+
+/// The counters of a device in this process; 0 for one that it has not opened.
 fn counters_of(device: u32) -> Counters {
-    let state = STATE.lock();
-    let open = state.open.iter().find(|o| o.index == device);
-    open.and_then(|o| o.hca.device.counters().ok()).unwrap_or_default()
+    ask(device, |hca| hca.device.counters().unwrap_or_default()).unwrap_or_default()
 }
 
 fn value_of(counters: &Counters, name: &str) -> u64 {

@@ -29,7 +29,12 @@ pub enum Resolved {
 ///
 /// # Errors
 /// A positive errno, for names below folders of ours.
-pub fn look(tree: &Tree, kernel: &dyn Kernel, path: &str, follow: bool) -> Result<Resolved, c_int> {
+pub fn resolve(
+    tree: &Tree,
+    kernel: &dyn Kernel,
+    path: &str,
+    follow: bool,
+) -> Result<Resolved, c_int> {
     if !path.starts_with('/') || path.len() >= PATH_MAX {
         return Ok(Resolved::Nothing);
     }
@@ -157,7 +162,7 @@ mod tests {
     }
 
     fn at(path: &str, follow: bool) -> Result<Resolved, c_int> {
-        look(&tree(), &Machine, path, follow)
+        resolve(&tree(), &Machine, path, follow)
     }
 
     /// The canonical path of a name of ours.

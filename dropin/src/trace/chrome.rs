@@ -8,10 +8,10 @@
 //! posted beyond has no arrow.
 
 use super::sink::Sink;
-use crate::json::quoted;
-use crate::thread_lock::ForkLock;
 use core::fmt::Write;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, wr_opcode};
+use gdrcore_net::thread_lock::ForkLock;
+use gdrcore_strict::json::quoted;
 use std::collections::{HashMap, VecDeque};
 
 /// Most requests that are remembered.

@@ -1,6 +1,6 @@
 //! `GDRC_TRACE`: prints every call of the program as strace prints system calls, or writes it as an
-//! event of Chrome's format; `GDRC_TRACE_COUNT`: counts them. The layer calls [`Seen`] around each
-//! call.
+//! event of Chrome's format; `GDRC_TRACE_COUNT`: counts them. The layer calls [`TracedCall`] around
+//! each call.
 //!
 //! Low to high: `words`: the line of one call, in fixed memory. `names`: flags, enumerations,
 //! objects. `requests`, `commands`, `values`: requests, completions, librdmacm's commands,
@@ -22,24 +22,24 @@ mod values;
 mod words;
 
 use crate::env;
-use crate::fork_verbs::around_forks_and_in_child;
-use crate::inside::{is_inside, Inside};
 use crate::peek;
 use chrome::{Chrome, Completion, Request, Slice};
 use core::cell::Cell;
-use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gdrcore_calls::{Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
+use gdrcore_calls::{options, Arg, Args, Call, Filter, Object, Outcome, Row, CALLS};
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state};
 use gdrcore_net::clock::now_ns;
+use gdrcore_net::fork::around_forks_and_in_child;
 use gdrcore_net::inject::is_privileged;
 use gdrcore_net::{fault, reason};
+use gdrcore_strict::inside::{is_inside, Inside};
+use gdrcore_strict::own_thread;
 use std::sync::OnceLock;
-use words::Words;
+use words::{put, Put, Taken, Words};
 
 pub use commands::row as command_row;
 pub use counts::table as counts;
-pub use sink::Sink;
+use sink::Sink;
 pub use words::Line;
 
 /// Nanoseconds after which a thread that only polls in vain is heard of.
@@ -78,8 +78,6 @@ struct Polls {
 /// and so are those behind it.
 const POLLED: usize = 4;
 const NO_POLLS: [Polls; POLLED] = [Polls { count: 0, cq: 0, first: 0, last: 0 }; POLLED];
-/// Longest line of empty polls.
-const FOLD_LINE: usize = 256;
 
 thread_local! {
     // Const and without drop: no allocation, no destructor to register.
@@ -95,13 +93,12 @@ fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// The calling thread's number.
+/// [`own_thread`], which is asked once in each thread of each process.
 fn thread() -> u32 {
     let forks = forks();
     let (known, mut number) = THREAD.get();
     if known != forks {
-        // SAFETY: takes nothing, never fails.
-        number = unsafe { libc::gettid() } as u32;
+        number = own_thread();
         THREAD.set((forks, number));
         POLLS.set(NO_POLLS);
     }
@@ -111,17 +108,12 @@ fn thread() -> u32 {
 /// Reads the environment; whether it requests that calls are seen. Once, when the library is
 /// loaded. Not for a program with the rights of another user, who would write files by them.
 pub fn install() -> bool {
-    let (target, counting) = (env::trace(), env::trace_count());
+    let (target, counting) = (env::trace(), env::is_on(&options::TRACE_COUNT));
     if (target.is_none() && !counting) || is_privileged() {
         return false;
     }
-    let filter = match env::trace_filter().map(|f| Filter::parse(&f)).transpose() {
-        Ok(filter) => filter.unwrap_or_default(),
-        Err(why) => {
-            env::say(&format!("GDRC_TRACE_FILTER: {why}; nothing is traced"));
-            return false;
-        }
-    };
+    let filter = env::text(&options::TRACE_FILTER).and_then(|f| Filter::parse(&f).ok());
+    let filter = filter.unwrap_or_default();
     reason::install();
     if let Err(e) = fault::install() {
         // Without it a bad pointer of the program would end it here instead of in the call.
@@ -217,16 +209,14 @@ impl Trace {
 
     fn write_polls(&self, polls: &Polls, thread: u32) {
         let (begun, ended) = (polls.first, polls.last);
-        let mut line = Line::<FOLD_LINE>::with_room(words::END_ROOM);
-        let _ = match self.output {
-            Some(Output::Text(_)) => words::head(&mut line, self, (begun, thread)),
-            _ => Ok(()),
-        };
-        let _ = write!(line, "... {} empty polls of cq#{}", polls.count, polls.cq);
-        let us = (ended - begun) as f64 / 1e3;
+        let mut line = Line::new();
+        if self.text().is_some() {
+            words::head(&mut line, self, (begun, thread));
+        }
+        put!(line, "... ", polls.count, " empty polls of cq#", polls.cq);
         match &self.output {
             Some(Output::Text(sink)) => {
-                line.end(format_args!(" <{us:.3}>\n"));
+                line.end(&Taken(ended - begun));
                 sink.write(line.as_str());
             }
             Some(Output::Chrome(chrome)) => {
@@ -240,7 +230,7 @@ impl Trace {
 }
 
 /// A call that is being made, and its line so far.
-pub struct Seen<'a> {
+pub struct TracedCall<'a> {
     row: usize,
     call: &'static Call,
     args: &'a Args,
@@ -256,10 +246,10 @@ pub struct Seen<'a> {
     reasons: u64,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> TracedCall<'a> {
     /// Before the call: prints its arguments up to the first that the call writes. `None`: the
     /// filter does not want it.
-    pub fn begin(row: usize, args: &'a Args, line: &'a mut Line) -> Option<Seen<'a>> {
+    pub fn begin(row: usize, args: &'a Args, line: &'a mut Line) -> Option<TracedCall<'a>> {
         let trace = TRACE.get()?;
         let _inside = Inside::enter()?;
         let thread = thread();
@@ -267,7 +257,7 @@ impl<'a> Seen<'a> {
         let call = &CALLS[row];
         let (begun, printed, qp) = (now_ns(), 0, 0);
         let words = Words::new(trace, line, (begun, thread), open);
-        let mut seen = Seen {
+        let mut seen = TracedCall {
             row,
             call,
             args,
@@ -305,10 +295,10 @@ impl<'a> Seen<'a> {
         let trace = self.words.trace;
         if trace.text().is_some() {
             let begins = self.words.begins;
-            let _ = words::head(&mut self.words, trace, begins);
-            let _ = self.words.write_str(self.call.name);
+            words::head(self.words.line, trace, begins);
+            put!(self.words, self.call.name);
         }
-        let _ = self.words.write_str("(");
+        put!(self.words, "(");
     }
 
     /// The arguments up to the first that the call has not written yet.
@@ -319,13 +309,11 @@ impl<'a> Seen<'a> {
             }
             self.printed = i + 1;
             let w = &mut self.words;
-            let between = if i > 0 { ", " } else { "" };
-            let _ = match kind {
-                // Its fields have names.
-                Arg::Command => Ok(()),
-                _ => write!(w, "{between}{name}="),
-            };
-            let _ = values::argument(w, *kind, (self.args, i), result);
+            // The fields of a command have names.
+            if *kind != Arg::Command {
+                put!(w, if i > 0 { ", " } else { "" }, name, "=");
+            }
+            values::argument(w, *kind, (self.args, i), result);
         }
     }
 
@@ -335,10 +323,10 @@ impl<'a> Seen<'a> {
             return;
         }
         let (qp, w) = (self.args[0], &mut self.words);
-        let _ = w.write_str(", wr=");
+        put!(w, ", wr=");
         // SAFETY: the program's QP, which this thread completes.
         let list = unsafe { requests::batch_list(qp) };
-        let _ = requests::send_requests(w, list, requests::is_datagram(qp));
+        requests::send_requests(w, list, requests::is_datagram(qp));
     }
 
     /// The requests that the call posts.
@@ -401,8 +389,7 @@ impl<'a> Seen<'a> {
         trace.fold(self.thread);
         match &trace.output {
             Some(Output::Text(sink)) => {
-                let us = ended.saturating_sub(self.begun) as f64 / 1e3;
-                self.words.line.end(format_args!(" <{us:.3}>\n"));
+                self.words.line.end(&Taken(ended.saturating_sub(self.begun)));
                 sink.write(self.words.line.as_str());
             }
             Some(Output::Chrome(chrome)) => self.write_event(chrome, result, ended),
@@ -429,10 +416,10 @@ impl<'a> Seen<'a> {
             Some(_) => {}
         }
         let w = &mut self.words;
-        let _ = w.write_str(")");
+        put!(w, ")");
         w.line.results();
         let has_reason = reason::change_count() != self.reasons;
-        let _ = values::result(w, outcome, result, (errno, has_reason));
+        values::result(w, outcome, result, (errno, has_reason));
         if error.is_some() {
             return;
         }
@@ -440,11 +427,11 @@ impl<'a> Seen<'a> {
             let cq = self.args[0];
             // SAFETY: the program's CQ, of which this thread has just taken a completion.
             let wc = unsafe { requests::current(cq) };
-            let _ = w.write_str(" ");
-            let _ = requests::completion(w, cq, &wc);
+            put!(w, " ");
+            requests::completion(w, cq, &wc);
         }
         if self.call.args.get(1).is_some_and(|(_, kind)| *kind == Arg::Command) {
-            let _ = commands::answer(w, self.args[1], self.args[2]);
+            commands::answer(w, self.args[1], self.args[2]);
         }
     }
 

@@ -1,32 +1,32 @@
 //! Prints what other values are made of: flags, names of enumerations, numbers of objects.
 
-use super::words::Words;
+use super::words::{put, Hex, Line, Put, Words};
 use crate::abi::*;
 use crate::peek::peek;
-use core::fmt::{self, Display, Write};
 use core::mem::offset_of;
 use gdrcore_calls::{Arg, Object};
 
 /// The flags of a mask, or the value of an enumeration, by the names of the header.
 pub struct Flags(pub u32, pub &'static str, pub fn(u32) -> &'static str);
 
-impl Display for Flags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut unnamed = 0;
-        let mut between = "";
-        for bit in (0..32).map(|i| 1 << i).filter(|bit| self.0 & bit != 0) {
+impl Put for Flags {
+    fn put(&self, to: &mut Line) {
+        let (mut left, mut unnamed, mut between) = (self.0, 0, "");
+        while left != 0 {
+            let bit = left & left.wrapping_neg();
+            left ^= bit;
             match (self.2)(bit) {
                 "?" => unnamed |= bit,
                 name => {
-                    write!(f, "{between}{}{name}", self.1)?;
+                    put!(to, between, self.1, name);
                     between = "|";
                 }
             }
         }
         match unnamed {
-            0 if between.is_empty() => f.write_str("0"),
-            0 => Ok(()),
-            bits => write!(f, "{between}{bits:#x}"),
+            0 if between.is_empty() => put!(to, "0"),
+            0 => {}
+            bits => put!(to, between, Hex(bits)),
         }
     }
 }
@@ -34,11 +34,11 @@ impl Display for Flags {
 /// A value of an enumeration, by the header's name.
 pub struct Named(pub u32, pub &'static str, pub fn(u32) -> &'static str);
 
-impl Display for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Put for Named {
+    fn put(&self, to: &mut Line) {
         match (self.2)(self.0) {
-            "?" => write!(f, "{}", self.0),
-            name => write!(f, "{}{name}", self.1),
+            "?" => self.0.put(to),
+            name => put!(to, self.1, name),
         }
     }
 }
@@ -65,15 +65,15 @@ pub fn number(kind: Arg, at: usize) -> Option<(Object, u32)> {
 }
 
 /// An object, by its number.
-pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
+pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) {
     if at == 0 {
-        return w.write_str("NULL");
+        return put!(w, "NULL");
     }
     let named = match number(kind, at) {
         Some((object, n)) => {
             w.names(object, n);
             match object {
-                Object::Qp => return write!(w, "{n:#x}"),
+                Object::Qp => return put!(w, Hex(n)),
                 Object::Pd => ("pd", n),
                 Object::Mr => ("mr", n),
                 Object::Mw => ("mw", n),
@@ -84,7 +84,7 @@ pub fn object(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
                 Object::Id => ("id", n),
             }
         }
-        None => return write!(w, "{at:#x}"),
+        None => return put!(w, Hex(at)),
     };
-    write!(w, "{}#{}", named.0, named.1)
+    put!(w, named.0, "#", named.1)
 }

@@ -1,13 +1,12 @@
 //! Prints work requests and completions.
 
 use super::names::{number, object, Flags, Named};
-use super::words::Words;
+use super::words::{put, Hex, Put, Words};
 use crate::abi::*;
 use crate::cq_verbs::Cq;
 use crate::failed_requests;
 use crate::peek::{list, peek};
 use crate::qp_verbs::Qp;
-use core::fmt::{self, Write};
 use core::mem::offset_of;
 use gdrcore_calls::{Arg, Object};
 use gdrcore_core::verbs::types::{
@@ -32,43 +31,39 @@ pub unsafe fn batch_list(qp: usize) -> impl Iterator<Item = ibv_send_wr> {
 }
 
 /// `[{…}, …]` of send requests.
-pub fn sends(w: &mut Words<'_>, first: usize, datagrams: bool) -> fmt::Result {
+pub fn sends(w: &mut Words<'_>, first: usize, datagrams: bool) {
     send_requests(w, list(first), datagrams)
 }
 
 /// As [`sends`], of requests from anywhere.
-pub fn send_requests(
-    w: &mut Words<'_>,
-    list: impl Iterator<Item = ibv_send_wr>,
-    datagrams: bool,
-) -> fmt::Result {
-    w.write_str("[")?;
+pub fn send_requests(w: &mut Words<'_>, list: impl Iterator<Item = ibv_send_wr>, datagrams: bool) {
+    put!(w, "[");
     for (i, wr) in list.enumerate() {
         w.element(i);
-        send(w, &wr, datagrams)?;
+        send(w, &wr, datagrams);
     }
-    w.write_str("]")
+    put!(w, "]")
 }
 
-fn send(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+fn send(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) {
     let (opcode, flags) = (Named(wr.opcode, "IBV_WR_", wr_opcode::name), wr.send_flags);
-    write!(w, "{{wr_id={}, opcode={opcode}, ", wr.wr_id)?;
-    write!(w, "send_flags={}, sg_list=", Flags(flags, "IBV_SEND_", send_flags::name))?;
-    sges(w, wr.sg_list as usize, wr.num_sge as u32)?;
+    put!(w, "{wr_id=", wr.wr_id, ", opcode=", opcode, ", ");
+    put!(w, "send_flags=", Flags(flags, "IBV_SEND_", send_flags::name), ", sg_list=");
+    sges(w, wr.sg_list as usize, wr.num_sge as u32);
     match wr.opcode {
         wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM => {
-            write!(w, ", imm_data={:#x}", u32::from_be(wr.imm_data))?
+            put!(w, ", imm_data=", Hex(u32::from_be(wr.imm_data)))
         }
         wr_opcode::SEND_WITH_INV | wr_opcode::LOCAL_INV => {
-            write!(w, ", invalidate_rkey={:#x}", wr.imm_data)?
+            put!(w, ", invalidate_rkey=", Hex(wr.imm_data))
         }
         _ => {}
     }
-    operands(w, wr, datagram)?;
-    w.write_str("}")
+    operands(w, wr, datagram);
+    put!(w, "}")
 }
 
-fn operands(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result {
+fn operands(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) {
     // SAFETY: integers; the opcode and the transport say which of them count.
     unsafe {
         match wr.opcode {
@@ -77,23 +72,23 @@ fn operands(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result 
             | wr_opcode::RDMA_READ
             | wr_opcode::ATOMIC_WRITE => {
                 let r = wr.wr.rdma;
-                write!(w, ", remote_addr={:#x}, rkey={:#x}", r.remote_addr, r.rkey)
+                put!(w, ", remote_addr=", Hex(r.remote_addr), ", rkey=", Hex(r.rkey))
             }
             wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
                 let a = wr.wr.atomic;
-                write!(w, ", remote_addr={:#x}, rkey={:#x}, ", a.remote_addr, a.rkey)?;
-                write!(w, "compare_add={:#x}, swap={:#x}", a.compare_add, a.swap)
+                put!(w, ", remote_addr=", Hex(a.remote_addr), ", rkey=", Hex(a.rkey), ", ");
+                put!(w, "compare_add=", Hex(a.compare_add), ", swap=", Hex(a.swap))
             }
             wr_opcode::FLUSH => {
                 let f = wr.wr.flush;
-                write!(w, ", remote_addr={:#x}, rkey={:#x}, ", f.remote_addr, f.rkey)?;
-                write!(w, "length={}, type={}, level={}", f.length, f.placement, f.level)
+                put!(w, ", remote_addr=", Hex(f.remote_addr), ", rkey=", Hex(f.rkey), ", ");
+                put!(w, "length=", f.length, ", type=", f.placement, ", level=", f.level)
             }
             wr_opcode::BIND_MW => {
                 let b = wr.ext.bind_mw;
-                w.write_str(", mw=")?;
-                object(w, Arg::Mw, b.mw as usize)?;
-                write!(w, ", rkey={:#x}, bind_info=", b.rkey)?;
+                put!(w, ", mw=");
+                object(w, Arg::Mw, b.mw as usize);
+                put!(w, ", rkey=", Hex(b.rkey), ", bind_info=");
                 let i = b.bind_info;
                 let (mr, mw_access_flags) = (i.mr as *mut ibv_mr, i.mw_access_flags);
                 let (addr, length) = (i.addr, i.length);
@@ -101,92 +96,92 @@ fn operands(w: &mut Words<'_>, wr: &ibv_send_wr, datagram: bool) -> fmt::Result 
             }
             _ if datagram => {
                 let u = wr.wr.ud;
-                w.write_str(", ah=")?;
-                object(w, Arg::Ah, u.ah as usize)?;
-                write!(w, ", remote_qpn={:#x}, remote_qkey={:#x}", u.remote_qpn, u.remote_qkey)
+                put!(w, ", ah=");
+                object(w, Arg::Ah, u.ah as usize);
+                put!(w, ", remote_qpn=", Hex(u.remote_qpn), ", remote_qkey=", Hex(u.remote_qkey))
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 }
 
 /// The range of a window.
-pub fn bind_info(w: &mut Words<'_>, b: &ibv_mw_bind_info) -> fmt::Result {
-    w.write_str("{mr=")?;
-    object(w, Arg::Mr, b.mr as usize)?;
+pub fn bind_info(w: &mut Words<'_>, b: &ibv_mw_bind_info) {
+    put!(w, "{mr=");
+    object(w, Arg::Mr, b.mr as usize);
     let flags = Flags(b.mw_access_flags, "IBV_ACCESS_", access::name);
-    write!(w, ", addr={:#x}, length={}, mw_access_flags={flags}}}", b.addr, b.length)
+    put!(w, ", addr=", Hex(b.addr), ", length=", b.length, ", mw_access_flags=", flags, "}")
 }
 
 /// `[{…}, …]` of receive requests.
-pub fn recvs(w: &mut Words<'_>, first: usize) -> fmt::Result {
-    w.write_str("[")?;
+pub fn recvs(w: &mut Words<'_>, first: usize) {
+    put!(w, "[");
     for (i, wr) in list::<ibv_recv_wr>(first).enumerate() {
         w.element(i);
-        write!(w, "{{wr_id={}, sg_list=", wr.wr_id)?;
-        sges(w, wr.sg_list as usize, wr.num_sge as u32)?;
-        w.write_str("}")?;
+        put!(w, "{wr_id=", wr.wr_id, ", sg_list=");
+        sges(w, wr.sg_list as usize, wr.num_sge as u32);
+        put!(w, "}");
     }
-    w.write_str("]")
+    put!(w, "]")
 }
 
 /// The pieces of a request.
-pub fn sges(w: &mut Words<'_>, list: usize, n: u32) -> fmt::Result {
-    w.write_str("[")?;
+pub fn sges(w: &mut Words<'_>, list: usize, n: u32) {
+    put!(w, "[");
     let n = usize::try_from(n as i32).unwrap_or(0);
     for i in 0..n.min(PIECES_MAX) {
-        w.write_str(if i > 0 { ", " } else { "" })?;
+        put!(w, if i > 0 { ", " } else { "" });
         match peek::<ibv_sge>(list.wrapping_add(i * size_of::<ibv_sge>())) {
             Some(ibv_sge { addr, length, lkey }) if list != 0 => {
-                write!(w, "{{addr={addr:#x}, length={length}, lkey={lkey:#x}}}")?
+                put!(w, "{addr=", Hex(addr), ", length=", length, ", lkey=", Hex(lkey), "}")
             }
-            _ => return write!(w, "{list:#x}]"),
+            _ => return put!(w, Hex(list), "]"),
         }
     }
     if n > PIECES_MAX {
-        write!(w, ", {} more", n - PIECES_MAX)?;
+        put!(w, ", ", n - PIECES_MAX, " more");
     }
-    w.write_str("]")
+    put!(w, "]")
 }
 
 /// The completions that a poll of the CQ at `cq` has stored, as many as it has returned.
-pub fn completions(w: &mut Words<'_>, cq: usize, wc: usize, result: usize) -> fmt::Result {
+pub fn completions(w: &mut Words<'_>, cq: usize, wc: usize, result: usize) {
     let n = usize::try_from(result as i32).unwrap_or(0);
-    w.write_str("[")?;
+    put!(w, "[");
     for i in 0..n {
         w.element(i);
         match peek::<ibv_wc>(wc.wrapping_add(i * size_of::<ibv_wc>())) {
-            Some(wc) => completion(w, cq, &wc)?,
-            None => return write!(w, "{wc:#x}]"),
+            Some(wc) => completion(w, cq, &wc),
+            None => return put!(w, Hex(wc), "]"),
         }
     }
-    w.write_str("]")
+    put!(w, "]")
 }
 
 /// A completion; of one that failed its cause.
-pub fn completion(w: &mut Words<'_>, cq: usize, wc: &ibv_wc) -> fmt::Result {
+pub fn completion(w: &mut Words<'_>, cq: usize, wc: &ibv_wc) {
     w.names(Object::Qp, wc.qp_num);
     let status = Named(wc.status, "IBV_WC_", wc_status::name);
-    write!(w, "{{wr_id={}, status={status}, ", wc.wr_id)?;
+    put!(w, "{wr_id=", wc.wr_id, ", status=", status, ", ");
     if wc.status != wc_status::SUCCESS {
-        write!(w, "qp_num={:#x}, cause=\"", wc.qp_num)?;
+        put!(w, "qp_num=", Hex(wc.qp_num), ", cause=\"");
         // SAFETY: the program's CQ, which it has just polled.
         let hca = unsafe { Cq::of(cq as *const ibv_cq) }.ok().map(|cq| cq.hca);
-        failed_requests::with_cause(hca, wc, |words| write!(w, "{words}"))?;
-        return w.write_str("\"}");
+        failed_requests::with_cause(hca, wc, |words| put!(w, words));
+        return put!(w, "\"}");
     }
     let opcode = Named(wc.opcode, "IBV_WC_", wc_opcode::name);
-    write!(w, "opcode={opcode}, byte_len={}, qp_num={:#x}", wc.byte_len, wc.qp_num)?;
+    put!(w, "opcode=", opcode, ", byte_len=", wc.byte_len, ", qp_num=", Hex(wc.qp_num));
     if wc.wc_flags != 0 {
-        write!(w, ", wc_flags={}", Flags(wc.wc_flags, "IBV_WC_", wc_flags::name))?;
+        put!(w, ", wc_flags=", Flags(wc.wc_flags, "IBV_WC_", wc_flags::name));
     }
     if wc.wc_flags & wc_flags::WITH_IMM != 0 {
-        write!(w, ", imm_data={:#x}", u32::from_be(wc.imm_data))?;
+        put!(w, ", imm_data=", Hex(u32::from_be(wc.imm_data)));
     }
     if wc.wc_flags & wc_flags::GRH != 0 {
-        write!(w, ", src_qp={:#x}", wc.src_qp)?;
+        put!(w, ", src_qp=", Hex(wc.src_qp));
     }
-    w.write_str("}")
+    put!(w, "}")
 }
 
 /// The completion that an extended CQ shows.
@@ -216,7 +211,7 @@ mod tests {
         let trace = Trace { output: None, counting: false, filter, start_ns: 0 };
         let mut line = Line::new();
         let mut w = Words::new(Box::leak(Box::new(trace)), &mut line, (0, 1), open);
-        completions(&mut w, 0, list.as_ptr() as usize, list.len()).unwrap();
+        completions(&mut w, 0, list.as_ptr() as usize, list.len());
         (w.line.as_str().to_string(), w.is_wanted())
     }
 

@@ -7,19 +7,19 @@
 //!
 //! Each line is one system call, so whatever ends the process leaves whole lines. The program may
 //! have closed our descriptor and got its number for a file of its own; so the file is compared
-//! before each line. Standard error may be a pipe that nobody reads: a line waits 100 ms, the next
-//! ones not at all, and the lines that were lost are counted.
+//! before each line. [`ErrorStream`] has the lines of standard error.
 //!
 //! gdrcore-run removes older traces that no process has locked. It may do so to our file in the
 //! moment before we lock it: then the file has no name any more, and the next name is tried.
 
 use crate::env::say;
-use crate::thread_lock::ForkLock;
 use crate::verb_result::{last_error, stat};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use gdrcore_core::{Error, Result};
+use gdrcore_net::error_stream::{write, ErrorStream};
 use gdrcore_net::signals::without_signals;
+use gdrcore_net::thread_lock::ForkLock;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,6 @@ use std::path::{Path, PathBuf};
 const NONE: c_int = -1;
 /// A file could not be opened or written: nothing is written any more.
 const FAILED: c_int = -2;
-/// Time for which a line waits until standard error can be written, in milliseconds.
-const PATIENCE_MS: c_int = 100;
 /// Most names that are tried for a file.
 const NAMES_MAX: u32 = 100;
 
@@ -44,20 +42,9 @@ pub struct Sink {
     file: (AtomicU64, AtomicU64),
     /// [`forks`](super::forks) when the file was opened.
     forks: AtomicU32,
-    /// Held while the file is opened, and while a line is written to standard error: a pipe that
-    /// has room for a line has it for one thread.
+    /// Held while the file is opened.
     opening: ForkLock<()>,
-    /// Standard error did not take the last line.
-    is_stuck: AtomicBool,
-    lost: AtomicU64,
-}
-
-/// Whether standard error, as far as it can be asked, takes a line within `ms` milliseconds. A pipe
-/// that can be written has room for PIPE_BUF bytes, which is [`super::words::LINE_MAX`].
-fn takes_line(ms: c_int) -> bool {
-    let mut fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, which lives through the call.
-    unsafe { libc::poll(&mut fd, 1, ms) == 1 }
+    error: ErrorStream,
 }
 
 impl Sink {
@@ -70,14 +57,14 @@ impl Sink {
             file: (AtomicU64::new(0), AtomicU64::new(0)),
             forks: AtomicU32::new(0),
             opening: ForkLock::new(()),
-            is_stuck: AtomicBool::new(false),
-            lost: AtomicU64::new(0),
+            error: ErrorStream::new(),
         }
     }
 
     /// Before fork.
     pub fn hold(&self) {
         self.opening.hold();
+        self.error.hold();
     }
 
     /// After it. A child begins a file of its own.
@@ -89,6 +76,7 @@ impl Sink {
                 unsafe { libc::close(fd) };
             }
         }
+        self.error.release();
         self.opening.release();
     }
 
@@ -199,7 +187,7 @@ impl Sink {
     /// Writes a line.
     pub fn write(&self, line: &str) {
         match &self.path {
-            None => self.write_error(line),
+            None => self.error.write(line),
             Some(path) => {
                 let Some((fd, _)) = self.descriptor() else { return };
                 if let Err((e, done)) = unlimited(|| write(fd, line, None)) {
@@ -224,28 +212,6 @@ impl Sink {
                 unsafe { libc::ftruncate(fd, (at + end.len() as u64) as libc::off_t) };
             }
         }
-    }
-
-    fn write_error(&self, line: &str) {
-        let _held = self.opening.lock();
-        let ms = if self.is_stuck.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
-        let is_stuck = !takes_line(ms);
-        self.is_stuck.store(is_stuck, Ordering::Relaxed);
-        if is_stuck {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        without_signals(|| {
-            let lost = self.lost.swap(0, Ordering::Relaxed);
-            if lost > 0 {
-                let words = format!("... {lost} lines were not taken here\n");
-                let _ = write(libc::STDERR_FILENO, &words, None);
-            }
-            // The first write may have taken the room.
-            if (lost > 0 && !takes_line(0)) || write(libc::STDERR_FILENO, line, None).is_err() {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        });
     }
 }
 
@@ -277,29 +243,4 @@ fn unlimited<T>(write: impl FnOnce() -> T) -> T {
         true => write(),
         false => without_signals(write),
     }
-}
-
-/// Writes all bytes. One call unless the disk is full, whose error the second one has. An error
-/// comes with the number of bytes that were written.
-fn write(fd: c_int, text: &str, at: Option<u64>) -> core::result::Result<(), (Error, usize)> {
-    let mut done = 0;
-    while done < text.len() {
-        let rest = &text.as_bytes()[done..];
-        // SAFETY: bytes of the text.
-        let n = unsafe {
-            match at {
-                None => libc::write(fd, rest.as_ptr().cast(), rest.len()),
-                Some(at) => {
-                    let at = (at + done as u64) as libc::off_t;
-                    libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), at)
-                }
-            }
-        };
-        match usize::try_from(n) {
-            Ok(n) if n > 0 => done += n,
-            _ if last_error() == Error::Os(libc::EINTR) => {}
-            _ => return Err((last_error(), done)),
-        }
-    }
-    Ok(())
 }

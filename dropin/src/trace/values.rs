@@ -1,35 +1,15 @@
 //! Prints arguments and results, by their kinds.
 
 use super::names::{number_of, object, Flags, Named};
-use super::words::Words;
+use super::words::{put, Hex, Put, Words};
 use super::{commands, requests};
 use crate::abi::*;
 use crate::peek::{peek, text};
 use crate::verb_result::errno_name;
-use core::fmt::{self, Display, Write};
 use core::mem::offset_of;
-use core::net::Ipv6Addr;
 use gdrcore_calls::{Arg, Args, Outcome};
 use gdrcore_core::verbs::types::{access, mtu, qp_attr_mask, qp_state, qp_type};
 use gdrcore_net::reason;
-
-/// A number in hexadecimal.
-struct Hex(u32);
-
-impl Display for Hex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-/// A GID as an address of IPv6.
-struct Gid([u8; 16]);
-
-impl Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Ipv6Addr::from(self.0))
-    }
-}
 
 /// `ibv_event_type` without its prefix.
 fn event_name(event: u32) -> &'static str {
@@ -59,7 +39,7 @@ fn event_name(event: u32) -> &'static str {
 }
 
 /// The name of a device, or of a context's device.
-fn device(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
+fn device(w: &mut Words<'_>, kind: Arg, at: usize) {
     let device = match kind {
         Arg::Context => peek::<usize>(at).unwrap_or(0),
         _ => at,
@@ -67,22 +47,18 @@ fn device(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
     let mut buffer = [0; 64];
     let name = device.wrapping_add(offset_of!(ibv_device, name));
     match (at, text(name, &mut buffer).filter(|_| device != 0)) {
-        (0, _) => w.write_str("NULL"),
-        (_, Some(name)) => w.write_str(name),
-        (_, None) => write!(w, "{at:#x}"),
+        (0, _) => put!(w, "NULL"),
+        (_, Some(name)) => put!(w, name),
+        (_, None) => put!(w, Hex(at)),
     }
 }
 
 /// The struct at an address by `print`, or the address if it cannot be read.
-fn of<T: crate::peek::Bits>(
-    w: &mut Words<'_>,
-    at: usize,
-    print: impl FnOnce(&mut Words<'_>, T) -> fmt::Result,
-) -> fmt::Result {
+fn of<T: crate::peek::Bits>(w: &mut Words<'_>, at: usize, print: impl FnOnce(&mut Words<'_>, T)) {
     match peek::<T>(at) {
         Some(value) => print(w, value),
-        None if at == 0 => w.write_str("NULL"),
-        None => write!(w, "{at:#x}"),
+        None if at == 0 => put!(w, "NULL"),
+        None => put!(w, Hex(at)),
     }
 }
 
@@ -107,39 +83,34 @@ pub fn is_written(kind: Arg) -> bool {
 }
 
 /// An argument. `result`: that of the call, if it has been made.
-pub fn argument(
-    w: &mut Words<'_>,
-    kind: Arg,
-    (args, i): (&Args, usize),
-    result: Option<usize>,
-) -> fmt::Result {
+pub fn argument(w: &mut Words<'_>, kind: Arg, (args, i): (&Args, usize), result: Option<usize>) {
     let v = args[i];
     match kind {
-        Arg::Int => write!(w, "{}", v as i32),
-        Arg::U8 => write!(w, "{}", v as u8),
-        Arg::U16 => write!(w, "{}", v as u16),
-        Arg::U32 => write!(w, "{}", v as u32),
-        Arg::Size => write!(w, "{v}"),
-        Arg::Hex32 => write!(w, "{:#x}", v as u32),
-        Arg::Hex64 => write!(w, "{v:#x}"),
-        Arg::Address if v == 0 => w.write_str("NULL"),
-        Arg::Address => write!(w, "{v:#x}"),
+        Arg::Int => put!(w, v as i32),
+        Arg::U8 => put!(w, v as u8),
+        Arg::U16 => put!(w, v as u16),
+        Arg::U32 => put!(w, v as u32),
+        Arg::Size => put!(w, v),
+        Arg::Hex32 => put!(w, Hex(v as u32)),
+        Arg::Hex64 => put!(w, Hex(v)),
+        Arg::Address if v == 0 => put!(w, "NULL"),
+        Arg::Address => put!(w, Hex(v)),
         Arg::Text => {
             let mut buffer = [0; 128];
             match text(v, &mut buffer) {
-                Some(text) => write!(w, "{text:?}"),
-                None => write!(w, "{v:#x}"),
+                Some(text) => put!(w, format_args!("{text:?}")),
+                None => put!(w, Hex(v)),
             }
         }
         Arg::Device | Arg::Context => device(w, kind, v),
         Arg::Channel => match peek::<i32>(v.wrapping_add(offset_of!(ibv_comp_channel, fd))) {
-            Some(fd) if v != 0 => write!(w, "fd {fd}"),
-            _ if v == 0 => w.write_str("NULL"),
-            _ => write!(w, "{v:#x}"),
+            Some(fd) if v != 0 => put!(w, "fd ", fd),
+            _ if v == 0 => put!(w, "NULL"),
+            _ => put!(w, Hex(v)),
         },
-        Arg::Access => write!(w, "{}", Flags(v as u32, "IBV_ACCESS_", access::name)),
-        Arg::QpMask => write!(w, "{}", Flags(v as u32, "IBV_QP_", qp_attr_mask::name)),
-        Arg::QpState => write!(w, "{}", Named(v as u32, "IBV_QPS_", qp_state::name)),
+        Arg::Access => put!(w, Flags(v as u32, "IBV_ACCESS_", access::name)),
+        Arg::QpMask => put!(w, Flags(v as u32, "IBV_QP_", qp_attr_mask::name)),
+        Arg::QpState => put!(w, Named(v as u32, "IBV_QPS_", qp_state::name)),
         Arg::Sends => requests::sends(w, v, requests::is_datagram(args[0])),
         Arg::Recvs => requests::recvs(w, v),
         Arg::Sges => requests::sges(w, v, args[4] as u32),
@@ -152,123 +123,130 @@ pub fn argument(
 }
 
 /// What a successful call has written.
-fn written(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
+fn written(w: &mut Words<'_>, kind: Arg, at: usize) {
     match kind {
-        Arg::OutInt => of(w, at, |w, n: i32| write!(w, "{n}")),
-        Arg::OutU16 => of(w, at, |w, n: u16| write!(w, "{n:#x}")),
-        Arg::OutU32 => of(w, at, |w, n: u32| write!(w, "{n}")),
-        Arg::OutU64 => of(w, at, |w, n: u64| write!(w, "{n}")),
+        Arg::OutInt => of(w, at, |w, n: i32| put!(w, n)),
+        Arg::OutU16 => of(w, at, |w, n: u16| put!(w, Hex(n))),
+        Arg::OutU32 => of(w, at, |w, n: u32| put!(w, n)),
+        Arg::OutU64 => of(w, at, |w, n: u64| put!(w, n)),
         Arg::OutCq => of(w, at, |w, cq: usize| object(w, Arg::Cq, cq)),
-        Arg::OutGid => of(w, at, |w, gid: [u8; 16]| write!(w, "{}", Gid(gid))),
+        Arg::OutGid => of(w, at, |w, gid: [u8; 16]| put!(w, gid)),
         Arg::OutEvent => of(w, at, event),
         Arg::OutPort => of(w, at, |w, p: ibv_port_attr| {
             let (state, lid) = (p.state, p.lid);
             let mtu = Named(p.active_mtu, "IBV_", mtu::name);
-            write!(w, "{{state={state}, active_mtu={mtu}, lid={lid}}}")
+            put!(w, "{state=", state, ", active_mtu=", mtu, ", lid=", lid, "}")
         }),
         Arg::OutDeviceAttr => {
             of(w, at.wrapping_add(offset_of!(ibv_device_attr, limits)), |w, d: DeviceLimits| {
                 let (qp, wr, cq, cqe) = (d.max_qp, d.max_qp_wr, d.max_cq, d.max_cqe);
-                write!(w, "{{max_qp={qp}, max_qp_wr={wr}, max_cq={cq}, max_cqe={cqe}}}")
+                put!(w, "{max_qp=", qp, ", max_qp_wr=", wr, ", max_cq=", cq, ", max_cqe=", cqe, "}")
             })
         }
         Arg::OutQpAttr => of(w, at, |w, a: ibv_qp_attr| {
             let (state, qpn) = (Named(a.qp_state, "IBV_QPS_", qp_state::name), a.dest_qp_num);
-            write!(w, "{{qp_state={state}, dest_qp_num={qpn:#x}}}")
+            put!(w, "{qp_state=", state, ", dest_qp_num=", Hex(qpn), "}")
         }),
         Arg::OutSrqAttr => of(w, at, srq_attr),
         _ => of(w, at, ah_attr),
     }
 }
 
-fn event(w: &mut Words<'_>, e: ibv_async_event) -> fmt::Result {
-    write!(w, "{{{}", Named(e.event_type, "IBV_EVENT_", event_name))?;
+fn event(w: &mut Words<'_>, e: ibv_async_event) {
+    put!(w, "{", Named(e.event_type, "IBV_EVENT_", event_name));
     // SAFETY: any member of the union may be read as bits.
     let element = unsafe { e.element.cq } as usize;
     let (name, kind) = match e.event_type {
         0 => ("cq", Arg::Cq),
         1..=7 | 16 => ("qp", Arg::Qp),
         14 | 15 => ("srq", Arg::Srq),
-        _ => return w.write_str("}"),
+        _ => return put!(w, "}"),
     };
-    write!(w, ", {name}=")?;
-    object(w, kind, element)?;
-    w.write_str("}")
+    put!(w, ", ", name, "=");
+    object(w, kind, element);
+    put!(w, "}")
 }
 
-fn srq_attr(w: &mut Words<'_>, a: ibv_srq_attr) -> fmt::Result {
-    write!(w, "{{max_wr={}, max_sge={}, srq_limit={}}}", a.max_wr, a.max_sge, a.srq_limit)
+fn srq_attr(w: &mut Words<'_>, a: ibv_srq_attr) {
+    put!(w, "{max_wr=", a.max_wr, ", max_sge=", a.max_sge, ", srq_limit=", a.srq_limit, "}")
 }
 
-fn ah_attr(w: &mut Words<'_>, a: ibv_ah_attr) -> fmt::Result {
-    write!(w, "{{dlid={}, port_num={}", a.dlid, a.port_num)?;
+fn ah_attr(w: &mut Words<'_>, a: ibv_ah_attr) {
+    put!(w, "{dlid=", a.dlid, ", port_num=", a.port_num);
     if a.is_global != 0 {
-        write!(w, ", dgid={}, sgid_index={}", Gid(a.grh.dgid.raw), a.grh.sgid_index)?;
-        write!(w, ", hop_limit={}", a.grh.hop_limit)?;
+        put!(w, ", dgid=", a.grh.dgid.raw, ", sgid_index=", a.grh.sgid_index);
+        put!(w, ", hop_limit=", a.grh.hop_limit);
     }
-    w.write_str("}")
+    put!(w, "}")
 }
 
-fn cap(w: &mut Words<'_>, c: ibv_qp_cap) -> fmt::Result {
+fn cap(w: &mut Words<'_>, c: ibv_qp_cap) {
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = c;
-    write!(w, "{{max_send_wr={max_send_wr}, max_recv_wr={max_recv_wr}, ")?;
-    write!(w, "max_send_sge={max_send_sge}, max_recv_sge={max_recv_sge}, ")?;
-    write!(w, "max_inline_data={max_inline_data}}}")
+    put!(w, "{max_send_wr=", max_send_wr, ", max_recv_wr=", max_recv_wr, ", ");
+    put!(w, "max_send_sge=", max_send_sge, ", max_recv_sge=", max_recv_sge, ", ");
+    put!(w, "max_inline_data=", max_inline_data, "}")
 }
 
 /// Structs that the call reads.
-fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) -> fmt::Result {
+fn attributes(w: &mut Words<'_>, kind: Arg, at: usize, args: &Args) {
     match kind {
-        Arg::Gid => of(w, at, |w, gid: [u8; 16]| write!(w, "{}", Gid(gid))),
+        Arg::Gid => of(w, at, |w, gid: [u8; 16]| put!(w, gid)),
         Arg::AhAttr => of(w, at, ah_attr),
         Arg::SrqAttr => of(w, at, srq_attr),
         Arg::SrqInit => of(w, at, |w, i: ibv_srq_init_attr| srq_attr(w, i.attr)),
         Arg::SrqInitEx => of(w, at, |w, i: ibv_srq_init_attr_ex| {
-            write!(w, "{{comp_mask={:#x}, srq_type={}, attr=", i.comp_mask, i.srq_type)?;
-            srq_attr(w, i.attr)?;
-            w.write_str("}")
+            put!(w, "{comp_mask=", Hex(i.comp_mask), ", srq_type=", i.srq_type, ", attr=");
+            srq_attr(w, i.attr);
+            put!(w, "}")
         }),
         Arg::CqInitEx => of(w, at, |w, i: ibv_cq_init_attr_ex| {
-            write!(w, "{{cqe={}, comp_vector={}, ", i.cqe, i.comp_vector)?;
-            write!(w, "wc_flags={:#x}, comp_mask={:#x}}}", i.wc_flags, i.comp_mask)
+            put!(w, "{cqe=", i.cqe, ", comp_vector=", i.comp_vector, ", ");
+            put!(w, "wc_flags=", Hex(i.wc_flags), ", comp_mask=", Hex(i.comp_mask), "}")
         }),
         Arg::QpInit => of(w, at, qp_init),
         Arg::QpInitEx => of(w, at, |w, i: ibv_qp_init_attr_ex| {
-            write!(w, "{{comp_mask={:#x}, send_ops_flags={:#x}, ", i.comp_mask, i.send_ops_flags)?;
-            qp_init(w, i.plain())?;
-            w.write_str("}")
+            put!(
+                w,
+                "{comp_mask=",
+                Hex(i.comp_mask),
+                ", send_ops_flags=",
+                Hex(i.send_ops_flags),
+                ", "
+            );
+            qp_init(w, i.plain());
+            put!(w, "}")
         }),
         Arg::QpAttr => of(w, at, |w, a: ibv_qp_attr| qp_attr(w, &a, args[2] as u32)),
         Arg::Bind => of(w, at, |w, b: ibv_mw_bind| {
-            write!(w, "{{wr_id={}, bind_info=", b.wr_id)?;
-            requests::bind_info(w, &b.bind_info)?;
-            w.write_str("}")
+            put!(w, "{wr_id=", b.wr_id, ", bind_info=");
+            requests::bind_info(w, &b.bind_info);
+            put!(w, "}")
         }),
         Arg::BindInfo => of(w, at, |w, b: ibv_mw_bind_info| requests::bind_info(w, &b)),
-        _ => write!(w, "{at:#x}"),
+        _ => put!(w, Hex(at)),
     }
 }
 
-fn qp_init(w: &mut Words<'_>, i: ibv_qp_init_attr) -> fmt::Result {
-    write!(w, "{{qp_type={}, send_cq=", Named(i.qp_type, "IBV_QPT_", qp_type::name))?;
-    object(w, Arg::Cq, i.send_cq as usize)?;
-    w.write_str(", recv_cq=")?;
-    object(w, Arg::Cq, i.recv_cq as usize)?;
-    w.write_str(", srq=")?;
-    object(w, Arg::Srq, i.srq as usize)?;
-    w.write_str(", cap=")?;
-    cap(w, i.cap)?;
-    write!(w, ", sq_sig_all={}}}", i.sq_sig_all)
+fn qp_init(w: &mut Words<'_>, i: ibv_qp_init_attr) {
+    put!(w, "{qp_type=", Named(i.qp_type, "IBV_QPT_", qp_type::name), ", send_cq=");
+    object(w, Arg::Cq, i.send_cq as usize);
+    put!(w, ", recv_cq=");
+    object(w, Arg::Cq, i.recv_cq as usize);
+    put!(w, ", srq=");
+    object(w, Arg::Srq, i.srq as usize);
+    put!(w, ", cap=");
+    cap(w, i.cap);
+    put!(w, ", sq_sig_all=", i.sq_sig_all, "}")
 }
 
 /// The attributes that a mask names.
-fn qp_attr(w: &mut Words<'_>, a: &ibv_qp_attr, named: u32) -> fmt::Result {
+fn qp_attr(w: &mut Words<'_>, a: &ibv_qp_attr, named: u32) {
     use qp_attr_mask as mask;
     let state = |s| Named(s, "IBV_QPS_", qp_state::name);
     let (now, to) = (state(a.cur_qp_state), state(a.qp_state));
     let path_mtu = Named(a.path_mtu, "IBV_", mtu::name);
     let access = Flags(a.qp_access_flags, "IBV_ACCESS_", access::name);
-    let fields: [(u32, &str, &dyn Display); 18] = [
+    let fields: [(u32, &str, &dyn Put); 18] = [
         (mask::STATE, "qp_state", &to),
         (mask::CUR_STATE, "cur_qp_state", &now),
         (mask::PKEY_INDEX, "pkey_index", &a.pkey_index),
@@ -290,66 +268,61 @@ fn qp_attr(w: &mut Words<'_>, a: &ibv_qp_attr, named: u32) -> fmt::Result {
     ];
     let mut between = "{";
     for (_, name, value) in fields.iter().filter(|(bit, ..)| named & bit != 0) {
-        write!(w, "{between}{name}={value}")?;
+        put!(w, between, name, "=", value);
         between = ", ";
     }
     if named & mask::AV != 0 {
-        write!(w, "{between}ah_attr=")?;
-        ah_attr(w, a.ah_attr)?;
+        put!(w, between, "ah_attr=");
+        ah_attr(w, a.ah_attr);
         between = ", ";
     }
     if named & mask::CAP != 0 {
-        write!(w, "{between}cap=")?;
-        cap(w, a.cap)?;
+        put!(w, between, "cap=");
+        cap(w, a.cap);
         between = ", ";
     }
-    w.write_str(if between == "{" { "{}" } else { "}" })
+    put!(w, if between == "{" { "{}" } else { "}" })
 }
 
 /// ` = ` and the result, of an error with its reason if the call has recorded one.
-pub fn result(
-    w: &mut Words<'_>,
-    outcome: Outcome,
-    v: usize,
-    (errno, has_reason): (i32, bool),
-) -> fmt::Result {
+pub fn result(w: &mut Words<'_>, outcome: Outcome, v: usize, (errno, has_reason): (i32, bool)) {
     if outcome == Outcome::Void {
-        return Ok(());
+        return;
     }
-    w.write_str(" = ")?;
+    put!(w, " = ");
     if let Some(error) = outcome.error(v, errno) {
         match outcome {
-            Outcome::New(_) => w.write_str("NULL ")?,
-            Outcome::Number => w.write_str("-1 ")?,
+            Outcome::New(_) => put!(w, "NULL "),
+            Outcome::Number => put!(w, "-1 "),
             _ => {}
         }
-        w.write_str(&errno_name(error))?;
-        return match has_reason {
-            true => reason::with_text(|why| write!(w, " ({why})")),
-            false => Ok(()),
-        };
+        put!(w, &errno_name(error));
+        if has_reason {
+            reason::with_text(|why| put!(w, " (", why, ")"));
+        }
+        return;
     }
     match outcome {
         Outcome::New(kind) => new(w, kind, v),
         Outcome::Plain(kind) => argument(w, kind, (&[v, 0, 0, 0, 0, 0], 0), None),
-        _ => write!(w, "{}", v as i32),
+        _ => put!(w, v as i32),
     }
 }
 
 /// A new object, with the numbers by which other calls and the peer know it.
-fn new(w: &mut Words<'_>, kind: Arg, at: usize) -> fmt::Result {
+fn new(w: &mut Words<'_>, kind: Arg, at: usize) {
     if kind == Arg::Qp {
-        w.write_str("qp ")?;
+        put!(w, "qp ");
     }
-    argument(w, kind, (&[at, 0, 0, 0, 0, 0], 0), None)?;
+    argument(w, kind, (&[at, 0, 0, 0, 0, 0], 0), None);
     match kind {
         Arg::Mr => {
             let key = |offset| peek::<u32>(at + offset).unwrap_or(0);
             let (lkey, rkey) = (key(offset_of!(ibv_mr, lkey)), key(offset_of!(ibv_mr, rkey)));
-            write!(w, " lkey={lkey:#x} rkey={rkey:#x}")
+            put!(w, " lkey=", Hex(lkey), " rkey=", Hex(rkey))
         }
-        Arg::Mw => of(w, at + offset_of!(ibv_mw, rkey), |w, k: u32| write!(w, " rkey={k:#x}")),
-        Arg::Cq => of(w, at + offset_of!(ibv_cq, cqe), |w, n: i32| write!(w, " cqe={n}")),
-        _ => Ok(()),
+        Arg::Mw => of(w, at + offset_of!(ibv_mw, rkey), |w, k: u32| put!(w, " rkey=", Hex(k))),
+        Arg::Cq => of(w, at + offset_of!(ibv_cq, cqe), |w, n: i32| put!(w, " cqe=", n)),
+        _ => {}
     }
 }

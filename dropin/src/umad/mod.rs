@@ -19,10 +19,8 @@ mod mad;
 mod proto;
 
 use crate::adapter::Adapter;
-use crate::fork_verbs::around_forks;
 use crate::hca::ON_GENERAL;
 use crate::open_devices::{self, present, STATE};
-use crate::thread_lock::{ForkLock, ForkLockGuard};
 use crate::verb_result::{last_error, stat, Verb};
 use crate::worker::{Sleep, Wakeup, Worker};
 use core::ffi::{c_int, c_ulong};
@@ -30,6 +28,8 @@ use file::File;
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
+use gdrcore_net::fork::around_forks;
+use gdrcore_net::thread_lock::{ForkLock, ForkLockGuard};
 use gdrcore_net::{clock, fault};
 use mad::{class, Mad};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -177,7 +177,7 @@ fn arrivals() -> Vec<(&'static Adapter, Datagram)> {
     for open in &state.open {
         let Some(&adapter) = state.adapters.get(open.index as usize) else { continue };
         for _ in 0..BATCH {
-            match open.hca.device.take_general() {
+            match open.hca.take_general() {
                 Ok(Some(d)) => all.push((adapter, d)),
                 _ => break,
             }
@@ -203,7 +203,7 @@ fn take(adapter: &'static Adapter, d: &Datagram) {
             let state = STATE.lock();
             let open = state.open.iter().find(|o| o.index == adapter.index);
             // The peer repeats the request if the answer is lost.
-            let _ = open.map(|o| o.hca.device.send_general(&to, mad.bytes()));
+            let _ = open.map(|o| o.hca.send_general(&to, mad.bytes()));
         }
         _ => {
             let mut files = files();

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use gdrcore::*;
 
 use crate::bytes::Bytes;
+use crate::Coverage;
 
 /// Coverage of strings: a test fails if they cause refusals only.
 #[derive(Clone, Debug, Default)]
@@ -35,19 +36,16 @@ pub struct Reached {
     pub statuses: u32,
 }
 
-impl Reached {
-    /// Adds another string's coverage.
-    pub fn add(&mut self, other: &Reached) {
-        for (name, [good, bad]) in &other.calls {
-            let mine = self.calls.entry(name).or_default();
-            mine[0] += good;
-            mine[1] += bad;
-        }
-        self.good += other.good;
-        self.failed += other.failed;
+impl Coverage for Reached {
+    fn add(&mut self, other: &Reached) {
+        other.calls.iter().for_each(|(name, n)| self.calls.entry(name).or_default().add(n));
+        self.good.add(&other.good);
+        self.failed.add(&other.failed);
         self.statuses |= other.statuses;
     }
+}
 
+impl Reached {
     fn note(&mut self, name: &'static str, rc: i32) {
         assert!(rc > -4096, "{name} returned {rc}, which is no errno");
         self.calls.entry(name).or_default()[usize::from(rc < 0)] += 1;

@@ -96,6 +96,7 @@ impl Walk<'_> {
                 for at in [
                     core::mem::offset_of!(gdrc_config, pcap_path),
                     core::mem::offset_of!(gdrc_config, faults),
+                    core::mem::offset_of!(gdrc_config, strict),
                 ] {
                     cfg.0[at / 8] = 0;
                 }

@@ -33,13 +33,13 @@ a minute and begins nothing new; SIGINT, or a second SIGTERM, ends the router at
 wait for the next one. docs/ROUTER.md tells all of it.
 ";
 
-enum Wish {
+enum Request {
     Run(Options),
     Check(PathBuf),
     Say(String),
 }
 
-fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Request, lexopt::Error> {
     let mut words = lexopt::Parser::from_args(words);
     let mut options = Options { confine: true, ..Options::default() };
     let mut check = false;
@@ -55,9 +55,9 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
             Long("isolated") => options.isolated = true,
             Long("no-confine") => options.confine = false,
             Short('v') | Long("verbose") => options.verbose = true,
-            Short('h') | Long("help") => return Ok(Wish::Say(HELP.into())),
+            Short('h') | Long("help") => return Ok(Request::Say(HELP.into())),
             Short('V') | Long("version") => {
-                return Ok(Wish::Say(format!("gdrcore-routerd {}\n", env!("CARGO_PKG_VERSION"))))
+                return Ok(Request::Say(format!("gdrcore-routerd {}\n", env!("CARGO_PKG_VERSION"))))
             }
             Value(_) if options.file.is_some() => return Err("more than one FILE".into()),
             Value(file) => options.file = Some(file.into()),
@@ -68,25 +68,25 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Wish, lexopt::Error> {
         return Err("--listen and FILE: the file says where".into());
     }
     match options.file {
-        Some(file) if check => Ok(Wish::Check(file)),
+        Some(file) if check => Ok(Request::Check(file)),
         None if check => Err("--check needs a FILE".into()),
-        _ => Ok(Wish::Run(options)),
+        _ => Ok(Request::Run(options)),
     }
 }
 
-fn run(wish: Wish) -> Result<(), String> {
-    match wish {
-        Wish::Say(text) => std::io::stdout()
+fn run(request: Request) -> Result<(), String> {
+    match request {
+        Request::Say(text) => std::io::stdout()
             .write_all(text.as_bytes())
             .map_err(|e| format!("standard output: {e}")),
-        Wish::Check(file) => match &check(&file)[..] {
+        Request::Check(file) => match &check(&file)[..] {
             [] => Ok(()),
             faults => {
                 faults.iter().for_each(|fault| note(format_args!("{fault}")));
                 Err(format!("{}: {} faults", file.display(), faults.len()))
             }
         },
-        Wish::Run(mut options) => {
+        Request::Run(mut options) => {
             // A variable that is not UTF-8 is not a number.
             let text = |word: OsString| word.to_string_lossy().into_owned();
             let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -100,14 +100,14 @@ fn run(wish: Wish) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let wish = match parse(std::env::args_os().skip(1)) {
-        Ok(wish) => wish,
+    let request = match parse(std::env::args_os().skip(1)) {
+        Ok(request) => request,
         Err(what) => {
             note(format_args!("{what}\n{HELP}"));
             return ExitCode::from(2);
         }
     };
-    match run(wish) {
+    match run(request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
             note(format_args!("{what}"));

@@ -27,9 +27,9 @@ struct Resting {
     tenant: String,
 }
 
-/// The taker of blocks, and the blocks that it may take.
+/// The claimant of blocks, and the blocks that it may take.
 #[derive(Clone, Debug)]
-pub struct Taker<'t> {
+pub struct Claimant<'t> {
     /// The session.
     pub session: u32,
     /// Its tenant.
@@ -47,37 +47,37 @@ impl Blocks {
         &mut self,
         now: u64,
         count: u32,
-        taker: &Taker<'_>,
+        claimant: &Claimant<'_>,
         kept: &[Range<u32>],
     ) -> Option<Range<u32>> {
         self.wake(now);
-        let own = self.resting.iter().filter(|r| r.tenant == taker.tenant).count() as u32;
-        let spare = own + count <= taker.may_have;
-        let run = spare.then(|| self.free(count, taker, kept, "")).flatten();
-        let run = run.or_else(|| self.rested(count, taker, kept));
-        let run = run.or_else(|| self.free(count, taker, kept, taker.tenant))?;
+        let own = self.resting.iter().filter(|r| r.tenant == claimant.tenant).count() as u32;
+        let spare = own + count <= claimant.may_have;
+        let run = spare.then(|| self.free(count, claimant, kept, "")).flatten();
+        let run = run.or_else(|| self.rested(count, claimant, kept));
+        let run = run.or_else(|| self.free(count, claimant, kept, claimant.tenant))?;
         self.resting.retain(|r| !run.contains(&r.block));
         // Blocks beyond the quota rest no longer.
-        let left = self.resting.iter().filter(|r| r.tenant == taker.tenant).count() as u32;
-        let mut over = (left + count).saturating_sub(taker.may_have);
+        let left = self.resting.iter().filter(|r| r.tenant == claimant.tenant).count() as u32;
+        let mut over = (left + count).saturating_sub(claimant.may_have);
         self.resting.retain(|r| {
-            let goes = over > 0 && r.tenant == taker.tenant;
+            let goes = over > 0 && r.tenant == claimant.tenant;
             over -= u32::from(goes);
             !goes
         });
-        self.given.insert(run.start, (count, taker.session));
+        self.given.insert(run.start, (count, claimant.session));
         Some(run)
     }
 
-    /// The lowest run in which no block is in use or is another tenant's resting one.
+    /// The lowest run of blocks that are free. A resting block is free for its own tenant alone.
     fn free(
         &self,
         count: u32,
-        taker: &Taker<'_>,
+        claimant: &Claimant<'_>,
         kept: &[Range<u32>],
         tenant: &str,
     ) -> Option<Range<u32>> {
-        let mut first = taker.within.start;
+        let mut first = claimant.within.start;
         let mut taken: Vec<(u32, u32)> = self.given.iter().map(|(&at, &(n, _))| (at, n)).collect();
         let resting = self.resting.iter().filter(|r| r.tenant != tenant);
         taken.extend(resting.map(|r| (r.block, 1)));
@@ -89,16 +89,21 @@ impl Blocks {
             }
             first = first.max(at + n);
         }
-        let fits = count > 0 && first + count <= taker.within.end.min(BLOCKS.end);
+        let fits = count > 0 && first + count <= claimant.within.end.min(BLOCKS.end);
         fits.then(|| first..first + count)
     }
 
     /// A run of the tenant's resting blocks only: of several runs, the one whose first block has
     /// rested longest.
-    fn rested(&self, count: u32, taker: &Taker<'_>, kept: &[Range<u32>]) -> Option<Range<u32>> {
-        let own = || self.resting.iter().filter(|r| r.tenant == taker.tenant).map(|r| r.block);
+    fn rested(
+        &self,
+        count: u32,
+        claimant: &Claimant<'_>,
+        kept: &[Range<u32>],
+    ) -> Option<Range<u32>> {
+        let own = || self.resting.iter().filter(|r| r.tenant == claimant.tenant).map(|r| r.block);
         let may = |block: &u32| {
-            taker.within.contains(block) && !kept.iter().any(|kept| kept.contains(block))
+            claimant.within.contains(block) && !kept.iter().any(|kept| kept.contains(block))
         };
         own()
             .map(|first| first..first + count)
@@ -155,19 +160,20 @@ mod tests {
 
     /// Takes from all blocks; none is kept.
     fn take(b: &mut Blocks, now: u64, count: u32, session: u32) -> Option<Range<u32>> {
-        b.take(now, count, &taker(session, "a", BLOCKS.end), &[])
+        b.take(now, count, &claimant(session, "a", BLOCKS.end), &[])
     }
 
-    fn taker(session: u32, tenant: &str, may_have: u32) -> Taker<'_> {
-        Taker { session, tenant, may_have, within: BLOCKS }
+    fn claimant(session: u32, tenant: &str, may_have: u32) -> Claimant<'_> {
+        Claimant { session, tenant, may_have, within: BLOCKS }
     }
 
     #[test]
     fn a_tenant_that_others_know_by_its_blocks_has_no_others() {
         let mut b = Blocks::default();
-        let any = |b: &mut Blocks, n| b.take(0, n, &taker(1, "a", 1000), &[3..5, 6..8]);
-        let own =
-            |b: &mut Blocks, n| b.take(0, n, &Taker { within: 6..8, ..taker(2, "b", 1000) }, &[]);
+        let any = |b: &mut Blocks, n| b.take(0, n, &claimant(1, "a", 1000), &[3..5, 6..8]);
+        let own = |b: &mut Blocks, n| {
+            b.take(0, n, &Claimant { within: 6..8, ..claimant(2, "b", 1000) }, &[])
+        };
         assert_eq!((any(&mut b, 3), any(&mut b, 1)), (Some(8..11), Some(1..2)));
         assert_eq!(
             (own(&mut b, 3), own(&mut b, 1), own(&mut b, 1)),
@@ -233,43 +239,43 @@ mod tests {
         let mut first = Vec::new();
         // A tenant that opens and closes sessions never has more than its quota.
         for n in 0..100 {
-            let got = b.take(n, 1, &taker(1, "greedy", 4), &[]).unwrap();
+            let got = b.take(n, 1, &claimant(1, "greedy", 4), &[]).unwrap();
             assert!(got.end <= 5, "{got:?}");
             first.push(got.start);
             b.put(n, got, "greedy");
         }
         assert_eq!(first[..6], [1, 2, 3, 4, 1, 2], "new ones first, then what rested longest");
-        assert_eq!(b.take(200, 1, &taker(2, "other", 4), &[]), Some(5..6), "others' still rest");
+        assert_eq!(b.take(200, 1, &claimant(2, "other", 4), &[]), Some(5..6), "others' still rest");
         // A run of its own resting blocks; then a longer one, for which earlier blocks rest no
         // longer.
-        assert_eq!(b.take(200, 2, &taker(3, "greedy", 4), &[]), Some(1..3));
+        assert_eq!(b.take(200, 2, &claimant(3, "greedy", 4), &[]), Some(1..3));
         b.put(200, 1..3, "greedy");
-        assert_eq!(b.take(200, 4, &taker(4, "greedy", 4), &[]), Some(1..5));
+        assert_eq!(b.take(200, 4, &claimant(4, "greedy", 4), &[]), Some(1..5));
         b.put(201, 1..5, "greedy");
-        let one = b.take(201, 1, &taker(5, "greedy", 4), &[]).unwrap();
+        let one = b.take(201, 1, &claimant(5, "greedy", 4), &[]).unwrap();
         assert_eq!(one, 1..2);
-        assert_eq!(b.take(201, 3, &taker(6, "greedy", 3), &[]), Some(2..5));
+        assert_eq!(b.take(201, 3, &claimant(6, "greedy", 3), &[]), Some(2..5));
         // Of a map that has its blocks within others' only those count.
         let mut b = Blocks::default();
-        let own = Taker { within: 7..9, ..taker(1, "placed", 16) };
+        let own = Claimant { within: 7..9, ..claimant(1, "placed", 16) };
         for n in 0..5 {
             let got = b.take(n, 2, &own, &[]).unwrap();
             assert_eq!(got, 7..9, "its blocks are all that it has");
             b.put(n, got, "placed");
         }
-        assert_eq!(b.take(9, 1, &taker(2, "placed", 2), &[7..8, 8..9]), Some(1..2));
+        assert_eq!(b.take(9, 1, &claimant(2, "placed", 2), &[7..8, 8..9]), Some(1..2));
     }
 
     #[test]
     fn a_tenant_at_its_quota_loses_resting_blocks_for_a_longer_run() {
         let mut b = Blocks::default();
         for n in 0..3 {
-            assert_eq!(b.take(0, 1, &taker(n, "a", 3), &[]), Some(n + 1..n + 2));
+            assert_eq!(b.take(0, 1, &claimant(n, "a", 3), &[]), Some(n + 1..n + 2));
         }
         b.put(0, 1..2, "a");
         b.put(0, 3..4, "a");
         // Two in a row: neither run is its own.
-        assert_eq!(b.take(0, 2, &taker(7, "a", 2), &[]), Some(3..5));
-        assert_eq!(b.take(0, 1, &taker(8, "b", 2), &[]), Some(1..2), "it is beyond the quota");
+        assert_eq!(b.take(0, 2, &claimant(7, "a", 2), &[]), Some(3..5));
+        assert_eq!(b.take(0, 1, &claimant(8, "b", 2), &[]), Some(1..2), "it is beyond the quota");
     }
 }

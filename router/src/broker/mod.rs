@@ -23,7 +23,7 @@ pub use resume::{Keys, LEARN_NS};
 pub use session::{Session, SessionId, State, To, Up};
 pub use token::KEY;
 
-use crate::identity::{Seen, World};
+use crate::identity::{PeerFacts, World};
 use crate::policy::Policy;
 use blocks::Blocks;
 use gdrcore_net::via::proto::{
@@ -92,6 +92,7 @@ mod errno {
     pub const AGAIN: i32 = 11;
     pub const ACCESS: i32 = 13;
     pub const NO_SPACE: i32 = 28;
+    pub const REMOTE: i32 = 66; // EREMOTE
     pub const VERSION: i32 = 93; // EPROTONOSUPPORT
     pub const UNSUPPORTED: i32 = 95;
     pub const IN_USE: i32 = 98;
@@ -179,7 +180,7 @@ impl Broker {
     }
 
     /// Adds a connection, whose peer the kernel has identified as `seen`.
-    pub fn connect(&mut self, now: u64, seen: Seen) -> SessionId {
+    pub fn connect(&mut self, now: u64, seen: PeerFacts) -> SessionId {
         // Numbers wrap; 0 and those of present sessions are skipped.
         loop {
             self.last = self.last.wrapping_add(1);
@@ -219,6 +220,12 @@ impl Broker {
                 because!(errno::PROTOCOL, "message {kind} with {fds} descriptors, and it has none"),
                 out,
             );
+        }
+        if self.up(id).is_some_and(|up| up.tenant.device.is_some())
+            && !matches!(e.message, Message::Ping(()) | Message::Bye(_))
+        {
+            let why = "which a session on the router's device does not send";
+            return self.end(now, id, because!(errno::PROTOCOL, "message {kind}, {why}"), out);
         }
         match (is_up, e.answer, e.message) {
             (false, false, Message::Hello(hello)) if is_new => {

@@ -3,7 +3,7 @@
 use super::route::check_talk;
 use super::{because, errno, route_event, Action, Broker, SessionId, State};
 use crate::identity::{tenant_of, World};
-use crate::policy::{Policy, Tenant};
+use crate::policy::{Limits, Policy, Tenant};
 use std::ops::Range;
 
 impl Broker {
@@ -44,6 +44,11 @@ impl Broker {
         let Some(tenant) = self.policy.tenants.iter_mut().find(|t| t.name == name) else {
             return Err(format!("tenant {name}: the policy has none of that name"));
         };
+        if let Some(device) = &tenant.device {
+            if let Some((key, _)) = changes.iter().find(|(k, _)| Limits::OF_RELAY.contains(&&**k)) {
+                return Err(format!("{key}: it has no meaning beside the device '{device}'"));
+            }
+        }
         let mut limits = tenant.limits;
         changes.iter().try_for_each(|(key, value)| limits.set(key, value))?;
         tenant.limits = limits;
@@ -74,8 +79,15 @@ impl Broker {
         let State::Up(up) = &session.state else { return None };
         let (gid, before) = (up.gid, (up.tenant.name.clone(), up.tenant.network.clone()));
         let blocks = up.blocks.clone();
+        let device = up.tenant.device.clone();
         let tenant = tenant_of(&self.policy, &session.seen, up.ffr_id, world)?;
         self.not_denied(&tenant).ok()?;
+        if tenant.device != device {
+            return None;
+        }
+        if device.is_some() {
+            return (before.0 == tenant.name).then_some(tenant);
+        }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         let vip = self.vips.of(&self.policy, &tenant, far, |_| true)?;
         let same = before == (tenant.name.clone(), tenant.network.clone()) && vip == gid;

@@ -5,16 +5,16 @@
 //! sessions get theirs back; a HELLO without a token waits until then. A session that comes later
 //! is resumed if no other has its numbers.
 //!
-//! The floor is the last life that gave new numbers. A token of the floor or of a later life is
-//! valid until its session ends. So two valid tokens are of the same session or name different
-//! numbers.
+//! The floor is the last life that gave new numbers. A token from the floor or a later life is
+//! valid until its session ends. No life after the floor has given numbers, so two valid tokens
+//! that name the same numbers are of the same session.
 
 use super::token::{tenant_hash, Claim, Token, KEY, NONE};
 use super::{because, errno, Action, Broker, Refusal, SessionId, State};
 use crate::identity::{tenant_of, World};
 use crate::policy::Tenant;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::via::proto::Hello;
+use gdrcore_net::via::proto::{mode, Hello};
 use std::ops::Range;
 
 /// The time for which a new life waits for sessions of the former one before it gives new numbers.
@@ -67,7 +67,7 @@ impl Broker {
     }
 
     /// Whether new numbers are kept back.
-    pub fn learns(&self) -> bool {
+    pub fn is_recovering(&self) -> bool {
         self.learns_until().is_some()
     }
 
@@ -99,6 +99,8 @@ impl Broker {
     ) -> Result<bool, Refusal> {
         if self.check_not_draining().is_err()
             || hello.token != NONE
+            // Its numbers are the device's.
+            || hello.mode == mode::REMOTE
             || self.learns_until().is_none()
         {
             return Ok(false);
@@ -108,6 +110,10 @@ impl Broker {
             // The usual path refuses it.
             return Ok(false);
         };
+        if tenant.device.is_some() {
+            // It needs no numbers: a HELLO of another mode is refused at once.
+            return Ok(false);
+        }
         session.tenant.clone_from(&tenant.name);
         let same = |s: &super::Session| match &s.state {
             State::Waits(w) => w.tenant == tenant.name,

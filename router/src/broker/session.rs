@@ -1,7 +1,7 @@
 //! The session of one process: its identity, its numbers and routes, and its rates.
 
 use super::resume::Waiting;
-use crate::identity::Seen;
+use crate::identity::PeerFacts;
 use crate::policy::Tenant;
 use crate::rate::Rate;
 use gdrcore_net::via::proto::Service;
@@ -91,7 +91,7 @@ pub struct Up {
 #[derive(Debug)]
 pub struct Session {
     /// The kernel's facts about its process.
-    pub seen: Seen,
+    pub seen: PeerFacts,
     /// The tenant that it is, once its HELLO has come; empty: none.
     pub tenant: String,
     /// Its state.

@@ -68,13 +68,60 @@ fn frames_have_ip_headers_where_both_ends_know_of_them() {
     }
 }
 
+#[test]
+fn a_tenant_with_a_device_has_remote_sessions_and_no_others() {
+    let black = "[tenant.black]\nmatch = { uid = 4 }\ndevice = \"soft:192.0.2.4\"\n";
+    let policy = format!("{POLICY}{black}");
+    let remote = Hello { mode: mode::REMOTE, features: feature::REMOTE, qpns: 0, ..hello() };
+    let said = |actions: &[Action]| {
+        actions.iter().find_map(|a| match a {
+            Action::Send(_, e) | Action::Join(_, e) => match &e.message {
+                Message::Welcome(w) => Some((e.status, w.mode, w.features)),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let mut b = Bench::new(&policy);
+    // It waits for no numbers, which are the device's.
+    b.broker.resume_by(Keys { key: [1; 16], floor: 0, learn_until: Some(2 * SECOND) });
+    let id = b.connect(4);
+    let actions = b.hello(id, remote);
+    assert!(matches!(actions[..], [Action::Join(..)]), "{actions:?}");
+    assert_eq!(said(&actions), Some((0, mode::REMOTE, feature::REMOTE)));
+    let up = b.broker.up(id).unwrap();
+    assert_eq!((&up.gid[12..], up.blocks.len()), (&[192, 0, 2, 4][..], 0));
+    let id = b.connect(4);
+    let refused = said(&b.hello(id, hello())).map(|s| s.0);
+    assert_eq!(refused, Some(-66), "the HELLO that it tries first waits as little");
+    // Each mode is refused where the other is due.
+    let mut b = Bench::new(&policy);
+    for (uid, hello, status) in [(4, hello(), -66), (1, remote, -95)] {
+        let id = b.connect(uid);
+        assert_eq!(said(&b.hello(id, hello)).map(|s| s.0), Some(status), "user {uid}");
+    }
+    // No link and no listener is made for its address.
+    let (id, gid) = (b.connect(4), [0; 16]);
+    b.hello(id, remote);
+    assert!(b.route(id, gid, 5).iter().any(|a| matches!(a, Action::End(..))));
+    // Another device is another policy for it.
+    let id = b.connect(4);
+    b.hello(id, remote);
+    for (device, ends) in [("192.0.2.4", false), ("192.0.2.5", true)] {
+        let policy = Policy::parse(&policy.replace("192.0.2.4", device)).unwrap();
+        let mut out = Vec::new();
+        b.broker.reload(b.now, policy, &Host, &mut out);
+        assert_eq!(out.iter().any(|a| matches!(a, Action::End(..))), ends, "{device}");
+    }
+}
+
 impl Bench {
     fn new(policy: &str) -> Bench {
         Bench { broker: Broker::new(Policy::parse(policy).unwrap(), 7), now: 0, out: Vec::new() }
     }
 
-    fn seen(uid: u32) -> Seen {
-        Seen { socket: "/s".into(), pid: 100, uid: Some(uid), ..Seen::default() }
+    fn seen(uid: u32) -> PeerFacts {
+        PeerFacts { socket: "/s".into(), pid: 100, uid: Some(uid), ..PeerFacts::default() }
     }
 
     fn connect(&mut self, uid: u32) -> SessionId {

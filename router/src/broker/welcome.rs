@@ -1,12 +1,13 @@
 //! HELLO and WELCOME: the tenant of a session, and its numbers and address.
 
-use super::blocks::Taker;
+use super::blocks::Claimant;
 use super::resume::Kept;
 use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
+use gdrcore_net::addr::DeviceName;
 use gdrcore_net::shm::relay::RINGS;
 use gdrcore_net::via::proto::{
     common_version, feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSIONS,
@@ -37,9 +38,9 @@ impl Broker {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.state = State::Up(Box::new(up));
                 }
-                let relays = welcome.features & feature::RELAY != 0;
+                let joins = welcome.features & (feature::RELAY | feature::REMOTE) != 0;
                 let e = Envelope::answer(seq, 0, Message::Welcome(welcome));
-                out.push(if relays { Action::Join(id, e) } else { Action::Send(id, e) });
+                out.push(if joins { Action::Join(id, e) } else { Action::Send(id, e) });
             }
             Err(refusal) => self.refuse(id, seq, refusal, out),
         }
@@ -86,13 +87,8 @@ impl Broker {
                 its.1
             ));
         }
-        if !matches!(h.mode, mode::ANY | mode::SWITCH) || h.features & feature::DIRECT == 0 {
-            return Err(because!(
-                errno::UNSUPPORTED,
-                "this router makes direct links only, and the program wants none"
-            ));
-        }
         let tenant = tenant?;
+        check_mode(&tenant, h)?;
         self.not_denied(&tenant)?;
         let name = &tenant.name;
         let quotas = tenant.quotas;
@@ -132,12 +128,12 @@ impl Broker {
         let has: usize = self.of_tenant(&tenant.name).map(|up| up.blocks.len()).sum();
         let may_have = tenant.quotas.blocks.saturating_sub(has as u32);
         let within = tenant.place.clone().unwrap_or(BLOCKS);
-        let taker = Taker { session: id, tenant: &tenant.name, may_have, within };
+        let claimant = Claimant { session: id, tenant: &tenant.name, may_have, within };
         let kept: Vec<_> = match &tenant.place {
             Some(_) => Vec::new(),
             None => self.policy.tenants.iter().filter_map(|t| t.place.clone()).collect(),
         };
-        self.blocks.take(now, count, &taker, &kept).ok_or_else(|| {
+        self.blocks.take(now, count, &claimant, &kept).ok_or_else(|| {
             let whose = match &tenant.place {
                 Some(own) => format!("of tenant {}, which has {} blocks", tenant.name, own.len()),
                 None => "on this host".into(),
@@ -167,6 +163,7 @@ impl Broker {
         };
         let token = self.token_of(&kept, &tenant);
         let Kept { number, gid, blocks } = kept;
+        let remote = tenant.device.is_some();
         let relays = h.features & feature::RELAY != 0 && !blocks.is_empty();
         let grows = relays && h.features & feature::GROW != 0 && !self.is_slow(&tenant);
         let headers = relays && h.features & feature::HEADERS != 0;
@@ -177,11 +174,11 @@ impl Broker {
         }
         let welcome = Welcome {
             version: common_version(h.versions, VERSIONS).unwrap_or(VERSIONS.0),
-            features: feature::DIRECT
+            features: if remote { feature::REMOTE } else { feature::DIRECT }
                 | if relays { feature::RELAY } else { 0 }
                 | if grows { feature::GROW } else { 0 }
                 | if headers { feature::HEADERS } else { 0 },
-            mode: mode::SWITCH,
+            mode: if remote { mode::REMOTE } else { mode::SWITCH },
             session: number,
             epoch: self.epoch,
             tenant: Text::new(&tenant.name),
@@ -249,6 +246,13 @@ impl Broker {
                 .values()
                 .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
         };
+        if let Some(at) = tenant.device.as_deref().and_then(|name| DeviceName::parse(name).ok()) {
+            let gid = match at {
+                DeviceName::Soft(at) => at.ip,
+                _ => [0; 16],
+            };
+            return Ok(Kept { number: id, gid, blocks: 0..0 });
+        }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();
         let Some(gid) = self.vips.of(&self.policy, tenant, far, lives) else {
             return Err(because!(
@@ -263,5 +267,26 @@ impl Broker {
             n => self.numbers(now, n, id, tenant)?,
         };
         Ok(Kept { number: id, gid, blocks })
+    }
+}
+
+/// Whether a session may have the mode that it asks for.
+fn check_mode(tenant: &Tenant, h: &Hello) -> Result<(), Refusal> {
+    let name = &tenant.name;
+    match (&tenant.device, h.mode) {
+        (Some(_), mode::REMOTE) if h.features & feature::REMOTE != 0 => Ok(()),
+        (Some(device), _) => Err(because!(
+            errno::REMOTE,
+            "the verbs of tenant {name} are executed by the router, on {device}: this program \
+             opens a device of its own"
+        )),
+        (None, mode::ANY | mode::SWITCH) if h.features & feature::DIRECT != 0 => Ok(()),
+        (None, mode::REMOTE) => {
+            Err(because!(errno::UNSUPPORTED, "the policy has no `device` for tenant {name}"))
+        }
+        (None, _) => Err(because!(
+            errno::UNSUPPORTED,
+            "this router makes direct links only, and the program wants none"
+        )),
     }
 }

@@ -47,11 +47,11 @@ impl Daemon {
                 Request::Status => {
                     let (file, feed) = (self.file.as_deref(), self.feed.as_ref());
                     let (broker, relaying) = (&self.broker, &self.relaying);
-                    line(report::status(broker, relaying, feed, file, self.fence));
+                    let remoting = &self.remoting;
+                    line(report::status(broker, relaying, remoting, feed, file, self.fence));
                 }
-                Request::Sessions => {
-                    report::sessions(&self.broker, &self.relaying).for_each(&mut line)
-                }
+                Request::Sessions => report::sessions(&self.broker, &self.relaying, &self.remoting)
+                    .for_each(&mut line),
                 Request::Tenants => {
                     report::tenants(&self.broker, &self.relaying).for_each(&mut line)
                 }
@@ -71,7 +71,7 @@ impl Daemon {
         let mut actions = Vec::new();
         self.broker.set(tenant, changes, &mut actions)?;
         self.perform(actions);
-        self.relaying.review(&self.broker);
+        self.review();
         self.say(format_args!("has changed the limits of {tenant}"));
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Daemon {
             metrics::text(&counted.collect::<Vec<_>>())
         };
         // A policy is in force as long as the router runs.
-        let ready = match (self.is_draining(), self.relaying.lives()) {
+        let ready = match (self.is_draining(), self.relaying.is_alive()) {
             (true, _) => Err("drains"),
             (false, false) => Err("the relay's worker has failed"),
             (false, true) => Ok(()),

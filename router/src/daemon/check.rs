@@ -1,8 +1,8 @@
 //! A look at a policy and at what it names, before a router runs by it.
 
 use super::options::read_map;
-use super::sys;
 use super::users::Users;
+use super::{remoting, sys};
 use crate::nic;
 use crate::policy::{named, Lookup, Policy, Thing};
 use std::fs;
@@ -48,6 +48,8 @@ fn check_thing(thing: &Thing, users: &Users) -> Result<(), String> {
             let ip = Ipv6Addr::from(at.ip).to_canonical();
             is_here((ip, 0).into()).and_then(|()| nic::check(at))
         }
+        Thing::Device(at) => is_here((Ipv6Addr::from(at.ip).to_canonical(), 0).into()),
+        Thing::Nic(name) => remoting::open_one(name, &[]).map(drop),
         Thing::Address(at) => is_here(*at),
     }
 }

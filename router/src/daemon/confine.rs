@@ -7,18 +7,23 @@
 //!   uses: it knows no paths, so it lets files be read, and new ones be made, wherever the user
 //!   may. Any other call ends the process by SIGSYS. The kernel keeps a bit for each call without
 //!   conditions, so that it runs no filter for those of the data path (Linux 5.11).
-//! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map and
-//!   in /proc, and made in the folders of sockets and key; no TCP port is bound or connected to.
+//! * Landlock(7), where the kernel has it: files may be read in the folders of policy and map, in
+//!   /proc and, with a NIC, in /sys, and made in the folders of sockets and key; no TCP port is
+//!   bound or connected to.
 //!   It also keeps a process from looking at others as a debugger may, which `/proc/<pid>/ns/net`
 //!   takes, and all of `/proc/<pid>` under `hidepid`. So a router whose policy tells tenants apart
 //!   by `netns`, or whose /proc hides processes, has no Landlock.
+//!
+//! The driver of a GPU makes threads of its own before the first wall, and calls that nobody has
+//! listed. So a router with `gpus` has no Landlock, and its other calls are refused, not fatal.
 
 mod calls;
 
 use super::options::Options;
 use super::{listener, sys};
 use crate::policy::{Host, Policy, Source};
-use calls::{Call, CALLS, TGKILL};
+use calls::{Call, CALLS, CALLS_OF_NICS, OF_GPUS, TGKILL};
+use gdrcore_net::soft::socket_dirs;
 use landlock::{
     Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, ABI,
@@ -39,6 +44,9 @@ pub(super) enum Fence {
     NoLandlock,
     /// seccomp alone: the router has to look at other processes as Landlock forbids.
     Looks,
+    /// seccomp alone, which refuses a call and does not end the router: what the driver of a GPU
+    /// does is not known.
+    Gpu,
     /// Both.
     Whole,
 }
@@ -50,6 +58,9 @@ impl Fence {
             Fence::Off => "no",
             Fence::NoLandlock => "seccomp; this kernel has no Landlock",
             Fence::Looks => "seccomp; no Landlock, for a `netns` of the policy, or a hidden /proc",
+            Fence::Gpu => {
+                "seccomp, which refuses other calls; no Landlock, for the driver of `gpus`"
+            }
             Fence::Whole => "seccomp, Landlock",
         }
     }
@@ -81,6 +92,11 @@ impl Fence {
     }
 }
 
+/// Whether tenants have a NIC of the router.
+fn has_nic(policy: &Policy) -> bool {
+    policy.devices().any(|name| name.starts_with(gdrcore_verbs::name::PREFIX))
+}
+
 fn tells_by_netns(policy: &Policy) -> bool {
     policy.tenants.iter().any(|t| t.rules.netns.is_some())
 }
@@ -109,6 +125,9 @@ pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, Stri
     // Where that fails, the listener fails, and says why.
     let _ = sockets(policy).try_for_each(common);
     let _ = policy.tenants.iter().filter_map(|t| t.listen.as_ref()).try_for_each(own);
+    if !policy.gpus.is_empty() {
+        return Ok(Fence::Gpu);
+    }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if tells_by_netns(policy) || is_hidden(&mounts) {
         return Ok(Fence::Looks);
@@ -135,8 +154,11 @@ pub(super) fn landlock(policy: &Policy, options: &Options) -> Result<Fence, Stri
 ///
 /// # Errors
 /// In words: the kernel refuses, or this is no architecture whose calls are known.
-pub(super) fn seccomp() -> Result<(), String> {
-    for program in programs()? {
+pub(super) fn seccomp(policy: &Policy, fence: Fence) -> Result<(), String> {
+    if fence == Fence::Off {
+        return Ok(());
+    }
+    for program in programs(fence, has_nic(policy))? {
         sys::filter_calls(&program).map_err(|e| unconfined("seccomp", &e))?;
     }
     Ok(())
@@ -174,6 +196,18 @@ fn rules(policy: &Policy, options: &Options) -> Vec<(PathBuf, BitFlags<AccessFs>
         let is_root = beside.parent().is_none();
         all.push((if is_root { own } else { beside }, listens | AccessFs::MakeDir));
     }
+    // Where a device makes the names of its services, its status and the file of its receipts, and
+    // reads those of its peers.
+    let has_device = policy.devices().next().is_some();
+    let names = AccessFs::MakeDir | AccessFs::RemoveDir | AccessFs::ReadDir | listens;
+    let files = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::ReadFile;
+    all.extend(socket_dirs().into_iter().filter(|_| has_device).map(|dir| (dir, names | files)));
+    if has_nic(policy) {
+        // Where libibverbs finds NICs, and their device files.
+        let looks = AccessFs::ReadFile | AccessFs::ReadDir;
+        all.push(("/sys".into(), looks));
+        all.push(("/dev/infiniband".into(), looks | AccessFs::WriteFile | AccessFs::IoctlDev));
+    }
     if let Some(key) = super::key_path(policy, options) {
         let writes = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::RemoveFile;
         all.push((folder(&key), writes | AccessFs::ReadFile));
@@ -191,8 +225,8 @@ fn rules(policy: &Policy, options: &Options) -> Vec<(PathBuf, BitFlags<AccessFs>
 }
 
 /// The filters, in the order in which they are installed. The kernel runs all of them, and the
-/// strictest verdict counts.
-fn programs() -> Result<[BpfProgram; 2], String> {
+/// strictest verdict counts. `nic`: the router drives one.
+fn programs(fence: Fence, nic: bool) -> Result<[BpfProgram; 2], String> {
     let arch = std::env::consts::ARCH.try_into().map_err(|_| {
         unconfined("seccomp", &format_args!("{}: its calls are not known", std::env::consts::ARCH))
     })?;
@@ -203,8 +237,16 @@ fn programs() -> Result<[BpfProgram; 2], String> {
     let own = [[(0, u32::MAX, std::process::id())]];
     let own: Vec<&[_]> = own.iter().map(|test| &test[..]).collect();
     let mut rules = rules_of(CALLS)?;
+    for (number, conditions) in rules_of(if nic { CALLS_OF_NICS } else { &[] })? {
+        rules.entry(number).or_default().extend(conditions);
+    }
     rules.insert(TGKILL, tests(&own)?);
-    let listed = compile(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)?;
+    let mut others = SeccompAction::KillProcess;
+    if fence == Fence::Gpu {
+        rules.entry(libc::SYS_ioctl).or_default().extend(tests(OF_GPUS)?);
+        others = SeccompAction::Errno(libc::EPERM as u32);
+    }
+    let listed = compile(rules, others, SeccompAction::Allow, arch)?;
     Ok([clone3, listed])
 }
 

@@ -3,9 +3,8 @@
 use super::sys::Epoll;
 use gdrcore_core::Error;
 use gdrcore_net::rights::Foreign;
-use gdrcore_net::shm::relay::Ends;
 use gdrcore_net::via::proto::Envelope;
-use gdrcore_net::via::wire::{receive, send, send_with, Buffer, Look};
+use gdrcore_net::via::wire::{receive, send, send_with, Buffer, ReadOutcome};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -58,7 +57,7 @@ impl Connection {
         Ok(Connection { fd, _process: process, token: tokens.socket, kept: None })
     }
 
-    pub(super) fn receive(&self, buffer: &mut Buffer) -> Look {
+    pub(super) fn receive(&self, buffer: &mut Buffer) -> ReadOutcome {
         receive(self.fd.as_fd(), buffer)
     }
 
@@ -85,10 +84,10 @@ impl Connection {
         became(send(self.fd.as_fd(), e, fd))
     }
 
-    /// Sends a WELCOME with rings. It is the first message of the connection, so there is room.
-    pub(super) fn send_rings(&self, e: &Envelope, ends: &Ends) -> Sent {
-        let fds = [&ends.up, &ends.down, &ends.socket].map(AsFd::as_fd);
-        became(send_with(self.fd.as_fd(), e, fds))
+    /// Sends a WELCOME with descriptors. It is the first message of the connection, so there is
+    /// room.
+    pub(super) fn send_with<const N: usize>(&self, e: &Envelope, fds: [&OwnedFd; N]) -> Sent {
+        became(send_with(self.fd.as_fd(), e, fds.map(AsFd::as_fd)))
     }
 
     /// Sends the kept message: the socket is writable again.

@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn each_change_of_a_tenant_is_published_once() {
-        let (ours, _theirs) = sys::pair().unwrap();
+        let [ours, _theirs] = sys::pair().unwrap();
         let mut adapter = Adapter {
             fd: Foreign::from(ours),
             token: 0,

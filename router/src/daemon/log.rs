@@ -10,7 +10,7 @@
 
 use super::offer;
 use crate::broker::SessionId;
-use crate::identity::Seen;
+use crate::identity::PeerFacts;
 use crate::policy::Policy;
 use gdrcore_net::via::proto::{Envelope, Message};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ const INFO: u8 = 6;
 
 /// The process of a session.
 #[derive(Clone, Debug, Default)]
-struct Who {
+struct SessionProcess {
     /// Empty: it is no tenant so far.
     tenant: String,
     program: String,
@@ -51,7 +51,7 @@ struct Who {
     has_joined: bool,
 }
 
-impl Who {
+impl SessionProcess {
     /// Whose lines are counted together.
     fn source(&self) -> String {
         match (self.tenant.as_str(), self.uid) {
@@ -84,7 +84,7 @@ pub(super) struct Log {
     journal: Option<(UnixDatagram, PathBuf)>,
     /// Standard error.
     lines: Option<OwnedFd>,
-    here: BTreeMap<SessionId, Who>,
+    here: BTreeMap<SessionId, SessionProcess>,
     counts: BTreeMap<String, Count>,
 }
 
@@ -109,9 +109,9 @@ impl Log {
     }
 
     /// A process has connected.
-    pub(super) fn came(&mut self, id: SessionId, seen: &Seen) {
+    pub(super) fn connected(&mut self, id: SessionId, seen: &PeerFacts) {
         let (program, pid, uid) = (seen.program.clone(), seen.pid, seen.uid);
-        self.here.insert(id, Who { program, pid, uid, ..Who::default() });
+        self.here.insert(id, SessionProcess { program, pid, uid, ..SessionProcess::default() });
     }
 
     /// The router answers its HELLO. `resumes`: it was a session of a former life of the router.
@@ -125,6 +125,10 @@ impl Log {
         policy: &Policy,
     ) {
         let Message::Welcome(w) = &e.message else { return };
+        if e.status == -libc::EREMOTE {
+            // It asks for a session of the other mode next.
+            self.here.remove(&id);
+        }
         let Some(who) = self.here.get_mut(&id) else { return };
         who.tenant = w.tenant.as_str().into();
         who.is_named = policy.tenants.iter().any(|t| t.name == who.tenant);
@@ -150,7 +154,7 @@ impl Log {
 
     /// A connection was closed at once.
     pub(super) fn turned_away(&mut self, now: u64, why: &str) {
-        self.tell(now, None, &Who::default(), "refused", why);
+        self.tell(now, None, &SessionProcess::default(), "refused", why);
     }
 
     /// Tells how many lines were left out, where the second is over.
@@ -181,7 +185,7 @@ impl Log {
     }
 
     /// The source under which a process's lines are counted.
-    fn counted_as(&self, who: &Who) -> String {
+    fn counted_as(&self, who: &SessionProcess) -> String {
         let source = who.source();
         let strangers = || self.counts.values().filter(|count| !count.is_named).count();
         let has_own = who.is_named || self.counts.contains_key(&source) || strangers() < SOURCES;
@@ -192,7 +196,14 @@ impl Log {
         }
     }
 
-    fn tell(&mut self, now: u64, id: Option<SessionId>, who: &Who, what: &str, why: &str) {
+    fn tell(
+        &mut self,
+        now: u64,
+        id: Option<SessionId>,
+        who: &SessionProcess,
+        what: &str,
+        why: &str,
+    ) {
         self.tick(now);
         let source = self.counted_as(who);
         let lines = self.counts.get(&source).map_or(0, |count| count.lines);
@@ -214,7 +225,7 @@ impl Log {
     }
 }
 
-fn entry(id: Option<SessionId>, who: &Who, what: &str, why: &str) -> LogEntry {
+fn entry(id: Option<SessionId>, who: &SessionProcess, what: &str, why: &str) -> LogEntry {
     let id = id.map(|id| id.to_string()).unwrap_or_default();
     let of = |fact: &str| if fact.is_empty() { "-".to_string() } else { fact.to_string() };
     let (tenant, pid) = (of(&who.tenant), who.pid);

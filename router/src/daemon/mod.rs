@@ -15,6 +15,7 @@ mod metrics;
 mod options;
 mod peer_process;
 mod relaying;
+mod remoting;
 mod report;
 mod session_rings;
 mod sessions;
@@ -46,7 +47,8 @@ use listener::Listener;
 use log::Log;
 use metrics::Metrics;
 use peer_process::Host;
-use relaying::Relaying;
+use relaying::RelayWorker;
+use remoting::RemoteWorkers;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,6 +65,9 @@ const SPARE: usize = 64;
 const PER_SESSION: usize = 3;
 /// Descriptors of a session for traffic with other hosts.
 const TO_HOSTS: usize = 2;
+/// Descriptors of a session on a device of the router: its sockets, its file, and some completion
+/// channels.
+const ON_DEVICE: usize = 12;
 
 /// The time of a drain by SIGTERM.
 const DRAIN_NS: u64 = 60_000_000_000;
@@ -75,6 +80,7 @@ const PROCESS: u64 = 4 << 32;
 const ADMIN_LISTENER: u64 = 5 << 32;
 const ADMIN: u64 = 6 << 32;
 const RELAY: u64 = 7 << 32;
+const REMOTE: u64 = 16 << 32;
 const METRICS_LISTENER: u64 = 8 << 32;
 const METRICS: u64 = 9 << 32;
 const FEED_LISTENER: u64 = 14 << 32;
@@ -98,7 +104,8 @@ pub struct Daemon {
     admin: Option<Listener>,
     admins: BTreeMap<u64, Admin>,
     connections: BTreeMap<SessionId, Connection>,
-    relaying: Relaying,
+    relaying: RelayWorker,
+    remoting: RemoteWorkers,
     metrics: Option<Metrics>,
     /// `None`: the map is a file, or there are no other hosts.
     feed: Option<Feed>,
@@ -134,7 +141,11 @@ impl Daemon {
             .metrics
             .map(|at| Metrics::open(at, now_ns(), &epoll, METRICS_LISTENER))
             .transpose()?;
+        let mut devices = remoting::open(&policy)?;
         let fence = confine::landlock(&policy, options)?;
+        if fence == Fence::Whole {
+            remoting::open_nics_anew(&mut devices)?;
+        }
         let admin = policy
             .admin
             .as_deref()
@@ -147,15 +158,19 @@ impl Daemon {
             epoll.add(admin.fd(), ADMIN_LISTENER).map_err(said("epoll"))?;
         }
         let at = policy.host.as_ref().map(|host| &host.at);
-        let relaying = Relaying::start(at, at.and_then(|at| given.udp(at)))?;
+        let relaying = RelayWorker::start(at, at.and_then(|at| given.udp(at)))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
+        let remoting = RemoteWorkers::start(devices)?;
+        epoll.add(remoting.fd(), REMOTE).map_err(said("epoll"))?;
         let feed = Feed::open(&policy, &epoll)?;
         let keys = key_file(&policy, options);
         let epoch = match &keys {
             Some((file, _)) => file.life(),
             None => random_seed().map_err(|e| format!("random numbers: {e}"))?,
         };
-        let each = PER_SESSION + if relaying.mtu().is_some() { TO_HOSTS } else { 0 };
+        let each = PER_SESSION
+            + if relaying.mtu().is_some() { TO_HOSTS } else { 0 }
+            + if remoting.is_used() { ON_DEVICE } else { 0 };
         let most = sys::raise_descriptors().saturating_sub(SPARE) / each;
         let mut daemon = Daemon {
             file: options.file.clone(),
@@ -172,6 +187,7 @@ impl Daemon {
             admins: BTreeMap::new(),
             connections: BTreeMap::new(),
             relaying,
+            remoting,
             metrics,
             feed,
             reserve: reserve(),
@@ -190,13 +206,11 @@ impl Daemon {
         if let Some(mtu) = daemon.relaying.mtu() {
             daemon.broker.set_mtu(mtu);
         }
-        daemon.relaying.review(&daemon.broker);
+        daemon.review();
         let policy = daemon.broker.policy().clone();
         daemon.listen(&policy, &mut given)?;
         given.complain();
-        if fence != Fence::Off {
-            confine::seccomp()?;
-        }
+        confine::seccomp(&policy, fence)?;
         daemon.say(format_args!("is confined: {}", fence.name()));
         Ok(daemon)
     }
@@ -252,8 +266,11 @@ impl Daemon {
             if let Some(log) = &mut self.log {
                 log.tick(now_ns());
             }
-            if !self.relaying.lives() {
+            if !self.relaying.is_alive() {
                 return Err("the relay's worker has failed".into());
+            }
+            if !self.remoting.is_alive() {
+                return Err("the worker of a device has failed".into());
             }
         }
     }
@@ -272,9 +289,15 @@ impl Daemon {
         self.broker.drains_until().is_some()
     }
 
+    /// Tells the workers what has changed of policy and limits.
+    fn review(&mut self) {
+        self.relaying.review(&self.broker);
+        self.remoting.review(&self.broker);
+    }
+
     /// Prepares the end: without sessions the next life need not wait for any.
     fn retire(&mut self) {
-        if self.broker.blocks_given() == 0 && !self.broker.learns() {
+        if self.broker.blocks_given() == 0 && !self.broker.is_recovering() {
             self.keys.iter_mut().for_each(KeyFile::retire);
         }
     }
@@ -298,7 +321,7 @@ impl Daemon {
             PROCESS => self.gone(id),
             ADMIN_LISTENER => self.let_admins_in(),
             ADMIN => self.serve_admin(r),
-            RELAY => self.throw_out(),
+            RELAY | REMOTE => self.throw_out(),
             METRICS_LISTENER => self.let_readers_in(),
             METRICS => self.serve_reader(r),
             FEED_LISTENER => self.let_adapter_in(),
@@ -346,6 +369,7 @@ impl Daemon {
         let mut policy = read_policy(file, &self.users)?;
         policy.limit_by_ffr_id(&self.rate_limits)?;
         self.fence.admits(&policy)?;
+        self.remoting.admits(&policy)?;
         let admin = self.admin.as_ref().map(Listener::path);
         if policy.admin.is_some() && policy.admin.as_deref() != admin {
             return Err("`admin` can't change while the router runs".into());
@@ -355,6 +379,9 @@ impl Daemon {
         }
         if policy.metrics != self.metrics.as_ref().map(Metrics::at) {
             return Err("`metrics` can't change while the router runs".into());
+        }
+        if policy.gpus != self.broker.policy().gpus {
+            return Err("`gpus` can't change while the router runs".into());
         }
         if policy.host.as_ref().map(place) != self.broker.policy().host.as_ref().map(place) {
             return Err(
@@ -367,7 +394,7 @@ impl Daemon {
         let mut actions = Vec::new();
         self.broker.reload(now_ns(), policy, &Host, &mut actions);
         self.perform(actions);
-        self.relaying.review(&self.broker);
+        self.review();
         self.publish();
         self.say(format_args!("has read the policy anew"));
         Ok(())

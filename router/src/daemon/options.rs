@@ -2,7 +2,7 @@
 
 use super::users::Users;
 use super::{note, sys};
-use crate::firewall::{look, Firewall};
+use crate::firewall::{check as check_firewall, Firewall};
 use crate::policy::{Lookup, Map, Policy, Unmatched};
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,7 @@ impl Options {
         if policy.host.is_none() || self.firewall == Firewall::Off {
             return Ok(());
         }
-        match look(&policy.map.ports(), sys::own_uid()) {
+        match check_firewall(&policy.map.ports(), sys::own_uid()) {
             Err(why) if self.firewall == Firewall::Require => Err(format!("firewall: {why}")),
             Err(why) => {
                 note(format_args!("firewall: {why}; others of this host may send as the router"));

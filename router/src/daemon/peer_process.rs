@@ -1,7 +1,7 @@
 //! The kernel's facts about the process at the other end of a socket.
 
 use super::sys;
-use crate::identity::{Namespace, Seen, World};
+use crate::identity::{Namespace, PeerFacts, World};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -25,10 +25,10 @@ fn namespace(path: &Path) -> Option<Namespace> {
 ///
 /// The pid may be reused while its files are read, so afterwards the pidfd says whether the process
 /// still runs. `None`: it has ended.
-pub(super) fn look(socket: &Path, fd: BorrowedFd<'_>) -> Option<(Seen, Option<OwnedFd>)> {
+pub(super) fn identify(socket: &Path, fd: BorrowedFd<'_>) -> Option<(PeerFacts, Option<OwnedFd>)> {
     let cred = sys::credentials(fd).ok()?;
     let uid = is_told_apart(cred.uid).then_some(cred.uid);
-    let mut seen = Seen { socket: socket.into(), pid: cred.pid, uid, ..Seen::default() };
+    let mut seen = PeerFacts { socket: socket.into(), pid: cred.pid, uid, ..PeerFacts::default() };
     let process = sys::process(fd, cred.pid).ok();
     let Some(process) = process.filter(|_| cred.pid > 0) else { return Some((seen, None)) };
     let text = fs::read_to_string(format!("/proc/{}/cgroup", cred.pid)).unwrap_or_default();
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn a_process_of_ours_is_seen_as_what_it_is() {
-        let (a, _b) = sys::pair().unwrap();
-        let (seen, process) = look(Path::new("/s"), a.as_fd()).unwrap();
+        let [a, _b] = sys::pair().unwrap();
+        let (seen, process) = identify(Path::new("/s"), a.as_fd()).unwrap();
         assert_eq!(seen.pid as u32, std::process::id());
         assert_eq!(seen.uid, Some(sys::own_uid()));
         assert_eq!(seen.netns, Host.netns(Path::new("/proc/self/ns/net")));

@@ -33,7 +33,7 @@ const FULL: Duration = Duration::from_micros(100);
 struct Known {
     number: u16,
     limits: Limits,
-    /// [`Relaying::joined`] at its last session. The tenant with the least value is the least
+    /// [`RelayWorker::joined`] at its last session. The tenant with the least value is the least
     /// recently used.
     used: u64,
 }
@@ -54,7 +54,7 @@ struct Hosts {
     next: u64,
 }
 
-pub(super) struct Relaying {
+pub(super) struct RelayWorker {
     /// `None`: it is being dropped.
     commands: Option<SyncSender<Command>>,
     call: OwnedFd,
@@ -74,13 +74,16 @@ pub(super) struct Relaying {
     worker: Option<JoinHandle<()>>,
 }
 
-impl Relaying {
+impl RelayWorker {
     /// Starts the worker. `at`: this host's address, if there are others. `given`: the socket
     /// there, if a supervisor holds it.
     ///
     /// # Errors
     /// In words: the address is not free, or there is no descriptor or no thread.
-    pub(super) fn start(at: Option<&Endpoint>, given: Option<OwnedFd>) -> Result<Relaying, String> {
+    pub(super) fn start(
+        at: Option<&Endpoint>,
+        given: Option<OwnedFd>,
+    ) -> Result<RelayWorker, String> {
         let open = |at| Common::open(at, given).map_err(|e| no_address(at, e));
         let common = at.map(open).transpose()?;
         let hosts = at.zip(common.as_ref()).map(|(at, common)| Hosts {
@@ -93,19 +96,19 @@ impl Relaying {
             changes: None,
             next: 0,
         });
-        Relaying::begin(common, hosts).map_err(|e| format!("relay: {e}"))
+        RelayWorker::begin(common, hosts).map_err(|e| format!("relay: {e}"))
     }
 
-    fn begin(common: Option<Common>, hosts: Option<Hosts>) -> io::Result<Relaying> {
-        let (call, called) = sys::pair()?;
-        let (news, tells) = sys::pair()?;
+    fn begin(common: Option<Common>, hosts: Option<Hosts>) -> io::Result<RelayWorker> {
+        let [call, called] = sys::pair()?;
+        let [news, tells] = sys::pair()?;
         let slots = Arc::new(Slots::default());
         let (commands, queue) = sync_channel(COMMANDS);
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
         let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS, wire)?;
         let worker =
             gdrcore_net::threads::thread("relay", WORKER_STACK).spawn(move || worker.run())?;
-        Ok(Relaying {
+        Ok(RelayWorker {
             commands: Some(commands),
             call,
             news,
@@ -128,7 +131,7 @@ impl Relaying {
     }
 
     /// Whether the worker lives. It ends only by a fault of its own.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         self.worker.as_ref().is_some_and(|w| !w.is_finished())
     }
 
@@ -264,7 +267,7 @@ impl Relaying {
         }
     }
 
-    /// The time of the next [`Relaying::catch_up`]; `None`: the worker's table is current.
+    /// The time of the next [`RelayWorker::catch_up`]; `None`: the worker's table is current.
     pub(super) fn behind(&self, broker: &Broker) -> Option<u64> {
         let hosts = self.hosts.as_ref()?;
         (hosts.changes != Some(broker.far_changes())).then_some(hosts.next)
@@ -447,7 +450,7 @@ fn no_port(e: Error, port: u16) -> String {
     }
 }
 
-impl Drop for Relaying {
+impl Drop for RelayWorker {
     fn drop(&mut self) {
         self.commands = None;
         self.ring();

@@ -2,7 +2,8 @@
 
 use super::confine::Fence;
 use super::feed::Feed;
-use super::relaying::Relaying;
+use super::relaying::RelayWorker;
+use super::remoting::RemoteWorkers;
 use super::sys::own_uid;
 use super::wire;
 use crate::broker::{Broker, State};
@@ -19,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The router.
 pub(super) fn status(
     broker: &Broker,
-    relaying: &Relaying,
+    relaying: &RelayWorker,
+    remoting: &RemoteWorkers,
     feed: Option<&Feed>,
     file: Option<&Path>,
     fence: Fence,
@@ -40,6 +42,10 @@ pub(super) fn status(
         "address": policy.host.as_ref().map(|host| host.at.to_string()),
         "firewall": policy.host.as_ref().map(|_| rule(&ports(broker), own_uid())),
         "wire": relaying.wire().map(wired),
+        "devices": remoting
+            .devices()
+            .map(|(name, objects)| (name.to_string(), json!({"objects": objects})))
+            .collect::<Map<String, Value>>(),
         "feed": feed.map(|feed| fed(broker, feed)),
     })
     .to_string()
@@ -75,7 +81,7 @@ fn ports(broker: &Broker) -> BTreeSet<u16> {
 /// The other hosts, a line each.
 pub(super) fn hosts<'r>(
     broker: &'r Broker,
-    relaying: &Relaying,
+    relaying: &RelayWorker,
 ) -> impl Iterator<Item = String> + 'r {
     let silent = relaying.silent(now_ns());
     let mut all: BTreeMap<&str, (&Placed, usize)> = BTreeMap::new();
@@ -126,7 +132,8 @@ fn refused(all: &[AtomicU64; Refused::ALL.len()]) -> Value {
 /// The sessions, a line each.
 pub(super) fn sessions<'r>(
     broker: &'r Broker,
-    relaying: &'r Relaying,
+    relaying: &'r RelayWorker,
+    remoting: &'r RemoteWorkers,
 ) -> impl Iterator<Item = String> + 'r {
     broker.sessions().map(|(id, s)| {
         let seen = &s.seen;
@@ -151,6 +158,13 @@ pub(super) fn sessions<'r>(
                 "routes": up.routes.len(),
                 "listens": up.listens.len(),
                 "relay": relaying.counters(id).map(relay),
+                "remote": remoting.session(id).map(|(device, c)| json!({
+                    "device": device,
+                    "posted": count(&c.posted),
+                    "refused": count(&c.refused),
+                    "completed": count(&c.completed),
+                    "charged": count(&c.charged),
+                })),
             }),
         };
         shown.to_string()
@@ -178,7 +192,7 @@ pub(super) fn known(broker: &Broker) -> Vec<(Tenant, usize)> {
 /// The tenants, a line each.
 pub(super) fn tenants<'r>(
     broker: &Broker,
-    relaying: &'r Relaying,
+    relaying: &'r RelayWorker,
 ) -> impl Iterator<Item = String> + 'r {
     known(broker).into_iter().map(|(t, sessions)| {
         let l = &t.limits;

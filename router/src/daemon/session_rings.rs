@@ -3,7 +3,7 @@
 use super::wire::{self, add, flow_of, Came, Wire};
 use crate::relay::scheduler::OVERHEAD;
 use crate::relay::{
-    Counters, Goal, Ingress, Place, Refused, Scheduler, Slots, Stranger, Switch, SLOTS,
+    Counters, Destination, Ingress, Place, Refused, Scheduler, Slots, Switch, UnknownSender, SLOTS,
 };
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::readdress;
@@ -119,7 +119,7 @@ impl SessionRings {
             let goal = switch.route(now, from, &to, came.first);
             let leaves = goal.and_then(|goal| abroad(switch, &address, &to, goal, came.first));
             let to = match leaves {
-                Ok((Goal::Slot(to), _)) => to,
+                Ok((Destination::Slot(to), _)) => to,
                 Ok((goal, at)) => {
                     count(of(from), |c| &c.tx.0, 1);
                     count(of(from), |c| &c.tx.1, bytes as u64);
@@ -184,8 +184,8 @@ impl SessionRings {
         }
         let peer = match switch.far().sender(&came.from) {
             Ok(peer) => peer,
-            Err(Stranger::Host) => return self.welcome(now, own, counted, came),
-            Err(Stranger::Block) => return add(&counted.bad_block, 1),
+            Err(UnknownSender::Host) => return self.welcome(now, own, counted, came),
+            Err(UnknownSender::Block) => return add(&counted.bad_block, 1),
         };
         switch.far().note_life(&came.from);
         let to = match switch.route_far(peer, came.packet) {
@@ -292,7 +292,7 @@ impl SessionRings {
     }
 
     /// Looks at the rings of the next `most` sessions, if they are idle.
-    pub(super) fn look(&mut self, most: usize) {
+    pub(super) fn poll_idle(&mut self, most: usize) {
         for _ in 0..most.min(self.open.len()) {
             self.cursor = if self.cursor + 1 < self.open.len() { self.cursor + 1 } else { 0 };
             self.look_at(self.open[self.cursor]);
@@ -307,13 +307,13 @@ impl SessionRings {
         }
     }
 
-    /// As [`SessionRings::look`], but only after enough work: a look costs as much as a small
+    /// As [`SessionRings::poll_idle`], but only after enough work: a look costs as much as a small
     /// packet.
     #[inline]
     pub(super) fn look_in_time(&mut self, most: usize) {
         if self.passed >= LOOK_BYTES {
             self.passed = 0;
-            self.look(most);
+            self.poll_idle(most);
         }
     }
 
@@ -346,15 +346,15 @@ fn abroad(
     switch: &Switch,
     from: &[u8; 16],
     to: &[u8; 16],
-    goal: Goal,
+    goal: Destination,
     packet: &[u8],
-) -> Result<(Goal, Option<Endpoint>), Refused> {
+) -> Result<(Destination, Option<Endpoint>), Refused> {
     let at = match goal {
-        Goal::Slot(_) => return Ok((goal, None)),
-        Goal::Far(peer) => switch.far().peer(peer).ok_or(Refused::Address)?.at,
-        Goal::Outside => Endpoint::new(*to, 0, ROCE_PORT),
+        Destination::Slot(_) => return Ok((goal, None)),
+        Destination::Far(peer) => switch.far().peer(peer).ok_or(Refused::Address)?.at,
+        Destination::Outside => Endpoint::new(*to, 0, ROCE_PORT),
     };
-    if goal == Goal::Outside && is_mad(packet) {
+    if goal == Destination::Outside && is_mad(packet) {
         flow_of(from, to).check(0, packet).map_err(|_| Refused::Frame)?;
     }
     Ok((goal, Some(at)))
@@ -364,12 +364,12 @@ fn abroad(
 fn leave(
     wire: &mut Wire,
     slot: u16,
-    goal: Goal,
+    goal: Destination,
     (from, to): (&[u8; 16], &[u8; 16]),
     at: &Endpoint,
     packet: &Packet<'_>,
 ) {
-    if goal == Goal::Outside && is_mad(packet.first) {
+    if goal == Destination::Outside && is_mad(packet.first) {
         let mut changed = [0; MAD_AT + MAD_LEN + ICRC_LEN];
         changed.copy_from_slice(packet.first);
         readdress(&mut changed[MAD_AT..MAD_AT + MAD_LEN], from, &wire.at().ip);

@@ -2,15 +2,15 @@
 //! actions.
 
 use super::connection::{Connection, Sent, Tokens};
-use super::peer_process::{look, Host};
+use super::peer_process::{identify, Host};
 use super::sys::{self, Ready};
 use super::{reserve, Daemon, ADMIN_LISTENER, FEED_LISTENER, METRICS_LISTENER, PROCESS, SOCKET};
 use crate::broker::{Action, SessionId, State};
-use crate::identity::Seen;
+use crate::identity::PeerFacts;
 use gdrcore_net::clock::now_ns;
 use gdrcore_net::rights::Foreign;
 use gdrcore_net::via::proto::{Envelope, Message, Routed, Text};
-use gdrcore_net::via::wire::Look;
+use gdrcore_net::via::wire::ReadOutcome;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
@@ -34,11 +34,11 @@ impl Daemon {
                 }
                 continue;
             }
-            let Some((seen, process)) = look(&path, fd.as_fd()) else { continue };
+            let Some((seen, process)) = identify(&path, fd.as_fd()) else { continue };
             self.make_room(&seen);
             let id = self.broker.connect(now_ns(), seen.clone());
             if let Some(log) = &mut self.log {
-                log.came(id, &seen);
+                log.connected(id, &seen);
             }
             let tokens =
                 Tokens { socket: SOCKET | u64::from(id), process: PROCESS | u64::from(id) };
@@ -72,7 +72,7 @@ impl Daemon {
 
     /// If too many connections have no identity, ends the oldest one: of the newcomer's user, if
     /// that has one.
-    fn make_room(&mut self, newcomer: &Seen) {
+    fn make_room(&mut self, newcomer: &PeerFacts) {
         let strangers: Vec<(SessionId, Option<u32>)> = self
             .broker
             .sessions()
@@ -111,7 +111,7 @@ impl Daemon {
         for _ in 0..BATCH {
             let Some(connection) = self.connections.get(&id) else { return };
             match connection.receive(&mut self.buffer) {
-                Look::Message(m) => {
+                ReadOutcome::Message(m) => {
                     let mut actions = Vec::new();
                     let fds = if m.cut { m.count.max(1) } else { m.count };
                     self.broker.handle(
@@ -125,8 +125,8 @@ impl Daemon {
                     drop(m);
                     self.perform(actions);
                 }
-                Look::Nothing => return,
-                Look::Gone => return self.gone(id),
+                ReadOutcome::Nothing => return,
+                ReadOutcome::Gone => return self.gone(id),
             }
         }
     }
@@ -138,12 +138,20 @@ impl Daemon {
         self.perform(actions);
     }
 
-    /// Expels sessions whose rings the worker has given up.
+    /// Expels sessions that a worker has given up, for their rings or for the end of their device.
     pub(super) fn throw_out(&mut self) {
-        for id in self.relaying.broken() {
+        let relayed = self.relaying.broken().into_iter().map(|id| (id, None));
+        for (id, why) in relayed.chain(self.remoting.broken()) {
             let mut actions = Vec::new();
-            let why = "its rings hold what no program of ours writes, or it has let go of them";
-            self.broker.expel(now_ns(), id, libc::EPROTO, why, &mut actions);
+            let (errno, why) = match &why {
+                Some(why) => (libc::ENODEV, why.as_str()),
+                None => {
+                    let why =
+                        "its rings hold what no program of ours writes, or it has let go of them";
+                    (libc::EPROTO, why)
+                }
+            };
+            self.broker.expel(now_ns(), id, errno, why, &mut actions);
             self.perform(actions);
         }
     }
@@ -177,6 +185,7 @@ impl Daemon {
                 Action::Listen(id, service, on) => self.relaying.listen(id, service, on),
                 Action::End(id, why) => {
                     self.relaying.leave(id, !why.is_empty());
+                    self.remoting.leave(id);
                     self.connections.remove(&id);
                     if let Some(log) = &mut self.log {
                         log.gone(now_ns(), id, &why);
@@ -198,7 +207,7 @@ impl Daemon {
         let Some(connection) = self.connections.get(&owner) else {
             return Err("the process there is gone");
         };
-        let Ok((theirs, ours)) = sys::pair() else {
+        let Ok([theirs, ours]) = sys::pair() else {
             return Err("the router has no descriptor left: ask again");
         };
         // The caller sends one descriptor, the memory of its hello; the owner sends none.
@@ -212,11 +221,22 @@ impl Daemon {
         }
     }
 
-    /// Sends a WELCOME with new rings.
+    /// Sends a WELCOME with new rings, or with the descriptors of a remote session.
     fn welcome(&mut self, id: SessionId, e: &Envelope, queue: &mut VecDeque<Action>) {
         let mut more = Vec::new();
         let Some(connection) = self.connections.get(&id) else { return };
-        match self.relaying.join(&self.broker, id).map(|ends| connection.send_rings(e, &ends)) {
+        let tenant = self.broker.up(id).map(|up| &up.tenant);
+        let joined = match tenant.and_then(|tenant| Some((tenant, tenant.device.as_deref()?))) {
+            Some((tenant, device)) => {
+                let joined = self.remoting.join(id, device, tenant);
+                joined.map(|ends| connection.send_with(e, ends.0.each_ref()))
+            }
+            None => self
+                .relaying
+                .join(&self.broker, id)
+                .map(|ends| connection.send_with(e, [&ends.up, &ends.down, &ends.socket])),
+        };
+        match joined {
             Ok(Sent::Gone) => {}
             Ok(Sent::Lost) => self.broker.gone(now_ns(), id, &mut more),
             Ok(Sent::Full) => self.broker.expel(

@@ -2,7 +2,7 @@
 
 use gdrcore_net::addr::Endpoint;
 use gdrcore_net::closing::is_full;
-use gdrcore_net::rights::{refuse, Foreign};
+use gdrcore_net::rights::{self, refuse, Foreign};
 use std::ffi::CString;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -55,6 +55,11 @@ impl Epoll {
     /// Adds a descriptor, waiting for it to be readable. Closing its last copy removes it.
     pub(super) fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, false)
+    }
+
+    /// Removes a descriptor.
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, false)
     }
 
     /// Sets whether to wait for it to be writable as well.
@@ -214,12 +219,8 @@ pub(super) fn accept(fd: BorrowedFd<'_>) -> io::Result<Foreign> {
 }
 
 /// Two ends of a new socket for packets.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds: [RawFd; 2] = [-1; 2];
-    // SAFETY: room for two descriptors.
-    check(unsafe { libc::socketpair(libc::AF_UNIX, Kind::Packets.flags(), 0, fds.as_mut_ptr()) })?;
-    // SAFETY: the kernel has just made both.
-    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+pub(super) fn pair() -> io::Result<[OwnedFd; 2]> {
+    rights::pair().map_err(|e| io::Error::from_raw_os_error(e.errno()))
 }
 
 /// Process and user of the peer, as the kernel recorded them at connect.
@@ -421,7 +422,7 @@ mod tests {
 
     #[test]
     fn no_descriptor_comes_over_what_the_router_listens_at() {
-        let (one, _other) = pair().unwrap();
+        let [one, _other] = pair().unwrap();
         if !refuse(one.as_fd()) {
             gdrcore_testkit::skip!("this kernel refuses no descriptors");
         }

@@ -151,7 +151,7 @@ pub(super) struct Wire {
     /// The place of each slot in `sessions`.
     places: Vec<u16>,
     /// Slots of the sockets that are polled each round, with the time of the last packet.
-    hot: Vec<(u16, u64)>,
+    polled: Vec<(u16, u64)>,
     code: Vec<Insn>,
     entries: Vec<(u16, u16)>,
     /// A packet's room for each slot.
@@ -175,7 +175,7 @@ impl Wire {
             common: MappedPort::new(socket, &RECEIVES, memory)?,
             sessions: Vec::with_capacity(SLOTS),
             places: vec![NOWHERE; SLOTS],
-            hot: Vec::with_capacity(SLOTS + 1),
+            polled: Vec::with_capacity(SLOTS + 1),
             code: vec![BY_HASH; INSTRUCTIONS],
             entries: Vec::with_capacity(2 * SLOTS + 1),
             rooms: vec![[0; PACKET_MAX]; SLOTS],
@@ -210,8 +210,8 @@ impl Wire {
             && epoll.add(tx.as_fd(), TX | slot_token).is_ok();
         self.places[usize::from(slot)] = self.sessions.len() as u16;
         let (open, hop, held) = (None, Hop::default(), None);
-        let (waits, hot, shown) = (false, false, false);
-        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, hot, shown });
+        let (waits, polled, shown) = (false, false, false);
+        self.sessions.push(Sockets { slot, tx, rx, blocks, open, hop, held, waits, polled, shown });
         self.steer();
         heard
     }
@@ -313,24 +313,24 @@ impl Wire {
     }
 
     /// Polls a socket each round from here on, since epoll reports that it is readable.
-    pub(super) fn heat(&mut self, now: u64, slot: u16) {
+    pub(super) fn start_polling(&mut self, now: u64, slot: u16) {
         let is_new = match self.of(slot) {
-            Some(s) => !std::mem::replace(&mut s.hot, true),
-            None => slot == COMMON && self.hot.iter().all(|(other, _)| *other != slot),
+            Some(s) => !std::mem::replace(&mut s.polled, true),
+            None => slot == COMMON && self.polled.iter().all(|(other, _)| *other != slot),
         };
         if is_new {
-            self.hot.push((slot, now));
+            self.polled.push((slot, now));
         }
     }
 
     /// Receives from the sockets that are polled. Returns the number of packets.
-    pub(super) fn hear(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> usize {
-        let Wire { hot, common, sessions, places, .. } = self;
+    pub(super) fn receive(&mut self, now: u64, mut each: impl FnMut(Came<'_>)) -> usize {
+        let Wire { polled, common, sessions, places, .. } = self;
         let mut heard = 0;
-        hot.retain_mut(|(slot, last)| {
+        polled.retain_mut(|(slot, last)| {
             let place = places.get(usize::from(*slot)).copied().unwrap_or(NOWHERE);
-            let (port, is_hot, is_shown) = match sessions.get_mut(usize::from(place)) {
-                Some(s) => (&mut s.rx, &mut s.hot, &mut s.shown),
+            let (port, received_lately, is_shown) = match sessions.get_mut(usize::from(place)) {
+                Some(s) => (&mut s.rx, &mut s.polled, &mut s.shown),
                 // It gets messages of connection managers, which have no GRH.
                 None if *slot == COMMON => (&mut *common, &mut true, &mut true),
                 None => return false,
@@ -353,8 +353,8 @@ impl Wire {
                 port.show_headers();
             }
             *last = if n > 0 { now } else { *last };
-            *is_hot = now.saturating_sub(*last) < HOT_NS;
-            *is_hot
+            *received_lately = now.saturating_sub(*last) < HOT_NS;
+            *received_lately
         });
         heard
     }

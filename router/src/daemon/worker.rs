@@ -29,7 +29,7 @@ const SPIN_NS: u64 = 50_000;
 const ASK: u32 = 16;
 /// The token of the first thread's bell. Other tokens are slots: of a ring's bell, or with
 /// [`wire::RX`] or [`wire::TX`] of a socket.
-const CALL: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX;
 
 /// A command of the first thread.
 // Not boxed: the worker frees nothing.
@@ -59,7 +59,7 @@ pub(super) enum Command {
 pub(super) struct Worker {
     commands: Receiver<Command>,
     /// Readable when there are commands.
-    call: OwnedFd,
+    wake_fd: OwnedFd,
     /// Tells the first thread that a slot is broken.
     news: OwnedFd,
     epoll: Epoll,
@@ -75,19 +75,19 @@ impl Worker {
     /// `wire`: the socket for other hosts, and its counters.
     pub(super) fn new(
         commands: Receiver<Command>,
-        call: OwnedFd,
+        wake_fd: OwnedFd,
         news: OwnedFd,
         slots: Arc<Slots>,
         listens: usize,
         wire: Option<(wire::Common, Arc<wire::Counters>)>,
     ) -> std::io::Result<Worker> {
         let epoll = Epoll::new()?;
-        epoll.add(call.as_fd(), CALL)?;
+        epoll.add(wake_fd.as_fd(), WAKE)?;
         let wire = wire.map(|(common, counters)| Wire::new(common, counters, &epoll)).transpose();
         let wire = wire.map_err(|e| std::io::Error::other(format!("{e:?}")))?;
         let sessions = SessionRings::new(slots.clone(), listens, ROUND + BURST);
         let ready = Vec::with_capacity(64);
-        Ok(Worker { commands, call, news, epoll, ready, slots, sessions, wire, rounds: 0 })
+        Ok(Worker { commands, wake_fd, news, epoll, ready, slots, sessions, wire, rounds: 0 })
     }
 
     /// Works until the first thread drops the queue of commands.
@@ -97,7 +97,7 @@ impl Worker {
             let now = now_ns();
             // The rings first: a look at a ring is cheap, a look at a socket costs a system call.
             let passed = self.round(now);
-            let heard = self.hear(now);
+            let heard = self.receive(now);
             match passed {
                 // The last session waits for credit: do not poll on its account.
                 Some(last) if heard == 0 && self.sessions.scheduler.waits(last) => {}
@@ -132,7 +132,7 @@ impl Worker {
             if next.is_none() {
                 // Before the look at all rings, which takes long if there are many.
                 self.flush();
-                self.sessions.look(SLOTS);
+                self.sessions.poll_idle(SLOTS);
                 next = self.sessions.scheduler.next(now);
             }
             let Some(slot) = next else { break };
@@ -171,7 +171,7 @@ impl Worker {
     }
 
     /// Receives packets of other hosts. Returns how many there were.
-    fn hear(&mut self, now: u64) -> usize {
+    fn receive(&mut self, now: u64) -> usize {
         if self.wire.is_none() {
             return 0;
         }
@@ -181,7 +181,7 @@ impl Worker {
         }
         let Worker { wire: Some(wire), sessions, .. } = self else { return 0 };
         let (own, counted) = (*wire.at(), wire.counters().clone());
-        let heard = wire.hear(now, |came| sessions.arrive(now, &own, &counted, came));
+        let heard = wire.receive(now, |came| sessions.arrive(now, &own, &counted, came));
         sessions.wake();
         while let Some(slot) = self.sessions.broken.pop() {
             self.give_up(slot);
@@ -291,16 +291,16 @@ impl Worker {
             match token & !u64::from(u32::MAX) {
                 wire::RX => {
                     if let Some(wire) = &mut self.wire {
-                        wire.heat(now, slot);
+                        wire.start_polling(now, slot);
                     }
                 }
                 wire::TX => self.flush_one(slot, true),
-                _ if token == CALL => {
-                    while matches!(sys::read(&self.call, &mut [0; 64]), Ok(1..)) {}
+                _ if token == WAKE => {
+                    while matches!(sys::read(&self.wake_fd, &mut [0; 64]), Ok(1..)) {}
                 }
                 _ => {
                     let rings = self.sessions.rings.get_mut(usize::from(slot));
-                    if rings.is_some_and(|ring| ring.as_mut().is_some_and(Relay::hear)) {
+                    if rings.is_some_and(|ring| ring.as_mut().is_some_and(Relay::take_wakeups)) {
                         self.empty(slot);
                         self.give_up(slot);
                     }

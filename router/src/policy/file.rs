@@ -7,11 +7,14 @@ pub use named::{named, Named, Thing};
 use super::address::{self, Cidr};
 use super::checks::{check_name, fault, number, wrong, Checked, Wrong};
 use super::hosts::{self, HostTable};
-use super::limits::{rate, Amount};
+use super::limits::{memory, rate, Amount};
 use super::{
     outside, Allow, Fault, Limits, Local, Lookup, Map, Network, Pattern, Policy, Quotas, Rules,
     Tenant, Unmatched, DEFAULT_NETWORK,
 };
+use gdrcore_cuda::device::Bdf;
+use gdrcore_net::addr::Endpoint;
+use gdrcore_verbs::name::Name;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,6 +23,8 @@ use toml::Spanned;
 
 /// The pool of addresses if the file names none.
 const POOL: &str = "10.99.0.0/16";
+/// The `device` of a tenant whose engine is its own, whatever that of `[router]` is.
+const NO_DEVICE: &str = "none";
 /// Who may read metrics at an address of this host alone, if the file does not say.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
 
@@ -47,6 +52,9 @@ struct Router {
     line_rate: Option<Spanned<Amount>>,
     metrics: Option<Spanned<String>>,
     metrics_from: Option<Spanned<Vec<Spanned<String>>>>,
+    device: Option<Spanned<String>>,
+    #[serde(default)]
+    gpus: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -78,9 +86,29 @@ struct TenantTable {
     metered: Option<bool>,
     outside: Option<Spanned<bool>>,
     publish: Option<Vec<outside::PublishTable>>,
+    device: Option<Spanned<String>>,
+    memory: Option<Spanned<Amount>>,
 }
 
 impl TenantTable {
+    /// The first key that has no meaning beside `device`.
+    fn key_of_switch_mode(&self) -> Option<&'static str> {
+        let keys = [
+            ("vip", self.vip.is_some()),
+            ("network", self.network.is_some()),
+            ("blocks", self.blocks.is_some()),
+            ("routes", self.routes.is_some()),
+            ("listens", self.listens.is_some()),
+            ("route_rate", self.route_rate.is_some()),
+            ("rx_rate", self.rx_rate.is_some()),
+            ("tx_pps", self.tx_pps.is_some()),
+            ("metered", self.metered.is_some()),
+            ("outside", self.outside.is_some()),
+            ("publish", self.publish.is_some()),
+        ];
+        keys.into_iter().find(|(_, is_there)| *is_there).map(|(key, _)| key)
+    }
+
     fn published(&self) -> &[outside::PublishTable] {
         self.publish.as_deref().unwrap_or_default()
     }
@@ -113,7 +141,7 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
     tables.sort_by_key(|(name, _)| name.span().start);
     let mut tenants: Vec<Tenant> = Vec::new();
     for (name, table) in tables {
-        let tenant = tenant(name, table, &networks, lookup)?;
+        let tenant = tenant(name, table, file, &networks, lookup)?;
         clash(&tenants, &tenant, table)?;
         tenants.push(tenant);
     }
@@ -177,10 +205,12 @@ fn check(file: &File, lookup: Lookup<'_>) -> Checked<Policy> {
         .map(|at| rate("line_rate", &at.get_ref().0).or_else(|what| wrong(at, what)));
     let line_rate = line_rate.transpose()?;
     let (metrics, metrics_from) = metrics(&file.router)?;
+    let device = file.router.device.as_ref().map(device).transpose()?.map(|(name, _)| name);
+    let gpus = file.router.gpus.iter().map(gpu).collect::<Checked<_>>()?;
     #[rustfmt::skip]
     let policy = Policy {
         listen, admin, key, unmatched, local, line_rate, metrics, metrics_from, host, map, networks,
-        tenants,
+        tenants, device, gpus,
     };
     Ok(policy)
 }
@@ -203,6 +233,14 @@ fn host(
     let host = hosts::host(table, &map, file)?;
     hosts::place(at, &host.id, &map, tenants)?;
     Ok((Some(host), map))
+}
+
+/// A GPU by its PCI address.
+fn gpu(at: &Spanned<String>) -> Checked<String> {
+    match Bdf::parse(at.get_ref()) {
+        Some(_) => Ok(at.get_ref().clone()),
+        None => wrong!(at, "gpus '{}': a PCI address, such as b7:00.0", at.get_ref()),
+    }
 }
 
 /// The address of the metrics, and who may ask there: if other hosts reach the address, the file
@@ -284,6 +322,7 @@ fn networks(file: &File) -> Checked<Vec<Network>> {
 fn tenant(
     name: &Spanned<String>,
     table: &TenantTable,
+    file: &File,
     networks: &[Network],
     lookup: Lookup<'_>,
 ) -> Checked<Tenant> {
@@ -345,8 +384,59 @@ fn tenant(
         limits: limits(table)?,
         outside: table.outside.as_ref().is_some_and(|at| *at.get_ref()),
         publish: outside::published(table.published())?,
+        device: device_of(name, table, file.router.device.as_ref())?,
+        memory: memory_of(table, file.router.device.as_ref())?,
         place: None,
     })
+}
+
+/// A device of the router, and what it names of this host.
+fn device(at: &Spanned<String>) -> Checked<(String, Thing)> {
+    let name = at.get_ref();
+    let thing = match name.strip_prefix("soft:").map(Endpoint::parse) {
+        Some(Ok(endpoint)) => Thing::Device(endpoint),
+        Some(Err(_)) => return wrong!(at, "device '{name}': no address that a host can have"),
+        None if Name::parse(name).is_ok() => Thing::Nic(name.clone()),
+        None => {
+            return wrong!(
+                at,
+                "device '{name}': \"soft:ADDRESS[:PORT]\", or a NIC: \"verbs:NAME[:PORT[:GID]]\""
+            )
+        }
+    };
+    Ok((name.clone(), thing))
+}
+
+/// The router's device of a tenant. `default`: that of tenants whose tables name none.
+fn device_of(
+    tenant: &Spanned<String>,
+    table: &TenantTable,
+    default: Option<&Spanned<String>>,
+) -> Checked<Option<String>> {
+    let Some(at) = table.device.as_ref().or(default).filter(|at| at.get_ref() != NO_DEVICE) else {
+        return Ok(None);
+    };
+    let (name, _) = device(at)?;
+    match (table.key_of_switch_mode(), &table.device) {
+        (None, _) => Ok(Some(name)),
+        (Some(key), Some(at)) => wrong!(at, "device '{name}': `{key}` has no meaning beside it"),
+        (Some(key), None) => wrong!(
+            tenant,
+            "tenant '{}': `{key}` has no meaning beside the `device` of [router]; device = \
+             \"{NO_DEVICE}\" is without it",
+            tenant.get_ref()
+        ),
+    }
+}
+
+/// The memory that a tenant may register, if it has a device of the router.
+fn memory_of(table: &TenantTable, default: Option<&Spanned<String>>) -> Checked<Option<u64>> {
+    let Some(at) = &table.memory else { return Ok(None) };
+    let device = table.device.as_ref().or(default);
+    if device.is_none_or(|at| at.get_ref() == NO_DEVICE) {
+        return wrong!(at, "memory: it has a meaning beside a `device` alone");
+    }
+    memory(&at.get_ref().0).map(Some).or_else(|what| wrong(at, what))
 }
 
 fn limits(table: &TenantTable) -> Checked<Limits> {

@@ -11,6 +11,8 @@ const RATES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 const PPS: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Valid bursts, in bytes: a packet of any size fits.
 const BURSTS: RangeInclusive<u64> = 8 << 10..=4_000_000_000;
+/// Valid bytes of registered memory.
+const MEMORY: RangeInclusive<u64> = 4 << 10..=1 << 40;
 /// Valid weights.
 const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 /// The least burst where none is named.
@@ -63,6 +65,9 @@ impl Limits {
     pub fn need_relay(&self) -> bool {
         self.metered || self.tx_rate.is_some() || self.rx_rate.is_some() || self.tx_pps.is_some()
     }
+
+    /// The keys that a device of the router does not have.
+    pub const OF_RELAY: [&str; 3] = ["rx_rate", "tx_pps", "metered"];
 
     /// Changes one of them by its key, as in the file; `off` takes a limit away.
     ///
@@ -118,6 +123,16 @@ fn burst(key: &str, text: &str) -> Result<u64, String> {
     bytes(text)
         .filter(|n| BURSTS.contains(n))
         .ok_or_else(|| format!("{key} '{text}': bytes, such as 256KiB, from 8KiB to 4GB"))
+}
+
+/// Bytes that may be registered, of a text such as `4GiB`.
+///
+/// # Errors
+/// In words.
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    bytes(text)
+        .filter(|n| MEMORY.contains(n))
+        .ok_or_else(|| format!("memory '{text}': bytes, such as 4GiB, from 4KiB to 1TiB"))
 }
 
 /// Bytes of a text: a number, perhaps with a fraction, and a unit, `bit` or `B` (or none: bytes)

@@ -132,6 +132,10 @@ pub struct Tenant {
     pub outside: bool,
     /// Ports of the connection manager at which it answers there.
     pub publish: Vec<Service>,
+    /// The router's device that executes its verbs; `None`: its engine is its own.
+    pub device: Option<String>,
+    /// Most bytes that a session of it registers on that device; `None`: by the device's kind.
+    pub memory: Option<u64>,
     /// Its blocks of queue pair numbers, where other hosts know it by them; `None`: any others.
     pub place: Option<Range<u32>>,
 }
@@ -192,6 +196,10 @@ pub struct Policy {
     pub networks: Vec<Network>,
     /// The tenants, in the order of the file.
     pub tenants: Vec<Tenant>,
+    /// The router's device of tenants that the file does not name; those that it names have theirs.
+    pub device: Option<String>,
+    /// GPUs whose memory tenants of devices register, by PCI address.
+    pub gpus: Vec<String>,
 }
 
 /// How a file's names are looked up.
@@ -252,7 +260,8 @@ impl Policy {
     pub fn tenant(&self, name: &str) -> Option<Tenant> {
         let by_uid = || {
             let uid = name.strip_prefix("uid-")?.parse().ok()?;
-            (self.unmatched == Unmatched::Uid && name == uid_name(uid)).then(|| tenant_of_uid(uid))
+            (self.unmatched == Unmatched::Uid && name == uid_name(uid))
+                .then(|| self.tenant_of_uid(uid))
         };
         self.tenants.iter().find(|t| t.name == name).cloned().or_else(by_uid)
     }
@@ -282,6 +291,16 @@ impl Policy {
         Ok(())
     }
 
+    /// The devices that its tenants have, and may have.
+    pub fn devices(&self) -> impl Iterator<Item = &String> {
+        self.tenants.iter().filter_map(|t| t.device.as_ref()).chain(&self.device)
+    }
+
+    /// The tenant of a user that fits no other.
+    pub fn tenant_of_uid(&self, uid: u32) -> Tenant {
+        Tenant { device: self.device.clone(), ..tenant_of_uid(uid) }
+    }
+
     /// The network of a name. Every tenant's network exists.
     pub fn network(&self, name: &str) -> Option<&Network> {
         self.networks.iter().find(|n| n.name == name)
@@ -293,7 +312,7 @@ pub fn uid_name(uid: u32) -> String {
     format!("uid-{uid}")
 }
 
-/// The tenant of a user that fits no other.
+/// The same in a policy without devices.
 pub fn tenant_of_uid(uid: u32) -> Tenant {
     Tenant {
         name: uid_name(uid),
@@ -307,6 +326,8 @@ pub fn tenant_of_uid(uid: u32) -> Tenant {
         limits: Limits::NONE,
         outside: false,
         publish: Vec::new(),
+        device: None,
+        memory: None,
         place: None,
     }
 }

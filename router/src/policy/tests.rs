@@ -285,3 +285,79 @@ fn outside_needs_a_host_and_a_port_is_published_once() {
     let rules = some.outside_of(&some.tenants[0]).unwrap();
     assert!(rules.may(&gid(9)) && !rules.may(&gid(20)));
 }
+
+#[test]
+fn a_tenant_has_a_device_of_the_router_and_then_nothing_of_switch_mode() {
+    let a = "[tenant.a]\nlisten = \"/a\"\n";
+    let device = "device = \"soft:192.0.2.1:18000\"\n";
+    let p = Policy::parse(&format!("{a}{device}sessions = 3")).unwrap();
+    assert_eq!(p.tenants[0].device.as_deref(), Some("soft:192.0.2.1:18000"));
+    assert_eq!(Policy::parse(a).unwrap().tenants[0].device, None);
+    let nic = named(&format!("{a}device = \"verbs:mlx5_0:1:3\"")).unwrap().pop().unwrap();
+    assert_eq!(nic.thing, Thing::Nic("verbs:mlx5_0:1:3".into()));
+    refused(&format!("{a}device = \"verbs:mlx5_0:x\""), 3, 10, "or a NIC: \"verbs:NAME");
+    refused(&format!("{a}device = \"loopback\""), 3, 10, "device 'loopback'");
+    for at in ["", "x", "0.0.0.0", "224.0.0.1"] {
+        refused(&format!("{a}device = \"soft:{at}\""), 3, 10, "no address that a host can have");
+    }
+    for key in [
+        "vip = \"10.0.0.1\"",
+        "network = \"default\"",
+        "blocks = 1",
+        "routes = 1",
+        "listens = 1",
+        "route_rate = 1",
+        "rx_rate = \"1Gbit\"",
+        "tx_pps = 1",
+        "metered = false",
+        "outside = false",
+        "publish = []",
+    ] {
+        let name = key.split(' ').next().unwrap();
+        let words = format!("`{name}` has no meaning beside it");
+        refused(&format!("{a}{device}{key}"), 3, 10, &words);
+    }
+    let limited = "tx_rate = \"1MB\"\nburst = \"1MiB\"\nweight = 3\nallow = [\"a\"]\n";
+    let p = Policy::parse(&format!("{a}{device}{limited}memory = \"4GiB\"")).unwrap();
+    let t = &p.tenants[0];
+    assert_eq!(
+        (t.limits.tx_rate, t.limits.burst, t.limits.weight),
+        (Some(1_000_000), Some(1 << 20), 3)
+    );
+    assert_eq!((t.memory, t.allow.as_ref().map(Vec::len)), (Some(4 << 30), Some(1)));
+    refused(&format!("{a}{device}memory = \"1KiB\""), 4, 10, "from 4KiB to 1TiB");
+    refused(&format!("{a}memory = \"1GiB\""), 3, 10, "beside a `device` alone");
+    let place = named(&format!("{a}{device}")).unwrap().pop().unwrap();
+    assert_eq!((place.line, place.column), (3, 10));
+    assert!(matches!(place.thing, Thing::Device(at) if at.port == 18000), "{place:?}");
+}
+
+#[test]
+fn the_routers_device_is_that_of_tenants_without_one() {
+    let router = "[router]\nlisten = \"/s\"\nunmatched = \"uid\"\ndevice = \"soft:192.0.2.1\"\n";
+    let tenants = "[tenant.a]\nlisten = \"/a\"\n[tenant.b]\nlisten = \"/b\"\ndevice = \
+                   \"soft:192.0.2.2\"\n[tenant.c]\nlisten = \"/c\"\ndevice = \"none\"\nvip = \
+                   \"10.99.0.9\"\n";
+    let text = format!("{router}{tenants}");
+    let p = Policy::parse(&text).unwrap();
+    let of = |name| p.tenant(name).unwrap().device;
+    let device = |n: u8| Some(format!("soft:192.0.2.{n}"));
+    assert_eq!(["a", "b", "c", "uid-7"].map(of), [device(1), device(2), None, device(1)]);
+    let mut all: Vec<_> = p.devices().cloned().collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(all.into_iter().map(Some).collect::<Vec<_>>(), [device(1), device(2)]);
+    let named = named(&text).unwrap();
+    let devices = named.iter().filter(|n| matches!(n.thing, Thing::Device(_)));
+    assert_eq!(devices.map(|n| n.line).collect::<Vec<_>>(), [4, 9]);
+    let words = "`vip` has no meaning beside the `device` of [router]";
+    refused(&format!("{router}[tenant.a]\nlisten = \"/a\"\nvip = \"10.99.0.9\""), 5, 9, words);
+    refused("[router]\ndevice = \"none\"", 2, 10, "device 'none'");
+}
+
+#[test]
+fn gpus_have_pci_addresses() {
+    let p = Policy::parse("[router]\ngpus = [\"b7:00.0\", \"0001:3B:00.1\"]").unwrap();
+    assert_eq!(p.gpus, ["b7:00.0", "0001:3B:00.1"]);
+    refused("[router]\ngpus = [\"b7:00.0\", \"0\"]", 2, 20, "gpus '0'");
+}

@@ -53,7 +53,7 @@ struct Host {
 
 /// Why a packet's sender is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum UnknownSender {
     /// The address is no router's.
     Host,
     /// The source port names no block of a tenant there.
@@ -114,17 +114,17 @@ impl Far {
     /// The tenant that sends from an address and UDP port.
     ///
     /// # Errors
-    /// [`Stranger`]: none.
-    pub fn sender(&self, from: &Endpoint) -> Result<u32, Stranger> {
-        let host = self.host(from).ok_or(Stranger::Host)?;
-        let block = block_of(from.port).ok_or(Stranger::Block)?;
+    /// [`UnknownSender`]: none.
+    pub fn sender(&self, from: &Endpoint) -> Result<u32, UnknownSender> {
+        let host = self.host(from).ok_or(UnknownSender::Host)?;
+        let block = block_of(from.port).ok_or(UnknownSender::Block)?;
         let behind = self
             .sources
             .partition_point(|(h, blocks, _)| (*h as usize, blocks.start) <= (host, block));
         let (h, blocks, peer) =
-            behind.checked_sub(1).map(|at| &self.sources[at]).ok_or(Stranger::Block)?;
+            behind.checked_sub(1).map(|at| &self.sources[at]).ok_or(UnknownSender::Block)?;
         let is = *h as usize == host && blocks.contains(&block);
-        is.then_some(*peer).ok_or(Stranger::Block)
+        is.then_some(*peer).ok_or(UnknownSender::Block)
     }
 
     /// Whether a slot's session and a tenant may talk.
@@ -229,11 +229,11 @@ mod tests {
         for (host, block) in
             [(8, 0), (8, 4), (8, 1015), (5, 0), (5, 2), (5, 1013), (5, 1016), (9, 3)]
         {
-            assert_eq!(of(host, block), Err(Stranger::Block), "{host} {block}");
+            assert_eq!(of(host, block), Err(UnknownSender::Block), "{host} {block}");
         }
-        assert_eq!(of(6, 1), Err(Stranger::Host));
-        assert_eq!(far.sender(&at(8)), Err(Stranger::Block), "a port that names no block");
-        assert_eq!(Far::default().sender(&at(8)), Err(Stranger::Host));
+        assert_eq!(of(6, 1), Err(UnknownSender::Host));
+        assert_eq!(far.sender(&at(8)), Err(UnknownSender::Block), "a port that names no block");
+        assert_eq!(Far::default().sender(&at(8)), Err(UnknownSender::Host));
         assert_eq!(far.find(0, &[9; 16]).map(gid), Some((0, 9)));
         assert_eq!((far.find(2, &[9; 16]), far.find(1, &[7; 16])), (None, None));
     }

@@ -13,8 +13,8 @@ pub mod scheduler;
 pub mod slots;
 pub mod switch;
 
-pub use far::{Far, FarPeer, Stranger};
+pub use far::{Far, FarPeer, UnknownSender};
 pub use refused::Refused;
 pub use scheduler::{Ingress, Scheduler};
 pub use slots::{Counters, Slots, State, SLOTS, TENANTS};
-pub use switch::{Goal, OutsidePacket, Place, Switch};
+pub use switch::{Destination, OutsidePacket, Place, Switch};

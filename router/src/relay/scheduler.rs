@@ -39,7 +39,7 @@ pub enum Ingress {
 
 /// The state of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum TenantState {
     /// It has nothing to send.
     Idle,
     /// It is in one of the lists.
@@ -59,7 +59,7 @@ struct Tenant {
     fill_ns: u64,
     quantum: i64,
     deficit: i64,
-    stand: Stand,
+    stand: TenantState,
     /// The queue of its sessions that have packets.
     first: u16,
     last: u16,
@@ -114,7 +114,7 @@ impl Tenant {
             fill_ns: 0,
             quantum: QUANTUM,
             deficit: 0,
-            stand: Stand::Idle,
+            stand: TenantState::Idle,
             first: NONE,
             last: NONE,
         }
@@ -160,8 +160,8 @@ impl Scheduler {
         t.fill_ns = tx.max(pps);
         t.quantum = i64::from(limits.weight) * QUANTUM;
         // The new limits may end its wait.
-        if matches!(t.stand, Stand::Waits(_)) {
-            t.stand = Stand::Waits(now);
+        if matches!(t.stand, TenantState::Waits(_)) {
+            t.stand = TenantState::Waits(now);
             self.earliest = now;
         }
     }
@@ -170,9 +170,9 @@ impl Scheduler {
     pub fn forget(&mut self, tenant: u16) {
         let Some(t) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let stand = match t.stand {
-            Stand::Waits(_) => {
+            TenantState::Waits(_) => {
                 self.earliest = 0;
-                Stand::Waits(0)
+                TenantState::Waits(0)
             }
             other => other,
         };
@@ -219,8 +219,9 @@ impl Scheduler {
 
     /// Whether a session's tenant waits for credit, or all tenants do.
     pub fn waits(&self, slot: u16) -> bool {
-        let waits =
-            |s: &Session| matches!(self.tenants[usize::from(s.tenant)].stand, Stand::Waits(_));
+        let waits = |s: &Session| {
+            matches!(self.tenants[usize::from(s.tenant)].stand, TenantState::Waits(_))
+        };
         self.line_until.is_some() || self.sessions.get(usize::from(slot)).is_some_and(waits)
     }
 
@@ -231,8 +232,8 @@ impl Scheduler {
         }
         let tenant = self.queue(slot);
         let t = &mut self.tenants[usize::from(tenant)];
-        if t.stand == Stand::Idle {
-            t.stand = Stand::Listed;
+        if t.stand == TenantState::Idle {
+            t.stand = TenantState::Listed;
             // One quantum whatever its weight, because other new tenants wait behind it.
             t.deficit = QUANTUM;
             self.fresh.push_back(tenant);
@@ -269,11 +270,11 @@ impl Scheduler {
                 if is_fresh && !self.old.is_empty() {
                     self.old.push_back(tenant);
                 } else {
-                    t.stand = Stand::Idle;
+                    t.stand = TenantState::Idle;
                 }
             } else if let Some(at) = t.credit_at(now) {
                 list.pop_front();
-                t.stand = Stand::Waits(at);
+                t.stand = TenantState::Waits(at);
                 self.waiting.push_back(tenant);
                 self.earliest = self.earliest.min(at);
             } else if self.line.available(now) == 0 {
@@ -364,12 +365,12 @@ impl Scheduler {
             let Some(tenant) = self.waiting.pop_front() else { break };
             let t = &mut self.tenants[usize::from(tenant)];
             match t.stand {
-                Stand::Waits(until) if now < until => {
+                TenantState::Waits(until) if now < until => {
                     self.waiting.push_back(tenant);
                     self.earliest = self.earliest.min(until);
                 }
                 _ => {
-                    t.stand = Stand::Listed;
+                    t.stand = TenantState::Listed;
                     self.old.push_back(tenant);
                 }
             }

@@ -48,7 +48,7 @@ type Listen = ((u32, [u8; 16], u16, u16), u16);
 
 /// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum Destination {
     /// To the session of a slot.
     Slot(u16),
     /// To a tenant of another host.
@@ -176,7 +176,7 @@ impl Switch {
         from: u16,
         to: &[u8; 16],
         packet: &[u8],
-    ) -> Result<Goal, Refused> {
+    ) -> Result<Destination, Refused> {
         let sender = self.place(from).ok_or(Refused::Source)?;
         let network = sender.network;
         let (qpn, mad) = looked_at(packet, &sender.blocks)?;
@@ -184,7 +184,7 @@ impl Switch {
             Some(mad) => self.manager(now, from, network, to, mad),
             None => match self.owner(network, to, qpn / QPN_UNIT) {
                 Some(slot) => self.allowed(from, slot),
-                None if self.is_outside(from, to) && qpn > GSI_QPN => Ok(Goal::Outside),
+                None if self.is_outside(from, to) && qpn > GSI_QPN => Ok(Destination::Outside),
                 None => self.abroad(from, network, to, Some(qpn / QPN_UNIT)),
             },
         }
@@ -264,17 +264,17 @@ impl Switch {
         network: u32,
         to: &[u8; 16],
         block: Option<u32>,
-    ) -> Result<Goal, Refused> {
+    ) -> Result<Destination, Refused> {
         let peer = self.far.find(network, to);
         let of = |peer: &u32| {
             self.far.peer(*peer).is_some_and(|p| block.is_none_or(|b| p.blocks.contains(&b)))
         };
         let peer = peer.filter(of).ok_or(Refused::Qpn)?;
-        self.far.may(from, peer).then_some(Goal::Far(peer)).ok_or(Refused::Policy)
+        self.far.may(from, peer).then_some(Destination::Far(peer)).ok_or(Refused::Policy)
     }
 
-    fn allowed(&self, from: u16, to: u16) -> Result<Goal, Refused> {
-        self.slots.may(from, to).then_some(Goal::Slot(to)).ok_or(Refused::Policy)
+    fn allowed(&self, from: u16, to: u16) -> Result<Destination, Refused> {
+        self.slots.may(from, to).then_some(Destination::Slot(to)).ok_or(Refused::Policy)
     }
 
     /// The slot that has a block, if the address is its own too.
@@ -314,14 +314,14 @@ impl Switch {
         network: u32,
         to: &[u8; 16],
         mad: &[u8],
-    ) -> Result<Goal, Refused> {
+    ) -> Result<Destination, Refused> {
         let sender = self.sessions.get_mut(usize::from(from)).and_then(Option::as_mut);
         if !sender.is_some_and(|m| m.mads.take(now)) {
             return Err(Refused::Rate);
         }
         let addressee = Addressee::of(mad);
         if self.is_outside(from, to) {
-            return Ok(Goal::Outside);
+            return Ok(Destination::Outside);
         }
         if self.far.find(network, to).is_some() {
             let block = match addressee {

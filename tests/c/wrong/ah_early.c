@@ -5,18 +5,8 @@
 int main(void)
 {
     begin(16, 64);
-    struct ibv_qp_init_attr init = {.send_cq = cq,
-                                    .recv_cq = cq,
-                                    .qp_type = IBV_QPT_UD,
-                                    .cap = {.max_send_wr = 4, .max_send_sge = 1}};
-    struct ibv_qp *ud = ibv_create_qp(pd, &init);
-    CHECK(ud);
-    struct ibv_qp_attr x = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x11};
-    CHECK(ibv_modify_qp(ud, &x, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
-    x.qp_state = IBV_QPS_RTR;
-    CHECK(ibv_modify_qp(ud, &x, IBV_QP_STATE) == 0);
-    x.qp_state = IBV_QPS_RTS;
-    CHECK(ibv_modify_qp(ud, &x, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    struct ibv_qp *ud = new_qp(pd, cq, IBV_QPT_UD, 4);
+    take_to_rts(ud, (struct ibv_qp_attr){.port_num = 1, .qkey = 0x11});
     struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
     CHECK(ibv_query_gid(ctx, 1, 0, &attr.grh.dgid) == 0);
     struct ibv_ah *ah = ibv_create_ah(pd, &attr);

@@ -10,6 +10,8 @@
 
 #include "../rc_pair.h"
 
+#include <poll.h>
+
 #define SIZE 16384
 
 static struct ibv_context *ctx;
@@ -112,6 +114,27 @@ static inline void poll_good(int n)
 {
     while (n-- > 0)
         CHECK(next_wc(cq).status == IBV_WC_SUCCESS);
+}
+
+/* Whether an asynchronous event waits. */
+static inline int event_waits(void)
+{
+    struct pollfd p = {.fd = ctx->async_fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+/* Takes so many completions, or those that come before an event; returns how many were good. */
+static inline int poll_until_event(int n)
+{
+    int good = 0;
+    while (n > 0 && !event_waits()) {
+        struct ibv_wc wc;
+        int got = ibv_poll_cq(cq, 1, &wc);
+        CHECK(got >= 0);
+        n -= got;
+        good += got && wc.status == IBV_WC_SUCCESS;
+    }
+    return good;
 }
 
 #endif

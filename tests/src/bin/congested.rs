@@ -11,7 +11,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_core::wire::Kind;
 use gdrcore_net::soft::SoftConfig;
-use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, pattern, succeed, End, Op};
 use gdrcore_tests::patience::deadline;
 use gdrcore_tests::rxe::mangle::{open_tap, Mangler};
 use gdrcore_tests::rxe::packets::{ecn, Moment, Seen};
@@ -109,7 +109,7 @@ fn settle(receiver: &dyn Device, sender: &dyn Device) {
 /// Measures one operation between two devices without congestion, with it, and after it. Only the
 /// direction of the data is marked.
 fn between(wire: &Mangler, x: &dyn Device, y: &dyn Device, op: Op, what: &str) {
-    let (mut a, mut b) = connected(x, y, Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(x, y);
     a.post(1, op, 0, BYTES as u32).expect("post_send");
     succeed(&mut a, &mut b, 1);
     // The sender of the data, and the receiver, which sends the notifications.

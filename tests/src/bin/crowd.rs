@@ -10,7 +10,8 @@
 
 use gdrcore_core::verbs::types::wc_status;
 use gdrcore_tests::crowd::{
-    busy, come_and_go, memory, open, policy, shape, Crowd, Held, PIECE, QPS, TENANTS,
+    busy, come_and_go, memory, policy, remote_policy, shape, Crowd, Held, Member, PIECE, QPS,
+    REMOTE_TENANTS, TENANTS,
 };
 use gdrcore_tests::ends::{pattern, End, Op};
 use gdrcore_tests::far_end::{parse_address, print_address};
@@ -18,7 +19,7 @@ use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::process::kib;
 use gdrcore_tests::results::Section;
 use gdrcore_tests::router::Router;
-use gdrcore_tests::soft::Soft;
+use gdrcore_tests::soft::address;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
@@ -90,8 +91,8 @@ fn lines() -> Receiver<String> {
 }
 
 fn member(dir: &Path, first: u32, count: u32) {
-    let tenants: Vec<Soft> =
-        (first..first + count).map(|n| open(&dir.join(format!("t{n}")))).collect();
+    let tenants: Vec<Member> =
+        (first..first + count).map(|n| Member::open(&dir.join(format!("t{n}")))).collect();
     let ends = tenants.iter().flat_map(|t| (0..QPS).map(|_| End::new(t.dev(), shape())));
     let mut pairs: Vec<Pair> =
         ends.map(|end| Pair { end: end.expect("an end"), done: 0, received: false }).collect();
@@ -147,17 +148,16 @@ fn mib(kib: u64) -> String {
 }
 
 /// What was measured of one router: a row each.
-fn measure(program: &Path, options: &[&str], count: u32) -> Vec<(String, String)> {
-    let mut router = Router::start_with(&policy(), options);
+fn measure(program: &Path, mut router: Router, tenants: u32, count: u32) -> Vec<(String, String)> {
     let pid = router.running().pid();
     let alone = Held::by(pid);
     let mut rows = vec![];
     let mut row = |what: &str, figure: String| rows.push((what.to_string(), figure));
     row("memory of its own before anybody came", mib(alone.private_kib));
     let began = Instant::now();
-    let crowd = Crowd::start(program, &router);
+    let crowd = Crowd::start(program, &router, tenants);
     row("until all were connected and had exchanged all bytes", format!("{:.1?}", began.elapsed()));
-    assert_eq!(router.sessions().len(), TENANTS as usize);
+    assert_eq!(router.sessions().len(), tenants as usize);
     let ((pss, all), there) = (memory(pid), Held::by(pid));
     row("PSS", mib(pss));
     row("all of its memory, each page once", mib(all));
@@ -170,11 +170,11 @@ fn measure(program: &Path, options: &[&str], count: u32) -> Vec<(String, String)
     if count > 0 {
         // What is taken once: tables, and what the allocator keeps.
         come_and_go(&router, 100);
-        wait_for(60, "they stay", || router.sessions().len() == TENANTS as usize);
+        wait_for(60, "they stay", || router.sessions().len() == tenants as usize);
         let before = Held::by(pid);
         let began = Instant::now();
         come_and_go(&router, count);
-        wait_for(60, "they stay", || router.sessions().len() == TENANTS as usize);
+        wait_for(60, "they stay", || router.sessions().len() == tenants as usize);
         let after = Held::by(pid);
         row(
             &format!("{count} sessions come and go beside it, as fast as there are numbers"),
@@ -202,8 +202,11 @@ fn main() {
     }
     let count = arguments.first().map_or(10_000, number);
     let program = std::env::current_exe().expect("the path of this program");
-    let relayed = measure(&program, &["--isolated"], count);
-    let linked = measure(&program, &[], 0);
+    let switch = |options: &[&str]| Router::start_with(&policy(), options);
+    let relayed = measure(&program, switch(&["--isolated"]), TENANTS, count);
+    let linked = measure(&program, switch(&[]), TENANTS, 0);
+    let remote = Router::start(&remote_policy(&address(1)));
+    let remote = measure(&program, remote, REMOTE_TENANTS, 0);
     let more = format!(
         "each tenant is a session of its own, and has queue pairs with eight others; before\n  \
          anything is measured, all have exchanged {} KiB each way by WRITE, SEND and READ",
@@ -213,5 +216,6 @@ fn main() {
     let mut section = Section::new(&title, &format!("crowd {count}"), &more);
     section.table("all relayed", &relayed);
     section.table("all by links", &linked);
+    section.table(&format!("{REMOTE_TENANTS} of them, on a device of the router"), &remote);
     section.write();
 }

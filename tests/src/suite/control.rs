@@ -1,7 +1,7 @@
 //! Behaviour cases of objects: creation, queries, changes, destruction, and checked handles.
 
 use super::{until, Bench, End as Outcome};
-use crate::ends::{connect_both, connected, pattern, succeed, End, Op, Shape};
+use crate::ends::{connect_both, connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_core::device::{MrReg, SrqAttr};
 use gdrcore_core::verbs::types::{
     access, qp_attr_mask as mask, qp_state, qp_type, wc_status, AhAttr, QpAttr, QpCap, QpInit, Wc,
@@ -147,7 +147,7 @@ fn dependents(t: Bench<'_>) -> Outcome {
 }
 
 fn qp_query(t: Bench<'_>) -> Outcome {
-    let (a, b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (a, b) = connected_pair(t.a, t.b);
     let (attr, init) = t.a.qp_query(a.qp).unwrap();
     assert_eq!(
         (attr.qp_state, attr.dest_qp_num, attr.path_mtu),

@@ -1,7 +1,7 @@
 //! Behaviour cases of failures: what fails, how it is reported, and that nothing else is harmed.
 
-use super::{until, Bench, End as Outcome, Kind};
-use crate::ends::{complete, connected, succeed, End, Op, Shape};
+use super::{until, Bench, End as Outcome};
+use crate::ends::{complete, connected, connected_pair, succeed, End, Op, Shape};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, send_flags, wc_status, wr_opcode, QpAttr, SendWr, Wc,
@@ -49,11 +49,13 @@ fn cause_is(e: &End<'_>, code: CauseCode) {
     let cause = e.dev.qp_cause(e.qp).unwrap();
     assert_eq!(CauseCode::from_u32(cause.code), Some(code), "{cause}");
     assert_eq!(cause.qpn, e.own.qpn, "{cause}");
-    assert_eq!(e.dev.last_cause().unwrap().code, cause.code);
+    // On one device its peer may have failed later: a NIC tells of that by an event.
+    let last = e.dev.last_cause().unwrap();
+    assert!(last.code == cause.code || last.qpn != cause.qpn, "{last}, {cause}");
 }
 
 fn wrong_rkey(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(t.a, t.b);
     a.peer.rkey ^= 0x55;
     a.post(1, Op::Write(0, None), 0, 100).unwrap();
     a.post(2, Op::Write(0, None), 0, 100).unwrap();
@@ -64,39 +66,36 @@ fn wrong_rkey(t: Bench<'_>) -> Outcome {
 }
 
 fn beyond_region(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(t.a, t.b);
     a.post(1, Op::Read((1 << 20) - 50), 0, 100).unwrap();
     fails(&mut a, &mut b, 1, wc_status::REM_ACCESS_ERR);
     finish(a, b)
 }
 
 fn wrong_lkey(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(t.a, t.b);
     let mut piece = a.piece(0, 100);
     piece.lkey ^= 0x5500;
     let pieces = [piece];
     a.post_wr(&a.request(1, Op::Write(0, None), &pieces)).unwrap();
     let wc = complete(&mut a, &mut b, 1, LONG);
     // Linux 6.1's rxe reports LOC_QP_OP_ERR.
-    let of_rxe = t.kind == Kind::Verbs && wc.status == wc_status::LOC_QP_OP_ERR;
+    let of_rxe = t.kind.is_nic() && wc.status == wc_status::LOC_QP_OP_ERR;
     assert!(wc.status == wc_status::LOC_PROT_ERR || of_rxe, "{wc:?}");
     assert_eq!(b.buffer.read(0, 100), [0; 100]);
     finish(a, b)
 }
 
 fn too_long(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(t.a, t.b);
     b.post_recv(100, 0, 500).unwrap();
     a.post(1, Op::Send(None), 0, 5000).unwrap();
     let wc = complete(&mut a, &mut b, 1, LONG);
     // Linux 6.1's rxe sends another NAK code than the standard requires.
     let allowed = [wc_status::REM_INV_REQ_ERR, wc_status::REM_OP_ERR, wc_status::RETRY_EXC_ERR];
-    assert!(
-        wc.status == allowed[0] || (t.kind == Kind::Verbs && allowed.contains(&wc.status)),
-        "{wc:?}"
-    );
+    assert!(wc.status == allowed[0] || (t.kind.is_nic() && allowed.contains(&wc.status)), "{wc:?}");
     let wc = complete(&mut b, &mut a, 100, LONG);
-    let of_rxe = t.kind == Kind::Verbs && wc.status == wc_status::LOC_QP_OP_ERR;
+    let of_rxe = t.kind.is_nic() && wc.status == wc_status::LOC_QP_OP_ERR;
     assert!(wc.status == wc_status::LOC_LEN_ERR || of_rxe, "{wc:?}");
     finish(a, b)
 }
@@ -128,7 +127,7 @@ fn silent_peer(t: Bench<'_>) -> Outcome {
 }
 
 fn flush(t: Bench<'_>) -> Outcome {
-    let (mut a, b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, b) = connected_pair(t.a, t.b);
     for i in 0..5 {
         a.post_recv(100 + i, 0, 64).unwrap();
     }
@@ -176,17 +175,21 @@ fn full_queue(t: Bench<'_>) -> Outcome {
     a.post(posted, Op::Write(0, None), 0, 64).unwrap();
     succeed(&mut a, &mut b, posted);
     let mut received = 0u64;
-    while b.post_recv(received, 0, 64).is_ok() {
-        received += 1;
+    // One more could find room: a router takes receives meanwhile.
+    let refused = loop {
+        match b.post_recv(received, 0, 64) {
+            Ok(()) => received += 1,
+            Err(e) => break e,
+        }
         assert!(received < 100_000, "the receive queue has no limit");
-    }
-    assert_eq!(b.post_recv(0, 0, 64), Err(Error::Again));
+    };
+    assert_eq!(refused, Error::Again);
     assert!(received >= 8);
     finish(a, b)
 }
 
 fn bad_requests(t: Bench<'_>) -> Outcome {
-    let (mut a, mut b) = connected(t.a, t.b, Shape::default()).unwrap();
+    let (mut a, mut b) = connected_pair(t.a, t.b);
     let pieces = [a.piece(0, 8); 4];
     let good = a.request(1, Op::Write(0, None), &pieces[..1]);
     type Spoil = fn(&mut SendWr);

@@ -13,7 +13,8 @@ use crate::ends::Buffer;
 use crate::patience;
 use crate::soft::Soft;
 use gdrcore_core::device::{Device, Leaks};
-use gdrcore_core::Config;
+use gdrcore_core::{Config, Error};
+use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::soft::{EngineCount, SoftConfig};
 use gdrcore_verbs::{Text, VerbsDevice};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,10 +22,19 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The soft device.
+    /// The soft device, the program's or a router's.
     Soft,
     /// A NIC.
     Verbs,
+    /// A NIC of a router.
+    RoutersNic,
+}
+
+impl Kind {
+    /// Whether its transport is a NIC's.
+    pub fn is_nic(self) -> bool {
+        self != Kind::Soft
+    }
 }
 
 /// The two devices of a case.
@@ -70,6 +80,8 @@ pub enum Opened {
     Set(Soft),
     /// A NIC's.
     Verbs(Nic),
+    /// A router's.
+    Remote(Box<RemoteDevice>),
 }
 
 /// A verbs device in memory of its own; closed when dropped.
@@ -116,7 +128,12 @@ impl Opened {
         if name.starts_with(gdrcore_verbs::name::PREFIX) {
             return Nic::open(name).map(Opened::Verbs);
         }
-        Soft::open(name, &SoftConfig::default()).map(Opened::Soft).map_err(explain)
+        match Soft::open(name, &SoftConfig::default()) {
+            Err(Error::Os(libc::EREMOTE)) => {
+                RemoteDevice::open(name).map(|d| Opened::Remote(Box::new(d))).map_err(explain)
+            }
+            opened => opened.map(Opened::Soft).map_err(explain),
+        }
     }
 
     /// The device.
@@ -125,13 +142,15 @@ impl Opened {
             Opened::Soft(soft) => soft.dev(),
             Opened::Set(set) => set.dev(),
             Opened::Verbs(nic) => nic.dev,
+            Opened::Remote(device) => &**device,
         }
     }
 
-    /// Its kind.
-    pub fn kind(&self) -> Kind {
+    /// Its kind. `nic`: the device of the router is one.
+    pub fn kind(&self, nic: bool) -> Kind {
         match self {
-            Opened::Soft(_) | Opened::Set(_) => Kind::Soft,
+            Opened::Remote(_) if nic => Kind::RoutersNic,
+            Opened::Soft(_) | Opened::Set(_) | Opened::Remote(_) => Kind::Soft,
             Opened::Verbs(_) => Kind::Verbs,
         }
     }
@@ -148,14 +167,15 @@ pub struct Sum {
 
 /// Runs the cases whose name contains `filter` between two devices of these names (one device, if
 /// the names are equal) with so many engines, prints a line for each, and returns the counts.
+/// `nic`: a router's device is a NIC.
 ///
 /// # Errors
 /// A device that cannot be opened.
-pub fn run(a: &str, b: &str, filter: &str, engines: u32) -> Result<Sum, String> {
+pub fn run(a: &str, b: &str, filter: &str, engines: u32, nic: bool) -> Result<Sum, String> {
     let first = Opened::open(a, engines)?;
     let second = if a == b { None } else { Some(Opened::open(b, engines)?) };
     let (da, db) = (first.dev(), second.as_ref().unwrap_or(&first).dev());
-    let bench = Bench { a: da, b: db, kind: first.kind() };
+    let bench = Bench { a: da, b: db, kind: first.kind(nic) };
     let mut sum = Sum::default();
     for case in cases().iter().filter(|c| c.name.contains(filter)) {
         let begun = std::time::Instant::now();

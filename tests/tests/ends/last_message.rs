@@ -5,7 +5,7 @@ use crate::play::{config, go, hear, shape, tell, WAYS};
 use crate::survivor::{arguments, Program};
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::{qp_attr_mask, qp_state, wc_status, QpAttr};
-use gdrcore_tests::ends::{connected, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{connected_pair, succeed, End, Op};
 use gdrcore_tests::patience::until;
 use gdrcore_tests::soft::{address, over_each, Soft};
 use std::io::Write;
@@ -188,7 +188,7 @@ fn a_read_that_has_arrived_is_answered_before_its_queue_pair_ends() {
     for end in ways {
         // The peer has run no round since the reader's link was made.
         over_each(|da, db| {
-            let (mut a, mut b) = connected(da, db, Shape::default()).expect("connected ends");
+            let (mut a, mut b) = connected_pair(da, db);
             a.post(1, Op::Read(0), 0, 4096).expect("post_send");
             end(&b).expect("its end");
             succeed(&mut a, &mut b, 1);

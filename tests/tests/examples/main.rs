@@ -105,8 +105,11 @@ fn cm_ping_reports_its_cause_of_failure() {
         c.args(["-d", &device(last), "-p", "7991"]).args(more);
         c
     };
+    // A killed server is missed by its shared memory, or by a host that refuses its port: whichever
+    // the client meets first.
+    const KILLED: &[&str] = &["shared memory is gone", "nothing listens there"];
     for (how, said) in
-        [(libc::SIGINT, "ended the connection after"), (libc::SIGKILL, "shared memory is gone")]
+        [(libc::SIGINT, &["ended the connection after"] as &[_]), (libc::SIGKILL, KILLED)]
     {
         let mut server = Running::start(&mut command(111, &["-s"]));
         server.wait_for_output("waiting on");
@@ -116,7 +119,8 @@ fn cm_ping_reports_its_cause_of_failure() {
         server.signal(how);
         let done = client.finish(LIMIT);
         assert_eq!(done.code(), Some(1), "{}", done.output);
-        assert!(done.output.contains(said), "signal {how}: {}", done.output);
+        let says = said.iter().any(|said| done.output.contains(said));
+        assert!(says, "signal {how}: {}", done.output);
         drop(server);
     }
     let nobody = run(&mut command(112, &["-c", &loopback(41, 113)]), 60);

@@ -11,7 +11,7 @@ const LEN: usize = 150_000;
 /// WRITEs, READs and atomics between GPU memory of one thread's queue pairs, checked.
 fn work(x: &Gpu<Soft>, thread: u64) {
     let dev = x.soft.dev();
-    let (mut a, mut b) = connected(dev, dev, Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dev, dev);
     let (here, there) = (x.alloc(&a, LEN), x.alloc(&b, LEN));
     aim(&mut a, &there);
     there.write(0, &[0; 8]);

@@ -7,10 +7,8 @@ fn memory_that_is_freed_and_given_again_is_refused() {
     let (_alone, _) = alone();
     over_each(|x, y, port| {
         for op in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1)] {
-            let (mut a, mut b) =
-                connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
-            let (mut c, mut d) =
-                connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+            let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
+            let (mut c, mut d) = connected_pair(x.soft.dev(), y.soft.dev());
             let there = y.alloc(&b, 70_000);
             let beside = y.alloc(&d, 70_000);
             aim(&mut a, &there);
@@ -41,8 +39,7 @@ fn memory_that_is_freed_and_given_again_is_refused() {
             }
         }
         // The requester's own memory.
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         let here = x.alloc(&a, 70_000);
         memory::free(here.at).unwrap();
         a.post_wr(&a.request(1, Op::Write(0, None), &[here.piece(0, 70_000)])).unwrap();
@@ -62,10 +59,8 @@ fn a_lost_context_fails_only_the_operations_that_use_it() {
         skip!("a real GPU's context is lost for the whole process");
     }
     let (x, y) = (Gpu::new(Soft::new(&address(1))), Gpu::new(Soft::new(&address(2))));
-    let (mut a, mut b) =
-        connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
-    let (mut c, mut d) =
-        connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
+    let (mut c, mut d) = connected_pair(x.soft.dev(), y.soft.dev());
     let there = y.alloc(&b, 1 << 20);
     aim(&mut a, &there);
     a.post(1, Op::Write(0, None), 0, 500_000).unwrap();
@@ -102,8 +97,7 @@ fn every_call_that_fails_is_an_error_of_one_operation() {
     {
         for op in [Op::Write(0, None), Op::Read(0), Op::FetchAdd(0, 1)] {
             let x = Gpu::new(Soft::new("loopback"));
-            let (mut a, mut b) =
-                connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
+            let (mut a, mut b) = connected_pair(x.soft.dev(), x.soft.dev());
             let there = x.alloc(&b, 70_000);
             aim(&mut a, &there);
             let uses = match op {
@@ -160,8 +154,7 @@ fn a_region_goes_while_its_copies_are_under_way() {
     }
     let (x, y) = (Gpu::new(Soft::new(&address(1))), Gpu::new(Soft::new(&address(2))));
     for round in 0..12u64 {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         let there = y.alloc(&b, 1 << 20);
         aim(&mut a, &there);
         let op = if round % 2 == 0 { Op::Write(0, None) } else { Op::Read(0) };

@@ -16,7 +16,7 @@ use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
-use gdrcore_tests::ends::{complete, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::ends::{complete, connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
 use std::time::{Duration, Instant};
@@ -129,8 +129,7 @@ fn nothing_is_acknowledged_before_it_has_landed() {
     }
     cuda::option("FAKECUDA_DELAY_US", 30_000);
     over_each(|x, y, port| {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         let there = y.alloc(&b, 1 << 20);
         aim(&mut a, &there);
         for (id, len) in [(0u64, 8u32), (1, 50_000)] {

@@ -6,8 +6,7 @@ use super::*;
 fn every_operation_moves_every_byte_between_gpus() {
     let (_alone, driver) = alone();
     over_each(|x, y, port| {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         const LEN: usize = 3 << 20;
         let (here, there) = (x.alloc(&a, LEN), y.alloc(&b, LEN));
         aim(&mut a, &there);
@@ -87,8 +86,7 @@ fn every_operation_moves_every_byte_between_gpus() {
 fn a_message_sends_the_bytes_of_the_time_of_its_posting() {
     let (_alone, _) = alone();
     over_each(|x, y, port| {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         const LEN: usize = 600_000;
         let (here, there) = (x.alloc(&a, LEN), y.alloc(&b, LEN));
         aim(&mut a, &there);
@@ -183,8 +181,7 @@ fn an_atomic_sees_the_write_before_it() {
         skip!("a real GPU's copies take the time that they take");
     }
     over_each(|x, y, port| {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         let there = y.alloc(&b, 4096);
         aim(&mut a, &there);
         there.write(0, &[0; 16]);
@@ -218,8 +215,7 @@ fn a_message_crosses_gpus() {
         skip!("one GPU");
     }
     over_each(|x, y, port| {
-        let (mut a, mut b) =
-            connected(x.soft.dev(), y.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), y.soft.dev());
         const LEN: usize = 200_001;
         let on = |g: &Gpu, e: &End, n: u32| {
             let at = memory::alloc(Device::get(n).unwrap(), LEN, Kind::Plain).expect("GPU memory");
@@ -270,8 +266,7 @@ fn small_accesses_use_a_mapped_view_where_the_driver_offers_one() {
             cuda::option("FAKECUDA_DMABUF", kind);
         }
         let x = Gpu::new(Soft::new("loopback"));
-        let (mut a, mut b) =
-            connected(x.soft.dev(), x.soft.dev(), Shape::default()).expect("connected ends");
+        let (mut a, mut b) = connected_pair(x.soft.dev(), x.soft.dev());
         let there = x.alloc(&b, 1 << 20);
         match driver {
             Driver::Fake => assert_eq!(x.staging.has_view(there.cookie), mapped),

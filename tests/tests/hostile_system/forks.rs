@@ -15,7 +15,7 @@ fn a_child_opens_devices_of_its_own_while_the_parents_helper_works() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     let names = (address(3), address(4));
     // The child's memory is allocated before the fork: another thread of this process may hold the
     // allocator's lock.

@@ -9,7 +9,7 @@ use gdrcore_core::device::Device;
 use gdrcore_core::verbs::types::{wc_status, Wc};
 use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
-use gdrcore_tests::ends::{connected, pattern, succeed, Buffer, Op, Shape};
+use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, Buffer, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
 use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};

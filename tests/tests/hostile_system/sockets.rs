@@ -41,7 +41,7 @@ fn sockets_without_room_lose_packets_and_no_bytes() {
         set(fd, libc::SO_RCVBUF, 1);
         set(fd, libc::SO_SNDBUF, 1);
     }
-    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dx.dev(), dy.dev());
     (0..3).for_each(|round| exchange(&mut a, &mut b, 3 * round, 300_000));
     let c = dx.dev().counters().expect("counters");
     assert_eq!((c.send_err, c.retry_exceeded_err, c.rcvd_icrc_err), (0, 0, 0), "{c:?}");
@@ -55,7 +55,7 @@ fn a_link_that_refuses_segmentation_gets_single_packets() {
         // The kernel does not segment without checksums.
         set(fd, libc::SO_NO_CHECK, 1);
     }
-    let (mut a, mut b) = connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends");
+    let (mut a, mut b) = connected_pair(dx.dev(), dy.dev());
     (0..5).for_each(|round| exchange(&mut a, &mut b, 3 * round, 300_000));
     let (cx, cy) = (dx.dev().counters().expect("counters"), dy.dev().counters().expect("counters"));
     assert!(cx.port_gso_refused >= 1 && cy.port_gso_refused >= 1, "{cx:?} {cy:?}");
@@ -90,9 +90,7 @@ fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
             (Soft::open(&x, &config).expect("open"), Soft::open(&y, &config).expect("open"));
         set(socket_of(&x), libc::SO_SNDBUF, 1);
         set(socket_of(&y), libc::SO_RCVBUFFORCE, 8 << 20);
-        let pairs: Vec<_> = (0..8)
-            .map(|_| connected(dx.dev(), dy.dev(), Shape::default()).expect("connected ends"))
-            .collect();
+        let pairs: Vec<_> = (0..8).map(|_| connected_pair(dx.dev(), dy.dev())).collect();
         let bytes = pattern(1, 500_000);
         for (a, b) in &pairs {
             a.buffer.write(0, &bytes);

@@ -7,7 +7,7 @@ fn a_sleeper_in_poll_beside_a_helper_is_woken_by_every_completion() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
-    let (mut x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     let rounds = 200u64;
     for n in 0..rounds {
         if n < 60 {
@@ -78,7 +78,7 @@ fn a_sleeper_in_wait_beside_a_helper_is_woken_by_an_event() {
     let config = SoftConfig { flags: flags::HELPER, ..SoftConfig::default() };
     let a = Soft::open(&address(1), &config).expect("a device with helper");
     let b = Soft::open(&address(2), &config).expect("a device with helper");
-    let (x, mut y) = connected(a.dev(), b.dev(), Shape::default()).expect("connected ends");
+    let (x, mut y) = connected_pair(a.dev(), b.dev());
     for round in 0..30u64 {
         y.post_recv(round, 0, 64).expect("post_recv");
         y.dev.cq_arm(y.cq, false).expect("cq_arm");

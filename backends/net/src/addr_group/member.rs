@@ -16,7 +16,7 @@ use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
-use gdrcore_core::wire::Flow;
+use gdrcore_core::wire::{Flow, Psn};
 use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
@@ -36,6 +36,8 @@ const FORMER: usize = 8;
 const WATCHERS: usize = 256;
 /// Processes of peers that are watched at a time.
 const PEERS: usize = 128;
+/// Receipts of earlier connections that are known at a time.
+const VOID_RECEIPTS: usize = 16;
 /// Messages that one poll takes of each socket.
 const MSG_BATCH: usize = 32;
 /// After a message, every round polls for messages for this long.
@@ -107,7 +109,7 @@ struct WatchedPeer {
     at: Endpoint,
     /// The block of QPNs that named the process, and the block whose sockets it listens at.
     block: u16,
-    door: u16,
+    listener: u16,
     /// A connection that ends with the process; `None`: the process has ended.
     life: Option<Foreign>,
     /// The process had ended when the last round began.
@@ -159,6 +161,8 @@ pub struct Member {
     /// [`PEERS`] at most. Allocated at the open, apart from the member, which is moved on small
     /// stacks.
     peers: Vec<WatchedPeer>,
+    /// Receipts that lay at peers when connections to them began: endpoint, QPN, PSN.
+    void_receipts: HistoryBuf<(Endpoint, u32, Psn), VOID_RECEIPTS>,
     /// One of `peers` has ended.
     has_gone: bool,
     /// A socket of the device that wakes with the member's own, and whether it was readable.

@@ -108,10 +108,10 @@ impl<'a> Program<'a> {
             }
         }
         p.push(BY_HASH);
-        p.land(by_id);
+        p.set_target(by_id);
         p.push(insn(SHIFT_RIGHT, 0, 0, u32::BITS - BLOCK_BITS));
-        p.land(checks);
-        p.land(data);
+        p.set_target(checks);
+        p.set_target(data);
         // A leaf takes one instruction, an inner node two.
         let room = (p.code.len() - p.len) / 3;
         let owners = table.entries();
@@ -134,13 +134,13 @@ impl<'a> Program<'a> {
         p
     }
 
-    /// Emits a jump whose target [`Program::land`] sets later.
+    /// Emits a jump whose target [`Program::set_target`] sets later.
     fn jump(&mut self) -> usize {
         self.push(insn(JUMP, 0, 0, 0));
         self.len - 1
     }
 
-    fn land(&mut self, jump: usize) {
+    fn set_target(&mut self, jump: usize) {
         self.code[jump].k = (self.len - jump - 1) as u32;
     }
 
@@ -159,7 +159,7 @@ impl<'a> Program<'a> {
                 self.push(insn(JUMP_IF_NOT_LESS, 0, 1, high[0].0.into()));
                 let to_high = self.jump();
                 self.tree(low);
-                self.land(to_high);
+                self.set_target(to_high);
                 self.tree(high);
             }
         }

@@ -132,8 +132,14 @@ impl Held {
     }
 
     /// Packets of a queue pair, or all, are due at once.
-    pub fn hasten(&mut self, flow: Option<u32>) {
+    pub fn release_held(&mut self, flow: Option<u32>) {
         self.used().filter(|e| flow.is_none_or(|flow| e.flow == flow)).for_each(|e| e.due = 0);
+    }
+
+    /// Loses all packets.
+    pub fn clear(&mut self) {
+        self.entries.fill(HeldPacket::FREE);
+        self.count = [0; 2];
     }
 
     /// When the next one is due.

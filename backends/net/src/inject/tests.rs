@@ -25,10 +25,10 @@ fn packets_wait_for_their_time_and_keep_their_order() {
     assert_eq!(next(&mut held, 20), Some((3, b"second".to_vec())));
     assert_eq!((held.behind(Direction::Out, 1), held.behind(Direction::In, 1)), (Some(50), None));
     held.keep(&waiting(90, 2, b"other"));
-    held.hasten(Some(1));
+    held.release_held(Some(1));
     assert_eq!(next(&mut held, 30), Some((1, b"late".to_vec())));
     assert_eq!(next(&mut held, 30), None);
-    held.hasten(None);
+    held.release_held(None);
     assert_eq!(next(&mut held, 30), Some((2, b"other".to_vec())));
     // What may not go now stays.
     held.keep(&waiting(1, 1, b"out"));
@@ -108,7 +108,7 @@ fn a_damage_is_seen_whatever_the_identification_is() {
 }
 
 #[test]
-fn wrong_and_future_rules_are_refused_in_words() {
+fn wrong_rules_are_refused_in_words() {
     reason::install();
     let words = |rules| {
         let launched = None;
@@ -119,8 +119,5 @@ fn wrong_and_future_rules_are_refused_in_words() {
     let (e, said) = words("loss; delay 5");
     assert_eq!((e, said.contains("line 1, column 13: '5'")), (Error::Invalid, true), "{said}");
     let (e, said) = words("call ibv_reg_mr errno EIO");
-    assert!(e == Error::Invalid && said.contains("column 6: 'ibv_reg_mr': only calls"), "{said}");
-    let (e, said) = words("event port_down after 3");
-    assert!(e == Error::Unsupported && said.contains("not carried out yet"), "{said}");
-    assert!(said.contains("column 1"), "{said}");
+    assert!(e == Error::Invalid && said.contains("column 6: 'ibv_reg_mr': no call"), "{said}");
 }

@@ -6,13 +6,12 @@
 //! requests have used up their retries.
 
 use super::socket_dir::{open_dir, SocketDir};
-use super::{door_of, first_block, lock, Holder, Lock, Part};
+use super::{first_block, listener_block, lock, Holder, Lock, Part};
 use crate::addr::Endpoint;
 use crate::map::Map;
 use crate::signals::without_signals;
 use crate::sys::{check, stat_at, Fd};
 use core::ffi::CStr;
-use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
 use gdrcore_core::receipt::{Receipts, RECEIPTS};
 use std::os::fd::RawFd;
@@ -71,12 +70,12 @@ impl ReceiptFile {
 
 /// The file of a block's owner, which lies with the first of the owner's blocks, and its directory,
 /// which may have another owner or none.
-fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Option<[Fd; 2]> {
-    let first = door_of(socket_dir, at, block);
+fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16) -> Option<[Fd; 2]> {
+    let first = listener_block(socket_dir, at, block);
     let parts = [Part::of_address(at), Part::of_holder(Holder::Block(first))];
     let path = socket_dir.c_path(&[parts[0].bytes(), parts[1].bytes()]).ok()?;
     let dir = open_dir(libc::AT_FDCWD, path.as_c_str()).ok()?;
-    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: a C string; no other pointers.
     let file = Fd::from_call(unsafe { libc::openat(dir.raw(), FILE.as_ptr(), flags) }).ok()?;
     Some([file, dir])
@@ -84,7 +83,8 @@ fn open_of(socket_dir: &SocketDir, at: &Endpoint, block: u16, flags: i32) -> Opt
 
 /// The receipts that a block's owner has left. `None`: there are none, or the owner lives and sends
 /// its ACKs. `has_ended`: the owner is known to have ended. The file is read, not mapped: this
-/// process must not depend on the pages of another's file. Cost: six system calls, two if there is
+/// process must not depend on the pages of another's file. It is never written: a router that has
+/// confined itself opens no file that is there to write. Cost: six system calls, two if there is
 /// no directory.
 pub(crate) fn receipts_of(
     socket_dir: &SocketDir,
@@ -92,7 +92,7 @@ pub(crate) fn receipts_of(
     block: u16,
     has_ended: bool,
 ) -> Option<Receipts> {
-    let [file, dir] = open_of(socket_dir, at, block, libc::O_RDONLY)?;
+    let [file, dir] = open_of(socket_dir, at, block)?;
     // The lock is released with `dir`. A child that outlives the owner after a fork keeps the lock.
     if !has_ended && lock(dir.raw()) != Ok(true) {
         return None;
@@ -101,21 +101,6 @@ pub(crate) fn receipts_of(
     // SAFETY: pointer and length are those of the words, of which every value is valid.
     let n = unsafe { libc::pread(file.raw(), words.as_mut_ptr().cast(), size_of_val(&words), 0) };
     (usize::try_from(n) == Ok(size_of_val(&words))).then(|| Receipts::of_words(words))
-}
-
-/// Removes the receipt of a queue pair from the file of its block's owner: a connection to the
-/// queue pair begins, and the receipt is of an earlier one. The owner does the same when it
-/// connects, but may be killed before. Cost as of [`receipts_of`].
-pub(crate) fn forget_receipt(socket_dir: &SocketDir, at: &Endpoint, qpn: u32) {
-    let block = (qpn / QPN_UNIT) as u16;
-    let Some([file, _dir]) = open_of(socket_dir, at, block, libc::O_RDWR) else { return };
-    let (mut word, place) = ([0u64], Receipts::offset_of(qpn) as libc::off_t);
-    // SAFETY: pointer and length are those of the word, here and below.
-    let n = unsafe { libc::pread(file.raw(), word.as_mut_ptr().cast(), 8, place) };
-    if n == 8 && word[0] as u32 == qpn {
-        // SAFETY: as above.
-        unsafe { libc::pwrite(file.raw(), [0u64].as_ptr().cast(), 8, place) };
-    }
 }
 
 /// Whether peers of an owner that has ended may still read its file at a time (ns of

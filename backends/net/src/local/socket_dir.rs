@@ -233,7 +233,7 @@ pub(crate) fn own_paths() -> Vec<PathBuf> {
 }
 
 /// A number that identifies this network namespace.
-fn network() -> Result<u64> {
+pub(super) fn network() -> Result<u64> {
     let socket = super::socket(libc::SOCK_DGRAM)?;
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the pointers describe `cookie` and its length, both live through the call.

@@ -71,8 +71,12 @@ impl Lock {
     /// As open(2), write(2), rename(2).
     pub(crate) fn replace_status(&self, write: impl FnOnce(&mut StatusText)) -> Result<()> {
         let flags =
-            libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+            libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let (dir, mode) = (self.dir.raw(), 0o600 as libc::c_uint);
+        // A file that a killed owner left. A new one is what the filter of a router lets its device
+        // make.
+        // SAFETY: a C string; no other pointers.
+        unsafe { libc::unlinkat(dir, NEW_FILE.as_ptr(), 0) };
         // SAFETY: a C string; no other pointers.
         let fd = unsafe { Fd::from_call(libc::openat(dir, NEW_FILE.as_ptr(), flags, mode)) }?;
         let mut text = StatusText::new(fd);

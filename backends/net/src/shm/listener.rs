@@ -9,9 +9,9 @@ use super::segment::Segment;
 use crate::addr::Endpoint;
 use crate::local::{accept, connect, Accepted, Lock, Name, Role};
 use crate::rights::{self, Foreign};
-use crate::sys::{check, set_option, Fd};
+use crate::sys::{set_option, Fd};
 use gdrcore_core::error::{Error, Result};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 /// First bytes of a hello: name and version.
 const HELLO: [u8; 8] = *b"gdrshm\x02\0";
@@ -240,19 +240,6 @@ fn receive(from: &mut Foreign, bytes: &mut [u8]) -> Option<Message> {
         Err(_) => {}
     }
     Some(message)
-}
-
-/// The two ends of a link's socket, for the maker of a link between two others.
-///
-/// # Errors
-/// [`Error::Os`]: no descriptor is free.
-pub(crate) fn socket_pair() -> Result<[OwnedFd; 2]> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let mut fds = [-1; 2];
-    // SAFETY: room for the two descriptors that the call writes.
-    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-    // SAFETY: new, and nobody else's.
-    Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// Connects to the process that listens under a name and sends it a new segment of `size` bytes.

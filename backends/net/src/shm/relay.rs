@@ -21,7 +21,7 @@
 //! A reader trusts nothing: it copies bytes before it checks them. An end that overwrites the
 //! other's words loses its own rings, nothing else.
 
-use super::listener::{socket_pair, LinkSocket};
+use super::listener::LinkSocket;
 use super::ring::{Broken, Reader, Writer, FRAME_ALIGN};
 use super::segment::Segment;
 use crate::rights::{self, Foreign};
@@ -196,7 +196,7 @@ impl Relay {
         crate::fault::install()?;
         let (up, up_fd) = Ring::create(RINGS.0, LARGER.0, grow)?;
         let (down, down_fd) = Ring::create(RINGS.1, LARGER.1, grow)?;
-        let [ours, theirs] = socket_pair()?;
+        let [ours, theirs] = rights::pair()?;
         // Neither end takes descriptors.
         rights::refuse(theirs.as_fd());
         let ends = Ends { up: up_fd.into(), down: down_fd.into(), socket: theirs };
@@ -552,7 +552,7 @@ impl Relay {
     }
 
     /// Takes the wake-ups. Returns true if the other end has ended, or has sent an invalid message.
-    pub fn hear(&mut self) -> bool {
+    pub fn take_wakeups(&mut self) -> bool {
         self.socket.for_each_event(|_| false)
     }
 }

@@ -169,7 +169,7 @@ impl RingMap {
 
     /// Stores an invalid length at the first frame.
     #[cfg(test)]
-    pub(super) fn lie(&self, length: u32) {
+    pub(super) fn write_length(&self, length: u32) {
         self.length(0).scribble(length);
     }
 

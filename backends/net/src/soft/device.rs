@@ -242,6 +242,25 @@ impl SoftDevice {
         self.engines.iter().try_for_each(add)
     }
 
+    /// Takes back what a CQ is armed for, and its event if nobody has taken that yet: for who wants
+    /// fewer events than before: [`gdrcore_core::device::Device::cq_arm`] never narrows.
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`], `Error::OwnerDead`.
+    pub fn cq_disarm(&self, cq: Handle) -> Result<()> {
+        self.in_rings(cq, SoftEngine::cq_disarm)
+    }
+
+    /// What is in a CQ counts as completed now: a CQ that is armed for any completion has its
+    /// event. For polls that left completions there although they had room
+    /// ([`gdrcore_core::inject::Faults::few`]).
+    ///
+    /// # Errors
+    /// [`Error::StaleHandle`], `Error::OwnerDead`.
+    pub fn cq_renew(&self, cq: Handle) -> Result<()> {
+        self.in_rings(cq, SoftEngine::cq_renew)
+    }
+
     /// The engine of a device that can have only one: posts and polls then skip the look-up of the
     /// engine.
     pub fn only_engine(&self) -> Option<&'static SoftEngine> {

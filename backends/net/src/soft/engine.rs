@@ -3,14 +3,14 @@
 use core::sync::atomic::Ordering;
 
 use super::lock::ControlGuard;
-use super::round_limits::Round;
+use super::rounds::limits::Round;
 use super::SoftEngine;
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
 use crate::interface_state::{InterfaceState, InterfaceWatch};
 use crate::port::Port;
 use crate::thread_token::token;
-use crate::wait::Look;
+use crate::wait::PreSleepCheck;
 use gdrcore_core::config::{lowered, Config};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{port_state, DeviceAttr};
@@ -272,9 +272,9 @@ fn take(cq: &CqShared, wc: &mut [Wc]) -> Option<u32> {
     Engine::take_completions(cq, wc)
 }
 
-/// The attributes of a port's state; `None`: it is always active.
-fn port_of(state: Option<InterfaceState>) -> DeviceAttr {
-    let is_up = state.is_none_or(|link| link.is_up);
+/// The attributes of a port's state; `None`: it is always active. `is_down`: by an injected event.
+fn port_of(state: Option<InterfaceState>, is_down: bool) -> DeviceAttr {
+    let is_up = !is_down && state.is_none_or(|link| link.is_up);
     DeviceAttr {
         port_state: if is_up { port_state::ACTIVE } else { port_state::DOWN },
         has_gid: u32::from(state.is_none_or(|link| link.has_address)),
@@ -306,6 +306,7 @@ impl SoftEngine {
         let port = held.port();
         let link = port.net.as_ref().map_or(u32::MAX, Port::link_mtu);
         let state = port.interface.as_ref().map(InterfaceWatch::state);
+        let is_down = port.injector().is_some_and(|injector| injector.is_down());
         drop(held);
         let (limits, grown) = (&c.limits, |n: u32| c.table(n) as u32);
         Ok(DeviceAttr {
@@ -331,7 +332,7 @@ impl SoftEngine {
             gid: self.local.ip,
             scope_id: self.local.scope_id,
             own_port: 1,
-            ..port_of(state.and_then(now))
+            ..port_of(state.and_then(now), is_down)
         })
     }
 
@@ -367,6 +368,16 @@ impl SoftEngine {
         self.lock()?.arm_cq(cq, solicited_only)?;
         self.hand_to_helper();
         Ok(())
+    }
+
+    /// As [`SoftDevice::cq_disarm`](super::SoftDevice::cq_disarm), of a ring of this engine.
+    pub(super) fn cq_disarm(&self, cq: Handle) -> Result<()> {
+        self.lock()?.disarm_cq(cq)
+    }
+
+    /// As [`SoftDevice::cq_renew`](super::SoftDevice::cq_renew), of a ring of this engine.
+    pub(super) fn cq_renew(&self, cq: Handle) -> Result<()> {
+        self.lock()?.cq_renew(cq)
     }
 
     /// `Device::qp_create`.
@@ -423,7 +434,7 @@ impl SoftEngine {
                 _ if mask & qp_attr_mask::STATE == 0 => {}
                 qp_state::INIT => injector.begin(index),
                 // What it has sent leaves before the message of the connection's end.
-                qp_state::ERR => injector.hasten(Some(index)),
+                qp_state::ERR => injector.release_held(Some(index)),
                 _ => {}
             }
         }
@@ -514,7 +525,7 @@ impl SoftEngine {
     pub(super) fn wait(&self, timeout_ms: i32) -> Result<bool> {
         self.waiter.sleep_until(timeout_ms, || {
             let work = self.arm()?;
-            Ok(Look { found: self.lock()?.has_events(), work })
+            Ok(PreSleepCheck { found: self.lock()?.has_events(), work })
         })
     }
 }

@@ -143,7 +143,7 @@ impl SoftEngine {
     fn end_in_order(&self, last: Last) -> bool {
         for _ in 0..LOCK_TRIES {
             if let Some(mut held) = self.try_lock().map(ControlGuard::of) {
-                self.hasten(&mut held, None);
+                self.release_held(&mut held, None);
                 match last {
                     Last::Acks => self.drain_and_ack_locked(held, None),
                     Last::Connections => self.end_connections(held),

@@ -12,8 +12,8 @@
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-use super::grant_checks::check_grants_if_changed;
-use super::round_limits::Round;
+use super::peers::grant_checks::check_grants_if_changed;
+use super::rounds::limits::Round;
 use super::{PortState, SoftEngine};
 use gdrcore_core::engine::Guard;
 use gdrcore_core::error::Result;

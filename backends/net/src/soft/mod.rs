@@ -1,24 +1,15 @@
 //! The soft device: an engine, its ports, and the threads that run them.
 //!
 //! * `open`: opening and closing; `leave`: the end of the process; `layout`: the parts of the
-//!   device's memory.
-//! * `doorbell`: what a post sends at once. `rounds`: one bounded round of the engine, and the
-//!   thread that runs it. `schedule`: the inputs that it reads, and when. `round_limits`: its
-//!   bounds. `drain`: the rounds before an end. `notify`: events, and the threads that sleep.
-//! * `lock`: the engine's lock. `turns`: the threads that share it.
-//! * `socket_io`: packets through a port; `tap`: captures and injected faults. `links`: other
-//!   processes of this host. `grants`: memory that they may write, `grant_checks` for how long.
-//!   `paths`: how each peer is reached.
-//! * `aside`: a thread that spins gives its core to others. `rest`: polls that need no round.
-//! * `helper`: the thread that runs the engine while the program does not; `helper_linger`: for how
-//!   long. `channels`: threads that sleep on events of their own CQs.
-//! * `routed`: peers over a router, in place of the socket and of `paths`. `outage`: a router that
-//!   is away.
-//! * `interface`: events of the port's link and address.
-//! * `peer_ends`: processes of peers that end. `peer_ports`: UDP ports that peers may send from.
-//!   `cm`: the connection manager. `multicast`: groups.
-//! * The other devices of an address: `group_open` joins them, `group_names` is how they find this
-//!   one, `group_rx` passes on their packets. `witness`: why a peer is silent.
+//!   device's memory; `lock`: the engine's lock.
+//! * `rounds`: one bounded round of the engine: when, what it reads, how it ends.
+//! * `threads`: the threads that run rounds, take turns, spin and sleep.
+//! * `socket_io`: packets through a port; `tap`: captures and injected faults.
+//! * `peers`: how each peer is reached, what it may write, why it is silent, that it has ended.
+//! * `router`: peers over a router, in place of the socket and of `peers::paths`.
+//! * `group`: the other devices of an address.
+//! * `interface`: events of the port's link and address. `cm`: the connection manager. `multicast`:
+//!   groups.
 //! * `device`: the engines of a device. `siblings`: those without a port.
 //! * `engine`: the calls of one engine. `pinned_handles`: posts and polls without a handle.
 //!
@@ -42,48 +33,33 @@ macro_rules! write_fields {
     }};
 }
 
-mod aside;
-mod channels;
 mod cm;
 mod device;
-mod doorbell;
-mod drain;
 mod engine;
-mod grant_checks;
-mod grants;
-mod group_names;
-mod group_open;
-mod group_rx;
-mod helper;
-mod helper_linger;
+mod group;
 mod interface;
 mod layout;
 mod leave;
-mod links;
 mod lock;
 mod multicast;
-mod notify;
 mod open;
-mod outage;
-mod paths;
-mod peer_ends;
-mod peer_ports;
+mod peers;
 mod pinned_handles;
-mod productive_polls;
-mod relayed;
-mod rest;
-mod round_limits;
 mod rounds;
-mod routed;
-mod schedule;
+mod router;
 mod services;
 mod siblings;
 mod socket_io;
 mod status;
 #[cfg(test)]
 mod test_engine;
-mod turns;
-mod witness;
+mod threads;
+
+/// The directories of this user in which devices of a host find each other. Devices make
+/// directories and sockets there while they live. Cost: some system calls; allocates.
+pub fn socket_dirs() -> Vec<std::path::PathBuf> {
+    crate::local::own_paths()
+}
 
 pub use device::{EngineCount, PinnedRings, SoftDevice, MAX_ENGINES};
 pub use pinned_handles::{PinnedCq, PinnedQp};
@@ -182,14 +158,14 @@ struct PortState<P = UdpPort> {
     member: Option<Member>,
     shm: Option<ShmPort>,
     /// Look-ups of destinations that the network refuses.
-    refused: peer_ports::LookUps,
+    refused: peers::ports::LookUps,
     /// The interface of the address; `None`: its port is always active.
     interface: Option<InterfaceWatch>,
-    router: routed::RouterState,
+    router: router::routed::RouterState,
     /// Sees each packet: a capture, injected faults.
     tap: Option<Box<Tap>>,
     /// Decides which inputs a round reads, and when.
-    schedule: schedule::Schedule,
+    schedule: rounds::schedule::Schedule,
     /// The port's descriptor is in the epoll set.
     watched: bool,
     /// The port has no room; its descriptor wakes a thread when it has.
@@ -201,13 +177,13 @@ struct PortState<P = UdpPort> {
     /// A device without a socket has lost a link: packets that would leave by the port are dropped.
     discards: bool,
     /// UDP ports that peers may send from.
-    ports: peer_ports::PeerPorts,
-    seen: Seen,
+    ports: peers::ports::PeerPorts,
+    seen: LastCounters,
 }
 
 /// The last seen values of counters. A change makes the round repeat what depends on the counter.
 #[derive(Default)]
-struct Seen {
+struct LastCounters {
     /// [`Guard::repeats`](gdrcore_core::engine::Guard::repeats), by the last idle round.
     repeats: u32,
     /// Errors of the port.
@@ -233,12 +209,12 @@ pub struct SoftEngine {
     has_local_peers: AtomicBool,
     /// All peers are reached over a router, as of the last maintenance of the links.
     is_relayed: AtomicBool,
-    polls: turns::PollNotes,
+    polls: threads::turns::PollNotes,
     /// A thread has armed the descriptor and may sleep on it.
     sleeping: Asleep,
     helper_on: AtomicBool,
-    helper: helper::Helper,
-    channels: channels::Channels,
+    helper: threads::helper::Helper,
+    channels: threads::channels::Channels,
     /// Receiver of events; without one, programs poll for events.
     sink: OnceLock<&'static dyn EventSink>,
     mtu: u32,
@@ -293,16 +269,16 @@ impl<P> PortState<P> {
                 shm: shm,
                 refused: Default::default(),
                 interface: None,
-                router: routed::RouterState { relay, ..Default::default() },
+                router: router::routed::RouterState { relay, ..Default::default() },
                 tap: tap,
-                schedule: schedule::Schedule::new(),
+                schedule: rounds::schedule::Schedule::new(),
                 watched: true,
                 blocked: false,
                 rings_full: false,
                 gave_up_room: false,
                 discards: false,
-                ports: peer_ports::PeerPorts::default(),
-                seen: Seen::default(),
+                ports: peers::ports::PeerPorts::default(),
+                seen: LastCounters::default(),
             } and);
         }
     }

@@ -1,11 +1,14 @@
 //! Opening and closing a device: the layout of its memory, its ports, its engine.
 
+use super::group;
 use super::layout::Opening;
+use super::router::routed;
 use super::siblings::Siblings;
 use super::socket_io::tap::Tap;
+use super::threads::channels;
+use super::threads::helper;
 use super::{
-    carried_by, channels, group_open, helper, leave, peer_addr, routed, soft_flags, PathChoice,
-    PortState, SoftConfig, SoftEngine,
+    carried_by, leave, peer_addr, soft_flags, PathChoice, PortState, SoftConfig, SoftEngine,
 };
 use crate::addr::{DeviceName, Endpoint};
 use crate::addr_group::Member;
@@ -71,7 +74,7 @@ unsafe fn open_origin(
     };
     let Origin { udp, member, .. } = origin;
     // SAFETY: the caller's promise: `udp..member` for the socket, `member..shm` for the claim.
-    unsafe { group_open::open(opening, at, config, core.seed, (&mut *udp, &mut *member)) }?;
+    unsafe { group::open::open(opening, at, config, core.seed, (&mut *udp, &mut *member)) }?;
     let local = udp.as_ref().map_or(*at, |udp| *udp.local());
     for fd in [udp.as_ref().map(UdpPort::fd), member.as_ref().map(Member::fd)].iter().flatten() {
         waiter.add_socket(*fd)?;
@@ -210,6 +213,9 @@ unsafe fn start_engine(
     let Some(mut g) = engine.try_lock() else { return Ok(()) };
     g.set_shared(port.net.is_some() || port.router.relay.is_some());
     set_socket_rules(&mut g, port.net.as_ref().map(UdpPort::local));
+    if let Some(memory) = port.injector().and_then(|faults| faults.memory()) {
+        g.set_host_memory(memory);
+    }
     g.set_witness();
     // SAFETY: the engine is not used after the device's port, which has the member, was dropped.
     if let Some(receipts) = port.member.as_ref().and_then(|member| unsafe { member.receipts() }) {
@@ -325,7 +331,7 @@ impl SoftEngine {
         self.helper_stop();
         let mut held = self.lock_control();
         let leaks = held.leaks();
-        self.hasten(&mut held, None);
+        self.release_held(&mut held, None);
         drop(held);
         self.drain_and_ack(None);
         self.end_connections(self.lock_control());

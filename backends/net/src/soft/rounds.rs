@@ -1,19 +1,33 @@
 //! One bounded round of the engine, and when it runs: the thread that polls runs it.
+//!
+//! * `doorbell`: what a post sends at once.
+//! * `drain`: the rounds before an end.
+//! * `limits`: the bounds of a round.
+//! * `productive_polls`: polls that find completions, and run no round for most of the time.
+//! * `rest`: polls that need no round.
+//! * `schedule`: the inputs that a round reads, and when.
+
+pub(super) mod doorbell;
+pub(super) mod drain;
+pub(super) mod limits;
+pub(super) mod productive_polls;
+pub(super) mod rest;
+pub(super) mod schedule;
 
 use core::sync::atomic::Ordering;
 
-use super::grant_checks::check_grants_if_changed;
 use super::lock::EngineLock;
-use super::relayed;
-use super::round_limits::{Round, GROUP_POLL_NS, LOOPBACK_RUNS};
-use super::routed::discard;
-use super::witness;
+use super::peers::grant_checks::check_grants_if_changed;
+use super::peers::witness;
+use super::router::relayed;
+use super::router::routed::discard;
 use super::{PortState, SoftEngine};
 use crate::addr_group::Member;
 use crate::clock::now_ns;
 use crate::port::Port;
 use crate::shm::ShmPort;
 use gdrcore_core::engine::Guard;
+use limits::{Round, GROUP_POLL_NS, LOOPBACK_RUNS};
 
 impl<P: Port> PortState<P> {
     /// Whether the socket or a ring had no room: the work that is left waits for an event.

@@ -53,7 +53,7 @@ impl SoftEngine {
     /// Announces to the router that an id will listen at its port. No effect without a router.
     ///
     /// # Errors
-    /// As [`crate::via::session::Asker::listen`]; `NoMemory`: too many ids listen. As
+    /// As [`crate::via::session::RequestGuard::listen`]; `NoMemory`: too many ids listen. As
     /// [`gdrcore_core::cm::Cm::bound`].
     pub(super) fn offer_service(&self, id: Handle) -> Result<()> {
         let Some(via) = &self.via else { return Ok(()) };
@@ -64,9 +64,9 @@ impl SoftEngine {
             return Ok(());
         }
         drop(held);
-        let mut asker = via.asker();
-        let told = self.ask(&mut asker, |asker| asker.listen(at, true));
-        drop(asker);
+        let mut request_guard = via.request_guard();
+        let told = self.ask(&mut request_guard, |request_guard| request_guard.listen(at, true));
+        drop(request_guard);
         if told.is_err() {
             self.lock_control().port().router.services.forget(id);
         }
@@ -77,9 +77,9 @@ impl SoftEngine {
     pub(super) fn withdraw_service(&self, id: Handle) {
         let Some(via) = &self.via else { return };
         let Some(at) = self.lock_control().port().router.services.forget(id) else { return };
-        let mut asker = via.asker();
+        let mut request_guard = via.request_guard();
         // A router that has ended needs no message.
-        let _ = self.ask(&mut asker, |asker| asker.listen(at, false));
+        let _ = self.ask(&mut request_guard, |request_guard| request_guard.listen(at, false));
     }
 }
 

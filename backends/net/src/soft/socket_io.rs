@@ -4,9 +4,9 @@
 //! Written against [`crate::port::Port`]; nothing here depends on a UDP socket. The tests run it
 //! over a port in memory.
 
-use super::group_rx::receive_shared;
-use super::round_limits::{BURSTS, LONG_BURST};
-use super::witness::refused;
+use super::group::rx::receive_shared;
+use super::peers::witness::refused;
+use super::rounds::limits::{BURSTS, LONG_BURST};
 use super::{endpoint, peer_addr, PortState, SoftEngine};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;

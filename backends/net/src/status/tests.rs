@@ -26,3 +26,12 @@ fn neither_a_fifo_nor_a_link_is_waited_for() {
     assert_eq!(read(&asked).expect("a status").text, "end\n");
     fs::remove_dir_all(at).expect("removed");
 }
+
+#[test]
+fn the_counters_of_a_device_are_read_from_its_line() {
+    let text = "process pid=1 pid_ns=2 program=x sent_pkts=9\n\
+                device address=1.2.3.4:5 qp=3 sent_pkts=7 later=1 rdma_writes=x rcvd_pkts=2\n\
+                qp qpn=1 sent_pkts=8\nend\n";
+    assert_eq!(counters(text), Counters { sent_pkts: 7, rcvd_pkts: 2, ..Counters::ZERO });
+    assert_eq!(counters("process pid=1\n"), Counters::ZERO);
+}

@@ -3,6 +3,8 @@
 use super::proto::{feature, link_flag, Envelope, Fault, Link, Message, RouteEvent};
 
 const RINGS: usize = 3;
+/// Descriptors of a remote session.
+pub(super) const REMOTE: usize = 4;
 
 /// The action that a message requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,7 @@ impl Client {
             Message::Link(_) if !e.answer => 1..=1,
             Message::Routed(_) => 0..=1,
             Message::Welcome(w) if w.features & feature::RELAY != 0 => RINGS..=RINGS,
+            Message::Welcome(w) if w.features & feature::REMOTE != 0 => REMOTE..=REMOTE,
             _ => 0..=0,
         };
         if !may_have.contains(&fds) {
@@ -137,10 +140,10 @@ mod tests {
 
     #[test]
     fn a_welcome_has_the_descriptors_of_its_rings_and_no_others() {
-        for (features, rings) in [(0, 0), (feature::RELAY, RINGS)] {
+        for (features, rings) in [(0, 0), (feature::RELAY, RINGS), (feature::REMOTE, REMOTE)] {
             let welcome = Welcome { features, ..Welcome::refused(Text::EMPTY) };
             let answer = bytes(&Envelope::answer(1, 0, Message::Welcome(welcome)));
-            for fds in 0..=RINGS + 1 {
+            for fds in 0..=REMOTE + 1 {
                 let taken = Client::new().take(&answer, fds);
                 assert_eq!(taken.is_ok(), fds == rings, "{fds} of {rings}: {taken:?}");
             }

@@ -2,7 +2,7 @@
 
 use super::find::SocketPath;
 use crate::clock::now_ns;
-use crate::sys::{errno, last_error, set_option};
+use crate::sys::{errno, last_error, set_option, wait_ready};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -71,8 +71,7 @@ pub(super) fn connect(at: &SocketPath, until: u64) -> Result<OwnedFd> {
 
 /// Sleeps until a descriptor is ready, at most `ns`.
 pub(super) fn poll(fd: BorrowedFd<'_>, events: i16, ns: u64) {
-    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ms = i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX);
-    // SAFETY: one live entry. The caller's next call finds out the result.
-    unsafe { libc::poll(&mut p, 1, ms) };
+    // The caller's next call finds out the result.
+    wait_ready(fd.as_raw_fd(), events, ms);
 }

@@ -16,7 +16,7 @@
 //! | type | from | body | answer | descriptors |
 //! |---|---|---|---|---|
 //! | 1 HELLO | tenant | [`Hello`] | WELCOME | |
-//! | 2 WELCOME | router | [`Welcome`] | | 3 with `RELAY`: ring to it, ring from it, bell |
+//! | 2 WELCOME | router | [`Welcome`] | | with `RELAY`: ring to it, ring from it, bell; with `REMOTE`: calls, events of CQs, other events, doorbells |
 //! | 3 ROUTE | tenant | [`Route`] | ROUTED | |
 //! | 4 ROUTED | router | [`Routed`] | | 1: the socket of a direct link; 0: relayed |
 //! | 5 UNROUTE | tenant | [`Unroute`] | itself | |
@@ -74,6 +74,8 @@ pub mod feature {
     pub const GROW: u64 = 4;
     /// Frames of the rings have the hop limit, flow label and traffic class of the packets.
     pub const HEADERS: u64 = 8;
+    /// The session's verbs are executed by the router ([`crate::remote`]).
+    pub const REMOTE: u64 = 16;
 }
 
 /// Values of [`Hello::mode`] and [`Welcome::mode`].
@@ -82,6 +84,8 @@ pub mod mode {
     pub const ANY: u32 = 0;
     /// The engine is the tenant's.
     pub const SWITCH: u32 = 1;
+    /// The device is the router's.
+    pub const REMOTE: u32 = 2;
 }
 
 /// Values of [`Routed::kind`].

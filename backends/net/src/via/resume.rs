@@ -5,14 +5,14 @@
 //! same key gives the session its numbers and its address back, and new rings. Links to other
 //! processes are not affected.
 //!
-//! Nothing here waits: an attempt is a connect and a send, and a look at the answer is a receive.
+//! Nothing here waits: an attempt connects and sends; a later round receives the answer.
 
 use super::absence::Absence;
 use super::client::{Client, Step};
 use super::connect::{socket, try_connect};
 use super::proto::{Message, Welcome};
 use super::session::{check, hello, rings_of, Inner, Session};
-use super::wire::{receive, send, Look};
+use super::wire::{receive, send, ReadOutcome};
 use crate::shm::relay::Relay;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::TryLockError;
@@ -126,12 +126,12 @@ impl Session {
             return Attempt::Wait(now + LOOK_NS);
         };
         let came = match receive(fd.as_fd(), &mut inner.buffer) {
-            Look::Message(came) => came,
-            Look::Nothing if now < until => {
+            ReadOutcome::Message(came) => came,
+            ReadOutcome::Nothing if now < until => {
                 inner.absence.greeting = Some((fd, client, until));
                 return Attempt::Wait(now + LOOK_NS);
             }
-            Look::Nothing | Look::Gone => return Attempt::Failed,
+            ReadOutcome::Nothing | ReadOutcome::Gone => return Attempt::Failed,
         };
         let fds = if came.cut { came.count.max(1) } else { came.count };
         let e = match client.take(&inner.buffer[..came.len], fds) {
@@ -158,6 +158,8 @@ impl Session {
     /// Whether a WELCOME continues this session: the engine has its address and its numbers.
     fn is_same(&self, w: &Welcome) -> bool {
         let before = &self.welcome;
-        check(w, before.qpns.1).is_ok() && w.gids[0] == before.gids[0] && w.qpns == before.qpns
+        check(w, &hello(before.qpns.1, [0; 64])).is_ok()
+            && w.gids[0] == before.gids[0]
+            && w.qpns == before.qpns
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Two kinds of threads use it. A thread that connects a queue pair sends a request and waits for
 //! the answer, without the engine's lock. The thread that runs the engine polls for the router's
-//! messages at intervals ([`Session::hear`]), and never waits. Messages that arrive while a request
-//! is open are set aside for its next poll. When the router has ended, the thread that runs the
-//! engine looks for the next router (`super::resume`).
+//! messages at intervals ([`Session::receive_all`]), and never waits. Messages that arrive while a
+//! request is open are set aside for its next poll. When the router has ended, the thread that runs
+//! the engine looks for the next router (`super::resume`).
 
 use super::absence::Absence;
-use super::client::{Client, Step};
+use super::client::{Client, Step, REMOTE};
 use super::connect::{connect, poll};
 use super::find::{ffr_id, SocketPath};
 use super::proto::{feature, MESSAGE_MAX};
@@ -15,7 +15,7 @@ use super::proto::{
     link_flag, mode, route_event, route_kind, Bye, Envelope, Hello, Message, Route, Routed,
     Service, Text, Welcome, FDS_MAX, VERSIONS,
 };
-use super::wire::{receive, send, Buffer, Look};
+use super::wire::{receive, send, Buffer, ReadOutcome};
 use crate::clock::now_ns;
 use crate::closing;
 use crate::rights::{self, Foreign};
@@ -33,7 +33,7 @@ const ANSWER_NS: u64 = 5_000_000_000;
 /// Most links of other sessions that are set aside; a further one is refused, and its session
 /// repeats the request.
 const ASIDE: usize = 64;
-/// Messages that one call of [`Session::hear`] takes.
+/// Messages that one call of [`Session::receive_all`] takes.
 const LOOKS: usize = 64;
 
 /// A message of the router for the device.
@@ -109,7 +109,7 @@ impl Direct {
 }
 
 /// The right to make requests: one thread at a time.
-pub struct Asker<'s> {
+pub struct RequestGuard<'s> {
     session: &'s Session,
     inner: MutexGuard<'s, Inner>,
 }
@@ -125,6 +125,27 @@ impl Session {
     /// came. [`Error::Access`]: the router knows no tenant that this process could be. Others as
     /// the router answers.
     pub fn open(at: &SocketPath, qpns: u32) -> Result<(Session, Option<Relay>)> {
+        let (session, [up, down, bell, _]) = Session::greet(at, hello(qpns, [0; 64]))?;
+        let relay = rings_of(&session.welcome, [up, down, bell])?;
+        Ok((session, relay))
+    }
+
+    /// As [`Session::open`], for a session whose verbs the router executes. Returns the descriptors
+    /// of [`crate::remote`], in the order of the WELCOME.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_remote(at: &SocketPath) -> Result<(Session, [OwnedFd; REMOTE])> {
+        let wanted = Hello { mode: mode::REMOTE, features: feature::REMOTE, ..hello(0, [0; 64]) };
+        let (session, fds) = Session::greet(at, wanted)?;
+        let mut all = heapless::Vec::<OwnedFd, REMOTE>::new();
+        // The router is trusted not to make a close slow.
+        all.extend(fds.into_iter().flatten().map(Foreign::trusted));
+        let all = all.into_array();
+        Ok((session, all.map_err(|_| refuse!(Os(libc::EMFILE), "too few descriptors are free"))?))
+    }
+
+    fn greet(at: &SocketPath, wanted: Hello) -> Result<(Session, Fds)> {
         let until = now_ns() + ANSWER_NS;
         let fd = connect(at, until)?;
         let inner = Inner {
@@ -143,21 +164,19 @@ impl Session {
             over: AtomicBool::new(false),
             inner: Mutex::new(inner),
         };
-        let hello = Message::Hello(hello(qpns, [0; 64]));
-        let (e, [up, down, bell, _]) = session.asker().ask(hello, until)?;
+        let (e, fds) = session.request_guard().ask(Message::Hello(wanted), until)?;
         let Message::Welcome(welcome) = e.message else {
             return Err(session.broken(format_args!("no WELCOME")));
         };
         if e.status != 0 {
             return Err(session.refusal(e.status, &welcome.cause));
         }
-        check(&welcome, qpns).map_err(|what| session.broken(format_args!("{what}")))?;
+        check(&welcome, &wanted).map_err(|what| session.broken(format_args!("{what}")))?;
         session.welcome = welcome;
         if let Ok(inner) = session.inner.get_mut() {
             inner.absence.token = welcome.token;
         }
-        let relay = rings_of(&welcome, [up, down, bell])?;
-        Ok((session, relay))
+        Ok((session, fds))
     }
 
     /// Bytes of payload of a packet, at most.
@@ -213,14 +232,17 @@ impl Session {
     }
 
     /// Waits until no other thread has a request open.
-    pub fn asker(&self) -> Asker<'_> {
-        Asker { session: self, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
+    pub fn request_guard(&self) -> RequestGuard<'_> {
+        RequestGuard {
+            session: self,
+            inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// Passes the messages that have arrived to `take`. Never waits: while a thread has a request
     /// open, messages are set aside for the next poll. Returns true once, when the router has
     /// ended: its socket stays readable for ever.
-    pub fn hear(&self, take: impl FnMut(Arrival)) -> bool {
+    pub fn receive_all(&self, take: impl FnMut(Arrival)) -> bool {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
@@ -228,7 +250,10 @@ impl Session {
         };
         for _ in 0..LOOKS {
             if self.is_gone()
-                || !matches!(self.look(&mut inner), Ok(Received::Something | Received::Answer(..)))
+                || !matches!(
+                    self.receive_one(&mut inner),
+                    Ok(Received::Something | Received::Answer(..))
+                )
             {
                 break;
             }
@@ -239,11 +264,11 @@ impl Session {
 
     /// Receives one message, if there is one, and handles it, except answers, which are returned
     /// with their descriptor.
-    fn look(&self, inner: &mut Inner) -> Result<Received> {
+    fn receive_one(&self, inner: &mut Inner) -> Result<Received> {
         let mut came = match receive(self.fd.as_fd(), &mut inner.buffer) {
-            Look::Message(came) => came,
-            Look::Nothing => return Ok(Received::Nothing),
-            Look::Gone => return Err(self.lost()),
+            ReadOutcome::Message(came) => came,
+            ReadOutcome::Nothing => return Ok(Received::Nothing),
+            ReadOutcome::Gone => return Err(self.lost()),
         };
         // A descriptor that this process had no room for counts as received.
         let fds = if came.cut { came.count.max(1) } else { came.count };
@@ -332,7 +357,7 @@ impl Session {
             if closing::is_full() {
                 break;
             }
-            if !matches!(receive(self.fd.as_fd(), buffer), Look::Message(_)) {
+            if !matches!(receive(self.fd.as_fd(), buffer), ReadOutcome::Message(_)) {
                 return;
             }
         }
@@ -341,7 +366,7 @@ impl Session {
     }
 }
 
-impl Asker<'_> {
+impl RequestGuard<'_> {
     /// Requests a link to the owner of a queue pair. `None`: the queue pair is reached over the
     /// router's rings.
     ///
@@ -372,7 +397,7 @@ impl Asker<'_> {
     /// # Errors
     /// With a reason: [`Error::AddressInUse`]: another session of the address listens there;
     /// [`Error::Os`]`(EDQUOT)`: the session listens at as many ports as it may. As
-    /// [`Asker::route`].
+    /// [`RequestGuard::route`].
     pub fn listen(&mut self, service: Service, on: bool) -> Result<()> {
         let s = self.session;
         let message = if on { Message::Listen(service) } else { Message::Unlisten(service) };
@@ -404,7 +429,7 @@ impl Asker<'_> {
 
     /// Sends a request and waits for the answer.
     fn ask(&mut self, message: Message, until: u64) -> Result<(Envelope, Fds)> {
-        let Asker { session: s, inner } = self;
+        let RequestGuard { session: s, inner } = self;
         if s.is_gone() {
             return Err(s.lost());
         }
@@ -417,7 +442,7 @@ impl Asker<'_> {
             }
         }
         loop {
-            match s.look(inner)? {
+            match s.receive_one(inner)? {
                 Received::Answer(e, fds) => return Ok((e, fds)),
                 Received::Something => {}
                 Received::Nothing => s.wait(libc::POLLIN, until)?,
@@ -476,20 +501,21 @@ pub(super) fn rings_of(w: &Welcome, fds: [Option<Foreign>; 3]) -> Result<Option<
     }
 }
 
-/// Checks a WELCOME for the fields that a session needs.
-pub(super) fn check(w: &Welcome, qpns: u32) -> Result<(), &'static str> {
+/// Checks a WELCOME for the fields that a session needs, which sent this HELLO.
+pub(super) fn check(w: &Welcome, wanted: &Hello) -> Result<(), &'static str> {
     let (base, count) = w.qpns;
     let unicast = crate::addr::Endpoint::new(w.gids[0], 0, 0).is_unicast();
+    let needed = wanted.features & (feature::DIRECT | feature::REMOTE);
     if !(VERSIONS.0..=VERSIONS.1).contains(&w.version)
-        || w.mode != mode::SWITCH
-        || w.features & feature::DIRECT == 0
+        || w.mode != wanted.mode
+        || w.features & needed != needed
     {
         return Err("a version or mode that was not requested");
     }
     if !unicast {
         return Err("no address");
     }
-    if qpns > 0 && (count < qpns || base == 0 || base % QPN_UNIT != 0) {
+    if wanted.qpns > 0 && (count < wanted.qpns || base == 0 || base % QPN_UNIT != 0) {
         return Err("other queue pair numbers than were requested");
     }
     Ok(())

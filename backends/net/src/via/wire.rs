@@ -23,7 +23,7 @@ pub struct Received {
 
 /// Result of one read of a socket.
 #[derive(Debug)]
-pub enum Look {
+pub enum ReadOutcome {
     /// A datagram, in the buffer.
     Message(Received),
     /// Nothing for now.
@@ -39,9 +39,9 @@ pub type Buffer = [u8; MESSAGE_MAX + 1];
 
 /// Takes the next datagram of a socket; none while many descriptors wait to be closed. Any thread;
 /// one system call.
-pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
+pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> ReadOutcome {
     if closing::is_full() {
-        return Look::Nothing;
+        return ReadOutcome::Nothing;
     }
     let mut message = Received { len: 0, fds: [const { None }; FDS_MAX], count: 0, cut: false };
     let arrived = rights::receive(from.as_raw_fd(), bytes, 0, |i, fd| {
@@ -55,15 +55,15 @@ pub fn receive(from: BorrowedFd<'_>, bytes: &mut Buffer) -> Look {
             (message.len, message.count) = (arrived.len, arrived.fds);
             message.cut = arrived.cut || arrived.fds > FDS_MAX;
         }
-        Err(libc::EAGAIN | libc::EINTR) => return Look::Nothing,
-        Err(_) => return Look::Gone,
+        Err(libc::EAGAIN | libc::EINTR) => return ReadOutcome::Nothing,
+        Err(_) => return ReadOutcome::Gone,
     }
     // An empty datagram, which no message is, counts as the end too: the kernel reports both the
     // same way.
     if message.len == 0 {
-        return Look::Gone;
+        return ReadOutcome::Gone;
     }
-    Look::Message(message)
+    ReadOutcome::Message(message)
 }
 
 /// Reads from a stream on which no descriptors are expected: any that come are given up. Any

@@ -41,7 +41,7 @@ fn registration_checks_range_flags_and_provider() {
         request(0x1000, 16, 1 << 30),
         request(0x1000, 16, 1 << 10),
         request(0x1000, 16, RW | access::FLUSH_PERSISTENT),
-        request(0x1000, 16, RW).clone_with(|m| m.provider = 5),
+        request(0x1000, 16, RW).clone_with(|m| m.provider = STAND_IN + 1),
         request(0x1000, 16, RW).clone_with(|m| m.iova = u64::MAX - 3),
     ];
     for b in bad {

@@ -50,7 +50,7 @@ impl Transport {
             association.used_at = now;
         }
         c.start_timers(now);
-        c.arm();
+        c.arm_timer();
         Some(now)
     }
 

@@ -96,7 +96,7 @@ impl Transport {
         let timer_deferred = c.common.timer_deferred;
         if c.qp.conn.req.ack_deadline != 0 {
             // The ACK timer runs already, for an earlier request.
-            c.arm();
+            c.arm_timer();
         } else if !wanted && (timer_deferred == NONE || timer_deferred == qi as u32) {
             c.common.timer_deferred = qi as u32;
         } else {

@@ -56,10 +56,11 @@ pub(in crate::roce) fn prepare<'a>(
     // IBTA 10.7.3.1: A request that fails completes, signaled or not.
     if status != wc_status::SUCCESS || wqe.is_signaled() {
         let side = CqSide::of(s, key, cqs, scq)?;
-        if !side.has_room() {
-            return None;
-        }
-        cq = Some(side);
+        cq = match side.has_room() {
+            true => Some(side),
+            false if side.has_failed() => None,
+            false => return None,
+        };
     }
     Some(Ending { cq, wr_id: wqe.wr_id, length: wqe.length, code, status })
 }

@@ -32,6 +32,19 @@ impl<'a> CqSide<'a> {
         self.ring.free() > self.cq.reserved
     }
 
+    /// Whether the CQ has failed, so that completions for it are lost. Asked where there is no
+    /// room. Inline, because a call would need this in memory on each way there.
+    #[inline(always)]
+    pub(in crate::roce) fn has_failed(&self) -> bool {
+        self.cq.has_failed()
+    }
+
+    /// Whether no entry is free, reserved or not.
+    #[cold]
+    pub(in crate::roce) fn is_full(&self) -> bool {
+        self.ring.free() == 0
+    }
+
     /// Whether so many such completions find entries.
     #[inline(always)]
     pub(in crate::roce) fn has_room_for(&self, count: u32) -> bool {
@@ -80,15 +93,7 @@ impl<'a> CqSide<'a> {
         // rxe rxe_cq.c rxe_cq_post: An armed CQ raises one event: for any completion, or for
         // solicited and failed ones only.
         if cq.armed == Armed::Any || solicited || wc.status != wc_status::SUCCESS {
-            cq.armed = Armed::No;
-            match cq.channel {
-                None => s.raise_cq(self.index as usize),
-                Some(_) if cq.has_event => {}
-                Some(channel) => {
-                    cq.has_event = true;
-                    cq.next = s.raise_on_channel(self.index, channel.into());
-                }
-            }
+            cq.raise(s, self.index);
         }
     }
 

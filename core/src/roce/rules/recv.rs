@@ -53,9 +53,9 @@ impl Conn<'_> {
         if recv.taken && recv.reserved {
             return true;
         }
-        let cq = CqSide::to_reserve(self.s, &common.key, &mut common.cqs, qp.rcq);
-        let Some(mut cq) = cq else {
-            qp.counters.cq_full += 1;
+        let (key, cqs) = (&common.key, &mut common.cqs);
+        let Some(mut cq) = CqSide::to_reserve(self.s, key, cqs, qp.rcq) else {
+            self.note_no_room();
             return false;
         };
         // Inside a message only the CQE may have been given back.
@@ -78,6 +78,17 @@ impl Conn<'_> {
         recv.reserved = true;
         cq.reserve(self.qi);
         true
+    }
+
+    /// A message finds no room in the CQ. One without a receive request would complete nothing.
+    #[cold]
+    fn note_no_room(&mut self) {
+        let (qp, common) = (&mut *self.qp, &mut *self.common);
+        qp.counters.cq_full += 1;
+        let is_taken = qp.conn.resp.recv.taken;
+        if is_taken || !recv_queue(self.s, self.q, &common.key, qp.srq).is_empty() {
+            common.note_overrun(self.s, qp.rcq);
+        }
     }
 
     /// Gives back the CQE of a receive whose message was dropped; the receive itself serves the

@@ -58,7 +58,10 @@ impl RegisteredMemory {
                 self.piece(pd, &sge, (end - done) as u32, writes).map_err(|e| refused(e, &sge))?;
             match copy(&target, done..end, sge.length) {
                 Access::Ready => {}
-                Access::Pending(token) if writes => pending = Some((target.provider as u8, token)),
+                Access::Pending(token) if writes => {
+                    let next = (target.provider as u8, token);
+                    pending = Some(self.providers.later_of(pending, next));
+                }
                 Access::Pending(token) => return Err(CopyError::Pending(target.provider, token)),
                 Access::Busy => return Err(CopyError::Busy),
                 Access::Fault => return Err(gone(&sge)),

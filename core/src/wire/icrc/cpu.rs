@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+use super::armv8;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::{clmul, V4_FOLD, V6_FOLD};
 use super::{table, Head, V4_BETWEEN, V6_BETWEEN};
@@ -12,11 +14,17 @@ use super::{table, Head, V4_BETWEEN, V6_BETWEEN};
 pub enum Impl {
     /// Tables: any machine.
     Table = 1,
+    /// The instruction CRC32X, which has zlib's polynomial: Armv8's FEAT_CRC32.
+    #[cfg(target_arch = "aarch64")]
+    Crc32 = 2,
     /// Carry-less multiplication of 128 bits: PCLMULQDQ and SSE4.1.
+    #[cfg(not(target_arch = "aarch64"))]
     Clmul = 2,
     /// Carry-less multiplication of 256 bits: VPCLMULQDQ and AVX2.
+    #[cfg(not(target_arch = "aarch64"))]
     Vpclmul256 = 3,
     /// Carry-less multiplication of 512 bits: VPCLMULQDQ and AVX-512.
+    #[cfg(not(target_arch = "aarch64"))]
     Vpclmul512 = 4,
 }
 
@@ -25,6 +33,10 @@ static BEST: AtomicU8 = AtomicU8::new(0);
 
 impl Impl {
     /// Every implementation, slowest first.
+    #[cfg(target_arch = "aarch64")]
+    pub const ALL: &'static [Impl] = &[Impl::Table, Impl::Crc32];
+    /// Every implementation, slowest first.
+    #[cfg(not(target_arch = "aarch64"))]
     pub const ALL: &'static [Impl] =
         &[Impl::Table, Impl::Clmul, Impl::Vpclmul256, Impl::Vpclmul512];
 
@@ -39,8 +51,13 @@ impl Impl {
         // Relaxed: the number guards no other memory, and every thread finds the same one.
         match BEST.load(Ordering::Relaxed) {
             1 => Impl::Table,
+            #[cfg(target_arch = "aarch64")]
+            2 => Impl::Crc32,
+            #[cfg(not(target_arch = "aarch64"))]
             2 => Impl::Clmul,
+            #[cfg(not(target_arch = "aarch64"))]
             3 => Impl::Vpclmul256,
+            #[cfg(not(target_arch = "aarch64"))]
             4 => Impl::Vpclmul512,
             _ => find_best(),
         }
@@ -85,7 +102,11 @@ impl Runnable {
             // SAFETY: as above.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Impl::Vpclmul512 => unsafe { clmul::wide_512::update_512(state, data) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+            Impl::Crc32 => unsafe { armv8::update(state, data) },
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            #[allow(unreachable_patterns)] // on aarch64
             _ => table::update(state, data),
         }
     }
@@ -112,7 +133,11 @@ impl Runnable {
             Impl::Vpclmul512 => unsafe {
                 clmul::wide_512::icrc_512(varying, fold, begin, end, rest)
             },
+            // SAFETY: as in `update`.
+            #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+            Impl::Crc32 => unsafe { armv8::icrc(varying, v6, begin, end, rest) },
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+            #[allow(unreachable_patterns)] // on aarch64
             _ => icrc_table(varying, v6, begin, end, rest),
         }
     }
@@ -142,8 +167,20 @@ fn detect() -> Impl {
     }
 }
 
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+fn detect() -> Impl {
+    if armv8::is_here() {
+        Impl::Crc32
+    } else {
+        Impl::Table
+    }
+}
+
 // Miri knows few of the instructions.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_os = "linux")),
+    not(miri)
+)))]
 fn detect() -> Impl {
     Impl::Table
 }

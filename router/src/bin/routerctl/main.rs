@@ -78,7 +78,7 @@ fn complain(text: &str) {
 
 /// The request of the command line.
 #[derive(Debug, PartialEq)]
-enum Wish {
+enum Request {
     Say(String),
     Ask(Json),
     Top(top::Form),
@@ -101,7 +101,7 @@ fn milliseconds(text: &str) -> Option<u32> {
 ///
 /// # Errors
 /// The fault in words.
-fn parse(words: impl Iterator<Item = OsString>) -> Result<(PathBuf, Wish), lexopt::Error> {
+fn parse(words: impl Iterator<Item = OsString>) -> Result<(PathBuf, Request), lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(words);
     let mut socket = PathBuf::from(SOCKET);
     let (mut form, mut time, mut words) = (top::Form::default(), None, Vec::new());
@@ -111,10 +111,10 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<(PathBuf, Wish), lexop
             Long("json") if words == ["top"] => form.json = true,
             Long("once") if words == ["top"] => form.once = true,
             Long("for") if words == ["drain"] => time = Some(parser.value()?.string()?),
-            Short('h') | Long("help") => return Ok((socket, Wish::Say(HELP.into()))),
+            Short('h') | Long("help") => return Ok((socket, Request::Say(HELP.into()))),
             Short('V') | Long("version") => {
                 let text = format!("gdrcore-routerctl {}\n", env!("CARGO_PKG_VERSION"));
-                return Ok((socket, Wish::Say(text)));
+                return Ok((socket, Request::Say(text)));
             }
             Value(word) => words.push(word.string()?),
             _ => return Err(word.unexpected()),
@@ -124,22 +124,22 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<(PathBuf, Wish), lexop
     Ok((socket, command(&words, form, time.as_deref())?))
 }
 
-fn command(words: &[&str], form: top::Form, time: Option<&str>) -> Result<Wish, String> {
+fn command(words: &[&str], form: top::Form, time: Option<&str>) -> Result<Request, String> {
     Ok(match words {
         [what @ ("status" | "sessions" | "tenants" | "hosts" | "reload")] => {
-            Wish::Ask(json!({"do": what}))
+            Request::Ask(json!({"do": what}))
         }
-        ["firewall"] => Wish::Firewall,
-        ["top"] => Wish::Top(form),
+        ["firewall"] => Request::Firewall,
+        ["top"] => Request::Top(form),
         ["drop", session] => {
             let number: Option<u32> = session.parse().ok();
             let number = number.ok_or_else(|| format!("drop {session}: no number of a session"))?;
-            Wish::Ask(json!({"do": "drop", "session": number}))
+            Request::Ask(json!({"do": "drop", "session": number}))
         }
         ["drain"] => {
             let ms = time.map_or(Some(DRAIN_MS), milliseconds);
             let ms = ms.ok_or("drain --for: a time such as 60s, 5m or 500ms")?;
-            Wish::Ask(json!({"do": "drain", "for_ms": ms}))
+            Request::Ask(json!({"do": "drain", "for_ms": ms}))
         }
         ["set", tenant, changes @ ..] if !changes.is_empty() => {
             let mut limits = Map::new();
@@ -148,34 +148,34 @@ fn command(words: &[&str], form: top::Form, time: Option<&str>) -> Result<Wish, 
                     change.split_once('=').ok_or_else(|| format!("set: {change}: no KEY=VALUE"))?;
                 limits.insert(key.into(), value.into());
             }
-            Wish::Ask(json!({"do": "set", "tenant": tenant, "limits": limits}))
+            Request::Ask(json!({"do": "set", "tenant": tenant, "limits": limits}))
         }
         [] => return Err("which command?".into()),
         _ => return Err(format!("{}: no such command", words.join(" "))),
     })
 }
 
-fn run(socket: &Path, wish: &Wish) -> Result<(), String> {
-    match wish {
-        Wish::Say(text) => print(text),
-        Wish::Ask(request) => ask(socket, request, |line| print(&format!("{line}\n"))),
-        Wish::Firewall => ask(socket, &json!({"do": "status"}), |status| {
+fn run(socket: &Path, request: &Request) -> Result<(), String> {
+    match request {
+        Request::Say(text) => print(text),
+        Request::Ask(request) => ask(socket, request, |line| print(&format!("{line}\n"))),
+        Request::Firewall => ask(socket, &json!({"do": "status"}), |status| {
             let none = "it has no [host]: nothing leaves this host";
             print(status["firewall"].as_str().ok_or(none)?)
         }),
-        Wish::Top(form) => top::run(socket, *form),
+        Request::Top(form) => top::run(socket, *form),
     }
 }
 
 fn main() -> ExitCode {
-    let (socket, wish) = match parse(std::env::args_os().skip(1)) {
+    let (socket, request) = match parse(std::env::args_os().skip(1)) {
         Ok(found) => found,
         Err(e) => {
             complain(&format!("gdrcore-routerctl: {e}\n{HELP}"));
             return ExitCode::from(2);
         }
     };
-    match run(&socket, &wish) {
+    match run(&socket, &request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             complain(&format!("gdrcore-routerctl: {e}\n"));
@@ -192,7 +192,7 @@ mod tests {
     fn words_are_requests() {
         let parse = |words: &[&str]| super::parse(words.iter().map(OsString::from));
         let ask = |words: &[&str]| match parse(words) {
-            Ok((_, Wish::Ask(request))) => request.to_string(),
+            Ok((_, Request::Ask(request))) => request.to_string(),
             other => format!("{other:?}"),
         };
         assert_eq!(ask(&["tenants"]), "{\"do\":\"tenants\"}");
@@ -224,10 +224,10 @@ mod tests {
             assert!(why.contains(named), "{bad:?}: {why}");
         }
         let form = top::Form { json: true, once: true };
-        let top = (PathBuf::from("/s"), Wish::Top(form));
+        let top = (PathBuf::from("/s"), Request::Top(form));
         assert_eq!(parse(&["--socket=/s", "top", "--once", "--json"]).unwrap(), top);
         assert_eq!(ask(&["drop", "--", "7"]), ask(&["drop", "7"]));
-        assert!(matches!(parse(&["top", "--help"]), Ok((_, Wish::Say(_)))));
-        assert!(matches!(parse(&["-V"]), Ok((_, Wish::Say(_)))));
+        assert!(matches!(parse(&["top", "--help"]), Ok((_, Request::Say(_)))));
+        assert!(matches!(parse(&["-V"]), Ok((_, Request::Say(_)))));
     }
 }

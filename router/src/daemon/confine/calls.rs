@@ -47,6 +47,7 @@ const OF_DESCRIPTORS: &[&[Test]] = &[
     &[(1, EXACTLY, libc::F_DUPFD_CLOEXEC as u32)],
     // A debug build's check that a descriptor it closes is open.
     &[(1, EXACTLY, libc::F_GETFD as u32)],
+    &[(1, EXACTLY, libc::F_GETFL as u32)],
     // musl's open.
     &[(1, EXACTLY, libc::F_SETFD as u32)],
     &[(1, EXACTLY, libc::F_ADD_SEALS as u32)],
@@ -59,6 +60,9 @@ const QUESTIONS: &[&[Test]] = &[
     &[(1, EXACTLY, libc::SIOCGIFMTU as u32)],
 ];
 
+/// Of NVIDIA's driver: those of its modules nvidia (`_IOC_TYPE` 'F') and nvidia-uvm (bare numbers).
+pub(super) const OF_GPUS: &[&[Test]] = &[&[(1, 0xff00, 0x4600)], &[(1, !0xff, 0)]];
+
 /// Signals to its own threads, with which abort(3) ends it; the condition is its number, which is
 /// known when it runs.
 pub(super) const TGKILL: c_long = libc::SYS_tgkill;
@@ -66,6 +70,27 @@ pub(super) const TGKILL: c_long = libc::SYS_tgkill;
 /// asm-generic/unistd.h; the libc crate lacks it for glibc.
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: c_long = 38;
+
+/// RDMA_VERBS_IOCTL of rdma/rdma_user_ioctl_cmds.h: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`,
+/// which has 24 bytes.
+const VERBS: &[&[Test]] = &[&[(1, EXACTLY, 0xc018_1b01)]];
+
+/// Those of libibverbs and a NIC's driver besides, where the router drives one. Its descriptors
+/// are open by now; older kernels take its commands by write.
+#[rustfmt::skip]
+pub(super) const CALLS_OF_NICS: &[Call] = &[
+    Call(libc::SYS_ioctl, VERBS),            // objects of a NIC
+    // A peer's link address, which libibverbs asks netlink for where the kernel does not find it.
+    Call(libc::SYS_timerfd_create, ANY),
+    Call(libc::SYS_pselect6, ANY),
+    #[cfg(target_arch = "x86_64")] Call(libc::SYS_select, ANY),
+    // Threads of a driver, and how it reads events: gdrcore's own libibverbs, where that stands for
+    // a NIC.
+    Call(libc::SYS_preadv2, ANY),
+    Call(libc::SYS_epoll_create1, ANY),
+    Call(libc::SYS_sched_getattr, ANY),
+    Call(libc::SYS_sched_setattr, ANY),
+];
 
 /// All others.
 #[rustfmt::skip]
@@ -126,6 +151,7 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_epoll_pwait, ANY),        // both threads
     Call(libc::SYS_epoll_pwait2, ANY),       // both threads
     Call(libc::SYS_ppoll, ANY),              // whether a process lives
+    Call(libc::SYS_timerfd_settime, ANY),    // a device's next deadline
     Call(libc::SYS_pidfd_open, ANY),         // a session's process, before Linux 6.5
     Call(libc::SYS_ioctl, QUESTIONS),        // sockets of the standard library; interfaces
     // Files: a reload, a peer's /proc, the key, the sockets of tenants.
@@ -135,10 +161,11 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_pread64, ANY),
     Call(libc::SYS_write, ANY),              // key, standard error
     Call(libc::SYS_writev, ANY),             // standard error
-    Call(libc::SYS_lseek, ANY),              // the length of a file that is read
+    Call(libc::SYS_lseek, ANY),              // the length of a file that is read; holes of a region
     Call(libc::SYS_fcntl, OF_DESCRIPTORS),   // seals of rings, copies of descriptors
     Call(libc::SYS_dup, ANY),                // copies of descriptors
     Call(libc::SYS_fstat, ANY),
+    Call(libc::SYS_fstatfs, ANY),            // whether a session's memory has plain pages
     Call(libc::SYS_newfstatat, ANY),         // namespaces, what is at a socket's path
     Call(libc::SYS_statx, ANY),              // the same
     Call(libc::SYS_readlinkat, ANY),         // the same
@@ -147,6 +174,7 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_fchmod, ANY),             // the same
     Call(libc::SYS_renameat2, ANY),          // a socket and a key come to their places
     Call(libc::SYS_unlinkat, ANY),           // a tenant that goes
+    Call(libc::SYS_flock, ANY),              // a service of a device's connection manager
     Call(libc::SYS_geteuid, ANY),            // whose the key is, who may administrate
     // Older numbers of the same calls, of which other architectures lack all or some.
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_renameat, ANY),
@@ -157,6 +185,7 @@ pub(super) const CALLS: &[Call] = &[
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_readlink, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_mkdir, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_chmod, ANY),
+    #[cfg(target_arch = "x86_64")] Call(libc::SYS_rmdir, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_rename, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_unlink, ANY),
     #[cfg(target_arch = "x86_64")] Call(libc::SYS_poll, ANY),

@@ -2,7 +2,12 @@ use super::*;
 
 /// How a child behind the filters ends that makes one call: its exit code, or the signal.
 fn end_after(call: impl FnOnce() -> i32) -> Result<i32, i32> {
-    let programs = programs().unwrap();
+    end_behind(Fence::Whole, false, call)
+}
+
+/// The same behind those of a router with a NIC or without.
+fn end_behind(fence: Fence, nic: bool, call: impl FnOnce() -> i32) -> Result<i32, i32> {
+    let programs = programs(fence, nic).unwrap();
     sys::in_child(|| {
         for program in &programs {
             if sys::filter_calls(program).is_err() {
@@ -62,6 +67,21 @@ fn a_call_that_is_not_listed_ends_the_process() {
             0
         });
         assert_eq!(ended, Err(SIGSYS), "{name}");
+        let refused = end_behind(Fence::Gpu, false, || {
+            // SAFETY: as above.
+            let rc = unsafe { syscall(number, a, b, c, d, 0) };
+            i32::from(rc != -1 || std::io::Error::last_os_error().raw_os_error() != Some(EPERM))
+        });
+        assert_eq!(refused, Ok(0), "{name}, beside a GPU");
+    }
+    // Calls of NVIDIA's driver reach it; here there is none behind the descriptor.
+    for request in [0xc020_462a_usize, 73, 0x5401] {
+        let answer = end_behind(Fence::Gpu, false, || {
+            // SAFETY: no descriptor.
+            unsafe { syscall(SYS_ioctl, -1, request, 0) };
+            std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+        });
+        assert_eq!(answer, Ok(if request == 0x5401 { EPERM } else { EBADF }), "{request:#x}");
     }
 }
 
@@ -97,11 +117,26 @@ fn a_call_that_is_listed_works() {
     assert_eq!(ended, Ok(0));
 }
 
+/// Of a NIC's device files the kernel takes one ioctl(2); no other device has it.
+#[test]
+fn a_nic_has_its_ioctl_and_no_other() {
+    let ioctl = |request: libc::c_ulong| {
+        // SAFETY: there is no such descriptor.
+        move || unsafe { libc::ioctl(-1, request as _, 0) + 1 }
+    };
+    assert_eq!(end_behind(Fence::Whole, true, ioctl(0xc018_1b01)), Ok(0));
+    assert_eq!(end_behind(Fence::Whole, true, ioctl(libc::FIONBIO)), Ok(0), "those of any router");
+    assert_eq!(end_behind(Fence::Whole, true, ioctl(libc::TIOCSTI)), Err(libc::SIGSYS));
+    assert_eq!(end_behind(Fence::Whole, false, ioctl(0xc018_1b01)), Err(libc::SIGSYS));
+}
+
 /// The same program is right on each architecture, if its calls have their numbers there.
 #[test]
 fn every_call_is_listed_once() {
     let numbers: std::collections::BTreeSet<_> = CALLS.iter().map(|call| call.0).collect();
     assert_eq!(numbers.len(), CALLS.len());
+    let more = CALLS_OF_NICS.iter().filter(|Call(number, _)| numbers.contains(number));
+    assert!(more.clone().all(|Call(_, any_of)| !any_of.is_empty()), "a condition more, or nothing");
     assert!(!numbers.contains(&TGKILL), "it has a condition");
 }
 

@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn join(&mut self, now: u64, id: SessionId, tenant: &str, program: &str) {
-        self.log.came(id, &seen(program));
+        self.log.connected(id, &seen(program));
         self.log.answered(now, id, &welcome(0, tenant), false, &self.policy);
     }
 }
@@ -77,8 +77,8 @@ fn value(fields: &[(String, String)], name: &str) -> Option<String> {
     fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone())
 }
 
-fn seen(program: &str) -> Seen {
-    Seen { pid: 77, uid: Some(1000), program: program.into(), ..Seen::default() }
+fn seen(program: &str) -> PeerFacts {
+    PeerFacts { pid: 77, uid: Some(1000), program: program.into(), ..PeerFacts::default() }
 }
 
 fn welcome(status: i32, tenant: &str) -> Envelope {
@@ -93,14 +93,14 @@ fn who_joins_leaves_or_is_refused_is_named_with_its_facts() {
     b.log.gone(0, 1, "");
     b.join(0, 2, "blue", "ib_write_bw");
     b.log.gone(0, 2, "its rings are broken");
-    b.log.came(3, &seen("ucmatose"));
+    b.log.connected(3, &seen("ucmatose"));
     b.log.answered(0, 3, &welcome(-libc::EDQUOT, "red"), false, &b.policy);
     b.log.gone(0, 3, "tenant red has 1 sessions, its most");
-    b.log.came(4, &seen("resumed"));
+    b.log.connected(4, &seen("resumed"));
     b.log.answered(0, 4, &welcome(0, "blue"), true, &b.policy);
     b.log.turned_away(0, "no descriptor is left");
     // Who says nothing and hangs up is no session.
-    b.log.came(5, &seen("scanner"));
+    b.log.connected(5, &seen("scanner"));
     b.log.gone(0, 5, "");
     assert_eq!(b.log.here.len(), 1);
     let all = b.entries();
@@ -128,6 +128,17 @@ fn who_joins_leaves_or_is_refused_is_named_with_its_facts() {
         assert_eq!(value(refused, name).as_deref(), Some(expected), "{refused:?}");
     }
     assert_eq!(value(&all[0], "GDRC_REASON"), None, "nothing to say");
+}
+
+#[test]
+fn a_process_that_is_told_of_remote_mode_is_named_when_it_has_a_session_of_it() {
+    let mut b = Bench::new("remote");
+    b.log.connected(1, &seen("ping"));
+    b.log.answered(0, 1, &welcome(-libc::EREMOTE, "red"), false, &b.policy);
+    b.log.gone(0, 1, "the device is the router's");
+    assert_eq!(b.messages(), [""; 0]);
+    b.join(0, 2, "red", "ping");
+    assert_eq!(b.messages().len(), 1);
 }
 
 #[test]
@@ -192,7 +203,7 @@ fn a_journal_that_is_gone_or_full_delays_nobody() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut log = Log::new(Some(&path), Some(writer.into()));
     for id in 0..LINES as u32 {
-        log.came(id, &seen("x"));
+        log.connected(id, &seen("x"));
         // Its queue is full before all of them are written; these go to standard error.
         log.answered(0, id, &welcome(0, "blue"), false, &b.policy);
     }
@@ -212,7 +223,7 @@ fn fill(lines: OwnedFd, count: u32) -> (Log, u64) {
     let (policy, mut log) = (policy(), Log::new(None, Some(lines)));
     let now = |id: u32| u64::from(id) / LINES * SECOND;
     for id in 0..count {
-        log.came(id, &seen("x"));
+        log.connected(id, &seen("x"));
         log.answered(now(id), id, &welcome(0, "blue"), false, &policy);
     }
     (log, now(count))

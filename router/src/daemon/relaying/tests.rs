@@ -1,7 +1,7 @@
 use super::*;
 use crate::broker::Action;
 use crate::daemon::peer_process::Host;
-use crate::identity::Seen;
+use crate::identity::PeerFacts;
 use crate::policy::Policy;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{
@@ -11,8 +11,8 @@ use gdrcore_net::via::proto::{
 const MINUTE: u64 = 60_000_000_000;
 
 /// A session of a user, with rings; returns the number of its tenant.
-fn join(relaying: &mut Relaying, broker: &mut Broker, now: u64, uid: u32) -> (SessionId, u16) {
-    let seen = Seen { socket: "/s".into(), pid: 1, uid: Some(uid), ..Seen::default() };
+fn join(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, uid: u32) -> (SessionId, u16) {
+    let seen = PeerFacts { socket: "/s".into(), pid: 1, uid: Some(uid), ..PeerFacts::default() };
     let id = broker.connect(now, seen);
     let hello = Hello {
         versions: VERSIONS,
@@ -32,7 +32,7 @@ fn join(relaying: &mut Relaying, broker: &mut Broker, now: u64, uid: u32) -> (Se
     (id, relaying.tenants[&format!("uid-{uid}")].number)
 }
 
-fn leave(relaying: &mut Relaying, broker: &mut Broker, now: u64, id: SessionId) {
+fn leave(relaying: &mut RelayWorker, broker: &mut Broker, now: u64, id: SessionId) {
     broker.gone(now, id, &mut Vec::new());
     relaying.leave(id, false);
 }
@@ -41,7 +41,7 @@ fn leave(relaying: &mut Relaying, broker: &mut Broker, now: u64, id: SessionId) 
 fn a_tenant_keeps_its_number_until_there_are_too_many() {
     let policy = Policy::parse("[router]\nlisten = \"/s\"\nunmatched = \"uid\"").unwrap();
     let mut broker = Broker::new(policy, 7);
-    let mut relaying = Relaying::start(None, None).unwrap();
+    let mut relaying = RelayWorker::start(None, None).unwrap();
     let (stays, kept) = join(&mut relaying, &mut broker, 0, 1);
     let mut numbers = vec![kept];
     // Queue pair numbers whose rest is over.

@@ -53,7 +53,7 @@ pub(super) struct Sockets {
     /// The kernel has no room: nothing more is taken from the session's ring until it has.
     pub(super) waits: bool,
     /// It is polled each round.
-    pub(super) hot: bool,
+    pub(super) polled: bool,
     /// The kernel reports fields of IP headers.
     pub(super) shown: bool,
 }

@@ -1,7 +1,7 @@
 //! What a file names outside of itself, with its place, for a check before the router runs.
 
 use super::super::hosts;
-use super::{fault, path, tables, Fault, File, Wrong};
+use super::{fault, path, tables, Fault, File, Wrong, NO_DEVICE};
 use gdrcore_net::addr::Endpoint;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,6 +20,10 @@ pub enum Thing {
     User(String),
     /// The address of `[host]`.
     Host(Endpoint),
+    /// The address of a router's soft device.
+    Device(Endpoint),
+    /// A NIC, as a device of the router.
+    Nic(String),
     /// An address of this host, with the interface of a link-local one.
     Address(SocketAddr),
 }
@@ -73,6 +77,11 @@ fn things(file: &File) -> Result<Vec<(usize, Thing)>, Wrong> {
     for table in file.tenant.values() {
         paths(table.listen.as_ref(), Thing::Socket)?;
         paths(table.rules.as_ref().and_then(|rules| rules.netns.as_ref()), Thing::Netns)?;
+    }
+    let of_tenants = file.tenant.values().filter_map(|table| table.device.as_ref());
+    let devices = of_tenants.filter(|at| at.get_ref() != NO_DEVICE).chain(&router.device);
+    for at in devices {
+        all.push((at.span().start, super::device(at)?.1));
     }
     let users = file.tenant.values().filter_map(|t| t.rules.as_ref()?.uid.as_ref());
     for at in users.filter(|at| at.get_ref().0.parse::<i64>().is_err()) {

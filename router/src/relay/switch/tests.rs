@@ -31,9 +31,9 @@ impl Switch {
     /// The slot to which a packet goes on this host.
     fn here(&mut self, now: u64, from: u16, to: &[u8; 16], packet: &[u8]) -> Result<u16, Refused> {
         self.route(now, from, to, packet).map(|goal| match goal {
-            Goal::Slot(slot) => slot,
-            Goal::Far(peer) => panic!("to another host's {peer}"),
-            Goal::Outside => panic!("to a plain endpoint"),
+            Destination::Slot(slot) => slot,
+            Destination::Far(peer) => panic!("to another host's {peer}"),
+            Destination::Outside => panic!("to a plain endpoint"),
         })
     }
 }
@@ -223,26 +223,29 @@ fn a_packet_to_another_host_is_looked_at_as_any() {
     let mut s = with_far();
     let mut to = |from: u16, gid: &[u8; 16], packet: &[u8]| s.route(0, from, gid, packet);
     let data = |block: u32| sent(Class::Rc, 0, qpn(block), b"x");
-    assert_eq!((to(0, &C, &data(1)), to(1, &C, &data(2))), (Ok(Goal::Far(0)), Ok(Goal::Far(0))));
-    assert_eq!(to(3, &D, &data(3)), Ok(Goal::Far(1)));
+    assert_eq!(
+        (to(0, &C, &data(1)), to(1, &C, &data(2))),
+        (Ok(Destination::Far(0)), Ok(Destination::Far(0)))
+    );
+    assert_eq!(to(3, &D, &data(3)), Ok(Destination::Far(1)));
     assert_eq!(to(0, &C, &data(3)), Err(Refused::Qpn), "another tenant's block of that host");
     assert_eq!(to(0, &D, &data(3)), Err(Refused::Qpn), "another network's address");
     assert_eq!(to(2, &C, &data(1)), Err(Refused::Policy));
     let datagram = |from: u32| sent(Class::Ud, from, qpn(1), b"x");
-    assert_eq!(to(0, &C, &datagram(qpn(1))), Ok(Goal::Far(0)));
+    assert_eq!(to(0, &C, &datagram(qpn(1))), Ok(Destination::Far(0)));
     assert_eq!(to(0, &C, &datagram(qpn(2))), Err(Refused::Source));
     // Requests go to the host whoever listens there, since only that host knows. Answers go to the
     // connection's owner.
-    assert_eq!(to(0, &C, &request(7)), Ok(Goal::Far(0)));
+    assert_eq!(to(0, &C, &request(7)), Ok(Destination::Far(0)));
     assert_eq!(to(2, &C, &request(7)), Err(Refused::Policy));
     let answer =
         |block: u32| mad(Message::Rtu(Ids { local_comm_id: 1, remote_comm_id: block << 22 }));
     assert_eq!(
         (to(0, &C, &answer(2)), to(0, &C, &answer(3))),
-        (Ok(Goal::Far(0)), Err(Refused::Qpn))
+        (Ok(Destination::Far(0)), Err(Refused::Qpn))
     );
     // This host's own addresses are still reached here.
-    assert_eq!(to(0, &B, &data(2)), Ok(Goal::Slot(1)));
+    assert_eq!(to(0, &B, &data(2)), Ok(Destination::Slot(1)));
 }
 
 #[test]

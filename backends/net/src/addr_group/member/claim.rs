@@ -17,6 +17,7 @@ use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
 use gdrcore_core::wire::Flow;
+use heapless::HistoryBuf;
 use std::os::fd::RawFd;
 
 /// Time for another member to answer with its table.
@@ -247,6 +248,7 @@ impl Claim {
             watchers: heapless::Vec::new(),
             watched: None,
             peers: Vec::with_capacity(PEERS),
+            void_receipts: HistoryBuf::new(),
             has_gone: false,
             beside: (-1, false),
             known: self.known,

@@ -3,8 +3,9 @@
 
 use super::{Member, WatchedPeer, PEERS};
 use crate::addr::Endpoint;
-use crate::local::{connect, door_of, forget_receipt, is_open, receipts_of, Holder, Name, Role};
+use crate::local::{connect, is_open, listener_block, receipts_of, Holder, Name, Role};
 use crate::wait::watch;
+use gdrcore_core::config::QPN_UNIT;
 use gdrcore_core::error::Error;
 use gdrcore_core::receipt::Receipts;
 
@@ -21,8 +22,8 @@ impl Member {
             return false;
         }
         // A device with several blocks listens at the first of them.
-        let door = door_of(&self.socket_dir, at, block);
-        let name = Name::of(&self.socket_dir, at, Holder::Block(door), Role::Liveness);
+        let listener = listener_block(&self.socket_dir, at, block);
+        let name = Name::of(&self.socket_dir, at, Holder::Block(listener), Role::Liveness);
         let life = match connect(&name) {
             Ok(life) if watch(self.set.raw(), life.raw()).is_ok() => Some(life),
             // The process was killed after it sent its message.
@@ -30,7 +31,7 @@ impl Member {
             _ => return false,
         };
         self.has_gone |= life.is_none();
-        self.peers.push(WatchedPeer { at: *at, block, door, life, had_ended: false });
+        self.peers.push(WatchedPeer { at: *at, block, listener, life, had_ended: false });
         true
     }
 
@@ -52,19 +53,28 @@ impl Member {
         block: u16,
         has_ended: bool,
     ) -> Option<Receipts> {
-        receipts_of(&self.socket_dir, at, block, has_ended)
+        let left = receipts_of(&self.socket_dir, at, block, has_ended)?;
+        for (_, qpn, psn) in self.void_receipts.iter().filter(|(of, ..)| of == at) {
+            left.retain(|q, p| (q, p) != (*qpn, *psn));
+        }
+        Some(left)
     }
 
-    /// Called when a connection to a queue pair begins: a receipt there is of an earlier one.
+    /// A connection to a queue pair begins: the receipt that lies there is of an earlier one. The
+    /// owner removes it when it connects, but may be killed before. Of many
+    /// the newest are known. Cost: two system calls where no process of this host and user is.
     #[cold]
-    pub(crate) fn forget_receipt(&self, at: &Endpoint, qpn: u32) {
-        forget_receipt(&self.socket_dir, at, qpn);
+    pub(crate) fn void_receipt(&mut self, at: &Endpoint, qpn: u32) {
+        let block = (qpn / QPN_UNIT) as u16;
+        let left = receipts_of(&self.socket_dir, at, block, true);
+        let Some(psn) = left.and_then(|left| left.of(qpn)) else { return };
+        self.void_receipts.write((*at, qpn, psn));
     }
 
     /// Whether the owner of a block at an address is watched, by the block whose sockets it listens
     /// at.
-    pub(crate) fn watches(&self, at: &Endpoint, door: Option<u16>) -> bool {
-        self.peers.iter().any(|p| p.at == *at && Some(p.door) == door)
+    pub(crate) fn watches(&self, at: &Endpoint, listener: Option<u16>) -> bool {
+        self.peers.iter().any(|p| p.at == *at && Some(p.listener) == listener)
     }
 
     /// Stops watching peers for which `keep` is false.
@@ -96,7 +106,8 @@ impl Member {
         &mut self,
         is_read: impl Fn(&Endpoint, u16) -> bool,
     ) -> Option<(Endpoint, u16)> {
-        if let Some(at) = self.peers.iter().position(|p| p.had_ended && is_read(&p.at, p.door)) {
+        if let Some(at) = self.peers.iter().position(|p| p.had_ended && is_read(&p.at, p.listener))
+        {
             let peer = self.peers.swap_remove(at);
             return Some((peer.at, peer.block));
         }

@@ -580,8 +580,16 @@ fn what_a_killed_peer_left_is_found_by_any_block() {
     sweep(&here.member.socket_dir, wall_ns());
     assert_eq!(qpns.map(|qpn| left(&here, qpn)), [Some(9), Some(10)]);
     assert_eq!([6 * QPN_UNIT, 3 * QPN_UNIT + 1].map(|qpn| left(&here, qpn)), [None, None]);
-    here.member.forget_receipt(&there, qpns[1]);
+    // A connection begins to a queue pair without a receipt, and to one with the receipt of its
+    // last connection. One that is left later counts.
+    [6 * QPN_UNIT, qpns[1]].into_iter().for_each(|qpn| here.member.void_receipt(&there, qpn));
     assert_eq!(qpns.map(|qpn| left(&here, qpn)), [Some(9), None]);
+    assert_eq!(receipts.leave(qpns[1], Psn::new(11)), 0);
+    assert_eq!(qpns.map(|qpn| left(&here, qpn)), [Some(9), Some(11)]);
+    // Of many, the newest are known.
+    here.member.void_receipt(&there, qpns[1]);
+    (0..VOID_RECEIPTS).for_each(|_| here.member.void_receipt(&there, qpns[0]));
+    assert_eq!(qpns.map(|qpn| left(&here, qpn)), [None, Some(11)]);
 }
 
 #[test]

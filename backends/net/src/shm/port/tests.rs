@@ -228,7 +228,7 @@ fn a_broken_ring_ends_its_own_link_only() {
     // a's ring claims a frame as long as memory.
     {
         let Some(out) = &a.port.out[usize::from(ab)] else { panic!() };
-        out.writer.place().lie(u32::MAX);
+        out.writer.place().write_length(u32::MAX);
     }
     let mut got = b.poll();
     got.extend(b.poll());

@@ -7,7 +7,7 @@ use super::super::ring::{Broken, Writer};
 use super::super::segment::Segment;
 use super::{Brokered, Outbound, ShmCounters, ShmPort, LINK_RING_BYTES};
 use crate::addr::Endpoint;
-use crate::local::{door_of, has_hung_up, Holder, Name, Role};
+use crate::local::{has_hung_up, listener_block, Holder, Name, Role};
 use crate::wait::Waiter;
 use core::sync::atomic::{fence, Ordering};
 use gdrcore_core::error::{Error, Result};
@@ -74,7 +74,7 @@ impl ShmPort {
     /// another user listens there; [`Error::NoMemory`]: all links are in use; others of the system.
     pub fn connect(&mut self, to: &Endpoint, block: Option<u16>, waiter: &Waiter) -> Result<u16> {
         let socket_dir = self.socket_dir.ok_or(Error::NoDevice)?;
-        let block = block.map(|block| door_of(&socket_dir, to, block));
+        let block = block.map(|block| listener_block(&socket_dir, to, block));
         let local = self.local;
         self.link(to, block, None, waiter, || {
             let holder = block.map_or(Holder::Address, Holder::Block);

@@ -80,7 +80,7 @@ fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
     router.take(&mut space).unwrap();
     assert!(!router.announce_sleep());
     session.put(&[1; 16], &[1]).unwrap();
-    assert!(rings(&router) && !router.hear() && !rings(&router));
+    assert!(rings(&router) && !router.take_wakeups() && !rings(&router));
     router.take(&mut space).unwrap();
     while session.ask_room(16 << 10).unwrap() {
         session.put(&[1; 16], &[0; 4000]).unwrap();
@@ -92,18 +92,18 @@ fn wake_ups_reach_sleepers_and_writers_that_wait_for_room() {
 #[test]
 fn an_ended_or_misbehaving_end_is_noticed() {
     let (mut router, session) = both();
-    assert!(!router.hear());
+    assert!(!router.take_wakeups());
     drop(session);
-    assert!(router.hear(), "the closed end was not noticed");
+    assert!(router.take_wakeups(), "the closed end was not noticed");
     let (mut router, mut session) = both();
     let mut space = [0; PACKET_MAX];
-    session.writer.place().lie(1 << 20);
+    session.writer.place().write_length(1 << 20);
     assert_eq!(router.take(&mut space), Err(Broken), "a length beyond the ring");
     let (mut router, session2) = both();
-    session2.writer.place().lie(HEAD as u32);
+    session2.writer.place().write_length(HEAD as u32);
     assert_eq!(router.take(&mut space), Err(Broken), "a head without a packet");
     let (mut router, session3) = both();
-    session3.writer.place().lie(FRAME_MAX as u32 + 1);
+    session3.writer.place().write_length(FRAME_MAX as u32 + 1);
     assert_eq!(router.take(&mut space), Err(Broken), "longer than a frame");
     for (at, has_headers) in
         [(16usize, false), (17, false), (20, false), (23, false), (16, true), (23, true)]
@@ -302,7 +302,7 @@ fn a_reader_that_sleeps_is_woken_by_the_move() {
         n += 1;
     }
     // Nobody has called `wake`.
-    assert!(rings(&session) && !session.hear());
+    assert!(rings(&session) && !session.take_wakeups());
     assert_eq!(drain(&mut session, before..n), 0);
     assert!(!session.announce_sleep(), "it sleeps in the larger ring");
     assert_eq!(router.put(&[1; 16], &[7]), Ok(Put::Done));
@@ -313,11 +313,11 @@ fn a_reader_that_sleeps_is_woken_by_the_move() {
 fn a_ring_that_may_not_move_breaks_by_the_word_of_it() {
     let mut space = [0; PACKET_MAX];
     let (mut router, session) = both();
-    session.writer.place().lie(MOVED as u32);
+    session.writer.place().write_length(MOVED as u32);
     assert_eq!(router.take(&mut space), Err(Broken));
     // The ring moves once.
     let (mut router, session) = pair(true);
-    session.writer.place().lie(MOVED as u32);
+    session.writer.place().write_length(MOVED as u32);
     assert_eq!(router.take(&mut space), Ok(None));
     let mut larger = Writer::new(session.grows.as_ref().unwrap().segment.place());
     for len in [100, MOVED] {

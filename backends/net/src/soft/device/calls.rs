@@ -5,7 +5,7 @@ use super::{all_leaks, outer, SoftDevice};
 use crate::clock::now_ns;
 use crate::fault;
 use crate::soft::SoftEngine;
-use crate::wait::Look;
+use crate::wait::PreSleepCheck;
 use core::sync::atomic::Ordering;
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
@@ -501,7 +501,7 @@ impl Device for SoftDevice {
             for engine in self.engines.iter() {
                 found = found || engine.lock()?.has_events();
             }
-            Ok(Look { found, work })
+            Ok(PreSleepCheck { found, work })
         })
     }
 

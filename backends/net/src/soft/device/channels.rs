@@ -8,7 +8,7 @@
 use super::parts::PartKind;
 use super::SoftDevice;
 use crate::clock::{end_of, now_ns};
-use crate::soft::channels::wait_for_either;
+use crate::soft::threads::driver_role::wait_for_either;
 use gdrcore_core::device::Device;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::types::Handle;

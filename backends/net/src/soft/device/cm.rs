@@ -2,7 +2,8 @@
 
 use super::SoftDevice;
 use crate::clock::now_ns;
-use crate::soft::{witness, SoftEngine};
+use crate::soft::peers::witness;
+use crate::soft::SoftEngine;
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::cm::mad::MAD_LEN;
 use gdrcore_core::cm::types::{CmEvent, ConnParam};
@@ -58,6 +59,11 @@ impl SoftDevice {
     /// [`SoftEngine::drain_and_ack`] of all engines.
     fn drain_and_ack(&self) {
         self.engines.iter().for_each(|engine| engine.drain_and_ack(None));
+    }
+
+    /// Whether [`CmDevice::event`] has something, of what the engines have received.
+    pub fn has_cm_events(&self) -> bool {
+        self.manager().lock().is_ok_and(|g| g.has_cm_events())
     }
 
     /// The engine with the device's connection manager.
@@ -177,12 +183,12 @@ impl CmDevice for SoftDevice {
 
     fn event(&self) -> Result<Option<CmEvent>> {
         // For a program that only waits for events, the engines run here.
-        if !self.manager().lock()?.has_cm_events() {
+        if !self.has_cm_events() {
             self.progress()?;
         }
         // The end of a connection flushes its requests, so earlier packets are handled first: the
         // message of the end comes through the port, and ACKs of the requests may lie in a link.
-        if self.manager().lock()?.has_cm_events() {
+        if self.has_cm_events() {
             self.drain_and_ack();
         }
         let (event, news) = self.manage(|qps, now| {

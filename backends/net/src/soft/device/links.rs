@@ -5,7 +5,7 @@
 
 use super::engines::Control;
 use super::SoftDevice;
-use crate::shm::socket_pair;
+use crate::rights;
 use crate::soft::siblings::Siblings;
 use crate::soft::SoftEngine;
 use gdrcore_core::error::Result;
@@ -63,7 +63,7 @@ fn link(siblings: &Siblings, from: Numbered, to: Numbered) -> Result<()> {
     if from.1.is_linked(siblings, to.0) {
         return Ok(());
     }
-    let [here, there] = socket_pair()?;
+    let [here, there] = rights::pair()?;
     from.1.link_sibling(siblings, to.0, here.into())?;
     to.1.admit_sibling(from.0, there.into());
     Ok(())

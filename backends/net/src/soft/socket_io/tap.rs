@@ -10,7 +10,7 @@ use crate::clock::now_ns;
 use crate::inject::{Injector, Waiting};
 use crate::pcap::Pcap;
 use crate::port::{Burst, Port, RxPacket};
-use crate::soft::group_rx::split_by_owner;
+use crate::soft::group::rx::split_by_owner;
 use crate::soft::{endpoint, PathChoice, PortState, SoftConfig};
 use gdrcore_core::engine::{self, Guard};
 use gdrcore_core::error::Result;
@@ -128,6 +128,9 @@ impl Tap {
             handled += take(g, &RxPacket { src, seg: data.len() as u16, data });
         }
         handled += self.arrive(g, now, r, host.address(), take);
+        if let Some(injector) = self.injector() {
+            injector.act(g, now);
+        }
         if let Some(due) = self.due() {
             host.due_at(due);
         }
@@ -221,15 +224,19 @@ impl<P: Port> PortState<P> {
             let send = |packet: &[u8]| send(net, pcap, now, local, &dst, packet);
             injector.leave(g, now, &dst, &sign, packet, send);
         }
+        injector.act(g, now);
         if let Some(due) = injector.due() {
             host.due_at(due);
         }
         Batched::Burst(sent + len)
     }
 
-    /// Passes on packets that have waited long enough. Returns the bytes that were added to the
-    /// batch.
+    /// Does what is due by faults, and passes on packets that have waited long enough. Returns the
+    /// bytes that were added to the batch.
     fn release(&mut self, host: &impl Host, g: &mut Guard<'_>, now: u64) -> usize {
+        if let Some(injector) = self.injector() {
+            injector.act(g, now);
+        }
         let (mut sent, local) = (0, *host.address());
         while let PortState { net, tap: Some(tap), member, .. } = self {
             let Tap { pcap, faults: Some(Faults { injector, .. }) } = &mut **tap else { break };
@@ -255,14 +262,14 @@ impl<P: Port> PortState<P> {
     }
 
     /// What waits leaves and arrives now: before a queue pair ends, or all of them.
-    pub(in crate::soft) fn hasten(
+    pub(in crate::soft) fn release_held(
         &mut self,
         host: &impl Host,
         g: &mut Guard<'_>,
         index: Option<usize>,
     ) {
         let Some(injector) = self.injector() else { return };
-        injector.hasten(index);
+        injector.release_held(index);
         self.send(host, g, now_ns());
     }
 }

@@ -26,7 +26,7 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
     let mut s = opened();
     for class in [Class::Rc, Class::Uc, Class::Ud] {
         let there = sent(class, qpn(1), 7, b"x");
-        assert_eq!(s.route(0, 0, &OUT, &there), Ok(Goal::Outside));
+        assert_eq!(s.route(0, 0, &OUT, &there), Ok(Destination::Outside));
         assert_eq!(s.route(0, 0, &HOST, &there), Err(Refused::Qpn), "itself");
         assert_eq!(s.route(0, 0, &OUT, &sent(class, qpn(1), 0, b"x")), Err(Refused::Qpn));
         let there = sent(class, qpn(2), 7, b"x");
@@ -49,7 +49,7 @@ fn a_tenant_with_outside_talks_to_endpoints_and_no_other_does() {
     assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
     s.slots.set(0, State::Free);
     assert_eq!(s.slots.take(), Some(0));
-    assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Ok(Goal::Outside));
+    assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Ok(Destination::Outside));
     // Without the rules there is no way out.
     assert!(s.set_outside(0, None).is_some());
     assert_eq!(s.route(0, 0, &OUT, &sent(Class::Rc, qpn(1), 7, b"x")), Err(Refused::Qpn));
@@ -74,6 +74,6 @@ fn requests_from_outside_go_where_a_port_is_published() {
     };
     assert_eq!(s.judge_outside(&OUT, &answer(1)), Ok(OutsidePacket { slot: 0, is_mad: true }));
     assert_eq!(s.judge_outside(&OUT, &answer(2)), Err(Refused::Policy));
-    assert_eq!(s.route(0, 0, &OUT, &request(9)), Ok(Goal::Outside));
+    assert_eq!(s.route(0, 0, &OUT, &request(9)), Ok(Destination::Outside));
     assert_eq!(s.route(0, 1, &OUT, &request(9)), Err(Refused::Address));
 }

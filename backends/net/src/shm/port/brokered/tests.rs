@@ -3,10 +3,10 @@ use super::super::super::messages::{GrantRequest, REQUEST};
 use super::*;
 use crate::clock::now_ns;
 use crate::map::Map;
+use crate::rights;
 use gdrcore_core::roce::run::Run;
 use gdrcore_core::wire::{Class, Kind, Psn};
 use gdrcore_testkit::descriptors::{keep, Keep};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 struct End {
     port: ShmPort,
@@ -33,13 +33,8 @@ fn end() -> End {
 
 /// A connected pair of sockets, as a router makes it.
 fn pair() -> (Foreign, Foreign) {
-    let mut fds = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two descriptors, which are new.
-    unsafe {
-        assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()), 0);
-        (OwnedFd::from_raw_fd(fds[0]).into(), OwnedFd::from_raw_fd(fds[1]).into())
-    }
+    let [one, other] = rights::pair().unwrap();
+    (one.into(), other.into())
 }
 
 fn peer(session: u32, may_grant: bool) -> Peer {

@@ -5,6 +5,8 @@ use super::*;
 use crate::inject::FaultSpec;
 use crate::soft::{PathChoice, SoftConfig};
 use gdrcore_core::counters::Counters;
+use gdrcore_core::device::async_event;
+use gdrcore_core::verbs::types::qp_state;
 
 /// Gives an end faults.
 fn inject(e: &mut End, rules: &str) {
@@ -223,4 +225,174 @@ fn packets_that_a_stranger_makes_up_are_not_judged() {
     exchange(&mut a, &mut b, 20, 200);
     assert_eq!((counters(&a).rcvd_rnr_err, counters(&b).send_rnr_err), (1, 1));
     assert!(counters(&b).out_of_seq_request > 0, "the third one is lost");
+}
+
+impl End {
+    /// The asynchronous events that the program has not taken.
+    fn events(&self) -> Vec<u32> {
+        let mut g = self.engine.lock();
+        std::iter::from_fn(|| g.take_async_event()).map(|e| e.event).collect()
+    }
+
+    fn state(&self) -> u32 {
+        self.engine.lock().qp_query(self.qp).unwrap().0.qp_state
+    }
+
+    fn cause(&self) -> CauseCode {
+        CauseCode::from_u32(self.engine.lock().qp_cause(self.qp).unwrap().code).unwrap()
+    }
+}
+
+/// Rounds of both ends until each has had so many completions: number and status.
+fn completions(a: &mut End, b: &mut End, wanted: [usize; 2]) -> [Vec<(u64, u32)>; 2] {
+    let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
+    let mut all = [Vec::new(), Vec::new()];
+    while all[0].len() < wanted[0] || all[1].len() < wanted[1] {
+        assert!(now_ns() < end, "{all:?}");
+        for (k, e) in [&mut *a, &mut *b].into_iter().enumerate() {
+            all[k].extend(e.round().iter().map(|wc| (wc.wr_id, wc.status)));
+        }
+    }
+    all
+}
+
+/// Posts five messages from `a` to `b`, whose receive requests have other numbers.
+fn five(a: &mut End, b: &mut End) {
+    (0..5).for_each(|i| b.post_recv(10 + i, 0, 4096));
+    (0..5).for_each(|i| _ = a.post_send(i, 0, 3000, false));
+}
+
+#[test]
+fn a_request_ends_with_the_status_of_its_rule_and_the_rest_flushes() {
+    const OK: u32 = wc_status::SUCCESS;
+    const FLUSHED: u32 = wc_status::WR_FLUSH_ERR;
+    for (rule, status) in [
+        ("completion RETRY_EXC_ERR nth 3", wc_status::RETRY_EXC_ERR),
+        ("completion REM_ACCESS_ERR opcode SEND_FIRST from 3", wc_status::REM_ACCESS_ERR),
+    ] {
+        let (mut a, mut b) = faulty(rule);
+        five(&mut a, &mut b);
+        let [sent, came] = completions(&mut a, &mut b, [5, 2]);
+        assert_eq!(sent, [(0, OK), (1, OK), (2, status), (3, FLUSHED), (4, FLUSHED)], "{rule}");
+        assert_eq!(came, [(10, OK), (11, OK)], "{rule}: the rest has not left");
+        assert_eq!((a.state(), a.cause()), (qp_state::ERR, CauseCode::Injected));
+        assert!(a.events().is_empty(), "the completion tells of it");
+    }
+    let (mut a, mut b) = pair(|_| false);
+    inject(&mut b, "completion LOC_PROT_ERR in nth 2");
+    five(&mut a, &mut b);
+    let [sent, came] = completions(&mut a, &mut b, [5, 5]);
+    let wanted = [(0, OK), (1, wc_status::REM_OP_ERR), (2, FLUSHED), (3, FLUSHED), (4, FLUSHED)];
+    assert_eq!(sent, wanted);
+    let wanted =
+        [(10, OK), (11, wc_status::LOC_PROT_ERR), (12, FLUSHED), (13, FLUSHED), (14, FLUSHED)];
+    assert_eq!(came, wanted);
+    assert!(b.events().is_empty() && b.state() == qp_state::ERR);
+}
+
+#[test]
+fn an_event_comes_once_with_the_state_that_it_tells_of() {
+    for (name, event, status) in [
+        ("QP_FATAL", async_event::QP_FATAL, wc_status::REM_OP_ERR),
+        ("QP_REQ_ERR", async_event::QP_REQ_ERR, wc_status::REM_INV_REQ_ERR),
+        ("QP_ACCESS_ERR", async_event::QP_ACCESS_ERR, wc_status::REM_ACCESS_ERR),
+    ] {
+        let (mut a, mut b) = pair(|_| false);
+        inject(&mut b, &format!("event {name} in after 2"));
+        five(&mut a, &mut b);
+        let [sent, came] = completions(&mut a, &mut b, [5, 5]);
+        assert!(sent.iter().any(|(_, s)| *s == status), "{name}: {sent:?}");
+        assert_eq!(came[4].1, wc_status::WR_FLUSH_ERR);
+        assert_eq!((b.events(), b.state()), (vec![event], qp_state::ERR), "{name}");
+        assert_eq!(b.cause(), CauseCode::Injected);
+    }
+    for (name, event) in [
+        ("PATH_MIG", async_event::PATH_MIG),
+        ("COMM_EST", async_event::COMM_EST),
+        ("QP_LAST_WQE_REACHED", async_event::QP_LAST_WQE_REACHED),
+        ("GID_CHANGE", async_event::GID_CHANGE),
+        ("CLIENT_REREGISTER", async_event::CLIENT_REREGISTER),
+    ] {
+        let (mut a, mut b) = faulty(&format!("event {name} after 2"));
+        exchange(&mut a, &mut b, 5, 100);
+        assert_eq!((a.events(), a.state()), (vec![event], qp_state::RTS), "{name}");
+    }
+    // A queue pair that the device has not made has no events.
+    let (mut a, mut b) = faulty("event QP_FATAL at 1ns qp 2; event SRQ_ERR after 1");
+    exchange(&mut a, &mut b, 5, 100);
+    assert!(a.events().is_empty());
+}
+
+#[test]
+fn a_cq_that_has_failed_takes_no_completion_and_its_queue_pairs_fail() {
+    let (mut a, mut b) = faulty("event CQ_ERR after 3");
+    five(&mut a, &mut b);
+    let end = now_ns() + limit_ms(60) as u64 * 1_000_000;
+    let mut events = Vec::new();
+    while events.is_empty() {
+        assert!(now_ns() < end, "no event");
+        a.round();
+        b.round();
+        events = a.events();
+    }
+    assert_eq!((events, a.state()), (vec![async_event::CQ_ERR], qp_state::ERR));
+    for _ in 0..100 {
+        assert!(a.round().is_empty(), "it takes nothing any more");
+        b.round();
+    }
+    assert!(a.events().is_empty());
+    a.post_send(9, 0, 64, false);
+    assert!(a.round().is_empty());
+    let mut g = a.engine.lock();
+    g.qp_destroy(now_ns(), a.qp).unwrap();
+    g.cq_destroy(a.cq).unwrap();
+}
+
+#[test]
+fn nothing_passes_a_port_that_is_down() {
+    let (mut a, mut b) = faulty("event PORT_ERR after 2");
+    five(&mut a, &mut b);
+    let [sent, came] = completions(&mut a, &mut b, [5, 0]);
+    assert_eq!(sent[0].1, wc_status::RETRY_EXC_ERR, "not even its ACKs: {sent:?}");
+    assert!(came.len() == 2 && a.port.injector().is_some_and(|i| i.is_down()), "{came:?}");
+    assert_eq!(a.events(), [async_event::PORT_ERR]);
+    let (mut a, mut b) = faulty("event PORT_ERR at 1ns; event PORT_ACTIVE at 40ms");
+    exchange(&mut a, &mut b, 5, 100);
+    assert!(!a.port.injector().is_some_and(|i| i.is_down()));
+    assert_eq!(a.events(), [async_event::PORT_ERR, async_event::PORT_ACTIVE]);
+}
+
+/// Neither in a moment nor when the port is up again.
+#[test]
+fn what_waits_in_a_port_that_goes_down_is_lost() {
+    const MS: u64 = 1_000_000;
+    for (end, wanted) in [("", 3), ("; event PORT_ERR at 10ms; event PORT_ACTIVE at 20ms", 0)] {
+        let start = now_ns();
+        let (mut a, _b) = faulty(&format!("delay 60s{end}"));
+        (0..3).for_each(|id| _ = a.post_send(id, 0, 64, false));
+        assert_eq!(a.sent_at(start), 0);
+        // The rules count from the opening, which was later than `start`.
+        let later = now_ns() + 100 * MS;
+        assert_eq!(a.sent_at(later), 0);
+        assert!(!a.port.injector().is_some_and(|i| i.is_down()), "{end}");
+        assert_eq!(a.sent_at(later + 60_000 * MS), wanted, "{end}");
+    }
+}
+
+#[test]
+fn a_device_that_is_removed_stays_away() {
+    const MS: u64 = 1_000_000;
+    let (mut a, _b) = faulty("event DEVICE_FATAL at 1ns; event PORT_ACTIVE at 2ns");
+    a.sent_at(now_ns() + MS);
+    assert_eq!(a.events(), [async_event::DEVICE_FATAL]);
+    assert!(a.port.injector().is_some_and(|i| i.is_down()));
+}
+
+#[test]
+fn a_device_that_is_removed_ends_its_queue_pairs() {
+    let (mut a, mut b) = faulty("event DEVICE_FATAL after 2");
+    five(&mut a, &mut b);
+    let [sent, _] = completions(&mut a, &mut b, [5, 0]);
+    assert_eq!(sent[4], (4, wc_status::WR_FLUSH_ERR));
+    assert_eq!((a.events(), a.state()), (vec![async_event::DEVICE_FATAL], qp_state::ERR));
 }

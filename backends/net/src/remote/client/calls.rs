@@ -1,0 +1,563 @@
+//! The calls of a remote device.
+
+use super::super::call::{self, GpuMemory, NewSrq, Region, Shape};
+use super::super::limits;
+use super::*;
+use crate::map::{is_mapping_of, page_size};
+use gdrcore_core::counters::Counters;
+use gdrcore_core::device::{AsyncEvent, CmDevice, CqPlace, Device, Leaks, MrReg, SrqAttr};
+use gdrcore_core::pool::index_of;
+use gdrcore_core::sleep::ANY;
+use gdrcore_core::verbs::cause::Cause;
+use gdrcore_core::verbs::post::{self, Take};
+use gdrcore_core::verbs::types::{
+    access, qp_attr_mask, qp_state, AhAttr, QpAttr, QpCap, QpInit, RecvWr, SendWr,
+};
+
+impl RemoteDevice {
+    fn make_cq(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        let ((cq, given, _), map) = self.ask_fd::<call::CqCreate, _>(
+            &(cqe, channel),
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, Shape::default()]),
+            |(cq, ..)| _ = self.ask::<call::CqDestroy>(cq),
+        )?;
+        let (polling, queues) = (Mutex::default(), Mutex::new([CqQueue::new(map)].into()));
+        let (empty, pins) = (AtomicU32::new(0), AtomicU32::new(0));
+        add(&self.cqs, cq, Cq { polling, queues, empty, pins });
+        Ok((cq, given))
+    }
+
+    /// Adopts the memory of a region, which `ask` registers.
+    fn register(
+        &self,
+        reg: &MrReg,
+        ask: impl FnOnce(&Region) -> Result<(Handle, MrAttr)>,
+    ) -> Result<(Handle, Mr)> {
+        if reg.provider != 0 {
+            return Err(refuse!(Unsupported, "a router's device reaches host memory alone"));
+        }
+        let writable = reg.access & access::LOCAL_WRITE != 0;
+        let pieces = self.adopter.adopt(reg.addr, reg.length, writable)?;
+        let MrReg { pd, addr, length, iova, access, .. } = *reg;
+        let region = Region { pd, addr, length, iova, access, pieces };
+        let (mr, attr) = ask(&region).inspect_err(|_| self.adopter.release(&region.pieces))?;
+        Ok((mr, Mr { attr: MrAttr { addr, ..attr }, pieces: region.pieces }))
+    }
+
+    /// Registers memory that the program shares otherwise: a mapping of a descriptor's memory from
+    /// `offset` on, which stays the program's file. The file must have the seal F_SEAL_SHRINK.
+    ///
+    /// # Errors
+    /// As [`Device::mr_reg`]; [`Error::Invalid`]: it is no such mapping. [`Error::Access`]: the
+    /// file may become shorter.
+    pub fn mr_reg_file(&self, reg: &MrReg, fd: RawFd, offset: u64) -> Result<(Handle, MrAttr)> {
+        let MrReg { pd, addr, length, iova, access: rights, .. } = *reg;
+        if !is_mapping_of(addr, length, fd, offset)? {
+            return Err(refuse!(
+                Invalid,
+                "fd {fd}: the region is no shared mapping of it from fd_offset {offset:#x} on"
+            ));
+        }
+        let page = page_size() as u64;
+        let first = addr % page;
+        let bytes = (first + length).next_multiple_of(page);
+        // The router takes no pages that are not there yet.
+        crate::fault::probe(addr - first, bytes, rights & access::LOCAL_WRITE != 0)?;
+        let region = Region {
+            pd,
+            addr,
+            length,
+            iova,
+            access: rights,
+            pieces: vec![(offset - first, bytes)],
+        };
+        // SAFETY: a descriptor of the program, as `is_mapping_of` has found.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let ((mr, attr), _) = self.exchange::<call::MrReg>(&region, Some(fd))?;
+        self.note_region(mr, Mr { attr: MrAttr { addr, ..attr }, pieces: Vec::new() });
+        Ok((mr, MrAttr { addr, ..attr }))
+    }
+
+    /// Registers memory of a GPU: `reg`, whose address is the program's, in the allocation of a
+    /// descriptor, which stays the caller's.
+    ///
+    /// # Errors
+    /// As [`Device::mr_reg`]; the router has no such GPU, or does not open the descriptor.
+    pub fn mr_reg_gpu(
+        &self,
+        reg: &MrReg,
+        memory: GpuMemory,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(Handle, MrAttr)> {
+        let MrReg { pd, addr, length, iova, access, .. } = *reg;
+        let region = Region { pd, addr, length, iova, access, pieces: Vec::new() };
+        let ((mr, attr), _) = self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
+        let attr = MrAttr { addr, ..attr };
+        self.note_region(mr, Mr { attr, pieces: Vec::new() });
+        Ok((mr, attr))
+    }
+
+    /// Notes a region. What it replaces the router has no more.
+    fn note_region(&self, mr: Handle, made: Mr) {
+        if let Some(before) = add(&self.mrs, mr, made) {
+            self.adopter.release(&before.pieces);
+        }
+    }
+
+    fn make_srq(&self, new: NewSrq) -> Result<(Handle, SrqAttr)> {
+        let ((srq, attr, _), map) = self.ask_fd::<call::SrqCreate, _>(
+            &new,
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, Shape::default()]),
+            |(srq, ..)| _ = self.ask::<call::SrqDestroy>(srq),
+        )?;
+        let ring = SlotRing::new();
+        map.install(0, &ring);
+        let bell = 2 * limits::QP + index_of(srq) as u32;
+        let receiving = Mutex::new(());
+        add(&self.srqs, srq, Srq { ring, max_sge: attr.max_sge, map, bell, receiving });
+        Ok((srq, attr))
+    }
+
+    /// Posts sends; the words of `post` say which.
+    ///
+    /// # Safety
+    /// As [`Device::post_send`].
+    unsafe fn send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+        take: Take,
+    ) -> Result<()> {
+        *bad = wr;
+        self.fork.check()?;
+        let qps = read(&self.qps);
+        let q = qps.get(qp)?;
+        let _side = side(&q.sending)?;
+        q.map.reclaim(0, &q.shared.sq).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let (posted, outcome) = unsafe {
+            match take {
+                Take::Some => post::send(&q.shared, wr, bad),
+                Take::AllOrNone => post::send_list(&q.shared, wr, bad, take),
+            }
+        };
+        if posted.count > 0 {
+            q.map.submit(0, &q.shared.sq);
+            self.ring(q.bell);
+        }
+        outcome
+    }
+
+    /// The CQ of the next event at a socket. Events of CQs that are gone are dropped.
+    fn next_cq(&self, fd: BorrowedFd<'_>) -> Result<Option<Handle>> {
+        while let Some([cq, ..]) = self.event(fd)? {
+            if read(&self.cqs).has(cq) {
+                return Ok(Some(cq));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an asynchronous event is about an object that lives, or the port.
+    fn is_of_living(&self, e: &AsyncEvent) -> bool {
+        let h = e.handle;
+        h == 0 || read(&self.qps).has(h) || read(&self.cqs).has(h) || read(&self.srqs).has(h)
+    }
+
+    pub(super) fn note_state(&self, qp: Handle, state: u32) {
+        if let Ok(q) = read(&self.qps).get(qp) {
+            q.shared.set_state(state);
+        }
+    }
+
+    fn pins<T>(
+        &self,
+        lock: &RwLock<ClientTable<T>>,
+        h: Handle,
+        pins: impl Fn(&T) -> &AtomicU32,
+        change: impl Fn(u32) -> Option<u32>,
+    ) -> Result<()> {
+        let objects = read(lock);
+        let pins = pins(objects.get(h)?);
+        pins.fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
+            .map(drop)
+            .map_err(|_| refuse!(Invalid, "handle {h:#x}: it is not pinned"))
+    }
+}
+
+fn busy_if_pinned(pins: &AtomicU32, what: &str) -> Result<()> {
+    match pins.load(Ordering::Acquire) {
+        0 => Ok(()),
+        n => Err(refuse!(Busy, "{what}: it is pinned {n} times")),
+    }
+}
+
+impl Device for RemoteDevice {
+    fn query(&self) -> Result<DeviceAttr> {
+        self.ask::<call::Query>(&())
+    }
+    fn facts(&self) -> Result<DeviceAttr> {
+        self.fork.check().map(|()| self.attr)
+    }
+    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
+        self.ask::<call::PathMtu>(to)
+    }
+    fn counters(&self) -> Result<Counters> {
+        self.ask::<call::ReadCounters>(&())
+    }
+    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
+        self.ask::<call::QpCounters>(&qp)
+    }
+    fn last_cause(&self) -> Result<Cause> {
+        self.ask::<call::LastCause>(&())
+    }
+    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
+        self.ask::<call::QpCause>(&qp)
+    }
+
+    fn pd_alloc(&self) -> Result<Handle> {
+        self.ask::<call::PdAlloc>(&())
+    }
+    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
+        self.ask::<call::PdDealloc>(&pd)
+    }
+    fn xrcd_alloc(&self) -> Result<Handle> {
+        self.ask::<call::XrcdAlloc>(&())
+    }
+    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
+        self.ask::<call::XrcdDealloc>(&xrcd)
+    }
+    fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
+        let (mr, made) = self.register(reg, |region| self.ask::<call::MrReg>(region))?;
+        let attr = made.attr;
+        self.note_region(mr, made);
+        Ok((mr, attr))
+    }
+    fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+        read(&self.mrs).get(mr)?;
+        let ask = |region: &Region| {
+            // Cloned for the message alone.
+            self.ask::<call::MrRereg>(&(mr, region.clone())).map(|attr| (mr, attr))
+        };
+        let (_, made) = self.register(reg, ask)?;
+        let attr = made.attr;
+        self.note_region(mr, made);
+        Ok(attr)
+    }
+    fn mr_query(&self, mr: Handle) -> Result<MrAttr> {
+        read(&self.mrs).get(mr).map(|mr| mr.attr)
+    }
+    fn mr_dereg(&self, mr: Handle) -> Result<()> {
+        let done = self.ask::<call::MrDereg>(&mr);
+        // A router closes the session when all that the session has made is gone.
+        if done.is_ok() || self.gone.load(Ordering::Relaxed) {
+            if let Some(ended) = remove(&self.mrs, mr) {
+                self.adopter.release(&ended.pieces);
+            }
+        }
+        done
+    }
+    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
+        self.ask::<call::MwAlloc>(&(pd, mw_type))
+    }
+    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
+        self.ask::<call::MwDealloc>(&mw)
+    }
+    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
+        self.ask::<call::AhCreate>(&(pd, *attr))
+    }
+    fn ah_destroy(&self, ah: Handle) -> Result<()> {
+        self.ask::<call::AhDestroy>(&ah)
+    }
+    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.ask::<call::McastAttach>(&(qp, *gid))
+    }
+    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
+        self.ask::<call::McastDetach>(&(qp, *gid))
+    }
+
+    fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
+        self.make_cq(cqe, 0)
+    }
+    fn cq_create_at(&self, cqe: u32, _place: CqPlace) -> Result<(Handle, u32)> {
+        self.make_cq(cqe, 0)
+    }
+    fn cq_create_on(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
+        read(&self.channels).get(channel)?;
+        self.make_cq(cqe, channel)
+    }
+    fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
+        let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Complete before the router is told to switch: a new ring's slots are cleared. Until then
+        // the router fills the memory that is mapped here.
+        let ((given, _), queue) = self.ask_fd::<call::CqResize, _>(
+            &(cq, cqe),
+            |&(_, shape), fd| {
+                QueueMap::open(fd.as_fd(), [shape, Shape::default()]).map(CqQueue::new)
+            },
+            |_| (),
+        )?;
+        self.ask::<call::CqSwitch>(&cq)?;
+        read(&self.cqs).get(cq)?.queues().push_back(queue);
+        Ok(given)
+    }
+    fn cq_purge(&self, cq: Handle, qpn: u32) -> Result<()> {
+        // What the router has not moved by now never comes.
+        self.ask::<call::CqPurge>(&(cq, qpn))?;
+        let cqs = read(&self.cqs);
+        let c = cqs.get(cq)?;
+        let _side = c.polling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = c.queues();
+        let purge = |queue: &mut CqQueue| queue.map.purge(&queue.ring, qpn);
+        queues.iter_mut().try_for_each(purge).map_err(|e| self.broken(e))
+    }
+    fn cq_destroy(&self, cq: Handle) -> Result<()> {
+        read(&self.cqs).get(cq).and_then(|c| busy_if_pinned(&c.pins, "cq"))?;
+        self.ask::<call::CqDestroy>(&cq)?;
+        remove(&self.cqs, cq);
+        Ok(())
+    }
+    fn srq_create(&self, pd: Handle, attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        self.make_srq(NewSrq { pd, attr: *attr, ..NewSrq::default() })
+    }
+    fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
+        let [pd, xrcd, cq] = of;
+        self.make_srq(NewSrq { pd, xrcd, cq, attr: *attr })
+    }
+    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
+        self.ask::<call::SrqModify>(&(srq, limit))
+    }
+    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
+        self.ask::<call::SrqQuery>(&srq)
+    }
+    fn srq_number(&self, srq: Handle) -> Result<u32> {
+        self.ask::<call::SrqNumber>(&srq)
+    }
+    fn srq_destroy(&self, srq: Handle) -> Result<()> {
+        self.ask::<call::SrqDestroy>(&srq)?;
+        remove(&self.srqs, srq);
+        Ok(())
+    }
+    fn qp_create(&self, init: &QpInit) -> Result<(Handle, u32, QpCap)> {
+        let (made, map) = self.ask_fd::<call::QpCreate, _>(
+            init,
+            |made, fd| QueueMap::open(fd.as_fd(), [made.sq, made.rq]),
+            |made| _ = self.ask::<call::QpDestroy>(&made.handle),
+        )?;
+        let shared = QpShared::default();
+        let set = |word: &AtomicU32, value| word.store(value, Ordering::Relaxed);
+        set(&shared.state, qp_state::RESET);
+        set(&shared.kind, init.qp_type);
+        set(&shared.sig_all, init.sq_sig_all);
+        set(&shared.max_send_sge, made.cap.max_send_sge);
+        set(&shared.max_recv_sge, made.cap.max_recv_sge);
+        set(&shared.max_inline, made.cap.max_inline_data);
+        if made.sq.capacity > 0 {
+            map.install(0, &shared.sq);
+        }
+        if made.rq.capacity > 0 {
+            map.install(1, &shared.rq);
+        }
+        let bell = 2 * index_of(made.handle) as u32;
+        let (sending, receiving) = (Mutex::new(()), Mutex::new(()));
+        let pins = AtomicU32::new(0);
+        let qp = Qp { shared, map, qpn: made.qpn, bell, pins, sending, receiving };
+        add(&self.qps, made.handle, qp);
+        Ok((made.handle, made.qpn, made.cap))
+    }
+    fn qp_modify(&self, qp: Handle, attr: &QpAttr, mask: u32) -> Result<()> {
+        self.ask::<call::QpModify>(&(qp, *attr, mask))?;
+        if mask & qp_attr_mask::STATE != 0 {
+            self.note_state(qp, attr.qp_state);
+        }
+        Ok(())
+    }
+    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
+        self.ask::<call::QpQuery>(&qp)
+    }
+    fn qp_reset(&self, qp: Handle) -> Result<()> {
+        self.ask::<call::QpReset>(&qp)?;
+        self.note_state(qp, qp_state::RESET);
+        Ok(())
+    }
+    fn qp_destroy(&self, qp: Handle) -> Result<()> {
+        read(&self.qps).get(qp).and_then(|q| busy_if_pinned(&q.pins, "qp"))?;
+        self.ask::<call::QpDestroy>(&qp)?;
+        remove(&self.qps, qp);
+        Ok(())
+    }
+    fn qp_pin(&self, qp: Handle) -> Result<()> {
+        self.pins(&self.qps, qp, |q| &q.pins, |n| n.checked_add(1))
+    }
+    fn qp_unpin(&self, qp: Handle) -> Result<()> {
+        self.pins(&self.qps, qp, |q| &q.pins, |n| n.checked_sub(1))
+    }
+    fn cq_pin(&self, cq: Handle) -> Result<()> {
+        self.pins(&self.cqs, cq, |c| &c.pins, |n| n.checked_add(1))
+    }
+    fn cq_unpin(&self, cq: Handle) -> Result<()> {
+        self.pins(&self.cqs, cq, |c| &c.pins, |n| n.checked_sub(1))
+    }
+    fn qp_num(&self, qp: Handle) -> Result<u32> {
+        read(&self.qps).get(qp).map(|q| q.qpn)
+    }
+
+    unsafe fn post_send(
+        &self,
+        qp: Handle,
+        wr: *const SendWr,
+        bad: &mut *const SendWr,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.send(qp, wr, bad, Take::Some) }
+    }
+    unsafe fn post_send_all(&self, qp: Handle, wr: *const SendWr) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.send(qp, wr, &mut core::ptr::null(), Take::AllOrNone) }
+    }
+    unsafe fn post_recv(
+        &self,
+        qp: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        *bad = wr;
+        self.fork.check()?;
+        let qps = read(&self.qps);
+        let q = qps.get(qp)?;
+        if q.shared.state.load(Ordering::Relaxed) == qp_state::RESET || q.shared.rq.capacity() == 0
+        {
+            return Err(refuse!(
+                Invalid,
+                "qp: in state RESET, or with an SRQ, it takes no receives"
+            ));
+        }
+        let _side = side(&q.receiving)?;
+        q.map.reclaim(1, &q.shared.rq).map_err(|e| self.broken(e))?;
+        let max_sge = q.shared.max_recv_sge.load(Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { post::recv(&q.shared.rq, max_sge, wr, bad) };
+        q.map.submit(1, &q.shared.rq);
+        self.ring(q.bell + 1);
+        outcome.map(drop)
+    }
+    unsafe fn post_srq_recv(
+        &self,
+        srq: Handle,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        *bad = wr;
+        self.fork.check()?;
+        let srqs = read(&self.srqs);
+        let s = srqs.get(srq)?;
+        let _side = side(&s.receiving)?;
+        s.map.reclaim(0, &s.ring).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { post::recv(&s.ring, s.max_sge, wr, bad) };
+        s.map.submit(0, &s.ring);
+        self.ring(s.bell);
+        outcome.map(drop)
+    }
+    fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.fork.check()?;
+        let cqs = read(&self.cqs);
+        let c = cqs.get(cq)?;
+        let polling = side(&c.polling)?;
+        let mut queues = c.queues();
+        loop {
+            let Some(first) = queues.front() else { return Ok(0) };
+            match first.map.poll(&first.ring, wc).map_err(|e| self.broken(e))? {
+                // The router has gone on in the next one, before it was made known.
+                0 if queues.len() > 1 => drop(queues.pop_front()),
+                0 => break,
+                n => return Ok(n),
+            }
+        }
+        drop((queues, polling));
+        self.note_empty(c).map(|()| 0)
+    }
+    fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
+        if solicited_only {
+            return self.ask::<call::CqArmSolicited>(&cq);
+        }
+        self.fork.check()?;
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(self.lost());
+        }
+        let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = read(&self.cqs).get(cq)?.queues().back() {
+            last.map.armed().announce(ANY);
+        }
+        Ok(())
+    }
+    fn channel_create(&self) -> Result<Handle> {
+        let (channel, fd) = self.ask_fd::<call::ChannelCreate, _>(
+            &(),
+            |_, fd| Ok(fd),
+            |channel| _ = self.ask::<call::ChannelDestroy>(channel),
+        )?;
+        add(&self.channels, channel, fd);
+        Ok(channel)
+    }
+    fn channel_destroy(&self, channel: Handle) -> Result<()> {
+        self.ask::<call::ChannelDestroy>(&channel)?;
+        remove(&self.channels, channel);
+        Ok(())
+    }
+    fn channel_fd(&self, channel: Handle) -> Result<i32> {
+        read(&self.channels).get(channel).map(|fd| fd.as_raw_fd())
+    }
+    fn channel_event(&self, channel: Handle) -> Result<Option<Handle>> {
+        let channels = read(&self.channels);
+        let fd = channels.get(channel)?;
+        self.next_cq(fd.as_fd())
+    }
+    fn channel_wait(&self, channel: Handle, timeout_ms: i32) -> Result<Option<Handle>> {
+        // A copy, so that the table is not held meanwhile.
+        let fd = Fd::copy_of(self.channel_fd(channel)?)?;
+        wait_ready(fd.raw(), libc::POLLIN, timeout_ms);
+        self.next_cq(fd.as_fd())
+    }
+    fn cq_event(&self) -> Result<Option<Handle>> {
+        self.fork.check()?;
+        self.next_cq(self.events.as_fd())
+    }
+    fn async_event(&self) -> Result<Option<AsyncEvent>> {
+        self.fork.check()?;
+        while let Some([event, handle, _]) = self.event(self.asyncs.as_fd())? {
+            let event = AsyncEvent { event: event as u32, reserved: 0, handle };
+            if self.is_of_living(&event) {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    fn progress(&self) -> Result<usize> {
+        self.fork.check().map(|()| 0)
+    }
+    fn fd(&self) -> Result<i32> {
+        self.fork.check().map(|()| self.any.raw())
+    }
+    fn arm(&self) -> Result<bool> {
+        self.fork.check().map(|()| wait_ready(self.any.raw(), libc::POLLIN, 0))
+    }
+    fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        self.fork.check().map(|()| wait_ready(self.any.raw(), libc::POLLIN, timeout_ms))
+    }
+    fn helper(&self, _on: bool) -> Result<()> {
+        self.fork.check()
+    }
+    unsafe fn arena_add(&self, _memory: *mut u8, _bytes: usize) -> Result<()> {
+        Err(refuse!(Unsupported, "a router's device has its memory there, up to the quotas"))
+    }
+    fn leaks(&self) -> Result<Leaks> {
+        self.ask::<call::CountLeaks>(&())
+    }
+    fn cm(&self) -> Result<&dyn CmDevice> {
+        self.open_cm()?;
+        Ok(self)
+    }
+}

@@ -1,0 +1,575 @@
+//! Queues of a session in memory that tenant and router share, and the page of its doorbells.
+//!
+//! The router makes each queue's memory, a sealed file of a fixed size, with the object that the
+//! queue is of: a QP's has its send and its receive queue, a CQ's and an SRQ's have one.
+//!
+//! ```text
+//! control page    for each queue: tail (the producer's), head (the consumer's), a line each
+//!                 a CQ: the word in which the tenant arms it
+//! queue 0         slots, as core's rings have them (`SendWqe`, `RecvWqe`, `Wc`)
+//! queue 1         the same
+//! ```
+//!
+//! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
+//! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
+//! it looks at it, so what it has checked does not change.
+
+use super::limits;
+use crate::map::Map;
+use crate::memfd::{sealed_len, FIXED_SIZE};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gdrcore_core::arena::Region;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::mem::host;
+use gdrcore_core::refuse;
+use gdrcore_core::ring::SlotRing;
+use gdrcore_core::sleep::{Asleep, ANY};
+use gdrcore_core::verbs::types::Wc;
+use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+pub use super::call::Shape;
+
+/// The other end wrote a value that is never valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Bytes of the control page.
+const CONTROL: usize = 4096;
+/// Most slots of a queue, and most bytes of one slot.
+pub const SLOTS_MAX: u32 = 1 << 20;
+/// See [`SLOTS_MAX`].
+pub const STRIDE_MAX: u32 = 4096;
+/// Words of doorbells.
+const BELLS: usize = (2 * limits::QP + limits::SRQ).div_ceil(u64::BITS) as usize;
+
+#[repr(C, align(128))]
+struct Line<T>(T);
+
+#[repr(C)]
+struct Cursors {
+    tail: Line<AtomicU32>,
+    head: Line<AtomicU32>,
+}
+
+#[repr(C)]
+struct Control {
+    queues: [Cursors; 2],
+    armed: Line<Asleep>,
+}
+
+#[repr(C)]
+struct Bells {
+    asleep: Line<Asleep>,
+    /// A bit for each word of `bells` that has one set.
+    rung: AtomicU64,
+    bells: [AtomicU64; BELLS],
+}
+
+const _: () = assert!(BELLS <= u64::BITS as usize);
+const _: () = assert!(size_of::<Control>() <= CONTROL && size_of::<Bells>() <= CONTROL);
+
+/// The memory of one or two queues.
+#[derive(Debug)]
+pub struct QueueMap {
+    map: Map,
+    shapes: [Shape; 2],
+}
+
+impl Shape {
+    /// Bytes of the queue, a multiple of a cache line.
+    fn bytes(self) -> usize {
+        (self.capacity as usize * self.stride as usize).next_multiple_of(64)
+    }
+
+    fn is_legal(self) -> bool {
+        let empty = self.capacity == 0;
+        empty
+            || (self.capacity.is_power_of_two()
+                && self.capacity <= SLOTS_MAX
+                && self.stride <= STRIDE_MAX
+                && self.stride.is_multiple_of(8)
+                && self.stride > 0)
+    }
+}
+
+impl QueueMap {
+    /// Makes the memory, for the router; and its descriptor, for the tenant.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: more slots than [`SLOTS_MAX`], or longer ones than [`STRIDE_MAX`]. As
+    /// [`Map::with_file`].
+    pub fn create(shapes: [Shape; 2]) -> Result<(QueueMap, OwnedFd)> {
+        let len = Self::bytes(shapes)?;
+        let (map, fd) = Map::with_file(c"gdrcore-queue", len)?;
+        Ok((QueueMap { map, shapes }, fd))
+    }
+
+    /// Maps what the router has made.
+    ///
+    /// # Errors
+    /// [`Error::Access`]: the descriptor is no sealed memory of this size. As [`QueueMap::create`].
+    pub fn open(fd: BorrowedFd<'_>, shapes: [Shape; 2]) -> Result<QueueMap> {
+        let len = Self::bytes(shapes)?;
+        if sealed_len(fd.as_raw_fd(), FIXED_SIZE) != Some(len as u64) {
+            return Err(Error::Access);
+        }
+        Ok(QueueMap { map: Map::shared(fd.as_raw_fd(), 0, len, true)?, shapes })
+    }
+
+    /// Bytes of the memory of these queues.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub fn bytes(shapes: [Shape; 2]) -> Result<usize> {
+        if !shapes.iter().all(|s| s.is_legal()) {
+            let [a, b] = shapes.map(|s| (s.capacity, s.stride));
+            return Err(refuse!(Invalid, "queues of {a:?} and {b:?} slots and bytes: too large"));
+        }
+        Ok(CONTROL + shapes.iter().map(|s| s.bytes()).sum::<usize>())
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: the map has the control page, is aligned to a page and lives as long as `self`;
+        // there are atomics only, for which any bits are valid.
+        unsafe { &*self.map.as_ptr().cast::<Control>() }
+    }
+
+    fn tail(&self, k: usize) -> &AtomicU32 {
+        &self.control().queues[k].tail.0
+    }
+
+    fn head(&self, k: usize) -> &AtomicU32 {
+        &self.control().queues[k].head.0
+    }
+
+    /// The queues.
+    pub fn shapes(&self) -> [Shape; 2] {
+        self.shapes
+    }
+
+    /// Slots of the first queue.
+    pub fn capacity(&self) -> u32 {
+        self.shapes[0].capacity
+    }
+
+    /// The word in which a CQ is armed for any completion.
+    pub fn armed(&self) -> &Asleep {
+        &self.control().armed.0
+    }
+
+    fn begin(&self, k: usize) -> usize {
+        CONTROL + if k == 0 { 0 } else { self.shapes[0].bytes() }
+    }
+
+    /// Address of a slot.
+    fn slot(&self, k: usize, index: u32) -> u64 {
+        let Shape { capacity, stride } = self.shapes[k];
+        let at = self.begin(k) + (index & (capacity - 1)) as usize * stride as usize;
+        self.map.as_ptr().addr() as u64 + at as u64
+    }
+
+    /// How many slots are in use, by the cursors of producer and consumer.
+    fn used(&self, k: usize, tail: u32, head: u32) -> Result<u32, Broken> {
+        let used = tail.wrapping_sub(head);
+        if used > self.shapes[k].capacity {
+            return Err(Broken);
+        }
+        Ok(used)
+    }
+
+    /// The router's end of a send or receive queue: how many slots wait behind its own head.
+    ///
+    /// # Errors
+    /// [`Broken`]: of the tail.
+    #[inline]
+    pub fn waiting(&self, k: usize, head: u32) -> Result<u32, Broken> {
+        self.used(k, self.tail(k).load(Ordering::Acquire), head)
+    }
+
+    /// The router's end of a send or receive queue: copies the slot at its own head into `to`.
+    /// Returns how many wait there, this one among them; 0: none.
+    ///
+    /// # Errors
+    /// [`Broken`]: of the tail, or the memory is gone.
+    #[inline]
+    pub fn look(&self, k: usize, head: u32, to: &mut [u8]) -> Result<u32, Broken> {
+        let waiting = self.waiting(k, head)?;
+        if waiting > 0 {
+            let bytes = to.get_mut(..self.shapes[k].stride as usize).ok_or(Broken)?;
+            host::fetch(self.slot(k, head), bytes).map_err(|_| Broken)?;
+        }
+        Ok(waiting)
+    }
+
+    /// Gives the slots before `head` back to the tenant.
+    #[inline]
+    pub fn release(&self, k: usize, head: u32) {
+        self.head(k).store(head, Ordering::Release);
+    }
+
+    /// The router's end of a CQ: free slots behind its own tail.
+    ///
+    /// # Errors
+    /// [`Broken`]: of the head.
+    #[inline]
+    pub fn room(&self, tail: u32) -> Result<u32, Broken> {
+        let used = self.used(0, tail, self.head(0).load(Ordering::Acquire))?;
+        Ok(self.shapes[0].capacity - used)
+    }
+
+    /// Writes a completion into the slot at the tail, which [`QueueMap::room`] found free.
+    ///
+    /// # Errors
+    /// [`Broken`]: the memory is gone.
+    #[inline]
+    pub fn put(&self, tail: u32, wc: &Wc) -> Result<(), Broken> {
+        host::place(self.slot(0, tail), &bytes_of(wc)).map_err(|_| Broken)
+    }
+
+    /// Publishes the completions before `tail`. True: the tenant has armed the CQ, and it must get
+    /// an event; its word is cleared.
+    #[inline]
+    pub fn publish(&self, tail: u32) -> bool {
+        self.tail(0).store(tail, Ordering::Release);
+        self.armed().must_wake(ANY)
+    }
+
+    /// Gives the slots to the tenant's end of a queue.
+    pub fn install<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
+        let Shape { capacity, stride } = self.shapes[k];
+        // SAFETY: the slots of queue `k` lie in the map; the result of `add` is inside of it.
+        let at = unsafe { self.map.as_ptr().add(self.begin(k)) };
+        let region = Region::from_raw(at, self.shapes[k].bytes());
+        // SAFETY: the slots are this ring's alone in this process. The router writes those that are
+        // not published (of a CQ), or reads those that are, by copies. They are aligned to a cache
+        // line. Zeroes, as any bits, are valid for the headers, which are integers. The ring is not
+        // in use yet, as its object has just been made.
+        unsafe { ring.install(region, capacity, stride) };
+    }
+
+    /// The tenant's end of a send or receive queue: takes back the slots that the router has
+    /// released. One thread at a time.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn reclaim<H: Copy>(&self, k: usize, ring: &SlotRing<H>) -> Result<(), Broken> {
+        // SAFETY: by this function alone is the consuming end used, by one thread at a time.
+        let mut taken = unsafe { ring.engine_consumer() };
+        let released = self.head(k).load(Ordering::Acquire).wrapping_sub(taken.head());
+        if released > taken.len() {
+            return Err(Broken);
+        }
+        taken.release(released);
+        Ok(())
+    }
+
+    /// Publishes to the router what was posted to a ring. One thread at a time.
+    #[inline]
+    pub fn submit<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
+        if let Some(posted) = ring.producer() {
+            self.tail(k).store(posted.tail(), Ordering::Release);
+        }
+    }
+
+    /// The tenant's end of a CQ: takes over what the router has published. One thread at a time.
+    #[inline]
+    fn take_over(&self, ring: &SlotRing<Wc>) -> Result<(), Broken> {
+        // SAFETY: by this function alone is the producing end used, by one thread at a time.
+        let mut router = unsafe { ring.engine_producer() };
+        let new = self.tail(0).load(Ordering::Acquire).wrapping_sub(router.tail());
+        if new > router.free() {
+            return Err(Broken);
+        }
+        router.publish(new);
+        Ok(())
+    }
+
+    /// The tenant's end of a CQ: takes completions. One thread at a time.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn poll(&self, ring: &SlotRing<Wc>, wc: &mut [Wc]) -> Result<usize, Broken> {
+        self.take_over(ring)?;
+        let Some(mut taken) = ring.consumer() else { return Ok(0) };
+        if taken.is_empty() {
+            return Ok(0);
+        }
+        let n = taken.take_headers(wc);
+        self.release(0, taken.head());
+        Ok(n)
+    }
+
+    /// The tenant's end of a CQ: takes out the completions of a queue pair; the others stay in
+    /// their order. One thread at a time, which does not poll meanwhile. May allocate.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn purge(&self, ring: &SlotRing<Wc>, qpn: u32) -> Result<(), Broken> {
+        self.take_over(ring)?;
+        let Some(mut taken) = ring.consumer() else { return Ok(()) };
+        let all = taken.len();
+        let mut kept: Vec<Wc> = (0..all).map(|k| *taken.peek(k).header()).collect();
+        kept.retain(|wc| wc.qp_num != qpn);
+        taken.release(all - kept.len() as u32);
+        for (at, wc) in (taken.head()..).zip(&kept) {
+            self.put(at, wc)?;
+        }
+        self.release(0, taken.head());
+        Ok(())
+    }
+}
+
+/// The bytes of a completion; those between its fields are zero.
+fn bytes_of(wc: &Wc) -> [u8; size_of::<Wc>()] {
+    let mut bytes = [0; size_of::<Wc>()];
+    bytes[..8].copy_from_slice(&wc.wr_id.to_ne_bytes());
+    let Wc { status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, .. } = *wc;
+    let words = [status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags];
+    for (to, from) in bytes[8..].chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&from.to_ne_bytes());
+    }
+    bytes[40..42].copy_from_slice(&wc.pkey_index.to_ne_bytes());
+    bytes[42..44].copy_from_slice(&wc.slid.to_ne_bytes());
+    (bytes[44], bytes[45]) = (wc.sl, wc.dlid_path_bits);
+    bytes
+}
+
+/// The head of a copied slot of a send queue.
+pub fn send_wqe(slot: &[u8]) -> Option<SendWqe> {
+    let head = slot.first_chunk::<{ size_of::<SendWqe>() }>()?;
+    // SAFETY: integers without gaps (core asserts the size), for which any bytes are valid.
+    Some(unsafe { head.as_ptr().cast::<SendWqe>().read_unaligned() })
+}
+
+/// The head of a copied slot of a receive queue.
+pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
+    let head = slot.first_chunk::<{ size_of::<RecvWqe>() }>()?;
+    // SAFETY: as in `send_wqe`.
+    Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
+}
+
+/// The page of a session's doorbells: a bit for each queue that has new work, and the word in which
+/// the router says that it sleeps.
+#[derive(Debug)]
+pub struct DoorbellPage(Map);
+
+impl DoorbellPage {
+    /// Makes the page, for the router; and its descriptor, for the tenant.
+    ///
+    /// # Errors
+    /// As [`Map::with_file`].
+    pub fn create() -> Result<(DoorbellPage, OwnedFd)> {
+        let (map, fd) = Map::with_file(c"gdrcore-door", CONTROL)?;
+        Ok((DoorbellPage(map), fd))
+    }
+
+    /// Maps what the router has made.
+    ///
+    /// # Errors
+    /// [`Error::Access`]: the descriptor is no sealed memory of this size. As [`Map::shared`].
+    pub fn open(fd: BorrowedFd<'_>) -> Result<DoorbellPage> {
+        if sealed_len(fd.as_raw_fd(), FIXED_SIZE) != Some(CONTROL as u64) {
+            return Err(Error::Access);
+        }
+        Map::shared(fd.as_raw_fd(), 0, CONTROL, true).map(DoorbellPage)
+    }
+
+    fn bells(&self) -> &Bells {
+        // SAFETY: as in `QueueMap::control`.
+        unsafe { &*self.0.as_ptr().cast::<Bells>() }
+    }
+
+    /// The router's word.
+    pub fn asleep(&self) -> &Asleep {
+        &self.bells().asleep.0
+    }
+
+    /// Rings the bell of a queue. True: the router sleeps, and the caller must wake it.
+    #[inline]
+    pub fn ring(&self, bell: u32) -> bool {
+        let Bells { bells, rung, .. } = self.bells();
+        let word = bell as usize / 64 % BELLS;
+        bells[word].fetch_or(1 << (bell % 64), Ordering::SeqCst);
+        // If the bit is set, the router has yet to read this word and will see the bell.
+        if rung.load(Ordering::SeqCst) >> word & 1 == 0 {
+            rung.fetch_or(1 << word, Ordering::SeqCst);
+        }
+        self.asleep().must_wake(ANY)
+    }
+
+    /// Whether a bell has rung.
+    pub fn has_rung(&self) -> bool {
+        self.bells().rung.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes the bells that have rung, and calls `each` with their numbers.
+    #[inline]
+    pub fn answer(&self, mut each: impl FnMut(u32)) {
+        let Bells { bells, rung, .. } = self.bells();
+        if rung.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // The tenant may have set bits that mean no word.
+        let mut words = rung.swap(0, Ordering::SeqCst);
+        while let Some(word) = bells.get(words.trailing_zeros() as usize) {
+            let first = words.trailing_zeros() * 64;
+            words &= words - 1;
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                each(first + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const SHAPES: [Shape; 2] =
+        [Shape { capacity: 4, stride: 128 }, Shape { capacity: 8, stride: 64 }];
+
+    fn pair(shapes: [Shape; 2]) -> (QueueMap, QueueMap) {
+        let (router, fd) = QueueMap::create(shapes).unwrap();
+        let tenant = QueueMap::open(fd.as_fd(), shapes).unwrap();
+        (router, tenant)
+    }
+
+    fn post(ring: &SlotRing<SendWqe>, wr_id: u64) -> bool {
+        let mut end = ring.producer().unwrap();
+        end.push(SendWqe { wr_id, ..SendWqe::default() }).is_ok()
+    }
+
+    #[test]
+    fn what_is_posted_is_taken_once_in_its_order() {
+        let (router, tenant) = pair(SHAPES);
+        let ring = SlotRing::<SendWqe>::new();
+        tenant.install(0, &ring);
+        let (mut head, mut slot) = (0u32, [0; 128]);
+        for lap in 0..3u64 {
+            for i in 0..4 {
+                assert!(post(&ring, lap * 4 + i));
+            }
+            assert_eq!(router.look(0, head, &mut slot), Ok(0), "not submitted");
+            tenant.submit(0, &ring);
+            assert!(!post(&ring, 99), "full");
+            for i in 0..4 {
+                assert_eq!(router.look(0, head, &mut slot), Ok(4 - i));
+                assert_eq!(send_wqe(&slot).unwrap().wr_id, lap * 4 + u64::from(i));
+                head += 1;
+            }
+            router.release(0, head);
+            tenant.reclaim(0, &ring).unwrap();
+        }
+    }
+
+    #[test]
+    fn completions_arrive_whole_and_arm_once() {
+        let shape = Shape { capacity: 2, stride: 48 };
+        let (router, tenant) = pair([shape, Shape::default()]);
+        let ring = SlotRing::<Wc>::new();
+        tenant.install(0, &ring);
+        let wc = Wc {
+            wr_id: u64::MAX - 1,
+            status: 1,
+            opcode: 2,
+            vendor_err: 3,
+            byte_len: 4,
+            imm_data: 5,
+            qp_num: 6,
+            src_qp: 7,
+            wc_flags: 8,
+            pkey_index: 9,
+            slid: 10,
+            sl: 11,
+            dlid_path_bits: 12,
+        };
+        tenant.armed().announce(ANY);
+        for tail in 0..5u32 {
+            assert_eq!(router.room(tail), Ok(2));
+            router.put(tail, &wc).unwrap();
+            assert_eq!(router.publish(tail + 1), tail == 0, "armed for one event");
+            let mut got = [Wc::default(); 4];
+            assert_eq!((tenant.poll(&ring, &mut got), got[0]), (Ok(1), wc));
+            assert_eq!(tenant.poll(&ring, &mut got), Ok(0));
+        }
+        router.publish(7);
+        assert_eq!(router.room(7), Ok(0));
+    }
+
+    #[test]
+    fn completions_of_one_queue_pair_are_taken_out() {
+        let shape = Shape { capacity: 4, stride: 48 };
+        let (router, tenant) = pair([shape, Shape::default()]);
+        let ring = SlotRing::<Wc>::new();
+        tenant.install(0, &ring);
+        let (mut tail, mut got) = (0u32, [Wc::default(); 4]);
+        // Each lap begins at another slot.
+        for lap in 0..5u64 {
+            for (i, qp_num) in [7, 8, 7, 9].into_iter().enumerate() {
+                let wc = Wc { wr_id: lap * 4 + i as u64, qp_num, ..Wc::default() };
+                router.put(tail, &wc).unwrap();
+                tail += 1;
+            }
+            router.publish(tail);
+            tenant.purge(&ring, 7).unwrap();
+            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(2), Ok(2)));
+            assert_eq!(got[..2].iter().map(|wc| wc.wr_id % 4).collect::<Vec<_>>(), [1, 3]);
+            router.put(tail, &Wc { qp_num: 7, ..Wc::default() }).unwrap();
+            tail += 1;
+            router.publish(tail);
+            tenant.purge(&ring, 7).unwrap();
+            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(4), Ok(0)));
+        }
+    }
+
+    #[test]
+    fn cursors_that_leave_their_lap_are_broken() {
+        let (router, tenant) = pair(SHAPES);
+        let ring = SlotRing::<SendWqe>::new();
+        tenant.install(0, &ring);
+        for lie in [5, 1 << 31] {
+            tenant.tail(0).store(lie, Ordering::Relaxed);
+            assert_eq!(router.look(0, 0, &mut [0; 128]), Err(Broken), "tail {lie}");
+            tenant.head(0).store(lie, Ordering::Relaxed);
+            assert_eq!(router.room(0), Err(Broken), "head {lie}");
+            assert_eq!(tenant.reclaim(0, &ring), Err(Broken), "head {lie}");
+        }
+        let cq = SlotRing::<Wc>::new();
+        let (router, tenant) = pair([Shape { capacity: 4, stride: 48 }, Shape::default()]);
+        tenant.install(0, &cq);
+        router.publish(5);
+        assert_eq!(tenant.poll(&cq, &mut [Wc::default()]), Err(Broken));
+    }
+
+    #[test]
+    fn memory_of_another_size_and_impossible_shapes_are_refused() {
+        let (_, fd) = QueueMap::create(SHAPES).unwrap();
+        let larger = [SHAPES[0], Shape { capacity: 16, stride: 64 }];
+        assert_eq!(QueueMap::open(fd.as_fd(), larger).err(), Some(Error::Access));
+        assert_eq!(DoorbellPage::open(fd.as_fd()).err(), Some(Error::Access));
+        for (capacity, stride) in [(3, 64), (2 << 20, 64), (4, 0), (4, 12), (4, 8192)] {
+            let shapes = [Shape { capacity, stride }, Shape::default()];
+            assert_eq!(QueueMap::bytes(shapes), Err(Error::Invalid), "{capacity} {stride}");
+        }
+    }
+
+    #[test]
+    fn each_bell_is_heard_once_and_wakes_a_sleeper() {
+        let (router, fd) = DoorbellPage::create().unwrap();
+        let tenant = DoorbellPage::open(fd.as_fd()).unwrap();
+        let last = 2 * limits::QP + limits::SRQ - 1;
+        assert!(!tenant.ring(3) && !tenant.ring(last) && router.has_rung());
+        let mut heard = Vec::new();
+        router.answer(|bell| heard.push(bell));
+        router.answer(|bell| heard.push(bell));
+        assert_eq!((heard, router.has_rung()), (vec![3, last], false));
+        router.asleep().announce(ANY);
+        assert!(tenant.ring(5) && !tenant.ring(6));
+    }
+}

@@ -1,0 +1,473 @@
+//! Work requests of a session: copied, judged, posted to the device.
+//!
+//! What the copy says is what counts: the tenant may change the slot meanwhile. The number of
+//! pieces and of inline bytes must fit the slot, handles must be the session's, an opcode must be
+//! one that the router knows. Keys and ranges are the device's to check, against the QP's
+//! protection domain, which is the session's alone. A request that is refused fails its queue pair,
+//! with a completion that says so, as a NIC does.
+
+use super::session::{count, Counts, Session};
+use gdrcore_core::device::Device;
+use gdrcore_core::error::{Error, Result};
+use gdrcore_core::refuse;
+use gdrcore_core::verbs::cause::CauseCode;
+use gdrcore_core::verbs::types::{
+    qp_attr_mask, qp_state, qp_type, send_flags, wc_opcode, wc_status, wr_opcode, AtomicWr,
+    BindMwWr, FlushWr, Handle, MwBindInfo, QpAttr, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrExt,
+    WrOp,
+};
+use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
+use gdrcore_core::wire::Feth;
+use gdrcore_net::remote::limits;
+use gdrcore_net::remote::queue::{recv_wqe, send_wqe, Broken, QueueMap, STRIDE_MAX};
+
+/// Sends of one queue in a round, before a call of their session all. Receives have no bound but
+/// their queue: a send may need them.
+pub(super) const ROUND: u32 = 32;
+/// Most pieces that a slot can have.
+const PIECES: usize = STRIDE_MAX as usize / size_of::<Sge>();
+
+/// What a request's pieces are copied to.
+pub(super) struct Scratch {
+    slot: [u8; STRIDE_MAX as usize],
+    pieces: [Sge; PIECES],
+}
+
+impl Scratch {
+    pub(super) fn new() -> Box<Scratch> {
+        Box::new(Scratch { slot: [0; STRIDE_MAX as usize], pieces: [Sge::default(); PIECES] })
+    }
+}
+
+#[cold]
+fn no_head() -> Error {
+    refuse!(Invalid, "a slot without a work request")
+}
+
+/// Copies `n` pieces, if the slot has so many.
+fn read_pieces(tail: &[u8], n: usize, to: &mut [Sge; PIECES]) -> Result<()> {
+    let (all, _) = tail.as_chunks::<{ size_of::<Sge>() }>();
+    let (from, to) = all.get(..n).zip(to.get_mut(..n)).ok_or_else(|| {
+        refuse!(Invalid, "a work request of {n} pieces, and its slot has {}", all.len())
+    })?;
+    for (to, from) in to.iter_mut().zip(from) {
+        let word = |at: usize| from[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let addr = from[..8].try_into().map_or(0, u64::from_ne_bytes);
+        *to = Sge { addr, length: word(8), lkey: word(12) };
+    }
+    Ok(())
+}
+
+/// The transport part of a request, in the device's handles.
+fn operands(session: &Session, wqe: &SendWqe, is_ud: bool) -> Result<(WrOp, WrExt)> {
+    let SendWqe { remote_addr, rkey, a, b, .. } = *wqe;
+    let mut ext = WrExt::default();
+    let wr = match u32::from(wqe.opcode) {
+        wr_opcode::SEND | wr_opcode::SEND_WITH_IMM if is_ud => {
+            let (remote_qpn, remote_qkey) = ((b >> 32) as u32, b as u32);
+            let ah = session.ahs.get(a)?;
+            if session.guard.is_strict() {
+                session.guard.check(session.tenant, &ah.to, remote_qpn)?;
+            }
+            WrOp { ud: UdWr { ah: ah.device, remote_qpn, remote_qkey } }
+        }
+        wr_opcode::RDMA_WRITE
+        | wr_opcode::RDMA_WRITE_WITH_IMM
+        | wr_opcode::RDMA_READ
+        | wr_opcode::ATOMIC_WRITE
+        | wr_opcode::SEND
+        | wr_opcode::SEND_WITH_IMM
+        | wr_opcode::SEND_WITH_INV
+        | wr_opcode::LOCAL_INV => WrOp { rdma: RdmaWr { remote_addr, rkey } },
+        wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+            WrOp { atomic: AtomicWr { remote_addr, compare_add: a, swap: b, rkey } }
+        }
+        wr_opcode::FLUSH => {
+            let feth = Feth::of_word(wqe.imm);
+            let (placement, level) = (feth.placement.into(), feth.selectivity.into());
+            WrOp { flush: FlushWr { remote_addr, rkey, placement, length: a, level } }
+        }
+        wr_opcode::BIND_MW => {
+            let bind_info = MwBindInfo {
+                mr: session.mrs.get(b)?.device,
+                addr: remote_addr,
+                length: wqe.length,
+                mw_access_flags: wqe.access,
+            };
+            ext.bind_mw = BindMwWr { mw: *session.mws.get(a)?, rkey, bind_info };
+            WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } }
+        }
+        opcode => return Err(refuse!(Invalid, "a work request with the opcode {opcode}")),
+    };
+    Ok((wr, ext))
+}
+
+/// Judges a copied send request, and posts it. `more`: another one follows at once.
+fn send(
+    session: &Session,
+    device: &dyn Device,
+    qp: Handle,
+    scratch: &mut Scratch,
+    more: bool,
+) -> Result<()> {
+    let Scratch { slot, pieces } = scratch;
+    let q = session.qps.get(qp)?;
+    let wqe = send_wqe(slot).ok_or_else(no_head)?;
+    // Beyond the stride the scratch holds bytes of earlier requests.
+    let stride = q.map.shapes()[0].stride as usize;
+    let tail = &slot[size_of::<SendWqe>()..stride];
+    let opcode = u32::from(wqe.opcode);
+    let mut flags = u32::from(wqe.flags) & !send_flags::INLINE;
+    let num_sge = if wqe.inline != 0 {
+        // ATOMIC WRITE has its length elsewhere.
+        let length = if opcode == wr_opcode::ATOMIC_WRITE { wqe.a } else { wqe.length };
+        let bytes = usize::try_from(length).ok().and_then(|n| tail.get(..n));
+        let bytes = bytes.ok_or_else(|| {
+            refuse!(Invalid, "a work request of {length} inline bytes, and its slot has fewer")
+        })?;
+        flags |= send_flags::INLINE;
+        pieces[0] = Sge { addr: bytes.as_ptr().addr() as u64, length: length as u32, lkey: 0 };
+        usize::from(length > 0)
+    } else {
+        read_pieces(tail, wqe.num_sge.into(), pieces)?;
+        wqe.num_sge.into()
+    };
+    let (wr, ext) = operands(session, &wqe, q.init.qp_type == qp_type::UD)?;
+    let wr = SendWr {
+        wr_id: wqe.wr_id,
+        next: core::ptr::null(),
+        sg_list: pieces.as_ptr(),
+        num_sge: num_sge as i32,
+        opcode,
+        send_flags: flags | if more { send_flags::MORE } else { 0 },
+        imm_data: wqe.imm,
+        wr,
+        remote_srqn: wqe.srqn,
+        ext,
+    };
+    // SAFETY: a list of one, whose pieces live on; inline bytes lie in the copy of the slot.
+    unsafe { device.post_send(q.device, &wr, &mut core::ptr::null()) }
+}
+
+/// The bytes of the request that was posted last, and whether it has a completion.
+fn weight(scratch: &Scratch, all_signalled: bool) -> (u64, bool) {
+    let Some(wqe) = send_wqe(&scratch.slot) else { return (0, true) };
+    let n = if wqe.inline != 0 { 1 } else { usize::from(wqe.num_sge) };
+    let pieces = scratch.pieces.get(..n).unwrap_or_default();
+    let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+    (bytes, all_signalled || u32::from(wqe.flags) & send_flags::SIGNALED != 0)
+}
+
+/// As [`send`], for a receive request of a slot of `stride` bytes; `srq`: of an SRQ.
+fn receive(
+    device: &dyn Device,
+    (to, srq): (Handle, bool),
+    stride: u32,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let Scratch { slot, pieces } = scratch;
+    let wqe = recv_wqe(slot).ok_or_else(no_head)?;
+    let n = wqe.num_sge as usize;
+    read_pieces(&slot[size_of::<RecvWqe>()..stride as usize], n, pieces)?;
+    let wr = RecvWr {
+        wr_id: wqe.wr_id,
+        next: core::ptr::null(),
+        sg_list: pieces.as_ptr(),
+        num_sge: n as i32,
+    };
+    let mut bad = core::ptr::null();
+    // SAFETY: a list of one, whose pieces live on.
+    unsafe {
+        match srq {
+            true => device.post_srq_recv(to, &wr, &mut bad),
+            false => device.post_recv(to, &wr, &mut bad),
+        }
+    }
+}
+
+/// What the work of a queue came to.
+enum Done {
+    /// Its slots were all taken.
+    All,
+    /// There is more, now or when the device has room.
+    More,
+    /// A request was refused.
+    Refused(u64),
+}
+
+/// Posts up to `turn` requests of queue `k` of a map by `post`, which gets the copied slot and
+/// whether another request follows at once. Moves `head` behind them. `None`: the turn is over.
+///
+/// # Errors
+/// [`Broken`]: the session must end.
+fn take_turn(
+    map: &QueueMap,
+    (k, head): (usize, &mut u32),
+    turn: u32,
+    scratch: &mut Scratch,
+    counts: &Counts,
+    post: impl Fn(&mut Scratch, bool) -> Result<()>,
+) -> Result<Option<Done>, Broken> {
+    for n in 0..turn {
+        let waiting = map.look(k, *head, &mut scratch.slot)?;
+        if waiting == 0 {
+            return Ok(Some(Done::All));
+        }
+        let posted = post(scratch, waiting > 1 && n + 1 < turn);
+        if posted == Err(Error::Again) {
+            return Ok(Some(Done::More));
+        }
+        *head = head.wrapping_add(1);
+        if posted.is_err() {
+            count(&counts.refused, 1);
+            let wr_id = scratch.slot.first_chunk().map_or(0, |id| u64::from_ne_bytes(*id));
+            return Ok(Some(Done::Refused(wr_id)));
+        }
+        count(&counts.posted, 1);
+    }
+    Ok(None)
+}
+
+/// Whether a bell is that of a send queue.
+fn is_send(bell: u32) -> bool {
+    bell < 2 * limits::QP && bell.is_multiple_of(2)
+}
+
+impl Session {
+    /// Begins a round: notes the queues whose bells have rung, and what waits in the send queues.
+    ///
+    /// A datagram for which no receive request is posted is lost. So receives that a program has
+    /// posted before a send, in whichever session, are posted to the device before it: all sessions
+    /// begin a round, then all post their receives, those whose bells ring meanwhile included, and
+    /// then their sends, as many as there were.
+    ///
+    /// # Errors
+    /// [`Broken`]: the session must end.
+    pub(super) fn begin(&mut self) -> Result<(), Broken> {
+        let Session { later, receives, sends, door, qps, .. } = self;
+        let mut outcome = Ok(());
+        // A bell that is known and rings again counts once: a second turn would post sends that
+        // came after this.
+        later.drain(..).for_each(|bell| _ = door.ring(bell));
+        door.answer(|bell: u32| {
+            if !is_send(bell) {
+                return receives.push(bell);
+            }
+            let Some((_, q)) = qps.at(bell as usize / 2) else { return };
+            match q.map.waiting(0, q.heads[0]) {
+                Ok(n) => sends.push((bell, n)),
+                Err(broken) => outcome = Err(broken),
+            }
+        });
+        outcome
+    }
+
+    /// Posts the receives of a round.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn post_receives(
+        &mut self,
+        device: &dyn Device,
+        scratch: &mut Scratch,
+    ) -> Result<(), Broken> {
+        let Session { later, receives, door, .. } = self;
+        door.answer(|bell| if is_send(bell) { later.push(bell) } else { receives.push(bell) });
+        let mut all = core::mem::take(&mut self.receives);
+        let served = all.iter().try_for_each(|&bell| self.serve(device, bell, (0, 0), scratch));
+        all.clear();
+        self.receives = all;
+        served
+    }
+
+    /// Posts the sends of a round, up to `turn` of each queue.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn post_sends(
+        &mut self,
+        device: &dyn Device,
+        turn: u32,
+        scratch: &mut Scratch,
+    ) -> Result<(), Broken> {
+        let mut all = core::mem::take(&mut self.sends);
+        let served =
+            all.iter().try_for_each(|&(bell, n)| self.serve(device, bell, (n, turn), scratch));
+        all.clear();
+        self.sends = all;
+        served
+    }
+
+    /// Posts the requests of a round that cost nothing: those of queue pairs in ERR.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn post_flushed(
+        &mut self,
+        device: &dyn Device,
+        scratch: &mut Scratch,
+    ) -> Result<(), Broken> {
+        let mut i = 0;
+        while let Some(&(bell, n)) = self.sends.get(i) {
+            if !self.qps.at(bell as usize / 2).is_some_and(|(_, q)| q.flushes) {
+                i += 1;
+                continue;
+            }
+            self.sends.swap_remove(i);
+            self.serve(device, bell, (n, ROUND), scratch)?;
+        }
+        Ok(())
+    }
+
+    /// Posts the next request of a round; its queues take turns. Returns its bytes. `None`: none
+    /// is left that the device has room for.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn post_one(
+        &mut self,
+        device: &dyn Device,
+        scratch: &mut Scratch,
+    ) -> Result<Option<u64>, Broken> {
+        while let Some((bell, n)) = self.sends.pop() {
+            let Some((qp, before)) = self.head_of(bell) else { continue };
+            self.serve(device, bell, (n, 1), scratch)?;
+            let after = self.head_of(bell).map(|(_, head)| head);
+            // What failed its queue pair is over, and the next round begins with the rest.
+            let Ok(q) = self.qps.get_mut(qp) else { continue };
+            if after == Some(before) || q.flushes {
+                continue;
+            }
+            if n > 1 {
+                self.later.retain(|known| *known != bell);
+                self.sends.insert(0, (bell, n - 1));
+            }
+            let (bytes, signalled) = weight(scratch, q.init.sq_sig_all != 0);
+            q.under_way.posted(bytes, signalled);
+            count(&self.counts.charged, bytes);
+            return Ok(Some(bytes));
+        }
+        Ok(None)
+    }
+
+    fn head_of(&mut self, bell: u32) -> Option<(Handle, u32)> {
+        self.qps.at(bell as usize / 2).map(|(qp, q)| (qp, q.heads[0]))
+    }
+
+    /// Leaves what has not been posted of a round for the next one.
+    pub(super) fn defer(&mut self) {
+        let Session { sends, later, .. } = self;
+        for (bell, _) in sends.drain(..) {
+            if !later.contains(&bell) {
+                later.push(bell);
+            }
+        }
+    }
+
+    /// Posts `most` requests of a send queue, up to `turn` of them now; or all of a receive queue.
+    fn serve(
+        &mut self,
+        device: &dyn Device,
+        bell: u32,
+        (most, turn): (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<(), Broken> {
+        let done = if bell < 2 * limits::QP {
+            let Some((qp, _)) = self.qps.at(bell as usize / 2) else { return Ok(()) };
+            let done = self.serve_qp(device, qp, bell as usize % 2, (most, turn), scratch)?;
+            if let Done::Refused(wr_id) = done {
+                self.fail(device, qp, wr_id, bell % 2 == 1)?;
+            }
+            done
+        } else {
+            let Some((srq, _)) = self.srqs.at((bell - 2 * limits::QP) as usize) else {
+                return Ok(());
+            };
+            self.serve_srq(device, srq, scratch)?
+        };
+        if !matches!(done, Done::All) && !self.later.contains(&bell) {
+            self.later.push(bell);
+        }
+        Ok(())
+    }
+
+    fn serve_qp(
+        &mut self,
+        device: &dyn Device,
+        qp: Handle,
+        k: usize,
+        (most, turn): (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<Done, Broken> {
+        let q = self.qps.get(qp).map_err(|_| Broken)?;
+        let mut head = q.heads[k];
+        // Later posts ring the bell again and wait for the next round.
+        let most = if k == 0 { most } else { q.map.waiting(k, head)? };
+        let turn = if k == 0 { most.min(turn) } else { most };
+        let post = |scratch: &mut Scratch, more| match k {
+            0 => send(self, device, qp, scratch, more),
+            _ => receive(device, (q.device, false), q.map.shapes()[1].stride, scratch),
+        };
+        let done = take_turn(&q.map, (k, &mut head), turn, scratch, &self.counts, post)?;
+        let q = self.qps.get_mut(qp).map_err(|_| Broken)?;
+        q.heads[k] = head;
+        q.map.release(k, head);
+        Ok(done.unwrap_or(if most > turn { Done::More } else { Done::All }))
+    }
+
+    fn serve_srq(
+        &mut self,
+        device: &dyn Device,
+        srq: Handle,
+        scratch: &mut Scratch,
+    ) -> Result<Done, Broken> {
+        let s = self.srqs.get_mut(srq).map_err(|_| Broken)?;
+        let (to, stride) = ((s.device, true), s.map.shapes()[0].stride);
+        let end = s.head.wrapping_add(s.map.waiting(0, s.head)?);
+        let done = loop {
+            let (turn, head) = (end.wrapping_sub(s.head), &mut s.head);
+            let post = |scratch: &mut Scratch, _| receive(device, to, stride, scratch);
+            match take_turn(&s.map, (0, head), turn, scratch, &self.counts, post)? {
+                // There is no queue pair to fail: what its library would have refused is dropped.
+                Some(Done::Refused(_)) => {}
+                done => break done.unwrap_or(Done::All),
+            }
+        };
+        s.map.release(0, s.head);
+        Ok(done)
+    }
+
+    /// Fails a queue pair for a request that was refused.
+    fn fail(
+        &mut self,
+        device: &dyn Device,
+        qp: Handle,
+        wr_id: u64,
+        receives: bool,
+    ) -> Result<(), Broken> {
+        let q = self.qps.get_mut(qp).map_err(|_| Broken)?;
+        let attr = QpAttr { qp_state: qp_state::ERR, ..QpAttr::default() };
+        // A queue pair in RESET stays there.
+        q.flushes |= device.qp_modify(q.device, &attr, qp_attr_mask::STATE).is_ok();
+        let q = &*q;
+        let (cq, opcode) = match receives {
+            true => (q.init.recv_cq, wc_opcode::RECV),
+            false => (q.init.send_cq, wc_opcode::SEND),
+        };
+        let status = wc_status::LOC_QP_OP_ERR;
+        let vendor_err = CauseCode::BadOpcode as u32;
+        let wc = Wc { wr_id, status, opcode, vendor_err, qp_num: q.number, ..Wc::default() };
+        // First what the device has: the completions of earlier requests.
+        self.move_completions(device, cq, usize::MAX)?;
+        let Ok(c) = self.cqs.get_mut(cq) else { return Ok(()) };
+        // Without room the program has a full CQ, and loses what goes there.
+        if c.map.room(c.tail)? > 0 {
+            c.map.put(c.tail, &wc)?;
+            c.tail = c.tail.wrapping_add(1);
+            if c.map.publish(c.tail) {
+                self.tell(cq);
+            }
+        }
+        Ok(())
+    }
+}

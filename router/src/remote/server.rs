@@ -1,0 +1,383 @@
+//! All sessions of a device, served in rounds by one thread.
+
+use super::calls;
+use super::cm;
+use super::guard::Guard;
+use super::posts::{Scratch, ROUND};
+use super::session::{Owners, Session};
+use super::shared_device::SharedDevice;
+use super::shares::Shares;
+use crate::policy::Tenant;
+use gdrcore_core::device::{Device, Leaks};
+use gdrcore_core::error::Error;
+use gdrcore_core::sleep::ANY;
+use gdrcore_net::clock::now_ns;
+use gdrcore_net::reason::{install, note_returned, with_text};
+use gdrcore_net::remote::call::{answer, parse_request, BELL, MESSAGE_MAX};
+use gdrcore_net::remote::queue::Broken;
+use gdrcore_net::rights::Foreign;
+use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Calls of a session in a round.
+const CALLS: usize = 16;
+/// Events of the device in a round.
+const EVENTS: usize = 256;
+/// Requests of all sessions in a round, where a tenant has a limit.
+const REQUESTS: usize = 512;
+
+/// The sessions of a device.
+pub struct Server {
+    shared: SharedDevice,
+    pub(super) sessions: BTreeMap<u32, Session>,
+    owners: Owners,
+    scratch: Box<Scratch>,
+    buffer: Box<Buffer>,
+    /// Sessions that have sent what no program of ours sends, or are gone.
+    broken: Vec<u32>,
+    guard: Arc<Guard>,
+    shares: Shares,
+    /// A tenant has a limit.
+    is_metered: bool,
+    /// The device's descriptor was readable.
+    told: bool,
+    gone: bool,
+}
+
+impl Server {
+    /// A server of a device, without sessions.
+    pub fn new(shared: SharedDevice) -> Server {
+        // Refusals travel to the tenant with their words.
+        install();
+        let guard = shared.device().query().map(|attr| Guard::of(&attr)).unwrap_or_default();
+        Server {
+            guard: Arc::new(guard),
+            shares: Shares::new(),
+            is_metered: false,
+            shared,
+            sessions: BTreeMap::new(),
+            owners: Owners::new(),
+            scratch: Scratch::new(),
+            buffer: Box::new([0; MESSAGE_MAX + 1]),
+            broken: Vec::new(),
+            told: true,
+            gone: false,
+        }
+    }
+
+    /// Adds a session of a tenant. On a device that is gone, or has too many, it ends at once
+    /// ([`Server::take_broken`]).
+    pub fn join(&mut self, mut session: Session, tenant: &Tenant) {
+        let number = session.number;
+        let place =
+            self.shares.number(tenant).and_then(|of| Some((of, self.shares.join(number, of)?)));
+        let Some((of, slot)) = place.filter(|_| !self.gone) else {
+            return self.broken.push(number);
+        };
+        (session.tenant, session.slot, session.guard) = (of, slot, self.guard.clone());
+        session.memory = tenant.memory.unwrap_or(self.shared.memory());
+        self.sessions.insert(number, session);
+        self.rule(of, tenant);
+    }
+
+    /// Puts the rules and limits of a tenant in force, if it has had a session.
+    pub fn review(&mut self, tenant: &Tenant) {
+        if let Some(of) = self.shares.known(tenant) {
+            self.rule(of, tenant);
+            let device = self.shared.device();
+            self.sessions.values_mut().for_each(|s| s.part(device));
+        }
+    }
+
+    fn rule(&mut self, of: u16, tenant: &Tenant) {
+        self.guard.set(of, tenant);
+        self.shares.limit(now_ns(), of, &tenant.limits);
+        self.meter();
+    }
+
+    /// Sets the rate of the whole device; 0: no limit.
+    pub fn limit_line(&mut self, rate: u64) {
+        self.shares.limit_line(now_ns(), rate);
+        self.meter();
+    }
+
+    fn meter(&mut self) {
+        self.is_metered = self.shares.are_limited();
+        self.sessions.values_mut().for_each(|s| s.meter(self.is_metered));
+    }
+
+    /// Notes that the device's descriptor was readable: the next round looks at its events.
+    pub fn note_readable(&mut self) {
+        self.told = true;
+    }
+
+    /// Whether the device is gone, as a NIC that was removed. Its sessions have ended then.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Ends a session, and destroys what it has made. False: there is none of this number.
+    pub fn leave(&mut self, number: u32) -> bool {
+        let session = self.sessions.remove(&number);
+        let found = session.is_some();
+        if let Some(session) = session {
+            self.shares.leave(session.slot, session.tenant);
+            self.meter();
+            session.end(&mut self.shared, &mut self.owners);
+        }
+        found
+    }
+
+    /// Readable when the device has work.
+    ///
+    /// # Errors
+    /// As [`SharedDevice::fd`].
+    pub fn fd(&self) -> gdrcore_core::Result<BorrowedFd<'_>> {
+        self.shared.fd()
+    }
+
+    /// Objects on the device.
+    pub fn leaks(&self) -> Leaks {
+        self.shared.leaks().unwrap_or_default()
+    }
+
+    /// Takes the numbers of sessions that must end: [`Server::leave`] has been called for them.
+    pub fn take_broken(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.broken)
+    }
+
+    /// Ends a session for a fault of its own; [`Server::take_broken`] then has its number.
+    pub fn give_up(&mut self, number: u32) {
+        if self.leave(number) {
+            self.broken.push(number);
+        }
+    }
+
+    /// Posts requests: receives first ([`Session::begin`]). `caller`: a session of which all sends
+    /// are posted, not those of a round. True: there was one.
+    fn post(&mut self, caller: Option<u32>) -> bool {
+        let Server { shared, sessions, scratch, shares, is_metered, .. } = self;
+        let device = shared.device();
+        let mut bad = Vec::new();
+        let judged = |all: &BTreeMap<u32, Session>| {
+            all.values().fold(0u64, |n, s| n.wrapping_add(s.judged()))
+        };
+        let before = judged(sessions);
+        let mut each = |step: &mut dyn FnMut(&mut Session) -> Result<(), Broken>| {
+            for (&number, session) in sessions.iter_mut() {
+                if step(session) == Err(Broken) {
+                    bad.push(number);
+                }
+            }
+        };
+        each(&mut |s| s.begin());
+        each(&mut |s| s.post_receives(device, scratch));
+        if *is_metered {
+            each(&mut |s| s.post_flushed(device, scratch));
+            post_shared(device, sessions, shares, scratch, &mut bad);
+        } else {
+            each(&mut |s| {
+                let turn = if caller == Some(s.number) { u32::MAX } else { ROUND };
+                s.post_sends(device, turn, scratch)
+            });
+        }
+        // A request that got Again does not count as work.
+        let found = judged(sessions) != before;
+        bad.into_iter().for_each(|number| self.give_up(number));
+        found
+    }
+
+    /// Posts requests, runs the device, and moves completions and events. Allocates nothing, unless
+    /// a session ends or the connection manager has an event. True: there was something to do.
+    pub fn round(&mut self) -> bool {
+        let mut busy = self.post(None);
+        let has_events = core::mem::replace(&mut self.told, !self.shared.is_nic());
+        if has_events {
+            busy |= self.take_cq_events();
+        }
+        let Server { shared, sessions, .. } = self;
+        let device = shared.device();
+        let mut bad = Vec::new();
+        if sessions.values().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
+            busy |= cm::pass_on(device, sessions, &mut self.owners);
+        }
+        for (&number, session) in sessions.iter_mut() {
+            match session.complete(device) {
+                Ok(found) => busy |= found,
+                Err(Broken) => bad.push(number),
+            }
+        }
+        if has_events {
+            busy |= self.take_async_events();
+        }
+        if self.gone {
+            bad.extend(self.sessions.keys());
+        }
+        bad.into_iter().for_each(|number| self.give_up(number));
+        busy
+    }
+
+    /// Runs the device, and takes its events of CQs. True: there was something to do.
+    fn take_cq_events(&mut self) -> bool {
+        let device = self.shared.device();
+        let ran = device.progress();
+        self.gone |= ran == Err(Error::NoDevice);
+        let mut busy = ran.is_ok_and(|packets| packets > 0);
+        let mut bad = Vec::new();
+        for _ in 0..EVENTS {
+            let Ok(Some(cq)) = device.cq_event() else { break };
+            busy = true;
+            let Some(&(number, cq)) = self.owners.get(&cq) else { continue };
+            let told = self.sessions.get_mut(&number).map(|s| s.note_event(device, cq));
+            if told == Some(Err(Broken)) {
+                bad.push(number);
+            }
+        }
+        bad.into_iter().for_each(|number| self.give_up(number));
+        busy
+    }
+
+    /// Passes asynchronous events of the device on to their sessions. True: there was one.
+    fn take_async_events(&mut self) -> bool {
+        let Server { shared, sessions, owners, .. } = self;
+        for n in 0..EVENTS {
+            let Ok(Some(event)) = shared.device().async_event() else { return n > 0 };
+            match owners.get(&event.handle) {
+                Some(&(number, handle)) => {
+                    sessions.get(&number).iter().for_each(|s| s.tell_async(event.event, handle))
+                }
+                None if event.handle == 0 => {
+                    sessions.values().for_each(|s| s.tell_async(event.event, 0))
+                }
+                None => {}
+            }
+        }
+        true
+    }
+
+    /// Executes the calls of a session that have come. True: there was one, or a bell.
+    pub fn hear(&mut self, number: u32) -> bool {
+        for n in 0..CALLS {
+            let Some(session) = self.sessions.get_mut(&number) else { return n > 0 };
+            let mut came = match receive(session.calls.as_fd(), &mut self.buffer) {
+                ReadOutcome::Message(came) => came,
+                ReadOutcome::Nothing => return n > 0,
+                ReadOutcome::Gone => {
+                    self.give_up(number);
+                    return true;
+                }
+            };
+            let fd = came.fds[0].take().filter(|_| came.count == 1);
+            let Some((call, seq, words)) = parse_request(&self.buffer[..came.len]) else {
+                self.give_up(number);
+                return true;
+            };
+            if call == BELL {
+                continue;
+            }
+            if self.answer(number, (call, seq), &words, fd) == Err(Broken) {
+                self.give_up(number);
+                return true;
+            }
+        }
+        true
+    }
+
+    fn answer(
+        &mut self,
+        number: u32,
+        (call, seq): (u32, u32),
+        words: &[u64],
+        fd: Option<Foreign>,
+    ) -> Result<(), Broken> {
+        self.post(Some(number));
+        let Server { shared, sessions, owners, .. } = self;
+        let session = sessions.get_mut(&number).ok_or(Broken)?;
+        let mut context = calls::CallContext { shared, owners };
+        let (result, fd) = match session.call(call, words, fd, &mut context)? {
+            Ok((words, fd)) => (Ok(words), fd),
+            Err(e) => (Err(e), None),
+        };
+        let bytes = match result {
+            Ok(words) => answer(seq, Ok(words), ""),
+            Err(e) => {
+                note_returned(e);
+                answer(seq, Err(e), &with_text(|text| text.to_string()))
+            }
+        };
+        // A session has one call at a time, so there is room for its answer.
+        match send_bytes(session.calls.as_fd(), &bytes, fd.as_ref().map(AsFd::as_fd)) {
+            Err(Error::Again) | Ok(()) => Ok(()),
+            Err(_) => Err(Broken),
+        }
+    }
+
+    /// Executes the calls of all sessions that have come. True: there was one.
+    pub fn hear_all(&mut self) -> bool {
+        let all: Vec<u32> = self.sessions.keys().copied().collect();
+        all.into_iter().filter(|&number| self.hear(number)).count() > 0
+    }
+
+    /// Announces a sleep. Returns its milliseconds, -1: until something comes. `None`: there is
+    /// work, do not sleep.
+    pub fn prepare_sleep(&mut self) -> Option<i32> {
+        self.sessions.values().for_each(|s| s.door.asleep().announce(ANY));
+        let rung = self.sessions.values().any(|s| s.door.has_rung());
+        if rung || !self.gone && self.shared.device().arm() != Ok(false) {
+            self.withdraw_sleep();
+            return None;
+        }
+        // No bell tells of room that tenant or device make.
+        let more = self.sessions.values().any(Session::has_more);
+        Some(if more { 1 } else { -1 })
+    }
+
+    /// The sleep is over.
+    pub fn withdraw_sleep(&mut self) {
+        self.sessions.values().for_each(|s| s.door.asleep().withdraw());
+    }
+}
+
+/// Posts the sends of a round in the order of the tenants' shares, as far as they have credit. What
+/// is left waits for the next round.
+fn post_shared(
+    device: &dyn Device,
+    sessions: &mut BTreeMap<u32, Session>,
+    shares: &mut Shares,
+    scratch: &mut Scratch,
+    bad: &mut Vec<u32>,
+) {
+    shares.begin();
+    for s in sessions.values() {
+        shares.add(s.tenant, s.under_way());
+    }
+    for s in sessions.values().filter(|s| !s.sends.is_empty()) {
+        if shares.has_window(s.tenant) {
+            shares.ready(s.slot);
+        }
+    }
+    let now = now_ns();
+    for _ in 0..REQUESTS {
+        let Some((slot, number)) = shares.next(now) else { break };
+        // What was left of a round may find that its tenant has enough under way.
+        let session = sessions.get_mut(&number).filter(|s| shares.has_window(s.tenant));
+        let Some(s) = session else {
+            shares.served(slot, false);
+            continue;
+        };
+        let posted = s.post_one(device, scratch);
+        match posted {
+            Ok(Some(bytes)) => {
+                shares.charge(now, slot, bytes);
+                shares.add(s.tenant, bytes);
+            }
+            Ok(None) => {}
+            Err(Broken) => bad.push(number),
+        }
+        let more = matches!(posted, Ok(Some(_))) && shares.has_window(s.tenant);
+        shares.served(slot, more && !s.sends.is_empty());
+    }
+    sessions.values_mut().for_each(Session::defer);
+}

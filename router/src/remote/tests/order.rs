@@ -1,0 +1,216 @@
+//! Order of posts, calls, completions and events; what a failure or an end leaves.
+
+use super::*;
+
+#[test]
+fn what_a_tenant_cannot_map_is_gone_and_a_cq_stays_in_use() {
+    let running = Running::start();
+    let lose = Arc::new(AtomicBool::new(false));
+    let (x, y) = (running.tenant_without(1, &lose), running.tenant(2));
+    let (mut a, mut b) = connected_pair(&x, &y);
+    let before = x.leaks();
+    lose.store(true, Ordering::Release);
+    let refused = Some(Error::Os(libc::EMFILE));
+    let attr = SrqAttr { max_wr: 4, max_sge: 1, ..SrqAttr::default() };
+    let init = QpInit {
+        pd: a.pd,
+        send_cq: a.cq,
+        recv_cq: a.cq,
+        qp_type: qp_type::RC,
+        ..QpInit::default()
+    };
+    assert_eq!(x.cq_create(16).err(), refused);
+    assert_eq!(x.srq_create(a.pd, &attr).err(), refused);
+    assert_eq!(x.qp_create(&init).err(), refused);
+    for _ in 0..100 {
+        assert_eq!(x.channel_create().err(), refused);
+    }
+    assert_eq!(x.leaks(), before);
+    for (wr_id, cqe) in [(1, 1 << 18), (2, 64)] {
+        assert_eq!(x.cq_resize(a.cq, cqe).err(), refused);
+        a.post(wr_id, Op::Write(0, None), 0, 64).unwrap();
+        succeed(&mut a, &mut b, wr_id);
+    }
+    lose.store(false, Ordering::Release);
+    x.channel_create().unwrap();
+    assert!(x.cq_resize(a.cq, 64).unwrap() >= 64);
+    a.post(3, Op::Write(0, None), 0, 64).unwrap();
+    succeed(&mut a, &mut b, 3);
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+}
+
+#[test]
+fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let mut raw = tenant.queue_pair(pd);
+    let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
+    let cq = raw.cq_handle;
+    assert_eq!(tenant.try_ask::<call::CqSwitch>(&cq).err(), Some(Error::Invalid), "to what?");
+    // The device's memory grows with it.
+    for cqe in [1 << 18, 64, 32] {
+        let ((_, shape), fd) = tenant.try_ask::<call::CqResize>(&(cq, cqe)).unwrap();
+        tenant.post(&raw, nothing, &[]);
+        assert_eq!(tenant.completion(&raw).status, wc_status::SUCCESS, "{cqe}");
+        if cqe == 64 {
+            // This one is not mapped.
+            continue;
+        }
+        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, Shape::default()]).unwrap();
+        raw.cq_map.armed().announce(ANY);
+        tenant.ask::<call::CqSwitch>(&cq);
+        assert!(map.armed().is_asleep(ANY), "what was armed stays armed");
+        raw.cq = SlotRing::new();
+        map.install(0, &raw.cq);
+        raw.cq_map = map;
+        tenant.post(&raw, nothing, &[]);
+        assert_eq!(tenant.completion(&raw).status, wc_status::SUCCESS, "{cqe}");
+    }
+    tenant.try_ask::<call::CqResize>(&(cq, 64)).unwrap();
+    tenant.ask::<call::QpDestroy>(&raw.qp);
+    tenant.ask::<call::CqDestroy>(&cq);
+    let counted = running.server().sessions.values().map(|s| s.queues).sum::<u64>();
+    assert_eq!(counted, 0, "memory that was never mapped");
+}
+
+#[test]
+fn who_arms_or_resizes_a_cq_makes_no_poll_fail_and_loses_no_event() {
+    let running = Running::start();
+    let (x, y) = (running.tenant(1), running.tenant(2));
+    let (mut a, mut b) = connected_pair(&x, &y);
+    let (cq, stop) = (a.cq, AtomicBool::new(false));
+    std::thread::scope(|s| {
+        let _stops = Stop(&stop);
+        s.spawn(|| {
+            for cqe in [64, 128].into_iter().cycle() {
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                x.cq_resize(cq, cqe).unwrap();
+            }
+        });
+        for round in 0..300 {
+            x.cq_arm(cq, false).unwrap();
+            a.post(round, Op::Write(0, None), 0, 64).unwrap();
+            wait_for(60, "the event is lost", || x.cq_event().unwrap() == Some(cq));
+            succeed(&mut a, &mut b, round);
+        }
+        s.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                x.cq_arm(cq, false).unwrap();
+            }
+        });
+        for _ in 0..100_000 {
+            assert_eq!(x.poll_cq(cq, &mut [Wc::default()]), Ok(0));
+        }
+    });
+    a.destroy().unwrap();
+    b.destroy().unwrap();
+}
+
+#[test]
+fn a_bell_that_waits_and_rings_again_has_one_turn() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let raw = tenant.queue_pair(pd);
+    let nothing = SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
+    let mut server = running.server();
+    let session = server.sessions.get_mut(&1).unwrap();
+    tenant.post(&raw, nothing, &[]);
+    session.later.push(2 * (raw.qp & 0xff_ffff) as u32);
+    session.begin().unwrap();
+    // A receive that this one needs may be posted meanwhile.
+    tenant.post(&raw, nothing, &[]);
+    assert_eq!(session.sends.iter().map(|(_, n)| n).sum::<u32>(), 1);
+}
+
+#[test]
+fn a_region_holds_its_pages_until_the_router_has_ended_it() {
+    let running = Running::start();
+    let adopter = Adopter::of_process().unwrap();
+    let memory = gdrcore_testkit::memory::Buffer::new(4096);
+    let addr = memory.addr();
+    let piece = adopter.adopt(addr, 4096, true).unwrap();
+    adopter.release(&piece);
+    let held = || format!("{adopter:?}").contains(&format!("{:?}", piece[0]));
+    let register = |device: &RemoteDevice| {
+        let pd = device.pd_alloc().unwrap();
+        let access = access::LOCAL_WRITE;
+        let reg = MrReg { pd, addr, length: 4096, iova: addr, access, provider: 0, cookie: 0 };
+        let (mr, _) = device.mr_reg(&reg).unwrap();
+        assert!(held());
+        (mr, reg)
+    };
+    let device = running.tenant(1);
+    let (mr, reg) = register(&device);
+    device.mr_rereg(mr, &reg).unwrap();
+    device.mr_dereg(mr).unwrap();
+    assert!(!held(), "both are released");
+    register(&device);
+    drop(device);
+    assert!(!held(), "of a device that is closed");
+    let device = running.tenant(2);
+    let (mr, _) = register(&device);
+    drop(running);
+    assert_eq!(device.mr_dereg(mr), Err(Error::Os(libc::ENOTCONN)));
+    assert!(!held(), "of a router that is gone");
+    assert_eq!(device.mr_query(mr).err(), Some(Error::StaleHandle));
+}
+
+#[test]
+fn all_sessions_that_break_in_a_round_end() {
+    let running = Running::start();
+    let mut all: Vec<_> = (1..4).map(|number| ByHand::new(&running, number)).collect();
+    let mut raws = Vec::new();
+    for tenant in &mut all {
+        let pd = tenant.ask::<call::PdAlloc>(&());
+        raws.push(tenant.queue_pair(pd));
+    }
+    let mut server = running.server();
+    for (tenant, raw) in all.iter().zip(&raws) {
+        raw.cq_map.release(0, 1 << 31);
+        tenant.door.ring(2 * (raw.qp & 0xff_ffff) as u32);
+        server.sessions.values_mut().for_each(|s| s.start_polling(raw.cq_handle));
+    }
+    server.round();
+    assert_eq!(server.take_broken(), [1, 2, 3]);
+}
+
+#[test]
+fn what_was_posted_before_a_call_is_on_the_device_before_it() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let raw = tenant.queue_pair_of(pd, 128);
+    let nothing = SendWqe { flags: 0, num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 };
+    let mut server = running.server();
+    for _ in 0..100 {
+        tenant.post(&raw, nothing, &[]);
+    }
+    tenant.send(&request::<call::QpQuery>(9, &raw.qp)).unwrap();
+    assert!(server.hear(1));
+    assert_eq!(tenant.counts.posted.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn a_refused_request_completes_after_those_before_it() {
+    let running = Running::start();
+    let mut tenant = ByHand::new(&running, 1);
+    let pd = tenant.ask::<call::PdAlloc>(&());
+    let raw = tenant.queue_pair(pd);
+    let server = running.server();
+    // It waits for a receive.
+    let (good, _) = write(0, 0, 0, 0);
+    let send = SendWqe { opcode: wr_opcode::SEND as u16, num_sge: 0, wr_id: 1, ..good };
+    for wqe in [send, SendWqe { wr_id: 2, ..send }, SendWqe { wr_id: 3, opcode: 200, ..send }] {
+        tenant.post(&raw, wqe, &[]);
+    }
+    drop(server);
+    let done = [1, 2, 3].map(|_| tenant.completion(&raw));
+    assert_eq!(done.map(|wc| wc.wr_id), [1, 2, 3]);
+    let (flushed, refused) = (wc_status::WR_FLUSH_ERR, wc_status::LOC_QP_OP_ERR);
+    assert_eq!(done.map(|wc| wc.status), [flushed, flushed, refused]);
+}

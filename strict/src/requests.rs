@@ -1,0 +1,175 @@
+//! A request that is outstanding.
+
+use crate::memory::{Piece, Regions, Tail};
+use crate::sites::Site;
+use crate::Id;
+use gdrcore_core::verbs::types::{qp_type, send_flags, wr_opcode, RecvWr, SendWr};
+
+/// What a request does to the memory of its pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SEND, WRITE: reads it.
+    Reads,
+    /// READ, atomic: writes it when the answer comes, which later requests may overtake.
+    Fetches,
+    /// Receive request.
+    Receives,
+    /// Nothing: inline data, keys.
+    Nothing,
+}
+
+/// Bytes of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    pub rkey: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub is_written: bool,
+}
+
+impl Remote {
+    /// Whether two requests name a byte in common by the same key.
+    pub fn overlaps(&self, other: &Remote) -> bool {
+        self.rkey == other.rkey
+            && self.len > 0
+            && other.len > 0
+            && self.addr < other.addr.saturating_add(other.len)
+            && other.addr < self.addr.saturating_add(self.len)
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub wr_id: u64,
+    pub kind: Kind,
+    pub is_signaled: bool,
+    pub is_fenced: bool,
+    pub pieces: Vec<Piece>,
+    pub remote: Option<Remote>,
+    /// The address handle of a datagram, or of a DC target.
+    pub ah: Option<Id>,
+    pub tail: Tail,
+    pub site: Site,
+    /// Its number among all requests.
+    pub number: u64,
+}
+
+/// The queue pair that posts a send request.
+#[derive(Clone, Copy)]
+pub struct Sender {
+    /// Its device.
+    pub device: usize,
+    /// The first part of its objects' ids.
+    pub ids: usize,
+    /// Its type.
+    pub kind: u32,
+    /// Each of its requests has a completion.
+    pub signals_all: bool,
+}
+
+impl Request {
+    /// A send request.
+    pub fn send(
+        wr: &SendWr,
+        regions: &Regions,
+        from: Sender,
+        (site, number): (Site, u64),
+    ) -> Request {
+        let is_inline = wr.send_flags & send_flags::INLINE != 0;
+        let kind = match wr.opcode {
+            wr_opcode::RDMA_READ
+            | wr_opcode::ATOMIC_CMP_AND_SWP
+            | wr_opcode::ATOMIC_FETCH_AND_ADD => Kind::Fetches,
+            wr_opcode::SEND
+            | wr_opcode::SEND_WITH_IMM
+            | wr_opcode::SEND_WITH_INV
+            | wr_opcode::RDMA_WRITE
+            | wr_opcode::RDMA_WRITE_WITH_IMM
+                if !is_inline =>
+            {
+                Kind::Reads
+            }
+            _ => Kind::Nothing,
+        };
+        let pieces = match kind {
+            Kind::Nothing => Vec::new(),
+            _ => {
+                let list = wr.sg_list as usize;
+                regions.pieces(from.device, list, wr.num_sge, kind == Kind::Reads)
+            }
+        };
+        let len = || pieces.iter().map(|p| p.len).sum();
+        // SAFETY: integers; the opcode says which of them count.
+        let (rdma, atomic, ud, dc) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.wr.ud, wr.ext.dc) };
+        let remote = match wr.opcode {
+            wr_opcode::RDMA_READ => Some((rdma.rkey, rdma.remote_addr, len(), false)),
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM if !is_inline => {
+                Some((rdma.rkey, rdma.remote_addr, len(), true))
+            }
+            // An inline WRITE's pieces are not kept, but its length counts.
+            wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM => {
+                let all = regions.pieces(from.device, wr.sg_list as usize, wr.num_sge, false);
+                let len = all.iter().map(|p| p.len).sum();
+                Some((rdma.rkey, rdma.remote_addr, len, true))
+            }
+            wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD => {
+                Some((atomic.rkey, atomic.remote_addr, 8, false))
+            }
+            _ => None,
+        };
+        Request {
+            wr_id: wr.wr_id,
+            kind,
+            is_signaled: from.signals_all || wr.send_flags & send_flags::SIGNALED != 0,
+            is_fenced: wr.send_flags & send_flags::FENCE != 0,
+            pieces,
+            remote: remote.map(|(rkey, addr, len, is_written)| Remote {
+                rkey,
+                addr,
+                len,
+                is_written,
+            }),
+            ah: match from.kind {
+                qp_type::UD => Some((from.ids, ud.ah)),
+                qp_type::DCI => Some((from.ids, dc.ah)),
+                _ => None,
+            },
+            tail: Tail::default(),
+            site,
+            number,
+        }
+    }
+
+    /// A receive request.
+    pub fn recv(
+        wr: &RecvWr,
+        regions: &Regions,
+        device: usize,
+        (site, number): (Site, u64),
+    ) -> Request {
+        let pieces = regions.pieces(device, wr.sg_list as usize, wr.num_sge, false);
+        Request {
+            wr_id: wr.wr_id,
+            kind: Kind::Receives,
+            is_signaled: true,
+            is_fenced: false,
+            tail: Tail::of(&pieces),
+            pieces,
+            remote: None,
+            ah: None,
+            site,
+            number,
+        }
+    }
+
+    /// Whether the device writes to its pieces.
+    pub fn writes(&self) -> bool {
+        matches!(self.kind, Kind::Fetches | Kind::Receives)
+    }
+
+    /// The first byte that both requests have in their pieces.
+    pub fn overlap(&self, other: &Request) -> Option<u64> {
+        self.pieces.iter().find_map(|a| other.pieces.iter().find_map(|b| a.overlap(b)))
+    }
+}

@@ -1,0 +1,230 @@
+//! Remote mode over a NIC. The drop-in's libibverbs is the NIC: what the router asks of it goes by
+//! the module of the verbs device, as with any other.
+
+use gdrcore_core::device::Device;
+use gdrcore_net::remote::client::RemoteDevice;
+use gdrcore_tests::dropin::{both, command, free_port};
+use gdrcore_tests::ends::{connected, succeed, Op, Shape};
+use gdrcore_tests::library;
+use gdrcore_tests::patience::{factor, wait_for};
+use gdrcore_tests::rdmacm;
+use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::rxe::vm::{self, Release, Vm};
+use gdrcore_tests::skip;
+use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const SUITE: &str = env!("CARGO_BIN_EXE_suite");
+/// The one device of the drop-in.
+const NIC: &str = "verbs:gdrc0";
+
+/// Two tenants on a NIC of the router, whose address is the test's own. An engine for each thread
+/// that uses it would begin behind the router's filter.
+///
+/// # Errors
+/// What is missing.
+fn start(last: u32, faults: &str) -> Result<Router, &'static str> {
+    let built = library::build();
+    if !built.join("libgdrcore_verbs.so").exists() {
+        return Err("libgdrcore_verbs.so is not built (make verbs)");
+    }
+    let tenant =
+        |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{NIC}\"\n");
+    let libraries = format!("{}:{}", library::dropin().display(), built.display());
+    let environment = [
+        ("LD_LIBRARY_PATH", libraries.as_str()),
+        ("GDRC_ADDRESS", &loopback(161, last)),
+        ("GDRC_VERBS_ON_DROPIN", "1"),
+        ("GDRC_ENGINES", "1"),
+        ("GDRC_FAULTS", faults),
+    ];
+    Ok(Router::start_in(&format!("{}{}", tenant("a"), tenant("b")), &[], &environment))
+}
+
+/// A router with a NIC, or the test is skipped.
+macro_rules! router {
+    ($last:expr, $faults:expr) => {
+        match start($last, $faults) {
+            Ok(router) => router,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+fn open(router: &Router, name: &str) -> RemoteDevice {
+    RemoteDevice::open(&router.device(name)).expect("a remote device")
+}
+
+fn objects(router: &Router) -> Option<u64> {
+    number(&router.ask("status").output, "objects")
+}
+
+fn wait_until_empty(router: &Router) {
+    wait_for(60, "objects stay on the NIC", || objects(router) == Some(0));
+}
+
+#[test]
+fn the_device_suite_passes_on_a_nic_of_a_router() {
+    let router = router!(1, "");
+    let [a, b] = ["a", "b"].map(|name| router.device(name));
+    for peer in [&a, &b] {
+        let words = ["--device", &a, "--peer", peer, "--nic", "yes"];
+        let done = run(Command::new(SUITE).args(words), 600 * u64::from(factor()));
+        assert!(done.ok(), "{}", done.output);
+    }
+    wait_until_empty(&router);
+}
+
+#[test]
+fn unmodified_programs_run_on_a_nic_of_a_router() {
+    let router = router!(2, "");
+    for words in [
+        "ibv_rc_pingpong -g 0 -c -e",
+        "ibv_uc_pingpong -g 0 -c",
+        "ibv_ud_pingpong -g 0 -c -n 200",
+        "ibv_srq_pingpong -g 0 -c",
+        "ibv_xsrq_pingpong -g 0 -c 1",
+        "ib_write_bw -F -n 200 -x 0",
+        "ib_read_bw -F -n 200 -x 0",
+        "ib_atomic_bw -F -n 200 -x 0",
+    ] {
+        let mut parts = words.split(' ');
+        let Some(tool) = parts.next().and_then(find) else {
+            println!("{words}: not installed");
+            continue;
+        };
+        let (port, parts) = (free_port(), parts.collect::<Vec<_>>());
+        let [mut server, mut client] = ["a", "b"].map(|name| {
+            let mut c = command(&tool, "");
+            c.env_remove("GDRC_ADDRESS").env("GDRC_ROUTER", router.socket(name));
+            c.args(&parts).args(["-p", &port.to_string()]);
+            c
+        });
+        let [of_server, of_client] = both(&mut server, client.arg("127.0.0.1"), port);
+        let said = format!("{words}: {}\n{}", of_server.output, of_client.output);
+        assert!(of_server.ok() && of_client.ok(), "{said}");
+    }
+    wait_until_empty(&router);
+}
+
+#[test]
+fn a_killed_tenant_leaves_nothing_on_the_nic() {
+    let router = router!(3, "");
+    let neighbour = open(&router, "b");
+    let (mut a, mut b) = connected(&neighbour, &neighbour, Shape::default()).expect("ends");
+    let before = objects(&router);
+    let name = router.device("a");
+    for kill in 0..5u64 {
+        let mut victim = Running::start(Command::new(SUITE).args(["--device", &name]));
+        victim.wait_for_output("ok      ");
+        // Somewhere in the cases that follow.
+        std::thread::sleep(Duration::from_millis(13 * kill));
+        victim.kill();
+        victim.finish(Duration::from_secs(60));
+        wait_for(60, "its objects stay", || objects(&router) == before);
+        a.post(kill, Op::Write(0, None), 0, 4096).expect("post_send");
+        succeed(&mut a, &mut b, kill);
+    }
+}
+
+#[test]
+fn what_a_nic_lacks_is_refused_with_words() {
+    let router = router!(4, "");
+    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let mut c = rdmacm::command(None, &[], rping);
+    c.args(["-s", "-a", &loopback(161, 4), "-C", "1"]);
+    c.env("GDRC_ROUTER", router.socket("a")).env("GDRC_VERBOSE", "1");
+    let done = run(&mut c, 60);
+    assert!(done.output.contains("has not got a connection manager"), "{}", done.output);
+}
+
+#[test]
+fn the_end_of_the_nic_ends_its_sessions_with_the_cause() {
+    let mut router = router!(5, "event DEVICE_FATAL at 4s");
+    let device = open(&router, "a");
+    let (_pd, (_cq, _)) = (device.pd_alloc(), device.cq_create(16).expect("a CQ"));
+    wait_for(60, "the session stays", || router.sessions().is_empty());
+    let said = "the router's device 'verbs:gdrc0' is gone";
+    router.running().wait_for_output(said);
+    assert!(RemoteDevice::open(&router.device("b")).is_err(), "it serves");
+    // What was on it went with it.
+    assert_eq!(objects(&router), Some(0));
+}
+
+/// Runs in the machine with rxe: a router on both NICs, and programs of tenants on the drop-in,
+/// which opens no device node. The suite has tenants of one NIC: between two, a datagram may
+/// overtake the receive that its peer has posted.
+const ON_RXE: &str = r#"
+cd /share && mkdir -p /tmp/r && cat >/tmp/r/policy.toml <<END
+[tenant.a]
+listen = "/tmp/r/a"
+device = "verbs:rxe0"
+[tenant.b]
+listen = "/tmp/r/b"
+device = "verbs:rxe0"
+[tenant.c]
+listen = "/tmp/r/c"
+device = "verbs:rxe1"
+END
+bin/gdrcore-routerd --check /tmp/r/policy.toml || exit 1
+ulimit -l unlimited
+bin/gdrcore-routerd -v --admin /tmp/r/admin /tmp/r/policy.toml >/tmp/r/log 2>&1 &
+while ! grep -q ready /tmp/r/log; do kill -0 $! || { cat /tmp/r/log; exit 1; }; sleep 0.1; done
+cat /tmp/r/log
+./suite --device router:/tmp/r/a --peer router:/tmp/r/b --nic yes 2>&1
+chmod 000 /dev/infiniband/uverbs*
+export LD_LIBRARY_PATH=/share/dropin
+both() {
+    GDRC_ROUTER=/tmp/r/c timeout 60 "$@" >/tmp/r/server 2>&1 & server=$!
+    sleep 2
+    GDRC_ROUTER=/tmp/r/a timeout 60 "$@" 127.0.0.1 >/tmp/r/client 2>&1
+    rc=$?; wait $server; rc="$rc $?"
+    [ "$rc" = "0 0" ] && echo "ran $*" && return
+    echo "FAILED $*: $rc"; cat /tmp/r/server /tmp/r/client
+}
+both ibv_rc_pingpong -g 0 -c -n 100
+both ib_send_bw -F -x 0 -n 100
+both ib_read_bw -F -x 0 -n 100
+unset LD_LIBRARY_PATH
+for n in 1 2 3 4 5 6 7 8 9; do
+    bin/gdrcore-routerctl --socket /tmp/r/admin status | grep -o '"objects":[0-9]*' >/tmp/r/objects
+    grep -qv ':0$' /tmp/r/objects || break
+    sleep 1
+done
+cat /tmp/r/objects
+kill -0 %1 && echo "router lives" || cat /tmp/r/log
+"#;
+
+#[test]
+fn tenants_without_a_device_node_have_rxe_of_the_kernel() {
+    let built = library::build();
+    if !built.join("libgdrcore_verbs.so").exists() {
+        skip!("libgdrcore_verbs.so is not built (make verbs)");
+    }
+    if let Err(why) = vm::prepare(Release::Host) {
+        skip!("no machine with rxe: {why}");
+    }
+    let share = scratch("router-remote-nic");
+    let copy = |from: &Path, to: &str| {
+        let done = run(Command::new("cp").arg("-rL").arg(from).arg(share.join(to)), 60);
+        assert!(done.ok(), "{}", done.output);
+    };
+    std::fs::create_dir(share.join("bin")).expect("a folder");
+    for program in ["gdrcore-routerd", "gdrcore-routerctl"] {
+        copy(&library::router().join(program), &format!("bin/{program}"));
+    }
+    copy(&built.join("libgdrcore_verbs.so"), "bin/libgdrcore_verbs.so");
+    copy(&library::dropin(), "dropin");
+    copy(Path::new(SUITE), "suite");
+    std::fs::write(share.join("on_rxe.sh"), ON_RXE).expect("a script");
+    let vm = Vm::start(Release::Host, "pair", &share).unwrap_or_else(|e| panic!("{e}"));
+    let said = vm.run("bash /share/on_rxe.sh 2>&1", 600).unwrap_or_else(|e| panic!("{e}"));
+    println!("{said}");
+    assert!(said.contains("is confined: seccomp"), "{said}");
+    assert!(said.contains(" 0 failed"), "{said}");
+    assert_eq!(said.matches("\nran ").count(), 3, "{said}");
+    assert_eq!(said.matches("\"objects\":0\n").count(), 2, "{said}");
+    assert!(said.contains("router lives"), "{said}");
+}
