@@ -372,6 +372,11 @@ pub trait Device: Sync {
     ) -> Result<()>;
     /// Takes completions; runs the engine if there are none yet. Returns their number.
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize>;
+    /// Takes completions that are there already. For a caller that runs the engine by
+    /// [`Device::progress`].
+    fn take_completions(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.poll_cq(cq, wc)
+    }
     /// The next completion (or the next solicited one) makes the descriptor readable. Arming twice
     /// is harmless.
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()>;

@@ -4,6 +4,13 @@
 use gdrcore_core::error::{Error, Result};
 use std::thread::Builder;
 
+/// The CPU on which the calling thread runs; `u32::MAX` if the system does not tell.
+#[inline]
+pub fn own_cpu() -> u32 {
+    // SAFETY: no precondition.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
 /// Bytes of stack of [`with_stack`].
 const STACK: usize = 512 << 10;
 

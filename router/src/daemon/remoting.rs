@@ -23,8 +23,10 @@ const COMMANDS: usize = 256;
 const WORKER_STACK: usize = 2 << 20;
 /// The time for which an idle worker polls before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// Rounds of a busy worker between two looks at its sockets.
-const ASK: u32 = 16;
+/// Rounds of a worker between two looks at its sockets.
+const ASK: u32 = 64;
+/// Rounds without work after which a worker gives its core to other threads, again and again.
+const YIELD: u32 = 32;
 /// Epoll tokens; others are sessions.
 const WAKE: u64 = u64::MAX;
 const DEVICE: u64 = u64::MAX - 1;
@@ -65,16 +67,19 @@ struct Worker {
 impl Worker {
     /// Works until the first thread drops the queue of commands.
     fn run(mut self) {
-        let (mut busy, mut rounds) = (now_ns(), 0u32);
+        let (mut busy, mut rounds, mut idle) = (now_ns(), 0u32, 0u32);
         while self.obey() {
             rounds = rounds.wrapping_add(1);
             let heard = rounds.is_multiple_of(ASK) && self.execute_calls(0);
             let found = self.server.round();
             self.report();
-            if found || heard {
+            idle = if found || heard { 0 } else { idle.wrapping_add(1) };
+            if idle == 0 {
                 busy = now_ns();
             } else if now_ns().saturating_sub(busy) < SPIN_NS {
-                std::thread::yield_now();
+                if idle.is_multiple_of(YIELD) {
+                    std::thread::yield_now();
+                }
             } else {
                 let ms = self.server.prepare_sleep().unwrap_or(0);
                 if self.execute_calls(ms) {

@@ -3,7 +3,7 @@
 //! * [`session`]: a session's objects, its control calls (`calls`), its connection manager (`cm`).
 //!   What a session made is destroyed with it, in the order that the device asks for.
 //! * [`posts`]: a work request is copied, judged, and posted to the device.
-//! * [`server`]: all sessions of a device, in rounds.
+//! * [`server`]: all sessions of a device, in rounds; `pace`: when a round runs the device.
 //! * `gpu`: memory of GPUs, by descriptor.
 //! * `guard`: whom a tenant may reach; `shares`: how much it may send.
 //! * [`shared_device`]: the device, which gets more memory when its tables are full.
@@ -17,6 +17,7 @@ mod calls;
 mod cm;
 mod gpu;
 mod guard;
+mod pace;
 pub mod posts;
 pub mod server;
 pub mod session;

@@ -3,8 +3,9 @@
 use super::calls;
 use super::cm;
 use super::guard::Guard;
+use super::pace::Pace;
 use super::posts::{Scratch, ROUND};
-use super::session::{Owners, Session};
+use super::session::{Owners, Session, IDLE};
 use super::shared_device::SharedDevice;
 use super::shares::Shares;
 use crate::policy::Tenant;
@@ -16,6 +17,7 @@ use gdrcore_net::reason::{install, note_returned, with_text};
 use gdrcore_net::remote::call::{answer, parse_request, BELL, MESSAGE_MAX};
 use gdrcore_net::remote::queue::Broken;
 use gdrcore_net::rights::Foreign;
+use gdrcore_net::threads::own_cpu;
 use gdrcore_net::via::wire::{receive, send_bytes, Buffer, ReadOutcome};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,6 +45,9 @@ pub struct Server {
     is_metered: bool,
     /// The device's descriptor was readable.
     told: bool,
+    pace: Pace,
+    /// On which it runs.
+    cpu: u32,
     gone: bool,
 }
 
@@ -63,6 +68,8 @@ impl Server {
             buffer: Box::new([0; MESSAGE_MAX + 1]),
             broken: Vec::new(),
             told: true,
+            pace: Pace::default(),
+            cpu: u32::MAX,
             gone: false,
         }
     }
@@ -78,6 +85,7 @@ impl Server {
         };
         (session.tenant, session.slot, session.guard) = (of, slot, self.guard.clone());
         session.memory = tenant.memory.unwrap_or(self.shared.memory());
+        session.door.set_cpu(self.cpu);
         self.sessions.insert(number, session);
         self.rule(of, tenant);
     }
@@ -189,42 +197,74 @@ impl Server {
         found
     }
 
-    /// Posts requests, runs the device, and moves completions and events. Allocates nothing, unless
-    /// a session ends or the connection manager has an event. True: there was something to do.
+    /// Posts requests, moves completions, and runs the device and passes its events on where that
+    /// is due. Allocates nothing, unless a session ends or the connection manager has an event.
+    /// True: there was something to do.
     pub fn round(&mut self) -> bool {
-        let mut busy = self.post(None);
-        let has_events = core::mem::replace(&mut self.told, !self.shared.is_nic());
-        if has_events {
+        self.note_cpu();
+        let posted = self.post(None);
+        let mut busy = posted | self.complete(IDLE);
+        let is_due = match self.shared.is_nic() {
+            // It works by itself, and each look at its events is a system call.
+            true => core::mem::take(&mut self.told),
+            false => self.pace.is_due(now_ns(), busy),
+        };
+        if is_due {
+            busy |= self.run_device();
+        }
+        // A post may complete a request of another session, and so cause an event.
+        if is_due || posted && self.sessions.values().any(Session::awaits_events) {
             busy |= self.take_cq_events();
         }
-        let Server { shared, sessions, .. } = self;
-        let device = shared.device();
-        let mut bad = Vec::new();
-        if sessions.values().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
-            busy |= cm::pass_on(device, sessions, &mut self.owners);
-        }
-        for (&number, session) in sessions.iter_mut() {
-            match session.complete(device) {
-                Ok(found) => busy |= found,
-                Err(Broken) => bad.push(number),
+        if is_due {
+            let Server { shared, sessions, owners, .. } = self;
+            if sessions.values().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
+                busy |= cm::pass_on(shared.device(), sessions, owners);
             }
-        }
-        if has_events {
             busy |= self.take_async_events();
         }
         if self.gone {
-            bad.extend(self.sessions.keys());
+            let all: Vec<u32> = self.sessions.keys().copied().collect();
+            all.into_iter().for_each(|number| self.give_up(number));
         }
-        bad.into_iter().for_each(|number| self.give_up(number));
         busy
     }
 
-    /// Runs the device, and takes its events of CQs. True: there was something to do.
+    /// Tells the sessions on which CPU it runs: a tenant there gives its core away sooner.
+    fn note_cpu(&mut self) {
+        let cpu = own_cpu();
+        if core::mem::replace(&mut self.cpu, cpu) != cpu {
+            self.sessions.values().for_each(|s| s.door.set_cpu(cpu));
+        }
+    }
+
+    /// Moves completions, as [`Session::complete`]. True: there was one.
+    fn complete(&mut self, idle: u32) -> bool {
+        let device = self.shared.device();
+        let (mut found, mut bad) = (false, Vec::new());
+        for (&number, session) in self.sessions.iter_mut() {
+            match session.complete(device, idle) {
+                Ok(some) => found |= some,
+                Err(Broken) => bad.push(number),
+            }
+        }
+        bad.into_iter().for_each(|number| self.give_up(number));
+        found
+    }
+
+    /// Runs the device. True: there was something to do.
+    fn run_device(&mut self) -> bool {
+        let ran = self.shared.device().progress();
+        let handled = ran.is_ok_and(|packets| packets > 0);
+        self.pace.note(now_ns(), handled);
+        self.gone |= ran == Err(Error::NoDevice);
+        handled
+    }
+
+    /// Takes the device's events of CQs. True: there was one.
     fn take_cq_events(&mut self) -> bool {
         let device = self.shared.device();
-        let ran = device.progress();
-        self.gone |= ran == Err(Error::NoDevice);
-        let mut busy = ran.is_ok_and(|packets| packets > 0);
+        let mut busy = false;
         let mut bad = Vec::new();
         for _ in 0..EVENTS {
             let Ok(Some(cq)) = device.cq_event() else { break };
@@ -324,7 +364,9 @@ impl Server {
     /// work, do not sleep.
     pub fn prepare_sleep(&mut self) -> Option<i32> {
         self.sessions.values().for_each(|s| s.door.asleep().announce(ANY));
-        let rung = self.sessions.values().any(|s| s.door.has_rung());
+        // The device's events tell of completions from here on.
+        let found = self.complete(0);
+        let rung = found || self.sessions.values().any(|s| s.door.has_rung());
         if rung || !self.gone && self.shared.device().arm() != Ok(false) {
             self.withdraw_sleep();
             return None;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Bytes of a session's queues, at most: the device has about as much memory for the same ones.
 const QUEUES: u64 = 64 << 20;
 /// Polls of a CQ that find nothing, before the device is asked for an event instead.
-const IDLE: u32 = 64;
+pub(super) const IDLE: u32 = 1024;
 /// Completions that are moved at a time.
 const BATCH: usize = 16;
 
@@ -289,11 +289,12 @@ impl Session {
         }
     }
 
-    /// Moves completions of the CQs that are polled. True: there was one.
+    /// Moves completions of the CQs that are polled, and leaves those to the device's events that
+    /// had none for `idle` calls. True: there was one.
     ///
     /// # Errors
     /// [`Broken`]: the session must end.
-    pub(super) fn complete(&mut self, device: &dyn Device) -> Result<bool, Broken> {
+    pub(super) fn complete(&mut self, device: &dyn Device, idle: u32) -> Result<bool, Broken> {
         let mut found = false;
         let mut i = 0;
         while let Some(&cq) = self.polled.get(i) {
@@ -302,10 +303,9 @@ impl Session {
             match self.cqs.get_mut(cq) {
                 // The tenant frees entries without a bell, so a full CQ stays polled.
                 Ok(c) if n > 0 || c.solicited || c.owed || c.map.room(c.tail)? == 0 => c.idle = 0,
-                Ok(c) if c.idle < IDLE => c.idle += 1,
+                Ok(c) if c.idle < idle => c.idle += 1,
                 Ok(c) => {
-                    // Idle: wait for the device's event. Poll once more for what came before the
-                    // arm.
+                    // What came before the arm has no event.
                     let _ = device.cq_arm(c.device, false);
                     if self.move_completions(device, cq, BATCH)? == 0 {
                         self.polled.swap_remove(i);
@@ -341,7 +341,7 @@ impl Session {
         let mut moved = 0;
         while moved < most {
             let room = (c.map.room(c.tail)? as usize).min(BATCH).min(most - moved);
-            let n = device.poll_cq(c.device, &mut wc[..room]).unwrap_or(0);
+            let n = device.take_completions(c.device, &mut wc[..room]).unwrap_or(0);
             for wc in &wc[..n] {
                 c.map.put(c.tail, wc)?;
                 c.tail = c.tail.wrapping_add(1);
@@ -350,7 +350,6 @@ impl Session {
                 self.qps.iter_mut().for_each(|q| q.note_completions(&wc[..n]));
             }
             moved += n;
-            // A poll that finds nothing costs a round of the device.
             if n < room || room == 0 {
                 break;
             }
@@ -371,6 +370,11 @@ impl Session {
             channel => self.channels.get(channel).unwrap_or(&self.events),
         };
         c.owed = wire::send_bytes(to.as_fd(), &cq.to_le_bytes(), None) == Err(Error::Again);
+    }
+
+    /// Whether it waits for events of the device.
+    pub(super) fn awaits_events(&self) -> bool {
+        self.cqs.len() > self.polled.len()
     }
 
     /// Whether it must be looked at without a bell or an event of the device.

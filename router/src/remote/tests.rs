@@ -269,9 +269,19 @@ impl ByHand {
         }
     }
 
+    /// Posts as many writes as the CQ has room for, so that the router looks at its head.
+    fn fill_cq(&self, raw: &Raw) {
+        let before = self.counts.completed.load(Ordering::Relaxed);
+        for n in 1..=u64::from(raw.cq_map.capacity()) {
+            self.post(raw, SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 }, &[]);
+            let completed = || self.counts.completed.load(Ordering::Relaxed) - before;
+            wait_for(60, "it has not completed", || completed() == n);
+        }
+    }
+
     /// Posts a request as it is, with these bytes behind its head.
     fn post(&self, raw: &Raw, wqe: SendWqe, tail: &[u8]) {
-        raw.map.reclaim(0, &raw.sq).unwrap();
+        raw.map.reclaim(0, &raw.sq, false).unwrap();
         {
             let mut end = raw.sq.producer().unwrap();
             let mut slot = end.slot(0);
@@ -713,8 +723,8 @@ fn a_session_with_broken_cursors_ends_and_leaves_nothing() {
             by.door.ring(2 * (raw.qp & 0xff_ffff) as u32);
         }),
         ("a completion queue's head", |raw, by| {
+            by.fill_cq(raw);
             raw.cq_map.release(0, 1 << 31);
-            by.post(raw, SendWqe { num_sge: 0, length: 0, ..write(0, 0, 0, 0).0 }, &[]);
         }),
     ];
     for (n, (what, breaks)) in breaks.into_iter().enumerate() {
@@ -787,7 +797,9 @@ fn nothing_that_a_tenant_writes_makes_the_router_panic() {
                         wqe.opcode %= 16;
                         wqe.num_sge %= 4;
                     }
-                    if raw.map.reclaim(0, &raw.sq).is_ok() && raw.sq.len() < raw.sq.capacity() {
+                    if raw.map.reclaim(0, &raw.sq, false).is_ok()
+                        && raw.sq.len() < raw.sq.capacity()
+                    {
                         evil.post(&raw, wqe, &rng.bytes(48));
                     }
                 }

@@ -15,6 +15,7 @@ use crate::clock::now_ns;
 use crate::fork::ForkGuard;
 use crate::rights::{self, Foreign};
 use crate::sys::{any_ready, check, set_option, wait_ready, Fd};
+use crate::threads::own_cpu;
 use crate::via::find::{of_device, SocketPath};
 use crate::via::session::Session;
 use crate::via::wire;
@@ -33,10 +34,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// A router that does not answer a call within this time counts as gone.
 const ANSWER_NS: u64 = if cfg!(test) { 4_000_000_000 } else { 60_000_000_000 };
-/// Empty polls of a CQ between two looks whether the router is there, and between two turns of the
-/// core for another thread.
+/// Empty polls of a CQ between two looks whether the router is there; and between two turns of the
+/// core for another thread, where the router runs on another core and where it waits for this one.
 const LOOK: u32 = 1024;
-const YIELD: u32 = 16;
+const YIELD: u32 = 256;
+const YIELD_TO_ROUTER: u32 = 4;
 /// Bytes of an event.
 const EVENT: usize = 24;
 
@@ -336,11 +338,12 @@ impl RemoteDevice {
         }
     }
 
-    /// Notes an empty poll. Now and then it gives the core to another thread, which may be the
+    /// Notes an empty poll. Now and then it gives the core to another thread, most often to the
     /// router's, and looks whether the router is there.
     fn note_empty(&self, cq: &Cq) -> Result<()> {
         let empty = cq.empty.fetch_add(1, Ordering::Relaxed);
-        if empty % YIELD == 0 {
+        let waits = empty % YIELD_TO_ROUTER == 0 && self.door.cpu() == own_cpu();
+        if waits || empty % YIELD == 0 {
             std::thread::yield_now();
         }
         if empty % LOOK == LOOK - 1 && !self.gone.load(Ordering::Relaxed) {

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
-//! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
+//! within a lap. A producer reads the consumer's only when the queue seems full: the line would
+//! travel for each message. Anything else is [`Broken`] and ends the session. The router copies a slot before
 //! it looks at it, so what it has checked does not change.
 
 use super::limits;
@@ -64,6 +65,7 @@ struct Bells {
     /// A bit for each word of `bells` that has one set.
     rung: AtomicU64,
     bells: [AtomicU64; BELLS],
+    cpu: Line<AtomicU32>,
 }
 
 const _: () = assert!(BELLS <= u64::BITS as usize);
@@ -74,6 +76,8 @@ const _: () = assert!(size_of::<Control>() <= CONTROL && size_of::<Bells>() <= C
 pub struct QueueMap {
     map: Map,
     shapes: [Shape; 2],
+    /// The router's end of a CQ: the head that it has read last.
+    head_seen: AtomicU32,
 }
 
 impl Shape {
@@ -102,7 +106,7 @@ impl QueueMap {
     pub fn create(shapes: [Shape; 2]) -> Result<(QueueMap, OwnedFd)> {
         let len = Self::bytes(shapes)?;
         let (map, fd) = Map::with_file(c"gdrcore-queue", len)?;
-        Ok((QueueMap { map, shapes }, fd))
+        Ok((QueueMap { map, shapes, head_seen: AtomicU32::new(0) }, fd))
     }
 
     /// Maps what the router has made.
@@ -114,7 +118,8 @@ impl QueueMap {
         if sealed_len(fd.as_raw_fd(), FIXED_SIZE) != Some(len as u64) {
             return Err(Error::Access);
         }
-        Ok(QueueMap { map: Map::shared(fd.as_raw_fd(), 0, len, true)?, shapes })
+        let map = Map::shared(fd.as_raw_fd(), 0, len, true)?;
+        Ok(QueueMap { map, shapes, head_seen: AtomicU32::new(0) })
     }
 
     /// Bytes of the memory of these queues.
@@ -208,14 +213,22 @@ impl QueueMap {
         self.head(k).store(head, Ordering::Release);
     }
 
-    /// The router's end of a CQ: free slots behind its own tail.
+    /// The router's end of a CQ: slots behind its own tail that are known to be free; 0: there is
+    /// none.
     ///
     /// # Errors
-    /// [`Broken`]: of the head.
+    /// [`Broken`]: of the head, which is read where no free slot is known.
     #[inline]
     pub fn room(&self, tail: u32) -> Result<u32, Broken> {
-        let used = self.used(0, tail, self.head(0).load(Ordering::Acquire))?;
-        Ok(self.shapes[0].capacity - used)
+        let capacity = self.shapes[0].capacity;
+        let known = capacity - self.used(0, tail, self.head_seen.load(Ordering::Relaxed))?;
+        if known > 0 {
+            return Ok(known);
+        }
+        let head = self.head(0).load(Ordering::Acquire);
+        let used = self.used(0, tail, head)?;
+        self.head_seen.store(head, Ordering::Relaxed);
+        Ok(capacity - used)
     }
 
     /// Writes a completion into the slot at the tail, which [`QueueMap::room`] found free.
@@ -249,12 +262,15 @@ impl QueueMap {
     }
 
     /// The tenant's end of a send or receive queue: takes back the slots that the router has
-    /// released. One thread at a time.
+    /// released, unless `one` request is to be posted and there is room. One thread at a time.
     ///
     /// # Errors
     /// [`Broken`].
     #[inline]
-    pub fn reclaim<H: Copy>(&self, k: usize, ring: &SlotRing<H>) -> Result<(), Broken> {
+    pub fn reclaim<H: Copy>(&self, k: usize, ring: &SlotRing<H>, one: bool) -> Result<(), Broken> {
+        if one && ring.len() < ring.capacity() {
+            return Ok(());
+        }
         // SAFETY: by this function alone is the consuming end used, by one thread at a time.
         let mut taken = unsafe { ring.engine_consumer() };
         let released = self.head(k).load(Ordering::Acquire).wrapping_sub(taken.head());
@@ -351,8 +367,8 @@ pub fn recv_wqe(slot: &[u8]) -> Option<RecvWqe> {
     Some(unsafe { head.as_ptr().cast::<RecvWqe>().read_unaligned() })
 }
 
-/// The page of a session's doorbells: a bit for each queue that has new work, and the word in which
-/// the router says that it sleeps.
+/// The page of a session's doorbells: a bit for each queue that has new work, the word in which the
+/// router says that it sleeps, and the CPU on which it runs.
 #[derive(Debug)]
 pub struct DoorbellPage(Map);
 
@@ -385,6 +401,17 @@ impl DoorbellPage {
     /// The router's word.
     pub fn asleep(&self) -> &Asleep {
         &self.bells().asleep.0
+    }
+
+    /// The router has begun to run on another CPU.
+    pub fn set_cpu(&self, cpu: u32) {
+        self.bells().cpu.0.store(cpu, Ordering::Relaxed);
+    }
+
+    /// The CPU on which the router ran last.
+    #[inline]
+    pub fn cpu(&self) -> u32 {
+        self.bells().cpu.0.load(Ordering::Relaxed)
     }
 
     /// Rings the bell of a queue. True: the router sleeps, and the caller must wake it.
@@ -464,7 +491,7 @@ mod tests {
                 head += 1;
             }
             router.release(0, head);
-            tenant.reclaim(0, &ring).unwrap();
+            tenant.reclaim(0, &ring, true).unwrap();
         }
     }
 
@@ -491,15 +518,18 @@ mod tests {
         };
         tenant.armed().announce(ANY);
         for tail in 0..5u32 {
-            assert_eq!(router.room(tail), Ok(2));
+            // It reads the head when no free slot is known.
+            assert_eq!(router.room(tail), Ok(2 - tail % 2));
             router.put(tail, &wc).unwrap();
             assert_eq!(router.publish(tail + 1), tail == 0, "armed for one event");
             let mut got = [Wc::default(); 4];
             assert_eq!((tenant.poll(&ring, &mut got), got[0]), (Ok(1), wc));
             assert_eq!(tenant.poll(&ring, &mut got), Ok(0));
         }
-        router.publish(7);
-        assert_eq!(router.room(7), Ok(0));
+        for (tail, room) in [(5, 1), (6, 1), (7, 0)] {
+            assert_eq!(router.room(tail), Ok(room));
+            router.publish(tail);
+        }
     }
 
     #[test]
@@ -513,6 +543,7 @@ mod tests {
         for lap in 0..5u64 {
             for (i, qp_num) in [7, 8, 7, 9].into_iter().enumerate() {
                 let wc = Wc { wr_id: lap * 4 + i as u64, qp_num, ..Wc::default() };
+                assert_ne!(router.room(tail), Ok(0));
                 router.put(tail, &wc).unwrap();
                 tail += 1;
             }
@@ -524,7 +555,8 @@ mod tests {
             tail += 1;
             router.publish(tail);
             tenant.purge(&ring, 7).unwrap();
-            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(4), Ok(0)));
+            // What was known to be free is: all but those of before.
+            assert_eq!((router.room(tail), tenant.poll(&ring, &mut got)), (Ok(1), Ok(0)));
         }
     }
 
@@ -537,8 +569,9 @@ mod tests {
             tenant.tail(0).store(lie, Ordering::Relaxed);
             assert_eq!(router.look(0, 0, &mut [0; 128]), Err(Broken), "tail {lie}");
             tenant.head(0).store(lie, Ordering::Relaxed);
-            assert_eq!(router.room(0), Err(Broken), "head {lie}");
-            assert_eq!(tenant.reclaim(0, &ring), Err(Broken), "head {lie}");
+            assert_eq!((router.room(3), router.room(4)), (Ok(1), Err(Broken)), "head {lie}");
+            assert_eq!(tenant.reclaim(0, &ring, true), Ok(()), "there is room");
+            assert_eq!(tenant.reclaim(0, &ring, false), Err(Broken), "head {lie}");
         }
         let cq = SlotRing::<Wc>::new();
         let (router, tenant) = pair([Shape { capacity: 4, stride: 48 }, Shape::default()]);
@@ -571,5 +604,7 @@ mod tests {
         assert_eq!((heard, router.has_rung()), (vec![3, last], false));
         router.asleep().announce(ANY);
         assert!(tenant.ring(5) && !tenant.ring(6));
+        router.set_cpu(7);
+        assert_eq!(tenant.cpu(), 7);
     }
 }

@@ -117,6 +117,7 @@ pub(super) const CALLS: &[Call] = &[
     Call(libc::SYS_getpid, ANY),             // abort
     Call(libc::SYS_futex, ANY),              // locks
     Call(libc::SYS_sched_yield, ANY),        // the worker, before it sleeps
+    Call(libc::SYS_getcpu, ANY),             // where the vDSO does not tell the CPU
     Call(libc::SYS_nanosleep, ANY),          // a full queue of commands
     Call(libc::SYS_clock_nanosleep, ANY),    // the same
     Call(libc::SYS_clock_gettime, ANY),      // where the vDSO has no clock

@@ -134,7 +134,9 @@ impl RemoteDevice {
         let qps = read(&self.qps);
         let q = qps.get(qp)?;
         let _side = side(&q.sending)?;
-        q.map.reclaim(0, &q.shared.sq).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
+        q.map.reclaim(0, &q.shared.sq, one).map_err(|e| self.broken(e))?;
         // SAFETY: the caller's promise.
         let (posted, outcome) = unsafe {
             match take {
@@ -434,7 +436,9 @@ impl Device for RemoteDevice {
             ));
         }
         let _side = side(&q.receiving)?;
-        q.map.reclaim(1, &q.shared.rq).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
+        q.map.reclaim(1, &q.shared.rq, one).map_err(|e| self.broken(e))?;
         let max_sge = q.shared.max_recv_sge.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
         let outcome = unsafe { post::recv(&q.shared.rq, max_sge, wr, bad) };
@@ -453,7 +457,9 @@ impl Device for RemoteDevice {
         let srqs = read(&self.srqs);
         let s = srqs.get(srq)?;
         let _side = side(&s.receiving)?;
-        s.map.reclaim(0, &s.ring).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
+        s.map.reclaim(0, &s.ring, one).map_err(|e| self.broken(e))?;
         // SAFETY: the caller's promise.
         let outcome = unsafe { post::recv(&s.ring, s.max_sge, wr, bad) };
         s.map.submit(0, &s.ring);

@@ -10,6 +10,7 @@ use super::{outer, SoftDevice, MAX_ENGINES};
 use crate::soft::pinned_handles::PinnedCq;
 use crate::soft::SoftEngine;
 use core::sync::atomic::Ordering;
+use gdrcore_core::engine::Engine;
 use gdrcore_core::error::Result;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::shared::polled;
@@ -95,6 +96,19 @@ impl SoftDevice {
             return self.poll_in_turn(cq, wc);
         }
         engine.poll_found(index, shared, wc).map(|n| n as usize).ok_or_else(polled)
+    }
+
+    /// `Device::take_completions`; of a CQ of several engines as `Device::poll_cq`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn take_waiting(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        let (_, engine, own) = self.of(cq)?;
+        let (_, shared) = engine.engine.cq(own)?;
+        if shared.beside.branches.next() != 0 {
+            return self.poll_in_turn(cq, wc);
+        }
+        Engine::take_completions(shared, wc).map(|n| n as usize).ok_or_else(polled)
     }
 
     /// Takes completions from all rings of a CQ. Each poll begins at another ring, so that no ring

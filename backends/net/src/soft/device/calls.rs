@@ -453,6 +453,10 @@ impl Device for SoftDevice {
         self.fork.check()?;
         self.quick_poll_cq(cq, wc)
     }
+    fn take_completions(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
+        self.fork.check()?;
+        self.take_waiting(cq, wc)
+    }
 
     fn cq_arm(&self, cq: Handle, solicited_only: bool) -> Result<()> {
         self.in_rings(cq, |engine, ring| engine.cq_arm(ring, solicited_only))
