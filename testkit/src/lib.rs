@@ -20,6 +20,8 @@ pub mod memory;
 pub mod packet;
 pub mod patience;
 pub mod place;
+#[cfg(feature = "packet")]
+pub mod requests;
 pub mod rng;
 pub mod skip;
 #[cfg(feature = "soft")]

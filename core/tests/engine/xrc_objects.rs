@@ -63,7 +63,7 @@ fn what_was_made_is_given_back() {
 #[test]
 fn queue_pairs_get_what_their_kind_has() {
     let (net, a, b) = Net::pair(xrc());
-    let recv = RecvWr { wr_id: 1, next: std::ptr::null(), sg_list: std::ptr::null(), num_sge: 0 };
+    let recv = recv_wr(1, &[]);
     for e in [&a, &b] {
         let mut bad = std::ptr::null();
         let engine = &net.hosts[e.host].engine;
