@@ -14,11 +14,15 @@ pub mod ends;
 pub mod engine;
 #[cfg(feature = "packet")]
 pub mod engine_qps;
+#[cfg(feature = "packet")]
+pub mod icrc;
 pub mod linger;
 pub mod memory;
 #[cfg(feature = "packet")]
 pub mod packet;
 pub mod patience;
+#[cfg(feature = "packet")]
+pub mod pcap;
 pub mod place;
 #[cfg(feature = "packet")]
 pub mod requests;
