@@ -10,7 +10,7 @@ use gdrcore_core::verbs::objects::Qp;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::{address, OwnedEngine};
-use gdrcore_testkit::requests::{queues, recv_wr, region, send_wr};
+use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region, send_wr};
 
 /// Bytes that peers may access.
 const BUFFER: usize = 16 << 10;
@@ -158,15 +158,8 @@ impl Host {
             let mut g = self.engine.lock();
             let attr = SrqAttr { max_wr: 8, max_sge: 2, srq_limit: 0 };
             let srq = g.srq_create(0, self.pd, &attr).expect("srq").0;
-            let init = QpInit {
-                pd: self.pd,
-                send_cq: self.cq,
-                recv_cq: self.cq,
-                srq,
-                dc_key: DC_KEY,
-                qp_type: qp_type::DCT,
-                ..QpInit::default()
-            };
+            let init = queue_pair(qp_type::DCT, self.pd, [self.cq; 2], QpCap::default());
+            let init = QpInit { srq, dc_key: DC_KEY, ..init };
             let (qp, qpn, _) = g.qp_create(0, &init).expect("qp");
             ((qp, qpn), srq)
         };

@@ -16,7 +16,7 @@ use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::engine::address;
-use gdrcore_testkit::requests::{queues, region, send_wr};
+use gdrcore_testkit::requests::{queue_pair, queues, region, send_wr};
 use gdrcore_testkit::rng::Rng;
 
 use gdrcore_testkit::connection::Connection;
@@ -140,15 +140,8 @@ impl Node {
         let mut g = self.engine.lock();
         let pd = g.pd_alloc().expect("room");
         let (cq, _) = g.cq_create(16).expect("room");
-        let init = QpInit {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            qp_type: qp_type::RC,
-            sq_sig_all: 1,
-            cap: queues(DEPTH, 1, 0),
-            ..QpInit::default()
-        };
+        let init = queue_pair(qp_type::RC, pd, [cq; 2], queues(DEPTH, 1, 0));
+        let init = QpInit { sq_sig_all: 1, ..init };
         let (qp, qpn, _) = g.qp_create(0, &init).expect("room");
         let buf = Buf::new(MESSAGE as usize);
         let reg =

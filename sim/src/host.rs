@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::{access, qp_type, AhAttr, Handle, QpCap, QpInit,
 use gdrcore_core::verbs::NONE;
 use gdrcore_core::Error;
 use gdrcore_testkit::engine::{address, OwnedEngine};
-use gdrcore_testkit::requests::{recv_wr, region};
+use gdrcore_testkit::requests::{queue_pair, recv_wr, region};
 use gdrcore_testkit::rng::Rng;
 use gdrcore_testkit::weak::WeakMemory;
 
@@ -462,16 +462,8 @@ fn make_contexts(g: &mut Guard<'_>) {
     let cq = g.cq_create(1).expect("room").0;
     let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };
     let srq = g.srq_create(0, pd, &attr).expect("room").0;
-    let init = QpInit {
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq,
-        qp_type: qp_type::DCT,
-        cap: QpCap::default(),
-        ..QpInit::default()
-    };
-    let qp = g.qp_create(0, &init).expect("room").0;
+    let init = queue_pair(qp_type::DCT, pd, [cq; 2], QpCap::default());
+    let qp = g.qp_create(0, &QpInit { srq, ..init }).expect("room").0;
     g.qp_destroy(0, qp).expect("unused");
     g.srq_destroy(0, srq).expect("unused");
     g.cq_destroy(cq).expect("unused");

@@ -6,13 +6,13 @@
 use crate::connection::Connection;
 pub use crate::memory::Buffer;
 use crate::patience;
-use crate::requests::{queues, recv_wr, region};
+use crate::requests::{queue_pair, queues, recv_wr, region};
 use crate::rng::Rng;
 use gdrcore_core::device::{Device, MrAttr};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, FlushWr, Handle,
-    QpInit, RdmaWr, SendWr, Sge, UdWr, Wc, WrOp,
+    RdmaWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
 use std::time::Duration;
@@ -170,15 +170,7 @@ impl<'d> End<'d> {
     /// The rest of [`End::new`].
     fn on(dev: &'d dyn Device, shape: Shape, pd: Handle, cq: Handle) -> Result<End<'d>> {
         let cap = queues(shape.depth, shape.sge, 64);
-        let init = QpInit {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            qp_type: shape.qp_type,
-            cap,
-            ..QpInit::default()
-        };
-        let (qp, qpn, _) = dev.qp_create(&init)?;
+        let (qp, qpn, _) = dev.qp_create(&queue_pair(shape.qp_type, pd, [cq; 2], cap))?;
         let buffer = Buffer::new(shape.buffer);
         let reg = region(pd, buffer.addr(), shape.buffer as u64, shape.access);
         let (mr, attr) = match dev.mr_reg(&reg) {

@@ -2,7 +2,7 @@
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::{
-    send_flags, Handle, QpCap, RdmaWr, RecvWr, SendWr, Sge, WrExt, WrOp,
+    send_flags, Handle, QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, WrExt, WrOp,
 };
 
 /// Memory of the host whose requests use its own addresses.
@@ -19,6 +19,11 @@ pub fn queues(wr: u32, sge: u32, max_inline_data: u32) -> QpCap {
         max_recv_sge: sge,
         max_inline_data,
     }
+}
+
+/// A queue pair whose completions go to `cqs`: those of sends to the first one.
+pub fn queue_pair(qp_type: u32, pd: Handle, cqs: [Handle; 2], cap: QpCap) -> QpInit {
+    QpInit { pd, send_cq: cqs[0], recv_cq: cqs[1], qp_type, cap, ..QpInit::default() }
 }
 
 /// One receive request into `pieces`, which must outlive the post.

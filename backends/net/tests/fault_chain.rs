@@ -221,8 +221,8 @@ fn ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults() {
                 0,
                 "the program's handler got a fault of ours"
             );
-            // The signal goes to the newest handler, which passes it on to ours, which passes it on to
-            // the oldest.
+            // The signal goes to the newest handler, which passes it on to ours, which passes it on
+            // to the oldest.
             crash();
         },
     );

@@ -338,7 +338,7 @@ fn local_requests_need_no_target() {
     let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
     let rights = access::REMOTE_WRITE;
-    let info = MwBindInfo { mr: a.mr_handle, addr: a.mr.iova, length: 64, mw_access_flags: rights };
+    let info = a.window(64, rights);
     net.ok(&a, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
     assert_eq!(net.lock(&a).counters().dc_opened, 0);
     net.ok(&a, write(&a, &b, 0, 100));
@@ -638,13 +638,7 @@ fn what_dc_cannot_have_is_refused() {
     let o = dc();
     let mut net = Net::new(1, &o);
     let e = net.end(0, &o);
-    let base = QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: qp_type::DCT,
-        ..QpInit::default()
-    };
+    let base = queue_pair(qp_type::DCT, e.pd, [e.scq, e.rcq], QpCap::default());
     let now = net.now;
     assert!(net.lock(&e).qp_create(now, &base).is_err(), "a DCT without an SRQ");
     let d = started(&mut net, 0, &target_of(o));

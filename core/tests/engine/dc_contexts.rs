@@ -25,15 +25,8 @@ fn target_beside(net: &mut Net, b: &End, o: &Opts) -> End {
     let now = 1_000_000;
     g.qp_destroy(now, e.qp).unwrap();
     g.srq_destroy(now, e.srq).unwrap();
-    let init = QpInit {
-        pd: b.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        srq: b.srq,
-        dc_key: DC_KEY,
-        qp_type: qp_type::DCT,
-        ..QpInit::default()
-    };
+    let init = queue_pair(qp_type::DCT, b.pd, [e.scq, e.rcq], QpCap::default());
+    let init = QpInit { srq: b.srq, dc_key: DC_KEY, ..init };
     let (qp, qpn, _) = g.qp_create(now, &init).unwrap();
     drop(g);
     let e = End { srq: b.srq, qp, qpn, ..e };

@@ -18,12 +18,7 @@ fn a_bind_names_the_low_byte_of_the_new_key() {
     for (kind, named) in [(1, 0xba), (2, 0xba), (2, 0), (2, u32::MAX)] {
         let (mut net, a, b) = Net::pair(Opts::default());
         let (mw, first) = net.lock(&b).mw_alloc(b.pd, kind).unwrap();
-        let info = MwBindInfo {
-            mr: b.mr_handle,
-            addr: b.mr.iova,
-            length: 100,
-            mw_access_flags: access::REMOTE_WRITE,
-        };
+        let info = b.window(100, access::REMOTE_WRITE);
         net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, named, info));
         let key = (first & !0xff) | (named & 0xff);
         a.buf.write(0, &pattern(9, 100));
@@ -42,12 +37,7 @@ fn a_window_is_bound_by_a_queue_pair_of_its_domain_only() {
             let other = net.lock(&b).pd_alloc().unwrap();
             let (mw, key) = net.lock(&b).mw_alloc(if window { other } else { b.pd }, kind).unwrap();
             let mr = region_in(&net, &b, if of_region { other } else { b.pd });
-            let info = MwBindInfo {
-                mr,
-                addr: b.mr.iova,
-                length: 100,
-                mw_access_flags: access::REMOTE_WRITE,
-            };
+            let info = MwBindInfo { mr, ..b.window(100, access::REMOTE_WRITE) };
             let wc = net.run_one(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
             assert_eq!(wc.status, wc_status::MW_BIND_ERR);
             assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, CauseCode::BadWindow as u32);

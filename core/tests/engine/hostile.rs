@@ -231,15 +231,7 @@ fn stale_handles_are_errors_everywhere() {
 
 /// What makes one more queue pair beside an end's.
 fn another_qp(e: &End, wr: u32, sge: u32) -> QpInit {
-    let cap = queues(wr, sge, 0);
-    QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: qp_type::RC,
-        cap,
-        ..QpInit::default()
-    }
+    queue_pair(qp_type::RC, e.pd, [e.scq, e.rcq], queues(wr, sge, 0))
 }
 
 #[test]

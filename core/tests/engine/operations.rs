@@ -318,12 +318,8 @@ fn a_fence_waits_for_reads_before_it() {
 #[test]
 fn windows_of_both_types_bind_serve_and_close() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let info = |len| MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova + 4096,
-        length: len,
-        mw_access_flags: access::REMOTE_WRITE | access::REMOTE_READ,
-    };
+    let both = access::REMOTE_WRITE | access::REMOTE_READ;
+    let info = |len| MwBindInfo { addr: b.mr.iova + 4096, ..b.window(len, both) };
     let write = |at: u64, key: u32| {
         Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova + at, key)
     };

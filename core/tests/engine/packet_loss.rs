@@ -204,12 +204,7 @@ fn windows_are_bound_once_through_losses() {
     let (mut net, a, b) = Net::pair(Opts::default());
     net.tap = Some(Box::new(one_in(4)));
     let (mw, mut key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let bind_info = MwBindInfo {
-        mr: a.mr_handle,
-        addr: a.mr.iova,
-        length: 64,
-        mw_access_flags: access::REMOTE_READ,
-    };
+    let bind_info = a.window(64, access::REMOTE_READ);
     let mut n = 0;
     for _ in 0..10 {
         key = (key & !0xff) | (key.wrapping_add(1) & 0xff);

@@ -207,12 +207,7 @@ fn sqd_drains_tells_and_goes_on() {
 fn a_queue_that_ends_with_a_local_operation_drains_too() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let info = MwBindInfo {
-        mr: a.mr_handle,
-        addr: a.mr.iova,
-        length: 64,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
+    let info = a.window(64, access::REMOTE_WRITE);
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(1).local(&a, 0, 100).remote(&b, 0));
     net.post(&a, Wr::new(wr_opcode::BIND_MW).id(2).bind(mw, key + 1, info));

@@ -18,7 +18,7 @@ use gdrcore_core::{Error, Result};
 pub use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::{address, OwnedEngine};
 pub use gdrcore_testkit::memory::Buffer;
-pub use gdrcore_testkit::requests::{queues, recv_wr, region};
+pub use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region};
 use gdrcore_testkit::weak::WeakMemory;
 
 pub use crate::buf_and_wr::*;
@@ -216,6 +216,13 @@ pub struct End {
     /// Key of the same memory for receives.
     pub recv_lkey: u32,
     pub buf: Buffer,
+}
+
+impl End {
+    /// What binds a window to the first bytes of its memory.
+    pub fn window(&self, length: u64, mw_access_flags: u32) -> MwBindInfo {
+        MwBindInfo { mr: self.mr_handle, addr: self.mr.iova, length, mw_access_flags }
+    }
 }
 
 /// A small generator, so that a failure is repeated by its seed.
@@ -421,7 +428,7 @@ impl Net {
     pub fn window(&mut self, e: &End, length: u64, rights: u32) -> u32 {
         let (mw, key) = self.lock(e).mw_alloc(e.pd, 2).unwrap();
         let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-        let info = MwBindInfo { mr: e.mr_handle, addr: e.mr.iova, length, mw_access_flags: rights };
+        let info = e.window(length, rights);
         self.ok(e, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
         key
     }

@@ -346,12 +346,7 @@ fn nothing_is_placed_after_a_region_or_a_queue_pair_has_ended() {
 fn open_window(net: &mut Net, b: &End) -> (Handle, u32) {
     let (mw, key) = net.lock(b).mw_alloc(b.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let info = MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova,
-        length: 256,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
+    let info = b.window(256, access::REMOTE_WRITE);
     net.ok(b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
     (mw, key)
 }

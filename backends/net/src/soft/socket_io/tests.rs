@@ -19,7 +19,7 @@ use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
-use gdrcore_testkit::requests::{queues, recv_wr, region, send_wr};
+use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region, send_wr};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -243,15 +243,8 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     let at = bytes.as_ptr() as u64;
     let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
     let (_, mr) = g.mr_reg(&region(pd, at, REGION as u64, access)).unwrap();
-    let init = QpInit {
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        qp_type: qp_type::RC,
-        sq_sig_all: 1,
-        cap: queues(64, 1, 0),
-        ..QpInit::default()
-    };
+    let init = queue_pair(qp_type::RC, pd, [cq; 2], queues(64, 1, 0));
+    let init = QpInit { sq_sig_all: 1, ..init };
     let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
     drop(g);
     End {
