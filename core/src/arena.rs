@@ -25,7 +25,7 @@ mod table;
 mod tests;
 
 pub use heap::Heap;
-pub use table::{Iter, Table, CHUNK};
+pub use table::{Table, CHUNK};
 
 /// Alignment of everything that a [`Walk`] lays out: two cache lines, as CPUs prefetch them in
 /// pairs.
@@ -176,11 +176,6 @@ impl Walk {
     /// needed.
     pub fn offset(&self) -> usize {
         self.offset.saturating_add(self.pad)
-    }
-
-    /// Whether this walk has no memory and only counts.
-    pub fn is_query(&self) -> bool {
-        self.base.is_none()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Counters of a QP and of a device, named like rxe's `hw_counters` where they mean the same.
 
+use core::ffi::CStr;
+
 macro_rules! counters {
     ($($(#[$m:meta])* $name:ident,)*) => {
         /// Monotonic event counts; wrap at 2^64. Layout: one `u64` each, in this order,
@@ -12,6 +14,13 @@ macro_rules! counters {
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
             /// Nothing counted.
             pub const ZERO: Counters = Counters { $($name: 0),* };
+            /// The same for C.
+            pub const C_NAMES: &'static [&'static CStr] = &[$(
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                }
+            ),*];
             /// The values, in the order of [`Counters::NAMES`].
             pub fn values(&self) -> [u64; Self::NAMES.len()] { [$(self.$name),*] }
             /// The counters that have these values, in the same order.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::golden;
+use common::{golden, packet};
 use gdrcore_core::cm::mad::{IpHeader, Mad, Message, MAD_LEN};
 use gdrcore_core::wire::ip::gid_of_v4;
 use gdrcore_testkit::packet::View;
@@ -12,7 +12,7 @@ use gdrcore_testkit::packet::View;
 fn messages() -> Vec<[u8; MAD_LEN]> {
     let mut all = Vec::new();
     for (name, _, roce) in golden() {
-        let Ok(view) = View::parse(roce.packet()) else { continue };
+        let Ok(view) = View::parse(packet(&roce)) else { continue };
         if name == "cm_rping" && view.deth().is_some() {
             all.push(view.payload().try_into().expect("a MAD"));
         }
@@ -71,11 +71,11 @@ fn messages_of_linux_are_understood() {
             .filter(|(name, _, roce)| name == "cm_rping" && roce.ip_packet[12..16] == from);
         let (.., roce) = all
             .find(|(.., roce)| {
-                View::parse(roce.packet()).unwrap().bth().dest_qp.get() == 0x22
-                    && !matches!(roce.packet()[0], 0x11)
+                View::parse(packet(roce)).unwrap().bth().dest_qp.get() == 0x22
+                    && !matches!(packet(roce)[0], 0x11)
             })
             .unwrap();
-        View::parse(roce.packet()).unwrap().bth().psn.get()
+        View::parse(packet(&roce)).unwrap().bth().psn.get()
     };
     assert_eq!(first([10, 77, 0, 1]), rep.starting_psn);
     assert_eq!(first([10, 77, 0, 2]), req.starting_psn);

@@ -5,17 +5,18 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::golden;
-use gdrcore_core::wire::icrc::{check_exact, Impl};
+use common::{golden, packet};
+use gdrcore_core::wire::icrc::Impl;
 use gdrcore_core::wire::ip::{Udp, V4, V6};
 use gdrcore_core::wire::{Accepted, Bth, Class, Opcode, ICRC_LEN};
+use gdrcore_testkit::icrc::check_exact;
 use gdrcore_testkit::packet::{Packet, View};
 
 // IBTA CA17-20
 #[test]
 fn nothing_is_missing() {
     let all = golden();
-    let opcodes: BTreeSet<u8> = all.iter().map(|(.., roce)| roce.packet()[0]).collect();
+    let opcodes: BTreeSet<u8> = all.iter().map(|(.., roce)| packet(roce)[0]).collect();
     assert_eq!((all.len(), opcodes.len()), (431, 36));
     assert!(opcodes.iter().all(|&op| Opcode(op).is_known()));
     // What no capture has: CNP, which rxe does not send, XRC, which it has not got, DC, which is
@@ -34,19 +35,19 @@ const ABSENT: [Opcode; 4] =
 #[test]
 fn frames_parse_and_emit_the_same_bytes() {
     for (name, number, roce) in golden() {
-        let packet = View::parse(roce.packet()).and_then(Packet::try_from);
+        let packet = View::parse(packet(&roce)).and_then(Packet::try_from);
         let packet = packet.unwrap_or_else(|error| panic!("{name} {number}: {error}"));
         for which in Impl::ALL.iter().filter(|which| which.is_available()) {
             let mut again = vec![0xEE; packet.emitted_len()];
             assert_eq!(packet.emit(&mut again), Ok(again.len()), "{name} {number}");
             let icrc = roce.flow.icrc_with(*which, roce.ident, &again);
             again.extend(icrc.to_le_bytes());
-            assert_eq!(again, roce.datagram(), "{name} {number} {which:?}");
+            assert_eq!(again, roce.payload(), "{name} {number} {which:?}");
         }
         let mut again = vec![0xEE; packet.emitted_len() + ICRC_LEN];
         packet.emit(&mut again).unwrap();
         roce.flow.append_icrc(roce.ident, &mut again);
-        assert_eq!(again, roce.datagram(), "{name} {number}");
+        assert_eq!(again, roce.payload(), "{name} {number}");
     }
 }
 
@@ -76,11 +77,11 @@ fn icrcs_are_accepted_with_and_without_the_identification() {
     for (name, number, roce) in golden() {
         let exact = Accepted { ident: roce.ident, dont_fragment: roce.dont_fragment, exact: true };
         assert_eq!(check_exact(&roce.ip_packet), Ok(()), "{name} {number}");
-        assert_eq!(roce.flow.check(roce.ident, roce.datagram()), Ok(exact), "{name} {number}");
+        assert_eq!(roce.flow.check(roce.ident, roce.payload()), Ok(exact), "{name} {number}");
         for hint in [0, 1, 0xFFFF, !roce.ident] {
             let expected = Accepted { exact: roce.flow.is_v6() || hint == roce.ident, ..exact };
             assert_eq!(
-                roce.flow.check(hint, roce.datagram()),
+                roce.flow.check(hint, roce.payload()),
                 Ok(expected),
                 "{name} {number} {hint}"
             );
@@ -101,7 +102,7 @@ fn fragmentable_packets_are_accepted_too() {
         *roce.ip_packet.last_chunk_mut().unwrap() = correct.to_le_bytes();
         assert_eq!(check_exact(&roce.ip_packet), Ok(()), "{name} {number}");
         let expected = Accepted { ident: roce.ident, dont_fragment: false, exact: false };
-        assert_eq!(roce.flow.check(7, roce.datagram()), Ok(expected), "{name} {number}");
+        assert_eq!(roce.flow.check(7, roce.payload()), Ok(expected), "{name} {number}");
         seen += 1;
     }
     assert!(seen > 400);
@@ -160,8 +161,8 @@ fn every_damaged_byte_is_found_but_the_masked_ones() {
 #[test]
 fn cut_frames_do_not_panic() {
     for (.., roce) in golden() {
-        for len in 0..roce.packet().len() {
-            let cut = &roce.packet()[..len];
+        for len in 0..packet(&roce).len() {
+            let cut = &packet(&roce)[..len];
             if let Ok(view) = View::parse(cut) {
                 assert!(view.opcode().header_len() <= len);
                 let _ = Packet::try_from(view);
@@ -189,7 +190,7 @@ impl<E> ErrOrLucky for Result<Accepted, E> {
 #[test]
 fn opcodes_agree_with_the_captures_names() {
     for (name, number, roce) in golden() {
-        let bth = Bth::parse(roce.packet().first_chunk().unwrap());
+        let bth = Bth::parse(packet(&roce).first_chunk().unwrap());
         let class = match &name[..3] {
             "uc_" => Class::Uc,
             "ud_" => Class::Ud,

@@ -53,12 +53,18 @@ pub(crate) struct DeviceKind {
     form: NameForm,
     /// The form in words, for the refusal of an unknown name.
     words: &'static str,
-    /// Refuses options that the device does not support, in words that name the device.
-    check: fn(&str, &OpenConfig<'_>) -> Result<()>,
-    /// Bytes of memory that the device needs.
-    memsize: fn(&str, &OpenConfig<'_>) -> Result<usize>,
-    /// Opens the device in its memory. Explains a failure.
-    open: unsafe fn(*mut u8, usize, &str, &OpenConfig<'_>) -> Result<OpenDevice>,
+    /// Refuses options that the device does not support, in words that name the device:
+    /// `Unsupported`.
+    pub(crate) check: fn(&str, &OpenConfig<'_>) -> Result<()>,
+    /// Bytes of memory that the device needs. Errors: the name or a bound of the configuration:
+    /// `Invalid` and others.
+    pub(crate) memsize: fn(&str, &OpenConfig<'_>) -> Result<usize>,
+    /// Opens the device in memory of at least `memsize` bytes. Errors: those of the device, with
+    /// their reasons. Safety: the memory is page-aligned, has no other user, and lives until
+    /// [`ContextDevice::close`] has returned.
+    ///
+    /// [`ContextDevice::close`]: crate::context_device::ContextDevice::close
+    pub(crate) open: unsafe fn(*mut u8, usize, &str, &OpenConfig<'_>) -> Result<OpenDevice>,
 }
 
 static KINDS: &[DeviceKind] = &[
@@ -119,43 +125,6 @@ impl DeviceKind {
                 }
             }
         })
-    }
-
-    /// Refuses options that the device does not support.
-    ///
-    /// # Errors
-    /// `Unsupported`.
-    pub(crate) fn check(&self, name: &str, config: &OpenConfig<'_>) -> Result<()> {
-        (self.check)(name, config)
-    }
-
-    /// Bytes of memory that the device needs.
-    ///
-    /// # Errors
-    /// The name or a bound of the configuration: `Invalid` and others.
-    pub(crate) fn memsize(&self, name: &str, config: &OpenConfig<'_>) -> Result<usize> {
-        (self.memsize)(name, config)
-    }
-
-    /// Opens the device in memory of at least [`DeviceKind::memsize`] bytes.
-    ///
-    /// # Errors
-    /// Those of the device. Their reasons are set.
-    ///
-    /// # Safety
-    /// The memory is page-aligned, has no other user, and lives until [`ContextDevice::close`] has
-    /// returned.
-    ///
-    /// [`ContextDevice::close`]: crate::context_device::ContextDevice::close
-    pub(crate) unsafe fn open(
-        &self,
-        memory: *mut u8,
-        bytes: usize,
-        name: &str,
-        config: &OpenConfig<'_>,
-    ) -> Result<OpenDevice> {
-        // SAFETY: our contract.
-        unsafe { (self.open)(memory, bytes, name, config) }
     }
 }
 

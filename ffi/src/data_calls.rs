@@ -4,7 +4,7 @@
 use crate::c_result::{call, count, errno, ret};
 use crate::c_types::*;
 use crate::context_slots::{device, fast, FastDevice};
-use crate::ptr::{check_list, out, report_bad, wc_slice};
+use crate::ptr::{out, posted, report_bad, wc_slice};
 use core::ffi::c_int;
 use gdrcore_core::verbs::shared::polled;
 use gdrcore_core::verbs::types::{RecvWr, SendWr};
@@ -69,16 +69,8 @@ unsafe extern "C" fn engine_post_send(
     wr: *const SendWr,
     bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first = wr;
-    let done = check_list(wr).and_then(|()| {
-        // SAFETY: the header's contract: the list is readable.
-        unsafe { soft.quick_post_send(qp.handle, wr, &mut first) }
-    });
-    match done {
-        Ok(()) => 0,
-        // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
+    // SAFETY: the header's contract: the list is readable, bad NULL or writable.
+    unsafe { posted(wr, bad, |first| soft.quick_post_send(qp.handle, wr, first)) }
 }
 
 /// A post to a soft device of several engines; as [`engine_post_send`].
@@ -109,19 +101,8 @@ unsafe extern "C" fn post_send(
     wr: *const SendWr,
     bad: *mut *const SendWr,
 ) -> c_int {
-    let mut first = wr;
-    let r = match check_list(wr) {
-        Ok(()) => device(ctx).and_then(|dev| {
-            // SAFETY: the header's contract: the list is readable.
-            unsafe { dev.post_send(qp.handle, wr, &mut first) }
-        }),
-        Err(e) => Err(e),
-    };
-    match r {
-        Ok(()) => 0,
-        // SAFETY: the header's contract: bad is NULL or writable.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
+    // SAFETY: the header's contract: the list is readable, bad NULL or writable.
+    unsafe { posted(wr, bad, |first| device(ctx)?.post_send(qp.handle, wr, first)) }
 }
 
 /// Posts a list of receive requests, in order. On failure `*bad` (may be NULL) is the first request
@@ -139,22 +120,13 @@ pub unsafe extern "C" fn gdrc_post_recv(
     wr: *const RecvWr,
     bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first = wr;
-    let r = match check_list(wr) {
-        Ok(()) => match fast(ctx) {
-            // SAFETY: as in gdrc_post_send.
-            FastDevice::Engine(d) => unsafe { d.quick_post_recv(qp.handle, wr, &mut first) },
-            // SAFETY: as in gdrc_post_send.
-            FastDevice::Engines(device) => unsafe { engines_post_recv(device, qp, wr, &mut first) },
-            // SAFETY: as in gdrc_post_send.
-            _ => device(ctx).and_then(|d| unsafe { d.post_recv(qp.handle, wr, &mut first) }),
-        },
-        Err(e) => Err(e),
-    };
-    match r {
-        Ok(()) => 0,
-        // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { report_bad(e, bad, first) },
+    // SAFETY: the header's contract: the list is readable, bad NULL or writable.
+    unsafe {
+        posted(wr, bad, |first| match fast(ctx) {
+            FastDevice::Engine(soft) => soft.quick_post_recv(qp.handle, wr, first),
+            FastDevice::Engines(device) => engines_post_recv(device, qp, wr, first),
+            _ => device(ctx)?.post_recv(qp.handle, wr, first),
+        })
     }
 }
 
@@ -184,19 +156,8 @@ pub unsafe extern "C" fn gdrc_post_srq_recv(
     wr: *const RecvWr,
     bad: *mut *const RecvWr,
 ) -> c_int {
-    let mut first = wr;
-    let r = match check_list(wr) {
-        Ok(()) => device(ctx).and_then(|d| {
-            // SAFETY: as in gdrc_post_send.
-            unsafe { d.post_srq_recv(srq.handle, wr, &mut first) }
-        }),
-        Err(e) => Err(e),
-    };
-    match r {
-        Ok(()) => 0,
-        // SAFETY: as in gdrc_post_send.
-        Err(e) => unsafe { report_bad(e, bad, first) },
-    }
+    // SAFETY: the header's contract: the list is readable, bad NULL or writable.
+    unsafe { posted(wr, bad, |first| device(ctx)?.post_srq_recv(srq.handle, wr, first)) }
 }
 
 /// Takes up to `num_entries` completions into `wc`. If there is none it runs one round of the

@@ -10,7 +10,7 @@ use crate::c_result::{count, ret};
 use crate::c_types::*;
 use crate::data_calls::{gdrc_poll_cq, gdrc_post_recv, gdrc_post_send, refused};
 use crate::fast_table::{FastEntry, FastObject, FastTable};
-use crate::ptr::{check_list, report_bad, wc_slice};
+use crate::ptr::{posted, report_bad, wc_slice};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
 use gdrcore_core::verbs::types::{wr_opcode, RecvWr, SendWr};
@@ -167,17 +167,8 @@ macro_rules! posts {
             wr: *const $wr,
             bad: *mut *const $wr,
         ) -> c_int {
-            let mut first = wr;
             // SAFETY: the header's contract; it is pinned.
-            let done = check_list(wr).and_then(|()| unsafe {
-                let to = soft_qp(qp)?;
-                to.$post(wr, &mut first)
-            });
-            match done {
-                Ok(()) => 0,
-                // SAFETY: our contract.
-                Err(e) => unsafe { report_bad(e, bad, first) },
-            }
+            unsafe { posted(wr, bad, |first| soft_qp(qp)?.$post(wr, first)) }
         }
 
         /// Any other list is checked request by request.
@@ -187,16 +178,12 @@ macro_rules! posts {
             wr: *const $wr,
             bad: *mut *const $wr,
         ) -> c_int {
-            let mut first = wr;
             // SAFETY: the header's contract: a handle in use, so pinned; a readable list.
-            let done = check_list(wr).and_then(|()| unsafe {
-                let (object, nic, _) = nic_qp(qp);
-                nic.$pinned(object.handle, wr, &mut first)
-            });
-            match done {
-                Ok(()) => 0,
-                // SAFETY: our contract.
-                Err(e) => unsafe { report_bad(e, bad, first) },
+            unsafe {
+                posted(wr, bad, |first| {
+                    let (object, nic, _) = nic_qp(qp);
+                    nic.$pinned(object.handle, wr, first)
+                })
             }
         }
     };

@@ -10,7 +10,7 @@ use crate::gpu_error::explain;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::verbs::types::Handle;
-use gdrcore_core::{Error, Result};
+use gdrcore_core::Result;
 use gdrcore_cuda::memory::{self, Shared};
 use gdrcore_cuda::route::{self, Record, Ways};
 use gdrcore_cuda::span::Span;
@@ -82,7 +82,7 @@ pub(crate) unsafe fn forget(ctx: *const gdrc_context) {
     let state = unsafe { Box::from_raw(state) };
     let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(staging) = state.staging {
-        // SAFETY: leaked from a box in `SoftWays::staged`; the device that used it is closed, by
+        // SAFETY: leaked from a box in `stage`; the device that used it is closed, by
         // our contract.
         drop(unsafe { Box::from_raw((&raw const *staging).cast_mut()) });
     }
@@ -119,101 +119,61 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
     attr.flags = if span.is_same() { 0 } else { mr_flags::GONE };
 }
 
-/// The soft device, which stages every region.
-struct SoftWays<'a> {
-    device: &'static dyn ContextDevice,
-    state: &'a Mutex<GpuState>,
-    reg: MrReg,
-    span: &'a Span,
-}
+/// A registration, and the number of its region in the staging.
+type Made = (Handle, MrAttr, Option<u64>);
 
-impl Ways for SoftWays<'_> {
-    type Made = (Handle, MrAttr, Option<u64>);
-
-    fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
-        // No words: one of several routes; the reasons are in the region's attributes.
-        Err(Error::Unsupported)
-    }
-
-    fn address(&mut self) -> Result<Self::Made> {
-        // No words: one of several routes; the reasons are in the region's attributes.
-        Err(Error::Unsupported)
-    }
-
-    fn staged(&mut self) -> Result<Self::Made> {
-        let staging = with_state(self.state, |s| match s.staging {
-            Some(staging) => Ok(staging),
-            None => {
-                let made = Box::new(Staging::new(self.span.device).map_err(explain)?);
-                let leaked: &'static Staging = Box::leak(made);
-                if let Err(e) = self.device.memory_add(memory_kind::CUDA, leaked) {
-                    // SAFETY: leaked a line above, and nobody took it.
-                    drop(unsafe { Box::from_raw((&raw const *leaked).cast_mut()) });
-                    return Err(e);
-                }
-                s.staging = Some(leaked);
-                Ok(leaked)
+/// Registers with the soft device, which stages every region.
+fn stage(
+    device: &dyn ContextDevice,
+    state: &Mutex<GpuState>,
+    reg: &MrReg,
+    span: &Span,
+) -> Result<Made> {
+    let staging = with_state(state, |s| match s.staging {
+        Some(staging) => Ok(staging),
+        None => {
+            let made = Box::new(Staging::new(span.device).map_err(explain)?);
+            let leaked: &'static Staging = Box::leak(made);
+            if let Err(e) = device.memory_add(memory_kind::CUDA, leaked) {
+                // SAFETY: leaked a line above, and nobody took it.
+                drop(unsafe { Box::from_raw((&raw const *leaked).cast_mut()) });
+                return Err(e);
             }
-        })?;
-        let cookie = staging.register(self.span).map_err(explain)?;
-        let reg = MrReg { provider: memory_kind::CUDA, cookie, ..self.reg };
-        match self.device.mr_reg(&reg) {
-            Ok((mr, attr)) => Ok((mr, attr, Some(cookie))),
-            Err(e) => {
-                staging.release(cookie);
-                Err(e)
-            }
+            s.staging = Some(leaked);
+            Ok(leaked)
+        }
+    })?;
+    let cookie = staging.register(span).map_err(explain)?;
+    let reg = MrReg { provider: memory_kind::CUDA, cookie, ..*reg };
+    match device.mr_reg(&reg) {
+        Ok((mr, attr)) => Ok((mr, attr, Some(cookie))),
+        Err(e) => {
+            staging.release(cookie);
+            Err(e)
         }
     }
-
-    fn is_soft(&self) -> bool {
-        true
-    }
 }
 
-/// A router's soft device, which stages: it opens the memory by the descriptor of its allocation.
-struct RouterWays<'a> {
-    device: &'static RemoteDevice,
-    reg: MrReg,
-    span: &'a Span,
-}
-
-impl Ways for RouterWays<'_> {
-    type Made = (Handle, MrAttr, Option<u64>);
-
-    fn dma_buf(&mut self, _: i32, _: u64) -> Result<Self::Made> {
-        // No words: one of several routes; the reasons are in the region's attributes.
-        Err(Error::Unsupported)
-    }
-
-    fn address(&mut self) -> Result<Self::Made> {
-        // No words: one of several routes; the reasons are in the region's attributes.
-        Err(Error::Unsupported)
-    }
-
-    fn staged(&mut self) -> Result<Self::Made> {
-        let Shared::Descriptor { fd, offset, size } =
-            memory::export(self.span.at, self.span.length).map_err(explain)?
-        else {
-            return Err(refuse!(
-                Unsupported,
-                "a router opens GPU memory by a descriptor: allocate it with GDRC_CUDA_SHAREABLE"
-            ));
-        };
-        // SAFETY: just exported, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let name = self.span.device.bdf().map(|bdf| bdf.to_string()).unwrap_or_default();
-        let mut bdf = [0; 16];
-        // Names of PCI devices are shorter.
-        bdf.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
-        let memory = GpuMemory { bdf, offset, size };
-        let (mr, attr) = self.device.mr_reg_gpu(&self.reg, memory, fd.as_fd())?;
-        Ok((mr, attr, None))
-    }
-
-    fn is_soft(&self) -> bool {
-        true
-    }
+/// Registers with a router's soft device, which stages: it opens the memory by the descriptor of
+/// its allocation.
+fn stage_at_router(device: &RemoteDevice, reg: &MrReg, span: &Span) -> Result<Made> {
+    let Shared::Descriptor { fd, offset, size } =
+        memory::export(span.at, span.length).map_err(explain)?
+    else {
+        return Err(refuse!(
+            Unsupported,
+            "a router opens GPU memory by a descriptor: allocate it with GDRC_CUDA_SHAREABLE"
+        ));
+    };
+    // SAFETY: just exported, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let name = span.device.bdf().map(|bdf| bdf.to_string()).unwrap_or_default();
+    let mut bdf = [0; 16];
+    // Names of PCI devices are shorter.
+    bdf.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+    let memory = GpuMemory { bdf, offset, size };
+    let (mr, attr) = device.mr_reg_gpu(reg, memory, fd.as_fd())?;
+    Ok((mr, attr, None))
 }
 
 /// A NIC, which needs dma-buf or nvidia_peermem.
@@ -223,7 +183,7 @@ struct NicWays {
 }
 
 impl Ways for NicWays {
-    type Made = (Handle, MrAttr, Option<u64>);
+    type Made = Made;
 
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made> {
         let reg = MrReg { addr: offset, provider: memory_kind::CUDA, ..self.reg };
@@ -232,15 +192,6 @@ impl Ways for NicWays {
 
     fn address(&mut self) -> Result<Self::Made> {
         self.nic.mr_reg(&self.reg).map(|(mr, attr)| (mr, attr, None))
-    }
-
-    fn staged(&mut self) -> Result<Self::Made> {
-        // No words: one of several routes; the reasons are in the region's attributes.
-        Err(Error::Unsupported)
-    }
-
-    fn is_soft(&self) -> bool {
-        false
     }
 }
 
@@ -257,17 +208,14 @@ pub(crate) fn register(
     let (device, nic) = (device(ctx)?, nic(ctx));
     let state = state_or_new(ctx)?;
     let span = Span::of(reg.addr, reg.length).map_err(explain)?;
-    let (reg, sysfs) = (*reg, Path::new("/sys"));
-    let span = &span;
     let ((mr, attr, cookie), record) = match (nic, device.remote()) {
-        (Some(nic), _) => route::register(span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
-        (None, Some(device)) => {
-            route::register(span, dma_buf, sysfs, &mut RouterWays { device, reg, span })?
+        (Some(nic), _) => {
+            let mut ways = NicWays { nic, reg: *reg };
+            route::register(&span, dma_buf, Path::new("/sys"), &mut ways)?
         }
-        (None, None) => {
-            route::register(span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span })?
-        }
+        (None, Some(device)) => (stage_at_router(device, reg, &span)?, Record::STAGED),
+        (None, None) => (stage(device, state, reg, &span)?, Record::STAGED),
     };
-    with_state(state, |s| s.regions.push(GpuRegion { mr, span: *span, record, cookie }));
+    with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
     Ok((mr, attr))
 }

@@ -34,8 +34,8 @@ fn request<'a>(device: *const c_char, cfg: *const gdrc_config) -> Result<Request
         open_config::read(cfg).inspect_err(|&e| open_error::explain(name, Stage::Config, e))?;
     let explain = |&e: &Error| open_error::explain(name, Stage::Size, e);
     let kind = DeviceKind::of(name).inspect_err(explain)?;
-    kind.check(name, &config)?;
-    let need = kind.memsize(name, &config).inspect_err(explain)?;
+    (kind.check)(name, &config)?;
+    let need = (kind.memsize)(name, &config).inspect_err(explain)?;
     Ok(Request { name, kind, config, need })
 }
 
@@ -160,7 +160,7 @@ unsafe fn open_in(
     let slot =
         ClaimedSlot::claim().inspect_err(|&e| open_error::explain(r.name, Stage::Slots, e))?;
     // SAFETY: our contract is that of `open`.
-    match unsafe { r.kind.open(base, len, r.name, &r.config) } {
+    match unsafe { (r.kind.open)(base, len, r.name, &r.config) } {
         Ok(open) => {
             reason::clear();
             Ok(slot.publish(

@@ -380,10 +380,23 @@ fn negative(n: c_int) -> Error {
     refuse!(Invalid, "num_entries {n}: negative")
 }
 
-/// Checks the head of a list. The device checks the rest while it walks the list.
+/// The result of a post of the list at `wr`. `post` gets the place for the first request that it
+/// did not post, which is `wr` at first.
+///
+/// # Safety
+/// `bad` is NULL or writable; `post` may follow the list.
 #[inline(always)]
-pub(crate) fn check_list<T>(wr: *const T) -> Result<()> {
-    check(wr, "wr")
+pub(crate) unsafe fn posted<T>(
+    wr: *const T,
+    bad: *mut *const T,
+    post: impl FnOnce(&mut *const T) -> Result<()>,
+) -> c_int {
+    let mut first = wr;
+    match check(wr, "wr").and_then(|()| post(&mut first)) {
+        Ok(()) => 0,
+        // SAFETY: our contract.
+        Err(e) => unsafe { report_bad(e, bad, first) },
+    }
 }
 
 /// Reports the first request that was not posted.

@@ -9,42 +9,6 @@ use gdrcore_core::counters::Counters;
 use gdrcore_core::verbs::cause::Cause;
 use gdrcore_core::Result;
 
-const COUNT: usize = Counters::NAMES.len();
-const NAME_BYTES: usize = {
-    let mut n = 0;
-    let mut i = 0;
-    while i < COUNT {
-        n += Counters::NAMES[i].len() + 1;
-        i += 1;
-    }
-    n
-};
-
-/// The names with a NUL behind each, and their offsets. Computed by the compiler.
-struct Names {
-    text: [u8; NAME_BYTES],
-    start: [usize; COUNT],
-}
-
-static NAMES: Names = {
-    let mut names = Names { text: [0; NAME_BYTES], start: [0; COUNT] };
-    let mut at = 0;
-    let mut i = 0;
-    while i < COUNT {
-        names.start[i] = at;
-        let name = Counters::NAMES[i].as_bytes();
-        let mut j = 0;
-        while j < name.len() {
-            names.text[at] = name[j];
-            at += 1;
-            j += 1;
-        }
-        at += 1;
-        i += 1;
-    }
-    names
-};
-
 /// Copies the context's counters into `values`, at most `n`, in the order of gdrc_counter_name.
 /// They only grow (modulo 2^64).
 ///
@@ -87,14 +51,13 @@ unsafe fn copy(values: *mut u64, n: u32, get: impl FnOnce() -> Result<Counters>)
 /// Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_counter_count() -> u32 {
-    COUNT as u32
+    Counters::NAMES.len() as u32
 }
 
 /// The name of counter `i`, or NULL if there is none. Static. Threads: any. Cost: none.
 #[no_mangle]
 pub extern "C" fn gdrc_counter_name(i: u32) -> *const c_char {
-    let name = NAMES.start.get(i as usize).and_then(|&at| NAMES.text.get(at..));
-    name.map_or(core::ptr::null(), |s| s.as_ptr().cast())
+    Counters::C_NAMES.get(i as usize).map_or(core::ptr::null(), |name| name.as_ptr())
 }
 
 /// The last error on this context, with its likely cause; code GDRC_CAUSE_NONE if there was none.

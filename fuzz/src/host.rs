@@ -2,14 +2,15 @@
 
 use gdrcore_core::config::Config;
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{MrReg, SrqAttr};
+use gdrcore_core::device::SrqAttr;
 use gdrcore_core::engine::Guard;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::objects::Qp;
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::connection::Connection;
-use gdrcore_testkit::engine::OwnedEngine;
+use gdrcore_testkit::engine::{address, OwnedEngine};
+use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region, send_wr};
 
 /// Bytes that peers may access.
 const BUFFER: usize = 16 << 10;
@@ -42,13 +43,9 @@ pub(crate) struct Host {
     dc: DcWr,
 }
 
-fn gid(n: u8) -> [u8; 16] {
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, n]
-}
-
 impl Host {
     pub(crate) fn peer_addr(n: u8) -> PeerAddr {
-        PeerAddr { gid: gid(3 - n), port: 4791, ..PeerAddr::default() }
+        address(false, 3 - n)
     }
 
     pub(crate) fn new(n: u8) -> Host {
@@ -66,7 +63,7 @@ impl Host {
             seed: 7,
             ..Config::default()
         };
-        let addr = PeerAddr { gid: gid(n), port: 4791, ..PeerAddr::default() };
+        let addr = address(false, n);
         let engine = OwnedEngine::new(&config, addr);
         let buffer = vec![FILL; BUFFER + 2 * GUARD].into_boxed_slice();
         let (pd, cq, mr) = {
@@ -74,15 +71,7 @@ impl Host {
             let pd = g.pd_alloc().expect("pd");
             let (cq, _) = g.cq_create(16).expect("cq");
             let at = buffer.as_ptr() as u64 + GUARD as u64;
-            let reg = MrReg {
-                pd,
-                addr: at,
-                length: BUFFER as u64,
-                iova: at,
-                access: ALL,
-                provider: 0,
-                cookie: 0,
-            };
+            let reg = region(pd, at, BUFFER as u64, ALL);
             (pd, cq, g.mr_reg(&reg).expect("mr").1)
         };
         let tx = vec![0; 65_536];
@@ -110,13 +99,7 @@ impl Host {
 
     /// A QP in a given state; its peer is the other host.
     pub(crate) fn qp(&mut self, kind: u32, state: u32) -> (Handle, u32) {
-        let cap = QpCap {
-            max_send_wr: 8,
-            max_recv_wr: 8,
-            max_send_sge: 2,
-            max_recv_sge: 2,
-            max_inline_data: 32,
-        };
+        let cap = queues(8, 2, 32);
         let (pd, cq) = (self.pd, self.cq);
         let init = QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: kind, cap, ..QpInit::default() };
         let (qp, qpn, _) = self.engine.lock().qp_create(0, &init).expect("qp");
@@ -142,7 +125,7 @@ impl Host {
     pub(crate) fn xrc_target(&mut self, state: u32) -> ((Handle, u32), u32) {
         let (addr, _) = self.target();
         let sge = Sge { addr, length: BUFFER as u32, lkey: self.lkey };
-        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let wr = recv_wr(1, std::slice::from_ref(&sge));
         let (qp, number, srq) = {
             let mut g = self.engine.lock();
             let xrcd = g.xrcd_alloc().expect("xrcd");
@@ -170,20 +153,13 @@ impl Host {
     pub(crate) fn dc_target(&mut self, state: u32) -> (Handle, u32) {
         let (addr, _) = self.target();
         let sge = Sge { addr, length: BUFFER as u32, lkey: self.lkey };
-        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let wr = recv_wr(1, std::slice::from_ref(&sge));
         let (qp, srq) = {
             let mut g = self.engine.lock();
             let attr = SrqAttr { max_wr: 8, max_sge: 2, srq_limit: 0 };
             let srq = g.srq_create(0, self.pd, &attr).expect("srq").0;
-            let init = QpInit {
-                pd: self.pd,
-                send_cq: self.cq,
-                recv_cq: self.cq,
-                srq,
-                dc_key: DC_KEY,
-                qp_type: qp_type::DCT,
-                ..QpInit::default()
-            };
+            let init = queue_pair(qp_type::DCT, self.pd, [self.cq; 2], QpCap::default());
+            let init = QpInit { srq, dc_key: DC_KEY, ..init };
             let (qp, qpn, _) = g.qp_create(0, &init).expect("qp");
             ((qp, qpn), srq)
         };
@@ -202,7 +178,7 @@ impl Host {
 
     /// Requests of DC initiators are from now on for this target of the other host.
     pub(crate) fn aim(&mut self, dctn: u32) {
-        let dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
+        let dgid = Host::peer_addr(self.addr.gid[15]).gid;
         let attr = AhAttr { dgid, ..AhAttr::default() };
         let ah = self.engine.lock().ah_create(self.pd, &attr).expect("ah");
         self.dc = DcWr { ah, dc_key: DC_KEY, dctn };
@@ -230,7 +206,7 @@ impl Host {
 
     /// Moves a QP one state on, to a state of the path from INIT to RTS, or to SQD or ERR.
     fn step(&mut self, qp: Handle, kind: u32, to: u32, dest: u32) {
-        let dgid = if self.addr.gid == gid(1) { gid(2) } else { gid(1) };
+        let dgid = Host::peer_addr(self.addr.gid[15]).gid;
         let connection = Connection {
             qp_type: kind,
             access: ALL,
@@ -280,7 +256,7 @@ impl Host {
     pub(crate) fn post_recv(&mut self, qp: Handle, len: u32) {
         let (addr, _) = self.target();
         let sge = Sge { addr, length: len.min(BUFFER as u32), lkey: self.lkey };
-        let wr = RecvWr { wr_id: 1, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let wr = recv_wr(1, std::slice::from_ref(&sge));
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.
         let _ = unsafe { self.engine.post_recv(qp, &wr, &mut bad) };
@@ -297,19 +273,8 @@ impl Host {
         let word = atomic || op == wr_opcode::ATOMIC_WRITE;
         let length = if word { 8 } else { len.min(BUFFER as u32) };
         let sge = Sge { addr, length, lkey: self.lkey };
-        let wr = SendWr {
-            wr_id: 2,
-            next: core::ptr::null(),
-            sg_list: &sge,
-            num_sge: 1,
-            opcode: op,
-            send_flags: send_flags::SIGNALED,
-            imm_data: 0,
-            wr: WrOp { atomic: AtomicWr { remote_addr: va, compare_add: 1, swap: 2, rkey } },
-            remote_srqn: 0,
-            ext: WrExt::default(),
-        };
-        let mut wr = wr;
+        let rdma = RdmaWr { remote_addr: va, rkey };
+        let mut wr = send_wr(2, op, std::slice::from_ref(&sge), rdma);
         if self.dc.ah != 0 {
             // Of other types it is not read.
             wr.ext = WrExt { dc: self.dc };
@@ -319,8 +284,8 @@ impl Host {
             let (placement, length, level) = (flush_type::GLOBAL, len.into(), len % 3);
             let flush = FlushWr { remote_addr: va, rkey, placement, length, level };
             wr.wr = WrOp { flush };
-        } else if !atomic {
-            wr.wr = WrOp { rdma: RdmaWr { remote_addr: va, rkey } };
+        } else if atomic {
+            wr.wr = WrOp { atomic: AtomicWr { remote_addr: va, compare_add: 1, swap: 2, rkey } };
         }
         let mut bad = core::ptr::null();
         // SAFETY: request and list live through the call.

@@ -4,7 +4,6 @@
 //! * [`pair`]: two engines; the string selects the requests and the network's faults.
 //! * [`mod@dc`]: control and data packets of DC into targets and initiators in every state.
 //! * [`wire`]: the packet parsers.
-//! * [`mod@pcap`]: the reader of capture files.
 //! * [`mod@mail`]: messages between the processes of one address.
 //! * [`mod@router`]: the router's broker, with messages of any processes.
 //! * [`mod@policy`]: what a router reads of its operator: policies, maps of hosts, requests.
@@ -25,7 +24,6 @@ mod dc;
 mod feed;
 mod host;
 mod mail;
-mod pcap;
 mod policy;
 mod relay;
 mod remote;
@@ -46,7 +44,6 @@ pub use coverage::{Counts, Coverage};
 pub use dc::dc;
 pub use feed::{feed, Fed};
 pub use mail::{mail, Mailed};
-pub use pcap::{pcap, Seen};
 pub use policy::{policy, Ruled};
 pub use relay::{relay, Relayed};
 pub use remote::{remote, Served};
@@ -322,5 +319,5 @@ pub fn wire(data: &[u8]) {
     }
     let flow = Flow::v4([127, 0, 0, 1], [127, 0, 0, 2], 4791, 4791);
     let _ = flow.check(0, data);
-    let _ = gdrcore_core::wire::icrc::check_exact(data);
+    let _ = gdrcore_testkit::icrc::check_exact(data);
 }

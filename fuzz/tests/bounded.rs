@@ -121,11 +121,6 @@ fn parsers_take_anything() {
 }
 
 #[test]
-fn capture_files_of_any_content() {
-    reach("pcap", 4000, 2048, 100, gdrcore_fuzz::pcap);
-}
-
-#[test]
 fn c_calls_in_any_order_with_any_arguments() {
     let sum = run("capi", 300, 200_000, gdrcore_fuzz::capi);
     println!("{sum:#?}");

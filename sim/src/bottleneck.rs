@@ -12,9 +12,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::counters::Counters;
-use gdrcore_core::device::{MrAttr, MrReg};
+use gdrcore_core::device::MrAttr;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::engine::address;
+use gdrcore_testkit::requests::{queue_pair, queues, region, send_wr};
 use gdrcore_testkit::rng::Rng;
 
 use gdrcore_testkit::connection::Connection;
@@ -120,10 +122,7 @@ struct World {
 }
 
 fn node(seed: u64, n: usize, flags: u32) -> Node {
-    let mut gid = [0; 16];
-    gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 1]);
-    gid[15] = n as u8 + 1;
-    let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
+    let addr = address(false, n as u8 + 1);
     let config = Config {
         seed,
         flags,
@@ -141,35 +140,12 @@ impl Node {
         let mut g = self.engine.lock();
         let pd = g.pd_alloc().expect("room");
         let (cq, _) = g.cq_create(16).expect("room");
-        let cap = QpCap {
-            max_send_wr: DEPTH,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let init = QpInit {
-            xrcd: 0,
-            dc_key: 0,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: 0,
-            qp_type: qp_type::RC,
-            sq_sig_all: 1,
-            cap,
-        };
+        let init = queue_pair(qp_type::RC, pd, [cq; 2], queues(DEPTH, 1, 0));
+        let init = QpInit { sq_sig_all: 1, ..init };
         let (qp, qpn, _) = g.qp_create(0, &init).expect("room");
         let buf = Buf::new(MESSAGE as usize);
-        let reg = MrReg {
-            pd,
-            addr: buf.addr(),
-            length: u64::from(MESSAGE),
-            iova: buf.addr(),
-            access: access::LOCAL_WRITE | access::REMOTE_WRITE,
-            provider: 0,
-            cookie: 0,
-        };
+        let reg =
+            region(pd, buf.addr(), u64::from(MESSAGE), access::LOCAL_WRITE | access::REMOTE_WRITE);
         let (_, mr) = g.mr_reg(&reg).expect("room");
         (qp, qpn, cq, mr, buf)
     }
@@ -378,18 +354,8 @@ impl World {
             flow.done += u64::from(MESSAGE);
         }
         let sge = Sge { addr: flow.mr.iova, length: MESSAGE, lkey: flow.mr.lkey };
-        let wr = SendWr {
-            wr_id: 1,
-            next: std::ptr::null(),
-            sg_list: &sge,
-            num_sge: 1,
-            opcode: wr_opcode::RDMA_WRITE,
-            send_flags: send_flags::SIGNALED,
-            imm_data: 0,
-            wr: WrOp { rdma: RdmaWr { remote_addr: flow.target.iova, rkey: flow.target.rkey } },
-            remote_srqn: 0,
-            ext: WrExt::default(),
-        };
+        let to = RdmaWr { remote_addr: flow.target.iova, rkey: flow.target.rkey };
+        let wr = send_wr(1, wr_opcode::RDMA_WRITE, std::slice::from_ref(&sge), to);
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the calls.
         while unsafe { engine.post_send(flow.qp, &wr, &mut bad) }.is_ok() {}

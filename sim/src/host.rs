@@ -11,12 +11,11 @@ use gdrcore_core::mem::Memory as _;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::objects::Qp;
-use gdrcore_core::verbs::types::{
-    access, qp_type, AhAttr, Handle, QpCap, QpInit, RecvWr, SendWr, Sge,
-};
+use gdrcore_core::verbs::types::{access, qp_type, AhAttr, Handle, QpCap, QpInit, SendWr, Sge};
 use gdrcore_core::verbs::NONE;
 use gdrcore_core::Error;
-use gdrcore_testkit::engine::OwnedEngine;
+use gdrcore_testkit::engine::{address, OwnedEngine};
+use gdrcore_testkit::requests::{queue_pair, recv_wr, region};
 use gdrcore_testkit::rng::Rng;
 use gdrcore_testkit::weak::WeakMemory;
 
@@ -108,14 +107,7 @@ pub struct Host {
 impl Host {
     /// Host number `n`; its engine is the `life`th of this number. Each one has other QPNs.
     fn new(rng: &mut Rng, n: usize, scenario: &Scenario, life: u64) -> Host {
-        let mut gid = [0; 16];
-        if scenario.v6 {
-            gid[..2].copy_from_slice(&[0xfd, 0]);
-        } else {
-            gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
-        }
-        gid[15] = scenario.device(n) as u8 + 1;
-        let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
+        let addr = address(scenario.v6, scenario.device(n) as u8 + 1);
         let dc = scenario.has(feature::DC);
         let contexts = match dc && !is_of_xrc(n, scenario) {
             true => rng.pick(&[1, 1, 2, 2, 3, 4, 16]),
@@ -378,13 +370,8 @@ impl Host {
             self.slow.prepare();
         }
         let reg = MrReg {
-            pd: self.pd,
-            addr: buf.addr(),
-            length: len as u64,
-            iova: buf.addr(),
-            access: ALL | access::MW_BIND,
             provider: slow.into(),
-            cookie: 0,
+            ..region(self.pd, buf.addr(), len as u64, ALL | access::MW_BIND)
         };
         let (handle, mr) = self.in_all(
             |g| g.mr_reg(&reg).expect("room"),
@@ -412,12 +399,7 @@ impl Host {
 
     /// Posts one receive request, to the QP or to the host's SRQ.
     pub fn post_recv(&self, qp: Option<Handle>, wr_id: u64, sges: &[Sge]) -> Result<(), String> {
-        let wr = RecvWr {
-            wr_id,
-            next: std::ptr::null(),
-            sg_list: sges.as_ptr(),
-            num_sge: sges.len() as i32,
-        };
+        let wr = recv_wr(wr_id, sges);
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the call.
         let posted = armed(|| unsafe {
@@ -480,16 +462,8 @@ fn make_contexts(g: &mut Guard<'_>) {
     let cq = g.cq_create(1).expect("room").0;
     let attr = SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 };
     let srq = g.srq_create(0, pd, &attr).expect("room").0;
-    let init = QpInit {
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq,
-        qp_type: qp_type::DCT,
-        cap: QpCap::default(),
-        ..QpInit::default()
-    };
-    let qp = g.qp_create(0, &init).expect("room").0;
+    let init = queue_pair(qp_type::DCT, pd, [cq; 2], QpCap::default());
+    let qp = g.qp_create(0, &QpInit { srq, ..init }).expect("room").0;
     g.qp_destroy(0, qp).expect("unused");
     g.srq_destroy(0, srq).expect("unused");
     g.cq_destroy(cq).expect("unused");

@@ -2,6 +2,7 @@
 
 use gdrcore_core::verbs::types::*;
 use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::requests::queues;
 use gdrcore_testkit::rng::Rng;
 
 use crate::host::Host;
@@ -46,13 +47,8 @@ impl Link {
         // reset.
         for k in e.qps().count()..plan.qps(i) {
             let mut g = h.lock();
-            let cap = QpCap {
-                max_send_wr: plan.depth as u32,
-                max_recv_wr: plan.recvs as u32,
-                max_send_sge: plan.sge,
-                max_recv_sge: plan.sge,
-                max_inline_data: 128,
-            };
+            let sends = queues(plan.depth as u32, plan.sge, 128);
+            let cap = QpCap { max_recv_wr: plan.recvs as u32, ..sends };
             let srq = match &h.shared {
                 Some(shared) if plan.srq[i] => shared.srq,
                 _ => 0,

@@ -6,12 +6,13 @@
 use crate::connection::Connection;
 pub use crate::memory::Buffer;
 use crate::patience;
+use crate::requests::{queue_pair, queues, recv_wr, region};
 use crate::rng::Rng;
-use gdrcore_core::device::{Device, MrAttr, MrReg};
+use gdrcore_core::device::{Device, MrAttr};
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::{
     access, mtu, qp_type, send_flags, wc_status, wr_opcode, AhAttr, AtomicWr, FlushWr, Handle,
-    QpCap, QpInit, RdmaWr, RecvWr, SendWr, Sge, UdWr, Wc, WrOp,
+    RdmaWr, SendWr, Sge, UdWr, Wc, WrOp,
 };
 use gdrcore_core::Result;
 use std::time::Duration;
@@ -168,35 +169,10 @@ impl<'d> End<'d> {
 
     /// The rest of [`End::new`].
     fn on(dev: &'d dyn Device, shape: Shape, pd: Handle, cq: Handle) -> Result<End<'d>> {
-        let cap = QpCap {
-            max_send_wr: shape.depth,
-            max_recv_wr: shape.depth,
-            max_send_sge: shape.sge,
-            max_recv_sge: shape.sge,
-            max_inline_data: 64,
-        };
-        let init = QpInit {
-            xrcd: 0,
-            dc_key: 0,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: 0,
-            qp_type: shape.qp_type,
-            sq_sig_all: 0,
-            cap,
-        };
-        let (qp, qpn, _) = dev.qp_create(&init)?;
+        let cap = queues(shape.depth, shape.sge, 64);
+        let (qp, qpn, _) = dev.qp_create(&queue_pair(shape.qp_type, pd, [cq; 2], cap))?;
         let buffer = Buffer::new(shape.buffer);
-        let reg = MrReg {
-            pd,
-            addr: buffer.addr(),
-            length: shape.buffer as u64,
-            iova: buffer.addr(),
-            access: shape.access,
-            provider: 0,
-            cookie: 0,
-        };
+        let reg = region(pd, buffer.addr(), shape.buffer as u64, shape.access);
         let (mr, attr) = match dev.mr_reg(&reg) {
             Ok(made) => made,
             Err(e) => {
@@ -360,12 +336,7 @@ impl<'d> End<'d> {
     /// Posts a receive with one scatter/gather entry of the own buffer (none if `len` is 0).
     pub fn post_recv(&self, wr_id: u64, offset: u64, len: u32) -> Result<()> {
         let pieces = [self.piece(offset, len)];
-        let wr = RecvWr {
-            wr_id,
-            next: std::ptr::null(),
-            sg_list: pieces.as_ptr(),
-            num_sge: i32::from(len > 0),
-        };
+        let wr = recv_wr(wr_id, if len == 0 { &[] } else { &pieces });
         let mut bad = std::ptr::null();
         // SAFETY: request and piece live on this stack frame until the call returns.
         unsafe { self.dev.post_recv(self.qp, &wr, &mut bad) }

@@ -5,6 +5,18 @@ use gdrcore_core::config::Config;
 use gdrcore_core::engine::{Engine, Guard};
 use gdrcore_core::roce::peer::PeerAddr;
 
+/// The address of the host `n` of a test: 10.0.0.n, or fd00::n.
+pub fn address(v6: bool, n: u8) -> PeerAddr {
+    let mut gid = [0; 16];
+    if v6 {
+        gid[..2].copy_from_slice(&[0xfd, 0]);
+    } else {
+        gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
+    }
+    gid[15] = n;
+    PeerAddr { gid, port: 4791, ..PeerAddr::default() }
+}
+
 /// An engine, its memory and its address. The engine is dropped before the memory.
 pub struct OwnedEngine {
     engine: Engine,

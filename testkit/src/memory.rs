@@ -31,6 +31,12 @@ impl Buffer {
         self.at as u64
     }
 
+    /// Its length in bytes; one at least.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Its first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.at
@@ -50,6 +56,16 @@ impl Buffer {
         // SAFETY: the range lies inside the mapping, and `out` is fresh.
         unsafe { self.at.add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), len) };
         out
+    }
+
+    /// Copies 8 bytes in, in the order of the machine.
+    pub fn write_u64(&self, offset: usize, value: u64) {
+        self.write(offset, &value.to_ne_bytes());
+    }
+
+    /// Copies 8 bytes out, in the order of the machine.
+    pub fn read_u64(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.read(offset, 8).try_into().expect("8 bytes"))
     }
 }
 

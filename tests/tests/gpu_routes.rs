@@ -17,7 +17,6 @@ type Made = (Route, i32, u64);
 struct Nic {
     dma_buf: Result<()>,
     address: Result<()>,
-    soft: bool,
     asked: u32,
 }
 
@@ -34,20 +33,10 @@ impl Ways for Nic {
         self.asked += 1;
         self.address.map(|()| (Route::Peermem, -1, 0))
     }
-    fn staged(&mut self) -> Result<Made> {
-        if self.soft {
-            Ok((Route::Staged, -1, 0))
-        } else {
-            Err(Error::Unsupported)
-        }
-    }
-    fn is_soft(&self) -> bool {
-        self.soft
-    }
 }
 
 fn nic(dma_buf: Result<()>, address: Result<()>) -> Nic {
-    Nic { dma_buf, address, soft: false, asked: 0 }
+    Nic { dma_buf, address, asked: 0 }
 }
 
 /// The route and the reasons of a result.
@@ -102,10 +91,6 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     cuda::option("FAKECUDA_DMABUF", 1);
     cuda::fail("cuMemGetHandleForAddressRange", 2, 0, 1);
     assert_eq!(take(&mut nic(Ok(()), Ok(())), &with).unwrap().1.code, 2);
-
-    let mut soft = Nic { soft: true, ..nic(Ok(()), Ok(())) };
-    let want = (Route::Staged, Reason::SoftDevice, Reason::SoftDevice);
-    assert_eq!((gist(take(&mut soft, &with)), soft.asked), (Ok(want), 0));
 
     // A descriptor that the program gave is used, and stays the program's.
     let (own, _) = span.dma_buf().unwrap();

@@ -2,12 +2,12 @@
 //! wire: plain RoCEv2 that says whose it is by its source.
 
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_core::wire::Flow;
 use gdrcore_core::Error;
 use gdrcore_net::addr::ROCE_PORT;
 use gdrcore_net::shm::relay::{Put, PACKET_MAX};
 use gdrcore_net::via::proto::Route;
+use gdrcore_testkit::icrc::check_exact;
 use gdrcore_tests::forge::datagram;
 use gdrcore_tests::sniffed::{packets, sniff};
 use gdrcore_tests::tools::{find, run, Running};

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::span::Span;
 use core::ffi::CStr;
 use gdrcore_core::{numbered, Error, Result};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
 numbered! {
@@ -61,8 +62,18 @@ pub struct Record {
     pub code: i32,
 }
 
-/// The registrations that a device offers, one function for each route. Each returns the
-/// registration that it made, or the error.
+impl Record {
+    /// That of a device that is software, where only copies are possible.
+    pub const STAGED: Record = Record {
+        route: Route::Staged,
+        no_dma_buf: Reason::SoftDevice,
+        no_peermem: Reason::SoftDevice,
+        code: 0,
+    };
+}
+
+/// The registrations that a NIC offers, one function for each route. Each returns the registration
+/// that it made, or the error.
 pub trait Ways {
     /// The result of a registration.
     type Made;
@@ -70,20 +81,6 @@ pub trait Ways {
     fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made>;
     /// The GPU's address as it is.
     fn address(&mut self) -> Result<Self::Made>;
-    /// Copies.
-    fn staged(&mut self) -> Result<Self::Made>;
-    /// Software: only copies are possible.
-    fn is_soft(&self) -> bool;
-}
-
-/// A descriptor that is closed when dropped.
-struct Fd(i32);
-
-impl Drop for Fd {
-    fn drop(&mut self) {
-        // SAFETY: ours alone, and not used after this.
-        unsafe { libc::close(self.0) };
-    }
 }
 
 /// Whether the kernel lets NICs pin GPU addresses: `nvidia_peermem`, or the older `nv_peer_mem`.
@@ -105,16 +102,14 @@ pub fn register<W: Ways>(
     ways: &mut W,
 ) -> Result<(W::Made, Record)> {
     let mut record = Record::default();
-    if ways.is_soft() {
-        (record.no_dma_buf, record.no_peermem) = (Reason::SoftDevice, Reason::SoftDevice);
-        record.route = Route::Staged;
-        return Ok((ways.staged()?, record));
-    }
     // No words: the record has the reasons.
     let mut last = Error::Unsupported;
     let exported = match own {
         Some((fd, offset)) => Ok((None, fd, offset)),
-        None => span.dma_buf().map(|(fd, offset)| (Some(Fd(fd)), fd, offset)),
+        // SAFETY: just exported, and nobody else's.
+        None => span
+            .dma_buf()
+            .map(|(fd, offset)| (Some(unsafe { OwnedFd::from_raw_fd(fd) }), fd, offset)),
     };
     match exported {
         Ok((_keep, fd, offset)) => match ways.dma_buf(fd, offset) {
@@ -123,34 +118,14 @@ pub fn register<W: Ways>(
                 return Ok((made, record));
             }
             Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),
-            Err(e) => {
-                (record.no_dma_buf, record.code, last) = (Reason::NotTaken, -e.errno(), e);
-                if own.is_some() {
-                    return Err(e);
-                }
-            }
+            Err(e) if own.is_some() => return Err(e),
+            Err(e) => (record.no_dma_buf, record.code, last) = (Reason::NotTaken, -e.errno(), e),
         },
         Err(Failure { code, .. }) => (record.no_dma_buf, record.code) = (Reason::NotExported, code),
     }
-    if has_peermem(sysfs) {
-        match ways.address() {
-            Ok(made) => {
-                record.route = Route::Peermem;
-                return Ok((made, record));
-            }
-            Err(e @ (Error::NoMemory | Error::StaleHandle)) => return Err(e),
-            Err(e) => (record.no_peermem, record.code, last) = (Reason::Refused, -e.errno(), e),
-        }
-    } else {
-        record.no_peermem = Reason::NoPeermem;
+    if !has_peermem(sysfs) {
+        return Err(last);
     }
-    match ways.staged() {
-        Ok(made) => {
-            record.route = Route::Staged;
-            Ok((made, record))
-        }
-        // A NIC: its own refusals of the routes that it supports are more exact.
-        Err(Error::Unsupported) => Err(last),
-        Err(e) => Err(e),
-    }
+    record.route = Route::Peermem;
+    Ok((ways.address()?, record))
 }

@@ -5,7 +5,7 @@
 //! that were lost are counted.
 
 use crate::signals::without_signals;
-use crate::sys::last_error;
+use crate::sys::{last_error, wait_ready};
 use crate::thread_lock::ForkLock;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,9 +26,7 @@ pub struct ErrorStream {
 /// Whether standard error, as far as it can be asked, takes a line within `ms` milliseconds. A pipe
 /// that can be written has room for PIPE_BUF bytes.
 fn takes_line(ms: c_int) -> bool {
-    let mut fd = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, which lives through the call.
-    unsafe { libc::poll(&mut fd, 1, ms) == 1 }
+    wait_ready(libc::STDERR_FILENO, libc::POLLOUT, ms)
 }
 
 impl Default for ErrorStream {

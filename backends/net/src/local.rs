@@ -29,7 +29,7 @@ pub(crate) use sweep::sweep;
 use crate::addr::Endpoint;
 use crate::closing;
 use crate::rights::{self, Foreign};
-use crate::sys::{check, errno, stat, stat_at, Fd};
+use crate::sys::{check, errno, get_option, stat, stat_at, wait_ready, Fd};
 use core::ffi::CStr;
 use core::fmt::Write;
 use gdrcore_core::error::{Error, Result};
@@ -458,12 +458,7 @@ pub(crate) fn is_open(fd: &mut Foreign) -> bool {
 
 /// Whether a connection is closed at its other end. Leaves the bytes that came.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one live entry; no wait.
-    unsafe {
-        libc::poll(&mut p, 1, 0) > 0
-            && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
-    }
+    wait_ready(fd, libc::POLLRDHUP, 0)
 }
 
 /// The effective user of this process, as its user namespace names it.
@@ -515,14 +510,7 @@ fn read_number(path: &core::ffi::CStr, buffer: &mut [u8]) -> Option<u32> {
 /// The credentials of a connected socket's other end, as the kernel noted them at its listen or
 /// connect.
 pub(crate) fn peer_of(fd: RawFd) -> Option<libc::ucred> {
-    // SAFETY: zeroes are valid credentials.
-    let mut cred: libc::ucred = unsafe { core::mem::zeroed() };
-    let mut len = core::mem::size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers describe `cred` and its length, both live through the call.
-    let rc = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len)
-    };
-    (rc == 0).then_some(cred)
+    get_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()
 }
 
 /// Whether the process at the other end of a connected socket is of this user.

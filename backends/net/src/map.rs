@@ -93,6 +93,11 @@ impl Map {
         Ok(())
     }
 
+    /// As [`Map::as_ptr`].
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
     /// First byte; aligned to a page.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()

@@ -73,37 +73,45 @@ pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 /// Passes the interface of an index to `read`: `ifinfomsg`, and attributes.
 pub(crate) fn interface<T>(index: u32, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let mut request = [0u8; HEADER + IFINFOMSG + 8];
-    request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
-    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     request[HEADER + 4..HEADER + 8].copy_from_slice(&index.to_ne_bytes());
     // Without statistics, so that the answer is short.
     let mask = &mut request[HEADER + IFINFOMSG..];
     mask[..2].copy_from_slice(&8u16.to_ne_bytes());
     mask[2..4].copy_from_slice(&libc::IFLA_EXT_MASK.to_ne_bytes());
     mask[4..].copy_from_slice(&SKIP_STATS.to_ne_bytes());
-    ask(libc::NETLINK_ROUTE, &mut request, libc::RTM_NEWLINK, read)
+    ask(libc::NETLINK_ROUTE, libc::RTM_GETLINK, &mut request, libc::RTM_NEWLINK, read)
 }
 
-/// Fills in the length of a request and sends it. Passes the answer without its header to `read`,
-/// if it is of the type `kind`. `None`: another answer, such as an error. The kernel answers within
-/// the call that sends. For interfaces, and before Linux 6.9 for addresses, that call waits while
-/// another process changes the network. Cost: four system calls.
+/// Fills in the header of a request and sends it. `flags`: beside NLM_F_REQUEST. `None`: the kernel
+/// does not take it.
+pub(crate) fn send(nl: &Fd, kind: u16, flags: i32, request: &mut [u8]) -> Option<()> {
+    let len = request.len();
+    let header = request.get_mut(..8)?;
+    header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+    header[4..6].copy_from_slice(&kind.to_ne_bytes());
+    header[6..].copy_from_slice(&((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+    // SAFETY: pointer and length are those of `request`.
+    let sent = unsafe { libc::send(nl.raw(), request.as_ptr().cast(), len, 0) };
+    (sent == len as isize).then_some(())
+}
+
+/// Sends a request of the type `asked`. Passes the answer without its header to `read`, if it is of
+/// the type `kind`. `None`: another answer, such as an error. The kernel answers within the call
+/// that sends. For interfaces, and before Linux 6.9 for addresses, that call waits while another
+/// process changes the network. Cost: four system calls.
 pub(crate) fn ask<T>(
     protocol: i32,
+    asked: u16,
     request: &mut [u8],
     kind: u16,
     read: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Option<T> {
-    let (nl, len) = (socket(protocol)?, request.len());
-    request.get_mut(..4)?.copy_from_slice(&(len as u32).to_ne_bytes());
+    let nl = socket(protocol)?;
+    send(&nl, asked, 0, request)?;
     let mut answer = [0u8; 4096];
-    // SAFETY: pointers and lengths are those of `request` and of `answer`.
-    let n = unsafe {
-        if libc::send(nl.raw(), request.as_ptr().cast(), len, 0) != len as isize {
-            return None;
-        }
-        libc::recv(nl.raw(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
-    };
+    let (at, most) = (answer.as_mut_ptr().cast(), answer.len());
+    // SAFETY: pointer and length are those of `answer`.
+    let n = unsafe { libc::recv(nl.raw(), at, most, libc::MSG_DONTWAIT) };
     let answer = usize::try_from(n).ok().and_then(|n| answer.get(..n))?;
     let (len, answered) = answer.get(..HEADER).map(|h| (word(h, 0) as usize, half(h, 4)))?;
     (answered == kind).then(|| read(answer.get(HEADER..len)?))?
@@ -149,8 +157,6 @@ pub(crate) fn route<T>(
         None => &[],
     };
     let mut request = [0u8; HEADER + RTMSG + 3 * (4 + 16)];
-    request[4..6].copy_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
-    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     let bits = |ip: &[u8]| (8 * ip.len()) as u8;
     request[HEADER..HEADER + 3].copy_from_slice(&[family as u8, bits(target), bits(source)]);
     request[HEADER + 8..HEADER + RTMSG].copy_from_slice(&flags.to_ne_bytes());
@@ -168,5 +174,5 @@ pub(crate) fn route<T>(
         request[len + 4..len + 4 + value.len()].copy_from_slice(value);
         len += 4 + value.len();
     }
-    ask(libc::NETLINK_ROUTE, &mut request[..len], libc::RTM_NEWROUTE, read)
+    ask(libc::NETLINK_ROUTE, libc::RTM_GETROUTE, &mut request[..len], libc::RTM_NEWROUTE, read)
 }

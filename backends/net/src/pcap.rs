@@ -11,17 +11,40 @@
 //! without a lock is begun anew.
 
 use crate::addr::Endpoint;
+use crate::error_stream;
 use crate::signals::without_signals;
-use crate::sys::{check, errno, Fd};
+use crate::sys::{any_ready, check, errno, stat, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use gdrcore_core::wire::ip::{emit_frame_headers, ETHERNET_LEN};
-use gdrcore_core::wire::pcap::{FileHeader, RECORD_HEADER_LEN};
 use std::ffi::CStr;
-use std::io::Write;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::time::Duration;
+
+/// What a file begins with: classic pcap, version 2.4, in the byte order of this machine; times in
+/// nanoseconds; Ethernet frames, whole.
+fn file_header() -> [u8; 24] {
+    let mut b = [0; 24];
+    b[..4].copy_from_slice(&0xA1B2_3C4Du32.to_ne_bytes());
+    b[4..6].copy_from_slice(&2u16.to_ne_bytes());
+    b[6..8].copy_from_slice(&4u16.to_ne_bytes());
+    // The longest record that readers of the format accept, and the link type of Ethernet.
+    b[16..20].copy_from_slice(&(256u32 << 10).to_ne_bytes());
+    b[20..].copy_from_slice(&1u32.to_ne_bytes());
+    b
+}
+
+/// What is in front of a frame of `bytes` that was seen `time_ns` after the epoch. The format's
+/// seconds end in 2106.
+fn record_header(time_ns: u64, bytes: u32) -> [u8; 16] {
+    let (seconds, rest) = ((time_ns / 1_000_000_000) as u32, (time_ns % 1_000_000_000) as u32);
+    let mut b = [0; 16];
+    for (to, word) in b.chunks_exact_mut(4).zip([seconds, rest, bytes, bytes]) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    b
+}
 
 /// Least bytes of memory for [`Pcap::open`].
 pub const MEM_MIN: usize = 4096;
@@ -102,8 +125,7 @@ fn birth(fd: RawFd) -> u64 {
 
 /// Whether a file begins with our header. `None`: it is empty.
 fn has_header(fd: RawFd) -> Result<Option<bool>> {
-    let (mut found, mut wanted) = ([0u8; FileHeader::LEN], [0u8; FileHeader::LEN]);
-    FileHeader::ethernet().emit(&mut wanted);
+    let (mut found, wanted) = ([0u8; 24], file_header());
     // SAFETY: the buffer has room for as many bytes as are asked for.
     let n = check(unsafe { libc::pread(fd, found.as_mut_ptr().cast(), found.len(), 0) } as i32)?;
     Ok((n > 0).then_some(n as usize == found.len() && found == wanted))
@@ -117,8 +139,7 @@ fn write_header(fd: RawFd, replace: bool) -> Result<()> {
     if has_header(fd)?.is_some() {
         return Ok(());
     }
-    let mut header = [0u8; FileHeader::LEN];
-    FileHeader::ethernet().emit(&mut header);
+    let header = file_header();
     // SAFETY: the buffer lives through the call.
     let write = || unsafe { libc::write(fd, header.as_ptr().cast(), header.len()) } as i32;
     let n = check(without_signals(write))?;
@@ -174,29 +195,12 @@ fn begin(fd: RawFd, id: FileId, earlier: Earlier) -> Result<()> {
 /// Prints one line on standard error if it has room: the data path waits for no reader.
 #[cold]
 fn say(fd: RawFd, errno: i32) {
-    let (mut link, mut path, mut reason, mut line) =
-        ([0u8; 40], [0u8; 256], [0u8; 128], [0u8; 512]);
-    // The last byte stays 0, because nothing is written to it.
-    let _ = write!(&mut link[..39], "/proc/self/fd/{fd}");
-    // SAFETY: a terminated string, and room for as many bytes as is said in each.
-    let n = unsafe {
-        libc::strerror_r(errno, reason.as_mut_ptr().cast(), reason.len());
-        libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len())
-    };
-    let path = std::str::from_utf8(&path[..usize::try_from(n).unwrap_or(0)]).unwrap_or("file");
-    let reason =
-        CStr::from_bytes_until_nul(&reason).ok().and_then(|r| r.to_str().ok()).unwrap_or("error");
-    let mut rest = &mut line[..];
-    let _ = writeln!(rest, "gdrcore: the capture {path} ends here ({reason}); traffic continues");
-    let left = rest.len();
-    let mut p = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one descriptor; the line lives through the call.
-    unsafe {
-        if libc::poll(&mut p, 1, 0) == 1 && p.revents & libc::POLLOUT != 0 {
-            without_signals(|| {
-                libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len() - left)
-            });
-        }
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    let path = path.unwrap_or_else(|_| "file".into());
+    let (path, reason) = (path.display(), std::io::Error::from_raw_os_error(errno));
+    let line = format!("gdrcore: the capture {path} ends here ({reason}); traffic continues\n");
+    if any_ready([(libc::STDERR_FILENO, libc::POLLOUT)]) {
+        let _ = without_signals(|| error_stream::write(libc::STDERR_FILENO, &line, None));
     }
 }
 
@@ -227,10 +231,7 @@ impl Pcap {
             }
             other => other?,
         };
-        // SAFETY: stat is plain data for which zeroes are valid.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `st` has room for the answer.
-        check(unsafe { libc::fstat(fd.raw(), &mut st) })?;
+        let st = stat(fd.raw())?;
         let is_file = match st.st_mode & libc::S_IFMT {
             libc::S_IFREG => true,
             libc::S_IFCHR => false,
@@ -255,9 +256,7 @@ impl Pcap {
             wall_offset_ns,
         };
         if !is_file {
-            let mut header = [0u8; FileHeader::LEN];
-            FileHeader::ethernet().emit(&mut header);
-            p.append(&[&header]);
+            p.append(&[&file_header()]);
             p.flush();
         }
         match p.failed {
@@ -281,7 +280,6 @@ impl Pcap {
             self.lost += 1;
             return;
         }
-        let mut record = [0u8; RECORD_HEADER_LEN];
         let frame = &mut [0u8; FRAME_HEADER];
         let headers = emit_frame_headers(
             &src.ip,
@@ -307,9 +305,8 @@ impl Pcap {
         let wall = now_ns.wrapping_add(self.wall_offset_ns);
         // A frame is below 64 KiB and its headers.
         let bytes = (headers + udp_payload.len()) as u32;
-        FileHeader::ethernet().emit_record(wall, bytes, bytes, &mut record);
         self.waiting += 1;
-        self.append(&[&record, &frame[..headers], udp_payload]);
+        self.append(&[&record_header(wall, bytes), &frame[..headers], udp_payload]);
     }
 
     /// Writes the packets of a burst to the file, by one write(2) if the buffer holds them: packets

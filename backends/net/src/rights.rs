@@ -96,7 +96,7 @@ impl Foreign {
 
     /// An accepted connection. Its listener determines whether descriptors may come.
     pub fn accepted(fd: OwnedFd) -> Foreign {
-        let refused = get_option(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS) == Ok(0);
+        let refused = get_option(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS) == Ok(0i32);
         let holds = if refused { Holds::Nothing } else { Holds::Arrivals };
         Foreign { fd: ManuallyDrop::new(fd), holds }
     }

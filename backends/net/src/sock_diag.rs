@@ -56,8 +56,6 @@ fn receiver(from: &Endpoint, at: &Endpoint) -> Option<Socket> {
     // nlmsghdr, then `inet_diag_req_v2`: family 1, protocol 1, extensions 1, padding 1, states 4,
     // and the id.
     let mut request = [0u8; HEADER + 8 + ID_LEN];
-    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     request[HEADER..HEADER + 2].copy_from_slice(&[family as u8, libc::IPPROTO_UDP as u8]);
     request[HEADER + 4..HEADER + 8].fill(0xff);
     // For UDP the source is the packet's, and the target the socket's own address.
@@ -69,7 +67,8 @@ fn receiver(from: &Endpoint, at: &Endpoint) -> Option<Socket> {
     id[36..40].copy_from_slice(&at.scope_id.to_ne_bytes());
     // INET_DIAG_NOCOOKIE: any socket of these addresses.
     id[40..].fill(0xff);
-    ask(NETLINK_SOCK_DIAG, &mut request, SOCK_DIAG_BY_FAMILY, |told| parse(told, at))
+    let kind = SOCK_DIAG_BY_FAMILY;
+    ask(NETLINK_SOCK_DIAG, kind, &mut request, kind, |told| parse(told, at))
 }
 
 /// Reads an `inet_diag_msg`; `None`: the socket has another port.

@@ -2,7 +2,7 @@
 
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// errno of the last failed call of this thread.
 #[inline]
@@ -41,12 +41,13 @@ pub(crate) unsafe fn populate(p: *mut u8, len: usize) -> Result<()> {
 
 /// A descriptor that is closed when dropped.
 #[derive(Debug)]
-pub(crate) struct Fd(RawFd);
+pub(crate) struct Fd(OwnedFd);
 
 impl Fd {
     /// Owns the descriptor that a libc call returned, or returns the error.
     pub(crate) fn from_call(rc: i32) -> Result<Fd> {
-        check(rc).map(Fd)
+        // SAFETY: open, and nobody else's.
+        check(rc).map(|fd| Fd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Another descriptor of the same file as `fd`, closed on exec.
@@ -57,28 +58,19 @@ impl Fd {
 
     #[inline]
     pub(crate) fn raw(&self) -> RawFd {
-        self.0
+        self.0.as_raw_fd()
     }
 }
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open for as long as it is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.0) }
+        self.0.as_fd()
     }
 }
 
 impl From<Fd> for OwnedFd {
     fn from(fd: Fd) -> OwnedFd {
-        // SAFETY: open, and `fd` gives it up.
-        unsafe { OwnedFd::from_raw_fd(core::mem::ManuallyDrop::new(fd).0) }
-    }
-}
-
-impl Drop for Fd {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is ours alone and is not used after this.
-        unsafe { libc::close(self.0) };
+        fd.0
     }
 }
 
@@ -181,10 +173,25 @@ pub(crate) fn set_filter(fd: RawFd, name: i32, code: &[libc::sock_filter]) -> Re
     set_option(fd, libc::SOL_SOCKET, name, Program { len, zero: [0; 3], filter: code.as_ptr() })
 }
 
-/// `getsockopt` of an int.
-pub(crate) fn get_option(fd: RawFd, level: i32, name: i32) -> Result<i32> {
-    let mut value = 0i32;
-    let mut len = core::mem::size_of::<i32>() as libc::socklen_t;
+/// A value that a socket option may have.
+///
+/// # Safety
+/// All bytes are valid values.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: integers, and a struct of integers.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Plain for [u32; N] {}
+// SAFETY: as above.
+unsafe impl Plain for libc::ucred {}
+
+/// `getsockopt` of a plain value.
+pub(crate) fn get_option<T: Plain>(fd: RawFd, level: i32, name: i32) -> Result<T> {
+    // SAFETY: zeroes are a value, as all bytes are.
+    let mut value: T = unsafe { core::mem::zeroed() };
+    let mut len = core::mem::size_of::<T>() as libc::socklen_t;
     // SAFETY: the pointers describe `value` and its length, both live through the call.
     let rc = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
     check(rc).map(|_| value)

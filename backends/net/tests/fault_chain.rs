@@ -7,15 +7,37 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const ROLE: &str = "GDRCORE_FAULT_ROLE";
 
-/// Runs the test `name` of this file again, as the process under test.
-fn run(name: &str) -> ExitStatus {
-    let me = std::env::current_exe().unwrap();
-    let out = Command::new(me)
-        .args(["--exact", name, "--test-threads=1"])
-        .env(ROLE, "1")
-        .output()
-        .unwrap();
-    out.status
+/// Runs the test `name` of this file again, as the process under test, by `command`.
+fn run(name: &str, command: impl FnOnce(&mut Command) -> &mut Command) -> ExitStatus {
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", name, "--test-threads=1"]).env(ROLE, "1");
+    command(&mut again).output().unwrap().status
+}
+
+/// How a process under test ends.
+#[derive(Debug, PartialEq, Eq)]
+enum Ends {
+    /// Its part of the test returns.
+    Returns,
+    Exits(i32),
+    Killed(i32),
+}
+
+/// Runs `subject` in a process of its own, which the test `name` is in. It has to end so.
+fn case(name: &str, expected: Ends, subject: impl FnOnce()) {
+    const RETURNED: i32 = 7;
+    if is_subject() {
+        subject();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(RETURNED) };
+    }
+    let status = run(name, |command| command);
+    let ended = match status.code() {
+        Some(RETURNED) => Ends::Returns,
+        Some(code) => Ends::Exits(code),
+        None => Ends::Killed(status.signal().unwrap()),
+    };
+    assert_eq!(ended, expected);
 }
 
 fn is_subject() -> bool {
@@ -80,73 +102,61 @@ fn own_fault() {
 
 #[test]
 fn a_foreign_fault_goes_to_the_handler_that_was_there_before() {
-    if is_subject() {
+    case("a_foreign_fault_goes_to_the_handler_that_was_there_before", Ends::Exits(42), || {
         set(libc::SIGSEGV, earlier as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER);
         fault::install().unwrap();
         fault::install().unwrap();
         own_fault();
         crash();
-        return;
-    }
-    let status = run("a_foreign_fault_goes_to_the_handler_that_was_there_before");
-    assert_eq!(status.code(), Some(42), "{status}");
+    });
 }
 
 #[test]
 fn a_foreign_fault_goes_to_a_handler_without_siginfo() {
-    if is_subject() {
-        set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
-        fault::install().unwrap();
-        own_fault();
-        crash();
-        return;
-    }
-    let status = run("a_foreign_fault_goes_to_a_handler_without_siginfo");
-    assert_eq!(status.code(), Some(40 + libc::SIGSEGV), "{status}");
+    case(
+        "a_foreign_fault_goes_to_a_handler_without_siginfo",
+        Ends::Exits(40 + libc::SIGSEGV),
+        || {
+            set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
+            fault::install().unwrap();
+            own_fault();
+            crash();
+        },
+    );
 }
 
 #[test]
 fn a_foreign_fault_without_handler_kills_as_before() {
-    if is_subject() {
+    case("a_foreign_fault_without_handler_kills_as_before", Ends::Killed(libc::SIGSEGV), || {
         for handler in [libc::SIG_DFL, libc::SIG_IGN] {
             set(libc::SIGSEGV, handler, 0);
         }
         fault::install().unwrap();
         own_fault();
         crash();
-        return;
-    }
-    let status = run("a_foreign_fault_without_handler_kills_as_before");
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+    });
 }
 
 #[test]
 fn a_sent_signal_kills_as_before() {
-    if is_subject() {
+    case("a_sent_signal_kills_as_before", Ends::Killed(libc::SIGBUS), || {
         set(libc::SIGBUS, libc::SIG_DFL, 0);
         fault::install().unwrap();
         own_fault();
         // SAFETY: a signal to ourselves.
         unsafe { libc::raise(libc::SIGBUS) };
-        return;
-    }
-    let status = run("a_sent_signal_kills_as_before");
-    assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    });
 }
 
 #[test]
 fn an_ignored_signal_stays_ignored() {
-    if is_subject() {
+    case("an_ignored_signal_stays_ignored", Ends::Returns, || {
         set(libc::SIGBUS, libc::SIG_IGN, 0);
         fault::install().unwrap();
         // SAFETY: a signal to ourselves.
         unsafe { libc::raise(libc::SIGBUS) };
         own_fault();
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(7) };
-    }
-    let status = run("an_ignored_signal_stays_ignored");
-    assert_eq!(status.code(), Some(7), "{status}");
+    });
 }
 
 /// A handler that the program installs after ours. It passes foreign signals on to the handler that
@@ -181,21 +191,11 @@ extern "C" fn q(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
     Q.pass_on(signal, info, context);
 }
 
-/// The handler that is installed for SIGSEGV.
-fn installed() -> usize {
-    // SAFETY: zeroes are valid for sigaction; asks only.
-    unsafe {
-        let mut now: libc::sigaction = core::mem::zeroed();
-        libc::sigaction(libc::SIGSEGV, core::ptr::null(), &mut now);
-        now.sa_sigaction
-    }
-}
-
 type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// As programs do: installs its handler, and keeps the replaced one.
 fn install_later(function: Action, later: &Later) {
-    let old = installed();
+    let old = action(libc::SIGSEGV);
     set(libc::SIGSEGV, function as *const () as usize, libc::SA_SIGINFO);
     later.saved.store(old, Ordering::Relaxed);
 }
@@ -208,38 +208,44 @@ fn begin() {
 
 #[test]
 fn ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults() {
-    if is_subject() {
-        begin();
-        install_later(p, &P);
-        fault::install().unwrap();
-        own_fault();
-        assert_eq!(P.calls.load(Ordering::Relaxed), 0, "the program's handler got a fault of ours");
-        // The signal goes to the newest handler, which passes it on to ours, which passes it on to
-        // the oldest.
-        crash();
-        return;
-    }
-    let status = run("ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults");
-    assert_eq!(status.code(), Some(42), "{status}");
+    case(
+        "ours_is_put_back_in_front_of_a_later_handler_which_gets_foreign_faults",
+        Ends::Exits(42),
+        || {
+            begin();
+            install_later(p, &P);
+            fault::install().unwrap();
+            own_fault();
+            assert_eq!(
+                P.calls.load(Ordering::Relaxed),
+                0,
+                "the program's handler got a fault of ours"
+            );
+            // The signal goes to the newest handler, which passes it on to ours, which passes it on
+            // to the oldest.
+            crash();
+        },
+    );
 }
 
 #[test]
 fn a_later_handler_that_passes_nothing_on_gets_foreign_faults() {
-    if is_subject() {
-        begin();
-        set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
-        fault::install().unwrap();
-        own_fault();
-        crash();
-        return;
-    }
-    let status = run("a_later_handler_that_passes_nothing_on_gets_foreign_faults");
-    assert_eq!(status.code(), Some(40 + libc::SIGSEGV), "{status}");
+    case(
+        "a_later_handler_that_passes_nothing_on_gets_foreign_faults",
+        Ends::Exits(40 + libc::SIGSEGV),
+        || {
+            begin();
+            set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
+            fault::install().unwrap();
+            own_fault();
+            crash();
+        },
+    );
 }
 
 #[test]
 fn a_handler_that_replaces_ours_twice_ends() {
-    if is_subject() {
+    case("a_handler_that_replaces_ours_twice_ends", Ends::Exits(42), || {
         begin();
         for _ in 0..100 {
             // From the second time on, the handler that it replaced is ours in front of itself.
@@ -248,17 +254,14 @@ fn a_handler_that_replaces_ours_twice_ends() {
             own_fault();
         }
         crash();
-        return;
-    }
-    let status = run("a_handler_that_replaces_ours_twice_ends");
-    assert_eq!(status.code(), Some(42), "{status}");
+    });
 }
 
 #[test]
 fn a_program_that_restores_its_old_handler_gets_that() {
-    if is_subject() {
+    case("a_program_that_restores_its_old_handler_gets_that", Ends::Exits(42), || {
         begin();
-        let before = installed();
+        let before = action(libc::SIGSEGV);
         set(libc::SIGSEGV, earlier_plain as *const () as usize, 0);
         fault::install().unwrap();
         set(libc::SIGSEGV, before, libc::SA_SIGINFO);
@@ -266,15 +269,12 @@ fn a_program_that_restores_its_old_handler_gets_that() {
         own_fault();
         // Not to the handler that is gone.
         crash();
-        return;
-    }
-    let status = run("a_program_that_restores_its_old_handler_gets_that");
-    assert_eq!(status.code(), Some(42), "{status}");
+    });
 }
 
 #[test]
 fn handlers_beyond_the_table_stay_in_front_of_ours() {
-    if is_subject() {
+    case("handlers_beyond_the_table_stay_in_front_of_ours", Ends::Exits(42), || {
         begin();
         for flags in 0..40 {
             // Another action each time.
@@ -293,10 +293,7 @@ fn handlers_beyond_the_table_stay_in_front_of_ours() {
             fault::install().unwrap();
         }
         crash();
-        return;
-    }
-    let status = run("handlers_beyond_the_table_stay_in_front_of_ours");
-    assert_eq!(status.code(), Some(42), "{status}");
+    });
 }
 
 /// Installs a handler repeatedly, whatever handler is there.
@@ -311,7 +308,7 @@ fn churn(function: Action) {
 
 #[test]
 fn threads_that_install_handlers_at_once_lose_none() {
-    if is_subject() {
+    case("threads_that_install_handlers_at_once_lose_none", Ends::Exits(42), || {
         begin();
         std::thread::scope(|s| {
             // The first time one after the other, so that none replaces itself.
@@ -329,10 +326,7 @@ fn threads_that_install_handlers_at_once_lose_none() {
         fault::install().unwrap();
         own_fault();
         crash();
-        return;
-    }
-    let status = run("threads_that_install_handlers_at_once_lose_none");
-    assert_eq!(status.code(), Some(42), "{status}");
+    });
 }
 
 /// Calls of [`repairs`] and [`returns`].
@@ -378,21 +372,18 @@ extern "C" fn returns(_: i32) {
 
 #[test]
 fn a_handler_for_one_signal_is_called_once() {
-    if is_subject() {
+    case("a_handler_for_one_signal_is_called_once", Ends::Killed(libc::SIGSEGV), || {
         set(libc::SIGSEGV, returns as *const () as usize, libc::SA_RESETHAND);
         fault::install().unwrap();
         own_fault();
         // The handler returns, and the fault repeats itself.
         crash();
-        return;
-    }
-    let status = run("a_handler_for_one_signal_is_called_once");
-    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+    });
 }
 
 #[test]
 fn a_handler_for_one_signal_that_is_installed_again_is_called_again() {
-    if is_subject() {
+    case("a_handler_for_one_signal_that_is_installed_again_is_called_again", Ends::Returns, || {
         for round in 1..=3 {
             let flags = libc::SA_RESETHAND | libc::SA_NODEFER;
             set(libc::SIGSEGV, repairs as *const () as usize, flags);
@@ -402,11 +393,7 @@ fn a_handler_for_one_signal_that_is_installed_again_is_called_again() {
             own_fault();
             assert_eq!(CALLS.load(Ordering::Relaxed), round);
         }
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(7) };
-    }
-    let status = run("a_handler_for_one_signal_that_is_installed_again_is_called_again");
-    assert_eq!(status.code(), Some(7), "{status}");
+    });
 }
 
 /// What the library leaves behind when it is unmapped: the program's own action, a spent handler's
@@ -415,7 +402,7 @@ fn a_handler_for_one_signal_that_is_installed_again_is_called_again() {
 fn what_the_program_had_is_back_when_ours_are_taken_away() {
     let dfl = libc::SIG_DFL;
     let (once, since) = (returns as *const () as usize, repairs as *const () as usize);
-    if is_subject() {
+    case("what_the_program_had_is_back_when_ours_are_taken_away", Ends::Returns, || {
         // The standard library has handlers, too.
         let actions = || [libc::SIGSEGV, libc::SIGBUS].map(action);
         let before = actions();
@@ -437,17 +424,14 @@ fn what_the_program_had_is_back_when_ours_are_taken_away() {
         set(libc::SIGSEGV, since, 0);
         fault::uninstall();
         seen.push(action(libc::SIGSEGV) == since);
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(if seen == [true; 4] { 7 } else { 8 }) };
-    }
-    let status = run("what_the_program_had_is_back_when_ours_are_taken_away");
-    assert_eq!(status.code(), Some(7), "{status}");
+        assert_eq!(seen, [true; 4]);
+    });
 }
 
 /// A handler that returns is called for each fault.
 #[test]
 fn a_handler_that_repairs_is_called_for_each_fault() {
-    if is_subject() {
+    case("a_handler_that_repairs_is_called_for_each_fault", Ends::Returns, || {
         set(libc::SIGSEGV, repairs as *const () as usize, 0);
         fault::install().unwrap();
         for round in 1..=5 {
@@ -456,11 +440,7 @@ fn a_handler_that_repairs_is_called_for_each_fault() {
             own_fault();
             assert_eq!(CALLS.load(Ordering::Relaxed), round);
         }
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(7) };
-    }
-    let status = run("a_handler_that_repairs_is_called_for_each_fault");
-    assert_eq!(status.code(), Some(7), "{status}");
+    });
 }
 
 /// Exits with the signals that are blocked in it: 1: its own, 2: SIGUSR1; 4: it runs on the
@@ -523,13 +503,9 @@ fn a_handler_runs_on_the_stack_and_with_the_signals_blocked_that_it_was_installe
     }
     for (k, case) in cases.iter().enumerate() {
         for ours in ["0", "1"] {
-            let status = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", NAME, "--test-threads=1"])
-                .envs([(ROLE, "1"), ("GDRCORE_FAULT_OURS", ours)])
-                .env("GDRCORE_FAULT_CASE", k.to_string())
-                .output()
-                .unwrap();
-            let status = status.status;
+            let status = run(NAME, |command| {
+                command.env("GDRCORE_FAULT_OURS", ours).env("GDRCORE_FAULT_CASE", k.to_string())
+            });
             assert_eq!(status.code(), Some(case.2), "{case:?}, ours {ours}: {status}");
         }
     }
@@ -541,7 +517,7 @@ extern "C" fn nothing(_: i32) {}
 /// handler would.
 #[test]
 fn system_calls_go_on_after_a_signal_as_the_program_wants() {
-    if is_subject() {
+    case("system_calls_go_on_after_a_signal_as_the_program_wants", Ends::Returns, || {
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
@@ -576,9 +552,5 @@ fn system_calls_go_on_after_a_signal_as_the_program_wants() {
                 assert_eq!(n == 1, goes_on, "flags {flags:#x}");
             });
         }
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(7) };
-    }
-    let status = run("system_calls_go_on_after_a_signal_as_the_program_wants");
-    assert_eq!(status.code(), Some(7), "{status}");
+    });
 }

@@ -177,8 +177,8 @@ impl<T> Table<T> {
     }
 
     /// All elements that exist now, in order.
-    pub fn iter(&self) -> Iter<'_, T> {
-        Iter { table: self, next: 0, end: self.len() }
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + '_ {
+        (0..self.len()).map(|i| &self[i])
     }
 }
 
@@ -195,40 +195,5 @@ impl<T> IndexMut<usize> for Table<T> {
     #[inline]
     fn index_mut(&mut self, i: usize) -> &mut T {
         self.get_mut(i).expect("table index")
-    }
-}
-
-/// Iterator over a [`Table`].
-pub struct Iter<'a, T> {
-    table: &'a Table<T>,
-    next: usize,
-    end: usize,
-}
-
-impl<'a, T> Iterator for Iter<'a, T> {
-    type Item = &'a T;
-
-    fn next(&mut self) -> Option<&'a T> {
-        if self.next == self.end {
-            return None;
-        }
-        let item = self.table.get(self.next);
-        self.next += 1;
-        item
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let n = self.end - self.next;
-        (n, Some(n))
-    }
-}
-
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-
-impl<'a, T> IntoIterator for &'a Table<T> {
-    type Item = &'a T;
-    type IntoIter = Iter<'a, T>;
-    fn into_iter(self) -> Iter<'a, T> {
-        self.iter()
     }
 }

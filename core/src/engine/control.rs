@@ -419,22 +419,12 @@ impl Guard<'_> {
         let capacity = cqe.next_power_of_two().max(MIN_CQE);
         let (inner, s) = self.split();
         let mem = inner.ring::<Wc>(capacity, CQE_STRIDE)?;
-        let made = (|| {
-            let have = s.cq_pool.capacity();
-            if s.cq_pool.live() == have {
-                s.cqs.grow_past(have, &mut inner.heap, |_| CqShared::default())?;
-                inner.transport.common.cqs.grow_past(have, &mut inner.heap, |_| Cq::default())?;
-                s.cq_pool.grow(&mut inner.heap)?;
-            }
-            s.cq_pool.alloc()
-        })();
-        let (h, i) = match made {
-            Ok(x) => x,
-            Err(e) => {
-                inner.heap.free(mem);
-                return Err(e);
-            }
-        };
+        let cqs = &inner.transport.common.cqs;
+        let made = s.cq_pool.growing(&mut inner.heap, Pool::alloc, |have, heap| {
+            s.cqs.grow_past(have, heap, |_| CqShared::default())?;
+            cqs.grow_past(have, heap, |_| Cq::default())
+        });
+        let (h, i) = made.inspect_err(|_| inner.heap.free(mem))?;
         let made = Some((mem, capacity, CQE_STRIDE));
         s.install(|s| &s.cqs[i].ring, made, &inner.transport.common.key);
         s.cqs[i].beside.branches.begin(0);

@@ -8,6 +8,7 @@ use super::{Guard, Inner};
 use crate::config::{config_flags, lowered, Config};
 use crate::device::SrqAttr;
 use crate::error::Result;
+use crate::pool::Pool;
 use crate::reason::refuse;
 use crate::verbs::kind::QpKind;
 use crate::verbs::objects::{Srq, Xrcd};
@@ -95,29 +96,16 @@ impl Guard<'_> {
         }
         let stride = recv_stride(max_sge);
         let mem = inner.ring::<RecvWqe>(capacity, stride)?;
-        let made = (|| {
-            let have = s.srq_pool.capacity();
-            if s.srq_pool.live() == have {
-                s.srqs.grow_past(have, &mut inner.heap, |_| SrqShared::default())?;
-                inner.transport.common.srqs.grow_past(have, &mut inner.heap, |_| Srq::default())?;
-                s.srq_pool.grow(&mut inner.heap)?;
-            }
-            let (number, _) = inner.qpns.alloc(now)?;
-            match s.srq_pool.alloc() {
-                Ok((h, i)) => Ok((h, i, number)),
-                Err(e) => {
-                    inner.qpns.free(number, now, 0);
-                    Err(e)
-                }
-            }
-        })();
-        let (h, i, number) = match made {
-            Ok(x) => x,
-            Err(e) => {
-                inner.heap.free(mem);
-                return Err(e);
-            }
-        };
+        let srqs = &inner.transport.common.srqs;
+        let made = s.srq_pool.growing(&mut inner.heap, Pool::alloc, |have, heap| {
+            s.srqs.grow_past(have, heap, |_| SrqShared::default())?;
+            srqs.grow_past(have, heap, |_| Srq::default())
+        });
+        let (h, i) = made.inspect_err(|_| inner.heap.free(mem))?;
+        let (number, _) = inner.qpns.alloc(now).inspect_err(|_| {
+            s.srq_pool.free(i);
+            inner.heap.free(mem);
+        })?;
         let common = &mut inner.transport.common;
         s.install(|s| &s.srqs[i].rq, Some((mem, capacity, stride)), &common.key);
         s.srqs[i].max_sge.store(max_sge, Ordering::Relaxed);
@@ -268,12 +256,9 @@ impl Guard<'_> {
     pub fn xrcd_alloc(&mut self) -> Result<Handle> {
         let (inner, _) = self.split();
         let common = &mut inner.transport.common;
-        let have = common.xrcd_pool.capacity();
-        if common.xrcd_pool.live() == have {
-            common.xrcds.grow_past(have, &mut inner.heap, |_| Xrcd::default())?;
-            common.xrcd_pool.grow(&mut inner.heap)?;
-        }
-        let (h, i) = common.xrcd_pool.alloc()?;
+        let (h, i) = common.xrcd_pool.growing(&mut inner.heap, Pool::alloc, |have, heap| {
+            common.xrcds.grow_past(have, heap, |_| Xrcd::default())
+        })?;
         common.xrcds[i] = Xrcd::default();
         Ok(h)
     }

@@ -7,7 +7,6 @@ pub mod headers;
 pub mod icrc;
 pub mod ip;
 pub mod opcode;
-pub mod pcap;
 pub mod psn;
 pub mod size;
 pub mod timing;

@@ -32,20 +32,20 @@ fn packet(b: &End, ahead: u32, va: u64, said: u32, len: usize) -> Raw {
 fn the_word_is_taken_at_the_post_and_stored_on_every_way() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
-        b.buf.put(0, &[0xaa; 128]);
+        b.buf.write(0, &[0xaa; 128]);
         for (i, flags) in [0, send_flags::INLINE, send_flags::FENCE].into_iter().enumerate() {
-            a.buf.put_u64(8, 0x0102_0304_0506_0700 + i as u64);
+            a.buf.write_u64(8, 0x0102_0304_0506_0700 + i as u64);
             net.post(&a, store(&a, 8, &b, 64).add_flags(flags));
             // The program's again, and its key was of no interest.
-            a.buf.put_u64(8, 0);
+            a.buf.write_u64(8, 0);
             let wc = net.wait(a.host, a.scq, 1)[0];
             let want = (wc_status::SUCCESS, wc_opcode::ATOMIC_WRITE, 0);
             assert_eq!((wc.status, wc.opcode, wc.byte_len), want, "{way:?}");
-            assert_eq!(b.buf.get_u64(64), 0x0102_0304_0506_0700 + i as u64, "{way:?}");
+            assert_eq!(b.buf.read_u64(64), 0x0102_0304_0506_0700 + i as u64, "{way:?}");
         }
-        let around = [b.buf.get(0, 64), b.buf.get(72, 56)].concat();
+        let around = [b.buf.read(0, 64), b.buf.read(72, 56)].concat();
         assert!(around.iter().all(|&x| x == 0xaa), "{way:?}: bytes beside it were written");
-        assert_eq!(a.buf.get_u64(8), 0, "the answer brings nothing");
+        assert_eq!(a.buf.read_u64(8), 0, "the answer brings nothing");
         assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().rdma_atomics, 3);
         assert!(net.poll(b.host, b.rcq).is_empty());
         net.assert_faultless();
@@ -55,11 +55,11 @@ fn the_word_is_taken_at_the_post_and_stored_on_every_way() {
 #[test]
 fn the_word_may_lie_in_several_pieces_of_memory_without_a_key() {
     let (mut net, a, b) = Net::pair(Opts { inline: 0, sge: 2, ..Opts::default() });
-    a.buf.put(0, &[1, 2, 3, 9, 9, 4, 5, 6, 7, 8]);
+    a.buf.write(0, &[1, 2, 3, 9, 9, 4, 5, 6, 7, 8]);
     let sge = |at, length| Sge { addr: a.buf.addr() + at, length, lkey: 0x5555 };
     let w = Wr::new(wr_opcode::ATOMIC_WRITE).sge(sge(0, 3)).sge(sge(5, 5)).remote(&b, 8);
     net.ok(&a, w);
-    assert_eq!(b.buf.get(8, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(b.buf.read(8, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn it_must_be_aligned_and_allowed() {
             let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
             let iova = addr + 4;
             let (pd, access) = (b.pd, ALL);
-            let reg = MrReg { pd, addr, length, iova, access, provider: 0, cookie: 0 };
+            let reg = MrReg { iova, ..region(pd, addr, length, access) };
             let (_, mr) = net.lock(b).mr_reg(&reg).unwrap();
             Wr::new(wr_opcode::ATOMIC_WRITE).local(a, 0, 8).key(mr.iova + at, mr.rkey)
         };
@@ -121,9 +121,9 @@ fn it_must_be_aligned_and_allowed() {
 fn it_needs_no_right_of_atomics() {
     let (mut net, a, b) = Net::pair(Opts { access: access::REMOTE_WRITE, ..Opts::default() });
     let (_, mr) = net.reg(&b, &b.buf, access::LOCAL_WRITE | access::REMOTE_WRITE);
-    a.buf.put_u64(0, 77);
+    a.buf.write_u64(0, 77);
     net.ok(&a, store(&a, 0, &b, 0).key(mr.iova, mr.rkey));
-    assert_eq!(b.buf.get_u64(0), 77);
+    assert_eq!(b.buf.read_u64(0), 77);
 }
 
 // IBTA A19.4.2, length
@@ -133,7 +133,7 @@ fn a_packet_of_another_length_is_an_invalid_request() {
     let (mut net, _, b) = Net::pair(Opts::default());
     let said = answers(&mut net, &[packet(&b, 0, b.mr.iova, 8, 8)]);
     assert_eq!(said, [(Opcode::RC_READ_RESPONSE_ONLY, 0, Some(ACK))]);
-    assert_eq!(b.buf.get(0, 16), [[0x5a; 8], [0; 8]].concat());
+    assert_eq!(b.buf.read(0, 16), [[0x5a; 8], [0; 8]].concat());
     let last = b.mr.iova + b.buf.len() as u64;
     for (va, length, len, nak) in [
         (b.mr.iova, 8, 4, NAK_INVALID),
@@ -150,7 +150,7 @@ fn a_packet_of_another_length_is_an_invalid_request() {
         let va = va - b.mr.iova + other.mr.iova;
         let said = answers(&mut net, &[packet(&other, 0, va, length, len)]);
         assert_eq!(said, [(Opcode::RC_ACK, 0, Some(nak))], "{length} said, {len} came");
-        assert!(other.buf.get(0, 64).iter().all(|&x| x == 0), "something was written");
+        assert!(other.buf.read(0, 64).iter().all(|&x| x == 0), "something was written");
     }
 }
 
@@ -163,7 +163,7 @@ fn a_duplicate_is_answered_and_stores_nothing() {
     let request = |ahead, at| packet(&b, ahead, b.mr.iova + at, 8, 8);
     assert_eq!(answers(&mut net, &[request(0, 0)]), [ours]);
     // The program has seen the word and set it to something else.
-    b.buf.put_u64(0, 5);
+    b.buf.write_u64(0, 5);
     assert_eq!(answers(&mut net, &[request(0, 0)]), [ours], "said again");
     assert_eq!(answers(&mut net, &[request(0, 8)]), [ours], "the PSN tells which it is");
     let read = Raw::new(Opcode::RC_READ_REQUEST, &b, 0).asks().reth(b.mr.iova, b.mr.rkey, 0);
@@ -171,7 +171,7 @@ fn a_duplicate_is_answered_and_stores_nothing() {
     // Two more push it out of what is kept.
     assert_eq!(answers(&mut net, &[request(1, 64), request(2, 64)]).len(), 2);
     assert_eq!(answers(&mut net, &[request(0, 0)]), [], "too old to be known");
-    assert_eq!((b.buf.get_u64(0), b.buf.get_u64(8)), (5, 0), "it was stored again");
+    assert_eq!((b.buf.read_u64(0), b.buf.read_u64(8)), (5, 0), "it was stored again");
     assert_eq!(net.state(&b), qp_state::RTS);
 }
 
@@ -188,7 +188,7 @@ fn mixture(tap: Tap) {
             3 => Wr::new(wr_opcode::RDMA_READ).local(&a, 1 << 20, 3000).remote(&b, 4096),
             4 => Wr::new(wr_opcode::RDMA_WRITE).local(&a, 1 << 20, 3000).remote(&b, 4096),
             _ => {
-                a.buf.put_u64(4096, 1000 * i);
+                a.buf.write_u64(4096, 1000 * i);
                 store(&a, 4096, &b, 0)
             }
         };
@@ -199,9 +199,9 @@ fn mixture(tap: Tap) {
     assert_eq!(ends, [wc_status::SUCCESS; 40], "{:?}", net.lock(&a).counters());
     assert!(wc.iter().enumerate().all(|(i, w)| w.wr_id == i as u64), "{wc:?}");
     for i in (1..40).step_by(5) {
-        assert_eq!(a.buf.get_u64(8 * i), 1000 * (i as u64 - 1), "before the atomic {i}");
+        assert_eq!(a.buf.read_u64(8 * i), 1000 * (i as u64 - 1), "before the atomic {i}");
     }
-    assert_eq!(b.buf.get_u64(0), 37_000);
+    assert_eq!(b.buf.read_u64(0), 37_000);
 }
 
 // rxe rxe_resp.c duplicate_request, atomic
@@ -215,21 +215,21 @@ fn each_is_stored_once_and_in_order_whatever_is_lost() {
 #[test]
 fn an_answer_that_brings_bytes_is_a_bad_response() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 1)));
     net.post(&a, store(&a, 0, &b, 0));
     net.exchange();
     net.tap = None;
     Raw::new(Opcode::RC_READ_RESPONSE_ONLY, &a, 0).aeth(ACK).payload(8).inject(&mut net, 1, 0);
     let wc = net.wait(a.host, a.scq, 1)[0];
     assert_eq!(wc.status, wc_status::BAD_RESP_ERR);
-    assert_eq!(a.buf.get_u64(0), 0);
+    assert_eq!(a.buf.read_u64(0), 0);
 }
 
 // rxe rxe_comp.c check_ack, ATOMIC WRITE
 #[test]
 fn an_answer_of_another_kind_ends_nothing() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 1)));
     net.post(&a, store(&a, 0, &b, 0));
     net.exchange();
     let atomic = Raw::new(Opcode::RC_ATOMIC_ACK, &a, 0).aeth(ACK).bytes(&[1; 8]);
@@ -239,5 +239,5 @@ fn an_answer_of_another_kind_ends_nothing() {
     net.tap = None;
     let wc = net.wait(a.host, a.scq, 1)[0];
     assert_eq!((wc.status, wc.opcode), (wc_status::SUCCESS, wc_opcode::ATOMIC_WRITE));
-    assert_eq!(a.buf.get_u64(0), 0);
+    assert_eq!(a.buf.read_u64(0), 0);
 }

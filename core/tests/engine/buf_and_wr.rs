@@ -1,61 +1,9 @@
 //! What tests are made of: memory, patterns, work requests.
 
-use std::alloc::{alloc_zeroed, dealloc, Layout};
-
 use gdrcore_core::verbs::types::*;
+use gdrcore_testkit::requests::send_wr;
 
 use crate::util::End;
-
-/// Zeroed memory at a fixed address, which an engine may change while nobody holds a reference.
-pub struct Buf {
-    ptr: *mut u8,
-    len: usize,
-}
-
-impl Buf {
-    pub fn new(len: usize) -> Buf {
-        // SAFETY: the layout is not empty.
-        let ptr = unsafe { alloc_zeroed(Buf::layout(len)) };
-        assert!(!ptr.is_null());
-        Buf { ptr, len }
-    }
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), 4096).unwrap()
-    }
-    pub fn addr(&self) -> u64 {
-        self.ptr as u64
-    }
-    pub fn len(&self) -> usize {
-        self.len
-    }
-    pub fn ptr(&self) -> *mut u8 {
-        self.ptr
-    }
-    /// A copy of a piece.
-    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
-        assert!(at + len <= self.len);
-        // SAFETY: inside the allocation; no engine runs meanwhile.
-        unsafe { std::slice::from_raw_parts(self.ptr.add(at), len) }.to_vec()
-    }
-    pub fn put(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len);
-        // SAFETY: inside the allocation; no engine runs meanwhile.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.add(at), bytes.len()) }
-    }
-    pub fn put_u64(&self, at: usize, v: u64) {
-        self.put(at, &v.to_ne_bytes());
-    }
-    pub fn get_u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
-    }
-}
-
-impl Drop for Buf {
-    fn drop(&mut self) {
-        // SAFETY: allocated so in `new`.
-        unsafe { dealloc(self.ptr, Buf::layout(self.len)) }
-    }
-}
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
@@ -76,21 +24,7 @@ pub struct Wr {
 
 impl Wr {
     pub fn new(opcode: u32) -> Wr {
-        Wr {
-            raw: SendWr {
-                wr_id: 1,
-                next: std::ptr::null(),
-                sg_list: std::ptr::null(),
-                num_sge: 0,
-                opcode,
-                send_flags: send_flags::SIGNALED,
-                imm_data: 0,
-                wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
-                remote_srqn: 0,
-                ext: WrExt::default(),
-            },
-            sges: Vec::new(),
-        }
+        Wr { raw: send_wr(1, opcode, &[], RdmaWr { remote_addr: 0, rkey: 0 }), sges: Vec::new() }
     }
     pub fn id(mut self, id: u64) -> Wr {
         self.raw.wr_id = id;

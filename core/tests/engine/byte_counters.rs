@@ -141,7 +141,7 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     /// Fate of a packet, by its number.
     type Wire = fn(u32) -> Fate;
     let cases: [(&str, Wire); 3] = [
-        ("a seventh lost", |n| if n % 7 == 3 { Fate::Drop } else { Fate::Deliver }),
+        ("a seventh lost", |n| Fate::drop_if(n % 7 == 3)),
         ("a fifth twice", |n| if n % 5 == 0 { Fate::Twice } else { Fate::Deliver }),
         ("some late", |n| if n % 11 == 5 { Fate::Later } else { Fate::Deliver }),
     ];
@@ -162,11 +162,7 @@ fn losses_repetitions_probes_and_naks_count_what_was_on_the_wire() {
     let totals = counted(&mut net, move |from, p| {
         let last =
             from == 0 && p[0] == Opcode::RC_WRITE_LAST.0 && !std::mem::replace(&mut lost, true);
-        if last {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(last)
     });
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5003).remote(&b, 0));
     net.run(1_000_000_000);

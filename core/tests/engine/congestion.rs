@@ -1,6 +1,6 @@
 //! Marks of congestion, the notifications that answer them, and the sender that heeds them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use gdrcore_core::config::{config_flags, Config};
@@ -97,7 +97,7 @@ fn a_notified_sender_slows_down_and_comes_back() {
     let took = time_of(&mut net, &a, &b, 1 << 20);
     let rate = (1u64 << 20) * 1_000_000_000 / took;
     assert!((LINE / 64..LINE / 8).contains(&rate), "{rate}");
-    assert!(b.buf.get(0, 1 << 20) == a.buf.get(0, 1 << 20));
+    assert!(b.buf.read(0, 1 << 20) == a.buf.read(0, 1 << 20));
     net.run(500_000_000);
     assert_eq!(time_of(&mut net, &a, &b, 1 << 20), 0, "nobody complained for half a second");
 }
@@ -106,7 +106,7 @@ fn a_notified_sender_slows_down_and_comes_back() {
 fn who_answers_a_read_slows_down_too() {
     let (mut net, a, b) = Net::pair(opts());
     let read = || Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 1 << 20).remote(&b, 0);
-    b.buf.put(0, &pattern(5, 1 << 20));
+    b.buf.write(0, &pattern(5, 1 << 20));
     // What it sent before is what the notifications may be about.
     net.ok(&a, read());
     for _ in 0..6 {
@@ -114,18 +114,12 @@ fn who_answers_a_read_slows_down_too() {
         let p = cnp(&net, 0, &b);
         net.inject(0, 1, &p);
     }
-    let (start, said) = (net.now, Rc::<RefCell<Vec<Opcode>>>::default());
-    let tee = said.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        if from == 1 {
-            tee.borrow_mut().push(Bth::parse(p.first_chunk().unwrap()).opcode);
-        }
-        Fate::Deliver
-    }));
+    let start = net.now;
+    let said = net.note(|from, p| (from == 1).then(|| Bth::parse(p.first_chunk().unwrap()).opcode));
     net.ok(&a, read());
     let rate = (1u64 << 20) * 1_000_000_000 / (net.now - start);
     assert!((LINE / 64..LINE / 8).contains(&rate), "{rate}");
-    assert!(a.buf.get(0, 1 << 20) == pattern(5, 1 << 20));
+    assert!(a.buf.read(0, 1 << 20) == pattern(5, 1 << 20));
     // However it is cut, the answer to each request has one FIRST and one LAST packet.
     let said = said.borrow();
     let piece = (64 << 10) / 4096;
@@ -296,13 +290,13 @@ fn reads_go_on_where_requests_and_responses_are_marked() {
     let (mut net, a, b) = Net::pair(opts());
     net.marks = Some(BOTH);
     let len = 500_000;
-    b.buf.put(0, &pattern(3, len));
+    b.buf.write(0, &pattern(3, len));
     for i in 0..8 {
         net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(i).local(&a, 0, len).remote(&b, 0));
     }
     let done = net.wait(a.host, a.scq, 8);
     assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{done:?}");
-    assert!(a.buf.get(0, len) == pattern(3, len));
+    assert!(a.buf.read(0, len) == pattern(3, len));
     let limit = QpAttr { rate_limit_bytes_per_s: 10_000_000, ..QpAttr::default() };
     net.marks = None;
     net.modify(&a, &limit, qp_attr_mask::RATE_LIMIT).unwrap();

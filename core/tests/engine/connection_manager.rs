@@ -47,11 +47,7 @@ fn unconfirmed_by(links: bool) -> (Net, End, End, Handle) {
         let rtu = p.len() > HEADERS + MAD_LEN
             && p[5..8] == [0, 0, 1]
             && p[HEADERS + 16..HEADERS + 18] == attribute::RTU.to_be_bytes();
-        if from == 0 && rtu {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == 0 && rtu)
     }));
     let to = AhAttr { dgid: net.hosts[1].addr.gid, ..AhAttr::default() };
     {
@@ -197,7 +193,7 @@ fn a_peer_that_is_gone_is_disconnected_within_its_own_timeouts() {
     for refused in [false, true] {
         let (mut net, [a, b]) = connected();
         let end = net.now;
-        net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+        net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 1)));
         let dst = net.hosts[1].addr;
         let e = loop {
             net.run(SECOND / 2);

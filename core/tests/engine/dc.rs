@@ -32,10 +32,21 @@ fn cause(net: &Net, e: &End) -> (u32, u64, u64) {
     (cause.code, cause.arg0, cause.arg1)
 }
 
+/// What a target has of these.
+pub fn target_of(o: Opts) -> Opts {
+    Opts { kind: qp_type::DCT, ..o }
+}
+
+/// A new end of a host, as it is after [`Net::start_dc`].
+pub fn started(net: &mut Net, host: usize, o: &Opts) -> End {
+    let e = net.end(host, o);
+    net.start_dc(&e, o);
+    e
+}
+
 /// Another initiator on the host of the first, and its way to a target.
 pub fn another(net: &mut Net, b: &End, o: &Opts) -> (End, DcWr) {
-    let c = net.end(0, o);
-    net.start_dc(&c, o);
+    let c = started(net, 0, o);
     let to = net.target(&c, b);
     (c, to)
 }
@@ -98,13 +109,10 @@ fn all_operations_with_losses_duplicates_and_late_packets() {
 #[test]
 fn packets_of_dc_have_its_opcodes_and_go_to_the_context() {
     let (mut net, a, b) = Net::pair(dc());
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = seen.clone();
-    net.tap = Some(Box::new(move |from, packet| {
+    let seen = net.note(move |from, packet| {
         let view = View::parse(&packet[..packet.len() - 4]).unwrap();
-        log.borrow_mut().push((from, view.opcode(), view.bth().dest_qp.get()));
-        Fate::Deliver
-    }));
+        Some((from, view.opcode(), view.bth().dest_qp.get()))
+    });
     net.ok(&a, write(&a, &b, 0, 3000));
     let seen = seen.borrow();
     assert!(seen.iter().all(|(_, op, _)| op.class() == Class::Dc), "{seen:?}");
@@ -120,15 +128,12 @@ fn packets_of_dc_have_its_opcodes_and_go_to_the_context() {
 fn star(targets: usize, o: &Opts) -> (Net, End, Vec<End>) {
     let hosts = if o.way == Way::Loopback { 1 } else { targets + 1 };
     let mut net = Net::new(hosts, o);
-    let a = net.end(0, o);
-    net.start_dc(&a, o);
+    let a = started(&mut net, 0, o);
     let other = Opts { kind: qp_type::DCT, ..*o };
     let ends: Vec<End> = (0..targets)
         .map(|i| {
             let host = if hosts == 1 { 0 } else { i + 1 };
-            let e = net.end(host, &other);
-            net.start_dc(&e, &other);
-            e
+            started(&mut net, host, &other)
         })
         .collect();
     (net, a, ends)
@@ -140,7 +145,7 @@ fn one_initiator_and_many_targets_in_the_order_of_the_requests() {
         let o = Opts { way, bytes: 200_000, ..dc() };
         let (mut net, a, ends) = star(5, &o);
         let to: Vec<DcWr> = ends.iter().map(|b| net.target(&a, b)).collect();
-        a.buf.put(0, &pattern(3, 100_000));
+        a.buf.write(0, &pattern(3, 100_000));
         let mut order = Vec::new();
         for i in 0..40usize {
             // Some in a row for one target, then another.
@@ -153,7 +158,7 @@ fn one_initiator_and_many_targets_in_the_order_of_the_requests() {
         let wc = net.wait(0, a.scq, 40);
         assert!(wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{wc:?}");
         for (_, k, at, len) in order {
-            assert!(ends[k].buf.get(at, len) == a.buf.get(at, len), "{way:?} {k} {at}");
+            assert!(ends[k].buf.read(at, len) == a.buf.read(at, len), "{way:?} {k} {at}");
         }
         let c = net.lock(&a).counters();
         assert_eq!(c.dc_opened, 14, "one for each change of the target");
@@ -171,10 +176,9 @@ fn many_initiators_and_one_target() {
         net.start_dc(&b, &o);
         let mut ends = Vec::new();
         for i in 0..16 {
-            let e = net.end(1 + i % 8, &o);
-            net.start_dc(&e, &o);
+            let e = started(&mut net, 1 + i % 8, &o);
             let to = net.target(&e, &b);
-            e.buf.put(0, &pattern(i as u64, 30_000));
+            e.buf.write(0, &pattern(i as u64, 30_000));
             ends.push((e, to));
         }
         for round in 0..4usize {
@@ -194,7 +198,7 @@ fn many_initiators_and_one_target() {
                 let (e, _) = &ends[wc.imm_data as usize];
                 assert_eq!((wc.status, wc.src_qp, wc.qp_num), (0, e.qpn, b.qpn));
                 let at = (round * 16 + wc.wr_id as usize) * 3000;
-                assert!(b.buf.get(at, 2900) == e.buf.get(0, 2900));
+                assert!(b.buf.read(at, 2900) == e.buf.read(0, 2900));
             }
             from.sort_unstable();
             assert_eq!(from, (0..16).collect::<Vec<_>>());
@@ -217,9 +221,9 @@ fn a_wrong_key_ends_the_initiator_alone() {
         // The next goes on in place.
         net.to_state(&a, qp_state::RESET).unwrap();
         net.start_dc(&a, &dc());
-        a.buf.put(0, b"right");
+        a.buf.write(0, b"right");
         net.ok(&a, write(&a, &b, 0, 5));
-        assert_eq!(b.buf.get(0, 5), b"right");
+        assert_eq!(b.buf.read(0, 5), b"right");
     }
 }
 
@@ -280,13 +284,13 @@ fn requests_under_way_at_another_target_go_first() {
     let o = Opts { bytes: 300_000, ..dc() };
     let (mut net, a, ends) = star(2, &o);
     let to: Vec<DcWr> = ends.iter().map(|b| net.target(&a, b)).collect();
-    ends[0].buf.put(0, &pattern(9, 200_000));
+    ends[0].buf.write(0, &pattern(9, 200_000));
     let read = Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 200_000).remote(&ends[0], 0);
     net.post(&a, read.id(1).dc(to[0]));
     net.post(&a, write(&a, &ends[1], 0, 200_000).id(2).dc(to[1]));
     let wc = net.wait(0, a.scq, 2);
     assert_eq!(wc.iter().map(|w| (w.wr_id, w.status)).collect::<Vec<_>>(), [(1, 0), (2, 0)]);
-    assert!(ends[1].buf.get(0, 200_000) == pattern(9, 200_000), "the WRITE sent what was read");
+    assert!(ends[1].buf.read(0, 200_000) == pattern(9, 200_000), "the WRITE sent what was read");
 }
 
 /// Round trips of the initiator on host 0 before the first packet of a READ leaves: each is some
@@ -305,13 +309,10 @@ fn a_change_of_the_target_takes_two_round_trips_at_most() {
         let (mut net, a, ends) = star(2, &dc());
         let to: Vec<DcWr> = ends.iter().map(|b| net.target(&a, b)).collect();
         net.ok(&a, write(&a, &ends[0], 0, 100).dc(to[0]));
-        let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-        let log = seen.clone();
-        net.tap = Some(Box::new(move |from, packet| {
+        let seen = net.note(move |from, packet| {
             let view = View::parse(&packet[..packet.len() - 4]).unwrap();
-            log.borrow_mut().push((from, view.opcode().kind()));
-            Fate::Deliver
-        }));
+            Some((from, view.opcode().kind()))
+        });
         for round in 0..6 {
             let (old, new) = (round % 2, 1 - round % 2);
             seen.borrow_mut().clear();
@@ -337,7 +338,7 @@ fn local_requests_need_no_target() {
     let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
     let rights = access::REMOTE_WRITE;
-    let info = MwBindInfo { mr: a.mr_handle, addr: a.mr.iova, length: 64, mw_access_flags: rights };
+    let info = a.window(64, rights);
     net.ok(&a, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
     assert_eq!(net.lock(&a).counters().dc_opened, 0);
     net.ok(&a, write(&a, &b, 0, 100));
@@ -431,22 +432,18 @@ fn a_context_of_a_silent_initiator_is_given_to_another_after_its_lease() {
     net.tap = Some(Box::new(move |from, packet| {
         let to_a = View::parse(&packet[..packet.len() - 4]).unwrap().bth().dest_qp.get() == silent;
         let of_a = control_of(packet).is_some_and(|eth| eth.qpn == silent);
-        if to_a || from == 0 && of_a {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(to_a || from == 0 && of_a)
     }));
     net.ok(&c, write(&c, &b, 0, 100).dc(of_c));
     net.tap = None;
     // What `a` sends next finds its context gone: not executed by another's.
-    b.buf.put(0, &[0; 8]);
-    a.buf.put(0, &[9; 8]);
+    b.buf.write(0, &[0; 8]);
+    a.buf.write(0, &[9; 8]);
     let wc = net.run_one(&a, write(&a, &b, 0, 8));
     if wc.status == 0 {
-        assert_eq!(b.buf.get(0, 8), [9; 8], "it has begun anew");
+        assert_eq!(b.buf.read(0, 8), [9; 8], "it has begun anew");
     } else {
-        assert_eq!((wc.status, b.buf.get(0, 8)), (wc_status::RETRY_EXC_ERR, vec![0; 8]));
+        assert_eq!((wc.status, b.buf.read(0, 8)), (wc_status::RETRY_EXC_ERR, vec![0; 8]));
     }
 }
 
@@ -484,14 +481,8 @@ fn where_no_context_becomes_free_the_request_fails_by_its_deadline() {
 fn late_control_packets_change_nothing() {
     let (mut net, a, ends) = star(2, &dc());
     let to: Vec<DcWr> = ends.iter().map(|b| net.target(&a, b)).collect();
-    let kept = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = kept.clone();
-    net.tap = Some(Box::new(move |from, packet| {
-        if control_of(packet).is_some() {
-            log.borrow_mut().push((from, packet.clone()));
-        }
-        Fate::Deliver
-    }));
+    let kept =
+        net.note(move |from, packet| control_of(packet).is_some().then(|| (from, packet.to_vec())));
     for i in 0..6usize {
         net.ok(&a, write(&a, &ends[i % 2], 0, 100).dc(to[i % 2]));
     }
@@ -507,9 +498,9 @@ fn late_control_packets_change_nothing() {
         }
     }
     for i in 0..4usize {
-        a.buf.put(0, &[i as u8 + 1; 16]);
+        a.buf.write(0, &[i as u8 + 1; 16]);
         net.ok(&a, write(&a, &ends[i % 2], 0, 16).dc(to[i % 2]));
-        assert_eq!(ends[i % 2].buf.get(0, 16), [i as u8 + 1; 16]);
+        assert_eq!(ends[i % 2].buf.read(0, 16), [i as u8 + 1; 16]);
     }
     assert_eq!(net.state(&a), qp_state::RTS);
 }
@@ -520,19 +511,11 @@ fn forged_control_packets_change_nothing() {
     let mut o = dc();
     o.bytes = 20_000;
     let mut net = Net::new(3, &o);
-    let a = net.end(0, &o);
-    net.start_dc(&a, &o);
-    let b = net.end(1, &Opts { kind: qp_type::DCT, ..o });
-    net.start_dc(&b, &o);
+    let a = started(&mut net, 0, &o);
+    let b = started(&mut net, 1, &target_of(o));
     net.dc = net.target(&a, &b);
-    let kept = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = kept.clone();
-    net.tap = Some(Box::new(move |from, packet| {
-        if control_of(packet).is_some() {
-            log.borrow_mut().push((from, packet.clone()));
-        }
-        Fate::Deliver
-    }));
+    let kept =
+        net.note(move |from, packet| control_of(packet).is_some().then(|| (from, packet.to_vec())));
     net.ok(&a, write(&a, &b, 0, 100));
     net.tap = None;
     let kept = std::mem::take(&mut *kept.borrow_mut());
@@ -553,9 +536,9 @@ fn forged_control_packets_change_nothing() {
         }
     }
     net.settle();
-    a.buf.put(0, b"still there");
+    a.buf.write(0, b"still there");
     net.ok(&a, write(&a, &b, 0, 11));
-    assert_eq!(b.buf.get(0, 11), b"still there");
+    assert_eq!(b.buf.read(0, 11), b"still there");
     assert_eq!(net.lock(&a).counters().dc_opened, 1);
 }
 
@@ -613,10 +596,8 @@ fn targets_and_initiators_come_and_go_without_a_trace() {
     net.ok(&a, write(&a, &b, 0, 100));
     let mut free = None;
     for _ in 0..50 {
-        let d = net.end(1, &Opts { kind: qp_type::DCT, ..o });
-        net.start_dc(&d, &o);
-        let e = net.end(0, &o);
-        net.start_dc(&e, &o);
+        let d = started(&mut net, 1, &target_of(o));
+        let e = started(&mut net, 0, &o);
         let to = net.target(&e, &d);
         net.ok(&e, write(&e, &d, 0, 100).dc(to));
         net.recv(&d, 1, &[(0, 100)]);
@@ -657,17 +638,10 @@ fn what_dc_cannot_have_is_refused() {
     let o = dc();
     let mut net = Net::new(1, &o);
     let e = net.end(0, &o);
-    let base = QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: qp_type::DCT,
-        ..QpInit::default()
-    };
+    let base = queue_pair(qp_type::DCT, e.pd, [e.scq, e.rcq], QpCap::default());
     let now = net.now;
     assert!(net.lock(&e).qp_create(now, &base).is_err(), "a DCT without an SRQ");
-    let d = net.end(0, &Opts { kind: qp_type::DCT, ..o });
-    net.start_dc(&d, &o);
+    let d = started(&mut net, 0, &target_of(o));
     assert!(net.try_post(&d, Wr::new(wr_opcode::SEND)).is_err(), "a DCT sends nothing");
     let rts = net.to_state(&d, qp_state::RTS);
     assert!(rts.is_err(), "a DCT has no RTS");

@@ -7,19 +7,14 @@ use gdrcore_core::wire::dceth::{DcEth, DcMessage};
 use gdrcore_core::wire::Kind;
 use gdrcore_testkit::packet::View;
 
-use crate::dc::{another, control_of, dc, with_contexts, write};
+use crate::dc::{another, control_of, dc, started, target_of, with_contexts, write};
 use crate::util::*;
 
 /// Drops all but the first packet of every SEND of a host.
 fn only_first_of_sends(host: usize) -> Option<Tap> {
     Some(Box::new(move |from, packet| {
         let op = View::parse(&packet[..packet.len() - 4]).unwrap().opcode();
-        let later = op.kind() == Kind::Send && !op.is_first() && from == host;
-        if later {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(op.kind() == Kind::Send && !op.is_first() && from == host)
     }))
 }
 
@@ -30,15 +25,8 @@ fn target_beside(net: &mut Net, b: &End, o: &Opts) -> End {
     let now = 1_000_000;
     g.qp_destroy(now, e.qp).unwrap();
     g.srq_destroy(now, e.srq).unwrap();
-    let init = QpInit {
-        pd: b.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        srq: b.srq,
-        dc_key: DC_KEY,
-        qp_type: qp_type::DCT,
-        ..QpInit::default()
-    };
+    let init = queue_pair(qp_type::DCT, b.pd, [e.scq, e.rcq], QpCap::default());
+    let init = QpInit { srq: b.srq, dc_key: DC_KEY, ..init };
     let (qp, qpn, _) = g.qp_create(now, &init).unwrap();
     drop(g);
     let e = End { srq: b.srq, qp, qpn, ..e };
@@ -86,11 +74,11 @@ fn a_receive_of_a_message_that_was_cut_short_serves_the_next() {
     net.start_dc(&a, &dc());
     net.poll(a.host, a.scq);
     for id in 0..4 {
-        a.buf.put(0, &pattern(id, 300));
+        a.buf.write(0, &pattern(id, 300));
         net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 300));
         let wc = net.wait(b.host, b.rcq, 1)[0];
         assert_eq!((wc.status, wc.wr_id, wc.byte_len), (0, id, 300), "in order, none is missing");
-        assert!(b.buf.get(0, 300) == pattern(id, 300));
+        assert!(b.buf.read(0, 300) == pattern(id, 300));
     }
     assert_eq!(receives(&net, &b), [0, 0]);
 }
@@ -140,8 +128,7 @@ fn a_context_that_goes_to_another_srq_takes_no_receive_with_it() {
     // The completion of the receive that it holds goes nowhere but to the CQ of its own target.
     for target_lives in [true, false] {
         let (mut net, a, b) = torn(with_contexts(1));
-        let c = net.end(b.host, &Opts { kind: qp_type::DCT, ..dc() });
-        net.start_dc(&c, &dc());
+        let c = started(&mut net, b.host, &target_of(dc()));
         let to_c = net.target(&a, &c);
         net.to_state(&a, qp_state::ERR).unwrap();
         net.settle();
@@ -175,8 +162,7 @@ fn a_request_that_has_begun_without_a_packet_goes_before_a_change() {
     // back, or when the request behind it is for another target.
     let o = Opts { rd_atomic: 1, ..with_contexts(1) };
     let (mut net, a, b) = Net::pair(o);
-    let c = net.end(0, &o);
-    net.start_dc(&c, &o);
+    let c = started(&mut net, 0, &o);
     let to = net.target(&c, &b);
     for _ in 0..3 {
         for id in 0..4 {
@@ -189,8 +175,7 @@ fn a_request_that_has_begun_without_a_packet_goes_before_a_change() {
         assert!(wc.iter().all(|wc| wc.status == 0), "{wc:?}");
         assert_eq!(net.wait(0, c.scq, 1)[0].status, 0);
     }
-    let d = net.end(1, &Opts { kind: qp_type::DCT, ..o });
-    net.start_dc(&d, &o);
+    let d = started(&mut net, 1, &target_of(o));
     let to_d = net.target(&a, &d);
     for id in 0..4 {
         let read = Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 60_000).remote(&b, 0);
@@ -236,8 +221,7 @@ fn a_context_is_not_given_away_before_its_lease_is_over() {
     for (idle, after_ms) in [(true, 400), (true, 900), (false, 900), (false, 1700)] {
         let (mut net, a, b) = Net::pair(Opts { rnr: 7, timeout: 15, ..with_contexts(1) });
         let o = Opts { timeout: 8, retry: 1, ..dc() };
-        let c = net.end(0, &o);
-        net.start_dc(&c, &o);
+        let c = started(&mut net, 0, &o);
         let to = net.target(&c, &b);
         net.recv(&b, 1, &[(0, 8000)]);
         if idle {
@@ -255,11 +239,7 @@ fn a_context_is_not_given_away_before_its_lease_is_over() {
             let to = View::parse(&packet[..packet.len() - 4]).unwrap().bth().dest_qp.get();
             let of_a = from == 0 && control_of(packet).is_none();
             let of_a = of_a || control_of(packet).is_some_and(|eth| eth.qpn == silent);
-            if of_a || to == silent {
-                Fate::Drop
-            } else {
-                Fate::Deliver
-            }
+            Fate::drop_if(of_a || to == silent)
         }));
         // A silence counts from the first time that somebody else asks.
         for at_ms in [0, after_ms] {
@@ -279,24 +259,16 @@ fn a_context_is_not_given_away_before_its_lease_is_over() {
 fn late_acks_of_an_earlier_association_end_no_request() {
     // Both targets are on one host, so only the PSN tells whose ACK it is.
     let (mut net, a, b) = Net::pair(dc());
-    let d = net.end(1, &Opts { kind: qp_type::DCT, ..dc() });
-    net.start_dc(&d, &dc());
+    let d = started(&mut net, 1, &target_of(dc()));
     let to_d = net.target(&a, &d);
-    let acks = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = acks.clone();
-    net.tap = Some(Box::new(move |from, packet| {
-        if from == 1 && control_of(packet).is_none() {
-            log.borrow_mut().push(packet.clone());
-        }
-        Fate::Deliver
-    }));
+    let acks = net.note(move |from, packet| {
+        (from == 1 && control_of(packet).is_none()).then(|| packet.to_vec())
+    });
     for _ in 0..3 {
         net.ok(&a, write(&a, &b, 0, 5000));
     }
-    net.tap = Some(Box::new(move |from, packet| match control_of(packet) {
-        None if from == 0 => Fate::Drop,
-        _ => Fate::Deliver,
-    }));
+    net.tap =
+        Some(Box::new(|from, packet| Fate::drop_if(from == 0 && control_of(packet).is_none())));
     net.post(&a, write(&a, &d, 0, 5000).dc(to_d));
     net.settle();
     let acks = std::mem::take(&mut *acks.borrow_mut());
@@ -315,11 +287,10 @@ fn an_association_that_is_wanted_back_ends_its_requests_first() {
     // The RECLAIM comes while WRITEs and a READ are under way, some of which are lost.
     let (mut net, a, b) = Net::pair(with_contexts(1));
     let (c, to) = another(&mut net, &b, &dc());
-    a.buf.put(0, &pattern(5, 200_000));
+    a.buf.write(0, &pattern(5, 200_000));
     let mut rng = Rng(9);
-    net.tap = Some(Box::new(move |_, packet| match control_of(packet) {
-        None if rng.below(10) == 0 => Fate::Drop,
-        _ => Fate::Deliver,
+    net.tap = Some(Box::new(move |_, packet| {
+        Fate::drop_if(control_of(packet).is_none() && rng.below(10) == 0)
     }));
     for round in 0..4 {
         for i in 0..8usize {
@@ -329,9 +300,9 @@ fn an_association_that_is_wanted_back_ends_its_requests_first() {
         net.post(&c, write(&c, &b, 300_000, 100).dc(to));
         let wc = net.wait(0, a.scq, 8);
         assert!(wc.iter().all(|wc| wc.status == 0), "{round}: {wc:?}");
-        assert!(b.buf.get(0, 160_000) == a.buf.get(0, 160_000));
+        assert!(b.buf.read(0, 160_000) == a.buf.read(0, 160_000));
         assert_eq!(net.wait(0, c.scq, 1)[0].status, 0);
-        b.buf.put(0, &[0; 160_000]);
+        b.buf.write(0, &[0; 160_000]);
     }
     assert!(net.lock(&b).counters().dc_reclaimed > 0);
 }
@@ -406,13 +377,11 @@ fn a_close_that_is_lost_holds_no_context() {
     // The initiator has nothing to say to the target any more, and is asked again.
     let o = Opts { timeout: 12, retry: 7, ..with_contexts(1) };
     let (mut net, a, b) = Net::pair(o);
-    let d = net.end(1, &Opts { kind: qp_type::DCT, ..o });
-    net.start_dc(&d, &o);
+    let d = started(&mut net, 1, &target_of(o));
     let to_d = net.target(&a, &d);
     let (c, to) = another(&mut net, &b, &o);
-    net.tap = Some(Box::new(|_, packet| match control_of(packet).map(|eth| eth.message) {
-        Some(DcMessage::Close) => Fate::Drop,
-        _ => Fate::Deliver,
+    net.tap = Some(Box::new(|_, packet| {
+        Fate::drop_if(control_of(packet).is_some_and(|eth| eth.message == DcMessage::Close))
     }));
     net.ok(&a, write(&a, &b, 0, 100));
     // It closes, because its context is wanted; that is lost.
@@ -439,20 +408,14 @@ fn a_close_that_is_lost_holds_no_context() {
 #[test]
 fn a_late_accept_of_an_earlier_association_opens_nothing() {
     let (mut net, a, b) = Net::pair(dc());
-    let d = net.end(1, &Opts { kind: qp_type::DCT, ..dc() });
-    net.start_dc(&d, &dc());
+    let d = started(&mut net, 1, &target_of(dc()));
     let to_d = net.target(&a, &d);
-    let accepts = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = accepts.clone();
-    net.tap = Some(Box::new(move |from, packet| {
-        if from == 1 && control_of(packet).is_some() {
-            log.borrow_mut().push(packet.clone());
-        }
-        Fate::Deliver
-    }));
+    let accepts = net.note(move |from, packet| {
+        (from == 1 && control_of(packet).is_some()).then(|| packet.to_vec())
+    });
     net.ok(&a, write(&a, &b, 0, 100));
     // The OPEN to the other target is lost.
-    net.tap = Some(Box::new(|from, _| if from == 0 { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 0)));
     net.post(&a, write(&a, &d, 0, 100).dc(to_d));
     net.settle();
     for accept in std::mem::take(&mut *accepts.borrow_mut()) {
@@ -469,10 +432,8 @@ fn a_late_accept_of_an_earlier_association_opens_nothing() {
 fn a_close_counts_from_the_address_of_its_initiator_alone() {
     let o = dc();
     let mut net = Net::new(3, &o);
-    let a = net.end(0, &o);
-    net.start_dc(&a, &o);
-    let b = net.end(1, &Opts { kind: qp_type::DCT, ..o });
-    net.start_dc(&b, &o);
+    let a = started(&mut net, 0, &o);
+    let b = started(&mut net, 1, &target_of(o));
     net.dc = net.target(&a, &b);
     net.ok(&a, write(&a, &b, 0, 100));
     let (context, id) = {

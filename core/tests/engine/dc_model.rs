@@ -45,7 +45,7 @@ fn world(faults: &[(usize, Fate)]) {
         }
     }
     net.settle();
-    assert_eq!(b.buf.get_u64(0), 0x202, "{faults:?}");
+    assert_eq!(b.buf.read_u64(0), 0x202, "{faults:?}");
     assert!(net.now - begun < 500_000_000, "{faults:?}: by no lease: {} ns", net.now - begun);
 }
 

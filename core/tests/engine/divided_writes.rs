@@ -92,7 +92,7 @@ fn every_byte_arrives_whatever_is_lost() {
         let (mut net, a, b) = pair(Opts { timeout: 12, ..Opts::default() });
         let mut rng = Rng(seed);
         let bytes = pattern(seed, 1 << 20);
-        a.buf.put(0, &bytes);
+        a.buf.write(0, &bytes);
         let mut lots = Rng(seed ^ 0xfa7e);
         net.tap = Some(Box::new(move |_, _| match lots.below(20) {
             0 => Fate::Drop,
@@ -114,7 +114,7 @@ fn every_byte_arrives_whatever_is_lost() {
         }
         let done = net.wait(0, a.scq, posted);
         assert!(done.iter().all(|wc| wc.status == wc_status::SUCCESS), "{seed}: {done:?}");
-        assert!(b.buf.get(0, at) == bytes[..at], "{seed}");
+        assert!(b.buf.read(0, at) == bytes[..at], "{seed}");
     }
 }
 
@@ -123,12 +123,12 @@ fn every_byte_arrives_whatever_is_lost() {
 fn a_refusal_in_the_middle_fails_the_whole_write() {
     let (mut net, a, b) = pair(Opts::default());
     let end = b.buf.len();
-    a.buf.put(0, &pattern(5, 4 * MTU));
+    a.buf.write(0, &pattern(5, 4 * MTU));
     let out = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 4 * MTU).remote(&b, end - 2 * MTU);
     let wc = net.run_one(&a, out.id(9));
     assert_eq!((wc.wr_id, wc.status), (9, wc_status::REM_ACCESS_ERR));
     assert_eq!(net.poll(0, a.scq).len(), 0, "one completion");
-    assert!(b.buf.get(end - 2 * MTU, 2 * MTU) == pattern(5, 4 * MTU)[..2 * MTU]);
+    assert!(b.buf.read(end - 2 * MTU, 2 * MTU) == pattern(5, 4 * MTU)[..2 * MTU]);
 }
 
 /// Both ends count what was on the wire.

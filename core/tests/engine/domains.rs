@@ -1,19 +1,15 @@
 //! Protection domains: which one counts for what. Windows are bound within one; an SRQ may be of
 //! another than its queue pairs.
 
-use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 
 use crate::util::*;
 
 /// A region over an end's buffer in any PD of its host.
-fn region(net: &Net, e: &End, pd: Handle) -> (Handle, u32) {
-    let (addr, length) = (e.buf.addr(), e.buf.len() as u64);
-    let flags = ALL | access::MW_BIND;
-    let reg = MrReg { pd, addr, length, iova: addr, access: flags, provider: 0, cookie: 0 };
-    let (handle, attr) = net.lock(e).mr_reg(&reg).unwrap();
-    (handle, attr.rkey)
+fn region_in(net: &Net, e: &End, pd: Handle) -> Handle {
+    let reg = region(pd, e.buf.addr(), e.buf.len() as u64, ALL | access::MW_BIND);
+    net.lock(e).mr_reg(&reg).unwrap().0
 }
 
 // rxe rxe_mw.c rxe_do_bind_mw
@@ -22,17 +18,12 @@ fn a_bind_names_the_low_byte_of_the_new_key() {
     for (kind, named) in [(1, 0xba), (2, 0xba), (2, 0), (2, u32::MAX)] {
         let (mut net, a, b) = Net::pair(Opts::default());
         let (mw, first) = net.lock(&b).mw_alloc(b.pd, kind).unwrap();
-        let info = MwBindInfo {
-            mr: b.mr_handle,
-            addr: b.mr.iova,
-            length: 100,
-            mw_access_flags: access::REMOTE_WRITE,
-        };
+        let info = b.window(100, access::REMOTE_WRITE);
         net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, named, info));
         let key = (first & !0xff) | (named & 0xff);
-        a.buf.put(0, &pattern(9, 100));
+        a.buf.write(0, &pattern(9, 100));
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
-        assert!(b.buf.get(0, 100) == pattern(9, 100));
+        assert!(b.buf.read(0, 100) == pattern(9, 100));
     }
 }
 
@@ -45,13 +36,8 @@ fn a_window_is_bound_by_a_queue_pair_of_its_domain_only() {
             let (mut net, a, b) = Net::pair(Opts::default());
             let other = net.lock(&b).pd_alloc().unwrap();
             let (mw, key) = net.lock(&b).mw_alloc(if window { other } else { b.pd }, kind).unwrap();
-            let (mr, _) = region(&net, &b, if of_region { other } else { b.pd });
-            let info = MwBindInfo {
-                mr,
-                addr: b.mr.iova,
-                length: 100,
-                mw_access_flags: access::REMOTE_WRITE,
-            };
+            let mr = region_in(&net, &b, if of_region { other } else { b.pd });
+            let info = MwBindInfo { mr, ..b.window(100, access::REMOTE_WRITE) };
             let wc = net.run_one(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
             assert_eq!(wc.status, wc_status::MW_BIND_ERR);
             assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, CauseCode::BadWindow as u32);
@@ -87,14 +73,14 @@ fn receives_of_an_srq_are_of_its_domain() {
         let lens: &[usize] = if datagram { &[8, 1000] } else { &[8, 1000, 5000] };
         for &len in lens {
             for pieces in [&[(0, 8192)][..], &[(0, 47), (47, 8192)]] {
-                a.buf.put(0, &pattern(len as u64, len));
+                a.buf.write(0, &pattern(len as u64, len));
                 net.recv(&b, 7, pieces);
                 let wr = send(&net, &a, &b, len);
                 net.ok(&a, wr);
                 let wc = net.wait(b.host, b.rcq, 1)[0];
                 assert_eq!((wc.wr_id, wc.status), (7, wc_status::SUCCESS));
                 let header = if datagram { 40 } else { 0 };
-                assert!(b.buf.get(header, len) == pattern(len as u64, len));
+                assert!(b.buf.read(header, len) == pattern(len as u64, len));
             }
         }
         net.assert_faultless();

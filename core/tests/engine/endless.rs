@@ -21,9 +21,9 @@ fn unanswered(o: Opts) -> (Net, End, End, Rc<Cell<bool>>) {
     let (mut net, a, b) = Net::pair(endless(o));
     let cut = Rc::new(Cell::new(true));
     let is_cut = cut.clone();
-    net.tap = Some(Box::new(move |_, _| if is_cut.get() { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(move |_, _| Fate::drop_if(is_cut.get())));
     net.lock(&a).set_witness();
-    a.buf.put(0, &pattern(1, 100));
+    a.buf.write(0, &pattern(1, 100));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 100).remote(&b, 0));
     (net, a, b, cut)
 }
@@ -46,7 +46,7 @@ fn a_request_waits_for_ever_and_ends_when_the_peer_is_back() {
     net.run(20_000_000_000);
     let wc = net.poll(a.host, a.scq);
     assert_eq!((wc.len(), wc[0].status), (1, wc_status::SUCCESS));
-    assert!(b.buf.get(0, 100) == pattern(1, 100));
+    assert!(b.buf.read(0, 100) == pattern(1, 100));
 }
 
 #[test]
@@ -54,8 +54,7 @@ fn losses_are_repaired_without_a_timeout() {
     for op in [wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ, wr_opcode::SEND] {
         let (mut net, a, b) = Net::pair(endless(Opts::default()));
         let mut rng = Rng(5);
-        net.tap =
-            Some(Box::new(move |_, _| if rng.below(4) == 0 { Fate::Drop } else { Fate::Deliver }));
+        net.tap = Some(Box::new(move |_, _| Fate::drop_if(rng.below(4) == 0)));
         for n in 0..20 {
             net.recv(&b, n, &[(0, 60_000)]);
             net.ok(&a, Wr::new(op).id(n).local(&a, 0, 50_000).remote(&b, 0));
@@ -154,7 +153,7 @@ fn a_dc_initiator_waits_for_its_target_for_ever() {
     let (mut net, a, b) = Net::pair(endless(Opts { kind: qp_type::DCI, ..Opts::default() }));
     let cut = Rc::new(Cell::new(true));
     let is_cut = cut.clone();
-    net.tap = Some(Box::new(move |_, _| if is_cut.get() { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(move |_, _| Fate::drop_if(is_cut.get())));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 100).remote(&b, 0));
     net.run(HOUR);
     assert!(net.poll(a.host, a.scq).is_empty());

@@ -1,10 +1,6 @@
 //! FLUSH: answered when all that came before it on its queue pair has been placed.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use gdrcore_core::config::Config;
-use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Feth, Opcode, Reth};
@@ -59,7 +55,7 @@ fn named(b: &End, ahead: u32, feth: u32, va: u64, key: u32, len: u32) -> Raw {
 fn a_range_and_a_region_are_flushed_on_every_way() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
-        a.buf.put(0, &pattern(3, 4000));
+        a.buf.write(0, &pattern(3, 4000));
         let last = b.buf.len();
         let some = [flush(&b, 0, 4000), flush_all(&b), flush(&b, 7, 0), flush(&b, last, 0)];
         for (i, w) in some.into_iter().enumerate() {
@@ -74,7 +70,7 @@ fn a_range_and_a_region_are_flushed_on_every_way() {
                 assert_eq!((wc[1].opcode, wc[1].byte_len), (wc_opcode::FLUSH, 0));
             }
         }
-        assert!(b.buf.get(0, 4000) == pattern(3, 4000));
+        assert!(b.buf.read(0, 4000) == pattern(3, 4000));
         assert!(net.poll(b.host, b.rcq).is_empty());
         net.assert_faultless();
     }
@@ -83,14 +79,7 @@ fn a_range_and_a_region_are_flushed_on_every_way() {
 #[test]
 fn a_packet_says_type_level_and_range() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let log = Rc::<RefCell<Vec<Vec<u8>>>>::default();
-    let tee = log.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        if from == 0 {
-            tee.borrow_mut().push(p.clone());
-        }
-        Fate::Deliver
-    }));
+    let log = net.note(move |from, p| (from == 0).then(|| p.to_vec()));
     net.ok(&a, flush(&b, 64, 0x123));
     net.ok(&a, flush_all(&b));
     let want = |feth: u32, va, len| {
@@ -142,8 +131,7 @@ fn no_region_promises_to_survive_a_loss_of_power() {
         (access::FLUSH_PERSISTENT, Err(Error::Invalid)),
         (ACCESS_FLUSH | access::LOCAL_WRITE, Err(Error::Invalid)),
     ] {
-        let reg =
-            MrReg { pd: b.pd, addr, length, iova: addr, access: flags, provider: 0, cookie: 0 };
+        let reg = region(b.pd, addr, length, flags);
         assert_eq!(net.lock(&b).mr_reg(&reg).map(|_| ()), want, "{flags:#x}");
         let again = net.lock(&b).mr_rereg(b.mr_handle, &reg).map(|_| ());
         assert_eq!(again, want, "{flags:#x}");
@@ -284,7 +272,7 @@ fn mixture(tap: Tap) {
     net.tap = Some(tap);
     for i in 0..40u64 {
         let place = 4096 * i as usize;
-        a.buf.put(place, &pattern(i, 3000));
+        a.buf.write(place, &pattern(i, 3000));
         let w = match i % 5 {
             0 | 3 => Wr::new(wr_opcode::RDMA_WRITE).local(&a, place, 3000).remote(&b, place),
             1 => flush(&b, place - 4096, 3000),
@@ -300,7 +288,7 @@ fn mixture(tap: Tap) {
         for w in &wc {
             if w.opcode == wc_opcode::FLUSH {
                 let before = w.wr_id as usize - 1;
-                assert!(b.buf.get(4096 * before, 3000) == pattern(before as u64, 3000));
+                assert!(b.buf.read(4096 * before, 3000) == pattern(before as u64, 3000));
                 ended += 1;
             }
         }
@@ -322,7 +310,7 @@ fn each_ends_once_and_in_order_whatever_is_lost() {
 #[test]
 fn only_an_empty_answer_of_its_own_ends_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let deaf = |from, _: &mut Vec<u8>| if from == 1 { Fate::Drop } else { Fate::Deliver };
+    let deaf = |from, _: &mut Vec<u8>| Fate::drop_if(from == 1);
     net.tap = Some(Box::new(deaf));
     net.post(&a, flush(&b, 0, 8));
     net.exchange();
@@ -340,5 +328,5 @@ fn only_an_empty_answer_of_its_own_ends_it() {
     net.tap = None;
     Raw::new(Opcode::RC_READ_RESPONSE_ONLY, &a, 0).aeth(ACK).payload(8).inject(&mut net, 1, 0);
     assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::BAD_RESP_ERR);
-    assert_eq!(a.buf.get_u64(0), 0);
+    assert_eq!(a.buf.read_u64(0), 0);
 }

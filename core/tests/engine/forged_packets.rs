@@ -46,7 +46,7 @@ fn besiege(net: &mut Net, from: usize, e: &End) {
 /// Two ends, and nothing that host 1 sends arrives.
 fn deaf(o: Opts) -> (Net, End, End) {
     let (mut net, a, b) = Net::pair(o);
-    net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+    net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 1)));
     (net, a, b)
 }
 
@@ -231,7 +231,7 @@ fn naks_acknowledge_nothing_to_a_besieged_queue_pair() {
         net.tap = None;
         let wc = net.wait(a.host, a.scq, 3);
         assert!(wc.iter().all(|w| w.status == wc_status::SUCCESS));
-        assert_eq!(b.buf.get(0, 64), a.buf.get(0, 64));
+        assert_eq!(b.buf.read(0, 64), a.buf.read(0, 64));
     }
 }
 
@@ -277,11 +277,7 @@ fn a_besieged_queue_pair_asks_for_what_was_lost_a_little_later() {
     let mut n = 0;
     net.tap = Some(Box::new(move |from, _| {
         n += usize::from(from == 0);
-        if from == 0 && n == 3 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == 0 && n == 3)
     }));
     (0..8).for_each(|k| net.post(&a, write(&a, &b, 64 * k)));
     let start = net.now;
@@ -594,7 +590,7 @@ fn a_nak_from_a_port_that_never_answered_ends_nothing_while_the_peer_lives() {
         assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
         net.ok(&a, write(&a, &b, 0));
         // A peer has failed and answers from another port than before; nothing else comes.
-        net.tap = Some(Box::new(|from, _| if from == 1 { Fate::Drop } else { Fate::Deliver }));
+        net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 1)));
         net.post(&a, write(&a, &b, 64));
         net.exchange();
         let (p, start) = (answer(&net, 1, &a, plus(PSN, 3), syndrome), net.now);

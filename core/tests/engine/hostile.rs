@@ -13,8 +13,8 @@ use crate::util::*;
 /// A request that the peer must refuse: its status here, the cause there, and nothing written.
 pub fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: CauseCode) {
     let (mut net, a, b) = Net::pair(o);
-    b.buf.put(0, &[0xaa; 8192]);
-    a.buf.put(0, &[0x11; 4096]);
+    b.buf.write(0, &[0xaa; 8192]);
+    a.buf.write(0, &[0x11; 4096]);
     let w = w(&net, &a, &b);
     net.post(&a, w.id(1));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(2).flags(0).local(&a, 0, 8).remote(&b, 0));
@@ -23,7 +23,7 @@ pub fn refused(o: Opts, w: impl Fn(&Net, &End, &End) -> Wr, status: u32, cause: 
     assert_eq!((wc[1].wr_id, wc[1].status), (2, wc_status::WR_FLUSH_ERR));
     assert_ne!(wc[0].vendor_err, 0);
     assert_eq!(net.lock(&b).qp_cause(b.qp).unwrap().code, cause as u32);
-    assert!(b.buf.get(0, 8192).iter().all(|&x| x == 0xaa), "something was written");
+    assert!(b.buf.read(0, 8192).iter().all(|&x| x == 0xaa), "something was written");
     assert_eq!((net.state(&a), net.state(&b)), (qp_state::ERR, qp_state::ERR));
     // The requester learns it from its completion. The responder completes nothing, and raises the
     // one event that the standard has for that.
@@ -100,15 +100,7 @@ fn atomics_must_be_aligned_and_allowed() {
     for (iova, at) in [(4, 0), (4, 4)] {
         let shifted = |net: &Net, a: &End, b: &End| {
             let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
-            let reg = MrReg {
-                pd: b.pd,
-                addr,
-                length,
-                iova: addr + iova,
-                access: ALL,
-                provider: 0,
-                cookie: 0,
-            };
+            let reg = MrReg { iova: addr + iova, ..region(b.pd, addr, length, ALL) };
             let (_, mr) = net.lock(b).mr_reg(&reg).unwrap();
             let mut w = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8);
             w.raw.wr.atomic =
@@ -129,7 +121,7 @@ fn atomics_must_be_aligned_and_allowed() {
 fn a_message_longer_than_the_receive_fails_on_both_sides() {
     for len in [101usize, 5000] {
         let (mut net, a, b) = Net::pair(Opts::default());
-        b.buf.put(0, &[0xaa; 8192]);
+        b.buf.write(0, &[0xaa; 8192]);
         net.recv(&b, 1, &[(0, 100)]);
         net.recv(&b, 2, &[(0, 100)]);
         let wc = net.run_one(&a, Wr::new(wr_opcode::SEND).local(&a, 0, len));
@@ -137,7 +129,7 @@ fn a_message_longer_than_the_receive_fails_on_both_sides() {
         let wc = net.wait(b.host, b.rcq, 2);
         assert_eq!((wc[0].wr_id, wc[0].status), (1, wc_status::LOC_LEN_ERR));
         assert_eq!((wc[1].wr_id, wc[1].status), (2, wc_status::WR_FLUSH_ERR));
-        assert!(b.buf.get(100, 8000).iter().all(|&x| x == 0xaa));
+        assert!(b.buf.read(100, 8000).iter().all(|&x| x == 0xaa));
         net.only_events(&[(&a, None), (&b, None)]);
     }
 }
@@ -157,10 +149,10 @@ fn local_buffers_are_checked_too() {
     for k in 0..3 {
         for opcode in [wr_opcode::RDMA_WRITE, wr_opcode::RDMA_READ] {
             let (mut net, a, b) = Net::pair(Opts::default());
-            b.buf.put(0, &[0xaa; 4096]);
+            b.buf.write(0, &[0xaa; 4096]);
             let wc = net.run_one(&a, Wr::new(opcode).sge(bad(&a)[k]).remote(&b, 0));
             assert_eq!(wc.status, wc_status::LOC_PROT_ERR);
-            assert!(b.buf.get(0, 4096).iter().all(|&x| x == 0xaa));
+            assert!(b.buf.read(0, 4096).iter().all(|&x| x == 0xaa));
             net.only_events(&[(&a, None), (&b, None)]);
         }
         let (mut net, a, b) = Net::pair(Opts::default());
@@ -188,20 +180,16 @@ fn a_failure_waits_for_those_before_it_even_through_a_loss() {
     let mut n = 0;
     net.tap = Some(Box::new(move |from, _| {
         n += usize::from(from == 0);
-        if from == 0 && n == 1 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == 0 && n == 1)
     }));
-    a.buf.put(0, &[7; 100]);
+    a.buf.write(0, &[7; 100]);
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 100).remote(&b, 0));
     let sge = Sge { addr: a.mr.iova, length: 8, lkey: 0 };
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(2).sge(sge).remote(&b, 0));
     let wc = net.wait(a.host, a.scq, 2);
     assert_eq!((wc[0].wr_id, wc[0].status), (1, wc_status::SUCCESS));
     assert_eq!((wc[1].wr_id, wc[1].status), (2, wc_status::LOC_PROT_ERR));
-    assert!(b.buf.get(0, 100) == [7; 100]);
+    assert!(b.buf.read(0, 100) == [7; 100]);
 }
 
 // rxe rxe_resp.c rxe_recheck_mr
@@ -243,21 +231,7 @@ fn stale_handles_are_errors_everywhere() {
 
 /// What makes one more queue pair beside an end's.
 fn another_qp(e: &End, wr: u32, sge: u32) -> QpInit {
-    let cap = QpCap {
-        max_send_wr: wr,
-        max_recv_wr: wr,
-        max_send_sge: sge,
-        max_recv_sge: sge,
-        max_inline_data: 0,
-    };
-    QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: qp_type::RC,
-        cap,
-        ..QpInit::default()
-    }
+    queue_pair(qp_type::RC, e.pd, [e.scq, e.rcq], queues(wr, sge, 0))
 }
 
 #[test]
@@ -283,10 +257,10 @@ fn pools_and_heap_run_out_cleanly_and_grow() {
     let free = net.hosts[0].lock().free_bytes();
     let first = fill(&mut net);
     assert!(first.len() > 20, "{}", first.len());
-    let more = Buf::new(4 << 20);
+    let more = Buffer::new(4 << 20);
     // SAFETY: the memory outlives the engine (it is declared before `net` drops by the explicit
     // drop below).
-    unsafe { net.hosts[0].lock().arena_add(more.ptr(), more.len()).unwrap() };
+    unsafe { net.hosts[0].lock().arena_add(more.as_ptr(), more.len()).unwrap() };
     let second = fill(&mut net);
     assert!(!second.is_empty());
     for qp in first.iter().chain(&second) {
@@ -325,10 +299,10 @@ fn as_many_queue_pairs_as_said_whatever_growth_has_failed_on() {
             assert!(pieces.len() < 15, "round {round}: {made} of {most}");
             let bytes =
                 if pieces.len() < 14 { 16_000 + rng.below(128_000) as usize } else { 32 << 20 };
-            pieces.push(Buf::new(bytes));
+            pieces.push(Buffer::new(bytes));
             let piece = &pieces[pieces.len() - 1];
             // SAFETY: the memory outlives the engine, which is dropped below.
-            unsafe { net.hosts[0].lock().arena_add(piece.ptr(), piece.len()).unwrap() };
+            unsafe { net.hosts[0].lock().arena_add(piece.as_ptr(), piece.len()).unwrap() };
         }
         assert_eq!(
             net.hosts[0].lock().qp_create(net.now, &init),
@@ -445,8 +419,8 @@ fn thorough_garbage_harms_nobody() {
     for round in 0..400u64 {
         let kind = [qp_type::RC, qp_type::UC, qp_type::UD][round as usize % 3];
         let (mut net, a, b) = Net::pair(Opts { kind, bytes: 8192, ..Opts::default() });
-        let guard = Buf::new(8192);
-        guard.put(0, &[0xaa; 8192]);
+        let guard = Buffer::new(8192);
+        guard.write(0, &[0xaa; 8192]);
         net.recv(&b, 1, &[(0, 4096)]);
         if kind == qp_type::RC {
             net.tap = Some(Box::new(|_, _| Fate::Drop));
@@ -476,7 +450,7 @@ fn thorough_garbage_harms_nobody() {
             net.exchange();
         }
         net.settle();
-        assert!(guard.get(0, 8192).iter().all(|&x| x == 0xaa));
+        assert!(guard.read(0, 8192).iter().all(|&x| x == 0xaa));
         assert_eq!(Bth::LEN, 12);
     }
 }

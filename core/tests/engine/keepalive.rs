@@ -51,9 +51,9 @@ fn an_idle_connection_is_asked_about_and_nothing_of_it_changes() {
         );
         assert_eq!((x.retry_timeouts + y.retry_timeouts, x.send_nak_err + y.send_nak_err), (0, 0));
         // The next messages are the first ones that count.
-        a.buf.put(0, &pattern(1, 3000));
+        a.buf.write(0, &pattern(1, 3000));
         net.ok(&a, write(&a, &b));
-        assert!(b.buf.get(0, 3000) == pattern(1, 3000));
+        assert!(b.buf.read(0, 3000) == pattern(1, 3000));
         net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 100));
         assert_eq!(net.wait(b.host, b.rcq, 1)[0].wr_id, 9);
         net.run(3 * EVERY);

@@ -64,7 +64,7 @@ fn read_four(net: &mut Net, a: &End, b: &End) {
 fn grown(window_max: u32, rd_atomic: u8) -> (Net, End, End) {
     let config = Config { window_max, max_rd_atomic: 128, ..Opts::default().config };
     let (mut net, a, b) = Net::pair(Opts { rd_atomic, config, ..Opts::default() });
-    b.buf.put(0, &pattern(9, LEN));
+    b.buf.write(0, &pattern(9, LEN));
     // It grows only while it is in use.
     (0..20).for_each(|_| read_four(&mut net, &a, &b));
     (net, a, b)
@@ -119,18 +119,14 @@ fn what_is_lost_of_a_request_of_several_pieces_is_asked_for_again() {
         let (mut net, a, b) = grown(1 << 20, 16);
         for round in 0..6 {
             let fresh = pattern(100 + round, LEN);
-            b.buf.put(0, &fresh);
+            b.buf.write(0, &fresh);
             let mut seen = 0;
             net.tap = Some(Box::new(move |_, _| {
                 seen += 1;
-                if seen % nth == 0 && seen < 3 * LEN / MTU as usize {
-                    Fate::Drop
-                } else {
-                    Fate::Deliver
-                }
+                Fate::drop_if(seen % nth == 0 && seen < 3 * LEN / MTU as usize)
             }));
             net.ok(&a, read(&a, &b));
-            assert!(a.buf.get(0, LEN) == fresh, "one packet in {nth} lost");
+            assert!(a.buf.read(0, LEN) == fresh, "one packet in {nth} lost");
         }
         // Nothing of it counts any more: the next READ asks as the first did.
         let asked = watch(&mut net);

@@ -42,7 +42,7 @@ impl Bulk {
     fn into_pieces(of: Of, o: Opts, pieces: &[(usize, usize)]) -> Bulk {
         let (net, a, b) = Net::pair(o);
         let mtu = 128usize << o.mtu;
-        b.buf.put(0, &vec![BEFORE; (PACKETS + 4) * mtu]);
+        b.buf.write(0, &vec![BEFORE; (PACKETS + 4) * mtu]);
         let mut bulk = Bulk { net, of, b, mtu, bytes: pattern(5, PACKETS * mtu), a };
         if of == Of::Read && !pieces.is_empty() {
             let read = Wr::new(wr_opcode::RDMA_READ).remote(&bulk.a, 0);
@@ -95,7 +95,7 @@ impl Bulk {
 
     /// The whole memory, with a packet's bytes before the target and three behind it.
     fn memory(&self) -> Vec<u8> {
-        self.b.buf.get(0, (PACKETS + 4) * self.mtu)
+        self.b.buf.read(0, (PACKETS + 4) * self.mtu)
     }
 
     /// The memory once the first `n` packets are placed.
@@ -340,12 +340,12 @@ fn a_packet_of_a_response_that_was_not_asked_for_is_not_placed() {
     let last = raw(&w, Opcode::RC_READ_RESPONSE_LAST, asked - 1).aeth(0x1f).bytes(&[1; 4096]);
     last.inject(&mut w.net, 0, 1);
     assert_eq!(w.taken(), asked as u32);
-    let before = w.b.buf.get(0, whole * mtu);
+    let before = w.b.buf.read(0, whole * mtu);
     let raw = raw(&w, Opcode::RC_READ_RESPONSE_MIDDLE, asked).bytes(&[2; 4096]);
     w.expect_dropped_damaged(&raw);
     raw.inject(&mut w.net, 0, 1);
     assert_eq!(w.taken(), asked as u32);
-    assert_eq!(w.b.buf.get(0, whole * mtu), before);
+    assert_eq!(w.b.buf.read(0, whole * mtu), before);
 }
 
 /// The second piece of a READ is of a region that may not be written.
@@ -353,7 +353,7 @@ fn a_packet_of_a_response_that_was_not_asked_for_is_not_placed() {
 fn a_packet_of_a_response_is_not_placed_into_memory_that_may_not_be_written() {
     let (mtu, o) = (4096, Opts { mtu: mtu::MTU_4096, ..Opts::default() });
     let mut w = Bulk::into_pieces(Of::Read, o, &[]);
-    let fixed = Buf::new(4 * mtu);
+    let fixed = Buffer::new(4 * mtu);
     let (_, region) = w.net.reg(&w.b, &fixed, access::REMOTE_READ);
     let sge = Sge { addr: region.iova, length: 4 * mtu as u32, lkey: region.lkey };
     let read = Wr::new(wr_opcode::RDMA_READ).local(&w.b, mtu, 2 * mtu).sge(sge).remote(&w.a, 0);
@@ -361,7 +361,7 @@ fn a_packet_of_a_response_is_not_placed_into_memory_that_may_not_be_written() {
     w.send(0..2);
     w.expect_dropped_damaged(&w.packet(2));
     w.send(2..3);
-    assert_eq!(fixed.get(0, 4 * mtu), vec![0; 4 * mtu]);
+    assert_eq!(fixed.read(0, 4 * mtu), vec![0; 4 * mtu]);
     assert_eq!((w.memory(), w.taken()), (w.after(2), 2));
     assert_eq!(w.net.state(&w.b), qp_state::ERR);
 }

@@ -17,19 +17,19 @@ pub fn sizes(mtu_code: u32) -> Vec<usize> {
 pub fn all_three(net: &mut Net, a: &End, b: &End, len: usize) {
     let (src, dst) = (64, 128);
     let data = pattern(len as u64, len);
-    let clean = |e: &End| e.buf.put(0, &vec![0xaa; e.buf.len()]);
+    let clean = |e: &End| e.buf.write(0, &vec![0xaa; e.buf.len()]);
     let check = |e: &End, at: usize, data: &[u8], what: &str| {
-        assert!(e.buf.get(at, data.len()) == data, "{what} of {len}");
+        assert!(e.buf.read(at, data.len()) == data, "{what} of {len}");
         let after = at + data.len();
-        assert!(e.buf.get(0, at).iter().all(|&x| x == 0xaa), "{what} of {len}: before");
+        assert!(e.buf.read(0, at).iter().all(|&x| x == 0xaa), "{what} of {len}: before");
         assert!(
-            e.buf.get(after, e.buf.len() - after).iter().all(|&x| x == 0xaa),
+            e.buf.read(after, e.buf.len() - after).iter().all(|&x| x == 0xaa),
             "{what} of {len}: after"
         );
     };
 
     clean(b);
-    a.buf.put(src, &data);
+    a.buf.write(src, &data);
     net.recv(b, 77, &[(dst, len)]);
     let wc = net.ok(a, Wr::new(wr_opcode::SEND).id(5).local(a, src, len));
     assert_eq!((wc.wr_id, wc.opcode, wc.qp_num), (5, wc_opcode::SEND, a.qpn));
@@ -40,14 +40,14 @@ pub fn all_three(net: &mut Net, a: &End, b: &End, len: usize) {
 
     clean(b);
     let data = pattern(len as u64 + 1, len);
-    a.buf.put(src, &data);
+    a.buf.write(src, &data);
     let wc = net.ok(a, Wr::new(wr_opcode::RDMA_WRITE).id(6).local(a, src, len).remote(b, dst));
     assert_eq!((wc.wr_id, wc.opcode), (6, wc_opcode::RDMA_WRITE));
     check(b, dst, &data, "WRITE");
 
     clean(a);
     let data = pattern(len as u64 + 2, len);
-    b.buf.put(dst, &data);
+    b.buf.write(dst, &data);
     let wc = net.ok(a, Wr::new(wr_opcode::RDMA_READ).id(7).local(a, src, len).remote(b, dst));
     assert_eq!((wc.wr_id, wc.opcode, wc.byte_len as usize), (7, wc_opcode::RDMA_READ, len));
     check(a, src, &data, "READ");
@@ -110,13 +110,13 @@ fn immediate_data_reaches_the_receiver() {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
         for len in [0usize, 1, 1024, 5000] {
             let data = pattern(9, len);
-            a.buf.put(0, &data);
+            a.buf.write(0, &data);
             net.recv(&b, 1, &[(0, 8192)]);
             net.ok(&a, Wr::new(wr_opcode::SEND_WITH_IMM).imm(0xdead_beef).local(&a, 0, len));
             let wc = net.wait(b.host, b.rcq, 1)[0];
             let want = (0, wc_opcode::RECV, 0xdead_beef, wc_flags::WITH_IMM, len as u32);
             assert_eq!((wc.status, wc.opcode, wc.imm_data, wc.wc_flags, wc.byte_len), want);
-            assert!(b.buf.get(0, len) == data);
+            assert!(b.buf.read(0, len) == data);
 
             net.recv(&b, 2, &[]);
             net.ok(
@@ -133,7 +133,7 @@ fn immediate_data_reaches_the_receiver() {
                 (wc.status, wc.opcode, wc.imm_data, wc.wc_flags, wc.byte_len, wc.wr_id),
                 want
             );
-            assert!(b.buf.get(9000, len) == data);
+            assert!(b.buf.read(9000, len) == data);
         }
     }
 }
@@ -144,20 +144,20 @@ fn immediate_data_reaches_the_receiver() {
 fn atomics_change_and_return() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..Opts::default() });
-        b.buf.put_u64(64, 100);
+        b.buf.write_u64(64, 100);
         let add =
             Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, 0, 8).atomic(&b, 64, u64::MAX, 0);
         let wc = net.ok(&a, add);
         assert_eq!((wc.opcode, wc.byte_len), (wc_opcode::FETCH_ADD, 8));
-        assert_eq!((a.buf.get_u64(0), b.buf.get_u64(64)), (100, 99));
+        assert_eq!((a.buf.read_u64(0), b.buf.read_u64(64)), (100, 99));
         let swap = |old, new| {
             Wr::new(wr_opcode::ATOMIC_CMP_AND_SWP).local(&a, 8, 8).atomic(&b, 64, old, new)
         };
         let wc = net.ok(&a, swap(1, 2));
         assert_eq!(wc.opcode, wc_opcode::COMP_SWAP);
-        assert_eq!((a.buf.get_u64(8), b.buf.get_u64(64)), (99, 99));
+        assert_eq!((a.buf.read_u64(8), b.buf.read_u64(64)), (99, 99));
         net.ok(&a, swap(99, 0x0102_0304_0506_0708));
-        assert_eq!((a.buf.get_u64(8), b.buf.get_u64(64)), (99, 0x0102_0304_0506_0708));
+        assert_eq!((a.buf.read_u64(8), b.buf.read_u64(64)), (99, 0x0102_0304_0506_0708));
     }
 }
 
@@ -177,14 +177,14 @@ fn the_result_of_an_atomic_fills_the_first_8_bytes_of_its_list() {
         ];
         for pieces in lists {
             for op in [wr_opcode::ATOMIC_FETCH_AND_ADD, wr_opcode::ATOMIC_CMP_AND_SWP] {
-                a.buf.put(0, &[0xee; 600]);
-                b.buf.put(64, &result);
+                a.buf.write(0, &[0xee; 600]);
+                b.buf.write(64, &result);
                 let at = |wr: Wr, &(at, len): &(usize, usize)| wr.local(&a, at, len);
                 let wr = pieces.iter().fold(Wr::new(op), at).atomic(&b, 64, 0, 0);
                 let wc = net.ok(&a, wr);
                 assert_eq!(wc.byte_len, 8);
-                assert_eq!(a.buf.get(0, 8), result, "{pieces:?}");
-                assert!(a.buf.get(8, 592) == [0xee; 592], "{pieces:?}");
+                assert_eq!(a.buf.read(0, 8), result, "{pieces:?}");
+                assert!(a.buf.read(8, 592) == [0xee; 592], "{pieces:?}");
             }
         }
         for len in [0, 1, 7] {
@@ -198,7 +198,7 @@ fn the_result_of_an_atomic_fills_the_first_8_bytes_of_its_list() {
         let at = a.buf.len() - 8;
         let wr = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(&a, at, 100).atomic(&b, 64, 0, 0);
         net.ok(&a, wr);
-        assert_eq!(a.buf.get(at, 8), result);
+        assert_eq!(a.buf.read(at, 8), result);
     }
 }
 
@@ -207,20 +207,20 @@ fn inline_data_and_many_pieces() {
     let (mut net, a, b) = Net::pair(Opts::default());
     // Inline: the buffer may change as soon as post returns.
     let data = pattern(3, 100);
-    a.buf.put(0, &data);
+    a.buf.write(0, &data);
     net.recv(&b, 1, &[(0, 30), (50, 0), (100, 200)]);
     net.post(
         &a,
         Wr::new(wr_opcode::SEND).local(&a, 0, 60).local(&a, 60, 40).add_flags(send_flags::INLINE),
     );
-    a.buf.put(0, &[0; 100]);
+    a.buf.write(0, &[0; 100]);
     net.wait(a.host, a.scq, 1);
     assert_eq!(net.wait(b.host, b.rcq, 1)[0].byte_len, 100);
-    assert!(b.buf.get(0, 30) == data[..30] && b.buf.get(100, 70) == data[30..]);
+    assert!(b.buf.read(0, 30) == data[..30] && b.buf.read(100, 70) == data[30..]);
 
     // Pieces that do not end where packets end, on both sides.
     let data = pattern(4, 10_000);
-    a.buf.put(0, &data);
+    a.buf.write(0, &data);
     net.recv(&b, 2, &[(0, 1), (1000, 4095), (8000, 3), (10_000, 9000)]);
     net.ok(
         &a,
@@ -231,11 +231,12 @@ fn inline_data_and_many_pieces() {
             .local(&a, 3001, 6999),
     );
     net.wait(b.host, b.rcq, 1);
-    let got = [b.buf.get(0, 1), b.buf.get(1000, 4095), b.buf.get(8000, 3), b.buf.get(10_000, 5901)]
-        .concat();
+    let got =
+        [b.buf.read(0, 1), b.buf.read(1000, 4095), b.buf.read(8000, 3), b.buf.read(10_000, 5901)]
+            .concat();
     assert!(got == data);
 
-    b.buf.put(20_000, &data);
+    b.buf.write(20_000, &data);
     net.ok(
         &a,
         Wr::new(wr_opcode::RDMA_READ)
@@ -243,7 +244,7 @@ fn inline_data_and_many_pieces() {
             .local(&a, 50_000, 5000)
             .remote(&b, 20_000),
     );
-    assert!([a.buf.get(30_000, 5000), a.buf.get(50_000, 5000)].concat() == data);
+    assert!([a.buf.read(30_000, 5000), a.buf.read(50_000, 5000)].concat() == data);
 }
 
 // IBTA 10.7.3.1
@@ -273,7 +274,7 @@ fn unsignalled_requests_complete_silently_and_free_their_slots() {
 fn many_requests_complete_in_order() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, sq: 64, ..Opts::default() });
-        b.buf.put(0, &pattern(1, 100_000));
+        b.buf.write(0, &pattern(1, 100_000));
         for i in 0..64u64 {
             let len = 1 + (i as usize * 700) % 9000;
             let w = match i % 4 {
@@ -296,7 +297,7 @@ fn many_requests_complete_in_order() {
             wc.iter().enumerate().all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.status == 0),
             "{wc:?}"
         );
-        assert_eq!(b.buf.get_u64(500_000), 16);
+        assert_eq!(b.buf.read_u64(500_000), 16);
     }
 }
 
@@ -304,37 +305,33 @@ fn many_requests_complete_in_order() {
 #[test]
 fn a_fence_waits_for_reads_before_it() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    b.buf.put(0, &pattern(5, 50_000));
+    b.buf.write(0, &pattern(5, 50_000));
     // READ into a buffer, then send that buffer: without the fence the old bytes would leave.
     net.recv(&b, 1, &[(100_000, 50_000)]);
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, 50_000).remote(&b, 0));
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 50_000).add_flags(send_flags::FENCE));
     assert_eq!(net.wait(a.host, a.scq, 2).len(), 2);
     net.wait(b.host, b.rcq, 1);
-    assert!(b.buf.get(100_000, 50_000) == pattern(5, 50_000));
+    assert!(b.buf.read(100_000, 50_000) == pattern(5, 50_000));
 }
 
 #[test]
 fn windows_of_both_types_bind_serve_and_close() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let info = |len| MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova + 4096,
-        length: len,
-        mw_access_flags: access::REMOTE_WRITE | access::REMOTE_READ,
-    };
+    let both = access::REMOTE_WRITE | access::REMOTE_READ;
+    let info = |len| MwBindInfo { addr: b.mr.iova + 4096, ..b.window(len, both) };
     let write = |at: u64, key: u32| {
         Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova + at, key)
     };
-    a.buf.put(0, &pattern(8, 100));
+    a.buf.write(0, &pattern(8, 100));
     for kind in [1, 2] {
         let (mw, key) = net.lock(&b).mw_alloc(b.pd, kind).unwrap();
         let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
         let wc = net.ok(&b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info(4096)));
         assert_eq!(wc.opcode, wc_opcode::BIND_MW);
         net.ok(&a, write(4096, key));
-        assert!(b.buf.get(4096, 100) == pattern(8, 100));
-        b.buf.put(4096, &[0; 100]);
+        assert!(b.buf.read(4096, 100) == pattern(8, 100));
+        b.buf.write(4096, &[0; 100]);
         if kind == 2 {
             // SEND with invalidate closes it; a second bind is allowed then, with another key.
             net.recv(&b, 4, &[(0, 100)]);
@@ -360,11 +357,11 @@ fn uc_sends_and_writes() {
         let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, way, srq, ..Opts::default() });
         for len in [0usize, 1, 1023, 1024, 1025, 70_000] {
             let data = pattern(len as u64, len);
-            a.buf.put(0, &data);
+            a.buf.write(0, &data);
             net.recv(&b, 1, &[(0, 80_000)]);
             net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, len));
             assert_eq!(net.wait(b.host, b.rcq, 1)[0].byte_len as usize, len);
-            assert!(b.buf.get(0, len) == data);
+            assert!(b.buf.read(0, len) == data);
             net.recv(&b, 2, &[]);
             net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 100_000));
             net.ok(
@@ -379,7 +376,7 @@ fn uc_sends_and_writes() {
                 (wc.byte_len as usize, wc.imm_data, wc.opcode),
                 (len, 7, wc_opcode::RECV_RDMA_WITH_IMM)
             );
-            assert!(b.buf.get(100_000, len) == data && b.buf.get(200_000, len) == data);
+            assert!(b.buf.read(100_000, len) == data && b.buf.read(200_000, len) == data);
         }
     }
 }
@@ -400,9 +397,9 @@ fn ud_datagrams_come_with_a_grh() {
         let ah = net.ah(&a, &b);
         for len in [0usize, 1, 4095, 4096] {
             let data = pattern(len as u64, len);
-            a.buf.put(0, &data);
+            a.buf.write(0, &data);
             net.recv(&b, 3, &[(0, 20), (1000, 4116)]);
-            b.buf.put(0, &[0xee; 2000]);
+            b.buf.write(0, &[0xee; 2000]);
             net.ok(
                 &a,
                 Wr::new(wr_opcode::SEND_WITH_IMM).imm(9).local(&a, 0, len).ud(ah, b.qpn, 0x1111),
@@ -410,7 +407,7 @@ fn ud_datagrams_come_with_a_grh() {
             let wc = net.wait(b.host, b.rcq, 1)[0];
             let want = (len + 40, a.qpn, wc_flags::GRH | wc_flags::WITH_IMM, 9, 3);
             assert_eq!((wc.byte_len as usize, wc.src_qp, wc.wc_flags, wc.imm_data, wc.wr_id), want);
-            let got = [b.buf.get(0, 20), b.buf.get(1000, len + 20)].concat();
+            let got = [b.buf.read(0, 20), b.buf.read(1000, len + 20)].concat();
             assert!(got[40..] == data);
             let (src, dst) = (net.hosts[a.host].addr.gid, net.hosts[b.host].addr.gid);
             if v6 {
@@ -527,18 +524,14 @@ fn packets_with_any_identification_arrive_and_damaged_ones_do_not() {
             // The payload, or the AETH: nothing that an identification could explain.
             p[13] ^= 0x20;
         }
-        if count % 53 == 52 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(count % 53 == 52)
     }));
     for k in 0..200usize {
         let data = pattern(k as u64, 64 + 2000 * (k % 3));
-        a.buf.put(0, &data);
+        a.buf.write(0, &data);
         net.recv(&b, k as u64, &[(8192, 8192)]);
         net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, data.len()));
-        assert!(b.buf.get(8192, data.len()) == data, "message {k}");
+        assert!(b.buf.read(8192, data.len()) == data, "message {k}");
         net.wait(b.host, b.rcq, 1);
     }
     let c = net.hosts[1].lock().counters();

@@ -41,7 +41,7 @@ fn what_connected_qps_send_is_signed_for_the_flow_to_their_peer() {
         let (mut net, a, b) = Net::pair(Opts { v6, kind, ..Opts::default() });
         let mut flows = [own(&net, 0, 1), own(&net, 1, 0)];
         let bytes = pattern(3, 200_001);
-        a.buf.put(0, &bytes);
+        a.buf.write(0, &bytes);
         net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, bytes.len()).remote(&b, 0));
         let mut sent = [0; 2];
         loop {
@@ -68,7 +68,7 @@ fn what_connected_qps_send_is_signed_for_the_flow_to_their_peer() {
         }
         assert!(sent[0] > 3 && (sent[1] > 0) == (kind == qp_type::RC), "{sent:?}");
         assert_eq!(net.poll(0, a.scq).len(), 1);
-        assert!(b.buf.get(0, bytes.len()) == bytes);
+        assert!(b.buf.read(0, bytes.len()) == bytes);
         net.settle();
     }
 }

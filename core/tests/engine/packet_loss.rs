@@ -11,10 +11,10 @@ use crate::util::*;
 
 /// Some of everything, in a row; everything must come out right.
 pub fn mixture(net: &mut Net, a: &End, b: &End) {
-    b.buf.put(0, &pattern(1, 30_000));
-    b.buf.put_u64(1_000_000, 0);
+    b.buf.write(0, &pattern(1, 30_000));
+    b.buf.write_u64(1_000_000, 0);
     for i in 0..24u64 {
-        a.buf.put(100_000 + i as usize * 10_000, &pattern(50 + i, 9000));
+        a.buf.write(100_000 + i as usize * 10_000, &pattern(50 + i, 9000));
         let at = i as usize * 10_000;
         let w = match i % 4 {
             0 => Wr::new(wr_opcode::RDMA_READ).local(a, 500_000 + at, 9000).remote(b, at / 10),
@@ -38,14 +38,14 @@ pub fn mixture(net: &mut Net, a: &End, b: &End) {
         .iter()
         .enumerate()
         .all(|(i, w)| w.wr_id == 4 * i as u64 + 3 && w.imm_data == w.wr_id as u32));
-    assert_eq!(b.buf.get_u64(1_000_000), 18, "atomics are executed once");
+    assert_eq!(b.buf.read_u64(1_000_000), 18, "atomics are executed once");
     for i in 0..24usize {
         let at = i * 10_000;
         match i % 4 {
-            0 => assert!(a.buf.get(500_000 + at, 9000) == b.buf.get(at / 10, 9000)),
-            1 => assert_eq!(a.buf.get_u64(i * 8), (i as u64 / 4) * 3),
-            2 => assert!(b.buf.get(100_000 + at, 9000) == pattern(50 + i as u64, 9000)),
-            _ => assert!(b.buf.get(500_000 + at, 9000) == pattern(50 + i as u64, 9000)),
+            0 => assert!(a.buf.read(500_000 + at, 9000) == b.buf.read(at / 10, 9000)),
+            1 => assert_eq!(a.buf.read_u64(i * 8), (i as u64 / 4) * 3),
+            2 => assert!(b.buf.read(100_000 + at, 9000) == pattern(50 + i as u64, 9000)),
+            _ => assert!(b.buf.read(500_000 + at, 9000) == pattern(50 + i as u64, 9000)),
         }
     }
     assert_eq!(net.poll(b.host, b.rcq).len(), 0);
@@ -78,11 +78,7 @@ pub fn one_in(n: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
     let mut x = n;
     move |_, _| {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        if (x >> 16) % n == 0 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if((x >> 16) % n == 0)
     }
 }
 
@@ -96,9 +92,8 @@ pub fn on_bad_wires(test: impl Fn(Tap), lost: [Opcode; 2]) {
     }
     for lost in lost {
         let mut gone = HashSet::new();
-        test(Box::new(move |_, p| match Opcode(p[0]) == lost && gone.insert(p[9..12].to_vec()) {
-            true => Fate::Drop,
-            false => Fate::Deliver,
+        test(Box::new(move |_, p| {
+            Fate::drop_if(Opcode(p[0]) == lost && gone.insert(p[9..12].to_vec()))
         }));
     }
 }
@@ -108,11 +103,7 @@ pub fn only(lost: u32) -> impl FnMut(usize, &mut Vec<u8>) -> Fate {
     let mut n = 0;
     move |_, _| {
         n += 1;
-        if n == lost + 1 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(n == lost + 1)
     }
 }
 
@@ -121,11 +112,7 @@ pub fn all_but_first_of(host: usize) -> impl FnMut(usize, &mut Vec<u8>) -> Fate 
     let mut n = 0;
     move |from, _| {
         n += u32::from(from == host);
-        if from == host && n > 1 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == host && n > 1)
     }
 }
 
@@ -164,11 +151,7 @@ fn all_answers_lost_for_a_while() {
     let mut k = 0;
     with(move |from, _| {
         k += usize::from(from == 1);
-        if from == 1 && k < 40 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == 1 && k < 40)
     });
 }
 
@@ -176,21 +159,16 @@ fn all_answers_lost_for_a_while() {
 #[test]
 fn old_packets_of_another_life_change_nothing() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    let log = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let tee = log.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        tee.borrow_mut().push((from, p.clone()));
-        Fate::Deliver
-    }));
+    let log = net.note(move |from, p| Some((from, p.to_vec())));
     mixture(&mut net, &a, &b);
     net.tap = None;
-    let before = (a.buf.get(0, a.buf.len()), b.buf.get(0, b.buf.len()));
+    let before = (a.buf.read(0, a.buf.len()), b.buf.read(0, b.buf.len()));
     for (from, p) in log.borrow().iter() {
         net.inject(*from, 1 - from, p);
         net.exchange();
     }
     net.settle();
-    assert!(before == (a.buf.get(0, a.buf.len()), b.buf.get(0, b.buf.len())));
+    assert!(before == (a.buf.read(0, a.buf.len()), b.buf.read(0, b.buf.len())));
     assert!(net.poll(0, a.scq).is_empty() && net.poll(1, b.rcq).is_empty());
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0));
 }
@@ -226,12 +204,7 @@ fn windows_are_bound_once_through_losses() {
     let (mut net, a, b) = Net::pair(Opts::default());
     net.tap = Some(Box::new(one_in(4)));
     let (mw, mut key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let bind_info = MwBindInfo {
-        mr: a.mr_handle,
-        addr: a.mr.iova,
-        length: 64,
-        mw_access_flags: access::REMOTE_READ,
-    };
+    let bind_info = a.window(64, access::REMOTE_READ);
     let mut n = 0;
     for _ in 0..10 {
         key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
@@ -251,7 +224,7 @@ fn windows_are_bound_once_through_losses() {
 #[test]
 fn a_buffer_that_changes_meanwhile_costs_no_icrc() {
     let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, ..Opts::default() });
-    let (stop, ptr) = (AtomicBool::new(false), a.buf.ptr() as usize);
+    let (stop, ptr) = (AtomicBool::new(false), a.buf.as_ptr() as usize);
     std::thread::scope(|s| {
         s.spawn(|| {
             let mut x = 0u8;
@@ -290,7 +263,7 @@ fn thorough_who_polls_the_last_byte_sees_all_before_it() {
         (Link, 1 << 20),
     ] {
         let (mut net, a, b) = Net::pair(Opts { mtu: mtu::MTU_4096, way, ..Opts::default() });
-        let (stop, seen, ptr) = (AtomicBool::new(false), AtomicU8::new(0), b.buf.ptr() as usize);
+        let (stop, seen, ptr) = (AtomicBool::new(false), AtomicU8::new(0), b.buf.as_ptr() as usize);
         // SAFETY: inside the buffer, which outlives the scope below.
         let byte = |i: usize| unsafe { (*((ptr + i) as *const AtomicU8)).load(Ordering::Acquire) };
         let rounds = if len > 100_000 { 20 } else { 120 };
@@ -308,7 +281,7 @@ fn thorough_who_polls_the_last_byte_sees_all_before_it() {
                 }
             });
             for round in 1..=rounds {
-                a.buf.put(0, &vec![round; len]);
+                a.buf.write(0, &vec![round; len]);
                 net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, len).remote(&b, 0));
                 // The next round would change what the poller is comparing.
                 let end = deadline(60);
@@ -326,7 +299,7 @@ fn thorough_who_polls_the_last_byte_sees_all_before_it() {
 #[test]
 fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
     let (mut net, a, b) = Net::pair(Opts::default());
-    b.buf.put(0, &pattern(9, 64));
+    b.buf.write(0, &pattern(9, 64));
     let mut lost = false;
     net.tap = Some(Box::new(move |from, p| {
         if from == 1 && !lost && Opcode(p[0]) == Opcode::RC_READ_RESPONSE_ONLY {
@@ -344,7 +317,7 @@ fn an_ack_that_passes_a_lost_read_answer_asks_for_it_again() {
     assert_eq!(net.now, before, "no timer has run");
     let wc = net.poll(0, a.scq);
     assert!(wc.iter().map(|w| (w.wr_id, w.status)).eq([(1, 0), (2, 0)]), "{wc:?}");
-    assert_eq!(a.buf.get(1000, 64), pattern(9, 64));
+    assert_eq!(a.buf.read(1000, 64), pattern(9, 64));
 }
 
 // rxe rxe_comp.c do_read

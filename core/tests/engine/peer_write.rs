@@ -114,7 +114,7 @@ fn pair_by(o: Opts, far: bool) -> (Net, End, End, Rc<Cell<u32>>) {
         visits: visits.clone(),
     }));
     for (i, e) in [&a, &b].iter().enumerate() {
-        e.buf.put(0, &pattern(i as u64, e.buf.len()));
+        e.buf.write(0, &pattern(i as u64, e.buf.len()));
     }
     (net, a, b, visits)
 }
@@ -167,8 +167,8 @@ fn a_write_is_placed_and_completed_without_a_packet() {
         let psn = net.lock(&a).qp_query(a.qp).unwrap().0.sq_psn;
         net.post(&a, write(&a, &b, len).id(7));
         assert!(ring(&mut net, &a));
-        assert_eq!(b.buf.get(128, len), a.buf.get(64, len));
-        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        assert_eq!(b.buf.read(128, len), a.buf.read(64, len));
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.read(0, b.buf.len()));
         assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
         let wc = net.poll(a.host, a.scq);
         assert_eq!(wc.len(), 1);
@@ -200,12 +200,12 @@ fn pieces_inline_data_and_unsignalled_requests_as_well() {
         .remote(&b, 3);
     net.post(&a, both.flags(0));
     assert!(ring(&mut net, &a));
-    assert_eq!(b.buf.get(3, 7), a.buf.get(1, 7));
-    assert_eq!(b.buf.get(10, 90_001), a.buf.get(300, 90_001));
+    assert_eq!(b.buf.read(3, 7), a.buf.read(1, 7));
+    assert_eq!(b.buf.read(10, 90_001), a.buf.read(300, 90_001));
     net.post(&a, write(&a, &b, 11).id(2).add_flags(send_flags::INLINE));
-    a.buf.put(64, &[0xee; 11]);
+    a.buf.write(64, &[0xee; 11]);
     assert!(ring(&mut net, &a));
-    assert_eq!(b.buf.get(128, 11), pattern(0, 75)[64..]);
+    assert_eq!(b.buf.read(128, 11), pattern(0, 75)[64..]);
     let wc = net.poll(a.host, a.scq);
     assert_eq!(wc.iter().map(|w| w.wr_id).collect::<Vec<_>>(), [2]);
 }
@@ -216,11 +216,11 @@ fn a_single_one_takes_no_slot() {
         let (mut net, a, b, _) = pair(over_link());
         assert!(!is_offered(&net, &a), "nothing was placed yet");
         for id in 1..=3 {
-            a.buf.put(64, &pattern(id, len));
+            a.buf.write(64, &pattern(id, len));
             assert!(alone(&mut net, &a, write(&a, &b, len).id(id).add_flags(flags)), "{len}");
-            assert!(b.buf.get(128, len) == pattern(id, len));
+            assert!(b.buf.read(128, len) == pattern(id, len));
         }
-        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.read(0, b.buf.len()));
         assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
         assert!(net.lock(&a).shared().qps[index(a.qp)].sq.is_empty());
         let wcs = net.poll(a.host, a.scq);
@@ -248,10 +248,10 @@ fn a_single_one_takes_no_slot() {
 #[test]
 fn a_single_one_is_posted_where_anything_is_unusual() {
     let (mut net, a, b, visits) = pair(over_link());
-    let before = b.buf.get(0, b.buf.len());
+    let before = b.buf.read(0, b.buf.len());
     let declined = |net: &mut Net, what: &str, wr: Wr| {
         assert!(!alone(net, &a, wr), "{what}");
-        assert!(b.buf.get(0, b.buf.len()) == before, "{what}");
+        assert!(b.buf.read(0, b.buf.len()) == before, "{what}");
         assert!(net.poll(a.host, a.scq).is_empty(), "{what}");
     };
     let of = |len| write(&a, &b, len);
@@ -341,7 +341,7 @@ fn a_long_one_takes_several_turns_of_the_engine() {
     assert!(net.poll(a.host, a.scq).is_empty());
     net.settle();
     assert_eq!(net.poll(a.host, a.scq).len(), 1);
-    assert_eq!(b.buf.get(128, len), a.buf.get(64, len));
+    assert_eq!(b.buf.read(128, len), a.buf.read(64, len));
     let c = net.lock(&a).qp_counters(a.qp).unwrap();
     assert_eq!((c.mapped_writes, c.sent_pkts), (1, 0));
 }
@@ -355,14 +355,14 @@ fn long_writes_that_stop(
 ) {
     for allowed in allowed {
         let len = 2 << 20;
-        a.buf.put(64, &pattern(allowed.into(), len));
+        a.buf.write(64, &pattern(allowed.into(), len));
         visits.set(allowed);
         net.post(a, write(a, b, len));
         ring(net, a);
         net.settle();
         let wc = net.poll(a.host, a.scq);
         assert_eq!(wc.iter().map(|w| w.status).collect::<Vec<_>>(), [wc_status::SUCCESS]);
-        assert!(b.buf.get(128, len) == a.buf.get(64, len));
+        assert!(b.buf.read(128, len) == a.buf.read(64, len));
     }
 }
 
@@ -380,8 +380,8 @@ fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
         let (mut net, a, b, _) = far_pair(over_link());
         net.post(&a, write(&a, &b, len).id(7));
         assert!(ring(&mut net, &a), "{len}");
-        assert!(b.buf.get(128, len) == a.buf.get(64, len));
-        let (before, after) = (pattern(1, b.buf.len()), b.buf.get(0, b.buf.len()));
+        assert!(b.buf.read(128, len) == a.buf.read(64, len));
+        let (before, after) = (pattern(1, b.buf.len()), b.buf.read(0, b.buf.len()));
         assert!(after[..128] == before[..128] && after[128 + len..] == before[128 + len..]);
         assert_eq!(
             net.poll(a.host, a.scq).iter().map(|w| (w.wr_id, w.status)).collect::<Vec<_>>(),
@@ -399,7 +399,7 @@ fn long_writes_are_carried_to_memory_that_is_lent_by_address() {
     assert_eq!(net.poll(a.host, a.scq).len(), 1);
     net.ok(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 0, least).remote(&b, 0));
     assert_eq!(net.lock(&a).counters().carried_writes, 0);
-    assert!(b.buf.get(128, least - 1) == pattern(0, a.buf.len())[64..64 + least - 1]);
+    assert!(b.buf.read(128, least - 1) == pattern(0, a.buf.len())[64..64 + least - 1]);
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn many_pieces_take_many_calls() {
     visits.set(u32::MAX);
     net.post(&a, wr);
     assert!(ring(&mut net, &a));
-    assert!(b.buf.get(5, all.len()) == all);
+    assert!(b.buf.read(5, all.len()) == all);
     assert_eq!(net.lock(&a).counters().carried_writes, 1);
     // 17 pieces that are not empty.
     assert_eq!(u32::MAX - visits.get(), 2, "{} bytes", all.len());
@@ -439,14 +439,14 @@ fn what_is_taken_back_between_two_calls_is_written_by_packets() {
     long_writes_that_stop(&mut net, (&a, &b), &visits, [1, 2, 5]);
     // The general path refuses keys, on either side.
     visits.set(u32::MAX);
-    let before = b.buf.get(0, b.buf.len());
+    let before = b.buf.read(0, b.buf.len());
     let mut wr =
         Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 70_000).local(&a, 0, 70_000).remote(&b, 128);
     wr.sges[1].lkey ^= 0x55;
     let entered = visits.get();
     net.post(&a, wr);
     assert!(!ring(&mut net, &a));
-    assert!(visits.get() == entered && b.buf.get(0, b.buf.len()) == before);
+    assert!(visits.get() == entered && b.buf.read(0, b.buf.len()) == before);
     net.settle();
     assert_eq!(net.poll(a.host, a.scq)[0].status, wc_status::LOC_PROT_ERR);
     assert_eq!(net.lock(&a).qp_counters(a.qp).unwrap().carried_writes, 0);
@@ -477,7 +477,7 @@ fn what_is_refused_is_refused_by_the_usual_way() {
         assert!(!ring(&mut net, &a), "{what}");
         net.settle();
         assert_eq!(net.poll(a.host, a.scq)[0].status, status, "{what}");
-        assert!(b.buf.get(0, beyond) == pattern(1, beyond), "{what}");
+        assert!(b.buf.read(0, beyond) == pattern(1, beyond), "{what}");
     }
 }
 
@@ -532,7 +532,7 @@ fn nothing_overtakes_what_was_posted_before() {
             [0, 1, 2, 3, 4, 5, 6]
         );
         assert_eq!(placed(&mut net), if far { [0, 1] } else { [1, 0] });
-        assert_eq!(b.buf.get(128, long), a.buf.get(64, long));
+        assert_eq!(b.buf.read(128, long), a.buf.read(64, long));
     }
 }
 
@@ -556,7 +556,7 @@ fn a_stream_of_long_writes_leaves_the_packets() {
                 if far { (0, waits) } else { (waits, 0) },
                 "{len}"
             );
-            assert!(b.buf.get(128, len) == a.buf.get(64, len));
+            assert!(b.buf.read(128, len) == a.buf.read(64, len));
         }
     }
 }
@@ -582,7 +582,7 @@ fn completions_wait_for_room_and_keep_their_order() {
 fn a_region_is_lent_only_where_every_write_would_be_allowed() {
     let (net, a, b, _) = pair(over_link());
     let gid = net.hosts[a.host].addr.gid;
-    let other = Buf::new(4096);
+    let other = Buffer::new(4096);
     let (_, readable) = net.reg(&b, &other, access::LOCAL_WRITE | access::REMOTE_READ);
     let asks = |net: &Net, qpn, from, gid: &[u8; 16], rkey| {
         net.lock(&b).mappable(qpn, from, gid, rkey).is_some()
@@ -696,8 +696,8 @@ fn thorough_both_ways_leave_the_same() {
                         break;
                     }
                 }
-                assert!(b.buf.get(0, b.buf.len()) == d.buf.get(0, d.buf.len()));
-                assert!(a.buf.get(0, a.buf.len()) == c.buf.get(0, c.buf.len()));
+                assert!(b.buf.read(0, b.buf.len()) == d.buf.read(0, d.buf.len()));
+                assert!(a.buf.read(0, a.buf.len()) == c.buf.read(0, c.buf.len()));
             }
         }
         let counters = with.lock(&a).counters();

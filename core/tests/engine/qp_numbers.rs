@@ -18,21 +18,7 @@ fn few(kind: u32) -> Opts {
 
 /// Makes a QP like an end's, beside it.
 fn make(net: &Net, e: &End, kind: u32) -> gdrcore_core::Result<(Handle, u32)> {
-    let cap = QpCap {
-        max_send_wr: 4,
-        max_recv_wr: 4,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: 0,
-    };
-    let init = QpInit {
-        pd: e.pd,
-        send_cq: e.scq,
-        recv_cq: e.rcq,
-        qp_type: kind,
-        cap,
-        ..QpInit::default()
-    };
+    let init = queue_pair(kind, e.pd, [e.scq, e.rcq], queues(4, 1, 0));
     net.lock(e).qp_create(net.now, &init).map(|(h, qpn, _)| (h, qpn))
 }
 

@@ -73,7 +73,7 @@ impl Raw {
 pub type Said = (Opcode, u32, Option<u8>);
 
 /// Loses whatever host 1 sends, and writes it down.
-pub fn overhear(net: &mut Net) -> Rc<RefCell<Vec<Said>>> {
+pub fn overhear(net: &mut Net) -> Notes<Said> {
     let log = Rc::<RefCell<Vec<Said>>>::default();
     let tee = log.clone();
     net.tap = Some(Box::new(move |from, p| {

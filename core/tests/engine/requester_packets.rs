@@ -1,8 +1,5 @@
 //! The requester, packet by packet: what it sends, and what each answer means to it.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode, Psn};
 use gdrcore_core::Error;
@@ -33,17 +30,13 @@ fn answer(net: &mut Net, a: &End, ahead: u32, syndrome: u8) {
 }
 
 /// What host 0 sends: headers, and bytes behind the opcode's own.
-fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Bth, usize)>>> {
-    let log = Rc::<RefCell<Vec<_>>>::default();
-    let tee = log.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        if from == 0 {
+fn watch(net: &mut Net) -> Notes<(Bth, usize)> {
+    net.note(move |from, p| {
+        (from == 0).then(|| {
             let bth = Bth::parse(p.first_chunk().unwrap());
-            tee.borrow_mut().push((bth, p.len() - bth.opcode.header_len() - 4));
-        }
-        Fate::Deliver
-    }));
-    log
+            (bth, p.len() - bth.opcode.header_len() - 4)
+        })
+    })
 }
 
 // rxe rxe_hdr.h bth_pad

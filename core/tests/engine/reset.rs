@@ -1,8 +1,5 @@
 //! Recovery in place: `qp_reset`, and the life after it.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::Error;
@@ -119,15 +116,10 @@ fn why_it_failed_is_still_known_after_the_reset() {
 fn two_lives(gap: u32) -> (u64, Vec<u8>, u64) {
     let o = Opts::default();
     let (mut net, a, b) = Net::pair(o);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let to = kept.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        to.borrow_mut().push((from, p.clone()));
-        Fate::Deliver
-    }));
+    let kept = net.note(move |from, p| Some((from, p.to_vec())));
     let life = |net: &mut Net, seed: u64, between: &dyn Fn(&mut Net)| {
         for i in 0..10u64 {
-            a.buf.put(0, &pattern(seed + i, 3000));
+            a.buf.write(0, &pattern(seed + i, 3000));
             net.recv(&b, i, &[(1 << 19, 3000)]);
             let at = 4096 * i as usize;
             for w in [
@@ -150,8 +142,8 @@ fn two_lives(gap: u32) -> (u64, Vec<u8>, u64) {
         }
     };
     life(&mut net, 1000, &|_| {});
-    assert_eq!(b.buf.get_u64(1 << 20), 10);
-    b.buf.put_u64(1 << 20, 0);
+    assert_eq!(b.buf.read_u64(1 << 20), 10);
+    b.buf.write_u64(1 << 20, 0);
     net.tap = None;
     again(&mut net, &a, &b, &o, gap);
     let old = kept.take();
@@ -163,7 +155,7 @@ fn two_lives(gap: u32) -> (u64, Vec<u8>, u64) {
         }
     });
     let duplicates = net.lock(&b).counters().duplicate_request - before;
-    (b.buf.get_u64(1 << 20), b.buf.get(0, 10 * 4096), duplicates)
+    (b.buf.read_u64(1 << 20), b.buf.read(0, 10 * 4096), duplicates)
 }
 
 #[test]
@@ -204,7 +196,7 @@ fn ten_thousand_lives_leave_nothing_behind_and_neighbours_in_peace() {
         for life in 0..10_000u64 {
             // The neighbours have something under way while the pair breaks.
             for (c, d) in &beside {
-                c.buf.put(0, &pattern(life, 2500));
+                c.buf.write(0, &pattern(life, 2500));
                 net.post(c, write(c, d).id(life));
             }
             match life % 4 {
@@ -221,13 +213,13 @@ fn ten_thousand_lives_leave_nothing_behind_and_neighbours_in_peace() {
                 net.exchange();
             }
             again(&mut net, &a, &b, &o, GAP);
-            a.buf.put(0, &pattern(life + 1, 2500));
+            a.buf.write(0, &pattern(life + 1, 2500));
             net.ok(&a, write(&a, &b));
-            assert!(b.buf.get(0, 2500) == pattern(life + 1, 2500), "life {life}");
+            assert!(b.buf.read(0, 2500) == pattern(life + 1, 2500), "life {life}");
             for (c, d) in &beside {
                 let wc = net.wait(c.host, c.scq, 1);
                 assert_eq!((wc.len(), wc[0].wr_id, wc[0].status), (1, life, 0), "{wc:?}");
-                assert!(d.buf.get(0, 2500) == pattern(life, 2500));
+                assert!(d.buf.read(0, 2500) == pattern(life, 2500));
             }
         }
         assert_eq!(free, net.hosts.iter().map(|h| h.lock().free_bytes()).collect::<Vec<_>>());

@@ -368,10 +368,10 @@ fn uc_drops_what_may_not_be_and_takes_the_next_message() {
     for (n, o) in wrong.into_iter().enumerate() {
         let (mut net, b) = ready(Opts { kind: qp_type::UC, ..o });
         let rkey = if n == 0 { b.mr.rkey ^ 1 } else { b.mr.rkey };
-        b.buf.put(0, &[0xaa; 8]);
+        b.buf.write(0, &[0xaa; 8]);
         let write = Raw::new(O::UC_WRITE_ONLY, &b, 0).reth(b.mr.iova, rkey, 8).payload(8);
         assert_eq!(answers(&mut net, &[write]), []);
-        assert!(b.buf.get(0, 8) == [0xaa; 8] && net.state(&b) == qp_state::RTS);
+        assert!(b.buf.read(0, 8) == [0xaa; 8] && net.state(&b) == qp_state::RTS);
         assert_eq!(net.lock(&b).counters().rcvd_dropped, 1);
     }
     let (mut net, _, b) = Net::pair(Opts { kind: qp_type::UC, ..Opts::default() });

@@ -100,13 +100,13 @@ fn no_receive_ends_by_the_rnr_counter_or_waits_for_ever() {
     assert_eq!(net.state(&b), qp_state::RTS);
 
     let (mut net, a, b) = Net::pair(Opts { rnr: 7, rnr_timer: 20, ..Opts::default() });
-    a.buf.put(0, b"at last");
+    a.buf.write(0, b"at last");
     net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 7));
     net.run(60_000_000_000);
     assert!(net.poll(0, a.scq).is_empty() && net.state(&a) == qp_state::RTS);
     net.recv(&b, 1, &[(0, 10)]);
     assert_eq!(net.wait(a.host, a.scq, 1)[0].status, wc_status::SUCCESS);
-    assert!(b.buf.get(0, 7) == b"at last");
+    assert!(b.buf.read(0, 7) == b"at last");
     net.wait(b.host, b.rcq, 1);
 }
 
@@ -168,9 +168,9 @@ fn a_qp_works_again_after_reset() {
         net.to_state(&b, qp_state::RESET).unwrap();
         net.connect(&a, &b, &o);
         net.connect(&b, &a, &o);
-        a.buf.put(0, &pattern(round, 100));
+        a.buf.write(0, &pattern(round, 100));
         net.ok(&a, write(&a, &b));
-        assert!(b.buf.get(0, 100) == pattern(round, 100));
+        assert!(b.buf.read(0, 100) == pattern(round, 100));
     }
 }
 
@@ -207,12 +207,7 @@ fn sqd_drains_tells_and_goes_on() {
 fn a_queue_that_ends_with_a_local_operation_drains_too() {
     let (mut net, a, b) = Net::pair(Opts::default());
     let (mw, key) = net.lock(&a).mw_alloc(a.pd, 2).unwrap();
-    let info = MwBindInfo {
-        mr: a.mr_handle,
-        addr: a.mr.iova,
-        length: 64,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
+    let info = a.window(64, access::REMOTE_WRITE);
     net.tap = Some(Box::new(|_, _| Fate::Drop));
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).id(1).local(&a, 0, 100).remote(&b, 0));
     net.post(&a, Wr::new(wr_opcode::BIND_MW).id(2).bind(mw, key + 1, info));

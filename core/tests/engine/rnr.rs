@@ -1,11 +1,10 @@
 //! Peers that are not ready: what leaves after an RNR NAK, and what does not.
 
-use std::cell::RefCell;
 use std::ops::RangeInclusive;
-use std::rc::Rc;
 
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Bth, Opcode};
+
 use gdrcore_testkit::rng::Rng;
 
 use crate::util::*;
@@ -38,21 +37,13 @@ fn refusals(net: &Net, e: &End) -> u64 {
 }
 
 /// PSNs and ACK requests of what host 0 sends, as it leaves.
-fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
-    let seen = Rc::<RefCell<Vec<_>>>::default();
-    let tee = seen.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        if from == 0 {
+fn watch(net: &mut Net) -> Notes<(Opcode, u32, bool)> {
+    net.note(move |from, p| {
+        (from == 0).then(|| {
             let bth = Bth::parse(p.first_chunk().unwrap());
-            tee.borrow_mut().push((
-                bth.opcode,
-                bth.psn.get().wrapping_sub(PSN) & 0xff_ffff,
-                bth.ack_req,
-            ));
-        }
-        Fate::Deliver
-    }));
-    seen
+            (bth.opcode, bth.psn.get().wrapping_sub(PSN) & 0xff_ffff, bth.ack_req)
+        })
+    })
 }
 
 // rxe rxe_comp.c rnrnak_jiffies
@@ -61,7 +52,7 @@ fn watch(net: &mut Net) -> Rc<RefCell<Vec<(Opcode, u32, bool)>>> {
 fn the_refused_packet_goes_alone_until_it_is_accepted() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(opts(way));
-        a.buf.put(0, &[7; 5 * MTU]);
+        a.buf.write(0, &[7; 5 * MTU]);
         // 5 packets, and 3 requests behind them.
         net.post(&a, send(&a, 5).id(0));
         (1..4).for_each(|i| net.post(&a, send(&a, 1).id(i)));
@@ -82,7 +73,7 @@ fn the_refused_packet_goes_alone_until_it_is_accepted() {
             "{way:?}"
         );
         assert!(
-            b.buf.get(0, 5 * MTU) == [7; 5 * MTU] && net.wait(b.host, b.rcq, 5).len() == 5,
+            b.buf.read(0, 5 * MTU) == [7; 5 * MTU] && net.wait(b.host, b.rcq, 5).len() == 5,
             "{way:?}"
         );
         assert_eq!((sent(&net, &a), refusals(&net, &b)), (14 + 9, 7), "{way:?}");
@@ -311,7 +302,7 @@ fn a_write_without_immediate_data_ends_the_doubt() {
 fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(opts(way));
-        a.buf.put(0, &[3; 6 * MTU]);
+        a.buf.write(0, &[3; 6 * MTU]);
         net.post(
             &a,
             Wr::new(wr_opcode::RDMA_WRITE_WITH_IMM).local(&a, 0, 6 * MTU).remote(&b, 0).id(0),
@@ -323,7 +314,7 @@ fn of_a_write_with_immediate_data_only_the_last_packet_is_refused() {
         net.settle();
         assert_eq!((sent(&net, &a), refusals(&net, &b)), (10, 1), "{way:?}");
         assert!(
-            b.buf.get(0, 5 * MTU) == [3; 5 * MTU],
+            b.buf.read(0, 5 * MTU) == [3; 5 * MTU],
             "{way:?}: what needs no receive request is placed"
         );
         net.run(2 * (TIMER_NS + 10_000));
@@ -353,7 +344,7 @@ fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
         }
         watched(from, p)
     }));
-    b.buf.put(0, &[9; 3 * MTU]);
+    b.buf.write(0, &[9; 3 * MTU]);
     net.post(&a, Wr::new(wr_opcode::RDMA_READ).local(&a, 8 * MTU, 3 * MTU).remote(&b, 0).id(0));
     net.post(&a, send(&a, 3).id(1));
     net.post(&a, send(&a, 3).id(2));
@@ -364,7 +355,7 @@ fn a_read_before_the_refused_packet_is_asked_for_again_whole() {
         *seen.borrow(),
         [(Opcode::RC_READ_REQUEST, 0, true), (Opcode::RC_SEND_FIRST, 3, true)]
     );
-    assert!(a.buf.get(8 * MTU, 3 * MTU) == [9; 3 * MTU]);
+    assert!(a.buf.read(8 * MTU, 3 * MTU) == [9; 3 * MTU]);
     (0..2).for_each(|i| net.recv(&b, i, &[(4 * MTU, 3 * MTU)]));
     assert_eq!(net.wait(0, a.scq, 3).len(), 3);
 }
@@ -429,7 +420,7 @@ fn a_peer_that_is_not_ready_lives_and_its_next_silence_begins_anew() {
     net.post(&a, send(&a, 1));
     for round in 1..=3 {
         // The one retry that it has is used up.
-        net.tap = Some(Box::new(|from, _| if from == 0 { Fate::Drop } else { Fate::Deliver }));
+        net.tap = Some(Box::new(|from, _| Fate::drop_if(from == 0)));
         until(&mut net, round);
         assert_eq!(net.state(&a), qp_state::RTS, "{round}");
         net.tap = None;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Mutex;
 
-use gdrcore_core::device::{MrReg, SrqAttr};
+use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
 use gdrcore_core::mem::{Access, AtomicOp, Memory, Token, TransferId};
 use gdrcore_core::verbs::post;
 use gdrcore_core::verbs::shared::at_once;
@@ -91,22 +91,22 @@ impl Memory for Gone {
     }
 }
 
+/// Makes `memory` that of an end's buffer, in a region that it returns.
+fn slow(net: &Net, e: &End, memory: &'static dyn Memory) -> (MrReg, MrAttr) {
+    let reg = MrReg { provider: 1, ..region(e.pd, e.buf.addr(), e.buf.len() as u64, ALL) };
+    let mut g = net.lock(e);
+    g.register_memory(1, memory).unwrap();
+    (reg, g.mr_reg(&reg).unwrap().1)
+}
+
 #[test]
 fn a_message_that_has_lost_bytes_fails_at_its_end() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
     let memory: &'static Gone = Box::leak(Box::default());
-    let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
-    let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
-    let rkey = {
-        let mut g = net.lock(&b);
-        g.register_memory(1, memory).unwrap();
-        g.mr_reg(&reg).unwrap().1.rkey
-    };
+    let (_, MrAttr { addr, rkey, .. }) = slow(&net, &b, memory);
     let mut first = true;
-    net.tap = Some(Box::new(move |from, _| match from != 0 || std::mem::take(&mut first) {
-        true => Fate::Deliver,
-        false => Fate::Drop,
-    }));
+    net.tap =
+        Some(Box::new(move |from, _| Fate::drop_if(from == 0 && !std::mem::take(&mut first))));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 3000).key(addr, rkey));
     net.exchange();
     net.lock(&b).poll_memory(net.now);
@@ -123,14 +123,8 @@ fn pair() -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
 fn pair_of(kind: u32) -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
     let (net, a, b) = Net::pair(Opts { timeout: 14, kind, ..Opts::default() });
     let memory: &'static Manual = Box::leak(Box::default());
-    let (addr, length) = (b.buf.addr(), b.buf.len() as u64);
-    let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
-    let key = {
-        let mut g = net.lock(&b);
-        g.register_memory(1, memory).unwrap();
-        g.mr_reg(&reg).unwrap().1.rkey
-    };
-    (net, a, b, reg, memory, (addr, key))
+    let (reg, mr) = slow(&net, &b, memory);
+    (net, a, b, reg, memory, (mr.addr, mr.rkey))
 }
 
 /// A provider keeps what it fetches under the number of a request's slot.
@@ -138,13 +132,8 @@ fn pair_of(kind: u32) -> (Net, End, End, MrReg, &'static Manual, (u64, u32)) {
 fn requests_without_a_slot_are_of_host_memory_and_of_one_packet() {
     let (net, a, b) = Net::pair(Opts { way: Way::Loopback, ..Opts::default() });
     let memory: &'static Manual = Box::leak(Box::default());
-    let (addr, length) = (a.buf.addr(), a.buf.len() as u64);
-    let reg = MrReg { pd: a.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
-    let slow = {
-        let mut g = net.lock(&a);
-        g.register_memory(1, memory).unwrap();
-        Sge { addr, length: 8, lkey: g.mr_reg(&reg).unwrap().1.lkey }
-    };
+    let (_, MrAttr { addr, lkey, .. }) = slow(&net, &a, memory);
+    let slow = Sge { addr, length: 8, lkey };
     let offer = |sge: Sge| {
         let mut wr = Wr::new(wr_opcode::RDMA_WRITE).sge(sge).remote(&b, 0);
         (wr.raw.sg_list, wr.raw.num_sge) = (wr.sges.as_ptr(), 1);
@@ -164,7 +153,7 @@ fn requests_without_a_slot_are_of_host_memory_and_of_one_packet() {
 #[test]
 fn a_write_is_acknowledged_only_when_it_has_landed() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
-    a.buf.put(0, &pattern(1, 3000));
+    a.buf.write(0, &pattern(1, 3000));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 3000).key(addr, key));
     net.run(1_000_000);
     assert!(net.poll(0, a.scq).is_empty() && memory.waiting() == 3);
@@ -174,14 +163,14 @@ fn a_write_is_acknowledged_only_when_it_has_landed() {
     memory.land(1);
     net.run(1_000_000);
     assert_eq!(net.poll(0, a.scq).len(), 1);
-    assert!(b.buf.get(0, 3000) == pattern(1, 3000));
+    assert!(b.buf.read(0, 3000) == pattern(1, 3000));
 }
 
 #[test]
 fn receives_and_reads_behind_it_keep_their_order() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
-    b.buf.put(0, &[0; 5000]);
-    a.buf.put(0, &pattern(2, 1000));
+    b.buf.write(0, &[0; 5000]);
+    a.buf.write(0, &pattern(2, 1000));
     net.recv(&b, 7, &[(100_000, 100)]);
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
     // Ordinary memory, but behind the WRITE.
@@ -194,33 +183,33 @@ fn receives_and_reads_behind_it_keep_their_order() {
     let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(net.poll(1, b.rcq)[0].wr_id, 7);
-    assert!(a.buf.get(10_000, 1000) == pattern(2, 1000), "a READ sees the WRITE before it");
+    assert!(a.buf.read(10_000, 1000) == pattern(2, 1000), "a READ sees the WRITE before it");
 }
 
 // rxe rxe_resp.c atomic_write_reply
 #[test]
 fn an_atomic_write_is_not_seen_before_what_came_before_it() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
-    a.buf.put(0, &pattern(2, 1000));
-    a.buf.put_u64(2000, 77);
+    a.buf.write(0, &pattern(2, 1000));
+    a.buf.write_u64(2000, 77);
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
     // Ordinary memory, which could be written at once.
     net.post(&a, Wr::new(wr_opcode::ATOMIC_WRITE).id(2).local(&a, 2000, 8).remote(&b, 100_000));
     net.run(5_000_000);
     assert!(net.poll(0, a.scq).is_empty());
-    assert_eq!((memory.waiting(), b.buf.get_u64(100_000)), (1, 0), "the word is behind the bytes");
+    assert_eq!((memory.waiting(), b.buf.read_u64(100_000)), (1, 0), "the word is behind the bytes");
     memory.land(1);
     net.run(5_000_000);
     let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
-    assert_eq!((ids, b.buf.get_u64(100_000)), (vec![1, 2], 77));
-    assert!(b.buf.get(0, 1000) == pattern(2, 1000));
+    assert_eq!((ids, b.buf.read_u64(100_000)), (vec![1, 2], 77));
+    assert!(b.buf.read(0, 1000) == pattern(2, 1000));
 }
 
 // rxe rxe_resp.c process_flush
 #[test]
 fn a_flush_is_behind_all_that_lands() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
-    a.buf.put(0, &pattern(2, 1000));
+    a.buf.write(0, &pattern(2, 1000));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(1).local(&a, 0, 1000).key(addr, key));
     // A FLUSH of ordinary memory waits too: it is about the queue pair's requests.
     net.post(&a, flush(&b, 200_000, 8).id(2));
@@ -228,12 +217,12 @@ fn a_flush_is_behind_all_that_lands() {
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(3).local(&a, 0, 8).remote(&b, 100_000));
     net.run(5_000_000);
     assert!(net.poll(0, a.scq).is_empty());
-    assert_eq!((memory.waiting(), b.buf.get(100_000, 8)), (1, vec![0; 8]));
+    assert_eq!((memory.waiting(), b.buf.read(100_000, 8)), (1, vec![0; 8]));
     memory.land(1);
     net.run(5_000_000);
     let ids: Vec<u64> = net.poll(0, a.scq).iter().map(|w| w.wr_id).collect();
-    assert_eq!((ids, b.buf.get(100_000, 8)), (vec![1, 2, 3], pattern(2, 8)));
-    assert!(b.buf.get(0, 1000) == pattern(2, 1000));
+    assert_eq!((ids, b.buf.read(100_000, 8)), (vec![1, 2, 3], pattern(2, 8)));
+    assert!(b.buf.read(0, 1000) == pattern(2, 1000));
     // The end of a message that waits behind others, and its receive.
     net.recv(&b, 7, &[(300_000, 100)]);
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).id(4).local(&a, 0, 3000).key(addr, key));
@@ -305,7 +294,7 @@ fn a_receive_that_fails_ends_behind_those_that_wait_for_memory() {
 #[test]
 fn a_message_larger_than_the_window_goes_on_while_memory_lands() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
-    a.buf.put(0, &pattern(3, 2 << 20));
+    a.buf.write(0, &pattern(3, 2 << 20));
     net.post(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 2 << 20).key(addr, key));
     let mut wc = Vec::new();
     for _ in 0..2000 {
@@ -314,7 +303,7 @@ fn a_message_larger_than_the_window_goes_on_while_memory_lands() {
         wc.extend(net.poll(0, a.scq));
     }
     assert_eq!((wc.len(), wc[0].status), (1, 0));
-    assert!(b.buf.get(0, 2 << 20) == pattern(3, 2 << 20));
+    assert!(b.buf.read(0, 2 << 20) == pattern(3, 2 << 20));
     let c = net.lock(&a).counters();
     assert_eq!(c.retry_timeouts, 0, "{c:?}");
 }
@@ -323,7 +312,7 @@ fn a_message_larger_than_the_window_goes_on_while_memory_lands() {
 fn many_small_messages_wait_in_line_without_rnr() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
     for i in 0..40u64 {
-        a.buf.put(i as usize * 64, &pattern(i, 64));
+        a.buf.write(i as usize * 64, &pattern(i, 64));
         let w = Wr::new(wr_opcode::RDMA_WRITE).id(i).local(&a, i as usize * 64, 64);
         net.post(&a, w.key(addr + i * 64, key));
     }
@@ -337,7 +326,7 @@ fn many_small_messages_wait_in_line_without_rnr() {
         wc.len() == 40 && wc.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)),
         "{wc:?}"
     );
-    assert!((0..40).all(|i| b.buf.get(i * 64, 64) == pattern(i as u64, 64)));
+    assert!((0..40).all(|i| b.buf.read(i * 64, 64) == pattern(i as u64, 64)));
     assert_eq!(net.lock(&b).counters().send_rnr_err, 0);
 }
 
@@ -346,7 +335,7 @@ fn what_found_no_place_is_asked_for_again_as_soon_as_there_is_one() {
     let (mut net, a, b, _, memory, (addr, key)) = pair();
     let n = 30;
     for i in 0..n {
-        a.buf.put(i as usize * 64, &pattern(i, 64));
+        a.buf.write(i as usize * 64, &pattern(i, 64));
         net.post(
             &a,
             Wr::new(wr_opcode::RDMA_WRITE)
@@ -374,7 +363,7 @@ fn what_found_no_place_is_asked_for_again_as_soon_as_there_is_one() {
     }
     assert_eq!(net.now, start, "no timer has run: the peer was told each time");
     assert!(done.iter().enumerate().all(|(i, w)| (w.wr_id, w.status) == (i as u64, 0)), "{done:?}");
-    assert!((0..n).all(|i| b.buf.get(i as usize * 64, 64) == pattern(i, 64)));
+    assert!((0..n).all(|i| b.buf.read(i as usize * 64, 64) == pattern(i, 64)));
 }
 
 /// Memory whose first fetch of a message is not ready, and that notes what it is told of those to
@@ -417,15 +406,9 @@ impl Memory for Foretold {
 fn what_waits_behind_slow_memory_sets_out_but_nothing_behind_a_fence() {
     let (mut net, a, b) = Net::pair(Opts { timeout: 14, ..Opts::default() });
     let memory: &'static Foretold = Box::leak(Box::default());
-    let (addr, length) = (a.buf.addr(), a.buf.len() as u64);
-    let reg = MrReg { pd: a.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
-    let key = {
-        let mut g = net.lock(&a);
-        g.register_memory(1, memory).unwrap();
-        g.mr_reg(&reg).unwrap().1.lkey
-    };
+    let (_, MrAttr { addr, lkey: key, .. }) = slow(&net, &a, memory);
     for i in 0..5u64 {
-        a.buf.put(i as usize * 4096, &pattern(i, 3000));
+        a.buf.write(i as usize * 4096, &pattern(i, 3000));
         let sge = Sge { addr: addr + i * 4096, length: 3000, lkey: key };
         let mut w = Wr::new(wr_opcode::RDMA_WRITE).id(i).sge(sge).remote(&b, i as usize * 4096);
         if i == 3 {
@@ -439,7 +422,7 @@ fn what_waits_behind_slow_memory_sets_out_but_nothing_behind_a_fence() {
         wc.extend(net.poll(0, a.scq));
     }
     assert!(wc.len() == 5 && wc.iter().all(|w| w.status == 0), "{wc:?}");
-    assert!((0..5).all(|i: usize| b.buf.get(i * 4096, 3000) == pattern(i as u64, 3000)));
+    assert!((0..5).all(|i: usize| b.buf.read(i * 4096, 3000) == pattern(i as u64, 3000)));
     // Told while the first waited, the second, and so on: never of the fenced one, nor, before it
     // had left, of what follows it.
     let told = memory.told.lock().unwrap().clone();

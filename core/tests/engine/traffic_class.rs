@@ -53,7 +53,7 @@ fn a_datagram_has_the_header_of_its_address_handle_on_every_way() {
             net.settle();
             assert_eq!(net.poll(b.host, b.rcq).len(), order.len());
             for (k, (_, sent)) in order.iter().enumerate() {
-                assert_eq!(header(&b.buf.get(1000 * k, 40), v6), *sent, "{way:?} {v6} {k}");
+                assert_eq!(header(&b.buf.read(1000 * k, 40), v6), *sent, "{way:?} {v6} {k}");
             }
         }
     }

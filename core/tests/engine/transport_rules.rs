@@ -15,17 +15,11 @@ use crate::packet_loss::only;
 use crate::util::*;
 
 /// Everything that a tap has seen: who sent it, and its bytes.
-type Log = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
+type Log = Notes<(usize, Vec<u8>)>;
 
 /// Writes down all that passes.
 fn log(net: &mut Net) -> Log {
-    let log = Log::default();
-    let tee = log.clone();
-    net.tap = Some(Box::new(move |from, p| {
-        tee.borrow_mut().push((from, p.clone()));
-        Fate::Deliver
-    }));
-    log
+    net.note(|from, p| Some((from, p.to_vec())))
 }
 
 /// The MSN of a packet that carries an AETH.
@@ -141,7 +135,7 @@ fn as_many_reads_are_under_way_as_the_peer_serves() {
             count.set((now, most));
             Fate::Deliver
         }));
-        b.buf.put(0, &pattern(4, 1 << 20));
+        b.buf.write(0, &pattern(4, 1 << 20));
         // READs are requested in pieces of 64 KiB: some of these end with a piece, others do not.
         for i in 0..40u64 {
             let len = [1 << 16, 2 << 16, 3 << 16, 100, (1 << 16) + 1][i as usize % 5];
@@ -172,11 +166,7 @@ fn a_read_that_has_ended_makes_room_for_one() {
             tell.borrow_mut().insert(ahead);
         }
         // Only the first one is answered.
-        if from == 1 && ahead >= 64 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
-        }
+        Fate::drop_if(from == 1 && ahead >= 64)
     }));
     (0..5).for_each(|_| net.post(&a, read(&a, &b)));
     net.settle();
@@ -192,7 +182,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 0, 8).atomic(b, 0, 1, 0)
     };
     let store = |a: &End, b: &End| {
-        a.buf.put_u64(0, 1);
+        a.buf.write_u64(0, 1);
         Wr::new(wr_opcode::ATOMIC_WRITE).local(a, 0, 8).remote(b, 0)
     };
     let lost = [
@@ -236,7 +226,7 @@ fn a_lost_end_costs_a_probe_and_not_the_timeout() {
         let probes = if times == 1 { 1_000_000..2_000_000 } else { 3_000_000..4_000_000 };
         assert!(probes.contains(&took), "{lost:?} lost {times} times: {took} ns");
         assert_eq!(net.lock(&a).counters().retry_timeouts, 0, "{lost:?}: a probe is no retry");
-        assert_eq!(b.buf.get_u64(0), u64::from(is_atomic), "executed once");
+        assert_eq!(b.buf.read_u64(0), u64::from(is_atomic), "executed once");
     }
 }
 
@@ -305,7 +295,7 @@ fn a_duplicate_is_answered_only_if_it_is_the_same_request() {
         );
         assert_eq!(answers(&mut net, &|p| p[19] ^= 8), 0, "another address");
         if opcode == wr_opcode::ATOMIC_FETCH_AND_ADD {
-            assert_eq!(b.buf.get_u64(0), 1, "executed once");
+            assert_eq!(b.buf.read_u64(0), 1, "executed once");
         }
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 8).remote(&b, 0));
     }
@@ -343,11 +333,11 @@ fn a_window_closes_with_the_send_that_invalidates_it() {
     let key = net.window(&b, 4096, access::REMOTE_WRITE);
     net.recv(&b, 1, &[(8192, 100)]);
     net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
-    b.buf.put(0, &[0xaa; 100]);
+    b.buf.write(0, &[0xaa; 100]);
     net.ok(&a, Wr::new(wr_opcode::SEND_WITH_INV).imm(key).local(&a, 0, 10));
     let wc = net.run_one(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 100).key(b.mr.iova, key));
     assert_eq!(wc.status, wc_status::REM_ACCESS_ERR);
-    assert!(b.buf.get(0, 100) == [0xaa; 100]);
+    assert!(b.buf.read(0, 100) == [0xaa; 100]);
 }
 
 #[test]
@@ -402,14 +392,14 @@ fn a_resized_srq_keeps_what_is_posted_in_its_order() {
         assert_eq!(net.lock(&b).srq_resize(b.srq, max_wr, None), granted, "{max_wr}");
         for _ in 0..3 {
             let bytes: Vec<u8> = (0..300).map(|k| (next as usize * 7 + k) as u8).collect();
-            a.buf.put(0, &bytes);
+            a.buf.write(0, &bytes);
             net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 300));
             let wc = net.wait(b.host, b.rcq, 1);
             assert_eq!((wc[0].wr_id, wc[0].status, wc[0].byte_len), (next, 0, 300));
             let from = next as usize * 300;
-            assert_eq!(b.buf.get(from, 100), bytes[..100]);
-            assert_eq!(b.buf.get(from + 200, 100), bytes[100..200]);
-            assert_eq!(b.buf.get(from + 100, 100), bytes[200..]);
+            assert_eq!(b.buf.read(from, 100), bytes[..100]);
+            assert_eq!(b.buf.read(from + 200, 100), bytes[100..200]);
+            assert_eq!(b.buf.read(from + 100, 100), bytes[200..]);
             next += 1;
             waiting -= 1;
         }
@@ -459,11 +449,11 @@ fn no_two_srqs_and_queue_pairs_have_one_number() {
 fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
     for lost in [0, 1, 3] {
         let (mut net, a, b) = Net::pair(Opts { kind: qp_type::UC, ..Opts::default() });
-        a.buf.put(0, &[0x11; 5000]);
-        b.buf.put(0, &[0xaa; 5000]);
+        a.buf.write(0, &[0x11; 5000]);
+        b.buf.write(0, &[0xaa; 5000]);
         net.tap = Some(Box::new(only(lost)));
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
-        let placed = b.buf.get(0, 5000);
+        let placed = b.buf.read(0, 5000);
         let before = lost as usize * 1024;
         assert!(
             placed[..before].iter().all(|&x| x == 0x11)
@@ -472,7 +462,7 @@ fn the_rest_of_a_uc_message_with_a_gap_is_not_placed() {
         );
         // The next message is whole again.
         net.ok(&a, Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 5000).remote(&b, 0));
-        assert!(b.buf.get(0, 5000) == [0x11; 5000]);
+        assert!(b.buf.read(0, 5000) == [0x11; 5000]);
     }
 }
 
@@ -485,14 +475,14 @@ fn a_receive_of_an_srq_whose_uc_message_was_lost_serves_the_next_one() {
         net.recv(&b, 2, &[(20_000, 5000)]);
         net.tap = Some(Box::new(only(lost)));
         for fill in [0x11, 0x22, 0x33] {
-            a.buf.put(0, &[fill; 5000]);
+            a.buf.write(0, &[fill; 5000]);
             net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 5000));
         }
         let wc = net.wait(b.host, b.rcq, 2);
         let said: Vec<_> = wc.iter().map(|w| (w.wr_id, w.status, w.byte_len)).collect();
         assert_eq!(said, [(1, wc_status::SUCCESS, 5000), (2, wc_status::SUCCESS, 5000)], "{lost}");
         assert!(
-            b.buf.get(10_000, 5000) == [0x22; 5000] && b.buf.get(20_000, 5000) == [0x33; 5000],
+            b.buf.read(10_000, 5000) == [0x22; 5000] && b.buf.read(20_000, 5000) == [0x33; 5000],
             "{lost}"
         );
     }

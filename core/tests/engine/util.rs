@@ -1,10 +1,12 @@
 //! Engines under a virtual clock, with a wire between them that a test can tap.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use gdrcore_core::config::Config;
 use gdrcore_core::device::{MrAttr, MrReg, SrqAttr};
-use gdrcore_core::engine::{Engine, Guard};
+use gdrcore_core::engine::Guard;
 use gdrcore_core::receipt::Receipts;
 use gdrcore_core::roce::peer::PeerAddr;
 use gdrcore_core::roce::peer_memory::PeerMemory;
@@ -13,6 +15,10 @@ use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::grh::{Fields, HOP_LIMIT};
 use gdrcore_core::wire::Flow;
 use gdrcore_core::{Error, Result};
+pub use gdrcore_testkit::connection::Connection;
+use gdrcore_testkit::engine::{address, OwnedEngine};
+pub use gdrcore_testkit::memory::Buffer;
+pub use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region};
 use gdrcore_testkit::weak::WeakMemory;
 
 pub use crate::buf_and_wr::*;
@@ -29,8 +35,7 @@ pub const PSN: u32 = 0xff_fff0;
 
 /// One engine and its address.
 pub struct Host {
-    pub engine: Engine,
-    _memory: Buf,
+    pub engine: OwnedEngine,
     pub addr: PeerAddr,
     /// What this host has accepted over links.
     pub receipts: Receipts,
@@ -40,18 +45,9 @@ pub struct Host {
 
 impl Host {
     pub fn new(config: &Config, v6: bool, n: u8) -> Host {
-        let mut gid = [0; 16];
-        if v6 {
-            gid[..2].copy_from_slice(&[0xfd, 0]);
-        } else {
-            gid[10..14].copy_from_slice(&[0xff, 0xff, 10, 0]);
-        }
-        gid[15] = n;
-        let addr = PeerAddr { gid, port: 4791, ..PeerAddr::default() };
-        let memory = Buf::new(Engine::memsize(config).unwrap());
-        // SAFETY: fresh memory, kept beside the engine.
-        let engine = unsafe { Engine::init(memory.ptr(), memory.len(), config, addr).unwrap() };
-        Host { engine, _memory: memory, addr, receipts: Receipts::default(), weak: None }
+        let addr = address(v6, n);
+        let engine = OwnedEngine::new(config, addr);
+        Host { engine, addr, receipts: Receipts::default(), weak: None }
     }
     /// Places what arrives in any order from here on; for regions that are registered from here on.
     fn weaken(&mut self) {
@@ -62,7 +58,7 @@ impl Host {
         self.weak = Some(memory);
     }
     pub fn lock(&self) -> Guard<'_> {
-        self.engine.try_lock().expect("one thread")
+        self.engine.lock()
     }
 }
 
@@ -77,8 +73,21 @@ pub enum Fate {
     Later,
 }
 
+impl Fate {
+    pub fn drop_if(lost: bool) -> Fate {
+        if lost {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    }
+}
+
 /// Looks at each packet: sender's host, bytes; may change them.
 pub type Tap = Box<dyn FnMut(usize, &mut Vec<u8>) -> Fate>;
+
+/// What was found in packets: [`Net::note`].
+pub type Notes<T> = Rc<RefCell<Vec<T>>>;
 
 /// The hosts, the wire and the clock.
 pub struct Net {
@@ -102,18 +111,6 @@ pub struct Net {
     pub vector: AhAttr,
     /// Senders of bursts through ports, and what the IP headers of their packets have.
     pub headers: Vec<(usize, Fields)>,
-}
-
-/// A small generator, so that a failure is repeated by its seed.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
 }
 
 /// [`Net::marks`]: packets of every host.
@@ -218,7 +215,42 @@ pub struct End {
     pub mr: MrAttr,
     /// Key of the same memory for receives.
     pub recv_lkey: u32,
-    pub buf: Buf,
+    pub buf: Buffer,
+}
+
+impl End {
+    /// What binds a window to the first bytes of its memory.
+    pub fn window(&self, length: u64, mw_access_flags: u32) -> MwBindInfo {
+        MwBindInfo { mr: self.mr_handle, addr: self.mr.iova, length, mw_access_flags }
+    }
+}
+
+/// A small generator, so that a failure is repeated by its seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// What every end's connection has, whatever its peer.
+fn connection(e: &End, o: &Opts) -> Connection {
+    Connection {
+        qp_type: e.kind,
+        access: o.access,
+        qkey: 0x1111,
+        mtu: o.mtu,
+        rd_atomic: o.rd_atomic,
+        min_rnr_timer: o.rnr_timer,
+        timeout: o.timeout,
+        retry_cnt: o.retry,
+        rnr_retry: o.rnr,
+        ..Connection::default()
+    }
 }
 
 impl Net {
@@ -280,21 +312,28 @@ impl Net {
         self.held.push(VecDeque::new());
     }
 
+    /// From here on delivers all packets, and notes what is found in each: by the sender's host and
+    /// the bytes.
+    pub fn note<T: 'static>(
+        &mut self,
+        mut find: impl FnMut(usize, &[u8]) -> Option<T> + 'static,
+    ) -> Notes<T> {
+        let notes = Notes::default();
+        let all = notes.clone();
+        self.tap = Some(Box::new(move |from, packet| {
+            all.borrow_mut().extend(find(from, packet));
+            Fate::Deliver
+        }));
+        notes
+    }
+
     pub fn lock(&self, e: &End) -> Guard<'_> {
         self.hosts[e.host].lock()
     }
 
     /// Registers memory in an end's PD.
-    pub fn reg(&self, e: &End, buf: &Buf, flags: u32) -> (Handle, MrAttr) {
-        let reg = MrReg {
-            pd: e.pd,
-            addr: buf.addr(),
-            length: buf.len() as u64,
-            iova: buf.addr(),
-            access: flags,
-            provider: 0,
-            cookie: 0,
-        };
+    pub fn reg(&self, e: &End, buf: &Buffer, flags: u32) -> (Handle, MrAttr) {
+        let reg = region(e.pd, buf.addr(), buf.len() as u64, flags);
         self.lock(e).mr_reg(&reg).unwrap()
     }
 
@@ -316,13 +355,7 @@ impl Net {
             }
             () => 0,
         };
-        let cap = QpCap {
-            max_send_wr: o.sq,
-            max_recv_wr: o.rq,
-            max_send_sge: o.sge,
-            max_recv_sge: o.sge,
-            max_inline_data: o.inline,
-        };
+        let cap = QpCap { max_recv_wr: o.rq, ..queues(o.sq, o.sge, o.inline) };
         let init = QpInit {
             xrcd,
             pd,
@@ -335,16 +368,9 @@ impl Net {
             cap,
         };
         let (qp, qpn, _) = g.qp_create(self.now, &init).unwrap();
-        let buf = Buf::new(o.bytes);
-        let reg = MrReg {
-            pd,
-            addr: buf.addr(),
-            length: buf.len() as u64,
-            iova: buf.addr(),
-            access: ALL | access::MW_BIND | access::FLUSH_GLOBAL,
-            provider: 0,
-            cookie: 0,
-        };
+        let buf = Buffer::new(o.bytes);
+        let reg =
+            region(pd, buf.addr(), buf.len() as u64, ALL | access::MW_BIND | access::FLUSH_GLOBAL);
         let (mr_handle, mr) = g.mr_reg(&reg).unwrap();
         let recv_lkey = match o.srq_apart {
             true => g.mr_reg(&MrReg { pd: srq_pd, ..reg }).unwrap().1.lkey,
@@ -375,75 +401,21 @@ impl Net {
 
     /// The same; the first PSNs of `a`, and of `b`.
     pub fn connect_at(&mut self, a: &End, b: &End, o: &Opts, sq_psn: u32, rq_psn: u32) {
-        use qp_attr_mask as m;
-        let to = self.hosts[b.host].addr;
-        let mut attr = QpAttr {
-            qp_state: qp_state::INIT,
-            port_num: 1,
-            qkey: 0x1111,
-            qp_access_flags: o.access,
-            ..QpAttr::default()
-        };
-        let ud = a.kind == qp_type::UD;
-        let answers = matches!(a.kind, qp_type::RC | qp_type::XRC_RECV);
-        let own = if ud { m::QKEY } else { m::ACCESS_FLAGS };
-        self.modify(a, &attr, m::STATE | m::PKEY_INDEX | m::PORT | own).unwrap();
-        attr.qp_state = qp_state::RTR;
-        attr.path_mtu = o.mtu;
-        attr.dest_qp_num = b.qpn;
-        attr.rq_psn = rq_psn;
-        attr.max_dest_rd_atomic = o.rd_atomic;
-        attr.min_rnr_timer = o.rnr_timer;
-        attr.ah = AhAttr { dgid: to.gid, ..self.vector };
-        let connected = m::AV | m::PATH_MTU | m::DEST_QPN | m::RQ_PSN;
-        let reliable = m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER;
-        let mask = if ud { 0 } else { connected } | if answers { reliable } else { 0 };
+        let ah = AhAttr { dgid: self.hosts[b.host].addr.gid, ..self.vector };
         self.name(a.host, b.host);
-        self.modify(a, &attr, m::STATE | mask).unwrap();
-        attr.qp_state = qp_state::RTS;
-        attr.sq_psn = sq_psn;
-        attr.timeout = o.timeout;
-        attr.retry_cnt = o.retry;
-        attr.rnr_retry = o.rnr;
-        attr.max_rd_atomic = o.rd_atomic;
-        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-        let own = match a.kind {
-            qp_type::RC | qp_type::XRC_SEND => reliable,
-            qp_type::XRC_RECV => m::TIMEOUT,
-            _ => 0,
-        };
-        self.modify(a, &attr, m::STATE | m::SQ_PSN | own).unwrap();
+        let (dest_qpn, psn) = (b.qpn, (sq_psn, rq_psn));
+        self.start(a, &Connection { ah, dest_qpn, psn, ..connection(a, o) });
     }
 
-    /// Takes a DCI to RTS, a DCT to RTR.
+    /// Takes a DCI to RTS, a DCT to RTR: by an address vector without an address, as programs do.
     pub fn start_dc(&mut self, e: &End, o: &Opts) {
-        use qp_attr_mask as m;
-        let mut attr = QpAttr {
-            qp_state: qp_state::INIT,
-            port_num: 1,
-            qp_access_flags: o.access,
-            ..QpAttr::default()
-        };
-        let target = e.kind == qp_type::DCT;
-        let access = if target { m::ACCESS_FLAGS } else { 0 };
-        self.modify(e, &attr, m::STATE | m::PKEY_INDEX | m::PORT | access).unwrap();
-        attr.qp_state = qp_state::RTR;
-        attr.path_mtu = o.mtu;
-        attr.min_rnr_timer = o.rnr_timer;
-        let rnr = if target { m::MIN_RNR_TIMER } else { 0 };
-        // As programs have it: an address vector without an address.
-        self.modify(e, &attr, m::STATE | m::AV | m::PATH_MTU | rnr).unwrap();
-        if target {
-            return;
+        self.start(e, &Connection { psn: (PSN, 0), ..connection(e, o) });
+    }
+
+    fn start(&self, e: &End, connection: &Connection) {
+        for (attr, mask) in connection.steps() {
+            self.modify(e, &attr, mask).unwrap();
         }
-        attr.qp_state = qp_state::RTS;
-        attr.sq_psn = PSN;
-        attr.timeout = o.timeout;
-        attr.retry_cnt = o.retry;
-        attr.rnr_retry = o.rnr;
-        attr.max_rd_atomic = o.rd_atomic;
-        let reliable = m::TIMEOUT | m::RETRY_CNT | m::RNR_RETRY | m::MAX_QP_RD_ATOMIC;
-        self.modify(e, &attr, m::STATE | m::SQ_PSN | reliable).unwrap();
     }
 
     /// What requests of `a` name to reach the DCT `b`.
@@ -456,7 +428,7 @@ impl Net {
     pub fn window(&mut self, e: &End, length: u64, rights: u32) -> u32 {
         let (mw, key) = self.lock(e).mw_alloc(e.pd, 2).unwrap();
         let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-        let info = MwBindInfo { mr: e.mr_handle, addr: e.mr.iova, length, mw_access_flags: rights };
+        let info = e.window(length, rights);
         self.ok(e, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
         key
     }
@@ -499,12 +471,7 @@ impl Net {
     }
 
     pub fn try_recv_sges(&self, e: &End, id: u64, sges: &[Sge]) -> Result<()> {
-        let wr = RecvWr {
-            wr_id: id,
-            next: std::ptr::null(),
-            sg_list: sges.as_ptr(),
-            num_sge: sges.len() as i32,
-        };
+        let wr = recv_wr(id, sges);
         let mut bad = std::ptr::null();
         let engine = &self.hosts[e.host].engine;
         // SAFETY: the request and its list live through the call.
@@ -525,7 +492,7 @@ impl Net {
 
     /// Posts a receive of one piece to an SRQ.
     pub fn try_recv_sge(&self, host: usize, srq: Handle, id: u64, sge: Sge) -> Result<()> {
-        let wr = RecvWr { wr_id: id, next: std::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let wr = recv_wr(id, std::slice::from_ref(&sge));
         let mut bad = std::ptr::null();
         // SAFETY: the request and its list live through the call.
         unsafe { self.hosts[host].engine.post_srq_recv(srq, &wr, &mut bad) }

@@ -23,7 +23,7 @@ fn begin(net: &Net, seed: u64, ends: &[&End]) {
         host.weak.as_ref().expect("weak memory").set_seed(seed);
     }
     for e in ends {
-        e.buf.put(0, &[0; 16 << 10]);
+        e.buf.write(0, &[0; 16 << 10]);
     }
 }
 
@@ -87,7 +87,7 @@ fn write(a: &End, b: &End, from: usize, to: usize, len: usize) -> Wr {
 }
 
 /// Whether some moment has an outcome, by bytes of an end's memory.
-fn at_some_moment(net: &mut Net, e: &End, is: impl Fn(&Buf) -> bool) -> bool {
+fn at_some_moment(net: &mut Net, e: &End, is: impl Fn(&Buffer) -> bool) -> bool {
     let mut seen = false;
     watch(net, |_| seen |= is(&e.buf));
     seen
@@ -98,36 +98,36 @@ fn bytes_of_a_message_come_in_any_order() {
     // Of one packet, and of three.
     for len in [200, 3000] {
         let last_first = |net: &mut Net, a: &End, b: &End| {
-            a.buf.put(0, &[7; 3000]);
+            a.buf.write(0, &[7; 3000]);
             net.post(a, write(a, b, 0, 4096, len));
             at_some_moment(net, b, |buf| {
-                buf.get(4096 + len - 1, 1) == [7] && buf.get(4096, 1) == [0]
+                buf.read(4096 + len - 1, 1) == [7] && buf.read(4096, 1) == [0]
             })
         };
         assert!(is_seen(SEEDS, weak(Opts::default()), last_first), "{len}");
         let first_first = |net: &mut Net, a: &End, b: &End| {
-            a.buf.put(0, &[7; 3000]);
+            a.buf.write(0, &[7; 3000]);
             net.post(a, write(a, b, 0, 4096, len));
             at_some_moment(net, b, |buf| {
-                buf.get(4096, 1) == [7] && buf.get(4096 + len - 1, 1) == [0]
+                buf.read(4096, 1) == [7] && buf.read(4096 + len - 1, 1) == [0]
             })
         };
         assert!(is_seen(SEEDS, weak(Opts::default()), first_first), "{len}");
         // A READ's own buffer, and a SEND's.
         let of_read = |net: &mut Net, a: &End, b: &End| {
-            b.buf.put(0, &[7; 3000]);
+            b.buf.write(0, &[7; 3000]);
             net.post(a, Wr::new(wr_opcode::RDMA_READ).local(a, 4096, len).remote(b, 0));
             at_some_moment(net, a, |buf| {
-                buf.get(4096 + len - 1, 1) == [7] && buf.get(4096, 1) == [0]
+                buf.read(4096 + len - 1, 1) == [7] && buf.read(4096, 1) == [0]
             })
         };
         assert!(is_seen(SEEDS, weak(Opts::default()), of_read), "READ {len}");
         let of_send = |net: &mut Net, a: &End, b: &End| {
-            a.buf.put(0, &[7; 3000]);
+            a.buf.write(0, &[7; 3000]);
             net.recv(b, 1, &[(4096, 3000)]);
             net.post(a, Wr::new(wr_opcode::SEND).local(a, 0, len));
             at_some_moment(net, b, |buf| {
-                buf.get(4096 + len - 1, 1) == [7] && buf.get(4096, 1) == [0]
+                buf.read(4096 + len - 1, 1) == [7] && buf.read(4096, 1) == [0]
             })
         };
         assert!(is_seen(SEEDS, weak(Opts::default()), of_send), "SEND {len}");
@@ -139,7 +139,7 @@ fn a_completion_comes_after_all_bytes_before_it() {
     for kind in [qp_type::RC, qp_type::UC] {
         for last in [wr_opcode::SEND, wr_opcode::RDMA_WRITE_WITH_IMM] {
             let missed = |net: &mut Net, a: &End, b: &End| {
-                a.buf.put(0, &[7; 3000]);
+                a.buf.write(0, &[7; 3000]);
                 net.recv(b, 1, &[(8192, 100)]);
                 net.post(a, write(a, b, 0, 4096, 3000));
                 let second = match last {
@@ -150,8 +150,8 @@ fn a_completion_comes_after_all_bytes_before_it() {
                 let mut missed = false;
                 watch(net, |net| {
                     if !net.poll(b.host, b.rcq).is_empty() {
-                        missed |= b.buf.get(4096, 3000) != [7; 3000];
-                        missed |= b.buf.get(8192, 100) != [7; 100];
+                        missed |= b.buf.read(4096, 3000) != [7; 3000];
+                        missed |= b.buf.read(8192, 100) != [7; 100];
                     }
                 });
                 missed
@@ -163,12 +163,12 @@ fn a_completion_comes_after_all_bytes_before_it() {
         }
     }
     let read = |net: &mut Net, a: &End, b: &End| {
-        b.buf.put(0, &[7; 3000]);
+        b.buf.write(0, &[7; 3000]);
         net.post(a, Wr::new(wr_opcode::RDMA_READ).local(a, 4096, 3000).remote(b, 0));
         let mut missed = false;
         watch(net, |net| {
             if !net.poll(a.host, a.scq).is_empty() {
-                missed |= a.buf.get(4096, 3000) != [7; 3000];
+                missed |= a.buf.read(4096, 3000) != [7; 3000];
             }
         });
         missed
@@ -182,10 +182,10 @@ fn passed_message(rights: u32) -> impl FnMut(&mut Net, &End, &End) -> bool {
     let mut key = None;
     move |net, a, b| {
         let rkey = *key.get_or_insert_with(|| net.reg(b, &b.buf, rights).1.rkey);
-        a.buf.put(0, &[7; 256]);
+        a.buf.write(0, &[7; 256]);
         net.post(a, write(a, b, 0, 4096, 256));
         net.post(a, Wr::new(wr_opcode::RDMA_WRITE).local(a, 0, 8).key(b.mr.iova, rkey));
-        at_some_moment(net, b, |buf| buf.get(0, 8) == [7; 8] && buf.get(4096, 256) != [7; 256])
+        at_some_moment(net, b, |buf| buf.read(0, 8) == [7; 8] && buf.read(4096, 256) != [7; 256])
     }
 }
 
@@ -199,12 +199,12 @@ fn writes_of_a_queue_pair_pass_each_other_with_relaxed_ordering_only() {
 #[test]
 fn of_two_writes_to_one_place_the_later_one_remains() {
     let lost = |net: &mut Net, a: &End, b: &End| {
-        a.buf.put(0, &[7; 700]);
-        a.buf.put(1000, &[9; 700]);
+        a.buf.write(0, &[7; 700]);
+        a.buf.write(1000, &[9; 700]);
         net.post(a, write(a, b, 0, 4096, 700));
         net.post(a, write(a, b, 1000, 4096 + 300, 700));
         watch(net, |_| ());
-        b.buf.get(4096, 300) != [7; 300] || b.buf.get(4096 + 300, 700) != [9; 700]
+        b.buf.read(4096, 300) != [7; 300] || b.buf.read(4096 + 300, 700) != [9; 700]
     };
     assert!(!is_seen(MANY, weak(Opts::default()), lost));
 }
@@ -220,13 +220,13 @@ fn two_queue_pairs_are_not_ordered() {
     let mut seen = false;
     for seed in 1..=SEEDS {
         begin(&net, seed, &ends);
-        a.buf.put(0, &[7; 256]);
-        c.buf.put(0, &[7; 8]);
+        a.buf.write(0, &[7; 256]);
+        c.buf.write(0, &[7; 8]);
         net.post(&a, write(&a, &b, 0, 4096, 256));
         net.settle();
         net.post(&c, write(&c, &d, 0, 0, 8));
         watch(&mut net, |_| {
-            seen |= d.buf.get(0, 8) == [7; 8] && b.buf.get(4096, 256) != [7; 256];
+            seen |= d.buf.read(0, 8) == [7; 8] && b.buf.read(4096, 256) != [7; 256];
         });
         drain(&net, &ends);
         if seen {
@@ -239,11 +239,11 @@ fn two_queue_pairs_are_not_ordered() {
 /// READ, then something that changes the word: the READ has the new value.
 fn read_then(change: fn(&End, &End) -> Wr, flags: u32) -> impl FnMut(&mut Net, &End, &End) -> bool {
     move |net, a, b| {
-        a.buf.put_u64(0, 1);
+        a.buf.write_u64(0, 1);
         net.post(a, Wr::new(wr_opcode::RDMA_READ).local(a, 64, 8).remote(b, 0));
         net.post(a, change(a, b).add_flags(flags));
         watch(net, |_| ());
-        a.buf.get_u64(64) == 1
+        a.buf.read_u64(64) == 1
     }
 }
 
@@ -263,11 +263,11 @@ fn a_read_is_overtaken_by_what_follows_without_a_fence() {
 #[test]
 fn a_read_sees_the_write_before_it_and_reads_are_in_order() {
     let old = |net: &mut Net, a: &End, b: &End| {
-        a.buf.put(0, &[7; 1500]);
+        a.buf.write(0, &[7; 1500]);
         net.post(a, write(a, b, 0, 4096, 1500));
         net.post(a, Wr::new(wr_opcode::RDMA_READ).local(a, 4096, 1500).remote(b, 4096));
         watch(net, |_| ());
-        a.buf.get(4096, 1500) != [7; 1500]
+        a.buf.read(4096, 1500) != [7; 1500]
     };
     assert!(!is_seen(MANY, weak(Opts::default()), old));
     // The responder's program stores between the two: the second READ is not older.
@@ -277,9 +277,9 @@ fn a_read_sees_the_write_before_it_and_reads_are_in_order() {
         let mut steps = 0;
         watch(net, |_| {
             steps += 1;
-            b.buf.put_u64(0, steps);
+            b.buf.write_u64(0, steps);
         });
-        a.buf.get_u64(0) > a.buf.get_u64(8)
+        a.buf.read_u64(0) > a.buf.read_u64(8)
     };
     assert!(!is_seen(MANY, weak(Opts::default()), turned));
 }
@@ -287,11 +287,11 @@ fn a_read_sees_the_write_before_it_and_reads_are_in_order() {
 #[test]
 fn an_atomic_is_behind_the_write_before_it() {
     let early = |net: &mut Net, a: &End, b: &End| {
-        a.buf.put(0, &[7; 256]);
+        a.buf.write(0, &[7; 256]);
         net.post(a, write(a, b, 0, 4096, 256));
         let add = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).local(a, 512, 8);
         net.post(a, add.atomic(b, 0, 1, 0));
-        at_some_moment(net, b, |buf| buf.get_u64(0) == 1 && buf.get(4096, 256) != [7; 256])
+        at_some_moment(net, b, |buf| buf.read_u64(0) == 1 && buf.read(4096, 256) != [7; 256])
     };
     assert!(!is_seen(MANY, weak(Opts::default()), early));
 }
@@ -300,12 +300,12 @@ fn an_atomic_is_behind_the_write_before_it() {
 fn a_send_takes_what_a_read_brings_with_a_fence_only() {
     let old = |flags: u32| {
         move |net: &mut Net, a: &End, b: &End| {
-            b.buf.put(0, &[7; 64]);
+            b.buf.write(0, &[7; 64]);
             net.recv(b, 1, &[(4096, 64)]);
             net.post(a, Wr::new(wr_opcode::RDMA_READ).local(a, 0, 64).remote(b, 0));
             net.post(a, Wr::new(wr_opcode::SEND).local(a, 0, 64).add_flags(flags));
             watch(net, |_| ());
-            b.buf.get(4096, 64) != [7; 64]
+            b.buf.read(4096, 64) != [7; 64]
         }
     };
     assert!(is_seen(SEEDS, weak(Opts::default()), old(0)));
@@ -329,14 +329,14 @@ fn nothing_is_placed_after_a_region_or_a_queue_pair_has_ended() {
         for seed in 1..40 {
             let (mut net, a, b) = weak(Opts { retry: 0, ..Opts::default() });
             begin(&net, seed, &[&a, &b]);
-            a.buf.put(0, &[7; 256]);
+            a.buf.write(0, &[7; 256]);
             net.post(&a, write(&a, &b, 0, 4096, 256));
             net.exchange();
-            waited += u32::from(b.buf.get(4096, 256) != [7; 256]);
+            waited += u32::from(b.buf.read(4096, 256) != [7; 256]);
             end(&mut net, &b);
-            b.buf.put(4096, &[1; 256]);
+            b.buf.write(4096, &[1; 256]);
             net.run(20_000_000);
-            assert!(b.buf.get(4096, 256) == [1; 256], "{k}, seed {seed}");
+            assert!(b.buf.read(4096, 256) == [1; 256], "{k}, seed {seed}");
         }
         assert!(waited > 10, "{k}: {waited}");
     }
@@ -346,12 +346,7 @@ fn nothing_is_placed_after_a_region_or_a_queue_pair_has_ended() {
 fn open_window(net: &mut Net, b: &End) -> (Handle, u32) {
     let (mw, key) = net.lock(b).mw_alloc(b.pd, 2).unwrap();
     let key = (key & !0xff) | (key.wrapping_add(1) & 0xff);
-    let info = MwBindInfo {
-        mr: b.mr_handle,
-        addr: b.mr.iova,
-        length: 256,
-        mw_access_flags: access::REMOTE_WRITE,
-    };
+    let info = b.window(256, access::REMOTE_WRITE);
     net.ok(b, Wr::new(wr_opcode::BIND_MW).bind(mw, key, info));
     (mw, key)
 }
@@ -364,14 +359,14 @@ fn nothing_is_placed_after_a_window_has_ended() {
         let (mut net, a, b) = weak(Opts { retry: 0, ..Opts::default() });
         let (mw, key) = open_window(&mut net, &b);
         begin(&net, seed, &[&a, &b]);
-        a.buf.put(0, &[7; 256]);
+        a.buf.write(0, &[7; 256]);
         net.post(&a, write(&a, &b, 0, 0, 256).key(b.mr.iova, key));
         net.exchange();
-        waited += u32::from(b.buf.get(0, 256) != [7; 256]);
+        waited += u32::from(b.buf.read(0, 256) != [7; 256]);
         net.lock(&b).mw_dealloc(mw).unwrap();
-        b.buf.put(0, &[1; 256]);
+        b.buf.write(0, &[1; 256]);
         net.run(20_000_000);
-        assert!(b.buf.get(0, 256) == [1; 256], "seed {seed}");
+        assert!(b.buf.read(0, 256) == [1; 256], "seed {seed}");
     }
     assert!(waited > 10, "{waited}");
 }
@@ -386,22 +381,22 @@ fn nothing_is_placed_through_a_window_after_the_completion_that_tells_of_its_end
             let (mut net, a, b) = weak(Opts::default());
             let (_, key) = open_window(&mut net, &b);
             begin(&net, seed, &[&a, &b]);
-            a.buf.put(0, &[7; 256]);
+            a.buf.write(0, &[7; 256]);
             net.recv(&b, 1, &[(4096, 64)]);
             net.post(&a, write(&a, &b, 0, 0, 256).key(b.mr.iova, key));
             net.exchange();
-            waited += u32::from(b.buf.get(0, 256) != [7; 256]);
+            waited += u32::from(b.buf.read(0, 256) != [7; 256]);
             net.post(&a, Wr::new(wr_opcode::SEND_WITH_INV).imm(key).local(&a, 0, len));
             let mut told = false;
             watch(&mut net, |net| {
                 if let [wc] = net.poll(b.host, b.rcq)[..] {
                     assert_eq!((wc.status, wc.wc_flags), (wc_status::SUCCESS, wc_flags::WITH_INV));
-                    assert_eq!(b.buf.get(0, 256), [7; 256], "{len}, seed {seed}");
-                    b.buf.put(0, &[1; 256]);
+                    assert_eq!(b.buf.read(0, 256), [7; 256], "{len}, seed {seed}");
+                    b.buf.write(0, &[1; 256]);
                     told = true;
                 }
             });
-            assert!(told && b.buf.get(0, 256) == [1; 256], "{len}, seed {seed}");
+            assert!(told && b.buf.read(0, 256) == [1; 256], "{len}, seed {seed}");
         }
         assert!(waited > 10, "{len}: {waited}");
     }
@@ -414,16 +409,16 @@ fn a_message_before_one_that_is_refused_has_not_failed() {
     for seed in 1..40 {
         let (mut net, a, b) = weak(Opts::default());
         begin(&net, seed, &[&a, &b]);
-        a.buf.put(0, &[7; 256]);
+        a.buf.write(0, &[7; 256]);
         net.recv(&b, 1, &[(4096, 256)]);
         net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 256));
         net.exchange();
-        waited += u32::from(b.buf.get(4096, 256) != [7; 256]);
+        waited += u32::from(b.buf.read(4096, 256) != [7; 256]);
         net.post(&a, write(&a, &b, 0, 0, 8).key(b.mr.iova, b.mr.rkey ^ 0xff00));
         net.exchange();
         let came = net.poll(b.host, b.rcq);
         assert_eq!((came.len(), came[0].status), (1, wc_status::SUCCESS), "seed {seed}");
-        assert_eq!(b.buf.get(4096, 256), [7; 256]);
+        assert_eq!(b.buf.read(4096, 256), [7; 256]);
         let sent: Vec<u32> = net.wait(a.host, a.scq, 2).iter().map(|wc| wc.status).collect();
         assert_eq!(sent, [wc_status::SUCCESS, wc_status::REM_ACCESS_ERR], "seed {seed}");
     }
@@ -437,26 +432,20 @@ fn the_bytes_of_a_message_without_an_end_are_placed_in_time() {
     for seed in 1..40 {
         let (mut net, a, b) = weak(Opts::default());
         begin(&net, seed, &[&a, &b]);
-        a.buf.put(0, &[7; 3000]);
+        a.buf.write(0, &[7; 3000]);
         let mut first = true;
-        net.tap = Some(Box::new(move |from, _| {
-            let passes = from != 0 || core::mem::take(&mut first);
-            if passes {
-                Fate::Deliver
-            } else {
-                Fate::Drop
-            }
-        }));
+        net.tap =
+            Some(Box::new(move |from, _| Fate::drop_if(from == 0 && !core::mem::take(&mut first))));
         net.post(&a, write(&a, &b, 0, 4096, 3000));
         net.exchange();
-        waited += u32::from(b.buf.get(4096, 1024) != [7; 1024]);
+        waited += u32::from(b.buf.read(4096, 1024) != [7; 1024]);
         let end = net.now + 5_000_000;
         while net.now < end {
             net.now += 20_000;
             net.hosts[1].weak.as_ref().expect("weak memory").set_now(net.now);
             net.lock(&b).poll_memory(net.now);
         }
-        assert!(b.buf.get(4096, 1024) == [7; 1024], "seed {seed}");
+        assert!(b.buf.read(4096, 1024) == [7; 1024], "seed {seed}");
     }
     assert!(waited > 10, "{waited}");
 }
@@ -466,9 +455,9 @@ fn the_bytes_of_a_message_without_an_end_are_placed_in_time() {
 fn a_message_ends_behind_both_kinds_of_memory() {
     for slow_first in [false, true] {
         let (mut net, a, b) = weak(Opts::default());
-        let (memory, slow): (&'static Manual, _) = (Box::leak(Box::default()), Buf::new(4096));
+        let (memory, slow): (&'static Manual, _) = (Box::leak(Box::default()), Buffer::new(4096));
         let (addr, length) = (slow.addr(), slow.len() as u64);
-        let reg = MrReg { pd: b.pd, addr, length, iova: addr, access: ALL, provider: 1, cookie: 0 };
+        let reg = MrReg { provider: 1, ..region(b.pd, addr, length, ALL) };
         let lkey = {
             let mut g = net.lock(&b);
             g.register_memory(1, memory).unwrap();
@@ -481,7 +470,7 @@ fn a_message_ends_behind_both_kinds_of_memory() {
         }
         for seed in 1..200 {
             begin(&net, seed, &[&a, &b]);
-            a.buf.put(0, &[seed as u8; 128]);
+            a.buf.write(0, &[seed as u8; 128]);
             net.try_recv_sges(&b, seed, &pieces).unwrap();
             net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 128));
             net.run(3_000_000);
@@ -489,8 +478,8 @@ fn a_message_ends_behind_both_kinds_of_memory() {
             memory.land(1);
             net.run(3_000_000);
             assert_eq!(net.poll(b.host, b.rcq).len(), 1, "{seed}");
-            assert_eq!(b.buf.get(0, 64), [seed as u8; 64]);
-            assert_eq!(slow.get(0, 64), [seed as u8; 64]);
+            assert_eq!(b.buf.read(0, 64), [seed as u8; 64]);
+            assert_eq!(slow.read(0, 64), [seed as u8; 64]);
             drain(&net, &[&a]);
         }
     }
@@ -505,10 +494,10 @@ fn requests_of_an_srq_are_exchanged_and_none_is_lost() {
         let mut order = Vec::new();
         for k in 0..4 {
             net.lock(&b).swap_receive(index(b.qp), draw + k);
-            a.buf.put(0, &[k as u8 + 1; 64]);
+            a.buf.write(0, &[k as u8 + 1; 64]);
             net.ok(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 64));
             let wc = net.poll(b.host, b.rcq)[0];
-            assert_eq!(b.buf.get(4096 * wc.wr_id as usize, 64), [k as u8 + 1; 64]);
+            assert_eq!(b.buf.read(4096 * wc.wr_id as usize, 64), [k as u8 + 1; 64]);
             order.push(wc.wr_id);
         }
         orders.insert(order.clone());

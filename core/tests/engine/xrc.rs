@@ -1,9 +1,6 @@
 //! XRC: what its initiator sends, and what its target does with it.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use gdrcore_core::device::{async_event, MrAttr, MrReg, SrqAttr};
+use gdrcore_core::device::{async_event, MrAttr, SrqAttr};
 use gdrcore_core::verbs::types::*;
 use gdrcore_core::wire::{Class, Opcode};
 use gdrcore_testkit::packet::View;
@@ -31,16 +28,8 @@ fn another_srq(net: &Net, b: &End, xrcd: Handle) -> (Handle, Handle, Handle, u32
 }
 
 /// Memory of a PD of `b`'s host.
-fn reg(net: &Net, b: &End, pd: Handle, buf: &Buf) -> MrAttr {
-    let reg = MrReg {
-        pd,
-        addr: buf.addr(),
-        length: buf.len() as u64,
-        iova: buf.addr(),
-        access: ALL,
-        provider: 0,
-        cookie: 0,
-    };
+fn reg(net: &Net, b: &End, pd: Handle, buf: &Buffer) -> MrAttr {
+    let reg = region(pd, buf.addr(), buf.len() as u64, ALL);
     net.lock(b).mr_reg(&reg).unwrap().1
 }
 
@@ -79,14 +68,14 @@ fn immediate_data_keys_and_atomics() {
                 assert_eq!((wc.qp_num, wc.wc_flags), (b.qpn, wc_flags::WITH_IMM));
             }
         }
-        b.buf.put(64, &5u64.to_ne_bytes());
+        b.buf.write(64, &5u64.to_ne_bytes());
         net.ok(&a, Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD).atomic(&b, 64, 3, 0).local(&a, 0, 8));
         net.ok(&a, Wr::new(wr_opcode::ATOMIC_CMP_AND_SWP).atomic(&b, 64, 8, 11).local(&a, 8, 8));
         let words: Vec<u8> = [5u64, 8].iter().flat_map(|w| w.to_ne_bytes()).collect();
-        assert_eq!(a.buf.get(0, 16), words);
-        assert_eq!(b.buf.get(64, 8), 11u64.to_ne_bytes());
+        assert_eq!(a.buf.read(0, 16), words);
+        assert_eq!(b.buf.read(64, 8), 11u64.to_ne_bytes());
         net.ok(&a, Wr::new(wr_opcode::ATOMIC_WRITE).local(&a, 0, 8).remote(&b, 64));
-        assert_eq!(b.buf.get(64, 8), 5u64.to_ne_bytes());
+        assert_eq!(b.buf.read(64, 8), 5u64.to_ne_bytes());
         net.assert_faultless();
     }
 }
@@ -96,7 +85,7 @@ fn each_request_is_of_the_srq_that_it_names() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..xrc() });
         let (pd, cq, srq, number) = another_srq(&net, &b, b.xrcd);
-        let buf = Buf::new(4096);
+        let buf = Buffer::new(4096);
         let mr = reg(&net, &b, pd, &buf);
         for round in 0..6u64 {
             let named = round % 2 == 1;
@@ -104,7 +93,7 @@ fn each_request_is_of_the_srq_that_it_names() {
             let sge = Sge { addr: mr.iova, length: 100, lkey: mr.lkey };
             post(&net, &b, srq, 200 + round, sge);
             let to = if named { number } else { net.srqn };
-            a.buf.put(0, &[round as u8 + 1; 100]);
+            a.buf.write(0, &[round as u8 + 1; 100]);
             net.ok(&a, Wr::new(wr_opcode::SEND).srqn(to).local(&a, 0, 100));
             let (own, other) = if named { (cq, b.rcq) } else { (b.rcq, cq) };
             let wc = net.wait(b.host, own, 1)[0];
@@ -112,7 +101,7 @@ fn each_request_is_of_the_srq_that_it_names() {
             let id = if named { 200 } else { 100 } + round / 2;
             assert_eq!((wc.wr_id, wc.status, wc.qp_num), (id, 0, b.qpn));
             assert!(net.poll(b.host, other).is_empty());
-            let placed = if named { buf.get(0, 100) } else { b.buf.get(0, 100) };
+            let placed = if named { buf.read(0, 100) } else { b.buf.read(0, 100) };
             assert_eq!(placed, [round as u8 + 1; 100]);
         }
         // Keys count in the PD of the SRQ that the request names, whatever was named before.
@@ -134,16 +123,16 @@ fn an_answer_is_given_in_the_pd_of_its_srq_whatever_comes_behind_it() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, ..xrc() });
         let (pd, _, _, number) = another_srq(&net, &b, b.xrcd);
-        let buf = Buf::new(50_000);
+        let buf = Buffer::new(50_000);
         let mr = reg(&net, &b, pd, &buf);
-        buf.put(0, &[0x42; 50_000]);
+        buf.write(0, &[0x42; 50_000]);
         let read = Wr::new(wr_opcode::RDMA_READ).id(1).srqn(number).key(mr.iova, mr.rkey);
         net.post(&a, read.local(&a, 0, 50_000));
         let write = Wr::new(wr_opcode::RDMA_WRITE).id(2).remote(&b, 0);
         net.post(&a, write.local(&a, 60_000, 100));
         let wc = net.wait(a.host, a.scq, 2);
         assert_eq!((wc[0].status, wc[1].status), (0, 0), "{way:?}");
-        assert!(a.buf.get(0, 50_000).iter().all(|&x| x == 0x42));
+        assert!(a.buf.read(0, 50_000).iter().all(|&x| x == 0x42));
     }
 }
 
@@ -168,22 +157,15 @@ fn an_srq_that_is_not_in_the_domain_is_an_invalid_request() {
                     g.srq_number(srq).unwrap()
                 }
             };
-            b.buf.put(0, &[0x77; 100]);
-            let naks = Rc::new(RefCell::new(Vec::new()));
-            let log = naks.clone();
-            net.tap = Some(Box::new(move |from, p| {
-                if from == 1 {
-                    log.borrow_mut().push((p[0], p[12]));
-                }
-                Fate::Deliver
-            }));
+            b.buf.write(0, &[0x77; 100]);
+            let naks = net.note(move |from, p| (from == 1).then(|| (p[0], p[12])));
             let wc = net.run_one(&a, Wr::new(op).srqn(number).local(&a, 0, 50).remote(&b, 0));
             assert_eq!(wc.status, wc_status::REM_INV_REQ_ERR, "{op} {case}");
             assert_eq!(naks.borrow()[..], [(Opcode::RC_ACK.of_xrc().0, NAK_INVALID)]);
             assert_eq!(net.state(&b), qp_state::ERR);
             let event = net.lock(&b).take_async_event().unwrap();
             assert_eq!((event.event, event.handle), (async_event::QP_REQ_ERR, b.qp));
-            assert_eq!(b.buf.get(0, 100), [0x77; 100]);
+            assert_eq!(b.buf.read(0, 100), [0x77; 100]);
             assert!(net.poll(b.host, b.rcq).is_empty(), "no receive was taken");
             tried += 1;
         }
@@ -221,7 +203,7 @@ fn an_empty_srq_draws_rnr_naks() {
     for way in WAYS {
         let (mut net, a, b) = Net::pair(Opts { way, rnr_timer: 12, ..xrc() });
         let (pd, cq, srq, number) = another_srq(&net, &b, b.xrcd);
-        let buf = Buf::new(64);
+        let buf = Buffer::new(64);
         let mr = reg(&net, &b, pd, &buf);
         // The other SRQ's requests are none of this one's.
         post(&net, &b, srq, 9, Sge { addr: mr.iova, length: 64, lkey: mr.lkey });
@@ -243,19 +225,16 @@ fn an_empty_srq_draws_rnr_naks() {
 #[test]
 fn every_request_packet_names_the_srq_and_no_answer_does() {
     let (mut net, a, b) = Net::pair(xrc());
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let log = seen.clone();
     let number = net.srqn;
-    net.tap = Some(Box::new(move |from, p| {
+    let seen = net.note(move |from, p| {
         let view = View::parse(&p[..p.len() - 4]).unwrap();
         let op = view.opcode();
         assert_eq!((op.class(), op.kind().is_answer()), (Class::Xrc, from == 1), "{op:?}");
         let named = view.xrceth().map(|x| x.srqn.get());
         assert_eq!(named, (from == 0).then_some(number), "{op:?}");
         assert_eq!(p.len(), op.header_len() + view.payload().len() + view.pad().len() + 4);
-        log.borrow_mut().push(op);
-        Fate::Deliver
-    }));
+        Some(op)
+    });
     for len in [8, 2048, 3000] {
         all_three(&mut net, &a, &b, len);
     }
@@ -281,10 +260,10 @@ fn whatever_packet_is_lost_all_arrives_once() {
         net.tap = Some(Box::new(only(lost)));
         for round in 0..2 {
             all_three(&mut net, &a, &b, 3000 + round);
-            b.buf.put(64, &5u64.to_ne_bytes());
+            b.buf.write(64, &5u64.to_ne_bytes());
             let add = Wr::new(wr_opcode::ATOMIC_FETCH_AND_ADD);
             net.ok(&a, add.atomic(&b, 64, 3, 0).local(&a, 0, 8));
-            assert_eq!(b.buf.get(64, 8), 8u64.to_ne_bytes(), "packet {lost}");
+            assert_eq!(b.buf.read(64, 8), 8u64.to_ne_bytes(), "packet {lost}");
         }
     }
 }

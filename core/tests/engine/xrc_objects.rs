@@ -63,7 +63,7 @@ fn what_was_made_is_given_back() {
 #[test]
 fn queue_pairs_get_what_their_kind_has() {
     let (net, a, b) = Net::pair(xrc());
-    let recv = RecvWr { wr_id: 1, next: std::ptr::null(), sg_list: std::ptr::null(), num_sge: 0 };
+    let recv = recv_wr(1, &[]);
     for e in [&a, &b] {
         let mut bad = std::ptr::null();
         let engine = &net.hosts[e.host].engine;
@@ -78,14 +78,8 @@ fn queue_pairs_get_what_their_kind_has() {
     assert_eq!((cap(&a).max_send_wr, cap(&a).max_recv_wr), (64, 0));
     assert_eq!(cap(&b), QpCap::default());
     // An SRQ of a domain serves its targets alone.
-    let init = QpInit {
-        pd: b.pd,
-        send_cq: b.scq,
-        recv_cq: b.scq,
-        srq: b.srq,
-        qp_type: qp_type::RC,
-        ..QpInit::default()
-    };
+    let init = queue_pair(qp_type::RC, b.pd, [b.scq; 2], QpCap::default());
+    let init = QpInit { srq: b.srq, ..init };
     assert_eq!(err(net.lock(&b).qp_create(0, &init)), Error::Invalid);
     let tgt = QpInit { xrcd: b.pd, qp_type: qp_type::XRC_RECV, ..QpInit::default() };
     assert_eq!(err(net.lock(&b).qp_create(0, &tgt)), Error::StaleHandle);

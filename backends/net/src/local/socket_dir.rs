@@ -21,7 +21,7 @@
 //! `/run/user`, if a login manager has made it: only that user may write it.
 
 use super::{has_unique_uid, own_uid};
-use crate::sys::{check, errno, last_error, stat, stat_at, Fd};
+use crate::sys::{check, errno, get_option, last_error, stat, stat_at, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::ffi::{CStr, OsStr};
@@ -235,18 +235,7 @@ pub(crate) fn own_paths() -> Vec<PathBuf> {
 /// A number that identifies this network namespace.
 pub(super) fn network() -> Result<u64> {
     let socket = super::socket(libc::SOCK_DGRAM)?;
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the pointers describe `cookie` and its length, both live through the call.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.raw(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &mut len,
-        )
-    };
-    if rc == 0 {
+    if let Ok(cookie) = get_option(socket.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE) {
         return Ok(cookie);
     }
     // Older kernels. The high bit keeps the two kinds of number apart.

@@ -1,9 +1,10 @@
 use super::*;
 use crate::map::Map;
-use gdrcore_core::wire::icrc::{check_exact, Flow};
-use gdrcore_core::wire::pcap::{Record, Records};
+use gdrcore_core::wire::icrc::Flow;
 use gdrcore_testkit::descriptors::fork;
+use gdrcore_testkit::icrc::check_exact;
 use gdrcore_testkit::patience::deadline;
+use gdrcore_testkit::pcap::records;
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,13 +34,8 @@ fn open_as(path: &std::path::Path, earlier: Earlier, len: usize) -> Result<Rig> 
 /// Frames of a capture: nanoseconds since the epoch, and bytes.
 fn read(path: &std::path::Path) -> Vec<(u64, Vec<u8>)> {
     let file = std::fs::read(path).unwrap();
-    let records = Records::of(&file).expect("a capture file");
-    assert_eq!(*records.header(), FileHeader::ethernet());
-    let take = |r: Record| {
-        assert_eq!(r.wire_len as usize, r.frame.len());
-        (r.time_ns, r.frame.to_vec())
-    };
-    records.map(|r| take(r.expect("whole records"))).collect()
+    assert_eq!(file.first_chunk(), Some(&file_header()));
+    records(&file).iter().map(|r| (r.time_ns, r.frame.to_vec())).collect()
 }
 
 fn packets(from: &Endpoint, to: &Endpoint, n: usize, seg: usize) -> Vec<u8> {

@@ -2,26 +2,20 @@
 //! growing ring has a larger ring behind the first one; its pages are allocated when needed.
 
 use super::ring::{RingMap, CONTROL, DATA_MAX};
+use crate::map::Map;
 use crate::memfd::{sealed_len, sealed_memfd, FIXED_SIZE};
 use crate::sys::{last_error, populate, Fd};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::refuse;
 use std::os::fd::RawFd;
-use std::ptr::NonNull;
 
 /// A mapped ring. Unmapped when dropped; nothing made from [`Segment::place`] may be used
 /// afterwards.
 #[derive(Debug)]
 pub struct Segment {
-    base: NonNull<u8>,
+    memory: Map,
     size: usize,
 }
-
-// SAFETY: a mapping belongs to the process, not to a thread; its memory is accessed by atomics and
-// raw copies.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Makes a segment with `size` bytes of data (a power of two, 4096 to [`DATA_MAX`]), and
@@ -91,34 +85,19 @@ impl Segment {
     /// [`Error::Os`]: no memory, or a kernel before Linux 5.14.
     pub(super) fn allocate(&self) -> Result<()> {
         // SAFETY: `map` mapped that, and more behind it.
-        unsafe { populate(self.base.as_ptr(), CONTROL + self.size) }
+        unsafe { populate(self.memory.as_ptr(), CONTROL + self.size) }
     }
 
     /// The ring that begins at byte `at` of the file. `flags`: further flags of mmap.
     fn map(fd: RawFd, at: usize, size: usize, flags: i32) -> Result<Segment> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let p = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                CONTROL + 2 * size,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if p == libc::MAP_FAILED {
-            return Err(last_error());
-        }
-        let base = NonNull::new(p.cast::<u8>()).ok_or(Error::NoMemory)?;
-        // From here on a drop unmaps the whole range.
-        let segment = Segment { base, size };
+        // The place of both views. Its drop unmaps them.
+        let memory = Map::new(CONTROL + 2 * size)?;
         for (to, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
-            // SAFETY: the range lies in the reservation that was made just now and that no other
-            // code knows.
+            // SAFETY: the range lies in the map that was made just now and that no other code
+            // knows.
             let p = unsafe {
                 libc::mmap(
-                    base.as_ptr().add(to).cast(),
+                    memory.as_ptr().add(to).cast(),
                     len,
                     libc::PROT_READ | libc::PROT_WRITE,
                     libc::MAP_SHARED | libc::MAP_FIXED | flags,
@@ -130,21 +109,14 @@ impl Segment {
                 return Err(last_error());
             }
         }
-        Ok(segment)
+        Ok(Segment { memory, size })
     }
 
     /// The ring in the segment.
     pub fn place(&self) -> RingMap {
         // SAFETY: `map` mapped exactly that, shared; it stays until the drop, after which the ring
         // is not used (see the type).
-        unsafe { RingMap::new(self.base, self.size) }
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `map` reserved.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), CONTROL + 2 * self.size) };
+        unsafe { RingMap::new(self.memory.base(), self.size) }
     }
 }
 
@@ -168,9 +140,9 @@ mod tests {
         let b = Segment::open(fd.raw(), 8192).unwrap();
         // SAFETY: inside the two mappings, each CONTROL + 16384 bytes.
         unsafe {
-            a.base.as_ptr().add(CONTROL + 5).write_volatile(77);
-            assert_eq!(b.base.as_ptr().add(CONTROL + 5).read_volatile(), 77);
-            assert_eq!(b.base.as_ptr().add(CONTROL + 8192 + 5).read_volatile(), 77);
+            a.memory.as_ptr().add(CONTROL + 5).write_volatile(77);
+            assert_eq!(b.memory.as_ptr().add(CONTROL + 5).read_volatile(), 77);
+            assert_eq!(b.memory.as_ptr().add(CONTROL + 8192 + 5).read_volatile(), 77);
         }
     }
 

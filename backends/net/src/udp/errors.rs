@@ -8,6 +8,9 @@
 use super::UdpPort;
 use crate::addr::{Endpoint, SockAddr};
 use crate::port::{ErrorKind, PortError};
+use crate::sys::get_option;
+use gdrcore_core::error::Result;
+use heapless::Deque;
 
 /// Errors that wait for [`UdpPort::take_error`].
 const QUEUE: usize = 16;
@@ -16,28 +19,19 @@ const DRAIN_MAX: usize = 64;
 
 /// A short queue of errors, and whether the kernel may hold more.
 pub(super) struct Errors {
-    queue: [PortError; QUEUE],
-    head: usize,
-    len: usize,
+    queue: Deque<PortError, QUEUE>,
     /// The last drain stopped at its bound.
     more: bool,
 }
 
 impl Errors {
     pub(super) const fn new() -> Self {
-        let none = PortError {
-            dst: Endpoint { ip: [0; 16], scope_id: 0, port: 0 },
-            errno: 0,
-            kind: ErrorKind::Send,
-            mtu: 0,
-        };
-        Errors { queue: [none; QUEUE], head: 0, len: 0, more: false }
+        Errors { queue: Deque::new(), more: false }
     }
 
     /// Adds an error, or merges it with an equal one. False: there is no room.
     fn push(&mut self, e: PortError) -> bool {
-        for k in 0..self.len {
-            let known = &mut self.queue[(self.head + k) % QUEUE];
+        for known in &mut self.queue {
             // The kernel's own records of an unconnected socket lack the port.
             let port = known.dst.port == e.dst.port || known.dst.port == 0 || e.dst.port == 0;
             if port && known.dst.same_host(&e.dst) && known.errno == e.errno {
@@ -50,22 +44,7 @@ impl Errors {
                 return true;
             }
         }
-        if self.len == QUEUE {
-            return false;
-        }
-        self.queue[(self.head + self.len) % QUEUE] = e;
-        self.len += 1;
-        true
-    }
-
-    fn pop(&mut self) -> Option<PortError> {
-        if self.len == 0 {
-            return None;
-        }
-        let e = self.queue[self.head];
-        self.head = (self.head + 1) % QUEUE;
-        self.len -= 1;
-        Some(e)
+        self.queue.push_back(e).is_ok()
     }
 }
 
@@ -73,7 +52,7 @@ impl UdpPort {
     /// Whether [`UdpPort::take_error`] has something. Cost: none.
     #[inline]
     pub fn has_error(&self) -> bool {
-        self.errors.len > 0 || self.errors.more
+        !self.errors.queue.is_empty() || self.errors.more
     }
 
     /// Takes the oldest error of a destination. Cost: none unless the kernel holds more than was
@@ -82,10 +61,10 @@ impl UdpPort {
     /// Errors appear at the next send or receive after they happened. After EPOLLERR without an
     /// error, call [`UdpPort::drain_errors`].
     pub fn take_error(&mut self) -> Option<PortError> {
-        if self.errors.len == 0 && self.errors.more {
+        if self.errors.queue.is_empty() && self.errors.more {
             self.drain_errors();
         }
-        self.errors.pop()
+        self.errors.queue.pop_front()
     }
 
     /// Takes the kernel's records, at most 64. Returns how many of them came from the network.
@@ -114,19 +93,9 @@ impl UdpPort {
     /// an errno and nothing else.
     pub(super) fn has_room_for_records(&self) -> bool {
         // SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF, and seven more.
-        let mut memory = [0u32; 9];
-        let mut len = size_of_val(&memory) as libc::socklen_t;
-        // SAFETY: room for `len` bytes.
-        let rc = unsafe {
-            libc::getsockopt(
-                self.fd.raw(),
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                memory.as_mut_ptr().cast(),
-                &mut len,
-            )
-        };
-        rc == 0 && memory[0] < memory[1] / 2
+        let memory: Result<[u32; 9]> =
+            get_option(self.fd.raw(), libc::SOL_SOCKET, libc::SO_MEMINFO);
+        memory.is_ok_and(|memory| memory[0] < memory[1] / 2)
     }
 
     /// Queues an error for [`UdpPort::take_error`].
@@ -218,8 +187,8 @@ mod tests {
     }
 
     /// The waiting errors: port, kind and MTU of each.
-    fn all(mut errors: Errors) -> Vec<(u16, ErrorKind, u32)> {
-        core::iter::from_fn(|| errors.pop()).map(|e| (e.dst.port, e.kind, e.mtu)).collect()
+    fn all(errors: Errors) -> Vec<(u16, ErrorKind, u32)> {
+        errors.queue.iter().map(|e| (e.dst.port, e.kind, e.mtu)).collect()
     }
 
     #[test]
@@ -256,9 +225,9 @@ mod tests {
         let of = |n: usize| error(n as u8, 4791, ErrorKind::Icmp, libc::EHOSTUNREACH, 0);
         assert!((0..QUEUE).all(|n| errors.push(of(n))) && !errors.push(of(QUEUE)));
         assert!(errors.push(of(3)), "one that waits already");
-        assert_eq!(errors.pop().map(|e| e.dst.ip[15]), Some(0));
+        assert_eq!(errors.queue.pop_front().map(|e| e.dst.ip[15]), Some(0));
         assert!(errors.push(of(QUEUE)) && !errors.push(of(QUEUE + 1)));
-        let rest: Vec<u8> = core::iter::from_fn(|| errors.pop()).map(|e| e.dst.ip[15]).collect();
+        let rest: Vec<u8> = errors.queue.iter().map(|e| e.dst.ip[15]).collect();
         assert_eq!(rest, (1..=QUEUE as u8).collect::<Vec<_>>());
     }
 }

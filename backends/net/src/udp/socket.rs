@@ -236,16 +236,8 @@ pub(crate) fn interface_of(local: &Endpoint) -> Option<u32> {
     let nl = netlink::socket(libc::NETLINK_ROUTE)?;
     // nlmsghdr (16 bytes) and ifaddrmsg (8 bytes): RTM_GETADDR, a dump of one family.
     let mut request = [0u8; 24];
-    request[0..4].copy_from_slice(&24u32.to_ne_bytes());
-    request[4..6].copy_from_slice(&libc::RTM_GETADDR.to_ne_bytes());
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    request[6..8].copy_from_slice(&flags.to_ne_bytes());
     request[16] = if v4.is_some() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
-    // SAFETY: pointer and length are those of `request`.
-    let sent = unsafe { libc::send(nl.raw(), request.as_ptr().cast(), request.len(), 0) };
-    if sent != request.len() as isize {
-        return None;
-    }
+    netlink::send(&nl, libc::RTM_GETADDR, libc::NLM_F_DUMP, &mut request)?;
     let mut best: Option<(u8, u32)> = None;
     // The kernel sends lists in parts of at most this size.
     let mut answer = [0u8; 8 << 10];

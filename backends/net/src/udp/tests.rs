@@ -177,7 +177,7 @@ fn a_batch_of_bursts_leaves_by_one_call() {
 #[test]
 fn the_socket_adopts_the_segment_size_of_its_bursts_and_no_other_datagram_is_cut() {
     use crate::sys::get_option;
-    let own = |p: &UdpPort| get_option(p.fd(), libc::SOL_UDP, libc::UDP_SEGMENT).unwrap();
+    let own = |p: &UdpPort| get_option::<i32>(p.fd(), libc::SOL_UDP, libc::UDP_SEGMENT).unwrap();
     for (mut a, mut b, mut c) in [(v4(1), v4(2), v4(3)), (v6(), v6(), v6())] {
         let dst = *b.port.local();
         let mut exchange = |a: &mut Rig, len, seg, times| {
@@ -538,7 +538,7 @@ fn reuse_port_lets_two_ports_share() {
 #[test]
 fn the_socket_options_are_what_exact_icrcs_need() {
     let a = v4(1);
-    let option = |fd, level, name| crate::sys::get_option(fd, level, name).unwrap();
+    let option = |fd, level, name| crate::sys::get_option::<i32>(fd, level, name).unwrap();
     assert_eq!(
         option(a.port.fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
         libc::IP_PMTUDISC_PROBE

@@ -374,8 +374,8 @@ impl UdpPort {
     }
 
     /// Whether committed bursts wait for a flush.
-    #[inline]
-    pub fn tx_pending(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn tx_pending(&self) -> bool {
         self.tx.head < self.tx.tail
     }
 

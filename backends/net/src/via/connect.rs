@@ -2,24 +2,18 @@
 
 use super::find::SocketPath;
 use crate::clock::now_ns;
-use crate::sys::{errno, last_error, set_option, wait_ready};
+use crate::local;
+use crate::sys::{errno, set_option, wait_ready};
 use gdrcore_core::error::Result;
 use gdrcore_core::refuse;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A socket for a router. It has room for the few messages that a process may have in flight, so
 /// that unread messages do not fill the system's memory.
 pub(super) fn socket() -> Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if raw < 0 {
-        return Err(last_error());
-    }
-    // SAFETY: new, and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    set_option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
-    Ok(fd)
+    let fd = local::socket(libc::SOCK_SEQPACKET)?;
+    set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUF, 64i32 << 10)?;
+    Ok(fd.into())
 }
 
 /// Connects without waiting, or returns the errno.

@@ -92,7 +92,7 @@ fn worlds(o: Opts) -> [World; 2] {
     [true, false].map(|single| {
         let (net, a, b) = Net::pair(o);
         for (i, e) in [&a, &b].iter().enumerate() {
-            e.buf.put(0, &pattern(i as u64, e.buf.len()));
+            e.buf.write(0, &pattern(i as u64, e.buf.len()));
         }
         let (ways, polled) = (Ways::default(), Vec::new());
         World { net, ends: [a, b], single, way: o.way, ways, polls: false, polled }
@@ -167,7 +167,7 @@ fn same(worlds: &[World; 2], what: &dyn Debug) {
     assert!(a == b, "{what:?}\n--- offered the single path:\n{a}--- not:\n{b}");
     for i in 0..2 {
         let (x, y) = (&single.ends[i].buf, &general.ends[i].buf);
-        assert!(x.get(0, x.len()) == y.get(0, y.len()), "{what:?}: memory of end {i}");
+        assert!(x.read(0, x.len()) == y.read(0, y.len()), "{what:?}: memory of end {i}");
     }
 }
 

@@ -8,18 +8,18 @@ use crate::pcap::{Earlier, Pcap};
 use crate::port::{PortCounters, PortError, RxPacket};
 use crate::soft::layout::PCAP_BUFFER;
 use gdrcore_core::config::Config;
-use gdrcore_core::device::{MrAttr, MrReg};
+use gdrcore_core::device::MrAttr;
 use gdrcore_core::error::Result;
 use gdrcore_core::roce::peer::OwnFlow;
 use gdrcore_core::verbs::cause::{Cause, CauseCode};
 use gdrcore_core::verbs::types::{
-    access, qp_type, send_flags, wc_status, wr_opcode, AhAttr, Handle, QpCap, QpInit, RdmaWr,
-    RecvWr, SendWr, Sge, Wc, WrExt, WrOp,
+    access, qp_type, wc_status, wr_opcode, AhAttr, Handle, QpInit, RdmaWr, Sge, Wc,
 };
 use gdrcore_core::wire::{Bth, Flow, Opcode, Psn, Qpn, Reth};
 use gdrcore_testkit::connection::Connection;
 use gdrcore_testkit::engine::OwnedEngine;
 use gdrcore_testkit::patience::limit_ms;
+use gdrcore_testkit::requests::{queue_pair, queues, recv_wr, region, send_wr};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -242,35 +242,9 @@ fn end(n: u8, to: &Packets, from: &Packets, loses: fn(u64) -> bool) -> End {
     let (cq, _) = g.cq_create(256).unwrap();
     let at = bytes.as_ptr() as u64;
     let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
-    let (_, mr) = g
-        .mr_reg(&MrReg {
-            pd,
-            addr: at,
-            length: REGION as u64,
-            iova: at,
-            access,
-            provider: 0,
-            cookie: 0,
-        })
-        .unwrap();
-    let cap = QpCap {
-        max_send_wr: 64,
-        max_recv_wr: 64,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: 0,
-    };
-    let init = QpInit {
-        xrcd: 0,
-        dc_key: 0,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: 0,
-        qp_type: qp_type::RC,
-        sq_sig_all: 1,
-        cap,
-    };
+    let (_, mr) = g.mr_reg(&region(pd, at, REGION as u64, access)).unwrap();
+    let init = queue_pair(qp_type::RC, pd, [cq; 2], queues(64, 1, 0));
+    let init = QpInit { sq_sig_all: 1, ..init };
     let (qp, qpn, _) = g.qp_create(now_ns(), &init).unwrap();
     drop(g);
     End {
@@ -305,7 +279,7 @@ impl End {
 
     fn post_recv(&self, id: u64, at: usize, len: usize) {
         let sge = self.sge(at, len);
-        let wr = RecvWr { wr_id: id, next: core::ptr::null(), sg_list: &sge, num_sge: 1 };
+        let wr = recv_wr(id, std::slice::from_ref(&sge));
         let mut bad = core::ptr::null();
         // SAFETY: the request and its list live through the call.
         unsafe { self.engine.post_recv(self.qp, &wr, &mut bad).unwrap() };
@@ -315,18 +289,8 @@ impl End {
     /// the single path.
     fn post_send(&mut self, id: u64, at: usize, len: usize, single: bool) -> bool {
         let sge = self.sge(at, len);
-        let wr = SendWr {
-            wr_id: id,
-            next: core::ptr::null(),
-            sg_list: &sge,
-            num_sge: 1,
-            opcode: wr_opcode::SEND,
-            send_flags: send_flags::SIGNALED,
-            imm_data: 0,
-            wr: WrOp { rdma: RdmaWr { remote_addr: 0, rkey: 0 } },
-            remote_srqn: 0,
-            ext: WrExt::default(),
-        };
+        let rdma = RdmaWr { remote_addr: 0, rkey: 0 };
+        let wr = send_wr(id, wr_opcode::SEND, std::slice::from_ref(&sge), rdma);
         let mut bad = core::ptr::null();
         // SAFETY: the request and its list live through the call.
         unsafe { self.engine.post_send(self.qp, &wr, &mut bad).unwrap() };

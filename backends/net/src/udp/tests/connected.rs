@@ -7,7 +7,7 @@ use crate::addr::{endpoint, peer_addr};
 use crate::sys::{check, Fd};
 use crate::udp::connected::{CONNECT_AFTER, CONNECT_AFTER_MAX, TRUSTED_AFTER};
 use gdrcore_core::roce::peer::OwnFlow;
-use gdrcore_core::wire::icrc::check_exact;
+use gdrcore_testkit::icrc::check_exact;
 
 /// The flow of the connected socket.
 fn own_flow(a: &mut Rig) -> Option<OwnFlow> {

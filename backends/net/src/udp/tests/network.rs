@@ -5,8 +5,8 @@
 use super::*;
 use crate::addr::{endpoint, peer_addr};
 use crate::sys::Fd;
-use gdrcore_core::wire::icrc::check_exact;
 use gdrcore_testkit::descriptors::fork;
+use gdrcore_testkit::icrc::check_exact;
 use std::process::Command;
 
 /// An empty network namespace with its loopback up.

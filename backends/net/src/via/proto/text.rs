@@ -3,7 +3,7 @@
 use super::body::Codec;
 use super::bytes::{Reader, Writer};
 use super::Fault;
-use core::fmt::{self, Write};
+use core::fmt;
 
 /// UTF-8, at most `N` bytes, padded with zeroes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -15,16 +15,11 @@ impl<const N: usize> Text<N> {
 
     /// As much of a text as fits, cut between characters and at a zero.
     pub fn new(text: &str) -> Self {
+        let text = text.split('\0').next().unwrap_or_default();
+        let fits = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=text.len().min(N)).rev().find(fits).unwrap_or(0);
         let mut t = Text::EMPTY;
-        // An error means that the text was cut.
-        let _ = Filler { text: &mut t, at: 0 }.write_str(text);
-        t
-    }
-
-    /// As [`Text::new`], for format arguments.
-    pub fn format(words: fmt::Arguments<'_>) -> Self {
-        let mut t = Text::EMPTY;
-        let _ = Filler { text: &mut t, at: 0 }.write_fmt(words);
+        t.0[..end].copy_from_slice(&text.as_bytes()[..end]);
         t
     }
 
@@ -62,27 +57,5 @@ impl<const N: usize> fmt::Debug for Text<N> {
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-struct Filler<'a, const N: usize> {
-    text: &'a mut Text<N>,
-    at: usize,
-}
-
-impl<const N: usize> Write for Filler<'_, N> {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        for c in s.chars().take_while(|&c| c != '\0') {
-            let mut utf8 = [0; 4];
-            let c = c.encode_utf8(&mut utf8).as_bytes();
-            let Some(place) = self.text.0.get_mut(self.at..self.at + c.len()) else {
-                // Nothing may be appended after a cut.
-                self.at = N;
-                return Err(fmt::Error);
-            };
-            place.copy_from_slice(c);
-            self.at += c.len();
-        }
-        Ok(())
     }
 }
