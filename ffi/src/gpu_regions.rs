@@ -261,8 +261,12 @@ pub(crate) fn register(
     let span = &span;
     let ((mr, attr, cookie), record) = match (nic, device.remote()) {
         (Some(nic), _) => route::register(span, dma_buf, sysfs, &mut NicWays { nic, reg })?,
-        (None, Some(device)) => {
-            route::register(span, dma_buf, sysfs, &mut RouterWays { device, reg, span })?
+        (None, Some(router)) => {
+            let ways = &mut RouterWays { device: router, reg, span };
+            let made = route::register(span, dma_buf, sysfs, ways)?;
+            let of_gpu = MrReg { provider: memory_kind::CUDA, ..reg };
+            device.note_region(&of_gpu, &(made.0 .0, made.0 .1));
+            made
         }
         (None, None) => {
             route::register(span, dma_buf, sysfs, &mut SoftWays { device, state, reg, span })?
