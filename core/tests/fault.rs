@@ -6,6 +6,7 @@
 
 use gdrcore_core::mem::weak::Weak;
 use gdrcore_core::mem::{host, Access, AtomicOp, Providers, Target, TransferId};
+use gdrcore_core::wire::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 
@@ -225,7 +226,7 @@ fn memory_that_vanishes_under_a_late_piece_is_the_fault_of_its_placement() {
     let (mapping, fd) = Mapping::new(1);
     let mut weak = Box::new(Weak::new());
     let waits = (0..100).find_map(|draw| {
-        weak.begin(1, true, Some(draw));
+        weak.begin(1, Opcode::RC_WRITE_ONLY, Some(draw));
         match weak.place(0, false, mapping.0 as u64, &[7; 64]) {
             Access::Pending(token) => Some(token),
             _ => None,
@@ -236,7 +237,7 @@ fn memory_that_vanishes_under_a_late_piece_is_the_fault_of_its_placement() {
     mapping.protect(0, libc::PROT_NONE);
     assert_eq!(weak.poll(u64::MAX, last), Access::Fault);
     assert_eq!(weak.poll(u64::MAX, last), Access::Ready, "it is told once");
-    weak.begin(1, true, None);
+    weak.begin(1, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(weak.place(0, false, mapping.0 as u64, &[7; 64]), Access::Fault);
     // SAFETY: ours, and not used any more.
     unsafe { libc::close(fd) };

@@ -1,8 +1,9 @@
 //! The trait of a context's device: the calls for this library, beside those for programs.
 
 use crate::c_result::refuse;
-use gdrcore_core::device::{Device, Leaks};
+use gdrcore_core::device::{Device, Leaks, MrAttr, MrReg};
 use gdrcore_core::mem::Memory;
+use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::Result;
 use gdrcore_net::inject::FaultyDevice;
 use gdrcore_net::remote::client::RemoteDevice;
@@ -25,6 +26,8 @@ pub(crate) trait ContextDevice: Device {
     fn remote(&self) -> Option<&RemoteDevice> {
         None
     }
+    /// A region that [`ContextDevice::remote`] has registered by a descriptor.
+    fn note_region(&self, _reg: &MrReg, _made: &(Handle, MrAttr)) {}
     /// The device whose calls a rule may fail, behind those rules.
     fn behind_faults(&self) -> Option<&dyn Device> {
         None
@@ -72,6 +75,10 @@ impl ContextDevice for StrictDevice<dyn ContextDevice> {
 
     fn remote(&self) -> Option<&RemoteDevice> {
         self.device().remote()
+    }
+
+    fn note_region(&self, reg: &MrReg, made: &(Handle, MrAttr)) {
+        StrictDevice::note_region(self, reg, made);
     }
 
     fn behind_faults(&self) -> Option<&dyn Device> {

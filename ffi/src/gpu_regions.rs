@@ -213,7 +213,12 @@ pub(crate) fn register(
             let mut ways = NicWays { nic, reg: *reg };
             route::register(&span, dma_buf, Path::new("/sys"), &mut ways)?
         }
-        (None, Some(device)) => (stage_at_router(device, reg, &span)?, Record::STAGED),
+        (None, Some(router)) => {
+            let made = stage_at_router(router, reg, &span)?;
+            let of_gpu = MrReg { provider: memory_kind::CUDA, ..*reg };
+            device.note_region(&of_gpu, &(made.0, made.1));
+            (made, Record::STAGED)
+        }
         (None, None) => (stage(device, state, reg, &span)?, Record::STAGED),
     };
     with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));

@@ -64,7 +64,11 @@ fn mr_reg(
     let (mr, a) = match (shared, dev.remote()) {
         (None, _) => dev.mr_reg(&reg)?,
         // A router maps the file itself.
-        (Some((fd, offset)), Some(remote)) => remote.mr_reg_file(&reg, fd, offset)?,
+        (Some((fd, offset)), Some(remote)) => {
+            let made = remote.mr_reg_file(&reg, fd, offset)?;
+            dev.note_region(&reg, &made);
+            made
+        }
         (Some((fd, offset)), None) => {
             let made = dev.mr_reg(&reg)?;
             if let Err(e) = dev.mr_share(made.0, fd, offset) {

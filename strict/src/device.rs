@@ -30,6 +30,11 @@ pub struct StrictDevice<D: Device + ?Sized + 'static> {
     undoing: Option<Box<StrictDevice<D>>>,
 }
 
+/// Where a region lies in the program's memory; `None`: it is memory of another kind.
+fn region_of(reg: &MrReg) -> Option<Region> {
+    (reg.provider == 0).then(|| Region::new(reg.addr, reg.length, reg.iova))
+}
+
 /// A request that has no slot.
 #[cold]
 fn no_slot() -> Error {
@@ -102,6 +107,15 @@ impl<D: Device + ?Sized> StrictDevice<D> {
     /// A new SRQ.
     fn made_srq(&self, made: Result<(Handle, SrqAttr)>) -> Result<(Handle, SrqAttr)> {
         self.made(made, |(srq, _)| (*srq, "SRQ".into(), None), |state, srq, _| state.made_srq(srq))
+    }
+
+    /// A region is there, registered by [`Device::mr_reg`] or by a descriptor past it.
+    pub fn note_region(&self, reg: &MrReg, made: &(Handle, MrAttr)) {
+        let _ = self.made(
+            Ok(*made),
+            |(mr, a)| (*mr, region_words(reg.addr, reg.length), Some(a.rkey)),
+            |state, (device, _), (_, a)| state.made_region((device, a.lkey), region_of(reg)),
+        );
     }
 
     /// Destroys an object.
@@ -185,7 +199,6 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
     fn qp_cause(qp: Handle) -> Result<Cause>;
     fn xrcd_alloc() -> Result<Handle>;
     fn xrcd_dealloc(xrcd: Handle) -> Result<()>;
-    fn mr_rereg(mr: Handle, reg: &MrReg) -> Result<MrAttr>;
     fn mr_share(mr: Handle, fd: i32, offset: u64) -> Result<()>;
     fn mr_query(mr: Handle) -> Result<MrAttr>;
     fn mcast_attach(qp: Handle, gid: &[u8; 16]) -> Result<()>;
@@ -222,17 +235,21 @@ forward_calls! { [impl<D: Device + ?Sized> Device for StrictDevice<D>], |own| ow
         }
 
         fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
-            self.made(
-                self.device.mr_reg(reg),
-                |(mr, a)| (*mr, region_words(reg.addr, reg.length), Some(a.rkey)),
-                |state, (device, _), (_, a)| {
-                    // Bytes of other memory are none of the program's address space.
-                    if reg.provider == 0 {
-                        let region = Region::new(reg.addr, reg.length, reg.iova);
-                        state.made_region((device, a.lkey), region);
-                    }
-                },
-            )
+            let made = self.device.mr_reg(reg)?;
+            self.note_region(reg, &made);
+            Ok(made)
+        }
+
+        fn mr_rereg(&self, mr: Handle, reg: &MrReg) -> Result<MrAttr> {
+            if let Ok(a) = self.behind.mr_query(mr) {
+                watch(|state| state.region_ending((self.key(), a.lkey), "registered anew"));
+            }
+            let a = self.device.mr_rereg(mr, reg)?;
+            watch(|state| {
+                state.key_begins((self.key(), a.rkey));
+                state.made_region((self.key(), a.lkey), region_of(reg));
+            });
+            Ok(a)
         }
 
         fn mr_dereg(&self, mr: Handle) -> Result<()> {
@@ -489,3 +506,6 @@ forward_calls! { [impl<D: Device + ?Sized> CmDevice for StrictDevice<D>], |own| 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,7 @@ pub(crate) struct CqFacts {
 /// All that is known.
 pub struct State {
     pub(crate) sites: Sites,
-    reports: Reports,
+    pub(crate) reports: Reports,
     pub(crate) nic: Option<&'static Nic>,
     pub(crate) regions: Regions,
     pub(crate) keys: Keys,
@@ -222,9 +222,13 @@ impl State {
         self.outstanding.shared.insert(srq, VecDeque::new());
     }
 
-    /// The object is a region of the program's memory, or is that now.
-    pub fn made_region(&mut self, key: MrKey, region: Region) {
-        self.regions.0.insert(key, region);
+    /// The object is a region of the program's memory, or is that now. `None`: of other memory,
+    /// whose bytes are not in the program's address space.
+    pub fn made_region(&mut self, key: MrKey, region: Option<Region>) {
+        match region {
+            Some(region) => _ = self.regions.0.insert(key, region),
+            None => _ = self.regions.0.remove(&key),
+        }
     }
 
     /// A key leads to memory from now on.
@@ -405,7 +409,7 @@ mod tests {
         state.made((1, 6), "QP 0x11".into(), None);
         state.made_qp((1, 0x11), Queues::new(qp_type::RC, [(1, 5); 2], 4));
         state.made((1, 7), "MR".into(), Some((1, 0x700)));
-        state.made_region((1, 0x700), Region::new(0, 1, 0));
+        state.made_region((1, 0x700), Some(Region::new(0, 1, 0)));
         state.made_srq((1, 8));
         state.device_closed(1);
         assert_eq!(state.reports.count(), 3);

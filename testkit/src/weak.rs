@@ -42,7 +42,7 @@ impl WeakMemory {
         let bth = Bth::parse(head);
         let (qpn, psn, kind) = (bth.dest_qp.get(), bth.psn.get(), bth.opcode.kind());
         let draw = Random::new(*seed, 0).of(&[qpn.into(), psn.into()]);
-        weak.begin(qpn, bth.opcode.is_first(), Some(draw));
+        weak.begin(qpn, bth.opcode, Some(draw));
         if kind == Kind::ReadRequest {
             weak.delay_read(TransferId::answer(qpn, psn, 0).id, *now + delay_ns(draw));
         }

@@ -3,11 +3,14 @@
 //! and right programs run without a report.
 
 use gdrcore_strict::rule_names;
+use gdrcore_tests::cuda;
 use gdrcore_tests::launched::programs_of;
 use gdrcore_tests::library;
 use gdrcore_tests::rdmacm::command;
+use gdrcore_tests::router::Router;
 use gdrcore_tests::router_round::{self, Round};
 use gdrcore_tests::skip;
+use gdrcore_tests::soft::address;
 use gdrcore_tests::source::root;
 use gdrcore_tests::strict::{place, reports, wrong_line};
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
@@ -23,6 +26,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("cq_too_small", "cq-overrun", ""),
     ("dereg_early", "region-in-use", ""),
     ("drained", "attribute-refused", "mlx5"),
+    ("file_changed", "send-buffer-changed", ""),
     ("leaked_region", "object-left", ""),
     ("left_open", "object-left", ""),
     ("much_inline", "limit-of-nic", "hns"),
@@ -84,10 +88,24 @@ impl Programs {
 
     /// By itself, with these words of `gdrc_config.strict`.
     fn by_itself(&self, words: Option<&str>, program: &Path) -> Done {
+        self.on(None, words, program)
+    }
+
+    /// The same on another device than "loopback".
+    fn on(&self, device: Option<&str>, words: Option<&str>, program: &Path) -> Done {
+        run(&mut self.command(device, words, program), 60)
+    }
+
+    fn command(&self, device: Option<&str>, words: Option<&str>, program: &Path) -> Command {
         let mut c = Command::new(program);
-        c.current_dir(&*self.dir).env_remove("GDRC_STRICT").env_remove("WRONG_STRICT");
-        words.map(|words| c.env("WRONG_STRICT", words));
-        run(&mut c, 60)
+        c.current_dir(&*self.dir).env_remove("GDRC_STRICT");
+        for (name, value) in [("WRONG_STRICT", words), ("WRONG_DEVICE", device)] {
+            match value {
+                Some(value) => c.env(name, value),
+                None => c.env_remove(name),
+            };
+        }
+        c
     }
 }
 
@@ -136,6 +154,76 @@ fn each_mistake_is_named_with_its_rule_and_line() {
         is_named(name, rule, !like.is_empty(), &done);
         let at_close = done.output.contains("live when its context is closed");
         assert_eq!(at_close, *name == "leaked_region", "{}", done.output);
+    }
+}
+
+/// Two tenants' devices over a router: one that runs in the tenant, and one of the router's.
+fn routed() -> (Router, [String; 2]) {
+    let gpu = "0000:b7:00.0";
+    let fake = cuda::fake().to_str().expect("a plain path");
+    let policy = format!(
+        "[router]\ngpus = [\"{gpu}\"]\n[tenant.own]\nlisten = \"DIR/own\"\nvip = \"10.99.0.2\"\n\
+         [tenant.remote]\nlisten = \"DIR/remote\"\ndevice = \"{}\"\n",
+        address(1)
+    );
+    let environment = [("FAKECUDA_DEVICES", gpu), ("LD_LIBRARY_PATH", fake)];
+    let router = Router::start_in(&policy, &[], &environment);
+    let devices = ["own", "remote"].map(|tenant| router.device(tenant));
+    (router, devices)
+}
+
+#[test]
+fn mistakes_on_devices_over_a_router_are_named() {
+    let Some(p) = Programs::new("strict-api-router") else { skip!("no cc") };
+    let (_router, devices) = routed();
+    for (name, rule, like) in WRONG {
+        let program = p.wrong(name);
+        for device in &devices {
+            let comma = if like.is_empty() { "" } else { "," };
+            let words = format!("exit=66{comma}{like}");
+            let done = p.on(Some(device), Some(&words), &program);
+            if *name == "recv_overrun" && *device == devices[1] {
+                // On the router's device completions wait for room: it is other tenants', too.
+                assert!(done.ok() && done.output == "ok\n", "{}", done.output);
+                continue;
+            }
+            is_named(name, rule, !like.is_empty(), &done);
+        }
+    }
+}
+
+#[test]
+fn a_right_program_on_devices_over_a_router_has_no_report() {
+    let Some(p) = Programs::new("strict-api-router-right") else { skip!("no cc") };
+    let (_router, devices) = routed();
+    let program = p.compile("strict_modes");
+    for device in &devices {
+        let mut c = p.command(Some(device), Some("exit=66"), &program);
+        let done = run(c.arg("threads"), 60);
+        assert!(done.ok() && done.output == "ok\n", "{device}: {}", done.output);
+    }
+}
+
+#[test]
+fn gpu_memory_is_watched() {
+    let Some(p) = Programs::new("strict-api-gpu") else { skip!("no cc") };
+    let (_router, [_, remote]) = routed();
+    let program = p.compile("strict_gpu");
+    for device in ["loopback", &remote] {
+        for (mode, rule) in [("right", ""), ("left", "object-left"), ("early", "region-in-use")] {
+            let mut c = p.command(Some(device), Some("exit=66"), &program);
+            c.arg(mode).env("LD_LIBRARY_PATH", cuda::fake());
+            let done = run(c.env("FAKECUDA_DEVICES", "0000:b7:00.0"), 60);
+            let all: BTreeSet<_> =
+                reports(&done.output).into_iter().map(|(rule, _)| rule).collect();
+            let expected = if rule.is_empty() { 0 } else { 66 };
+            assert_eq!(done.code(), Some(expected), "{device} {mode}: {}", done.output);
+            assert!(all.iter().all(|r| r == rule), "{device} {mode}: {}", done.output);
+            assert_eq!(all.len(), usize::from(!rule.is_empty()), "{device} {mode}");
+            let words = format!("MR of {} bytes", 4096);
+            let of_region = mode != "left" || done.output.contains(&words);
+            assert!(of_region, "{device} {mode}: {}", done.output);
+        }
     }
 }
 
@@ -239,7 +327,7 @@ fn wrong_words_are_refused() {
     let program = p.wrong("send_changed");
     for words in ["", "exit", "exit=256", "report,mlx4", "report mlx5", &"x".repeat(100)] {
         let done = p.by_itself(Some(words), &program);
-        let refused = done.output.contains("gdrc_open(\"loopback\", &config, &ctx) == 0");
+        let refused = done.output.contains("&config, &ctx) == 0");
         assert!(done.code() == Some(1) && refused, "{words}: {}", done.output);
     }
 }

@@ -5,6 +5,7 @@ use gdrcore_net::soft::{PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected_pair, Op};
 use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::wait_for;
+use gdrcore_tests::router::{Router, TWO};
 use gdrcore_tests::soft::{address, Soft};
 use gdrcore_tests::tools::{run, Running};
 use gdrcore_tests::{library, skip};
@@ -222,4 +223,52 @@ fn prometheus_gets_counters_whatever_other_clients_send() {
         got.lines().any(|l| l.starts_with(&answers) && l.ends_with(" 1"))
     });
     drop(silent);
+}
+
+/// Over a router, by the same page: its peers, and which way its packets take.
+#[test]
+fn devices_over_a_router_are_shown() {
+    let _alone = alone();
+    for (local, path) in [("auto", "memory"), ("relay", "router")] {
+        let router = Router::start(&format!("[router]\nlocal = \"{local}\"\n{TWO}"));
+        let (one, other) = (router.open("a"), router.open("b"));
+        let (mut a, mut b) = connected_pair(one.dev(), other.dev());
+        let mut posted = 0;
+        let mut seen = Vec::new();
+        wait_for(60, "no answer, or no rate, of a device over a router", || {
+            seen = top(|| {
+                let may = a.done.len() as u64 + 8 > posted;
+                if may && a.post(posted, Op::Write(0, None), 0, 4096).is_ok() {
+                    posted += 1;
+                }
+                a.poll();
+                b.poll();
+            });
+            let own = of(&seen, std::process::id());
+            own.len() == 2
+                && own.iter().all(|d| d["answers"] == true)
+                && own.iter().any(|d| d["qps"][0]["rates"]["rdma_writes"].as_f64() > Some(0.0))
+        });
+        let own = of(&seen, std::process::id());
+        let at = |address: &str| {
+            let found = own.iter().find(|d| d["address"] == address);
+            found.unwrap_or_else(|| panic!("{address} in {own:?}")).to_owned().clone()
+        };
+        let (from, to) = (at("10.99.0.2:4791"), at("10.99.0.3:4791"));
+        let (from_qp, to_qp) = (&from["qps"][0], &to["qps"][0]);
+        let facts = [&from_qp["state"], &from_qp["path"], &from_qp["peer"]];
+        assert_eq!(facts, ["RTS", path, "10.99.0.3"], "{from}");
+        assert_eq!((&from_qp["peer_qpn"], &to_qp["peer_qpn"]), (&to_qp["qpn"], &from_qp["qpn"]));
+        assert!(count(from_qp, "rdma_writes") > 0 && from["objects"]["qp"] == 1, "{from}");
+        drop((a, b));
+        drop((one, other));
+        assert!(of(&top(rest), std::process::id()).is_empty());
+    }
+    let router = Router::start(TWO);
+    // Nobody polls: the helper answers.
+    let mut sleeper = Far::start(FAR, &router.device("a"), &["helper=1"]);
+    wait_for(60, "a sleeper does not answer", || one(&top(rest), sleeper.pid())["answers"] == true);
+    let gone = sleeper.pid();
+    sleeper.kill();
+    assert!(of(&top(rest), gone).is_empty());
 }

@@ -15,6 +15,8 @@ use gdrcore_tests::traffic::every_operation;
 use std::path::PathBuf;
 
 const WRONG: &[&str] = &[
+    "early_answer",
+    "early_message",
     "event_new",
     "freed_region",
     "handle_index",

@@ -487,7 +487,7 @@ fn number_of(flows: &[Flow], index: u32) -> u32 {
 fn begin_placing(memory: &OwnMemory, qp: u32, bytes: &[u8], verdict: &Verdict, now: u64) {
     let Some(head) = bytes.first_chunk() else { return };
     let (bth, mut state) = (Bth::parse(head), memory.state());
-    state.begin(qp, bth.opcode.is_first(), verdict.scatter);
+    state.begin(qp, bth.opcode, verdict.scatter);
     if let Some(draw) = verdict.lag {
         let id = TransferId::answer(bth.dest_qp.get(), bth.psn.get(), 0).id;
         state.delay_read(id, now + delay_ns(draw));

@@ -16,8 +16,9 @@
 //! ```
 //!
 //! Counters that are 0 are left out. A device that was just opened has only the first two lines.
-//! Other users cannot read the files. A device without such a directory, over a router or of
-//! loopback alone, has no status.
+//! A device over a router has such a directory below the address that the router gave it, with the
+//! port 0, for this alone. Other users cannot read the files. A device without one, of loopback
+//! alone or of a router, has no status.
 
 use crate::addr::Endpoint;
 use crate::addr_group::status_request;

@@ -340,7 +340,8 @@ impl Action {
                 packet.has_srq && (packet.takes_receive || is_first)
             }
             Action::Scatter => {
-                let has_data = matches!(kind, Kind::Send | Kind::Write | Kind::ReadResponse);
+                use Kind::{AtomicAck, ReadResponse, Send, Write};
+                let has_data = matches!(kind, Send | Write | ReadResponse | AtomicAck);
                 has_data && packet.passage == Passage::First
             }
             Action::Lag => kind == Kind::ReadRequest && packet.passage == Passage::First,

@@ -198,6 +198,9 @@ fn each_action_has_its_verdict() {
     assert!(data.is_some() && data == verdict("scatter", &into).scatter);
     let again = Packet { passage: Passage::Again, ..into };
     let read = Packet { opcode: Opcode::RC_READ_REQUEST, ..into };
+    for opcode in [Opcode::RC_WRITE_ONLY, Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_ATOMIC_ACK] {
+        assert!(verdict("scatter", &Packet { opcode, ..into }).scatter.is_some(), "{opcode:?}");
+    }
     for without in [&out, &again, &read] {
         assert_eq!(verdict("scatter", without), none, "{without:?}");
     }

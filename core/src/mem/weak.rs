@@ -1,19 +1,23 @@
 //! Host memory that places bytes in any order. RDMA allows this; most NICs rarely do it.
 //!
 //! The last bytes of a packet are mostly placed first, others up to a millisecond later, and the
-//! bytes that a READ asks for may be taken as late. What the standard promises stays:
+//! bytes that a READ asks for may be taken as late. Where a piece of a receive buffer, or of what a
+//! READ or an atomic brings, waits, there is poison by the seed in the meantime: nobody may look
+//! there before the completion. What the standard promises stays:
 //! - a message ends (its completion, its ACK, an answer behind it) when all its bytes are placed;
 //! - the next message of its queue pair is placed behind it, unless the region of that message has
 //!   RELAXED_ORDERING;
 //! - of bytes that are written twice the later ones remain;
 //! - an atomic follows all that came before it, and a request takes what was placed before it;
-//! - a word of 8 aligned bytes is stored in one piece.
+//! - a word of 8 aligned bytes is stored in one piece;
+//! - a WRITE leaves what was there until its own bytes are, and no byte beside a message changes.
 //!
 //! Decisions are the caller's: [`Weak::begin`] names a number that follows from the seed and the
 //! place of a packet. Nothing is allocated.
 
 use super::{host, Access, AtomicOp, Token, TransferId};
 use crate::random::Random;
+use crate::wire::{Kind, Opcode};
 use heapless::{Deque, Vec};
 
 /// So many pieces wait at most.
@@ -51,6 +55,8 @@ struct Packet {
     qp: u32,
     /// It begins a message, and none of its bytes is placed.
     begins: bool,
+    /// What its bytes replace may be poisoned.
+    poisons: bool,
     /// Its order follows from this number.
     draw: Option<u64>,
 }
@@ -117,15 +123,18 @@ impl Weak {
             reads: Deque::new(),
             lost: Vec::new(),
             number: 0,
-            packet: Packet { qp: 0, begins: false, draw: None },
+            packet: Packet { qp: 0, begins: false, poisons: false, draw: None },
         }
     }
 
     /// A packet is about to be handled: placements from here on are its. `qp`: its queue pair.
-    /// `begins`: it is the first one of its message. `draw`: the number from which its order
-    /// follows; `None`: its bytes are placed at once, in their order.
-    pub fn begin(&mut self, qp: u32, begins: bool, draw: Option<u64>) {
-        self.packet = Packet { qp, begins, draw };
+    /// `draw`: the number from which its order follows; `None`: its bytes are placed at once, in
+    /// their order.
+    pub fn begin(&mut self, qp: u32, opcode: Opcode, draw: Option<u64>) {
+        // ibv_post_recv(3), ibv_post_send(3): A buffer is the program's again when it has polled
+        // the completion. A WRITE has none where it is placed.
+        let poisons = matches!(opcode.kind(), Kind::Send | Kind::ReadResponse | Kind::AtomicAck);
+        self.packet = Packet { qp, begins: opcode.is_first(), poisons, draw };
     }
 
     /// The answer of a READ is not made before `due`. `id`: [`TransferId::answer`].
@@ -141,7 +150,7 @@ impl Weak {
     pub fn place(&mut self, now: u64, is_relaxed: bool, addr: u64, src: &[u8]) -> Access {
         self.land_due(now);
         self.number += 1;
-        let Packet { qp, begins, draw } = self.packet;
+        let Packet { qp, begins, draw, .. } = self.packet;
         self.packet.begins = false;
         if begins && !is_relaxed {
             self.land_all(|held| held.qp == qp);
@@ -168,6 +177,9 @@ impl Weak {
                     return Access::Fault;
                 }
             } else {
+                if self.packet.poisons && poison(at, piece.len(), random) != Access::Ready {
+                    return Access::Fault;
+                }
                 self.hold(now + delay_ns(random.draw()), at, piece);
                 access = Access::Pending(own);
             }
@@ -255,6 +267,15 @@ fn cut(addr: u64, end: usize, draw: u64) -> usize {
     let Some(begin) = end.checked_sub(words * WORD as usize) else { return 0 };
     let at = addr.wrapping_add(begin as u64);
     begin + (at.wrapping_neg() % WORD) as usize
+}
+
+/// Fills memory with what follows from random numbers.
+fn poison(addr: u64, len: usize, random: &mut Random) -> Access {
+    let mut bytes = [0; PIECE_BYTES];
+    for word in bytes.chunks_exact_mut(WORD as usize) {
+        word.copy_from_slice(&random.draw().to_ne_bytes());
+    }
+    store(addr, &bytes[..len])
 }
 
 fn store(addr: u64, src: &[u8]) -> Access {

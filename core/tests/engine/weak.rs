@@ -4,6 +4,7 @@
 
 use gdrcore_core::device::MrReg;
 use gdrcore_core::verbs::types::*;
+use gdrcore_core::wire::Bth;
 
 use crate::slow_memory::Manual;
 use crate::util::*;
@@ -425,7 +426,7 @@ fn a_message_before_one_that_is_refused_has_not_failed() {
     assert!(waited > 10, "{waited}");
 }
 
-/// Its sender may be gone.
+/// Its sender may be gone. The part that came asks for no ACK, so it is no landing.
 #[test]
 fn the_bytes_of_a_message_without_an_end_are_placed_in_time() {
     let mut waited = 0;
@@ -433,10 +434,20 @@ fn the_bytes_of_a_message_without_an_end_are_placed_in_time() {
         let (mut net, a, b) = weak(Opts::default());
         begin(&net, seed, &[&a, &b]);
         a.buf.write(0, &[7; 3000]);
+        net.recv(&b, 1, &[(4096, 3000)]);
         let mut first = true;
-        net.tap =
-            Some(Box::new(move |from, _| Fate::drop_if(from == 0 && !core::mem::take(&mut first))));
-        net.post(&a, write(&a, &b, 0, 4096, 3000));
+        net.tap = Some(Box::new(move |from, packet| {
+            if from != 0 {
+                return Fate::Deliver;
+            }
+            if !core::mem::take(&mut first) {
+                return Fate::Drop;
+            }
+            let bth = Bth::parse(packet.first_chunk().expect("a header"));
+            assert!(!bth.ack_req && !bth.opcode.is_last(), "{bth:?}");
+            Fate::Deliver
+        }));
+        net.post(&a, Wr::new(wr_opcode::SEND).local(&a, 0, 3000));
         net.exchange();
         waited += u32::from(b.buf.read(4096, 1024) != [7; 1024]);
         let end = net.now + 5_000_000;

@@ -180,7 +180,7 @@ pub fn after(
             let (key, mr) = mr_of(args[0])?;
             state.key_begins((key.0, mr.rkey));
             if args[1] as c_int & CHANGE_TRANSLATION != 0 {
-                state.made_region(key, region_of(&mr, mr.addr as u64));
+                state.made_region(key, Some(region_of(&mr, mr.addr as u64)));
             }
         }
         _ => made(state, call, args, result),
@@ -231,6 +231,6 @@ fn made(state: &mut State, call: &Call, args: &Args, result: usize) {
         _ => None,
     };
     if let (Some(iova), Some((key, mr))) = (iova, mr_of(result)) {
-        state.made_region(key, region_of(&mr, iova));
+        state.made_region(key, Some(region_of(&mr, iova)));
     }
 }

@@ -4,7 +4,7 @@
  * What the wrong programs of the C API share: a context with two connected queue pairs and a
  * region, and short ways to post. Each program has one mistake, in the line that says WRONG, and
  * does what it wants on a device that forgives it. WRONG_STRICT of the environment is `strict` of
- * gdrc_config.
+ * gdrc_config, WRONG_DEVICE another device than "loopback".
  */
 #ifndef GDRC_TEST_WRONG_API_H
 #define GDRC_TEST_WRONG_API_H
@@ -83,7 +83,9 @@ static inline void connect_both(gdrc_qp one, gdrc_qp other)
 static inline void begin(uint32_t slots, uint32_t cqe)
 {
     gdrc_config config = {.struct_size = sizeof config, .strict = getenv("WRONG_STRICT")};
-    CHECK(gdrc_open("loopback", &config, &ctx) == 0 && gdrc_pd_alloc(ctx, &pd) == 0);
+    const char *device = getenv("WRONG_DEVICE");
+    CHECK(gdrc_open(device ? device : "loopback", &config, &ctx) == 0);
+    CHECK(gdrc_pd_alloc(ctx, &pd) == 0);
     cq = make_cq(cqe);
     reg(memory, sizeof memory, REMOTE, &mr, &keys);
     a = make_qp(cq, slots);

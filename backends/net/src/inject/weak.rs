@@ -80,6 +80,7 @@ impl Memory for WeakMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gdrcore_core::wire::Opcode;
 
     #[test]
     fn the_memory_of_a_closed_device_serves_the_next_one_empty() {
@@ -89,7 +90,7 @@ mod tests {
         let memory = first.memory();
         let mut waits = false;
         for draw in 0..100 {
-            memory.state().begin(1, true, Some(draw));
+            memory.state().begin(1, Opcode::RC_WRITE_ONLY, Some(draw));
             waits |= matches!(memory.place(0, addr, &[7; 8]), Access::Pending(_));
             if waits {
                 break;

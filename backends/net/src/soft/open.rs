@@ -3,6 +3,7 @@
 use super::group;
 use super::layout::Opening;
 use super::router::routed;
+use super::router::status_place::StatusPlace;
 use super::siblings::Siblings;
 use super::socket_io::tap::Tap;
 use super::threads::channels;
@@ -181,11 +182,16 @@ unsafe fn open_port(
     let pcap = unsafe { open_capture(opening, config)? };
     let tap = Tap::open(pcap, config, core.resolve()?.burst_bytes)?;
     let Origin { udp, member, via, relay } = &mut origin;
+    let status = via.as_ref().and_then(|via| StatusPlace::open(via.gid(), core.qpn_base));
+    if let Some(status) = &status {
+        waiter.add_socket(status.fd())?;
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let port = UnsafeCell::raw_get(&raw const (*opening.place).port);
         PortState::write(port, udp, member, shm, relay.take(), tap);
         (*port).router.room = via.is_some().then(|| Box::new([0; PACKET_MAX]));
+        (*port).router.status = status;
         (&raw mut (*opening.place).via).write(via.take());
     }
     Ok(local)

@@ -1,8 +1,10 @@
 //! The status of an engine, as `gdrcore top` shows it ([`crate::status`] has the format). It is
 //! written when a process of the user asks for it.
 
+use super::router::status_place::StatusPlace;
 use super::PortState;
 use crate::addr::Endpoint;
+use crate::addr_group::Member;
 use crate::local::StatusText;
 use core::fmt::{self, Write};
 use gdrcore_core::counters::Counters;
@@ -44,7 +46,10 @@ impl PortState {
     /// Writes the status, if a process has asked for it.
     #[inline]
     pub(super) fn answer_status_request(&mut self, g: &Guard<'_>) {
-        if self.member.as_mut().is_some_and(|member| member.take_status_request()) {
+        let PortState { member, router, .. } = self;
+        if member.as_mut().is_some_and(Member::take_status_request)
+            || router.status.as_ref().is_some_and(StatusPlace::take_request)
+        {
             self.write_status(g);
         }
     }
@@ -52,21 +57,27 @@ impl PortState {
     #[cold]
     #[inline(never)]
     fn write_status(&self, g: &Guard<'_>) {
-        let Some(member) = &self.member else { return };
+        let of_member = || {
+            let lock = self.member.as_ref()?.locks().next()?;
+            Some((lock, self.net.as_ref().map(|net| *net.local()).unwrap_or_default()))
+        };
+        let of_router = self.router.status.as_ref().map(StatusPlace::named);
+        let port = if of_router.is_some() { "router" } else { "udp" };
+        let Some((lock, local)) = of_router.or_else(of_member) else { return };
         // A disk that is full leaves the old status, whose age the reader sees.
-        let _ = member.replace_status(|text| {
-            let local = self.net.as_ref().map(|net| *net.local()).unwrap_or_default();
+        let _ = lock.replace_status(|text| {
             // The text keeps the first error for itself.
-            let _ = write_rows(text, g, &local, &self.counters(g));
+            let _ = write_rows(text, g, (&local, port), &self.counters(g));
         });
     }
 }
 
-/// Writes all lines but the first ([`crate::status::write_process`]).
+/// Writes all lines but the first ([`crate::status::write_process`]). `port`: the path of what
+/// leaves by the port.
 fn write_rows(
     text: &mut StatusText,
     g: &Guard<'_>,
-    local: &Endpoint,
+    (local, port): (&Endpoint, &str),
     counters: &Counters,
 ) -> fmt::Result {
     crate::status::write_process(text)?;
@@ -79,7 +90,7 @@ fn write_rows(
     }
     write_counters(text, counters)?;
     writeln!(text)?;
-    g.qp_reports().take(ROWS).try_for_each(|qp| write_qp(text, &qp))?;
+    g.qp_reports().take(ROWS).try_for_each(|qp| write_qp(text, &qp, port))?;
     for (entries, size) in g.cq_reports().take(ROWS) {
         writeln!(text, "cq entries={entries}/{size}")?;
     }
@@ -93,7 +104,7 @@ fn write_counters(text: &mut StatusText, counters: &Counters) -> fmt::Result {
         .try_for_each(|(name, value)| write!(text, " {name}={value}"))
 }
 
-fn write_qp(text: &mut StatusText, qp: &QpReport) -> fmt::Result {
+fn write_qp(text: &mut StatusText, qp: &QpReport, port: &str) -> fmt::Result {
     let kind = match qp.kind {
         QpKind::DcContext => "DCT_CONTEXT",
         kind => qp_type::name(kind.number()),
@@ -101,7 +112,7 @@ fn write_qp(text: &mut StatusText, qp: &QpReport) -> fmt::Result {
     write!(text, "qp qpn={} type={kind} state={}", qp.qpn, qp_state::name(qp.state))?;
     if let Some((gid, qpn, path)) = qp.peer {
         let path = match path {
-            Path::Port => "udp",
+            Path::Port => port,
             Path::Loopback => "loopback",
             Path::Link(_) => "memory",
             Path::Lost => "lost",

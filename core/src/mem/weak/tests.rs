@@ -41,7 +41,7 @@ fn pieces_are_of_whole_words_and_come_in_every_order() {
     let (mut last_before_first, mut first_before_last, mut at_once) = (0, 0, 0);
     for draw in 0..2000 {
         w.clear();
-        w.weak.begin(1, true, Some(draw));
+        w.weak.begin(1, Opcode::RC_WRITE_ONLY, Some(draw));
         let access = w.place(0, 3, &src);
         at_once += u32::from(access == Access::Ready);
         for now in (0..2_000_000).step_by(50_000) {
@@ -68,14 +68,14 @@ fn pieces_are_of_whole_words_and_come_in_every_order() {
     }
     assert!(last_before_first > 200 && first_before_last > 50 && at_once > 0);
     // Without a draw nothing waits.
-    w.weak.begin(1, true, None);
+    w.weak.begin(1, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(w.place(0, 0, &src), Access::Ready);
 }
 
 /// Places 64 bytes of `value` so that some wait; returns the token.
 fn place_waiting(w: &mut World, qp: u32, at: usize, value: u8) -> Token {
     for draw in 0.. {
-        w.weak.begin(qp, true, Some(draw));
+        w.weak.begin(qp, Opcode::RC_WRITE_ONLY, Some(draw));
         if let Access::Pending(token) = w.place(0, at, &[value; 64]) {
             return token;
         }
@@ -89,17 +89,46 @@ fn the_next_message_of_a_queue_pair_is_behind_and_others_are_not() {
     let mut w = World::new();
     let first = place_waiting(&mut w, 1, 0, 7);
     // Another queue pair, the same message, a region with relaxed ordering: nothing is forced.
-    w.weak.begin(2, true, None);
+    w.weak.begin(2, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(w.place(0, 1000, &[1; 8]), Access::Ready);
-    w.weak.begin(1, false, None);
+    w.weak.begin(1, Opcode::RC_WRITE_LAST, None);
     assert_eq!(w.place(0, 1008, &[1; 8]), Access::Ready);
-    w.weak.begin(1, true, None);
+    w.weak.begin(1, Opcode::RC_WRITE_ONLY, None);
     let addr = w.addr(1016);
     assert_eq!(w.weak.place(0, true, addr, &[1; 8]), Access::Ready);
     assert_eq!(w.weak.poll(0, first), Access::Pending(first));
-    w.weak.begin(1, true, None);
+    w.weak.begin(1, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(w.place(0, 1024, &[1; 8]), Access::Ready);
     assert_eq!((w.weak.poll(0, first), w.bytes(0, 64)), (Access::Ready, [7; 64].to_vec()));
+}
+
+/// What waits is poisoned: of a receive buffer, and of what a READ or an atomic brings. The bytes
+/// beside the message stay, and so does what a WRITE will replace.
+#[test]
+fn only_what_a_completion_will_tell_of_is_poisoned_until_it_is_placed() {
+    use Opcode as Op;
+    let poisoned = |opcode, draw| {
+        let mut w = World::new();
+        w.place(0, 0, &[5; 1000]);
+        w.weak.begin(1, opcode, Some(draw));
+        w.place(0, 3, &[9; 41]);
+        let seen = w.bytes(0, 48);
+        assert!(seen[..3] == [5; 3] && seen[44..] == [5; 4], "{opcode:?}, {draw}: {seen:?}");
+        w.weak.finish();
+        assert_eq!(w.bytes(3, 41), [9; 41], "{opcode:?}, {draw}");
+        // A random byte may be one of the two.
+        let is_poison = |word: &[u8]| word.iter().filter(|b| [5, 9].contains(*b)).count() < 5;
+        let words = [3..8, 8..16, 16..24, 24..32, 32..40].map(|word| is_poison(&seen[word]));
+        (words.contains(&true), seen)
+    };
+    let kinds = [Op::RC_SEND_ONLY, Op::UD_SEND_ONLY, Op::RC_READ_RESPONSE_ONLY, Op::RC_ATOMIC_ACK];
+    for opcode in kinds {
+        let times = (0..200).filter(|draw| poisoned(opcode, *draw).0).count();
+        assert!((30..150).contains(&times), "{opcode:?}: {times}");
+        assert_eq!(poisoned(opcode, 7), poisoned(opcode, 7), "the seed repeats it");
+    }
+    assert!((0..100).all(|draw| !poisoned(Op::RC_WRITE_ONLY, draw).0));
+    assert!((0..100).all(|draw| !poisoned(Op::RC_WRITE_ONLY_IMM, draw).0));
 }
 
 #[test]
@@ -107,7 +136,7 @@ fn a_queue_pair_does_not_wait_for_the_bytes_of_another() {
     let mut w = World::new();
     let mut waiting = |qp: u32, at: usize| {
         let found = (0..).find_map(|draw| {
-            w.weak.begin(qp, true, Some(draw));
+            w.weak.begin(qp, Opcode::RC_WRITE_ONLY, Some(draw));
             match w.place(0, at, &[7; 64]) {
                 Access::Pending(token) => Some(token),
                 _ => None,
@@ -116,7 +145,7 @@ fn a_queue_pair_does_not_wait_for_the_bytes_of_another() {
         found.expect("one that waits")
     };
     let (first, second) = (waiting(1, 0), waiting(2, 1000));
-    w.weak.begin(2, true, None);
+    w.weak.begin(2, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(w.place(0, 2000, &[1; 8]), Access::Ready);
     assert_eq!(w.weak.poll(0, second), Access::Ready);
     assert_eq!(w.weak.poll(0, first), Access::Pending(first));
@@ -126,7 +155,7 @@ fn a_queue_pair_does_not_wait_for_the_bytes_of_another() {
 fn later_bytes_of_the_same_place_remain_and_atomics_are_behind() {
     let mut w = World::new();
     place_waiting(&mut w, 1, 0, 7);
-    w.weak.begin(2, true, None);
+    w.weak.begin(2, Opcode::RC_WRITE_ONLY, None);
     assert_eq!(w.place(0, 60, &[9; 100]), Access::Ready);
     w.weak.finish();
     assert_eq!(w.bytes(56, 8), [7, 7, 7, 7, 9, 9, 9, 9]);
@@ -143,7 +172,7 @@ fn without_room_the_piece_that_is_due_first_makes_some() {
     let mut w = World::new();
     let mut tokens = List::new();
     for k in 0..3 * HELD_MAX as u64 {
-        w.weak.begin(k as u32, true, Some(k));
+        w.weak.begin(k as u32, Opcode::RC_WRITE_ONLY, Some(k));
         let at = 8 * (k as usize % 1000);
         if let Access::Pending(token) = w.place(0, at, &[1; 8]) {
             tokens.push(token);
@@ -153,7 +182,7 @@ fn without_room_the_piece_that_is_due_first_makes_some() {
     assert!(tokens.len() < 2 * HELD_MAX && waiting <= HELD_MAX, "{waiting} of {}", tokens.len());
     // Only those of more than one draw in four wait: a run beyond the room.
     for k in 0..16 * HELD_MAX as u64 {
-        w.weak.begin(1000 + k as u32, true, Some(k));
+        w.weak.begin(1000 + k as u32, Opcode::RC_WRITE_ONLY, Some(k));
         let at = 8 * (k as usize % 1000);
         w.place(0, at, &[1; 8]);
     }

@@ -172,6 +172,7 @@ impl SoftEngine {
         now: u64,
     ) -> bool {
         relayed::maintain(port);
+        port.answer_status_request(g);
         port.watch_peers(g, now);
         self.poll_router(g, port, now);
         let Some(shm) = &mut port.shm else {

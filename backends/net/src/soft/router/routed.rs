@@ -11,6 +11,7 @@ use crate::shm::relay::Relay;
 use crate::shm::{Peer, ShmPort};
 use crate::soft::router::outage;
 use crate::soft::router::relayed;
+use crate::soft::router::status_place::StatusPlace;
 use crate::soft::{services, PortState, SoftEngine};
 use crate::via::find::SocketPath;
 use crate::via::proto::Route;
@@ -34,6 +35,8 @@ pub(in crate::soft) struct RouterState {
     pub(in crate::soft) relay: Option<Relay>,
     /// Memory beside the rings; `None`: not a device over a router.
     pub(in crate::soft) room: Option<relayed::Room>,
+    /// Where other processes of the user ask for the device's status.
+    pub(in crate::soft) status: Option<StatusPlace>,
     /// Listeners that the router knows of.
     pub(in crate::soft) services: services::Services,
     /// A router that is away.
