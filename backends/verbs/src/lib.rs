@@ -10,6 +10,7 @@
 //! * [`data`]: post and poll; [`extended`]: requests that `ibv_post_send` does not take;
 //!   [`pinned`]: post and poll without a lookup.
 //! * [`events`]: waiting, and the kernel's events.
+//! * [`cm`]: the host's connection manager.
 //! * [`cause`]: why an operation failed; [`stats`]: counters.
 //! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
 //!
@@ -19,6 +20,7 @@
 
 pub mod abi;
 mod cause;
+mod cm;
 mod control;
 mod data;
 mod device;

@@ -200,7 +200,8 @@ impl Server {
         let Server { shared, sessions, .. } = self;
         let device = shared.device();
         let mut bad = Vec::new();
-        if sessions.values().any(|s| s.cm_bell.is_some()) && shared.has_cm_events() {
+        let has_bell = sessions.values().any(|s| s.cm_bell.is_some());
+        if has_events && has_bell && shared.has_cm_events() {
             busy |= cm::pass_on(device, sessions, &mut self.owners);
         }
         for (&number, session) in sessions.iter_mut() {
