@@ -8,18 +8,18 @@
 //!
 //! How queue pairs are moved is a soft device's rule, too ([`cm_qps`]).
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 
 use crate::abi::cm::{Address, Calls, Event, Opened, Param};
 use crate::abi::Text;
+use crate::cm_ids::{Data, Facts, Stage, State};
 use crate::device::VerbsDevice;
 use crate::objects::lock;
-use crate::slots::Slots;
 use crate::sys::now_ns;
 use gdrcore_core::cm::{
     arrival, check_data, check_param, cm_event, init_attr, port_space, CmEvent, ConnParam,
-    ACCEPT_DATA_MAX, CONNECT_DATA_MAX, DATA_MAX, MIN_RNR_TIMER, REJECT_DATA_MAX,
-    UD_ACCEPT_DATA_MAX, UD_CONNECT_DATA_MAX,
+    ACCEPT_DATA_MAX, CONNECT_DATA_MAX, MIN_RNR_TIMER, REJECT_DATA_MAX, UD_ACCEPT_DATA_MAX,
+    UD_CONNECT_DATA_MAX,
 };
 use gdrcore_core::device::{CmDevice, Device};
 use gdrcore_core::engine::cm_qps::{self, ManagedQps, Manager, UDP_QKEY};
@@ -35,109 +35,6 @@ mod before {
     pub const ADDR_ERROR: u32 = 1;
     pub const ROUTE_RESOLVED: u32 = 2;
     pub const ROUTE_ERROR: u32 = 3;
-}
-
-/// How far an id has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Idle,
-    Listening,
-    /// Address and route of the peer are looked for.
-    Resolving,
-    /// The peer has been asked.
-    Asked,
-    /// The peer asks.
-    Requested,
-    /// The peer has accepted.
-    Answered,
-    /// This side has accepted.
-    Accepted,
-    Established,
-    /// It is over, or a datagram service has been answered.
-    Over,
-}
-
-/// What is known of an id.
-#[derive(Clone, Copy, Default)]
-struct Facts {
-    stage: Stage,
-    space: u16,
-    port: u16,
-    remote_port: u16,
-    /// The program's.
-    context: u64,
-    qp: Handle,
-    qp_type: u32,
-    qpn: u32,
-    remote_qpn: u32,
-    remote_qkey: u32,
-    path_mtu: u32,
-    peer: AhAttr,
-    responder_resources: u8,
-    initiator_depth: u8,
-    retry_count: u8,
-    /// What the peer asks of this side's queue pair, and this side of the peer's.
-    rnr_retry: u8,
-    peer_rnr_retry: u8,
-    srq: bool,
-    peer_srq: bool,
-    /// Private data of a request that is still to leave.
-    out: Data,
-}
-
-#[derive(Clone, Copy)]
-struct Data {
-    len: u8,
-    bytes: [u8; DATA_MAX],
-}
-
-impl Default for Data {
-    fn default() -> Self {
-        Data { len: 0, bytes: [0; DATA_MAX] }
-    }
-}
-
-impl Data {
-    fn of(from: &[u8]) -> Data {
-        let mut to = Data::default();
-        let len = from.len().min(DATA_MAX);
-        to.bytes[..len].copy_from_slice(&from[..len]);
-        to.len = len as u8;
-        to
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
-/// An id; only the holder of the manager's lock locks it.
-#[derive(Default)]
-pub(crate) struct CmId(Mutex<Facts>);
-
-/// Whether librdmacm is open.
-#[derive(Default)]
-enum State {
-    /// Nobody has asked for it.
-    #[default]
-    Unopened,
-    Open(Opened),
-    /// It cannot be opened, and the words. It is not tried again: a router's files are to be open
-    /// before it confines itself.
-    Refused(Box<Text>),
-}
-
-/// The connection manager of a device.
-pub(crate) struct Manages {
-    state: Mutex<State>,
-    ids: Slots<CmId>,
-}
-
-impl Manages {
-    pub(crate) fn new(ids: Slots<CmId>) -> Manages {
-        Manages { state: Mutex::default(), ids }
-    }
 }
 
 impl VerbsDevice {
@@ -642,14 +539,6 @@ impl Manager for Locked<'_> {
                 return Some(e);
             }
         }
-    }
-}
-
-impl Facts {
-    /// This side's queue pair, and what it asks of the peer's.
-    fn set_qp(&mut self, qp: Handle, p: &ConnParam<'_>) {
-        (self.qp, self.qpn, self.qp_type) = (qp, p.qpn, p.qp_type);
-        (self.peer_rnr_retry, self.srq) = (p.rnr_retry, p.srq);
     }
 }
 

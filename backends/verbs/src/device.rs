@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Mutex;
 
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
-use crate::cm::Manages;
+use crate::cm_ids::Manages;
 use crate::event_set::Events;
 use crate::name::Name;
 use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};

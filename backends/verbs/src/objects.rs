@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::cm::CmId;
+use crate::cm_ids::CmId;
 use crate::drain::Drain;
 use crate::failure_facts::FailureFacts;
 use crate::slots::{Busy, Slots};

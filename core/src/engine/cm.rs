@@ -77,21 +77,6 @@ pub(super) fn take(
     wake(cm, s);
 }
 
-/// The cause that goes with an errno by which the kernel refuses to send.
-pub(super) fn local_refusal(errno: i32) -> CauseCode {
-    const EPERM: i32 = 1;
-    const EACCES: i32 = 13;
-    const EINVAL: i32 = 22;
-    const ENETDOWN: i32 = 100;
-    const ENETUNREACH: i32 = 101;
-    const EHOSTUNREACH: i32 = 113;
-    match errno {
-        EPERM => CauseCode::Firewall,
-        EACCES | EINVAL | ENETDOWN | ENETUNREACH | EHOSTUNREACH => CauseCode::NoRoute,
-        _ => CauseCode::Socket,
-    }
-}
-
 /// Wakes threads that sleep on the descriptor, where there are new events.
 fn wake(cm: &mut Cm, s: &Shared) {
     if cm.take_raised() {

@@ -1,7 +1,6 @@
 //! The rules by which a connection manager moves the queue pairs of its connections: our own, with
 //! queue pairs that may be of other engines than its own, or that of the host, with a NIC's.
 
-use super::cm::local_refusal;
 use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
 use crate::error::{Error, Result};
 use crate::reason::refuse;
@@ -210,6 +209,21 @@ pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
         fail(q, now, qp);
     }
     Ok(())
+}
+
+/// The cause that goes with an errno by which the kernel refuses to send.
+pub(super) fn local_refusal(errno: i32) -> CauseCode {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    const EINVAL: i32 = 22;
+    const ENETDOWN: i32 = 100;
+    const ENETUNREACH: i32 = 101;
+    const EHOSTUNREACH: i32 = 113;
+    match errno {
+        EPERM => CauseCode::Firewall,
+        EACCES | EINVAL | ENETDOWN | ENETUNREACH | EHOSTUNREACH => CauseCode::NoRoute,
+        _ => CauseCode::Socket,
+    }
 }
 
 /// The cause of an event that reports a failed attempt, and its arguments.
