@@ -23,7 +23,7 @@ use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::Result;
 use gdrcore_net::fork::around_forks;
 use gdrcore_net::thread_lock::ForkLock;
-use gdrcore_net::{clock, fault, reason};
+use gdrcore_net::{fault, reason};
 use gdrcore_ucma::file::Files;
 use gdrcore_ucma::proto::number;
 use gdrcore_ucma::session::{DeviceInfo, Devices, Manage, Manager};
@@ -135,7 +135,7 @@ fn files() -> Option<&'static Files<Adapters>> {
 /// The files of this process, made if needed.
 ///
 /// # Errors
-/// The system's: no random numbers, no descriptor, no thread.
+/// The system's: no descriptor, no thread.
 fn files_or_new() -> Result<&'static Files<Adapters>> {
     guard_forks();
     let mut process = PROCESS.lock();
@@ -144,9 +144,8 @@ fn files_or_new() -> Result<&'static Files<Adapters>> {
     }
     // Commands contain addresses of the program. A bad address must become an error, not a fault.
     fault::install()?;
-    let seed = clock::random_seed()?;
     // Never freed, because threads of the program may be inside at any time.
-    let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new(), seed)));
+    let files: &'static Files<Adapters> = Box::leak(Box::new(Files::new(Adapters::new())));
     CM_EVENTS.start("gdrc-ucma", move |why| {
         if why.last {
             files.close_all()

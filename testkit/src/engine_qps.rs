@@ -17,6 +17,8 @@ pub struct EngineQps<'g, 'h, P> {
 }
 
 impl<P: FnMut(&mut Guard<'_>)> ManagedQps for EngineQps<'_, '_, P> {
+    type Cm = Cm;
+
     fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {
         self.guard.address(to)
     }

@@ -55,6 +55,13 @@ pub fn wait_until_it_listens(server: &mut Running, address: &str) {
     wait_for_name("/proc/net/unix", server, address);
 }
 
+/// The same for a port, where the address has others: a NIC's connection manager keeps one.
+pub fn wait_until_it_listens_at(server: &mut Running, address: &str, port: u16) {
+    let (of, at) = (format!("/{address}-"), format!("-{port}/"));
+    let is = |l: &str| l.contains(&of) && l.split("/c").nth(1).is_some_and(|c| c.contains(&at));
+    wait_for("/proc/net/unix", is, server);
+}
+
 /// The same in the network namespace of a process.
 pub fn wait_until_it_listens_in(process: u32, server: &mut Running, address: &str) {
     wait_for_name(&format!("/proc/{process}/net/unix"), server, address);

@@ -25,7 +25,7 @@ const NIC: &str = "verbs:gdrc0";
 ///
 /// # Errors
 /// What is missing.
-fn start(last: u32, faults: &str) -> Result<Router, &'static str> {
+fn start(last: u32, faults: &str, has_cm: bool) -> Result<Router, &'static str> {
     let built = library::build();
     if !built.join("libgdrcore_verbs.so").exists() {
         return Err("libgdrcore_verbs.so is not built (make verbs)");
@@ -33,20 +33,31 @@ fn start(last: u32, faults: &str) -> Result<Router, &'static str> {
     let tenant =
         |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{NIC}\"\n");
     let libraries = format!("{}:{}", library::dropin().display(), built.display());
+    // The drop-in's own /dev/infiniband/rdma_cm.
+    let preload = ["libibverbs.so.1", "libgdrcore_preload.so"];
+    let preload = preload.map(|name| library::dropin().join(name).display().to_string()).join(":");
     let environment = [
         ("LD_LIBRARY_PATH", libraries.as_str()),
+        ("LD_PRELOAD", if has_cm { &preload } else { "" }),
         ("GDRC_ADDRESS", &loopback(161, last)),
         ("GDRC_VERBS_ON_DROPIN", "1"),
         ("GDRC_ENGINES", "1"),
         ("GDRC_FAULTS", faults),
     ];
-    Ok(Router::start_in(&format!("{}{}", tenant("a"), tenant("b")), &[], &environment))
+    // Landlock knows no folder that the preloaded library makes up, and is not there with a `netns`.
+    let netns =
+        "[router]\nlisten = \"DIR/any\"\n[tenant.c]\nmatch = { netns = \"/proc/1/ns/net\" }\n";
+    let policy = format!("{}{}{}", if has_cm { netns } else { "" }, tenant("a"), tenant("b"));
+    Ok(Router::start_in(&policy, &[], &environment))
 }
 
 /// A router with a NIC, or the test is skipped.
 macro_rules! router {
     ($last:expr, $faults:expr) => {
-        match start($last, $faults) {
+        router!($last, $faults, true)
+    };
+    ($last:expr, $faults:expr, $has_cm:expr) => {
+        match start($last, $faults, $has_cm) {
             Ok(router) => router,
             Err(why) => skip!("{why}"),
         }
@@ -130,14 +141,74 @@ fn a_killed_tenant_leaves_nothing_on_the_nic() {
 }
 
 #[test]
-fn what_a_nic_lacks_is_refused_with_words() {
-    let router = router!(4, "");
+fn a_host_without_a_connection_manager_says_so_to_its_tenants() {
+    let router = router!(4, "", false);
     let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
     let mut c = rdmacm::command(None, &[], rping);
     c.args(["-s", "-a", &loopback(161, 4), "-C", "1"]);
     c.env("GDRC_ROUTER", router.socket("a")).env("GDRC_VERBOSE", "1");
     let done = run(&mut c, 60);
-    assert!(done.output.contains("has not got a connection manager"), "{}", done.output);
+    assert!(done.output.contains("no connection manager"), "{}", done.output);
+}
+
+/// A side of a program of librdmacm: a tenant's, or a plain endpoint at an address. `{S}` stands for
+/// the address of the server. `None`: it is not installed.
+fn of_rdma_cm(router: &Router, side: Side<'_>, words: &str, server: &str) -> Option<Command> {
+    let words = words.replace("{S}", server);
+    let mut words = words.split(' ');
+    let address = if let Side::Plain(address) = side { Some(address) } else { None };
+    let mut c = rdmacm::command(address, &[], find(words.next()?)?);
+    c.args(words).env("GDRC_VERBOSE", "1");
+    if let Side::Tenant(name) = side {
+        c.env("GDRC_ROUTER", router.socket(name));
+    }
+    Some(c)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side<'a> {
+    Tenant(&'a str),
+    Plain(&'a str),
+}
+
+/// Runs both sides of a program, whose server listens at an address and a port.
+fn connects(router: &Router, [first, second]: [Side<'_>; 2], (tool, port): (&str, u16), at: &str) {
+    let (server, client) = tool.split_once('|').expect("two sides");
+    let side = |of, words| of_rdma_cm(router, of, words, at);
+    let (Some(mut serving), Some(mut asking)) = (side(first, server), side(second, client)) else {
+        return println!("{server}: not installed");
+    };
+    let mut serving = Running::start(&mut serving);
+    rdmacm::wait_until_it_listens_at(&mut serving, at, port);
+    let [of_client, of_server] = [run(&mut asking, 60), serving.finish(Duration::from_secs(60))];
+    let name = server.split(' ').next().unwrap_or_default();
+    assert!(
+        of_client.ok() && rdmacm::has_served(name, &of_server),
+        "{first:?} {server}: {}\n{second:?} {client}: {}",
+        of_server.output,
+        of_client.output
+    );
+}
+
+#[test]
+fn programs_of_librdmacm_connect_by_the_manager_of_the_host() {
+    let router = router!(6, "");
+    let (nic, plain) = (loopback(161, 6), loopback(161, 7));
+    let (a, b, outside) = (Side::Tenant("a"), Side::Tenant("b"), Side::Plain(&plain));
+    let rping = ("rping -s -a {S} -C 100 -V|rping -c -a {S} -C 100 -V", 7174);
+    for program in [
+        rping,
+        ("rping -s -a {S} -C 10 -V -S 65000|rping -c -a {S} -C 10 -V -S 65000", 7174),
+        ("ucmatose -b {S} -c 20 -C 50|ucmatose -s {S} -c 20 -C 50", 7471),
+        ("udaddy -b {S} -c 10|udaddy -s {S} -c 10", 7174),
+        ("rdma_server -s {S}|rdma_client -s {S}", 7471),
+    ] {
+        connects(&router, [a, b], program, &nic);
+    }
+    connects(&router, [a, a], rping, &nic);
+    connects(&router, [a, outside], rping, &nic);
+    connects(&router, [outside, b], rping, &plain);
+    wait_until_empty(&router);
 }
 
 #[test]

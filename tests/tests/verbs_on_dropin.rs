@@ -5,7 +5,7 @@
 
 use gdrcore_tests::library;
 use gdrcore_tests::place;
-use gdrcore_tests::rdmacm::counted;
+use gdrcore_tests::rdmacm::{counted, wait_until_it_listens_at};
 use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
@@ -247,6 +247,47 @@ fn gpu_direct_by_dc() {
     for words in ["NICs of mlx5 have DC", "--transport rc"] {
         assert!(done.output.contains(words), "'{words}': {}", done.output);
     }
+}
+
+/// rping's job by the C API, over Debian's librdmacm with the drop-in's device file. Either side is a
+/// NIC or a soft device.
+#[test]
+fn connections_by_the_manager_of_the_host() {
+    let libraries = match Libraries::new("verbs-cm") {
+        Ok(libraries) => libraries,
+        Err(why) => skip!("{why}"),
+    };
+    let program = library::examples().join("cm/cm_ping");
+    let preload = ["libibverbs.so.1", "libgdrcore_preload.so"];
+    let preload = preload.map(|name| library::dropin().join(name).display().to_string()).join(":");
+    let side = |last: u32, is_nic: bool, words: &[&str]| {
+        let address = loopback(159, last);
+        let mut c = libraries.command(&program, &address);
+        let device = if is_nic { DEVICE.into() } else { format!("soft:{address}") };
+        c.args(["-d", &device]).args(words);
+        if is_nic {
+            c.env("LD_PRELOAD", &preload);
+        }
+        c
+    };
+    for (n, nics) in [[true, true], [true, false], [false, true]].into_iter().enumerate() {
+        let (server, client) = (30 + 2 * n as u32, 31 + 2 * n as u32);
+        let mut serving = Running::start(&mut side(server, nics[0], &["-s", "-v"]));
+        wait_until_it_listens_at(&mut serving, &loopback(159, server), 7174);
+        let asked =
+            run(&mut side(client, nics[1], &["-c", "-C", "100", &loopback(159, server)]), 60);
+        let served = serving.finish(Duration::from_secs(60));
+        assert!(asked.ok() && served.ok(), "{nics:?}: {}\n{}", asked.output, served.output);
+    }
+    // Nobody listens there; the second one has nobody at all.
+    for (to, said) in [(36, "REJECTED"), (30, "UNREACHABLE")] {
+        let asked = run(&mut side(36, true, &["-c", &loopback(159, to)]), 60);
+        assert!(!asked.ok() && asked.output.contains(said), "{}", asked.output);
+    }
+    // A host without librdmacm's device file.
+    let mut c = side(37, true, &["-s"]);
+    let done = run(c.env_remove("LD_PRELOAD"), 20);
+    assert!(!done.ok() && done.output.contains("listening: not supported"), "{}", done.output);
 }
 
 #[test]

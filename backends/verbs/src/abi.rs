@@ -8,6 +8,8 @@
 //! version, and another version is refused. Every function returns 0 or a positive errno, and
 //! writes its results only on success. Objects are libibverbs' own pointers.
 
+pub mod cm;
+
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 use core::mem::size_of;
@@ -16,8 +18,8 @@ use gdrcore_core::verbs::types::{AhAttr, QpAttr, QpCap, RecvWr, SendWr, Wc};
 
 /// First word of a table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gdrcverb");
-/// Changes whenever anything in this file does.
-pub const VERSION: u32 = 4;
+/// Changes whenever anything in this file, or below it, does.
+pub const VERSION: u32 = 5;
 /// The one symbol that the module exports: an [`EntryPoint`].
 pub const ENTRY: &core::ffi::CStr = c"gdrcore_verbs_module";
 /// Longest name of an RDMA device, with its NUL (`IBV_SYSFS_NAME_MAX`).
@@ -418,6 +420,8 @@ pub struct Module {
     pub cq_event: unsafe extern "C" fn(channel: Object, cookie: *mut u64) -> c_int,
     /// Takes one asynchronous event. EAGAIN: there is none.
     pub async_event: unsafe extern "C" fn(context: Object, out: *mut Event) -> c_int,
+    /// The host's connection manager.
+    pub cm: cm::Calls,
 }
 
 impl Module {

@@ -10,7 +10,7 @@ use crate::sys::is_mapped;
 use crate::{errno, stats};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::device::{
-    port_state, AsyncEvent, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
+    port_state, AsyncEvent, CmDevice, Device, DeviceAttr, Leaks, MrAttr, MrReg, SrqAttr,
 };
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::pool::{stale, tag};
@@ -453,6 +453,10 @@ impl Device for VerbsDevice {
 
     fn leaks(&self) -> Result<Leaks> {
         Ok(self.left())
+    }
+
+    fn cm(&self) -> Result<&dyn CmDevice> {
+        self.open_cm()
     }
 }
 

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Mutex;
 
 use crate::abi::{Module, Object, Opened, Port, QpMade, QpMake, Source, Text};
+use crate::cm_ids::Manages;
 use crate::event_set::Events;
 use crate::name::Name;
 use crate::objects::{lock, Ah, Channel, Cq, Mr, Mw, Qp, Srq, Tables};
@@ -44,6 +45,7 @@ pub struct VerbsDevice {
     pub(crate) pds: Slots<()>,
     pub(crate) xrcds: Slots<()>,
     pub(crate) channels: Slots<Channel>,
+    pub(crate) cm: Manages,
     pub(crate) module: &'static Module,
     pub(crate) port: Port,
     pub(crate) source: Source,
@@ -139,7 +141,7 @@ impl VerbsDevice {
         let ready = events
             .watch(chosen.opened.channel_fd)
             .and_then(|()| events.watch(chosen.opened.async_fd));
-        let Tables { pds, xrcds, mrs, mws, ahs, cqs, srqs, qps, channels } = tables;
+        let Tables { pds, xrcds, mrs, mws, ahs, cqs, srqs, qps, channels, cm_ids } = tables;
         let device = VerbsDevice {
             inline: inline(module, &chosen.opened, config.max_inline),
             scope_id: if is_link_local(&chosen.gid.gid) { chosen.gid.interface } else { 0 },
@@ -157,6 +159,7 @@ impl VerbsDevice {
             pds,
             xrcds,
             channels,
+            cm: Manages::new(cm_ids),
             module,
             config,
             control: Mutex::new(()),
@@ -182,6 +185,8 @@ impl VerbsDevice {
     /// No thread is inside a call on the device, and none makes one afterwards.
     pub unsafe fn close(&self) -> Leaks {
         let leaks = self.left();
+        // SAFETY: our contract.
+        unsafe { self.close_cm() };
         // Destroys objects before those that they use. Errors are ignored, because closing the
         // context destroys the rest.
         macro_rules! end_all {

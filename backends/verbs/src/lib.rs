@@ -10,8 +10,9 @@
 //! * [`data`]: post and poll; [`extended`]: requests that `ibv_post_send` does not take;
 //!   [`pinned`]: post and poll without a lookup.
 //! * [`events`]: waiting, and the kernel's events.
+//! * [`cm`]: the host's connection manager.
 //! * [`cause`]: why an operation failed; [`stats`]: counters.
-//! * Data that these share is in `objects`, `facts`, `plain`, `drain`, `event_set`.
+//! * Data that these share is in `objects`, `cm_ids`, `facts`, `plain`, `drain`, `event_set`.
 //!
 //! The structs of the data path have libibverbs' layout. So a post or a poll looks up the handle,
 //! checks the list, and calls the provider's function with the program's own structs. Nothing here
@@ -19,6 +20,8 @@
 
 pub mod abi;
 mod cause;
+mod cm;
+mod cm_ids;
 mod control;
 mod data;
 mod device;

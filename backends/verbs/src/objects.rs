@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::cm_ids::CmId;
 use crate::drain::Drain;
 use crate::failure_facts::FailureFacts;
 use crate::slots::{Busy, Slots};
@@ -11,6 +12,7 @@ use crate::unchanged::Unchanged;
 use gdrcore_core::arena::Walk;
 use gdrcore_core::config::Config;
 use gdrcore_core::error::Result;
+use gdrcore_core::pool::tag;
 use gdrcore_core::verbs::kind::QpKind;
 use gdrcore_core::verbs::types::{qp_type, Handle};
 
@@ -144,6 +146,7 @@ pub(crate) struct Tables {
     pub(crate) srqs: Slots<Srq>,
     pub(crate) qps: Slots<Qp>,
     pub(crate) channels: Slots<Channel>,
+    pub(crate) cm_ids: Slots<CmId>,
 }
 
 /// Completion channels of a device.
@@ -153,17 +156,18 @@ impl Tables {
     /// Lays out the device's memory, for the size query and for the opening.
     pub(crate) fn carve(walk: &mut Walk, c: &Config) -> Result<Tables> {
         Ok(Tables {
-            pds: Slots::carve(walk, (1, c.context), c.max_pd, || ())?,
-            xrcds: Slots::carve(walk, (9, c.context), c.max_pd, || ())?,
-            mrs: Slots::carve(walk, (2, c.context), c.max_mr, Mr::default)?,
-            mws: Slots::carve(walk, (3, c.context), c.max_mr, Mw::default)?,
-            ahs: Slots::carve(walk, (4, c.context), c.max_ah, Ah::default)?,
-            cqs: Slots::carve(walk, (5, c.context), c.max_cq, Cq::default)?,
-            srqs: Slots::carve(walk, (6, c.context), c.max_srq, Srq::default)?,
-            qps: Slots::carve(walk, (7, c.context), c.max_qp, Qp::default)?,
-            channels: Slots::carve(walk, (8, c.context), CHANNELS, || Channel {
+            pds: Slots::carve(walk, (tag::PD, c.context), c.max_pd, || ())?,
+            xrcds: Slots::carve(walk, (tag::XRCD, c.context), c.max_pd, || ())?,
+            mrs: Slots::carve(walk, (tag::MR, c.context), c.max_mr, Mr::default)?,
+            mws: Slots::carve(walk, (tag::MW, c.context), c.max_mr, Mw::default)?,
+            ahs: Slots::carve(walk, (tag::AH, c.context), c.max_ah, Ah::default)?,
+            cqs: Slots::carve(walk, (tag::CQ, c.context), c.max_cq, Cq::default)?,
+            srqs: Slots::carve(walk, (tag::SRQ, c.context), c.max_srq, Srq::default)?,
+            qps: Slots::carve(walk, (tag::QP, c.context), c.max_qp, Qp::default)?,
+            channels: Slots::carve(walk, (tag::CHANNEL, c.context), CHANNELS, || Channel {
                 fd: AtomicI32::new(-1),
             })?,
+            cm_ids: Slots::carve(walk, (tag::CM_ID, c.context), c.max_cm_ids, CmId::default)?,
         })
     }
 }

@@ -270,6 +270,7 @@ impl Cm {
             since: now,
             listener: l as u32,
             former_id: self.ids[i].former_id,
+            rq_psn: self.first_psn(),
             ..fresh
         };
         self.guests += 1;

@@ -202,15 +202,16 @@ pub fn init_attr(kind: u32, qkey: u32) -> (QpAttr, u32) {
 }
 
 /// RNR NAK timer code of QPs that the connection manager sets up: 0.64 ms.
-const MIN_RNR_TIMER: u8 = 12;
+pub const MIN_RNR_TIMER: u8 = 12;
 
 impl Id {
     /// Sets this side's QP, and what its REQ or REP says of it.
-    pub(super) fn set_qp(&mut self, qp: Handle, p: &ConnParam<'_>, psn: u32) {
-        (self.qp, self.local_qpn, self.rq_psn) = (qp, p.qpn, psn);
+    pub(super) fn set_qp(&mut self, qp: Handle, p: &ConnParam<'_>) {
+        (self.qp, self.local_qpn) = (qp, p.qpn);
+        self.rq_psn = p.psn.unwrap_or(self.rq_psn);
         if self.ps == port_space::UDP {
             // A datagram service has no PSN of the peer.
-            self.sq_psn = psn;
+            self.sq_psn = self.rq_psn;
         }
         (self.qkey, self.peer_rnr_retry, self.srq) = (p.qkey, p.rnr_retry, p.srq);
     }

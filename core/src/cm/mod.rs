@@ -49,8 +49,9 @@ pub mod types;
 
 pub use types::*;
 
-pub use conn::{init_attr, State};
+pub use conn::{init_attr, State, MIN_RNR_TIMER};
 pub use events::arrival;
+pub use program::{check_data, check_param};
 
 use crate::arena::{RawSlice, Walk};
 use crate::bitmap::Bitmap;
@@ -471,8 +472,14 @@ impl Cm {
             return Err(refuse!(NoMemory, "max_cm_ids: {n} are in use; destroy some, or raise it"));
         }
         let (_, i) = self.pool.alloc()?;
-        self.ids[i] = fresh;
+        self.ids[i] = Id { rq_psn: self.first_psn(), ..fresh };
         Ok(i)
+    }
+
+    /// The first PSN that a new id expects. Drawn with the id, as in the kernel, so that
+    /// [`Cm::qp_attr`] has it before the program has said what its QP is.
+    fn first_psn(&mut self) -> u32 {
+        self.random() as u32 & program::BITS_24
     }
 
     /// Frees an id.

@@ -19,13 +19,18 @@ use crate::verbs::NONE;
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 0xb000..=0xefff;
 /// How long a repeat of a refused request gets the same answer.
 pub(super) const LINGER_NS: u64 = 5_000_000_000;
-const BITS_24: u32 = 0xff_ffff;
+pub(super) const BITS_24: u32 = 0xff_ffff;
 
 fn is_port_space(ps: u16) -> bool {
     matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
 }
 
-fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
+/// Checks the parameters of a connection or datagram service, of which `data_max` bytes are the most
+/// private data.
+///
+/// # Errors
+/// [`Error::Invalid`]: one is out of range; [`Error::MessageSize`]: too much private data.
+pub fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
     let kind = match ps {
         port_space::UDP => p.qp_type == qp_type::UD,
         port_space::TCP => p.qp_type == qp_type::RC,
@@ -56,7 +61,11 @@ fn check_param(ps: u16, p: &ConnParam<'_>, data_max: usize) -> Result<()> {
     check_data(p.private_data, data_max)
 }
 
-fn check_data(data: &[u8], most: usize) -> Result<()> {
+/// Checks private data.
+///
+/// # Errors
+/// [`Error::MessageSize`]: more than `most` bytes.
+pub fn check_data(data: &[u8], most: usize) -> Result<()> {
     match data.len() {
         len if len <= most => Ok(()),
         len => Err(refuse!(MessageSize, "private_data_len {len}: at most {most} in this message")),
@@ -199,7 +208,6 @@ impl Cm {
         if self.ids[i].port == 0 {
             self.bind(id, 0)?;
         }
-        let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
         let (local_id, tid) = (self.fresh_comm_id(i), self.random() & u64::from(u32::MAX));
         let local = self.local;
         let id = &mut self.ids[i];
@@ -207,7 +215,7 @@ impl Cm {
         id.remote_port = port;
         id.local_id = local_id;
         id.tid = tid;
-        id.set_qp(qp, p, psn);
+        id.set_qp(qp, p);
         id.qp_type = p.qp_type;
         id.path_mtu = if p.path_mtu == 0 { local.path_mtu } else { p.path_mtu };
         id.responder_resources = p.responder_resources.min(local.max_rd_atomic);
@@ -240,7 +248,6 @@ impl Cm {
             p,
             if datagram { UD_ACCEPT_DATA_MAX } else { ACCEPT_DATA_MAX },
         )?;
-        let psn = p.psn.unwrap_or(self.random() as u32 & BITS_24);
         let local = self.local;
         if !matches!(self.ids[i].state, State::ReqRcvd | State::SidrRcvd) {
             return Err(
@@ -252,7 +259,7 @@ impl Cm {
             let (given, asked) = (qp_type::name(p.qp_type), qp_type::name(id.qp_type));
             return Err(refuse!(Invalid, "qp_type {given}: the peer asks for {asked}"));
         }
-        id.set_qp(qp, p, psn);
+        id.set_qp(qp, p);
         // Never more than the peer offered.
         id.responder_resources =
             p.responder_resources.min(id.responder_resources).min(local.max_rd_atomic);
@@ -269,10 +276,7 @@ impl Cm {
     /// [`Error::MessageSize`]: too much private data.
     pub fn accept(&mut self, now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()> {
         let i = self.check(id)?;
-        // The QP has the PSN that prepare_accept drew.
-        let keep =
-            (self.ids[i].qp == qp && self.ids[i].local_qpn == p.qpn).then_some(self.ids[i].rq_psn);
-        self.prepare_accept(id, qp, &ConnParam { psn: p.psn.or(keep), ..*p })?;
+        self.prepare_accept(id, qp, p)?;
         let x = &mut self.ids[i];
         x.out.set(p.private_data);
         x.retries = x.retries.min(REP_RETRIES);

@@ -4,15 +4,15 @@ use core::sync::atomic::Ordering;
 
 use super::{Burst, Guard, Inner};
 use crate::cm::mad::MAD_LEN;
-use crate::cm::{cm_event, Cm, CmEvent, Local};
+use crate::cm::{Cm, CmEvent, Local};
 use crate::config::{Config, QPN_UNIT};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::roce::peer::{Path, PeerAddr};
 use crate::roce::run::Run;
 use crate::roce::Transport;
-use crate::verbs::cause::{asked_port, Cause, CauseCode};
+use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
-use crate::verbs::types::{qp_type, Handle};
+use crate::verbs::types::Handle;
 use crate::verbs::NONE;
 use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
 
@@ -75,21 +75,6 @@ pub(super) fn take(
     }
     cm.handle_mad(now, &from, payload);
     wake(cm, s);
-}
-
-/// The cause that goes with an errno by which the kernel refuses to send.
-pub(super) fn local_refusal(errno: i32) -> CauseCode {
-    const EPERM: i32 = 1;
-    const EACCES: i32 = 13;
-    const EINVAL: i32 = 22;
-    const ENETDOWN: i32 = 100;
-    const ENETUNREACH: i32 = 101;
-    const EHOSTUNREACH: i32 = 113;
-    match errno {
-        EPERM => CauseCode::Firewall,
-        EACCES | EINVAL | ENETDOWN | ENETUNREACH | EHOSTUNREACH => CauseCode::NoRoute,
-        _ => CauseCode::Socket,
-    }
 }
 
 /// Wakes threads that sleep on the descriptor, where there are new events.
@@ -232,19 +217,8 @@ impl Guard<'_> {
     /// Notes the cause of an event that reports a failed attempt, whose QP (or none) is of this
     /// engine.
     pub fn cm_note_failed(&mut self, now: u64, e: &CmEvent) {
-        if e.event == cm_event::REJECTED {
-            let (reason, datagram) = (e.status.unsigned_abs().into(), e.qp_type == qp_type::UD);
-            let asked = asked_port(e.remote_port, datagram);
-            return self.cm_note(now, e, CauseCode::Rejected, reason, asked);
-        }
-        let errno = e.status.unsigned_abs().into();
-        match -e.status {
-            silence if silence == Error::TimedOut.errno() => {
-                self.cm_note(now, e, CauseCode::NoAnswer, e.remote_port.into(), 0)
-            }
-            refusal if e.local => self.cm_note(now, e, local_refusal(refusal), errno, 0),
-            _ => self.cm_note(now, e, CauseCode::PeerUnreachable, errno, 0),
-        }
+        let (code, arg0, arg1) = super::cm_qps::cause_of(e);
+        self.cm_note(now, e, code, arg0, arg1);
     }
 
     /// [`Cm::listen`]; requests that were kept for it wake threads that sleep on the descriptor.

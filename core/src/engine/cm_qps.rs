@@ -1,10 +1,11 @@
-//! The rules by which a connection manager moves the queue pairs of its connections, which may be
-//! of other engines than its own.
+//! The rules by which a connection manager moves the queue pairs of its connections: our own, with
+//! queue pairs that may be of other engines than its own, or that of the host, with a NIC's.
 
 use crate::cm::{cm_event, init_attr, Cm, CmEvent, ConnParam};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reason::refuse;
 use crate::roce::peer::PeerAddr;
+use crate::verbs::cause::{asked_port, CauseCode};
 use crate::verbs::types::{
     qp_attr_mask as mask, qp_state, qp_type, AhAttr, Handle, QpAttr, QpInit,
 };
@@ -12,15 +13,78 @@ use crate::verbs::types::{
 /// Q_Key of UD QPs that programs leave to the connection manager (Linux `RDMA_UDP_QKEY`).
 pub const UDP_QKEY: u32 = 0x0123_4567;
 
+/// Implements [`Manager`] for our own manager, by its methods of the same names.
+macro_rules! managers {
+    ($($(#[$doc:meta])* fn $call:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        /// What the rules ask of a connection manager: the calls of [`Cm`] with these names, and
+        /// their errors.
+        #[allow(clippy::missing_errors_doc)]
+        pub trait Manager {
+            /// A peer.
+            type Peer;
+            /// As [`Cm::connect`].
+            fn connect(
+                &mut self,
+                now: u64,
+                id: Handle,
+                to: &Self::Peer,
+                port: u16,
+                qp: Handle,
+                p: &ConnParam<'_>,
+            ) -> Result<()>;
+            $($(#[$doc])* fn $call(&mut self, $($arg: $type),*) -> $out;)*
+        }
+
+        impl Manager for Cm {
+            type Peer = PeerAddr;
+            fn connect(
+                &mut self,
+                now: u64,
+                id: Handle,
+                to: &PeerAddr,
+                port: u16,
+                qp: Handle,
+                p: &ConnParam<'_>,
+            ) -> Result<()> {
+                Cm::connect(self, now, id, to, port, qp, p)
+            }
+            $(fn $call(&mut self, $($arg: $type),*) -> $out {
+                Cm::$call(self, $($arg),*)
+            })*
+        }
+    };
+}
+
+managers! {
+    /// As [`Cm::prepare_accept`].
+    fn prepare_accept(id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()>;
+    /// As [`Cm::accept`].
+    fn accept(now: u64, id: Handle, qp: Handle, p: &ConnParam<'_>) -> Result<()>;
+    /// As [`Cm::establish`].
+    fn establish(id: Handle) -> Result<()>;
+    /// As [`Cm::reject`].
+    fn reject(now: u64, id: Handle, private_data: &[u8]) -> Result<()>;
+    /// As [`Cm::disconnect`].
+    fn disconnect(now: u64, id: Handle) -> Result<()>;
+    /// As [`Cm::qp`].
+    fn qp(id: Handle) -> Result<Handle>;
+    /// As [`Cm::qp_attr`].
+    fn qp_attr(id: Handle, state: u32) -> Result<(QpAttr, u32)>;
+    /// As [`Cm::take_event`].
+    fn take_event() -> Option<CmEvent>;
+}
+
 /// A connection manager, and the QPs that its connections bring up.
 pub trait ManagedQps {
+    /// The manager.
+    type Cm: Manager;
     /// The peer that an address vector names.
     ///
     /// # Errors
     /// As [`super::Guard`]'s `address`.
-    fn address(&mut self, to: &AhAttr) -> Result<PeerAddr>;
+    fn address(&mut self, to: &AhAttr) -> Result<<Self::Cm as Manager>::Peer>;
     /// Calls `f` with the manager. The QPs are not accessible meanwhile.
-    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Cm) -> R) -> R;
+    fn with_cm<R>(&mut self, f: impl FnOnce(&mut Self::Cm) -> R) -> R;
     /// As [`crate::device::Device::qp_query`].
     ///
     /// # Errors
@@ -147,10 +211,41 @@ pub fn disconnect(q: &mut impl ManagedQps, now: u64, id: Handle) -> Result<()> {
     Ok(())
 }
 
+/// The cause that goes with an errno by which the kernel refuses to send.
+pub(super) fn local_refusal(errno: i32) -> CauseCode {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    const EINVAL: i32 = 22;
+    const ENETDOWN: i32 = 100;
+    const ENETUNREACH: i32 = 101;
+    const EHOSTUNREACH: i32 = 113;
+    match errno {
+        EPERM => CauseCode::Firewall,
+        EACCES | EINVAL | ENETDOWN | ENETUNREACH | EHOSTUNREACH => CauseCode::NoRoute,
+        _ => CauseCode::Socket,
+    }
+}
+
+/// The cause of an event that reports a failed attempt, and its arguments.
+pub fn cause_of(e: &CmEvent) -> (CauseCode, u64, u64) {
+    if e.event == cm_event::REJECTED {
+        let (reason, datagram) = (e.status.unsigned_abs().into(), e.qp_type == qp_type::UD);
+        return (CauseCode::Rejected, reason, asked_port(e.remote_port, datagram));
+    }
+    let errno = e.status.unsigned_abs().into();
+    match -e.status {
+        silence if silence == Error::TimedOut.errno() => {
+            (CauseCode::NoAnswer, e.remote_port.into(), 0)
+        }
+        refusal if e.local => (local_refusal(refusal), errno, 0),
+        _ => (CauseCode::PeerUnreachable, errno, 0),
+    }
+}
+
 /// Takes an event, and moves the id's QP: to RTS for an accepted connection, which becomes
 /// ESTABLISHED (CONNECT_ERROR if that fails), and to ERR for a connection that has ended.
 pub fn event(q: &mut impl ManagedQps, now: u64) -> Option<CmEvent> {
-    let mut e = q.with_cm(Cm::take_event)?;
+    let mut e = q.with_cm(Manager::take_event)?;
     let failed = matches!(e.event, cm_event::REJECTED | cm_event::UNREACHABLE);
     let moves = e.qp != 0 && e.qp_type != qp_type::UD;
     match e.event {

@@ -1,6 +1,6 @@
 //! What the device says of its port, its links and its peers: paths, losses, receipts and errors.
 
-use super::cm::local_refusal;
+use super::cm_qps::local_refusal;
 use super::Guard;
 use crate::config::config_flags;
 use crate::receipt::Receipts;

@@ -45,14 +45,9 @@ struct File {
 }
 
 impl<D: Devices> Files<D> {
-    /// No file is open yet. `seed` as for [`Session::new`].
-    pub fn new(devices: D, seed: u64) -> Self {
-        Files {
-            state: Mutex::new(State {
-                session: Session::new(devices, seed),
-                open: BTreeMap::new(),
-            }),
-        }
+    /// No file is open yet.
+    pub fn new(devices: D) -> Self {
+        Files { state: Mutex::new(State { session: Session::new(devices), open: BTreeMap::new() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<D>> {

@@ -79,6 +79,8 @@ pub struct Broker {
     vips: Vips,
     far: Known,
     waiting: Waiting,
+    /// GIDs of the devices that execute verbs, by their names.
+    devices: BTreeMap<String, [u8; 16]>,
     mtu: u32,
     isolated: bool,
 }
@@ -131,11 +133,17 @@ impl Broker {
             vips: Vips::default(),
             far: Known::default(),
             waiting: Waiting::default(),
+            devices: BTreeMap::new(),
             mtu: MTU,
             isolated: false,
         };
         broker.map_again();
         broker
+    }
+
+    /// The device of this name, which executes the verbs of tenants, has this GID: they have it.
+    pub fn note_device(&mut self, name: &str, gid: [u8; 16]) {
+        self.devices.insert(name.into(), gid);
     }
 
     /// Limits the payload of sessions' packets to `mtu` bytes, so that other hosts' links carry

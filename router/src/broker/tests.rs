@@ -83,6 +83,7 @@ fn a_tenant_with_a_device_has_remote_sessions_and_no_others() {
         })
     };
     let mut b = Bench::new(&policy);
+    b.broker.note_device("soft:192.0.2.4", gdrcore_net::addr::Endpoint::v4([192, 0, 2, 4], 0).ip);
     // It waits for no numbers, which are the device's.
     b.broker.resume_by(Keys { key: [1; 16], floor: 0, learn_until: Some(2 * SECOND) });
     let id = b.connect(4);

@@ -7,7 +7,6 @@ use crate::identity::{tenant_of, World};
 use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::addr::DeviceName;
 use gdrcore_net::shm::relay::RINGS;
 use gdrcore_net::via::proto::{
     common_version, feature, mode, Envelope, Hello, Message, Text, Welcome, GIDS, VERSIONS,
@@ -246,11 +245,8 @@ impl Broker {
                 .values()
                 .any(|s| matches!(&s.state, State::Up(up) if up.tenant.name == other))
         };
-        if let Some(at) = tenant.device.as_deref().and_then(|name| DeviceName::parse(name).ok()) {
-            let gid = match at {
-                DeviceName::Soft(at) => at.ip,
-                _ => [0; 16],
-            };
+        if let Some(device) = &tenant.device {
+            let gid = self.devices.get(device).copied().unwrap_or_default();
             return Ok(Kept { number: id, gid, blocks: 0..0 });
         }
         let far = |vip: &[u8; 16]| self.far.find(&tenant.network, vip).is_some();

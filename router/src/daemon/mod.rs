@@ -160,6 +160,8 @@ impl Daemon {
         let at = policy.host.as_ref().map(|host| &host.at);
         let relaying = RelayWorker::start(at, at.and_then(|at| given.udp(at)))?;
         epoll.add(relaying.fd(), RELAY).map_err(said("epoll"))?;
+        let gids: Vec<_> =
+            devices.iter().map(|(name, device)| (name.clone(), device.gid())).collect();
         let remoting = RemoteWorkers::start(devices)?;
         epoll.add(remoting.fd(), REMOTE).map_err(said("epoll"))?;
         let feed = Feed::open(&policy, &epoll)?;
@@ -196,6 +198,7 @@ impl Daemon {
             buffer: Box::new([0; MESSAGE_MAX + 1]),
             log: options.verbose.then(Log::from_environment),
         };
+        gids.iter().for_each(|(name, gid)| daemon.broker.note_device(name, *gid));
         if options.isolated {
             daemon.broker.isolate();
         }

@@ -204,7 +204,8 @@ impl Server {
         self.note_cpu();
         let posted = self.post(None);
         let mut busy = posted | self.complete(IDLE);
-        let is_due = match self.shared.is_nic() {
+        let is_nic = self.shared.is_nic();
+        let is_due = match is_nic {
             // It works by itself, and each look at its events is a system call.
             true => core::mem::take(&mut self.told),
             false => self.pace.is_due(now_ns(), busy),
@@ -212,8 +213,8 @@ impl Server {
         if is_due {
             busy |= self.run_device();
         }
-        // A post may complete a request of another session, and so cause an event.
-        if is_due || posted && self.sessions.values().any(Session::awaits_events) {
+        // A post to a soft device may complete a request of another session, and cause an event.
+        if is_due || !is_nic && posted && self.sessions.values().any(Session::awaits_events) {
             busy |= self.take_cq_events();
         }
         if is_due {

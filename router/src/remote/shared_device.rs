@@ -105,6 +105,11 @@ impl SharedDevice {
         }
     }
 
+    /// Its GID, by which its peers know all tenants of it.
+    pub fn gid(&self) -> [u8; 16] {
+        self.device().facts().map(|attr| attr.gid).unwrap_or_default()
+    }
+
     /// Whether it is a NIC. That works by itself, and each look at its events is a system call; a
     /// soft device works in rounds, and looks at its events for nothing.
     pub fn is_nic(&self) -> bool {
@@ -140,10 +145,13 @@ impl SharedDevice {
         self.device().cq_arm(cq, true)
     }
 
-    /// Whether the device's connection manager has events. Cheaper than to take none. A NIC has no
-    /// connection manager.
+    /// Whether the device's connection manager may have events. Cheaper than to take none; of a NIC
+    /// its descriptor tells.
     pub fn has_cm_events(&self) -> bool {
-        matches!(self.backend, Backend::Soft { device, .. } if device.has_cm_events())
+        match self.backend {
+            Backend::Soft { device, .. } => device.has_cm_events(),
+            Backend::Nic(_) => true,
+        }
     }
 
     /// Readable when the device has work.
@@ -201,6 +209,9 @@ fn open_nic(name: &str) -> Result<(Backend, Map)> {
         "" => e,
         words => reason::refused(e, format_args!("{words}")),
     })?;
+    // Its files are open before the router confines itself. A host without it has its reason for
+    // tenants that ask.
+    let _ = device.cm();
     Ok((Backend::Nic(device), map))
 }
 

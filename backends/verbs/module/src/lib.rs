@@ -5,12 +5,14 @@
 //! * `device`: list, open, ports, GIDs. `objects`: the objects of an open device. `queue_pairs`,
 //!   `qp_init`: its queue pairs. `mlx5`: those of DC.
 //! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
+//! * `cm`: librdmacm, opened when it is asked for.
 //!
-//! The module's only state is the addresses of libmlx5's functions. Objects are libibverbs' own
+//! The module's only state is the addresses of libmlx5's functions and librdmacm's. Objects are libibverbs' own
 //! pointers, and the other side of the table manages their lifetime.
 
 #![cfg(feature = "ibverbs")]
 
+mod cm;
 mod context_ops;
 mod convert;
 mod device;
@@ -76,6 +78,7 @@ static MODULE: Module = Module {
     channel_destroy: objects::channel_destroy,
     cq_event: events::cq_event,
     async_event: events::async_event,
+    cm: cm::CALLS,
 };
 
 /// The table ([`gdrcore_verbs::abi::EntryPoint`]). Any thread.

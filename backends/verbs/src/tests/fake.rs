@@ -29,6 +29,8 @@ pub static RELEASE: AtomicU32 = AtomicU32::new(0);
 /// Extended opcodes that the driver knows, and those of the last request for a queue pair.
 pub static KNOWN: AtomicU32 = AtomicU32::new(0);
 pub static ASKED: AtomicU32 = AtomicU32::new(0);
+/// The state of all queue pairs: that of the last modify.
+pub static QP_STATE: AtomicU32 = AtomicU32::new(qp_state::RTS);
 /// The room of the send queue in the extended calls, in requests.
 pub static ROOM: AtomicU32 = AtomicU32::new(0);
 /// The posts: the call of each, with the ids of its requests.
@@ -282,7 +284,16 @@ unsafe extern "C" fn qp_create(
     command()
 }
 
-unsafe extern "C" fn qp_modify(_: Object, _: *const QpAttr, _: u32, _: *const Source) -> c_int {
+unsafe extern "C" fn qp_modify(
+    _: Object,
+    attr: *const QpAttr,
+    set: u32,
+    _: *const Source,
+) -> c_int {
+    if set & qp_attr_mask::STATE != 0 {
+        // SAFETY: as above.
+        QP_STATE.store(unsafe { (*attr).qp_state }, SeqCst);
+    }
     command()
 }
 
@@ -308,7 +319,7 @@ unsafe extern "C" fn post_extended(_: Object, wr: *const SendWr) -> c_int {
 
 unsafe extern "C" fn qp_query(_: Object, _: u32, out: *mut QpAttr) -> c_int {
     // SAFETY: as above.
-    unsafe { out.write(QpAttr { qp_state: qp_state::RTS, ..QpAttr::default() }) };
+    unsafe { out.write(QpAttr { qp_state: QP_STATE.load(SeqCst), ..QpAttr::default() }) };
     command()
 }
 
@@ -379,6 +390,7 @@ pub static MODULE: Module = Module {
     channel_destroy: end,
     cq_event,
     async_event,
+    cm: super::fake_cm::CALLS,
 };
 
 /// A NIC that exists, and the descriptors that report its end. They must live as long as the NIC.
@@ -388,6 +400,7 @@ pub fn open() -> (&'static VerbsDevice, [Fd; 2]) {
     CHANNEL_FD.store(fds[1].raw() as u32, SeqCst);
     STATE.store(0, SeqCst);
     DONE.store(0, SeqCst);
+    QP_STATE.store(qp_state::RTS, SeqCst);
     lock(&POSTED).clear();
     let config = Config::default();
     let bytes = VerbsDevice::memsize("verbs:fake0", &config).unwrap();

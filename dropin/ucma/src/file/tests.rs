@@ -59,7 +59,7 @@ impl Open<'_> {
 
 #[test]
 fn the_descriptor_counts_events() {
-    let files = Files::new(session_lab::open(), 1);
+    let files = Files::new(session_lab::open());
     let f = Open::new(&files, libc::O_NONBLOCK | libc::O_CLOEXEC);
     assert_eq!(f.event(), Err(Error::Again));
     assert!(!is_readable(f.raw()));
@@ -85,7 +85,7 @@ fn the_descriptor_counts_events() {
 
 #[test]
 fn a_program_that_waits_is_woken() {
-    let files = Files::new(session_lab::open(), 1);
+    let files = Files::new(session_lab::open());
     let f = Open::new(&files, 0);
     std::thread::scope(|s| {
         let waiter = s.spawn(|| f.event());
@@ -98,7 +98,7 @@ fn a_program_that_waits_is_woken() {
 #[test]
 fn bad_addresses_and_bad_descriptors_are_errors() {
     gdrcore_net::fault::install().unwrap();
-    let files = Files::new(session_lab::open(), 1);
+    let files = Files::new(session_lab::open());
     let f = Open::new(&files, 0);
     assert_eq!(files.write(f.raw(), 8, 24), Err(Error::Fault));
     assert_eq!(

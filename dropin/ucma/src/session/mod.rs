@@ -98,8 +98,6 @@ struct ProgramId {
     device: Option<usize>,
     src: Option<Addr>,
     dst: Option<Addr>,
-    /// First PSN that this side expects; also its first of UD.
-    psn: u32,
     qkey: u32,
     traffic_class: u8,
     /// The ACK timeout that the program has set.
@@ -127,7 +125,6 @@ pub struct Session<D> {
     /// The program's id of each id of the connection manager.
     by_handle: BTreeMap<(usize, Handle), u32>,
     last: u32,
-    random: u64,
 }
 
 /// Bytes for the program, and their destination.
@@ -152,8 +149,8 @@ const UDP_QKEY: u32 = 0x0123_4567;
 const BITS_24: u32 = 0xff_ffff;
 
 impl<D: Devices> Session<D> {
-    /// A session without channels. `seed` makes PSNs unpredictable.
-    pub fn new(devices: D, seed: u64) -> Self {
+    /// A session without channels.
+    pub fn new(devices: D) -> Self {
         Session {
             devices,
             channels: BTreeMap::new(),
@@ -161,7 +158,6 @@ impl<D: Devices> Session<D> {
             groups: BTreeMap::new(),
             by_handle: BTreeMap::new(),
             last: 0,
-            random: seed,
         }
     }
 
@@ -308,15 +304,6 @@ impl<D: Devices> Session<D> {
         }
     }
 
-    /// splitmix64.
-    fn psn(&mut self) -> u32 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) as u32 & BITS_24
-    }
-
     /// The id, if it is in this channel.
     fn owned(&self, channel: u32, id: u32) -> Result<u32> {
         match self.ids.get(&id) {
@@ -363,7 +350,7 @@ impl<D: Devices> Session<D> {
 
 impl ProgramId {
     /// A new id. `uid` 0: for a request that the program has not accepted.
-    fn new(channel: u32, ps: u16, qp_type: u32, psn: u32, uid: u64) -> ProgramId {
+    fn new(channel: u32, ps: u16, qp_type: u32, uid: u64) -> ProgramId {
         ProgramId {
             channel,
             uid,
@@ -374,7 +361,6 @@ impl ProgramId {
             device: None,
             src: None,
             dst: None,
-            psn,
             qkey: UDP_QKEY,
             traffic_class: 0,
             ack_timeout: None,
@@ -399,7 +385,7 @@ impl ProgramId {
                 p.qp_num
             },
             qp_type: self.qp_type,
-            psn: Some(self.psn),
+            psn: None,
             responder_resources: p.responder_resources,
             initiator_depth: p.initiator_depth,
             retry_count: p.retry_count.min(7),

@@ -56,8 +56,8 @@ impl<D: Devices> Session<D> {
         if !self.channels.contains_key(&channel) {
             return Err(Error::Os(9));
         }
-        let (id, psn) = (self.fresh(), self.psn());
-        self.ids.insert(id, ProgramId::new(channel, ps, qp_type, psn, uid));
+        let id = self.fresh();
+        self.ids.insert(id, ProgramId::new(channel, ps, qp_type, uid));
         Ok(created(id))
     }
 
@@ -340,9 +340,6 @@ impl<D: Devices> Session<D> {
             if state == qp_state::INIT && i.qp_type == qp_type::UC {
                 attr.qp_access_flags &= gdrcore_core::verbs::types::access::REMOTE_WRITE;
             }
-            if m & mask::RQ_PSN != 0 {
-                attr.rq_psn = i.psn;
-            }
             if m & mask::MIN_RNR_TIMER != 0 && !i.rnr_endless {
                 // As the kernel: a peer that retries five times then gives this side three seconds
                 // to post a receive, not three milliseconds. With endless retries the short wait is
@@ -360,13 +357,7 @@ impl<D: Devices> Session<D> {
     }
 
     fn datagram_attr(&self, i: &ProgramId, state: u32) -> (QpAttr, u32) {
-        let attr = QpAttr {
-            qp_state: state,
-            port_num: 1,
-            qkey: i.qkey,
-            sq_psn: i.psn,
-            ..QpAttr::default()
-        };
+        let attr = QpAttr { qp_state: state, port_num: 1, qkey: i.qkey, ..QpAttr::default() };
         let m = match state {
             qp_state::INIT => mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY,
             qp_state::RTS => mask::STATE | mask::SQ_PSN,

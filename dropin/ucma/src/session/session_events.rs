@@ -114,7 +114,6 @@ impl<D: Devices> Session<D> {
         // The library moves the QP before the program passes the RNR retry count to accept. Most
         // programs pass the request's count.
         let rnr_endless = e.rnr_retry == super::RNR_ENDLESS;
-        let psn = self.psn();
         let src = self.own_address(device, e.local_port, if like.is_any() { &peer } else { &like });
         let id = self.fresh();
         self.by_handle.insert((device, e.id), id);
@@ -129,7 +128,7 @@ impl<D: Devices> Session<D> {
                 traffic_class,
                 ack_timeout,
                 rnr_endless,
-                ..ProgramId::new(channel, ps, e.qp_type, psn, 0)
+                ..ProgramId::new(channel, ps, e.qp_type, 0)
             },
         );
         let (number, arrival) = (e.event, e.arrival);

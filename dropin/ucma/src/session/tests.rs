@@ -45,7 +45,7 @@ impl Program {
     }
 
     fn on(devices: Lab) -> Program {
-        let mut s = Session::new(devices, 42);
+        let mut s = Session::new(devices);
         let channel = s.open();
         Program { s, channel, option: 0x20 }
     }

@@ -19,6 +19,8 @@ use gdrcore_core::verbs::types::{qp_attr_mask, AhAttr, Handle, QpAttr, QpInit};
 struct AllQps<'d>(&'d SoftDevice);
 
 impl ManagedQps for AllQps<'_> {
+    type Cm = Cm;
+
     fn address(&mut self, to: &AhAttr) -> Result<PeerAddr> {
         self.0.manager().lock()?.address(to)
     }
