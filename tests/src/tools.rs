@@ -21,6 +21,11 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// An error unless this process is root's.
+pub fn as_root() -> Result<(), String> {
+    is_root().then_some(()).ok_or_else(|| "only root can do it".into())
+}
+
 /// The folder that keeps other users from what was built; `None`: they may enter all.
 pub fn closed_to_others() -> Option<PathBuf> {
     let may_pass = |dir: &Path| dir.metadata().is_ok_and(|m| m.mode() & 1 == 1);
@@ -219,6 +224,30 @@ pub fn find(program: &str) -> Option<PathBuf> {
         p.is_file() && unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0
     };
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
+}
+
+/// The path of a program; an error if it is not installed.
+pub fn installed(program: &str) -> Result<PathBuf, String> {
+    find(program).ok_or_else(|| format!("{program} is not installed"))
+}
+
+/// An error unless C programs of libibverbs and librdmacm can be compiled.
+pub fn verbs_compiler() -> Result<(), String> {
+    installed("cc")?;
+    let headers = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+    match headers.iter().find(|h| !Path::new("/usr/include").join(h).exists()) {
+        Some(header) => Err(format!("no <{header}> (libibverbs-dev, librdmacm-dev)")),
+        None => Ok(()),
+    }
+}
+
+/// Compiles a program of libibverbs from `tests/c` into a folder of the test; an error: as
+/// [`verbs_compiler`].
+pub fn verbs_program(test: &str, name: &str, more: &[&str]) -> Result<(PathBuf, Scratch), String> {
+    verbs_compiler()?;
+    let dir = scratch(test);
+    let program = compile("cc", name, &dir, &[more, &["-libverbs", "-lpthread"]].concat());
+    Ok((program, dir))
 }
 
 /// Compiles a file of `tests/c`, or of a folder of it (`folder/name`), into a folder; `compiler` is

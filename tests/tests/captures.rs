@@ -8,10 +8,10 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::place;
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -119,10 +119,7 @@ fn packets_after_the_kernels_segmentation_are_right() {
     let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
         skip!("dumpcap or ethtool is not installed, or not for this user");
     };
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     for address in ["fd42::1/128", "fd42::2/128"] {
         lab.admin(0, &["addr", "add", address, "dev", "lo", "nodad"]).expect("an address");
     }

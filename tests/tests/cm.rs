@@ -16,8 +16,8 @@ use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, limit_ms, run_until};
 use gdrcore_tests::soft::{self, over_each, Soft};
-use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, loopback, run, scratch, Running};
+use gdrcore_tests::{library, or_skip};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -341,7 +341,7 @@ fn garbage_at_qp1_is_counted_and_ignored() {
 
 #[test]
 fn tshark_names_every_message_on_the_wire() {
-    let Some(tshark) = find("tshark") else { skip!("tshark is not installed") };
+    let tshark = or_skip!(installed("tshark"));
     let file = scratch("cm-pcap");
     let path = file.join("cm.pcap");
     let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

@@ -1,15 +1,13 @@
 //! DC by the C API, as a C program uses it (tests/c/dc.c), on devices without a NIC.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::or_skip;
+use gdrcore_tests::tools::{installed, loopback, run, scratch};
 use std::process::Command;
 
 #[test]
 fn one_initiator_reaches_64_targets_and_64_initiators_one() {
-    if find("cc").is_none() {
-        skip!("cc is not installed");
-    }
+    or_skip!(installed("cc"));
     let dir = scratch("dc");
     let program = library::program("dc", &dir);
     let soft = |n| format!("soft:{}", loopback(97, n));

@@ -1,9 +1,9 @@
 //! The way from an empty machine to the first program: what `make` needs, and what it says without.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Done};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -90,9 +90,7 @@ fn nothing_needs_a_function_that_glibc_2_28_lacks() {
     let line = |kind: &str| format!(" 7: 0 0 FUNC {kind} DEFAULT  UND gettid@GLIBC_2.30 (4)");
     assert_eq!(later_functions(&line("GLOBAL")), ["gettid@GLIBC_2.30"]);
     assert_eq!(later_functions(&line("WEAK")), [""; 0]);
-    if find("readelf").is_none() {
-        skip!("readelf is not installed (binutils)");
-    }
+    or_skip!(installed("readelf"));
     let (bin, drop_in) = (library::router(), library::dropin());
     let files = [
         library::build().join("libgdrcore.so"),
@@ -143,9 +141,7 @@ fn has_pages(prefix: &Path, programs: &[&str]) {
             assert!(told.ok(), "{name}: {}", told.output);
         }
     }
-    if find("mandoc").is_none() {
-        skip!("what mandoc thinks of the pages: mandoc is not installed (mandoc)");
-    }
+    or_skip!(installed("mandoc"));
 }
 
 #[test]

@@ -4,11 +4,12 @@
 
 use gdrcore_tests::debian_root::DebianRoot;
 use gdrcore_tests::patience::wait_for;
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{
-    compile, find, is_root, loopback, run, scratch, target_dir, Running, Scratch,
+    as_root, compile, find, installed, loopback, run, scratch, target_dir, verbs_compiler, Running,
+    Scratch,
 };
+use gdrcore_tests::{or_skip, skip};
 use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -112,10 +113,7 @@ fn serves(release: &str) {
     if let Some(tool) = lacks().or_else(|| find("bwrap").is_none().then_some("bwrap")) {
         skip!("{tool} is not installed (scripts/deps.sh dist)");
     }
-    let system = match DebianRoot::installed(release) {
-        Ok(system) => system,
-        Err(why) => skip!("{why}"),
-    };
+    let system = or_skip!(DebianRoot::installed(release));
     let dir = scratch(&format!("dist-{release}"));
     let at = dir.join("root");
     system.copy_to(&at);
@@ -179,10 +177,7 @@ fn the_steps_of_the_action_install_the_wheel_and_check_it() {
     if let Some(tool) = lacks().or_else(|| find("bwrap").is_none().then_some("bwrap")) {
         skip!("{tool} is not installed (scripts/deps.sh dist)");
     }
-    let system = match DebianRoot::installed("bookworm") {
-        Ok(system) => system,
-        Err(why) => skip!("{why}"),
-    };
+    let system = or_skip!(DebianRoot::installed("bookworm"));
     let dir = scratch("dist-action");
     let at = dir.join("root");
     system.copy_to(&at);
@@ -254,10 +249,7 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
     if find("musl-gcc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no program of musl can be compiled (apt-get install musl-tools libibverbs-dev)");
     }
-    let dir = match unpacked("x86_64-linux-musl", "x86_64-unknown-linux-musl") {
-        Ok(dir) => dir,
-        Err(why) => skip!("{why}"),
-    };
+    let dir = or_skip!(unpacked("x86_64-linux-musl", "x86_64-unknown-linux-musl"));
     let (headers, drop_in) = ("-idirafter", format!("-L{}", dir.join("lib/gdrcore").display()));
     let machine = format!("/usr/include/{ARCH}-linux-gnu");
     let more = [headers, "/usr/include", headers, &machine, &drop_in, "-libverbs"];
@@ -280,10 +272,7 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no <infiniband/verbs.h> (apt-get install libibverbs-dev)");
     }
-    let dir = match unpacked("aarch64-linux-gnu", "aarch64-unknown-linux-gnu") {
-        Ok(dir) => dir,
-        Err(why) => skip!("{why}"),
-    };
+    let dir = or_skip!(unpacked("aarch64-linux-gnu", "aarch64-unknown-linux-gnu"));
     let emulated = |program: &Path| {
         let mut c = Command::new("qemu-aarch64");
         c.args(["-L", "/usr/aarch64-linux-gnu"]).arg(program);
@@ -360,16 +349,11 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
 
 #[test]
 fn the_image_starts_in_runc() {
-    let image = match image(ARCH) {
-        Ok(image) => image,
-        Err(why) => skip!("{why}"),
-    };
+    let image = or_skip!(image(ARCH));
     if let Some(tool) = ["umoci", "runc"].into_iter().find(|t| find(t).is_none()) {
         skip!("{tool} is not installed ({tool})");
     }
-    if !is_root() {
-        skip!("runc makes this container for root alone");
-    }
+    or_skip!(as_root());
     let dir = scratch("dist-runc");
     unpack(&image, &dir);
     // The program and its words in place of those of the image, whose terminal this is not.
@@ -401,10 +385,7 @@ fn the_image_starts_in_runc() {
 
 #[test]
 fn the_image_starts_in_podman() {
-    let image = match image(ARCH) {
-        Ok(image) => image,
-        Err(why) => skip!("{why}"),
-    };
+    let image = or_skip!(image(ARCH));
     if let Some(tool) = ["podman", "runc"].into_iter().find(|t| find(t).is_none()) {
         skip!("{tool} is not installed ({tool})");
     }
@@ -452,10 +433,7 @@ fn the_image_for_aarch64_starts_by_qemu() {
     if !all() {
         skip!("make test-dist packs and runs what is for aarch64");
     }
-    let image = match image("aarch64") {
-        Ok(image) => image,
-        Err(why) => skip!("{why}"),
-    };
+    let image = or_skip!(image("aarch64"));
     if let Some(tool) = ["bwrap", "umoci", "unshare"].into_iter().find(|t| find(t).is_none()) {
         skip!("{tool} is not installed (scripts/deps.sh test)");
     }
@@ -550,7 +528,7 @@ fn no_library_needs_an_executable_stack() {
 
 #[test]
 fn lintian_finds_nothing_in_the_packages() {
-    let Some(lintian) = find("lintian") else { skip!("lintian is not installed") };
+    let lintian = or_skip!(installed("lintian"));
     if let Some(tool) = lacks() {
         skip!("{tool} is not installed (scripts/deps.sh dist)");
     }
@@ -582,9 +560,7 @@ fn the_sample_project_passes_with_the_wheel() {
     if !sees("import pytest") {
         skip!("no pytest (python3-pytest)");
     }
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no compiler, or no libibverbs-dev");
-    }
+    or_skip!(verbs_compiler());
     if let Some(tool) = lacks().or_else(|| find("unshare").is_none().then_some("unshare")) {
         skip!("{tool} is not installed (scripts/deps.sh dist)");
     }
@@ -603,8 +579,6 @@ fn the_sample_project_passes_with_the_wheel() {
     c.current_dir(&dir).env("PYTHONPATH", dir.join("site"));
     let done = run(&mut c, 300);
     assert!(done.ok() && done.output.contains("2 passed"), "{}", done.output);
-    if find("cmake").is_none() {
-        skip!("the sample project by CTest: cmake is not installed (cmake)");
-    }
+    or_skip!(installed("cmake"));
     assert!(done.output.contains("100% tests passed"), "{}", done.output);
 }

@@ -7,8 +7,11 @@ use gdrcore_tests::dropin::{
 use gdrcore_tests::patience::{self, wait_for};
 use gdrcore_tests::rdmacm::counted;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
+use gdrcore_tests::{library, or_skip, skip};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,9 +24,7 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
             if path == "udp" && i > 0 {
                 continue;
             }
-            let Some(pair) = Pair::new(tool, arguments, n) else {
-                skip!("no {tool} (ibverbs-utils, perftest)")
-            };
+            let pair = or_skip!(Pair::new(tool, arguments, n));
             let pair = pair.over(path);
             let [server, client] = pair.run();
             assert!(
@@ -41,7 +42,7 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
 #[test]
 fn the_exports_are_those_of_debians_libraries() {
     let ours = library::dropin().join("libibverbs.so.1");
-    let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
+    let ours = or_skip!(exports(&ours));
     let listed = table("ibverbs.txt");
     assert!(listed.len() > 600, "the table has shrunk");
     // Drivers and tools of a release look for symbols with its private version: each number must be
@@ -53,7 +54,7 @@ fn the_exports_are_those_of_debians_libraries() {
     assert_eq!(without_defaults(&ours), listed);
     // On a machine with Debian's own library: its names and its defaults are in the table.
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
-    if let Some(theirs) = theirs.exists().then(|| exports(theirs)).flatten() {
+    if let Some(theirs) = theirs.exists().then(|| exports(theirs).ok()).flatten() {
         assert!(without_defaults(&theirs).is_subset(&listed));
         let defaults: Vec<_> =
             theirs.iter().filter(|n| n.contains("@@") && !ours.contains(*n)).collect();
@@ -63,7 +64,7 @@ fn the_exports_are_those_of_debians_libraries() {
 
 #[test]
 fn the_devices_are_listed_and_described() {
-    let Some(tool) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
+    let tool = or_skip!(installed("ibv_devinfo"));
     let address = loopback(90, 1);
     let info = run(command(tool, &address).arg("-v"), 20);
     for part in [
@@ -76,7 +77,7 @@ fn the_devices_are_listed_and_described() {
     ] {
         assert!(info.ok() && info.output.contains(part), "{part}: {}", info.output);
     }
-    let Some(tool) = find("ibv_devices") else { skip!("no ibv_devices (ibverbs-utils)") };
+    let tool = or_skip!(installed("ibv_devices"));
     let all = run(command(&tool, &address).env_remove("GDRC_ADDRESS"), 20);
     // The devices include 127.0.0.1, whatever interfaces this machine has.
     assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{}", all.output);
@@ -110,9 +111,7 @@ fn rdma_cores_ping_pongs_run_unmodified() {
 fn programs_for_lids_only_run_with_an_option() {
     for (kind, arguments) in [("rc", "-c"), ("uc", "-c"), ("ud", "-c"), ("srq", "-c -q 4")] {
         let tool = format!("ibv_{kind}_pingpong");
-        let Some(with) = Pair::new(&tool, arguments, 98) else {
-            skip!("no {tool} (ibverbs-utils)")
-        };
+        let with = or_skip!(Pair::new(&tool, arguments, 98));
         let [server, client] = with.with_lids().run();
         assert!(server.ok() && client.ok(), "{tool}: {server:?} {client:?}");
         assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
@@ -123,9 +122,7 @@ fn programs_for_lids_only_run_with_an_option() {
         "the ping-pong passed without LIDs: {server:?} {client:?}"
     );
     let dir = scratch("dropin-lid");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     let done = run(command(&program, &loopback(98, 3)).env("GDRC_LID", "1").arg("lid"), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
     let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program)
@@ -137,9 +134,7 @@ fn programs_for_lids_only_run_with_an_option() {
 #[test]
 fn our_pingpong_runs_against_rdma_cores() {
     for (i, kind) in ["rc", "uc", "ud"].iter().enumerate() {
-        let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else {
-            skip!("no ibv_{kind}_pingpong (ibverbs-utils)")
-        };
+        let tool = or_skip!(installed(&format!("ibv_{kind}_pingpong")));
         for ours_waits in [true, false] {
             let n = 97 + 2 * i as u32 + u32::from(ours_waits);
             let (near, far, port) = (loopback(n, 1), loopback(n, 2), free_port());
@@ -226,20 +221,16 @@ fn perftests_bandwidth_tools_run_unmodified() {
     all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
 }
 
-/// Compiles a file of `tests/c`; `None`: libibverbs's headers are not installed.
-fn compiled(dir: &std::path::Path, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return None;
-    }
-    Some(compile("cc", name, dir, flags))
+/// Compiles a file of `tests/c`; an error: as [`verbs_compiler`].
+fn compiled(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    verbs_compiler()?;
+    Ok(compile("cc", name, dir, flags))
 }
 
 #[test]
 fn a_program_of_libibverbs_finds_everything_as_documented() {
     let dir = scratch("dropin-c");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     for mode in [
         "router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits",
         "stack", "leaks",
@@ -248,7 +239,7 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
         assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
     }
     // The versions that FreeFlow's router imports: nothing newer than 1.1.
-    let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
+    let readelf = or_skip!(installed("readelf"));
     let needs = run(Command::new(readelf).args(["-W", "-V"]).arg(&program), 20).output;
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
@@ -256,12 +247,8 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
 #[test]
 fn programs_run_unmodified_on_a_device_of_several_engines() {
     let dir = scratch("dropin-engines");
-    let (Some(threads), Some(program)) = (
-        compiled(&dir, "verbs_threads", &["-libverbs", "-lpthread"]),
-        compiled(&dir, "verbs", &["-libverbs"]),
-    ) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let threads = or_skip!(compiled(&dir, "verbs_threads", &["-libverbs", "-lpthread"]));
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     // Without a number of engines: one for each CPU.
     let by_default = std::thread::available_parallelism().expect("CPUs").to_string();
     for engines in [None, Some("1"), Some("2"), Some("3")] {
@@ -302,9 +289,7 @@ fn programs_run_unmodified_on_a_device_of_several_engines() {
 #[test]
 fn commands_written_to_a_context_are_answered_or_refused() {
     let dir = scratch("dropin-commands");
-    let Some(program) = compiled(&dir, "commands", &["-libverbs", "-lpthread"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "commands", &["-libverbs", "-lpthread"]));
     let done = run(command(&program, &loopback(94, 7)).arg("refused"), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
     let mut launched = gdrcore_tests::rdmacm::command(Some(&loopback(94, 7)), &[], &program);
@@ -315,9 +300,7 @@ fn commands_written_to_a_context_are_answered_or_refused() {
 #[test]
 fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
     let dir = scratch("dropin-herd");
-    let Some(program) = compiled(&dir, "herd", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "herd", &["-libverbs"]));
     let done = run(&mut command(&program, &loopback(94, 4)), 60);
     assert!(done.ok(), "{:?} {}", done.status, done.output);
 }
@@ -329,9 +312,7 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     let (l, i) =
         (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
     let flags = [i.as_str(), l.as_str(), "-lgdrcore", "-ldl"];
-    let Some(program) = compiled(&dir, "verbs_dlopen", &flags) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs_dlopen", &flags));
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
         .expect("a link");
     let mut c = command(&program, &loopback(94, 2));
@@ -366,9 +347,7 @@ fn the_survivor_of_a_killed_peer_gets_an_error_and_the_next_run_works() {
     for (tool, arguments) in
         [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")]
     {
-        if Pair::new(tool, arguments, 96).is_none() {
-            skip!("no {tool} (ibverbs-utils, perftest)");
-        }
+        or_skip!(installed(tool));
         for victim in ["server", "client"] {
             // A program that has nothing outstanding and only waits for a message gets no error, as
             // with a NIC. On a busy CPU that is every second case: the victim's thread has
@@ -408,9 +387,7 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
         skip!("no libibverbs.so.1 (libibverbs1)");
     }
     let dir = scratch("dropin-bundled");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs", "-Wl,-rpath,$ORIGIN"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs", "-Wl,-rpath,$ORIGIN"]));
     let (old, new) = (b"libibverbs.so.1", b"libibverbz.so.1");
     renamed(theirs, &dir.join("libibverbz.so.1"), old, new);
     renamed(&program, &dir.join("bundled"), old, new);

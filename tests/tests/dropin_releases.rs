@@ -3,8 +3,8 @@
 use gdrcore_tests::debian_root::{DebianRoot, LAUNCHER};
 use gdrcore_tests::dropin::{both, exports, free_port, without_defaults};
 use gdrcore_tests::rdmacm::{has_served, wait_until_it_listens};
-use gdrcore_tests::tools::{find, loopback, run, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, loopback, run, Running};
+use gdrcore_tests::{library, or_skip, skip};
 use std::path::Path;
 use std::time::Duration;
 
@@ -65,14 +65,9 @@ fn can_load(root: &DebianRoot) -> bool {
 }
 
 fn serves_the_release(release: &str, n: u32) {
-    if find("readelf").is_none() {
-        skip!("no readelf (binutils)");
-    }
+    or_skip!(installed("readelf"));
     library::dropin();
-    let root = match DebianRoot::new(release) {
-        Ok(root) => root,
-        Err(why) => skip!("{why}"),
-    };
+    let root = or_skip!(DebianRoot::new(release));
     for library in ["libibverbs.so.1", "libmlx5.so.1"] {
         assert_eq!(missing(&root, library), [""; 0], "{library} of {release}");
     }

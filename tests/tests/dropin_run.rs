@@ -6,8 +6,10 @@ use gdrcore_core::wire::ip::ETHERNET_LEN;
 use gdrcore_core::wire::pcap::Records;
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::rdmacm::{command, counted};
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{
+    installed, loopback, run, scratch, verbs_program, Done, Running, Scratch,
+};
+use gdrcore_tests::{library, or_skip};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -25,15 +27,11 @@ struct Contexts {
 }
 
 impl Contexts {
-    /// `None`: libibverbs's headers are not installed.
-    fn new(test: &str, last: u32) -> Option<Contexts> {
-        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-            return None;
-        }
+    /// An error: as [`verbs_program`].
+    fn new(test: &str, last: u32) -> Result<Contexts, String> {
         library::dropin();
-        let dir = scratch(test);
-        let program = compile("cc", "contexts", &dir, &["-libverbs"]);
-        Some(Contexts { program, dir, address: loopback(43, last) })
+        let (program, dir) = verbs_program(test, "contexts", &[])?;
+        Ok(Contexts { program, dir, address: loopback(43, last) })
     }
 
     fn command(&self, options: &[&str], arguments: &[&str]) -> Command {
@@ -62,9 +60,7 @@ fn times(done: &Done, counter: &str) -> usize {
 
 #[test]
 fn counters_are_printed_once_by_each_process_however_it_ends() {
-    let Some(p) = Contexts::new("stats", 1) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("stats", 1));
     // Ends by itself, after three contexts.
     let done = run(&mut p.command(&["--stats"], &["3"]), 60);
     assert!(done.ok(), "{}", done.output);
@@ -114,9 +110,7 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
 
 #[test]
 fn each_variable_with_a_wrong_value_is_reported_once() {
-    let Some(p) = Contexts::new("wrong-values", 5) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("wrong-values", 5));
     let wrong = [("GDRC_KEEPALIVE", "soon"), ("GDRC_QPS", "0"), ("GDRC_ENGINES", "65")];
     let done = run(p.command(&[], &["2"]).envs(wrong).env("GDRC_STATS", "0"), 60);
     assert!(done.ok() && !done.output.contains("sent_pkts"), "{}", done.output);
@@ -128,9 +122,7 @@ fn each_variable_with_a_wrong_value_is_reported_once() {
 
 #[test]
 fn counters_that_cannot_be_printed_are_an_error() {
-    let Some(p) = Contexts::new("stats-full", 2) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("stats-full", 2));
     let status = |options: &[&str]| {
         let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
         let mut c = p.command(options, &["1"]);
@@ -148,9 +140,7 @@ fn counters_that_cannot_be_printed_are_an_error() {
 
 #[test]
 fn a_capture_has_the_packets_of_every_context_and_starts_anew_with_each_run() {
-    let Some(p) = Contexts::new("capture", 3) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("capture", 3));
     let file = p.dir.join("file.pcap");
     let pcap = file.to_str().expect("a plain path");
     for _ in 0..2 {
@@ -188,9 +178,7 @@ fn a_capture_has_the_packets_of_every_context_and_starts_anew_with_each_run() {
 
 #[test]
 fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
-    let Some(p) = Contexts::new("capture-full", 4) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("capture-full", 4));
     let file = p.dir.join("file.pcap");
     let mut sh = command(
         Some(&p.address),
@@ -216,9 +204,7 @@ fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
 /// holds the packets of both.
 #[test]
 fn a_capture_has_the_packets_between_processes_of_one_host() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     library::dropin();
     let dir = scratch("capture-host");
     let exchange = |options: &[&str]| {

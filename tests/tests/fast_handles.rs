@@ -2,16 +2,14 @@
 //! (tests/c/fast.c), on devices without a NIC. The test `verbs` runs the same program on a NIC.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::tools::{installed, loopback, run, scratch};
 use std::process::Command;
 
 /// Builds the program with a compiler and runs it on devices of both kinds that every machine has.
 fn fast(compiler: &str, flags: &[&str]) {
-    if find(compiler).is_none() {
-        skip!("{compiler} is not installed");
-    }
+    or_skip!(installed(compiler));
     let lib = library::build();
     let dir =
         scratch(&format!("fast-{}", flags.last().expect("a standard").trim_start_matches("-std=")));

@@ -2,11 +2,11 @@
 //! of its man page, changes nothing, and is in the log and in the trace.
 
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run};
+use gdrcore_tests::tools::{installed, loopback, run};
 
-fn program(test: &str, place: u32) -> Option<Program> {
+fn program(test: &str, place: u32) -> Result<Program, String> {
     Program::new("call_faults", test, loopback(103, place))
 }
 
@@ -42,7 +42,7 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
         ("ibv_dealloc_pd", "EBUSY"),
         ("ibv_close_device", "EBUSY"),
     ];
-    let Some(p) = program("call-faults", 0) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-faults", 0));
     let rules = first(CALLS);
     let options = ["--fault", &rules, "--seed", "7", "--fault-log", "log", "--trace=trace"];
     let done = p.run(&options, &["forms"]);
@@ -65,7 +65,7 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
 
 #[test]
 fn a_post_that_fails_posts_nothing() {
-    let Some(p) = program("call-posts", 1) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-posts", 1));
     let rules = first(&[
         ("ibv_post_send", "ENOMEM"),
         ("ibv_post_recv", "EINVAL"),
@@ -77,7 +77,7 @@ fn a_post_that_fails_posts_nothing() {
 
 #[test]
 fn calls_of_all_threads_count_and_a_child_counts_anew() {
-    let Some(p) = program("call-threads", 2) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-threads", 2));
     let options = ["--fault", "call ibv_query_device every 10 errno EIO"];
     let done = p.run(&options, &["threads"]);
     assert!(done.ok() && done.output.contains("1000 faults"), "{}", done.output);
@@ -89,7 +89,7 @@ fn calls_of_all_threads_count_and_a_child_counts_anew() {
 
 #[test]
 fn a_file_of_the_program_gets_no_lines_of_the_log() {
-    let Some(p) = program("call-closed", 3) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-closed", 3));
     let options = ["--fault", "call ibv_fork_init errno ENOMEM", "--fault-log", "log"];
     let done = p.run(&options, &["closed", "own"]);
     assert!(done.ok(), "{}", done.output);
@@ -98,7 +98,7 @@ fn a_file_of_the_program_gets_no_lines_of_the_log() {
 
 #[test]
 fn a_rate_hits_the_same_calls_with_the_same_seed() {
-    let Some(p) = program("call-rate", 4) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-rate", 4));
     let log = |seed: &str, name: &str| {
         let rules = "call ibv_query_device rate 50% errno EIO";
         let options = ["--fault", rules, "--seed", seed, "--fault-log", name];
@@ -117,7 +117,7 @@ fn a_rate_hits_the_same_calls_with_the_same_seed() {
 
 #[test]
 fn calls_of_librdmacm_fail() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let own = loopback(103, 5);
     for (rule, said) in [
         ("call rdma_resolve_addr errno EHOSTUNREACH", "No route to host"),
@@ -132,7 +132,7 @@ fn calls_of_librdmacm_fail() {
 
 #[test]
 fn names_and_errnos_are_checked_before_the_program_runs() {
-    let Some(p) = program("call-wrong", 6) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("call-wrong", 6));
     for (rule, part) in [
         ("call ibv_post errno EIO", "column 6: 'ibv_post': no call"),
         ("call rdma_create_qp errno EIO", "column 6: 'rdma_create_qp': no call"),

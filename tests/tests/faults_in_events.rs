@@ -2,12 +2,12 @@
 //! program: each event comes once, with the state that it tells of.
 
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::{command, wait_until_it_listens};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run, Done, Running};
+use gdrcore_tests::tools::{installed, loopback, run, Done, Running};
 use std::path::PathBuf;
 
-fn program(test: &str, place: u32) -> Option<Program> {
+fn program(test: &str, place: u32) -> Result<Program, String> {
     Program::new("events", test, loopback(103, place))
 }
 
@@ -68,7 +68,7 @@ fn each_event_of_the_rules_is_in_a_table() {
 
 #[test]
 fn each_event_comes_once_with_its_state() {
-    let Some(p) = program("events", 40) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events", 40));
     for (rules, count, events, states) in EVENTS.iter().copied() {
         let said = prints(&p, &["--fault", rules], &[&count.to_string()]);
         let is_event = |line: &&str| line.starts_with("event ");
@@ -85,7 +85,7 @@ fn each_event_comes_once_with_its_state() {
 
 #[test]
 fn a_completion_has_the_status_of_its_rule() {
-    let Some(p) = program("events-status", 41) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events-status", 41));
     for (rule, said) in [
         ("completion RETRY_EXC_ERR nth 3 qp 1", "send transport retry counter exceeded"),
         ("completion GENERAL_ERR opcode SEND_ONLY every 4", "send general error"),
@@ -107,7 +107,7 @@ fn a_completion_has_the_status_of_its_rule() {
 
 #[test]
 fn a_cq_that_is_too_small_fails_as_on_a_nic() {
-    let Some(p) = program("events-full", 42) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events-full", 42));
     let said = prints(&p, &["--fault", "cq overrun"], &["2", "full"]);
     assert_eq!(said, "event 16 b\nevent 0 cq\na 6 b 6 port 4 sysfs 4: ACTIVE");
 }
@@ -121,15 +121,15 @@ struct Rping {
 }
 
 impl Rping {
-    /// `None`: rping is not installed.
-    fn new(place: u32) -> Option<Rping> {
-        let tool = find("rping")?;
+    /// An error: rping is not installed.
+    fn new(place: u32) -> Result<Rping, String> {
+        let tool = installed("rping")?;
         let [own, peer] = [loopback(103, place), loopback(103, place + 1)];
         let mut c = command(Some(&peer), &[], &tool);
         // It serves one client after the other.
         let mut server = Running::start(c.args(["-s", "-P", "-a", &peer]));
         wait_until_it_listens(&mut server, &peer);
-        Some(Rping { server, own, peer, tool })
+        Ok(Rping { server, own, peer, tool })
     }
 
     fn client(&self, rules: &str, more: &[&str]) -> Done {
@@ -140,7 +140,7 @@ impl Rping {
 
 #[test]
 fn connections_fail_with_the_event_of_their_rule() {
-    let Some(mut rping) = Rping::new(43) else { skip!("no rping (rdmacm-utils)") };
+    let mut rping = or_skip!(Rping::new(43));
     for (rules, said) in [
         ("reject CONSUMER", "RDMA_CM_EVENT_REJECTED, error 28"),
         ("reject 10 nth 1", "RDMA_CM_EVENT_REJECTED, error 10"),

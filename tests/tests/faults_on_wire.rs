@@ -8,11 +8,11 @@ use gdrcore_net::inject::FaultSpec;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::ends::{connected, Op, Shape};
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::{until, wait_for};
 use gdrcore_tests::rdmacm::{command, counted, has_served, Pair};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::tools::{installed, loopback, run, scratch, Done, Running};
 use gdrcore_tests::traffic::every_operation;
 use std::ffi::OsString;
 use std::fs;
@@ -31,11 +31,11 @@ struct PingPong {
 }
 
 impl PingPong {
-    /// `None`: it is not installed. `n` numbers the test.
-    fn new(tool: &str, n: u32, apart: bool, arguments: &'static str) -> Option<PingPong> {
+    /// `n` numbers the test. An error: it is not installed.
+    fn new(tool: &str, n: u32, apart: bool, arguments: &'static str) -> Result<PingPong, String> {
         let first = loopback(111, 2 * n);
         let second = if apart { loopback(111, 2 * n + 1) } else { first.clone() };
-        Some(PingPong { tool: find(tool)?, addresses: [first, second], arguments })
+        Ok(PingPong { tool: installed(tool)?, addresses: [first, second], arguments })
     }
 
     fn server(&self, options: &[&str], port: u16) -> Running {
@@ -96,7 +96,7 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
     const RULES: &str = "loss rate 1%; corrupt rate 1%; delay 200us rate 1%";
     for (n, apart) in [(0, false), (1, true)] {
         let pingpong = PingPong::new("ibv_rc_pingpong", n, apart, "-g 0 -c -s 20000 -n 200");
-        let Some(pingpong) = pingpong else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+        let pingpong = or_skip!(pingpong);
         let dir = scratch(&format!("faults-{n}"));
         let mut logs = Vec::new();
         for k in 0..5 {
@@ -131,9 +131,7 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
 
 #[test]
 fn a_drawn_seed_is_told_and_repeats_the_run() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 2, false, "-g 0 -c -n 500") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 2, false, "-g 0 -c -n 500"));
     let dir = scratch("faults-drawn");
     let (first, second) = (dir.join("first"), dir.join("second"));
     let rules = dir.join("rules");
@@ -163,7 +161,7 @@ fn connections_of_rdma_cm_and_their_data_survive_losses() {
     ] {
         let lines = ("rping -s -a {S} -C 300 -V", "rping -c -a {S} -C 300 -V");
         let pair = Pair { options: &options, ..Pair::new(lines.0, lines.1) };
-        let Some([server, client]) = pair.run(n, &dir) else { skip!("no rping (rdmacm-utils)") };
+        let [server, client] = or_skip!(pair.run(n, &dir));
         assert!(
             client.ok() && has_served("rping", &server),
             "{}\n{}",
@@ -193,7 +191,7 @@ fn each_fault_is_seen_by_its_counter() {
     ] {
         for apart in [false, true] {
             let pingpong = PingPong::new("ibv_rc_pingpong", n, apart, ARGUMENTS);
-            let Some(pingpong) = pingpong else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+            let pingpong = or_skip!(pingpong);
             // The client alone has faults; its peer is any other host.
             let options = ["--fault", rules, "--seed", "1", "--stats"];
             let [server, client] = pingpong.run(&["--stats"], &options);
@@ -211,9 +209,7 @@ fn each_fault_is_seen_by_its_counter() {
 
 #[test]
 fn a_partition_in_one_direction_ends_the_requests_of_the_other_end() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 10, true, "-g 0 -n 1000") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 10, true, "-g 0 -n 1000"));
     for (rules, loser) in [("partition from 100", 1), ("partition in from 100", 0)] {
         let options = ["--fault", rules, "--seed", "1", "--stats"];
         // Whose requests the other end does not hear fails; the other one waits for more.
@@ -230,9 +226,7 @@ fn a_partition_in_one_direction_ends_the_requests_of_the_other_end() {
 
 #[test]
 fn a_partition_is_one_fault_however_many_packets_it_takes() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 12, true, "-g 0 -n 1000 -s 1024") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 12, true, "-g 0 -n 1000 -s 1024"));
     let options = ["--fault", "partition from 100", "--seed", "1"];
     let (mut server, client) = pingpong.start(&[], &options);
     let client = client.finish(LIMIT);
@@ -244,9 +238,7 @@ fn a_partition_is_one_fault_however_many_packets_it_takes() {
 fn unreliable_messages_are_lost() {
     let dir = scratch("faults-ud");
     let log = dir.join("log");
-    let Some(pingpong) = PingPong::new("ibv_ud_pingpong", 11, true, "-g 0 -s 1024 -n 1000") else {
-        skip!("no ibv_ud_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_ud_pingpong", 11, true, "-g 0 -s 1024 -n 1000"));
     let options = ["--fault", "loss message nth 10 type UD", "--fault-log", path_str(&log)];
     let (mut server, mut client) = pingpong.start(&[], &options);
     wait_for(60, "the tenth datagram was not lost", || {
@@ -263,7 +255,7 @@ fn unreliable_messages_are_lost() {
 
 #[test]
 fn wrong_rules_are_refused_before_the_program_runs() {
-    let Some(devinfo) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
+    let devinfo = or_skip!(installed("ibv_devinfo"));
     let own = loopback(111, 30);
     for (options, part) in [
         (&["--fault", "loss nth x"][..], "'loss nth x': line 1, column 10: 'x': a number"),

@@ -4,10 +4,10 @@
 //! `GDRC_IDLE_QPS=100000` takes as many.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{installed, run, scratch};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,9 +55,7 @@ fn is_as_cheap(beside: u64, alone: u64) -> bool {
 
 #[test]
 fn an_operation_beside_idle_queue_pairs_takes_no_more_instructions() {
-    if find("valgrind").is_none() {
-        skip!("valgrind is not installed");
-    }
+    or_skip!(installed("valgrind"));
     let many = std::env::var("GDRC_IDLE_QPS").ok().and_then(|n| n.parse().ok()).unwrap_or(2048);
     let dir = scratch("idle");
     compile(&dir);

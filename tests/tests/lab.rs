@@ -10,7 +10,7 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{find, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::{library, or_skip, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -254,10 +254,7 @@ fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
 
 #[test]
 fn the_program_names_the_next_exercise() {
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     let (skeleton, solution) = (exercises("skeleton.c"), exercises("solution.c"));
     let names = |text: &str| {
         (1..=6)
@@ -297,10 +294,7 @@ fn the_solution_for_libibverbs_runs_with_either_program() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         skip!("no <infiniband/verbs.h> (libibverbs-dev)");
     }
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     let (bin, launcher) = (library::examples(), launcher());
     let side = |verbs: bool, address: &str, more: &[&str]| {
         let mut c = if verbs {
@@ -333,10 +327,7 @@ fn the_solution_for_libibverbs_runs_with_either_program() {
 
 #[test]
 fn the_application_reports_wrong_arguments() {
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     let program = library::examples().join("lab/solution");
     let try_with = |arguments: &[&str]| run(lab.command(0, &program).args(arguments), 60);
     for (arguments, code, said) in [

@@ -6,9 +6,9 @@
 //! The failed test of the table prints the sentences that have no row.
 
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use gdrcore_tests::{or_skip, skip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -182,10 +182,7 @@ fn fault_of(home: &str) -> Option<String> {
 
 #[test]
 fn every_sentence_has_a_test_or_a_reason() {
-    let mut known = match of_debian() {
-        Ok(known) => known,
-        Err(why) => skip!("{why}"),
-    };
+    let mut known = or_skip!(of_debian());
     let table = std::fs::read_to_string(root().join(TABLE)).expect(TABLE);
     let mut faults = Vec::new();
     for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {

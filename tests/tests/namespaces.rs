@@ -3,15 +3,12 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, run, scratch};
-use gdrcore_tests::{library, router_round, skip};
+use gdrcore_tests::{library, or_skip, router_round};
 
 /// Makes the hosts of a test, or skips it.
 macro_rules! lab {
     ($n:expr) => {
-        match Lab::new($n) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no namespaces: {why}"),
-        }
+        or_skip!(Lab::new($n))
     };
 }
 

@@ -1,8 +1,8 @@
 //! One grammar of options for all programs: `--version`, `--help`, `--option=value`, and unknown
 //! words named.
 
-use gdrcore_tests::tools::{find, run, scratch, Done};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
+use gdrcore_tests::{library, or_skip, skip};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -213,7 +213,7 @@ fn subcommands_are_the_programs() {
     let done = say(&gdrcore, &["router", "--listen=relative"]);
     assert!(done.code() == Some(1) && done.output.contains("absolute"), "{}", done.output);
     // Without /proc its own folder is that of the name by which it was called.
-    let Some(bwrap) = find("bwrap") else { skip!("bwrap is not installed") };
+    let bwrap = or_skip!(installed("bwrap"));
     let within = |program: &Path, words: &[&str]| {
         let mut c = Command::new(&bwrap);
         c.args(["--dev-bind", "/", "/", "--tmpfs", "/proc", "--"]).arg(program).args(words);

@@ -3,7 +3,7 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{run, scratch, Done, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::{library, or_skip};
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,10 +69,7 @@ fn both(
 
 #[test]
 fn a_route_narrower_than_the_links_needs_no_option() {
-    let lab = match network() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no such network: {why}"),
-    };
+    let lab = or_skip!(network());
     let bin = library::examples();
     let perf = bin.join("perf/perf");
     let test: &[&str] = &["write", "bw", "-n", "50", "-s", "100000", "-C"];
@@ -95,10 +92,7 @@ fn a_route_narrower_than_the_links_needs_no_option() {
 
 #[test]
 fn an_open_device_follows_link_and_route_and_ignores_icmp() {
-    let lab = match network() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no such network: {why}"),
-    };
+    let lab = or_skip!(network());
     let dir = scratch("watch-mtu");
     let watch = library::program("watch_mtu", &dir);
     let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));

@@ -5,8 +5,8 @@ use gdrcore_tests::ends::pattern;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Done, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -47,9 +47,7 @@ fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
-            let Some(done) = pair.run(n, &dir) else {
-                skip!("no {server} (rdmacm-utils, perftest)")
-            };
+            let done = or_skip!(pair.run(n, &dir));
             well(pair, &done);
         }
     }
@@ -106,7 +104,7 @@ fn multicast_between_processes() {
     let dir = scratch("mckey");
     for together in [false, true] {
         let pair = Pair { group: Some(group), together, ..Pair::new(&receiver, &sender) };
-        let Some(done) = pair.run(64, &dir) else { skip!("no mckey (rdmacm-utils)") };
+        let done = or_skip!(pair.run(64, &dir));
         well(&pair, &done);
     }
 }
@@ -157,7 +155,7 @@ fn a_file_copied_over_rsockets() {
         let _ = std::fs::remove_file(dir.join("to"));
         let pair =
             Pair { options, endless: true, ..Pair::new("rcopy", "rcopy {D}/from {S}:{D}/to") };
-        let Some(done) = pair.run(67, &dir) else { skip!("no rcopy (rdmacm-utils)") };
+        let done = or_skip!(pair.run(67, &dir));
         well(&pair, &done);
         assert!(std::fs::read(dir.join("to")).expect("the copy") == bytes, "the copy differs");
     }
@@ -182,8 +180,10 @@ fn perftest_connects_by_rdma_cm() {
 }
 
 /// librdmacm's own preload library, which carries a program's TCP over RDMA.
-fn rsockets() -> Option<&'static Path> {
-    Some(Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")).filter(|p| p.exists())
+fn rsockets() -> Result<&'static Path, String> {
+    let library = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
+    let there = library.exists().then_some(library);
+    there.ok_or_else(|| format!("no {} (librdmacm1)", library.display()))
 }
 
 /// Checks that RDMA carried a side's bytes.
@@ -196,7 +196,7 @@ fn received(side: &Done, least: u64) {
 /// A TCP program without RDMA code.
 #[test]
 fn a_program_of_sockets_runs_over_rdma() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    let preload = or_skip!(rsockets());
     let dir = scratch("sockets");
     let program = compile("cc", "tcp_echo", &dir, &[]).display().to_string();
     let (server, client) = (format!("{program} {{S}}"), format!("{program} {{C}} {{S}}"));
@@ -213,10 +213,8 @@ fn a_program_of_sockets_runs_over_rdma() {
 /// open, because closing it ends both sides.
 #[test]
 fn a_file_comes_by_netcat_over_rdma() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
-    if find("busybox").is_none() {
-        skip!("no busybox");
-    }
+    let preload = or_skip!(rsockets());
+    or_skip!(installed("busybox"));
     let dir = scratch("netcat");
     let bytes = pattern(1, 3_000_001);
     std::fs::write(dir.join("from"), &bytes).expect("a file");
@@ -245,7 +243,7 @@ fn a_file_comes_by_netcat_over_rdma() {
 
 #[test]
 fn iperf_measures_rdma_for_tcp() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    let preload = or_skip!(rsockets());
     let dir = scratch("iperf");
     let (server, client) = ("iperf -s -B {S}", "iperf -c {S} -t 1 -P 2");
     let pair = Pair {
@@ -254,7 +252,7 @@ fn iperf_measures_rdma_for_tcp() {
         endless: true,
         ..Pair::new(server, client)
     };
-    let Some(done) = pair.run(76, &dir) else { skip!("no iperf") };
+    let done = or_skip!(pair.run(76, &dir));
     well(&pair, &done);
     // The sender counts acknowledged bytes.
     assert!(counted(&done[1].output, "request_bytes") > 10_000_000, "{}", done[1].output);
@@ -276,7 +274,7 @@ fn the_device_file_checks_the_bytes_that_a_program_writes() {
 
 #[test]
 fn a_server_survives_a_killed_client() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(71, 1), loopback(71, 2));
     let mut server = Running::start(
         command(Some(&address), &[], &rping).args(["-P", "-s", "-a", &address, "-V"]),
@@ -296,7 +294,7 @@ fn a_server_survives_a_killed_client() {
 
 #[test]
 fn a_missing_listener_is_reported_soon() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(72, 1), loopback(72, 2));
     // A host that exists, without a listener.
     let listener = Running::start(
@@ -327,7 +325,7 @@ fn a_missing_listener_is_reported_soon() {
 
 #[test]
 fn the_launcher_becomes_the_program() {
-    let Some(sh) = find("sh") else { skip!("no sh") };
+    let sh = or_skip!(installed("sh"));
     let address = loopback(73, 1);
     let script = |text: &str| run(command(Some(&address), &[], &sh).args(["-c", text]), 20);
     assert_eq!(script("exit 7").code(), Some(7));
@@ -364,7 +362,7 @@ fn the_launcher_becomes_the_program() {
 /// Counters, printed at the end and at SIGUSR2.
 #[test]
 fn counters_are_printed_at_a_signal() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(74, 1), loopback(74, 2));
     // Its output goes to a file, which the test polls.
     let dir = scratch("stats");
@@ -392,7 +390,7 @@ fn counters_are_printed_at_a_signal() {
 /// Both the side that rejects and the side that is rejected print the reason.
 #[test]
 fn both_ends_print_a_rejection_with_its_reason() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(75, 1), loopback(75, 2));
     let side = |at: &str, options: &[&str]| {
         let mut c = command(Some(at), &[], &rping);

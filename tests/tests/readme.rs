@@ -2,8 +2,8 @@
 //! START.md and CONTRIBUTING.md exist or run; links of all pages have a target.
 
 use gdrcore_tests::source::{files, root};
-use gdrcore_tests::tools::{find, run, scratch, Done};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
+use gdrcore_tests::{library, or_skip, skip};
 use std::fs;
 use std::process::Command;
 
@@ -34,9 +34,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
 
 #[test]
 fn the_c_program_installs_compiles_and_runs_as_written() {
-    if find("pkg-config").is_none() {
-        skip!("pkg-config is not installed, and the README's commands use it");
-    }
+    or_skip!(installed("pkg-config"));
     library::build();
     let text = page(START);
     let home = scratch("readme");

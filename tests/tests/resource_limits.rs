@@ -6,9 +6,9 @@ use gdrcore_core::Error;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, connected_pair, succeed, Op, Shape};
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{is_root, run, scratch};
+use gdrcore_tests::tools::{as_root, run, scratch};
 use std::ffi::CString;
 use std::process::Command;
 
@@ -109,9 +109,7 @@ fn standard_error_without_a_reader_ends_no_program() {
 
 #[test]
 fn without_threads_a_device_works_and_says_why_it_has_no_helper() {
-    if !is_root() {
-        skip!("only root can become a user that has no processes");
-    }
+    or_skip!(as_root());
     if !alone("without_threads_a_device_works_and_says_why_it_has_no_helper") {
         return;
     }

@@ -6,8 +6,8 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm;
 use gdrcore_tests::router::{contained, Router};
-use gdrcore_tests::tools::{find, run, Running};
-use gdrcore_tests::{library, router_round, skip};
+use gdrcore_tests::tools::{find, installed, run, Running};
+use gdrcore_tests::{library, or_skip, router_round, skip};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,10 +23,7 @@ fn two(lab: Result<Lab, String>) -> Result<Lab, String> {
 
 macro_rules! lab {
     ($lab:expr) => {
-        match two($lab) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no containers: {why}"),
-        }
+        or_skip!(two($lab))
     };
 }
 
@@ -96,10 +93,7 @@ const CM_TOOLS: &[(&str, &str)] = &[
 /// Between containers that have no interface but their own loopback's.
 #[test]
 fn rdma_cm_needs_no_network_at_all() {
-    let lab = match Lab::of_users(&[30001, 30002]) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no containers: {why}"),
-    };
+    let lab = or_skip!(Lab::of_users(&[30001, 30002]));
     let policy = "[router]\nlisten = \"DIR/any\"\n[tenant.one]\nmatch = { uid = 30001 }\nvip = \
                   \"10.88.0.1\"\n[tenant.two]\nmatch = { uid = 30002 }\nvip = \"10.88.0.2\"\n";
     for options in [&[][..], &["--isolated"]] {
@@ -206,9 +200,7 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
         tool(&lab, words, [Some(router.socket("any")), None]);
     }
     // Each is who the kernel says, whatever socket it finds.
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     let done = run(&mut contained(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
     assert!(
         !done.ok() && done.output.contains("no tenant of the policy is pid"),

@@ -5,8 +5,8 @@ use gdrcore_net::via::proto::{Hello, Message};
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::router::{hello, Raw, Router, TWO};
 use gdrcore_tests::supervisor::folder;
-use gdrcore_tests::tools::{closed_to_others, find, is_root, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{as_root, closed_to_others, find, is_root, run, scratch, Running};
+use gdrcore_tests::{library, or_skip, skip};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -179,9 +179,7 @@ fn whom_the_policy_names_may_ask_whether_the_router_lives_and_is_ready() {
 
 #[test]
 fn a_user_is_named_in_the_policy() {
-    if !is_root() {
-        skip!("the name of this user is not known");
-    }
+    or_skip!(as_root());
     let policy = |uid: &str| {
         format!("[router]\nlisten = \"DIR/any\"\n[tenant.me]\nmatch = {{ uid = \"{uid}\" }}\n")
     };
@@ -223,9 +221,7 @@ fn a_policy_is_checked_with_all_that_it_names() {
 
 #[test]
 fn a_folder_is_checked_with_the_rights_of_the_user() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     if let Some(dir) = closed_to_others() {
         skip!("another user may not enter {}", dir.display());
     }

@@ -7,7 +7,7 @@ use gdrcore_tests::ends::pattern;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
 use gdrcore_tests::two_hosts::{succeeded, Setup, TwoHosts, PAIRS};
-use gdrcore_tests::{library, patience, skip};
+use gdrcore_tests::{library, or_skip, patience, skip};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -45,10 +45,7 @@ const BY_CM: &[[&str; 2]] = &[
 
 macro_rules! world {
     ($setup:expr) => {
-        match TwoHosts::with(&$setup) {
-            Ok(world) => world,
-            Err(why) => skip!("no containers: {why}"),
-        }
+        or_skip!(TwoHosts::with(&$setup))
     };
 }
 
@@ -56,15 +53,15 @@ macro_rules! world {
 fn by_tcp(world: &TwoHosts, words: &str, tenants: [&str; 2]) {
     let client = format!("{words} {{S}}");
     match world.run_by_tcp([words, &client], tenants, &[], &[]) {
-        Some(done) => succeeded(words, &done, world),
-        None => println!("{words}: not installed"),
+        Ok(done) => succeeded(words, &done, world),
+        Err(why) => println!("{why}"),
     }
 }
 
 fn by_cm(world: &TwoHosts, sides: &[&str; 2], tenants: [&str; 2]) {
     match world.run(*sides, tenants) {
-        Some(done) => succeeded(sides[1], &done, world),
-        None => println!("{}: not installed", sides[1]),
+        Ok(done) => succeeded(sides[1], &done, world),
+        Err(why) => println!("{why}"),
     }
 }
 

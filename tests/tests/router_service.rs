@@ -8,8 +8,8 @@ use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
 use gdrcore_tests::source::root;
 use gdrcore_tests::supervisor::{folder, listener, supervised};
-use gdrcore_tests::tools::{find, run, scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, run, scratch};
+use gdrcore_tests::{library, or_skip};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
@@ -124,7 +124,7 @@ fn a_program_of_another_version_is_told_both_ranges() {
 
 #[test]
 fn sockets_of_a_supervisor_outlive_the_router() {
-    let Some(bash) = find("bash") else { skip!("bash is not installed") };
+    let bash = or_skip!(installed("bash"));
     let dir = folder("sockets");
     let dir = dir.as_path();
     let (a, at) = (dir.join("a"), gdrcore_tests::place::loopback(7, 77));
@@ -196,7 +196,7 @@ fn a_supervisor_is_told_that_the_router_is_ready_lives_and_ends() {
 
 #[test]
 fn the_units_are_what_systemd_takes() {
-    let Some(analyze) = find("systemd-analyze") else { skip!("systemd-analyze is not installed") };
+    let analyze = or_skip!(installed("systemd-analyze"));
     let dir = scratch("router-units");
     let routerd = library::router().join("gdrcore-routerd");
     let mut files = Vec::new();

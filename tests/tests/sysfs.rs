@@ -3,8 +3,8 @@
 
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::process::Command;
 
 /// A program on an address of this test's own.
@@ -42,9 +42,7 @@ fn every_call_of_the_c_library_finds_the_files() {
 
 #[test]
 fn the_files_agree_with_ibv_devinfo() {
-    if find("ibv_devinfo").is_none() {
-        skip!("no ibv_devinfo (ibverbs-utils)");
-    }
+    or_skip!(installed("ibv_devinfo"));
     let info = run(on(2, "ibv_devinfo").expect("looked for").arg("-v"), 20).output;
     let field = |name: &str| -> String {
         let line = info.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
@@ -113,9 +111,7 @@ fn shells_and_their_tools_find_the_files() {
 /// A shell's children have not opened the device; a ping-pong has it and polls it.
 #[test]
 fn counters_are_those_of_all_processes_of_an_address() {
-    if find("ibv_rc_pingpong").is_none() {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)");
-    }
+    or_skip!(installed("ibv_rc_pingpong"));
     let ping_pong = |last: u32, to: Option<&str>| {
         let mut c = on(last, "ibv_rc_pingpong").expect("looked for");
         Running::start(c.args(["-g", "0", "-n", "1000000000"]).args(to))

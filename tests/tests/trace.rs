@@ -5,8 +5,8 @@ use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::launched::Program;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm::{command, Pair};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Deref;
@@ -81,8 +81,8 @@ impl Deref for Traced {
 }
 
 impl Traced {
-    /// `None`: as [`Program::new`].
-    fn new(test: &str, place: u32) -> Option<Traced> {
+    /// An error: as [`Program::new`].
+    fn new(test: &str, place: u32) -> Result<Traced, String> {
         Program::new("traced", test, loopback(224, place)).map(Traced)
     }
 
@@ -107,7 +107,7 @@ impl Traced {
 
 #[test]
 fn each_call_has_a_line_with_its_arguments_and_its_result() {
-    let Some(t) = Traced::new("trace-pair", 1) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-pair", 1));
     let (text, n) = t.trace(&[], &["pair"]);
     let [a, b, lkey, rkey, memory] = &n[..] else { panic!("{n:?}") };
     let calls = calls(&text);
@@ -210,7 +210,7 @@ fn each_call_has_a_line_with_its_arguments_and_its_result() {
 
 #[test]
 fn requests_that_are_built_and_polls_by_an_extended_queue_are_listed() {
-    let Some(t) = Traced::new("trace-built", 2) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-built", 2));
     let (text, n) = t.trace(&[], &["built"]);
     let calls = calls(&text);
     in_order(
@@ -239,7 +239,7 @@ fn requests_that_are_built_and_polls_by_an_extended_queue_are_listed() {
 
 #[test]
 fn a_filter_chooses_calls_objects_and_threads() {
-    let Some(t) = Traced::new("trace-filter", 3) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-filter", 3));
     let names = |filter: &str| -> Vec<String> {
         let (text, _) = t.trace(&["--trace-filter", filter], &["pair"]);
         calls(&text).into_iter().map(|c| c.name).collect()
@@ -271,7 +271,7 @@ fn a_filter_chooses_calls_objects_and_threads() {
 
 #[test]
 fn lines_are_there_however_the_process_ends() {
-    let Some(t) = Traced::new("trace-ends", 4) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-ends", 4));
     // `_exit`, a signal that no handler sees, and one that ends a sleeping program.
     for (how, signal) in [("exit", None), ("kill", Some(9)), ("wait", Some(libc::SIGTERM))] {
         let mut running = Running::start(&mut t.command(&["--trace=file"], &[how]));
@@ -305,7 +305,7 @@ fn lines_are_there_however_the_process_ends() {
 
 #[test]
 fn a_file_of_the_program_that_has_our_descriptor_is_not_written() {
-    let Some(t) = Traced::new("trace-closed", 5) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-closed", 5));
     let done = t.run(&["--trace=file"], &["closed", "own"]);
     assert!(done.ok(), "{}", done.output);
     assert_eq!(t.read("own"), "");
@@ -316,7 +316,7 @@ fn a_file_of_the_program_that_has_our_descriptor_is_not_written() {
 
 #[test]
 fn no_link_is_followed_and_no_file_is_overwritten() {
-    let Some(t) = Traced::new("trace-links", 6) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-links", 6));
     fs::write(t.dir.join("kept"), "kept").expect("written");
     symlink("kept", t.dir.join("file")).expect("a link");
     let done = t.run(&["--trace=file"], &["none"]);
@@ -345,7 +345,7 @@ fn no_link_is_followed_and_no_file_is_overwritten() {
 
 #[test]
 fn a_full_disk_ends_the_trace_and_not_the_program() {
-    let Some(t) = Traced::new("trace-full", 7) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-full", 7));
     let mut sh = command(Some(&t.address), &["--trace=file"], "sh");
     sh.args(["-c", "ulimit -f 4; exec \"$0\" pair"]).arg(&t.file).current_dir(&*t.dir);
     let done = run(&mut sh, 60);
@@ -369,7 +369,7 @@ fn a_full_disk_ends_the_trace_and_not_the_program() {
 
 #[test]
 fn empty_polls_of_queues_in_turn_are_few_lines() {
-    let Some(t) = Traced::new("trace-turns", 16) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-turns", 16));
     let (text, _) = t.trace(&[], &["turns", "1000"]);
     let calls = calls(&text);
     let folded = of(&calls, "...");
@@ -386,7 +386,7 @@ fn empty_polls_of_queues_in_turn_are_few_lines() {
 
 #[test]
 fn a_thread_is_not_cancelled_inside_the_trace() {
-    let Some(t) = Traced::new("trace-cancel", 17) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-cancel", 17));
     for file in ["file", "chrome:file"] {
         let done = t.run(&[&format!("--trace={file}")], &["cancel"]);
         assert!(done.ok() && done.output.contains("ok\n"), "{file}: {}", done.output);
@@ -395,7 +395,7 @@ fn a_thread_is_not_cancelled_inside_the_trace() {
 
 #[test]
 fn a_reader_that_does_not_read_loses_lines_and_the_program_goes_on() {
-    let Some(t) = Traced::new("trace-stuck", 8) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-stuck", 8));
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut c = t.command(&["--trace"], &["many", "2000"]);
     let mut child = c.stdout(Stdio::null()).stderr(writer).spawn().expect("started");
@@ -425,7 +425,7 @@ fn a_reader_that_does_not_read_loses_lines_and_the_program_goes_on() {
 
 #[test]
 fn lists_that_are_wrong_do_no_harm() {
-    let Some(t) = Traced::new("trace-wrong", 9) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-wrong", 9));
     for options in [&["--trace=file"][..], &["--trace=chrome:file"]] {
         let done = t.run(options, &["wrong"]);
         assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
@@ -440,7 +440,7 @@ fn lists_that_are_wrong_do_no_harm() {
 
 #[test]
 fn nothing_is_written_and_no_function_replaced_without_the_option() {
-    let Some(t) = Traced::new("trace-off", 11) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-off", 11));
     let done = t.run(&[], &["pair"]);
     assert!(done.ok(), "{}", done.output);
     assert!(!done.output.contains("ibv_"), "{}", done.output);
@@ -464,7 +464,7 @@ fn nothing_is_written_and_no_function_replaced_without_the_option() {
 
 #[test]
 fn counts_are_printed_at_the_end() {
-    let Some(t) = Traced::new("trace-counts", 13) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-counts", 13));
     for option in ["-c", "--trace-count"] {
         let done = t.run(&[option], &["many", "500"]);
         assert!(done.ok(), "{}", done.output);
@@ -487,7 +487,7 @@ fn counts_are_printed_at_the_end() {
 
 #[test]
 fn failures_are_explained_at_the_end_by_the_counters_option() {
-    let Some(t) = Traced::new("trace-causes", 14) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-causes", 14));
     let done = t.run(&["--stats"], &["pair"]);
     assert!(done.ok(), "{}", done.output);
     let explained = "remote access error: peer refused: remote key unknown or expired, range or \
@@ -503,9 +503,7 @@ fn failures_are_explained_at_the_end_by_the_counters_option() {
 
 #[test]
 fn both_ends_of_pingpong_are_traced() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     let dir = scratch("trace-pingpong");
     let (addresses, port) = ([loopback(224, 21), loopback(224, 22)], free_port());
     let side = |i: usize| {
@@ -577,7 +575,7 @@ fn the_connection_of_rping_is_traced() {
     let mut pair = Pair::new("rping -s -a {S} -C 3", "rping -c -a {S} -I {C} -C 3");
     let options = [option.as_str()];
     pair.options = &options;
-    let Some([_, client]) = pair.run(224, &dir) else { skip!("no rping (rdmacm-utils)") };
+    let [_, client] = or_skip!(pair.run(224, &dir));
     assert!(client.ok(), "{}", client.output);
     let names = fs::read_dir(&*dir).expect("the folder").flatten().map(|e| e.path());
     let traces: Vec<String> = names
@@ -669,7 +667,7 @@ fn checked_json(file: &Path) -> Option<String> {
 
 #[test]
 fn events_for_perfetto_have_arrows_with_both_ends() {
-    let Some(t) = Traced::new("trace-chrome", 15) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-chrome", 15));
     if find("python3").is_none() {
         skip!("no python3")
     }

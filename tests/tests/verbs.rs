@@ -3,9 +3,9 @@
 
 use gdrcore_tests::library;
 use gdrcore_tests::rxe::vm::{self, Release, Vm};
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{find, installed, run, scratch};
+use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -194,9 +194,7 @@ fn our_own_libibverbs_is_not_opened() {
 
 #[test]
 fn libgdrcore_needs_no_libibverbs() {
-    if find("readelf").is_none() {
-        skip!("readelf is not installed");
-    }
+    or_skip!(installed("readelf"));
     let done =
         run(Command::new("readelf").arg("-d").arg(library::build().join("libgdrcore.so")), 20);
     assert!(done.ok() && done.output.contains("NEEDED"), "{}", done.output);

@@ -6,10 +6,10 @@
 use gdrcore_tests::library;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::counted;
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
 use gdrcore_tests::{dropin, patience};
+use gdrcore_tests::{or_skip, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -83,10 +83,7 @@ fn assert_ok(done: &Done, what: &str) {
 
 #[test]
 fn it_is_refused_unless_a_variable_allows_it() {
-    let libraries = match Libraries::new("verbs-refused") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-refused"));
     let program = library::examples().join("perf/devinfo");
     for allow in [None, Some(""), Some("0"), Some("yes")] {
         let mut c = libraries.command(&program, &loopback(159, 1));
@@ -105,10 +102,7 @@ fn it_is_refused_unless_a_variable_allows_it() {
 
 #[test]
 fn xrc_and_srqs_of_another_size() {
-    let libraries = match Libraries::new("verbs-xrc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-xrc"));
     let program = libraries.program("xrc");
     let mut c = libraries.command(&program, &loopback(159, 2));
     assert_ok(&run(c.arg(DEVICE), 60), "xrc");
@@ -116,10 +110,7 @@ fn xrc_and_srqs_of_another_size() {
 
 #[test]
 fn atomic_writes_and_flushes() {
-    let libraries = match Libraries::new("verbs-words") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-words"));
     let program = libraries.program("flush_and_words");
     let mut c = libraries.command(&program, &loopback(159, 3));
     assert_ok(&run(c.arg(DEVICE), 60), "verbs");
@@ -130,10 +121,7 @@ fn atomic_writes_and_flushes() {
 
 #[test]
 fn multicast_groups() {
-    let libraries = match Libraries::new("verbs-mcast") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-mcast"));
     let program = libraries.program("mcast");
     let mut c = libraries.command(&program, &loopback(159, 5));
     let group = format!("239.{}.159.5", place::number());
@@ -142,10 +130,7 @@ fn multicast_groups() {
 
 #[test]
 fn dc_of_each_operation_and_of_many() {
-    let libraries = match Libraries::new("verbs-dc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-dc"));
     if lacks_dc(&libraries, 6) {
         skip!("{NO_DC}");
     }
@@ -163,10 +148,7 @@ fn dc_of_each_operation_and_of_many() {
 
 #[test]
 fn without_dc_the_error_says_what_is_missing_and_names_rc() {
-    let libraries = match Libraries::new("verbs-no-dc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-no-dc"));
     if lacks_dc(&libraries, 9) {
         skip!("{NO_DC}");
     }
@@ -205,10 +187,7 @@ fn without_dc_the_error_says_what_is_missing_and_names_rc() {
 /// Server and client of gpu_direct by DC, each on its own device; every byte is checked.
 #[test]
 fn gpu_direct_by_dc() {
-    let libraries = match Libraries::new("verbs-gpu-direct") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-gpu-direct"));
     if lacks_dc(&libraries, 17) {
         skip!("{NO_DC}");
     }
@@ -251,10 +230,7 @@ fn gpu_direct_by_dc() {
 
 #[test]
 fn the_behaviour_suite() {
-    let libraries = match Libraries::new("verbs-suite") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-suite"));
     // The suite has the verbs device in itself, and so looks for the module beside itself.
     let program = libraries.0.join("suite");
     std::fs::copy(env!("CARGO_BIN_EXE_suite"), &program).expect("a copy");

@@ -1,6 +1,7 @@
 //! Processes, disks and links that fail in the middle of a copy: no half file is left.
 
 use super::*;
+use gdrcore_tests::or_skip;
 
 #[test]
 fn a_killed_client_leaves_no_half_file_and_the_server_goes_on() {
@@ -129,10 +130,7 @@ fn a_disk_that_fills_up_meanwhile_leaves_no_half_file() {
 
 #[test]
 fn a_lost_link_ends_both_sides_with_an_error() {
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(2));
     lab.link((0, "s0", &["10.8.0.1/24"]), (1, "c0", &["10.8.0.2/24"])).expect("a link");
     let copy = Copy::new("lost-link", 66);
     copy.file(400 << 20);

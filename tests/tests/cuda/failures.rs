@@ -1,6 +1,7 @@
 //! Machines without a driver, and calls of the driver that fail.
 
 use super::*;
+use gdrcore_tests::skip;
 
 #[test]
 fn without_a_driver_programs_name_what_is_missing_and_work_with_host_memory() {

@@ -7,7 +7,7 @@ mod topology;
 
 use gdrcore_tests::cuda::{self, Driver};
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch, Running};
 use gdrcore_tests::{library, router_round};
@@ -93,10 +93,7 @@ fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
 /// IPC handles cannot.
 #[test]
 fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
-    let lab = match Lab::new(3) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(3));
     lab.link((0, "r0", &["10.9.0.1/24"]), (2, "p0", &["10.9.0.2/24"])).expect("a link");
     let bin = library::examples();
     let dir = scratch("cuda-container");

@@ -1,6 +1,7 @@
 //! perf over GPU memory, and the comparison with host memory.
 
 use super::*;
+use gdrcore_tests::skip;
 
 #[test]
 fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
