@@ -30,7 +30,7 @@ pub fn says_ok(name: &str, address: &str) -> bool {
     let dir = scratch(name);
     let program = compile("cc", name, &dir, &["-libverbs"]);
     let done = run(&mut command(&program, address), 30);
-    assert!(done.ok() && done.output.contains("ok"), "{name}: {}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{name}: {done}");
     true
 }
 

@@ -184,7 +184,7 @@ impl Lab {
         let rule = format!("add rule inet t c {rule}");
         for line in ["delete table inet t", "add table inet t", &chain, &rule] {
             let done = command(line);
-            assert!(done.ok(), "{line}: {}", done.output);
+            assert!(done.ok(), "{line}: {done}");
         }
         Ok(())
     }

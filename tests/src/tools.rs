@@ -4,6 +4,7 @@
 use crate::source::root;
 use crate::{patience, place};
 use std::ffi::{CString, OsStr};
+use std::fmt::{Display, Formatter};
 use std::io::Read;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
@@ -50,6 +51,15 @@ impl Done {
     /// The exit code, if it ended by itself and not by a signal.
     pub fn code(&self) -> Option<i32> {
         self.status.and_then(|s| s.code())
+    }
+}
+
+impl Display for Done {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "{status}: {}", self.output),
+            None => write!(f, "killed at its time limit: {}", self.output),
+        }
     }
 }
 

@@ -264,7 +264,7 @@ impl TwoHosts {
     /// A counter of a host's router for packets between hosts, by name.
     pub fn wire(&self, host: usize, name: &str) -> u64 {
         let done = self.routers[host].ask("status");
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let (_, wire) = done.output.split_once("\"wire\":").expect("a router with hosts");
         number(wire, name).unwrap_or_else(|| panic!("{name}: {wire}"))
     }
@@ -293,14 +293,10 @@ pub fn succeeded(what: &str, sides: &[Done; 2], world: &TwoHosts) {
     let tool = what.split(' ').next().unwrap_or_default();
     assert!(
         rdmacm::has_served(tool, server) && client.ok(),
-        "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}\n{:?}\n{}\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "{what}\nserver {server}\nclient {client}\n{:?}\n{:?}\n{}\n{}",
         world.routers[0].sessions(),
         world.routers[1].sessions(),
         world.routers[0].ask("status").output,
-        world.routers[1].ask("status").output,
+        world.routers[1].ask("status").output
     );
 }

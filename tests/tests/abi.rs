@@ -30,7 +30,7 @@ fn scratch(test: &str) -> PathBuf {
 
 fn expect(command: &mut Command, seconds: u64) -> String {
     let done = run(command, seconds);
-    assert!(done.ok(), "{command:?}\n{}", done.output);
+    assert!(done.ok(), "{command:?}\n{done}");
     done.output
 }
 

@@ -50,7 +50,7 @@ fn check(files: &[PathBuf], ports: &[&str]) -> String {
     for checker in [icrc.args(files), tshark.args(files)] {
         let done = run(checker, 300);
         println!("{}", done.output);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         said += &done.output;
     }
     said
@@ -103,7 +103,7 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
                     command.arg("--no-gso");
                 }
                 let done = run(&mut command, 60);
-                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {done}");
                 files.push(file);
             }
         }
@@ -126,7 +126,7 @@ fn packets_after_the_kernels_segmentation_are_right() {
     // A capture shows the packets after the kernel's segmentation only if the device does no
     // segmentation of its own.
     let off = run(lab.privileged(0, &ethtool).args(["-K", "lo", "tx-udp-segmentation", "off"]), 10);
-    assert!(off.ok(), "{}", off.output);
+    assert!(off.ok(), "{off}");
     let dir = scratch("capture");
     let mut files = Vec::new();
     for (family, from, to) in
@@ -152,7 +152,7 @@ fn packets_after_the_kernels_segmentation_are_right() {
                     command.arg("--no-gso");
                 }
                 let done = run(&mut command, 60);
-                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {done}");
                 // dumpcap writes at intervals: the capture is complete when the file has not grown
                 // for a while.
                 let (mut length, mut since) = (0, Instant::now());
@@ -177,7 +177,7 @@ fn infos(file: &Path, more: &[&str]) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.args(more).arg("-r").arg(file).args(["-T", "fields", "-e", "_ws.col.Info"]);
     let done = run(&mut tshark, 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     done.output.lines().filter(|l| !l.starts_with("Running as user")).map(str::to_owned).collect()
 }
 
@@ -192,7 +192,7 @@ fn what_is_our_own_has_names_in_wireshark() {
     let soft = |n| format!("soft:{}", loopback(42, n));
     let mut command = Command::new(&program);
     let done = run(command.args([&soft(11), &soft(12), "udp"]).env("DC_CAPTURE", &dc), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     {
         let pcap = CString::new(rc.to_str().expect("a plain path")).expect("no NUL");
         let config =
@@ -232,7 +232,7 @@ fn what_is_our_own_has_names_in_wireshark() {
         let fields = ["-X", &lua, "-Y", &filter, "-T", "fields", "-e", "gdrcore.dc.id"];
         let done = run(Command::new("tshark").arg("-r").arg(&dc).args(fields), 60);
         let first = done.output.lines().find(|l| l.starts_with("0x"));
-        first.unwrap_or_else(|| panic!("{}", done.output)).to_owned()
+        first.unwrap_or_else(|| panic!("{done}")).to_owned()
     };
     assert_eq!(id("1"), id("2"));
     let blocks = ["-X", &lua, "-T", "fields", "-e", "infiniband.bth.destqp", "-e", "gdrcore.block"];

@@ -193,7 +193,7 @@ fn firewalls_that_drop_and_that_reject() {
         // Linux sends six refusals at once, then one a second; the limit is lifted.
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
         let done = run(lab.privileged(1, Path::new("sh")).args(unlimited), 10);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let to = print_address(&made(&mut a, &mut b)[1]);
         let [of_a, _] = both(&mut a, &mut b, |_| ());
         says(fault, of_a, code);
@@ -227,7 +227,7 @@ fn firewalls_of_one_machine() {
         }
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
         let done = run(lab.privileged(0, Path::new("sh")).args(unlimited), 10);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let to = print_address(&made(&mut a, &mut b)[1]);
         let [of_a, _] = both(&mut a, &mut b, |_| ());
         let code =

@@ -13,5 +13,5 @@ fn core_alone_imports_no_allocator() {
     }
     let done = tools::run(&mut Command::new(root().join("scripts/core_alone.sh")), 600);
     println!("{}", done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

@@ -17,6 +17,6 @@ fn one_initiator_reaches_64_targets_and_64_initiators_one() {
     let [udp, shm] = ["udp", "shm"].map(|path| vec![soft(4), soft(5), path.to_string()]);
     for args in [within, alone, both, udp, shm] {
         let done = run(Command::new(&program).args(&args), 120);
-        assert!(done.ok() && done.output.contains("ok"), "{args:?}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok"), "{args:?}: {done}");
     }
 }

@@ -65,7 +65,7 @@ fn artifacts() -> PathBuf {
             return dist.join("out");
         }
         let done = run(Command::new(root().join("dist/dist.sh")).arg("--here"), 900);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         dist.join("here/out")
     })
     .clone()
@@ -85,7 +85,7 @@ fn in_root(at: &Path, script: &str) -> String {
     // Python's own files get no compiled copies meanwhile.
     c.args(["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--", "/bin/sh", "-ec", script]);
     let done = run(&mut c, 300);
-    assert!(done.ok(), "{script}\n{}", done.output);
+    assert!(done.ok(), "{script}\n{done}");
     done.output
 }
 
@@ -239,7 +239,7 @@ fn unpacked(kind: &str, target: &str) -> Result<Scratch, String> {
     let mut c = Command::new("tar");
     c.args(["--strip-components=1", "-C"]).arg(&*dir).arg("-xzf").arg(tarball.path());
     let done = run(&mut c, 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     Ok(dir)
 }
 
@@ -282,7 +282,7 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
     for tool in ["gdrcore", "gdrcore-run", "gdrcore-devinfo", "gdrcore-routerd"] {
         let done = run(emulated(&dir.join("bin").join(tool)).arg("--version"), 60);
         let expected = format!("{tool} {}\n", env!("CARGO_PKG_VERSION"));
-        assert!(done.ok() && done.output == expected, "{}", done.output);
+        assert!(done.ok() && done.output == expected, "{done}");
     }
     let drop_in = dir.join("lib/gdrcore");
     let link = format!("-L{}", drop_in.display());
@@ -313,7 +313,7 @@ fn unpack(image: &Path, dir: &Path) {
     let mut c = Command::new("sh");
     c.args(["-ec", unpack]).arg(image).arg(format!("gdrcore:{}", env!("CARGO_PKG_VERSION")));
     let done = run(c.current_dir(dir), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// The words of a ping-pong on a device of a container of the image.
@@ -343,8 +343,8 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
         client.ok() || !server.still_runs()
     });
     let done = server.finish(Duration::from_secs(60));
-    assert!(done.ok() && done.output.contains("iters in"), "{}", done.output);
-    assert!(!done.output.contains("invalid data"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("iters in"), "{done}");
+    assert!(!done.output.contains("invalid data"), "{done}");
 }
 
 #[test]
@@ -371,14 +371,14 @@ fn the_image_starts_in_runc() {
         let mut c = Command::new("python3");
         c.args(["-c", edit]).arg(dir.join("bundle/config.json")).args(words);
         let done = run(&mut c, 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         runc(&["run", "--bundle", "bundle", &name])
     };
     let may = run(&mut begin(&["--version".into()]), 60);
     if may.output.contains("runc create failed") {
         skip!("runc makes no container here: {}", may.output.trim());
     }
-    assert!(may.ok() && may.output.starts_with("gdrcore-run "), "{}", may.output);
+    assert!(may.ok() && may.output.starts_with("gdrcore-run "), "{may}");
     let remove = runc(&["delete", "--force", &name]);
     serves_within(&mut begin(&ping_pong(2)), || runc(&["exec", &name]), remove);
 }
@@ -408,7 +408,7 @@ fn the_image_starts_in_podman() {
         skip!("podman loads nothing here: {}", loaded.output.trim());
     }
     let tag = format!("gdrcore:{}", env!("CARGO_PKG_VERSION"));
-    assert!(loaded.output.contains(&format!("localhost/{tag}")), "{}", loaded.output);
+    assert!(loaded.output.contains(&format!("localhost/{tag}")), "{loaded}");
     let name = format!("gdrc-image-{}", std::process::id());
     let begin = || {
         let mut c = podman(&["run", "--rm", "--network=none", "--cap-drop=ALL", "--read-only"]);
@@ -420,7 +420,7 @@ fn the_image_starts_in_podman() {
     if listed.output.contains("OCI ") {
         skip!("podman makes no container here: {}", listed.output.trim());
     }
-    assert!(listed.ok() && listed.output.contains("gdrc0"), "{}", listed.output);
+    assert!(listed.ok() && listed.output.contains("gdrc0"), "{listed}");
     let remove = podman(&["rm", "--force", &name]);
     serves_within(begin().args(ping_pong(2)), || podman(&["exec", &name]), remove);
 }
@@ -467,8 +467,8 @@ fn the_image_for_aarch64_starts_by_qemu() {
         dir.display(),
         root().join("dist/ping_pong.sh").display()
     ));
-    assert!(done.ok() && done.output.contains("gdrc0"), "{}", done.output);
-    assert_eq!(done.output.matches("iters in").count(), 4, "{}", done.output);
+    assert!(done.ok() && done.output.contains("gdrc0"), "{done}");
+    assert_eq!(done.output.matches("iters in").count(), 4, "{done}");
 }
 
 /// Packs a build's trees; returns the folder of the artifacts. In a time to come, since times of
@@ -477,7 +477,7 @@ fn packed(trees: &Path, out: PathBuf) -> PathBuf {
     let mut c = Command::new("python3");
     c.arg("-B").arg(root().join("dist/pack.py")).arg("--trees").arg(trees).arg("--out").arg(&out);
     let done = run(c.env("SOURCE_DATE_EPOCH", "4102444800"), 300);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     out
 }
 
@@ -497,12 +497,12 @@ fn the_same_trees_give_the_same_bytes() {
     let mut copy = Command::new("sh");
     copy.args(["-ec", "mkdir \"$0\"; umask 077; cp -dR --preserve=mode \"$@\" \"$0\""]);
     let done = run(copy.arg(&again).args(&names).args(&more), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let sums = [(&trees, "one"), (&again, "two")].map(|(trees, out)| {
         let out = packed(trees, dir.join(out));
         let sums = std::fs::read_to_string(out.join("SHA256SUMS")).expect("the sums");
         let done = run(Command::new("sha256sum").args(["-c", "SHA256SUMS"]).current_dir(&out), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         sums
     });
     assert_eq!(sums[0].lines().count(), 9 + more.len(), "{}", sums[0]);
@@ -521,9 +521,9 @@ fn no_library_needs_an_executable_stack() {
     let stacks: Vec<&str> = done.output.lines().filter(|l| l.contains("GNU_STACK")).collect();
     // One that says nothing is taken for one that needs it.
     let files = done.output.matches(" program headers, starting").count();
-    assert!(files >= 7 && stacks.len() == files, "{}", done.output);
+    assert!(files >= 7 && stacks.len() == files, "{done}");
     let executable = |line: &&&str| line.contains(" RWE ");
-    assert_eq!(stacks.iter().find(executable), None, "{}", done.output);
+    assert_eq!(stacks.iter().find(executable), None, "{done}");
 }
 
 #[test]
@@ -539,7 +539,7 @@ fn lintian_finds_nothing_in_the_packages() {
         c.arg(package(&out, name));
     }
     let done = run(c.arg(package(&out, "gdrcore-router")), 300);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// The file of a package.
@@ -578,7 +578,7 @@ fn the_sample_project_passes_with_the_wheel() {
     c.args(["--map-root-user", "--net", "sh", "-ec", &format!("ip link set lo up; {script}")]);
     c.current_dir(&dir).env("PYTHONPATH", dir.join("site"));
     let done = run(&mut c, 300);
-    assert!(done.ok() && done.output.contains("2 passed"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("2 passed"), "{done}");
     or_skip!(installed("cmake"));
-    assert!(done.output.contains("100% tests passed"), "{}", done.output);
+    assert!(done.output.contains("100% tests passed"), "{done}");
 }

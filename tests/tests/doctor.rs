@@ -30,14 +30,14 @@ fn finds(what: &str, done: &Done, expected: &[&str], said: &str) {
     let worst = found.first().cloned();
     // A process of another test may still have libraries that were replaced.
     found.remove("warning versions");
-    assert_eq!(found, expected, "{what}: {}", done.output);
-    assert!(done.output.contains(said), "{what}: no '{said}' in {}", done.output);
+    assert_eq!(found, expected, "{what}: {done}");
+    assert!(done.output.contains(said), "{what}: no '{said}' in {done}");
     let code = match worst.as_deref() {
         None => 0,
         Some(worst) if worst.starts_with("broken") => 2,
         Some(_) => 1,
     };
-    assert_eq!(done.code(), Some(code), "{what}: {}", done.output);
+    assert_eq!(done.code(), Some(code), "{what}: {done}");
 }
 
 /// A machine of its own with its loopback interface alone; `more` changes what it sees.
@@ -375,7 +375,7 @@ fn troubles_between_two_machines_are_named() {
     // Linux sends six refusals at once, then one a second; the limit is lifted.
     let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
     let done = run(hosts.lab.privileged(1, Path::new("sh")).args(unlimited), 10);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     for (host, hook, rule, expected, said) in rows {
         if let Err(why) = hosts.lab.firewall(host, hook, rule) {
             skip!("no firewall: {why}");
@@ -438,12 +438,8 @@ fn odd_peers_are_named_and_do_no_harm() {
     for (what, answer, said) in rows {
         let peer = odd_peer(listener.try_clone().expect("a listener"), answer);
         let done = run(Command::new(&doctor).args(["doctor", &at]), 60);
-        assert!(done.code().is_some_and(|c| c > 0), "{what}: {}", done.output);
-        assert!(
-            done.output.contains(said) && !done.output.contains('\x1b'),
-            "{what}: {}",
-            done.output
-        );
+        assert!(done.code().is_some_and(|c| c > 0), "{what}: {done}");
+        assert!(done.output.contains(said) && !done.output.contains('\x1b'), "{what}: {done}");
         peer.join().expect("the peer");
     }
     // The other way round.
@@ -456,7 +452,7 @@ fn odd_peers_are_named_and_do_no_harm() {
         drop(stream);
     }
     let done = run(Command::new(&doctor).args(["doctor", &at]), 60);
-    assert!(done.output.contains("arrive"), "{}", done.output);
+    assert!(done.output.contains("arrive"), "{done}");
     assert!(listener.still_runs(), "{}", listener.output());
     assert!(!listener.output().contains('\x1b'));
 }

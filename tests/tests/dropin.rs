@@ -29,11 +29,7 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
             let [server, client] = pair.run();
             assert!(
                 server.ok() && client.ok(),
-                "{tool} {arguments} over {path}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-                server.status,
-                server.output,
-                client.status,
-                client.output
+                "{tool} {arguments} over {path}\nserver {server}\nclient {client}"
             );
         }
     }
@@ -75,12 +71,12 @@ fn the_devices_are_listed_and_described() {
         "ATOMIC_GLOB",
         &address,
     ] {
-        assert!(info.ok() && info.output.contains(part), "{part}: {}", info.output);
+        assert!(info.ok() && info.output.contains(part), "{part}: {info}");
     }
     let tool = or_skip!(installed("ibv_devices"));
     let all = run(command(&tool, &address).env_remove("GDRC_ADDRESS"), 20);
     // The devices include 127.0.0.1, whatever interfaces this machine has.
-    assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{}", all.output);
+    assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{all}");
     let one =
         run(command(&tool, &address).env_remove("GDRC_ADDRESS").env("GDRC_DEVICE", "gdrc0"), 20);
     assert_eq!(one.output.matches("gdrc").count(), 1, "{}", one.output);
@@ -114,7 +110,7 @@ fn programs_for_lids_only_run_with_an_option() {
         let with = or_skip!(Pair::new(&tool, arguments, 98));
         let [server, client] = with.with_lids().run();
         assert!(server.ok() && client.ok(), "{tool}: {server:?} {client:?}");
-        assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
+        assert!(!server.output.contains("LID 0x0000"), "{server}");
     }
     let [server, client] = Pair::new("ibv_rc_pingpong", "-c", 98).expect("looked for").run();
     assert!(
@@ -124,7 +120,7 @@ fn programs_for_lids_only_run_with_an_option() {
     let dir = scratch("dropin-lid");
     let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     let done = run(command(&program, &loopback(98, 3)).env("GDRC_LID", "1").arg("lid"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program)
         .arg("lid")
         .output();
@@ -166,7 +162,7 @@ fn our_pingpong_runs_against_rdma_cores() {
         Command::new(library::examples().join("perf/pingpong")).args(["rc", "--ibv-peer", "-c"]),
         10,
     );
-    assert_eq!(both.code(), Some(2), "{}", both.output);
+    assert_eq!(both.code(), Some(2), "{both}");
 }
 
 #[test]
@@ -236,7 +232,7 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
         "stack", "leaks",
     ] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
-        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+        assert!(done.ok(), "{mode}: {done}");
     }
     // The versions that FreeFlow's router imports: nothing newer than 1.1.
     let readelf = or_skip!(installed("readelf"));
@@ -262,26 +258,26 @@ fn programs_run_unmodified_on_a_device_of_several_engines() {
                 c.env("GDRC_ENGINES", engines);
             }
             let done = run(&mut c, 60);
-            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines:?}: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines:?}: {done}");
             // The receives of queue pairs of other engines end at the main thread's CQ.
             let crossing = counted(&done.output, "qps_of_two_engines");
             let n: u64 = engines.unwrap_or(&by_default).parse().expect("a number");
-            assert_eq!(crossing > 0, n > 1, "{engines:?}: {}", done.output);
+            assert_eq!(crossing > 0, n > 1, "{engines:?}: {done}");
             if vectors == ["domains"] {
                 // Two of each worker, and none of those of SRQs.
                 let elsewhere = (0..4).filter(|domain| domain % n.min(16) != 0).count() as u64;
-                assert_eq!(crossing, 2 * elsewhere, "{engines:?}: {}", done.output);
+                assert_eq!(crossing, 2 * elsewhere, "{engines:?}: {done}");
             }
         }
     }
     for mode in ["events", "gids", "lid", "forks", "hostile", "buffers", "grow", "stack", "leaks"] {
         let mut c = command(&program, &loopback(94, 9));
         let done = run(c.arg(mode).env("GDRC_ENGINES", "2"), 60);
-        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+        assert!(done.ok(), "{mode}: {done}");
     }
     let mut c = command(&threads, &loopback(94, 8));
     let done = run(c.args(["2", "10"]).env("GDRC_ENGINES", "many"), 60);
-    assert!(done.ok() && done.output.contains("1 to 64"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("1 to 64"), "{done}");
 }
 
 /// Writes commands to a context, as FreeFlow's router does. Without the preloaded library nothing
@@ -291,10 +287,10 @@ fn commands_written_to_a_context_are_answered_or_refused() {
     let dir = scratch("dropin-commands");
     let program = or_skip!(compiled(&dir, "commands", &["-libverbs", "-lpthread"]));
     let done = run(command(&program, &loopback(94, 7)).arg("refused"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     let mut launched = gdrcore_tests::rdmacm::command(Some(&loopback(94, 7)), &[], &program);
     let done = run(launched.arg("answered"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -302,7 +298,7 @@ fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
     let dir = scratch("dropin-herd");
     let program = or_skip!(compiled(&dir, "herd", &["-libverbs"]));
     let done = run(&mut command(&program, &loopback(94, 4)), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -318,7 +314,7 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     let mut c = command(&program, &loopback(94, 2));
     let path = format!("{}:{}", library::dropin().display(), dir.display());
     let done = run(c.env("LD_LIBRARY_PATH", path).arg(format!("soft:{}", loopback(94, 3))), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Kills one of two processes `later` after their traffic began. Returns whether the other one ends
@@ -395,8 +391,7 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let alone = run(command(dir.join("bundled"), &loopback(94, 5)).arg("router"), 60);
     assert!(
         !alone.ok(),
-        "the bundled library finds a device by itself, so this test shows nothing: {}",
-        alone.output
+        "the bundled library finds a device by itself, so this test shows nothing: {alone}"
     );
     let mut launched = Command::new(gdrcore_tests::rdmacm::launcher());
     launched
@@ -404,8 +399,8 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
         .arg(dir.join("bundled"))
         .arg("router");
     let done = run(launched.env_remove("LD_PRELOAD"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
-    assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{done}");
 }
 
 #[test]
@@ -424,15 +419,11 @@ fn the_launcher_reports_programs_that_it_cannot_help() {
         let program = dir.join(flag.trim_start_matches('-'));
         let built =
             run(Command::new("cc").arg(flag).arg("-o").arg(&program).arg(dir.join("empty.c")), 60);
-        assert!(built.ok(), "{}", built.output);
+        assert!(built.ok(), "{built}");
         let done = launch(&program);
-        assert!(
-            done.ok() && done.output.contains("is statically linked"),
-            "{flag}: {}",
-            done.output
-        );
+        assert!(done.ok() && done.output.contains("is statically linked"), "{flag}: {done}");
     }
     // A program that needs no warning runs without any output of the launcher.
     let done = launch(&find("true").expect("true"));
-    assert!(done.ok() && done.output.is_empty(), "{}", done.output);
+    assert!(done.ok() && done.output.is_empty(), "{done}");
 }

@@ -22,7 +22,7 @@ fn linked(name: &str, more: &[&str]) -> Result<(PathBuf, Scratch), String> {
 }
 
 fn assert_ok(done: &Done, what: &str) {
-    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{done}");
 }
 
 #[test]
@@ -49,11 +49,7 @@ fn every_name_refuses_with_and_without_the_drop_in() {
     let names = |c: &mut Command, errno: &str| {
         c.arg(dropin.join("libmlx5.so.1")).arg(root().join("dropin/symbols").join(TABLE));
         let done = run(c.arg(errno), 20);
-        assert!(
-            done.ok() && done.output.contains(&format!("ok {}", table(TABLE).len())),
-            "{}",
-            done.output
-        );
+        assert!(done.ok() && done.output.contains(&format!("ok {}", table(TABLE).len())), "{done}");
     };
     names(Command::new(&program).env_remove("LD_LIBRARY_PATH"), "EOPNOTSUPP");
     names(&mut dropin::command(&program, &loopback(155, 1)), "EINVAL");
@@ -85,15 +81,15 @@ fn vendor_and_part_are_mlx5s_on_request_only() {
             let found = done.output.lines().find(|l| l.trim_start().starts_with(name));
             format!("{}\n", found.unwrap_or_default())
         };
-        assert!(done.ok() && line("vendor_id:").contains(vendor), "{}", done.output);
-        assert!(line("vendor_part_id:").ends_with(part), "{}", done.output);
+        assert!(done.ok() && line("vendor_id:").contains(vendor), "{done}");
+        assert!(line("vendor_part_id:").ends_with(part), "{done}");
     }
     let cat = or_skip!(installed("cat"));
     // Programs that read the number of a PCI device would use such a NIC's registers.
     for file in ["vendor", "device"] {
         let mut c = command(Some(&address), &["--mlx5"], &cat);
         let done = run(c.arg(format!("/sys/class/infiniband/gdrc0/device/{file}")), 20);
-        assert!(!done.ok() && done.output.contains("No such file"), "{}", done.output);
+        assert!(!done.ok() && done.output.contains("No such file"), "{done}");
     }
 }
 
@@ -110,7 +106,7 @@ fn one_device_is_initiator_and_target() {
     let (program, _dir) = or_skip!(linked("dc_data", &[]));
     let done = run(&mut command(Some(&loopback(155, 5)), &["--mlx5", "--stats"], &program), 60);
     assert_ok(&done, "dc_data");
-    assert!(counted(&done.output, "dc_opened") >= 4, "{}", done.output);
+    assert!(counted(&done.output, "dc_opened") >= 4, "{done}");
 }
 
 /// As servers of GPU memory do: the client asks over TCP, the server writes by DC.
@@ -155,9 +151,8 @@ fn many_initiators_and_many_targets() {
         let [i, t, rounds] = [0, 1, 2].map(|k| numbers[k].parse::<u64>().expect("a number"));
         // An initiator with one target asks for it once, unless another takes its context.
         let least = if t == 1 { i } else { i * t * rounds };
-        let assert_opened = |done: &Done| {
-            assert!(counted(&done.output, "dc_opened") >= least, "{crowd}: {}", done.output)
-        };
+        let assert_opened =
+            |done: &Done| assert!(counted(&done.output, "dc_opened") >= least, "{crowd}: {done}");
         let alone =
             run(command(Some(&initiators), &["--stats"], &program).arg("0").args(&numbers), 60);
         assert_ok(&alone, crowd);
@@ -186,11 +181,9 @@ fn passes(tool: &str, arguments: &str, path: &'static str) {
     let [server, client] = pair.over(path).as_mlx5().run();
     assert!(
         server.ok() && client.ok(),
-        "{tool} {arguments} over {path}\nserver:\n{}\nclient:\n{}",
-        server.output,
-        client.output
+        "{tool} {arguments} over {path}\nserver:\n{server}\nclient:\n{client}"
     );
-    assert!(counted(&client.output, "dc_opened") > 0, "{tool}: {}", client.output);
+    assert!(counted(&client.output, "dc_opened") > 0, "{tool}: {client}");
 }
 
 #[test]

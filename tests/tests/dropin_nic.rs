@@ -17,7 +17,7 @@ fn compiled(name: &str) -> Result<(PathBuf, Scratch), String> {
 fn says_ok(program: &Path, n: u32, name: &str, values: &[&str]) {
     for value in values {
         let done = run(command(program, &loopback(n, 1)).env(name, value), 60);
-        assert!(done.ok() && done.output.ends_with("ok\n"), "{name}={value}: {}", done.output);
+        assert!(done.ok() && done.output.ends_with("ok\n"), "{name}={value}: {done}");
     }
 }
 
@@ -36,7 +36,7 @@ fn events_of_a_channel_come_in_the_order_of_arrival() {
         let pair = Pair { options, ..Pair::new(&server, &client) };
         let done = pair.run(161, &dir).expect("the program is there");
         for side in done {
-            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {}", side.output);
+            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {side}");
         }
     }
 }
@@ -66,7 +66,7 @@ fn without_an_ack_timeout_a_peer_that_has_ended_is_not_waited_for() {
         let [own, other] = [1, 2].map(|last| loopback(165, last));
         let mut c = command(&program, &own);
         let done = run(c.args([&own, &other]).env("GDRC_PATH", path), 60);
-        assert!(done.ok() && done.output.ends_with("ok\n"), "{path}: {}", done.output);
+        assert!(done.ok() && done.output.ends_with("ok\n"), "{path}: {done}");
     }
 }
 
@@ -82,7 +82,7 @@ fn a_server_has_a_million_regions_and_as_many_objects_as_it_needs() {
     let mut c = command(&program, &loopback(167, 1));
     c.envs([("GDRC_ENGINES", "1"), ("GDRC_QPS", "32768")]);
     let done = run(&mut c, 120);
-    assert!(done.ok() && done.output.ends_with("ok\n"), "{}", done.output);
+    assert!(done.ok() && done.output.ends_with("ok\n"), "{done}");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn packets_have_the_class_of_their_address_handle_or_connection() {
     for options in [&[][..], &["--path", "udp"], &["--engines", "2"]] {
         let pair = Pair { options, ..Pair::new(&server, &client) };
         for side in pair.run(168, &dir).expect("the program is there") {
-            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {}", side.output);
+            assert!(side.ok() && side.output.contains("ok\n"), "{options:?}: {side}");
         }
     }
 }

@@ -42,18 +42,18 @@ fn compared(output: &str) -> usize {
 fn every_refused_verb_names_the_wrong_argument() {
     let verbose = |program: &Path, at: &str| run(command(program, at).env("GDRC_VERBOSE", "1"), 30);
     let done = or_skip!(done("refusals", "refusals", verbose, 171));
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let n = compared(&done.output);
-    assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {}", done.output);
+    assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {done}");
     // No other reason is printed: only refusals have one.
-    assert_eq!(done.output.matches("gdrcore: ").count(), n, "{}", done.output);
+    assert_eq!(done.output.matches("gdrcore: ").count(), n, "{done}");
 }
 
 #[test]
 fn reasons_are_printed_only_on_request() {
     let quiet = |program: &Path, at: &str| run(&mut command(program, at), 30);
     let done = or_skip!(done("refusals", "refusals-quiet", quiet, 172));
-    assert!(done.ok() && !done.output.contains("gdrcore:"), "{}", done.output);
+    assert!(done.ok() && !done.output.contains("gdrcore:"), "{done}");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn gdrcore_run_prints_reasons_with_an_option() {
         run(&mut c, 30)
     };
     let done = or_skip!(done("refusals", "refusals-run", by_option, 173));
-    assert!(done.ok() && compared(&done.output) >= 40, "{}", done.output);
+    assert!(done.ok() && compared(&done.output) >= 40, "{done}");
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn a_failed_request_is_explained_once_a_connection() {
             }
         };
         let verbose = or_skip!(done("failed", "failed", run_it("1"), place));
-        assert!(verbose.ok() && verbose.output.contains("ok\n"), "{}", verbose.output);
-        assert_eq!(compared(&verbose.output), 4, "{}", verbose.output);
-        assert_eq!(verbose.output.matches("gdrcore: ").count(), 4, "{}", verbose.output);
+        assert!(verbose.ok() && verbose.output.contains("ok\n"), "{verbose}");
+        assert_eq!(compared(&verbose.output), 4, "{verbose}");
+        assert_eq!(verbose.output.matches("gdrcore: ").count(), 4, "{verbose}");
         let quiet = done("failed", "failed-quiet", run_it("0"), place).expect("as before");
-        assert!(quiet.ok() && !quiet.output.contains("gdrcore:"), "{}", quiet.output);
+        assert!(quiet.ok() && !quiet.output.contains("gdrcore:"), "{quiet}");
     }
 }

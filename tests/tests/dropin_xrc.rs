@@ -12,9 +12,7 @@ fn passes(tool: &str, n: u32, arguments: &str) {
         let [server, client] = pair.over(path).run();
         assert!(
             server.ok() && client.ok(),
-            "{tool} {arguments} over {path}\nserver:\n{}\nclient:\n{}",
-            server.output,
-            client.output
+            "{tool} {arguments} over {path}\nserver:\n{server}\nclient:\n{client}"
         );
     }
 }

@@ -20,14 +20,7 @@ fn ucx<'a>(c: &'a mut Command, transport: &str) -> &'a mut Command {
 #[track_caller]
 fn carried(what: &str, done: &[Done; 2], least: u64) {
     let [server, client] = done;
-    assert!(
-        server.ok() && client.ok(),
-        "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output
-    );
+    assert!(server.ok() && client.ok(), "{what}\nserver {server}\nclient {client}");
     let all = server.output.clone() + &client.output;
     let kinds = ["rdma_sends", "rdma_writes", "rdma_reads", "rdma_atomics"];
     let n: u64 = kinds.iter().map(|k| counted(&all, k)).sum();
@@ -167,18 +160,12 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let done = run(&mut c, 60);
     let all: u32 = ranks.iter().sum();
     let what = format!("{transport} {path} {ranks:?}");
-    assert!(
-        done.ok() && done.output.contains(&format!("ok {all} ranks")),
-        "{what}: {:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.ok() && done.output.contains(&format!("ok {all} ranks")), "{what}: {done}");
     // Each rank sends 28 MB around the ring.
     let bytes = counted(&done.output, "request_bytes");
     assert!(
         bytes > 28_000_000 * u64::from(all),
-        "{what}: only {bytes} bytes over the device\n{}",
-        done.output
+        "{what}: only {bytes} bytes over the device\n{done}"
     );
 }
 
@@ -206,5 +193,5 @@ fn ucx_finds_the_files_of_a_device() {
     let dir = scratch("names");
     let program = compile("cc", "names", &dir, &["-libverbs"]);
     let done = run(&mut command(Some(&loopback(104, 1)), &[], program), 20);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }

@@ -21,12 +21,12 @@ fn fast(compiler: &str, flags: &[&str]) {
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/fast.c"));
     cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
     let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     for device in ["loopback".to_string(), format!("soft:{}", loopback(61, 1))] {
         for engines in ["1", "2"] {
             let mut fast = Command::new(&program);
             let done = run(fast.args([&device, engines]).env("LD_LIBRARY_PATH", &dir), 60);
-            assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok"), "{device}: {done}");
         }
     }
 }

@@ -46,7 +46,7 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
     let rules = first(CALLS);
     let options = ["--fault", &rules, "--seed", "7", "--fault-log", "log", "--trace=trace"];
     let done = p.run(&options, &["forms"]);
-    assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("ok\n"), "{done}");
     let log: Vec<String> = p.read("log").lines().map(str::to_string).collect();
     assert_eq!(log.len(), CALLS.len(), "{log:#?}");
     let trace = p.read("trace");
@@ -57,10 +57,10 @@ fn a_call_fails_in_the_form_of_its_man_page_and_changes_nothing() {
     }
     let count = CALLS.len();
     let repeat = format!("gdrcore: {count} faults; the same ones again: gdrcore-run --fault 'call");
-    assert_eq!(done.output.matches(&repeat).count(), 1, "{}", done.output);
+    assert_eq!(done.output.matches(&repeat).count(), 1, "{done}");
     // Without the rules the first call succeeds, which the program does not expect.
     let done = p.run(&[], &["forms"]);
-    assert!(!done.ok(), "{}", done.output);
+    assert!(!done.ok(), "{done}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_post_that_fails_posts_nothing() {
         ("ibv_wr_complete", "ENOMEM"),
     ]);
     let done = p.run(&["--fault", &rules], &["posts"]);
-    assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("ok\n"), "{done}");
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn calls_of_all_threads_count_and_a_child_counts_anew() {
     let p = or_skip!(program("call-threads", 2));
     let options = ["--fault", "call ibv_query_device every 10 errno EIO"];
     let done = p.run(&options, &["threads"]);
-    assert!(done.ok() && done.output.contains("1000 faults"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("1000 faults"), "{done}");
     let options = ["--fault", "call ibv_fork_init nth 2 errno ENOMEM", "--fault-log", "log"];
     let done = p.run(&options, &["fork"]);
-    assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("ok\n"), "{done}");
     assert_eq!(p.read("log").lines().count(), 2, "of parent and child");
 }
 
@@ -92,7 +92,7 @@ fn a_file_of_the_program_gets_no_lines_of_the_log() {
     let p = or_skip!(program("call-closed", 3));
     let options = ["--fault", "call ibv_fork_init errno ENOMEM", "--fault-log", "log"];
     let done = p.run(&options, &["closed", "own"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!((p.read("own"), p.read("log").lines().count()), (String::new(), 1));
 }
 
@@ -104,7 +104,7 @@ fn a_rate_hits_the_same_calls_with_the_same_seed() {
         let options = ["--fault", rules, "--seed", seed, "--fault-log", name];
         // One call of ten would fail; so the program ends with an error.
         let done = p.run(&options, &["threads"]);
-        assert!(!done.ok(), "{}", done.output);
+        assert!(!done.ok(), "{done}");
         let mut lines: Vec<String> = p.read(name).lines().map(str::to_string).collect();
         lines.sort_unstable();
         lines
@@ -126,7 +126,7 @@ fn calls_of_librdmacm_fail() {
     ] {
         let mut c = command(Some(&own), &["--fault", rule], &rping);
         let done = run(c.args(["-c", "-a", &own, "-C", "1"]), 60);
-        assert!(!done.ok() && done.output.contains(said), "{rule}: {}", done.output);
+        assert!(!done.ok() && done.output.contains(said), "{rule}: {done}");
     }
 }
 
@@ -141,11 +141,11 @@ fn names_and_errnos_are_checked_before_the_program_runs() {
         ("call ibv_post_send nth 3", "column 25: the rule ends too early: 'errno'"),
     ] {
         let done = p.run(&["--fault", rule], &["twice"]);
-        assert_eq!(done.code(), Some(125), "{rule}: {}", done.output);
-        assert!(done.output.contains(part), "{rule}: {}", done.output);
+        assert_eq!(done.code(), Some(125), "{rule}: {done}");
+        assert!(done.output.contains(part), "{rule}: {done}");
     }
     // By the variable alone nothing fails, and no device opens.
     let mut c = command(Some(&p.address), &[], &p.file);
     let done = run(c.arg("threads").env("GDRC_FAULTS", "call ibv_wr_send errno EIO"), 60);
-    assert!(!done.ok() && done.output.contains("that call cannot fail"), "{}", done.output);
+    assert!(!done.ok() && done.output.contains("that call cannot fail"), "{done}");
 }

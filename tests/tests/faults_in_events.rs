@@ -14,7 +14,7 @@ fn program(test: &str, place: u32) -> Result<Program, String> {
 /// What the program prints, without the launcher's last line.
 fn prints(p: &Program, options: &[&str], words: &[&str]) -> String {
     let done = p.run(options, words);
-    assert!(done.ok(), "{options:?}: {}", done.output);
+    assert!(done.ok(), "{options:?}: {done}");
     let own = done.output.lines().filter(|line| !line.starts_with("gdrcore: "));
     own.collect::<Vec<_>>().join("\n")
 }
@@ -97,8 +97,8 @@ fn a_completion_has_the_status_of_its_rule() {
             &[&options[..], &["--fault", "event QP_LAST_WQE_REACHED at 1s qp 2"]].concat(),
             &["1"],
         );
-        assert!(fails.ok() && fails.output.contains(said), "{rule}: {}", fails.output);
-        assert!(fails.output.contains("a fault that was injected"), "{rule}: {}", fails.output);
+        assert!(fails.ok() && fails.output.contains(said), "{rule}: {fails}");
+        assert!(fails.output.contains("a fault that was injected"), "{rule}: {fails}");
         let log = std::fs::read_to_string(p.dir.join("log")).expect("the log");
         std::fs::remove_file(p.dir.join("log")).expect("removed");
         assert!(log.contains(" RC_SEND_ONLY ") && log.starts_with("completion "), "{log}");
@@ -151,8 +151,8 @@ fn connections_fail_with_the_event_of_their_rule() {
     .chain(ENDS)
     {
         let done = rping.client(rules, &[]);
-        assert_eq!(done.output.matches(said).count(), 1, "{rules}: {}", done.output);
-        assert!(!done.output.contains("ESTABLISHED, error"), "{rules}: {}", done.output);
+        assert_eq!(done.output.matches(said).count(), 1, "{rules}: {done}");
+        assert!(!done.output.contains("ESTABLISHED, error"), "{rules}: {done}");
     }
     // What is late, doubled, lost once or has less private data, connects all the same.
     for rules in [
@@ -163,7 +163,7 @@ fn connections_fail_with_the_event_of_their_rule() {
         "cut 0",
     ] {
         let done = rping.client(rules, &[]);
-        assert!(done.ok() && done.output.contains(" faults; "), "{rules}: {}", done.output);
+        assert!(done.ok() && done.output.contains(" faults; "), "{rules}: {done}");
     }
     assert!(rping.server.still_runs());
     rping.server.kill();

@@ -18,10 +18,10 @@ fn a_device_shows_and_enforces_smaller_limits() {
     for (rules, how) in [(LIMITS, "all"), ("limit memlock = 65536", "memlock")] {
         let mut c = command(Some(&own), &["--fault", rules], &program);
         let done = run(c.arg(how), 60);
-        assert!(done.ok() && done.output.contains("ok\n"), "{how}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok\n"), "{how}: {done}");
         // The device itself has others.
         let done = run(command(Some(&own), &[], &program).arg(how), 60);
-        assert!(!done.ok(), "{how}: {}", done.output);
+        assert!(!done.ok(), "{how}: {done}");
     }
 }
 
@@ -31,7 +31,7 @@ fn a_limit_beyond_the_devices_own_changes_nothing() {
     let own = loopback(103, 11);
     let shown = |options: &[&str]| {
         let done = run(command(Some(&own), options, &devinfo).arg("-v"), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let limits = done.output.lines().filter(|l| l.trim_start().starts_with("max_"));
         limits.map(str::to_string).collect::<Vec<_>>()
     };

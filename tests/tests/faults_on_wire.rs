@@ -106,9 +106,9 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
             let run = || pingpong.run(&server, &client);
             let done = if k % 2 == 0 { beside_a_busy_machine(run) } else { run() };
             for done in &done {
-                assert!(done.ok(), "{}", done.output);
+                assert!(done.ok(), "{done}");
                 let again = format!("gdrcore-run --fault '{RULES}' --seed 7 -- PROGRAM");
-                assert_eq!(done.output.matches(&again).count(), 1, "{}", done.output);
+                assert_eq!(done.output.matches(&again).count(), 1, "{done}");
             }
             logs.push([lines(&s), lines(&c)]);
         }
@@ -124,7 +124,7 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
         let other = dir.join("other");
         let options = ["--fault", RULES, "--seed", "8", "--fault-log", path_str(&other)];
         let [_, done] = pingpong.run(&[], &options);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         assert_ne!(lines(&other), *client);
     }
 }
@@ -139,7 +139,7 @@ fn a_drawn_seed_is_told_and_repeats_the_run() {
     let from_file = format!("@{}", rules.display());
     let options = ["--fault", &from_file, "--fault-log", path_str(&first)];
     let [_, done] = pingpong.run(&[], &options);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let said = done.output.lines().find(|l| l.contains("the same ones again: ")).expect("a line");
     let (_, words) = said.split_once("gdrcore-run --fault '").expect("the command");
     let (rules, rest) = words.split_once("' --seed ").expect("a seed");
@@ -147,7 +147,7 @@ fn a_drawn_seed_is_told_and_repeats_the_run() {
     let seed = rest.trim_end_matches(" -- PROGRAM");
     let options = ["--fault", rules, "--seed", seed, "--fault-log", path_str(&second)];
     let [_, done] = pingpong.run(&[], &options);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(lines(&first), lines(&second));
     assert!(lines(&first).len() > 10);
 }
@@ -162,17 +162,12 @@ fn connections_of_rdma_cm_and_their_data_survive_losses() {
         let lines = ("rping -s -a {S} -C 300 -V", "rping -c -a {S} -C 300 -V");
         let pair = Pair { options: &options, ..Pair::new(lines.0, lines.1) };
         let [server, client] = or_skip!(pair.run(n, &dir));
-        assert!(
-            client.ok() && has_served("rping", &server),
-            "{}\n{}",
-            server.output,
-            client.output
-        );
+        assert!(client.ok() && has_served("rping", &server), "{server}\n{client}");
         let again = |done: &Done| counted(&done.output, "retransmitted_pkts");
-        assert!(again(&server) + again(&client) > 0, "{}", client.output);
+        assert!(again(&server) + again(&client) > 0, "{client}");
         if n == 113 {
             let again = counted(&client.output, "cm_retries");
-            assert!(again > 0, "the request for a connection was lost: {}", client.output);
+            assert!(again > 0, "the request for a connection was lost: {client}");
         }
     }
 }
@@ -195,10 +190,10 @@ fn each_fault_is_seen_by_its_counter() {
             // The client alone has faults; its peer is any other host.
             let options = ["--fault", rules, "--seed", "1", "--stats"];
             let [server, client] = pingpong.run(&["--stats"], &options);
-            assert!(server.ok() && client.ok(), "{rules}: {}\n{}", server.output, client.output);
+            assert!(server.ok() && client.ok(), "{rules}: {server}\n{client}");
             for (name, grows) in counters {
                 let n = counted(&client.output, name);
-                assert_eq!(n > 0, grows, "{rules}: {name} {n}: {}", client.output);
+                assert_eq!(n > 0, grows, "{rules}: {name} {n}: {client}");
             }
             assert_eq!(counted(&client.output, "rdma_sends"), 300, "{rules}");
             let unready = counted(&server.output, "rcvd_rnr_err");
@@ -231,7 +226,7 @@ fn a_partition_is_one_fault_however_many_packets_it_takes() {
     let (mut server, client) = pingpong.start(&[], &options);
     let client = client.finish(LIMIT);
     server.kill();
-    assert!(!client.ok() && client.output.contains("gdrcore: 1 faults;"), "{}", client.output);
+    assert!(!client.ok() && client.output.contains("gdrcore: 1 faults;"), "{client}");
 }
 
 #[test]
@@ -264,11 +259,11 @@ fn wrong_rules_are_refused_before_the_program_runs() {
         (&["--fault", "@/nonexistent/rules"], "/nonexistent/rules"),
     ] {
         let done = run(&mut command(Some(&own), options, &devinfo), 60);
-        assert_eq!(done.code(), Some(125), "{options:?}: {}", done.output);
-        assert!(done.output.contains(part), "{options:?}: {}", done.output);
+        assert_eq!(done.code(), Some(125), "{options:?}: {done}");
+        assert!(done.output.contains(part), "{options:?}: {done}");
     }
     let done = run(&mut command(Some(&own), &["--fault", "loss"], &devinfo), 60);
-    assert!(done.ok() && !done.output.contains("faults"), "there were none: {}", done.output);
+    assert!(done.ok() && !done.output.contains("faults"), "there were none: {done}");
     // Without the launcher the device does not open, because a run without faults would seem to
     // pass.
     for (variable, value, part) in [
@@ -283,7 +278,7 @@ fn wrong_rules_are_refused_before_the_program_runs() {
         };
         c.env("GDRC_FAULTS", "loss").env(variable, value);
         let done = run(&mut c, 60);
-        assert!(!done.ok() && done.output.contains(part), "{}", done.output);
+        assert!(!done.ok() && done.output.contains(part), "{done}");
     }
 }
 

@@ -72,7 +72,7 @@ fn run_cases(what: &str, programs: &[&str], cc: &[&str]) -> Scratch {
         compiler.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(share.join(program)).args(cc);
         compiler.arg(root().join(format!("tests/vm/{program}.c"))).arg("-libverbs");
         let built = run(&mut compiler, 60);
-        assert!(built.ok(), "{}", built.output);
+        assert!(built.ok(), "{built}");
     }
     let driver = Path::new(env!("CARGO_BIN_EXE_interop"));
     std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");

@@ -181,8 +181,8 @@ fn the_page_shows_the_output_of_its_commands() {
             }
         }
     }
-    assert!(faults.is_empty(), "{}\n{}", faults.join("\n"), done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(faults.is_empty(), "{}\n{done}", faults.join("\n"));
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
         .arg("-lgdrcore");
     cc.arg(format!("-Wl,-rpath,{}", lib.display()));
     let done = run(&mut cc, 120);
-    assert!(done.ok(), "{name}: {}", done.output);
+    assert!(done.ok(), "{name}: {done}");
     program
 }
 
@@ -271,17 +271,12 @@ fn the_program_names_the_next_exercise() {
         let server =
             (done >= 2).then(|| Running::start(lab.command(0, &right).args(["-a", "127.0.0.1"])));
         let client = run(lab.command(0, &program).args(["-a", "127.0.0.2", "127.0.0.1"]), 60);
-        assert!(
-            client.code() == Some(1) && client.output.contains(&next),
-            "{next}: {}",
-            client.output
-        );
+        assert!(client.code() == Some(1) && client.output.contains(&next), "{next}: {client}");
         if let Some(server) = server {
             let server = server.finish(Duration::from_secs(30));
             assert!(
                 server.code() == Some(1) && server.output.contains("an exercise is not done yet"),
-                "{}",
-                server.output
+                "{server}"
             );
         }
     }

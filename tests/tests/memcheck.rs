@@ -27,7 +27,7 @@ fn watched(program: &Path) -> Command {
 
 fn is_clean(what: &str, program: Running) {
     let done = program.finish(LIMIT);
-    assert!(done.ok(), "{what}: {:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{what}: {done}");
 }
 
 #[test]

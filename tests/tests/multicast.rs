@@ -233,7 +233,7 @@ fn c_programs_join_groups_and_leave_them() {
         let group = format!("239.{}.0.9", place::number());
         let mut c = Command::new(&program);
         let done = run(c.args([from, to, &group]), 60);
-        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {}", done.output);
+        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {done}");
     };
     let soft = |n| format!("soft:{}", loopback(96, n));
     says(&soft(1), &soft(2), "ok");

@@ -7,8 +7,8 @@ use std::process::Command;
 
 fn measured(command: &mut Command) -> u32 {
     let done = run(command, 60);
-    assert!(done.ok(), "{}", done.output);
-    done.output.trim().parse().unwrap_or_else(|e| panic!("'{}': {e}", done.output))
+    assert!(done.ok(), "{done}");
+    done.output.trim().parse().unwrap_or_else(|e| panic!("'{done}': {e}"))
 }
 
 #[test]

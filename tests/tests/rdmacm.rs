@@ -17,15 +17,11 @@ fn well(pair: &Pair<'_>, done: &[Done; 2]) {
     let [server, client] = done;
     assert!(
         (server.ok() || pair.endless) && client.ok(),
-        "{} | {} {:?} together: {}\nserver {:?}:\n{}\nclient {:?}:\n{}",
+        "{} | {} {:?} together: {}\nserver {server}\nclient {client}",
         pair.server,
         pair.client,
         pair.options,
-        pair.together,
-        server.status,
-        server.output,
-        client.status,
-        client.output
+        pair.together
     );
 }
 
@@ -190,7 +186,7 @@ fn rsockets() -> Result<&'static Path, String> {
 #[track_caller]
 fn received(side: &Done, least: u64) {
     let bytes = counted(&side.output, "rcvd_bytes");
-    assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {}", side.output);
+    assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {side}");
 }
 
 /// A TCP program without RDMA code.
@@ -269,7 +265,7 @@ fn the_device_file_checks_the_bytes_that_a_program_writes() {
     let program = compile("cc", "rdma_cm_file", &dir, &["-libverbs"]);
     let address = loopback(70, 1);
     let done = run(command(Some(&address), &[], program).arg(&address), 60);
-    assert!(done.ok() && done.output.contains("ok"), "{:?}\n{}", done.status, done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{done}");
 }
 
 #[test]
@@ -288,7 +284,7 @@ fn a_server_survives_a_killed_client() {
     }
     let last =
         run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
-    assert!(last.ok(), "{}", last.output);
+    assert!(last.ok(), "{last}");
     assert!(server.still_runs(), "the server has ended");
 }
 
@@ -306,21 +302,11 @@ fn a_missing_listener_is_reported_soon() {
         command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-p", "7001", "-C", "1"]),
         30,
     );
-    assert!(
-        done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"),
-        "{:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"), "{done}");
     // An address of another family than the device's.
     let done =
         run(command(Some(&other), &[], &rping).args(["-c", "-a", "fd00::77", "-C", "1"]), 30);
-    assert!(
-        done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"),
-        "{:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"), "{done}");
 }
 
 #[test]
@@ -342,12 +328,11 @@ fn the_launcher_becomes_the_program() {
     let help = bare(&["--help"]);
     assert!(
         help.ok() && help.output.contains("--address") && help.output.contains("--pcap"),
-        "{}",
-        help.output
+        "{help}"
     );
     // A library that does not exist is reported; the caller's own LD_PRELOAD stays.
     let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
-    assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
+    assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{lost}");
     let kept = run(
         Command::new(launcher()).env("LD_PRELOAD", "/lib/none.so").args([
             "sh",
@@ -378,7 +363,7 @@ fn counters_are_printed_at_a_signal() {
         command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]),
         30,
     );
-    assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
+    assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{client}");
     run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
     wait_for(60, "no counters were printed", || {
         said().contains("gdrcore: rcvd_pkts ") || !server.still_runs()
@@ -404,7 +389,7 @@ fn both_ends_print_a_rejection_with_its_reason() {
         "gdrcore: {address} rejected the connection with its \
          port 7202: reason 8: nobody listens at this port"
     );
-    assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
+    assert!(!client.ok() && client.output.contains(&heard), "{client}");
     server.wait_for_output(&format!(
         "gdrcore: rejected {other}, which requested port 7202: reason 8: nobody listens"
     ));

@@ -26,7 +26,7 @@ fn alone(test: &str) -> bool {
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     false
 }
 

@@ -40,10 +40,10 @@ fn right(what: &str, done: &Done, told: &[Told]) {
     let all = reports(&done.output);
     for (rule, report) in &all {
         let is_told = |(name, code): &Told| rule == name && report.contains(code);
-        assert!(told.iter().any(is_told), "{what}: {}", done.output);
+        assert!(told.iter().any(is_told), "{what}: {done}");
     }
     let code = if all.is_empty() { 0 } else { 66 };
-    assert_eq!(done.code(), Some(code), "{what}: {:?} {}", done.status, done.output);
+    assert_eq!(done.code(), Some(code), "{what}: {done}");
 }
 
 /// Runs both sides of a tool in each way. In their lines `{S}` stands for the server's address,
@@ -283,7 +283,7 @@ fn thorough_open_mpi() {
                 c.args(&options).arg(&program);
             }
             let done = run(&mut c, 120);
-            assert!(done.output.contains("ok 2 ranks"), "{options:?}: {}", done.output);
+            assert!(done.output.contains("ok 2 ranks"), "{options:?}: {done}");
             right(&format!("{transport} {options:?}"), &done, OF_UCX);
         }
     }
@@ -312,7 +312,7 @@ fn thorough_nixl() {
         let target = Running::start(&mut side(1, "target"));
         let initiator = Running::start(&mut side(2, "initiator")).finish(Duration::from_secs(120));
         for done in [target.finish(Duration::from_secs(60)), initiator] {
-            assert!(done.output.contains("blocks are right"), "{options:?}: {}", done.output);
+            assert!(done.output.contains("blocks are right"), "{options:?}: {done}");
             right(&format!("NIXL {options:?}"), &done, told);
         }
     }

@@ -64,7 +64,7 @@ fn connected_queue_pairs_of_two_tenants_and_of_one() {
         2
     );
     let status = router.ask("status");
-    assert!(status.ok() && status.output.contains("\"sessions\":3"), "{}", status.output);
+    assert!(status.ok() && status.output.contains("\"sessions\":3"), "{status}");
     drop(devices);
     wait_for(60, "sessions stay", || router.sessions().is_empty());
 }

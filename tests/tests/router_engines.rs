@@ -135,10 +135,10 @@ fn a_program_on_the_drop_in_has_as_many_sessions_as_engines() {
         c.env("GDRC_STATS", "1").env_remove("GDRC_ENGINES");
         c.envs(engines.map(|n| ("GDRC_ENGINES", n)));
         let done = run(&mut c, 120);
-        assert!(done.ok() && done.output.contains("ok, 2000"), "{engines:?}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok, 2000"), "{engines:?}: {done}");
         // Two of each worker whose thread domain is of another engine than the main thread's.
         let crossing = counted(&done.output, "qps_of_two_engines");
-        assert_eq!(crossing, expected, "{engines:?}: {}", done.output);
+        assert_eq!(crossing, expected, "{engines:?}: {done}");
     }
 }
 

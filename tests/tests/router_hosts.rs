@@ -49,14 +49,7 @@ fn tool(lab: &Lab, words: &str, routers: [Option<PathBuf>; 2]) {
     let client = Running::start(side(1).arg("10.77.0.1")).finish(LIMIT);
     let server = server.finish(LIMIT);
     println!("{words}: {:?}", began.elapsed());
-    assert!(
-        server.ok() && client.ok(),
-        "{words}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output
-    );
+    assert!(server.ok() && client.ok(), "{words}\nserver {server}\nclient {client}");
 }
 
 /// Programs as Debian ships them; those with -c look at the bytes.
@@ -129,11 +122,7 @@ fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
     let tool = sides[0].split(' ').next().unwrap_or_default();
     assert!(
         rdmacm::has_served(tool, &server) && client.ok(),
-        "{sides:?}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "{sides:?}\nserver {server}\nclient {client}\n{:?}",
         router.sessions()
     );
 }
@@ -148,7 +137,7 @@ fn containers_of_two_users_in_namespaces_of_their_own() {
     let namespaces = |host: usize| {
         let kinds = ["user", "net", "mnt", "pid", "ipc"].map(|k| format!("/proc/self/ns/{k}"));
         let done = run(lab.command(host, &find("readlink").expect("readlink")).args(kinds), 20);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         done.output.lines().map(str::to_string).collect::<Vec<_>>()
     };
     let both = [namespaces(0), namespaces(1)];
@@ -202,15 +191,10 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
     // Each is who the kernel says, whatever socket it finds.
     let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     let done = run(&mut contained(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
-    assert!(
-        !done.ok() && done.output.contains("no tenant of the policy is pid"),
-        "{}",
-        done.output
-    );
+    assert!(!done.ok() && done.output.contains("no tenant of the policy is pid"), "{done}");
     let done = run(&mut contained(&lab, 0, &pingpong, Some(Path::new("/nowhere"))), 60);
     assert!(
         !done.ok() && done.output.contains("no device: router '/nowhere': there is no such socket"),
-        "{}",
-        done.output
+        "{done}"
     );
 }

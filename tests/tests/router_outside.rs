@@ -195,7 +195,7 @@ fn hostile_packets_from_outside_reach_nobody() {
         let mut c = world.lab.privileged(1, Path::new(FORGER));
         let from = format!("{from}:{port}");
         let done = run(c.args([&from, &to, &qpn.to_string(), &count.to_string()]).args(bad), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     let counts = |name: &str, n: u64| {
         wait_for(60, name, || world.wire(name) >= n);
@@ -248,11 +248,7 @@ fn well(world: &World, done: &[Done; 2]) {
     let [server, client] = done;
     assert!(
         server.ok() && client.ok(),
-        "server {:?}:\n{}\nclient {:?}:\n{}\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "server {server}\nclient {client}\n{}",
         world.router.ask("status").output
     );
 }

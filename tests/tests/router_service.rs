@@ -79,7 +79,7 @@ fn who_is_left_at_the_end_of_a_drain_is_served_by_the_next_router() {
     let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     write(&mut x, &mut y, 1);
     let done = run(&mut router.asks(&["drain", "--for", "300ms"]), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     wait_for(60, "it does not end", || !router.running().still_runs());
     router.restart();
     (2..5).for_each(|n| write(&mut x, &mut y, n));
@@ -211,5 +211,5 @@ fn the_units_are_what_systemd_takes() {
     }
     let done = run(Command::new(&analyze).args(["verify", "--man=no"]).args(&files), 60);
     let ours: Vec<&str> = done.output.lines().filter(|l| l.contains("gdrcore")).collect();
-    assert!(done.ok() && ours.is_empty(), "{}", done.output);
+    assert!(done.ok() && ours.is_empty(), "{done}");
 }

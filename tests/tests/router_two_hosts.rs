@@ -102,7 +102,7 @@ fn nothing_that_is_forged_arrives_and_a_flood_hits_its_victim_alone() {
         let from = format!("{from}:{}", port_of(block));
         let mut c = world.lab.privileged(0, Path::new(env!("CARGO_BIN_EXE_forger")));
         let done = run(c.args([&from, &to, &qpn.to_string(), &count.to_string()]).args(bad), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     let counts = |name: &str, n: u64| {
         patience::wait_for(60, name, || world.wire(1, name) >= n);
@@ -159,7 +159,7 @@ fn nobody_else_sends_as_the_router_where_the_rule_is_in_force() {
     let start = |word: &str| {
         let mut c = world.lab.privileged(0, &library::router().join("gdrcore-routerd"));
         let done = run(c.args(["--firewall", word]).arg(&policy), 60);
-        assert!(!done.ok(), "{}", done.output);
+        assert!(!done.ok(), "{done}");
         done.output
     };
     let taken = "another program has the address";
@@ -190,7 +190,7 @@ fn nobody_else_sends_as_the_router_where_the_rule_is_in_force() {
         let mut c = world.lab.privileged(0, Path::new(env!("CARGO_BIN_EXE_forger")));
         let (from, to) = (format!("{}:{}", HOSTS[0], port_of(700)), format!("{}:4791", HOSTS[1]));
         let done = run(c.args([&from, &to, "20000", "5"]), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     forge();
     assert!(in_force("flush ruleset\n").ok());

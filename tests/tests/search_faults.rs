@@ -33,8 +33,8 @@ fn search(p: &Program, options: &[&str], words: &[&str]) -> Vec<(String, String)
         })
         .collect();
     let code = if sets.is_empty() { 0 } else { 1 };
-    assert_eq!(done.code(), Some(code), "{}", done.output);
-    assert!(done.output.contains(&format!("{} sets of faults", sets.len())), "{}", done.output);
+    assert_eq!(done.code(), Some(code), "{done}");
+    assert!(done.output.contains(&format!("{} sets of faults", sets.len())), "{done}");
     sets
 }
 
@@ -52,7 +52,7 @@ fn a_call_whose_failure_is_not_checked_is_found() {
     // The line repeats it, with the options of the launcher before the faults.
     let done = run_long(&p, &["--fault", rule, "--seed", "1"], &["unchecked"]);
     let signal = done.status.expect("it ended").signal();
-    assert_eq!(signal, Some(libc::SIGSEGV), "{}", done.output);
+    assert_eq!(signal, Some(libc::SIGSEGV), "{done}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn logs(p: &Program, runs: usize, rules: &str, words: &[&str]) -> Vec<Vec<String
     let of_run = |_| {
         let options = ["--fault", rules, "--seed", "7", "--fault-log", words[0]];
         let done = run_long(p, &options, words);
-        assert!(done.code().is_some(), "{}", done.output);
+        assert!(done.code().is_some(), "{done}");
         let text = std::fs::read_to_string(&log).expect("faults");
         std::fs::remove_file(&log).expect("removed");
         let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
@@ -187,23 +187,19 @@ fn a_failure_without_faults_is_none_of_faults() {
     let options = ["--search-faults", "2", "--stats", "--path", "udp", "--fault", "loss"];
     let mut c = command(Some(&own), &options, "sh");
     let done = run(c.args(["-c", script]).current_dir(&*dir), 60);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
     let again = format!("gdrcore-run --address {own} --stats --path udp -- sh -c '{script}'");
     let line = format!("gdrcore-run: exit status 3: {again}");
-    assert!(done.output.lines().any(|l| l == line), "{}", done.output);
-    assert!(done.output.contains("3 runs, 1 sets"), "{}", done.output);
+    assert!(done.output.lines().any(|l| l == line), "{done}");
+    assert!(done.output.contains("3 runs, 1 sets"), "{done}");
 }
 
 #[test]
 fn a_program_that_fails_without_faults_is_refused() {
     let own = loopback(103, 24);
     let done = run(&mut command(Some(&own), &["--search-faults", "3"], "false"), 60);
-    assert_eq!(done.code(), Some(125), "{}", done.output);
-    assert!(
-        done.output.contains("without faults the program has exit status 1"),
-        "{}",
-        done.output
-    );
+    assert_eq!(done.code(), Some(125), "{done}");
+    assert!(done.output.contains("without faults the program has exit status 1"), "{done}");
     let done = run(&mut command(Some(&own), &["--search-faults", "3"], "/nonexistent/x"), 60);
-    assert_eq!(done.code(), Some(125), "{}", done.output);
+    assert_eq!(done.code(), Some(125), "{done}");
 }

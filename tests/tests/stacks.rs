@@ -17,7 +17,7 @@ fn programs_may_have_large_thread_local_variables() {
         for path in ["auto", "udp"] {
             let mut program = command(&program, &loopback(161, 1 + k as u32));
             let done = run(program.env("GDRC_PATH", path), 60);
-            assert!(done.ok() && done.output.contains("ok"), "{kib} KiB: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok"), "{kib} KiB: {done}");
         }
     }
 }

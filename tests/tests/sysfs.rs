@@ -16,7 +16,7 @@ fn on(last: u32, program: &str) -> Option<Command> {
 fn shell(last: u32, script: &str) -> String {
     let mut c = on(last, "sh").expect("a shell");
     let done = run(c.args(["-ec", script]), 30);
-    assert!(done.ok(), "{script}: {:?} {}", done.status, done.output);
+    assert!(done.ok(), "{script}: {done}");
     done.output
 }
 
@@ -27,7 +27,7 @@ fn every_call_of_the_c_library_finds_the_files() {
     let run_it = |program: &std::path::Path| {
         let done =
             run(command(Some(&loopback(110, 1)), &[], program).args(["gdrc0", "uverbs0"]), 60);
-        assert!(done.ok() && done.output.contains("ok"), "{:?} {}", done.status, done.output);
+        assert!(done.ok() && done.output.contains("ok"), "{done}");
     };
     run_it(&plain);
     // A child of a program, neither of which uses libibverbs.
@@ -142,7 +142,7 @@ fn a_counter_is_that_of_the_process_that_reads() {
     let dir = scratch("sysfs-counters");
     let program = compile("cc", "verbs", &dir, &["-libverbs"]);
     let done = run(command(Some(&loopback(110, 4)), &[], program).arg("counters"), 30);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(
         shell(4, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/rdma_writes").trim(),
         "0"

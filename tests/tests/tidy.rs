@@ -234,5 +234,5 @@ fn every_unsafe_block_has_its_proof() {
 fn every_deliberate_fault_has_its_place_in_the_sources() {
     let python = or_skip!(installed("python3"));
     let done = run(Command::new(python).arg(root().join("scripts/mutate.py")).arg("--stale"), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

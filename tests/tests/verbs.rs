@@ -33,7 +33,7 @@ fn missing() -> Option<String> {
 
 fn copy(from: &Path, to: &Path) {
     let done = run(Command::new("cp").arg("-rL").arg(from).arg(to), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Builds a program for the machine; it finds its libraries in `lib`, relative to itself.
@@ -42,7 +42,7 @@ fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
     cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-o"]).arg(program).arg(root().join(source));
     cc.arg(format!("-I{}", root().join("include").display())).arg(format!("-L{}", lib.display()));
     let built = run(cc.args(["-lgdrcore", "-Wl,-rpath,$ORIGIN/lib"]).args(more), 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
 }
 
 /// Instructions per operation, as counted in the machine.
@@ -141,7 +141,7 @@ fn open_with(dir: &Path, change: impl Fn(&mut Command) -> &mut Command) -> Strin
     // cargo's LD_LIBRARY_PATH lists folders that may hold a module.
     command.args(["-d", "verbs:nosuch0"]).env_remove("LD_LIBRARY_PATH");
     let done = run(change(&mut command), 20);
-    assert!(done.code().is_some_and(|c| c > 0), "{}", done.output);
+    assert!(done.code().is_some_and(|c| c > 0), "{done}");
     done.output
 }
 
@@ -158,13 +158,13 @@ fn an_open_without_the_module_is_explained() {
     let module = dir.join("lib/libgdrcore_verbs.so");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c);
     assert!(said.contains("install both from one build"), "{said}");
     std::fs::write(&other, "int something_else;").expect("a source");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c);
     assert!(said.contains("not a module of gdrcore"), "{said}");
 }
@@ -185,7 +185,7 @@ fn our_own_libibverbs_is_not_opened() {
     let dropin = dir.join("dropin.so");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&dropin).arg(&source), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c.env("LD_PRELOAD", &dropin));
     assert!(said.contains("gdrcore's own drop-in"), "{said}");
     let said = open_with(&dir, |c| c);
@@ -197,6 +197,6 @@ fn libgdrcore_needs_no_libibverbs() {
     or_skip!(installed("readelf"));
     let done =
         run(Command::new("readelf").arg("-d").arg(library::build().join("libgdrcore.so")), 20);
-    assert!(done.ok() && done.output.contains("NEEDED"), "{}", done.output);
-    assert!(!done.output.contains("libibverbs"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("NEEDED"), "{done}");
+    assert!(!done.output.contains("libibverbs"), "{done}");
 }

@@ -78,7 +78,7 @@ fn as_mlx5(command: &mut Command) -> &mut Command {
 }
 
 fn assert_ok(done: &Done, what: &str) {
-    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{done}");
 }
 
 #[test]
@@ -92,12 +92,12 @@ fn it_is_refused_unless_a_variable_allows_it() {
             c.env(ALLOW, value);
         }
         let done = run(&mut c, 20);
-        assert!(done.code().is_some_and(|c| c > 0), "{allow:?}: {}", done.output);
-        assert!(done.output.contains("gdrcore's own drop-in"), "{allow:?}: {}", done.output);
+        assert!(done.code().is_some_and(|c| c > 0), "{allow:?}: {done}");
+        assert!(done.output.contains("gdrcore's own drop-in"), "{allow:?}: {done}");
     }
     let mut c = libraries.command(&program, &loopback(159, 1));
     let done = run(c.args(["-d", DEVICE]), 20);
-    assert!(done.ok() && done.output.contains("gdrc0"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("gdrc0"), "{done}");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn dc_of_each_operation_and_of_many() {
     let mut c = libraries.command(&ops, &loopback(159, 6));
     let done = run(as_mlx5(&mut c).arg(DEVICE), 60);
     assert_ok(&done, "verbs");
-    assert!(counted(&done.output, "dc_opened") > 3, "{}", done.output);
+    assert!(counted(&done.output, "dc_opened") > 3, "{done}");
     let mut c = libraries.command(&many, &loopback(159, 7));
     assert_ok(&run(as_mlx5(&mut c).arg(DEVICE), 120), "64 of each");
     // The same calls do the same on the soft device.
@@ -158,7 +158,7 @@ fn without_dc_the_error_says_what_is_missing_and_names_rc() {
         assert_ok(&done, words);
         for kind in ["DCI", "DCT"] {
             let said = format!("qp_type {kind}: {words}; use RC");
-            assert!(done.output.contains(&said), "'{said}': {}", done.output);
+            assert!(done.output.contains(&said), "'{said}': {done}");
         }
     };
     // The drop-in's own identity is none of mlx5.
@@ -210,21 +210,21 @@ fn gpu_direct_by_dc() {
         let mut client = side("client", 13 + n as u32);
         client.args(["-a", device, "-t", kind, "-n", "60", "-s", size, "-c", "-D", "1"]);
         let done = run(client.arg(loopback(159, 12)), 60);
-        assert!(done.ok(), "{device} -t {kind}: {}\nserver: {}", done.output, server.output());
-        assert_eq!(done.output.matches("failed on the server").count(), 1, "{}", done.output);
+        assert!(done.ok(), "{device} -t {kind}: {done}\nserver: {}", server.output());
+        assert_eq!(done.output.matches("failed on the server").count(), 1, "{done}");
     }
     server.interrupt();
     let done = server.finish(Duration::from_secs(60));
-    assert!(done.ok() && !done.output.contains("left open"), "{}", done.output);
-    assert!(counted(&done.output, "dc_opened") > 0, "{}", done.output);
-    assert_eq!(done.output.matches("REM_ACCESS_ERR").count(), 3, "{}", done.output);
+    assert!(done.ok() && !done.output.contains("left open"), "{done}");
+    assert!(counted(&done.output, "dc_opened") > 0, "{done}");
+    assert_eq!(done.output.matches("REM_ACCESS_ERR").count(), 3, "{done}");
 
     // A NIC without DC.
     let mut c = libraries.command(&bin.join("server"), &loopback(159, 16));
     let done = run(c.args(["-a", DEVICE, "-T", "dc"]), 20);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
     for words in ["NICs of mlx5 have DC", "--transport rc"] {
-        assert!(done.output.contains(words), "'{words}': {}", done.output);
+        assert!(done.output.contains(words), "'{words}': {done}");
     }
 }
 
@@ -237,6 +237,6 @@ fn the_behaviour_suite() {
     let mut c = libraries.command(&program, &loopback(159, 5));
     let done = run(c.args(["--device", DEVICE]), 600 * u64::from(patience::factor()));
     let sum = done.output.lines().find(|l| l.contains(" passed, ")).unwrap_or_default();
-    assert!(done.ok() && sum.contains(" 0 failed"), "{}", done.output);
+    assert!(done.ok() && sum.contains(" 0 failed"), "{done}");
     println!("suite over verbs on the drop-in: {sum}");
 }

@@ -42,8 +42,7 @@ fn exchange(dir: &Path, n: u32, path: &str, around: &[String]) -> String {
     let done = run(&mut c, 60);
     assert!(
         done.ok() && done.output.contains("every byte arrived"),
-        "GDRC_PATH={path} {words:?}: {}",
-        done.output
+        "GDRC_PATH={path} {words:?}: {done}"
     );
     done.output
 }
@@ -292,7 +291,7 @@ fn in_a_container_with_the_calls_that_docker_allows() {
     let dir = or_skip!(program("seccomp"));
     let convert = root().join("tests/python/oci_seccomp.py");
     let rules = run(Command::new("python3").arg("-B").arg(convert).arg(PROFILE), 60);
-    assert!(rules.ok(), "{}", rules.output);
+    assert!(rules.ok(), "{rules}");
     let bundle = dir.join("bundle");
     make_root(&bundle.join("rootfs"));
     let begin = |n: usize, path: &str, words: &str| {
@@ -324,8 +323,7 @@ fn in_a_container_with_the_calls_that_docker_allows() {
         let done = begin(n, path, &words);
         assert!(
             done.ok() && done.output.contains("every byte arrived"),
-            "GDRC_PATH={path}: {}",
-            done.output
+            "GDRC_PATH={path}: {done}"
         );
     }
 }

@@ -12,6 +12,6 @@ fn a_c_program_sends_to_two_srqs_of_a_domain() {
     let program = library::program("xrc", &dir);
     for device in ["loopback".to_string(), format!("soft:{}", loopback(64, 1))] {
         let done = run(Command::new(&program).arg(&device), 60);
-        assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok"), "{device}: {done}");
     }
 }

@@ -133,13 +133,9 @@ fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     ]));
     let mut client = start(1, "freeflow_gdr/client");
     let done = run(client.args(["-s", &socket, "x"]), 20);
-    assert!(
-        done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"),
-        "{}",
-        done.output
-    );
+    assert!(done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"), "{done}");
     let done = router.finish(LIMIT);
-    assert!(done.output.contains("no client came"), "{}", done.output);
+    assert!(done.output.contains("no client came"), "{done}");
 }
 
 #[test]
@@ -181,16 +177,11 @@ fn server_and_client_move_a_gibibyte_into_and_out_of_gpu_memory() {
             client.args(["-u", gpu()]);
         }
         let done = start(client.arg(&address)).finish(LIMIT);
-        assert!(
-            done.ok() && done.output.contains("every byte checked"),
-            "{:?}: {}",
-            done.status,
-            done.output
-        );
+        assert!(done.ok() && done.output.contains("every byte checked"), "{done}");
     }
     server.interrupt();
     let done = server.finish(LIMIT);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Runs `tests/c/cuda.c`, linked with the static library, with this further argument.
@@ -203,10 +194,10 @@ fn c_program(argument: Option<&str>) {
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/cuda.c"));
     // The static library: the program finds the fake driver by LD_LIBRARY_PATH.
     let done = run(cc.arg(archive).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let real = if cuda::driver() == Driver::Real { "real" } else { "fake" };
     let done = Running::start(with_driver(&program).arg(real).args(argument)).finish(LIMIT);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]

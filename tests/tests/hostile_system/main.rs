@@ -63,7 +63,7 @@ fn a_thousand_devices_leave_no_descriptor_and_no_memory_behind() {
             "--nocapture",
         ]);
         let done = run(alone.env("GDRC_TEST_ALONE", "1"), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         return;
     }
     open_and_close(50);
