@@ -10,7 +10,7 @@ use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::place;
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{find, installed, loopback, run, scratch, Running};
 use gdrcore_tests::{or_skip, skip};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -183,9 +183,8 @@ fn infos(file: &Path, more: &[&str]) -> Vec<String> {
 
 #[test]
 fn what_is_our_own_has_names_in_wireshark() {
-    if find("tshark").is_none() || find("cc").is_none() {
-        skip!("tshark or cc is not installed");
-    }
+    or_skip!(installed("tshark"));
+    or_skip!(installed("cc"));
     let dir = scratch("wireshark");
     let (dc, rc) = (dir.join("dc.pcap"), dir.join("rc.pcap"));
     let program = library::program("dc", &dir);

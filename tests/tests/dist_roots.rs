@@ -101,18 +101,20 @@ fn names(at: &Path) -> Vec<String> {
     listed.lines().map(str::to_string).collect()
 }
 
-/// A tool that packing needs and that is not here.
-fn lacks() -> Option<&'static str> {
-    ["dpkg-deb", "python3", "readelf"].into_iter().find(|tool| find(tool).is_none())
+/// What packing needs.
+const TOOLS: [&str; 3] = ["dpkg-deb", "python3", "readelf"];
+
+/// An error names one that is not installed.
+fn has(tools: &[&str]) -> Result<(), String> {
+    tools.iter().try_for_each(|tool| installed(tool).map(drop))
 }
 
 fn serves(release: &str) {
     if !all() && release != "bookworm" {
         skip!("make test-dist runs in the roots of all releases");
     }
-    if let Some(tool) = lacks().or_else(|| find("bwrap").is_none().then_some("bwrap")) {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
+    or_skip!(installed("bwrap"));
     let system = or_skip!(DebianRoot::installed(release));
     let dir = scratch(&format!("dist-{release}"));
     let at = dir.join("root");
@@ -174,9 +176,8 @@ fn steps_of_the_action() -> Vec<String> {
 /// As in a job that runs in a container: root, without sudo. What apt would install is there.
 #[test]
 fn the_steps_of_the_action_install_the_wheel_and_check_it() {
-    if let Some(tool) = lacks().or_else(|| find("bwrap").is_none().then_some("bwrap")) {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
+    or_skip!(installed("bwrap"));
     let system = or_skip!(DebianRoot::installed("bookworm"));
     let dir = scratch("dist-action");
     let at = dir.join("root");
@@ -265,13 +266,8 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
 /// gdrcore-run tells it.
 #[test]
 fn programs_of_aarch64_run_on_the_tarball_for_it() {
-    let tools = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
-    if let Some(tool) = tools.into_iter().find(|t| find(t).is_none()) {
-        skip!("{tool} is not installed (scripts/deps.sh test)");
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> (apt-get install libibverbs-dev)");
-    }
+    or_skip!(has(&["aarch64-linux-gnu-gcc", "qemu-aarch64"]));
+    or_skip!(verbs_compiler());
     let dir = or_skip!(unpacked("aarch64-linux-gnu", "aarch64-unknown-linux-gnu"));
     let emulated = |program: &Path| {
         let mut c = Command::new("qemu-aarch64");
@@ -287,7 +283,7 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
     let drop_in = dir.join("lib/gdrcore");
     let link = format!("-L{}", drop_in.display());
     let more = ["-idirafter", "/usr/include", &link, "-l:libibverbs.so.1"];
-    let program = compile(tools[0], "two_hosts", &dir, &more);
+    let program = compile("aarch64-linux-gnu-gcc", "two_hosts", &dir, &more);
     for path in ["auto", "udp"] {
         let mut c = emulated(&program);
         c.env("GDRC_PATH", path).env("LD_LIBRARY_PATH", &drop_in);
@@ -298,9 +294,7 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
 
 /// The OCI archive for an architecture, once it is packed; `Err`: why it is not.
 fn image(arch: &str) -> Result<PathBuf, String> {
-    if let Some(tool) = lacks() {
-        return Err(format!("{tool} is not installed (scripts/deps.sh dist)"));
-    }
+    has(&TOOLS)?;
     let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten().map(|e| e.path());
     let end = format!("-{arch}.oci.tar");
     let image = all.find(|p| p.to_string_lossy().ends_with(&end));
@@ -350,9 +344,7 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
 #[test]
 fn the_image_starts_in_runc() {
     let image = or_skip!(image(ARCH));
-    if let Some(tool) = ["umoci", "runc"].into_iter().find(|t| find(t).is_none()) {
-        skip!("{tool} is not installed ({tool})");
-    }
+    or_skip!(has(&["umoci", "runc"]));
     or_skip!(as_root());
     let dir = scratch("dist-runc");
     unpack(&image, &dir);
@@ -386,9 +378,7 @@ fn the_image_starts_in_runc() {
 #[test]
 fn the_image_starts_in_podman() {
     let image = or_skip!(image(ARCH));
-    if let Some(tool) = ["podman", "runc"].into_iter().find(|t| find(t).is_none()) {
-        skip!("{tool} is not installed ({tool})");
-    }
+    or_skip!(has(&["podman", "runc"]));
     // All of podman's own files in folders of this test, and nothing asked of systemd. The path of
     // one may have 50 characters at most.
     let dir = scratch("dist-podman");
@@ -434,9 +424,7 @@ fn the_image_for_aarch64_starts_by_qemu() {
         skip!("make test-dist packs and runs what is for aarch64");
     }
     let image = or_skip!(image("aarch64"));
-    if let Some(tool) = ["bwrap", "umoci", "unshare"].into_iter().find(|t| find(t).is_none()) {
-        skip!("{tool} is not installed (scripts/deps.sh test)");
-    }
+    or_skip!(has(&["bwrap", "umoci", "unshare"]));
     if !Path::new(FORMAT).exists() || find("qemu-aarch64-static").is_none() {
         skip!("no qemu that starts by itself (apt-get install qemu-user-static)");
     }
@@ -483,9 +471,7 @@ fn packed(trees: &Path, out: PathBuf) -> PathBuf {
 
 #[test]
 fn the_same_trees_give_the_same_bytes() {
-    if let Some(tool) = lacks() {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
     let trees = artifacts().parent().expect("a folder").join(if all() { "old" } else { "." });
     let dir = scratch("dist-bytes");
     // Files of another age, in another place.
@@ -512,9 +498,7 @@ fn the_same_trees_give_the_same_bytes() {
 /// The loader of Debian 13 refuses such a library.
 #[test]
 fn no_library_needs_an_executable_stack() {
-    if let Some(tool) = lacks() {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
     let trees = artifacts().parent().expect("a folder").join(if all() { "old" } else { "." });
     let list = "find any stubs -type f -name '*.so*' -exec readelf --wide --segments {} +";
     let done = run(Command::new("sh").args(["-ec", list]).current_dir(trees), 60);
@@ -529,9 +513,7 @@ fn no_library_needs_an_executable_stack() {
 #[test]
 fn lintian_finds_nothing_in_the_packages() {
     let lintian = or_skip!(installed("lintian"));
-    if let Some(tool) = lacks() {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
     let out = artifacts();
     let mut c = Command::new(lintian);
     c.args(["--allow-root", "--fail-on", "error,warning"]);
@@ -561,9 +543,8 @@ fn the_sample_project_passes_with_the_wheel() {
         skip!("no pytest (python3-pytest)");
     }
     or_skip!(verbs_compiler());
-    if let Some(tool) = lacks().or_else(|| find("unshare").is_none().then_some("unshare")) {
-        skip!("{tool} is not installed (scripts/deps.sh dist)");
-    }
+    or_skip!(has(&TOOLS));
+    or_skip!(installed("unshare"));
     let dir = scratch("dist-ci");
     let script = format!(
         "cp -r '{}' ci; /usr/bin/python3 -m zipfile -e '{}'/gdrcore-*$(uname -m).whl site; \

@@ -9,7 +9,7 @@ use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Running};
+use gdrcore_tests::tools::{find, run, scratch, verbs_compiler, Running};
 use gdrcore_tests::{library, or_skip, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -286,9 +286,7 @@ fn the_program_names_the_next_exercise() {
 /// other end.
 #[test]
 fn the_solution_for_libibverbs_runs_with_either_program() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let lab = or_skip!(Lab::new(1));
     let (bin, launcher) = (library::examples(), launcher());
     let side = |verbs: bool, address: &str, more: &[&str]| {

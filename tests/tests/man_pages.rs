@@ -5,10 +5,10 @@
 //!
 //! The failed test of the table prints the sentences that have no row.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::command;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
-use gdrcore_tests::{or_skip, skip};
+use gdrcore_tests::tools::{compile, loopback, run, scratch, verbs_compiler};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -215,10 +215,7 @@ fn every_sentence_has_a_test_or_a_reason() {
 /// Runs a program of `tests/c` that checks them, on a device of one engine and of several.
 #[track_caller]
 fn says_ok(name: &str, n: u32, takes_address: bool) {
-    let header = |name: &str| Path::new("/usr/include").join(name).exists();
-    if find("cc").is_none() || !header("infiniband/verbs.h") || !header("rdma/rdma_cma.h") {
-        skip!("no cc, or no headers of libibverbs-dev and librdmacm-dev");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch(name);
     let program = compile("cc", name, &dir, &["-libverbs", "-lrdmacm", "-lpthread"]);
     for engines in ["1", "2"] {

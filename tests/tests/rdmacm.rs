@@ -2,11 +2,13 @@
 //! interface.
 
 use gdrcore_tests::ends::pattern;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
-use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Done, Running};
-use gdrcore_tests::{or_skip, skip};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Done, Running,
+};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -256,11 +258,7 @@ fn iperf_measures_rdma_for_tcp() {
 
 #[test]
 fn the_device_file_checks_the_bytes_that_a_program_writes() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists()
-        || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
-    {
-        skip!("no headers (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("rdma-cm-file");
     let program = compile("cc", "rdma_cm_file", &dir, &["-libverbs"]);
     let address = loopback(70, 1);

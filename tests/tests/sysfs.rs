@@ -1,10 +1,12 @@
 //! The devices' files below `/sys` and `/dev`, as seen by programs under `gdrcore-run` and by their
 //! children.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Running};
-use gdrcore_tests::{or_skip, skip};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
 use std::process::Command;
 
 /// A program on an address of this test's own.
@@ -136,9 +138,7 @@ fn counters_are_those_of_all_processes_of_an_address() {
 
 #[test]
 fn a_counter_is_that_of_the_process_that_reads() {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("sysfs-counters");
     let program = compile("cc", "verbs", &dir, &["-libverbs"]);
     let done = run(command(Some(&loopback(110, 4)), &[], program).arg("counters"), 30);

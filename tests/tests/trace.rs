@@ -3,10 +3,12 @@
 
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm::{command, Pair};
-use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Running};
-use gdrcore_tests::{or_skip, skip};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Deref;
@@ -668,9 +670,7 @@ fn checked_json(file: &Path) -> Option<String> {
 #[test]
 fn events_for_perfetto_have_arrows_with_both_ends() {
     let t = or_skip!(Traced::new("trace-chrome", 15));
-    if find("python3").is_none() {
-        skip!("no python3")
-    }
+    or_skip!(installed("python3"));
     let done = t.run(&["--trace=chrome:file"], &["pair"]);
     assert!(done.ok(), "{done}");
     let said = checked_json(&t.dir.join("file")).expect("python3");
@@ -707,9 +707,7 @@ fn events_for_perfetto_have_arrows_with_both_ends() {
 
 #[test]
 fn a_signal_handler_may_call_fork_and_exit_at_any_place() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc or libibverbs headers")
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("trace-signals");
     let program = compile("cc", "interrupted", &dir, &["-libverbs"]);
     for how in ["exit", "fork"] {

@@ -135,7 +135,7 @@ unsafe extern "C" fn glob_stat(path: *const c_char, st: *mut c_void) -> c_int {
 /// # Safety
 /// As glob(3); `real` is the C library's.
 unsafe fn glob_with(
-    real: crate::real::next::Glob,
+    real: unsafe extern "C" fn(*const c_char, c_int, OnError, *mut Matches) -> c_int,
     pattern: *const c_char,
     flags: c_int,
     on_error: OnError,
