@@ -5,7 +5,7 @@ use crate::source::root;
 use crate::{patience, place};
 use std::ffi::{CString, OsStr};
 use std::fmt::{Display, Formatter};
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Whether this process is root's.
@@ -210,6 +210,31 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
+/// The lines of standard input.
+pub fn lines_of_input() -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+/// True in the child process in which a test runs alone; otherwise starts that process and fails if
+/// it fails.
+pub fn is_alone(test: &str) -> bool {
+    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
+    assert!(done.ok(), "{done}");
+    false
+}
+
 /// The same command at a higher priority, where this user may raise it: for programs with timers of
 /// their own that assume an idle machine.
 pub fn favoured(command: &Command) -> Command {
@@ -239,6 +264,11 @@ pub fn find(program: &str) -> Option<PathBuf> {
 /// The path of a program; an error if it is not installed.
 pub fn installed(program: &str) -> Result<PathBuf, String> {
     find(program).ok_or_else(|| format!("{program} is not installed"))
+}
+
+/// An error names one that is not installed.
+pub fn all_installed(programs: &[&str]) -> Result<(), String> {
+    programs.iter().try_for_each(|program| installed(program).map(drop))
 }
 
 /// An error unless C programs of libibverbs and librdmacm can be compiled.

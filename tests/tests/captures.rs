@@ -19,16 +19,11 @@ use std::time::{Duration, Instant};
 
 const TYPES: [&str; 3] = ["rc", "uc", "ud"];
 
-/// What the two checkers need and this machine lacks; `None`: nothing.
-fn checkers_missing() -> Option<&'static str> {
+/// An error says what the two checkers need and this machine lacks.
+fn checkers() -> Result<(), String> {
+    installed("tshark")?;
     let scapy = run(Command::new("/usr/bin/python3").args(["-c", "import scapy.contrib.roce"]), 20);
-    match () {
-        _ if find("tshark").is_none() => Some("tshark is not installed"),
-        _ if !Path::new("/usr/bin/python3").exists() || !scapy.ok() => {
-            Some("python3-scapy is not installed")
-        }
-        _ => None,
-    }
+    scapy.ok().then_some(()).ok_or_else(|| "python3-scapy is not installed".into())
 }
 
 /// Least number of RoCE frames in each capture: that of UD, which has the fewest.
@@ -75,9 +70,7 @@ fn traffic() -> &'static Path {
 
 #[test]
 fn the_pcap_tee_of_every_transport_and_address_family() {
-    if let Some(why) = checkers_missing() {
-        skip!("{why}");
-    }
+    or_skip!(checkers());
     let dir = scratch("tee");
     let mut files = Vec::new();
     let (v4_from, v4_to) =
@@ -113,9 +106,7 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
 
 #[test]
 fn packets_after_the_kernels_segmentation_are_right() {
-    if let Some(why) = checkers_missing() {
-        skip!("{why}");
-    }
+    or_skip!(checkers());
     let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
         skip!("dumpcap or ethtool is not installed, or not for this user");
     };

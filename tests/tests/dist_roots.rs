@@ -6,8 +6,8 @@ use gdrcore_tests::debian_root::DebianRoot;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{
-    as_root, compile, find, installed, loopback, run, scratch, target_dir, verbs_compiler, Running,
-    Scratch,
+    all_installed, as_root, compile, find, installed, loopback, run, scratch, target_dir,
+    verbs_compiler, Running, Scratch,
 };
 use gdrcore_tests::{or_skip, skip};
 use std::env::consts::ARCH;
@@ -104,16 +104,11 @@ fn names(at: &Path) -> Vec<String> {
 /// What packing needs.
 const TOOLS: [&str; 3] = ["dpkg-deb", "python3", "readelf"];
 
-/// An error names one that is not installed.
-fn has(tools: &[&str]) -> Result<(), String> {
-    tools.iter().try_for_each(|tool| installed(tool).map(drop))
-}
-
 fn serves(release: &str) {
     if !all() && release != "bookworm" {
         skip!("make test-dist runs in the roots of all releases");
     }
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     or_skip!(installed("bwrap"));
     let system = or_skip!(DebianRoot::installed(release));
     let dir = scratch(&format!("dist-{release}"));
@@ -176,7 +171,7 @@ fn steps_of_the_action() -> Vec<String> {
 /// As in a job that runs in a container: root, without sudo. What apt would install is there.
 #[test]
 fn the_steps_of_the_action_install_the_wheel_and_check_it() {
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     or_skip!(installed("bwrap"));
     let system = or_skip!(DebianRoot::installed("bookworm"));
     let dir = scratch("dist-action");
@@ -266,7 +261,7 @@ fn a_program_of_musl_runs_on_the_tarball_for_musl() {
 /// gdrcore-run tells it.
 #[test]
 fn programs_of_aarch64_run_on_the_tarball_for_it() {
-    or_skip!(has(&["aarch64-linux-gnu-gcc", "qemu-aarch64"]));
+    or_skip!(all_installed(&["aarch64-linux-gnu-gcc", "qemu-aarch64"]));
     or_skip!(verbs_compiler());
     let dir = or_skip!(unpacked("aarch64-linux-gnu", "aarch64-unknown-linux-gnu"));
     let emulated = |program: &Path| {
@@ -294,7 +289,7 @@ fn programs_of_aarch64_run_on_the_tarball_for_it() {
 
 /// The OCI archive for an architecture, once it is packed; `Err`: why it is not.
 fn image(arch: &str) -> Result<PathBuf, String> {
-    has(&TOOLS)?;
+    all_installed(&TOOLS)?;
     let mut all = fs::read_dir(artifacts()).expect("the artifacts").flatten().map(|e| e.path());
     let end = format!("-{arch}.oci.tar");
     let image = all.find(|p| p.to_string_lossy().ends_with(&end));
@@ -344,7 +339,7 @@ fn serves_within(begin: &mut Command, enter: impl Fn() -> Command, remove: Comma
 #[test]
 fn the_image_starts_in_runc() {
     let image = or_skip!(image(ARCH));
-    or_skip!(has(&["umoci", "runc"]));
+    or_skip!(all_installed(&["umoci", "runc"]));
     or_skip!(as_root());
     let dir = scratch("dist-runc");
     unpack(&image, &dir);
@@ -378,7 +373,7 @@ fn the_image_starts_in_runc() {
 #[test]
 fn the_image_starts_in_podman() {
     let image = or_skip!(image(ARCH));
-    or_skip!(has(&["podman", "runc"]));
+    or_skip!(all_installed(&["podman", "runc"]));
     // All of podman's own files in folders of this test, and nothing asked of systemd. The path of
     // one may have 50 characters at most.
     let dir = scratch("dist-podman");
@@ -424,7 +419,7 @@ fn the_image_for_aarch64_starts_by_qemu() {
         skip!("make test-dist packs and runs what is for aarch64");
     }
     let image = or_skip!(image("aarch64"));
-    or_skip!(has(&["bwrap", "umoci", "unshare"]));
+    or_skip!(all_installed(&["bwrap", "umoci", "unshare"]));
     if !Path::new(FORMAT).exists() || find("qemu-aarch64-static").is_none() {
         skip!("no qemu that starts by itself (apt-get install qemu-user-static)");
     }
@@ -471,7 +466,7 @@ fn packed(trees: &Path, out: PathBuf) -> PathBuf {
 
 #[test]
 fn the_same_trees_give_the_same_bytes() {
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     let trees = artifacts().parent().expect("a folder").join(if all() { "old" } else { "." });
     let dir = scratch("dist-bytes");
     // Files of another age, in another place.
@@ -498,7 +493,7 @@ fn the_same_trees_give_the_same_bytes() {
 /// The loader of Debian 13 refuses such a library.
 #[test]
 fn no_library_needs_an_executable_stack() {
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     let trees = artifacts().parent().expect("a folder").join(if all() { "old" } else { "." });
     let list = "find any stubs -type f -name '*.so*' -exec readelf --wide --segments {} +";
     let done = run(Command::new("sh").args(["-ec", list]).current_dir(trees), 60);
@@ -513,7 +508,7 @@ fn no_library_needs_an_executable_stack() {
 #[test]
 fn lintian_finds_nothing_in_the_packages() {
     let lintian = or_skip!(installed("lintian"));
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     let out = artifacts();
     let mut c = Command::new(lintian);
     c.args(["--allow-root", "--fail-on", "error,warning"]);
@@ -543,7 +538,7 @@ fn the_sample_project_passes_with_the_wheel() {
         skip!("no pytest (python3-pytest)");
     }
     or_skip!(verbs_compiler());
-    or_skip!(has(&TOOLS));
+    or_skip!(all_installed(&TOOLS));
     or_skip!(installed("unshare"));
     let dir = scratch("dist-ci");
     let script = format!(

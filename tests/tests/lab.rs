@@ -9,8 +9,8 @@ use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, verbs_compiler, Running};
-use gdrcore_tests::{library, or_skip, skip};
+use gdrcore_tests::tools::{all_installed, run, scratch, verbs_compiler, Running};
+use gdrcore_tests::{library, or_skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -113,28 +113,22 @@ fn the_comparison_finds_missing_lines() {
     );
 }
 
-/// What this machine lacks for the lab; `None`: nothing.
-fn missing_here() -> Option<String> {
-    for tool in ["bash", "unshare", "ip", "tcpdump", "tshark"] {
-        if find(tool).is_none() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
-    }
+/// An error says what this machine lacks for the lab.
+fn machine() -> Result<(), String> {
+    all_installed(&["bash", "unshare", "ip", "tcpdump", "tshark"])?;
+    verbs_compiler()?;
     // The command by which the page enters a network namespace.
     let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo \
                  up || unshare -cn --keep-caps ip link set lo up";
     let may = run(Command::new("bash").args(["-c", enter]), 20);
-    (!may.ok()).then(|| format!("no network namespace of one's own: {}", may.output.trim()))
+    may.ok()
+        .then_some(())
+        .ok_or_else(|| format!("no network namespace of one's own: {}", may.output.trim()))
 }
 
 #[test]
 fn the_page_shows_the_output_of_its_commands() {
-    if let Some(why) = missing_here() {
-        skip!("{why}");
-    }
+    or_skip!(machine());
     library::examples();
     let steps = steps(&page());
     assert!(steps.len() > 10, "the page has lost its commands");

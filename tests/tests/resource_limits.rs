@@ -8,26 +8,20 @@ use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, connected_pair, succeed, Op, Shape};
 use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{as_root, run, scratch};
+use gdrcore_tests::tools::{as_root, is_alone, scratch};
 use std::ffi::CString;
-use std::process::Command;
 
-/// True in the child process in which `test` runs alone; otherwise starts that process and fails if
-/// it fails.
+/// As [`is_alone`], without the signals that limits raise.
 fn alone(test: &str) -> bool {
-    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
+    is_alone(test) && {
         // A program that expects none of these signals; the tests' runtime ignores SIGPIPE.
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
             // SAFETY: sets the default action.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         reason::install();
-        return true;
+        true
     }
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
-    assert!(done.ok(), "{done}");
-    false
 }
 
 fn limit(resource: libc::__rlimit_resource_t, to: u64) {

@@ -4,7 +4,7 @@
 use gdrcore_tests::library;
 use gdrcore_tests::rxe::vm::{self, Release, Vm};
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, installed, run, scratch};
+use gdrcore_tests::tools::{all_installed, find, installed, run, scratch, verbs_compiler};
 use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
@@ -15,20 +15,14 @@ const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
 /// The greatest ratio by a fast handle.
 const FAST_MAX: f64 = 1.10;
 
-/// What this machine lacks; `None`: nothing.
-fn missing() -> Option<String> {
-    for tool in ["cc", "apt-get", "dpkg"] {
-        if find(tool).is_none() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return Some("libibverbs-dev is not installed".into());
-    }
+/// An error says what this machine lacks.
+fn machine() -> Result<(), String> {
+    all_installed(&["cc", "apt-get", "dpkg"])?;
+    verbs_compiler()?;
     if !library::build().join("libgdrcore_verbs.so").exists() {
-        return Some("libgdrcore_verbs.so is not built (make verbs)".into());
+        return Err("libgdrcore_verbs.so is not built (make verbs)".into());
     }
-    vm::prepare(Release::Host).err()
+    vm::prepare(Release::Host)
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -65,9 +59,7 @@ fn instructions(vm: &Vm, kind: &str, list: u32) -> f64 {
 
 #[test]
 fn behaviour_examples_and_cost_on_rxe() {
-    if let Some(why) = missing() {
-        skip!("no machine with rxe: {why}");
-    }
+    or_skip!(machine());
     let share = scratch("verbs");
     let bin = library::examples();
     copy(&bin, &share.join("bin"));
