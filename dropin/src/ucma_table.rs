@@ -16,6 +16,7 @@ use crate::verb_result::Verb;
 use crate::worker::Sleep;
 use core::ffi::{c_int, c_void};
 use core::ops::Deref;
+use gdrcore_calls::preload::Ucma;
 use gdrcore_calls::Row;
 use gdrcore_core::device::CmDevice;
 use gdrcore_core::mem::host;
@@ -164,18 +165,9 @@ extern "C" fn at_exit() {
     CM_EVENTS.finish();
 }
 
-/// The functions that the preloaded library calls; it declares the same layout. Errors are negative
-/// errno.
-#[repr(C)]
-pub struct Table {
-    open: unsafe extern "C" fn(c_int) -> c_int,
-    write: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
-    close: unsafe extern "C" fn(c_int),
-}
-
 /// The table of version 1.
 #[cfg_attr(not(test), export_name = "gdrc_ucma_1")]
-pub static UCMA_1: Table = Table { open, write, close };
+pub static UCMA_1: Ucma = Ucma { open, write, close };
 
 unsafe extern "C" fn open(flags: c_int) -> c_int {
     layer::channel(Row::rdma_create_event_channel, -1, || {

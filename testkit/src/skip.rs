@@ -23,3 +23,14 @@ macro_rules! skip {
         return;
     }};
 }
+
+/// The value of a `Result`. Without one the test ends as skipped, for the reason that the error says.
+#[macro_export]
+macro_rules! or_skip {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+}

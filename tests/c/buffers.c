@@ -32,10 +32,7 @@ int main(void) {
 
     struct ibv_pd *pd = ibv_alloc_pd(ctx), *other = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &init), *peer = ibv_create_qp(pd, &init);
-    CHECK(qp && peer);
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC, 4), *peer = new_qp(pd, cq, IBV_QPT_RC, 4);
     connect_both(qp, peer);
 
     struct buf *buf = NULL;

@@ -42,14 +42,6 @@ static struct ibv_qp *make_qp(void)
     return ibv_create_qp_ex(ctx, &init);
 }
 
-static enum ibv_qp_state state_of(struct ibv_qp *qp)
-{
-    struct ibv_qp_attr attr;
-    struct ibv_qp_init_attr init;
-    CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
-    return attr.qp_state;
-}
-
 static void forms(void)
 {
     struct ibv_device **list;

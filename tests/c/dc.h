@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "device.h"
 
@@ -137,6 +138,16 @@ static inline struct ibv_ah *address(struct ibv_pd *pd, union ibv_gid to)
         .grh = {.dgid = to, .sgid_index = GID_INDEX, .hop_limit = 64},
     };
     return ibv_create_ah(pd, &attr);
+}
+
+static inline void take(int fd, void *to, size_t n)
+{
+    CHECK(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
+}
+
+static inline void give(int fd, const void *from, size_t n)
+{
+    CHECK(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
 }
 
 #endif

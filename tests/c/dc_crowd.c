@@ -114,16 +114,6 @@ static void run_round(struct order o, const struct target *to, struct ibv_ah *ah
         }
 }
 
-static void take(int fd, void *to, size_t n)
-{
-    CHECK(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
-}
-
-static void give(int fd, const void *from, size_t n)
-{
-    CHECK(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
-}
-
 static int tcp(int port, int serve)
 {
     struct sockaddr_in at = {

@@ -5,24 +5,19 @@
  */
 #include <string.h>
 
-#include "checked.h"
+#define HALF 16384
+#include "halves.h"
 
-enum { DEPTH = 16, HALF = 16384, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE |
+enum { DEPTH = 16, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE |
                                           GDRC_ACCESS_REMOTE_READ | GDRC_ACCESS_REMOTE_ATOMIC };
 #define KEY_A 0x1111ull
 #define KEY_B 0x2222333344445555ull
 
-static gdrc_context *ctx;
-static gdrc_pd pd;
-static gdrc_cq cq, recv_cq;
+static gdrc_cq recv_cq;
 static gdrc_srq srq;
-static gdrc_mr mr;
-static struct gdrc_mr_attr region;
 static gdrc_ah ah;
 static gdrc_qp dci, dct_a, dct_b;
 static struct gdrc_endpoint of_dci, of_a, of_b;
-/* The first half is the initiator's, the second one the targets'. */
-static unsigned char bytes[2 * HALF] __attribute__((aligned(8)));
 
 static int made(uint32_t type, uint64_t key, gdrc_qp *out)
 {
@@ -53,24 +48,10 @@ static void started(gdrc_qp qp, struct gdrc_endpoint *end)
     MUST(gdrc_endpoint_local(ctx, qp, NULL, end) == 0 && end->qpn != 0);
 }
 
-static gdrc_sge piece(unsigned at, uint32_t length)
-{
-    gdrc_sge s = { .addr = region.iova + at, .length = length, .lkey = region.lkey };
-    return s;
-}
-
 /* A request to a target; `at` counts in the second half. */
-static gdrc_send_wr request(uint32_t opcode, gdrc_sge *list, int n, uint64_t at, int to_b)
+static gdrc_send_wr request_to(uint32_t opcode, gdrc_sge *list, int n, uint64_t at, int to_b)
 {
-    gdrc_send_wr wr;
-    memset(&wr, 0, sizeof wr);
-    wr.wr_id = at;
-    wr.opcode = opcode;
-    wr.send_flags = GDRC_SEND_SIGNALED;
-    wr.sg_list = list;
-    wr.num_sge = n;
-    wr.wr.rdma.remote_addr = region.iova + HALF + at;
-    wr.wr.rdma.rkey = region.rkey;
+    gdrc_send_wr wr = request(opcode, list, n, at);
     wr.ext.dc.ah = ah;
     wr.ext.dc.dctn = to_b ? of_b.qpn : of_a.qpn;
     wr.ext.dc.dc_key = to_b ? KEY_B : KEY_A;
@@ -85,14 +66,9 @@ static int post(gdrc_send_wr *wr)
     return rc;
 }
 
-static void succeeded(uint64_t id, uint32_t opcode)
+static void succeeded_of_dci(uint64_t id, uint32_t opcode)
 {
-    gdrc_wc wc = next_wc(ctx, cq);
-    if (wc.status != GDRC_WC_SUCCESS || wc.wr_id != id || wc.opcode != opcode)
-        fprintf(stderr, "status %u, id %llu, opcode %u, not id %llu, opcode %u\n", wc.status,
-                (unsigned long long)wc.wr_id, wc.opcode, (unsigned long long)id, opcode);
-    MUST(wc.status == GDRC_WC_SUCCESS && wc.wr_id == id && wc.opcode == opcode);
-    MUST(wc.qp_num == of_dci.qpn);
+    MUST(succeeded(id, opcode).qp_num == of_dci.qpn);
 }
 
 static gdrc_wc received(uint32_t dctn, uint32_t opcode, uint32_t length)
@@ -134,20 +110,20 @@ static void of_operations(void)
     receive(1, 0, 6000);
     receive(2, 6000, 6000);
     receive(3, 0, 0);
-    wr[0] = request(GDRC_WR_SEND, two, 2, 0, 0);
-    wr[1] = request(GDRC_WR_SEND_WITH_IMM, two, 2, 1, 1);
+    wr[0] = request_to(GDRC_WR_SEND, two, 2, 0, 0);
+    wr[1] = request_to(GDRC_WR_SEND_WITH_IMM, two, 2, 1, 1);
     wr[1].imm_data = 0x01020304;
-    wr[2] = request(GDRC_WR_RDMA_WRITE, two, 2, 12000 - 5000, 0);
+    wr[2] = request_to(GDRC_WR_RDMA_WRITE, two, 2, 12000 - 5000, 0);
     wr[2].wr.rdma.remote_addr = region.iova + HALF + 11000;
-    wr[3] = request(GDRC_WR_RDMA_WRITE_WITH_IMM, &one, 1, 16000, 1);
+    wr[3] = request_to(GDRC_WR_RDMA_WRITE_WITH_IMM, &one, 1, 16000, 1);
     wr[3].imm_data = 7;
     for (int i = 0; i < 3; i++)
         wr[i].next = &wr[i + 1];
     MUST(gdrc_post_send(ctx, dci, wr, &bad) == 0);
-    succeeded(wr[0].wr_id, GDRC_WC_OP_SEND);
-    succeeded(wr[1].wr_id, GDRC_WC_OP_SEND);
-    succeeded(wr[2].wr_id, GDRC_WC_OP_RDMA_WRITE);
-    succeeded(wr[3].wr_id, GDRC_WC_OP_RDMA_WRITE);
+    succeeded_of_dci(wr[0].wr_id, GDRC_WC_OP_SEND);
+    succeeded_of_dci(wr[1].wr_id, GDRC_WC_OP_SEND);
+    succeeded_of_dci(wr[2].wr_id, GDRC_WC_OP_RDMA_WRITE);
+    succeeded_of_dci(wr[3].wr_id, GDRC_WC_OP_RDMA_WRITE);
     MUST(received(of_a.qpn, GDRC_WC_OP_RECV, 5000).wr_id == 1);
     gdrc_wc wc = received(of_b.qpn, GDRC_WC_OP_RECV, 5000);
     MUST(wc.wr_id == 2 && wc.imm_data == 0x01020304);
@@ -158,14 +134,14 @@ static void of_operations(void)
 
     /* Every byte of a long WRITE, and back by a READ. */
     fill(2);
-    wr[0] = request(GDRC_WR_RDMA_WRITE, &all, 1, 0, 0);
+    wr[0] = request_to(GDRC_WR_RDMA_WRITE, &all, 1, 0, 0);
     MUST(post(wr) == 0);
-    succeeded(0, GDRC_WC_OP_RDMA_WRITE);
+    succeeded_of_dci(0, GDRC_WC_OP_RDMA_WRITE);
     MUST(same(0, 0, HALF));
     memset(bytes, 0, HALF);
-    wr[0] = request(GDRC_WR_RDMA_READ, &all, 1, 0, 1);
+    wr[0] = request_to(GDRC_WR_RDMA_READ, &all, 1, 0, 1);
     MUST(post(wr) == 0);
-    succeeded(0, GDRC_WC_OP_RDMA_READ);
+    succeeded_of_dci(0, GDRC_WC_OP_RDMA_READ);
     MUST(same(0, 0, HALF));
 
     /* Inline data, whose memory is free at return; a request without bytes. */
@@ -174,36 +150,36 @@ static void of_operations(void)
                        { .addr = (uintptr_t)text + 6, .length = 5 } };
     for (int n = 1; n < 3; n++) {
         memset(bytes + HALF, 0, 64);
-        wr[0] = request(GDRC_WR_RDMA_WRITE, in, n, 32, n & 1);
+        wr[0] = request_to(GDRC_WR_RDMA_WRITE, in, n, 32, n & 1);
         wr[0].send_flags |= GDRC_SEND_INLINE;
         MUST(post(wr) == 0);
-        succeeded(32, GDRC_WC_OP_RDMA_WRITE);
+        succeeded_of_dci(32, GDRC_WC_OP_RDMA_WRITE);
         MUST(memcmp(bytes + HALF + 32, "inline data", n == 1 ? 6 : 11) == 0);
         MUST(bytes[HALF + 32 + (n == 1 ? 6 : 11)] == 0);
     }
-    wr[0] = request(GDRC_WR_RDMA_WRITE, NULL, 0, 0, 0);
+    wr[0] = request_to(GDRC_WR_RDMA_WRITE, NULL, 0, 0, 0);
     MUST(post(wr) == 0);
-    succeeded(0, GDRC_WC_OP_RDMA_WRITE);
+    succeeded_of_dci(0, GDRC_WC_OP_RDMA_WRITE);
 
     /* Atomics. */
     uint64_t word = 40, seen;
     memcpy(bytes + HALF + 64, &word, 8);
-    wr[0] = request(GDRC_WR_ATOMIC_FETCH_AND_ADD, &one, 1, 64, 0);
+    wr[0] = request_to(GDRC_WR_ATOMIC_FETCH_AND_ADD, &one, 1, 64, 0);
     wr[0].wr.atomic.remote_addr = region.iova + HALF + 64;
     wr[0].wr.atomic.rkey = region.rkey;
     wr[0].wr.atomic.compare_add = 2;
     MUST(post(wr) == 0);
-    succeeded(64, GDRC_WC_OP_FETCH_ADD);
+    succeeded_of_dci(64, GDRC_WC_OP_FETCH_ADD);
     memcpy(&seen, bytes, 8);
     memcpy(&word, bytes + HALF + 64, 8);
     MUST(seen == 40 && word == 42);
-    wr[0] = request(GDRC_WR_ATOMIC_CMP_AND_SWP, &one, 1, 64, 1);
+    wr[0] = request_to(GDRC_WR_ATOMIC_CMP_AND_SWP, &one, 1, 64, 1);
     wr[0].wr.atomic.remote_addr = region.iova + HALF + 64;
     wr[0].wr.atomic.rkey = region.rkey;
     wr[0].wr.atomic.compare_add = 42;
     wr[0].wr.atomic.swap = 7;
     MUST(post(wr) == 0);
-    succeeded(64, GDRC_WC_OP_COMP_SWAP);
+    succeeded_of_dci(64, GDRC_WC_OP_COMP_SWAP);
     memcpy(&seen, bytes, 8);
     memcpy(&word, bytes + HALF + 64, 8);
     MUST(seen == 42 && word == 7);
@@ -213,7 +189,7 @@ static void of_fast_handles(void)
 {
     gdrc_qp_fast *fast;
     gdrc_sge one = piece(0, 64);
-    gdrc_send_wr wr = request(GDRC_WR_RDMA_WRITE, &one, 1, 128, 1);
+    gdrc_send_wr wr = request_to(GDRC_WR_RDMA_WRITE, &one, 1, 128, 1);
     const gdrc_send_wr *bad;
     fill(3);
     MUST(gdrc_qp_fast_get(ctx, dci, &fast) == 0);
@@ -221,7 +197,7 @@ static void of_fast_handles(void)
         wr.ext.dc.dctn = i % 2 ? of_a.qpn : of_b.qpn;
         wr.ext.dc.dc_key = i % 2 ? KEY_A : KEY_B;
         MUST(gdrc_qp_fast_post_send(fast, &wr, &bad) == 0);
-        succeeded(128, GDRC_WC_OP_RDMA_WRITE);
+        succeeded_of_dci(128, GDRC_WC_OP_RDMA_WRITE);
     }
     MUST(same(128, 0, 64) && gdrc_qp_fast_put(fast) == 0);
 }
@@ -235,13 +211,13 @@ static void of_a_full_queue(void)
     const gdrc_send_wr *at = wr;
     MUST(gdrc_qp_query(ctx, dci, &attr, NULL) == 0 && attr.cap.max_send_wr < 4 * DEPTH);
     for (int k = 0; k < 4 * DEPTH; k++) {
-        wr[k] = request(GDRC_WR_RDMA_WRITE, &one, 1, 8u * k, k % 3 == 0);
+        wr[k] = request_to(GDRC_WR_RDMA_WRITE, &one, 1, 8u * k, k % 3 == 0);
         wr[k].next = k + 1 < 4 * DEPTH ? &wr[k + 1] : NULL;
     }
     int rc = gdrc_post_send(ctx, dci, at, &at);
     MUST(rc == -EAGAIN && at > wr && at <= wr + attr.cap.max_send_wr);
     for (int k = 0; k < 4 * DEPTH; k++) {
-        succeeded(8u * k, GDRC_WC_OP_RDMA_WRITE);
+        succeeded_of_dci(8u * k, GDRC_WC_OP_RDMA_WRITE);
         if (rc == -EAGAIN) {
             rc = gdrc_post_send(ctx, dci, at, &at);
             MUST(rc == 0 || rc == -EAGAIN);
@@ -253,7 +229,7 @@ static void of_a_full_queue(void)
 static void of_wrong_requests(void)
 {
     gdrc_sge one = piece(0, 8), s = piece(0, 8);
-    gdrc_send_wr wr = request(GDRC_WR_RDMA_WRITE, &one, 3, 0, 0);
+    gdrc_send_wr wr = request_to(GDRC_WR_RDMA_WRITE, &one, 3, 0, 0);
     gdrc_recv_wr receives = { .sg_list = &s, .num_sge = 1 };
     const gdrc_recv_wr *bad;
     MUST(post(&wr) == -EINVAL);
@@ -281,7 +257,7 @@ static void of_wrong_requests(void)
 static void of_errors(void)
 {
     gdrc_sge one = piece(0, 64);
-    gdrc_send_wr wr = request(GDRC_WR_RDMA_WRITE, &one, 1, 0, 0);
+    gdrc_send_wr wr = request_to(GDRC_WR_RDMA_WRITE, &one, 1, 0, 0);
     fill(4);
     for (int round = 0; round < 3; round++) {
         memset(bytes + HALF, 0xee, 64);
@@ -298,15 +274,15 @@ static void of_errors(void)
         reset_qp(ctx, dci, cq);
         started(dci, &of_dci);
         MUST(post(&wr) == 0);
-        succeeded(0, GDRC_WC_OP_RDMA_WRITE);
+        succeeded_of_dci(0, GDRC_WC_OP_RDMA_WRITE);
         MUST(same(0, 0, 64));
     }
     /* A target that is gone. */
     reset_qp(ctx, dct_b, cq);
     started(dct_b, &of_b);
-    wr = request(GDRC_WR_RDMA_WRITE, &one, 1, 256, 1);
+    wr = request_to(GDRC_WR_RDMA_WRITE, &one, 1, 256, 1);
     MUST(post(&wr) == 0);
-    succeeded(256, GDRC_WC_OP_RDMA_WRITE);
+    succeeded_of_dci(256, GDRC_WC_OP_RDMA_WRITE);
     MUST(same(256, 0, 64));
 }
 

@@ -49,16 +49,6 @@ static int is_filled(const uint8_t *at, uint64_t n, uint32_t seed)
     return 1;
 }
 
-static void take(int fd, void *to, size_t n)
-{
-    CHECK(recv(fd, to, n, MSG_WAITALL) == (ssize_t)n);
-}
-
-static void give(int fd, const void *from, size_t n)
-{
-    CHECK(send(fd, from, n, MSG_NOSIGNAL) == (ssize_t)n);
-}
-
 static struct ibv_context *device_of(struct rdma_event_channel *channel, const char *address,
                                      struct rdma_cm_id **id)
 {

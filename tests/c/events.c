@@ -87,14 +87,6 @@ static void take_completions(void)
     CHECK(n == 0);
 }
 
-static enum ibv_qp_state state_of(struct ibv_qp *qp)
-{
-    struct ibv_qp_attr attr;
-    struct ibv_qp_init_attr init;
-    CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
-    return attr.qp_state;
-}
-
 static void print_states(void)
 {
     struct ibv_port_attr port;

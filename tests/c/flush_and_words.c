@@ -5,17 +5,11 @@
  */
 #include <string.h>
 
-#include "checked.h"
+#define HALF 8192
+#include "halves.h"
 
-enum { DEPTH = 16, HALF = 8192, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE };
+enum { DEPTH = 16, RIGHTS = GDRC_ACCESS_LOCAL_WRITE | GDRC_ACCESS_REMOTE_WRITE };
 
-static gdrc_context *ctx;
-static gdrc_pd pd;
-static gdrc_cq cq;
-static gdrc_mr mr;
-static struct gdrc_mr_attr region;
-/* The first half is sent, the second one written by the peer. */
-static unsigned char bytes[2 * HALF] __attribute__((aligned(8)));
 static gdrc_qp qps[2];
 static struct gdrc_endpoint ends[2];
 
@@ -30,21 +24,6 @@ static void connect_both(void)
         MUST(gdrc_qp_connect(ctx, qps[i], &ends[i], &ends[!i], NULL) == 0);
 }
 
-/* A request on the first queue pair; `at` counts in the second half. */
-static gdrc_send_wr request(uint32_t opcode, gdrc_sge *list, int n, uint64_t at)
-{
-    gdrc_send_wr wr;
-    memset(&wr, 0, sizeof wr);
-    wr.wr_id = at;
-    wr.opcode = opcode;
-    wr.send_flags = GDRC_SEND_SIGNALED;
-    wr.sg_list = list;
-    wr.num_sge = n;
-    wr.wr.rdma.remote_addr = region.iova + HALF + at;
-    wr.wr.rdma.rkey = region.rkey;
-    return wr;
-}
-
 static gdrc_send_wr flush(uint32_t placement, uint32_t level, uint64_t at, uint64_t length)
 {
     gdrc_send_wr wr = request(GDRC_WR_FLUSH, NULL, 0, at);
@@ -56,24 +35,9 @@ static gdrc_send_wr flush(uint32_t placement, uint32_t level, uint64_t at, uint6
     return wr;
 }
 
-static gdrc_sge piece(unsigned at, uint32_t length)
-{
-    gdrc_sge s = { .addr = region.iova + at, .length = length, .lkey = region.lkey };
-    return s;
-}
-
 static int post(gdrc_send_wr *wr, const gdrc_send_wr **bad)
 {
     return gdrc_post_send(ctx, qps[0], wr, bad);
-}
-
-static void succeeded(uint64_t id, uint32_t opcode)
-{
-    gdrc_wc wc = next_wc(ctx, cq);
-    if (wc.status != GDRC_WC_SUCCESS || wc.wr_id != id || wc.opcode != opcode)
-        fprintf(stderr, "status %u, id %llu, opcode %u, not id %llu, opcode %u\n", wc.status,
-                (unsigned long long)wc.wr_id, wc.opcode, (unsigned long long)id, opcode);
-    MUST(wc.status == GDRC_WC_SUCCESS && wc.wr_id == id && wc.opcode == opcode);
 }
 
 static void fill(unsigned seed)

@@ -28,14 +28,7 @@ static struct ibv_qp *connected(const char *address, int fd, struct ibv_mr **mr,
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
     CHECK(pd && cq && (*mr = ibv_reg_mr(pd, memory, sizeof memory, REMOTE)));
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq,
-        .recv_cq = cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
-    };
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC, 4);
     struct end own = {.qpn = qp->qp_num, .rkey = (*mr)->rkey, .addr = (uintptr_t)memory};
     CHECK(ibv_query_gid(ctx, 1, 0, &own.gid) == 0);
     swap(fd, &own, peer);

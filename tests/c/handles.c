@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device.h"
+#include "rc_pair.h"
 
 #define THREADS 4
 #define KINDS 7
@@ -33,13 +33,7 @@ static void make(struct objects *o) {
     CHECK((o->cq = ibv_create_cq(ctx, 16, NULL, NULL, 0)));
     struct ibv_srq_init_attr shared = {.attr = {.max_wr = 8, .max_sge = 1}};
     CHECK((o->srq = ibv_create_srq(o->pd, &shared)));
-    struct ibv_qp_init_attr init = {
-        .send_cq = o->cq,
-        .recv_cq = o->cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
-    };
-    CHECK((o->qp = ibv_create_qp(o->pd, &init)));
+    o->qp = new_qp(o->pd, o->cq, IBV_QPT_RC, 4);
     CHECK((o->mr = ibv_reg_mr(o->pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)));
     CHECK((o->mw = ibv_alloc_mw(o->pd, IBV_MW_TYPE_2)));
     struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid}};

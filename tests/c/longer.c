@@ -62,10 +62,8 @@ int main(void) {
 
     struct ibv_pd *pd = ibv_alloc_pd(ctx);
     struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
+    struct ibv_qp_init_attr init;
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC, 4);
     connect_qp(qp, qp->qp_num, 14);
     for (uint32_t kbps = 40000; kbps < 4000000; kbps *= 10) {
         struct ibv_qp_rate_limit_attr rate = {.rate_limit = kbps};

@@ -35,10 +35,7 @@ int main(void)
     struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, channel, 0), *found;
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, REMOTE);
     CHECK(pd && channel && cq && mr);
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
+    struct ibv_qp *qp = new_qp(pd, cq, IBV_QPT_RC, 4);
     connect_qp(qp, qp->qp_num, 14);
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
     CHECK(write_to(qp, mr, 8, (uintptr_t)memory + 64, mr->rkey).status == IBV_WC_SUCCESS);

@@ -33,6 +33,14 @@ static inline struct ibv_qp *new_qp(struct ibv_pd *pd, struct ibv_cq *cq, enum i
     return qp;
 }
 
+static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+    return attr.qp_state;
+}
+
 /* What a queue pair of its type must be given to reach a state. */
 static inline int attributes_of(const struct ibv_qp *qp, enum ibv_qp_state state)
 {

@@ -58,7 +58,7 @@ pub fn fake() -> &'static Path {
             "-Wl,-soname,libcuda.so.1",
         ]);
         let done = run(cc.args(&sources).arg("-o").arg(&fresh).arg("-lpthread"), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         std::fs::rename(&fresh, dir.join("libcuda.so.1")).expect("rename");
         dir
     })

@@ -74,7 +74,7 @@ impl DebianRoot {
     /// A copy that a test may write into, at a folder that there is not yet.
     pub fn copy_to(&self, to: &Path) {
         let done = run(Command::new("cp").arg("-a").arg(&self.0).arg(to), 120);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     }
 
     /// A library of the release.

@@ -3,7 +3,7 @@
 
 use crate::library;
 use crate::source::root;
-use crate::tools::{compile, find, loopback, run, scratch, Done, Running};
+use crate::tools::{compile, find, installed, loopback, run, scratch, Done, Running};
 use crate::{patience, place};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn says_ok(name: &str, address: &str) -> bool {
     let dir = scratch(name);
     let program = compile("cc", name, &dir, &["-libverbs"]);
     let done = run(&mut command(&program, address), 30);
-    assert!(done.ok() && done.output.contains("ok"), "{name}: {}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{name}: {done}");
     true
 }
 
@@ -121,10 +121,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// `None`: the tool is not installed.
-    pub fn new(tool: &str, arguments: &str, n: u32) -> Option<Pair> {
-        Some(Pair {
-            tool: find(tool)?,
+    /// An error: the tool is not installed.
+    pub fn new(tool: &str, arguments: &str, n: u32) -> Result<Pair, String> {
+        Ok(Pair {
+            tool: installed(tool)?,
             arguments: arguments.split_whitespace().map(str::to_string).collect(),
             addresses: [1, 2].map(|last| loopback(n, last)),
             port: free_port(),
@@ -184,15 +184,15 @@ impl Pair {
 
 /// Names and versions that a library exports, as `name version`; `@@` marks a name's default
 /// version.
-pub fn exports(library: &Path) -> Option<BTreeSet<String>> {
-    let done = run(Command::new(find("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
+pub fn exports(library: &Path) -> Result<BTreeSet<String>, String> {
+    let done = run(Command::new(installed("readelf")?).args(["-W", "--dyn-syms"]).arg(library), 20);
     let symbols = done.output.lines().filter_map(|l| {
         let words: Vec<&str> = l.split_whitespace().collect();
         let name = *words.get(7)?;
         // Neither imports nor the versions themselves.
         (name.contains("@") && words[6] != "UND" && words[6] != "ABS").then(|| name.to_string())
     });
-    Some(symbols.collect())
+    Ok(symbols.collect())
 }
 
 /// The names and versions of a table of the drop-in's exports, as `name version`.

@@ -112,7 +112,7 @@ impl Cluster {
         let said = self.ctl(&["get", "/ready", "-w", "fields"]).output;
         let revision = said.lines().find_map(|l| l.strip_prefix("\"Revision\" : "));
         let done = self.ctl(&["compact", revision.expect("a revision")]);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     }
 
     /// The member that leads.

@@ -37,7 +37,7 @@ pub fn address(last: u32) -> String {
 /// What a router says of a name of its `feed` in `status`: the text up to the next comma or brace.
 pub fn status(router: &Router, name: &str) -> String {
     let done = router.ask("status");
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let (_, fed) = done.output.split_once("\"feed\":").expect("a feed");
     let (_, rest) = fed.split_once(&format!("\"{name}\":")).expect("a name");
     rest.split([',', '}']).next().unwrap_or_default().to_string()

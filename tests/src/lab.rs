@@ -3,7 +3,7 @@
 //! namespaces. Hosts of several users need root, and also have an ipc namespace each.
 
 use crate::patience::deadline;
-use crate::tools::{closed_to_others, find, is_root, run, Running};
+use crate::tools::{all_installed, closed_to_others, find, is_root, run, Running};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,11 +32,7 @@ struct Host {
 impl Lab {
     /// Makes `n` hosts without links. The error names what this machine lacks.
     pub fn new(n: usize) -> Result<Lab, String> {
-        for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
-            if find(tool).is_none() {
-                return Err(format!("{tool} is not installed"));
-            }
-        }
+        all_installed(&["unshare", "nsenter", "setpriv", "ip", "sleep"])?;
         let may = run(Command::new("unshare").args(["-Urnmpf", "--mount-proc", "true"]), 10);
         if !may.ok() {
             return Err(format!("user namespaces are not allowed here: {}", may.output.trim()));
@@ -65,11 +61,7 @@ impl Lab {
                 closed.display()
             ));
         }
-        for tool in ["unshare", "nsenter", "setpriv", "ip", "sleep"] {
-            if find(tool).is_none() {
-                return Err(format!("{tool} is not installed"));
-            }
-        }
+        all_installed(&["unshare", "nsenter", "setpriv", "ip", "sleep"])?;
         let mut lab = Lab { hosts: Vec::new(), outer: None };
         for &user in users {
             let may = run(of(Some(user), "unshare").args(["-Urnmpif", "--mount-proc", "true"]), 10);
@@ -184,7 +176,7 @@ impl Lab {
         let rule = format!("add rule inet t c {rule}");
         for line in ["delete table inet t", "add table inet t", &chain, &rule] {
             let done = command(line);
-            assert!(done.ok(), "{line}: {}", done.output);
+            assert!(done.ok(), "{line}: {done}");
         }
         Ok(())
     }

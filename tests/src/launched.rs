@@ -2,7 +2,7 @@
 
 use crate::rdmacm::command;
 use crate::source::root;
-use crate::tools::{compile, find, run, scratch, Done, Scratch};
+use crate::tools::{compile, run, scratch, verbs_compiler, verbs_program, Done, Scratch};
 use std::fs::DirEntry;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,7 @@ pub struct Place {
 impl Place {
     /// `None`: there is no compiler, or libibverbs's headers are not installed.
     pub fn new(test: &str, address: String) -> Option<Place> {
-        let has_headers = Path::new("/usr/include/infiniband/verbs.h").exists();
-        let there = find("cc").is_some() && has_headers;
-        there.then(|| Place { dir: scratch(test), address })
+        verbs_compiler().is_ok().then(|| Place { dir: scratch(test), address })
     }
 
     /// Compiles a program.
@@ -64,10 +62,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// `None`: as [`Place::new`].
-    pub fn new(name: &str, test: &str, address: String) -> Option<Program> {
-        let place = Place::new(test, address)?;
-        Some(Program { file: place.compile(name, &[]), place })
+    /// An error: as [`verbs_program`].
+    pub fn new(name: &str, test: &str, address: String) -> Result<Program, String> {
+        let (file, dir) = verbs_program(test, name, &[])?;
+        Ok(Program { file, place: Place { dir, address } })
     }
 
     /// The program with these arguments.

@@ -32,4 +32,4 @@ pub mod traffic;
 pub mod two_hosts;
 pub mod workers;
 
-pub use gdrcore_testkit::{cpu, ends, linger, patience, place, rng, skip};
+pub use gdrcore_testkit::{cpu, ends, linger, or_skip, patience, place, rng, skip};

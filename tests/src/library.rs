@@ -14,7 +14,7 @@ fn make(target: &str, once: &OnceLock<()>) {
             Command::new("make").args(["--no-print-directory", "-C"]).arg(root()).arg(target),
             900,
         );
-        assert!(done.ok(), "make {target}: {}", done.output);
+        assert!(done.ok(), "make {target}: {done}");
     });
 }
 

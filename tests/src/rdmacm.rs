@@ -5,7 +5,7 @@ use crate::dropin::without_settings;
 use crate::library;
 use crate::patience;
 use crate::source::root;
-use crate::tools::{find, loopback, Done, Running};
+use crate::tools::{installed, loopback, Done, Running};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -161,27 +161,34 @@ impl Pair<'_> {
         }
     }
 
-    fn side(&self, line: &str, own: &str, addresses: &[String; 2], dir: &Path) -> Option<Command> {
+    fn side(
+        &self,
+        line: &str,
+        own: &str,
+        addresses: &[String; 2],
+        dir: &Path,
+    ) -> Result<Command, String> {
         let line = line.replace("{S}", &addresses[0]).replace("{C}", &addresses[1]);
         let line = line.replace("{D}", &dir.display().to_string());
         let mut words = line.split_whitespace();
-        let mut c = command(Some(own), self.options, find(words.next()?)?);
+        let tool = installed(words.next().expect("a tool"))?;
+        let mut c = command(Some(own), self.options, tool);
         // Why a call was refused is in the output, if the test then fails.
         c.args(words).current_dir(dir).env("GDRC_VERBOSE", "1");
         if let Some(p) = self.preload {
             c.env("LD_PRELOAD", p);
         }
-        Some(c)
+        Ok(c)
     }
 
-    fn run_client(&self, addresses: &[String; 2], dir: &Path) -> Option<Done> {
+    fn run_client(&self, addresses: &[String; 2], dir: &Path) -> Result<Done, String> {
         let mut client = self.side(self.client, &addresses[1], addresses, dir)?;
-        Some(Running::start(&mut client).finish(LIMIT))
+        Ok(Running::start(&mut client).finish(LIMIT))
     }
 
-    /// Runs both sides until they have ended; `None`: the tool is not installed. `n` numbers the
+    /// Runs both sides until they have ended; an error: the tool is not installed. `n` numbers the
     /// test.
-    pub fn run(&self, n: u32, dir: &Path) -> Option<[Done; 2]> {
+    pub fn run(&self, n: u32, dir: &Path) -> Result<[Done; 2], String> {
         let first = loopback(n, 1);
         let addresses = [first.clone(), if self.together { first } else { loopback(n, 2) }];
         let mut server =
@@ -202,6 +209,6 @@ impl Pair<'_> {
         if self.endless {
             server.kill();
         }
-        Some([server.finish(if client.ok() { LIMIT } else { Duration::from_secs(5) }), client])
+        Ok([server.finish(if client.ok() { LIMIT } else { Duration::from_secs(5) }), client])
     }
 }

@@ -162,7 +162,7 @@ impl Router {
     /// Its sessions, a line each.
     pub fn sessions(&self) -> Vec<String> {
         let done = self.ask("sessions");
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         done.output.lines().map(str::to_string).collect()
     }
 

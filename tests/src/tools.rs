@@ -4,7 +4,8 @@
 use crate::source::root;
 use crate::{patience, place};
 use std::ffi::{CString, OsStr};
-use std::io::Read;
+use std::fmt::{Display, Formatter};
+use std::io::{BufRead, Read};
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +13,18 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Whether this process is root's.
 pub fn is_root() -> bool {
     // SAFETY: no precondition.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// An error unless this process is root's.
+pub fn as_root() -> Result<(), String> {
+    is_root().then_some(()).ok_or_else(|| "only root can do it".into())
 }
 
 /// The folder that keeps other users from what was built; `None`: they may enter all.
@@ -45,6 +51,15 @@ impl Done {
     /// The exit code, if it ended by itself and not by a signal.
     pub fn code(&self) -> Option<i32> {
         self.status.and_then(|s| s.code())
+    }
+}
+
+impl Display for Done {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self.status {
+            Some(status) => write!(f, "{status}: {}", self.output),
+            None => write!(f, "killed at its time limit: {}", self.output),
+        }
     }
 }
 
@@ -195,6 +210,31 @@ pub fn run(command: &mut Command, seconds: u64) -> Done {
     Running::start(command).finish(Duration::from_secs(seconds))
 }
 
+/// The lines of standard input.
+pub fn lines_of_input() -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+/// True in the child process in which a test runs alone; otherwise starts that process and fails if
+/// it fails.
+pub fn is_alone(test: &str) -> bool {
+    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
+    assert!(done.ok(), "{done}");
+    false
+}
+
 /// The same command at a higher priority, where this user may raise it: for programs with timers of
 /// their own that assume an idle machine.
 pub fn favoured(command: &Command) -> Command {
@@ -219,6 +259,35 @@ pub fn find(program: &str) -> Option<PathBuf> {
         p.is_file() && unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0
     };
     std::env::split_paths(&path).chain(more).map(|d| d.join(program)).find(may_run)
+}
+
+/// The path of a program; an error if it is not installed.
+pub fn installed(program: &str) -> Result<PathBuf, String> {
+    find(program).ok_or_else(|| format!("{program} is not installed"))
+}
+
+/// An error names one that is not installed.
+pub fn all_installed(programs: &[&str]) -> Result<(), String> {
+    programs.iter().try_for_each(|program| installed(program).map(drop))
+}
+
+/// An error unless C programs of libibverbs and librdmacm can be compiled.
+pub fn verbs_compiler() -> Result<(), String> {
+    installed("cc")?;
+    let headers = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+    match headers.iter().find(|h| !Path::new("/usr/include").join(h).exists()) {
+        Some(header) => Err(format!("no <{header}> (libibverbs-dev, librdmacm-dev)")),
+        None => Ok(()),
+    }
+}
+
+/// Compiles a program of libibverbs from `tests/c` into a folder of the test; an error: as
+/// [`verbs_compiler`].
+pub fn verbs_program(test: &str, name: &str, more: &[&str]) -> Result<(PathBuf, Scratch), String> {
+    verbs_compiler()?;
+    let dir = scratch(test);
+    let program = compile("cc", name, &dir, &[more, &["-libverbs", "-lpthread"]].concat());
+    Ok((program, dir))
 }
 
 /// Compiles a file of `tests/c`, or of a folder of it (`folder/name`), into a folder; `compiler` is

@@ -7,7 +7,7 @@ use crate::lab::Lab;
 use crate::patience;
 use crate::rdmacm;
 use crate::router::{number, Router};
-use crate::tools::{favoured, find, Done, Running};
+use crate::tools::{favoured, installed, Done, Running};
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::shm::relay::Relay;
 use gdrcore_net::via::find::SocketPath;
@@ -183,31 +183,32 @@ impl TwoHosts {
         favoured(&self.containers.command(&self.lab, &inside))
     }
 
-    /// A program that is installed, with its arguments, in a tenant's container; `None`: it is not.
+    /// A program that is installed, with its arguments, in a tenant's container; an error: it is not.
     pub fn tool(
         &self,
         tenant: &str,
         words: &str,
         environment: &[(&str, &str)],
         folders: &[&Path],
-    ) -> Option<Command> {
+    ) -> Result<Command, String> {
         let mut all: Vec<String> = words.split_whitespace().map(str::to_string).collect();
-        if !all.first()?.starts_with('/') {
-            all[0] = text(&find(&all[0])?);
+        if !all[0].starts_with('/') {
+            all[0] = text(&installed(&all[0])?);
         }
-        Some(self.command(tenant, &all, environment, folders))
+        Ok(self.command(tenant, &all, environment, folders))
     }
 
-    /// A program of librdmacm in a tenant's container; `None`: it is not installed.
-    pub fn cm(&self, tenant: &str, words: &str) -> Option<Command> {
+    /// A program of librdmacm in a tenant's container; an error: it is not installed.
+    pub fn cm(&self, tenant: &str, words: &str) -> Result<Command, String> {
         let (name, rest) = words.split_once(' ').unwrap_or((words, ""));
-        let words = format!("{} {} {rest}", rdmacm::launcher().display(), find(name)?.display());
+        let words =
+            format!("{} {} {rest}", rdmacm::launcher().display(), installed(name)?.display());
         self.tool(tenant, &words, &[], &[])
     }
 
     /// Runs both sides of a program of librdmacm until they have ended; `{S}` stands for the
-    /// server's address. `None`: the program is not installed.
-    pub fn run(&self, sides: [&str; 2], tenants: [&str; 2]) -> Option<[Done; 2]> {
+    /// server's address. An error: the program is not installed.
+    pub fn run(&self, sides: [&str; 2], tenants: [&str; 2]) -> Result<[Done; 2], String> {
         let began = std::time::Instant::now();
         let words = sides.map(|side| side.replace("{S}", TwoHosts::vip(tenants[0])));
         // The session of a server that has just ended may still be there, with its listener.
@@ -217,7 +218,7 @@ impl TwoHosts {
         let client = Running::start(&mut self.cm(tenants[1], &words[1])?).finish(LIMIT);
         let server = server.finish(LIMIT);
         println!("{tenants:?}: {}: {:?}", words[1], began.elapsed());
-        Some([server, client])
+        Ok([server, client])
     }
 
     /// The same of a program whose sides find each other by TCP at a port (`{P}`).
@@ -227,7 +228,7 @@ impl TwoHosts {
         tenants: [&str; 2],
         environment: &[(&str, &str)],
         folders: &[&Path],
-    ) -> Option<[Done; 2]> {
+    ) -> Result<[Done; 2], String> {
         let began = std::time::Instant::now();
         let port = free_port();
         let side = |of: usize| {
@@ -243,7 +244,7 @@ impl TwoHosts {
         let client = Running::start(&mut side(1)?).finish(LIMIT);
         let server = server.finish(LIMIT);
         println!("{tenants:?}: {}: {:?}", sides[1], began.elapsed());
-        Some([server, client])
+        Ok([server, client])
     }
 
     /// Waits until a program of a tenant listens.
@@ -263,7 +264,7 @@ impl TwoHosts {
     /// A counter of a host's router for packets between hosts, by name.
     pub fn wire(&self, host: usize, name: &str) -> u64 {
         let done = self.routers[host].ask("status");
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let (_, wire) = done.output.split_once("\"wire\":").expect("a router with hosts");
         number(wire, name).unwrap_or_else(|| panic!("{name}: {wire}"))
     }
@@ -292,14 +293,10 @@ pub fn succeeded(what: &str, sides: &[Done; 2], world: &TwoHosts) {
     let tool = what.split(' ').next().unwrap_or_default();
     assert!(
         rdmacm::has_served(tool, server) && client.ok(),
-        "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}\n{:?}\n{}\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "{what}\nserver {server}\nclient {client}\n{:?}\n{:?}\n{}\n{}",
         world.routers[0].sessions(),
         world.routers[1].sessions(),
         world.routers[0].ask("status").output,
-        world.routers[1].ask("status").output,
+        world.routers[1].ask("status").output
     );
 }

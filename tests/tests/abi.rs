@@ -1,9 +1,9 @@
 //! The header and the library, tested with C and C++ compilers, the linker, pkg-config and CMake.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{loopback, run, target_dir};
+use gdrcore_tests::tools::{installed, loopback, run, target_dir, verbs_compiler};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,6 @@ use std::sync::{Mutex, PoisonError};
 
 const C11: &[&str] = &["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 const CXX17: &[&str] = &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"];
-
-fn installed(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success())
-}
 
 fn source(name: &str) -> PathBuf {
     root().join("tests/c").join(name)
@@ -30,7 +26,7 @@ fn scratch(test: &str) -> PathBuf {
 
 fn expect(command: &mut Command, seconds: u64) -> String {
     let done = run(command, seconds);
-    assert!(done.ok(), "{command:?}\n{}", done.output);
+    assert!(done.ok(), "{command:?}\n{done}");
     done.output
 }
 
@@ -71,17 +67,13 @@ fn header_compiles_as_c11_without_any_warning() {
 
 #[test]
 fn header_compiles_as_cpp17_without_any_warning() {
-    if !installed("c++") {
-        skip!("no C++ compiler for the header as C++17 (apt-get install g++)");
-    }
+    or_skip!(installed("c++"));
     compiles("c++", CXX17, &source("header.cpp"));
 }
 
 #[test]
 fn layout_of_hot_structs_is_that_of_libibverbs() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> to compare layouts with (apt-get install libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     compiles("cc", C11, &source("layout.c"));
 }
 
@@ -132,9 +124,7 @@ fn listed() -> BTreeSet<String> {
 
 #[test]
 fn library_exports_exactly_the_symbols_on_the_list_with_their_versions() {
-    if !installed("nm") {
-        skip!("no nm to list exported symbols (apt-get install binutils)");
-    }
+    or_skip!(installed("nm"));
     let lib = library::build().join("libgdrcore.so");
     let told =
         expect(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(lib), 60);
@@ -161,9 +151,7 @@ fn library_exports_exactly_the_symbols_on_the_list_with_their_versions() {
 
 #[test]
 fn library_has_its_soname_and_needs_only_the_c_library() {
-    if !installed("readelf") {
-        skip!("no readelf to see the soname (apt-get install binutils)");
-    }
+    or_skip!(installed("readelf"));
     let told = expect(
         Command::new("readelf").args(["-dW"]).arg(library::build().join("libgdrcore.so")),
         60,
@@ -203,9 +191,7 @@ fn install_with(test: &str, prefix: &str, more: &[&str]) -> PathBuf {
 
 #[test]
 fn installed_tree_works_with_pkg_config_shared_and_static() {
-    if !installed("pkg-config") {
-        skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
-    }
+    or_skip!(installed("pkg-config"));
     let dest = install("pkg-config", "/opt/gdrcore");
     let lib = dest.join("opt/gdrcore/lib");
     let pkg = |args: &[&str]| {
@@ -251,9 +237,7 @@ fn installed_tree_works_with_pkg_config_shared_and_static() {
 
 #[test]
 fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
-    if !installed("nm") {
-        skip!("no nm to list symbols (apt-get install binutils)");
-    }
+    or_skip!(installed("nm"));
     let dest = install("static", "/usr");
     let archive = dest.join("usr/lib/libgdrcore.a");
     let told = expect(
@@ -296,9 +280,7 @@ fn static_library_shows_only_its_own_functions_and_links_into_any_program() {
 
 #[test]
 fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
-    if !installed("pkg-config") {
-        skip!("no pkg-config to use the installed gdrcore.pc (apt-get install pkg-config)");
-    }
+    or_skip!(installed("pkg-config"));
     // Library folders as on Debian, and a single folder.
     for (test, more) in
         [("moved", &[][..]), ("moved-multiarch", &["LIBDIR=/opt/one/lib/x86_64-linux-gnu"])]
@@ -328,9 +310,7 @@ fn installed_tree_works_with_pkg_config_where_it_was_moved_to() {
 
 #[test]
 fn installed_tree_works_with_cmake_where_it_was_moved_to() {
-    if !installed("cmake") {
-        skip!("no cmake to use the installed package (apt-get install cmake)");
-    }
+    or_skip!(installed("cmake"));
     let dest = install("cmake", "/usr");
     let moved = dest.with_file_name("moved");
     std::fs::rename(dest.join("usr"), &moved).unwrap();

@@ -96,9 +96,9 @@ fn dump() -> BTreeSet<String> {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Werror", "-o"]).arg(dir.join("dump")).arg(dir.join("dump.c"));
     let done = run(cc.arg(format!("-I{}", root().join("include").display())), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let told = run(&mut Command::new(dir.join("dump")), 60);
-    assert!(told.ok(), "{}", told.output);
+    assert!(told.ok(), "{told}");
     let mut lines: BTreeSet<String> = told.output.lines().map(String::from).collect();
     let lib = library::build().join("libgdrcore.so");
     let mut nm = Command::new("nm");

@@ -29,7 +29,7 @@ fn build() -> Option<Scratch> {
         cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]).args(flags);
         cc.arg(root().join(source)).args(libraries).arg("-o").arg(dir.join(name));
         let built = run(&mut cc, 60);
-        assert!(built.ok(), "{}", built.output);
+        assert!(built.ok(), "{built}");
     };
     let include = format!("-I{}", root().join("include").display());
     let place = format!("-L{}", lib.display());

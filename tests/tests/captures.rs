@@ -8,10 +8,10 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::library;
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::place;
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{find, installed, loopback, run, scratch, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,16 +19,11 @@ use std::time::{Duration, Instant};
 
 const TYPES: [&str; 3] = ["rc", "uc", "ud"];
 
-/// What the two checkers need and this machine lacks; `None`: nothing.
-fn checkers_missing() -> Option<&'static str> {
+/// An error says what the two checkers need and this machine lacks.
+fn checkers() -> Result<(), String> {
+    installed("tshark")?;
     let scapy = run(Command::new("/usr/bin/python3").args(["-c", "import scapy.contrib.roce"]), 20);
-    match () {
-        _ if find("tshark").is_none() => Some("tshark is not installed"),
-        _ if !Path::new("/usr/bin/python3").exists() || !scapy.ok() => {
-            Some("python3-scapy is not installed")
-        }
-        _ => None,
-    }
+    scapy.ok().then_some(()).ok_or_else(|| "python3-scapy is not installed".into())
 }
 
 /// Least number of RoCE frames in each capture: that of UD, which has the fewest.
@@ -50,7 +45,7 @@ fn check(files: &[PathBuf], ports: &[&str]) -> String {
     for checker in [icrc.args(files), tshark.args(files)] {
         let done = run(checker, 300);
         println!("{}", done.output);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         said += &done.output;
     }
     said
@@ -75,9 +70,7 @@ fn traffic() -> &'static Path {
 
 #[test]
 fn the_pcap_tee_of_every_transport_and_address_family() {
-    if let Some(why) = checkers_missing() {
-        skip!("{why}");
-    }
+    or_skip!(checkers());
     let dir = scratch("tee");
     let mut files = Vec::new();
     let (v4_from, v4_to) =
@@ -103,7 +96,7 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
                     command.arg("--no-gso");
                 }
                 let done = run(&mut command, 60);
-                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {done}");
                 files.push(file);
             }
         }
@@ -113,23 +106,18 @@ fn the_pcap_tee_of_every_transport_and_address_family() {
 
 #[test]
 fn packets_after_the_kernels_segmentation_are_right() {
-    if let Some(why) = checkers_missing() {
-        skip!("{why}");
-    }
+    or_skip!(checkers());
     let (Some(dumpcap), Some(ethtool)) = (find("dumpcap"), find("ethtool")) else {
         skip!("dumpcap or ethtool is not installed, or not for this user");
     };
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     for address in ["fd42::1/128", "fd42::2/128"] {
         lab.admin(0, &["addr", "add", address, "dev", "lo", "nodad"]).expect("an address");
     }
     // A capture shows the packets after the kernel's segmentation only if the device does no
     // segmentation of its own.
     let off = run(lab.privileged(0, &ethtool).args(["-K", "lo", "tx-udp-segmentation", "off"]), 10);
-    assert!(off.ok(), "{}", off.output);
+    assert!(off.ok(), "{off}");
     let dir = scratch("capture");
     let mut files = Vec::new();
     for (family, from, to) in
@@ -155,7 +143,7 @@ fn packets_after_the_kernels_segmentation_are_right() {
                     command.arg("--no-gso");
                 }
                 let done = run(&mut command, 60);
-                assert!(done.ok(), "{qp_type} {family} gso={gso}: {}", done.output);
+                assert!(done.ok(), "{qp_type} {family} gso={gso}: {done}");
                 // dumpcap writes at intervals: the capture is complete when the file has not grown
                 // for a while.
                 let (mut length, mut since) = (0, Instant::now());
@@ -180,22 +168,21 @@ fn infos(file: &Path, more: &[&str]) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.args(more).arg("-r").arg(file).args(["-T", "fields", "-e", "_ws.col.Info"]);
     let done = run(&mut tshark, 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     done.output.lines().filter(|l| !l.starts_with("Running as user")).map(str::to_owned).collect()
 }
 
 #[test]
 fn what_is_our_own_has_names_in_wireshark() {
-    if find("tshark").is_none() || find("cc").is_none() {
-        skip!("tshark or cc is not installed");
-    }
+    or_skip!(installed("tshark"));
+    or_skip!(installed("cc"));
     let dir = scratch("wireshark");
     let (dc, rc) = (dir.join("dc.pcap"), dir.join("rc.pcap"));
     let program = library::program("dc", &dir);
     let soft = |n| format!("soft:{}", loopback(42, n));
     let mut command = Command::new(&program);
     let done = run(command.args([&soft(11), &soft(12), "udp"]).env("DC_CAPTURE", &dc), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     {
         let pcap = CString::new(rc.to_str().expect("a plain path")).expect("no NUL");
         let config =
@@ -235,7 +222,7 @@ fn what_is_our_own_has_names_in_wireshark() {
         let fields = ["-X", &lua, "-Y", &filter, "-T", "fields", "-e", "gdrcore.dc.id"];
         let done = run(Command::new("tshark").arg("-r").arg(&dc).args(fields), 60);
         let first = done.output.lines().find(|l| l.starts_with("0x"));
-        first.unwrap_or_else(|| panic!("{}", done.output)).to_owned()
+        first.unwrap_or_else(|| panic!("{done}")).to_owned()
     };
     assert_eq!(id("1"), id("2"));
     let blocks = ["-X", &lua, "-T", "fields", "-e", "infiniband.bth.destqp", "-e", "gdrcore.block"];

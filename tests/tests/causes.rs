@@ -6,10 +6,10 @@ use gdrcore_core::verbs::cause::CauseCode;
 use gdrcore_tests::ends::Address;
 use gdrcore_tests::far_end::{parse_address, print_address, Far};
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::run;
+use gdrcore_tests::{or_skip, skip};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -184,10 +184,7 @@ fn firewalls_that_drop_and_that_reject() {
         ),
     ];
     for (host, hook, rule, fault, code, status) in cases {
-        let lab = match hosts() {
-            Ok(lab) => lab,
-            Err(why) => skip!("no namespaces: {why}"),
-        };
+        let lab = or_skip!(hosts());
         let (mut a, mut b) =
             (start(&lab, 0, "soft:10.8.0.1", HASTE), start(&lab, 1, "soft:10.8.0.2", HASTE));
         if let Err(why) = lab.firewall(host, hook, rule) {
@@ -196,7 +193,7 @@ fn firewalls_that_drop_and_that_reject() {
         // Linux sends six refusals at once, then one a second; the limit is lifted.
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
         let done = run(lab.privileged(1, Path::new("sh")).args(unlimited), 10);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let to = print_address(&made(&mut a, &mut b)[1]);
         let [of_a, _] = both(&mut a, &mut b, |_| ());
         says(fault, of_a, code);
@@ -218,10 +215,7 @@ fn firewalls_of_one_machine() {
         ("output", "udp dport 4791 reject", "firewall of this machine rejects", libc::EPERM),
     ];
     for (hook, rule, fault, errno) in cases {
-        let lab = match Lab::new(1) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no namespaces: {why}"),
-        };
+        let lab = or_skip!(Lab::new(1));
         lab.admin(0, &["link", "set", "lo", "up"]).expect("lo");
         let options = [HASTE, &["path=udp"]].concat();
         let (mut a, mut b) = (
@@ -233,7 +227,7 @@ fn firewalls_of_one_machine() {
         }
         let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
         let done = run(lab.privileged(0, Path::new("sh")).args(unlimited), 10);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let to = print_address(&made(&mut a, &mut b)[1]);
         let [of_a, _] = both(&mut a, &mut b, |_| ());
         let code =
@@ -252,10 +246,7 @@ fn firewalls_of_one_machine() {
 
 #[test]
 fn a_connection_request_that_cannot_arrive() {
-    let lab = match hosts() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(hosts());
     for (kind, net) in [("prohibit", 1), ("unreachable", 2), ("blackhole", 3)] {
         lab.admin(0, &["route", "add", kind, &format!("10.9.{net}.0/24")]).expect("a route");
     }
@@ -319,10 +310,7 @@ fn a_connection_request_without_poller_or_without_listener() {
 
 #[test]
 fn a_network_narrower_than_its_links_announce() {
-    let lab = match Lab::new(3) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(3));
     let links = lab
         .link((0, "a0", &["10.8.1.1/24"]), (1, "r0", &["10.8.1.2/24"]))
         .and_then(|()| lab.link((1, "r1", &["10.8.2.2/24"]), (2, "b0", &["10.8.2.1/24"])))

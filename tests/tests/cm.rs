@@ -16,8 +16,8 @@ use gdrcore_tests::ends::{complete, pattern, succeed, End, Op, Shape};
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, limit_ms, run_until};
 use gdrcore_tests::soft::{self, over_each, Soft};
-use gdrcore_tests::tools::{find, loopback, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, loopback, run, scratch, Running};
+use gdrcore_tests::{library, or_skip};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -341,7 +341,7 @@ fn garbage_at_qp1_is_counted_and_ignored() {
 
 #[test]
 fn tshark_names_every_message_on_the_wire() {
-    let Some(tshark) = find("tshark") else { skip!("tshark is not installed") };
+    let tshark = or_skip!(installed("tshark"));
     let file = scratch("cm-pcap");
     let path = file.join("cm.pcap");
     let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
@@ -372,7 +372,7 @@ fn tshark_names_every_message_on_the_wire() {
     }
     let judge = gdrcore_tests::source::root().join("scripts/tshark_check.sh");
     let judged = run(Command::new(judge).args(["-p", "4791"]).arg(&path), 60);
-    assert!(judged.ok(), "{}", judged.output);
+    assert!(judged.ok(), "{judged}");
 }
 
 #[test]
@@ -388,10 +388,10 @@ fn two_processes_ping_and_the_end_of_a_killed_one_is_reported() {
     };
     let first = server();
     let asked = run(&mut client("20"), 60);
-    assert!(asked.ok() && asked.output.contains("20 rounds"), "{}", asked.output);
+    assert!(asked.ok() && asked.output.contains("20 rounds"), "{asked}");
     let served = first.finish(Duration::from_secs(60));
-    assert!(served.ok() && served.output.contains("20 rounds"), "{}", served.output);
-    assert!(served.output.contains("ping data: rdma-ping-19: "), "{}", served.output);
+    assert!(served.ok() && served.output.contains("20 rounds"), "{served}");
+    assert!(served.output.contains("ping data: rdma-ping-19: "), "{served}");
 
     // Its output goes to a file, which shows when the two exchange: a request that came before the
     // listener is repeated later.
@@ -423,8 +423,7 @@ fn two_processes_ping_and_the_end_of_a_killed_one_is_reported() {
     let nobody = run(&mut client("1"), 60);
     assert!(
         nobody.code().is_some_and(|c| c > 0) && nobody.output.contains("UNREACHABLE"),
-        "{}",
-        nobody.output
+        "{nobody}"
     );
 }
 
@@ -433,10 +432,5 @@ fn connections_are_made_under_a_flood_of_requests() {
     // The figures for 10,000 connections are in docs/records/PROOF.md.
     let flood = env!("CARGO_BIN_EXE_cm_flood");
     let done = run(Command::new(flood).args(["300", "1000", "1000"]), 120);
-    assert!(
-        done.ok() && done.output.contains("300 of 300 connections stood"),
-        "{:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.ok() && done.output.contains("300 of 300 connections stood"), "{done}");
 }

@@ -17,5 +17,5 @@ fn marks_of_a_wire_between_two_namespaces_slow_the_sender_down() {
     };
     let done = apart(flags, env!("CARGO_BIN_EXE_congested"));
     println!("{}", done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

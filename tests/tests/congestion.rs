@@ -165,7 +165,7 @@ fn tshark_sees(file: &Path, port: u16, cnps: u64) {
     tshark.args(["-T", "fields", "-e", "infiniband.bth.opcode"]);
     // The file has all packets: up to some hundred MiB.
     let read = run(&mut tshark, 300);
-    assert!(read.ok(), "{}", read.output);
+    assert!(read.ok(), "{read}");
     let seen = read.output.lines().filter(|l| l.trim() == "129").count() as u64;
     assert_eq!(seen, cnps, "tshark reads each notification as a CNP (0x81)");
 }

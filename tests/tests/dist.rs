@@ -1,9 +1,9 @@
 //! The way from an empty machine to the first program: what `make` needs, and what it says without.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Done};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn make_names_the_rust_that_it_needs() {
         let cargo = a_cargo(&dir, old);
         for target in ["lib", "dropin", "router", "router-etcd"] {
             let done = make(target, &cargo);
-            assert_eq!(done.code(), Some(2), "{target} {old}: {}", done.output);
+            assert_eq!(done.code(), Some(2), "{target} {old}: {done}");
             let lines: Vec<&str> =
                 done.output.lines().filter(|l| !l.starts_with("make: ***")).collect();
             let number = old.split(' ').next().expect("a number");
@@ -64,10 +64,10 @@ fn make_takes_every_newer_rust() {
         let cargo = a_cargo(&dir, &new);
         let check = root().join("scripts/cargo_version.sh");
         let done = run(Command::new(check).arg(&cargo), 60);
-        assert!(done.ok() && done.output.is_empty(), "{new}: {}", done.output);
+        assert!(done.ok() && done.output.is_empty(), "{new}: {done}");
         // It goes on to the build, which this cargo does not do.
         let done = make("lib", &cargo);
-        assert!(done.output.contains("build --release -p gdrcore\n"), "{new}: {}", done.output);
+        assert!(done.output.contains("build --release -p gdrcore\n"), "{new}: {done}");
     }
 }
 
@@ -90,9 +90,7 @@ fn nothing_needs_a_function_that_glibc_2_28_lacks() {
     let line = |kind: &str| format!(" 7: 0 0 FUNC {kind} DEFAULT  UND gettid@GLIBC_2.30 (4)");
     assert_eq!(later_functions(&line("GLOBAL")), ["gettid@GLIBC_2.30"]);
     assert_eq!(later_functions(&line("WEAK")), [""; 0]);
-    if find("readelf").is_none() {
-        skip!("readelf is not installed (binutils)");
-    }
+    or_skip!(installed("readelf"));
     let (bin, drop_in) = (library::router(), library::dropin());
     let files = [
         library::build().join("libgdrcore.so"),
@@ -105,7 +103,7 @@ fn nothing_needs_a_function_that_glibc_2_28_lacks() {
     ];
     for file in files {
         let done = run(Command::new("readelf").args(["--wide", "--dyn-syms"]).arg(&file), 60);
-        assert!(done.ok() && done.output.contains("UND"), "{}", done.output);
+        assert!(done.ok() && done.output.contains("UND"), "{done}");
         assert_eq!(later_functions(&done.output), [""; 0], "{}", file.display());
     }
 }
@@ -140,12 +138,10 @@ fn has_pages(prefix: &Path, programs: &[&str]) {
         if find("mandoc").is_some() {
             let mut lint = Command::new("mandoc");
             let told = run(lint.args(["-T", "lint", "-W", "warning"]).arg(page), 60);
-            assert!(told.ok(), "{name}: {}", told.output);
+            assert!(told.ok(), "{name}: {told}");
         }
     }
-    if find("mandoc").is_none() {
-        skip!("what mandoc thinks of the pages: mandoc is not installed (mandoc)");
-    }
+    or_skip!(installed("mandoc"));
 }
 
 #[test]
@@ -158,7 +154,7 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
         let mut c = a_make();
         c.args([target, "PREFIX=/opt/g", "DOCDIR=/opt/g/pages"]);
         let done = run(c.arg(format!("DESTDIR={}", dest.display())), 600);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     make("install");
     let at = |path: &str| dest.join(path.trim_start_matches('/'));
@@ -177,19 +173,19 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     assert!(users.contains(&format!("\nu {} ", named("User="))), "{users}");
     let mut check = Command::new(at("/opt/g/bin/gdrcore-routerd"));
     let done = run(check.arg("--check").arg(at("/opt/g/pages/examples/router.toml")), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     // They find the library from where they lie, wherever the tree does.
     let moved = dest.with_file_name("moved");
     fs::rename(at("/opt/g"), &moved).expect("moved");
     for tool in ["perf", "pingpong", "devinfo", "ping", "gpu-server", "gpu-client"] {
         let done = run(Command::new(moved.join(format!("bin/gdrcore-{tool}"))).arg("--help"), 60);
-        assert!(done.ok(), "{tool}: {}", done.output);
+        assert!(done.ok(), "{tool}: {done}");
     }
     assert!(run(Command::new(moved.join("bin/rdma_copy_file")).arg("--help"), 60).ok());
     for command in ["run", "devices", "perf", "ping", "pingpong", "copy", "router", "ctl"] {
         let gdrcore = moved.join("bin/gdrcore");
         let done = run(Command::new(gdrcore).args([command, "--version"]), 60);
-        assert!(done.ok(), "{command}: {}", done.output);
+        assert!(done.ok(), "{command}: {done}");
     }
     let mut programs = files_below(&moved.join("bin"));
     programs.sort();
@@ -199,7 +195,7 @@ fn units_and_tools_follow_the_prefix_and_uninstall_takes_all() {
     let mut bash = Command::new("bash");
     bash.args(["-ec", completed]).arg(moved.join("share/bash-completion/completions"));
     let done = run(bash.args(&names), 60);
-    assert!(done.ok() && names.len() >= 12, "{}", done.output);
+    assert!(done.ok() && names.len() >= 12, "{done}");
     for (folder, before, behind, first) in [
         ("zsh/site-functions", "_", "", "#compdef gdrcore "),
         ("fish/vendor_completions.d", "", ".fish", "function __gdrcore_options\n"),

@@ -3,7 +3,7 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
-use gdrcore_tests::{library, patience, skip};
+use gdrcore_tests::{library, or_skip, patience, skip};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -30,14 +30,14 @@ fn finds(what: &str, done: &Done, expected: &[&str], said: &str) {
     let worst = found.first().cloned();
     // A process of another test may still have libraries that were replaced.
     found.remove("warning versions");
-    assert_eq!(found, expected, "{what}: {}", done.output);
-    assert!(done.output.contains(said), "{what}: no '{said}' in {}", done.output);
+    assert_eq!(found, expected, "{what}: {done}");
+    assert!(done.output.contains(said), "{what}: no '{said}' in {done}");
     let code = match worst.as_deref() {
         None => 0,
         Some(worst) if worst.starts_with("broken") => 2,
         Some(_) => 1,
     };
-    assert_eq!(done.code(), Some(code), "{what}: {}", done.output);
+    assert_eq!(done.code(), Some(code), "{what}: {done}");
 }
 
 /// A machine of its own with its loopback interface alone; `more` changes what it sees.
@@ -82,10 +82,7 @@ fn troubles_of_a_machine_are_named() {
         ("export GDRC_ROUTER=nobody", "", &["broken router"], "nobody"),
     ];
     for (line, more, expected, said) in rows {
-        let mut c = match machine(&more.split_whitespace().collect::<Vec<_>>()) {
-            Ok(c) => c,
-            Err(why) => skip!("{why}"),
-        };
+        let mut c = or_skip!(machine(&more.split_whitespace().collect::<Vec<_>>()));
         let script = format!("{line} || exit 9; exec \"$0\" doctor");
         finds(
             &format!("{line} {more}"),
@@ -133,10 +130,7 @@ fn what_a_filter_refuses_is_named() {
     for (call, name, expected) in rows {
         let filter = dir.join("filter");
         fs::write(&filter, without(call)).expect("the filter");
-        let c = match machine(&["--seccomp", "9"]) {
-            Ok(c) => c,
-            Err(why) => skip!("{why}"),
-        };
+        let c = or_skip!(machine(&["--seccomp", "9"]));
         let mut sh = Command::new("sh");
         sh.args(["-c", "exec \"$@\" 9<\"$0\""]).arg(&filter).arg(c.get_program());
         let done = run(sh.args(c.get_args()).arg(&doctor).arg("doctor"), 60);
@@ -197,10 +191,7 @@ fn troubles_of_a_nic_are_named() {
     ];
     for (what, limit, files, expected, said) in rows {
         let root = another_machine(&dir, &files);
-        let c = match machine(&[]) {
-            Ok(c) => c,
-            Err(why) => skip!("{why}"),
-        };
+        let c = or_skip!(machine(&[]));
         let script = format!("{limit}; exec \"$0\" \"$@\"");
         let mut sh = Command::new("bash");
         sh.args(["-c", &script]).arg(c.get_program()).args(c.get_args()).arg(&doctor);
@@ -273,10 +264,7 @@ fn the_libibverbs_of_a_program_is_named() {
         rows.push((rights, broken, "rights of another user"));
     }
     for (program, expected, said) in rows {
-        let mut c = match machine(&[]) {
-            Ok(c) => c,
-            Err(why) => skip!("{why}"),
-        };
+        let mut c = or_skip!(machine(&[]));
         c.env("GDRC_LIBRARIES", dir.join("ours")).arg(&doctor).args(["doctor", "--"]);
         let done = run(c.arg(&program).arg("--json"), 60);
         finds(&program.display().to_string(), &done, expected, said);
@@ -321,10 +309,7 @@ impl Hosts {
 
 #[test]
 fn troubles_between_two_machines_are_named() {
-    let mut hosts = match Hosts::new() {
-        Ok(hosts) => hosts,
-        Err(why) => skip!("{why}"),
-    };
+    let mut hosts = or_skip!(Hosts::new());
     finds("a clean way", &hosts.ask(THERE), &[], "packets of path MTU 1024 arrive");
     let broken: &[&str] = &["broken firewall"];
     let rows: [(usize, &str, &str, &[&str], String); 8] = [
@@ -390,7 +375,7 @@ fn troubles_between_two_machines_are_named() {
     // Linux sends six refusals at once, then one a second; the limit is lifted.
     let unlimited = ["-c", "echo 0 >/proc/sys/net/ipv4/icmp_ratelimit"];
     let done = run(hosts.lab.privileged(1, Path::new("sh")).args(unlimited), 10);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     for (host, hook, rule, expected, said) in rows {
         if let Err(why) = hosts.lab.firewall(host, hook, rule) {
             skip!("no firewall: {why}");
@@ -453,12 +438,8 @@ fn odd_peers_are_named_and_do_no_harm() {
     for (what, answer, said) in rows {
         let peer = odd_peer(listener.try_clone().expect("a listener"), answer);
         let done = run(Command::new(&doctor).args(["doctor", &at]), 60);
-        assert!(done.code().is_some_and(|c| c > 0), "{what}: {}", done.output);
-        assert!(
-            done.output.contains(said) && !done.output.contains('\x1b'),
-            "{what}: {}",
-            done.output
-        );
+        assert!(done.code().is_some_and(|c| c > 0), "{what}: {done}");
+        assert!(done.output.contains(said) && !done.output.contains('\x1b'), "{what}: {done}");
         peer.join().expect("the peer");
     }
     // The other way round.
@@ -471,7 +452,7 @@ fn odd_peers_are_named_and_do_no_harm() {
         drop(stream);
     }
     let done = run(Command::new(&doctor).args(["doctor", &at]), 60);
-    assert!(done.output.contains("arrive"), "{}", done.output);
+    assert!(done.output.contains("arrive"), "{done}");
     assert!(listener.still_runs(), "{}", listener.output());
     assert!(!listener.output().contains('\x1b'));
 }

@@ -7,8 +7,11 @@ use gdrcore_tests::dropin::{
 use gdrcore_tests::patience::{self, wait_for};
 use gdrcore_tests::rdmacm::counted;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
+use gdrcore_tests::{library, or_skip, skip};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,18 +24,12 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
             if path == "udp" && i > 0 {
                 continue;
             }
-            let Some(pair) = Pair::new(tool, arguments, n) else {
-                skip!("no {tool} (ibverbs-utils, perftest)")
-            };
+            let pair = or_skip!(Pair::new(tool, arguments, n));
             let pair = pair.over(path);
             let [server, client] = pair.run();
             assert!(
                 server.ok() && client.ok(),
-                "{tool} {arguments} over {path}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-                server.status,
-                server.output,
-                client.status,
-                client.output
+                "{tool} {arguments} over {path}\nserver {server}\nclient {client}"
             );
         }
     }
@@ -41,7 +38,7 @@ fn all_pass(tool: &str, n: u32, variants: &[&str]) {
 #[test]
 fn the_exports_are_those_of_debians_libraries() {
     let ours = library::dropin().join("libibverbs.so.1");
-    let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
+    let ours = or_skip!(exports(&ours));
     let listed = table("ibverbs.txt");
     assert!(listed.len() > 600, "the table has shrunk");
     // Drivers and tools of a release look for symbols with its private version: each number must be
@@ -53,7 +50,7 @@ fn the_exports_are_those_of_debians_libraries() {
     assert_eq!(without_defaults(&ours), listed);
     // On a machine with Debian's own library: its names and its defaults are in the table.
     let theirs = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0");
-    if let Some(theirs) = theirs.exists().then(|| exports(theirs)).flatten() {
+    if let Some(theirs) = theirs.exists().then(|| exports(theirs).ok()).flatten() {
         assert!(without_defaults(&theirs).is_subset(&listed));
         let defaults: Vec<_> =
             theirs.iter().filter(|n| n.contains("@@") && !ours.contains(*n)).collect();
@@ -63,7 +60,7 @@ fn the_exports_are_those_of_debians_libraries() {
 
 #[test]
 fn the_devices_are_listed_and_described() {
-    let Some(tool) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
+    let tool = or_skip!(installed("ibv_devinfo"));
     let address = loopback(90, 1);
     let info = run(command(tool, &address).arg("-v"), 20);
     for part in [
@@ -74,12 +71,12 @@ fn the_devices_are_listed_and_described() {
         "ATOMIC_GLOB",
         &address,
     ] {
-        assert!(info.ok() && info.output.contains(part), "{part}: {}", info.output);
+        assert!(info.ok() && info.output.contains(part), "{part}: {info}");
     }
-    let Some(tool) = find("ibv_devices") else { skip!("no ibv_devices (ibverbs-utils)") };
+    let tool = or_skip!(installed("ibv_devices"));
     let all = run(command(&tool, &address).env_remove("GDRC_ADDRESS"), 20);
     // The devices include 127.0.0.1, whatever interfaces this machine has.
-    assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{}", all.output);
+    assert!(all.ok() && all.output.contains("ffff7f0012b6"), "{all}");
     let one =
         run(command(&tool, &address).env_remove("GDRC_ADDRESS").env("GDRC_DEVICE", "gdrc0"), 20);
     assert_eq!(one.output.matches("gdrc").count(), 1, "{}", one.output);
@@ -110,12 +107,10 @@ fn rdma_cores_ping_pongs_run_unmodified() {
 fn programs_for_lids_only_run_with_an_option() {
     for (kind, arguments) in [("rc", "-c"), ("uc", "-c"), ("ud", "-c"), ("srq", "-c -q 4")] {
         let tool = format!("ibv_{kind}_pingpong");
-        let Some(with) = Pair::new(&tool, arguments, 98) else {
-            skip!("no {tool} (ibverbs-utils)")
-        };
+        let with = or_skip!(Pair::new(&tool, arguments, 98));
         let [server, client] = with.with_lids().run();
         assert!(server.ok() && client.ok(), "{tool}: {server:?} {client:?}");
-        assert!(!server.output.contains("LID 0x0000"), "{}", server.output);
+        assert!(!server.output.contains("LID 0x0000"), "{server}");
     }
     let [server, client] = Pair::new("ibv_rc_pingpong", "-c", 98).expect("looked for").run();
     assert!(
@@ -123,11 +118,9 @@ fn programs_for_lids_only_run_with_an_option() {
         "the ping-pong passed without LIDs: {server:?} {client:?}"
     );
     let dir = scratch("dropin-lid");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     let done = run(command(&program, &loopback(98, 3)).env("GDRC_LID", "1").arg("lid"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     let launched = gdrcore_tests::rdmacm::command(Some(&loopback(98, 4)), &["--lid"], &program)
         .arg("lid")
         .output();
@@ -137,9 +130,7 @@ fn programs_for_lids_only_run_with_an_option() {
 #[test]
 fn our_pingpong_runs_against_rdma_cores() {
     for (i, kind) in ["rc", "uc", "ud"].iter().enumerate() {
-        let Some(tool) = find(&format!("ibv_{kind}_pingpong")) else {
-            skip!("no ibv_{kind}_pingpong (ibverbs-utils)")
-        };
+        let tool = or_skip!(installed(&format!("ibv_{kind}_pingpong")));
         for ours_waits in [true, false] {
             let n = 97 + 2 * i as u32 + u32::from(ours_waits);
             let (near, far, port) = (loopback(n, 1), loopback(n, 2), free_port());
@@ -171,7 +162,7 @@ fn our_pingpong_runs_against_rdma_cores() {
         Command::new(library::examples().join("perf/pingpong")).args(["rc", "--ibv-peer", "-c"]),
         10,
     );
-    assert_eq!(both.code(), Some(2), "{}", both.output);
+    assert_eq!(both.code(), Some(2), "{both}");
 }
 
 #[test]
@@ -226,29 +217,25 @@ fn perftests_bandwidth_tools_run_unmodified() {
     all_pass("ib_atomic_bw", 93, &["-F -x 0 -n 500", "-F -x 0 -n 500 -q 4"]);
 }
 
-/// Compiles a file of `tests/c`; `None`: libibverbs's headers are not installed.
-fn compiled(dir: &std::path::Path, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return None;
-    }
-    Some(compile("cc", name, dir, flags))
+/// Compiles a file of `tests/c`; an error: as [`verbs_compiler`].
+fn compiled(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    verbs_compiler()?;
+    Ok(compile("cc", name, dir, flags))
 }
 
 #[test]
 fn a_program_of_libibverbs_finds_everything_as_documented() {
     let dir = scratch("dropin-c");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     for mode in [
         "router", "events", "gids", "lid", "forks", "hostile", "buffers", "grow", "limits",
         "stack", "leaks",
     ] {
         let done = run(command(&program, &loopback(94, 1)).arg(mode), 60);
-        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+        assert!(done.ok(), "{mode}: {done}");
     }
     // The versions that FreeFlow's router imports: nothing newer than 1.1.
-    let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
+    let readelf = or_skip!(installed("readelf"));
     let needs = run(Command::new(readelf).args(["-W", "-V"]).arg(&program), 20).output;
     assert!(needs.contains("IBVERBS_1.1") && !needs.contains("IBVERBS_1.2"), "{needs}");
 }
@@ -256,12 +243,8 @@ fn a_program_of_libibverbs_finds_everything_as_documented() {
 #[test]
 fn programs_run_unmodified_on_a_device_of_several_engines() {
     let dir = scratch("dropin-engines");
-    let (Some(threads), Some(program)) = (
-        compiled(&dir, "verbs_threads", &["-libverbs", "-lpthread"]),
-        compiled(&dir, "verbs", &["-libverbs"]),
-    ) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let threads = or_skip!(compiled(&dir, "verbs_threads", &["-libverbs", "-lpthread"]));
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs"]));
     // Without a number of engines: one for each CPU.
     let by_default = std::thread::available_parallelism().expect("CPUs").to_string();
     for engines in [None, Some("1"), Some("2"), Some("3")] {
@@ -275,26 +258,26 @@ fn programs_run_unmodified_on_a_device_of_several_engines() {
                 c.env("GDRC_ENGINES", engines);
             }
             let done = run(&mut c, 60);
-            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines:?}: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok, 12000"), "{engines:?}: {done}");
             // The receives of queue pairs of other engines end at the main thread's CQ.
             let crossing = counted(&done.output, "qps_of_two_engines");
             let n: u64 = engines.unwrap_or(&by_default).parse().expect("a number");
-            assert_eq!(crossing > 0, n > 1, "{engines:?}: {}", done.output);
+            assert_eq!(crossing > 0, n > 1, "{engines:?}: {done}");
             if vectors == ["domains"] {
                 // Two of each worker, and none of those of SRQs.
                 let elsewhere = (0..4).filter(|domain| domain % n.min(16) != 0).count() as u64;
-                assert_eq!(crossing, 2 * elsewhere, "{engines:?}: {}", done.output);
+                assert_eq!(crossing, 2 * elsewhere, "{engines:?}: {done}");
             }
         }
     }
     for mode in ["events", "gids", "lid", "forks", "hostile", "buffers", "grow", "stack", "leaks"] {
         let mut c = command(&program, &loopback(94, 9));
         let done = run(c.arg(mode).env("GDRC_ENGINES", "2"), 60);
-        assert!(done.ok(), "{mode}: {:?} {}", done.status, done.output);
+        assert!(done.ok(), "{mode}: {done}");
     }
     let mut c = command(&threads, &loopback(94, 8));
     let done = run(c.args(["2", "10"]).env("GDRC_ENGINES", "many"), 60);
-    assert!(done.ok() && done.output.contains("1 to 64"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("1 to 64"), "{done}");
 }
 
 /// Writes commands to a context, as FreeFlow's router does. Without the preloaded library nothing
@@ -302,24 +285,20 @@ fn programs_run_unmodified_on_a_device_of_several_engines() {
 #[test]
 fn commands_written_to_a_context_are_answered_or_refused() {
     let dir = scratch("dropin-commands");
-    let Some(program) = compiled(&dir, "commands", &["-libverbs", "-lpthread"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "commands", &["-libverbs", "-lpthread"]));
     let done = run(command(&program, &loopback(94, 7)).arg("refused"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     let mut launched = gdrcore_tests::rdmacm::command(Some(&loopback(94, 7)), &[], &program);
     let done = run(launched.arg("answered"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
 fn requests_found_in_memory_are_answered_by_datagrams_as_in_herd() {
     let dir = scratch("dropin-herd");
-    let Some(program) = compiled(&dir, "herd", &["-libverbs"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "herd", &["-libverbs"]));
     let done = run(&mut command(&program, &loopback(94, 4)), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -329,15 +308,13 @@ fn the_drop_in_is_found_by_dlopen_beside_libgdrcore() {
     let (l, i) =
         (format!("-L{}", lib.display()), format!("-I{}", root().join("include").display()));
     let flags = [i.as_str(), l.as_str(), "-lgdrcore", "-ldl"];
-    let Some(program) = compiled(&dir, "verbs_dlopen", &flags) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs_dlopen", &flags));
     std::os::unix::fs::symlink(lib.join("libgdrcore.so"), dir.join("libgdrcore.so.0"))
         .expect("a link");
     let mut c = command(&program, &loopback(94, 2));
     let path = format!("{}:{}", library::dropin().display(), dir.display());
     let done = run(c.env("LD_LIBRARY_PATH", path).arg(format!("soft:{}", loopback(94, 3))), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Kills one of two processes `later` after their traffic began. Returns whether the other one ends
@@ -366,9 +343,7 @@ fn the_survivor_of_a_killed_peer_gets_an_error_and_the_next_run_works() {
     for (tool, arguments) in
         [("ibv_rc_pingpong", "-g 0 -n 100000000"), ("ib_write_bw", "-F -x 0 -D 100")]
     {
-        if Pair::new(tool, arguments, 96).is_none() {
-            skip!("no {tool} (ibverbs-utils, perftest)");
-        }
+        or_skip!(installed(tool));
         for victim in ["server", "client"] {
             // A program that has nothing outstanding and only waits for a message gets no error, as
             // with a NIC. On a busy CPU that is every second case: the victim's thread has
@@ -408,9 +383,7 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
         skip!("no libibverbs.so.1 (libibverbs1)");
     }
     let dir = scratch("dropin-bundled");
-    let Some(program) = compiled(&dir, "verbs", &["-libverbs", "-Wl,-rpath,$ORIGIN"]) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let program = or_skip!(compiled(&dir, "verbs", &["-libverbs", "-Wl,-rpath,$ORIGIN"]));
     let (old, new) = (b"libibverbs.so.1", b"libibverbz.so.1");
     renamed(theirs, &dir.join("libibverbz.so.1"), old, new);
     renamed(&program, &dir.join("bundled"), old, new);
@@ -418,8 +391,7 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
     let alone = run(command(dir.join("bundled"), &loopback(94, 5)).arg("router"), 60);
     assert!(
         !alone.ok(),
-        "the bundled library finds a device by itself, so this test shows nothing: {}",
-        alone.output
+        "the bundled library finds a device by itself, so this test shows nothing: {alone}"
     );
     let mut launched = Command::new(gdrcore_tests::rdmacm::launcher());
     launched
@@ -427,8 +399,8 @@ fn a_program_that_brings_its_own_libibverbs_runs_under_the_launcher() {
         .arg(dir.join("bundled"))
         .arg("router");
     let done = run(launched.env_remove("LD_PRELOAD"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
-    assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(gdrcore_tests::rdmacm::counted(&done.output, "rdma_writes") > 0, "{done}");
 }
 
 #[test]
@@ -447,15 +419,11 @@ fn the_launcher_reports_programs_that_it_cannot_help() {
         let program = dir.join(flag.trim_start_matches('-'));
         let built =
             run(Command::new("cc").arg(flag).arg("-o").arg(&program).arg(dir.join("empty.c")), 60);
-        assert!(built.ok(), "{}", built.output);
+        assert!(built.ok(), "{built}");
         let done = launch(&program);
-        assert!(
-            done.ok() && done.output.contains("is statically linked"),
-            "{flag}: {}",
-            done.output
-        );
+        assert!(done.ok() && done.output.contains("is statically linked"), "{flag}: {done}");
     }
     // A program that needs no warning runs without any output of the launcher.
     let done = launch(&find("true").expect("true"));
-    assert!(done.ok() && done.output.is_empty(), "{}", done.output);
+    assert!(done.ok() && done.output.is_empty(), "{done}");
 }

@@ -1,12 +1,11 @@
 //! The page's lists of events and of device flags are complete, by the headers that programs are
 //! compiled against, and true, by the sources and the device.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
 use gdrcore_tests::source::{files, root};
-use gdrcore_tests::tools::{find, loopback, run};
+use gdrcore_tests::tools::{find, installed, loopback, run, verbs_compiler};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 const VERBS: &str = "/usr/include/infiniband/verbs.h";
 const CMA: &str = "/usr/include/rdma/rdma_cma.h";
@@ -74,9 +73,7 @@ const KINDS: [Kind; 2] = [
 
 #[test]
 fn every_event_of_the_headers_is_raised_or_listed_as_never_raised() {
-    if !Path::new(VERBS).exists() || !Path::new(CMA).exists() {
-        skip!("no headers of libibverbs-dev and librdmacm-dev");
-    }
+    or_skip!(verbs_compiler());
     let own = read("include/gdrcore.h");
     let tests = sources(&["tests/tests", "core", "dropin/ucma"]);
     let raising = [
@@ -109,9 +106,8 @@ fn every_event_of_the_headers_is_raised_or_listed_as_never_raised() {
 
 #[test]
 fn device_flags_are_those_of_the_page() {
-    if !Path::new(VERBS).exists() || find("ibv_devinfo").is_none() {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev), or no ibv_devinfo (ibverbs-utils)");
-    }
+    or_skip!(verbs_compiler());
+    or_skip!(installed("ibv_devinfo"));
     let done = run(
         command(Some(&loopback(187, 1)), &[], find("ibv_devinfo").expect("found")).arg("-v"),
         30,

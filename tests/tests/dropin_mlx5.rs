@@ -4,8 +4,10 @@
 use gdrcore_tests::dropin::{both, exports, free_port, table, without_defaults, Pair};
 use gdrcore_tests::rdmacm::{command, counted};
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Scratch};
-use gdrcore_tests::{dropin, library, patience, skip};
+use gdrcore_tests::tools::{
+    compile, installed, loopback, run, scratch, verbs_compiler, verbs_program, Done, Scratch,
+};
+use gdrcore_tests::{dropin, library, or_skip, patience};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,36 +16,24 @@ const DEBIANS: &str = "/usr/lib/x86_64-linux-gnu";
 /// The table of names.
 const TABLE: &str = "mlx5.txt";
 
-/// Why [`linked`] has no program.
-const NOT_LINKED: &str =
-    "no cc, <infiniband/mlx5dv.h> or librdmacm's headers (libibverbs-dev, librdmacm-dev)";
-
-/// A program of `tests/c` that is linked to Debian's libmlx5; `None`: no compiler, headers or
-/// library.
-fn linked(name: &str, more: &[&str]) -> Option<(PathBuf, Scratch)> {
-    let here = |file: &str| Path::new(file).exists();
-    let headers = ["infiniband/mlx5dv.h", "rdma/rdma_cma.h"];
-    if find("cc").is_none() || !headers.iter().all(|h| here(&format!("/usr/include/{h}"))) {
-        return None;
-    }
-    let dir = scratch(name);
-    let libraries = [more, &["-libverbs", "-lmlx5"]].concat();
-    Some((compile("cc", name, &dir, &libraries), dir))
+/// A program of `tests/c` that is linked to Debian's libmlx5.
+fn linked(name: &str, more: &[&str]) -> Result<(PathBuf, Scratch), String> {
+    verbs_program(name, name, &[more, &["-lmlx5"]].concat())
 }
 
 fn assert_ok(done: &Done, what: &str) {
-    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{done}");
 }
 
 #[test]
 fn the_exports_are_those_of_debians_libmlx5() {
     let ours = library::dropin().join("libmlx5.so.1");
-    let Some(ours) = exports(&ours) else { skip!("no readelf (binutils)") };
+    let ours = or_skip!(exports(&ours));
     let listed = table(TABLE);
     assert!(listed.len() > 140, "the table has shrunk");
     assert_eq!(without_defaults(&ours), listed);
     let theirs = Path::new(DEBIANS).join("libmlx5.so.1.24.44.0");
-    if let Some(theirs) = theirs.exists().then(|| exports(&theirs)).flatten() {
+    if let Some(theirs) = theirs.exists().then(|| exports(&theirs).ok()).flatten() {
         assert!(theirs.is_subset(&ours), "a name, or the default version of one, is missing");
     }
 }
@@ -53,19 +43,13 @@ fn the_exports_are_those_of_debians_libmlx5() {
 #[test]
 fn every_name_refuses_with_and_without_the_drop_in() {
     let dropin = library::dropin();
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc or libibverbs headers");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("mlx5_names");
     let program = compile("cc", "mlx5_names", &dir, &["-libverbs"]);
     let names = |c: &mut Command, errno: &str| {
         c.arg(dropin.join("libmlx5.so.1")).arg(root().join("dropin/symbols").join(TABLE));
         let done = run(c.arg(errno), 20);
-        assert!(
-            done.ok() && done.output.contains(&format!("ok {}", table(TABLE).len())),
-            "{}",
-            done.output
-        );
+        assert!(done.ok() && done.output.contains(&format!("ok {}", table(TABLE).len())), "{done}");
     };
     names(Command::new(&program).env_remove("LD_LIBRARY_PATH"), "EOPNOTSUPP");
     names(&mut dropin::command(&program, &loopback(155, 1)), "EINVAL");
@@ -74,7 +58,7 @@ fn every_name_refuses_with_and_without_the_drop_in() {
 /// NVIDIA's library over the drop-in, as in a folder without ours.
 #[test]
 fn debians_libmlx5_refuses_our_device() {
-    let Some((program, dir)) = linked("mlx5_foreign", &[]) else { skip!("{NOT_LINKED}") };
+    let (program, dir) = or_skip!(linked("mlx5_foreign", &[]));
     let alone = dir.join("libibverbs.so.1");
     std::fs::copy(library::dropin().join("libibverbs.so.1"), alone).expect("a copy");
     let mut c = dropin::command(&program, &loopback(155, 2));
@@ -87,7 +71,7 @@ fn debians_libmlx5_refuses_our_device() {
 
 #[test]
 fn vendor_and_part_are_mlx5s_on_request_only() {
-    let Some(tool) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
+    let tool = or_skip!(installed("ibv_devinfo"));
     let address = loopback(155, 3);
     for (options, vendor, part) in
         [(&[][..], "0x24744", "\t1\n"), (&["--mlx5"][..], "0x02c9", "\t4119\n")]
@@ -97,21 +81,21 @@ fn vendor_and_part_are_mlx5s_on_request_only() {
             let found = done.output.lines().find(|l| l.trim_start().starts_with(name));
             format!("{}\n", found.unwrap_or_default())
         };
-        assert!(done.ok() && line("vendor_id:").contains(vendor), "{}", done.output);
-        assert!(line("vendor_part_id:").ends_with(part), "{}", done.output);
+        assert!(done.ok() && line("vendor_id:").contains(vendor), "{done}");
+        assert!(line("vendor_part_id:").ends_with(part), "{done}");
     }
-    let Some(cat) = find("cat") else { skip!("no cat") };
+    let cat = or_skip!(installed("cat"));
     // Programs that read the number of a PCI device would use such a NIC's registers.
     for file in ["vendor", "device"] {
         let mut c = command(Some(&address), &["--mlx5"], &cat);
         let done = run(c.arg(format!("/sys/class/infiniband/gdrc0/device/{file}")), 20);
-        assert!(!done.ok() && done.output.contains("No such file"), "{}", done.output);
+        assert!(!done.ok() && done.output.contains("No such file"), "{done}");
     }
 }
 
 #[test]
 fn calls_of_mlx5dv_do_what_a_program_expects() {
-    let Some((program, _dir)) = linked("dc_calls", &[]) else { skip!("{NOT_LINKED}") };
+    let (program, _dir) = or_skip!(linked("dc_calls", &[]));
     let address = loopback(155, 4);
     assert_ok(&run(&mut command(Some(&address), &["--mlx5"], &program), 30), "--mlx5");
     assert_ok(&run(command(Some(&address), &[], &program).arg("own"), 30), "own identity");
@@ -119,16 +103,16 @@ fn calls_of_mlx5dv_do_what_a_program_expects() {
 
 #[test]
 fn one_device_is_initiator_and_target() {
-    let Some((program, _dir)) = linked("dc_data", &[]) else { skip!("{NOT_LINKED}") };
+    let (program, _dir) = or_skip!(linked("dc_data", &[]));
     let done = run(&mut command(Some(&loopback(155, 5)), &["--mlx5", "--stats"], &program), 60);
     assert_ok(&done, "dc_data");
-    assert!(counted(&done.output, "dc_opened") >= 4, "{}", done.output);
+    assert!(counted(&done.output, "dc_opened") >= 4, "{done}");
 }
 
 /// As servers of GPU memory do: the client asks over TCP, the server writes by DC.
 #[test]
 fn a_server_writes_into_the_memory_of_who_asks() {
-    let Some((program, _dir)) = linked("dc_server", &["-lrdmacm"]) else { skip!("{NOT_LINKED}") };
+    let (program, _dir) = or_skip!(linked("dc_server", &["-lrdmacm"]));
     for (path, requests, bytes) in
         [("udp", 24, 10_000_000u64), ("shm", 24, 10_000_000), ("auto", 200, 4099)]
     {
@@ -160,16 +144,15 @@ fn a_server_writes_into_the_memory_of_who_asks() {
 /// a device of a target has contexts for (256).
 #[test]
 fn many_initiators_and_many_targets() {
-    let Some((program, _dir)) = linked("dc_crowd", &[]) else { skip!("{NOT_LINKED}") };
+    let (program, _dir) = or_skip!(linked("dc_crowd", &[]));
     let [targets, initiators] = [1, 2].map(|last| loopback(158, last));
     for crowd in ["64 1 20", "1 64 20", "16 16 10", "320 1 3", "300 4 2"] {
         let numbers: Vec<&str> = crowd.split(' ').collect();
         let [i, t, rounds] = [0, 1, 2].map(|k| numbers[k].parse::<u64>().expect("a number"));
         // An initiator with one target asks for it once, unless another takes its context.
         let least = if t == 1 { i } else { i * t * rounds };
-        let assert_opened = |done: &Done| {
-            assert!(counted(&done.output, "dc_opened") >= least, "{crowd}: {}", done.output)
-        };
+        let assert_opened =
+            |done: &Done| assert!(counted(&done.output, "dc_opened") >= least, "{crowd}: {done}");
         let alone =
             run(command(Some(&initiators), &["--stats"], &program).arg("0").args(&numbers), 60);
         assert_ok(&alone, crowd);
@@ -194,15 +177,13 @@ fn many_initiators_and_many_targets() {
 /// Server and client of a tool of perftest with DC end well, and it was DC.
 fn passes(tool: &str, arguments: &str, path: &'static str) {
     let arguments = format!("-F -x 1 -c DC {arguments}");
-    let Some(pair) = Pair::new(tool, &arguments, 157) else { skip!("no {tool} (perftest)") };
+    let pair = or_skip!(Pair::new(tool, &arguments, 157));
     let [server, client] = pair.over(path).as_mlx5().run();
     assert!(
         server.ok() && client.ok(),
-        "{tool} {arguments} over {path}\nserver:\n{}\nclient:\n{}",
-        server.output,
-        client.output
+        "{tool} {arguments} over {path}\nserver:\n{server}\nclient:\n{client}"
     );
-    assert!(counted(&client.output, "dc_opened") > 0, "{tool}: {}", client.output);
+    assert!(counted(&client.output, "dc_opened") > 0, "{tool}: {client}");
 }
 
 #[test]

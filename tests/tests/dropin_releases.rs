@@ -3,8 +3,8 @@
 use gdrcore_tests::debian_root::{DebianRoot, LAUNCHER};
 use gdrcore_tests::dropin::{both, exports, free_port, without_defaults};
 use gdrcore_tests::rdmacm::{has_served, wait_until_it_listens};
-use gdrcore_tests::tools::{find, loopback, run, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, loopback, run, Running};
+use gdrcore_tests::{library, or_skip, skip};
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 fn runs_tools(root: &DebianRoot, n: u32) {
     let [a, b] = [1, 2].map(|last| loopback(n, last));
     let devices = run(&mut root.on_the_drop_in(&a, "ibv_devinfo"), 60);
-    assert!(devices.ok() && devices.output.contains("PORT_ACTIVE"), "{}", devices.output);
+    assert!(devices.ok() && devices.output.contains("PORT_ACTIVE"), "{devices}");
     for line in TOOLS {
         let (tool, port) = (line.split(' ').next().expect("a name"), free_port());
         let side = |address: &str| {
@@ -45,7 +45,7 @@ fn runs_tools(root: &DebianRoot, n: u32) {
             c
         };
         for done in both(&mut side(&a), side(&b).arg("127.0.0.1"), port) {
-            assert!(done.ok(), "{line}: {:?}\n{}", done.status, done.output);
+            assert!(done.ok(), "{line}: {done}");
         }
     }
     let side = |address: &str| root.on_the_drop_in(address, "rping");
@@ -53,26 +53,21 @@ fn runs_tools(root: &DebianRoot, n: u32) {
     wait_until_it_listens(&mut server, &a);
     let client = run(side(&b).args(["-c", "-a", &a, "-C", "10", "-V"]), 60);
     let server = server.finish(Duration::from_secs(60));
-    assert!(client.ok(), "{}\n{}", client.output, server.output);
+    assert!(client.ok(), "{client}\n{}", server.output);
     assert!(has_served("rping", &server), "{}", server.output);
 }
 
 /// Whether the C library of the root has what the drop-in is linked to.
 fn can_load(root: &DebianRoot) -> bool {
     let done = run(root.command(Path::new(LAUNCHER)).arg("--version"), 60);
-    assert!(done.ok() || done.output.contains("GLIBC_"), "{}", done.output);
+    assert!(done.ok() || done.output.contains("GLIBC_"), "{done}");
     done.ok()
 }
 
 fn serves_the_release(release: &str, n: u32) {
-    if find("readelf").is_none() {
-        skip!("no readelf (binutils)");
-    }
+    or_skip!(installed("readelf"));
     library::dropin();
-    let root = match DebianRoot::new(release) {
-        Ok(root) => root,
-        Err(why) => skip!("{why}"),
-    };
+    let root = or_skip!(DebianRoot::new(release));
     for library in ["libibverbs.so.1", "libmlx5.so.1"] {
         assert_eq!(missing(&root, library), [""; 0], "{library} of {release}");
     }

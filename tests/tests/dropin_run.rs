@@ -6,8 +6,10 @@ use gdrcore_testkit::icrc::check_exact;
 use gdrcore_testkit::pcap::records;
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::rdmacm::{command, counted};
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{
+    installed, loopback, run, scratch, verbs_program, Done, Running, Scratch,
+};
+use gdrcore_tests::{library, or_skip};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -25,15 +27,11 @@ struct Contexts {
 }
 
 impl Contexts {
-    /// `None`: libibverbs's headers are not installed.
-    fn new(test: &str, last: u32) -> Option<Contexts> {
-        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-            return None;
-        }
+    /// An error: as [`verbs_program`].
+    fn new(test: &str, last: u32) -> Result<Contexts, String> {
         library::dropin();
-        let dir = scratch(test);
-        let program = compile("cc", "contexts", &dir, &["-libverbs"]);
-        Some(Contexts { program, dir, address: loopback(43, last) })
+        let (program, dir) = verbs_program(test, "contexts", &[])?;
+        Ok(Contexts { program, dir, address: loopback(43, last) })
     }
 
     fn command(&self, options: &[&str], arguments: &[&str]) -> Command {
@@ -60,30 +58,22 @@ fn times(done: &Done, counter: &str) -> usize {
 
 #[test]
 fn counters_are_printed_once_by_each_process_however_it_ends() {
-    let Some(p) = Contexts::new("stats", 1) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("stats", 1));
     // Ends by itself, after three contexts.
     let done = run(&mut p.command(&["--stats"], &["3"]), 60);
-    assert!(done.ok(), "{}", done.output);
-    assert_eq!(
-        (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
-        (1, 3),
-        "{}",
-        done.output
-    );
+    assert!(done.ok(), "{done}");
+    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (1, 3), "{done}");
     // Ends by a signal, with one context open and two closed.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut waiting = Running::start(&mut p.command(&["--stats"], &["2", "wait"]));
         waiting.wait_for_output("ready");
         waiting.signal(signal);
         let done = waiting.finish(LIMIT);
-        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{}", done.output);
+        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{done}");
         assert_eq!(
             (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
             (1, 3),
-            "{}",
-            done.output
+            "{done}"
         );
     }
     // A signal that is ignored stays ignored.
@@ -94,41 +84,32 @@ fn counters_are_printed_once_by_each_process_however_it_ends() {
     waiting.signal(libc::SIGHUP);
     waiting.signal(libc::SIGTERM);
     let done = waiting.finish(LIMIT);
-    assert_eq!(done.status.expect("it ended").signal(), Some(libc::SIGTERM), "{}", done.output);
-    assert_eq!(times(&done, "sent_pkts"), 1, "{}", done.output);
+    assert_eq!(done.status.expect("it ended").signal(), Some(libc::SIGTERM), "{done}");
+    assert_eq!(times(&done, "sent_pkts"), 1, "{done}");
     // A child of a fork prints its own counters; a child that opens no device ends by signals as
     // usual.
     let done = run(&mut p.command(&["--stats"], &["2", "fork"]), 60);
-    assert!(done.ok(), "{}", done.output);
-    assert_eq!(
-        (times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")),
-        (2, 3),
-        "{}",
-        done.output
-    );
+    assert!(done.ok(), "{done}");
+    assert_eq!((times(&done, "sent_pkts"), counted(&done.output, "sent_pkts")), (2, 3), "{done}");
     let done = run(&mut p.command(&["--stats"], &["0", "child"]), 60);
-    assert!(done.ok() && times(&done, "sent_pkts") == 1, "{:?}: {}", done.status, done.output);
+    assert!(done.ok() && times(&done, "sent_pkts") == 1, "{done}");
 }
 
 #[test]
 fn each_variable_with_a_wrong_value_is_reported_once() {
-    let Some(p) = Contexts::new("wrong-values", 5) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("wrong-values", 5));
     let wrong = [("GDRC_KEEPALIVE", "soon"), ("GDRC_QPS", "0"), ("GDRC_ENGINES", "65")];
     let done = run(p.command(&[], &["2"]).envs(wrong).env("GDRC_STATS", "0"), 60);
-    assert!(done.ok() && !done.output.contains("sent_pkts"), "{}", done.output);
+    assert!(done.ok() && !done.output.contains("sent_pkts"), "{done}");
     for (name, value) in wrong {
         let said = format!("gdrcore: {name}={value}: not a number");
-        assert_eq!(done.output.matches(&said).count(), 1, "{name}: {}", done.output);
+        assert_eq!(done.output.matches(&said).count(), 1, "{name}: {done}");
     }
 }
 
 #[test]
 fn counters_that_cannot_be_printed_are_an_error() {
-    let Some(p) = Contexts::new("stats-full", 2) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("stats-full", 2));
     let status = |options: &[&str]| {
         let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
         let mut c = p.command(options, &["1"]);
@@ -146,49 +127,41 @@ fn counters_that_cannot_be_printed_are_an_error() {
 
 #[test]
 fn a_capture_has_the_packets_of_every_context_and_starts_anew_with_each_run() {
-    let Some(p) = Contexts::new("capture", 3) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("capture", 3));
     let file = p.dir.join("file.pcap");
     let pcap = file.to_str().expect("a plain path");
     for _ in 0..2 {
         let done = run(&mut p.command(&["--pcap", pcap, "--stats"], &["3"]), 60);
-        assert!(done.ok() && counted(&done.output, "capture_frames") == 3, "{}", done.output);
-        assert_eq!(frames(&file), 3, "{}", done.output);
+        assert!(done.ok() && counted(&done.output, "capture_frames") == 3, "{done}");
+        assert_eq!(frames(&file), 3, "{done}");
     }
     // With the variable alone the capture continues; a relative name counts from the launcher's
     // folder.
     let mut again = p.command(&[], &["1", "fork"]);
     let done = run(again.env("GDRC_PCAP", &file), 60);
-    assert!(done.ok() && frames(&file) == 5, "{}", done.output);
+    assert!(done.ok() && frames(&file) == 5, "{done}");
     let mut sh = command(Some(&p.address), &["--pcap", "here.pcap"], "sh");
     let done = run(
         sh.args(["-c", "cd / && \"$0\" 1 && \"$0\" 1"]).arg(&p.program).current_dir(&*p.dir),
         60,
     );
-    assert!(done.ok() && frames(&p.dir.join("here.pcap")) == 2, "{}", done.output);
+    assert!(done.ok() && frames(&p.dir.join("here.pcap")) == 2, "{done}");
     // Frames are whole whatever ends the process.
     for signal in [libc::SIGTERM, libc::SIGKILL] {
         let mut waiting = Running::start(&mut p.command(&["--pcap", pcap], &["2", "wait"]));
         waiting.wait_for_output("ready");
         waiting.signal(signal);
         let done = waiting.finish(LIMIT);
-        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{}", done.output);
-        assert_eq!(frames(&file), 3, "signal {signal}: {}", done.output);
+        assert_eq!(done.status.expect("it ended").signal(), Some(signal), "{done}");
+        assert_eq!(frames(&file), 3, "signal {signal}: {done}");
     }
     let done = run(&mut p.command(&["--pcap", "/nonexistent/x.pcap"], &["1"]), 60);
-    assert!(
-        done.code() == Some(125) && done.output.contains("/nonexistent/x.pcap"),
-        "{}",
-        done.output
-    );
+    assert!(done.code() == Some(125) && done.output.contains("/nonexistent/x.pcap"), "{done}");
 }
 
 #[test]
 fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
-    let Some(p) = Contexts::new("capture-full", 4) else {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)")
-    };
+    let p = or_skip!(Contexts::new("capture-full", 4));
     let file = p.dir.join("file.pcap");
     let mut sh = command(
         Some(&p.address),
@@ -198,15 +171,11 @@ fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
     // Two blocks of 512 bytes hold a header and a few frames.
     let done =
         run(sh.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" 20"]).arg(&p.program), 60);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
-    assert!(
-        done.output.contains(&format!("the capture {} ends here", file.display())),
-        "{}",
-        done.output
-    );
+    assert!(done.ok(), "{done}");
+    assert!(done.output.contains(&format!("the capture {} ends here", file.display())), "{done}");
     let (kept, lost) =
         (counted(&done.output, "capture_frames"), counted(&done.output, "capture_lost"));
-    assert!(kept > 0 && lost > 0 && kept + lost == 20, "{}", done.output);
+    assert!(kept > 0 && lost > 0 && kept + lost == 20, "{done}");
     assert_eq!(frames(&file) as u64, kept);
 }
 
@@ -214,9 +183,7 @@ fn a_disk_that_fills_up_ends_the_capture_and_not_the_program() {
 /// holds the packets of both.
 #[test]
 fn a_capture_has_the_packets_between_processes_of_one_host() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     library::dropin();
     let dir = scratch("capture-host");
     let exchange = |options: &[&str]| {
@@ -229,7 +196,7 @@ fn a_capture_has_the_packets_between_processes_of_one_host() {
         let server = start_server(&mut side(0), port);
         let client = Running::start(side(1).arg(&addresses[0])).finish(LIMIT);
         let server = server.finish(LIMIT);
-        assert!(server.ok() && client.ok(), "{}\n{}", server.output, client.output);
+        assert!(server.ok() && client.ok(), "{server}\n{client}");
         [server.output, client.output]
     };
     let file = dir.join("both.pcap");

@@ -1,28 +1,21 @@
 //! The reasons of refused verbs, printed with GDRC_VERBOSE=1 or `gdrcore-run -v`, and not without.
 
 use gdrcore_tests::dropin::command;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::launcher;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
+use gdrcore_tests::tools::{loopback, run, verbs_program, Done};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a program; `None`: no compiler, or no headers of libibverbs.
+/// Runs a program; an error: as [`verbs_program`].
 fn done(
     name: &str,
     at: &str,
     run_it: impl FnOnce(&Path, &str) -> Done,
     place: u32,
-) -> Option<Done> {
-    let dir = scratch(at);
-    find("cc").filter(|_| Path::new("/usr/include/infiniband/verbs.h").exists())?;
-    let program = compile("cc", name, &dir, &["-libverbs"]);
-    Some(run_it(&program, &loopback(place, 1)))
-}
-
-/// Runs the program of refusals; as [`done`].
-fn refusals(at: &str, run_it: impl FnOnce(&Path, &str) -> Done, place: u32) -> Option<Done> {
-    done("refusals", at, run_it, place)
+) -> Result<Done, String> {
+    let (program, _dir) = verbs_program(at, name, &[])?;
+    Ok(run_it(&program, &loopback(place, 1)))
 }
 
 /// Compares each expected line with the line printed after it; returns their number.
@@ -48,23 +41,19 @@ fn compared(output: &str) -> usize {
 #[test]
 fn every_refused_verb_names_the_wrong_argument() {
     let verbose = |program: &Path, at: &str| run(command(program, at).env("GDRC_VERBOSE", "1"), 30);
-    let Some(done) = refusals("refusals", verbose, 171) else {
-        skip!("no cc or libibverbs headers")
-    };
-    assert!(done.ok(), "{}", done.output);
+    let done = or_skip!(done("refusals", "refusals", verbose, 171));
+    assert!(done.ok(), "{done}");
     let n = compared(&done.output);
-    assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {}", done.output);
+    assert!(done.output.contains(&format!("{n} refusals")) && n >= 40, "{n}: {done}");
     // No other reason is printed: only refusals have one.
-    assert_eq!(done.output.matches("gdrcore: ").count(), n, "{}", done.output);
+    assert_eq!(done.output.matches("gdrcore: ").count(), n, "{done}");
 }
 
 #[test]
 fn reasons_are_printed_only_on_request() {
     let quiet = |program: &Path, at: &str| run(&mut command(program, at), 30);
-    let Some(done) = refusals("refusals-quiet", quiet, 172) else {
-        skip!("no cc or libibverbs headers")
-    };
-    assert!(done.ok() && !done.output.contains("gdrcore:"), "{}", done.output);
+    let done = or_skip!(done("refusals", "refusals-quiet", quiet, 172));
+    assert!(done.ok() && !done.output.contains("gdrcore:"), "{done}");
 }
 
 #[test]
@@ -74,10 +63,8 @@ fn gdrcore_run_prints_reasons_with_an_option() {
         c.env_remove("GDRC_VERBOSE").args(["-v", "--address", at]).arg(program);
         run(&mut c, 30)
     };
-    let Some(done) = refusals("refusals-run", by_option, 173) else {
-        skip!("no cc or libibverbs headers")
-    };
-    assert!(done.ok() && compared(&done.output) >= 40, "{}", done.output);
+    let done = or_skip!(done("refusals", "refusals-run", by_option, 173));
+    assert!(done.ok() && compared(&done.output) >= 40, "{done}");
 }
 
 #[test]
@@ -89,13 +76,11 @@ fn a_failed_request_is_explained_once_a_connection() {
                 run(c.env("GDRC_VERBOSE", verbose).env("GDRC_ENGINES", engines), 60)
             }
         };
-        let Some(verbose) = done("failed", "failed", run_it("1"), place) else {
-            skip!("no cc or libibverbs headers")
-        };
-        assert!(verbose.ok() && verbose.output.contains("ok\n"), "{}", verbose.output);
-        assert_eq!(compared(&verbose.output), 4, "{}", verbose.output);
-        assert_eq!(verbose.output.matches("gdrcore: ").count(), 4, "{}", verbose.output);
+        let verbose = or_skip!(done("failed", "failed", run_it("1"), place));
+        assert!(verbose.ok() && verbose.output.contains("ok\n"), "{verbose}");
+        assert_eq!(compared(&verbose.output), 4, "{verbose}");
+        assert_eq!(verbose.output.matches("gdrcore: ").count(), 4, "{verbose}");
         let quiet = done("failed", "failed-quiet", run_it("0"), place).expect("as before");
-        assert!(quiet.ok() && !quiet.output.contains("gdrcore:"), "{}", quiet.output);
+        assert!(quiet.ok() && !quiet.output.contains("gdrcore:"), "{quiet}");
     }
 }

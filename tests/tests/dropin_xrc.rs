@@ -2,21 +2,17 @@
 //! them.
 
 use gdrcore_tests::dropin::{says_ok, Pair};
-use gdrcore_tests::skip;
 use gdrcore_tests::tools::loopback;
+use gdrcore_tests::{or_skip, skip};
 
 /// Server and client of a tool end well over shared memory and over UDP.
 fn passes(tool: &str, n: u32, arguments: &str) {
     for path in ["shm", "udp"] {
-        let Some(pair) = Pair::new(tool, arguments, n) else {
-            skip!("no {tool} (ibverbs-utils, perftest)")
-        };
+        let pair = or_skip!(Pair::new(tool, arguments, n));
         let [server, client] = pair.over(path).run();
         assert!(
             server.ok() && client.ok(),
-            "{tool} {arguments} over {path}\nserver:\n{}\nclient:\n{}",
-            server.output,
-            client.output
+            "{tool} {arguments} over {path}\nserver:\n{server}\nclient:\n{client}"
         );
     }
 }

@@ -3,8 +3,8 @@
 use gdrcore_tests::dropin::{both, free_port};
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::{command, counted, launcher};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done};
+use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Done};
+use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,14 +20,7 @@ fn ucx<'a>(c: &'a mut Command, transport: &str) -> &'a mut Command {
 #[track_caller]
 fn carried(what: &str, done: &[Done; 2], least: u64) {
     let [server, client] = done;
-    assert!(
-        server.ok() && client.ok(),
-        "{what}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output
-    );
+    assert!(server.ok() && client.ok(), "{what}\nserver {server}\nclient {client}");
     let all = server.output.clone() + &client.output;
     let kinds = ["rdma_sends", "rdma_writes", "rdma_reads", "rdma_atomics"];
     let n: u64 = kinds.iter().map(|k| counted(&all, k)).sum();
@@ -36,7 +29,7 @@ fn carried(what: &str, done: &[Done; 2], least: u64) {
 
 /// `ucx_perftest` between two addresses.
 fn ucx_perftest(n: u32, transport: &str, path: &str, test: &str, size: u32, times: u32) {
-    let Some(tool) = find("ucx_perftest") else { skip!("no ucx_perftest (ucx-utils)") };
+    let tool = or_skip!(installed("ucx_perftest"));
     let port = free_port();
     let side = |last: u32, more: &[&str]| {
         let mut c = command(Some(&loopback(n, last)), &["--stats", "--path", path], &tool);
@@ -83,7 +76,7 @@ fn ucx_runs_over_datagrams() {
 /// and IPv6.
 #[test]
 fn ucx_runs_over_ipv6() {
-    let Some(tool) = find("ucx_perftest") else { skip!("no ucx_perftest (ucx-utils)") };
+    let tool = or_skip!(installed("ucx_perftest"));
     let port = free_port();
     let side = |more: &[&str]| {
         let mut c = command(Some("::1"), &["--stats"], &tool);
@@ -101,11 +94,8 @@ fn ucx_runs_over_ipv6() {
 /// libfabric ignores loopback addresses, so its hosts are linked namespaces.
 #[test]
 fn libfabric_runs_between_hosts_and_on_one() {
-    let Some(tool) = find("fi_pingpong") else { skip!("no fi_pingpong (libfabric-bin)") };
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let tool = or_skip!(installed("fi_pingpong"));
+    let lab = or_skip!(Lab::new(2));
     let (own, other, far) = ("10.9.0.1", "10.9.0.3", "10.9.0.2");
     lab.link((0, "a0", &["10.9.0.1/24", "10.9.0.3/24"]), (1, "b0", &["10.9.0.2/24"]))
         .expect("a link");
@@ -170,18 +160,12 @@ fn mpi(n: u32, transport: &str, path: &str, ranks: &[u32]) {
     let done = run(&mut c, 60);
     let all: u32 = ranks.iter().sum();
     let what = format!("{transport} {path} {ranks:?}");
-    assert!(
-        done.ok() && done.output.contains(&format!("ok {all} ranks")),
-        "{what}: {:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.ok() && done.output.contains(&format!("ok {all} ranks")), "{what}: {done}");
     // Each rank sends 28 MB around the ring.
     let bytes = counted(&done.output, "request_bytes");
     assert!(
         bytes > 28_000_000 * u64::from(all),
-        "{what}: only {bytes} bytes over the device\n{}",
-        done.output
+        "{what}: only {bytes} bytes over the device\n{done}"
     );
 }
 
@@ -209,5 +193,5 @@ fn ucx_finds_the_files_of_a_device() {
     let dir = scratch("names");
     let program = compile("cc", "names", &dir, &["-libverbs"]);
     let done = run(&mut command(Some(&loopback(104, 1)), &[], program), 20);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }

@@ -2,16 +2,14 @@
 //! (tests/c/fast.c), on devices without a NIC. The test `verbs` runs the same program on a NIC.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, run, scratch};
+use gdrcore_tests::tools::{installed, loopback, run, scratch};
 use std::process::Command;
 
 /// Builds the program with a compiler and runs it on devices of both kinds that every machine has.
 fn fast(compiler: &str, flags: &[&str]) {
-    if find(compiler).is_none() {
-        skip!("{compiler} is not installed");
-    }
+    or_skip!(installed(compiler));
     let lib = library::build();
     let dir =
         scratch(&format!("fast-{}", flags.last().expect("a standard").trim_start_matches("-std=")));
@@ -23,12 +21,12 @@ fn fast(compiler: &str, flags: &[&str]) {
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/fast.c"));
     cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-lpthread", "-o"]).arg(&program);
     let built = run(&mut cc, 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     for device in ["loopback".to_string(), format!("soft:{}", loopback(61, 1))] {
         for engines in ["1", "2"] {
             let mut fast = Command::new(&program);
             let done = run(fast.args([&device, engines]).env("LD_LIBRARY_PATH", &dir), 60);
-            assert!(done.ok() && done.output.contains("ok"), "{device}: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok"), "{device}: {done}");
         }
     }
 }

@@ -2,19 +2,19 @@
 //! program: each event comes once, with the state that it tells of.
 
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::{command, wait_until_it_listens};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, loopback, run, Done, Running};
+use gdrcore_tests::tools::{installed, loopback, run, Done, Running};
 use std::path::PathBuf;
 
-fn program(test: &str, place: u32) -> Option<Program> {
+fn program(test: &str, place: u32) -> Result<Program, String> {
     Program::new("events", test, loopback(103, place))
 }
 
 /// What the program prints, without the launcher's last line.
 fn prints(p: &Program, options: &[&str], words: &[&str]) -> String {
     let done = p.run(options, words);
-    assert!(done.ok(), "{options:?}: {}", done.output);
+    assert!(done.ok(), "{options:?}: {done}");
     let own = done.output.lines().filter(|line| !line.starts_with("gdrcore: "));
     own.collect::<Vec<_>>().join("\n")
 }
@@ -68,7 +68,7 @@ fn each_event_of_the_rules_is_in_a_table() {
 
 #[test]
 fn each_event_comes_once_with_its_state() {
-    let Some(p) = program("events", 40) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events", 40));
     for (rules, count, events, states) in EVENTS.iter().copied() {
         let said = prints(&p, &["--fault", rules], &[&count.to_string()]);
         let is_event = |line: &&str| line.starts_with("event ");
@@ -85,7 +85,7 @@ fn each_event_comes_once_with_its_state() {
 
 #[test]
 fn a_completion_has_the_status_of_its_rule() {
-    let Some(p) = program("events-status", 41) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events-status", 41));
     for (rule, said) in [
         ("completion RETRY_EXC_ERR nth 3 qp 1", "send transport retry counter exceeded"),
         ("completion GENERAL_ERR opcode SEND_ONLY every 4", "send general error"),
@@ -97,8 +97,8 @@ fn a_completion_has_the_status_of_its_rule() {
             &[&options[..], &["--fault", "event QP_LAST_WQE_REACHED at 1s qp 2"]].concat(),
             &["1"],
         );
-        assert!(fails.ok() && fails.output.contains(said), "{rule}: {}", fails.output);
-        assert!(fails.output.contains("a fault that was injected"), "{rule}: {}", fails.output);
+        assert!(fails.ok() && fails.output.contains(said), "{rule}: {fails}");
+        assert!(fails.output.contains("a fault that was injected"), "{rule}: {fails}");
         let log = std::fs::read_to_string(p.dir.join("log")).expect("the log");
         std::fs::remove_file(p.dir.join("log")).expect("removed");
         assert!(log.contains(" RC_SEND_ONLY ") && log.starts_with("completion "), "{log}");
@@ -107,7 +107,7 @@ fn a_completion_has_the_status_of_its_rule() {
 
 #[test]
 fn a_cq_that_is_too_small_fails_as_on_a_nic() {
-    let Some(p) = program("events-full", 42) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("events-full", 42));
     let said = prints(&p, &["--fault", "cq overrun"], &["2", "full"]);
     assert_eq!(said, "event 16 b\nevent 0 cq\na 6 b 6 port 4 sysfs 4: ACTIVE");
 }
@@ -121,15 +121,15 @@ struct Rping {
 }
 
 impl Rping {
-    /// `None`: rping is not installed.
-    fn new(place: u32) -> Option<Rping> {
-        let tool = find("rping")?;
+    /// An error: rping is not installed.
+    fn new(place: u32) -> Result<Rping, String> {
+        let tool = installed("rping")?;
         let [own, peer] = [loopback(103, place), loopback(103, place + 1)];
         let mut c = command(Some(&peer), &[], &tool);
         // It serves one client after the other.
         let mut server = Running::start(c.args(["-s", "-P", "-a", &peer]));
         wait_until_it_listens(&mut server, &peer);
-        Some(Rping { server, own, peer, tool })
+        Ok(Rping { server, own, peer, tool })
     }
 
     fn client(&self, rules: &str, more: &[&str]) -> Done {
@@ -140,7 +140,7 @@ impl Rping {
 
 #[test]
 fn connections_fail_with_the_event_of_their_rule() {
-    let Some(mut rping) = Rping::new(43) else { skip!("no rping (rdmacm-utils)") };
+    let mut rping = or_skip!(Rping::new(43));
     for (rules, said) in [
         ("reject CONSUMER", "RDMA_CM_EVENT_REJECTED, error 28"),
         ("reject 10 nth 1", "RDMA_CM_EVENT_REJECTED, error 10"),
@@ -151,8 +151,8 @@ fn connections_fail_with_the_event_of_their_rule() {
     .chain(ENDS)
     {
         let done = rping.client(rules, &[]);
-        assert_eq!(done.output.matches(said).count(), 1, "{rules}: {}", done.output);
-        assert!(!done.output.contains("ESTABLISHED, error"), "{rules}: {}", done.output);
+        assert_eq!(done.output.matches(said).count(), 1, "{rules}: {done}");
+        assert!(!done.output.contains("ESTABLISHED, error"), "{rules}: {done}");
     }
     // What is late, doubled, lost once or has less private data, connects all the same.
     for rules in [
@@ -163,7 +163,7 @@ fn connections_fail_with_the_event_of_their_rule() {
         "cut 0",
     ] {
         let done = rping.client(rules, &[]);
-        assert!(done.ok() && done.output.contains(" faults; "), "{rules}: {}", done.output);
+        assert!(done.ok() && done.output.contains(" faults; "), "{rules}: {done}");
     }
     assert!(rping.server.still_runs());
     rping.server.kill();

@@ -8,11 +8,11 @@ use gdrcore_net::inject::FaultSpec;
 use gdrcore_net::soft::{soft_flags, PathChoice, SoftConfig};
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::ends::{connected, Op, Shape};
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::{until, wait_for};
 use gdrcore_tests::rdmacm::{command, counted, has_served, Pair};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::tools::{installed, loopback, run, scratch, Done, Running};
 use gdrcore_tests::traffic::every_operation;
 use std::ffi::OsString;
 use std::fs;
@@ -31,11 +31,11 @@ struct PingPong {
 }
 
 impl PingPong {
-    /// `None`: it is not installed. `n` numbers the test.
-    fn new(tool: &str, n: u32, apart: bool, arguments: &'static str) -> Option<PingPong> {
+    /// `n` numbers the test. An error: it is not installed.
+    fn new(tool: &str, n: u32, apart: bool, arguments: &'static str) -> Result<PingPong, String> {
         let first = loopback(111, 2 * n);
         let second = if apart { loopback(111, 2 * n + 1) } else { first.clone() };
-        Some(PingPong { tool: find(tool)?, addresses: [first, second], arguments })
+        Ok(PingPong { tool: installed(tool)?, addresses: [first, second], arguments })
     }
 
     fn server(&self, options: &[&str], port: u16) -> Running {
@@ -96,7 +96,7 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
     const RULES: &str = "loss rate 1%; corrupt rate 1%; delay 200us rate 1%";
     for (n, apart) in [(0, false), (1, true)] {
         let pingpong = PingPong::new("ibv_rc_pingpong", n, apart, "-g 0 -c -s 20000 -n 200");
-        let Some(pingpong) = pingpong else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+        let pingpong = or_skip!(pingpong);
         let dir = scratch(&format!("faults-{n}"));
         let mut logs = Vec::new();
         for k in 0..5 {
@@ -106,9 +106,9 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
             let run = || pingpong.run(&server, &client);
             let done = if k % 2 == 0 { beside_a_busy_machine(run) } else { run() };
             for done in &done {
-                assert!(done.ok(), "{}", done.output);
+                assert!(done.ok(), "{done}");
                 let again = format!("gdrcore-run --fault '{RULES}' --seed 7 -- PROGRAM");
-                assert_eq!(done.output.matches(&again).count(), 1, "{}", done.output);
+                assert_eq!(done.output.matches(&again).count(), 1, "{done}");
             }
             logs.push([lines(&s), lines(&c)]);
         }
@@ -124,16 +124,14 @@ fn the_same_seed_has_the_same_faults_in_each_run_of_an_unmodified_program() {
         let other = dir.join("other");
         let options = ["--fault", RULES, "--seed", "8", "--fault-log", path_str(&other)];
         let [_, done] = pingpong.run(&[], &options);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         assert_ne!(lines(&other), *client);
     }
 }
 
 #[test]
 fn a_drawn_seed_is_told_and_repeats_the_run() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 2, false, "-g 0 -c -n 500") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 2, false, "-g 0 -c -n 500"));
     let dir = scratch("faults-drawn");
     let (first, second) = (dir.join("first"), dir.join("second"));
     let rules = dir.join("rules");
@@ -141,7 +139,7 @@ fn a_drawn_seed_is_told_and_repeats_the_run() {
     let from_file = format!("@{}", rules.display());
     let options = ["--fault", &from_file, "--fault-log", path_str(&first)];
     let [_, done] = pingpong.run(&[], &options);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let said = done.output.lines().find(|l| l.contains("the same ones again: ")).expect("a line");
     let (_, words) = said.split_once("gdrcore-run --fault '").expect("the command");
     let (rules, rest) = words.split_once("' --seed ").expect("a seed");
@@ -149,7 +147,7 @@ fn a_drawn_seed_is_told_and_repeats_the_run() {
     let seed = rest.trim_end_matches(" -- PROGRAM");
     let options = ["--fault", rules, "--seed", seed, "--fault-log", path_str(&second)];
     let [_, done] = pingpong.run(&[], &options);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(lines(&first), lines(&second));
     assert!(lines(&first).len() > 10);
 }
@@ -163,18 +161,13 @@ fn connections_of_rdma_cm_and_their_data_survive_losses() {
     ] {
         let lines = ("rping -s -a {S} -C 300 -V", "rping -c -a {S} -C 300 -V");
         let pair = Pair { options: &options, ..Pair::new(lines.0, lines.1) };
-        let Some([server, client]) = pair.run(n, &dir) else { skip!("no rping (rdmacm-utils)") };
-        assert!(
-            client.ok() && has_served("rping", &server),
-            "{}\n{}",
-            server.output,
-            client.output
-        );
+        let [server, client] = or_skip!(pair.run(n, &dir));
+        assert!(client.ok() && has_served("rping", &server), "{server}\n{client}");
         let again = |done: &Done| counted(&done.output, "retransmitted_pkts");
-        assert!(again(&server) + again(&client) > 0, "{}", client.output);
+        assert!(again(&server) + again(&client) > 0, "{client}");
         if n == 113 {
             let again = counted(&client.output, "cm_retries");
-            assert!(again > 0, "the request for a connection was lost: {}", client.output);
+            assert!(again > 0, "the request for a connection was lost: {client}");
         }
     }
 }
@@ -193,14 +186,14 @@ fn each_fault_is_seen_by_its_counter() {
     ] {
         for apart in [false, true] {
             let pingpong = PingPong::new("ibv_rc_pingpong", n, apart, ARGUMENTS);
-            let Some(pingpong) = pingpong else { skip!("no ibv_rc_pingpong (ibverbs-utils)") };
+            let pingpong = or_skip!(pingpong);
             // The client alone has faults; its peer is any other host.
             let options = ["--fault", rules, "--seed", "1", "--stats"];
             let [server, client] = pingpong.run(&["--stats"], &options);
-            assert!(server.ok() && client.ok(), "{rules}: {}\n{}", server.output, client.output);
+            assert!(server.ok() && client.ok(), "{rules}: {server}\n{client}");
             for (name, grows) in counters {
                 let n = counted(&client.output, name);
-                assert_eq!(n > 0, grows, "{rules}: {name} {n}: {}", client.output);
+                assert_eq!(n > 0, grows, "{rules}: {name} {n}: {client}");
             }
             assert_eq!(counted(&client.output, "rdma_sends"), 300, "{rules}");
             let unready = counted(&server.output, "rcvd_rnr_err");
@@ -211,9 +204,7 @@ fn each_fault_is_seen_by_its_counter() {
 
 #[test]
 fn a_partition_in_one_direction_ends_the_requests_of_the_other_end() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 10, true, "-g 0 -n 1000") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 10, true, "-g 0 -n 1000"));
     for (rules, loser) in [("partition from 100", 1), ("partition in from 100", 0)] {
         let options = ["--fault", rules, "--seed", "1", "--stats"];
         // Whose requests the other end does not hear fails; the other one waits for more.
@@ -230,23 +221,19 @@ fn a_partition_in_one_direction_ends_the_requests_of_the_other_end() {
 
 #[test]
 fn a_partition_is_one_fault_however_many_packets_it_takes() {
-    let Some(pingpong) = PingPong::new("ibv_rc_pingpong", 12, true, "-g 0 -n 1000 -s 1024") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_rc_pingpong", 12, true, "-g 0 -n 1000 -s 1024"));
     let options = ["--fault", "partition from 100", "--seed", "1"];
     let (mut server, client) = pingpong.start(&[], &options);
     let client = client.finish(LIMIT);
     server.kill();
-    assert!(!client.ok() && client.output.contains("gdrcore: 1 faults;"), "{}", client.output);
+    assert!(!client.ok() && client.output.contains("gdrcore: 1 faults;"), "{client}");
 }
 
 #[test]
 fn unreliable_messages_are_lost() {
     let dir = scratch("faults-ud");
     let log = dir.join("log");
-    let Some(pingpong) = PingPong::new("ibv_ud_pingpong", 11, true, "-g 0 -s 1024 -n 1000") else {
-        skip!("no ibv_ud_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(PingPong::new("ibv_ud_pingpong", 11, true, "-g 0 -s 1024 -n 1000"));
     let options = ["--fault", "loss message nth 10 type UD", "--fault-log", path_str(&log)];
     let (mut server, mut client) = pingpong.start(&[], &options);
     wait_for(60, "the tenth datagram was not lost", || {
@@ -263,7 +250,7 @@ fn unreliable_messages_are_lost() {
 
 #[test]
 fn wrong_rules_are_refused_before_the_program_runs() {
-    let Some(devinfo) = find("ibv_devinfo") else { skip!("no ibv_devinfo (ibverbs-utils)") };
+    let devinfo = or_skip!(installed("ibv_devinfo"));
     let own = loopback(111, 30);
     for (options, part) in [
         (&["--fault", "loss nth x"][..], "'loss nth x': line 1, column 10: 'x': a number"),
@@ -272,11 +259,11 @@ fn wrong_rules_are_refused_before_the_program_runs() {
         (&["--fault", "@/nonexistent/rules"], "/nonexistent/rules"),
     ] {
         let done = run(&mut command(Some(&own), options, &devinfo), 60);
-        assert_eq!(done.code(), Some(125), "{options:?}: {}", done.output);
-        assert!(done.output.contains(part), "{options:?}: {}", done.output);
+        assert_eq!(done.code(), Some(125), "{options:?}: {done}");
+        assert!(done.output.contains(part), "{options:?}: {done}");
     }
     let done = run(&mut command(Some(&own), &["--fault", "loss"], &devinfo), 60);
-    assert!(done.ok() && !done.output.contains("faults"), "there were none: {}", done.output);
+    assert!(done.ok() && !done.output.contains("faults"), "there were none: {done}");
     // Without the launcher the device does not open, because a run without faults would seem to
     // pass.
     for (variable, value, part) in [
@@ -291,7 +278,7 @@ fn wrong_rules_are_refused_before_the_program_runs() {
         };
         c.env("GDRC_FAULTS", "loss").env(variable, value);
         let done = run(&mut c, 60);
-        assert!(!done.ok() && done.output.contains(part), "{}", done.output);
+        assert!(!done.ok() && done.output.contains(part), "{done}");
     }
 }
 

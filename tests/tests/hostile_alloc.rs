@@ -198,7 +198,7 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     }
     for (last, kind) in [(2, "0"), (3, "1")] {
         let done = run(&mut client(last, kind, "40"), 60);
-        assert!(done.ok(), "-t {kind}: {}", done.output);
+        assert!(done.ok(), "-t {kind}: {done}");
     }
     // A client is killed in the middle; the server reports it and serves the next.
     let mut dying = Running::start(&mut client(4, "0", "1000000"));
@@ -207,12 +207,12 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
     assert!(dying.still_runs());
     dying.kill();
     let done = run(&mut client(5, "1", "20"), 60);
-    assert!(done.ok(), "after the kill: {}", done.output);
+    assert!(done.ok(), "after the kill: {done}");
     std::thread::sleep(Duration::from_millis(200));
     server.interrupt();
     let done = server.finish(Duration::from_secs(60));
     let text = std::fs::read_to_string(&report).unwrap_or_default();
-    assert!(done.status.is_some(), "the server did not end: {}\n{text}", done.output);
+    assert!(done.status.is_some(), "the server did not end: {done}\n{text}");
     let of = |tool: &str, program: &str| -> Vec<String> {
         text.lines()
             .filter(|l| l.starts_with(&format!("{tool}: {program}:")))
@@ -220,7 +220,7 @@ fn the_examples_allocate_nothing_while_packets_are_lost_and_clients_are_killed()
             .collect()
     };
     let counts = [of("malloc_count", "server"), of("malloc_count", "client")].concat();
-    assert!(counts.len() >= 4, "{text}\n{}", done.output);
+    assert!(counts.len() >= 4, "{text}\n{done}");
     assert!(
         counts.iter().all(|l| l.ends_with(", 0 allocations") && !l.contains(" 0 data-plane")),
         "{text}"

@@ -9,26 +9,14 @@ use gdrcore_tests::ends::{complete, connected_pair, Buffer, End, Op};
 use gdrcore_tests::map::{register, Map};
 use gdrcore_tests::patience;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::run;
-use std::process::Command;
+use gdrcore_tests::tools::is_alone;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// True in the child process in which `test` runs alone; otherwise starts that process and fails if
-/// it fails.
-fn alone(test: &str) -> bool {
-    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
-        return true;
-    }
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
-    false
-}
-
 #[test]
 fn a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_helper() {
-    if !alone("a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_helper") {
+    if !is_alone("a_program_that_blocks_all_signals_survives_memory_that_vanishes_under_its_helper")
+    {
         return;
     }
     // SAFETY: a local set; changes the mask of this thread, and so of those that it makes.
@@ -81,7 +69,7 @@ extern "C" fn handler_of_the_program(_: i32) {
 /// in front of them.
 #[test]
 fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory() {
-    if !alone("a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory") {
+    if !is_alone("a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memory") {
         return;
     }
     let install = || {
@@ -129,7 +117,7 @@ fn a_handler_installed_after_open_does_not_cost_the_protection_of_vanished_memor
 
 #[test]
 fn a_signal_ends_a_wait() {
-    if !alone("a_signal_ends_a_wait") {
+    if !is_alone("a_signal_ends_a_wait") {
         return;
     }
     extern "C" fn nothing(_: i32) {}
@@ -160,7 +148,7 @@ fn a_signal_ends_a_wait() {
 
 #[test]
 fn an_open_without_free_descriptors_fails_and_leaks_none() {
-    if !alone("an_open_without_free_descriptors_fails_and_leaks_none") {
+    if !is_alone("an_open_without_free_descriptors_fails_and_leaks_none") {
         return;
     }
     let limit = |n: u64| {

@@ -4,10 +4,10 @@
 //! `GDRC_IDLE_QPS=100000` takes as many.
 
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::address;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{installed, run, scratch};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,11 +26,11 @@ fn compile(dir: &Path) -> PathBuf {
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-o"]).arg(&program).arg(stages.join("loop.c"));
     cc.arg(format!("-I{}", root().join("include").display())).arg(format!("-L{}", lib.display()));
     let built = run(cc.arg("-lgdrcore").arg(format!("-Wl,-rpath,{}", dir.display())), 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-O2", "-shared", "-fPIC", "-o"]).arg(dir.join("slow.so"));
     let built = run(cc.arg(stages.join("slow.c")).arg("-ldl"), 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     program
 }
 
@@ -42,11 +42,11 @@ fn instructions(dir: &Path, operation: &str, idle: u32, devices: u8) -> u64 {
     command.arg(dir.join("loop")).arg(format!("{operation}:{idle}")).arg(COUNT.to_string());
     command.args([address(devices), address(devices + 1)]);
     let done = run(command.env("LD_PRELOAD", dir.join("slow.so")), 900);
-    assert!(done.ok(), "{operation}: {}", done.output);
+    assert!(done.ok(), "{operation}: {done}");
     // "==PID== Collected : 123456"
     let collected = done.output.lines().find_map(|line| line.split_once("Collected : "));
     let all: Option<u64> = collected.and_then(|(_, n)| n.trim().parse().ok());
-    all.unwrap_or_else(|| panic!("{}", done.output)) / COUNT
+    all.unwrap_or_else(|| panic!("{done}")) / COUNT
 }
 
 fn is_as_cheap(beside: u64, alone: u64) -> bool {
@@ -55,9 +55,7 @@ fn is_as_cheap(beside: u64, alone: u64) -> bool {
 
 #[test]
 fn an_operation_beside_idle_queue_pairs_takes_no_more_instructions() {
-    if find("valgrind").is_none() {
-        skip!("valgrind is not installed");
-    }
+    or_skip!(installed("valgrind"));
     let many = std::env::var("GDRC_IDLE_QPS").ok().and_then(|n| n.parse().ok()).unwrap_or(2048);
     let dir = scratch("idle");
     compile(&dir);

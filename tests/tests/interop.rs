@@ -4,33 +4,27 @@
 //! docs/records/INTEROP.md holds the latest results. `GDRC_BLESS=1 cargo test -p gdrcore-tests
 //! --test interop` writes it; without that, the page must list the features that were run.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rxe::run_all::NEWER;
 use gdrcore_tests::rxe::vm::{self, Release};
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Scratch};
+use gdrcore_tests::tools::{all_installed, run, scratch, verbs_compiler, Scratch};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What this machine lacks for one with that release; `None`: nothing.
-fn missing(release: Release) -> Option<String> {
-    for tool in ["cc", "ip", "unshare", "apt-get", "dpkg"] {
-        if find(tool).is_none() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return Some("libibverbs-dev is not installed".into());
-    }
+/// An error says what this machine lacks for one with that release.
+fn machine(release: Release) -> Result<(), String> {
+    all_installed(&["cc", "ip", "unshare", "apt-get", "dpkg"])?;
+    verbs_compiler()?;
     if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
-        return Some(format!("/dev/net/tun: {e}"));
+        return Err(format!("/dev/net/tun: {e}"));
     }
     let may = run(Command::new("unshare").args(apart()).arg("true"), 10);
     if !may.ok() {
-        return Some(format!("no network namespace: {}", may.output.trim()));
+        return Err(format!("no network namespace: {}", may.output.trim()));
     }
-    vm::prepare(release).err()
+    vm::prepare(release)
 }
 
 /// Options of `unshare` for a network namespace, and for a pid namespace, so that the machine ends
@@ -72,7 +66,7 @@ fn run_cases(what: &str, programs: &[&str], cc: &[&str]) -> Scratch {
         compiler.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(share.join(program)).args(cc);
         compiler.arg(root().join(format!("tests/vm/{program}.c"))).arg("-libverbs");
         let built = run(&mut compiler, 60);
-        assert!(built.ok(), "{}", built.output);
+        assert!(built.ok(), "{built}");
     }
     let driver = Path::new(env!("CARGO_BIN_EXE_interop"));
     std::fs::copy(driver, share.join("interop")).expect("a copy for the machine");
@@ -140,9 +134,7 @@ fn compare(n: usize, share: &Path, report: &str) {
 #[test]
 fn every_feature_works_between_our_device_and_rxe() {
     let _alone = alone();
-    if let Some(why) = missing(Release::Host) {
-        skip!("no machine with rxe: {why}");
-    }
+    or_skip!(machine(Release::Host));
     let share = run_cases("lab", &["peer"], &[]);
     compare(0, &share, "INTEROP.md");
 }
@@ -151,9 +143,7 @@ fn every_feature_works_between_our_device_and_rxe() {
 #[test]
 fn atomic_write_and_flush_work_between_our_device_and_a_newer_rxe() {
     let _alone = alone();
-    if let Some(why) = missing(Release::Trixie) {
-        skip!("no machine with a newer rxe: {why}");
-    }
+    or_skip!(machine(Release::Trixie));
     let headers = format!("-I{}", vm::headers(Release::Trixie));
     let share = run_cases("newer", &["peer", "a19"], &["-DA19", &headers]);
     compare(1, &share, "NEWER.md");

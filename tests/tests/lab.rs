@@ -9,8 +9,8 @@ use gdrcore_core::counters::Counters;
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{all_installed, run, scratch, verbs_compiler, Running};
+use gdrcore_tests::{library, or_skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -113,28 +113,22 @@ fn the_comparison_finds_missing_lines() {
     );
 }
 
-/// What this machine lacks for the lab; `None`: nothing.
-fn missing_here() -> Option<String> {
-    for tool in ["bash", "unshare", "ip", "tcpdump", "tshark"] {
-        if find(tool).is_none() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return Some("no <infiniband/verbs.h> (libibverbs-dev)".into());
-    }
+/// An error says what this machine lacks for the lab.
+fn machine() -> Result<(), String> {
+    all_installed(&["bash", "unshare", "ip", "tcpdump", "tshark"])?;
+    verbs_compiler()?;
     // The command by which the page enters a network namespace.
     let enter = "[ $(id -u) = 0 ] && unshare -n ip link set lo \
                  up || unshare -cn --keep-caps ip link set lo up";
     let may = run(Command::new("bash").args(["-c", enter]), 20);
-    (!may.ok()).then(|| format!("no network namespace of one's own: {}", may.output.trim()))
+    may.ok()
+        .then_some(())
+        .ok_or_else(|| format!("no network namespace of one's own: {}", may.output.trim()))
 }
 
 #[test]
 fn the_page_shows_the_output_of_its_commands() {
-    if let Some(why) = missing_here() {
-        skip!("{why}");
-    }
+    or_skip!(machine());
     library::examples();
     let steps = steps(&page());
     assert!(steps.len() > 10, "the page has lost its commands");
@@ -181,8 +175,8 @@ fn the_page_shows_the_output_of_its_commands() {
             }
         }
     }
-    assert!(faults.is_empty(), "{}\n{}", faults.join("\n"), done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(faults.is_empty(), "{}\n{done}", faults.join("\n"));
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -248,16 +242,13 @@ fn build(dir: &Path, name: &str, text: &str) -> PathBuf {
         .arg("-lgdrcore");
     cc.arg(format!("-Wl,-rpath,{}", lib.display()));
     let done = run(&mut cc, 120);
-    assert!(done.ok(), "{name}: {}", done.output);
+    assert!(done.ok(), "{name}: {done}");
     program
 }
 
 #[test]
 fn the_program_names_the_next_exercise() {
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     let (skeleton, solution) = (exercises("skeleton.c"), exercises("solution.c"));
     let names = |text: &str| {
         (1..=6)
@@ -274,17 +265,12 @@ fn the_program_names_the_next_exercise() {
         let server =
             (done >= 2).then(|| Running::start(lab.command(0, &right).args(["-a", "127.0.0.1"])));
         let client = run(lab.command(0, &program).args(["-a", "127.0.0.2", "127.0.0.1"]), 60);
-        assert!(
-            client.code() == Some(1) && client.output.contains(&next),
-            "{next}: {}",
-            client.output
-        );
+        assert!(client.code() == Some(1) && client.output.contains(&next), "{next}: {client}");
         if let Some(server) = server {
             let server = server.finish(Duration::from_secs(30));
             assert!(
                 server.code() == Some(1) && server.output.contains("an exercise is not done yet"),
-                "{}",
-                server.output
+                "{server}"
             );
         }
     }
@@ -294,13 +280,8 @@ fn the_program_names_the_next_exercise() {
 /// other end.
 #[test]
 fn the_solution_for_libibverbs_runs_with_either_program() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
-    }
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    or_skip!(verbs_compiler());
+    let lab = or_skip!(Lab::new(1));
     let (bin, launcher) = (library::examples(), launcher());
     let side = |verbs: bool, address: &str, more: &[&str]| {
         let mut c = if verbs {
@@ -333,10 +314,7 @@ fn the_solution_for_libibverbs_runs_with_either_program() {
 
 #[test]
 fn the_application_reports_wrong_arguments() {
-    let lab = match Lab::new(1) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(1));
     let program = library::examples().join("lab/solution");
     let try_with = |arguments: &[&str]| run(lab.command(0, &program).args(arguments), 60);
     for (arguments, code, said) in [

@@ -70,7 +70,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("gdrcore-router-etcd", &["gdrcore-router-feed"]),
     ("gdrcore-mempool", &[]),
     ("gdrcore-ucma", &["gdrcore-core"]),
-    ("gdrcore-preload", &[]),
+    ("gdrcore-preload", &["gdrcore-calls"]),
     ("gdrcore-mlx5", &[]),
     ("gdrcore-calls", &[]),
     ("gdrcore-run", &["gdrcore-calls", "gdrcore-core"]),

@@ -5,10 +5,10 @@
 //!
 //! The failed test of the table prints the sentences that have no row.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
+use gdrcore_tests::tools::{compile, loopback, run, scratch, verbs_compiler};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -142,7 +142,7 @@ fn of_debian() -> Result<BTreeMap<String, (String, BTreeSet<String>)>, String> {
                 continue;
             }
             let page = run(Command::new("gzip").arg("-dc").arg(path), 20);
-            assert!(page.ok(), "{}: {}", path.display(), page.output);
+            assert!(page.ok(), "{}: {page}", path.display());
             read += 1;
             for (section, text) in paragraphs(&page.output) {
                 for sentence in sentences(&text).into_iter().filter(|s| counts(&section, s)) {
@@ -182,10 +182,7 @@ fn fault_of(home: &str) -> Option<String> {
 
 #[test]
 fn every_sentence_has_a_test_or_a_reason() {
-    let mut known = match of_debian() {
-        Ok(known) => known,
-        Err(why) => skip!("{why}"),
-    };
+    let mut known = or_skip!(of_debian());
     let table = std::fs::read_to_string(root().join(TABLE)).expect(TABLE);
     let mut faults = Vec::new();
     for line in table.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -218,10 +215,7 @@ fn every_sentence_has_a_test_or_a_reason() {
 /// Runs a program of `tests/c` that checks them, on a device of one engine and of several.
 #[track_caller]
 fn says_ok(name: &str, n: u32, takes_address: bool) {
-    let header = |name: &str| Path::new("/usr/include").join(name).exists();
-    if find("cc").is_none() || !header("infiniband/verbs.h") || !header("rdma/rdma_cma.h") {
-        skip!("no cc, or no headers of libibverbs-dev and librdmacm-dev");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch(name);
     let program = compile("cc", name, &dir, &["-libverbs", "-lrdmacm", "-lpthread"]);
     for engines in ["1", "2"] {
@@ -232,7 +226,7 @@ fn says_ok(name: &str, n: u32, takes_address: bool) {
         }
         let done = run(&mut c, 60);
         let ok = done.ok() && done.output.ends_with("ok\n");
-        assert!(ok, "{engines} engines: {}", done.output);
+        assert!(ok, "{engines} engines: {done}");
     }
 }
 

@@ -3,9 +3,9 @@
 
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::library;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, loopback, scratch, Running};
+use gdrcore_tests::tools::{installed, loopback, scratch, Running};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -27,14 +27,12 @@ fn watched(program: &Path) -> Command {
 
 fn is_clean(what: &str, program: Running) {
     let done = program.finish(LIMIT);
-    assert!(done.ok(), "{what}: {:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{what}: {done}");
 }
 
 #[test]
 fn two_processes_are_clean_on_every_path() {
-    if find("valgrind").is_none() {
-        skip!("valgrind is not installed");
-    }
+    or_skip!(installed("valgrind"));
     let bin = library::examples();
     // With two addresses and with one; on one address the kernel steers packets by a BPF program.
     for (k, (path, both, test)) in [
@@ -66,9 +64,7 @@ fn two_processes_are_clean_on_every_path() {
 
 #[test]
 fn the_connection_manager_and_a_copied_file_are_clean() {
-    if find("valgrind").is_none() {
-        skip!("valgrind is not installed");
-    }
+    or_skip!(installed("valgrind"));
     let (bin, dir) = (library::examples(), scratch("memcheck"));
     let device = |last| format!("soft:{}", loopback(42, last));
     let ping = |last: u32, more: &[&str]| {
@@ -100,10 +96,8 @@ fn the_connection_manager_and_a_copied_file_are_clean() {
 
 #[test]
 fn a_verbs_program_is_clean_on_the_drop_in() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else { skip!("ibv_rc_pingpong is not installed") };
-    if find("valgrind").is_none() {
-        skip!("valgrind is not installed");
-    }
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
+    or_skip!(installed("valgrind"));
     let dropin = library::dropin();
     let port = free_port();
     let run = |last: u32| {

@@ -1,7 +1,7 @@
 //! libmempool.so, as a program of FreeFlow's links and finds it.
 
-use gdrcore_tests::tools::{compile, find, run, scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{compile, installed, run, scratch};
+use gdrcore_tests::{library, or_skip, skip};
 use std::process::Command;
 
 #[test]
@@ -11,22 +11,22 @@ fn a_c_program_links_it_by_freeflows_names() {
     let folder = format!("-L{}", at.display());
     let program = compile("cc", "mempool", &dir, &[&folder, "-lmempool", "-lpthread"]);
     let done = run(Command::new(&program).env("LD_LIBRARY_PATH", &at), 60);
-    assert!(done.ok() && done.output == "ok\n", "{:?} {}", done.status, done.output);
-    let Some(valgrind) = find("valgrind") else { skip!("no valgrind") };
+    assert!(done.ok() && done.output == "ok\n", "{done}");
+    let valgrind = or_skip!(installed("valgrind"));
     let mut c = Command::new(valgrind);
     c.args(["-q", "--error-exitcode=9"]).arg(&program).env("LD_LIBRARY_PATH", &at);
     let done = run(&mut c, 120);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Nothing but the names, and no library but those that each program has.
 #[test]
 fn it_exports_the_names_alone() {
-    let Some(readelf) = find("readelf") else { skip!("no readelf (binutils)") };
+    let readelf = or_skip!(installed("readelf"));
     let library = library::mempool().join("libmempool.so");
     let ask = |what: &str| {
         let done = run(Command::new(&readelf).args(["-W", what]).arg(&library), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         done.output
     };
     let dynamic = ask("-d");
@@ -53,9 +53,9 @@ fn it_exports_the_names_alone() {
 fn freeflow_runs_on_it_where_its_sources_are() {
     let script = gdrcore_tests::source::root().join("scripts/freeflow.sh");
     let done = run(&mut Command::new(script), 900);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     if std::env::var_os("FREEFLOW_SRC").is_none() {
         skip!("FREEFLOW_SRC does not say where FreeFlow's sources are");
     }
-    assert!(done.output.contains(" passed, 0 failed"), "{}", done.output);
+    assert!(done.output.contains(" passed, 0 failed"), "{done}");
 }

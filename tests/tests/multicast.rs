@@ -11,8 +11,8 @@ use gdrcore_tests::place;
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{number, Router};
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{find, loopback, run, scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, loopback, run, scratch};
+use gdrcore_tests::{library, or_skip};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -226,16 +226,14 @@ fn strangers_packets_to_a_group_are_dropped() {
 fn c_programs_join_groups_and_leave_them() {
     // Others count this process's descriptors.
     let _alone = alone();
-    if find("cc").is_none() {
-        skip!("cc is not installed");
-    }
+    or_skip!(installed("cc"));
     let dir = scratch("mcast");
     let program = library::program("mcast", &dir);
     let says = |from: &str, to: &str, words: &str| {
         let group = format!("239.{}.0.9", place::number());
         let mut c = Command::new(&program);
         let done = run(c.args([from, to, &group]), 60);
-        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {}", done.output);
+        assert!(done.ok() && done.output.starts_with(words), "{from} {to}: {done}");
     };
     let soft = |n| format!("soft:{}", loopback(96, n));
     says(&soft(1), &soft(2), "ok");

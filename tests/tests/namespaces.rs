@@ -3,15 +3,12 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{find, run, scratch};
-use gdrcore_tests::{library, router_round, skip};
+use gdrcore_tests::{library, or_skip, router_round};
 
 /// Makes the hosts of a test, or skips it.
 macro_rules! lab {
     ($n:expr) => {
-        match Lab::new($n) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no namespaces: {why}"),
-        }
+        or_skip!(Lab::new($n))
     };
 }
 
@@ -24,7 +21,7 @@ fn hosts_are_apart_and_their_programs_have_no_capabilities() {
     for host in 0..2 {
         let cat = find("cat").expect("cat");
         let status = run(lab.command(host, &cat).arg("/proc/self/status"), 10);
-        assert!(status.ok(), "{}", status.output);
+        assert!(status.ok(), "{status}");
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             let line = status.output.lines().find(|l| l.starts_with(set)).unwrap_or("");
             assert!(line.ends_with("\t0000000000000000"), "host {host}: {line}");

@@ -1,8 +1,8 @@
 //! One grammar of options for all programs: `--version`, `--help`, `--option=value`, and unknown
 //! words named.
 
-use gdrcore_tests::tools::{find, run, scratch, Done};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
+use gdrcore_tests::{library, or_skip, skip};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,24 +55,24 @@ fn every_program_has_the_same_grammar() {
         for version in ["--version", "-V"] {
             let done = say(&program, &[version]);
             let expected = format!("{file} {}\n", env!("CARGO_PKG_VERSION"));
-            assert!(done.ok() && done.output == expected, "{name} {version}: {}", done.output);
+            assert!(done.ok() && done.output == expected, "{name} {version}: {done}");
         }
         for help in ["--help", "-h"] {
             let done = say(&program, &[help]);
-            assert!(done.ok() && done.output.contains("usage:"), "{name} {help}: {}", done.output);
-            assert!(done.output.contains("--version"), "{name}: {}", done.output);
+            assert!(done.ok() && done.output.contains("usage:"), "{name} {help}: {done}");
+            assert!(done.output.contains("--version"), "{name}: {done}");
         }
         for unknown in ["--no-such-option", "--no-such-option=1"] {
             let done = say(&program, &[unknown]);
             let usage = if name.ends_with("routerctl") { 2 } else { usage };
-            assert_eq!(done.code(), Some(usage), "{name}: {}", done.output);
-            assert!(done.output.contains("no-such-option"), "{name}: {}", done.output);
+            assert_eq!(done.code(), Some(usage), "{name}: {done}");
+            assert!(done.output.contains("no-such-option"), "{name}: {done}");
         }
         if !said.is_empty() {
             let words = if usage == 1 { vec![option, "status"] } else { vec![option, "x"] };
             let done = say(&program, &words);
-            assert_eq!(done.code(), Some(usage), "{name} {option}: {}", done.output);
-            assert!(done.output.contains(said), "{name} {option}: {}", done.output);
+            assert_eq!(done.code(), Some(usage), "{name} {option}: {done}");
+            assert!(done.output.contains(said), "{name} {option}: {done}");
         }
     }
 }
@@ -96,8 +96,8 @@ fn words_that_a_program_does_not_take_are_named() {
         let mut words = words.split(' ');
         let program = bin.join(words.next().expect("a program"));
         let done = say(&program, &words.collect::<Vec<_>>());
-        assert_eq!(done.code(), Some(2), "{}: {}", program.display(), done.output);
-        assert!(done.output.contains(said), "{}: {}", program.display(), done.output);
+        assert_eq!(done.code(), Some(2), "{}: {done}", program.display());
+        assert!(done.output.contains(said), "{}: {done}", program.display());
     }
 }
 
@@ -127,8 +127,8 @@ fn complete_in_other_shells(bin: &Path) {
             c.env("PATH", &path).env("HOME", scratch("options")).args(["-c", script]);
             let done = run(c.args((shell == "zsh").then_some("zsh")).arg(typed), 30);
             let found: Vec<_> = done.output.split_whitespace().collect();
-            assert!(found.contains(&completed), "{shell}, {typed}: {}", done.output);
-            assert!(shell == "fish" || found[0] == "is_defined", "{}", done.output);
+            assert!(found.contains(&completed), "{shell}, {typed}: {done}");
+            assert!(shell == "fish" || found[0] == "is_defined", "{done}");
         }
     }
 }
@@ -158,15 +158,15 @@ fn subcommands_are_the_programs() {
         let own = say(&bin.join(built), &["--help"]);
         for words in [[name, "--help"], ["help", name]] {
             let done = say(&gdrcore, &words);
-            assert!(done.ok() && done.output == own.output, "{words:?}: {}", done.output);
+            assert!(done.ok() && done.output == own.output, "{words:?}: {done}");
         }
         assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}");
         let lacking = say(&dir.join("bin/gdrcore"), &[name]);
-        assert_eq!(lacking.code(), Some(127), "{name}: {}", lacking.output);
-        assert!(lacking.output.contains(installed), "{name}: {}", lacking.output);
+        assert_eq!(lacking.code(), Some(127), "{name}: {lacking}");
+        assert!(lacking.output.contains(installed), "{name}: {lacking}");
         symlink(bin.join(built), dir.join("libexec/gdrcore").join(installed)).expect("a link");
         let there = say(&dir.join("bin/gdrcore"), &[name, "--version"]);
-        assert!(there.ok() && there.output.starts_with(installed), "{name}: {}", there.output);
+        assert!(there.ok() && there.output.starts_with(installed), "{name}: {there}");
     }
     let complete = "PATH=${0%/*}:$PATH; . <(gdrcore completion); COMP_WORDS=($1); \
                     COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _gdrcore \"${COMP_WORDS[0]}\" \
@@ -202,18 +202,18 @@ fn subcommands_are_the_programs() {
         (&["doctor", "--dance"], "--dance"),
     ] {
         let done = say(&gdrcore, words);
-        assert_eq!(done.code(), Some(2), "{words:?}: {}", done.output);
-        assert!(done.output.contains(said), "{words:?}: {}", done.output);
+        assert_eq!(done.code(), Some(2), "{words:?}: {done}");
+        assert!(done.output.contains(said), "{words:?}: {done}");
     }
     // Codes and words behind the subcommand are the program's own.
     let done = say(&gdrcore, &["run", "--", "sh", "-c", "exit 7"]);
-    assert_eq!(done.code(), Some(7), "{}", done.output);
+    assert_eq!(done.code(), Some(7), "{done}");
     let done = say(&gdrcore, &["ctl", "--socket=/nowhere/x", "status"]);
-    assert!(done.code() == Some(1) && done.output.contains("/nowhere/x"), "{}", done.output);
+    assert!(done.code() == Some(1) && done.output.contains("/nowhere/x"), "{done}");
     let done = say(&gdrcore, &["router", "--listen=relative"]);
-    assert!(done.code() == Some(1) && done.output.contains("absolute"), "{}", done.output);
+    assert!(done.code() == Some(1) && done.output.contains("absolute"), "{done}");
     // Without /proc its own folder is that of the name by which it was called.
-    let Some(bwrap) = find("bwrap") else { skip!("bwrap is not installed") };
+    let bwrap = or_skip!(installed("bwrap"));
     let within = |program: &Path, words: &[&str]| {
         let mut c = Command::new(&bwrap);
         c.args(["--dev-bind", "/", "/", "--tmpfs", "/proc", "--"]).arg(program).args(words);
@@ -224,5 +224,5 @@ fn subcommands_are_the_programs() {
         skip!("no namespaces: {}", may.output.trim());
     }
     let done = within(&gdrcore, &["ctl", "--version"]);
-    assert!(done.ok() && done.output.starts_with("gdrcore-routerctl"), "{}", done.output);
+    assert!(done.ok() && done.output.starts_with("gdrcore-routerctl"), "{done}");
 }

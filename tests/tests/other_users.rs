@@ -13,9 +13,9 @@ use gdrcore_tests::far_end::Far;
 use gdrcore_tests::forge::{bth, plain, send_valid};
 use gdrcore_tests::patience::{deadline, run_until, wait_for};
 use gdrcore_tests::router::{Raw, Router, TWO};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, names_of, Soft};
-use gdrcore_tests::tools::is_root;
+use gdrcore_tests::tools::as_root;
+use gdrcore_tests::{or_skip, skip};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,9 +58,7 @@ fn share_of_cpu(far: &Far) -> f64 {
 
 #[test]
 fn descriptors_that_are_slow_to_close_block_no_process() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     let mut from = victim(&x, &["stream=write", "piece=4096"]);
     let mut to = victim(&y, &[]);
@@ -79,9 +77,7 @@ fn descriptors_that_are_slow_to_close_block_no_process() {
 
 #[test]
 fn nor_do_they_block_a_router() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let router = Router::start(TWO);
     let mut from = Far::start(FAR, &router.device("a"), &["stream=write", "piece=4096"]);
     let mut to = Far::start(FAR, &router.device("b"), &[]);
@@ -100,9 +96,7 @@ fn nor_do_they_block_a_router() {
 
 #[test]
 fn the_payload_for_a_dead_process_reaches_no_other_user() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     // The survivor opened first, so packets for a dead neighbour go to it.
     let mut survivor = victim(&x, &["path=udp"]);
@@ -130,9 +124,7 @@ fn the_payload_for_a_dead_process_reaches_no_other_user() {
 
 #[test]
 fn a_process_of_the_overflow_uid_has_no_names() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let x = address(1);
     let trusts = std::panic::catch_unwind(|| victim(&x, &["overflow=1"]));
     let Ok(_open) = trusts else { skip!("no user namespaces here") };
@@ -150,9 +142,7 @@ fn a_process_of_the_overflow_uid_has_no_names() {
 
 #[test]
 fn root_is_another_user_too() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     // The directory does not keep root out; the check of the peer's credentials does.
     let x = address(1);
     let _members = [victim(&x, &[]), victim(&x, &[])];
@@ -173,9 +163,7 @@ fn root_is_another_user_too() {
 
 #[test]
 fn guessed_packets_do_not_end_a_connection() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     for kin in ["kin=0", "kin=1"] {
         // Many PSNs are outstanding at a time, and a NAK with any of them is accepted.
@@ -272,9 +260,7 @@ fn socket_of(user: u32, ip: std::net::IpAddr) -> UdpSocket {
 /// A peer gets its second socket while another user sends in its name, from the same address.
 #[test]
 fn a_second_socket_is_found_while_another_user_guesses() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     // Which packet is asked about is a matter of luck.
     for _ in 0..3 {
         let (x, y) = (address(1), address(2));
@@ -299,9 +285,7 @@ fn a_second_socket_is_found_while_another_user_guesses() {
 /// and no list of the host's sockets is read to find that out, however many sockets there are.
 #[test]
 fn packets_of_another_users_socket_are_refused() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     let [dx, dy] = [&x, &y].map(|name| Soft::new(name));
     let (a, mut b) = connected(dx.dev(), dy.dev(), Shape { kin: true, ..Shape::default() })
@@ -438,9 +422,7 @@ fn without_procfs_a_second_socket_is_allowed() {
 
 #[test]
 fn idle_connections_take_no_cpu_time() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     for (n, user) in [(1, ATTACKER), (2, VICTIM)] {
         let x = address(n);
         let first = victim(&x, &["helper=1"]);
@@ -462,9 +444,7 @@ fn idle_connections_take_no_cpu_time() {
 
 #[test]
 fn a_process_without_descriptors_left_still_sleeps() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     let full = victim(&x, &["helper=1", "full=1"]);
     // Its sockets are found, and it cannot accept connections.
@@ -479,9 +459,7 @@ fn a_process_without_descriptors_left_still_sleeps() {
 
 #[test]
 fn taken_names_keep_no_process_out() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let (x, y) = (address(1), address(2));
     let squats = [&x, &y].map(|device| {
         let squat = stranger(ATTACKER, &["squat", device.trim_start_matches("soft:"), VICTIM]);
@@ -536,9 +514,7 @@ fn without_a_directory_for_names_a_device_has_its_address_alone() {
 
 #[test]
 fn the_owner_of_a_taken_port_is_named() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let x = address(1);
     let at = Endpoint::parse(x.trim_start_matches("soft:")).expect("an address");
     let other = stranger(ATTACKER, &["port", x.trim_start_matches("soft:")]);
@@ -549,9 +525,7 @@ fn the_owner_of_a_taken_port_is_named() {
 
 #[test]
 fn a_directory_that_was_removed_is_made_anew() {
-    if !is_root() {
-        skip!("only root can be another user");
-    }
+    or_skip!(as_root());
     // A user of its own, so that no other process loses its names.
     const USER: &str = "30003";
     let x = address(1);

@@ -3,7 +3,7 @@
 
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::tools::{run, scratch, Done, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::{library, or_skip};
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,10 +69,7 @@ fn both(
 
 #[test]
 fn a_route_narrower_than_the_links_needs_no_option() {
-    let lab = match network() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no such network: {why}"),
-    };
+    let lab = or_skip!(network());
     let bin = library::examples();
     let perf = bin.join("perf/perf");
     let test: &[&str] = &["write", "bw", "-n", "50", "-s", "100000", "-C"];
@@ -80,25 +77,22 @@ fn a_route_narrower_than_the_links_needs_no_option() {
         // Either side may be the client: the endpoints that both send carry each side's MTU.
         for (server, client) in [((0, a), (3, b)), ((3, b), (0, a))] {
             let [s, c] = both(&lab, &perf, (server.0, server.1, &[]), (client.0, client.1, test));
-            assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
+            assert!(s.ok() && c.ok(), "{s}\n{c}");
         }
         // An option overrides it, which shows that the network is that narrow.
         let wide = [test, &["-m", "4096", "--retry_count", "1"]].concat();
         let [_, c] = both(&lab, &perf, (3, b, &[]), (0, a, &wide));
-        assert!(c.code() == Some(1) && c.output.contains("RETRY_EXC_ERR"), "{}", c.output);
+        assert!(c.code() == Some(1) && c.output.contains("RETRY_EXC_ERR"), "{c}");
         // The connection manager's request carries the MTU for both ends.
         let ping = bin.join("cm/cm_ping");
         let [s, c] = both(&lab, &ping, (3, b, &["-s"]), (0, a, &["-c", "-S", "100000"]));
-        assert!(s.ok() && c.ok(), "{}\n{}", s.output, c.output);
+        assert!(s.ok() && c.ok(), "{s}\n{c}");
     }
 }
 
 #[test]
 fn an_open_device_follows_link_and_route_and_ignores_icmp() {
-    let lab = match network() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no such network: {why}"),
-    };
+    let lab = or_skip!(network());
     let dir = scratch("watch-mtu");
     let watch = library::program("watch_mtu", &dir);
     let mut end = Running::start(lab.command(3, &watch).args(["soft:10.7.3.1", "10.7.1.1"]));
@@ -108,7 +102,7 @@ fn an_open_device_follows_link_and_route_and_ignores_icmp() {
     let wide = ["write", "bw", "-n", "1", "-m", "4096", "--retry_count", "1"];
     let perf = library::examples().join("perf/perf");
     let [_, c] = both(&lab, &perf, (0, "10.7.1.1", &[]), (3, "10.7.3.1", &wide));
-    assert_eq!(c.code(), Some(1), "{}", c.output);
+    assert_eq!(c.code(), Some(1), "{c}");
     let told = run(lab.privileged(3, Path::new("ip")).args(["route", "get", "10.7.1.1"]), 10);
     assert!(told.output.contains("mtu 1500"), "the kernel did not learn the MTU: {}", told.output);
     lab.admin(3, &["route", "replace", "default", "via", "10.7.3.2", "mtu", "3000"])

@@ -1,14 +1,14 @@
 //! Time limits of tests grow with the machine's load (`scripts/patience.sh`).
 
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run};
+use gdrcore_tests::tools::{installed, run};
 use std::process::Command;
 
 fn measured(command: &mut Command) -> u32 {
     let done = run(command, 60);
-    assert!(done.ok(), "{}", done.output);
-    done.output.trim().parse().unwrap_or_else(|e| panic!("'{}': {e}", done.output))
+    assert!(done.ok(), "{done}");
+    done.output.trim().parse().unwrap_or_else(|e| panic!("'{done}': {e}"))
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_measured_factor_is_passed_on() {
 
 #[test]
 fn one_cpu_counts_less_than_two() {
-    let Some(taskset) = find("taskset") else { skip!("taskset is not installed") };
+    let taskset = or_skip!(installed("taskset"));
     let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let list = own.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).expect("CPUs").trim();
     let first = list.split(['-', ',']).next().expect("a CPU");

@@ -4,9 +4,8 @@
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::{ack_timeout, until, wait_for};
 use gdrcore_tests::rdmacm::launcher;
-use gdrcore_tests::tools::{compile, find, run, scratch, Running, Scratch};
-use gdrcore_tests::{library, skip};
-use std::path::{Path, PathBuf};
+use gdrcore_tests::tools::{run, scratch, verbs_program, Running};
+use gdrcore_tests::{library, or_skip};
 use std::process::Command;
 
 const SERVER: &str = "10.70.0.2";
@@ -124,16 +123,6 @@ fn follows(lab: &Lab, mut server: Watched, client: impl FnOnce() -> Watched) {
     }
 }
 
-/// Compiles a program of libibverbs and librdmacm; `None`: no compiler, or no headers.
-fn verbs_program() -> Option<(PathBuf, Scratch)> {
-    let header = |name: &str| Path::new("/usr/include").join(name).exists();
-    let all = header("infiniband/verbs.h") && header("rdma/rdma_cma.h") && find("cc").is_some();
-    all.then(|| {
-        let dir = scratch("ports");
-        (compile("cc", "ports", &dir, &["-libverbs", "-lrdmacm"]), dir)
-    })
-}
-
 /// The ACK timeout of the connections: a second on an idle machine.
 fn timeout() -> String {
     ack_timeout(18).to_string()
@@ -141,12 +130,9 @@ fn timeout() -> String {
 
 #[test]
 fn a_verbs_program_hears_of_its_port_and_goes_on() {
-    let Some((program, _dir)) = verbs_program() else { skip!("no cc, or no headers of verbs") };
+    let (program, _dir) = or_skip!(verbs_program("ports", "ports", &["-lrdmacm"]));
     for options in [&[][..], &["--engines", "2"]] {
-        let lab = match network() {
-            Ok(lab) => lab,
-            Err(why) => skip!("no such network: {why}"),
-        };
+        let lab = or_skip!(network());
         let side = |host: usize, address: &str, role: &str| {
             let mut c = lab.command(host, &launcher());
             // An outage is as long as the commands here take.
@@ -161,10 +147,7 @@ fn a_verbs_program_hears_of_its_port_and_goes_on() {
 
 #[test]
 fn the_files_of_a_port_follow_its_link_and_address() {
-    let lab = match network() {
-        Ok(lab) => lab,
-        Err(why) => skip!("no such network: {why}"),
-    };
+    let lab = or_skip!(network());
     let admin = |words: &str| {
         lab.admin(0, &words.split(' ').collect::<Vec<_>>()).expect("an administrator");
     };
@@ -194,10 +177,7 @@ fn a_program_of_the_c_api_hears_of_its_port_and_goes_on() {
     let dir = scratch("ports-api");
     let program = library::program("ports_api", &dir);
     for engines in ["1", "2"] {
-        let lab = match network() {
-            Ok(lab) => lab,
-            Err(why) => skip!("no such network: {why}"),
-        };
+        let lab = or_skip!(network());
         let side = |host: usize, address: &str, role: &str| {
             let mut c = lab.command(host, &program);
             c.args([role, &format!("soft:{address}"), SERVER, &timeout(), engines]);

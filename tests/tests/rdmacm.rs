@@ -2,11 +2,13 @@
 //! interface.
 
 use gdrcore_tests::ends::pattern;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{command, counted, launcher, wait_until_it_listens, Pair};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Done, Running,
+};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -17,15 +19,11 @@ fn well(pair: &Pair<'_>, done: &[Done; 2]) {
     let [server, client] = done;
     assert!(
         (server.ok() || pair.endless) && client.ok(),
-        "{} | {} {:?} together: {}\nserver {:?}:\n{}\nclient {:?}:\n{}",
+        "{} | {} {:?} together: {}\nserver {server}\nclient {client}",
         pair.server,
         pair.client,
         pair.options,
-        pair.together,
-        server.status,
-        server.output,
-        client.status,
-        client.output
+        pair.together
     );
 }
 
@@ -47,9 +45,7 @@ fn pass(test: &str, n: u32, lines: &[(&str, &str)], on_one_address: bool) {
             ways.push(Pair { together: true, ..Pair::new(server, client) });
         }
         for pair in &ways {
-            let Some(done) = pair.run(n, &dir) else {
-                skip!("no {server} (rdmacm-utils, perftest)")
-            };
+            let done = or_skip!(pair.run(n, &dir));
             well(pair, &done);
         }
     }
@@ -106,7 +102,7 @@ fn multicast_between_processes() {
     let dir = scratch("mckey");
     for together in [false, true] {
         let pair = Pair { group: Some(group), together, ..Pair::new(&receiver, &sender) };
-        let Some(done) = pair.run(64, &dir) else { skip!("no mckey (rdmacm-utils)") };
+        let done = or_skip!(pair.run(64, &dir));
         well(&pair, &done);
     }
 }
@@ -157,7 +153,7 @@ fn a_file_copied_over_rsockets() {
         let _ = std::fs::remove_file(dir.join("to"));
         let pair =
             Pair { options, endless: true, ..Pair::new("rcopy", "rcopy {D}/from {S}:{D}/to") };
-        let Some(done) = pair.run(67, &dir) else { skip!("no rcopy (rdmacm-utils)") };
+        let done = or_skip!(pair.run(67, &dir));
         well(&pair, &done);
         assert!(std::fs::read(dir.join("to")).expect("the copy") == bytes, "the copy differs");
     }
@@ -182,21 +178,23 @@ fn perftest_connects_by_rdma_cm() {
 }
 
 /// librdmacm's own preload library, which carries a program's TCP over RDMA.
-fn rsockets() -> Option<&'static Path> {
-    Some(Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so")).filter(|p| p.exists())
+fn rsockets() -> Result<&'static Path, String> {
+    let library = Path::new("/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so");
+    let there = library.exists().then_some(library);
+    there.ok_or_else(|| format!("no {} (librdmacm1)", library.display()))
 }
 
 /// Checks that RDMA carried a side's bytes.
 #[track_caller]
 fn received(side: &Done, least: u64) {
     let bytes = counted(&side.output, "rcvd_bytes");
-    assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {}", side.output);
+    assert!(bytes >= least, "{bytes} bytes of {least} came over RDMA: {side}");
 }
 
 /// A TCP program without RDMA code.
 #[test]
 fn a_program_of_sockets_runs_over_rdma() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    let preload = or_skip!(rsockets());
     let dir = scratch("sockets");
     let program = compile("cc", "tcp_echo", &dir, &[]).display().to_string();
     let (server, client) = (format!("{program} {{S}}"), format!("{program} {{C}} {{S}}"));
@@ -213,10 +211,8 @@ fn a_program_of_sockets_runs_over_rdma() {
 /// open, because closing it ends both sides.
 #[test]
 fn a_file_comes_by_netcat_over_rdma() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
-    if find("busybox").is_none() {
-        skip!("no busybox");
-    }
+    let preload = or_skip!(rsockets());
+    or_skip!(installed("busybox"));
     let dir = scratch("netcat");
     let bytes = pattern(1, 3_000_001);
     std::fs::write(dir.join("from"), &bytes).expect("a file");
@@ -245,7 +241,7 @@ fn a_file_comes_by_netcat_over_rdma() {
 
 #[test]
 fn iperf_measures_rdma_for_tcp() {
-    let Some(preload) = rsockets() else { skip!("no librspreload.so (librdmacm1)") };
+    let preload = or_skip!(rsockets());
     let dir = scratch("iperf");
     let (server, client) = ("iperf -s -B {S}", "iperf -c {S} -t 1 -P 2");
     let pair = Pair {
@@ -254,7 +250,7 @@ fn iperf_measures_rdma_for_tcp() {
         endless: true,
         ..Pair::new(server, client)
     };
-    let Some(done) = pair.run(76, &dir) else { skip!("no iperf") };
+    let done = or_skip!(pair.run(76, &dir));
     well(&pair, &done);
     // The sender counts acknowledged bytes.
     assert!(counted(&done[1].output, "request_bytes") > 10_000_000, "{}", done[1].output);
@@ -262,21 +258,17 @@ fn iperf_measures_rdma_for_tcp() {
 
 #[test]
 fn the_device_file_checks_the_bytes_that_a_program_writes() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists()
-        || !Path::new("/usr/include/rdma/rdma_user_cm.h").exists()
-    {
-        skip!("no headers (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("rdma-cm-file");
     let program = compile("cc", "rdma_cm_file", &dir, &["-libverbs"]);
     let address = loopback(70, 1);
     let done = run(command(Some(&address), &[], program).arg(&address), 60);
-    assert!(done.ok() && done.output.contains("ok"), "{:?}\n{}", done.status, done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{done}");
 }
 
 #[test]
 fn a_server_survives_a_killed_client() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(71, 1), loopback(71, 2));
     let mut server = Running::start(
         command(Some(&address), &[], &rping).args(["-P", "-s", "-a", &address, "-V"]),
@@ -290,13 +282,13 @@ fn a_server_survives_a_killed_client() {
     }
     let last =
         run(command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-V", "-C", "20"]), 30);
-    assert!(last.ok(), "{}", last.output);
+    assert!(last.ok(), "{last}");
     assert!(server.still_runs(), "the server has ended");
 }
 
 #[test]
 fn a_missing_listener_is_reported_soon() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(72, 1), loopback(72, 2));
     // A host that exists, without a listener.
     let listener = Running::start(
@@ -308,26 +300,16 @@ fn a_missing_listener_is_reported_soon() {
         command(Some(&other), &[], &rping).args(["-c", "-a", &address, "-p", "7001", "-C", "1"]),
         30,
     );
-    assert!(
-        done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"),
-        "{:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.code().is_some_and(|c| c != 0) && done.output.contains("REJECTED"), "{done}");
     // An address of another family than the device's.
     let done =
         run(command(Some(&other), &[], &rping).args(["-c", "-a", "fd00::77", "-C", "1"]), 30);
-    assert!(
-        done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"),
-        "{:?} {}",
-        done.status,
-        done.output
-    );
+    assert!(done.code().is_some_and(|c| c != 0) && done.output.contains("ADDR_ERROR"), "{done}");
 }
 
 #[test]
 fn the_launcher_becomes_the_program() {
-    let Some(sh) = find("sh") else { skip!("no sh") };
+    let sh = or_skip!(installed("sh"));
     let address = loopback(73, 1);
     let script = |text: &str| run(command(Some(&address), &[], &sh).args(["-c", text]), 20);
     assert_eq!(script("exit 7").code(), Some(7));
@@ -344,12 +326,11 @@ fn the_launcher_becomes_the_program() {
     let help = bare(&["--help"]);
     assert!(
         help.ok() && help.output.contains("--address") && help.output.contains("--pcap"),
-        "{}",
-        help.output
+        "{help}"
     );
     // A library that does not exist is reported; the caller's own LD_PRELOAD stays.
     let lost = run(Command::new(launcher()).env("GDRC_LIBRARIES", "/nowhere").arg("true"), 20);
-    assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{}", lost.output);
+    assert!(lost.code() == Some(125) && lost.output.contains("GDRC_LIBRARIES"), "{lost}");
     let kept = run(
         Command::new(launcher()).env("LD_PRELOAD", "/lib/none.so").args([
             "sh",
@@ -364,7 +345,7 @@ fn the_launcher_becomes_the_program() {
 /// Counters, printed at the end and at SIGUSR2.
 #[test]
 fn counters_are_printed_at_a_signal() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(74, 1), loopback(74, 2));
     // Its output goes to a file, which the test polls.
     let dir = scratch("stats");
@@ -380,7 +361,7 @@ fn counters_are_printed_at_a_signal() {
         command(Some(&other), &["--stats"], &rping).args(["-c", "-a", &address, "-C", "10"]),
         30,
     );
-    assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{}", client.output);
+    assert!(client.ok() && client.output.contains("gdrcore: rcvd_pkts "), "{client}");
     run(Command::new("kill").args(["-USR2", &server.pid().to_string()]), 10);
     wait_for(60, "no counters were printed", || {
         said().contains("gdrcore: rcvd_pkts ") || !server.still_runs()
@@ -392,7 +373,7 @@ fn counters_are_printed_at_a_signal() {
 /// Both the side that rejects and the side that is rejected print the reason.
 #[test]
 fn both_ends_print_a_rejection_with_its_reason() {
-    let Some(rping) = find("rping") else { skip!("no rping (rdmacm-utils)") };
+    let rping = or_skip!(installed("rping"));
     let (address, other) = (loopback(75, 1), loopback(75, 2));
     let side = |at: &str, options: &[&str]| {
         let mut c = command(Some(at), &[], &rping);
@@ -406,7 +387,7 @@ fn both_ends_print_a_rejection_with_its_reason() {
         "gdrcore: {address} rejected the connection with its \
          port 7202: reason 8: nobody listens at this port"
     );
-    assert!(!client.ok() && client.output.contains(&heard), "{}", client.output);
+    assert!(!client.ok() && client.output.contains(&heard), "{client}");
     server.wait_for_output(&format!(
         "gdrcore: rejected {other}, which requested port 7202: reason 8: nobody listens"
     ));

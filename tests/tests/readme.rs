@@ -2,8 +2,8 @@
 //! START.md and CONTRIBUTING.md exist or run; links of all pages have a target.
 
 use gdrcore_tests::source::{files, root};
-use gdrcore_tests::tools::{find, run, scratch, Done};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{find, installed, run, scratch, Done};
+use gdrcore_tests::{library, or_skip, skip};
 use std::fs;
 use std::process::Command;
 
@@ -34,9 +34,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
 
 #[test]
 fn the_c_program_installs_compiles_and_runs_as_written() {
-    if find("pkg-config").is_none() {
-        skip!("pkg-config is not installed, and the README's commands use it");
-    }
+    or_skip!(installed("pkg-config"));
     library::build();
     let text = page(START);
     let home = scratch("readme");
@@ -54,8 +52,8 @@ fn the_c_program_installs_compiles_and_runs_as_written() {
             .env("HOME", &home),
         600,
     );
-    assert!(done.ok(), "{}", done.output);
-    assert!(done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{done}");
 }
 
 #[test]
@@ -79,17 +77,13 @@ fn the_c_program_is_cpp20_too() {
         cc.arg(format!("-I{}", root().join("include").display())).arg("hello.c");
         cc.arg(format!("-L{}", lib.display())).args(["-lgdrcore", "-o", "hello"]).current_dir(&dir);
         let done = run(&mut cc, 60);
-        assert!(done.ok(), "{compiler}: {}", done.output);
+        assert!(done.ok(), "{compiler}: {done}");
         let mut hello = Command::new(dir.join("hello"));
         hello.env("LD_LIBRARY_PATH", &*dir);
         hello
     };
     let is_right = |done: Done| {
-        assert!(
-            done.ok() && done.output.lines().any(|l| l.ends_with("hello, RDMA")),
-            "{}",
-            done.output
-        );
+        assert!(done.ok() && done.output.lines().any(|l| l.ends_with("hello, RDMA")), "{done}");
     };
     is_right(run(&mut build("cc", &["-std=c11"]), 30));
     match find("g++") {
@@ -240,5 +234,5 @@ fn the_documentation_of_the_crates_builds_without_a_warning() {
     // Docs of a crate may link to its private items: they are read with `--document-private-items`.
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     let done = run(doc.env("RUSTDOCFLAGS", flags), 600);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

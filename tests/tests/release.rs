@@ -10,7 +10,7 @@ use std::process::Command;
 fn git(tree: &Path, words: &[&str]) -> String {
     let who = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"];
     let done = run(Command::new("git").arg("-C").arg(tree).args(who).args(words), 60);
-    assert!(done.ok(), "git {words:?}: {}", done.output);
+    assert!(done.ok(), "git {words:?}: {done}");
     done.output.trim().to_string()
 }
 
@@ -24,7 +24,7 @@ fn a_repository(test: &str) -> Scratch {
         Command::new("bash").args(["-euo", "pipefail", "-c", pack]).arg(root()).arg(&*tree),
         120,
     );
-    assert!(done.ok(), "the sources as git lists them: {}", done.output);
+    assert!(done.ok(), "the sources as git lists them: {done}");
     git(&tree, &["init", "--quiet"]);
     git(&tree, &["add", "--all"]);
     git(&tree, &["commit", "--quiet", "--message", "all"]);
@@ -58,7 +58,7 @@ fn a_release_is_one_commit_that_names_the_version_everywhere_and_a_tag() {
     let tree = a_repository("release");
     let own = env!("CARGO_PKG_VERSION");
     let done = release(&tree, "0.99.2");
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(git(&tree, &["status", "--porcelain"]), "");
     assert_eq!(git(&tree, &["cat-file", "-t", "v0.99.2"]), "tag");
     let at = |what: &str| git(&tree, &["rev-parse", what]);
@@ -78,7 +78,7 @@ fn a_release_is_one_commit_that_names_the_version_everywhere_and_a_tag() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]);
     let metadata = run(cargo.current_dir(&*tree), 120);
-    assert!(metadata.ok(), "{}", metadata.output);
+    assert!(metadata.ok(), "{metadata}");
     assert!(metadata.output.contains("\"version\":\"0.99.2\""));
     assert!(!metadata.output.contains(&format!("\"version\":\"{own}\"")));
     // What install instructions name is the file of this version.
@@ -101,7 +101,7 @@ fn a_release_of_a_changed_tree_or_of_no_newer_version_is_refused_and_changes_not
         let (before, changed) =
             (git(&tree, &["rev-parse", "HEAD"]), git(&tree, &["status", "--porcelain"]));
         let done = release(&tree, version);
-        assert!(!done.ok() && done.output.contains(says), "{version}: {}", done.output);
+        assert!(!done.ok() && done.output.contains(says), "{version}: {done}");
         assert_eq!(git(&tree, &["rev-parse", "HEAD"]), before);
         assert_eq!(git(&tree, &["status", "--porcelain"]), changed);
     };
@@ -112,7 +112,7 @@ fn a_release_of_a_changed_tree_or_of_no_newer_version_is_refused_and_changes_not
     git(&tree, &["tag", "v0.98.0"]);
     refused("0.98.0", "is there already");
     let made = release(&tree, "0.99.0");
-    assert!(made.ok(), "{}", made.output);
+    assert!(made.ok(), "{made}");
     refused("0.99.0", "is there already");
     // A heading for what comes next is missing now.
     refused("0.99.1", "CHANGELOG.md has no");

@@ -6,28 +6,22 @@ use gdrcore_core::Error;
 use gdrcore_net::reason;
 use gdrcore_net::soft::{soft_flags as flags, PathChoice, SoftConfig};
 use gdrcore_tests::ends::{connected, connected_pair, succeed, Op, Shape};
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{is_root, run, scratch};
+use gdrcore_tests::tools::{as_root, is_alone, scratch};
 use std::ffi::CString;
-use std::process::Command;
 
-/// True in the child process in which `test` runs alone; otherwise starts that process and fails if
-/// it fails.
+/// As [`is_alone`], without the signals that limits raise.
 fn alone(test: &str) -> bool {
-    if std::env::var_os("GDRC_TEST_ALONE").is_some() {
+    is_alone(test) && {
         // A program that expects none of these signals; the tests' runtime ignores SIGPIPE.
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
             // SAFETY: sets the default action.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         reason::install();
-        return true;
+        true
     }
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    let done = run(command.args(["--exact", test, "--nocapture"]).env("GDRC_TEST_ALONE", "1"), 60);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
-    false
 }
 
 fn limit(resource: libc::__rlimit_resource_t, to: u64) {
@@ -109,9 +103,7 @@ fn standard_error_without_a_reader_ends_no_program() {
 
 #[test]
 fn without_threads_a_device_works_and_says_why_it_has_no_helper() {
-    if !is_root() {
-        skip!("only root can become a user that has no processes");
-    }
+    or_skip!(as_root());
     if !alone("without_threads_a_device_works_and_says_why_it_has_no_helper") {
         return;
     }

@@ -5,10 +5,10 @@ use gdrcore_tests::dropin::{both, free_port};
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::{command, has_served, launcher, wait_until_it_listens, Pair};
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::strict::reports;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running};
+use gdrcore_tests::tools::{compile, find, installed, loopback, run, scratch, Done, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::process::Command;
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ fn right(what: &str, done: &Done, told: &[Told]) {
     let all = reports(&done.output);
     for (rule, report) in &all {
         let is_told = |(name, code): &Told| rule == name && report.contains(code);
-        assert!(told.iter().any(is_told), "{what}: {}", done.output);
+        assert!(told.iter().any(is_told), "{what}: {done}");
     }
     let code = if all.is_empty() { 0 } else { 66 };
-    assert_eq!(done.code(), Some(code), "{what}: {:?} {}", done.status, done.output);
+    assert_eq!(done.code(), Some(code), "{what}: {done}");
 }
 
 /// Runs both sides of a tool in each way. In their lines `{S}` stands for the server's address,
@@ -75,7 +75,7 @@ impl Tool<'_> {
                     Pair { options: &words, endless: self.endless, ..plain }.run(n, &dir)
                 }
             };
-            let Some([server, client]) = done else { skip!("no {}", self.client) };
+            let [server, client] = or_skip!(done);
             let tool = self.server.split(' ').next().expect("a tool");
             let has_ended = has_served(tool, &server) && reports(&server.output).is_empty();
             if !(self.endless || has_ended) {
@@ -85,16 +85,17 @@ impl Tool<'_> {
         }
     }
 
-    fn by_port(&self, n: u32, options: &[&str], env: &[(&str, &str)]) -> Option<[Done; 2]> {
+    fn by_port(&self, n: u32, options: &[&str], env: &[(&str, &str)]) -> Result<[Done; 2], String> {
         let port = free_port();
         let side = |line: &str, last: u32| {
             let line = line.replace("{S}", &loopback(n, 1)).replace("{P}", &port.to_string());
             let mut words = line.split_whitespace();
-            let mut c = command(Some(&loopback(n, last)), options, find(words.next()?)?);
+            let tool = installed(words.next().expect("a tool"))?;
+            let mut c = command(Some(&loopback(n, last)), options, tool);
             c.args(words).envs(env.iter().copied());
-            Some(c)
+            Ok::<_, String>(c)
         };
-        Some(both(&mut side(self.server, 1)?, &mut side(self.client, 2)?, port))
+        Ok(both(&mut side(self.server, 1)?, &mut side(self.client, 2)?, port))
     }
 }
 
@@ -189,7 +190,7 @@ fn thorough_riostream_is_wrong_on_a_weak_device_alone() {
     for options in [&ways(true, 1)[0], &ways(true, 1)[2]] {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let pair = Pair { options: &options, ..Pair::new(&server, &client) };
-        let Some(done) = pair.run(230, &dir) else { skip!("no riostream (rdmacm-utils)") };
+        let done = or_skip!(pair.run(230, &dir));
         done.iter().for_each(|end| right("riostream", end, &[]));
     }
     let (tool, own) = (find("riostream").expect("it ran"), loopback(230, 1));
@@ -236,11 +237,8 @@ fn thorough_ucx() {
 
 #[test]
 fn thorough_libfabric() {
-    let Some(tool) = find("fi_pingpong") else { skip!("no fi_pingpong (libfabric-bin)") };
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let tool = or_skip!(installed("fi_pingpong"));
+    let lab = or_skip!(Lab::new(2));
     let at = ["10.9.0.1", "10.9.0.2"];
     lab.link((0, "a0", &["10.9.0.1/24"]), (1, "b0", &["10.9.0.2/24"])).expect("a link");
     for arguments in [
@@ -285,7 +283,7 @@ fn thorough_open_mpi() {
                 c.args(&options).arg(&program);
             }
             let done = run(&mut c, 120);
-            assert!(done.output.contains("ok 2 ranks"), "{options:?}: {}", done.output);
+            assert!(done.output.contains("ok 2 ranks"), "{options:?}: {done}");
             right(&format!("{transport} {options:?}"), &done, OF_UCX);
         }
     }
@@ -314,7 +312,7 @@ fn thorough_nixl() {
         let target = Running::start(&mut side(1, "target"));
         let initiator = Running::start(&mut side(2, "initiator")).finish(Duration::from_secs(120));
         for done in [target.finish(Duration::from_secs(60)), initiator] {
-            assert!(done.output.contains("blocks are right"), "{options:?}: {}", done.output);
+            assert!(done.output.contains("blocks are right"), "{options:?}: {done}");
             right(&format!("NIXL {options:?}"), &done, told);
         }
     }

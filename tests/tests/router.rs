@@ -15,9 +15,9 @@ use gdrcore_tests::far_end::Far;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::router::{number, Router, TWO};
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::tools::is_root;
+use gdrcore_tests::tools::as_root;
 use gdrcore_tests::traffic::{exchange_between, failure};
-use gdrcore_tests::{far_end, skip};
+use gdrcore_tests::{far_end, or_skip};
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
@@ -64,7 +64,7 @@ fn connected_queue_pairs_of_two_tenants_and_of_one() {
         2
     );
     let status = router.ask("status");
-    assert!(status.ok() && status.output.contains("\"sessions\":3"), "{}", status.output);
+    assert!(status.ok() && status.output.contains("\"sessions\":3"), "{status}");
     drop(devices);
     wait_for(60, "sessions stay", || router.sessions().is_empty());
 }
@@ -415,9 +415,7 @@ fn a_process_that_is_stopped_delays_its_own_links_only() {
 
 #[test]
 fn tenants_are_told_apart_by_their_users() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     let router = Router::start(
         "[router]\nlisten = \"DIR/any\"\npool = \"10.50.0.0/24\"\n[tenant.one]\nmatch = \
          { uid = 30001 }\n[tenant.two]\nmatch = { uid = 30002 }\n",

@@ -7,14 +7,13 @@ use gdrcore_core::verbs::types::{qp_type, wc_opcode};
 use gdrcore_net::soft::{soft_flags, EngineCount, SoftConfig};
 use gdrcore_tests::cm::{join, listen, Events};
 use gdrcore_tests::ends::{connect_both, connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::{deadline, wait_for};
 use gdrcore_tests::rdmacm::counted;
 use gdrcore_tests::router::{on_the_drop_in, Router, TWO};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::tools::{compile, find, run, scratch};
+use gdrcore_tests::tools::{compile, run, scratch, verbs_compiler};
 use gdrcore_tests::workers::{await_one, block, comes, elsewhere, engine_of, shape, write, LEN};
-use std::path::Path;
 use std::process::Command;
 
 /// Links between tenants, and a router that passes everything on.
@@ -125,9 +124,7 @@ fn threads_share_an_engine_where_the_router_gives_no_further_session() {
 
 #[test]
 fn a_program_on_the_drop_in_has_as_many_sessions_as_engines() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no C compiler, or no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("router-engines");
     let program = compile("cc", "verbs_threads", &dir, &["-libverbs", "-lpthread"]);
     for (engines, expected) in [(None, 0), (Some("3"), 4)] {
@@ -138,10 +135,10 @@ fn a_program_on_the_drop_in_has_as_many_sessions_as_engines() {
         c.env("GDRC_STATS", "1").env_remove("GDRC_ENGINES");
         c.envs(engines.map(|n| ("GDRC_ENGINES", n)));
         let done = run(&mut c, 120);
-        assert!(done.ok() && done.output.contains("ok, 2000"), "{engines:?}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok, 2000"), "{engines:?}: {done}");
         // Two of each worker whose thread domain is of another engine than the main thread's.
         let crossing = counted(&done.output, "qps_of_two_engines");
-        assert_eq!(crossing, expected, "{engines:?}: {}", done.output);
+        assert_eq!(crossing, expected, "{engines:?}: {done}");
     }
 }
 

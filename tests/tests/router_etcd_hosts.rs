@@ -5,8 +5,8 @@ use gdrcore_tests::etcd::{adapter_on, Cluster};
 use gdrcore_tests::feed::{status, wait_for};
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::router::{contained, number, Router};
-use gdrcore_tests::tools::{find, Running};
-use gdrcore_tests::{patience, rdmacm, skip};
+use gdrcore_tests::tools::{installed, Running};
+use gdrcore_tests::{or_skip, patience, rdmacm};
 
 /// The hosts and their tenants.
 const HOSTS: [(usize, &str); 3] = [(0, "192.0.2.1"), (1, "192.0.2.2"), (2, "192.0.2.3")];
@@ -59,13 +59,13 @@ impl World {
         adapter_on(&self.lab, host, &self.cluster, &self.routers[host])
     }
 
-    /// A program of librdmacm in the container of blue or red; `None`: it is not installed.
-    fn start(&self, tenant: usize, words: &str) -> Option<Running> {
+    /// A program of librdmacm in the container of blue or red; an error: it is not installed.
+    fn start(&self, tenant: usize, words: &str) -> Result<Running, String> {
         let mut words = words.split_whitespace();
-        let program = find(words.next()?)?;
+        let program = installed(words.next().expect("a tool"))?;
         let socket = self.routers[tenant].socket(&format!("t/{}/tenant.gdrc", TENANTS[tenant]));
         let mut c = contained(&self.lab, CONTAINERS[tenant], &rdmacm::launcher(), Some(&socket));
-        Some(Running::start(c.arg(program).args(words)))
+        Ok(Running::start(c.arg(program).args(words)))
     }
 
     /// Packets that have come to blue's host.
@@ -85,12 +85,9 @@ impl World {
 
 #[test]
 fn known_routes_go_on_whatever_becomes_of_the_store() {
-    let mut w = match World::new() {
-        Ok(world) => world,
-        Err(why) => skip!("no hosts: {why}"),
-    };
+    let mut w = or_skip!(World::new());
     let stream = "ib_send_bw -R -F -D 2 --run_infinitely";
-    let Some(mut server) = w.start(0, stream) else { skip!("ib_send_bw is not installed") };
+    let mut server = or_skip!(w.start(0, stream));
     patience::wait_for(60, "the server does not listen", || {
         w.routers[0].sessions().iter().any(|s| s.contains("\"listens\":1")) || !server.still_runs()
     });

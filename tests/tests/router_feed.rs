@@ -7,8 +7,8 @@ use gdrcore_router_feed::{Event, Key, Wish, LINE_MAX};
 use gdrcore_tests::feed::{address, ask, entry, policy, routed, start, status, wait_for, Adapter};
 use gdrcore_tests::rng::Rng;
 use gdrcore_tests::router::{Raw, Router};
-use gdrcore_tests::tools::is_root;
-use gdrcore_tests::{patience, skip};
+use gdrcore_tests::tools::as_root;
+use gdrcore_tests::{or_skip, patience};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -200,9 +200,7 @@ fn nothing_that_an_adapter_sends_harms() {
 
 #[test]
 fn another_user_is_no_adapter() {
-    if !is_root() {
-        skip!("needs root");
-    }
+    or_skip!(as_root());
     let router = router(5);
     let socket = router.socket("feed");
     let mode = |path: &Path| std::fs::metadata(path).expect("a socket").permissions().mode();

@@ -23,7 +23,7 @@ const MUCH: u32 = 1 << 20;
 /// Packets that the router has put into the ring to tenant `a`.
 fn packets_for_a(router: &Router) -> u64 {
     let done = router.ask("tenants");
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let line = done.output.lines().find(|l| l.contains("\"tenant\":\"a\"")).expect("its line");
     number(line, "rx_packets").expect("a number")
 }

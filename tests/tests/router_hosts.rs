@@ -6,8 +6,8 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm;
 use gdrcore_tests::router::{contained, Router};
-use gdrcore_tests::tools::{find, run, Running};
-use gdrcore_tests::{library, router_round, skip};
+use gdrcore_tests::tools::{find, installed, run, Running};
+use gdrcore_tests::{library, or_skip, router_round, skip};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,10 +23,7 @@ fn two(lab: Result<Lab, String>) -> Result<Lab, String> {
 
 macro_rules! lab {
     ($lab:expr) => {
-        match two($lab) {
-            Ok(lab) => lab,
-            Err(why) => skip!("no containers: {why}"),
-        }
+        or_skip!(two($lab))
     };
 }
 
@@ -52,14 +49,7 @@ fn tool(lab: &Lab, words: &str, routers: [Option<PathBuf>; 2]) {
     let client = Running::start(side(1).arg("10.77.0.1")).finish(LIMIT);
     let server = server.finish(LIMIT);
     println!("{words}: {:?}", began.elapsed());
-    assert!(
-        server.ok() && client.ok(),
-        "{words}\nserver {:?}:\n{}\nclient {:?}:\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output
-    );
+    assert!(server.ok() && client.ok(), "{words}\nserver {server}\nclient {client}");
 }
 
 /// Programs as Debian ships them; those with -c look at the bytes.
@@ -96,10 +86,7 @@ const CM_TOOLS: &[(&str, &str)] = &[
 /// Between containers that have no interface but their own loopback's.
 #[test]
 fn rdma_cm_needs_no_network_at_all() {
-    let lab = match Lab::of_users(&[30001, 30002]) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no containers: {why}"),
-    };
+    let lab = or_skip!(Lab::of_users(&[30001, 30002]));
     let policy = "[router]\nlisten = \"DIR/any\"\n[tenant.one]\nmatch = { uid = 30001 }\nvip = \
                   \"10.88.0.1\"\n[tenant.two]\nmatch = { uid = 30002 }\nvip = \"10.88.0.2\"\n";
     for options in [&[][..], &["--isolated"]] {
@@ -135,11 +122,7 @@ fn cm_tool(lab: &Lab, router: &Router, sides: [&str; 2], address: &str) {
     let tool = sides[0].split(' ').next().unwrap_or_default();
     assert!(
         rdmacm::has_served(tool, &server) && client.ok(),
-        "{sides:?}\nserver {:?}:\n{}\nclient {:?}:\n{}\n{:?}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "{sides:?}\nserver {server}\nclient {client}\n{:?}",
         router.sessions()
     );
 }
@@ -154,7 +137,7 @@ fn containers_of_two_users_in_namespaces_of_their_own() {
     let namespaces = |host: usize| {
         let kinds = ["user", "net", "mnt", "pid", "ipc"].map(|k| format!("/proc/self/ns/{k}"));
         let done = run(lab.command(host, &find("readlink").expect("readlink")).args(kinds), 20);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         done.output.lines().map(str::to_string).collect::<Vec<_>>()
     };
     let both = [namespaces(0), namespaces(1)];
@@ -206,19 +189,12 @@ fn containers_are_told_apart_by_their_networks_and_find_the_router_by_a_mount() 
         tool(&lab, words, [Some(router.socket("any")), None]);
     }
     // Each is who the kernel says, whatever socket it finds.
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     let done = run(&mut contained(&lab, 0, &pingpong, Some(&folder.join("tenant.gdrc"))), 60);
-    assert!(
-        !done.ok() && done.output.contains("no tenant of the policy is pid"),
-        "{}",
-        done.output
-    );
+    assert!(!done.ok() && done.output.contains("no tenant of the policy is pid"), "{done}");
     let done = run(&mut contained(&lab, 0, &pingpong, Some(Path::new("/nowhere"))), 60);
     assert!(
         !done.ok() && done.output.contains("no device: router '/nowhere': there is no such socket"),
-        "{}",
-        done.output
+        "{done}"
     );
 }

@@ -3,10 +3,10 @@
 
 use gdrcore_tests::ends::{connected_pair, pattern, succeed, Op};
 use gdrcore_tests::far_end::Far;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::Soft;
 use gdrcore_tests::supervisor::{kills, Supervised, TWO_PAIRS};
-use gdrcore_tests::tools::find;
+use gdrcore_tests::tools::installed;
 use std::time::{Duration, Instant};
 
 const FAR: &str = env!("CARGO_BIN_EXE_far_end");
@@ -15,7 +15,7 @@ const BYTES: usize = 5000;
 
 #[test]
 fn relayed_pairs_go_on_with_the_next_router_and_links_do_not_notice() {
-    let Some(bash) = find("bash") else { skip!("bash is not installed") };
+    let bash = or_skip!(installed("bash"));
     let mut router = Supervised::start(&bash, TWO_PAIRS, &["a", "b", "c", "d"]);
     let (direct, _one) = Far::stream(FAR, &router.device("a"), &router.device("b"));
     let (relayed, _other) = Far::stream(FAR, &router.device("c"), &router.device("d"));

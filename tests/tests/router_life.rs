@@ -208,7 +208,7 @@ fn a_session_that_the_router_ends_is_not_resumed() {
     let own = sessions.iter().find(|s| s.contains("\"tenant\":\"c\"")).expect("a session");
     let id = number(own, "session").expect("a number").to_string();
     let done = gdrcore_tests::tools::run(&mut router.asks(&["drop", &id]), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(failure(&mut x, &mut y).1.code, CauseCode::RouterLost as u32);
     assert_eq!(router.sessions().len(), 1);
 }

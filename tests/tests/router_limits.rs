@@ -2,11 +2,11 @@
 //! answers to other users.
 
 use gdrcore_net::via::proto::{feature, Envelope, Hello, Message};
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::process::descriptors;
 use gdrcore_tests::router::{hello, Raw, Router};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{find, is_root};
+use gdrcore_tests::tools::{as_root, installed};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -21,9 +21,7 @@ blocks = 100
 #[test]
 fn sessions_beyond_the_descriptors_are_sent_away_and_the_rest_is_served() {
     const MOST: usize = 128;
-    if find("prlimit").is_none() {
-        skip!("prlimit is not installed");
-    }
+    or_skip!(installed("prlimit"));
     let mut router = Router::start_with_descriptors(POLICY, MOST);
     let mut kept = Vec::new();
     let mut sent_away = 0;
@@ -65,9 +63,7 @@ fn of_too_many_connections_that_say_nothing_the_oldest_is_told_so() {
 
 #[test]
 fn another_user_is_not_answered() {
-    if !is_root() {
-        skip!("needs root");
-    }
+    or_skip!(as_root());
     let router = Router::start(POLICY);
     let admin = router.socket("admin");
     let mode = std::fs::metadata(&admin).expect("a socket").permissions().mode();

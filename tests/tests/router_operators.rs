@@ -5,8 +5,8 @@ use gdrcore_net::via::proto::{Hello, Message};
 use gdrcore_tests::patience::{limit, wait_for};
 use gdrcore_tests::router::{hello, Raw, Router, TWO};
 use gdrcore_tests::supervisor::folder;
-use gdrcore_tests::tools::{closed_to_others, find, is_root, run, scratch, Running};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{as_root, closed_to_others, find, is_root, run, scratch, Running};
+use gdrcore_tests::{library, or_skip, skip};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -179,9 +179,7 @@ fn whom_the_policy_names_may_ask_whether_the_router_lives_and_is_ready() {
 
 #[test]
 fn a_user_is_named_in_the_policy() {
-    if !is_root() {
-        skip!("the name of this user is not known");
-    }
+    or_skip!(as_root());
     let policy = |uid: &str| {
         format!("[router]\nlisten = \"DIR/any\"\n[tenant.me]\nmatch = {{ uid = \"{uid}\" }}\n")
     };
@@ -205,27 +203,25 @@ fn a_policy_is_checked_with_all_that_it_names() {
     };
     let listen = format!("[router]\nlisten = \"{shown}/router.gdrc\"\n");
     let done = check(&format!("{listen}[tenant.a]\nmatch = {{ netns = \"/proc/self/ns/net\" }}\n"));
-    assert!(done.ok() && done.output.is_empty(), "{}", done.output);
+    assert!(done.ok() && done.output.is_empty(), "{done}");
     let done = check(&format!(
         "{listen}metrics = \"192.0.2.9:9100\"\nmetrics_from = [\"192.0.2.0/24\"]\n[tenant.a]\n\
          match = {{ netns = \"{shown}/blue\" }}\n[tenant.b]\nmatch = {{ uid = \"no-such-user\" }}\n"
     ));
-    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
     for said in [
         format!("{}: line 3, column 11: address 192.0.2.9: ", file.display()),
         format!("line 6, column 19: netns '{shown}/blue': No such file"),
         "line 8, column 17: uid 'no-such-user': there is no user of this name".into(),
         format!("{}: 3 faults", file.display()),
     ] {
-        assert!(done.output.contains(&said), "no {said} in {}", done.output);
+        assert!(done.output.contains(&said), "no {said} in {done}");
     }
 }
 
 #[test]
 fn a_folder_is_checked_with_the_rights_of_the_user() {
-    if !is_root() {
-        skip!("only root can be two users");
-    }
+    or_skip!(as_root());
     if let Some(dir) = closed_to_others() {
         skip!("another user may not enter {}", dir.display());
     }
@@ -243,7 +239,7 @@ fn a_folder_is_checked_with_the_rights_of_the_user() {
         assert!(check(0).ok());
         let done = check(30_001);
         let said = format!("line 2, column 10: '{shown}/{path}': {why}");
-        assert!(!done.ok() && done.output.contains(&said), "{}", done.output);
+        assert!(!done.ok() && done.output.contains(&said), "{done}");
     }
     std::fs::remove_dir_all(&dir).expect("the folder");
 }

@@ -13,9 +13,9 @@ use gdrcore_tests::lab::Lab;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::router::{contained, number, Router};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::Soft;
-use gdrcore_tests::tools::{favoured, find, run, Done, Running};
+use gdrcore_tests::tools::{favoured, installed, run, Done, Running};
+use gdrcore_tests::{or_skip, skip};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
@@ -84,9 +84,9 @@ impl World {
     }
 
     /// A program of librdmacm in a tenant's container, or on the host without a router.
-    fn cm(&self, tenant: Option<&str>, words: &str) -> Option<Command> {
-        let (name, rest) = words.split_once(' ')?;
-        let program = find(name)?;
+    fn cm(&self, tenant: Option<&str>, words: &str) -> Result<Command, String> {
+        let (name, rest) = words.split_once(' ').unwrap_or((words, ""));
+        let program = installed(name)?;
         let socket = tenant.map(|t| self.router.socket(&format!("{t}/tenant.gdrc")));
         let host = if tenant.is_some() { 2 } else { 1 };
         let mut c = contained(&self.lab, host, &launcher(), socket.as_deref());
@@ -94,7 +94,7 @@ impl World {
             c.args(["--address", OUT]);
         }
         c.env("GDRC_VERBOSE", "1").arg(program).args(rest.split_whitespace());
-        Some(c)
+        Ok(c)
     }
 }
 
@@ -195,7 +195,7 @@ fn hostile_packets_from_outside_reach_nobody() {
         let mut c = world.lab.privileged(1, Path::new(FORGER));
         let from = format!("{from}:{port}");
         let done = run(c.args([&from, &to, &qpn.to_string(), &count.to_string()]).args(bad), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     let counts = |name: &str, n: u64| {
         wait_for(60, name, || world.wire(name) >= n);
@@ -227,7 +227,7 @@ fn hostile_packets_from_outside_reach_nobody() {
 }
 
 /// Runs a server and a client; `of`: their tenants.
-fn pair(world: &World, of: [Option<&str>; 2], words: [&str; 2]) -> Option<[Done; 2]> {
+fn pair(world: &World, of: [Option<&str>; 2], words: [&str; 2]) -> Result<[Done; 2], String> {
     let mut server = Running::start(&mut world.cm(of[0], words[0])?);
     match of[0] {
         Some(_) => wait_for(60, "the server does not listen", || {
@@ -241,18 +241,14 @@ fn pair(world: &World, of: [Option<&str>; 2], words: [&str; 2]) -> Option<[Done;
         ),
     }
     let client = Running::start(&mut world.cm(of[1], words[1])?).finish(LIMIT);
-    Some([server.finish(LIMIT), client])
+    Ok([server.finish(LIMIT), client])
 }
 
 fn well(world: &World, done: &[Done; 2]) {
     let [server, client] = done;
     assert!(
         server.ok() && client.ok(),
-        "server {:?}:\n{}\nclient {:?}:\n{}\n{}",
-        server.status,
-        server.output,
-        client.status,
-        client.output,
+        "server {server}\nclient {client}\n{}",
         world.router.ask("status").output
     );
 }
@@ -263,16 +259,16 @@ fn a_published_port_is_asked_from_outside() {
     let of = [Some("blue"), None];
     let words =
         ["rping -s -p 7174 -C 20 -V -S 900", "rping -c -a 192.0.2.1 -p 7174 -C 20 -V -S 900"];
-    let Some(done) = pair(&world, of, words) else { skip!("rping is not installed") };
+    let done = or_skip!(pair(&world, of, words));
     well(&world, &done);
     // Datagrams, too.
     let words = ["udaddy -C 20 -S 900", "udaddy -s 192.0.2.1 -C 20 -S 900"];
-    let Some(done) = pair(&world, of, words) else { skip!("udaddy is not installed") };
+    let done = or_skip!(pair(&world, of, words));
     well(&world, &done);
     // Another port is nobody's there, although a session of the tenant is.
     let _blue = world.device("blue");
     let before = world.wire("bad_address");
-    let Some(mut c) = world.cm(None, "rping -c -a 192.0.2.1 -p 7175 -C 2") else { return };
+    let mut c = or_skip!(world.cm(None, "rping -c -a 192.0.2.1 -p 7175 -C 2"));
     let mut asks = Running::start(&mut c);
     wait_for(60, "the request does not come", || world.wire("bad_address") > before);
     asks.kill();
@@ -284,9 +280,9 @@ fn a_tenant_asks_a_plain_endpoint() {
     let world = world!();
     let of = [None, Some("blue")];
     let words = ["rping -s -a 192.0.2.7 -C 20 -V -S 900", "rping -c -a 192.0.2.7 -C 20 -V -S 900"];
-    let Some(done) = pair(&world, of, words) else { skip!("rping is not installed") };
+    let done = or_skip!(pair(&world, of, words));
     well(&world, &done);
     let words = ["udaddy -b 192.0.2.7 -C 20 -S 900", "udaddy -s 192.0.2.7 -C 20 -S 900"];
-    let Some(done) = pair(&world, of, words) else { skip!("udaddy is not installed") };
+    let done = or_skip!(pair(&world, of, words));
     well(&world, &done);
 }

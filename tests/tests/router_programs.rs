@@ -7,7 +7,7 @@ use gdrcore_tests::ends::pattern;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::tools::{compile, find, run, scratch, Done, Running};
 use gdrcore_tests::two_hosts::{succeeded, Setup, TwoHosts, PAIRS};
-use gdrcore_tests::{library, patience, skip};
+use gdrcore_tests::{library, or_skip, patience, skip};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -45,10 +45,7 @@ const BY_CM: &[[&str; 2]] = &[
 
 macro_rules! world {
     ($setup:expr) => {
-        match TwoHosts::with(&$setup) {
-            Ok(world) => world,
-            Err(why) => skip!("no containers: {why}"),
-        }
+        or_skip!(TwoHosts::with(&$setup))
     };
 }
 
@@ -56,15 +53,15 @@ macro_rules! world {
 fn by_tcp(world: &TwoHosts, words: &str, tenants: [&str; 2]) {
     let client = format!("{words} {{S}}");
     match world.run_by_tcp([words, &client], tenants, &[], &[]) {
-        Some(done) => succeeded(words, &done, world),
-        None => println!("{words}: not installed"),
+        Ok(done) => succeeded(words, &done, world),
+        Err(why) => println!("{why}"),
     }
 }
 
 fn by_cm(world: &TwoHosts, sides: &[&str; 2], tenants: [&str; 2]) {
     match world.run(*sides, tenants) {
-        Some(done) => succeeded(sides[1], &done, world),
-        None => println!("{}: not installed", sides[1]),
+        Ok(done) => succeeded(sides[1], &done, world),
+        Err(why) => println!("{why}"),
     }
 }
 
@@ -140,8 +137,8 @@ fn sees_what_it_should(world: &TwoHosts) {
     let words = ["/bin/sh", "-c", "grep CapEff /proc/self/status; ls -a /run/gdrcore /dev"];
     let done = run(&mut world.command("blue", &words.map(str::to_string), &[], &[]), 60);
     let has = |text: &str| done.output.contains(text);
-    assert!(done.ok() && has("0000000000000000") && has("tenant.gdrc"), "{}", done.output);
-    assert!(!has("infiniband") && !has("admin"), "{}", done.output);
+    assert!(done.ok() && has("0000000000000000") && has("tenant.gdrc"), "{done}");
+    assert!(!has("infiniband") && !has("admin"), "{done}");
 }
 
 /// All programs, each between one pair; all pairs.
@@ -214,9 +211,7 @@ fn open_mpi_over_all_four() {
     let done: Done = rank.finish(Duration::from_secs(120));
     assert!(
         done.ok() && done.output.contains("ok 4 ranks"),
-        "{:?} {}\n{:?}",
-        done.status,
-        done.output,
+        "{done}\n{:?}",
         started.iter().map(|s| s.output()).collect::<Vec<_>>()
     );
     wire_is_clean(&world);
@@ -242,7 +237,7 @@ fn the_demo_of_the_router() {
     // What this machine lacks for it.
     drop(world!(Setup { more: &[], network: true, maker: Maker::Namespaces }));
     let done = demo(&library::examples(), &[], &[]);
-    assert!(done.ok(), "{:?}\n{}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     let mut lines = vec![
         "container gold on host b, 10.99.0.4: no capability, no /dev/infiniband",
         "checked: 528894 bytes read and 322893 bytes written by RDMA are the same at both ends",
@@ -254,14 +249,14 @@ fn the_demo_of_the_router() {
         None => lines.push("skipped: perftest is not installed"),
     }
     for line in lines {
-        assert!(done.output.contains(line), "no '{line}' in {}", done.output);
+        assert!(done.output.contains(line), "no '{line}' in {done}");
     }
     // Where something is missing it says so, and fails.
     let done = demo(Path::new("/nowhere"), &[], &[]);
     assert_eq!(done.code(), Some(1));
-    assert!(done.output.contains("/nowhere/gdrcore-routerd is not there"), "{}", done.output);
+    assert!(done.output.contains("/nowhere/gdrcore-routerd is not there"), "{done}");
     let done = demo(Path::new("/nowhere"), &["--far"], &[]);
-    assert!(done.code() == Some(2) && done.output.contains("'--far'"), "{}", done.output);
+    assert!(done.code() == Some(2) && done.output.contains("'--far'"), "{done}");
 }
 
 /// The same in remote mode, with host memory and with a GPU's: the router has the device and the
@@ -273,13 +268,13 @@ fn the_demo_of_the_router_in_remote_mode() {
     let gpu = [("GPU", "b7:00.0"), ("FAKECUDA_DEVICES", "0000:b7:00.0"), ("LD_LIBRARY_PATH", fake)];
     for (environment, kind) in [(&[][..], "shared memory"), (&gpu[..], "cuda:b7:00.0 memory")] {
         let done = demo(&library::examples(), &["--remote"], environment);
-        assert!(done.ok(), "{:?}\n{}", done.status, done.output);
+        assert!(done.ok(), "{done}");
         for line in [
             kind,
             "checked: 528894 bytes read and 322893 bytes written by RDMA are the same at both ends",
             "demo: passed",
         ] {
-            assert!(done.output.contains(line), "no '{line}' in {}", done.output);
+            assert!(done.output.contains(line), "no '{line}' in {done}");
         }
     }
 }

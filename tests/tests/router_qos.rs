@@ -53,7 +53,7 @@ weight = 100
 /// What `routerctl tenants` says.
 fn tenants(router: &Router) -> String {
     let done = router.ask("tenants");
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     done.output
 }
 
@@ -87,7 +87,7 @@ fn set(router: &Router, words: &[&str]) -> Done {
 
 fn must_set(router: &Router, words: &[&str]) {
     let done = set(router, words);
-    assert!(done.ok(), "{words:?}: {}", done.output);
+    assert!(done.ok(), "{words:?}: {done}");
 }
 
 /// A process of a tenant that sends without end to one of the sink, and both.
@@ -362,7 +362,7 @@ fn who_may_not_set_sets_nothing_and_who_may_is_told_what_is_wrong() {
         (&["one", "tx_rate=1Mbit", "colour=red"], "no such limit: colour"),
     ] {
         let done = set(&router, words);
-        assert!(!done.ok() && done.output.contains(why), "{words:?} {}", done.output);
+        assert!(!done.ok() && done.output.contains(why), "{words:?} {done}");
     }
     let line = tenant(&router, "one");
     assert!(line.contains("\"tx_rate\":null") && number(&line, "weight") == 1, "{line}");
@@ -378,11 +378,11 @@ fn who_may_not_set_sets_nothing_and_who_may_is_told_what_is_wrong() {
             run(ask.uid(30001), 60)
         };
         let (kept_out, sent_away) = (stranger(0o600), stranger(0o666));
-        assert!(!kept_out.ok() && kept_out.output.contains("ermission"), "{}", kept_out.output);
+        assert!(!kept_out.ok() && kept_out.output.contains("ermission"), "{kept_out}");
         let words = "only root and its own user may ask";
         // It may notice while it asks.
         let is_told = [words, "Broken pipe", "reset"].iter().any(|w| sent_away.output.contains(w));
-        assert!(!sent_away.ok() && is_told, "{}", sent_away.output);
+        assert!(!sent_away.ok() && is_told, "{sent_away}");
         assert_eq!(number(&tenant(&router, "one"), "weight"), 1);
     }
     must_set(&router, &["one", "tx_rate=1Mbit", "weight=3", "metered=true"]);
@@ -427,7 +427,7 @@ fn a_top_shows_what_goes() {
     top.finish(LIMIT);
     let once = run(&mut router.asks(&["top", "--once"]), 60);
     let names = once.output.lines().skip(1).filter_map(|l| l.split_whitespace().next());
-    assert!(once.ok() && names.eq(["one", "two", "four", "sink"]), "{}", once.output);
+    assert!(once.ok() && names.eq(["one", "two", "four", "sink"]), "{once}");
 }
 
 /// `gdrcore top` has the sessions beside the devices (docs/using/TOP.md).

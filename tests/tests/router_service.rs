@@ -8,8 +8,8 @@ use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{hello, Raw, Router};
 use gdrcore_tests::source::root;
 use gdrcore_tests::supervisor::{folder, listener, supervised};
-use gdrcore_tests::tools::{find, run, scratch};
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::tools::{installed, run, scratch};
+use gdrcore_tests::{library, or_skip};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn who_is_left_at_the_end_of_a_drain_is_served_by_the_next_router() {
     let (mut x, mut y) = connected_pair(a.dev(), b.dev());
     write(&mut x, &mut y, 1);
     let done = run(&mut router.asks(&["drain", "--for", "300ms"]), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     wait_for(60, "it does not end", || !router.running().still_runs());
     router.restart();
     (2..5).for_each(|n| write(&mut x, &mut y, n));
@@ -124,7 +124,7 @@ fn a_program_of_another_version_is_told_both_ranges() {
 
 #[test]
 fn sockets_of_a_supervisor_outlive_the_router() {
-    let Some(bash) = find("bash") else { skip!("bash is not installed") };
+    let bash = or_skip!(installed("bash"));
     let dir = folder("sockets");
     let dir = dir.as_path();
     let (a, at) = (dir.join("a"), gdrcore_tests::place::loopback(7, 77));
@@ -196,7 +196,7 @@ fn a_supervisor_is_told_that_the_router_is_ready_lives_and_ends() {
 
 #[test]
 fn the_units_are_what_systemd_takes() {
-    let Some(analyze) = find("systemd-analyze") else { skip!("systemd-analyze is not installed") };
+    let analyze = or_skip!(installed("systemd-analyze"));
     let dir = scratch("router-units");
     let routerd = library::router().join("gdrcore-routerd");
     let mut files = Vec::new();
@@ -211,5 +211,5 @@ fn the_units_are_what_systemd_takes() {
     }
     let done = run(Command::new(&analyze).args(["verify", "--man=no"]).args(&files), 60);
     let ours: Vec<&str> = done.output.lines().filter(|l| l.contains("gdrcore")).collect();
-    assert!(done.ok() && ours.is_empty(), "{}", done.output);
+    assert!(done.ok() && ours.is_empty(), "{done}");
 }

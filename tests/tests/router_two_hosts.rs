@@ -10,9 +10,9 @@ use gdrcore_net::via::proto::Route;
 use gdrcore_testkit::icrc::check_exact;
 use gdrcore_tests::forge::datagram;
 use gdrcore_tests::sniffed::{packets, sniff};
-use gdrcore_tests::tools::{find, run, Running};
+use gdrcore_tests::tools::{installed, run, Running};
 use gdrcore_tests::two_hosts::{succeeded, TwoHosts, BLOCKS, HOSTS, STRANGER};
-use gdrcore_tests::{library, patience, skip};
+use gdrcore_tests::{library, or_skip, patience, skip};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 macro_rules! world {
     ($more:expr) => {
-        match TwoHosts::new($more) {
-            Ok(world) => world,
-            Err(why) => skip!("no hosts: {why}"),
-        }
+        or_skip!(TwoHosts::new($more))
     };
 }
 
@@ -34,9 +31,7 @@ fn a_limit_counts_on_the_way_to_another_host() {
     // 13 MB, of which 256 KiB go at once.
     let sides = ["ib_send_bw -R -F -n 200", "ib_send_bw -R -F -n 200 {S}"];
     let began = Instant::now();
-    let Some(done) = world.run(sides, ["green", "blue"]) else {
-        skip!("ib_send_bw is not installed")
-    };
+    let done = or_skip!(world.run(sides, ["green", "blue"]));
     succeeded(sides[1], &done, &world);
     let sent = 200.0 * 65536.0;
     assert!(began.elapsed().as_secs_f64() > (sent - 300e3) / 4e6 * 0.9, "{:?}", began.elapsed());
@@ -68,7 +63,7 @@ fn on_the_wire_is_plain_roce_that_says_whose_it_is() {
     let file = world.routers[0].dir().join("capture");
     let mut dump = sniff(&world.lab, 0, Path::new(env!("CARGO_BIN_EXE_sniffer")), &file);
     let sides = ["rping -s -C 20 -V -S 900", "rping -c -a {S} -C 20 -V -S 900"];
-    let Some(done) = world.run(sides, ["green", "blue"]) else { skip!("rping is not installed") };
+    let done = or_skip!(world.run(sides, ["green", "blue"]));
     succeeded(sides[1], &done, &world);
     let (mut seen, mut of) = (0, [0, 0]);
     patience::wait_for(60, "the capture has no packets of both", || {
@@ -107,7 +102,7 @@ fn nothing_that_is_forged_arrives_and_a_flood_hits_its_victim_alone() {
         let from = format!("{from}:{}", port_of(block));
         let mut c = world.lab.privileged(0, Path::new(env!("CARGO_BIN_EXE_forger")));
         let done = run(c.args([&from, &to, &qpn.to_string(), &count.to_string()]).args(bad), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     let counts = |name: &str, n: u64| {
         patience::wait_for(60, name, || world.wire(1, name) >= n);
@@ -138,7 +133,7 @@ fn nothing_that_is_forged_arrives_and_a_flood_hits_its_victim_alone() {
     }
     // Gold reads nothing. Green's bytes are looked at meanwhile.
     let words = ["rping -s -C 200 -V -S 3000", "rping -c -a 10.99.0.3 -C 200 -V -S 3000"];
-    let Some(mut server) = world.cm("green", words[0]) else { skip!("rping is not installed") };
+    let mut server = or_skip!(world.cm("green", words[0]));
     let mut server = Running::start(&mut server);
     world.wait_for_listener("green", &mut server);
     let client = Running::start(&mut world.cm("blue", words[1]).expect("rping"));
@@ -158,15 +153,13 @@ fn nobody_else_sends_as_the_router_where_the_rule_is_in_force() {
         std::fs::write(&file, rule).expect("a file");
         run(world.lab.privileged(0, Path::new("nft")).arg("-f").arg(&file), 60)
     };
-    if find("nft").is_none() {
-        skip!("no nft (nftables)");
-    }
+    or_skip!(installed("nft"));
     // It looks before it takes the address, which the other one has.
     let policy = world.routers[0].dir().join("policy.toml");
     let start = |word: &str| {
         let mut c = world.lab.privileged(0, &library::router().join("gdrcore-routerd"));
         let done = run(c.args(["--firewall", word]).arg(&policy), 60);
-        assert!(!done.ok(), "{}", done.output);
+        assert!(!done.ok(), "{done}");
         done.output
     };
     let taken = "another program has the address";
@@ -185,7 +178,7 @@ fn nobody_else_sends_as_the_router_where_the_rule_is_in_force() {
     assert!(!output.contains("firewall") && output.contains(taken), "{output}");
     // The router itself may send.
     let sides = ["rping -s -C 10 -V -S 900", "rping -c -a {S} -C 10 -V -S 900"];
-    if let Some(done) = world.run(sides, ["green", "blue"]) {
+    if let Ok(done) = world.run(sides, ["green", "blue"]) {
         succeeded(sides[1], &done, &world);
     }
     // To a rule for another user, all here are others.
@@ -197,7 +190,7 @@ fn nobody_else_sends_as_the_router_where_the_rule_is_in_force() {
         let mut c = world.lab.privileged(0, Path::new(env!("CARGO_BIN_EXE_forger")));
         let (from, to) = (format!("{}:{}", HOSTS[0], port_of(700)), format!("{}:4791", HOSTS[1]));
         let done = run(c.args([&from, &to, "20000", "5"]), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     };
     forge();
     assert!(in_force("flush ruleset\n").ok());
@@ -242,7 +235,7 @@ fn a_host_that_dies_is_told_of_after_a_while_and_comes_back() {
     assert!(world.routers[0].ask("hosts").output.contains("\"answers\":false"));
     world.routers[1].restart();
     let sides = ["rping -s -C 10 -V -S 900", "rping -c -a {S} -C 10 -V -S 900"];
-    let Some(done) = world.run(sides, ["green", "blue"]) else { skip!("rping is not installed") };
+    let done = or_skip!(world.run(sides, ["green", "blue"]));
     succeeded(sides[1], &done, &world);
     assert_eq!(ask(green, to), Ok(false), "it has answered");
 }

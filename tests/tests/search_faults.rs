@@ -2,16 +2,16 @@
 //! away what they do not need.
 
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
 use gdrcore_tests::tools::{loopback, run, scratch, Done};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
-fn program(test: &str, place: u32) -> Option<Program> {
+fn program(test: &str, place: u32) -> Result<Program, String> {
     Program::new("search", test, loopback(103, place))
 }
 
@@ -33,8 +33,8 @@ fn search(p: &Program, options: &[&str], words: &[&str]) -> Vec<(String, String)
         })
         .collect();
     let code = if sets.is_empty() { 0 } else { 1 };
-    assert_eq!(done.code(), Some(code), "{}", done.output);
-    assert!(done.output.contains(&format!("{} sets of faults", sets.len())), "{}", done.output);
+    assert_eq!(done.code(), Some(code), "{done}");
+    assert!(done.output.contains(&format!("{} sets of faults", sets.len())), "{done}");
     sets
 }
 
@@ -44,7 +44,7 @@ fn pair(end: &str, rules: &str) -> (String, String) {
 
 #[test]
 fn a_call_whose_failure_is_not_checked_is_found() {
-    let Some(p) = program("search-call", 20) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-call", 20));
     assert_eq!(search(&p, &["--search-faults", "0"], &["right"]), []);
     let rule = "call ibv_reg_mr nth 2 errno ENOMEM";
     let found = search(&p, &["--search-faults", "0"], &["unchecked"]);
@@ -52,12 +52,12 @@ fn a_call_whose_failure_is_not_checked_is_found() {
     // The line repeats it, with the options of the launcher before the faults.
     let done = run_long(&p, &["--fault", rule, "--seed", "1"], &["unchecked"]);
     let signal = done.status.expect("it ended").signal();
-    assert_eq!(signal, Some(libc::SIGSEGV), "{}", done.output);
+    assert_eq!(signal, Some(libc::SIGSEGV), "{done}");
 }
 
 #[test]
 fn the_one_fault_that_each_program_cannot_take_is_found() {
-    let Some(p) = program("search-each", 27) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-each", 27));
     for (program, end, rule) in [
         ("device", "signal 11", "call ibv_open_device nth 1 errno ENOMEM"),
         ("domain", "signal 11", "call ibv_alloc_pd nth 1 errno ENOMEM"),
@@ -99,7 +99,7 @@ fn logs(p: &Program, runs: usize, rules: &str, words: &[&str]) -> Vec<Vec<String
     let of_run = |_| {
         let options = ["--fault", rules, "--seed", "7", "--fault-log", words[0]];
         let done = run_long(p, &options, words);
-        assert!(done.code().is_some(), "{}", done.output);
+        assert!(done.code().is_some(), "{done}");
         let text = std::fs::read_to_string(&log).expect("faults");
         std::fs::remove_file(&log).expect("removed");
         let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
@@ -112,7 +112,7 @@ fn logs(p: &Program, runs: usize, rules: &str, words: &[&str]) -> Vec<Vec<String
 /// Each of the three keeps the others busy.
 #[test]
 fn a_hundred_runs_of_three_programs_have_the_same_faults() {
-    let Some(p) = program("search-same", 28) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-same", 28));
     let p = &p;
     std::thread::scope(|s| {
         for (rules, word) in [
@@ -131,7 +131,7 @@ fn a_hundred_runs_of_three_programs_have_the_same_faults() {
 
 #[test]
 fn a_program_that_waits_for_ever_is_found() {
-    let Some(p) = program("search-hang", 21) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-hang", 21));
     let timeout = (10 * patience::factor()).to_string();
     let found = search(&p, &["--search-faults", "0", "--timeout", &timeout], &["hang"]);
     // A run that the machine does not let end in time is another one.
@@ -141,7 +141,7 @@ fn a_program_that_waits_for_ever_is_found() {
 
 #[test]
 fn the_faults_of_a_seed_are_reduced_to_those_that_are_needed() {
-    let Some(p) = program("search-lost", 22) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-lost", 22));
     let rules = "loss message rate 40% type UC; loss type RC rate 1%";
     let found = search(&p, &["--search-faults", "12", "--fault", rules], &["lost"]);
     let rules = "loss message type UC qp 1 nth 7; loss message type UC qp 1 nth 12";
@@ -150,7 +150,7 @@ fn the_faults_of_a_seed_are_reduced_to_those_that_are_needed() {
 
 #[test]
 fn no_process_of_a_run_is_left() {
-    let Some(p) = program("search-left", 23) else { skip!("no cc or libibverbs headers") };
+    let p = or_skip!(program("search-left", 23));
     assert_eq!(search(&p, &["--search-faults", "2"], &["left", "file"]), []);
     if let Ok(file) = File::open(p.dir.join("file")) {
         gdrcore_tests::patience::wait_for(60, "a process holds the file", || {
@@ -187,23 +187,19 @@ fn a_failure_without_faults_is_none_of_faults() {
     let options = ["--search-faults", "2", "--stats", "--path", "udp", "--fault", "loss"];
     let mut c = command(Some(&own), &options, "sh");
     let done = run(c.args(["-c", script]).current_dir(&*dir), 60);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
     let again = format!("gdrcore-run --address {own} --stats --path udp -- sh -c '{script}'");
     let line = format!("gdrcore-run: exit status 3: {again}");
-    assert!(done.output.lines().any(|l| l == line), "{}", done.output);
-    assert!(done.output.contains("3 runs, 1 sets"), "{}", done.output);
+    assert!(done.output.lines().any(|l| l == line), "{done}");
+    assert!(done.output.contains("3 runs, 1 sets"), "{done}");
 }
 
 #[test]
 fn a_program_that_fails_without_faults_is_refused() {
     let own = loopback(103, 24);
     let done = run(&mut command(Some(&own), &["--search-faults", "3"], "false"), 60);
-    assert_eq!(done.code(), Some(125), "{}", done.output);
-    assert!(
-        done.output.contains("without faults the program has exit status 1"),
-        "{}",
-        done.output
-    );
+    assert_eq!(done.code(), Some(125), "{done}");
+    assert!(done.output.contains("without faults the program has exit status 1"), "{done}");
     let done = run(&mut command(Some(&own), &["--search-faults", "3"], "/nonexistent/x"), 60);
-    assert_eq!(done.code(), Some(125), "{}", done.output);
+    assert_eq!(done.code(), Some(125), "{done}");
 }

@@ -512,7 +512,7 @@ fn perf_writes_shared_memory_and_finds_every_byte() {
         for mem in ["shared", "host"] {
             let done = start(&[test, &["-d", &name(2), "-p", "19961", "--mem", mem, &to]].concat())
                 .finish(LIMIT);
-            assert!(done.ok(), "{test:?} {mem}: {:?} {}", done.status, done.output);
+            assert!(done.ok(), "{test:?} {mem}: {done}");
         }
     }
     // The target is killed while it is written: the client must report that and end.
@@ -535,5 +535,5 @@ fn perf_writes_shared_memory_and_finds_every_byte() {
     wait_for(60, "the client to be at work", at_work);
     drop(server);
     let done = client.finish(LIMIT);
-    assert!(!done.ok() && done.code().is_some(), "{:?} {}", done.status, done.output);
+    assert!(!done.ok() && done.code().is_some(), "{done}");
 }

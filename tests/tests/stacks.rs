@@ -2,17 +2,14 @@
 
 use gdrcore_tests::dropin::command;
 use gdrcore_tests::ends::{connected_pair, succeed, Op};
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch};
-use std::path::Path;
+use gdrcore_tests::tools::{compile, loopback, run, scratch, verbs_compiler};
 
 /// The C library takes thread-local variables from the stacks of the library's threads too.
 #[test]
 fn programs_may_have_large_thread_local_variables() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no compiler, or no headers of libibverbs");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("tls");
     for (k, kib) in [64, 256, 400, 1024, 8192].into_iter().enumerate() {
         let size = format!("-DTLS={}", kib << 10);
@@ -20,7 +17,7 @@ fn programs_may_have_large_thread_local_variables() {
         for path in ["auto", "udp"] {
             let mut program = command(&program, &loopback(161, 1 + k as u32));
             let done = run(program.env("GDRC_PATH", path), 60);
-            assert!(done.ok() && done.output.contains("ok"), "{kib} KiB: {}", done.output);
+            assert!(done.ok() && done.output.contains("ok"), "{kib} KiB: {done}");
         }
     }
 }

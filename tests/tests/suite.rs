@@ -9,7 +9,7 @@ fn suite(device: &str, peer: &str, engines: u32) {
     let done = run(&mut suite, 300);
     let said = done.output.lines().find(|l| l.contains(" passed, ")).unwrap_or("no result");
     println!("suite over {device}, {engines} engines: {said}");
-    assert!(done.ok() && said.contains(" 0 failed"), "{}", done.output);
+    assert!(done.ok() && said.contains(" 0 failed"), "{done}");
 }
 
 #[test]
@@ -35,5 +35,5 @@ fn a_missing_device_is_named() {
     let done =
         run(Command::new(env!("CARGO_BIN_EXE_suite")).args(["--device", "soft:192.0.2.99"]), 60);
     assert_eq!(done.code(), Some(3));
-    assert!(done.output.contains("192.0.2.99"), "{}", done.output);
+    assert!(done.output.contains("192.0.2.99"), "{done}");
 }

@@ -12,7 +12,7 @@ fn address(last: u32) -> String {
 fn eight_processes_of_one_address_come_go_and_are_killed() {
     let done = run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["8", "6", &address(1)]), 120);
     println!("{}", done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]
@@ -23,11 +23,10 @@ fn without_steering_processes_forward_packets() {
     if done.output.contains("no seccomp here") {
         gdrcore_tests::skip!("this kernel has no seccomp filters");
     }
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert!(
         done.output.contains("the kernel does not steer packets"),
-        "no member reported it: {}",
-        done.output
+        "no member reported it: {done}"
     );
 }
 
@@ -36,5 +35,5 @@ fn processes_that_are_stopped_for_a_while_lose_nothing() {
     let done =
         run(Command::new(env!("CARGO_BIN_EXE_swarm")).args(["8", "6", &address(3), "stops"]), 120);
     println!("{}", done.output);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

@@ -1,10 +1,12 @@
 //! The devices' files below `/sys` and `/dev`, as seen by programs under `gdrcore-run` and by their
 //! children.
 
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::rdmacm::command;
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
 use std::process::Command;
 
 /// A program on an address of this test's own.
@@ -16,7 +18,7 @@ fn on(last: u32, program: &str) -> Option<Command> {
 fn shell(last: u32, script: &str) -> String {
     let mut c = on(last, "sh").expect("a shell");
     let done = run(c.args(["-ec", script]), 30);
-    assert!(done.ok(), "{script}: {:?} {}", done.status, done.output);
+    assert!(done.ok(), "{script}: {done}");
     done.output
 }
 
@@ -27,7 +29,7 @@ fn every_call_of_the_c_library_finds_the_files() {
     let run_it = |program: &std::path::Path| {
         let done =
             run(command(Some(&loopback(110, 1)), &[], program).args(["gdrc0", "uverbs0"]), 60);
-        assert!(done.ok() && done.output.contains("ok"), "{:?} {}", done.status, done.output);
+        assert!(done.ok() && done.output.contains("ok"), "{done}");
     };
     run_it(&plain);
     // A child of a program, neither of which uses libibverbs.
@@ -42,9 +44,7 @@ fn every_call_of_the_c_library_finds_the_files() {
 
 #[test]
 fn the_files_agree_with_ibv_devinfo() {
-    if find("ibv_devinfo").is_none() {
-        skip!("no ibv_devinfo (ibverbs-utils)");
-    }
+    or_skip!(installed("ibv_devinfo"));
     let info = run(on(2, "ibv_devinfo").expect("looked for").arg("-v"), 20).output;
     let field = |name: &str| -> String {
         let line = info.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
@@ -113,9 +113,7 @@ fn shells_and_their_tools_find_the_files() {
 /// A shell's children have not opened the device; a ping-pong has it and polls it.
 #[test]
 fn counters_are_those_of_all_processes_of_an_address() {
-    if find("ibv_rc_pingpong").is_none() {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)");
-    }
+    or_skip!(installed("ibv_rc_pingpong"));
     let ping_pong = |last: u32, to: Option<&str>| {
         let mut c = on(last, "ibv_rc_pingpong").expect("looked for");
         Running::start(c.args(["-g", "0", "-n", "1000000000"]).args(to))
@@ -140,13 +138,11 @@ fn counters_are_those_of_all_processes_of_an_address() {
 
 #[test]
 fn a_counter_is_that_of_the_process_that_reads() {
-    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no <infiniband/verbs.h> (libibverbs-dev)");
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("sysfs-counters");
     let program = compile("cc", "verbs", &dir, &["-libverbs"]);
     let done = run(command(Some(&loopback(110, 4)), &[], program).arg("counters"), 30);
-    assert!(done.ok(), "{:?} {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(
         shell(4, "cat /sys/class/infiniband/gdrc0/ports/1/hw_counters/rdma_writes").trim(),
         "0"

@@ -1,8 +1,8 @@
 //! Rules of this repository that a machine can check: sizes, unsafe code, names, deliberate faults.
 
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::{code, files, is_test_only, relative, root, without_tests, words};
-use gdrcore_tests::tools::{find, run};
+use gdrcore_tests::tools::{installed, run};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -232,7 +232,7 @@ fn every_unsafe_block_has_its_proof() {
 /// silently prove nothing.
 #[test]
 fn every_deliberate_fault_has_its_place_in_the_sources() {
-    let Some(python) = find("python3") else { skip!("no python3") };
+    let python = or_skip!(installed("python3"));
     let done = run(Command::new(python).arg(root().join("scripts/mutate.py")).arg("--stale"), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }

@@ -3,10 +3,12 @@
 
 use gdrcore_tests::dropin::{free_port, start_server};
 use gdrcore_tests::launched::Program;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience;
 use gdrcore_tests::rdmacm::{command, Pair};
-use gdrcore_tests::skip;
-use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Running};
+use gdrcore_tests::tools::{
+    compile, find, installed, loopback, run, scratch, verbs_compiler, Running,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Deref;
@@ -81,8 +83,8 @@ impl Deref for Traced {
 }
 
 impl Traced {
-    /// `None`: as [`Program::new`].
-    fn new(test: &str, place: u32) -> Option<Traced> {
+    /// An error: as [`Program::new`].
+    fn new(test: &str, place: u32) -> Result<Traced, String> {
         Program::new("traced", test, loopback(224, place)).map(Traced)
     }
 
@@ -90,7 +92,7 @@ impl Traced {
     fn trace(&self, options: &[&str], how: &[&str]) -> (String, Vec<String>) {
         let all: Vec<&str> = ["--trace=file"].into_iter().chain(options.iter().copied()).collect();
         let done = self.run(&all, how);
-        assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
+        assert!(done.ok() && done.output.contains("ok\n"), "{done}");
         let qp = done.output.lines().find_map(|l| l.strip_prefix("qp ")).expect("numbers");
         (self.read("file"), qp.split(' ').map(str::to_string).collect())
     }
@@ -107,7 +109,7 @@ impl Traced {
 
 #[test]
 fn each_call_has_a_line_with_its_arguments_and_its_result() {
-    let Some(t) = Traced::new("trace-pair", 1) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-pair", 1));
     let (text, n) = t.trace(&[], &["pair"]);
     let [a, b, lkey, rkey, memory] = &n[..] else { panic!("{n:?}") };
     let calls = calls(&text);
@@ -210,7 +212,7 @@ fn each_call_has_a_line_with_its_arguments_and_its_result() {
 
 #[test]
 fn requests_that_are_built_and_polls_by_an_extended_queue_are_listed() {
-    let Some(t) = Traced::new("trace-built", 2) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-built", 2));
     let (text, n) = t.trace(&[], &["built"]);
     let calls = calls(&text);
     in_order(
@@ -239,7 +241,7 @@ fn requests_that_are_built_and_polls_by_an_extended_queue_are_listed() {
 
 #[test]
 fn a_filter_chooses_calls_objects_and_threads() {
-    let Some(t) = Traced::new("trace-filter", 3) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-filter", 3));
     let names = |filter: &str| -> Vec<String> {
         let (text, _) = t.trace(&["--trace-filter", filter], &["pair"]);
         calls(&text).into_iter().map(|c| c.name).collect()
@@ -260,18 +262,18 @@ fn a_filter_chooses_calls_objects_and_threads() {
         ("qp=x", "'x': not a number"),
     ] {
         let done = t.run(&["--trace", "--trace-filter", filter], &["pair"]);
-        assert!(done.code() == Some(125) && done.output.contains(why), "{filter}: {}", done.output);
+        assert!(done.code() == Some(125) && done.output.contains(why), "{filter}: {done}");
         // By the variable alone the filter counts as not set.
         let mut c = t.command(&["--trace"], &["pair"]);
         let done = run(c.env("GDRC_TRACE_FILTER", filter), 60);
-        assert!(done.ok() && done.output.contains(why), "{filter}: {}", done.output);
-        assert!(done.output.contains("ibv_alloc_pd("), "{}", done.output);
+        assert!(done.ok() && done.output.contains(why), "{filter}: {done}");
+        assert!(done.output.contains("ibv_alloc_pd("), "{done}");
     }
 }
 
 #[test]
 fn lines_are_there_however_the_process_ends() {
-    let Some(t) = Traced::new("trace-ends", 4) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-ends", 4));
     // `_exit`, a signal that no handler sees, and one that ends a sleeping program.
     for (how, signal) in [("exit", None), ("kill", Some(9)), ("wait", Some(libc::SIGTERM))] {
         let mut running = Running::start(&mut t.command(&["--trace=file"], &[how]));
@@ -280,14 +282,14 @@ fn lines_are_there_however_the_process_ends() {
             running.signal(libc::SIGTERM);
         }
         let done = running.finish(LIMIT);
-        assert_eq!(done.status.expect("it ended").signal(), signal, "{how}: {}", done.output);
+        assert_eq!(done.status.expect("it ended").signal(), signal, "{how}: {done}");
         let text = t.read("file");
         assert!(text.ends_with(">\n"), "{how}: {text}");
         assert_eq!(of(&calls(&text), "ibv_modify_qp").len(), 6, "{how}: {text}");
     }
     // exec: the new program is the same process, with a file of its own.
     let done = t.run(&["--trace=file"], &["exec"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let files = t.files();
     assert_eq!(files.len(), 2, "{files:?}");
     assert_eq!(calls(&t.read(&files[1])).len(), 1, "{files:?}");
@@ -305,9 +307,9 @@ fn lines_are_there_however_the_process_ends() {
 
 #[test]
 fn a_file_of_the_program_that_has_our_descriptor_is_not_written() {
-    let Some(t) = Traced::new("trace-closed", 5) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-closed", 5));
     let done = t.run(&["--trace=file"], &["closed", "own"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(t.read("own"), "");
     let files = t.files();
     assert_eq!(files.len(), 2, "{files:?}");
@@ -316,15 +318,15 @@ fn a_file_of_the_program_that_has_our_descriptor_is_not_written() {
 
 #[test]
 fn no_link_is_followed_and_no_file_is_overwritten() {
-    let Some(t) = Traced::new("trace-links", 6) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-links", 6));
     fs::write(t.dir.join("kept"), "kept").expect("written");
     symlink("kept", t.dir.join("file")).expect("a link");
     let done = t.run(&["--trace=file"], &["none"]);
-    assert!(done.code() == Some(125) && done.output.contains("no regular file"), "{}", done.output);
+    assert!(done.code() == Some(125) && done.output.contains("no regular file"), "{done}");
     // Without gdrcore-run's look: the name behind it is taken.
     let mut c = t.command(&[], &["none"]);
     let done = run(c.env("GDRC_TRACE", "file"), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(t.read("kept"), "kept");
     let files = t.files();
     assert_eq!(files.len(), 2, "{files:?}");
@@ -334,42 +336,42 @@ fn no_link_is_followed_and_no_file_is_overwritten() {
     fs::remove_file(t.dir.join("file")).expect("removed");
     fs::write(t.dir.join("file"), "old").expect("written");
     let done = run(t.command(&[], &["none"]).env("GDRC_TRACE", "file"), 60);
-    assert!(done.ok() && t.read("file") == "old", "{}", done.output);
+    assert!(done.ok() && t.read("file") == "old", "{done}");
     let done = t.run(&["--trace=file"], &["none"]);
-    assert!(done.ok() && calls(&t.read("file")).len() == 1, "{}", done.output);
+    assert!(done.ok() && calls(&t.read("file")).len() == 1, "{done}");
     // Nowhere to write: the program runs, and is told once.
     let done = run(t.command(&[], &["pair"]).env("GDRC_TRACE", "/nonexistent/x"), 60);
-    assert!(done.ok(), "{}", done.output);
-    assert_eq!(done.output.matches("/nonexistent/x ends here").count(), 1, "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert_eq!(done.output.matches("/nonexistent/x ends here").count(), 1, "{done}");
 }
 
 #[test]
 fn a_full_disk_ends_the_trace_and_not_the_program() {
-    let Some(t) = Traced::new("trace-full", 7) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-full", 7));
     let mut sh = command(Some(&t.address), &["--trace=file"], "sh");
     sh.args(["-c", "ulimit -f 4; exec \"$0\" pair"]).arg(&t.file).current_dir(&*t.dir);
     let done = run(&mut sh, 60);
-    assert!(done.ok() && done.output.contains("ok\n"), "{:?}: {}", done.status, done.output);
-    assert_eq!(done.output.matches("file ends here: File too large").count(), 1, "{}", done.output);
+    assert!(done.ok() && done.output.contains("ok\n"), "{done}");
+    assert_eq!(done.output.matches("file ends here: File too large").count(), 1, "{done}");
     // What is there is whole.
     let text = t.read("file");
     assert!(text.ends_with(">\n") && calls(&text).len() > 2, "{text}");
     let mut sh = command(Some(&t.address), &["--trace=chrome:file"], "sh");
     sh.args(["-c", "ulimit -f 4; exec \"$0\" pair"]).arg(&t.file).current_dir(&*t.dir);
     let done = run(&mut sh, 60);
-    assert!(done.ok() && done.output.contains("ends here: File too large"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("ends here: File too large"), "{done}");
     let text = t.read("file");
     assert!(text.ends_with("}}\n]\n") && text.len() <= 4096, "{text}");
     if find("python3").is_some() {
         let mut json = Command::new("python3");
         let valid = run(json.args(["-m", "json.tool"]).arg(t.dir.join("file")), 60);
-        assert!(valid.ok(), "{}", valid.output);
+        assert!(valid.ok(), "{valid}");
     }
 }
 
 #[test]
 fn empty_polls_of_queues_in_turn_are_few_lines() {
-    let Some(t) = Traced::new("trace-turns", 16) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-turns", 16));
     let (text, _) = t.trace(&[], &["turns", "1000"]);
     let calls = calls(&text);
     let folded = of(&calls, "...");
@@ -386,16 +388,16 @@ fn empty_polls_of_queues_in_turn_are_few_lines() {
 
 #[test]
 fn a_thread_is_not_cancelled_inside_the_trace() {
-    let Some(t) = Traced::new("trace-cancel", 17) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-cancel", 17));
     for file in ["file", "chrome:file"] {
         let done = t.run(&[&format!("--trace={file}")], &["cancel"]);
-        assert!(done.ok() && done.output.contains("ok\n"), "{file}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok\n"), "{file}: {done}");
     }
 }
 
 #[test]
 fn a_reader_that_does_not_read_loses_lines_and_the_program_goes_on() {
-    let Some(t) = Traced::new("trace-stuck", 8) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-stuck", 8));
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut c = t.command(&["--trace"], &["many", "2000"]);
     let mut child = c.stdout(Stdio::null()).stderr(writer).spawn().expect("started");
@@ -425,10 +427,10 @@ fn a_reader_that_does_not_read_loses_lines_and_the_program_goes_on() {
 
 #[test]
 fn lists_that_are_wrong_do_no_harm() {
-    let Some(t) = Traced::new("trace-wrong", 9) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-wrong", 9));
     for options in [&["--trace=file"][..], &["--trace=chrome:file"]] {
         let done = t.run(options, &["wrong"]);
-        assert!(done.ok() && done.output.contains("ok\n"), "{}", done.output);
+        assert!(done.ok() && done.output.contains("ok\n"), "{done}");
     }
     let (text, _) = t.trace(&[], &["wrong"]);
     // 1,024 requests of the circle, on continued lines.
@@ -440,17 +442,17 @@ fn lists_that_are_wrong_do_no_harm() {
 
 #[test]
 fn nothing_is_written_and_no_function_replaced_without_the_option() {
-    let Some(t) = Traced::new("trace-off", 11) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-off", 11));
     let done = t.run(&[], &["pair"]);
-    assert!(done.ok(), "{}", done.output);
-    assert!(!done.output.contains("ibv_"), "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(!done.output.contains("ibv_"), "{done}");
     assert_eq!(t.files(), [""; 0]);
     // The functions in a context's table lie elsewhere with the option, and only then.
     let dir = scratch("trace-table");
     let program = compile("cc", "ops_table", &dir, &["-libverbs"]);
     let table = |options: &[&str]| {
         let done = run(&mut command(Some(&loopback(224, 12)), options, &program), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let offsets = done.output.lines().filter(|l| l.starts_with("ops ")).map(str::to_string);
         offsets.collect::<Vec<_>>()
     };
@@ -464,48 +466,46 @@ fn nothing_is_written_and_no_function_replaced_without_the_option() {
 
 #[test]
 fn counts_are_printed_at_the_end() {
-    let Some(t) = Traced::new("trace-counts", 13) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-counts", 13));
     for option in ["-c", "--trace-count"] {
         let done = t.run(&[option], &["many", "500"]);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         let row = |name: &str| -> Vec<String> {
             let line = done.output.lines().find(|l| l.ends_with(&format!(" {name}")));
-            let line = line.unwrap_or_else(|| panic!("{name}: {}", done.output));
+            let line = line.unwrap_or_else(|| panic!("{name}: {done}"));
             line.split_whitespace().map(str::to_string).collect()
         };
-        assert_eq!(row("ibv_req_notify_cq")[3], "1000", "{}", done.output);
-        assert_eq!(row("ibv_poll_cq")[3], "500", "{}", done.output);
-        assert_eq!(row("ibv_create_qp")[3], "2", "{}", done.output);
-        assert!(!done.output.contains("ibv_post_send"), "{}", done.output);
+        assert_eq!(row("ibv_req_notify_cq")[3], "1000", "{done}");
+        assert_eq!(row("ibv_poll_cq")[3], "500", "{done}");
+        assert_eq!(row("ibv_create_qp")[3], "2", "{done}");
+        assert!(!done.output.contains("ibv_post_send"), "{done}");
     }
     let done = t.run(&["-c", "--trace-filter", "call=ibv_create_cq"], &["pair"]);
     let row = done.output.lines().find(|l| l.ends_with(" ibv_create_cq")).expect("its row");
     let numbers: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(numbers[3..5], ["2", "1"], "one of two failed: {row}");
-    assert!(!done.output.contains("ibv_destroy_qp"), "{}", done.output);
+    assert!(!done.output.contains("ibv_destroy_qp"), "{done}");
 }
 
 #[test]
 fn failures_are_explained_at_the_end_by_the_counters_option() {
-    let Some(t) = Traced::new("trace-causes", 14) else { skip!("no cc or libibverbs headers") };
+    let t = or_skip!(Traced::new("trace-causes", 14));
     let done = t.run(&["--stats"], &["pair"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let explained = "remote access error: peer refused: remote key unknown or expired, range or \
                      access wrong (rkey ";
     let lines: Vec<&str> = done.output.lines().filter(|l| l.contains(explained)).collect();
-    assert!(lines.len() == 1 && lines[0].starts_with("gdrcore: QP 0x"), "{}", done.output);
+    assert!(lines.len() == 1 && lines[0].starts_with("gdrcore: QP 0x"), "{done}");
     let printed = done.output.find(explained).expect("there");
-    assert!(done.output.find("ok\n").expect("the program's end") < printed, "{}", done.output);
+    assert!(done.output.find("ok\n").expect("the program's end") < printed, "{done}");
     // With -v once, when it happens.
     let done = t.run(&["--stats", "-v"], &["pair"]);
-    assert_eq!(done.output.matches(explained).count(), 1, "{}", done.output);
+    assert_eq!(done.output.matches(explained).count(), 1, "{done}");
 }
 
 #[test]
 fn both_ends_of_pingpong_are_traced() {
-    let Some(pingpong) = find("ibv_rc_pingpong") else {
-        skip!("no ibv_rc_pingpong (ibverbs-utils)")
-    };
+    let pingpong = or_skip!(installed("ibv_rc_pingpong"));
     let dir = scratch("trace-pingpong");
     let (addresses, port) = ([loopback(224, 21), loopback(224, 22)], free_port());
     let side = |i: usize| {
@@ -517,7 +517,7 @@ fn both_ends_of_pingpong_are_traced() {
     let server = start_server(&mut side(0), port);
     let client = Running::start(side(1).arg(&addresses[0])).finish(LIMIT);
     let server = server.finish(LIMIT);
-    assert!(server.ok() && client.ok(), "{}\n{}", server.output, client.output);
+    assert!(server.ok() && client.ok(), "{server}\n{client}");
     for (i, done) in [server, client].into_iter().enumerate() {
         let text = fs::read_to_string(dir.join(format!("side{i}"))).expect("the trace");
         let calls = calls(&text);
@@ -577,8 +577,8 @@ fn the_connection_of_rping_is_traced() {
     let mut pair = Pair::new("rping -s -a {S} -C 3", "rping -c -a {S} -I {C} -C 3");
     let options = [option.as_str()];
     pair.options = &options;
-    let Some([_, client]) = pair.run(224, &dir) else { skip!("no rping (rdmacm-utils)") };
-    assert!(client.ok(), "{}", client.output);
+    let [_, client] = or_skip!(pair.run(224, &dir));
+    assert!(client.ok(), "{client}");
     let names = fs::read_dir(&*dir).expect("the folder").flatten().map(|e| e.path());
     let traces: Vec<String> = names
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("file")))
@@ -663,18 +663,16 @@ fn checked_json(file: &Path) -> Option<String> {
         for e in events:\n\
         \x20   if e['ph'] == 'X': print(e['name'], e['args']['call'])\n";
     let done = run(Command::new(python).args(["-c", script]).arg(file), 60);
-    assert!(done.ok(), "{}: {}", file.display(), done.output);
+    assert!(done.ok(), "{}: {done}", file.display());
     Some(done.output)
 }
 
 #[test]
 fn events_for_perfetto_have_arrows_with_both_ends() {
-    let Some(t) = Traced::new("trace-chrome", 15) else { skip!("no cc or libibverbs headers") };
-    if find("python3").is_none() {
-        skip!("no python3")
-    }
+    let t = or_skip!(Traced::new("trace-chrome", 15));
+    or_skip!(installed("python3"));
     let done = t.run(&["--trace=chrome:file"], &["pair"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let said = checked_json(&t.dir.join("file")).expect("python3");
     let count = |words: &str| said.lines().filter(|l| *l == words).count();
     // A SEND and a WRITE to their completions, a receive to its own, and the SEND to that receive.
@@ -685,40 +683,38 @@ fn events_for_perfetto_have_arrows_with_both_ends() {
     assert!(said.contains("... 100 empty polls of cq#0"), "{said}");
     assert!(said.contains("cause=\"peer refused: "), "{said}");
     let built = t.run(&["--trace=chrome:file"], &["built"]);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = checked_json(&t.dir.join("file")).expect("python3");
     assert!(said.contains("completion ibv_wr_complete -> ibv_start_poll"), "{said}");
     assert!(said.contains("message ibv_wr_complete -> ibv_poll_cq"), "{said}");
     // A post that the filter hides has no slice from which an arrow could begin.
     let filter = ["--trace=chrome:file", "--trace-filter", "cq=0"];
     let filtered = t.run(&filter, &["pair"]);
-    assert!(filtered.ok(), "{}", filtered.output);
+    assert!(filtered.ok(), "{filtered}");
     let text = t.read("file");
     assert!(text.contains("ibv_poll_cq") && !text.contains("\"ph\":\"s\""), "{text}");
     // Valid whatever ends the process.
     let killed = t.run(&["--trace=chrome:file"], &["kill"]);
     assert_eq!(killed.status.expect("it ended").signal(), Some(9));
     let valid = run(Command::new("python3").args(["-m", "json.tool"]).arg(t.dir.join("file")), 60);
-    assert!(valid.ok() && valid.output.contains("ibv_modify_qp"), "{}", valid.output);
+    assert!(valid.ok() && valid.output.contains("ibv_modify_qp"), "{valid}");
     let threads = t.run(&["--trace=chrome:file"], &["many", "300"]);
-    assert!(threads.ok(), "{}", threads.output);
+    assert!(threads.ok(), "{threads}");
     let valid = run(Command::new("python3").args(["-m", "json.tool"]).arg(t.dir.join("file")), 60);
-    assert!(valid.ok(), "{}", valid.output);
+    assert!(valid.ok(), "{valid}");
     assert_eq!(valid.output.matches("\"name\": \"ibv_req_notify_cq\"").count(), 600);
 }
 
 #[test]
 fn a_signal_handler_may_call_fork_and_exit_at_any_place() {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        skip!("no cc or libibverbs headers")
-    }
+    or_skip!(verbs_compiler());
     let dir = scratch("trace-signals");
     let program = compile("cc", "interrupted", &dir, &["-libverbs"]);
     for how in ["exit", "fork"] {
         for file in ["file", "chrome:file"] {
             let mut c = command(None, &[&format!("--trace={file}")], &program);
             let done = run(c.arg(how).current_dir(&*dir), 60);
-            assert!(done.ok(), "{how} {file}: {:?} {}", done.status, done.output);
+            assert!(done.ok(), "{how} {file}: {done}");
             let text = fs::read_to_string(dir.join("file")).expect("the trace");
             // All of one process, and as long as the calls that it made.
             let mut owners: Vec<&str> = match file {

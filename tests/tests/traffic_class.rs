@@ -7,27 +7,16 @@ use gdrcore_core::wire::{Class, Opcode};
 use gdrcore_tests::lab::Lab;
 use gdrcore_tests::rdmacm::launcher;
 use gdrcore_tests::sniffed::{packets, roce, sniff};
-use gdrcore_tests::tools::{compile, find, scratch, Done, Running, Scratch};
+use gdrcore_tests::tools::{verbs_program, Done, Running};
 use gdrcore_tests::two_hosts::{TwoHosts, HOSTS};
-use gdrcore_tests::{patience, skip};
+use gdrcore_tests::{or_skip, patience};
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SNIFFER: &str = env!("CARGO_BIN_EXE_sniffer");
-
-/// The program; `None`: there is no compiler, or no headers.
-fn compiled(test: &str) -> Option<(PathBuf, Scratch)> {
-    let all = Path::new("/usr/include/rdma/rdma_cma.h").exists() && find("cc").is_some();
-    all.then(|| {
-        let dir = scratch(test);
-        (compile("cc", "traffic_class", &dir, &["-libverbs", "-lrdmacm"]), dir)
-    })
-}
-
-const NOT_COMPILED: &str = "no cc, or no headers of libibverbs-dev and librdmacm-dev";
 
 fn gid(address: &str) -> [u8; 16] {
     match address.parse().expect("an address") {
@@ -93,11 +82,8 @@ fn has_all(file: &Path, hosts: [&str; 2]) {
 
 #[test]
 fn between_two_hosts_each_packet_has_its_class() {
-    let Some((program, dir)) = compiled("class-hosts") else { skip!("{NOT_COMPILED}") };
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let (program, dir) = or_skip!(verbs_program("class-hosts", "traffic_class", &["-lrdmacm"]));
+    let lab = or_skip!(Lab::new(2));
     let all = [["10.9.0.1", "10.9.0.2"], ["fd00:9::1", "fd00:9::2"]];
     let with = |k: usize| [format!("{}/24", all[0][k]), format!("{}/64", all[1][k])];
     let (own, other) = (with(0), with(1));
@@ -121,11 +107,8 @@ fn between_two_hosts_each_packet_has_its_class() {
 
 #[test]
 fn classes_pass_through_two_routers() {
-    let Some((program, _dir)) = compiled("class-routers") else { skip!("{NOT_COMPILED}") };
-    let world = match TwoHosts::new(&[]) {
-        Ok(world) => world,
-        Err(why) => skip!("no hosts: {why}"),
-    };
+    let (program, _dir) = or_skip!(verbs_program("class-routers", "traffic_class", &["-lrdmacm"]));
+    let world = or_skip!(TwoHosts::new(&[]));
     let file = world.routers[0].dir().join("capture");
     let mut dump = sniff(&world.lab, 0, Path::new(SNIFFER), &file);
     let sides = ["s", "c"].map(|side| format!("{} {side} {{S}}", program.display()));

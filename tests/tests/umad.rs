@@ -24,9 +24,9 @@ fn tool(program: &PathBuf, address: &str, arguments: &str) -> std::process::Comm
 }
 
 fn said(done: &Done, words: &[&str]) {
-    assert!(done.ok(), "{:?}\n{}", done.status, done.output);
+    assert!(done.ok(), "{done}");
     for word in words {
-        assert!(done.output.contains(word), "{word}:\n{}", done.output);
+        assert!(done.output.contains(word), "{word}:\n{done}");
     }
 }
 
@@ -80,12 +80,12 @@ fn two_of_ours_ping_each_other_and_read_each_others_counters() {
     // The pings are among what it counts, in both forms.
     for form in ["", "-x"] {
         let counted = run(&mut tool(&perfquery, &b, &format!("{form} {}", lid(&a))), 30);
-        assert!(counted.ok(), "{}", counted.output);
+        assert!(counted.ok(), "{counted}");
         for name in ["XmitPkts:", "RcvPkts:", "XmitData:", "RcvData:"] {
             let line =
                 counted.output.lines().find_map(|l| l.strip_prefix("Port")?.strip_prefix(name));
             let count: u64 = line.and_then(|l| l.trim_start_matches('.').parse().ok()).unwrap_or(0);
-            assert!(count >= 3, "{name} {}", counted.output);
+            assert!(count >= 3, "{name} {counted}");
         }
     }
     // Nobody is there: said so, in time.

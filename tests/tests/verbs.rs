@@ -3,9 +3,9 @@
 
 use gdrcore_tests::library;
 use gdrcore_tests::rxe::vm::{self, Release, Vm};
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
-use gdrcore_tests::tools::{find, run, scratch};
+use gdrcore_tests::tools::{all_installed, find, installed, run, scratch, verbs_compiler};
+use gdrcore_tests::{or_skip, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -15,25 +15,19 @@ const COST_MAX: [(u32, f64); 2] = [(1, 1.45), (16, 1.18)];
 /// The greatest ratio by a fast handle.
 const FAST_MAX: f64 = 1.10;
 
-/// What this machine lacks; `None`: nothing.
-fn missing() -> Option<String> {
-    for tool in ["cc", "apt-get", "dpkg"] {
-        if find(tool).is_none() {
-            return Some(format!("{tool} is not installed"));
-        }
-    }
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        return Some("libibverbs-dev is not installed".into());
-    }
+/// An error says what this machine lacks.
+fn machine() -> Result<(), String> {
+    all_installed(&["cc", "apt-get", "dpkg"])?;
+    verbs_compiler()?;
     if !library::build().join("libgdrcore_verbs.so").exists() {
-        return Some("libgdrcore_verbs.so is not built (make verbs)".into());
+        return Err("libgdrcore_verbs.so is not built (make verbs)".into());
     }
-    vm::prepare(Release::Host).err()
+    vm::prepare(Release::Host)
 }
 
 fn copy(from: &Path, to: &Path) {
     let done = run(Command::new("cp").arg("-rL").arg(from).arg(to), 60);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Builds a program for the machine; it finds its libraries in `lib`, relative to itself.
@@ -42,7 +36,7 @@ fn compile(source: &str, program: &Path, lib: &Path, more: &[&str]) {
     cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-o"]).arg(program).arg(root().join(source));
     cc.arg(format!("-I{}", root().join("include").display())).arg(format!("-L{}", lib.display()));
     let built = run(cc.args(["-lgdrcore", "-Wl,-rpath,$ORIGIN/lib"]).args(more), 60);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
 }
 
 /// Instructions per operation, as counted in the machine.
@@ -65,9 +59,7 @@ fn instructions(vm: &Vm, kind: &str, list: u32) -> f64 {
 
 #[test]
 fn behaviour_examples_and_cost_on_rxe() {
-    if let Some(why) = missing() {
-        skip!("no machine with rxe: {why}");
-    }
+    or_skip!(machine());
     let share = scratch("verbs");
     let bin = library::examples();
     copy(&bin, &share.join("bin"));
@@ -141,7 +133,7 @@ fn open_with(dir: &Path, change: impl Fn(&mut Command) -> &mut Command) -> Strin
     // cargo's LD_LIBRARY_PATH lists folders that may hold a module.
     command.args(["-d", "verbs:nosuch0"]).env_remove("LD_LIBRARY_PATH");
     let done = run(change(&mut command), 20);
-    assert!(done.code().is_some_and(|c| c > 0), "{}", done.output);
+    assert!(done.code().is_some_and(|c| c > 0), "{done}");
     done.output
 }
 
@@ -158,13 +150,13 @@ fn an_open_without_the_module_is_explained() {
     let module = dir.join("lib/libgdrcore_verbs.so");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c);
     assert!(said.contains("install both from one build"), "{said}");
     std::fs::write(&other, "int something_else;").expect("a source");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&other), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c);
     assert!(said.contains("not a module of gdrcore"), "{said}");
 }
@@ -185,7 +177,7 @@ fn our_own_libibverbs_is_not_opened() {
     let dropin = dir.join("dropin.so");
     let built =
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&dropin).arg(&source), 30);
-    assert!(built.ok(), "{}", built.output);
+    assert!(built.ok(), "{built}");
     let said = open_with(&dir, |c| c.env("LD_PRELOAD", &dropin));
     assert!(said.contains("gdrcore's own drop-in"), "{said}");
     let said = open_with(&dir, |c| c);
@@ -194,11 +186,9 @@ fn our_own_libibverbs_is_not_opened() {
 
 #[test]
 fn libgdrcore_needs_no_libibverbs() {
-    if find("readelf").is_none() {
-        skip!("readelf is not installed");
-    }
+    or_skip!(installed("readelf"));
     let done =
         run(Command::new("readelf").arg("-d").arg(library::build().join("libgdrcore.so")), 20);
-    assert!(done.ok() && done.output.contains("NEEDED"), "{}", done.output);
-    assert!(!done.output.contains("libibverbs"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("NEEDED"), "{done}");
+    assert!(!done.output.contains("libibverbs"), "{done}");
 }

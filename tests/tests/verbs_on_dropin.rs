@@ -6,10 +6,10 @@
 use gdrcore_tests::library;
 use gdrcore_tests::place;
 use gdrcore_tests::rdmacm::{counted, wait_until_it_listens_at};
-use gdrcore_tests::skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{compile, find, loopback, run, scratch, Done, Running, Scratch};
 use gdrcore_tests::{dropin, patience};
+use gdrcore_tests::{or_skip, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -78,15 +78,12 @@ fn as_mlx5(command: &mut Command) -> &mut Command {
 }
 
 fn assert_ok(done: &Done, what: &str) {
-    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{}", done.output);
+    assert!(done.ok() && done.output.contains("ok"), "{what}:\n{done}");
 }
 
 #[test]
 fn it_is_refused_unless_a_variable_allows_it() {
-    let libraries = match Libraries::new("verbs-refused") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-refused"));
     let program = library::examples().join("perf/devinfo");
     for allow in [None, Some(""), Some("0"), Some("yes")] {
         let mut c = libraries.command(&program, &loopback(159, 1));
@@ -95,20 +92,17 @@ fn it_is_refused_unless_a_variable_allows_it() {
             c.env(ALLOW, value);
         }
         let done = run(&mut c, 20);
-        assert!(done.code().is_some_and(|c| c > 0), "{allow:?}: {}", done.output);
-        assert!(done.output.contains("gdrcore's own drop-in"), "{allow:?}: {}", done.output);
+        assert!(done.code().is_some_and(|c| c > 0), "{allow:?}: {done}");
+        assert!(done.output.contains("gdrcore's own drop-in"), "{allow:?}: {done}");
     }
     let mut c = libraries.command(&program, &loopback(159, 1));
     let done = run(c.args(["-d", DEVICE]), 20);
-    assert!(done.ok() && done.output.contains("gdrc0"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("gdrc0"), "{done}");
 }
 
 #[test]
 fn xrc_and_srqs_of_another_size() {
-    let libraries = match Libraries::new("verbs-xrc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-xrc"));
     let program = libraries.program("xrc");
     let mut c = libraries.command(&program, &loopback(159, 2));
     assert_ok(&run(c.arg(DEVICE), 60), "xrc");
@@ -116,10 +110,7 @@ fn xrc_and_srqs_of_another_size() {
 
 #[test]
 fn atomic_writes_and_flushes() {
-    let libraries = match Libraries::new("verbs-words") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-words"));
     let program = libraries.program("flush_and_words");
     let mut c = libraries.command(&program, &loopback(159, 3));
     assert_ok(&run(c.arg(DEVICE), 60), "verbs");
@@ -130,10 +121,7 @@ fn atomic_writes_and_flushes() {
 
 #[test]
 fn multicast_groups() {
-    let libraries = match Libraries::new("verbs-mcast") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-mcast"));
     let program = libraries.program("mcast");
     let mut c = libraries.command(&program, &loopback(159, 5));
     let group = format!("239.{}.159.5", place::number());
@@ -142,10 +130,7 @@ fn multicast_groups() {
 
 #[test]
 fn dc_of_each_operation_and_of_many() {
-    let libraries = match Libraries::new("verbs-dc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-dc"));
     if lacks_dc(&libraries, 6) {
         skip!("{NO_DC}");
     }
@@ -153,7 +138,7 @@ fn dc_of_each_operation_and_of_many() {
     let mut c = libraries.command(&ops, &loopback(159, 6));
     let done = run(as_mlx5(&mut c).arg(DEVICE), 60);
     assert_ok(&done, "verbs");
-    assert!(counted(&done.output, "dc_opened") > 3, "{}", done.output);
+    assert!(counted(&done.output, "dc_opened") > 3, "{done}");
     let mut c = libraries.command(&many, &loopback(159, 7));
     assert_ok(&run(as_mlx5(&mut c).arg(DEVICE), 120), "64 of each");
     // The same calls do the same on the soft device.
@@ -163,10 +148,7 @@ fn dc_of_each_operation_and_of_many() {
 
 #[test]
 fn without_dc_the_error_says_what_is_missing_and_names_rc() {
-    let libraries = match Libraries::new("verbs-no-dc") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-no-dc"));
     if lacks_dc(&libraries, 9) {
         skip!("{NO_DC}");
     }
@@ -176,7 +158,7 @@ fn without_dc_the_error_says_what_is_missing_and_names_rc() {
         assert_ok(&done, words);
         for kind in ["DCI", "DCT"] {
             let said = format!("qp_type {kind}: {words}; use RC");
-            assert!(done.output.contains(&said), "'{said}': {}", done.output);
+            assert!(done.output.contains(&said), "'{said}': {done}");
         }
     };
     // The drop-in's own identity is none of mlx5.
@@ -205,10 +187,7 @@ fn without_dc_the_error_says_what_is_missing_and_names_rc() {
 /// Server and client of gpu_direct by DC, each on its own device; every byte is checked.
 #[test]
 fn gpu_direct_by_dc() {
-    let libraries = match Libraries::new("verbs-gpu-direct") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-gpu-direct"));
     if lacks_dc(&libraries, 17) {
         skip!("{NO_DC}");
     }
@@ -231,21 +210,21 @@ fn gpu_direct_by_dc() {
         let mut client = side("client", 13 + n as u32);
         client.args(["-a", device, "-t", kind, "-n", "60", "-s", size, "-c", "-D", "1"]);
         let done = run(client.arg(loopback(159, 12)), 60);
-        assert!(done.ok(), "{device} -t {kind}: {}\nserver: {}", done.output, server.output());
-        assert_eq!(done.output.matches("failed on the server").count(), 1, "{}", done.output);
+        assert!(done.ok(), "{device} -t {kind}: {done}\nserver: {}", server.output());
+        assert_eq!(done.output.matches("failed on the server").count(), 1, "{done}");
     }
     server.interrupt();
     let done = server.finish(Duration::from_secs(60));
-    assert!(done.ok() && !done.output.contains("left open"), "{}", done.output);
-    assert!(counted(&done.output, "dc_opened") > 0, "{}", done.output);
-    assert_eq!(done.output.matches("REM_ACCESS_ERR").count(), 3, "{}", done.output);
+    assert!(done.ok() && !done.output.contains("left open"), "{done}");
+    assert!(counted(&done.output, "dc_opened") > 0, "{done}");
+    assert_eq!(done.output.matches("REM_ACCESS_ERR").count(), 3, "{done}");
 
     // A NIC without DC.
     let mut c = libraries.command(&bin.join("server"), &loopback(159, 16));
     let done = run(c.args(["-a", DEVICE, "-T", "dc"]), 20);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
     for words in ["NICs of mlx5 have DC", "--transport rc"] {
-        assert!(done.output.contains(words), "'{words}': {}", done.output);
+        assert!(done.output.contains(words), "'{words}': {done}");
     }
 }
 
@@ -253,10 +232,7 @@ fn gpu_direct_by_dc() {
 /// NIC or a soft device.
 #[test]
 fn connections_by_the_manager_of_the_host() {
-    let libraries = match Libraries::new("verbs-cm") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-cm"));
     let program = library::examples().join("cm/cm_ping");
     let preload = ["libibverbs.so.1", "libgdrcore_preload.so"];
     let preload = preload.map(|name| library::dropin().join(name).display().to_string()).join(":");
@@ -292,16 +268,13 @@ fn connections_by_the_manager_of_the_host() {
 
 #[test]
 fn the_behaviour_suite() {
-    let libraries = match Libraries::new("verbs-suite") {
-        Ok(libraries) => libraries,
-        Err(why) => skip!("{why}"),
-    };
+    let libraries = or_skip!(Libraries::new("verbs-suite"));
     // The suite has the verbs device in itself, and so looks for the module beside itself.
     let program = libraries.0.join("suite");
     std::fs::copy(env!("CARGO_BIN_EXE_suite"), &program).expect("a copy");
     let mut c = libraries.command(&program, &loopback(159, 5));
     let done = run(c.args(["--device", DEVICE]), 600 * u64::from(patience::factor()));
     let sum = done.output.lines().find(|l| l.contains(" passed, ")).unwrap_or_default();
-    assert!(done.ok() && sum.contains(" 0 failed"), "{}", done.output);
+    assert!(done.ok() && sum.contains(" 0 failed"), "{done}");
     println!("suite over verbs on the drop-in: {sum}");
 }

@@ -105,7 +105,7 @@ impl Suite {
             let plain = name.strip_suffix(".gz").unwrap_or(&name).to_string();
             if plain != name {
                 let done = run(Command::new("gzip").arg("-dc").arg(&from), 10);
-                assert!(done.ok(), "{name}: {}", done.output);
+                assert!(done.ok(), "{name}: {done}");
                 std::fs::write(to.join(&plain), done.output).expect("a file");
             } else if from.is_file() {
                 std::fs::copy(&from, to.join(&name)).expect("a copy");
@@ -145,7 +145,7 @@ impl Suite {
         }
         suite.arg("-B").arg(root().join("tests/python/verbs_suite.py"));
         let done = run(suite.args(["--dev", "gdrc0", "--gid", self.gid, &modules]), 400);
-        assert!(done.ok(), "crashed or did not end: {:?}\n{}", done.status, done.output);
+        assert!(done.ok(), "crashed or did not end: {done}");
         let lines = parse(&done.output);
         println!("rdma-core's suite: {} of {} pass", passed(&lines), lines.len());
         for l in lines.iter().filter(|l| l.outcome == "fail") {

@@ -4,9 +4,9 @@
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{
-    closed_to_others, compile, find, is_root, loopback, run, scratch, Scratch,
+    as_root, closed_to_others, find, installed, is_root, loopback, run, verbs_program, Scratch,
 };
-use gdrcore_tests::{library, skip};
+use gdrcore_tests::{library, or_skip, skip};
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,16 +15,9 @@ use std::process::Command;
 
 const RUN: &str = "bin/gdrcore-run";
 
-/// The program in a folder with an installed gdrcore-run; `None`: said to be skipped.
-fn program(test: &str) -> Option<Scratch> {
-    if find("cc").is_none() || !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        gdrcore_testkit::skip::skipped(format_args!(
-            "a compiler or libibverbs' headers are not installed (libibverbs-dev)"
-        ));
-        return None;
-    }
-    let dir = scratch(&format!("where-{test}"));
-    compile("cc", "two_hosts", &dir, &["-libverbs"]);
+/// The program in a folder with an installed gdrcore-run.
+fn program(test: &str) -> Result<Scratch, String> {
+    let (_, dir) = verbs_program(&format!("where-{test}"), "two_hosts", &[])?;
     for folder in ["bin", "lib/gdrcore"] {
         fs::create_dir_all(dir.join(folder)).unwrap();
     }
@@ -33,7 +26,7 @@ fn program(test: &str) -> Option<Scratch> {
         fs::copy(built.join(name), dir.join("lib/gdrcore").join(name)).unwrap();
     }
     fs::copy(built.join("../bin/gdrcore-run"), dir.join(RUN)).unwrap();
-    Some(dir)
+    Ok(dir)
 }
 
 /// Runs it behind the words of a command that makes the surroundings.
@@ -49,8 +42,7 @@ fn exchange(dir: &Path, n: u32, path: &str, around: &[String]) -> String {
     let done = run(&mut c, 60);
     assert!(
         done.ok() && done.output.contains("every byte arrived"),
-        "GDRC_PATH={path} {words:?}: {}",
-        done.output
+        "GDRC_PATH={path} {words:?}: {done}"
     );
     done.output
 }
@@ -62,10 +54,8 @@ fn works(test: &str, n: u32, around: &[&str]) {
 
 /// As [`works`], in surroundings that are told where the program lies.
 fn works_within(test: &str, n: u32, around: impl Fn(&Path) -> Vec<String>) {
-    if !is_root() {
-        skip!("only root makes all these surroundings");
-    }
-    let Some(dir) = program(test) else { return };
+    or_skip!(as_root());
+    let dir = or_skip!(program(test));
     let around = around(&dir);
     let mut tools = around.iter().filter(|word| TOOLS.contains(&word.as_str()));
     if let Some(tool) = tools.find(|tool| find(tool).is_none()) {
@@ -296,16 +286,12 @@ fn in_a_container_with_the_calls_that_docker_allows() {
     if !Path::new(PROFILE).exists() {
         skip!("no {PROFILE} (apt-get install golang-github-containers-common)");
     }
-    let Some(runtime) = find("runc") else {
-        skip!("no runc to make a container (apt-get install runc)");
-    };
-    if !is_root() {
-        skip!("runc makes this container for root alone");
-    }
-    let Some(dir) = program("seccomp") else { return };
+    let runtime = or_skip!(installed("runc"));
+    or_skip!(as_root());
+    let dir = or_skip!(program("seccomp"));
     let convert = root().join("tests/python/oci_seccomp.py");
     let rules = run(Command::new("python3").arg("-B").arg(convert).arg(PROFILE), 60);
-    assert!(rules.ok(), "{}", rules.output);
+    assert!(rules.ok(), "{rules}");
     let bundle = dir.join("bundle");
     make_root(&bundle.join("rootfs"));
     let begin = |n: usize, path: &str, words: &str| {
@@ -337,8 +323,7 @@ fn in_a_container_with_the_calls_that_docker_allows() {
         let done = begin(n, path, &words);
         assert!(
             done.ok() && done.output.contains("every byte arrived"),
-            "GDRC_PATH={path}: {}",
-            done.output
+            "GDRC_PATH={path}: {done}"
         );
     }
 }

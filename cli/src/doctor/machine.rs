@@ -11,7 +11,10 @@ const UDP_GRO: i32 = 104;
 
 pub fn all(facts: &FactSource) -> Vec<Finding> {
     let mut all = vec![kernel(facts)];
-    all.extend(refused(facts, &CALLS.map(|c| (c.name, (c.try_it)(), c.without, c.level))));
+    all.extend(refused(
+        facts,
+        &CALLS.map(|(name, try_it, without, level)| (name, try_it(), without, level)),
+    ));
     all.push(proc(facts));
     all.push(folders(facts, calls::uid(), &calls::may_write));
     all.push(descriptors(calls::limit(libc::RLIMIT_NOFILE)));
@@ -60,58 +63,37 @@ fn of_features(seen: String, features: &[(&str, bool); 4]) -> Finding {
     fine("kernel", format!("{seen}: {}", named(true)))
 }
 
-/// A call that sandboxes refuse.
-struct Call {
-    name: &'static str,
-    try_it: fn() -> Result<(), i32>,
-    /// What does not work without it.
-    without: &'static str,
-    level: Level,
-}
+/// A call that sandboxes refuse, a try at it, and what does not work without it.
+type Call = (&'static str, fn() -> Result<(), i32>, &'static str, Level);
 
 const CALLS: [Call; 7] = [
-    Call {
-        name: "socket(AF_INET, SOCK_DGRAM)",
-        try_it: calls::udp,
-        without: "no packet can leave",
-        level: Level::Broken,
-    },
-    Call {
-        name: "socket(AF_UNIX)",
-        try_it: calls::unix,
-        without: "processes of this machine do not find each other",
-        level: Level::Warning,
-    },
-    Call {
-        name: "socket(AF_NETLINK)",
-        try_it: calls::netlink,
-        without: "interfaces are not watched, and peers' UDP ports not checked",
-        level: Level::Warning,
-    },
-    Call {
-        name: "memfd_create",
-        try_it: calls::memfd,
-        without: "processes share no memory",
-        level: Level::Warning,
-    },
-    Call {
-        name: "eventfd",
-        try_it: calls::eventfd,
-        without: "no device can be opened",
-        level: Level::Broken,
-    },
-    Call {
-        name: "pidfd_open",
-        try_it: calls::pidfd,
-        without: "the end of a peer's process is seen later, and nothing is copied by the kernel",
-        level: Level::Warning,
-    },
-    Call {
-        name: "process_vm_readv",
-        try_it: calls::vm_read,
-        without: "--path auto,cma copies nothing by the kernel",
-        level: Level::Warning,
-    },
+    ("socket(AF_INET, SOCK_DGRAM)", calls::udp, "no packet can leave", Level::Broken),
+    (
+        "socket(AF_UNIX)",
+        calls::unix,
+        "processes of this machine do not find each other",
+        Level::Warning,
+    ),
+    (
+        "socket(AF_NETLINK)",
+        calls::netlink,
+        "interfaces are not watched, and peers' UDP ports not checked",
+        Level::Warning,
+    ),
+    ("memfd_create", calls::memfd, "processes share no memory", Level::Warning),
+    ("eventfd", calls::eventfd, "no device can be opened", Level::Broken),
+    (
+        "pidfd_open",
+        calls::pidfd,
+        "the end of a peer's process is seen later, and nothing is copied by the kernel",
+        Level::Warning,
+    ),
+    (
+        "process_vm_readv",
+        calls::vm_read,
+        "--path auto,cma copies nothing by the kernel",
+        Level::Warning,
+    ),
 ];
 
 /// The calls that are refused, each with what it means.

@@ -1,13 +1,14 @@
 //! The C library's calls that open, write, copy and close descriptors.
 
 use crate::cmd_fd_writes;
-use crate::drop_in::{kind, PathInfo, NAMES, UCMA};
+use crate::drop_in::{NAMES, UCMA};
 use crate::fail;
 use crate::files::{FILES, FOLDERS};
 use crate::names::look_at_descriptor;
 use crate::path_route::lead;
 use crate::real::REAL;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use gdrcore_calls::preload::{kind, PathInfo};
 
 /// The file that librdmacm opens.
 const MANAGER: &CStr = c"/dev/infiniband/rdma_cm";

@@ -4,13 +4,14 @@
 //! of its `DIR` distinguishes it from the C library's.
 
 use crate::descriptor_calls::{close, open_ours};
-use crate::drop_in::{kind, PathInfo, NAMES};
+use crate::drop_in::NAMES;
 use crate::fail;
 use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
+use gdrcore_calls::preload::{kind, PathInfo};
 use std::ffi::CString;
 
 /// Folders that may be open at a time.

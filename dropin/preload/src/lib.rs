@@ -36,7 +36,7 @@ mod real;
 mod search;
 
 use core::ffi::c_int;
-use real::{next, REAL};
+use real::REAL;
 
 /// Sets errno and returns the result of a failed call.
 fn fail(errno: c_int) -> c_int {
@@ -54,5 +54,3 @@ extern "C" fn at_load() {
 #[used]
 #[link_section = ".init_array"]
 static AT_LOAD: extern "C" fn() = at_load;
-
-const _: () = assert!(core::mem::size_of::<next::Open>() == core::mem::size_of::<usize>());

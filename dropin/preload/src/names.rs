@@ -1,11 +1,11 @@
 //! Calls on a path: stat, access, readlink, realpath and their variants.
 
-use crate::drop_in::{kind, PathInfo, PATH_MAX};
 use crate::fail;
 use crate::files::{self, FILES};
 use crate::path_route::{descriptor, lead};
 use crate::real::REAL;
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use gdrcore_calls::preload::{kind, PathInfo, PATH_MAX};
 
 /// A device number that no file system of the kernel has.
 const FILE_SYSTEM: (u32, u32) = (0, 0xffff);
@@ -47,7 +47,7 @@ fn descriptor_status(fd: c_int) -> Option<libc::stat> {
 #[cold]
 #[inline(never)]
 fn manager_status() -> libc::stat {
-    status(kind::DEVICE, &PathInfo::new())
+    status(kind::DEVICE, &PathInfo::EMPTY)
 }
 
 /// Stores a status for the program.

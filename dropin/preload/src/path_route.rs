@@ -1,9 +1,10 @@
 //! Decides whether a program's path is the kernel's, as nearly all are, or a name of the drop-in.
 
-use crate::drop_in::{kind, PathInfo, NAMES, PATH_MAX};
+use crate::drop_in::NAMES;
 use crate::fail;
 use crate::files::FOLDERS;
 use core::ffi::{c_char, c_int, CStr};
+use gdrcore_calls::preload::{kind, PathInfo, PATH_MAX};
 
 /// The target of a call on a path.
 enum Route {
@@ -67,7 +68,7 @@ fn lead_far<R: Failed>(
     kernel: impl FnOnce(*const c_char) -> R,
     ours: impl FnOnce(c_int, &PathInfo) -> R,
 ) -> R {
-    let mut seen = PathInfo::new();
+    let mut seen = PathInfo::EMPTY;
     match route(dir, path, follow, &mut seen) {
         Route::Kernel => kernel(path.as_ptr()),
         Route::Moved => kernel(seen.path.as_ptr()),
@@ -193,7 +194,7 @@ fn descriptor_far<R>(fd: c_int, ours: impl FnOnce(c_int, &PathInfo) -> R) -> Opt
         return None;
     }
     room[..path.len()].copy_from_slice(path);
-    let mut seen = PathInfo::new();
+    let mut seen = PathInfo::EMPTY;
     match ask(CStr::from_bytes_until_nul(&room).ok()?, false, &mut seen) {
         Route::Ours(kind) => Some(ours(kind, &seen)),
         _ => None,

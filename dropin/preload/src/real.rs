@@ -24,66 +24,6 @@ pub struct WalkPosition {
     pub(crate) level: c_int,
 }
 
-/// Types of the calls.
-pub mod next {
-    use super::*;
-    pub type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
-    pub type CheckedOpen = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
-    pub type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
-    pub type CheckedOpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
-    pub type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
-    pub type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
-    pub type OldFstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
-    pub type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
-    pub type OldStat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat) -> c_int;
-    pub type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
-    pub type OldStatAt =
-        unsafe extern "C" fn(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
-    pub type Statx =
-        unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
-    pub type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
-    pub type AccessAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_int) -> c_int;
-    pub type ReadLink = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
-    pub type ReadLinkAt = unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize) -> isize;
-    pub type CheckedReadLink =
-        unsafe extern "C" fn(*const c_char, *mut c_char, usize, usize) -> isize;
-    pub type CheckedReadLinkAt =
-        unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize, usize) -> isize;
-    pub type RealPath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
-    pub type CheckedRealPath =
-        unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
-    pub type GetAttribute =
-        unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void, usize) -> isize;
-    pub type ListAttributes = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
-    pub type OpenDir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
-    pub type FdOpenDir = unsafe extern "C" fn(c_int) -> *mut libc::DIR;
-    pub type ReadDir = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent64;
-    pub type ReadDirInto = unsafe extern "C" fn(
-        *mut libc::DIR,
-        *mut libc::dirent64,
-        *mut *mut libc::dirent64,
-    ) -> c_int;
-    pub type OfDir = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
-    pub type RewindDir = unsafe extern "C" fn(*mut libc::DIR);
-    pub type TellDir = unsafe extern "C" fn(*mut libc::DIR) -> c_long;
-    pub type SeekDir = unsafe extern "C" fn(*mut libc::DIR, c_long);
-    pub type ScanDir = unsafe extern "C" fn(*const c_char, *mut Entries, Filter, Compare) -> c_int;
-    pub type ScanDirAt =
-        unsafe extern "C" fn(c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
-    pub type Glob = unsafe extern "C" fn(*const c_char, c_int, OnError, *mut Matches) -> c_int;
-    pub type Ftw = unsafe extern "C" fn(*const c_char, OnName, c_int) -> c_int;
-    pub type Nftw = unsafe extern "C" fn(*const c_char, OnNewName, c_int, c_int) -> c_int;
-    pub type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
-    pub type Close = unsafe extern "C" fn(c_int) -> c_int;
-    pub type Dup = unsafe extern "C" fn(c_int) -> c_int;
-    pub type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
-    pub type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    pub type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
-    pub type Ioctl = unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int;
-    pub type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
-    pub type CloseFrom = unsafe extern "C" fn(c_int);
-}
-
 /// The result of scandir(3), and the functions of the program that it takes.
 pub type Entries = *mut *mut libc::dirent64;
 pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
@@ -96,109 +36,83 @@ pub type OnNewName = Option<
     unsafe extern "C" fn(*const c_char, *const libc::stat, c_int, *mut WalkPosition) -> c_int,
 >;
 
+/// Rows of names that have one type.
 macro_rules! calls {
-    ($($name:ident: $ty:ty;)*) => {
+    ($($($name:ident),+: $args:tt -> $result:ty;)*) => {
         /// Addresses of the calls, 0 until they are looked up.
-        pub struct Real { $($name: AtomicUsize,)* }
+        pub struct Real { $($($name: AtomicUsize,)+)* }
 
         /// The calls of this process.
-        pub static REAL: Real = Real { $($name: AtomicUsize::new(0),)* };
+        pub static REAL: Real = Real { $($($name: AtomicUsize::new(0),)+)* };
 
         impl Real {
             /// Looks all of them up.
             pub fn load(&self) {
-                $(let _ = find(&self.$name, name(concat!(stringify!($name), "\0")));)*
+                $($(let _ = find(&self.$name, name(concat!(stringify!($name), "\0")));)+)*
             }
 
-            $(
+            $($(
                 #[inline]
-                pub fn $name(&self) -> $ty {
+                pub fn $name(&self) -> unsafe extern "C" fn $args -> $result {
                     let at = match self.$name.load(Ordering::Relaxed) {
                         0 => must(find(&self.$name, name(concat!(stringify!($name), "\0")))),
                         at => at,
                     };
                     // SAFETY: not 0, and the address of the C library's function of this name, or
                     // of another interposer's, which has the same type.
-                    unsafe { core::mem::transmute::<usize, $ty>(at) }
+                    unsafe { core::mem::transmute(at) }
                 }
-            )*
+            )+)*
         }
     };
 }
 
 calls! {
-    open: next::Open;
-    open64: next::Open;
-    __open_2: next::CheckedOpen;
-    __open64_2: next::CheckedOpen;
-    openat: next::OpenAt;
-    openat64: next::OpenAt;
-    __openat_2: next::CheckedOpenAt;
-    __openat64_2: next::CheckedOpenAt;
-    fopen: next::Fopen;
-    fopen64: next::Fopen;
-    fstat: next::Fstat;
-    fstat64: next::Fstat;
-    __fxstat: next::OldFstat;
-    __fxstat64: next::OldFstat;
-    stat: next::Stat;
-    stat64: next::Stat;
-    __xstat: next::OldStat;
-    __xstat64: next::OldStat;
-    lstat: next::Stat;
-    lstat64: next::Stat;
-    __lxstat: next::OldStat;
-    __lxstat64: next::OldStat;
-    fstatat: next::StatAt;
-    fstatat64: next::StatAt;
-    __fxstatat: next::OldStatAt;
-    __fxstatat64: next::OldStatAt;
-    statx: next::Statx;
-    access: next::Access;
-    euidaccess: next::Access;
-    eaccess: next::Access;
-    faccessat: next::AccessAt;
-    readlink: next::ReadLink;
-    readlinkat: next::ReadLinkAt;
-    __readlink_chk: next::CheckedReadLink;
-    __readlinkat_chk: next::CheckedReadLinkAt;
-    realpath: next::RealPath;
-    __realpath_chk: next::CheckedRealPath;
-    getxattr: next::GetAttribute;
-    lgetxattr: next::GetAttribute;
-    listxattr: next::ListAttributes;
-    llistxattr: next::ListAttributes;
-    opendir: next::OpenDir;
-    fdopendir: next::FdOpenDir;
-    readdir: next::ReadDir;
-    readdir64: next::ReadDir;
-    readdir_r: next::ReadDirInto;
-    readdir64_r: next::ReadDirInto;
-    closedir: next::OfDir;
-    dirfd: next::OfDir;
-    rewinddir: next::RewindDir;
-    telldir: next::TellDir;
-    seekdir: next::SeekDir;
-    scandir: next::ScanDir;
-    scandir64: next::ScanDir;
-    scandirat: next::ScanDirAt;
-    scandirat64: next::ScanDirAt;
-    glob: next::Glob;
-    glob64: next::Glob;
-    ftw: next::Ftw;
-    ftw64: next::Ftw;
-    nftw: next::Nftw;
-    nftw64: next::Nftw;
-    write: next::Write;
-    close: next::Close;
-    dup: next::Dup;
-    dup2: next::Dup2;
-    dup3: next::Dup3;
-    fcntl: next::Fcntl;
-    fcntl64: next::Fcntl;
-    ioctl: next::Ioctl;
-    close_range: next::CloseRange;
-    closefrom: next::CloseFrom;
+    open, open64: (*const c_char, c_int, ...) -> c_int;
+    __open_2, __open64_2: (*const c_char, c_int) -> c_int;
+    openat, openat64: (c_int, *const c_char, c_int, ...) -> c_int;
+    __openat_2, __openat64_2: (c_int, *const c_char, c_int) -> c_int;
+    fopen, fopen64: (*const c_char, *const c_char) -> *mut libc::FILE;
+    fstat, fstat64: (c_int, *mut libc::stat) -> c_int;
+    __fxstat, __fxstat64: (c_int, c_int, *mut libc::stat) -> c_int;
+    stat, stat64, lstat, lstat64: (*const c_char, *mut libc::stat) -> c_int;
+    __xstat, __xstat64, __lxstat, __lxstat64: (c_int, *const c_char, *mut libc::stat) -> c_int;
+    fstatat, fstatat64: (c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    __fxstatat, __fxstatat64: (c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    statx: (c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+    access, euidaccess, eaccess: (*const c_char, c_int) -> c_int;
+    faccessat: (c_int, *const c_char, c_int, c_int) -> c_int;
+    readlink: (*const c_char, *mut c_char, usize) -> isize;
+    readlinkat: (c_int, *const c_char, *mut c_char, usize) -> isize;
+    __readlink_chk: (*const c_char, *mut c_char, usize, usize) -> isize;
+    __readlinkat_chk: (c_int, *const c_char, *mut c_char, usize, usize) -> isize;
+    realpath: (*const c_char, *mut c_char) -> *mut c_char;
+    __realpath_chk: (*const c_char, *mut c_char, usize) -> *mut c_char;
+    getxattr, lgetxattr: (*const c_char, *const c_char, *mut c_void, usize) -> isize;
+    listxattr, llistxattr: (*const c_char, *mut c_char, usize) -> isize;
+    opendir: (*const c_char) -> *mut libc::DIR;
+    fdopendir: (c_int) -> *mut libc::DIR;
+    readdir, readdir64: (*mut libc::DIR) -> *mut libc::dirent64;
+    readdir_r, readdir64_r:
+        (*mut libc::DIR, *mut libc::dirent64, *mut *mut libc::dirent64) -> c_int;
+    closedir, dirfd: (*mut libc::DIR) -> c_int;
+    rewinddir: (*mut libc::DIR) -> ();
+    telldir: (*mut libc::DIR) -> c_long;
+    seekdir: (*mut libc::DIR, c_long) -> ();
+    scandir, scandir64: (*const c_char, *mut Entries, Filter, Compare) -> c_int;
+    scandirat, scandirat64: (c_int, *const c_char, *mut Entries, Filter, Compare) -> c_int;
+    glob, glob64: (*const c_char, c_int, OnError, *mut Matches) -> c_int;
+    ftw, ftw64: (*const c_char, OnName, c_int) -> c_int;
+    nftw, nftw64: (*const c_char, OnNewName, c_int, c_int) -> c_int;
+    write: (c_int, *const c_void, usize) -> isize;
+    close: (c_int) -> c_int;
+    dup: (c_int) -> c_int;
+    dup2: (c_int, c_int) -> c_int;
+    dup3: (c_int, c_int, c_int) -> c_int;
+    fcntl, fcntl64: (c_int, c_int, ...) -> c_int;
+    ioctl: (c_int, c_ulong, ...) -> c_int;
+    close_range: (c_uint, c_uint, c_int) -> c_int;
+    closefrom: (c_int) -> ();
 }
 
 fn name(text: &'static str) -> &'static CStr {

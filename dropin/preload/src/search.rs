@@ -1,6 +1,5 @@
 //! The C library's calls that walk folders internally: scandir, glob, ftw and nftw.
 
-use crate::drop_in::{kind, PathInfo};
 use crate::fail;
 use crate::folders::{closedir, names_in, opendir, readdir64};
 use crate::names::{lstat, stat};
@@ -10,6 +9,7 @@ use crate::real::{
 };
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::mem::offset_of;
+use gdrcore_calls::preload::{kind, PathInfo};
 use std::ffi::CString;
 
 /// scandir(3) of a folder of the drop-in.
@@ -135,7 +135,7 @@ unsafe extern "C" fn glob_stat(path: *const c_char, st: *mut c_void) -> c_int {
 /// # Safety
 /// As glob(3); `real` is the C library's.
 unsafe fn glob_with(
-    real: crate::real::next::Glob,
+    real: unsafe extern "C" fn(*const c_char, c_int, OnError, *mut Matches) -> c_int,
     pattern: *const c_char,
     flags: c_int,
     on_error: OnError,

@@ -17,6 +17,7 @@ use crate::adapter::Adapter;
 use crate::open_devices::{ask, present, STATE};
 use core::ffi::{c_char, c_int, CStr};
 use core::time::Duration;
+use gdrcore_calls::preload::{kind, Names, PathInfo, PATH_MAX};
 use gdrcore_core::counters::Counters;
 use gdrcore_core::{Error, Result};
 use gdrcore_net::signals::without_signals;
@@ -109,52 +110,18 @@ pub fn read(path: &str) -> Option<String> {
     }
 }
 
-/// Longest path with its NUL.
-const PATH_MAX: usize = 4096;
-
-/// The result of a look-up. The preloaded library declares the same layout.
-#[repr(C)]
-pub struct PathInfo {
-    /// Of a folder: whether it also contains the kernel's names, under the same path.
-    merged: u32,
-    /// Of a device.
-    major: u32,
-    minor: u32,
-    /// Unique among our names.
-    inode: u64,
-    /// The canonical path; for a name of the kernel, the path under which the kernel has it.
-    path: [c_char; PATH_MAX],
-    /// Of a link: its target.
-    target: [c_char; PATH_MAX],
-}
-
-/// Results of [`look`], which are also the kinds of entries in [`list`].
-const MOVED: c_int = 1;
-const DEVICE: c_int = 2;
-const FILE: c_int = 3;
-const FOLDER: c_int = 4;
-const LINK: c_int = 5;
-
-fn kind(node: &Node) -> c_int {
+fn kind_of(node: &Node) -> c_int {
     match node {
-        Node::Device { .. } => DEVICE,
-        Node::File(_) => FILE,
-        Node::Folder { .. } => FOLDER,
-        Node::Link(_) => LINK,
+        Node::Device { .. } => kind::DEVICE,
+        Node::File(_) => kind::FILE,
+        Node::Folder { .. } => kind::FOLDER,
+        Node::Link(_) => kind::LINK,
     }
-}
-
-/// The functions that the preloaded library calls; it declares the same layout.
-#[repr(C)]
-pub struct Table {
-    look: unsafe extern "C" fn(*const c_char, c_int, *mut PathInfo) -> c_int,
-    list: unsafe extern "C" fn(*const c_char, *mut u8, usize) -> isize,
-    open: unsafe extern "C" fn(*const c_char, c_int) -> c_int,
 }
 
 /// The table of version 2.
 #[cfg_attr(not(test), export_name = "gdrc_names_2")]
-pub static NAMES_2: Table = Table { look, list, open };
+pub static NAMES_2: Names = Names { look, list, open };
 
 /// FNV-1a.
 fn inode(path: &str) -> u64 {
@@ -187,7 +154,7 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInf
     match find(&tree(), &System, path, follow != 0) {
         Err(errno) => -errno,
         Ok(Resolved::Nothing) => 0,
-        Ok(Resolved::Moved(to)) if put(&mut seen.path, &to) => MOVED,
+        Ok(Resolved::Moved(to)) if put(&mut seen.path, &to) => kind::MOVED,
         Ok(Resolved::Ours(at, node)) if put(&mut seen.path, &at) => {
             seen.inode = inode(&at);
             match &node {
@@ -196,7 +163,7 @@ unsafe extern "C" fn look(path: *const c_char, follow: c_int, seen: *mut PathInf
                 Node::Link(target) => _ = put(&mut seen.target, target),
                 Node::File(_) => {}
             }
-            kind(&node)
+            kind_of(&node)
         }
         Ok(_) => -libc::ENAMETOOLONG,
     }
@@ -216,7 +183,7 @@ unsafe extern "C" fn list(path: *const c_char, to: *mut u8, room: usize) -> isiz
     let mut all = Vec::new();
     for (name, node) in tree().list(path) {
         all.extend_from_slice(&inode(&format!("{path}/{name}")).to_ne_bytes());
-        all.push(kind(node) as u8);
+        all.push(kind_of(node) as u8);
         all.extend_from_slice(name.as_bytes());
         all.push(0);
     }

@@ -25,6 +25,7 @@ use crate::verb_result::{last_error, stat, Verb};
 use crate::worker::{Sleep, Wakeup, Worker};
 use core::ffi::{c_int, c_ulong};
 use file::File;
+use gdrcore_calls::preload::Umad;
 use gdrcore_core::cm::general::Datagram;
 use gdrcore_core::verbs::types::AhAttr;
 use gdrcore_core::{Error, Result};
@@ -214,15 +215,9 @@ fn take(adapter: &'static Adapter, d: &Datagram) {
     }
 }
 
-/// The functions that the preloaded library calls; it declares the same layout.
-#[repr(C)]
-pub struct Table {
-    ioctl: unsafe extern "C" fn(c_int, c_ulong, u64) -> c_int,
-}
-
 /// The table of version 1.
 #[cfg_attr(not(test), export_name = "gdrc_umad_1")]
-pub static UMAD_1: Table = Table { ioctl };
+pub static UMAD_1: Umad = Umad { ioctl };
 
 /// ioctl(2) that the kernel has refused with ENOTTY. Returns 0 or a negative errno.
 ///

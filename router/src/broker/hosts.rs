@@ -10,12 +10,12 @@ mod waiting;
 pub(super) use known::Known;
 pub(super) use waiting::Waiting;
 
-use super::route::check_talk_to;
+use super::route::{by_rings, check_talk_to};
 use super::session::To;
 use super::{because, errno, Action, Broker, Refusal, Routed, SessionId, State, Up};
 use crate::policy::{show, wants, Placed, Tenant};
 use gdrcore_core::config::QPN_UNIT;
-use gdrcore_net::via::proto::{link_flag, route_kind, Route, Text};
+use gdrcore_net::via::proto::Route;
 use known::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -308,7 +308,7 @@ impl Broker {
     /// A route to a tenant of another host, by the rings and the wire. `None`: no tenant of another
     /// host has the address.
     pub(super) fn far(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
-        let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let up = self.asking(id)?;
         let Some(far) = self.far.find(&up.tenant.network, &route.gid) else { return Ok(None) };
         self.allowed(up, far)?;
         let (gid, host, qpn) = (show(&route.gid), &far.host, route.qpn);
@@ -332,20 +332,9 @@ impl Broker {
             ));
         }
         let (qpns, mtu) = (far.blocks.clone(), self.mtu);
-        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
-        let most = up.tenant.quotas.routes;
-        let Some(route) = up.route_to(To::Far(route.gid)) else {
-            return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
-        };
-        Ok(Some(Routed {
-            kind: route_kind::RELAYED,
-            route,
-            peer: 0,
-            flags: link_flag::NO_LOANS,
-            qpns: (qpns.start * QPN_UNIT, qpns.len() as u32 * QPN_UNIT),
-            mtu,
-            cause: Text::EMPTY,
-        }))
+        let up = self.asking_mut(id)?;
+        let route = up.route_to(To::Far(route.gid))?;
+        Ok(Some(by_rings(route, 0, &qpns, mtu)))
     }
 }
 

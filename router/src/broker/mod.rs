@@ -105,6 +105,10 @@ mod errno {
     pub const PROTOCOL: i32 = 71;
 }
 
+fn no_session() -> Refusal {
+    because!(errno::INVALID, "no session")
+}
+
 /// Whether a tenant may have one more of something that all tenants share. It must leave as many
 /// for others as it has, so it never gets all of them, however many sessions it opens.
 fn leaves_enough(own: usize, all: usize, most: usize) -> bool {
@@ -362,6 +366,18 @@ impl Broker {
             State::Up(up) => Some(up),
             State::New(_) | State::Waits(_) => None,
         }
+    }
+
+    /// As [`Broker::up`], for a request.
+    ///
+    /// # Errors
+    /// The session is not up.
+    fn asking(&self, id: SessionId) -> Result<&Up, Refusal> {
+        self.up(id).ok_or_else(no_session)
+    }
+
+    fn asking_mut(&mut self, id: SessionId) -> Result<&mut Up, Refusal> {
+        self.up_mut(id).ok_or_else(no_session)
     }
 
     fn all_up(&self) -> impl Iterator<Item = (SessionId, &Up)> {

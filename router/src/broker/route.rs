@@ -8,6 +8,7 @@ use crate::policy::{show, wants, Tenant};
 use crate::rate::Rate;
 use gdrcore_core::config::QPN_UNIT;
 use gdrcore_net::via::proto::{link_flag, route_kind, Envelope, Route, Text};
+use std::ops::Range;
 
 impl Broker {
     pub(super) fn route(
@@ -42,7 +43,7 @@ impl Broker {
         route: &Route,
     ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
         self.check_not_draining()?;
-        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let up = self.asking_mut(id)?;
         if !up.rate.take(now) {
             let n = up.tenant.quotas.route_rate;
             return Err(because!(errno::AGAIN, "more than {n} routes in a second: ask again"));
@@ -68,9 +69,7 @@ impl Broker {
             return Ok((routed, None));
         }
         let owner = self.owner_of(id, route)?;
-        let (Some(up), Some(other)) = (self.up(id), self.up(owner)) else {
-            return Err(because!(errno::INVALID, "no session"));
-        };
+        let (up, other) = (self.asking(id)?, self.asking(owner)?);
         check_talk(up, other)?;
         let loans = up.tenant.name == other.tenant.name;
         let flags = if loans { 0 } else { link_flag::NO_LOANS };
@@ -91,23 +90,15 @@ impl Broker {
                 other.unanswered.len()
             ));
         }
-        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let up = self.asking_mut(id)?;
         if !up.rates.entry(owner).or_insert_with(|| Rate::new(now, LINKS_PER_SECOND)).take(now) {
             return Err(because!(
                 errno::AGAIN,
                 "more than {LINKS_PER_SECOND} links in a second to the same process"
             ));
         }
-        let Some(number) = up.route_to(To::Session(owner)) else {
-            return Err(because!(
-                errno::QUOTA,
-                "the session has {} routes, its most",
-                up.tenant.quotas.routes
-            ));
-        };
-        let Some(other) = self.up_mut(owner) else {
-            return Err(because!(errno::INVALID, "no session"));
-        };
+        let number = up.route_to(To::Session(owner))?;
+        let other = self.asking_mut(owner)?;
         let link_seq = other.next_seq();
         other.unanswered.insert(link_seq, asks);
         other.linked_by.insert(id);
@@ -130,9 +121,7 @@ impl Broker {
         id: SessionId,
         owner: SessionId,
     ) -> Result<(Routed, Option<(SessionId, Envelope)>), Refusal> {
-        let (Some(up), Some(other)) = (self.up(id), self.up(owner)) else {
-            return Err(because!(errno::INVALID, "no session"));
-        };
+        let (up, other) = (self.asking(id)?, self.asking(owner)?);
         if !up.relays || !other.relays {
             return Err(because!(
                 errno::UNSUPPORTED,
@@ -140,30 +129,15 @@ impl Broker {
             ));
         }
         let (blocks, peer) = (other.blocks.clone(), other.number);
-        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
-        let Some(route) = up.route_to(To::Session(owner)) else {
-            return Err(because!(
-                errno::QUOTA,
-                "the session has {} routes, its most",
-                up.tenant.quotas.routes
-            ));
-        };
-        let routed = Routed {
-            kind: route_kind::RELAYED,
-            route,
-            peer,
-            flags: link_flag::NO_LOANS,
-            qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
-            mtu: self.mtu,
-            cause: Text::EMPTY,
-        };
-        Ok((routed, None))
+        let up = self.asking_mut(id)?;
+        let route = up.route_to(To::Session(owner))?;
+        Ok((by_rings(route, peer, &blocks, self.mtu), None))
     }
 
     /// A route to a plain endpoint. `None`: the address is not an endpoint's, or the tenant may not
     /// talk to it.
     fn outside(&mut self, id: SessionId, route: &Route) -> Result<Option<Routed>, Refusal> {
-        let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let up = self.asking(id)?;
         let rules = self.policy.outside_of(&up.tenant);
         if !rules.is_some_and(|rules| rules.may(&route.gid)) {
             return Ok(None);
@@ -171,26 +145,16 @@ impl Broker {
         if !up.relays {
             return Err(because!(errno::UNSUPPORTED, "the session has no rings"));
         }
-        let (mtu, most) = (self.mtu, up.tenant.quotas.routes);
-        let Some(up) = self.up_mut(id) else { return Err(because!(errno::INVALID, "no session")) };
-        let Some(number) = up.route_to(To::Outside(route.gid)) else {
-            return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
-        };
-        Ok(Some(Routed {
-            kind: route_kind::RELAYED,
-            route: number,
-            peer: 0,
-            flags: link_flag::NO_LOANS,
-            qpns: (0, 0),
-            mtu,
-            cause: Text::EMPTY,
-        }))
+        let mtu = self.mtu;
+        let up = self.asking_mut(id)?;
+        let number = up.route_to(To::Outside(route.gid))?;
+        Ok(Some(by_rings(number, 0, &(0..0), mtu)))
     }
 
     /// The session that has the queue pair. The error is the same whether or not another network
     /// has it.
     fn owner_of(&self, id: SessionId, route: &Route) -> Result<SessionId, Refusal> {
-        let Some(up) = self.up(id) else { return Err(because!(errno::INVALID, "no session")) };
+        let up = self.asking(id)?;
         let here = |other: &Up| other.tenant.network == up.tenant.network && other.gid == route.gid;
         let owner = self.blocks.owner(route.qpn).filter(|&owner| self.up(owner).is_some_and(here));
         let (gid, network) = (show(&route.gid), &up.tenant.network);
@@ -220,6 +184,19 @@ impl Broker {
                 ))
             }
         }
+    }
+}
+
+/// A route through rings, to one that has these blocks.
+pub(super) fn by_rings(route: u32, peer: u32, blocks: &Range<u32>, mtu: u32) -> Routed {
+    Routed {
+        kind: route_kind::RELAYED,
+        route,
+        peer,
+        flags: link_flag::NO_LOANS,
+        qpns: (blocks.start * QPN_UNIT, blocks.len() as u32 * QPN_UNIT),
+        mtu,
+        cause: Text::EMPTY,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The session of one process: its identity, its numbers and routes, and its rates.
 
 use super::resume::Waiting;
+use super::{because, errno, Refusal};
 use crate::identity::PeerFacts;
 use crate::policy::Tenant;
 use crate::rate::Rate;
@@ -105,20 +106,24 @@ impl Up {
         self.last_seq
     }
 
-    /// The number of its route to `peer`, new if it has none. `None`: it has too many routes.
-    pub fn route_to(&mut self, peer: To) -> Option<u32> {
+    /// The number of its route to `peer`, new if it has none.
+    ///
+    /// # Errors
+    /// It has too many routes.
+    pub fn route_to(&mut self, peer: To) -> Result<u32, Refusal> {
         if let Some(&number) = self.routes.get(&peer) {
-            return Some(number);
+            return Ok(number);
         }
+        let most = self.tenant.quotas.routes;
         if self.routes.len() >= self.tenant.quotas.routes as usize {
-            return None;
+            return Err(because!(errno::QUOTA, "the session has {most} routes, its most"));
         }
         // Numbers have 24 bits, and few are in use, so the loop is short.
         loop {
             self.last_route = self.last_route % ((1 << 24) - 1) + 1;
             if !self.routes.values().any(|&n| n == self.last_route) {
                 self.routes.insert(peer, self.last_route);
-                return Some(self.last_route);
+                return Ok(self.last_route);
             }
         }
     }

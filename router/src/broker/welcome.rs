@@ -2,7 +2,7 @@
 
 use super::blocks::Claimant;
 use super::resume::Kept;
-use super::{because, errno, Action, Broker, Refusal, SessionId, State, Up};
+use super::{because, errno, no_session, Action, Broker, Refusal, SessionId, State, Up};
 use crate::identity::{tenant_of, World};
 use crate::policy::{Tenant, BLOCKS};
 use crate::rate::Rate;
@@ -67,9 +67,7 @@ impl Broker {
         h: &Hello,
         world: &dyn World,
     ) -> Result<Tenant, Refusal> {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return Err(because!(errno::INVALID, "no session"));
-        };
+        let session = self.sessions.get_mut(&id).ok_or_else(no_session)?;
         let tenant = tenant_of(&self.policy, &session.seen, h.ffr_id, world)
             .ok_or_else(|| because!(errno::ACCESS, "no tenant of the policy is {}", session.seen));
         // Whatever refuses it, the answer names its tenant.

@@ -24,6 +24,7 @@ mod sys;
 mod users;
 mod wire;
 mod worker;
+mod worker_thread;
 
 pub use admin::{parse as parse_request, Request};
 pub use check::check;

@@ -4,6 +4,7 @@
 use super::sys;
 use super::wire::{self, Common};
 use super::worker::{Command, Worker};
+use super::worker_thread::WorkerThread;
 use crate::broker::{Broker, SessionId, Up, LISTENS};
 use crate::policy::{Limits, Outside, Placed, Published, Tenant};
 use crate::relay::far::source_port;
@@ -17,17 +18,7 @@ use gdrcore_net::via::proto::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{sync_channel, SyncSender, TrySendError};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// Capacity of the queue of commands.
-const COMMANDS: usize = 256;
-/// Bytes of stack of the worker's thread.
-const WORKER_STACK: usize = 2 << 20;
-/// The pause before another try at a full queue of commands.
-const FULL: Duration = Duration::from_micros(100);
 
 /// A tenant at the worker: its number and its limits.
 struct Known {
@@ -55,9 +46,7 @@ struct Hosts {
 }
 
 pub(super) struct RelayWorker {
-    /// `None`: it is being dropped.
-    commands: Option<SyncSender<Command>>,
-    call: OwnedFd,
+    worker: WorkerThread<Command>,
     news: OwnedFd,
     slots: Arc<Slots>,
     given: BTreeMap<SessionId, u16>,
@@ -71,7 +60,6 @@ pub(super) struct RelayWorker {
     /// Rules and tables given to the worker, which frees none.
     outside: Vec<Arc<Outside>>,
     published: Vec<Arc<Published>>,
-    worker: Option<JoinHandle<()>>,
 }
 
 impl RelayWorker {
@@ -100,17 +88,15 @@ impl RelayWorker {
     }
 
     fn begin(common: Option<Common>, hosts: Option<Hosts>) -> io::Result<RelayWorker> {
-        let [call, called] = sys::pair()?;
         let [news, tells] = sys::pair()?;
         let slots = Arc::new(Slots::default());
-        let (commands, queue) = sync_channel(COMMANDS);
         let wire = common.zip(hosts.as_ref().map(|hosts| hosts.counters.clone()));
-        let worker = Worker::new(queue, called, tells, slots.clone(), LISTENS, wire)?;
-        let worker =
-            gdrcore_net::threads::thread("relay", WORKER_STACK).spawn(move || worker.run())?;
+        let worker = WorkerThread::start("relay", |queue, bell| {
+            let worker = Worker::new(queue, bell, tells, slots.clone(), LISTENS, wire)?;
+            Ok(|| worker.run())
+        })?;
         Ok(RelayWorker {
-            commands: Some(commands),
-            call,
+            worker,
             news,
             slots,
             given: BTreeMap::new(),
@@ -121,7 +107,6 @@ impl RelayWorker {
             hosts,
             outside: Vec::new(),
             published: Vec::new(),
-            worker: Some(worker),
         })
     }
 
@@ -132,7 +117,7 @@ impl RelayWorker {
 
     /// Whether the worker lives. It ends only by a fault of its own.
     pub(super) fn is_alive(&self) -> bool {
-        self.worker.as_ref().is_some_and(|w| !w.is_finished())
+        self.worker.is_alive()
     }
 
     /// Makes a session's rings and adds it to the relay. Returns the session's ends.
@@ -155,7 +140,7 @@ impl RelayWorker {
         self.allow_far(broker, slot, up);
         let place = Place { network, gid: up.gid, blocks: up.blocks.clone() };
         let number = self.number(broker, &up.tenant);
-        self.tell(Command::Join(slot, number, place, ring, wire));
+        self.worker.tell(Command::Join(slot, number, place, ring, wire));
         self.review_outside(broker, slot, up);
         if !up.tenant.publish.is_empty() {
             self.review_published(broker);
@@ -175,7 +160,7 @@ impl RelayWorker {
             })
         });
         if rules.is_some() || up.tenant.outside || !self.outside.is_empty() {
-            self.tell(Command::Outside(slot, rules));
+            self.worker.tell(Command::Outside(slot, rules));
         }
     }
 
@@ -193,7 +178,7 @@ impl RelayWorker {
             self.published.retain(|table| Arc::strong_count(table) > 1);
             let all = Arc::new(all);
             self.published.push(all.clone());
-            self.tell(Command::Published(all));
+            self.worker.tell(Command::Published(all));
         }
     }
 
@@ -258,7 +243,7 @@ impl RelayWorker {
         let Some(far) = self.renew_far(broker) else { return };
         let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
         self.allow_far_all(broker, here);
-        self.tell(Command::Far(far));
+        self.worker.tell(Command::Far(far));
         if let Some(hosts) = &mut self.hosts {
             // So that tables take at most a fifth of this thread's time, however fast the adapter
             // is.
@@ -318,7 +303,7 @@ impl RelayWorker {
         let oldest = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| name.clone());
         // There is an idle number, because there are more numbers than slots.
         let number = oldest.and_then(|name| self.tenants.remove(&name)).map_or(0, |k| k.number);
-        self.tell(Command::Forget(number));
+        self.worker.tell(Command::Forget(number));
         self.slots.clear_tenant(number);
         number
     }
@@ -330,7 +315,7 @@ impl RelayWorker {
         };
         known.limits = *limits;
         let number = known.number;
-        self.tell(Command::Limit(number, *limits));
+        self.worker.tell(Command::Limit(number, *limits));
     }
 
     /// Sets which sessions a slot may reach.
@@ -352,7 +337,7 @@ impl RelayWorker {
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if line_rate != self.line_rate {
             self.line_rate = line_rate;
-            self.tell(Command::Line(line_rate));
+            self.worker.tell(Command::Line(line_rate));
         }
         for name in self.tenants.keys().cloned().collect::<Vec<_>>() {
             if let Some(tenant) = broker.policy().tenant(&name) {
@@ -366,7 +351,7 @@ impl RelayWorker {
         let here = self.given.iter().filter_map(|(&id, &slot)| Some((slot, broker.up(id)?)));
         self.allow_far_all(broker, here);
         if let Some(far) = fresh {
-            self.tell(Command::Far(far));
+            self.worker.tell(Command::Far(far));
         }
     }
 
@@ -378,14 +363,14 @@ impl RelayWorker {
                 let tables = self.hosts.iter().flat_map(|hosts| &hosts.tables);
                 tables.for_each(|far| far.forbid_all(slot));
             }
-            self.tell(Command::Leave(slot));
+            self.worker.tell(Command::Leave(slot));
         }
     }
 
     /// A session begins (`on`) or ends to listen at a port.
     pub(super) fn listen(&mut self, id: SessionId, service: Service, on: bool) {
         if let Some(&slot) = self.given.get(&id) {
-            self.tell(Command::Listen(slot, service, on));
+            self.worker.tell(Command::Listen(slot, service, on));
         }
     }
 
@@ -403,29 +388,6 @@ impl RelayWorker {
     /// A tenant's counters; `None`: it never had a session.
     pub(super) fn tenant(&self, name: &str) -> Option<&Counters> {
         self.tenants.get(name).map(|known| self.slots.tenant(known.number))
-    }
-
-    /// Sends a command. Waits while the queue is full: the worker never blocks, so it soon makes
-    /// room.
-    fn tell(&mut self, command: Command) {
-        let mut command = command;
-        let Some(commands) = &self.commands else { return };
-        loop {
-            match commands.try_send(command) {
-                Ok(()) => break,
-                Err(TrySendError::Full(back)) => command = back,
-                // The worker has ended, and the router ends when it sees that.
-                Err(TrySendError::Disconnected(_)) => return,
-            }
-            self.ring();
-            std::thread::sleep(FULL);
-        }
-        self.ring();
-    }
-
-    fn ring(&self) {
-        // If the bell is full, the worker has not read it and will wake anyway.
-        let _ = sys::write(&self.call, &[1]);
     }
 }
 
@@ -447,16 +409,6 @@ fn no_port(e: Error, port: u16) -> String {
             "UDP port {port} of the host, which names the session on the wire, is another program's"
         ),
         _ => "the router has no descriptor or memory left for the way to other hosts".into(),
-    }
-}
-
-impl Drop for RelayWorker {
-    fn drop(&mut self) {
-        self.commands = None;
-        self.ring();
-        if let Some(worker) = self.worker.take() {
-            let _ = worker.join();
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! and the first thread's half.
 
 use super::sys::{self, Epoll, Ready};
+use super::worker_thread::WorkerThread;
 use crate::broker::{Broker, SessionId};
 use crate::policy::{Policy, Tenant};
 use crate::relay::SLOTS;
@@ -13,14 +14,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
-/// Capacity of the queue of commands.
-const COMMANDS: usize = 256;
-/// Bytes of stack of a worker's thread.
-const WORKER_STACK: usize = 2 << 20;
 /// The time for which an idle worker polls before it sleeps.
 const SPIN_NS: u64 = 50_000;
 /// Rounds of a worker between two looks at its sockets.
@@ -163,22 +159,16 @@ impl Worker {
 
 /// A device, for the first thread.
 struct Device {
-    /// `None`: it is being dropped.
-    commands: Option<SyncSender<Command>>,
-    wake_fd: OwnedFd,
+    worker: WorkerThread<Command>,
     told: Arc<FromWorker>,
-    worker: Option<JoinHandle<()>>,
 }
 
 impl Device {
     fn serve(shared: SharedDevice, news: &OwnedFd) -> io::Result<Device> {
-        let [wake_fd, woken_fd] = sys::pair()?;
         let epoll = Epoll::new()?;
-        epoll.add(woken_fd.as_fd(), WAKE)?;
         if let Ok(fd) = shared.fd() {
             epoll.add(fd, DEVICE)?;
         }
-        let (commands, queue) = sync_channel(COMMANDS);
         let news = news.try_clone()?;
         let told = Arc::new(FromWorker {
             broken: Mutex::default(),
@@ -188,20 +178,12 @@ impl Device {
         });
         let server = Server::new(shared);
         let (tells, ready) = (told.clone(), Vec::with_capacity(64));
-        let worker =
-            Worker { commands: queue, wake_fd: woken_fd, told: tells, epoll, ready, server };
-        let worker =
-            gdrcore_net::threads::thread("remote", WORKER_STACK).spawn(move || worker.run())?;
-        Ok(Device { commands: Some(commands), wake_fd, told, worker: Some(worker) })
-    }
-
-    /// Sends a command. Waits while the queue is full: the worker soon makes room.
-    fn tell(&self, command: Command) {
-        if let Some(commands) = &self.commands {
-            // The worker has ended if this fails, and the router ends when it sees that.
-            let _ = commands.send(command);
-        }
-        let _ = sys::write(&self.wake_fd, &[1]);
+        let worker = WorkerThread::start("remote", |commands, wake_fd| {
+            epoll.add(wake_fd.as_fd(), WAKE)?;
+            let worker = Worker { commands, wake_fd, told: tells, epoll, ready, server };
+            Ok(|| worker.run())
+        })?;
+        Ok(Device { worker, told })
     }
 
     fn is_gone(&self) -> bool {
@@ -211,16 +193,6 @@ impl Device {
 
 fn gone(device: &str) -> String {
     format!("the router's device '{device}' is gone: the router has to be started anew")
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.commands = None;
-        let _ = sys::write(&self.wake_fd, &[1]);
-        if let Some(worker) = self.worker.take() {
-            let _ = worker.join();
-        }
-    }
 }
 
 /// Open devices, by name.
@@ -310,7 +282,7 @@ impl RemoteWorkers {
 
     /// Whether all workers live. One ends only by a fault of its own.
     pub(super) fn is_alive(&self) -> bool {
-        self.devices.values().all(|d| d.worker.as_ref().is_some_and(|w| !w.is_finished()))
+        self.devices.values().all(|d| d.worker.is_alive())
     }
 
     /// Whether a policy names no device that was not opened at the start.
@@ -335,8 +307,8 @@ impl RemoteWorkers {
         device: &str,
         tenant: &Tenant,
     ) -> Result<Ends, String> {
-        let worker = self.devices.get(device).ok_or("the router has no such device")?;
-        if worker.is_gone() {
+        let of = self.devices.get(device).ok_or("the router has no such device")?;
+        if of.is_gone() {
             return Err(gone(device));
         }
         if self.sessions.values().filter(|(known, _)| known == device).count() >= SLOTS {
@@ -345,7 +317,7 @@ impl RemoteWorkers {
         let (session, ends) = Session::new(id)
             .map_err(|_| "the router has no descriptor or memory left for the session")?;
         self.sessions.insert(id, (device.into(), session.counts.clone()));
-        worker.tell(Command::Join(Box::new((session, tenant.clone()))));
+        of.worker.tell(Command::Join(Box::new((session, tenant.clone()))));
         self.tenants.insert(tenant.name.clone(), tenant.clone());
         Ok(ends)
     }
@@ -357,22 +329,22 @@ impl RemoteWorkers {
             let Some(tenant) = broker.up(*id).map(|up| &up.tenant) else { continue };
             let is_first = self.tenants.insert(tenant.name.clone(), tenant.clone()).is_none();
             if is_first && before.get(&tenant.name) != Some(tenant) {
-                if let Some(worker) = self.devices.get(device) {
-                    worker.tell(Command::Review(Box::new(tenant.clone())));
+                if let Some(of) = self.devices.get(device) {
+                    of.worker.tell(Command::Review(Box::new(tenant.clone())));
                 }
             }
         }
         let line_rate = broker.policy().line_rate.unwrap_or(0);
         if std::mem::replace(&mut self.line_rate, line_rate) != line_rate {
-            self.devices.values().for_each(|d| d.tell(Command::LimitLine(line_rate)));
+            self.devices.values().for_each(|d| d.worker.tell(Command::LimitLine(line_rate)));
         }
     }
 
     /// Ends a session, and destroys what it has made.
     pub(super) fn leave(&mut self, id: SessionId) {
         if let Some((device, _)) = self.sessions.remove(&id) {
-            if let Some(worker) = self.devices.get(&device) {
-                worker.tell(Command::Leave(id));
+            if let Some(of) = self.devices.get(&device) {
+                of.worker.tell(Command::Leave(id));
             }
         }
     }

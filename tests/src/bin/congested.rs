@@ -39,7 +39,7 @@ fn counts(dev: &dyn Device) -> [u64; 4] {
 
 fn ip(arguments: &str) {
     let done = run(Command::new("ip").args(arguments.split(' ')), 10);
-    assert!(done.ok(), "ip {arguments}: {}", done.output);
+    assert!(done.ok(), "ip {arguments}: {done}");
 }
 
 /// A tap device in this namespace.

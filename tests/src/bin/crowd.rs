@@ -20,9 +20,9 @@ use gdrcore_tests::process::kib;
 use gdrcore_tests::results::Section;
 use gdrcore_tests::router::Router;
 use gdrcore_tests::soft::address;
-use std::io::BufRead;
+use gdrcore_tests::tools::lines_of_input;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 /// The parts of a buffer: what is sent, and what comes by WRITE, SEND and READ.
@@ -77,19 +77,6 @@ impl Pair<'_> {
     }
 }
 
-/// The lines of standard input.
-fn lines() -> Receiver<String> {
-    let (send, lines) = channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
-}
-
 fn member(dir: &Path, first: u32, count: u32) {
     let tenants: Vec<Member> =
         (first..first + count).map(|n| Member::open(&dir.join(format!("t{n}")))).collect();
@@ -100,7 +87,7 @@ fn member(dir: &Path, first: u32, count: u32) {
         pair.end.buffer.write(OWN as usize, &pattern(pair.end.own.qpn.into(), PIECE));
         println!("at {} {}", (first * QPS) as usize + n, print_address(&pair.end.own));
     }
-    let lines = lines();
+    let lines = lines_of_input();
     let mut connected = 0;
     let mut goes = false;
     loop {

@@ -36,9 +36,9 @@ use gdrcore_tests::ends::{End, Op, Shape};
 use gdrcore_tests::far_end::{parse_address, print_address};
 use gdrcore_tests::patience;
 use gdrcore_tests::soft::Soft;
+use gdrcore_tests::tools::lines_of_input;
 use std::collections::HashMap;
-use std::io::BufRead;
-use std::sync::mpsc::{channel, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 const DEPTH: u64 = 8;
@@ -100,14 +100,7 @@ fn main() {
         _ => Vec::new(),
     };
     println!("open");
-    let (send, lines) = channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
+    let lines = lines_of_input();
     let mut ends: Vec<Served> = Vec::new();
     loop {
         match lines.try_recv() {

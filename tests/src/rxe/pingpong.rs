@@ -37,47 +37,21 @@ struct Tool {
     arguments: &'static str,
 }
 
+const fn tool(
+    name: &'static str,
+    (qps, qp_type): (usize, u32),
+    (iterations, size): (u32, u32),
+    arguments: &'static str,
+) -> Tool {
+    Tool { name, qp_type, qps, size, iterations, arguments }
+}
+
 const TOOLS: [Tool; 5] = [
-    Tool {
-        name: "ibv_rc_pingpong",
-        qp_type: qp_type::RC,
-        qps: 1,
-        size: 5000,
-        iterations: 100,
-        arguments: "-m 1024 -c",
-    },
-    Tool {
-        name: "ibv_rc_pingpong",
-        qp_type: qp_type::RC,
-        qps: 1,
-        size: 65_537,
-        iterations: 30,
-        arguments: "-m 4096 -e",
-    },
-    Tool {
-        name: "ibv_uc_pingpong",
-        qp_type: qp_type::UC,
-        qps: 1,
-        size: 3000,
-        iterations: 100,
-        arguments: "-m 1024",
-    },
-    Tool {
-        name: "ibv_ud_pingpong",
-        qp_type: qp_type::UD,
-        qps: 1,
-        size: 1000,
-        iterations: 100,
-        arguments: "",
-    },
-    Tool {
-        name: "ibv_srq_pingpong",
-        qp_type: qp_type::RC,
-        qps: 4,
-        size: 3000,
-        iterations: 100,
-        arguments: "-m 1024 -q 4",
-    },
+    tool("ibv_rc_pingpong", (1, qp_type::RC), (100, 5000), "-m 1024 -c"),
+    tool("ibv_rc_pingpong", (1, qp_type::RC), (30, 65_537), "-m 4096 -e"),
+    tool("ibv_uc_pingpong", (1, qp_type::UC), (100, 3000), "-m 1024"),
+    tool("ibv_ud_pingpong", (1, qp_type::UD), (100, 1000), ""),
+    tool("ibv_srq_pingpong", (4, qp_type::RC), (100, 3000), "-m 1024 -q 4"),
 ];
 
 /// Sends our QPs as lines in the tool's format; the last QP fills the lines that are left.

@@ -125,12 +125,12 @@ fn perf_writes_so_and_finds_every_byte() {
     ] {
         let done = start(&[test, &["-d", &name(2), "-p", "19963", &to]].concat())
             .finish(Duration::from_secs(60));
-        assert!(done.ok(), "{test:?}: {:?} {}", done.status, done.output);
+        assert!(done.ok(), "{test:?}: {done}");
     }
     drop(server);
     let done = start(&["-d", "127.0.0.1,path=udp,cma", "write", "bw", "127.0.0.1"])
         .finish(Duration::from_secs(60));
-    assert!(!done.ok() && done.output.contains("',cma'"), "{}", done.output);
+    assert!(!done.ok() && done.output.contains("',cma'"), "{done}");
 }
 
 /// Number of WRITEs of another process that bypassed the ring so far.

@@ -50,8 +50,8 @@ fn copied_beside(copy: &Copy, more: &[&str], change: impl FnMut(u64) + Send) -> 
 }
 
 fn refused(copy: &Copy, done: &Done) {
-    assert_eq!(done.code(), Some(1), "{}", done.output);
-    assert!(done.output.contains("not copied, because it changed meanwhile"), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
+    assert!(done.output.contains("not copied, because it changed meanwhile"), "{done}");
     assert!(copy.arrived().is_empty(), "a torn file");
     assert_eq!(copy.leftovers(), 0);
 }
@@ -73,8 +73,8 @@ fn a_file_that_changes_is_copied_as_it_is_read_if_that_is_asked_for() {
     let server = Running::start(&mut copy.server(&["-1"]));
     let done = copied_beside(&copy, &["--changing"], |n| rewrite(&file, n));
     assert!(server.finish(LIMIT).ok());
-    assert!(done.ok(), "{}", done.output);
-    assert!(done.output.contains("it changed while it was copied"), "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(done.output.contains("it changed while it was copied"), "{done}");
     assert_eq!(fs::metadata(copy.to.join("data")).expect("the copy").len(), LEN as u64);
 }
 
@@ -143,6 +143,6 @@ fn a_file_whose_mode_changes_meanwhile_arrives() {
         file.set_permissions(fs::Permissions::from_mode(mode)).expect("its mode");
     });
     assert!(server.finish(LIMIT).ok());
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == pattern(LEN as u64, LEN));
 }

@@ -21,7 +21,7 @@ fn garbage_on_the_control_port_is_refused() {
         let _ = liar.write_all(&pattern(n, (n * 97) as usize));
     }
     let client = run(&mut copy.client(&[]), 60);
-    assert!(client.ok(), "{}", client.output);
+    assert!(client.ok(), "{client}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     server.interrupt();
     server.finish(LIMIT);
@@ -87,11 +87,7 @@ fn a_client_that_lies_is_refused_and_changes_nothing() {
     assert_eq!(fs::read(copy.to.join("there")).expect("it"), b"abc");
     assert_eq!(copy.to.join("there").metadata().expect("it").modified().expect("a time"), before);
     let honest = run(&mut copy.client(&[]), 60);
-    assert!(
-        honest.ok() && fs::read(copy.to.join("data")).expect("the copy") == bytes,
-        "{}",
-        honest.output
-    );
+    assert!(honest.ok() && fs::read(copy.to.join("data")).expect("the copy") == bytes, "{honest}");
     server.interrupt();
     server.finish(LIMIT);
 }

@@ -1,6 +1,7 @@
 //! Processes, disks and links that fail in the middle of a copy: no half file is left.
 
 use super::*;
+use gdrcore_tests::or_skip;
 
 #[test]
 fn a_killed_client_leaves_no_half_file_and_the_server_goes_on() {
@@ -13,7 +14,7 @@ fn a_killed_client_leaves_no_half_file_and_the_server_goes_on() {
     client.finish(LIMIT);
     // The next client is served at once, and the temporary file of the first one is removed.
     let again = run(&mut copy.client(&[]), 120);
-    assert!(again.ok(), "{}", again.output);
+    assert!(again.ok(), "{again}");
     assert!(fs::read(copy.to.join("data")).expect("the second copy") == bytes);
     assert_eq!(copy.leftovers(), 1);
     server.interrupt();
@@ -29,12 +30,7 @@ fn a_killed_server_leaves_no_half_file_and_the_client_reports_it() {
     copy.wait_for_part();
     server.kill();
     let client = client.finish(Duration::from_secs(60));
-    assert!(
-        client.code().is_some_and(|c| c > 0) && !client.output.trim().is_empty(),
-        "{:?} {}",
-        client.status,
-        client.output
-    );
+    assert!(client.code().is_some_and(|c| c > 0) && !client.output.trim().is_empty(), "{client}");
     assert!(copy.arrived().is_empty(), "{:?}", copy.arrived());
 }
 
@@ -50,7 +46,7 @@ fn a_server_that_is_stopped_and_continued_loses_nothing() {
     std::thread::sleep(Duration::from_secs(5));
     assert!(signal("-CONT").ok());
     let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
-    assert!(client.ok() && server.ok(), "{}\n{}", client.output, server.output);
+    assert!(client.ok() && server.ok(), "{client}\n{server}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
 }
 
@@ -83,17 +79,12 @@ fn server_on_small_disk(copy: &Copy, size: &str) -> Option<Running> {
 /// Checks that both sides failed, named the disk, and left no part of the file.
 fn check_full_disk(client: &Done, server: &Done) {
     for (who, done) in [("server", server), ("client", client)] {
-        assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
-        assert!(
-            done.output.contains("space") || done.output.contains("room"),
-            "{who}: {}",
-            done.output
-        );
+        assert!(done.code().is_some_and(|c| c > 0), "{who}: {done}");
+        assert!(done.output.contains("space") || done.output.contains("room"), "{who}: {done}");
     }
     assert!(
         !server.output.lines().any(|l| l == "data" || l.starts_with(".data")),
-        "left behind: {}",
-        server.output
+        "left behind: {server}"
     );
 }
 
@@ -129,10 +120,7 @@ fn a_disk_that_fills_up_meanwhile_leaves_no_half_file() {
 
 #[test]
 fn a_lost_link_ends_both_sides_with_an_error() {
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(2));
     lab.link((0, "s0", &["10.8.0.1/24"]), (1, "c0", &["10.8.0.2/24"])).expect("a link");
     let copy = Copy::new("lost-link", 66);
     copy.file(400 << 20);
@@ -161,8 +149,8 @@ fn a_lost_link_ends_both_sides_with_an_error() {
     let (client, server) =
         (client.finish(Duration::from_secs(60)), server.finish(Duration::from_secs(60)));
     for (who, done) in [("server", &server), ("client", &client)] {
-        assert!(done.code().is_some_and(|c| c > 0), "{who}: {:?} {}", done.status, done.output);
+        assert!(done.code().is_some_and(|c| c > 0), "{who}: {done}");
         assert!(!done.output.trim().is_empty(), "{who} printed nothing");
     }
-    assert_eq!(copy.leftovers(), 0, "server: {}", server.output);
+    assert_eq!(copy.leftovers(), 0, "server: {server}");
 }

@@ -127,7 +127,7 @@ fn a_tree_arrives_as_it_was() {
     let client = run(&mut copy.client(&["-s", "256k", "-n", "4"]), 120);
     let server = server.finish(LIMIT);
     // A symbolic link is left out. Its client may fail for that, but all regular files must arrive.
-    assert!(server.ok(), "{}\n{}", server.output, client.output);
+    assert!(server.ok(), "{server}\n{client}");
     for name in ["empty", "one", "page", "deep/odd", "deep/er/big"] {
         let (sent, got) = (top.join(name), copy.to.join("data").join(name));
         assert!(
@@ -149,6 +149,6 @@ fn an_existing_file_is_replaced_only_by_a_whole_one() {
     fs::write(copy.to.join("data"), b"old").expect("the old file");
     let server = Running::start(&mut copy.server(&["-1"]));
     let client = run(&mut copy.client(&[]), 60);
-    assert!(client.ok() && server.finish(LIMIT).ok(), "{}", client.output);
+    assert!(client.ok() && server.finish(LIMIT).ok(), "{client}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
 }

@@ -13,7 +13,7 @@ fn unchanged_files_are_not_sent() {
     }
     let again = |how: &str, said: &str| {
         let done = run(&mut copy.loud_client(&[how]), 60);
-        assert!(done.ok() && done.output.contains(said), "{how}: no '{said}': {}", done.output);
+        assert!(done.ok() && done.output.contains(said), "{how}: no '{said}': {done}");
     };
     let there = |name: &str| copy.to.join("data").join(name);
     let inode = |name: &str| there(name).metadata().expect(name).ino();
@@ -73,11 +73,10 @@ fn interrupted(copy: &Copy, more: &[&str]) -> String {
     copy.wait_for_part();
     client.interrupt();
     let done = client.finish(LIMIT);
-    assert_eq!(done.code(), Some(130), "{}", done.output);
+    assert_eq!(done.code(), Some(130), "{done}");
     assert!(
         done.output.contains("interrupted: 0 files, 0 bytes in place; stopped inside data at "),
-        "{}",
-        done.output
+        "{done}"
     );
     assert!(copy.arrived().is_empty(), "{:?}", copy.arrived());
     done.output
@@ -98,22 +97,18 @@ fn an_interrupted_copy_reports_its_place_and_can_be_resumed() {
     let len = part.metadata().expect("the part").len();
     assert!(len > 0 && said.contains(&format!("at {len} bytes\n")), "{len}: {said}");
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
-    assert!(
-        done.ok() && done.output.contains(&format!("; {len} bytes were there")),
-        "{}",
-        done.output
-    );
+    assert!(done.ok() && done.output.contains(&format!("; {len} bytes were there")), "{done}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     assert_eq!(copy.leftovers(), 1);
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
-    assert!(done.ok() && done.output.contains("1 unchanged"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("1 unchanged"), "{done}");
     // A part whose bytes differ from the client's is not used, however long it is.
     fs::remove_file(copy.to.join("data")).expect("the copy");
     interrupted(&copy, &["--resume"]);
     let damaged = fs::File::options().write(true).open(&part).expect("the part");
     damaged.write_all_at(&[bytes[777] ^ 1], 777).expect("a damaged byte");
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
-    assert!(done.ok() && !done.output.contains("were there"), "{}", done.output);
+    assert!(done.ok() && !done.output.contains("were there"), "{done}");
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     assert_eq!(copy.leftovers(), 1);
     server.interrupt();
@@ -132,7 +127,7 @@ fn a_killed_server_leaves_a_part_that_the_next_copy_resumes() {
     assert!(copy.arrived().is_empty() && copy.leftovers() == 1);
     let server = Running::start(&mut copy.server(&["-1"]));
     let done = run(&mut copy.loud_client(&["--resume"]), 120);
-    assert!(done.ok() && done.output.contains("bytes were there"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("bytes were there"), "{done}");
     assert!(server.finish(LIMIT).ok());
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     assert_eq!(copy.leftovers(), 1);
@@ -162,7 +157,7 @@ fn two_copies_of_one_file_do_not_write_into_each_others_part() {
         .collect();
     for client in clients {
         let done = client.finish(LIMIT);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
     }
     assert!(fs::read(copy.to.join("data")).expect("the copy") == bytes);
     assert_eq!(copy.leftovers(), 1);

@@ -29,7 +29,7 @@ fn holes_stay_holes() {
     let server = Running::start(&mut copy.server(&["-1"]));
     let client = run(&mut copy.client(&["-s", "64k"]), 120);
     let server = server.finish(LIMIT);
-    assert!(client.ok() && server.ok(), "{}\n{}", client.output, server.output);
+    assert!(client.ok() && server.ok(), "{client}\n{server}");
     for name in ["mixed", "ends-in-a-hole", "dense"] {
         let (sent, got) = (top.join(name), copy.to.join("data").join(name));
         assert!(fs::read(&sent).expect(name) == fs::read(&got).expect(name), "{name}");
@@ -45,8 +45,8 @@ fn holes_stay_holes() {
     // Again, by checksum: a hole costs nothing there either, and no bytes are sent.
     let server = Running::start(&mut copy.server(&["-1"]));
     let again = run(&mut copy.loud_client(&["--checksum"]), 120);
-    assert!(again.ok() && again.output.contains("copied 0 files, 0 bytes"), "{}", again.output);
-    assert!(again.output.contains("4 unchanged"), "{}", again.output);
+    assert!(again.ok() && again.output.contains("copied 0 files, 0 bytes"), "{again}");
+    assert!(again.output.contains("4 unchanged"), "{again}");
     assert!(server.finish(LIMIT).ok());
 }
 
@@ -74,8 +74,8 @@ fn files_that_cannot_be_copied_are_named_and_the_rest_arrives() {
     let mut client = copy.client(&["-s", "4k"]);
     let client = run(client.args(&args).arg(&pipe), 60);
     let server = server.finish(LIMIT);
-    assert!(server.ok(), "{}\n{}", server.output, client.output);
-    assert_eq!(client.code(), Some(1), "{}", client.output);
+    assert!(server.ok(), "{server}\n{client}");
+    assert_eq!(client.code(), Some(1), "{client}");
     for said in [
         "data/pipe is a pipe",
         "data/socket is a socket",
@@ -87,7 +87,7 @@ fn files_that_cannot_be_copied_are_named_and_the_rest_arrives() {
         "reading mem: Input/output error",
         "opening folder data/d/d/d",
     ] {
-        assert!(client.output.contains(said), "no '{said}' in {}", client.output);
+        assert!(client.output.contains(said), "no '{said}' in {client}");
     }
     let arrived = |name: &str| fs::read(copy.to.join(name));
     assert_eq!(arrived("data/first").expect("before"), b"1");
@@ -104,11 +104,7 @@ fn files_that_cannot_be_copied_are_named_and_the_rest_arrives() {
     if is_root() {
         assert_eq!(arrived("data/secret").expect("root reads it"), b"3");
     } else {
-        assert!(
-            arrived("data/secret").is_err() && client.output.contains("secret"),
-            "{}",
-            client.output
-        );
+        assert!(arrived("data/secret").is_err() && client.output.contains("secret"), "{client}");
     }
     assert_eq!(
         gdrcore_tests::source::files(&copy.to, &[]).iter().filter(|p| is_partial(p)).count(),
@@ -130,8 +126,8 @@ fn a_folder_is_not_copied_into_itself() {
     let mut client = Command::new(&copy.program);
     client.args(["-q", "-d", &copy.device(2), "-p", &copy.port(), &loopback(copy.n, 1)]);
     let done = run(client.arg(top), 60);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
-    assert!(done.output.contains("not copied into itself"), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
+    assert!(done.output.contains("not copied into itself"), "{done}");
     let copied = copy.to.join(top.file_name().expect("a name"));
     assert_eq!(fs::read(copied.join("from/data")).expect("the rest"), b"bytes");
     assert!(!copied.join("to").exists(), "the target was copied into itself");
@@ -139,8 +135,8 @@ fn a_folder_is_not_copied_into_itself() {
     let mut client = Command::new(&copy.program);
     client.args(["-q", "-d", &copy.device(2), "-p", &copy.port(), &loopback(copy.n, 1)]);
     let done = run(client.arg(&copied), 60);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
-    assert!(done.output.contains("copied onto itself"), "{}", done.output);
+    assert_eq!(done.code(), Some(1), "{done}");
+    assert!(done.output.contains("copied onto itself"), "{done}");
     server.interrupt();
     server.finish(LIMIT);
 }

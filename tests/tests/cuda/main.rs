@@ -7,7 +7,7 @@ mod topology;
 
 use gdrcore_tests::cuda::{self, Driver};
 use gdrcore_tests::lab::Lab;
-use gdrcore_tests::skip;
+use gdrcore_tests::or_skip;
 use gdrcore_tests::source::root;
 use gdrcore_tests::tools::{loopback, run, scratch, Running};
 use gdrcore_tests::{library, router_round};
@@ -93,10 +93,7 @@ fn the_buffer_passes_by_cuda_ipc_where_there_are_no_descriptors() {
 /// IPC handles cannot.
 #[test]
 fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
-    let lab = match Lab::new(3) {
-        Ok(lab) => lab,
-        Err(why) => skip!("no namespaces: {why}"),
-    };
+    let lab = or_skip!(Lab::new(3));
     lab.link((0, "r0", &["10.9.0.1/24"]), (2, "p0", &["10.9.0.2/24"])).expect("a link");
     let bin = library::examples();
     let dir = scratch("cuda-container");
@@ -136,13 +133,9 @@ fn a_container_gets_the_buffer_by_descriptor_and_is_refused_by_ipc() {
     ]));
     let mut client = start(1, "freeflow_gdr/client");
     let done = run(client.args(["-s", &socket, "x"]), 20);
-    assert!(
-        done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"),
-        "{}",
-        done.output
-    );
+    assert!(done.code() == Some(1) && done.output.contains("cuIpcOpenMemHandle"), "{done}");
     let done = router.finish(LIMIT);
-    assert!(done.output.contains("no client came"), "{}", done.output);
+    assert!(done.output.contains("no client came"), "{done}");
 }
 
 #[test]
@@ -184,16 +177,11 @@ fn server_and_client_move_a_gibibyte_into_and_out_of_gpu_memory() {
             client.args(["-u", gpu()]);
         }
         let done = start(client.arg(&address)).finish(LIMIT);
-        assert!(
-            done.ok() && done.output.contains("every byte checked"),
-            "{:?}: {}",
-            done.status,
-            done.output
-        );
+        assert!(done.ok() && done.output.contains("every byte checked"), "{done}");
     }
     server.interrupt();
     let done = server.finish(LIMIT);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 /// Runs `tests/c/cuda.c`, linked with the static library, with this further argument.
@@ -206,10 +194,10 @@ fn c_program(argument: Option<&str>) {
     cc.arg(format!("-I{}", root().join("include").display())).arg(root().join("tests/c/cuda.c"));
     // The static library: the program finds the fake driver by LD_LIBRARY_PATH.
     let done = run(cc.arg(archive).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program), 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let real = if cuda::driver() == Driver::Real { "real" } else { "fake" };
     let done = Running::start(with_driver(&program).arg(real).args(argument)).finish(LIMIT);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{done}");
 }
 
 #[test]

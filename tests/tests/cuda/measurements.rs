@@ -1,6 +1,7 @@
 //! perf over GPU memory, and the comparison with host memory.
 
 use super::*;
+use gdrcore_tests::skip;
 
 #[test]
 fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
@@ -40,14 +41,14 @@ fn perf_measures_gpu_memory_on_either_side_and_finds_every_byte() {
                 ours,
             ]);
             let done = Running::start(client.arg(&address)).finish(LIMIT);
-            assert!(done.ok(), "{test:?} {ours} to {theirs}: {:?} {}", done.status, done.output);
+            assert!(done.ok(), "{test:?} {ours} to {theirs}: {done}");
         }
         server.interrupt();
         let done = server.finish(LIMIT);
-        assert!(done.ok(), "{:?}: {}", done.status, done.output);
+        assert!(done.ok(), "{done}");
     }
     let done = run(with_driver(&perf).args(["-d", "loopback", "write", "lat", "--mem", &kind]), 20);
-    assert!(!done.ok() && done.output.contains("polls the last byte"), "{}", done.output);
+    assert!(!done.ok() && done.output.contains("polls the last byte"), "{done}");
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn the_comparison_of_gpu_memory_runs_and_names_the_gpu() {
     let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
     compare.env("BIN", bin).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "200");
     let done = run(&mut compare, 120);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let page = fs::read_to_string(&out).expect("the page");
     assert!(cuda::driver() == Driver::Real || page.contains("Fake GPU 0, CUDA"), "{page}");
     // Four tests of four sizes, each row with all its figures.
@@ -89,6 +90,6 @@ fn bandwidth_and_latency_of_the_machines_gpu() {
     let mut compare = with_driver(&root().join("bench/compare_gpu.sh"));
     compare.env("BIN", library::examples()).env("OUT", &out).env("ROUNDS", "1").env("SCALE", "20");
     let done = run(&mut compare, 240);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     println!("{}", fs::read_to_string(&out).expect("the page"));
 }

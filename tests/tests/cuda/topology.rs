@@ -52,22 +52,18 @@ fn map_pci_nic_gpu_names_the_pairs_that_are_near() {
     .unwrap();
     let map = library::examples().join("gpu_direct/map_pci_nic_gpu");
     let done = run(Command::new(&map).arg("-r").arg(&root).arg("-i").arg(&ids), 10);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     let near = "127.0.0.1 (mlx5_b5) is near 0000:b7:00.0 3D \
                 controller: NVIDIA Corporation GV100GL (rev a1)";
-    assert!(done.output.lines().any(|l| l == near), "{}", done.output);
-    assert_eq!(done.output.lines().count(), 4, "{}", done.output);
+    assert!(done.output.lines().any(|l| l == near), "{done}");
+    assert_eq!(done.output.lines().count(), 4, "{done}");
     let done = run(Command::new(&map).args(["-a", "-i", "/nonexistent", "-r"]).arg(&root), 10);
-    assert_eq!(done.output.lines().count(), 8, "{}", done.output);
-    assert!(
-        done.output.contains(
+    assert_eq!(done.output.lines().count(), 8, "{done}");
+    assert!(done.output.contains(
             "is far from 0000:37:00.0 3D controller: 10de Device 1db8 (rev a1), sharing a NUMA node"
-        ),
-        "{}",
-        done.output
-    );
+        ), "{done}");
     let done = run(Command::new(&map).args(["-r", "/nonexistent"]), 10);
-    assert!(done.code() == Some(1) && done.output.contains("no NIC or no GPU"), "{}", done.output);
+    assert!(done.code() == Some(1) && done.output.contains("no NIC or no GPU"), "{done}");
 }
 
 #[test]
@@ -88,8 +84,7 @@ fn arp_announce_conf_shows_and_makes_its_changes() {
     let done = run_it(&["-n", "eth0"]);
     assert!(
         done.ok() && done.output.contains("would set net.ipv4.conf.eth0.arp_announce=2 (now 0)"),
-        "{}",
-        done.output
+        "{done}"
     );
     assert_eq!(
         (read("eth0/arp_announce"), read("all/arp_ignore")),
@@ -97,14 +92,14 @@ fn arp_announce_conf_shows_and_makes_its_changes() {
         "a dry run changed the setting"
     );
     let done = run_it(&["eth0"]);
-    assert!(done.ok(), "{}", done.output);
+    assert!(done.ok(), "{done}");
     assert_eq!(
         (read("eth0/arp_announce"), read("all/arp_ignore"), read("eth0/rp_filter")),
         ("2".into(), "1".into(), "2".into())
     );
     assert_eq!(read("eth1/arp_announce"), "0", "another interface");
     let done = run_it(&["eth0", "nosuch0"]);
-    assert!(done.code() == Some(1) && done.output.contains("nosuch0"), "{}", done.output);
+    assert!(done.code() == Some(1) && done.output.contains("nosuch0"), "{done}");
     assert!(
         run_it(&["--help"]).output.contains("Usage:") && run_it(&["--nonsense"]).code() == Some(2)
     );

@@ -7,10 +7,10 @@ use gdrcore_core::device::CmDevice;
 use gdrcore_core::verbs::types::{qp_type, wc_status, AhAttr};
 use gdrcore_core::Error;
 use gdrcore_tests::ends::{End, Op};
+use gdrcore_tests::or_skip;
 use gdrcore_tests::patience::until;
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::is_root;
+use gdrcore_tests::tools::as_root;
 
 const PORT: u16 = 7471;
 
@@ -168,9 +168,7 @@ fn by_another_user() {
     if let Some(arguments) = arguments() {
         client(&arguments);
     }
-    if !is_root() {
-        skip!("only root can be another user");
-    }
+    or_skip!(as_root());
     let e = serve(test, OTHER, "SIGKILL");
     let _ = std::fs::remove_dir_all(format!("/dev/shm/gdrcore-{OTHER_USER}"));
     assert_eq!((e.event, e.status), (cm_event::DISCONNECTED, -Error::TimedOut.errno()));

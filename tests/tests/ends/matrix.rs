@@ -631,7 +631,7 @@ fn rsocket() {
             c
         };
         let done = run(&mut run_it, 90);
-        assert!(done.ok(), "{way}, {path}: {}", done.output);
+        assert!(done.ok(), "{way}, {path}: {done}");
         done.output.trim().to_string()
     });
     compare(ON_SOCKETS, &wanted);

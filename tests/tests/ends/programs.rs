@@ -15,6 +15,6 @@ fn a_killed_peer_is_noticed_by_librdmacm_and_rsockets() {
     for path in ["auto", "udp"] {
         let addresses = [1, 2].map(|last| loopback(97, last));
         let done = run(command(None, &["--path", path], &program).args(addresses), 90);
-        assert!(done.ok() && done.output.contains("ok"), "{path}: {}", done.output);
+        assert!(done.ok() && done.output.contains("ok"), "{path}: {done}");
     }
 }

@@ -35,8 +35,8 @@ fn wait_for_count(server: &Running, text: &str, count: usize) {
 fn finish(server: Running) -> String {
     server.interrupt();
     let done = server.finish(LIMIT);
-    assert!(done.ok(), "{:?}: {}", done.status, done.output);
-    assert!(!done.output.contains("left open"), "{}", done.output);
+    assert!(done.ok(), "{done}");
+    assert!(!done.output.contains("left open"), "{done}");
     done.output
 }
 
@@ -59,8 +59,8 @@ fn many_clients_are_written_and_read_at_once() {
         });
         for client in clients {
             let done = client.finish(LIMIT);
-            assert!(done.ok(), "{transport}: {:?}: {}", done.status, done.output);
-            assert!(!done.output.contains("left open"), "{}", done.output);
+            assert!(done.ok(), "{transport}: {done}");
+            assert!(!done.output.contains("left open"), "{done}");
         }
         wait_for_count(&server, " is done: ", 7);
         finish(server);
@@ -78,11 +78,11 @@ fn a_task_that_fails_takes_no_other_with_it() {
         });
         for client in clients {
             let done = client.finish(LIMIT);
-            assert!(done.ok(), "{transport}: {:?}: {}", done.status, done.output);
+            assert!(done.ok(), "{transport}: {done}");
             let failed = done.output.matches("failed on the server").count();
             let resets = done.output.matches("resetting the connection").count();
             let expected = if transport == "dc" { (1, 0) } else { (1, 1) };
-            assert_eq!((failed, resets), expected, "{transport}: {}", done.output);
+            assert_eq!((failed, resets), expected, "{transport}: {done}");
         }
         let said = finish(server);
         assert_eq!(said.matches("REM_ACCESS_ERR").count(), 6, "{transport}: {said}");
@@ -106,11 +106,11 @@ fn a_client_that_is_killed_stops_no_other() {
             other.wait_for_output(&format!("task {}:", done + 50));
         }
         let next = run(&mut client(transport, 158, 151, &["-t", "1", "-n", "50"]), 60);
-        assert!(next.ok(), "{transport}: {}", next.output);
+        assert!(next.ok(), "{transport}: {next}");
         other.interrupt();
         let done = other.finish(LIMIT);
-        assert_eq!(done.code(), Some(128 + libc::SIGINT), "{}", done.output);
-        assert!(!done.output.contains("failed"), "{transport}: {}", done.output);
+        assert_eq!(done.code(), Some(128 + libc::SIGINT), "{done}");
+        assert!(!done.output.contains("failed"), "{transport}: {done}");
         wait_for_count(&server, "closed the connection", 6);
         finish(server);
     }
@@ -140,8 +140,8 @@ fn a_pool_serves_more_clients_than_it_has_initiators() {
         dying.kill();
         for client in clients {
             let done = client.finish(LIMIT);
-            assert!(done.ok(), "wave {wave}: {:?}: {}", done.status, done.output);
-            assert!(done.output.contains("every byte checked"), "{}", done.output);
+            assert!(done.ok(), "wave {wave}: {done}");
+            assert!(done.output.contains("every byte checked"), "{done}");
         }
         wait_for_count(&server, "closed the connection", wave + 1);
     }
@@ -150,7 +150,7 @@ fn a_pool_serves_more_clients_than_it_has_initiators() {
     let path = library::examples().join("gpu_direct/server");
     for wrong in ["0", "65", "x"] {
         let done = run(Command::new(&path).args(["-i", wrong]), 10);
-        assert!(done.code() == Some(2) && done.output.contains("--initiators"), "{}", done.output);
+        assert!(done.code() == Some(2) && done.output.contains("--initiators"), "{done}");
     }
 }
 
@@ -161,13 +161,13 @@ fn different_transports_are_an_error_on_both_sides() {
         let mut command = client(own, 162, 161, &[]);
         let done = run(command.args(["-T", other]), 60);
         let said = format!("this server uses {name}: give both sides the same --transport");
-        assert!(done.code() == Some(1) && done.output.contains(&said), "{}", done.output);
+        assert!(done.code() == Some(1) && done.output.contains(&said), "{done}");
         let said = finish(server);
         assert!(said.contains(&format!("this side {name}")), "{said}");
     }
     for program in ["server", "client"] {
         let path = library::examples().join("gpu_direct").join(program);
         let done = run(Command::new(path).args(["-T", "ud", &loopback(41, 161)]), 10);
-        assert!(done.code() == Some(2) && done.output.contains("dc or rc"), "{}", done.output);
+        assert!(done.code() == Some(2) && done.output.contains("dc or rc"), "{done}");
     }
 }

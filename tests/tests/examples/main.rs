@@ -36,19 +36,9 @@ fn every_program_has_help_and_refuses_nonsense() {
     for program in files(&library::examples(), &[""]) {
         seen += 1;
         let help = run(Command::new(&program).arg("--help"), 10);
-        assert!(
-            help.ok() && help.output.contains("usage:"),
-            "{}: {}",
-            program.display(),
-            help.output
-        );
+        assert!(help.ok() && help.output.contains("usage:"), "{}: {help}", program.display());
         let nonsense = run(Command::new(&program).arg("--no-such-option"), 10);
-        assert!(
-            nonsense.code().is_some_and(|c| c > 0),
-            "{}: {}",
-            program.display(),
-            nonsense.output
-        );
+        assert!(nonsense.code().is_some_and(|c| c > 0), "{}: {nonsense}", program.display());
     }
     assert!(seen >= 8, "only {seen} programs");
 }
@@ -62,12 +52,8 @@ fn errors_of_the_device_name_a_remedy() {
         ("nosuchlink0", "nosuchlink0"),
     ] {
         let done = run(Command::new(&router).args(["-d", device, "-t", "1"]), 10);
-        assert!(done.code().is_some_and(|c| c > 0), "{device}: {}", done.output);
-        assert!(
-            done.output.contains(said) && done.output.lines().count() >= 2,
-            "{device}: {}",
-            done.output
-        );
+        assert!(done.code().is_some_and(|c| c > 0), "{device}: {done}");
+        assert!(done.output.contains(said) && done.output.lines().count() >= 2, "{device}: {done}");
     }
 }
 
@@ -93,7 +79,7 @@ fn rdma_sends_one_message() {
         .expect("rdma");
     let received = receiver.finish(LIMIT);
     assert!(sender.status.success(), "{}", String::from_utf8_lossy(&sender.stderr));
-    assert!(received.ok() && received.output.contains("from here to there"), "{}", received.output);
+    assert!(received.ok() && received.output.contains("from here to there"), "{received}");
 }
 
 #[test]
@@ -118,17 +104,13 @@ fn cm_ping_reports_its_cause_of_failure() {
         client.wait_for_output("rdma-ping-5");
         server.signal(how);
         let done = client.finish(LIMIT);
-        assert_eq!(done.code(), Some(1), "{}", done.output);
+        assert_eq!(done.code(), Some(1), "{done}");
         let says = said.iter().any(|said| done.output.contains(said));
-        assert!(says, "signal {how}: {}", done.output);
+        assert!(says, "signal {how}: {done}");
         drop(server);
     }
     let nobody = run(&mut command(112, &["-c", &loopback(41, 113)]), 60);
-    assert!(
-        nobody.code() == Some(1) && nobody.output.contains(&loopback(41, 113)),
-        "{}",
-        nobody.output
-    );
+    assert!(nobody.code() == Some(1) && nobody.output.contains(&loopback(41, 113)), "{nobody}");
 }
 
 #[test]
@@ -171,6 +153,6 @@ fn a_taken_port_is_named() {
         Command::new(&rdma).args(["-d", &format!("soft:{}", loopback(41, 51)), "-p", "19943"]),
         10,
     );
-    assert!(done.code().is_some_and(|c| c > 0) && done.output.contains("19943"), "{}", done.output);
+    assert!(done.code().is_some_and(|c| c > 0) && done.output.contains("19943"), "{done}");
     drop(listener);
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn static_memory_is_enough_and_nothing_is_allocated() {
     let done = run(&mut Command::new(library::examples().join("static_mem")), 60);
-    assert!(done.ok() && done.output.contains("proven: nothing was allocated"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("proven: nothing was allocated"), "{done}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_allocation_counter_sees_calls_by_fast_handles() {
     let server = serve("19981");
     let (done, report) =
         counted(&counter, &["-p", "19981", "send", "lat", "-n", "2000", &loopback(41, 122)]);
-    assert!(done.ok(), "{}: {report}", done.output);
+    assert!(done.ok(), "{done}: {report}");
     let calls = report.split(' ').find_map(|w| w.parse::<u64>().ok()).unwrap_or(0);
     assert!(calls > 3 * 2000 && report.ends_with(", 0 allocations\n"), "{report}");
     assert!(server.finish(LIMIT).ok());
@@ -78,6 +78,6 @@ fn the_allocation_counter_sees_calls_by_fast_handles() {
         &format!("{counter}:{}", wasteful.display()),
         &["-p", "19982", "write", "bw", "-n", "10", &loopback(41, 122)],
     );
-    assert_eq!(done.code(), Some(99), "{}: {report}", done.output);
+    assert_eq!(done.code(), Some(99), "{done}: {report}");
     assert!(server.finish(LIMIT).ok());
 }

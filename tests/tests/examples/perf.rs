@@ -25,12 +25,12 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
             "100",
         ]);
         let done = run(client.args(["--json", &loopback(41, 61)]), 60);
-        assert!(done.ok(), "{path}: {:?}: {}", done.status, done.output);
+        assert!(done.ok(), "{path}: {done}");
         for said in ["\"no_progress\":true", "\"iterations\":100,"] {
-            assert!(done.output.contains(said), "{path}: no {said} in {}", done.output);
+            assert!(done.output.contains(said), "{path}: no {said} in {done}");
         }
         let served = server.finish(LIMIT);
-        assert!(served.ok(), "{path}: {:?}: {}", served.status, served.output);
+        assert!(served.ok(), "{path}: {served}");
     }
     for wrong in
         [["send", "lat", "127.0.0.1"], ["write", "bw", "127.0.0.1"], ["write", "lat", "-dloopback"]]
@@ -38,8 +38,7 @@ fn perf_measures_a_target_that_only_watches_its_memory() {
         let refused = run(Command::new(&perf).args(wrong).arg("--no-progress"), 10);
         assert!(
             refused.code() == Some(2) && refused.output.contains("--no-progress"),
-            "{wrong:?}: {}",
-            refused.output
+            "{wrong:?}: {refused}"
         );
     }
 }
@@ -53,7 +52,7 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
     // Three threads with two queue pairs each.
     let expect = |done: &Done, what: &str| {
         for said in ["\"threads\":3,", "\"messages\":1800,", "\"checked\":true"] {
-            assert!(done.ok() && done.output.contains(said), "{what}: no {said}: {}", done.output);
+            assert!(done.ok() && done.output.contains(said), "{what}: no {said}: {done}");
         }
     };
     for more in [&[][..], &["--contexts"], &["--engines"]] {
@@ -89,15 +88,15 @@ fn perf_measures_threads_of_one_device_and_checks_their_data() {
         client.wait_for_output("\"results\"");
         client.interrupt();
         let done = client.finish(LIMIT);
-        assert_eq!(done.code(), Some(130), "{path}: {}", done.output);
-        assert!(done.output.contains("perf: interrupted"), "{path}: {}", done.output);
+        assert_eq!(done.code(), Some(130), "{path}: {done}");
+        assert!(done.output.contains("perf: interrupted"), "{path}: {done}");
         server.signal(libc::SIGTERM);
         let served = server.finish(LIMIT);
-        assert!(served.code().is_some(), "{path}: {}", served.output);
+        assert!(served.code().is_some(), "{path}: {served}");
     }
     for wrong in [["send", "lat", "-T2"], ["send", "bw", "-eT2"], ["send", "bw", "--both-ends"]] {
         let refused = run(Command::new(&perf).args(["-d", "loopback"]).args(wrong), 10);
-        assert_eq!(refused.code(), Some(2), "{wrong:?}: {}", refused.output);
+        assert_eq!(refused.code(), Some(2), "{wrong:?}: {refused}");
     }
 }
 
@@ -123,18 +122,14 @@ fn perf_ends_at_a_signal_and_reports_what_it_measured() {
             client.wait_for_output(if test.contains(&"--json") { "\"results\"" } else { "#bytes" });
             client.signal(signal);
             let done = client.finish(LIMIT);
-            assert_eq!(done.code(), Some(128 + signal), "{test:?}: {}", done.output);
-            assert!(done.output.contains("perf: interrupted"), "{test:?}: {}", done.output);
+            assert_eq!(done.code(), Some(128 + signal), "{test:?}: {done}");
+            assert!(done.output.contains("perf: interrupted"), "{test:?}: {done}");
             if test.contains(&"--json") {
-                assert!(
-                    done.output.contains("],\"interrupted\":true}\n"),
-                    "{test:?}: {}",
-                    done.output
-                );
+                assert!(done.output.contains("],\"interrupted\":true}\n"), "{test:?}: {done}");
             }
             // Both ends agreed on the end of the run.
             let served = server.finish(LIMIT);
-            assert!(served.ok(), "{test:?}: {}: {}", served.output, done.output);
+            assert!(served.ok(), "{test:?}: {served}: {done}");
         }
     }
 }
@@ -154,12 +149,11 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
         wait_for(60, "perf does not measure", || used() - before > Duration::from_millis(50));
         alone.interrupt();
         let done = alone.finish(LIMIT);
-        assert_eq!(done.code(), Some(130), "{test:?}: {}", done.output);
+        assert_eq!(done.code(), Some(130), "{test:?}: {done}");
         assert_eq!(
             done.output.lines().filter(|l| l.starts_with("  ")).count(),
             2,
-            "head and row: {}",
-            done.output
+            "head and row: {done}"
         );
     }
     // A server in the middle of a test notifies its client, which keeps the measurements.
@@ -185,13 +179,9 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
     client.wait_for_output("\"results\"");
     server.signal(libc::SIGTERM);
     let (served, done) = (server.finish(LIMIT), client.finish(LIMIT));
-    assert_eq!(served.code(), Some(143), "{}", served.output);
-    assert_eq!(done.code(), Some(1), "{}", done.output);
-    assert!(
-        done.output.contains("it was interrupted") && done.output.contains("]}\n"),
-        "{}",
-        done.output
-    );
+    assert_eq!(served.code(), Some(143), "{served}");
+    assert_eq!(done.code(), Some(1), "{done}");
+    assert!(done.output.contains("it was interrupted") && done.output.contains("]}\n"), "{done}");
     // A server that waits for its next client ends at once.
     let mut idle = Running::start(Command::new(&perf).args([
         "-k",
@@ -203,7 +193,7 @@ fn perf_on_loopback_and_its_server_end_at_a_signal() {
     idle.wait_for_output("waiting on");
     idle.signal(libc::SIGTERM);
     let idle = idle.finish(LIMIT);
-    assert!(idle.ok(), "{:?}: {}", idle.status, idle.output);
+    assert!(idle.ok(), "{idle}");
 }
 
 #[test]
@@ -219,7 +209,7 @@ fn perf_sends_the_requested_number_of_messages() {
     ] {
         let done =
             run(Command::new(&perf).args(["-d", "loopback", "-n", "10", "--json"]).args(test), 30);
-        assert!(done.ok() && done.output.contains(count), "{test:?}: {}", done.output);
+        assert!(done.ok() && done.output.contains(count), "{test:?}: {done}");
     }
     // Each word as it was sent, and no other.
     let done = run(
@@ -228,7 +218,7 @@ fn perf_sends_the_requested_number_of_messages() {
             .args(["atomic_write", "bw"]),
         60,
     );
-    assert!(done.ok() && done.output.contains("\"messages\":15000,"), "{}", done.output);
+    assert!(done.ok() && done.output.contains("\"messages\":15000,"), "{done}");
     // A count that, times the largest size, exceeds 64 bits: -a bounds the count by a division.
     let mut all = Command::new(&perf);
     let mut all = Running::start(all.args([
@@ -269,9 +259,9 @@ fn measures(test: &[&str], kind: &str, more: &[&str], peer: Option<&str>) {
     client.args(more).args(test).args(["-c", kind, "-n", "60", "--json"]).args(peer);
     let done = run(&mut client, 60);
     let counted = if test[1] == "lat" { "\"iterations\":60," } else { "\"messages\":" };
-    assert!(done.ok(), "{kind} {test:?} {more:?}: {:?}: {}", done.status, done.output);
+    assert!(done.ok(), "{kind} {test:?} {more:?}: {done}");
     for said in [&format!("\"connection\":\"{kind}\""), counted] {
-        assert!(done.output.contains(said), "{kind} {test:?}: no {said}: {}", done.output);
+        assert!(done.output.contains(said), "{kind} {test:?}: no {said}: {done}");
     }
 }
 
@@ -314,6 +304,6 @@ fn perf_measures_over_xrc_and_dc_between_processes() {
         );
         server.interrupt();
         let served = server.finish(LIMIT);
-        assert!(served.ok() && !served.output.contains("left open"), "{}", served.output);
+        assert!(served.ok() && !served.output.contains("left open"), "{served}");
     }
 }

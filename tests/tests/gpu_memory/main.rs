@@ -121,6 +121,15 @@ fn over_each(test: impl Fn(&Gpu, &Gpu, &str)) {
     test(&a, &b, "shm");
 }
 
+/// Destroys an end, and its memory of a GPU.
+fn end(end: End<'_>, gpu: &Gpu, region: Option<Region>) {
+    if let Some(region) = region {
+        gpu.forget(&end, &region);
+        memory::free(region.at).unwrap();
+    }
+    end.destroy().expect("destroy");
+}
+
 #[test]
 fn nothing_is_acknowledged_before_it_has_landed() {
     let (_alone, driver) = alone();
@@ -150,11 +159,8 @@ fn nothing_is_acknowledged_before_it_has_landed() {
             wc.status == 0 && cuda::stat(Stat::Bytes) >= before + 1000,
             "{port}: received before the copy"
         );
-        y.forget(&b, &there);
-        memory::free(there.at).unwrap();
-        for e in [a, b] {
-            e.destroy().expect("destroy");
-        }
+        end(b, y, Some(there));
+        end(a, x, None);
     });
 }
 

@@ -107,11 +107,8 @@ fn a_message_sends_the_bytes_of_the_time_of_its_posting() {
             succeed(&mut a, &mut b, round);
             assert!(here.read(0, LEN) == bytes, "{port}: round {round}");
         }
-        for (e, g, r) in [(a, x, here), (b, y, there)] {
-            g.forget(&e, &r);
-            memory::free(r.at).unwrap();
-            e.destroy().expect("destroy");
-        }
+        end(a, x, Some(here));
+        end(b, y, Some(there));
     });
 }
 
@@ -163,11 +160,8 @@ fn unreliable_messages_and_the_header_before_a_datagram_land_too() {
                 assert!(got[header as usize..] == bytes, "{port} {qp_type} {round}");
                 succeed(&mut a, &mut b, round);
             }
-            for (e, g, r) in [(a, x, here), (b, y, there)] {
-                g.forget(&e, &r);
-                memory::free(r.at).unwrap();
-                e.destroy().expect("destroy");
-            }
+            end(a, x, Some(here));
+            end(b, y, Some(there));
         }
     });
 }
@@ -198,11 +192,8 @@ fn an_atomic_sees_the_write_before_it() {
         succeed(&mut a, &mut b, 2);
         assert_eq!(a.buffer.read(8, 8), 5u64.to_ne_bytes(), "{port}");
         assert_eq!(there.read(0, 8), 8u64.to_ne_bytes(), "{port}");
-        y.forget(&b, &there);
-        memory::free(there.at).unwrap();
-        for e in [a, b] {
-            e.destroy().expect("destroy");
-        }
+        end(b, y, Some(there));
+        end(a, x, None);
     });
 }
 

@@ -11,9 +11,8 @@ use gdrcore_core::Error;
 use gdrcore_net::soft::{soft_flags as flags, SoftConfig, SoftDevice};
 use gdrcore_tests::ends::{connected, connected_pair, pattern, succeed, Buffer, Op, Shape};
 use gdrcore_tests::patience::{deadline, limit_ms};
-use gdrcore_tests::skip;
 use gdrcore_tests::soft::{address, Soft};
-use gdrcore_tests::tools::{find, run};
+use gdrcore_tests::tools::run;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -63,7 +62,7 @@ fn a_thousand_devices_leave_no_descriptor_and_no_memory_behind() {
             "--nocapture",
         ]);
         let done = run(alone.env("GDRC_TEST_ALONE", "1"), 60);
-        assert!(done.ok(), "{}", done.output);
+        assert!(done.ok(), "{done}");
         return;
     }
     open_and_close(50);

@@ -1,7 +1,9 @@
 //! Sockets without room, and links that refuse segmentation or are slow.
 
 use super::*;
+use gdrcore_tests::tools::installed;
 use gdrcore_tests::traffic::exchange;
+use gdrcore_tests::{or_skip, skip};
 
 /// The device's socket that is bound to the address of `name`.
 fn socket_of(name: &str) -> i32 {
@@ -69,9 +71,8 @@ fn a_link_that_refuses_segmentation_gets_single_packets() {
 
 #[test]
 fn a_slow_link_fills_the_send_buffer_and_the_sleeper_is_woken_when_it_drains() {
-    if find("tc").is_none() || find("ip").is_none() {
-        skip!("tc or ip is not installed");
-    }
+    or_skip!(installed("tc"));
+    or_skip!(installed("ip"));
     // A thread of its own can have a network namespace of its own.
     let outcome = std::thread::spawn(|| {
         // SAFETY: takes no pointers; changes this thread only, which ends.
