@@ -44,7 +44,7 @@ fn start(last: u32, faults: &str, has_cm: bool) -> Result<Router, &'static str> 
         ("GDRC_ENGINES", "1"),
         ("GDRC_FAULTS", faults),
     ];
-    // Landlock knows no folder that the preloaded library makes up, and is not there with a `netns`.
+    // Landlock takes no folder that the preloaded library makes up; a `netns` leaves it out.
     let netns =
         "[router]\nlisten = \"DIR/any\"\n[tenant.c]\nmatch = { netns = \"/proc/1/ns/net\" }\n";
     let policy = format!("{}{}{}", if has_cm { netns } else { "" }, tenant("a"), tenant("b"));
@@ -151,8 +151,8 @@ fn a_host_without_a_connection_manager_says_so_to_its_tenants() {
     assert!(done.output.contains("no connection manager"), "{}", done.output);
 }
 
-/// A side of a program of librdmacm: a tenant's, or a plain endpoint at an address. `{S}` stands for
-/// the address of the server. `None`: it is not installed.
+/// A side of a program of librdmacm: a tenant's, or a plain endpoint at an address. `{S}` stands
+/// for the address of the server. `None`: it is not installed.
 fn of_rdma_cm(router: &Router, side: Side<'_>, words: &str, server: &str) -> Option<Command> {
     let words = words.replace("{S}", server);
     let mut words = words.split(' ');

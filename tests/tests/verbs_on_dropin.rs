@@ -228,8 +228,8 @@ fn gpu_direct_by_dc() {
     }
 }
 
-/// rping's job by the C API, over Debian's librdmacm with the drop-in's device file. Either side is a
-/// NIC or a soft device.
+/// rping's job by the C API, over Debian's librdmacm with the drop-in's device file. Either side is
+/// a NIC or a soft device.
 #[test]
 fn connections_by_the_manager_of_the_host() {
     let libraries = or_skip!(Libraries::new("verbs-cm"));

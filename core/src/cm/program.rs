@@ -25,8 +25,8 @@ fn is_port_space(ps: u16) -> bool {
     matches!(ps, port_space::IB | port_space::TCP | port_space::UDP)
 }
 
-/// Checks the parameters of a connection or datagram service, of which `data_max` bytes are the most
-/// private data.
+/// Checks the parameters of a connection or datagram service. `data_max`: most bytes of private
+/// data.
 ///
 /// # Errors
 /// [`Error::Invalid`]: one is out of range; [`Error::MessageSize`]: too much private data.

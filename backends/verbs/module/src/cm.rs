@@ -32,6 +32,9 @@ const _: () = {
 const FILE: &CStr = c"librdmacm.so.1";
 /// How long the address of a peer may be looked for.
 const RESOLVE_MS: c_int = 4000;
+/// RDMA_OPTION_ID, and RDMA_OPTION_ID_ACK_TIMEOUT in it.
+const LEVEL_ID: c_int = 0;
+const ACK_TIMEOUT: c_int = 3;
 
 macro_rules! functions {
     ($($name:ident($($arg:ty),*) -> $out:ty;)*) => {
@@ -320,11 +323,9 @@ unsafe extern "C" fn listen(id: Object, backlog: u32) -> c_int {
 unsafe extern "C" fn resolve_address(id: Object, to: *const Address, ack_timeout: c_int) -> c_int {
     if let Ok(mut code) = u8::try_from(ack_timeout) {
         let at = (&raw mut code).cast();
-        const LEVEL: c_int = 0; // RDMA_OPTION_ID
-        const TIMEOUT: c_int = 3; // RDMA_OPTION_ID_ACK_TIMEOUT
-                                  // A kernel without it has a timeout of its own.
-                                  // SAFETY: the table's contract; a byte that lives through the call.
-        let _ = unsafe { call!(rdma_set_option(id.cast(), LEVEL, TIMEOUT, at, 1)) };
+        // A kernel without the option has a timeout of its own.
+        // SAFETY: the table's contract; a byte that lives through the call.
+        let _ = unsafe { call!(rdma_set_option(id.cast(), LEVEL_ID, ACK_TIMEOUT, at, 1)) };
     }
     // SAFETY: the table's contract.
     let mut to = socket_address(unsafe { &*to });
@@ -439,7 +440,7 @@ unsafe fn event_of(e: &rdma_cm_event) -> Event {
     };
     let (data, len);
     if qp_type == ibv_qp_type::IBV_QPT_UD {
-        // SAFETY: this side of the union is that of such ids; events without parameters have zeroes.
+        // SAFETY: the side of the union for such ids; events without parameters have zeroes.
         let p = unsafe { e.param.ud };
         (to.qpn, to.qkey) = (p.qp_num, p.qkey);
         (data, len) = (p.private_data, p.private_data_len);

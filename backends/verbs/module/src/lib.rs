@@ -7,8 +7,8 @@
 //! * `extended`: posts that `ibv_post_send` does not take. `events`: the kernel's events.
 //! * `cm`: librdmacm, opened when it is asked for.
 //!
-//! The module's only state is the addresses of libmlx5's functions and librdmacm's. Objects are libibverbs' own
-//! pointers, and the other side of the table manages their lifetime.
+//! The module's only state is the addresses of libmlx5's functions and librdmacm's. Objects are
+//! libibverbs' own pointers, and the other side of the table manages their lifetime.
 
 #![cfg(feature = "ibverbs")]
 
