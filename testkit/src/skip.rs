@@ -24,7 +24,7 @@ macro_rules! skip {
     }};
 }
 
-/// The value of a `Result`. Without one the test ends as skipped, for the reason that the error says.
+/// The value of a `Result`. Without one the test ends as skipped, for the reason in the error.
 #[macro_export]
 macro_rules! or_skip {
     ($made:expr) => {

@@ -183,7 +183,7 @@ impl TwoHosts {
         favoured(&self.containers.command(&self.lab, &inside))
     }
 
-    /// A program that is installed, with its arguments, in a tenant's container; an error: it is not.
+    /// An installed program, with its arguments, in a tenant's container; an error: there is none.
     pub fn tool(
         &self,
         tenant: &str,

@@ -1,6 +1,6 @@
 //! The calls of libibverbs and librdmacm as data: name, arguments and result of each, and the
-//! filter that chooses among them; the settings of the drop-in; and the tables by which its preloaded
-//! library calls it. `gdrcore-run` checks its
+//! filter that chooses among them; the settings of the drop-in; and the tables by which its
+//! preloaded library calls it. `gdrcore-run` checks its
 //! command line by this, and the drop-in its environment, and prints, filters and fails calls by
 //! it. No system call, no unsafe code, nothing that knows the structs.
 
