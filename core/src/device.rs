@@ -15,8 +15,8 @@ pub struct DeviceAttr {
     pub max_msg_size: u64,
     /// Node GUID in host order.
     pub node_guid: u64,
-    /// Bounds of this device alone, independent of other processes on its address. They hold once
-    /// [`Device::arena_add`] has brought memory; at first there is room for the configured numbers.
+    /// The most that [`Device::arena_add`] can reach, whatever other processes have on its address.
+    /// Without it there is room for the configured numbers.
     pub max_pd: u32,
     /// Memory regions and windows.
     pub max_mr: u32,

@@ -175,8 +175,8 @@ fn strict(config: &OpenConfig<'_>) -> Option<Settings> {
     Settings::of_environment().or(config.strict)
 }
 
-/// Puts a device whose calls are looked at in front of one, if that is asked for. `behind`: the
-/// same device, whose calls no rule fails. In a frame of its own, since few programs do.
+/// Wraps the device in a [`StrictDevice`] if `settings` ask for it. `behind`: the same device,
+/// whose calls no rule fails. Not inlined: few opens need its stack.
 #[inline(never)]
 fn watched(
     open: OpenDevice,

@@ -18,8 +18,8 @@ counts! {
     }
 }
 
-/// One message as a member reads it. The first byte selects its kind, or a valid table with one
-/// byte changed; without that, nearly every string would end at the magic number.
+/// One message as a member reads it. The first byte selects its kind. One kind is a valid table
+/// with a wrong byte, because random bytes seldom begin with the magic number.
 pub fn mail(data: &[u8]) -> Mailed {
     let mut seen = Mailed::default();
     let Some((&plan, rest)) = data.split_first() else { return seen };

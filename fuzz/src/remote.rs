@@ -15,7 +15,7 @@ use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use gdrcore_net::map::Map;
 use gdrcore_net::remote::adopt::Adopter;
 use gdrcore_net::remote::call::{
-    self, parse_answer, request, Call, GpuMemory, NewSrq, Region, Shape,
+    self, parse_answer, request, Call, GpuMemory, NewSrq, QueueShape, Region,
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::queue::{DoorbellPage, QueueMap};
@@ -164,7 +164,7 @@ impl Tenant {
         }
     }
 
-    fn add_queues(&mut self, bell: u32, fd: Option<OwnedFd>, shapes: [Shape; 2]) {
+    fn add_queues(&mut self, bell: u32, fd: Option<OwnedFd>, shapes: [QueueShape; 2]) {
         let fd = fd.expect("an answer with a descriptor");
         let map = QueueMap::open(fd.as_fd(), shapes).expect("queues");
         let bytes = QueueMap::bytes(shapes).expect("legal shapes");
@@ -230,7 +230,7 @@ impl Tenant {
                 let made = self.ask::<call::CqCreate>(server, &arguments, None, seen);
                 if let Some(((cq, _, shape), fd)) = made {
                     self.known.push(cq);
-                    self.add_queues(u32::MAX, fd, [shape, Shape::default()]);
+                    self.add_queues(u32::MAX, fd, [shape, QueueShape::default()]);
                 }
             }
             3 => {
@@ -240,7 +240,7 @@ impl Tenant {
                 if let Some(((srq, _, shape), fd)) = made {
                     self.known.push(srq);
                     let bell = 2 * limits::QP + index_of(srq) as u32;
-                    self.add_queues(bell, fd, [shape, Shape::default()]);
+                    self.add_queues(bell, fd, [shape, QueueShape::default()]);
                 }
             }
             4 => self.manage(server, input, seen),
@@ -385,7 +385,7 @@ impl Tenant {
         let (length, pieces) = (input.word(), input.below(4) as u16);
         let piece = [&address.to_ne_bytes()[..], &length.to_ne_bytes(), &key.to_ne_bytes()];
         let piece = piece.concat().repeat(2);
-        let Shape { capacity, stride } = queues.map.shapes()[0];
+        let QueueShape { capacity, stride } = queues.map.shapes()[0];
         let fits = |head: usize| piece.len().min((stride as usize).saturating_sub(head));
         if queues.bell < 2 * limits::QP && capacity > 0 && !input.one_in(4) {
             let _ = queues.map.reclaim(0, &queues.sends, false);
@@ -521,7 +521,7 @@ fn serves(server: &mut Server, good: &mut Tenant) {
     let (pd, _) = good.ask::<call::PdAlloc>(server, &(), None, seen).expect("a PD");
     let ((cq, _, shape), fd) =
         good.ask::<call::CqCreate>(server, &(8, 0), None, seen).expect("a CQ");
-    good.add_queues(u32::MAX, fd, [shape, Shape::default()]);
+    good.add_queues(u32::MAX, fd, [shape, QueueShape::default()]);
     let cap = QpCap { max_send_wr: 4, max_send_sge: 1, ..QpCap::default() };
     let init =
         QpInit { pd, send_cq: cq, recv_cq: cq, qp_type: qp_type::RC, cap, ..QpInit::default() };

@@ -1,5 +1,5 @@
-//! A device whose calls are looked at, in front of the device of a context, for programs of the C
-//! API. Other contexts do not know of it.
+//! A device that checks the calls of a program of the C API, and passes them on to a context's
+//! device. Other contexts do not know of it.
 //!
 //! An object is its device and its handle. The device's own address stands for it.
 //!

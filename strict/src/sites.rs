@@ -131,8 +131,8 @@ impl Sites {
     }
 }
 
-/// The number of the innermost frames that are this library's, by their names: those of the
-/// standard library count below ours alone.
+/// How many of the innermost frames are this library's, by their names. A frame of the standard
+/// library counts if one of ours has called it.
 fn of_library(frames: &[Frame]) -> usize {
     let is_ours = |f: &Frame| f.function.starts_with("gdrc_") || f.function.contains("gdrcore");
     let is_std = |f: &Frame| f.function.trim_start_matches('<').starts_with("std");
@@ -140,7 +140,7 @@ fn of_library(frames: &[Frame]) -> usize {
     frames[..inner].iter().rposition(is_ours).map_or(0, |n| n + 1)
 }
 
-/// Whether the innermost frame is of librdmacm: what it does by itself is not the program's.
+/// Whether librdmacm has made the call by itself. Such calls are not the program's.
 pub fn is_of_librdmacm(frames: &[Frame]) -> bool {
     frames.first().is_some_and(|f| f.module.0.contains("librdmacm.so"))
 }

@@ -105,7 +105,7 @@ impl Containers {
                 c.args(BWRAP).args(["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]);
                 c.args(["--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind"]);
                 c.arg(folder).arg(MOUNTED);
-                // Shown again, because a checkout below /tmp is hidden by its tmpfs.
+                // Mounted again: the tmpfs hides a checkout below /tmp.
                 c.args(["--ro-bind", &*BUILD, &*BUILD]);
                 for folder in inside.folders {
                     c.arg("--bind").arg(folder).arg(folder);
@@ -157,7 +157,8 @@ impl Drop for Containers {
 static BUILD: LazyLock<String> =
     LazyLock::new(|| root().join("build").to_str().expect("a path of text").into());
 
-/// A root of a file system with what programs of this one need, and places to mount the rest at.
+/// Makes a root file system: copies of what this machine's programs need, and mount points for the
+/// rest.
 fn make_root<'a>(at: &Path, shown: impl Iterator<Item = &'a Path>) -> io::Result<()> {
     for name in ["usr", "etc", "proc", "sys", "dev", "tmp", "run/gdrcore"] {
         fs::create_dir_all(at.join(name))?;

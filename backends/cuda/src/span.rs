@@ -50,9 +50,8 @@ pub(crate) fn buffer_id(device: &Device, at: DevicePtr) -> Option<u64> {
     id.ok().or_else(|| there().ok().map(|_| 0))
 }
 
-/// The kind of memory, and its GPU. Most drivers answer whatever context is current, even none.
-/// Only if the driver does not answer, makes a context on the first GPU, which other processes may
-/// be using.
+/// The kind of memory, and its GPU. Most drivers answer without a current context. If this one does
+/// not, makes a context on the first GPU, even if other processes use that GPU.
 fn kind(api: &api::Api, at: DevicePtr) -> Result<(u32, i32), Failure> {
     let ask = || {
         // SAFETY: unsigned int.

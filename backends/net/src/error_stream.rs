@@ -1,4 +1,4 @@
-//! Standard error, for lines of which none waits long.
+//! Lines for standard error, which never wait long.
 //!
 //! Each line is one system call, so whatever ends the process leaves whole lines. Standard error
 //! may be a pipe that nobody reads: a line waits 100 ms, the next ones not at all, and the lines
@@ -16,7 +16,8 @@ const PATIENCE_MS: c_int = 100;
 
 /// Standard error.
 pub struct ErrorStream {
-    /// Held while a line is written: a pipe that has room for a line has it for one thread.
+    /// Held from the look at the pipe until the line is written: two threads would count on the
+    /// same room otherwise.
     writing: ForkLock<()>,
     /// It did not take the last line.
     is_stuck: AtomicBool,

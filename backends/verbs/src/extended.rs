@@ -115,8 +115,8 @@ impl VerbsDevice {
     /// is the first request that was not posted.
     ///
     /// # Safety
-    /// `object` exists and has all of these opcodes; `wr` is the first of `n` requests of an array,
-    /// whose links this changes, with libibverbs' pointers for objects that live.
+    /// `object` exists and has all of these opcodes; `wr` points to an array of `n` requests, whose
+    /// `next` this changes, and libibverbs' pointers in them are of objects that live.
     pub(crate) unsafe fn post_extended(
         &self,
         object: Object,

@@ -8,8 +8,8 @@ use std::process::Command;
 
 const CHECK: &str = "program";
 
-/// Asks the loader, which starts nothing of the program (ld.so(8), --list); this system's alone, as
-/// a program may name any file as its loader.
+/// Asks this system's loader, which executes nothing of the program (ld.so(8), --list). The loader
+/// that the program names may be any file, so it is not run.
 pub fn diagnose(program: &OsStr) -> Finding {
     if !elf::find(program).is_some_and(|p| p.is_file()) {
         let seen = format!("{}: there is no such program", program.to_string_lossy());
@@ -50,7 +50,7 @@ pub fn diagnose(program: &OsStr) -> Finding {
 /// What the loader lists with the drop-in's variables and without.
 fn judge(folder: &Path, on: &str, errors: &str, off: &str) -> Finding {
     let lacks = |l: &&str| l.contains("not found") || l.contains("cannot open shared object");
-    // Of a library to preload the loader says that it is ignored.
+    // The loader warns that it ignores a preloaded library.
     let is_fatal = |l: &&str| lacks(l) && !l.contains("ignored");
     if let Some(line) = on.lines().chain(errors.lines()).find(is_fatal) {
         let remedy = "install that library, or a newer one";

@@ -12,10 +12,7 @@ use super::{
 };
 use crate::roce::peer::PeerAddr;
 use crate::verbs::types::qp_type;
-use crate::wire::DEFAULT_PKEY;
-
-/// Limited and full members of a partition are one partition.
-const PKEY_BASE: u16 = 0x7fff;
+use crate::wire::is_default_partition;
 
 /// The port space and port of a service id of rdma_cm's.
 pub(super) fn service(id: u64) -> Option<(u16, u16)> {
@@ -154,7 +151,7 @@ impl Cm {
             refuse(self, reject::INVALID_GID, None);
             return Some(());
         }
-        if m.pkey & PKEY_BASE != DEFAULT_PKEY & PKEY_BASE || m.local_qpn <= 1 {
+        if !is_default_partition(m.pkey) || m.local_qpn <= 1 {
             refuse(self, reject::UNSUPPORTED, None);
             return Some(());
         }
@@ -467,7 +464,7 @@ impl Cm {
             refuse(self, sidr_status::UNSUPPORTED);
             return Some(());
         };
-        if header.src != from.gid || m.pkey & PKEY_BASE != DEFAULT_PKEY & PKEY_BASE {
+        if header.src != from.gid || !is_default_partition(m.pkey) {
             refuse(self, sidr_status::REJECTED);
             return Some(());
         }

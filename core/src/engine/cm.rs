@@ -14,7 +14,7 @@ use crate::verbs::cause::{Cause, CauseCode};
 use crate::verbs::shared::Shared;
 use crate::verbs::types::Handle;
 use crate::verbs::NONE;
-use crate::wire::{mtu_code, packet_bytes, Class, Flow, Kind, Psn, DEFAULT_PKEY, QP1_QKEY};
+use crate::wire::{is_default_partition, mtu_code, packet_bytes, Class, Flow, Kind, Psn, QP1_QKEY};
 
 /// The general services QP, where connection managers talk.
 pub const GSI_QPN: u32 = 1;
@@ -62,7 +62,7 @@ pub(super) fn take(
         && run.kind == Kind::Send
         && run.src_qpn == GSI_QPN
         && run.qkey == QP1_QKEY;
-    if !gsi || (run.pkey ^ DEFAULT_PKEY) & 0x7fff != 0 {
+    if !gsi || !is_default_partition(run.pkey) {
         t.common.counters.rcvd_refused += 1;
         return;
     }

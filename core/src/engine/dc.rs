@@ -11,8 +11,8 @@ use crate::verbs::types::{qp_type, QpInit};
 use crate::verbs::NONE;
 
 impl Inner {
-    /// Makes the responder contexts with the first DC target, and room for the addresses of as many
-    /// initiators. So an association that is asked for later finds all that it needs.
+    /// Called for the first DC target: makes all responder contexts, and a record of an address for
+    /// each, so that a later association needs no memory.
     ///
     /// # Errors
     /// [`crate::Error::NoMemory`]: nothing has changed then.
@@ -37,7 +37,7 @@ impl Inner {
                 Ok(qi) => list[at] = Context { qi: qi as u32, ..Context::FREE },
                 Err(e) => {
                     for (k, made) in list.iter().take(at).enumerate() {
-                        // The queue pair gives its own number back.
+                        // This frees the context's first number.
                         let _ = self.end_qp(s, now, made.qi as usize);
                         let others = &numbers[k * each + 1..][..each - 1];
                         others.iter().for_each(|&number| self.qpns.free(number, now, 0));
@@ -95,7 +95,7 @@ impl Inner {
         }
     }
 
-    /// A DC initiator begins a new life: no answer to an earlier one is for it.
+    /// Gives a DC initiator a new association: answers to its former one are ignored.
     pub(super) fn begin_life(&mut self, qi: usize) {
         let id = self.transport.dc.new_life();
         *self.transport.qps[qi].association() = Association { id, ..Association::default() };
@@ -104,7 +104,7 @@ impl Inner {
 
 /// Data: links for the contexts of DC.
 impl Guard<'_> {
-    /// Whether [`Guard::next_unlinked`] may have one.
+    /// Whether [`Guard::next_unlinked`] may return a context.
     #[inline(always)]
     pub fn wants_links(&self) -> bool {
         self.transport.dc.want_links

@@ -40,7 +40,7 @@ const PARTS: u64 = 100_000_000;
 /// A name of a call, a limit or an event.
 pub type Name = heapless::String<NAME_MAX>;
 
-/// Says why no call of a name can fail; the words of a rule that names it.
+/// Returns why a rule may not name this call.
 pub type Calls = fn(&str) -> Result<(), &'static str>;
 
 /// What happens to a packet.

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::reason::refuse;
 use crate::roce::run::Run;
 use crate::verbs::shared::Shared;
-use crate::wire::{Class, Qpn};
+use crate::wire::{is_default_partition, Class, Qpn};
 
 /// Memberships of all queue pairs of an engine together.
 pub const MEMBERS: usize = 64;
@@ -68,7 +68,7 @@ impl Transport {
     ) {
         if run.class != Class::Ud
             || run.dest_qpn != Qpn::MULTICAST.get()
-            || run.pkey & 0x7fff != 0x7fff
+            || !is_default_partition(run.pkey)
         {
             self.common.counters.rcvd_refused += 1;
             return;

@@ -43,3 +43,10 @@ pub const QP1_QKEY: u32 = 0x8001_0000;
 
 /// The P_Key of the default partition, with full membership.
 pub const DEFAULT_PKEY: u16 = 0xFFFF;
+
+/// Whether a P_Key is of the default partition, the only one here. Bit 15 tells full members from
+/// limited ones.
+#[inline(always)]
+pub const fn is_default_partition(pkey: u16) -> bool {
+    pkey & 0x7fff == DEFAULT_PKEY & 0x7fff
+}

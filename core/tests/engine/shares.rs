@@ -1,5 +1,5 @@
-//! What one peer can make an engine do is not at the expense of others: answers and requests leave
-//! by turns of addresses, and what is asked for again and again is answered once more at most.
+//! One peer cannot starve the others: the addresses of peers take turns, and a request that is
+//! repeated many times is answered once more at most.
 
 use gdrcore_core::config::Config;
 use gdrcore_core::verbs::types::wr_opcode;
@@ -34,8 +34,8 @@ fn read_of(e: &End, from: u32, len: usize) -> Raw {
     Raw::new(Opcode::RC_READ_REQUEST, e, from).reth(e.mr.iova + at, e.mr.rkey, len as u32)
 }
 
-/// The bursts of host 0 until it has nothing more to send, `most` at most: the host that each is
-/// for, the queue pair number of its first packet's receiver, and its bytes.
+/// Takes up to `most` bursts of host 0. Of each: the host that it is for, the queue pair number in
+/// its first packet, its bytes.
 fn bursts(net: &Net, most: usize) -> Vec<(usize, u32, usize)> {
     let mut buf = vec![0; 65_536];
     let mut out = Vec::new();

@@ -29,9 +29,9 @@ pub fn own_folder() -> Option<PathBuf> {
 
 /// The variables by which a program loads the drop-in of a folder.
 pub fn variables(folder: &Path) -> [(&'static str, OsString); 2] {
-    // Behind the caller's own libraries, such as librspreload, which call the next. The drop-in is
-    // preloaded as well, not only in LD_LIBRARY_PATH: some programs contain a libibverbs under
-    // another name (Python wheels) and never look for this one.
+    // Behind the caller's LD_PRELOAD: libraries such as librspreload call the next one.
+    // LD_LIBRARY_PATH alone is not enough: some programs, such as Python wheels, contain a
+    // libibverbs of another name.
     let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     for library in [PRELOAD, VERBS].map(|l| folder.join(l)).into_iter().filter(|l| l.exists()) {
         preload = join(preload, library.into());

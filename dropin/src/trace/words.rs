@@ -143,7 +143,7 @@ impl Put for [u8; 16] {
     }
 }
 
-/// Digits of a number to a base of 10 or 16, behind as many of `before` as make `width` characters.
+/// Writes a number to a base of 10 or 16, padded on the left with `before` to `width` characters.
 fn digits<const BASE: u64>(to: &mut Line, mut number: u64, (before, width): (u8, usize)) {
     let mut text = [before; 20];
     let mut at = text.len();

@@ -28,7 +28,7 @@ pub(super) struct Connection {
 pub(super) enum Sent {
     /// It is sent, or kept until the other end reads.
     Gone,
-    /// Another message is kept already: the other end does not read.
+    /// Refused: another message is kept already, as the other end does not read.
     Full,
     /// The other end is closed.
     Lost,

@@ -247,8 +247,7 @@ fn entry(id: Option<SessionId>, who: &SessionProcess, what: &str, why: &str) -> 
     LogEntry { priority: if what == "refused" { NOTICE } else { INFO }, message, fields }
 }
 
-/// A text with escapes for what does not print. Words of the router are in it, and names from
-/// outside, such as a cgroup's.
+/// Escapes what does not print: the text contains names from outside, such as a cgroup's.
 fn printed(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -14,10 +14,12 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::{recv_stride, send_stride};
 use gdrcore_net::map::page_size;
-use gdrcore_net::remote::call::{self, whole, Call, GpuMemory, MadeQp, NewSrq, Region, Words};
+use gdrcore_net::remote::call::{
+    self, whole, Call, GpuMemory, MadeQp, NewSrq, QueueShape, Region, Words,
+};
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
-use gdrcore_net::remote::queue::{Broken, QueueMap, Shape, SLOTS_MAX, STRIDE_MAX};
+use gdrcore_net::remote::queue::{Broken, QueueMap, SLOTS_MAX, STRIDE_MAX};
 use gdrcore_net::rights::{self, Foreign};
 use std::os::fd::OwnedFd;
 
@@ -54,15 +56,15 @@ fn with_fd<C: Call>(from: &[u64], call: impl FnOnce(C::In) -> Result<(C::Out, Ow
 }
 
 /// A queue of at least so many slots.
-fn shape(slots: u32, stride: u32) -> Result<Shape> {
+fn shape(slots: u32, stride: u32) -> Result<QueueShape> {
     if slots > SLOTS_MAX || stride > STRIDE_MAX {
         return Err(refuse!(Invalid, "{slots} requests of {stride} bytes: more than a queue has"));
     }
-    Ok(Shape { capacity: slots.next_power_of_two(), stride: stride.next_multiple_of(8) })
+    Ok(QueueShape { capacity: slots.next_power_of_two(), stride: stride.next_multiple_of(8) })
 }
 
-fn cq_shape(cqe: u32) -> Result<[Shape; 2]> {
-    Ok([shape(cqe, size_of::<Wc>() as u32)?, Shape::default()])
+fn cq_shape(cqe: u32) -> Result<[QueueShape; 2]> {
+    Ok([shape(cqe, size_of::<Wc>() as u32)?, QueueShape::default()])
 }
 
 /// Answers the call of a number: whether the answer is `plain` or `with_fd`, its name, its
@@ -317,7 +319,7 @@ impl Session {
         owners: &mut Owners,
         cqe: u32,
         channel: Handle,
-    ) -> Result<((Handle, u32, Shape), OwnedFd)> {
+    ) -> Result<((Handle, u32, QueueShape), OwnedFd)> {
         if channel != 0 {
             self.channels.get(channel)?;
         }
@@ -341,7 +343,7 @@ impl Session {
         shared: &mut SharedDevice,
         cq: Handle,
         cqe: u32,
-    ) -> Result<((u32, Shape), OwnedFd)> {
+    ) -> Result<((u32, QueueShape), OwnedFd)> {
         let device = self.cqs.get(cq)?.device;
         self.check_room(cq_shape(cqe)?)?;
         let given = shared.make(|d| d.cq_resize(device, cqe))?;
@@ -366,13 +368,13 @@ impl Session {
     }
 
     /// Makes the memory of queues.
-    fn make_queues(&mut self, shapes: [Shape; 2]) -> Result<(QueueMap, OwnedFd)> {
+    fn make_queues(&mut self, shapes: [QueueShape; 2]) -> Result<(QueueMap, OwnedFd)> {
         self.take_room(shapes)?;
         QueueMap::create(shapes).inspect_err(|_| self.give_room(shapes))
     }
 
     /// Whether there is room for queues as they are asked for, before the device makes them.
-    fn check_room(&mut self, shapes: [Shape; 2]) -> Result<()> {
+    fn check_room(&mut self, shapes: [QueueShape; 2]) -> Result<()> {
         self.take_room(shapes)?;
         self.give_room(shapes);
         Ok(())
@@ -419,11 +421,11 @@ impl Session {
         shared: &mut SharedDevice,
         owners: &mut Owners,
         new: &NewSrq,
-    ) -> Result<((Handle, gdrcore_core::device::SrqAttr, Shape), OwnedFd)> {
+    ) -> Result<((Handle, gdrcore_core::device::SrqAttr, QueueShape), OwnedFd)> {
         let pd = *self.pds.get(new.pd)?;
         let handle = self.srqs.next_handle()?;
         let asked = shape(new.attr.max_wr, recv_stride(new.attr.max_sge.min(STRIDE_MAX)))?;
-        self.check_room([asked, Shape::default()])?;
+        self.check_room([asked, QueueShape::default()])?;
         let (device, attr) = match (new.xrcd, new.cq) {
             (0, 0) => shared.make(|d| d.srq_create(pd, &new.attr))?,
             (xrcd, cq) => {
@@ -432,7 +434,7 @@ impl Session {
             }
         };
         let made = shape(attr.max_wr, recv_stride(attr.max_sge))
-            .and_then(|queue| self.make_queues([queue, Shape::default()]));
+            .and_then(|queue| self.make_queues([queue, QueueShape::default()]));
         let (map, fd) = made.inspect_err(|_| _ = shared.device().srq_destroy(device))?;
         let queue = map.shapes()[0];
         self.srqs.add(Srq { device, map, head: 0 })?;
@@ -655,8 +657,8 @@ impl Session {
 
 /// The queues of a queue pair with these sizes. An XRC initiator has no RQ; an XRC target has no
 /// queues.
-fn queues_of(init: &QpInit, cap: &QpCap) -> Result<[Shape; 2]> {
-    let none = Shape::default();
+fn queues_of(init: &QpInit, cap: &QpCap) -> Result<[QueueShape; 2]> {
+    let none = QueueShape::default();
     let sends = init.qp_type != qp_type::XRC_RECV && cap.max_send_wr > 0;
     let has_rq = !matches!(init.qp_type, qp_type::XRC_RECV | qp_type::XRC_SEND) && init.srq == 0;
     let sq = match sends {

@@ -11,9 +11,10 @@ use gdrcore_core::error::{Error, Result};
 use gdrcore_core::pool::tag;
 use gdrcore_core::refuse;
 use gdrcore_core::verbs::types::{wc_opcode, wc_status, AhAttr, Handle, QpInit, Wc};
+use gdrcore_net::remote::call::QueueShape;
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
-use gdrcore_net::remote::queue::{Broken, DoorbellPage, QueueMap, Shape};
+use gdrcore_net::remote::queue::{Broken, DoorbellPage, QueueMap};
 use gdrcore_net::remote::table::Table;
 use gdrcore_net::rights::{self, Foreign};
 use gdrcore_net::via::wire;
@@ -261,7 +262,7 @@ impl Session {
     /// # Errors
     /// [`Error::NoMemory`]: the session would have more than its most. [`Error::Invalid`]: a queue
     /// is too large.
-    pub(super) fn take_room(&mut self, shapes: [Shape; 2]) -> Result<()> {
+    pub(super) fn take_room(&mut self, shapes: [QueueShape; 2]) -> Result<()> {
         let bytes = QueueMap::bytes(shapes)? as u64;
         if self.queues + bytes > QUEUES {
             let n = self.queues;
@@ -275,7 +276,7 @@ impl Session {
     }
 
     /// The memory of queues is gone.
-    pub(super) fn give_room(&mut self, shapes: [Shape; 2]) {
+    pub(super) fn give_room(&mut self, shapes: [QueueShape; 2]) {
         self.queues -= QueueMap::bytes(shapes).unwrap_or(0) as u64;
     }
 

@@ -14,16 +14,14 @@ use gdrcore_core::verbs::types::{
 };
 use gdrcore_core::verbs::wqe::SendWqe;
 use gdrcore_net::remote::adopt::Adopter;
-use gdrcore_net::remote::call::{self, parse_answer, request, Call, Region, Shape};
+use gdrcore_net::remote::call::{self, parse_answer, request, Call, QueueShape, Region};
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::PIECES_MAX;
 use gdrcore_net::remote::queue::{DoorbellPage, QueueMap};
 use gdrcore_net::rights;
 use gdrcore_net::via::wire;
-use gdrcore_testkit::ends::{
-    connected, connected_pair, pattern, succeed, End, Op, Shape as EndShape,
-};
+use gdrcore_testkit::ends::{connected, connected_pair, pattern, succeed, End, Op, Shape};
 use gdrcore_testkit::patience::wait_for;
 use gdrcore_testkit::rng::Rng;
 use std::os::fd::{AsFd, OwnedFd};
@@ -213,7 +211,7 @@ impl ByHand {
 
     fn queue_pair_of(&mut self, pd: Handle, max_send_wr: u32) -> Raw {
         let ((cq, _, shape), fd) = self.try_ask::<call::CqCreate>(&(16, 0)).unwrap();
-        let cq_map = QueueMap::open(fd.unwrap().as_fd(), [shape, Shape::default()]).unwrap();
+        let cq_map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
         let cap = QpCap {
             max_send_wr,
             max_recv_wr: 8,
@@ -396,7 +394,7 @@ fn receives_that_were_posted_before_a_send_are_there_for_it() {
     let running = Running::start();
     // The sender's session is looked at first.
     let (x, y) = (running.tenant(1), running.tenant(2));
-    let uc = EndShape { qp_type: qp_type::UC, ..EndShape::default() };
+    let uc = Shape { qp_type: qp_type::UC, ..Shape::default() };
     let (mut a, mut b) = connected(&x, &y, uc).unwrap();
     for round in 0..500 {
         // What finds no receive is lost.
@@ -445,7 +443,7 @@ fn the_end_of_the_router_is_told_to_who_waits_for_events() {
 fn objects_of_another_session_are_nobodys() {
     let running = Running::start();
     let (x, y) = (running.tenant(1), running.tenant(2));
-    let a = End::new(&x, EndShape::default()).unwrap();
+    let a = End::new(&x, Shape::default()).unwrap();
     let stale = Some(Error::StaleHandle);
     for h in [a.pd, a.mr, a.cq, a.qp, 0, u64::MAX] {
         assert_eq!(y.pd_dealloc(h).err(), stale, "{h:#x}");

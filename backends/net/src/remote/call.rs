@@ -193,7 +193,7 @@ macro_rules! fields {
 
 /// A queue in the memory that an answer brings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct QueueShape {
     /// Slots, a power of two; 0: there is no such queue.
     pub capacity: u32,
     /// Bytes of a slot.
@@ -239,9 +239,9 @@ pub struct MadeQp {
     /// The sizes given.
     pub cap: QpCap,
     /// Its send queue.
-    pub sq: Shape,
+    pub sq: QueueShape,
     /// Its receive queue.
-    pub rq: Shape,
+    pub rq: QueueShape,
 }
 
 /// A new SRQ: `xrcd` and `cq` are 0 unless it is of an XRC domain.
@@ -280,7 +280,7 @@ fields! {
     QpAttr: qp_state cur_qp_state path_mtu qkey rq_psn sq_psn dest_qp_num qp_access_flags ah cap
         pkey_index port_num en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic
         min_rnr_timer timeout retry_cnt rnr_retry kin rate_limit_bytes_per_s;
-    Shape: capacity stride;
+    QueueShape: capacity stride;
     Region: pd addr length iova access pieces;
     GpuMemory: bdf offset size;
     MadeQp: handle qpn cap sq rq;
@@ -357,10 +357,10 @@ calls! {
     McastDetach = 19: (Handle, [u8; 16]) => ();
     /// `Device::cq_create`: entries, and a completion channel or 0. The answer has the entries
     /// given, and a descriptor of the queue's memory.
-    CqCreate = 20: (u32, Handle) => (Handle, u32, Shape);
+    CqCreate = 20: (u32, Handle) => (Handle, u32, QueueShape);
     /// `Device::cq_resize`. The answer has new memory, in which the queue goes on after
     /// [`CqSwitch`].
-    CqResize = 21: (Handle, u32) => (u32, Shape);
+    CqResize = 21: (Handle, u32) => (u32, QueueShape);
     /// The memory of the latest [`CqResize`] of a CQ is mapped: the queue goes on there.
     CqSwitch = 60: Handle => ();
     /// `Device::cq_destroy`.
@@ -368,7 +368,7 @@ calls! {
     /// Arms a CQ for its next solicited completion alone; for any, its memory has a word.
     CqArmSolicited = 23: Handle => ();
     /// `Device::srq_create`; the answer has a descriptor.
-    SrqCreate = 24: NewSrq => (Handle, SrqAttr, Shape);
+    SrqCreate = 24: NewSrq => (Handle, SrqAttr, QueueShape);
     /// `Device::srq_modify`.
     SrqModify = 25: (Handle, u32) => ();
     /// `Device::srq_query`.
@@ -557,7 +557,7 @@ mod tests {
         let (plain, beside) = (param.with_data(&[]), data.to_vec());
         round_trip(&(plain, beside.clone()));
         assert_eq!(plain.with_data(&beside), param);
-        round_trip(&(1u64, SrqAttr::default(), Shape { capacity: 8, stride: 64 }));
+        round_trip(&(1u64, SrqAttr::default(), QueueShape { capacity: 8, stride: 64 }));
     }
 
     #[test]

@@ -4,6 +4,16 @@
 //! and ring its bell; a poll reads the memory of its CQ. Neither allocates, and neither makes a
 //! system call unless the router sleeps, or the CQ is empty.
 
+/// Methods that are one call of the router: with the arguments of a message.
+macro_rules! asked {
+    ($(fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty
+        = $call:ident($arguments:expr);)*) => {$(
+        fn $method(&self $(, $arg: $type)*) -> Result<$result> {
+            self.ask::<call::$call>($arguments)
+        }
+    )*};
+}
+
 mod calls;
 mod cm;
 
@@ -117,8 +127,8 @@ pub struct RemoteDevice {
     door: DoorbellPage,
     attr: DeviceAttr,
     adopter: Arc<Adopter>,
-    /// Held by the thread that resizes or arms a CQ: the queues of a CQ are in the order of their
-    /// sizes, and the word that is armed is in the memory which the router fills.
+    /// Held by the thread that resizes or arms a CQ: its queues stay in the order of the resizes,
+    /// and it is armed in the memory that the router fills now.
     resizing: Mutex<()>,
     gone: AtomicBool,
     mrs: RwLock<ClientTable<Mr>>,

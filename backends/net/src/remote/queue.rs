@@ -15,6 +15,7 @@
 //! travel for each message. Anything else is [`Broken`] and ends the session. The router copies a slot before
 //! it looks at it, so what it has checked does not change.
 
+use super::call::QueueShape;
 use super::limits;
 use crate::map::Map;
 use crate::memfd::{sealed_len, FIXED_SIZE};
@@ -28,8 +29,6 @@ use gdrcore_core::sleep::{Asleep, ANY};
 use gdrcore_core::verbs::types::Wc;
 use gdrcore_core::verbs::wqe::{RecvWqe, SendWqe};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-
-pub use super::call::Shape;
 
 /// The other end wrote a value that is never valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +74,12 @@ const _: () = assert!(size_of::<Control>() <= CONTROL && size_of::<Bells>() <= C
 #[derive(Debug)]
 pub struct QueueMap {
     map: Map,
-    shapes: [Shape; 2],
+    shapes: [QueueShape; 2],
     /// The router's end of a CQ: the head that it has read last.
     head_seen: AtomicU32,
 }
 
-impl Shape {
+impl QueueShape {
     /// Bytes of the queue, a multiple of a cache line.
     fn bytes(self) -> usize {
         (self.capacity as usize * self.stride as usize).next_multiple_of(64)
@@ -103,7 +102,7 @@ impl QueueMap {
     /// # Errors
     /// [`Error::Invalid`]: more slots than [`SLOTS_MAX`], or longer ones than [`STRIDE_MAX`]. As
     /// [`Map::with_file`].
-    pub fn create(shapes: [Shape; 2]) -> Result<(QueueMap, OwnedFd)> {
+    pub fn create(shapes: [QueueShape; 2]) -> Result<(QueueMap, OwnedFd)> {
         let len = Self::bytes(shapes)?;
         let (map, fd) = Map::with_file(c"gdrcore-queue", len)?;
         Ok((QueueMap { map, shapes, head_seen: AtomicU32::new(0) }, fd))
@@ -113,7 +112,7 @@ impl QueueMap {
     ///
     /// # Errors
     /// [`Error::Access`]: the descriptor is no sealed memory of this size. As [`QueueMap::create`].
-    pub fn open(fd: BorrowedFd<'_>, shapes: [Shape; 2]) -> Result<QueueMap> {
+    pub fn open(fd: BorrowedFd<'_>, shapes: [QueueShape; 2]) -> Result<QueueMap> {
         let len = Self::bytes(shapes)?;
         if sealed_len(fd.as_raw_fd(), FIXED_SIZE) != Some(len as u64) {
             return Err(Error::Access);
@@ -126,7 +125,7 @@ impl QueueMap {
     ///
     /// # Errors
     /// [`Error::Invalid`].
-    pub fn bytes(shapes: [Shape; 2]) -> Result<usize> {
+    pub fn bytes(shapes: [QueueShape; 2]) -> Result<usize> {
         if !shapes.iter().all(|s| s.is_legal()) {
             let [a, b] = shapes.map(|s| (s.capacity, s.stride));
             return Err(refuse!(Invalid, "queues of {a:?} and {b:?} slots and bytes: too large"));
@@ -149,7 +148,7 @@ impl QueueMap {
     }
 
     /// The queues.
-    pub fn shapes(&self) -> [Shape; 2] {
+    pub fn shapes(&self) -> [QueueShape; 2] {
         self.shapes
     }
 
@@ -169,7 +168,7 @@ impl QueueMap {
 
     /// Address of a slot.
     fn slot(&self, k: usize, index: u32) -> u64 {
-        let Shape { capacity, stride } = self.shapes[k];
+        let QueueShape { capacity, stride } = self.shapes[k];
         let at = self.begin(k) + (index & (capacity - 1)) as usize * stride as usize;
         self.map.as_ptr().addr() as u64 + at as u64
     }
@@ -250,7 +249,7 @@ impl QueueMap {
 
     /// Gives the slots to the tenant's end of a queue.
     pub fn install<H: Copy>(&self, k: usize, ring: &SlotRing<H>) {
-        let Shape { capacity, stride } = self.shapes[k];
+        let QueueShape { capacity, stride } = self.shapes[k];
         // SAFETY: the slots of queue `k` lie in the map; the result of `add` is inside of it.
         let at = unsafe { self.map.as_ptr().add(self.begin(k)) };
         let region = Region::from_raw(at, self.shapes[k].bytes());
@@ -458,10 +457,10 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const SHAPES: [Shape; 2] =
-        [Shape { capacity: 4, stride: 128 }, Shape { capacity: 8, stride: 64 }];
+    const SHAPES: [QueueShape; 2] =
+        [QueueShape { capacity: 4, stride: 128 }, QueueShape { capacity: 8, stride: 64 }];
 
-    fn pair(shapes: [Shape; 2]) -> (QueueMap, QueueMap) {
+    fn pair(shapes: [QueueShape; 2]) -> (QueueMap, QueueMap) {
         let (router, fd) = QueueMap::create(shapes).unwrap();
         let tenant = QueueMap::open(fd.as_fd(), shapes).unwrap();
         (router, tenant)
@@ -497,8 +496,8 @@ mod tests {
 
     #[test]
     fn completions_arrive_whole_and_arm_once() {
-        let shape = Shape { capacity: 2, stride: 48 };
-        let (router, tenant) = pair([shape, Shape::default()]);
+        let shape = QueueShape { capacity: 2, stride: 48 };
+        let (router, tenant) = pair([shape, QueueShape::default()]);
         let ring = SlotRing::<Wc>::new();
         tenant.install(0, &ring);
         let wc = Wc {
@@ -534,8 +533,8 @@ mod tests {
 
     #[test]
     fn completions_of_one_queue_pair_are_taken_out() {
-        let shape = Shape { capacity: 4, stride: 48 };
-        let (router, tenant) = pair([shape, Shape::default()]);
+        let shape = QueueShape { capacity: 4, stride: 48 };
+        let (router, tenant) = pair([shape, QueueShape::default()]);
         let ring = SlotRing::<Wc>::new();
         tenant.install(0, &ring);
         let (mut tail, mut got) = (0u32, [Wc::default(); 4]);
@@ -574,7 +573,8 @@ mod tests {
             assert_eq!(tenant.reclaim(0, &ring, false), Err(Broken), "head {lie}");
         }
         let cq = SlotRing::<Wc>::new();
-        let (router, tenant) = pair([Shape { capacity: 4, stride: 48 }, Shape::default()]);
+        let (router, tenant) =
+            pair([QueueShape { capacity: 4, stride: 48 }, QueueShape::default()]);
         tenant.install(0, &cq);
         router.publish(5);
         assert_eq!(tenant.poll(&cq, &mut [Wc::default()]), Err(Broken));
@@ -583,11 +583,11 @@ mod tests {
     #[test]
     fn memory_of_another_size_and_impossible_shapes_are_refused() {
         let (_, fd) = QueueMap::create(SHAPES).unwrap();
-        let larger = [SHAPES[0], Shape { capacity: 16, stride: 64 }];
+        let larger = [SHAPES[0], QueueShape { capacity: 16, stride: 64 }];
         assert_eq!(QueueMap::open(fd.as_fd(), larger).err(), Some(Error::Access));
         assert_eq!(DoorbellPage::open(fd.as_fd()).err(), Some(Error::Access));
         for (capacity, stride) in [(3, 64), (2 << 20, 64), (4, 0), (4, 12), (4, 8192)] {
-            let shapes = [Shape { capacity, stride }, Shape::default()];
+            let shapes = [QueueShape { capacity, stride }, QueueShape::default()];
             assert_eq!(QueueMap::bytes(shapes), Err(Error::Invalid), "{capacity} {stride}");
         }
     }

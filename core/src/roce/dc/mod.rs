@@ -22,7 +22,7 @@ use crate::verbs::kind::QpKind;
 use crate::verbs::shared::Shared;
 use crate::verbs::types::qp_state;
 use crate::wire::dceth::{DcEth, DcMessage};
-use crate::wire::{Class, Kind, Psn};
+use crate::wire::{is_default_partition, Class, Kind, Psn};
 
 /// The packet of a control message.
 fn control(dest_qpn: u32, psn: Psn) -> Run {
@@ -63,7 +63,7 @@ impl Transport {
         let qp = &self.qps[qi];
         // A context that has failed waits for its initiator to close.
         let hears = qp.can_receive() || qp.kind == QpKind::DcContext && qp.state == qp_state::ERR;
-        if !hears || run.pkey & 0x7fff != 0x7fff {
+        if !hears || !is_default_partition(run.pkey) {
             self.common.counters.rcvd_no_qp += 1;
             return;
         }

@@ -16,7 +16,7 @@
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
-use crate::wire::{Bth, Flow, Kind, Opcode, ICRC_LEN};
+use crate::wire::{is_default_partition, Bth, Flow, Kind, Opcode, ICRC_LEN};
 
 /// Bytes of the shortest packet for which one pass pays.
 pub const FEWEST: usize = 1024;
@@ -45,7 +45,7 @@ impl Transport {
         let Ok((run, payload)) = Run::parse_behind(&bth, rest) else { return false };
         let qi = self.common.qp_of(run.dest_qpn);
         let Some(mut c) = qi.and_then(|qi| self.connected(s, qi)) else { return false };
-        if run.pkey & 0x7fff != 0x7fff || !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
+        if !is_default_partition(run.pkey) || !c.qp.is_rc_in_rts() || !c.is_from_peer(from) {
             return false;
         }
         // A path MTU is a multiple of 4: no pad follows the payload.

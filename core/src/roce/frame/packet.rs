@@ -13,7 +13,9 @@ use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::shared::Shared;
 use crate::verbs::wqe::DcAddr;
-use crate::wire::{packet_bytes, pad_len, Bth, Class, Kind, Opcode, Syndrome, ICRC_LEN};
+use crate::wire::{
+    is_default_partition, packet_bytes, pad_len, Bth, Class, Kind, Opcode, Syndrome, ICRC_LEN,
+};
 
 /// Bytes of an ACK.
 const ACK_LEN: usize = packet_bytes(Opcode::RC_ACK, 0);
@@ -74,7 +76,7 @@ impl Transport {
                 | Opcode::RC_SEND_ONLY_IMM
                 | Opcode::RC_WRITE_ONLY_IMM
         );
-        if !single || bth.fecn || bth.becn || bth.pkey & 0x7fff != 0x7fff {
+        if !single || bth.fecn || bth.becn || !is_default_partition(bth.pkey) {
             return false;
         }
         let qi = self.common.qp_of(bth.dest_qp.get());

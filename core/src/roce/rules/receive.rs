@@ -6,7 +6,7 @@ use crate::roce::peer::{Path, Peer};
 use crate::roce::run::Run;
 use crate::roce::{Origin, Transport};
 use crate::verbs::types::qp_state;
-use crate::wire::{Bth, Class, NakCode, Psn, Syndrome};
+use crate::wire::{is_default_partition, Bth, Class, NakCode, Psn, Syndrome};
 
 /// Packets of the longest burst of a soft device: more segments than one send may have.
 const BURST_PACKETS: u16 = 128;
@@ -81,7 +81,7 @@ impl Conn<'_> {
         // The membership bit of a P_Key may differ; a limited member may not talk to another.
         // rxe rxe_recv.c check_keys, P_Key: A packet of another partition than the default one is
         // dropped without an answer.
-        if run.class != class || run.pkey & 0x7fff != 0x7fff {
+        if run.class != class || !is_default_partition(run.pkey) {
             return self.refuse(now);
         }
         if class != Class::Ud {
@@ -126,7 +126,7 @@ impl Conn<'_> {
     /// False: the QP has none, or the packet draws no answer.
     #[cold]
     fn repeat_nak(&mut self, from: &Origin, run: &Run) -> bool {
-        let ours = self.is_from_peer(from) && run.pkey & 0x7fff == 0x7fff;
+        let ours = self.is_from_peer(from) && is_default_partition(run.pkey);
         let Some(syndrome) = self.qp.conn.resp.fatal_nak else { return false };
         let kind = self.qp.kind;
         let asks = kind.answers() && run.class == kind.class() && !run.kind.is_answer();

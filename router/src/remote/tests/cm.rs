@@ -56,7 +56,7 @@ fn connect(end: &End, port: u16) -> Handle {
 }
 
 fn end(device: &RemoteDevice) -> End<'_> {
-    End::new(device, EndShape::default()).unwrap()
+    End::new(device, Shape::default()).unwrap()
 }
 
 /// More ids than the device has, a session after the other: those that ended have left none.

@@ -6,7 +6,7 @@ const TIMES: usize = 1000;
 
 /// What a tenant does; an error when it is killed. Requests are under way at each call behind them.
 fn live(device: &RemoteDevice) -> Result<()> {
-    let shape = EndShape { buffer: 1 << 14, depth: 16, ..EndShape::default() };
+    let shape = Shape { buffer: 1 << 14, depth: 16, ..Shape::default() };
     let (a, b) = connected(device, device, shape)?;
     let attr = SrqAttr { max_wr: 4, max_sge: 1, ..SrqAttr::default() };
     b.post_recv(1, 0, 64)?;
@@ -30,7 +30,7 @@ fn live(device: &RemoteDevice) -> Result<()> {
 fn a_tenant_that_is_killed_at_any_step_leaves_nothing_and_harms_nobody() {
     let running = Running::start();
     let neighbour = running.tenant(1);
-    let (mut a, mut b) = connected(&neighbour, &neighbour, EndShape::default()).unwrap();
+    let (mut a, mut b) = connected(&neighbour, &neighbour, Shape::default()).unwrap();
     let before = running.server().leaks();
     // Messages from its start until it is killed; it has lived to its end.
     let (mut messages, mut lived) = (0, 0);

@@ -58,7 +58,7 @@ fn a_cq_goes_on_in_new_memory_once_that_is_mapped() {
             // This one is not mapped.
             continue;
         }
-        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, Shape::default()]).unwrap();
+        let map = QueueMap::open(fd.unwrap().as_fd(), [shape, QueueShape::default()]).unwrap();
         raw.cq_map.armed().announce(ANY);
         tenant.ask::<call::CqSwitch>(&cq);
         assert!(map.armed().is_asleep(ANY), "what was armed stays armed");

@@ -68,8 +68,8 @@ fn a_tenant_has_so_many_bytes_under_way_and_a_ping_goes_in_its_round() {
     let running = Running::start();
     let (x, of_x) = running.tenant_as(1, &tenant("flood", WEIGHTED));
     let (y, of_y) = running.tenant_as(2, &tenant("ping", Limits::NONE));
-    let (mut a, mut b) = connected(&x, &x, EndShape::default()).unwrap();
-    let (mut c, mut d) = connected(&y, &y, EndShape::default()).unwrap();
+    let (mut a, mut b) = connected(&x, &x, Shape::default()).unwrap();
+    let (mut c, mut d) = connected(&y, &y, Shape::default()).unwrap();
     let before = posted(&of_y);
     flood(&running, 1, &mut [(&mut a, 32, HALF), (&mut c, 1, 64)]);
     assert!(charged(&of_x) >= 2 * u64::from(HALF));
@@ -89,7 +89,7 @@ fn a_tenant_has_so_many_bytes_under_way_and_a_ping_goes_in_its_round() {
 fn what_is_under_way_stays_within_the_window_and_one_request() {
     let running = Running::start();
     let (x, of_x) = running.tenant_as(1, &tenant("flood", WEIGHTED));
-    let (mut a, b) = connected(&x, &x, EndShape::default()).unwrap();
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
     // Its peer has no receive for them, so none completes.
     for wr_id in 0..32 {
         a.post(wr_id, Op::Send(None), 0, HALF).unwrap();
@@ -109,7 +109,7 @@ fn what_is_under_way_stays_within_the_window_and_one_request() {
 fn what_completes_while_there_is_no_limit_is_not_under_way_later() {
     let running = Running::start();
     let (x, of_x) = running.tenant_as(1, &tenant("flood", WEIGHTED));
-    let (mut a, b) = connected(&x, &x, EndShape::default()).unwrap();
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
     for wr_id in 0..2 {
         a.post(wr_id, Op::Send(None), 0, HALF).unwrap();
     }
@@ -129,8 +129,8 @@ fn a_tenant_has_its_rate_and_nobody_waits_with_it() {
     let limits = Limits { tx_rate: Some(SLOW), burst: Some(64 << 10), ..Limits::NONE };
     let (x, of_x) = running.tenant_as(1, &tenant("limited", limits));
     let (y, of_y) = running.tenant_as(2, &tenant("free", Limits::NONE));
-    let (mut a, b) = connected(&x, &x, EndShape::default()).unwrap();
-    let (mut c, d) = connected(&y, &y, EndShape::default()).unwrap();
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
+    let (mut c, d) = connected(&y, &y, Shape::default()).unwrap();
     flood(&running, 3, &mut [(&mut a, 60, 8 << 10), (&mut c, 60, 8 << 10)]);
     finish(&mut c, 60);
     assert_eq!(charged(&of_y), 60 * (8 << 10));
@@ -139,7 +139,7 @@ fn a_tenant_has_its_rate_and_nobody_waits_with_it() {
     assert!((64 << 10..=most).contains(&charged(&of_x)), "{}", charged(&of_x));
     // Another session of the tenant brings no other bucket.
     let (z, of_z) = running.tenant_as(3, &tenant("limited", limits));
-    let (mut e, f) = connected(&z, &z, EndShape::default()).unwrap();
+    let (mut e, f) = connected(&z, &z, Shape::default()).unwrap();
     flood(&running, 100, &mut [(&mut e, 10, 8 << 10)]);
     assert!(charged(&of_x) + charged(&of_z) <= most);
     // Without a limit all of it goes.
@@ -156,8 +156,8 @@ fn weights_share_the_rate_of_the_device() {
     let heavy = Limits { weight: 3, ..Limits::NONE };
     let (x, of_x) = running.tenant_as(1, &tenant("heavy", heavy));
     let (y, of_y) = running.tenant_as(2, &tenant("light", Limits::NONE));
-    let (mut a, b) = connected(&x, &x, EndShape::default()).unwrap();
-    let (mut c, d) = connected(&y, &y, EndShape::default()).unwrap();
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
+    let (mut c, d) = connected(&y, &y, Shape::default()).unwrap();
     flood(&running, 100, &mut [(&mut a, 64, 8 << 10), (&mut c, 64, 8 << 10)]);
     let [heavy, light] = [charged(&of_x), charged(&of_y)];
     // The burst of the device's bucket, in turns of 12 and of 4 KiB.
@@ -173,7 +173,7 @@ fn weights_share_the_rate_of_the_device() {
 fn unsignalled_requests_count_when_a_signalled_one_ends_them() {
     let running = Running::start();
     let (x, of_x) = running.tenant_as(1, &tenant("flood", WEIGHTED));
-    let (mut a, b) = connected(&x, &x, EndShape::default()).unwrap();
+    let (mut a, b) = connected(&x, &x, Shape::default()).unwrap();
     for wr_id in 0..40 {
         let pieces = [a.piece(0, HALF)];
         let mut wr = a.request(wr_id, Op::Write(0, None), &pieces);
@@ -196,13 +196,13 @@ fn tenants_that_do_not_allow_each_other_are_not_connected() {
     let join = |number, tenant: &Tenant| running.tenant_as(number, tenant).0;
     let (a, b) = (join(1, &allowing("a", &["b"])), join(2, &allowing("b", &["a", "192.0.2.0/24"])));
     let c = join(3, &tenant("c", Limits::NONE));
-    let ends = connected(&a, &b, EndShape::default()).unwrap();
+    let ends = connected(&a, &b, Shape::default()).unwrap();
     for (one, other) in [(&a, &c), (&c, &a), (&c, &b)] {
-        let refused = connected(one, other, EndShape::default()).map(drop);
+        let refused = connected(one, other, Shape::default()).map(drop);
         assert_eq!(refused, Err(Error::Access));
     }
     // A tenant reaches itself, and the addresses of its ranges.
-    let own = connected(&a, &a, EndShape::default()).unwrap();
+    let own = connected(&a, &a, Shape::default()).unwrap();
     let to = |dgid: [u8; 16]| AhAttr { dgid, ..AhAttr::default() };
     let v4 = |last| to([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, last]);
     let pd = a.pd_alloc().unwrap();
@@ -225,7 +225,7 @@ fn tenants_that_do_not_allow_each_other_are_not_connected() {
 fn no_tenant_has_a_controlled_q_key() {
     let running = Running::start();
     let x = running.tenant(1);
-    let shape = EndShape { qp_type: qp_type::UD, ..EndShape::default() };
+    let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
     let end = End::new(&x, shape).unwrap();
     let init = |qkey| {
         let attr = QpAttr { qp_state: qp_state::INIT, port_num: 1, qkey, ..QpAttr::default() };
@@ -243,7 +243,7 @@ fn no_tenant_has_a_controlled_q_key() {
 #[test]
 fn datagrams_reach_those_who_are_allowed() {
     let running = Running::start();
-    let shape = EndShape { qp_type: qp_type::UD, ..EndShape::default() };
+    let shape = Shape { qp_type: qp_type::UD, ..Shape::default() };
     let join = |number, tenant: &Tenant| running.tenant_as(number, tenant).0;
     let (a, b) = (join(1, &allowing("a", &["b"])), join(2, &allowing("b", &["a"])));
     let c = join(3, &tenant("c", Limits::NONE));
@@ -272,7 +272,7 @@ fn a_request_of_a_tenant_that_is_not_allowed_is_rejected() {
     let (listener, port) = of(&a);
     a.cm().unwrap().listen(listener, 8).unwrap();
     for (device, is_let_in) in [(&c, false), (&b, true)] {
-        let end = End::new(device, EndShape::default()).unwrap();
+        let end = End::new(device, Shape::default()).unwrap();
         let cm = device.cm().unwrap();
         let id = cm.create(port_space::TCP, 0).unwrap();
         let to = device.query().unwrap().ah();

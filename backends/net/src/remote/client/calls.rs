@@ -1,6 +1,6 @@
 //! The calls of a remote device.
 
-use super::super::call::{self, GpuMemory, NewSrq, Region, Shape};
+use super::super::call::{self, GpuMemory, NewSrq, QueueShape, Region};
 use super::super::limits;
 use super::*;
 use crate::map::{is_mapping_of, page_size};
@@ -18,7 +18,7 @@ impl RemoteDevice {
     fn make_cq(&self, cqe: u32, channel: Handle) -> Result<(Handle, u32)> {
         let ((cq, given, _), map) = self.ask_fd::<call::CqCreate, _>(
             &(cqe, channel),
-            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, Shape::default()]),
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
             |(cq, ..)| _ = self.ask::<call::CqDestroy>(cq),
         )?;
         let (polling, queues) = (Mutex::default(), Mutex::new([CqQueue::new(map)].into()));
@@ -107,7 +107,7 @@ impl RemoteDevice {
     fn make_srq(&self, new: NewSrq) -> Result<(Handle, SrqAttr)> {
         let ((srq, attr, _), map) = self.ask_fd::<call::SrqCreate, _>(
             &new,
-            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, Shape::default()]),
+            |&(.., shape), fd| QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]),
             |(srq, ..)| _ = self.ask::<call::SrqDestroy>(srq),
         )?;
         let ring = SlotRing::new();
@@ -196,40 +196,34 @@ fn busy_if_pinned(pins: &AtomicU32, what: &str) -> Result<()> {
 }
 
 impl Device for RemoteDevice {
-    fn query(&self) -> Result<DeviceAttr> {
-        self.ask::<call::Query>(&())
+    asked! {
+        fn query() -> DeviceAttr = Query(&());
+        fn path_mtu(to: &AhAttr) -> u32 = PathMtu(to);
+        fn counters() -> Counters = ReadCounters(&());
+        fn qp_counters(qp: Handle) -> Counters = QpCounters(&qp);
+        fn last_cause() -> Cause = LastCause(&());
+        fn qp_cause(qp: Handle) -> Cause = QpCause(&qp);
+        fn pd_alloc() -> Handle = PdAlloc(&());
+        fn pd_dealloc(pd: Handle) -> () = PdDealloc(&pd);
+        fn xrcd_alloc() -> Handle = XrcdAlloc(&());
+        fn xrcd_dealloc(xrcd: Handle) -> () = XrcdDealloc(&xrcd);
+        fn mw_alloc(pd: Handle, mw_type: u32) -> (Handle, u32) = MwAlloc(&(pd, mw_type));
+        fn mw_dealloc(mw: Handle) -> () = MwDealloc(&mw);
+        fn ah_create(pd: Handle, attr: &AhAttr) -> Handle = AhCreate(&(pd, *attr));
+        fn ah_destroy(ah: Handle) -> () = AhDestroy(&ah);
+        fn mcast_attach(qp: Handle, gid: &[u8; 16]) -> () = McastAttach(&(qp, *gid));
+        fn mcast_detach(qp: Handle, gid: &[u8; 16]) -> () = McastDetach(&(qp, *gid));
+        fn srq_modify(srq: Handle, limit: u32) -> () = SrqModify(&(srq, limit));
+        fn srq_query(srq: Handle) -> SrqAttr = SrqQuery(&srq);
+        fn srq_number(srq: Handle) -> u32 = SrqNumber(&srq);
+        fn qp_query(qp: Handle) -> (QpAttr, QpInit) = QpQuery(&qp);
+        fn leaks() -> Leaks = CountLeaks(&());
     }
+
     fn facts(&self) -> Result<DeviceAttr> {
         self.fork.check().map(|()| self.attr)
     }
-    fn path_mtu(&self, to: &AhAttr) -> Result<u32> {
-        self.ask::<call::PathMtu>(to)
-    }
-    fn counters(&self) -> Result<Counters> {
-        self.ask::<call::ReadCounters>(&())
-    }
-    fn qp_counters(&self, qp: Handle) -> Result<Counters> {
-        self.ask::<call::QpCounters>(&qp)
-    }
-    fn last_cause(&self) -> Result<Cause> {
-        self.ask::<call::LastCause>(&())
-    }
-    fn qp_cause(&self, qp: Handle) -> Result<Cause> {
-        self.ask::<call::QpCause>(&qp)
-    }
 
-    fn pd_alloc(&self) -> Result<Handle> {
-        self.ask::<call::PdAlloc>(&())
-    }
-    fn pd_dealloc(&self, pd: Handle) -> Result<()> {
-        self.ask::<call::PdDealloc>(&pd)
-    }
-    fn xrcd_alloc(&self) -> Result<Handle> {
-        self.ask::<call::XrcdAlloc>(&())
-    }
-    fn xrcd_dealloc(&self, xrcd: Handle) -> Result<()> {
-        self.ask::<call::XrcdDealloc>(&xrcd)
-    }
     fn mr_reg(&self, reg: &MrReg) -> Result<(Handle, MrAttr)> {
         let (mr, made) = self.register(reg, |region| self.ask::<call::MrReg>(region))?;
         let attr = made.attr;
@@ -260,24 +254,6 @@ impl Device for RemoteDevice {
         }
         done
     }
-    fn mw_alloc(&self, pd: Handle, mw_type: u32) -> Result<(Handle, u32)> {
-        self.ask::<call::MwAlloc>(&(pd, mw_type))
-    }
-    fn mw_dealloc(&self, mw: Handle) -> Result<()> {
-        self.ask::<call::MwDealloc>(&mw)
-    }
-    fn ah_create(&self, pd: Handle, attr: &AhAttr) -> Result<Handle> {
-        self.ask::<call::AhCreate>(&(pd, *attr))
-    }
-    fn ah_destroy(&self, ah: Handle) -> Result<()> {
-        self.ask::<call::AhDestroy>(&ah)
-    }
-    fn mcast_attach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.ask::<call::McastAttach>(&(qp, *gid))
-    }
-    fn mcast_detach(&self, qp: Handle, gid: &[u8; 16]) -> Result<()> {
-        self.ask::<call::McastDetach>(&(qp, *gid))
-    }
 
     fn cq_create(&self, cqe: u32) -> Result<(Handle, u32)> {
         self.make_cq(cqe, 0)
@@ -291,12 +267,12 @@ impl Device for RemoteDevice {
     }
     fn cq_resize(&self, cq: Handle, cqe: u32) -> Result<u32> {
         let _one = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Complete before the router is told to switch: a new ring's slots are cleared. Until then
-        // the router fills the memory that is mapped here.
+        // The new ring is mapped and cleared before the router is told to switch to it. Until then
+        // the router fills the old one.
         let ((given, _), queue) = self.ask_fd::<call::CqResize, _>(
             &(cq, cqe),
             |&(_, shape), fd| {
-                QueueMap::open(fd.as_fd(), [shape, Shape::default()]).map(CqQueue::new)
+                QueueMap::open(fd.as_fd(), [shape, QueueShape::default()]).map(CqQueue::new)
             },
             |_| (),
         )?;
@@ -326,15 +302,6 @@ impl Device for RemoteDevice {
     fn srq_create_xrc(&self, of: [Handle; 3], attr: &SrqAttr) -> Result<(Handle, SrqAttr)> {
         let [pd, xrcd, cq] = of;
         self.make_srq(NewSrq { pd, xrcd, cq, attr: *attr })
-    }
-    fn srq_modify(&self, srq: Handle, limit: u32) -> Result<()> {
-        self.ask::<call::SrqModify>(&(srq, limit))
-    }
-    fn srq_query(&self, srq: Handle) -> Result<SrqAttr> {
-        self.ask::<call::SrqQuery>(&srq)
-    }
-    fn srq_number(&self, srq: Handle) -> Result<u32> {
-        self.ask::<call::SrqNumber>(&srq)
     }
     fn srq_destroy(&self, srq: Handle) -> Result<()> {
         self.ask::<call::SrqDestroy>(&srq)?;
@@ -374,9 +341,6 @@ impl Device for RemoteDevice {
             self.note_state(qp, attr.qp_state);
         }
         Ok(())
-    }
-    fn qp_query(&self, qp: Handle) -> Result<(QpAttr, QpInit)> {
-        self.ask::<call::QpQuery>(&qp)
     }
     fn qp_reset(&self, qp: Handle) -> Result<()> {
         self.ask::<call::QpReset>(&qp)?;
@@ -558,9 +522,6 @@ impl Device for RemoteDevice {
     }
     unsafe fn arena_add(&self, _memory: *mut u8, _bytes: usize) -> Result<()> {
         Err(refuse!(Unsupported, "a router's device has its memory there, up to the quotas"))
-    }
-    fn leaks(&self) -> Result<Leaks> {
-        self.ask::<call::CountLeaks>(&())
     }
     fn cm(&self) -> Result<&dyn CmDevice> {
         self.open_cm()?;

@@ -91,6 +91,16 @@ impl RemoteDevice {
 }
 
 impl CmDevice for RemoteDevice {
+    asked! {
+        fn bind(id: Handle, port: u16) -> u16 = CmBind(&(id, port));
+        fn announce(id: Handle, soon: bool) -> () = CmAnnounce(&(id, soon));
+        fn listen(id: Handle, backlog: u32) -> () = CmListen(&(id, backlog));
+        fn establish(id: Handle) -> () = CmEstablish(&id);
+        fn reject(id: Handle, private_data: &[u8]) -> () = CmReject(&(id, bytes(private_data)?));
+        fn disconnect(id: Handle) -> () = CmDisconnect(&id);
+        fn qp_attr(id: Handle, state: u32) -> (QpAttr, u32) = CmQpAttr(&(id, state));
+    }
+
     fn create(&self, port_space: u16, context: u64) -> Result<Handle> {
         let id = self.ask::<call::CmCreate>(&(port_space, context))?;
         self.note_id(id, context);
@@ -100,15 +110,6 @@ impl CmDevice for RemoteDevice {
         self.ask::<call::CmSetContext>(&(id, context))?;
         self.note_id(id, context);
         Ok(())
-    }
-    fn bind(&self, id: Handle, port: u16) -> Result<u16> {
-        self.ask::<call::CmBind>(&(id, port))
-    }
-    fn announce(&self, id: Handle, soon: bool) -> Result<()> {
-        self.ask::<call::CmAnnounce>(&(id, soon))
-    }
-    fn listen(&self, id: Handle, backlog: u32) -> Result<()> {
-        self.ask::<call::CmListen>(&(id, backlog))
     }
     fn connect(
         &self,
@@ -127,21 +128,9 @@ impl CmDevice for RemoteDevice {
         self.follow(qp);
         Ok(())
     }
-    fn establish(&self, id: Handle) -> Result<()> {
-        self.ask::<call::CmEstablish>(&id)
-    }
-    fn reject(&self, id: Handle, private_data: &[u8]) -> Result<()> {
-        self.ask::<call::CmReject>(&(id, bytes(private_data)?))
-    }
-    fn disconnect(&self, id: Handle) -> Result<()> {
-        self.ask::<call::CmDisconnect>(&id)
-    }
     fn destroy(&self, id: Handle) -> Result<()> {
         self.cm_bell().iter_mut().for_each(|bell| bell.forget(id));
         self.ask::<call::CmDestroy>(&id)
-    }
-    fn qp_attr(&self, id: Handle, state: u32) -> Result<(QpAttr, u32)> {
-        self.ask::<call::CmQpAttr>(&(id, state))
     }
     fn event(&self) -> Result<Option<CmEvent>> {
         let take = || {
