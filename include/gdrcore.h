@@ -943,7 +943,7 @@ int gdrc_channel_get_event(struct gdrc_context *ctx,
  *
  * Returns 1 and writes `out`, or 0 when the time is over.
  * Errors: -EINVAL: stale channel, out is NULL; -EINTR: a signal came; -ENODEV: the NIC was
- * removed. Threads: one per channel, or each event wakes only one of them. Cost: sleeps; no
+ * removed. Threads: any; each event wakes one of those that wait for the channel. Cost: sleeps; no
  * allocation. Source: ibv_get_cq_event(3).
  */
 int gdrc_channel_wait(struct gdrc_context *ctx,

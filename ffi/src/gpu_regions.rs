@@ -217,9 +217,9 @@ pub(crate) fn register(
             let made = stage_at_router(router, reg, &span)?;
             let of_gpu = MrReg { provider: memory_kind::CUDA, ..*reg };
             device.note_region(&of_gpu, &(made.0, made.1));
-            (made, Record::STAGED)
+            (made, Record::staged())
         }
-        (None, None) => (stage(device, state, reg, &span)?, Record::STAGED),
+        (None, None) => (stage(device, state, reg, &span)?, Record::staged()),
     };
     with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
     Ok((mr, attr))

@@ -64,12 +64,14 @@ pub struct Record {
 
 impl Record {
     /// That of a device that is software, where only copies are possible.
-    pub const STAGED: Record = Record {
-        route: Route::Staged,
-        no_dma_buf: Reason::SoftDevice,
-        no_peermem: Reason::SoftDevice,
-        code: 0,
-    };
+    pub const fn staged() -> Record {
+        Record {
+            route: Route::Staged,
+            no_dma_buf: Reason::SoftDevice,
+            no_peermem: Reason::SoftDevice,
+            code: 0,
+        }
+    }
 }
 
 /// The registrations that a NIC offers, one function for each route. Each returns the registration

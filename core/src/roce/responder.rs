@@ -495,9 +495,14 @@ impl Conn<'_> {
             let (cq, solicited) = (self.qp.rcq, run.solicited);
             let landing = Landing { provider, token, psn, msn, wc, cq, solicited };
             let crowded = !run.last && resp.landing_count() >= MAX_LANDINGS / 2;
-            match resp.last_landing().filter(|last| crowded && last.wc.is_none()) {
-                Some(last) => *last = landing,
-                None => self.push_landing(landing),
+            let joined = resp.last_landing().filter(|last| crowded && last.wc.is_none());
+            let Some(before) = joined.map(|last| (last.provider, last.token)) else {
+                return self.push_landing(landing);
+            };
+            // It may be the end of a WRITE to memory of another kind.
+            let both = self.common.memory.providers.later_of(Some(before), (provider, token));
+            if let Some(last) = self.qp.conn.resp.last_landing() {
+                *last = Landing { provider: both.0, token: both.1, ..landing };
             }
         }
     }

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Cursors run freely. Each end keeps its own in private, and checks the other's: it must lie
-//! within a lap. A producer reads the consumer's only when the queue seems full: the line would
-//! travel for each message. Anything else is [`Broken`] and ends the session. The router copies a slot before
-//! it looks at it, so what it has checked does not change.
+//! within a lap. Anything else is [`Broken`] and ends the session. The router copies a slot before
+//! it looks at it, so what it has checked does not change. A producer reads the consumer's cursor
+//! only when the queue seems full: its line would travel for each message.
 
 use super::call::QueueShape;
 use super::limits;
