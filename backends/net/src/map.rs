@@ -32,6 +32,15 @@ impl Map {
         Self::of(len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
+    /// Reserves addresses without memory, for mappings that replace it (MAP_FIXED).
+    ///
+    /// # Errors
+    /// As [`Map::new`].
+    pub(crate) fn reserved(len: usize) -> Result<Map> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::of(len, libc::PROT_NONE, flags, -1, 0)
+    }
+
     /// Maps `len` bytes of a descriptor's memory, rounded up to whole pages, shared; `offset` is
     /// page-aligned. The mapping outlives the descriptor. Pages beyond the end of the file (after a
     /// truncation) fault when they are touched: see [`crate::fault`].

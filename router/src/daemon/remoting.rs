@@ -22,7 +22,7 @@ const SPIN_NS: u64 = 50_000;
 /// Rounds of a worker between two looks at its sockets.
 const ASK: u32 = 64;
 /// Rounds without work after which a worker gives its core to other threads, again and again.
-const YIELD: u32 = 32;
+const YIELD: u32 = 8;
 /// Epoll tokens; others are sessions.
 const WAKE: u64 = u64::MAX;
 const DEVICE: u64 = u64::MAX - 1;

@@ -91,10 +91,10 @@ impl Segment {
     /// The ring that begins at byte `at` of the file. `flags`: further flags of mmap.
     fn map(fd: RawFd, at: usize, size: usize, flags: i32) -> Result<Segment> {
         // The place of both views. Its drop unmaps them.
-        let memory = Map::new(CONTROL + 2 * size)?;
+        let memory = Map::reserved(CONTROL + 2 * size)?;
         for (to, len, offset) in [(0, CONTROL + size, 0), (CONTROL + size, size, CONTROL)] {
-            // SAFETY: the range lies in the map that was made just now and that no other code
-            // knows.
+            // SAFETY: the range lies in the reservation that was made just now and that no other
+            // code knows.
             let p = unsafe {
                 libc::mmap(
                     memory.as_ptr().add(to).cast(),
