@@ -151,6 +151,28 @@ impl RemoteDevice {
         outcome
     }
 
+    /// Posts receives to a queue: its map, its number there and its bell. The caller holds its side.
+    ///
+    /// # Safety
+    /// As [`Device::post_recv`].
+    unsafe fn receive(
+        &self,
+        (map, k, bell): (&QueueMap, usize, u32),
+        ring: &SlotRing<RecvWqe>,
+        max_sge: u32,
+        wr: *const RecvWr,
+        bad: &mut *const RecvWr,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
+        map.reclaim(k, ring, one).map_err(|e| self.broken(e))?;
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { post::recv(ring, max_sge, wr, bad) };
+        map.submit(k, ring);
+        self.ring(bell);
+        outcome.map(drop)
+    }
+
     /// The CQ of the next event at a socket. Events of CQs that are gone are dropped.
     fn next_cq(&self, fd: BorrowedFd<'_>) -> Result<Option<Handle>> {
         while let Some([cq, ..]) = self.event(fd)? {
@@ -400,15 +422,9 @@ impl Device for RemoteDevice {
             ));
         }
         let _side = side(&q.receiving)?;
-        // SAFETY: the caller's promise.
-        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
-        q.map.reclaim(1, &q.shared.rq, one).map_err(|e| self.broken(e))?;
         let max_sge = q.shared.max_recv_sge.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        let outcome = unsafe { post::recv(&q.shared.rq, max_sge, wr, bad) };
-        q.map.submit(1, &q.shared.rq);
-        self.ring(q.bell + 1);
-        outcome.map(drop)
+        unsafe { self.receive((&q.map, 1, q.bell + 1), &q.shared.rq, max_sge, wr, bad) }
     }
     unsafe fn post_srq_recv(
         &self,
@@ -422,13 +438,7 @@ impl Device for RemoteDevice {
         let s = srqs.get(srq)?;
         let _side = side(&s.receiving)?;
         // SAFETY: the caller's promise.
-        let one = unsafe { wr.as_ref() }.is_some_and(|wr| wr.next.is_null());
-        s.map.reclaim(0, &s.ring, one).map_err(|e| self.broken(e))?;
-        // SAFETY: the caller's promise.
-        let outcome = unsafe { post::recv(&s.ring, s.max_sge, wr, bad) };
-        s.map.submit(0, &s.ring);
-        self.ring(s.bell);
-        outcome.map(drop)
+        unsafe { self.receive((&s.map, 0, s.bell), &s.ring, s.max_sge, wr, bad) }
     }
     fn poll_cq(&self, cq: Handle, wc: &mut [Wc]) -> Result<usize> {
         self.fork.check()?;
