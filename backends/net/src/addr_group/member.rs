@@ -8,9 +8,8 @@ use super::steer::Insn;
 use super::table::{Table, ENTRIES};
 use crate::addr::Endpoint;
 use crate::clock::now_ns;
-use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir, StatusText};
+use crate::local::{lead_to_first, Holder, Lock, Name, ReceiptFile, Role, SocketDir};
 use crate::rights::Foreign;
-use crate::status::write_process;
 use crate::sys::Fd;
 use crate::wait::watch;
 use gdrcore_core::arena::RawSlice;
@@ -255,22 +254,11 @@ impl Member {
         core::mem::take(&mut self.status_requested)
     }
 
-    /// Replaces the status file of the device by what `write` writes.
-    ///
-    /// # Errors
-    /// As open(2), write(2), rename(2).
-    pub(crate) fn replace_status(&self, write: impl FnOnce(&mut StatusText)) -> Result<()> {
-        self.locks().next().map_or(Ok(()), |first| first.replace_status(write))
-    }
-
-    /// Makes a status that names the process alone: who asks before the device answers learns at
-    /// least whose it is.
+    /// As [`crate::local::Lock::name_process`], in the device's directory.
     fn name_process(&self) {
-        // A full disk prevents it.
-        let _ = self.replace_status(|text| {
-            // The text keeps its errors.
-            let _ = write_process(text);
-        });
+        if let Some(first) = self.locks().next() {
+            first.name_process();
+        }
     }
 
     /// Whether no probe or check is in progress.

@@ -6,6 +6,7 @@
 
 use super::Lock;
 use crate::signals::without_signals;
+use crate::status::write_process;
 use crate::sys::{check, Fd};
 use core::ffi::CStr;
 use core::fmt;
@@ -85,6 +86,16 @@ impl Lock {
         // SAFETY: C strings; no other pointers.
         check(unsafe { libc::renameat(dir, NEW_FILE.as_ptr(), dir, FILE.as_ptr()) })?;
         Ok(())
+    }
+
+    /// Makes a status that names the process alone: who asks before the device answers learns at
+    /// least whose it is.
+    pub(crate) fn name_process(&self) {
+        // A full disk prevents it.
+        let _ = self.replace_status(|text| {
+            // The text keeps its errors.
+            let _ = write_process(text);
+        });
     }
 }
 

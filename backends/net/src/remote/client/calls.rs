@@ -151,7 +151,7 @@ impl RemoteDevice {
         outcome
     }
 
-    /// Posts receives to a queue: its map, its number there and its bell. The caller holds its side.
+    /// Posts receives to a queue: its map, its number there, its bell. The caller holds its side.
     ///
     /// # Safety
     /// As [`Device::post_recv`].

@@ -4,7 +4,6 @@
 use crate::addr::{Endpoint, ROCE_PORT};
 use crate::addr_group::group_msg::{parse, GroupSocket, Received};
 use crate::local::{Holder, Lock, SocketDir};
-use crate::status::write_process;
 use gdrcore_core::config::QPN_UNIT;
 use std::os::fd::RawFd;
 
@@ -29,8 +28,7 @@ impl StatusPlace {
         let holder = Holder::Block((qpn / QPN_UNIT) as u16);
         let socket = GroupSocket::open(&SocketDir::open().ok()?, &at, holder).ok()?;
         let place = StatusPlace { socket, local: Endpoint { port: ROCE_PORT, ..at } };
-        // A full disk prevents it.
-        let _ = place.socket.lock().replace_status(|text| _ = write_process(text));
+        place.socket.lock().name_process();
         Some(place)
     }
 
