@@ -9,12 +9,14 @@ from contestants import Ends, missing
 from machine import ROOT
 from proc import Failed, Process, pair
 from router_places import Router, router_of, tenants
+from router_rows import Remote
 
 PORT, ROUNDS, MOST_S = 18515, 3, 240
 LABELS = {
     ("theirs", "one"): "FreeFlow, one router",
     ("theirs", "two"): "FreeFlow, two routers",
     ("ours", "one"): "gdrcore, one router, relayed",
+    ("ours", "remote"): "gdrcore, one router, remote mode",
     ("ours", "two"): "gdrcore, two routers",
 }
 
@@ -53,13 +55,15 @@ class FreeFlow:
         ]
         return trip(pair(commands[0], commands[1] + [ends.server], PORT).text())
 
-    def on_one_host(self):
-        policy = '[router]\nlocal = "relay"\n' + tenants(["red", "blue"])
+    def on_one_host(self, policy='[router]\nlocal = "relay"\n' + tenants(["red", "blue"])):
         router = Router(self.bench.bin, policy)
         try:
             return self.ours(Ends(), [f"{router.dir}/{name}.gdrc" for name in ("red", "blue")])
         finally:
             router.stop()
+
+    def by_remote_mode(self):
+        return self.on_one_host(Remote.POLICY)
 
     def on_two_hosts(self):
         routers = []
@@ -84,7 +88,11 @@ class FreeFlow:
         print("FreeFlow", flush=True)
         try:
             for turn in range(ROUNDS):
-                for where, measure in (("one", self.on_one_host), ("two", self.on_two_hosts)):
+                for where, measure in (
+                    ("one", self.on_one_host),
+                    ("remote", self.by_remote_mode),
+                    ("two", self.on_two_hosts),
+                ):
                     label = LABELS["ours", where]
                     results.add("freeflow", f"ours {where}", label, measure(), turn)
             for where, us in self.theirs(results):

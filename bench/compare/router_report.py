@@ -72,9 +72,13 @@ class RouterResults(Results):
              self.get("life", "first of many", "median_us"), 100, False, digits=0)
         goal("a relayed pair: kill -9 of the router to traffic, the worst, ms",
              self.worst("life", "outlive", "relayed_ms"), 500, False, digits=0)
-        for where, words in (("one", "one host"), ("two", "two hosts")):
+        for where, words, place in (
+            ("one", "one host", "one"),
+            ("remote", "one host, remote mode", "one"),
+            ("two", "two hosts", "two"),
+        ):
             ours = self.get("freeflow", f"ours {where}", "median_us")
-            theirs = self.get("freeflow", f"theirs {where}", "median_us")
+            theirs = self.get("freeflow", f"theirs {place}", "median_us")
             if theirs:
                 trip = over(ours, theirs)
                 goal(f"round trip of 4 KiB, {words} / FreeFlow", trip, 0.5, False, digits=4)
