@@ -12,12 +12,11 @@ use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::verbs::types::Handle;
 use gdrcore_core::Result;
 use gdrcore_cuda::memory::{self, Shared};
-use gdrcore_cuda::route::{self, Record, Ways};
+use gdrcore_cuda::route::{self, Reason, Record, Route};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
-use gdrcore_net::remote::call::GpuMemory;
+use gdrcore_net::remote::call::{GpuMemory, GpuRoute};
 use gdrcore_net::remote::client::RemoteDevice;
-use gdrcore_verbs::VerbsDevice;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -119,16 +118,13 @@ pub(crate) fn describe(ctx: *const gdrc_context, mr: Handle, attr: &mut gdrc_mr_
     attr.flags = if span.is_same() { 0 } else { mr_flags::GONE };
 }
 
-/// A registration, and the number of its region in the staging.
-type Made = (Handle, MrAttr, Option<u64>);
-
 /// Registers with the soft device, which stages every region.
 fn stage(
     device: &dyn ContextDevice,
     state: &Mutex<GpuState>,
     reg: &MrReg,
     span: &Span,
-) -> Result<Made> {
+) -> Result<((Handle, MrAttr), u64)> {
     let staging = with_state(state, |s| match s.staging {
         Some(staging) => Ok(staging),
         None => {
@@ -146,7 +142,7 @@ fn stage(
     let cookie = staging.register(span).map_err(explain)?;
     let reg = MrReg { provider: memory_kind::CUDA, cookie, ..*reg };
     match device.mr_reg(&reg) {
-        Ok((mr, attr)) => Ok((mr, attr, Some(cookie))),
+        Ok(made) => Ok((made, cookie)),
         Err(e) => {
             staging.release(cookie);
             Err(e)
@@ -154,9 +150,13 @@ fn stage(
     }
 }
 
-/// Registers with a router's soft device, which stages: it opens the memory by the descriptor of
-/// its allocation.
-fn stage_at_router(device: &RemoteDevice, reg: &MrReg, span: &Span) -> Result<Made> {
+/// Registers with a router's device. The router opens the memory by the descriptor of its
+/// allocation, and tells the route.
+fn register_at_router(
+    device: &RemoteDevice,
+    reg: &MrReg,
+    span: &Span,
+) -> Result<((Handle, MrAttr), Record)> {
     let Shared::Descriptor { fd, offset, size } =
         memory::export(span.at, span.length).map_err(explain)?
     else {
@@ -172,27 +172,12 @@ fn stage_at_router(device: &RemoteDevice, reg: &MrReg, span: &Span) -> Result<Ma
     // Names of PCI devices are shorter.
     bdf.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
     let memory = GpuMemory { bdf, offset, size };
-    let (mr, attr) = device.mr_reg_gpu(reg, memory, fd.as_fd())?;
-    Ok((mr, attr, None))
-}
-
-/// A NIC, which needs dma-buf or nvidia_peermem.
-struct NicWays {
-    nic: &'static VerbsDevice,
-    reg: MrReg,
-}
-
-impl Ways for NicWays {
-    type Made = Made;
-
-    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made> {
-        let reg = MrReg { addr: offset, provider: memory_kind::CUDA, ..self.reg };
-        self.nic.mr_reg_dmabuf(&reg, fd).map(|(mr, attr)| (mr, attr, None))
-    }
-
-    fn address(&mut self) -> Result<Self::Made> {
-        self.nic.mr_reg(&self.reg).map(|(mr, attr)| (mr, attr, None))
-    }
+    let (made, GpuRoute { route, no_dma_buf, no_peermem, code }) =
+        device.mr_reg_gpu(reg, memory, fd.as_fd())?;
+    let route = Route::from_u32(route).unwrap_or_default();
+    let [no_dma_buf, no_peermem] =
+        [no_dma_buf, no_peermem].map(|n| Reason::from_u32(n).unwrap_or_default());
+    Ok((made, Record { route, no_dma_buf, no_peermem, code }))
 }
 
 /// Registers GPU memory by the first route that works. `dma_buf`: the program's own descriptor and
@@ -208,18 +193,24 @@ pub(crate) fn register(
     let (device, nic) = (device(ctx)?, nic(ctx));
     let state = state_or_new(ctx)?;
     let span = Span::of(reg.addr, reg.length).map_err(explain)?;
-    let ((mr, attr, cookie), record) = match (nic, device.remote()) {
+    let of_gpu = MrReg { provider: memory_kind::CUDA, ..*reg };
+    let mut cookie = None;
+    let ((mr, attr), record) = match (nic, device.remote()) {
         (Some(nic), _) => {
-            let mut ways = NicWays { nic, reg: *reg };
-            route::register(&span, dma_buf, Path::new("/sys"), &mut ways)?
+            let by_dma_buf = |fd, offset| nic.mr_reg_dmabuf(&MrReg { addr: offset, ..of_gpu }, fd);
+            let has_peermem = route::has_peermem(Path::new("/sys"));
+            route::register(&span, dma_buf, has_peermem, by_dma_buf, || nic.mr_reg(reg))?
         }
         (None, Some(router)) => {
-            let made = stage_at_router(router, reg, &span)?;
-            let of_gpu = MrReg { provider: memory_kind::CUDA, ..*reg };
-            device.note_region(&of_gpu, &(made.0, made.1));
+            let (made, record) = register_at_router(router, reg, &span)?;
+            device.note_region(&of_gpu, &made);
+            (made, record)
+        }
+        (None, None) => {
+            let (made, number) = stage(device, state, reg, &span)?;
+            cookie = Some(number);
             (made, Record::staged())
         }
-        (None, None) => (stage(device, state, reg, &span)?, Record::staged()),
     };
     with_state(state, |s| s.regions.push(GpuRegion { mr, span, record, cookie }));
     Ok((mr, attr))

@@ -3,12 +3,13 @@
 use gdrcore_core::{Error, Result};
 use gdrcore_cuda::device::Device;
 use gdrcore_cuda::memory::{self, Kind, Shared};
-use gdrcore_cuda::route::{self, Reason, Record, Route, Ways};
+use gdrcore_cuda::route::{self, Reason, Record, Route};
 use gdrcore_cuda::span::Span;
 use gdrcore_tests::cuda::{self, alone, Driver, Stat};
 use gdrcore_tests::process::descriptors;
 use gdrcore_tests::skip;
 use gdrcore_tests::tools::scratch;
+use std::cell::Cell;
 use std::path::Path;
 
 /// A registration as the fake NIC gets it: route, descriptor, offset.
@@ -20,18 +21,27 @@ struct Nic {
     asked: u32,
 }
 
-impl Ways for Nic {
-    type Made = Made;
-    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Made> {
-        self.asked += 1;
-        // SAFETY: takes no pointers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-        assert!(flags & libc::FD_CLOEXEC != 0, "the descriptor must be open and close-on-exec");
-        self.dma_buf.map(|()| (Route::Dmabuf, fd, offset))
-    }
-    fn address(&mut self) -> Result<Made> {
-        self.asked += 1;
-        self.address.map(|()| (Route::Peermem, -1, 0))
+impl Nic {
+    fn register(
+        &mut self,
+        span: &Span,
+        own: Option<(i32, u64)>,
+        sysfs: &Path,
+    ) -> Result<(Made, Record)> {
+        let (dma_buf, address, asked) =
+            (self.dma_buf, self.address, Cell::from_mut(&mut self.asked));
+        let by_dma_buf = |fd, offset| {
+            asked.set(asked.get() + 1);
+            // SAFETY: takes no pointers.
+            let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+            assert!(flags & libc::FD_CLOEXEC != 0, "it must be open and close-on-exec");
+            dma_buf.map(|()| (Route::Dmabuf, fd, offset))
+        };
+        let by_address = || {
+            asked.set(asked.get() + 1);
+            address.map(|()| (Route::Peermem, -1, 0))
+        };
+        route::register(span, own, route::has_peermem(sysfs), by_dma_buf, by_address)
     }
 }
 
@@ -58,7 +68,7 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     std::fs::create_dir_all(with.join("module/nvidia_peermem")).unwrap();
     let without = dir.join("without");
     let open = descriptors(std::process::id());
-    let take = |nic: &mut Nic, sysfs: &Path| route::register(&span, None, sysfs, nic);
+    let take = |nic: &mut Nic, sysfs: &Path| nic.register(&span, None, sysfs);
 
     let mut n = nic(Ok(()), Ok(()));
     let (made, record) = take(&mut n, &with).unwrap();
@@ -95,15 +105,9 @@ fn the_first_way_that_works_is_taken_and_the_others_are_explained() {
     // A descriptor that the program gave is used, and stays the program's.
     let (own, _) = span.dma_buf().unwrap();
     let mut n = nic(Ok(()), Ok(()));
-    assert_eq!(
-        route::register(&span, Some((own, 77)), &with, &mut n).unwrap().0,
-        (Route::Dmabuf, own, 77)
-    );
+    assert_eq!(n.register(&span, Some((own, 77)), &with).unwrap().0, (Route::Dmabuf, own, 77));
     let mut n = nic(fault, Ok(()));
-    assert_eq!(
-        (gist(route::register(&span, Some((own, 77)), &with, &mut n)), n.asked),
-        (Err(Error::Fault), 1)
-    );
+    assert_eq!((gist(n.register(&span, Some((own, 77)), &with)), n.asked), (Err(Error::Fault), 1));
     // SAFETY: ours; it must still be open.
     assert_eq!(unsafe { libc::close(own) }, 0);
     assert_eq!(descriptors(std::process::id()), open);
@@ -119,7 +123,7 @@ fn a_nic_gets_the_dma_buf_that_the_driver_exports_or_the_reason_why_there_is_non
     let span = Span::of(at + 5000, 10_000).unwrap();
     let dir = scratch("gpu-routes-driver");
     std::fs::create_dir_all(dir.join("module/nvidia_peermem")).unwrap();
-    let (_, record) = route::register(&span, None, &dir, &mut nic(Ok(()), Ok(()))).unwrap();
+    let (_, record) = nic(Ok(()), Ok(())).register(&span, None, &dir).unwrap();
     match span.dma_buf() {
         Ok((fd, offset)) => {
             let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
@@ -149,7 +153,7 @@ fn a_hundred_thousand_registrations_leave_no_descriptor() {
     let sysfs = Path::new("/nonexistent");
     for i in 0..times {
         let outcome = [Ok(()), Err(Error::Unsupported), Err(Error::NoMemory)][i % 3];
-        let _ = route::register(&span, None, sysfs, &mut nic(outcome, Ok(())));
+        let _ = nic(outcome, Ok(())).register(&span, None, sysfs);
     }
     if is_fake {
         assert_eq!(exported() - before, 100_000, "each registration needs a descriptor");

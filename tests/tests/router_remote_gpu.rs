@@ -6,15 +6,20 @@ use gdrcore_core::verbs::types::{access, Handle};
 use gdrcore_core::{Error, Result};
 use gdrcore_cuda::device::Device as GpuDevice;
 use gdrcore_cuda::memory::{self, Kind, Shared};
+use gdrcore_cuda::route::Route;
 use gdrcore_net::reason;
 use gdrcore_net::remote::call::GpuMemory;
 use gdrcore_net::remote::client::RemoteDevice;
 use gdrcore_tests::cuda::{self, alone, Driver};
 use gdrcore_tests::ends::{connected, pattern, succeed, End, Op, Shape};
+use gdrcore_tests::library;
 use gdrcore_tests::patience::wait_for;
 use gdrcore_tests::router::{number, Router};
+use gdrcore_tests::skip;
 use gdrcore_tests::soft::address;
+use gdrcore_tests::tools::loopback;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
 const LEN: usize = 1 << 20;
@@ -27,21 +32,32 @@ fn name() -> String {
     gpu().bdf().expect("a PCI address").to_string()
 }
 
-/// Two tenants on a device of the router, which has `more` in its table.
-fn start(last: u8, more: &str) -> Router {
-    let device = address(last);
+/// Two tenants on a device of the router, which has `more` in its table. `folders`: further ones of
+/// libraries.
+fn start_on(device: &str, more: &str, folders: &[&Path], environment: &[(&str, &str)]) -> Router {
     let tenant =
         |name: &str| format!("[tenant.{name}]\nlisten = \"DIR/{name}\"\ndevice = \"{device}\"\n");
-    let mut environment = vec![("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0")];
-    if cuda::driver() == Driver::Fake {
-        environment.push(("LD_LIBRARY_PATH", cuda::fake().to_str().expect("a plain path")));
-    }
+    let fake = (cuda::driver() == Driver::Fake).then(cuda::fake);
+    let folders = std::env::join_paths(folders.iter().copied().chain(fake)).expect("plain paths");
+    let mut all = vec![
+        ("FAKECUDA_DEVICES", "0000:b7:00.0,0001:3b:00.0"),
+        ("LD_LIBRARY_PATH", folders.to_str().expect("a plain path")),
+    ];
+    all.extend(environment);
     let policy = format!("[router]\n{more}\n{}{}", tenant("a"), tenant("b"));
-    Router::start_in(&policy, &[], &environment)
+    Router::start_in(&policy, &[], &all)
+}
+
+fn start(last: u8, more: &str) -> Router {
+    start_on(&address(last), more, &[], &[])
+}
+
+fn with_gpu() -> String {
+    format!("gpus = [\"{}\"]", name())
 }
 
 fn start_with_gpu(last: u8) -> Router {
-    start(last, &format!("gpus = [\"{}\"]", name()))
+    start(last, &with_gpu())
 }
 
 /// GPU memory of this process, and what names it elsewhere.
@@ -69,9 +85,15 @@ impl Buffer {
         MrReg { pd, addr, length, iova: addr, access: ALL, provider: 0, cookie: 0 }
     }
 
-    fn register(&self, dev: &RemoteDevice, pd: Handle) -> (Handle, u32) {
+    fn register_by(&self, dev: &RemoteDevice, pd: Handle, by: Route) -> (Handle, u32) {
         let made = dev.mr_reg_gpu(&self.reg(pd), self.of, self.fd.as_fd());
-        made.map(|(mr, attr)| (mr, attr.rkey)).expect("a region of GPU memory")
+        let ((mr, attr), route) = made.expect("a region of GPU memory");
+        assert_eq!(Route::from_u32(route.route), Some(by));
+        (mr, attr.rkey)
+    }
+
+    fn register(&self, dev: &RemoteDevice, pd: Handle) -> (Handle, u32) {
+        self.register_by(dev, pd, Route::Staged)
     }
 
     fn read(&self, length: usize) -> Vec<u8> {
@@ -132,6 +154,55 @@ fn peers_reach_gpu_memory_that_the_router_has_by_descriptor() {
     there_and_back(&mut a, &mut b, &gpu, rkey, 7);
     drop((a, b));
     drop((x, y));
+    wait_until_empty(&router);
+    memory::free(gpu.at).expect("free");
+}
+
+/// The drop-in's libibverbs is the NIC. It takes a dma-buf that the CPU can map, as the fake
+/// driver's.
+#[test]
+fn a_nic_of_the_router_reaches_gpu_memory_by_its_dma_buf() {
+    let (_alone, driver) = alone();
+    if driver == Driver::Real {
+        skip!("NVIDIA's driver lets no CPU map its dma-buf, so the drop-in takes none");
+    }
+    let built = library::build();
+    if !built.join("libgdrcore_verbs.so").exists() {
+        skip!("libgdrcore_verbs.so is not built (make verbs)");
+    }
+    let start = |last: u8, dma_buf: &str| {
+        let nic = [
+            ("GDRC_ADDRESS", &*loopback(164, last.into())),
+            ("GDRC_VERBS_ON_DROPIN", "1"),
+            ("GDRC_ENGINES", "1"),
+            ("FAKECUDA_DMABUF", dma_buf),
+        ];
+        start_on("verbs:gdrc0", &with_gpu(), &[&library::dropin(), &built], &nic)
+    };
+    let router = start(1, "2");
+    let (x, y) = (open(&router, "a"), open(&router, "b"));
+    let shape = Shape { buffer: LEN, ..Shape::default() };
+    let (mut a, mut b) = connected(&x, &y, shape).expect("connected ends");
+    let gpu = Buffer::new();
+    for n in 0..5 {
+        let (mr, rkey) = gpu.register_by(&y, b.pd, Route::Dmabuf);
+        there_and_back(&mut a, &mut b, &gpu, rkey, n);
+        y.mr_dereg(mr).expect("mr_dereg");
+    }
+    // A tenant that goes leaves nothing.
+    gpu.register_by(&y, b.pd, Route::Dmabuf);
+    drop((a, b));
+    drop((x, y));
+    wait_until_empty(&router);
+    // Neither a dma-buf nor nvidia_peermem: no route, and what was opened is closed.
+    reason::install();
+    let router = start(2, "0");
+    let device = open(&router, "a");
+    let pd = device.pd_alloc().expect("a protection domain");
+    let (e, said) = words(device.mr_reg_gpu(&gpu.reg(pd), gpu.of, gpu.fd.as_fd()));
+    let reasons = ["exports no dma-buf", "nvidia_peermem is not loaded"];
+    assert!(e == Error::Unsupported && reasons.iter().all(|r| said.contains(r)), "{e}: {said}");
+    device.pd_dealloc(pd).expect("an end");
     wait_until_empty(&router);
     memory::free(gpu.at).expect("free");
 }

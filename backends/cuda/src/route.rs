@@ -10,7 +10,7 @@
 use crate::failure::Failure;
 use crate::span::Span;
 use core::ffi::CStr;
-use gdrcore_core::{numbered, Error, Result};
+use gdrcore_core::{numbered, reason, Error, Result};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -74,37 +74,27 @@ impl Record {
     }
 }
 
-/// The registrations that a NIC offers, one function for each route. Each returns the registration
-/// that it made, or the error.
-pub trait Ways {
-    /// The result of a registration.
-    type Made;
-    /// A dma-buf: descriptor, which stays the caller's, and offset.
-    fn dma_buf(&mut self, fd: i32, offset: u64) -> Result<Self::Made>;
-    /// The GPU's address as it is.
-    fn address(&mut self) -> Result<Self::Made>;
-}
-
 /// Whether the kernel lets NICs pin GPU addresses: `nvidia_peermem`, or the older `nv_peer_mem`.
 pub fn has_peermem(sysfs: &Path) -> bool {
     ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| sysfs.join("module").join(m).is_dir())
 }
 
-/// Registers over the first route that works. `own`: the program's dma-buf and offset, which is
-/// then the only one tried. Descriptors made here are closed before this returns: a registration
-/// that took one holds its own reference.
+/// Registers over the first route that works: a NIC's registration `by_dma_buf`, which gets a
+/// descriptor, which stays the caller's, and the offset in it; or `by_address`, of the GPU's address
+/// as it is, if the host has nvidia_peermem ([`has_peermem`]). `own`: the program's dma-buf and offset, which is then the only one tried. Descriptors
+/// made here are closed before this returns: a registration that took one holds its own reference.
 ///
 /// # Errors
 /// The error of the last route; an error that no other route could avoid (no memory, stale handles)
 /// at once.
-pub fn register<W: Ways>(
+pub fn register<T>(
     span: &Span,
     own: Option<(i32, u64)>,
-    sysfs: &Path,
-    ways: &mut W,
-) -> Result<(W::Made, Record)> {
+    has_peermem: bool,
+    by_dma_buf: impl FnOnce(i32, u64) -> Result<T>,
+    by_address: impl FnOnce() -> Result<T>,
+) -> Result<(T, Record)> {
     let mut record = Record::default();
-    // No words: the record has the reasons.
     let mut last = Error::Unsupported;
     let exported = match own {
         Some((fd, offset)) => Ok((None, fd, offset)),
@@ -114,7 +104,7 @@ pub fn register<W: Ways>(
             .map(|(fd, offset)| (Some(unsafe { OwnedFd::from_raw_fd(fd) }), fd, offset)),
     };
     match exported {
-        Ok((_keep, fd, offset)) => match ways.dma_buf(fd, offset) {
+        Ok((_keep, fd, offset)) => match by_dma_buf(fd, offset) {
             Ok(made) => {
                 record.route = Route::Dmabuf;
                 return Ok((made, record));
@@ -125,9 +115,16 @@ pub fn register<W: Ways>(
         },
         Err(Failure { code, .. }) => (record.no_dma_buf, record.code) = (Reason::NotExported, code),
     }
-    if !has_peermem(sysfs) {
-        return Err(last);
+    if !has_peermem {
+        // Both are words of C, which are ASCII.
+        let [dma_buf, peermem] = [record.no_dma_buf, Reason::NoPeermem]
+            .map(|why| why.text().to_str().unwrap_or_default());
+        let code = record.code;
+        return Err(reason::refused(
+            last,
+            format_args!("GPU memory on a NIC: {dma_buf} ({code}); {peermem}"),
+        ));
     }
     record.route = Route::Peermem;
-    Ok((ways.address()?, record))
+    Ok((by_address()?, record))
 }

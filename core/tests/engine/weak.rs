@@ -496,6 +496,36 @@ fn a_message_ends_behind_both_kinds_of_memory() {
     }
 }
 
+/// An ACK that is asked for inside a message has no place of its own while others wait: it takes that
+/// of the message in front of it, whose bytes it must wait for as well.
+#[test]
+fn an_ack_inside_a_message_waits_for_the_message_before_it_in_another_kind_of_memory() {
+    const LONG: usize = 60 << 10;
+    for seed in 1..40 {
+        let (mut net, a, b) = weak(Opts::default());
+        let (memory, slow): (&'static Manual, _) = (Box::leak(Box::default()), Buffer::new(4096));
+        let (addr, length) = (slow.addr(), slow.len() as u64);
+        let reg = MrReg { provider: 1, ..region(b.pd, addr, length, ALL) };
+        let rkey = {
+            let mut g = net.lock(&b);
+            g.register_memory(1, memory).unwrap();
+            g.mr_reg(&reg).unwrap().1.rkey
+        };
+        begin(&net, seed, &[&a, &b]);
+        for n in 0..4 {
+            let wr = Wr::new(wr_opcode::RDMA_WRITE).local(&a, 0, 64).key(addr + 64 * n, rkey);
+            net.post(&a, wr);
+        }
+        net.post(&a, write(&a, &b, 0, 0, LONG));
+        net.run(3_000_000);
+        memory.land(3);
+        net.run(3_000_000);
+        assert_eq!(net.poll(a.host, a.scq).len(), 3, "seed {seed}");
+        memory.land(1);
+        assert_eq!(net.wait(a.host, a.scq, 2).len(), 2, "seed {seed}");
+    }
+}
+
 #[test]
 fn requests_of_an_srq_are_exchanged_and_none_is_lost() {
     let (mut net, a, b) = Net::pair(Opts { srq: true, ..Opts::default() });

@@ -15,7 +15,7 @@ use gdrcore_core::verbs::types::{
 use gdrcore_core::verbs::wqe::{recv_stride, send_stride};
 use gdrcore_net::map::page_size;
 use gdrcore_net::remote::call::{
-    self, whole, Call, GpuMemory, MadeQp, NewSrq, QueueShape, Region, Words,
+    self, whole, Call, GpuMemory, GpuRoute, MadeQp, NewSrq, QueueShape, Region, Words,
 };
 use gdrcore_net::remote::limits;
 use gdrcore_net::remote::pages::{File, Pages};
@@ -241,7 +241,10 @@ impl Session {
     ) -> Result<(Handle, MrAttr)> {
         self.mrs.next_handle()?;
         let (pages, reg) = self.pages_of(shared, region, fd)?;
-        self.add_region(shared, &reg, region.access, MrMemory::Host(pages))
+        let (device, attr) = shared.make(|d| d.mr_reg(&reg))?;
+        let mr = self.mrs.add(Mr { device, memory: MrMemory::Host(pages) })?;
+        // Without the flags of the device's kind.
+        Ok((mr, MrAttr { access: region.access, ..attr }))
     }
 
     fn register_gpu(
@@ -250,7 +253,7 @@ impl Session {
         region: &Region,
         memory: &GpuMemory,
         fd: Option<Foreign>,
-    ) -> Result<(Handle, MrAttr)> {
+    ) -> Result<((Handle, MrAttr), GpuRoute)> {
         self.mrs.next_handle()?;
         let pd = *self.pds.get(region.pd)?;
         self.check_memory(region.length)?;
@@ -258,20 +261,10 @@ impl Session {
         let gpus = shared.gpus().ok_or_else(|| {
             refuse!(Unsupported, "the policy has no `gpus`: the router opens no memory of a GPU")
         })?;
-        let (gpu, reg) = gpus.import(region, memory, &fd)?;
-        self.add_region(shared, &MrReg { pd, ..reg }, region.access, MrMemory::Gpu(gpu))
-    }
-
-    /// `access`: as the tenant has asked, without the flags of the device's kind.
-    fn add_region(
-        &mut self,
-        shared: &mut SharedDevice,
-        reg: &MrReg,
-        access: u32,
-        memory: MrMemory,
-    ) -> Result<(Handle, MrAttr)> {
-        let (device, attr) = shared.make(|d| d.mr_reg(reg))?;
-        Ok((self.mrs.add(Mr { device, memory })?, MrAttr { access, ..attr }))
+        let gpu = gpus.import((pd, region), memory, &fd)?;
+        let ((device, attr), route) = gpu.register(shared)?;
+        let mr = self.mrs.add(Mr { device, memory: MrMemory::Gpu(gpu) })?;
+        Ok(((mr, attr), route))
     }
 
     fn register_anew(

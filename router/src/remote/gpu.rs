@@ -1,22 +1,27 @@
-//! GPU memory of tenants: the router opens an allocation that a tenant has exported by descriptor,
-//! and copies to and from it as the soft device copies to and from a program's own
-//! ([`gdrcore_cuda::staging`]).
+//! GPU memory of tenants: the router opens an allocation that a tenant has exported by descriptor.
+//! A soft device copies to and from it as to and from a program's own ([`gdrcore_cuda::staging`]); a
+//! NIC reaches it by a route of its own ([`gdrcore_cuda::route`]).
 //!
 //! The reference is the router's own: what a tenant frees stays until its region ends. Its calls of
 //! the driver take the time that the driver needs, in the thread that serves the device.
 
-use gdrcore_core::device::MrReg;
+use super::shared_device::SharedDevice;
+use gdrcore_core::device::{Device as _, MrAttr, MrReg};
 use gdrcore_core::error::{Error, Result};
 use gdrcore_core::mem::Memory;
 use gdrcore_core::refuse;
+use gdrcore_core::verbs::types::Handle;
 use gdrcore_cuda::device::{Bdf, Device};
 use gdrcore_cuda::memory::{self, Shared};
+use gdrcore_cuda::route::{self, Record};
 use gdrcore_cuda::span::Span;
 use gdrcore_cuda::staging::Staging;
 use gdrcore_cuda::Failure;
-use gdrcore_net::remote::call::{GpuMemory, Region};
+use gdrcore_net::remote::call::{GpuMemory, GpuRoute, Region};
 use gdrcore_net::rights::Foreign;
+use gdrcore_verbs::VerbsDevice;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 /// The number of this kind of memory on the device.
 pub(super) const PROVIDER: u32 = 1;
@@ -29,16 +34,19 @@ fn explain(f: Failure) -> Error {
 /// The GPUs whose memory tenants of a device register.
 pub(super) struct Gpus {
     all: Vec<(Bdf, &'static Device)>,
-    staging: &'static Staging,
+    /// Of a soft device.
+    staging: Option<&'static Staging>,
+    /// The host has nvidia_peermem. Asked before the router confines itself.
+    has_peermem: bool,
 }
 
 impl Gpus {
     /// Opens GPUs, by PCI address. `None`: there is no name. Makes their contexts, which stay for
-    /// the life of the process.
+    /// the life of the process. `stages`: for a soft device.
     ///
     /// # Errors
     /// There is no driver, or no such GPU; no memory can be pinned.
-    pub(super) fn open(names: &[String]) -> Result<Option<Gpus>> {
+    pub(super) fn open(names: &[String], stages: bool) -> Result<Option<Gpus>> {
         let mut all = Vec::new();
         for name in names {
             let bdf = Bdf::parse(name)
@@ -46,29 +54,33 @@ impl Gpus {
             all.push((bdf, Device::find(name).map_err(explain)?));
         }
         let Some(&(_, first)) = all.first() else { return Ok(None) };
+        let has_peermem = route::has_peermem(Path::new("/sys"));
+        if !stages {
+            return Ok(Some(Gpus { all, staging: None, has_peermem }));
+        }
         // It stays as the contexts do.
         let staging: &'static Staging = Box::leak(Box::new(Staging::new(first).map_err(explain)?));
         // Streams have threads in the driver, and descriptors: all are there before the router
         // confines itself.
         all.iter().try_for_each(|(_, gpu)| staging.prepare(gpu)).map_err(explain)?;
-        Ok(Some(Gpus { all, staging }))
+        Ok(Some(Gpus { all, staging: Some(staging), has_peermem }))
     }
 
-    /// The memory for the device.
-    pub(super) fn memory(&self) -> &'static dyn Memory {
-        self.staging
+    /// The memory for a soft device.
+    pub(super) fn memory(&self) -> Option<&'static dyn Memory> {
+        self.staging.map(|staging| staging as &dyn Memory)
     }
 
-    /// Opens the memory of a region, and fills in its request to the device.
+    /// Opens the memory of a region of a domain of the device.
     ///
     /// # Errors
     /// The descriptor is of no GPU memory, or of less; it is of another GPU; those of the driver.
     pub(super) fn import(
         &self,
-        region: &Region,
+        (pd, region): (Handle, &Region),
         of: &GpuMemory,
         fd: &Foreign,
-    ) -> Result<(GpuRegion, MrReg)> {
+    ) -> Result<GpuRegion> {
         let name = core::ffi::CStr::from_bytes_until_nul(&of.bdf).ok();
         let wanted = name.and_then(|name| Bdf::parse(name.to_str().ok()?));
         let gpu = self.all.iter().find(|(bdf, _)| Some(*bdf) == wanted);
@@ -81,38 +93,71 @@ impl Gpus {
         let shared = Shared::Descriptor { fd, offset: of.offset, size };
         let at = memory::import(gpu, shared, region.length).map_err(explain)?;
         // Given back from here on by its drop.
-        let mut opened = GpuRegion { at, length: region.length, staged: None };
+        let Region { length, iova, access, .. } = *region;
+        let reg = MrReg { pd, addr: at, length, iova, access, provider: 0, cookie: 0 };
+        let mut opened = GpuRegion { reg, staging: None };
         let span = Span::of(at, region.length).map_err(explain)?;
         if span.device.ordinal != gpu.ordinal {
             return Err(refuse!(Invalid, "the memory is of another GPU than was said"));
         }
-        let cookie = self.staging.register(&span).map_err(explain)?;
-        opened.staged = Some((self.staging, cookie));
-        let Region { length, iova, access, .. } = *region;
-        Ok((opened, MrReg { pd: 0, addr: at, length, iova, access, provider: PROVIDER, cookie }))
+        if let Some(staging) = self.staging {
+            let cookie = staging.register(&span).map_err(explain)?;
+            opened.reg = MrReg { provider: PROVIDER, cookie, ..reg };
+            opened.staging = Some(staging);
+        }
+        Ok(opened)
     }
 }
 
 /// The GPU memory of a region, as the router has it open. Dropped after the region: waits for
 /// copies under way.
 pub(super) struct GpuRegion {
-    at: u64,
-    length: u64,
-    staged: Option<(&'static Staging, u64)>,
+    /// Its request to the device.
+    reg: MrReg,
+    /// Of a soft device.
+    staging: Option<&'static Staging>,
 }
 
 impl GpuRegion {
     /// Its bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.length
+        self.reg.length
+    }
+
+    /// Registers it.
+    ///
+    /// # Errors
+    /// Those of the device; a NIC has no route to it.
+    pub(super) fn register(
+        &self,
+        shared: &mut SharedDevice,
+    ) -> Result<((Handle, MrAttr), GpuRoute)> {
+        let (made, Record { route, no_dma_buf, no_peermem, code }) = match shared.nic() {
+            None => (shared.make(|d| d.mr_reg(&self.reg))?, Record::staged()),
+            Some(nic) => self.register_on(nic, shared.gpus().is_some_and(|g| g.has_peermem))?,
+        };
+        let [no_dma_buf, no_peermem] = [no_dma_buf, no_peermem].map(|why| why as u32);
+        Ok((made, GpuRoute { route: route as u32, no_dma_buf, no_peermem, code }))
+    }
+
+    fn register_on(
+        &self,
+        nic: &VerbsDevice,
+        has_peermem: bool,
+    ) -> Result<((Handle, MrAttr), Record)> {
+        let span = Span::of(self.reg.addr, self.reg.length).map_err(explain)?;
+        let by_dma_buf = |fd, offset| {
+            nic.mr_reg_dmabuf(&MrReg { addr: offset, provider: PROVIDER, ..self.reg }, fd)
+        };
+        route::register(&span, None, has_peermem, by_dma_buf, || nic.mr_reg(&self.reg))
     }
 }
 
 impl Drop for GpuRegion {
     fn drop(&mut self) {
-        if let Some((staging, cookie)) = self.staged.take() {
-            staging.release(cookie);
+        if let Some(staging) = self.staging {
+            staging.release(self.reg.cookie);
         }
-        let _ = memory::free(self.at);
+        let _ = memory::free(self.reg.addr);
     }
 }

@@ -4,8 +4,8 @@ use super::gpu::{Gpus, PROVIDER};
 use gdrcore_core::config::{config_flags, Config};
 use gdrcore_core::device::{Device, Leaks};
 use gdrcore_core::error::{Error, Result};
+use gdrcore_core::reason;
 use gdrcore_core::verbs::types::{access, Handle};
-use gdrcore_core::{reason, refuse};
 use gdrcore_net::map::Map;
 use gdrcore_net::remote::limits;
 use gdrcore_net::soft::{SoftConfig, SoftDevice};
@@ -82,13 +82,12 @@ impl SharedDevice {
     /// Opens GPUs, whose memory tenants register from then on. Once.
     ///
     /// # Errors
-    /// As [`Gpus::open`]. [`Error::Unsupported`]: the device is a NIC.
+    /// As [`Gpus::open`].
     pub fn open_gpus(&mut self, names: &[String]) -> Result<()> {
-        self.gpus = Gpus::open(names)?;
-        match (self.gpus.as_ref().map(Gpus::memory), &self.backend) {
-            (None, _) => Ok(()),
+        self.gpus = Gpus::open(names, !self.is_nic())?;
+        match (self.gpus.as_ref().and_then(Gpus::memory), &self.backend) {
             (Some(memory), Backend::Soft { device, .. }) => device.memory_add(PROVIDER, memory),
-            (Some(_), Backend::Nic(_)) => Err(refuse!(Unsupported, "`gpus` beside a NIC")),
+            _ => Ok(()),
         }
     }
 
@@ -113,7 +112,15 @@ impl SharedDevice {
     /// Whether it is a NIC. That works by itself, and each look at its events is a system call; a
     /// soft device works in rounds, and looks at its events for nothing.
     pub fn is_nic(&self) -> bool {
-        matches!(self.backend, Backend::Nic(_))
+        self.nic().is_some()
+    }
+
+    /// The NIC, if it is one.
+    pub(super) fn nic(&self) -> Option<&'static VerbsDevice> {
+        match self.backend {
+            Backend::Nic(device) => Some(device),
+            Backend::Soft { .. } => None,
+        }
     }
 
     /// The access flags of a region besides those of the tenant. Populated holes would be charged

@@ -229,6 +229,20 @@ pub struct GpuMemory {
     pub size: u64,
 }
 
+/// The route by which the router's device reaches memory of a GPU, and why it is no other one:
+/// numbers of `gdrcore_cuda::route::Record`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuRoute {
+    /// The route.
+    pub route: u32,
+    /// Why not a dma-buf.
+    pub no_dma_buf: u32,
+    /// Why not nvidia-peermem.
+    pub no_peermem: u32,
+    /// The last refusal.
+    pub code: i32,
+}
+
 /// A new queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadeQp {
@@ -283,6 +297,7 @@ fields! {
     QueueShape: capacity stride;
     Region: pd addr length iova access pieces;
     GpuMemory: bdf offset size;
+    GpuRoute: route no_dma_buf no_peermem code;
     MadeQp: handle qpn cap sq rq;
     NewSrq: pd xrcd cq attr;
 }
@@ -340,7 +355,7 @@ calls! {
     /// `Device::mr_reg`.
     MrReg = 12: Region => (Handle, MrAttr);
     /// Registers memory of a GPU: a region without pieces, and the descriptor of the allocation.
-    GpuMrReg = 61: (Region, GpuMemory) => (Handle, MrAttr);
+    GpuMrReg = 61: (Region, GpuMemory) => ((Handle, MrAttr), GpuRoute);
     /// `Device::mr_dereg`.
     MrDereg = 13: Handle => ();
     /// `Device::mw_alloc`.
@@ -547,6 +562,7 @@ mod tests {
             ..Default::default()
         });
         round_trip(&MadeQp { handle: 5, qpn: 6, ..Default::default() });
+        round_trip(&GpuRoute { route: 1, no_dma_buf: 2, no_peermem: 3, code: -4 });
         round_trip(&GpuMemory { bdf: *b"0000:b7:00.0\0\0\0\0", offset: 1, size: u64::MAX });
         round_trip(&Region { pd: 9, pieces: vec![(0, 4096), (8192, 1)], ..Default::default() });
         round_trip(&Counters { sent_pkts: 5, ..Counters::ZERO });

@@ -1,6 +1,6 @@
 //! The calls of a remote device.
 
-use super::super::call::{self, GpuMemory, NewSrq, QueueShape, Region};
+use super::super::call::{self, GpuMemory, GpuRoute, NewSrq, QueueShape, Region};
 use super::super::limits;
 use super::*;
 use crate::map::{is_mapping_of, page_size};
@@ -88,13 +88,14 @@ impl RemoteDevice {
         reg: &MrReg,
         memory: GpuMemory,
         fd: BorrowedFd<'_>,
-    ) -> Result<(Handle, MrAttr)> {
+    ) -> Result<((Handle, MrAttr), GpuRoute)> {
         let MrReg { pd, addr, length, iova, access, .. } = *reg;
         let region = Region { pd, addr, length, iova, access, pieces: Vec::new() };
-        let ((mr, attr), _) = self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
+        let (((mr, attr), route), _) =
+            self.exchange::<call::GpuMrReg>(&(region, memory), Some(fd))?;
         let attr = MrAttr { addr, ..attr };
         self.note_region(mr, Mr { attr, pieces: Vec::new() });
-        Ok((mr, attr))
+        Ok(((mr, attr), route))
     }
 
     /// Notes a region. What it replaces the router has no more.
